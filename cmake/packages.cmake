@@ -1,0 +1,23 @@
+# Everything comes from Debian packages; a missing one is named, never downloaded.
+macro(gacc_need package debian)
+  find_package(${package} ${ARGN} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "${package} was not found: install the Debian package ${debian}, or run scripts/test")
+  endif()
+endmacro()
+
+gacc_need(fmt libfmt-dev)
+gacc_need(ZLIB zlib1g-dev)
+gacc_need(nlohmann_json nlohmann-json3-dev)
+gacc_need(CLI11 libcli11-dev)
+gacc_need(tomlplusplus libtomlplusplus-dev)
+gacc_need(GTest libgtest-dev)
+gacc_need(dnnl libdnnl-dev CONFIG)
+gacc_need(Threads libc6-dev)
+
+# LLVM: 19 is the floor; GACC_LLVM_DIR points at another one (the source also compiles on 22).
+set(GACC_LLVM_DIR /usr/lib/llvm-19/lib/cmake/llvm CACHE PATH "folder of LLVMConfig.cmake")
+find_package(LLVM QUIET CONFIG HINTS ${GACC_LLVM_DIR} NO_DEFAULT_PATH)
+if(NOT LLVM_FOUND)
+  message(FATAL_ERROR "LLVM was not found in ${GACC_LLVM_DIR}: install the Debian package llvm-19-dev")
+endif()

@@ -1,0 +1,22 @@
+# Warnings as errors, sanitizers, ccache, and the one helper every folder uses.
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_compile_options(-Wall -Wextra -Werror -fno-math-errno -ffp-contract=off)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+endif()
+if(GACC_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1)
+  add_link_options(-fsanitize=address,undefined)
+  add_compile_definitions(GACC_CHECKED)  # the plan checker and the verifier run everywhere
+endif()
+
+# gacc_library(NAME SOURCES... LINK libs...): a static library of one folder.
+function(gacc_library name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK})
+endfunction()

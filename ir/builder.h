@@ -1,0 +1,73 @@
+// Builders: the way to add ops. Types are inferred, names derived and locations carried along.
+#pragma once
+#include <initializer_list>
+
+#include "ir/op_info.h"
+
+namespace gacc::ir {
+
+// Appends ops to a region (or inserts before `at`, when given). A failed inference is reported to `diag` and
+// yields a value of type f32[], so that building goes on and all errors are found in one run.
+class Builder {
+ public:
+  Builder(Module& module, Region& region, Diag& diag) : module_(module), region_(region), diag_(diag) {}
+
+  // Ops made from here on carry this place.
+  Location location{};
+  // Ops made from here on carry this predicate.
+  std::optional<Operand> when{};
+
+  // One result. `name` is the wanted value name; `attrs` are dropped where they equal the default.
+  ValueId make(std::string_view op, std::string name, std::vector<Operand> operands, Attrs attrs = {});
+  // Any number of results, one name each.
+  std::vector<ValueId> make_n(std::string_view op, std::vector<std::string> names, std::vector<Operand> operands, Attrs attrs = {});
+  // No result: the op only writes buffers.
+  void effect(std::string_view op, std::vector<Operand> operands, Attrs attrs = {});
+  void yield(Yield what) { region_.yields.push_back(std::move(what)); }
+
+  Type type(const Operand& operand) const { return operand_type(module_, region_, operand); }
+  const std::string& name(ValueId value) const { return region_[value].name; }
+  Module& module() { return module_; }
+  Region& region() { return region_; }
+  Diag& diag() { return diag_; }
+  // Where new ops go: index into region.ops; defaults to the end.
+  std::optional<size_t> at{};
+
+ private:
+  Module& module_;
+  Region& region_;
+  Diag& diag_;
+};
+
+// What OpInfo::gradient gets: the forward op, the gradients of its results, and a place to add those of its
+// operands. Contributions to one operand are summed by autodiff; broadcasting is undone by `reduce_to`.
+class GradBuilder {
+ public:
+  // Implemented by passes/autodiff. d_results[i] is empty when nothing depends on result i.
+  GradBuilder(Builder& builder, const Op& op, std::vector<std::optional<Operand>> d_results)
+      : b(builder), op_(op), d_results_(std::move(d_results)), contributions_(op.operands.size()) {}
+
+  Builder& b;
+  const Op& op() const { return op_; }
+  OpView view() { return {b.module(), b.region(), op_}; }
+  const Operand& operand(size_t i) const { return op_.operands[i]; }
+  Operand result(size_t i = 0) const { return op_.results[i]; }
+  const std::optional<Operand>& d_result(size_t i = 0) const { return d_results_[i]; }
+  // Whether anything wants this operand's gradient; skip the work when false.
+  bool wanted(size_t i) const { return wanted_.empty() || wanted_[i]; }
+  void want(std::vector<bool> wanted) { wanted_ = std::move(wanted); }
+  // A name for an intermediate of operand i's gradient: "d.fc1" for operand %fc1, "d.fc1.weight" for @fc1.weight.
+  std::string d_name(size_t i) const;
+  // d operand(i) += contribution, whose shape is operand i's, or broadcasts to... the op's result: then it is
+  // summed down to operand i's shape first (column_sum, row_sum or total_sum).
+  void add(size_t i, Operand contribution);
+  const std::vector<std::optional<Operand>>& contributions() const { return contributions_; }
+
+ private:
+  const Op& op_;
+  std::vector<std::optional<Operand>> d_results_;
+  std::vector<std::optional<Operand>> contributions_;
+  std::vector<bool> wanted_;
+};
+
+}  // namespace gacc::ir

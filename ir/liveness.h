@@ -1,0 +1,17 @@
+// Live ranges of a region's values at kernel granularity, and what must be live at once.
+#pragma once
+#include "ir/kernel.h"
+
+namespace gacc::ir {
+
+// A value that owns bytes (register values and aliases have none): live in kernels [first, last], inclusive.
+// Inputs are live from kernel 0; yielded values to the last kernel.
+struct LiveRange {
+  ValueId value;
+  int first = 0;
+  int last = 0;
+  int64_t bytes = 0;  // at the full micro-batch
+};
+std::vector<LiveRange> live_ranges(const Module& module, const Region& region, const std::vector<Kernel>& kernels);
+
+}  // namespace gacc::ir

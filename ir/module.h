@@ -1,0 +1,130 @@
+// The IR: a Module holds named buffers, which live across launches, and four regions of straight-line SSA ops.
+// Everything is a vector addressed by small typed ids, so a Module copies by copying. docs/ir.md is the spec.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ir/diag.h"
+#include "ir/types.h"
+
+namespace gacc::ir {
+
+struct OpInfo;
+
+struct ValueId {
+  int32_t index = -1;
+  auto operator<=>(const ValueId&) const = default;
+};
+struct BufferId {
+  int32_t index = -1;
+  auto operator<=>(const BufferId&) const = default;
+};
+
+// What an op reads: a value of its region, a buffer, or a number written in place (an f32 or i32 scalar).
+using Operand = std::variant<ValueId, BufferId, double>;
+inline const ValueId* as_value(const Operand& operand) { return std::get_if<ValueId>(&operand); }
+inline const BufferId* as_buffer(const Operand& operand) { return std::get_if<BufferId>(&operand); }
+inline const double* as_number(const Operand& operand) { return std::get_if<double>(&operand); }
+
+using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
+using Attrs = std::map<std::string, Attr, std::less<>>;  // sorted: the printed order is the key order
+
+enum class Phase : uint8_t { model, gradient, accumulated, scaled, half, fused, planned };
+std::string_view phase_text(Phase phase);
+std::optional<Phase> parse_phase(std::string_view text);
+
+// param: trained or frozen weights. accum: f32 sums of gradients, of the loss and of counts over a window.
+// state: everything else that lives across launches (moments, counters, rates, statistics, the seed).
+enum class BufferKind : uint8_t { param, accum, state };
+
+struct Buffer {
+  std::string name;  // "fc1.weight", "fc1.weight.grad", "fc1.weight.m", "lr"
+  BufferKind kind = BufferKind::state;
+  Type type{};
+  bool trainable = true;             // params only; printed as `frozen` when false
+  std::optional<int64_t> offset{};   // bytes from the start of the arena, once planned
+  Location at{};
+};
+
+struct Value {
+  std::string name;  // unique in its region
+  Type type{};
+  std::optional<int64_t> offset{};  // bytes from the start of the arena, once planned; none for register values
+};
+
+struct Op {
+  const OpInfo* info = nullptr;  // never null
+  std::vector<Operand> operands{};
+  std::vector<ValueId> results{};
+  Attrs attrs{};                    // only those that differ from the table's defaults
+  std::optional<Operand> when{};    // a scalar i32: the op writes its buffers only where it is not 0
+  int32_t kernel = -1;              // ops of a region that share a number run as one kernel, once fused
+  Location at{};
+};
+
+// What a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric" (named).
+struct Yield {
+  std::string role;
+  std::string metric{};  // role "metric": "accuracy"
+  BufferId of{};         // role "grad"
+  Operand what{};
+};
+
+enum class RegionKind : uint8_t { init, step, update, eval };
+std::string_view region_text(RegionKind kind);
+
+struct Region {
+  RegionKind kind = RegionKind::init;
+  std::vector<ValueId> inputs{};  // step and eval: the micro-batch, one value an input, first dimension B
+  std::vector<Value> values{};    // addressed by ValueId; entries of deleted ops may remain
+  std::vector<Op> ops{};
+  std::vector<Yield> yields{};
+
+  Value& operator[](ValueId id) { return values[static_cast<size_t>(id.index)]; }
+  const Value& operator[](ValueId id) const { return values[static_cast<size_t>(id.index)]; }
+  // A new value; `name` gets a suffix if it is taken, so that names stay unique.
+  ValueId add_value(std::string name, Type type);
+  std::optional<ValueId> find(std::string_view name) const;
+};
+
+struct Module {
+  std::string name;
+  std::string source{};  // the model file, for messages
+  Phase phase = Phase::model;
+  // What the model file says that is not an op: dotted keys of the contract with defaults filled in
+  // ("train.micro_batch", "optimizer.lr", "inputs.image.normalize.mean"). Printed as `set` lines.
+  Attrs settings{};
+  std::vector<Buffer> buffers{};
+  Region init{RegionKind::init}, step{RegionKind::step}, update{RegionKind::update}, eval{RegionKind::eval};
+  std::optional<int64_t> arena_bytes{};  // once planned: the size of the one allocation
+
+  Buffer& operator[](BufferId id) { return buffers[static_cast<size_t>(id.index)]; }
+  const Buffer& operator[](BufferId id) const { return buffers[static_cast<size_t>(id.index)]; }
+  BufferId add_buffer(Buffer buffer);  // the name must be free
+  std::optional<BufferId> find_buffer(std::string_view name) const;
+
+  Region& region(RegionKind kind);
+  const Region& region(RegionKind kind) const;
+
+  int64_t micro_batch() const;  // setting train.micro_batch, 1 if absent
+  int64_t accumulate() const;   // setting train.accumulate, 1 if absent
+  // Settings by key with a fallback; numbers convert between integer and real.
+  int64_t setting(std::string_view key, int64_t fallback) const;
+  double setting(std::string_view key, double fallback) const;
+  bool setting(std::string_view key, bool fallback) const;
+  std::string setting(std::string_view key, const char* fallback) const;
+};
+inline constexpr RegionKind all_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update, RegionKind::eval};
+
+// The type an operand has where it stands: of the value, of the buffer, or a scalar f32 for a number.
+Type operand_type(const Module& module, const Region& region, const Operand& operand);
+// "%fc1", "@fc1.weight" or "0.25".
+std::string operand_text(const Module& module, const Region& region, const Operand& operand);
+// Removes dead entries of Region::values and renumbers; after it, every value is an input or a result.
+void compact(Region& region);
+
+}  // namespace gacc::ir

@@ -1,0 +1,99 @@
+// The op table. ops.def names the ops; ops/<family>.cpp defines one OpInfo each, which says all that the op
+// means. Passes and codegen ask the table and never switch over op names.
+#pragma once
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ir/module.h"
+#include "ir/scalar.h"
+
+namespace gacc::ir {
+
+class GradBuilder;
+class Builder;
+class EvalView;
+
+// What the gradient reads of the forward op; liveness and recompute follow from it.
+enum class Saves : uint8_t { nothing, operands, result };
+// half: operands and result in half precision; full: f32; follow: as its operands are (DESIGN, half-casts).
+enum class Precision : uint8_t { half, full, follow };
+// What recompute may clone.
+enum class Recompute : uint8_t { cheap, costly, never };
+// How an op is run; the first five are what codegen knows (see ir/kernel.h for their domains).
+//   pointwise     one formula per element of the broadcast domain
+//   row_reduce    [.., C] -> [.., 1] over the last axis
+//   column_reduce [.., C] -> [C] over all other axes
+//   total_reduce  any -> []
+//   gemm          op(A) @ op(B)
+//   alias         the result is its operand's storage under another shape; no launch
+//   composite     no lowering of its own: `expand` writes it in the kinds above
+enum class Lowering : uint8_t { pointwise, row_reduce, column_reduce, total_reduce, gemm, alias, composite };
+enum class Combine : uint8_t { sum, max, min };  // of the reduce kinds; max and min propagate NaN
+
+struct AttrSpec {
+  std::string_view name;
+  Attr fallback;  // the default, whose alternative is also the attribute's type
+};
+
+struct Cost {
+  int64_t flops = 0;
+  int64_t bytes = 0;  // moved if nothing were fused
+};
+
+// An op in its place, for everything that only looks.
+struct OpView {
+  const Module& module;
+  const Region& region;
+  const Op& op;
+  Type operand(size_t i) const { return operand_type(module, region, op.operands[i]); }
+  const Type& result(size_t i = 0) const { return region[op.results[i]].type; }
+  const Attr& attr(std::string_view name) const;  // the op's, else the table's default
+  bool flag(std::string_view name) const { return std::get<bool>(attr(name)); }
+  int64_t integer(std::string_view name) const { return std::get<int64_t>(attr(name)); }
+  double real(std::string_view name) const { return std::get<double>(attr(name)); }
+  const std::string& text(std::string_view name) const { return std::get<std::string>(attr(name)); }
+};
+
+// Writes the formula of a pointwise op: reads operand elements and attributes, gives one result per output.
+// The outputs are the op's written buffers in operand order, then its result values in order.
+struct FormulaView {
+  ScalarRecorder& recorder;
+  const OpView& op;
+  Scalar operand(int i) const;  // real or integer by the operand's dtype
+  void result(Scalar value) const { recorder.result(value); }
+};
+
+struct OpInfo {
+  std::string_view name, summary;
+  int operands = 1;        // exact count
+  int results = 1;
+  uint32_t writes = 0;     // bit i: operand i is a buffer that this op writes (it may read it as well)
+  uint32_t discards = 0;   // bit i: operand i is written without being read
+  std::vector<AttrSpec> attrs{};
+  // Result types (one per result), or a diagnostic at op.at and nothing.
+  std::optional<std::vector<Type>> (*infer)(const OpView& op, Diag& diag) = nullptr;
+  Lowering lowering = Lowering::pointwise;
+  Combine combine = Combine::sum;                          // reduce kinds
+  void (*formula)(const FormulaView& view) = nullptr;      // pointwise kinds
+  // Unary pointwise ops: dx from x (when saves == operands) or y (when saves == result), and dy. The table
+  // then also knows the op `NAME.grad` with operands (saved, dy); see find_op.
+  Scalar (*derivative)(Scalar saved, Scalar dy, const OpView& op) = nullptr;
+  void (*gradient)(GradBuilder& g) = nullptr;              // every other differentiable op: written in ops
+  void (*expand)(Builder& b, const Op& op) = nullptr;      // composite: the same results in other ops
+  void (*reference)(EvalView& view) = nullptr;             // meaning in double; pointwise and reduce kinds need none
+  Cost (*cost)(const OpView& op) = nullptr;                // null: one flop per element, all operands and results moved
+  Saves saves = Saves::nothing;
+  Precision precision = Precision::follow;
+  Recompute recompute = Recompute::cheap;
+  bool differentiable = true;   // false: gradients do not flow through it (targets, counters)
+  bool user = false;            // has a layer or loss type of its own
+  bool inserted_by_table = false;  // a NAME.grad made from a derivative
+};
+
+const std::vector<const OpInfo*>& all_ops();             // ops.def order, each followed by its NAME.grad if any
+const OpInfo* find_op(std::string_view name);            // null when there is none
+const Attr* find_attr(const Op& op, std::string_view name);  // the op's own or the table's default; null when the op has no such attribute
+
+}  // namespace gacc::ir

@@ -1,0 +1,110 @@
+// Scalar formulas: the meaning of one element of a pointwise op, written once with ordinary operators.
+// A formula is recorded as a small expression graph; the double reference interprets it, and codegen emits it
+// for the GPU and for the host. So the three can differ in rounding only, never in meaning.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace gacc::ir {
+
+// Kinds of a node's value: real (f32 in kernels, double in the reference), integer (i32), truth.
+enum class ScalarKind : uint8_t { real, integer, truth };
+
+enum class ScalarOp : uint8_t {
+  input,      // value: operand index (its kind follows the operand's dtype)
+  constant,   // value: the number
+  column,     // integer: index along the last axis of the kernel's domain
+  element,    // integer: row-major index in the op's result (used by random ops)
+  add, sub, mul, div, neg, abs, sqrt, exp, log, tanh, erf, floor,
+  max, min,   // propagate NaN
+  less, less_equal, equal, not_equal,  // two operands of one kind -> truth (ordered: false for NaN, not_equal true)
+  is_finite,  // real -> truth
+  logic_and, logic_or,
+  select,     // truth, a, b of one kind
+  to_real, to_integer,  // integer or truth -> real; truth or real (truncating) -> integer
+  uniform,    // (seed_lo, seed_hi, stream, ordinal, index: integers) -> real in (0, 1), Philox4x32-10, 2^-24 steps
+};
+
+struct ScalarNode {
+  ScalarOp op;
+  ScalarKind kind;
+  double value = 0;          // constant, or operand index
+  int32_t args[5] = {-1, -1, -1, -1, -1};
+};
+
+// A recorded formula: nodes in evaluation order and the indices of its results.
+struct ScalarProgram {
+  std::vector<ScalarNode> nodes;
+  std::vector<int32_t> results;
+};
+
+class ScalarRecorder;
+
+// A handle to a node of the formula being recorded. Numbers convert to constants.
+class Scalar {
+ public:
+  Scalar(double constant);  // NOLINT: formulas read like mathematics
+  Scalar(int constant);     // NOLINT: an integer constant where the other operand is an integer, else real
+  Scalar(ScalarRecorder* recorder, int32_t node) : recorder_(recorder), node_(node) {}
+  ScalarRecorder* recorder_ = nullptr;  // null: a constant not yet placed in a formula
+  int32_t node_ = -1;
+  double constant_ = 0;
+  bool integer_constant_ = false;
+};
+
+Scalar operator+(Scalar a, Scalar b);
+Scalar operator-(Scalar a, Scalar b);
+Scalar operator*(Scalar a, Scalar b);
+Scalar operator/(Scalar a, Scalar b);
+Scalar operator-(Scalar a);
+Scalar operator<(Scalar a, Scalar b);
+Scalar operator<=(Scalar a, Scalar b);
+Scalar operator>(Scalar a, Scalar b);
+Scalar operator==(Scalar a, Scalar b);
+Scalar operator!=(Scalar a, Scalar b);
+Scalar operator&&(Scalar a, Scalar b);
+Scalar operator||(Scalar a, Scalar b);
+Scalar abs(Scalar a);
+Scalar sqrt(Scalar a);
+Scalar exp(Scalar a);
+Scalar log(Scalar a);
+Scalar tanh(Scalar a);
+Scalar erf(Scalar a);
+Scalar floor(Scalar a);
+Scalar max(Scalar a, Scalar b);
+Scalar min(Scalar a, Scalar b);
+Scalar is_finite(Scalar a);
+Scalar select(Scalar condition, Scalar a, Scalar b);
+Scalar to_real(Scalar a);
+Scalar to_integer(Scalar a);
+Scalar uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar ordinal, Scalar index);
+
+// Records formulas. Identical nodes are shared, so a formula may repeat a subexpression freely.
+class ScalarRecorder {
+ public:
+  Scalar input(int operand, ScalarKind kind);
+  Scalar column();
+  Scalar element();
+  Scalar node(ScalarOp op, std::span<const Scalar> args);  // places constants; checks kinds
+  void result(Scalar value);
+  ScalarProgram take();
+
+ private:
+  int32_t place(Scalar value, ScalarKind wanted);
+  int32_t add(const ScalarNode& node);
+  ScalarProgram program_;
+};
+
+// The reference meaning in double. inputs[i] is operand i's element (integers exactly, as double).
+// results receives program.results.size() values.
+void evaluate(const ScalarProgram& program, std::span<const double> inputs, int64_t column, int64_t element,
+              std::span<double> results);
+
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 4 words per counter.
+struct Philox {
+  uint32_t word[4];
+};
+Philox philox(const uint32_t counter[4], const uint32_t key[2]);
+
+}  // namespace gacc::ir

@@ -1,0 +1,21 @@
+// The textual IR (.gir). print and parse are exact inverses: parse(print(m)) equals m, and print(parse(t)) is t
+// for every t that print made. Grammar in docs/ir.md.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "ir/module.h"
+
+namespace gacc::ir {
+
+struct PrintOptions {
+  bool locations = false;  // end each line in loc(line:column why)
+};
+std::string print(const Module& module, PrintOptions options = {});
+std::string print(const Module& module, const Region& region, const Op& op, PrintOptions options = {});  // one line
+
+// Reads one module; everything wrong is reported to `diag` (whose file and source are the text's). The module
+// is well-formed (names, types and arity checked), but not yet verified against its phase.
+std::optional<Module> parse(std::string_view text, Diag& diag);
+
+}  // namespace gacc::ir

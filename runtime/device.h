@@ -1,0 +1,44 @@
+// The Device interface: what a session needs of a machine that runs a compiled step. One arena, allocated by
+// `load` and never again; nothing else allocates after that.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/artifact.h"
+
+namespace gacc {
+
+enum class Program : uint8_t { init, step, update, eval };
+
+struct DeviceOptions {
+  int threads = 0;  // CPU: 0 means all cores this process may use
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  // For messages and the log: "cpu (2 threads, avx512)".
+  virtual std::string name() const = 0;
+  // Compiles or loads the artifact and allocates the arena (zeroed). Waits.
+  virtual Status load(const Artifact& artifact) = 0;
+  // Queues one run of a program with `batch` samples (ignored by init and update). Does not wait; errors of the
+  // run surface at the next `read`.
+  virtual Status run(Program program, int64_t batch) = 0;
+  // Copies into the arena after everything queued so far. `bytes` may be reused on return.
+  virtual Status write(int64_t offset, std::span<const std::byte> bytes) = 0;
+  // Waits for everything queued so far, then copies out of the arena.
+  virtual Status read(int64_t offset, std::span<std::byte> bytes) = 0;
+  // The largest number of bytes ever allocated on the device: the arena plus what the driver takes.
+  virtual int64_t peak_bytes() const = 0;
+};
+
+// Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
+constexpr int kDeviceAbi = 1;
+extern "C" {
+using gacc_create_device_fn = Device* (*)(int abi, const DeviceOptions* options);  // null when the ABI differs
+}
+
+}  // namespace gacc
