@@ -42,7 +42,7 @@ std::optional<Phase> parse_phase(std::string_view text);
 enum class BufferKind : uint8_t { param, accum, state };
 
 struct Buffer {
-  std::string name;  // "fc1.weight", "fc1.weight.grad", "fc1.weight.m", "lr"
+  std::string name{};  // "fc1.weight", "fc1.weight.grad", "fc1.weight.m", "lr"
   BufferKind kind = BufferKind::state;
   Type type{};
   bool trainable = true;             // params only; printed as `frozen` when false
@@ -51,7 +51,7 @@ struct Buffer {
 };
 
 struct Value {
-  std::string name;  // unique in its region
+  std::string name{};  // unique in its region
   Type type{};
   std::optional<int64_t> offset{};  // bytes from the start of the arena, once planned; none for register values
 };

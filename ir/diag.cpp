@@ -1,0 +1,111 @@
+// Rendering of diagnostics, and the "did you mean" hints.
+#include "ir/diag.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gacc {
+
+std::string_view kind_text(Kind kind) { return all_kinds()[static_cast<size_t>(kind)]; }
+
+const std::vector<std::string_view>& all_kinds() {
+  static const std::vector<std::string_view> texts = {
+#define X(name, text) text,
+#include "ir/diag.def"
+#undef X
+  };
+  return texts;
+}
+
+namespace {
+
+// Line `number` (from 1) of `text`, without its end.
+std::string_view line_of(std::string_view text, int32_t number) {
+  size_t begin = 0;
+  for (int32_t line = 1; line < number; ++line) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string_view::npos) return {};
+    begin = end + 1;
+  }
+  std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return line;
+}
+
+// "file:line:col: what: message" and, when the line is known, the line with a caret under it.
+std::string render_at(const Diag& diag, const Location& at, std::string_view what, std::string_view message) {
+  if (at.line <= 0) return fmt::format("{}: {}: {}\n", diag.file(), what, message);
+  std::string out = fmt::format("{}:{}:{}: {}: {}\n", diag.file(), at.line, at.column, what, message);
+  const std::string_view line = line_of(diag.source(), at.line);
+  if (line.empty()) return out;
+  out += fmt::format("{:>5} | {}\n      | ", at.line, line);
+  // Columns count bytes; tabs are kept and the continuation bytes of UTF-8 take no room, so that the caret
+  // stands under its character.
+  const auto width = [&](size_t i) { return (static_cast<unsigned char>(line[i]) & 0xC0U) != 0x80U; };
+  const size_t column = at.column > 0 ? static_cast<size_t>(at.column - 1) : 0;
+  for (size_t i = 0; i < column && i < line.size(); ++i) {
+    if (line[i] == '\t') out += '\t';
+    else if (width(i)) out += ' ';
+  }
+  out += '^';
+  for (size_t i = column + 1; i < column + static_cast<size_t>(std::max(at.length, 1)) && i < line.size(); ++i) {
+    if (width(i)) out += '~';
+  }
+  out += '\n';
+  return out;
+}
+
+}  // namespace
+
+std::string Diag::render() const {
+  std::vector<size_t> order(reports_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const Location &x = reports_[a].at, &y = reports_[b].at;
+    return std::pair(x.line, x.column) < std::pair(y.line, y.column);
+  });
+  std::string out;
+  for (const size_t i : order) {
+    const Report& report = reports_[i];
+    const std::string because = report.at.why.empty() ? "" : fmt::format(" (in the {} of this)", report.at.why);
+    out += render_at(*this, report.at, "error", fmt::format("{}{} [{}]", report.text, because, kind_text(report.kind)));
+    for (const Note& note : report.notes) out += render_at(*this, note.at, "note", note.text);
+  }
+  return out;
+}
+
+namespace {
+
+// Edits (insert, delete, replace, swap of neighbours) that turn a into b.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::string nearest(std::string_view word, const std::vector<std::string_view>& known) {
+  if (word.size() > 64) return "";
+  std::string_view best;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;  // further away is not what was meant
+  for (const std::string_view candidate : known) {
+    const size_t distance = edit_distance(word, candidate);
+    if (distance < best_distance) best = candidate, best_distance = distance;
+  }
+  return std::string(best);
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& known) {
+  const std::string near = nearest(word, known);
+  return near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near);
+}
+
+}  // namespace gacc

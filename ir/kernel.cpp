@@ -1,0 +1,278 @@
+// Kernels: classification of fused groups, their stages, reads and writes. See ir/kernel.h for the rules.
+#include "ir/kernel.h"
+
+#include <algorithm>
+
+namespace gacc::ir {
+
+std::string_view form_text(KernelForm form) {
+  constexpr std::string_view texts[] = {"pointwise", "rowwise", "column_reduce", "total_reduce", "gemm", "alias"};
+  return texts[static_cast<size_t>(form)];
+}
+
+int64_t columns(const Shape& domain) { return domain.empty() || domain.back() == kBatch ? 1 : domain.back(); }
+
+int64_t rows(const Shape& domain, int64_t batch) { return elements(domain, batch) / columns(domain); }
+
+int64_t suffix_period(const Shape& operand) { return rows(operand, 1); }
+
+namespace {
+
+// The shape of one value a row: the domain with its last extent 1.
+Shape row_shape(Shape domain) {
+  if (!domain.empty() && domain.back() != kBatch) domain.back() = 1;
+  return domain;
+}
+
+bool one_element(const Shape& shape) {
+  return std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent == 1; });
+}
+
+}  // namespace
+
+std::optional<Access> access(const Shape& operand, const Shape& domain) {
+  if (operand == domain) return Access::full;
+  if (one_element(operand)) return Access::scalar;
+  if (operand == row_shape(domain)) return Access::row;
+  if (has_batch(operand)) return std::nullopt;
+  size_t skip = 0;
+  while (operand[skip] == 1) ++skip;  // ends: not one_element
+  const size_t rest = operand.size() - skip;
+  if (rest > domain.size() || !std::equal(operand.begin() + static_cast<std::ptrdiff_t>(skip), operand.end(), domain.end() - static_cast<std::ptrdiff_t>(rest))) return std::nullopt;
+  return Access::suffix;
+}
+
+Operand storage_root(const Region& region, Operand operand) {
+  // Straight-line code: walking backwards once meets every reshape after the reshapes that depend on it.
+  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
+    const ValueId* value = as_value(operand);
+    if (value == nullptr) return operand;
+    if (op->info->lowering == Lowering::alias && op->results.front() == *value) operand = op->operands.front();
+  }
+  return operand;
+}
+
+namespace {
+
+bool is_reduce(Lowering lowering) {
+  return lowering == Lowering::row_reduce || lowering == Lowering::column_reduce || lowering == Lowering::total_reduce;
+}
+
+bool writes_operand(const Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
+
+// What a reduce op reduces: its first operand that it does not write.
+const Operand& reduced(const Op& op) {
+  size_t i = 0;
+  while (writes_operand(op, i)) ++i;
+  return op.operands[i];
+}
+
+// The shape an op works over: of what it reduces, of its result, or of the buffer it writes.
+Shape op_domain(const Module& module, const Region& region, const Op& op) {
+  if (is_reduce(op.info->lowering)) return operand_type(module, region, reduced(op)).shape;
+  if (!op.results.empty()) return region[op.results.front()].type.shape;
+  return operand_type(module, region, op.operands.front()).shape;
+}
+
+// Builds the kernel of `ops` except its reads and writes; says why it is none in `problem`.
+class KernelBuilder {
+ public:
+  KernelBuilder(const Module& module, const Region& region, const std::vector<size_t>& ops) : module_(module), region_(region), ops_(ops) {}
+
+  std::optional<Kernel> build(std::string& problem) {
+    kernel_.id = region_.ops[ops_.front()].kernel;
+    const bool good = classify() && members();
+    if (!good) problem = problem_;
+    return good ? std::optional(std::move(kernel_)) : std::nullopt;
+  }
+
+ private:
+  bool refuse(std::string why) {
+    problem_ = std::move(why);
+    return false;
+  }
+
+  // 1. The domain is the widest of the members' domains; 2. the form follows from the kinds of the members.
+  bool classify() {
+    bool row = false, column = false, total = false;
+    int64_t widest = -1;
+    for (const size_t i : ops_) {
+      const Op& op = region_.ops[i];
+      const Lowering lowering = op.info->lowering;
+      if (lowering == Lowering::composite) return refuse(fmt::format("`{}` has no lowering of its own; run `expand` first", op.info->name));
+      if (lowering == Lowering::gemm || lowering == Lowering::alias) {
+        if (ops_.size() > 1) return refuse(fmt::format("`{}` stands alone in its kernel", op.info->name));
+        kernel_.form = lowering == Lowering::gemm ? KernelForm::gemm : KernelForm::alias;
+      }
+      row = row || lowering == Lowering::row_reduce;
+      column = column || lowering == Lowering::column_reduce;
+      total = total || lowering == Lowering::total_reduce;
+      Shape domain = op_domain(module_, region_, op);
+      const int64_t size = elements(domain, int64_t{1} << 20);  // any large B orders the candidates
+      if (size > widest || (size == widest && domain.size() > kernel_.domain.size())) widest = size, kernel_.domain = std::move(domain);
+    }
+    if (kernel_.form != KernelForm::pointwise) return true;
+    if (int{row} + int{column} + int{total} > 1) return refuse("reductions over different axes do not share a kernel");
+    if (row) kernel_.form = KernelForm::rowwise;
+    if (column) kernel_.form = KernelForm::column_reduce;
+    if (total) kernel_.form = KernelForm::total_reduce;
+    return true;
+  }
+
+  // 3. Every member runs over the domain or once a row, and finds its operands by an Access; 4. stages.
+  bool members() {
+    const Shape per_row = row_shape(kernel_.domain);
+    for (const size_t i : ops_) {
+      const Op& op = region_.ops[i];
+      KernelMember member{.op = i};
+      if (kernel_.form == KernelForm::gemm || kernel_.form == KernelForm::alias) {
+        kernel_.members.push_back(member);
+        return true;
+      }
+      const Shape domain = op_domain(module_, region_, op);
+      if (domain != kernel_.domain) {
+        if (domain != per_row || is_reduce(op.info->lowering)) {
+          return refuse(fmt::format("`{}` runs over {}, the kernel over {}", op.info->name, shape_text(domain), shape_text(kernel_.domain)));
+        }
+        if (kernel_.form != KernelForm::pointwise && kernel_.form != KernelForm::rowwise) {
+          return refuse(fmt::format("`{}` gives one value a row in a kernel that walks columns", op.info->name));
+        }
+        kernel_.form = KernelForm::rowwise;
+        member.per_row = true;
+      }
+      for (size_t o = 0; o < op.operands.size(); ++o) {
+        if (!operand(op, op.operands[o], member)) return false;
+      }
+      if (op.when && !operand(op, *op.when, member)) return false;
+      kernel_.stages = std::max(kernel_.stages, member.stage + 1);
+      kernel_.members.push_back(member);
+    }
+    return true;
+  }
+
+  bool operand(const Op& op, const Operand& operand, KernelMember& member) {
+    if (as_number(operand) != nullptr) return true;
+    if (const KernelMember* producer = produced(operand)) {
+      const Op& from = region_.ops[producer->op];
+      if (from.info->lowering == Lowering::column_reduce || from.info->lowering == Lowering::total_reduce) {
+        return refuse(fmt::format("`{}` uses the result of `{}` inside one kernel", op.info->name, from.info->name));
+      }
+      if (member.per_row && from.info->lowering == Lowering::pointwise && !producer->per_row) {
+        return refuse(fmt::format("`{}` gives one value a row from one an element", op.info->name));
+      }
+      member.stage = std::max(member.stage, producer->stage + (from.info->lowering == Lowering::row_reduce ? 1 : 0));
+      return true;
+    }
+    const Shape& shape = operand_type(module_, region_, operand).shape;
+    const std::optional<Access> how = access(shape, member.per_row ? row_shape(kernel_.domain) : kernel_.domain);
+    if (!how) return refuse(fmt::format("`{}` cannot index {} over {}", op.info->name, shape_text(shape), shape_text(kernel_.domain)));
+    return true;
+  }
+
+  const KernelMember* produced(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    if (value == nullptr) return nullptr;
+    for (const KernelMember& member : kernel_.members) {
+      const std::vector<ValueId>& results = region_.ops[member.op].results;
+      if (std::find(results.begin(), results.end(), *value) != results.end()) return &member;
+    }
+    return nullptr;
+  }
+
+  const Module& module_;
+  const Region& region_;
+  const std::vector<size_t>& ops_;
+  Kernel kernel_;
+  std::string problem_;
+};
+
+void add_once(std::vector<Operand>& list, const Operand& operand) {
+  if (std::find(list.begin(), list.end(), operand) == list.end()) list.push_back(operand);
+}
+
+// Reads: operands that no member makes. Writes: buffers, and results that somebody outside wants.
+void add_traffic(const Region& region, const std::vector<bool>& yielded, const std::vector<std::vector<int32_t>>& users,
+                 const std::vector<int32_t>& kernel_of, int32_t self, Kernel& kernel) {
+  if (kernel.form == KernelForm::alias) return;
+  std::vector<Operand> made;
+  for (const KernelMember& member : kernel.members) {
+    const Op& op = region.ops[member.op];
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const Operand& operand = op.operands[i];
+      const bool discarded = (op.info->discards >> i & 1U) != 0 && !op.when;
+      const bool made_here = std::find(made.begin(), made.end(), operand) != made.end();
+      if (as_number(operand) == nullptr && !discarded && !made_here) add_once(kernel.reads, operand);
+    }
+    if (op.when && as_number(*op.when) == nullptr && std::find(made.begin(), made.end(), *op.when) == made.end()) add_once(kernel.reads, *op.when);
+    for (const ValueId result : op.results) made.emplace_back(result);
+  }
+  for (const KernelMember& member : kernel.members) {
+    const Op& op = region.ops[member.op];
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (writes_operand(op, i)) add_once(kernel.writes, op.operands[i]);
+    }
+    for (const ValueId result : op.results) {
+      bool outside = yielded[static_cast<size_t>(result.index)];
+      for (const int32_t user : users[static_cast<size_t>(result.index)]) outside = outside || kernel_of[static_cast<size_t>(user)] != self;
+      if (outside) add_once(kernel.writes, result);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Kernel> kernels(const Module& module, const Region& region, std::string* problem) {
+  std::vector<Kernel> out;
+  std::vector<int32_t> kernel_of(region.ops.size(), -1);
+  std::vector<std::vector<int32_t>> users(region.values.size());
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    const Op& op = region.ops[i];
+    const auto use = [&](const Operand& operand) {
+      if (const ValueId* value = as_value(operand)) users[static_cast<size_t>(value->index)].push_back(static_cast<int32_t>(i));
+    };
+    std::for_each(op.operands.begin(), op.operands.end(), use);
+    if (op.when) use(*op.when);
+  }
+  std::vector<bool> yielded(region.values.size(), false);
+  for (const Yield& yield : region.yields) {
+    if (const ValueId* value = as_value(yield.what)) yielded[static_cast<size_t>(value->index)] = true;
+  }
+  for (size_t i = 0; i < region.ops.size();) {
+    std::vector<size_t> group = {i};
+    const int32_t number = region.ops[i].kernel;
+    while (number >= 0 && group.back() + 1 < region.ops.size() && region.ops[group.back() + 1].kernel == number) group.push_back(group.back() + 1);
+    std::string why;
+    std::optional<Kernel> kernel = KernelBuilder(module, region, group).build(why);
+    if (!kernel) {
+      if (problem != nullptr) *problem = fmt::format("kernel {} of {}: {}", number, region_text(region.kind), why);
+      return {};
+    }
+    for (const size_t member : group) kernel_of[member] = static_cast<int32_t>(out.size());
+    out.push_back(std::move(*kernel));
+    i = group.back() + 1;
+  }
+  for (size_t k = 0; k < out.size(); ++k) add_traffic(region, yielded, users, kernel_of, static_cast<int32_t>(k), out[k]);
+  return out;
+}
+
+bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops) {
+  std::string why;
+  return KernelBuilder(module, region, ops).build(why).has_value();
+}
+
+bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand, ValueId result) {
+  if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias) return false;
+  const Type &from = region[operand].type, &to = region[result].type;
+  if (dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) return false;
+  if (access(from.shape, kernel.domain) != Access::full || access(to.shape, kernel.domain) != Access::full) return false;
+  // Later stages read the row again, so only what the last stage stores may take the place of what it loads.
+  for (const KernelMember& member : kernel.members) {
+    const Op& op = region.ops[member.op];
+    if (std::find(op.results.begin(), op.results.end(), result) == op.results.end()) continue;
+    return !is_reduce(op.info->lowering) && !member.per_row && member.stage == kernel.stages - 1;
+  }
+  (void)module;
+  return false;
+}
+
+}  // namespace gacc::ir

@@ -1,0 +1,34 @@
+// Live ranges of values at kernel granularity.
+#include "ir/liveness.h"
+
+#include <algorithm>
+
+namespace gacc::ir {
+
+std::vector<LiveRange> live_ranges(const Module& module, const Region& region, const std::vector<Kernel>& kernels) {
+  const int64_t batch = module.micro_batch();
+  std::vector<LiveRange> ranges;
+  std::vector<int> slot(region.values.size(), -1);  // of a value that owns bytes: its index in `ranges`
+  const auto own = [&](ValueId value, int kernel) {
+    slot[static_cast<size_t>(value.index)] = static_cast<int>(ranges.size());
+    ranges.push_back({value, kernel, kernel, type_bytes(region[value].type, batch)});
+  };
+  const auto use = [&](const Operand& operand, int kernel) {
+    const Operand root = storage_root(region, operand);
+    const ValueId* value = as_value(root);
+    if (value == nullptr || slot[static_cast<size_t>(value->index)] < 0) return;
+    LiveRange& range = ranges[static_cast<size_t>(slot[static_cast<size_t>(value->index)])];
+    range.last = std::max(range.last, kernel);
+  };
+  for (const ValueId input : region.inputs) own(input, 0);
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    for (const Operand& read : kernels[k].reads) use(read, static_cast<int>(k));
+    for (const Operand& write : kernels[k].writes) {
+      if (const ValueId* value = as_value(write)) own(*value, static_cast<int>(k));
+    }
+  }
+  for (const Yield& yield : region.yields) use(yield.what, std::max(0, static_cast<int>(kernels.size()) - 1));
+  return ranges;
+}
+
+}  // namespace gacc::ir

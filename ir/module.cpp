@@ -1,0 +1,131 @@
+// Module, regions and buffers: lookup, creation and compaction.
+#include "ir/module.h"
+
+#include <algorithm>
+
+#include "ir/text.h"
+
+namespace gacc::ir {
+
+namespace {
+constexpr std::string_view kPhases[] = {"model", "gradient", "accumulated", "scaled", "half", "fused", "planned"};
+}
+
+std::string_view phase_text(Phase phase) { return kPhases[static_cast<size_t>(phase)]; }
+
+std::optional<Phase> parse_phase(std::string_view text) {
+  for (size_t i = 0; i < std::size(kPhases); ++i) {
+    if (text == kPhases[i]) return static_cast<Phase>(i);
+  }
+  return std::nullopt;
+}
+
+std::string_view region_text(RegionKind kind) {
+  switch (kind) {
+    case RegionKind::init: return "init";
+    case RegionKind::step: return "step";
+    case RegionKind::update: return "update";
+    case RegionKind::eval: return "eval";
+  }
+  return "?";
+}
+
+std::optional<ValueId> Region::find(std::string_view name) const {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].name == name) return ValueId{static_cast<int32_t>(i)};
+  }
+  return std::nullopt;
+}
+
+ValueId Region::add_value(std::string name, Type type) {
+  if (find(name)) {  // only names the user chose can collide (a layer called like another one's intermediate)
+    int suffix = 2;
+    while (find(fmt::format("{}.{}", name, suffix))) ++suffix;
+    name = fmt::format("{}.{}", name, suffix);
+  }
+  values.push_back({std::move(name), std::move(type)});
+  return {static_cast<int32_t>(values.size() - 1)};
+}
+
+BufferId Module::add_buffer(Buffer buffer) {
+  buffers.push_back(std::move(buffer));
+  return {static_cast<int32_t>(buffers.size() - 1)};
+}
+
+std::optional<BufferId> Module::find_buffer(std::string_view wanted) const {
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i].name == wanted) return BufferId{static_cast<int32_t>(i)};
+  }
+  return std::nullopt;
+}
+
+Region& Module::region(RegionKind kind) {
+  return kind == RegionKind::init ? init : kind == RegionKind::step ? step : kind == RegionKind::update ? update : eval;
+}
+const Region& Module::region(RegionKind kind) const { return const_cast<Module*>(this)->region(kind); }
+
+int64_t Module::micro_batch() const { return setting("train.micro_batch", int64_t{1}); }
+int64_t Module::accumulate() const { return setting("train.accumulate", int64_t{1}); }
+
+int64_t Module::setting(std::string_view key, int64_t fallback) const {
+  const auto found = settings.find(key);
+  if (found == settings.end()) return fallback;
+  if (const auto* integer = std::get_if<int64_t>(&found->second)) return *integer;
+  if (const auto* real = std::get_if<double>(&found->second)) return static_cast<int64_t>(*real);
+  return fallback;
+}
+
+double Module::setting(std::string_view key, double fallback) const {
+  const auto found = settings.find(key);
+  if (found == settings.end()) return fallback;
+  if (const auto* real = std::get_if<double>(&found->second)) return *real;
+  if (const auto* integer = std::get_if<int64_t>(&found->second)) return static_cast<double>(*integer);
+  return fallback;
+}
+
+bool Module::setting(std::string_view key, bool fallback) const {
+  const auto found = settings.find(key);
+  const auto* flag = found == settings.end() ? nullptr : std::get_if<bool>(&found->second);
+  return flag != nullptr ? *flag : fallback;
+}
+
+std::string Module::setting(std::string_view key, const char* fallback) const {
+  const auto found = settings.find(key);
+  const auto* text = found == settings.end() ? nullptr : std::get_if<std::string>(&found->second);
+  return text != nullptr ? *text : fallback;
+}
+
+Type operand_type(const Module& module, const Region& region, const Operand& operand) {
+  if (const ValueId* value = as_value(operand)) return region[*value].type;
+  if (const BufferId* buffer = as_buffer(operand)) return module[*buffer].type;
+  return {};
+}
+
+void compact(Region& region) {
+  std::vector<bool> defined(region.values.size(), false);
+  for (const ValueId id : region.inputs) defined[static_cast<size_t>(id.index)] = true;
+  for (const Op& op : region.ops) {
+    for (const ValueId id : op.results) defined[static_cast<size_t>(id.index)] = true;
+  }
+  std::vector<int32_t> renumbered(region.values.size(), -1);
+  std::vector<Value> kept;
+  for (size_t i = 0; i < region.values.size(); ++i) {
+    if (!defined[i]) continue;
+    renumbered[i] = static_cast<int32_t>(kept.size());
+    kept.push_back(std::move(region.values[i]));
+  }
+  region.values = std::move(kept);
+  const auto rename = [&](ValueId& id) { id.index = renumbered[static_cast<size_t>(id.index)]; };
+  const auto rename_operand = [&](Operand& operand) {
+    if (auto* id = std::get_if<ValueId>(&operand)) rename(*id);
+  };
+  std::for_each(region.inputs.begin(), region.inputs.end(), rename);
+  for (Op& op : region.ops) {
+    std::for_each(op.operands.begin(), op.operands.end(), rename_operand);
+    std::for_each(op.results.begin(), op.results.end(), rename);
+    if (op.when) rename_operand(*op.when);
+  }
+  for (Yield& yield : region.yields) rename_operand(yield.what);
+}
+
+}  // namespace gacc::ir

@@ -1,0 +1,307 @@
+// The parser of the textual IR: recursive descent, one token ahead. It stops at the first thing it cannot read;
+// whatever it returns is well-formed (names, arity and kinds of operands), and the verifier does the rest.
+#include <limits>
+
+#include "ir/lexer.h"
+#include "ir/op_info.h"
+#include "ir/text.h"
+
+namespace gacc::ir {
+
+namespace {
+
+struct Failed {};  // unwinds to parse(); the diagnostic has been made; never leaves this file
+
+class Parser {
+ public:
+  Parser(std::string_view text, Diag& diag) : lexer_(text), diag_(diag) { take(); }
+
+  Module module() {
+    keyword("module");
+    module_.name = name(Tok::buffer, "the module's @name");
+    if (accept_word("source")) {
+      open("("), module_.source = text(), close(")");
+    }
+    keyword("phase"), open("(");
+    const Token phase = expect(Tok::word, "a phase");
+    if (const auto known = parse_phase(phase.text)) module_.phase = *known;
+    else fail(phase.at, Kind::unknown_value, "there is no phase `{}`", phase.text);
+    close(")");
+    if (accept_word("arena")) {
+      open("("), module_.arena_bytes = integer(), close(")");
+    }
+    open("{");
+    while (!is("}")) item();
+    close("}");
+    if (token_.kind != Tok::end) fail(token_.at, Kind::syntax, "nothing may follow the module's closing brace");
+    return std::move(module_);
+  }
+
+ private:
+  template <class... A>
+  [[noreturn]] void fail(const Location& at, Kind kind, fmt::format_string<A...> format, A&&... args) {
+    diag_.error(kind, at, format, std::forward<A>(args)...);
+    throw Failed{};
+  }
+
+  // --- tokens
+  void take() {
+    token_ = lexer_.next();
+    if (token_.kind == Tok::bad) fail(token_.at, Kind::syntax, "{}", token_.text);
+  }
+  Token expect(Tok kind, std::string_view what) {
+    if (token_.kind != kind) {
+      if (token_.kind == Tok::end) fail(token_.at, Kind::syntax, "the text ends where {} is expected", what);
+      fail(token_.at, Kind::syntax, "expected {}, found `{}`", what, token_.text);
+    }
+    Token token = token_;
+    take();
+    return token;
+  }
+  bool is(std::string_view punctuation) const { return token_.kind == Tok::punctuation && token_.text == punctuation; }
+  bool accept(std::string_view punctuation) { return is(punctuation) ? (take(), true) : false; }
+  bool accept_word(std::string_view word) { return token_.kind == Tok::word && token_.text == word ? (take(), true) : false; }
+  void open(std::string_view punctuation) {
+    if (!accept(punctuation)) fail(token_.at, Kind::syntax, "expected `{}`, found `{}`", punctuation, token_.text);
+  }
+  void close(std::string_view punctuation) { open(punctuation); }
+  void keyword(std::string_view word) {
+    if (!accept_word(word)) fail(token_.at, Kind::syntax, "expected `{}`, found `{}`", word, token_.text);
+  }
+  std::string name(Tok kind, std::string_view what) { return expect(kind, what).text; }
+  std::string text() { return name(Tok::text, "a quoted text"); }
+  int64_t integer() { return expect(Tok::integer, "an integer").integer; }
+  std::string key() { return token_.kind == Tok::text ? text() : name(Tok::word, "a key"); }
+
+  // --- pieces
+  Type type() {
+    const Token word = expect(Tok::word, "a type such as f32[B,10]");
+    const auto dtype = parse_dtype(word.text);
+    if (!dtype) fail(word.at, Kind::unknown_value, "there is no element type `{}`", word.text);
+    Type out{*dtype, {}};
+    open("[");
+    while (!is("]")) {
+      const Location at = token_.at;
+      out.shape.push_back(accept_word("B") ? kBatch : integer());
+      if (out.shape.back() == kBatch ? out.shape.size() > 1 : out.shape.back() < 1) {
+        fail(at, Kind::shape_mismatch, "an extent is a positive integer, or B as the first one");
+      }
+      if (!accept(",")) break;
+    }
+    close("]");
+    return out;
+  }
+
+  std::optional<int64_t> offset() {
+    if (accept("-")) return std::nullopt;
+    return integer();
+  }
+
+  Attr attr() {
+    switch (token_.kind) {
+      case Tok::integer: return integer();
+      case Tok::real: return expect(Tok::real, "a number").real;
+      case Tok::text: return text();
+      default: break;
+    }
+    if (accept_word("true")) return true;
+    if (accept_word("false")) return false;
+    open("[");
+    std::vector<double> reals;
+    std::vector<int64_t> integers;
+    while (!is("]")) {
+      if (token_.kind == Tok::integer && reals.empty()) integers.push_back(integer());
+      else if (token_.kind == Tok::real && integers.empty()) reals.push_back(expect(Tok::real, "a number").real);
+      else fail(token_.at, Kind::syntax, "a list holds integers only or reals only");
+      if (!accept(",")) break;
+    }
+    close("]");
+    if (!reals.empty()) return reals;
+    return integers;
+  }
+
+  Attrs attrs() {
+    Attrs out;
+    while (!is("}")) {
+      const Location at = token_.at;
+      const std::string word = key();
+      if (!out.emplace(word, accept("=") ? attr() : Attr(true)).second) fail(at, Kind::duplicate_name, "`{}` is given twice", word);
+      if (!accept(",")) break;
+    }
+    close("}");
+    return out;
+  }
+
+  Operand operand(const Region& region) {
+    const Token token = token_;
+    take();
+    if (token.kind == Tok::value) {
+      if (const auto found = region.find(token.text)) return *found;
+      fail(token.at, Kind::unknown_name, "there is no value `%{}` before this", token.text);
+    }
+    if (token.kind == Tok::buffer) {
+      if (const auto found = module_.find_buffer(token.text)) return *found;
+      fail(token.at, Kind::unknown_name, "there is no buffer `@{}`", token.text);
+    }
+    if (token.kind == Tok::integer || token.kind == Tok::real) return token.real;
+    fail(token.at, Kind::syntax, "expected an operand (%value, @buffer or a number), found `{}`", token.text);
+  }
+
+  // loc(line:column why)
+  void location(Location& at) {
+    if (!accept_word("loc")) return;
+    open("(");
+    at = {.line = small_integer(), .column = 0};
+    open(":");
+    at.column = small_integer();
+    if (token_.kind == Tok::word) at.why = name(Tok::word, "a reason");
+    close(")");
+  }
+  int32_t small_integer() {
+    const Location at = token_.at;
+    const int64_t value = integer();
+    if (value < 0 || value > std::numeric_limits<int32_t>::max()) fail(at, Kind::syntax, "{} does not fit here", value);
+    return static_cast<int32_t>(value);
+  }
+
+  // --- items of a module
+  void item() {
+    const Token word = expect(Tok::word, "set, a buffer, or a region");
+    if (word.text == "set") return setting();
+    constexpr std::string_view kinds[] = {"param", "accum", "state"};
+    for (size_t i = 0; i < std::size(kinds); ++i) {
+      if (word.text == kinds[i]) return buffer(static_cast<BufferKind>(i));
+    }
+    for (const RegionKind kind : all_regions) {
+      if (word.text == region_text(kind)) return region(module_.region(kind), word.at);
+    }
+    fail(word.at, Kind::syntax, "expected set, param, accum, state, init, step, update or eval, found `{}`", word.text);
+  }
+
+  void setting() {
+    const Location at = token_.at;
+    const std::string word = key();
+    open("=");
+    if (!module_.settings.emplace(word, attr()).second) fail(at, Kind::duplicate_name, "setting `{}` is given twice", word);
+  }
+
+  void buffer(BufferKind kind) {
+    Buffer out{.kind = kind, .at = token_.at};
+    out.name = name(Tok::buffer, "a buffer's @name");
+    if (module_.find_buffer(out.name)) fail(out.at, Kind::duplicate_name, "buffer `@{}` is defined twice", out.name);
+    open(":");
+    out.type = type();
+    if (accept_word("frozen")) out.trainable = false;
+    if (accept_word("at")) out.offset = integer();
+    location(out.at);
+    module_.add_buffer(std::move(out));
+  }
+
+  void define(Region& region, const Token& token, std::vector<ValueId>& ids) {
+    if (region.find(token.text)) fail(token.at, Kind::duplicate_name, "value `%{}` is defined twice", token.text);
+    ids.push_back(region.add_value(token.text, {}));
+  }
+
+  void region(Region& out, const Location& at) {
+    if (!out.inputs.empty() || !out.ops.empty() || !out.yields.empty()) fail(at, Kind::duplicate_name, "region `{}` is defined twice", region_text(out.kind));
+    if (accept("(")) {
+      while (!is(")")) {
+        define(out, expect(Tok::value, "an input's %name"), out.inputs);
+        open(":");
+        out[out.inputs.back()].type = type();
+        if (accept_word("at")) out[out.inputs.back()].offset = integer();
+        if (!accept(",")) break;
+      }
+      close(")");
+    }
+    open("{");
+    while (!is("}")) {
+      if (accept_word("yield")) {
+        do yield(out);
+        while (accept(","));
+        break;
+      }
+      op(out);
+    }
+    close("}");
+  }
+
+  void yield(Region& region) {
+    Yield out;
+    out.role = key();
+    if (out.role == "metric") out.metric = key();
+    if (out.role == "grad") {
+      const Token of = expect(Tok::buffer, "the parameter's @name");
+      const auto found = module_.find_buffer(of.text);
+      if (!found) fail(of.at, Kind::unknown_name, "there is no buffer `@{}`", of.text);
+      out.of = *found;
+    }
+    out.what = operand(region);
+    region.yields.push_back(std::move(out));
+  }
+
+  void op(Region& region) {
+    Op out;
+    std::vector<Token> results;
+    while (token_.kind == Tok::value) {
+      results.push_back(expect(Tok::value, "a result"));
+      if (!accept(",")) break;
+    }
+    if (!results.empty()) open("=");
+    const Token word = expect(Tok::word, "an op");
+    out.info = find_op(word.text);
+    out.at = word.at;
+    if (out.info == nullptr) {
+      std::vector<std::string_view> known;
+      for (const OpInfo* info : all_ops()) known.push_back(info->name);
+      fail(word.at, Kind::unknown_name, "there is no op `{}`{}", word.text, did_you_mean(word.text, known));
+    }
+    while (token_.kind == Tok::value || token_.kind == Tok::buffer || token_.kind == Tok::integer || token_.kind == Tok::real) {
+      out.operands.push_back(operand(region));
+      if (!accept(",")) break;
+    }
+    if (out.operands.size() != static_cast<size_t>(out.info->operands)) {
+      fail(word.at, Kind::invalid_ir, "R3: `{}` takes {} operands, {} are given", word.text, out.info->operands, out.operands.size());
+    }
+    if (results.size() != static_cast<size_t>(out.info->results)) {
+      fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results, results.size());
+    }
+    if (accept_word("when")) {
+      open("("), out.when = operand(region), close(")");
+    }
+    for (const Token& result : results) define(region, result, out.results);
+    for (size_t i = 0; i < out.results.size(); ++i) {
+      open(i == 0 ? ":" : ",");
+      region[out.results[i]].type = type();
+    }
+    if (!out.results.empty() && accept_word("at")) {
+      for (size_t i = 0; i < out.results.size(); ++i) {
+        if (i > 0) open(",");
+        region[out.results[i]].offset = offset();
+      }
+    }
+    if (accept_word("k")) {
+      open("("), out.kernel = small_integer(), close(")");
+    }
+    if (accept("{")) out.attrs = attrs();
+    location(out.at);
+    region.ops.push_back(std::move(out));
+  }
+
+  Lexer lexer_;
+  Diag& diag_;
+  Token token_;
+  Module module_;
+};
+
+}  // namespace
+
+std::optional<Module> parse(std::string_view text, Diag& diag) {
+  try {
+    return Parser(text, diag).module();
+  } catch (const Failed&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace gacc::ir

@@ -1,0 +1,159 @@
+// Printing of the textual IR. The inverse is ir/parser.cpp; the grammar is in docs/ir.md.
+#include <cmath>
+
+#include "ir/op_info.h"
+#include "ir/text.h"
+
+namespace gacc::ir {
+
+namespace {
+
+bool plain(std::string_view name) {
+  if (name.empty()) return false;
+  for (const char c : name) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!letter && c != '_' && c != '.' && c != '-' && c != '/' && c != '$') return false;
+  }
+  return true;
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') (out += '\\') += c;
+    else if (c == '\n') out += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else out += c;
+  }
+  return out + "\"";
+}
+
+// A name after its sigil: as it is, or quoted when it has characters that the lexer would not take.
+std::string id(std::string_view name) { return plain(name) ? std::string(name) : quoted(name); }
+// A bare word: also not starting like a number.
+std::string word(std::string_view name) {
+  return plain(name) && ((name[0] >= 'a' && name[0] <= 'z') || (name[0] >= 'A' && name[0] <= 'Z')) ? std::string(name) : quoted(name);
+}
+
+// Shortest text that reads back as the same double, always recognisable as a real number.
+std::string real_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  std::string out = fmt::format("{}", value);
+  if (out.find_first_of(".e") == std::string::npos) out += ".0";
+  return out;
+}
+
+template <class T, class F>
+std::string list_text(const std::vector<T>& items, F&& text) {
+  std::string out;
+  for (size_t i = 0; i < items.size(); ++i) (out += i == 0 ? "" : ", ") += text(items[i]);
+  return out;
+}
+
+std::string attr_text(const Attr& attr) {
+  struct Visitor {
+    std::string operator()(bool value) const { return value ? "true" : "false"; }
+    std::string operator()(int64_t value) const { return fmt::to_string(value); }
+    std::string operator()(double value) const { return real_text(value); }
+    std::string operator()(const std::string& value) const { return quoted(value); }
+    std::string operator()(const std::vector<int64_t>& value) const {
+      return "[" + list_text(value, [](int64_t v) { return fmt::to_string(v); }) + "]";
+    }
+    std::string operator()(const std::vector<double>& value) const { return "[" + list_text(value, real_text) + "]"; }
+  };
+  return std::visit(Visitor{}, attr);
+}
+
+std::string attrs_text(const Attrs& attrs) {
+  std::string out = " {";
+  for (const auto& [key, value] : attrs) {
+    if (out.size() > 2) out += ", ";
+    out += word(key);
+    if (const bool* flag = std::get_if<bool>(&value); flag == nullptr || !*flag) out += " = " + attr_text(value);
+  }
+  return out + "}";
+}
+
+std::string offset_text(const std::optional<int64_t>& offset) { return offset ? fmt::to_string(*offset) : "-"; }
+
+std::string location_text(const Location& at, const PrintOptions& options) {
+  if (!options.locations || at.line <= 0) return "";
+  return fmt::format(" loc({}:{}{}{})", at.line, at.column, at.why.empty() ? "" : " ", at.why);
+}
+
+std::string op_text(const Module& module, const Region& region, const Op& op, const PrintOptions& options) {
+  std::string out = list_text(op.results, [&](ValueId value) { return "%" + id(region[value].name); });
+  if (!out.empty()) out += " = ";
+  out += op.info->name;
+  if (!op.operands.empty()) out += " ";
+  out += list_text(op.operands, [&](const Operand& operand) { return operand_text(module, region, operand); });
+  if (op.when) out += fmt::format(" when({})", operand_text(module, region, *op.when));
+  if (!op.results.empty()) {
+    out += " : " + list_text(op.results, [&](ValueId value) { return type_text(region[value].type); });
+    bool placed = false;
+    for (const ValueId value : op.results) placed = placed || region[value].offset;
+    if (placed) out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
+  }
+  if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
+  if (!op.attrs.empty()) out += attrs_text(op.attrs);
+  return out + location_text(op.at, options);
+}
+
+std::string yields_text(const Module& module, const Region& region) {
+  return list_text(region.yields, [&](const Yield& yield) {
+    std::string out = word(yield.role);
+    if (yield.role == "metric") out += " " + word(yield.metric);
+    if (yield.role == "grad") out += " @" + id(module[yield.of].name);
+    return out + " " + operand_text(module, region, yield.what);
+  });
+}
+
+std::string region_block(const Module& module, const Region& region, const PrintOptions& options) {
+  std::string out = fmt::format("\n  {}", region_text(region.kind));
+  if (!region.inputs.empty()) {
+    out += "(" + list_text(region.inputs, [&](ValueId input) {
+      const Value& value = region[input];
+      return fmt::format("%{} : {}{}", id(value.name), type_text(value.type), value.offset ? fmt::format(" at {}", *value.offset) : "");
+    }) + ")";
+  }
+  out += " {\n";
+  for (const Op& op : region.ops) out += "    " + op_text(module, region, op, options) + "\n";
+  if (!region.yields.empty()) out += "    yield " + yields_text(module, region) + "\n";
+  return out + "  }\n";
+}
+
+}  // namespace
+
+std::string operand_text(const Module& module, const Region& region, const Operand& operand) {
+  if (const ValueId* value = as_value(operand)) return "%" + id(region[*value].name);
+  if (const BufferId* buffer = as_buffer(operand)) return "@" + id(module[*buffer].name);
+  return real_text(*as_number(operand));
+}
+
+std::string print(const Module& module, const Region& region, const Op& op, PrintOptions options) {
+  return op_text(module, region, op, options);
+}
+
+std::string print(const Module& module, PrintOptions options) {
+  std::string out = fmt::format("module @{}", id(module.name));
+  if (!module.source.empty()) out += fmt::format(" source({})", quoted(module.source));
+  out += fmt::format(" phase({})", phase_text(module.phase));
+  if (module.arena_bytes) out += fmt::format(" arena({})", *module.arena_bytes);
+  out += " {\n";
+  for (const auto& [key, value] : module.settings) out += fmt::format("  set {} = {}\n", word(key), attr_text(value));
+  for (const Buffer& buffer : module.buffers) {
+    constexpr std::string_view kinds[] = {"param", "accum", "state"};
+    out += fmt::format("  {} @{} : {}", kinds[static_cast<size_t>(buffer.kind)], id(buffer.name), type_text(buffer.type));
+    if (!buffer.trainable) out += " frozen";
+    if (buffer.offset) out += fmt::format(" at {}", *buffer.offset);
+    out += location_text(buffer.at, options) + "\n";
+  }
+  for (const RegionKind kind : all_regions) {
+    const Region& region = module.region(kind);
+    if (!region.inputs.empty() || !region.ops.empty() || !region.yields.empty()) out += region_block(module, region, options);
+  }
+  return out + "}\n";
+}
+
+}  // namespace gacc::ir

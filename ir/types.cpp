@@ -1,0 +1,97 @@
+// Element types, shapes and their arithmetic.
+#include "ir/types.h"
+
+#include <fmt/format.h>
+
+namespace gacc::ir {
+
+std::string_view dtype_text(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "f32";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
+    case DType::i32: return "i32";
+  }
+  return "?";
+}
+
+std::optional<DType> parse_dtype(std::string_view text) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32}) {
+    if (text == dtype_text(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+int64_t dtype_bytes(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+
+std::optional<int64_t> checked_mul(int64_t a, int64_t b) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
+  return product;
+}
+
+bool has_batch(const Shape& shape) { return !shape.empty() && shape.front() == kBatch; }
+
+int64_t elements(const Shape& shape, int64_t batch) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) count *= extent == kBatch ? batch : extent;
+  return count;
+}
+
+bool fits(const Shape& shape, int64_t batch) {
+  constexpr int64_t kLimit = int64_t{1} << 60;  // elements; times 4 bytes stays below 2^62
+  int64_t count = 1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const bool symbolic = i == 0 && shape[i] == kBatch;
+    const int64_t extent = symbolic ? batch : shape[i];
+    if (extent < 1) return false;
+    const std::optional<int64_t> product = checked_mul(count, extent);
+    if (!product || *product > kLimit) return false;
+    count = *product;
+  }
+  return true;
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) out += ',';
+    out += shape[i] == kBatch ? "B" : fmt::to_string(shape[i]);
+  }
+  return out + "]";
+}
+
+namespace {
+
+// Whether `small` reaches every element of `big` in one of the ways a kernel indexes: the same shape, one
+// element, trailing axes, or one value per row.
+bool broadcasts_to(const Shape& small, const Shape& big) {
+  if (small == big) return true;
+  bool one = true;
+  for (const int64_t extent : small) one = one && extent == 1;
+  if (one) return small.size() <= big.size();
+  size_t skip = 0;  // leading 1s
+  while (skip < small.size() && small[skip] == 1) ++skip;
+  if (small.size() > big.size()) return false;
+  const size_t rest = small.size() - skip;
+  bool suffix = !has_batch(small);
+  for (size_t i = 0; i < rest && suffix; ++i) suffix = small[skip + i] == big[big.size() - rest + i];
+  if (suffix) return true;
+  bool row = small.size() == big.size() && small.back() == 1;
+  for (size_t i = 0; i + 1 < small.size() && row; ++i) row = small[i] == big[i];
+  return row;
+}
+
+}  // namespace
+
+std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
+  if (broadcasts_to(b, a)) return a;
+  if (broadcasts_to(a, b)) return b;
+  return std::nullopt;
+}
+
+std::string type_text(const Type& type) { return fmt::format("{}{}", dtype_text(type.dtype), shape_text(type.shape)); }
+
+int64_t type_bytes(const Type& type, int64_t batch) { return elements(type.shape, batch) * dtype_bytes(type.dtype); }
+
+}  // namespace gacc::ir
