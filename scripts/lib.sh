@@ -1,0 +1,88 @@
+# Shared by the scripts of this folder (source it): where the tree is, what must be installed, how it is built.
+# A second run finds everything done and is quick. GACC_NO_INSTALL=1 forbids installing.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build="$root/build"
+bin="$build/bin"
+jobs=$(nproc 2>/dev/null || echo 2)
+
+say() { printf '== %s\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Debian's names; "a|b" means that either will do, the first that the distribution has is installed.
+packages=(
+  g++ cmake ninja-build ccache python3
+  llvm-19-dev libtomlplusplus-dev libdnnl-dev libcli11-dev libfmt-dev nlohmann-json3-dev
+  zlib1g-dev libzstd-dev libgtest-dev "clang-format-14|clang-format"
+)
+
+is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# Prints the entries of `packages` of which no alternative is installed.
+missing_packages() {
+  local entry name
+  for entry in "${packages[@]}"; do
+    for name in ${entry//|/ }; do
+      if is_installed "$name"; then continue 2; fi
+    done
+    printf '%s\n' "$entry"
+  done
+}
+
+# The first alternative of an entry that apt knows; without one the first name, so that apt-get names it.
+choose_package() {
+  local name
+  for name in ${1//|/ }; do
+    if [ -n "$(apt-cache show --no-all-versions "$name" 2>/dev/null)" ]; then
+      printf '%s\n' "$name"
+      return
+    fi
+  done
+  printf '%s\n' "${1%%|*}"
+}
+
+# Installs what is missing from the distribution's packages, and says what.
+install_packages() {
+  command -v dpkg-query >/dev/null || die "this is no Debian or Ubuntu: install by hand ${packages[*]}, then use cmake --preset release"
+  local missing=() chosen=() as_root=() entry
+  mapfile -t missing < <(missing_packages)
+  if [ ${#missing[@]} -eq 0 ]; then return 0; fi
+  if [ "${GACC_NO_INSTALL:-0}" = 1 ]; then
+    die "missing packages: ${missing[*]} (GACC_NO_INSTALL=1 forbids installing them)"
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "missing packages: ${missing[*]}; installing them needs root or sudo"
+    as_root=(sudo)
+  fi
+  say "installing: ${missing[*]}"
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+  "${apt[@]}" update -q >&2 </dev/null || die "apt-get update failed; missing packages: ${missing[*]}"
+  for entry in "${missing[@]}"; do chosen+=("$(choose_package "$entry")"); done
+  "${apt[@]}" install -q -y --no-install-recommends "${chosen[@]}" >&2 </dev/null ||
+    die "apt-get could not install: ${chosen[*]}"
+}
+
+# Configures (once) and builds the release preset; the binaries are in build/bin. Arguments: ninja targets.
+build_gacc() {
+  local cache="$build/CMakeCache.txt"
+  if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache"; then
+    say "build/ belongs to another folder: configuring again"
+    rm -rf "$cache" "$build/CMakeFiles"
+  fi
+  if [ ! -f "$build/build.ninja" ] || [ ! -f "$cache" ]; then
+    say "configuring"
+    (cd "$root" && cmake --preset release >&2) || die "cmake --preset release failed"
+  fi
+  say "building with $jobs jobs"
+  cmake --build "$build" -j "$jobs" ${1:+--target "$@"} >&2 || die "the build failed"
+}
+
+# Where MNIST is: GACC_DATA/mnist, else ../shared/data/mnist; prints nothing when it is in neither.
+find_mnist() {
+  local folder
+  for folder in ${GACC_DATA:+"$GACC_DATA/mnist"} "$root/../shared/data/mnist"; do
+    if [ -e "$folder/train-images-idx3-ubyte" ] || [ -e "$folder/train-images-idx3-ubyte.gz" ]; then
+      (cd "$folder" && pwd)
+      return
+    fi
+  done
+}

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Golden tests: what a tool prints for a small input, kept as text.
+
+    golden.py --bin BIN FILE...            compare (default: every case); exit 1 when one differs
+    golden.py --bin BIN --bless [FILE...]  rewrite the expected half and show what changed
+    golden.py --bin BIN --coverage         every diagnostic kind, op and pass has its golden
+
+X.gir: a line `// RUN: gacc-opt %s --passes "dce"`, the input, a line `// ----- expected`, the exact output, which must
+itself parse and print to the same text. `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
+X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output.
+`// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
+"""
+import argparse
+import difflib
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests/golden"
+SEPARATOR = "// ----- expected\n"
+MODEL_RUN = "gaccc %s --emit ir --stop-after model -o -"
+
+
+def run(command, cwd, bin):
+    done = subprocess.run([str(bin / command[0]), *command[1:]], cwd=cwd, capture_output=True, text=True, timeout=120,
+                          stdin=subprocess.DEVNULL)
+    errors = re.sub(r"(?m)^[^\s:]*/([^/\s:]+:)", r"\1", done.stderr)  # no folder names in goldens
+    return done.returncode, done.stdout, errors
+
+
+class Case:
+    def __init__(self, path, bin):
+        self.path, self.bin = path.resolve(), bin.resolve()
+        self.gir = self.path.suffix == ".gir"
+        text = self.path.read_text()
+        self.input, separator, self.expected = text.partition(SEPARATOR)
+        if not self.gir:
+            self.input, expected = text, self.path.with_suffix(".expected")
+            self.expected = expected.read_text() if expected.exists() else ""
+        elif not separator and not self.input.endswith("\n"):
+            self.input += "\n"
+        match = re.search(r"^(?://|#) RUN: (.*)$", self.input, re.M)
+        if not match and self.gir:
+            raise ValueError("no line `// RUN: gacc-opt %s ...`")
+        self.words = shlex.split(match[1] if match else MODEL_RUN)
+        self.fails = self.words[0] == "not"
+        self.words = self.words[self.fails:]
+        self.subset = bool(re.search(r"^(//|#) MATCH: subset$", self.input, re.M))
+
+    def actual(self):
+        """What the tool prints now; the tool sees the input half alone, under the case's own file name."""
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, self.path.name).write_text(self.input)
+            code, out, errors = run([w.replace("%s", self.path.name) for w in self.words], folder, self.bin)
+        wrong = self.fails if self.gir else " error: " in errors or errors.startswith("error: ")
+        if code != int(wrong):
+            raise ValueError(f"exit {code}, expected {int(wrong)}\n{errors}{'' if wrong else out}")
+        if not self.gir:
+            return errors + out
+        return errors if self.fails else out
+
+    def round_trip(self):
+        """The expected half is IR: it parses, and prints to itself."""
+        if not self.gir or self.fails or self.subset or self.words[0] != "gacc-opt":
+            return ""
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "expected.gir").write_text(self.expected)
+            locations = ["--print-locs"] if "--print-locs" in self.words else []
+            code, out, errors = run(["gacc-opt", "expected.gir", "--passes", "", *locations], folder, self.bin)
+        if code == 0 and out == self.expected:
+            return ""
+        return "the expected half does not print to itself:\n" + errors + diff(self.expected, out)
+
+    def check(self):
+        actual = self.actual()
+        if self.subset:
+            rest = iter(line.strip() for line in actual.splitlines())
+            for line in (w.strip() for w in self.expected.splitlines()):
+                if line and line not in rest:
+                    return f"not found (in order): {line}\n----- the output\n{actual}"
+            return "" if self.expected.strip() else "nothing is expected: write the lines that must occur"
+        return diff(self.expected, actual) or self.round_trip()
+
+    def bless(self):
+        if self.subset:
+            return self.check() and "MATCH: subset is written by hand\n" + self.check()
+        actual = self.actual()
+        changed = diff(self.expected, actual)
+        if changed and self.gir:
+            self.path.write_text(self.input + SEPARATOR + actual)
+        elif changed:
+            self.path.with_suffix(".expected").write_text(actual)
+        self.expected = actual
+        return changed + self.round_trip()
+
+
+def diff(expected, actual):
+    return "".join(difflib.unified_diff(expected.splitlines(True), actual.splitlines(True), "expected", "actual", n=2))
+
+
+def cases(names):
+    paths = [pathlib.Path(name) for name in names] or [GOLDEN]
+    return [f for p in paths for f in (sorted([*p.rglob("*.gir"), *p.rglob("*.toml")]) if p.is_dir() else [p])]
+
+
+def coverage(bin):
+    """Names what no golden shows yet."""
+    missing = []
+    texts = [p.read_text().rpartition(SEPARATOR)[2] for p in GOLDEN.rglob("*.gir")] + [p.read_text() for p in GOLDEN.rglob("*.expected")]
+    for kind in re.findall(r'^X\(\w+, "([^"]+)"\)', (ROOT / "ir/diag.def").read_text(), re.M):
+        if not any(f"[{kind}]" in text for text in texts):
+            missing.append(f"no golden shows the diagnostic kind [{kind}]")
+    for op in re.findall(r'^X\(\w+, "([^"]+)"\)', (ROOT / "ir/ops.def").read_text(), re.M):
+        if not (GOLDEN / "ops" / f"{op}.gir").exists():
+            missing.append(f"no golden for the op `{op}`: write tests/golden/ops/{op}.gir")
+    _, listed, _ = run(["gacc-opt", "--list-passes"], ROOT, bin)
+    for name in [line.split()[0] for line in listed.splitlines() if re.match(r"[a-z]", line)]:
+        if (count := len([*(GOLDEN / "passes" / name).glob("*.gir")])) < 3:
+            missing.append(f"pass `{name}` has {count} goldens in tests/golden/passes/{name}/, at least 3 are wanted")
+    return missing if listed.strip() else [*missing, "gacc-opt --list-passes printed nothing"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
+    parser.add_argument("--bless", action="store_true")
+    parser.add_argument("--coverage", action="store_true")
+    options = parser.parse_args()
+    if options.coverage:
+        missing = coverage(options.bin)
+        print(*missing, sep="\n")
+        sys.exit(1 if missing else 0)
+    failed = False
+    for path in cases(options.files):
+        try:
+            case = Case(path, options.bin)
+            text = case.bless() if options.bless else case.check()
+            failed |= bool(text) and not options.bless
+        except (ValueError, OSError, subprocess.TimeoutExpired) as error:
+            text, failed = str(error), True
+        if text:
+            print(f"--- {path}\n{text.rstrip()}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Who may include whom (docs/ARCHITECTURE.md, "Layers"): names every #include that breaks it, exit 1.
+
+    check_layers.py [ROOT]        check a tree (default: this one)
+    check_layers.py --self-test   plant one violation of every rule in a small tree and see each found
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+FOLDERS = ["ir", "frontend", "passes", "codegen", "runtime", "tools", "tests"]
+# What each folder may include of gacc, as path prefixes. The first prefix that fits a file is the rule.
+MAY_INCLUDE = [
+    ("ir/", ["ir/"]),
+    ("frontend/", ["frontend/", "ir/"]),
+    ("passes/planner/", ["passes/planner/"]),  # works on an abstract graph: knows neither ops nor IR
+    ("passes/", ["passes/", "ir/"]),
+    ("codegen/", ["codegen/", "ir/", "runtime/plan.h", "runtime/device.h", "runtime/artifact.h", "runtime/status.h"]),
+    ("runtime/", ["runtime/"]),
+    ("tools/", [f + "/" for f in FOLDERS]),
+    ("tests/", [f + "/" for f in FOLDERS]),
+]
+# Libraries with one door: name, pattern of the header, the folder that may, whether one file only.
+DOORS = [
+    ("LLVM", re.compile(r"(llvm|llvm-c|clang)/"), "codegen/", False),
+    ("toml++", re.compile(r"(toml\+\+|tomlplusplus)/|toml\.hpp"), "frontend/", True),
+    ("oneDNN", re.compile(r"(oneapi/)?dnnl"), "codegen/host/", True),
+    ("CUDA", re.compile(r"cuda\w*\.h|cublas\w*\.h|nvrtc\w*\.h|cuda/"), "runtime/", True),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def includes(root):
+    """Yields (file, line, quote, header) in the order of the tree."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".h", ".cpp", ".def", ".inc", ".hpp"):
+                for number, text in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                    if match := INCLUDE.match(text):
+                        yield path.relative_to(root).as_posix(), number, match[1], match[2]
+
+
+def violations(root):
+    found, doors = [], {}
+    for file, line, quote, header in includes(root):
+        where = f"{file}:{line}: error: "
+        for name, pattern, folder, single in DOORS:
+            if pattern.match(header):
+                if not file.startswith(folder):
+                    found.append(f"{where}`{header}`: {name} may only be included in {folder}")
+                elif single and doors.setdefault(name, file) != file:
+                    found.append(f"{where}`{header}`: {name} already has its one file, {doors[name]}")
+        if header.startswith("../") or (quote == '"' and "/" not in header):
+            found.append(f"{where}`{header}`: write the path from the top of the tree, folder first")
+        elif any(header.startswith(f + "/") for f in FOLDERS):
+            allowed = next(rule for prefix, rule in MAY_INCLUDE if file.startswith(prefix))
+            if not any(header.startswith(a) for a in allowed):
+                found.append(f"{where}`{header}`: {file.split('/')[0]} may include only {', '.join(allowed)}")
+    return found
+
+
+GOOD = {
+    "ir/a.cpp": '#include "ir/a.h"\n#include <fmt/format.h>\n',
+    "frontend/toml_tree.cpp": '#include <toml++/toml.h>\n#include "ir/a.h"\n',
+    "codegen/x.cpp": '#include <llvm/IR/IRBuilder.h>\n#include "runtime/plan.h"\n#include "ir/a.h"\n',
+    "codegen/host/gemm.cpp": "#include <oneapi/dnnl/dnnl.h>\n",
+    "runtime/x.cpp": '#include "runtime/plan.h"\n',
+    "tools/main.cpp": '#include "frontend/a.h"\n#include "runtime/session.h"\n',
+}
+BAD = [  # file, text, a word of the message
+    ("ir/b.cpp", '#include "passes/p.h"', "ir may include only"),
+    ("ir/b.cpp", '#include "runtime/plan.h"', "ir may include only"),
+    ("frontend/b.cpp", '#include "passes/p.h"', "frontend may include only"),
+    ("passes/b.cpp", '#include "codegen/c.h"', "passes may include only"),
+    ("passes/planner/b.cpp", '#include "ir/a.h"', "passes may include only"),
+    ("codegen/b.cpp", '#include "frontend/a.h"', "codegen may include only"),
+    ("codegen/b.cpp", '#include "runtime/session.h"', "codegen may include only"),
+    ("runtime/b.cpp", '#include "ir/a.h"', "runtime may include only"),
+    ("passes/b.cpp", "#include <llvm/IR/IRBuilder.h>", "LLVM may only"),
+    ("tools/b.cpp", '#include "llvm/IR/Module.h"', "LLVM may only"),
+    ("frontend/b.cpp", "#include <toml++/toml.hpp>", "already has its one file"),
+    ("ir/b.cpp", "#include <toml++/toml.hpp>", "toml++ may only"),
+    ("codegen/host/other.cpp", "#include <dnnl.h>", "already has its one file"),
+    ("codegen/b.cpp", "#include <dnnl.hpp>", "oneDNN may only"),
+    ("codegen/b.cpp", "  #  include <cuda.h>", "CUDA may only"),
+    ("ir/b.cpp", '#include "a.h"', "from the top of the tree"),
+    ("ir/b.cpp", '#include "../passes/p.h"', "from the top of the tree"),
+]
+
+
+def plant(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as folder:
+        plant(pathlib.Path(folder), GOOD)
+        wrong = [f"refused a good tree: {v}" for v in violations(pathlib.Path(folder))]
+    for file, text, word in BAD:
+        with tempfile.TemporaryDirectory() as folder:
+            plant(pathlib.Path(folder), GOOD | {file: text + "\n"})
+            found = violations(pathlib.Path(folder))
+            if len(found) != 1 or word not in found[0]:
+                wrong.append(f"{file} with {text}: expected `{word}`, found {found}")
+    print(*wrong, f"{len(BAD)} violations planted, {len(wrong)} not judged right", sep="\n")
+    return bool(wrong)
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        sys.exit(self_test())
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
+    found = violations(root)
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
