@@ -1,0 +1,214 @@
+// The plan checker. It keeps, for every byte range of the arena, whose value the bytes hold now:
+//
+//   1. buffers own their bytes first, and must not overlap each other;
+//   2. for each region: the inputs take theirs, then kernel by kernel
+//      a. every read must find its bytes held by the value it means (a buffer: by that buffer),
+//      b. every write takes its bytes; it may take those of a buffer only if it is a write to that buffer, and those
+//         that this kernel reads only where the kernel may work in place,
+//      c. no two writes of one kernel meet;
+//   3. at the end of a region every buffer still owns all of its bytes, and so does every yielded value.
+//
+// Overwriting a value that is read later shows as the later read finding somebody else's bytes.
+#include "passes/check_plan.h"
+
+#include <map>
+
+#include "ir/kernel.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+constexpr int64_t kAlignment = 256;  // cuBLAS and vector loads want it; see docs/ARCHITECTURE.md
+
+// Who holds which bytes: disjoint ranges by start.
+class Bytes {
+ public:
+  void take(int64_t start, int64_t size, const Operand& owner) {
+    release(start, start + size);
+    ranges_.insert_or_assign(start, Range{start + size, owner});
+  }
+  // Calls f(owner) for each range that meets [start, start + size).
+  template <class F>
+  void owners(int64_t start, int64_t size, F&& f) const {
+    auto at = ranges_.upper_bound(start);
+    if (at != ranges_.begin()) --at;
+    for (; at != ranges_.end() && at->first < start + size; ++at) {
+      if (at->second.end > start) f(at->second.owner);
+    }
+  }
+  // Whether all of [start, start + size) is held by `owner`.
+  bool held(int64_t start, int64_t size, const Operand& owner) const {
+    int64_t next = start;
+    bool same = true;
+    auto at = ranges_.upper_bound(start);
+    if (at != ranges_.begin()) --at;
+    for (; at != ranges_.end() && at->first < start + size; ++at) {
+      if (at->second.end <= start) continue;
+      same = same && at->second.owner == owner && at->first <= next;
+      next = at->second.end;
+    }
+    return same && next >= start + size;
+  }
+
+ private:
+  struct Range {
+    int64_t end;
+    Operand owner;
+  };
+  void release(int64_t start, int64_t end) {
+    auto at = ranges_.upper_bound(start);
+    if (at != ranges_.begin()) --at;
+    while (at != ranges_.end() && at->first < end) {
+      const int64_t from = at->first;
+      const Range range = at->second;
+      if (range.end <= start) {
+        ++at;
+        continue;
+      }
+      at = ranges_.erase(at);
+      if (from < start) ranges_.insert_or_assign(from, Range{start, range.owner});
+      if (range.end > end) at = ranges_.insert_or_assign(end, Range{range.end, range.owner}).first;
+    }
+  }
+  std::map<int64_t, Range> ranges_;
+};
+
+class Checker {
+ public:
+  explicit Checker(const Module& module) : module_(module) {}
+
+  std::string run() {
+    if (!module_.arena_bytes) return "the module has no arena size";
+    for (size_t i = 0; i < module_.buffers.size(); ++i) {
+      const Operand buffer = BufferId{static_cast<int32_t>(i)};
+      const std::string name = "buffer @" + module_.buffers[i].name;
+      if (!place(module_.buffers[i].offset, module_.buffers[i].type, name)) return problem_;
+      buffers_.owners(offset_, size_, [&](const Operand& other) {
+        fail("{} overlaps buffer @{}", name, module_[*as_buffer(other)].name);
+      });
+      buffers_.take(offset_, size_, buffer);
+    }
+    for (const RegionKind kind : all_regions) {
+      if (problem_.empty()) region(module_.region(kind));
+    }
+    return problem_;
+  }
+
+ private:
+  template <class... A>
+  bool fail(fmt::format_string<A...> format, A&&... args) {
+    if (problem_.empty()) problem_ = where_ + fmt::format(format, std::forward<A>(args)...);
+    return false;
+  }
+
+  // Sets offset_ and size_; checks that the place is aligned and inside the arena.
+  bool place(const std::optional<int64_t>& offset, const Type& type, const std::string& name) {
+    if (!offset) return fail("{} has no place", name);
+    offset_ = *offset;
+    size_ = type_bytes(type, module_.micro_batch());
+    if (offset_ % kAlignment != 0) return fail("{} is at {}, which is not a multiple of {}", name, offset_, kAlignment);
+    if (offset_ < 0 || offset_ > *module_.arena_bytes - size_) {
+      return fail("{} of {} bytes at {} leaves the arena of {} bytes", name, size_, offset_, *module_.arena_bytes);
+    }
+    return true;
+  }
+  bool place(const Region& region, const Operand& operand) {
+    const std::string name = operand_text(module_, region, operand);
+    if (const BufferId* buffer = as_buffer(operand)) return place(module_[*buffer].offset, module_[*buffer].type, name);
+    const Value& value = region[*as_value(operand)];
+    return place(value.offset, value.type, name);
+  }
+
+  void region(const Region& region) {
+    where_ = fmt::format("{}: ", region_text(region.kind));
+    Bytes bytes = buffers_;
+    for (const ValueId input : region.inputs) {
+      if (!write(region, bytes, input, nullptr)) return;
+    }
+    std::string why;
+    const std::vector<Kernel> all = kernels(module_, region, &why);
+    if (!why.empty()) {
+      fail("{}", why);
+      return;
+    }
+    for (size_t k = 0; k < all.size() && problem_.empty(); ++k) {
+      where_ = fmt::format("{}, kernel {}: ", region_text(region.kind), k);
+      kernel(region, all[k], bytes);
+    }
+    where_ = fmt::format("end of {}: ", region_text(region.kind));
+    for (const Yield& yield : region.yields) {
+      if (as_number(yield.what) == nullptr) read(region, bytes, yield.what);
+    }
+    for (size_t i = 0; i < module_.buffers.size(); ++i) read(region, bytes, BufferId{static_cast<int32_t>(i)});
+  }
+
+  void kernel(const Region& region, const Kernel& kernel, Bytes& bytes) {
+    for (const Operand& operand : kernel.reads) {
+      if (!read(region, bytes, operand)) return;
+    }
+    Bytes written;
+    for (const Operand& operand : kernel.writes) {
+      if (!place(region, operand)) return;
+      written.owners(offset_, size_, [&](const Operand& other) {
+        fail("{} and {} are written to the same bytes", operand_text(module_, region, operand),
+             operand_text(module_, region, other));
+      });
+      written.take(offset_, size_, operand);
+      if (!write(region, bytes, operand, &kernel)) return;
+    }
+  }
+
+  // The bytes of `operand` must hold it (a reshape: what it is a reshape of).
+  bool read(const Region& region, const Bytes& bytes, const Operand& operand) {
+    const Operand root = storage_root(region, operand);
+    if (!place(region, root)) return false;
+    const int64_t offset = offset_;
+    if (!bytes.held(offset, size_, root)) {
+      return fail("{} is read at {}, but not all of these bytes hold it", operand_text(module_, region, operand), offset);
+    }
+    if (as_value(operand) != nullptr && operand != root) {
+      const std::optional<int64_t>& own = region[*as_value(operand)].offset;
+      if (own && *own != offset) {
+        return fail("{} is at {}, what it is a reshape of at {}", operand_text(module_, region, operand), *own, offset);
+      }
+    }
+    return true;
+  }
+
+  bool write(const Region& region, Bytes& bytes, const Operand& operand, const Kernel* kernel) {
+    if (!place(region, operand)) return false;
+    const std::string name = operand_text(module_, region, operand);
+    bytes.owners(offset_, size_, [&](const Operand& other) {
+      if (other == operand) return;
+      if (as_buffer(other) != nullptr) fail("{} is written over buffer @{}", name, module_[*as_buffer(other)].name);
+      if (kernel == nullptr) {
+        fail("{} and {} have the same bytes", name, operand_text(module_, region, other));
+        return;
+      }
+      for (const Operand& operand_read : kernel->reads) {
+        if (storage_root(region, operand_read) != other) continue;
+        const ValueId *from = as_value(operand_read), *to = as_value(operand), *root = as_value(other);
+        const bool in_place = from != nullptr && to != nullptr && region[*root].offset == offset_ &&
+                              type_bytes(region[*root].type, module_.micro_batch()) == size_ &&
+                              may_reuse(module_, region, *kernel, *from, *to);
+        if (!in_place) fail("{} is written over {}, which the kernel reads", name, operand_text(module_, region, operand_read));
+      }
+    });
+    bytes.take(offset_, size_, operand);
+    return problem_.empty();
+  }
+
+  const Module& module_;
+  Bytes buffers_;
+  std::string where_, problem_;
+  int64_t offset_ = 0, size_ = 0;
+};
+
+}  // namespace
+
+std::string check_plan(const Module& module) { return Checker(module).run(); }
+
+}  // namespace gacc::passes

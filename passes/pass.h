@@ -1,0 +1,50 @@
+// What a pass is: a name, the phases it runs between, and one function. The registry lists them in pipeline order.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ir/module.h"
+
+namespace gacc::passes {
+
+// Limits that passes work within. They depend on nothing but the module, so that one input has one output.
+struct Options {
+  size_t kernel_ops = 24;          // ops of one kernel: register pressure
+  size_t kernel_operands = 12;     // what one kernel loads and stores in memory
+  size_t scalar_kernel_ops = 512;  // the same two for kernels of one element, which have neither problem
+  size_t scalar_kernel_operands = 192;
+  int64_t small_domain = 4096;        // elements; unrelated ops over a smaller domain share a launch
+  int64_t elements_per_part = 4096;   // of a large total_sum, one task's share
+  int64_t parts = 64;                 // at most
+};
+
+struct Pass {
+  std::string_view name;     // as typed after --passes
+  std::string_view summary;  // one line: --list-passes and docs/passes.md
+  // The phase the module must be in, and the one it is in afterwards. A clean-up has neither: it runs in any
+  // phase before `fused` and keeps it.
+  std::optional<ir::Phase> needs, gives;
+  // False, or a diagnostic in `diag`: the module could not be transformed. The pass manager sets the phase.
+  bool (*run)(ir::Module& module, const Options& options, Diag& diag);
+};
+
+std::span<const Pass> all_passes();              // the pipeline, top to bottom
+const Pass* find_pass(std::string_view name);    // null when there is none
+std::string passes_text();                       // --list-passes
+std::string passes_markdown();                   // docs/passes.md
+
+// One file each, of that name.
+bool autodiff(ir::Module& module, const Options& options, Diag& diag);
+bool accumulate(ir::Module& module, const Options& options, Diag& diag);
+bool loss_scale(ir::Module& module, const Options& options, Diag& diag);
+bool half_casts(ir::Module& module, const Options& options, Diag& diag);
+bool expand(ir::Module& module, const Options& options, Diag& diag);
+bool fold(ir::Module& module, const Options& options, Diag& diag);
+bool cse(ir::Module& module, const Options& options, Diag& diag);
+bool dce(ir::Module& module, const Options& options, Diag& diag);
+bool fuse(ir::Module& module, const Options& options, Diag& diag);
+bool plan_memory(ir::Module& module, const Options& options, Diag& diag);
+
+}  // namespace gacc::passes

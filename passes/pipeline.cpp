@@ -1,0 +1,128 @@
+// The pass manager. A module that breaks a rule after a pass is a bug of that pass: the report names the pass, the
+// rule and the op, and shows the module as it was before.
+#include "passes/pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "passes/check_plan.h"
+
+namespace gacc::passes {
+
+namespace {
+
+struct Timing {
+  std::string_view name;
+  double milliseconds;
+};
+
+size_t op_count(const ir::Module& module) {
+  size_t count = 0;
+  for (const ir::RegionKind kind : ir::all_regions) count += module.region(kind).ops.size();
+  return count;
+}
+
+std::string time_table(const std::vector<Timing>& timings) {
+  double total = 0;
+  for (const Timing& timing : timings) total += timing.milliseconds;
+  std::string out = "pass          milliseconds  share\n";
+  for (const Timing& timing : timings) {
+    out += fmt::format("{:<12} {:>13.3f} {:>5.1f}%\n", timing.name, timing.milliseconds,
+                       total > 0 ? 100 * timing.milliseconds / total : 0.0);
+  }
+  return out + fmt::format("{:<12} {:>13.3f}\n", "total", total);
+}
+
+// Asks for the place in the pipeline that a pass has no right to be in.
+std::string wrong_phase(const Pass& pass, ir::Phase phase) {
+  if (pass.needs && phase != *pass.needs) {
+    return fmt::format("pass `{}` needs a module in phase `{}`, this one is in phase `{}`", pass.name,
+                       ir::phase_text(*pass.needs), ir::phase_text(phase));
+  }
+  if (!pass.needs && phase >= ir::Phase::fused) {
+    return fmt::format("pass `{}` runs before `fuse`, this module is in phase `{}`", pass.name, ir::phase_text(phase));
+  }
+  return "";
+}
+
+std::string internal_error(const Pass& pass, std::string_view what, const std::string& before) {
+  return fmt::format(
+      "internal error: pass `{}` left an invalid module\n{}\nThis is a bug in gacc; please report it with the model "
+      "file. The module before the pass:\n{}",
+      pass.name, what, before);
+}
+
+}  // namespace
+
+std::string unknown_pass(const PipelineOptions& options) {
+  std::vector<std::string_view> known;
+  for (const Pass& pass : all_passes()) known.push_back(pass.name);
+  std::vector<std::string_view> asked(options.passes.begin(), options.passes.end());
+  for (const std::string& name : options.print_after) {
+    if (name != "all") asked.push_back(name);
+  }
+  if (!options.stop_after.empty()) asked.push_back(options.stop_after);
+  for (const std::string_view name : asked) {
+    if (find_pass(name) == nullptr) return fmt::format("there is no pass `{}`{}", name, did_you_mean(name, known));
+  }
+  return "";
+}
+
+PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, Diag& diag) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<const Pass*> order;
+  for (const std::string& name : options.passes) order.push_back(find_pass(name));
+  if (options.passes.empty() && !options.nothing) {
+    for (const Pass& pass : all_passes()) order.push_back(&pass);
+  }
+  const auto wants_print = [&](std::string_view name) {
+    return std::any_of(options.print_after.begin(), options.print_after.end(),
+                       [&](const std::string& wanted) { return wanted == name || wanted == "all"; });
+  };
+
+  std::vector<Timing> timings;
+  for (const Pass* pass : order) {
+    if (pass == nullptr) return {.internal_error = "internal error: " + unknown_pass(options)};
+    if (const std::string problem = wrong_phase(*pass, module.phase); !problem.empty()) {
+      diag.error(Kind::invalid_ir, {}, "{}", problem);
+      return {};
+    }
+    const std::string before = ir::print(module);
+    const size_t ops_before = op_count(module);
+
+    const auto start = Clock::now();
+    const bool done = pass->run(module, options.options, diag);
+    timings.push_back({pass->name, std::chrono::duration<double, std::milli>(Clock::now() - start).count()});
+    if (!done || diag.failed()) {
+      if (diag.failed()) return {};
+      return {.internal_error = internal_error(*pass, "it failed without saying why", before)};
+    }
+    if (pass->gives) module.phase = *pass->gives;
+
+    // A fresh Diag without a file: what it finds is about the module, not about the user's text.
+    if (Diag broken; !ir::verify(module, broken)) {
+      return {.internal_error = internal_error(*pass, broken.render(), before)};
+    }
+    if (module.phase == ir::Phase::planned) {
+      if (const std::string problem = check_plan(module); !problem.empty()) {
+        return {.internal_error = internal_error(*pass, problem, before)};
+      }
+    }
+
+    if (options.sink && wants_print(pass->name)) {
+      const std::string after = ir::print(module, {.locations = options.print_locations});
+      const auto change = static_cast<int64_t>(op_count(module)) - static_cast<int64_t>(ops_before);
+      const bool same = !options.print_locations && after == before;
+      options.sink(fmt::format("// ----- after {}: phase {}, {} ops ({:+}){}\n{}", pass->name,
+                               ir::phase_text(module.phase), op_count(module), change, same ? " (unchanged)" : "",
+                               same ? std::string() : after));
+    }
+    if (pass->name == options.stop_after) break;
+  }
+  if (options.sink && options.time_passes) options.sink(time_table(timings));
+  return {.ok = true};
+}
+
+}  // namespace gacc::passes

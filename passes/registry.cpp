@@ -1,0 +1,58 @@
+// The passes, in the order of the pipeline.
+#include "passes/pass.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using enum ir::Phase;
+
+constexpr Pass kPasses[] = {
+    {"autodiff", "adds the backward pass to step: it yields a gradient for every trainable parameter the loss reaches",
+     model, gradient, autodiff},
+    {"accumulate", "gives every gradient a buffer that step adds to, and writes the update region", gradient,
+     accumulated, accumulate},
+    {"loss-scale", "scales the backward seed and unscales in update; with f32 only the phase changes", accumulated,
+     scaled, loss_scale},
+    {"half-casts", "casts to half precision where the op table says so; with f32 only the phase changes", scaled, half,
+     half_casts},
+    {"expand", "writes composite ops (softmax, layer_norm, ...) in ops that have a lowering", {}, {}, expand},
+    {"fold", "computes what is constant, and drops operations that change nothing", {}, {}, fold},
+    {"cse", "computes equal things once", {}, {}, cse},
+    {"dce", "drops what nobody reads", {}, {}, dce},
+    {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused, fuse},
+    {"plan-memory", "gives every buffer and value its place in the one arena", fused, planned, plan_memory},
+};
+
+}  // namespace
+
+std::span<const Pass> all_passes() { return kPasses; }
+
+const Pass* find_pass(std::string_view name) {
+  for (const Pass& pass : kPasses) {
+    if (pass.name == name) return &pass;
+  }
+  return nullptr;
+}
+
+std::string passes_text() {
+  std::string out;
+  for (const Pass& pass : kPasses) out += fmt::format("{:<12} {}\n", pass.name, pass.summary);
+  return out;
+}
+
+std::string passes_markdown() {
+  std::string out =
+      "# The passes\n\nPrinted by `gacc-opt --list-passes --markdown`; do not edit. They run in this order. A pass without\n"
+      "phases is a clean-up: it runs in any phase before `fused` and keeps it. docs/ir.md says what each phase\n"
+      "promises, docs/adding-a-pass.md how to add one.\n\n| pass | needs | gives | what it does |\n|---|---|---|---|\n";
+  const auto phase = [](const std::optional<ir::Phase>& phase) {
+    return phase ? fmt::format("`{}`", ir::phase_text(*phase)) : std::string("–");
+  };
+  for (const Pass& pass : kPasses) {
+    out += fmt::format("| `{}` | {} | {} | {} |\n", pass.name, phase(pass.needs), phase(pass.gives), pass.summary);
+  }
+  return out;
+}
+
+}  // namespace gacc::passes
