@@ -32,6 +32,9 @@ std::string_view form_text(KernelForm form);
 //   row     row                                 the domain's leading axes, last extent 1
 //   scalar  0                                   one element
 // A domain with columns == 1 counts its [.., 1] operands as full.
+//
+// Order inside an element (or a vector of elements): codegen loads every memory operand of one stage before it stores
+// any result of that stage. may_reuse relies on it: a result may take the bytes of an operand that another result reads.
 enum class Access : uint8_t { full, suffix, row, scalar };
 std::optional<Access> access(const Shape& operand, const Shape& domain);
 int64_t suffix_period(const Shape& operand);  // product of all extents but the last

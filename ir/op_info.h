@@ -61,8 +61,8 @@ struct OpView {
 struct FormulaView {
   ScalarRecorder& recorder;
   const OpView& op;
-  Scalar operand(int i) const;  // real or integer by the operand's dtype
-  void result(Scalar value) const { recorder.result(value); }
+  Scalar operand(int i) const;  // an input, real or integer by the operand's dtype; a number is a constant
+  void result(Scalar value) const;  // the next output; its kind must be that of the output's dtype
 };
 
 struct OpInfo {
@@ -81,7 +81,9 @@ struct OpInfo {
   // then also knows the op `NAME.grad` with operands (saved, dy); see find_op.
   Scalar (*derivative)(Scalar saved, Scalar dy, const OpView& op) = nullptr;
   void (*gradient)(GradBuilder& g) = nullptr;              // every other differentiable op: written in ops
-  void (*expand)(Builder& b, const Op& op) = nullptr;      // composite: the same results in other ops
+  // Composite: makes the same results in other ops and returns them, one operand per result. The new values take
+  // over the names of the old ones, which the caller then removes. `op` must not lie in the region's op list.
+  std::vector<Operand> (*expand)(Builder& b, const Op& op) = nullptr;
   void (*reference)(EvalView& view) = nullptr;             // meaning in double; pointwise and reduce kinds need none
   Cost (*cost)(const OpView& op) = nullptr;                // null: one flop per element, all operands and results moved
   Saves saves = Saves::nothing;
@@ -89,11 +91,16 @@ struct OpInfo {
   Recompute recompute = Recompute::cheap;
   bool differentiable = true;   // false: gradients do not flow through it (targets, counters)
   bool user = false;            // has a layer or loss type of its own
-  bool inserted_by_table = false;  // a NAME.grad made from a derivative
+  const OpInfo* gradient_of = nullptr;  // set in a NAME.grad that the table made from NAME's derivative
 };
 
 const std::vector<const OpInfo*>& all_ops();             // ops.def order, each followed by its NAME.grad if any
 const OpInfo* find_op(std::string_view name);            // null when there is none
 const Attr* find_attr(const Op& op, std::string_view name);  // the op's own or the table's default; null when the op has no such attribute
+
+// The shape a pointwise op runs over: its result's, or that of the first buffer it writes.
+const Shape& pointwise_domain(const OpView& op);
+// The formula of a pointwise op in its place, with its attributes and numbers as constants.
+ScalarProgram record(const OpView& op);
 
 }  // namespace gacc::ir

@@ -23,7 +23,10 @@ enum class ScalarOp : uint8_t {
   logic_and, logic_or,
   select,     // truth, a, b of one kind
   to_real, to_integer,  // integer or truth -> real; truth or real (truncating) -> integer
-  uniform,    // (seed_lo, seed_hi, stream, ordinal, index: integers) -> real in (0, 1), Philox4x32-10, 2^-24 steps
+  // (seed_lo, seed_hi, stream, ordinal, index: integers) -> real in (0, 1): word 0 of Philox4x32-10 with key
+  // (seed_lo, seed_hi) and counter (index low, index high, ordinal, stream), as ((word >> 9) + 0.5) * 2^-23.
+  // 23 bits and the half are exact in f32; with 24 bits the largest would round to 1 and its normal be infinite.
+  uniform,
 };
 
 struct ScalarNode {
@@ -41,7 +44,8 @@ struct ScalarProgram {
 
 class ScalarRecorder;
 
-// A handle to a node of the formula being recorded. Numbers convert to constants.
+// A handle to a node of the formula being recorded. Numbers convert to constants, which take the kind of what
+// they meet; an operation on constants alone is folded.
 class Scalar {
  public:
   Scalar(double constant);  // NOLINT: formulas read like mathematics
@@ -87,7 +91,8 @@ class ScalarRecorder {
   Scalar column();
   Scalar element();
   Scalar node(ScalarOp op, std::span<const Scalar> args);  // places constants; checks kinds
-  void result(Scalar value);
+  void result(Scalar value, ScalarKind wanted = ScalarKind::real);  // constants become `wanted`; others must be it
+  size_t results() const { return program_.results.size(); }
   ScalarProgram take();
 
  private:

@@ -1,0 +1,286 @@
+// Recording and interpreting scalar formulas, and the counter-based random generator they may call.
+#include "ir/scalar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <utility>
+
+namespace gacc::ir {
+
+namespace {
+
+// A formula that mixes kinds is a mistake in the op table, not of the user.
+[[noreturn]] void broken_formula(std::string_view what) {
+  fmt::print(stderr, "internal error: op table: {}\n", what);
+  std::fflush(stderr);
+  std::_Exit(3);
+}
+
+int arity(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::input:
+    case ScalarOp::constant:
+    case ScalarOp::column:
+    case ScalarOp::element: return 0;
+    case ScalarOp::neg:
+    case ScalarOp::abs:
+    case ScalarOp::sqrt:
+    case ScalarOp::exp:
+    case ScalarOp::log:
+    case ScalarOp::tanh:
+    case ScalarOp::erf:
+    case ScalarOp::floor:
+    case ScalarOp::is_finite:
+    case ScalarOp::to_real:
+    case ScalarOp::to_integer: return 1;
+    case ScalarOp::select: return 3;
+    case ScalarOp::uniform: return 5;
+    default: return 2;
+  }
+}
+
+double nan_aware(double a, double b, bool larger) {
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  return larger ? std::fmax(a, b) : std::fmin(a, b);
+}
+
+uint32_t word_of(double integer) { return static_cast<uint32_t>(static_cast<int64_t>(integer)); }
+
+double uniform_value(const double* a) {
+  const auto index = static_cast<uint64_t>(static_cast<int64_t>(a[4]));
+  const uint32_t counter[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), word_of(a[3]),
+                               word_of(a[2])};
+  const uint32_t key[2] = {word_of(a[0]), word_of(a[1])};
+  return ((philox(counter, key).word[0] >> 9) + 0.5) * 0x1p-23;
+}
+
+// The value of one operation; truths are 0 and 1.
+double apply(ScalarOp op, const double* a) {
+  switch (op) {
+    case ScalarOp::add: return a[0] + a[1];
+    case ScalarOp::sub: return a[0] - a[1];
+    case ScalarOp::mul: return a[0] * a[1];
+    case ScalarOp::div: return a[0] / a[1];
+    case ScalarOp::neg: return -a[0];
+    case ScalarOp::abs: return std::fabs(a[0]);
+    case ScalarOp::sqrt: return std::sqrt(a[0]);
+    case ScalarOp::exp: return std::exp(a[0]);
+    case ScalarOp::log: return std::log(a[0]);
+    case ScalarOp::tanh: return std::tanh(a[0]);
+    case ScalarOp::erf: return std::erf(a[0]);
+    case ScalarOp::floor: return std::floor(a[0]);
+    case ScalarOp::max: return nan_aware(a[0], a[1], true);
+    case ScalarOp::min: return nan_aware(a[0], a[1], false);
+    case ScalarOp::less: return a[0] < a[1];
+    case ScalarOp::less_equal: return a[0] <= a[1];
+    case ScalarOp::equal: return a[0] == a[1];
+    case ScalarOp::not_equal: return a[0] != a[1];
+    case ScalarOp::is_finite: return std::isfinite(a[0]);
+    case ScalarOp::logic_and: return a[0] != 0 && a[1] != 0;
+    case ScalarOp::logic_or: return a[0] != 0 || a[1] != 0;
+    case ScalarOp::select: return a[0] != 0 ? a[1] : a[2];
+    case ScalarOp::to_real: return a[0];
+    case ScalarOp::to_integer: return std::trunc(a[0]);
+    case ScalarOp::uniform: return uniform_value(a);
+    default: broken_formula("a leaf has no operation");
+  }
+}
+
+// Where the formula is recorded, if any of the arguments is already in one.
+ScalarRecorder* recorder_of(std::span<const Scalar> args) {
+  ScalarRecorder* found = nullptr;
+  for (const Scalar& arg : args) {
+    if (arg.recorder_ == nullptr) continue;
+    if (found != nullptr && found != arg.recorder_) broken_formula("a formula uses a value of another formula");
+    found = arg.recorder_;
+  }
+  return found;
+}
+
+template <class... A>
+Scalar make(ScalarOp op, A... arguments) {
+  const Scalar args[] = {arguments...};
+  if (ScalarRecorder* recorder = recorder_of(args)) return recorder->node(op, args);
+  const double values[] = {arguments.constant_...};
+  return {apply(op, values)};
+}
+
+}  // namespace
+
+Scalar::Scalar(double constant) : constant_(constant) {}
+Scalar::Scalar(int constant) : constant_(constant), integer_constant_(true) {}
+
+Scalar operator+(Scalar a, Scalar b) { return make(ScalarOp::add, a, b); }
+Scalar operator-(Scalar a, Scalar b) { return make(ScalarOp::sub, a, b); }
+Scalar operator*(Scalar a, Scalar b) { return make(ScalarOp::mul, a, b); }
+Scalar operator/(Scalar a, Scalar b) { return make(ScalarOp::div, a, b); }
+Scalar operator-(Scalar a) { return make(ScalarOp::neg, a); }
+Scalar operator<(Scalar a, Scalar b) { return make(ScalarOp::less, a, b); }
+Scalar operator<=(Scalar a, Scalar b) { return make(ScalarOp::less_equal, a, b); }
+Scalar operator>(Scalar a, Scalar b) { return make(ScalarOp::less, b, a); }
+Scalar operator==(Scalar a, Scalar b) { return make(ScalarOp::equal, a, b); }
+Scalar operator!=(Scalar a, Scalar b) { return make(ScalarOp::not_equal, a, b); }
+Scalar operator&&(Scalar a, Scalar b) { return make(ScalarOp::logic_and, a, b); }
+Scalar operator||(Scalar a, Scalar b) { return make(ScalarOp::logic_or, a, b); }
+Scalar abs(Scalar a) { return make(ScalarOp::abs, a); }
+Scalar sqrt(Scalar a) { return make(ScalarOp::sqrt, a); }
+Scalar exp(Scalar a) { return make(ScalarOp::exp, a); }
+Scalar log(Scalar a) { return make(ScalarOp::log, a); }
+Scalar tanh(Scalar a) { return make(ScalarOp::tanh, a); }
+Scalar erf(Scalar a) { return make(ScalarOp::erf, a); }
+Scalar floor(Scalar a) { return make(ScalarOp::floor, a); }
+Scalar max(Scalar a, Scalar b) { return make(ScalarOp::max, a, b); }
+Scalar min(Scalar a, Scalar b) { return make(ScalarOp::min, a, b); }
+Scalar is_finite(Scalar a) { return make(ScalarOp::is_finite, a); }
+Scalar to_real(Scalar a) { return make(ScalarOp::to_real, a); }
+Scalar to_integer(Scalar a) { return make(ScalarOp::to_integer, a); }
+Scalar select(Scalar condition, Scalar a, Scalar b) {
+  if (condition.recorder_ == nullptr) return condition.constant_ != 0 ? a : b;
+  return make(ScalarOp::select, condition, a, b);
+}
+Scalar uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar ordinal, Scalar index) {
+  return make(ScalarOp::uniform, seed_lo, seed_hi, stream, ordinal, index);
+}
+
+Scalar ScalarRecorder::input(int operand, ScalarKind kind) {
+  return {this, add({.op = ScalarOp::input, .kind = kind, .value = static_cast<double>(operand)})};
+}
+Scalar ScalarRecorder::column() { return {this, add({.op = ScalarOp::column, .kind = ScalarKind::integer})}; }
+Scalar ScalarRecorder::element() { return {this, add({.op = ScalarOp::element, .kind = ScalarKind::integer})}; }
+
+int32_t ScalarRecorder::add(const ScalarNode& node) {
+  for (size_t i = 0; i < program_.nodes.size(); ++i) {
+    const ScalarNode& old = program_.nodes[i];
+    // Bits, so that 0 and -0 stay apart and NaN equals itself.
+    if (old.op == node.op && old.kind == node.kind && std::equal(old.args, old.args + 5, node.args) &&
+        std::bit_cast<uint64_t>(old.value) == std::bit_cast<uint64_t>(node.value)) {
+      return static_cast<int32_t>(i);
+    }
+  }
+  program_.nodes.push_back(node);
+  return static_cast<int32_t>(program_.nodes.size()) - 1;
+}
+
+int32_t ScalarRecorder::place(Scalar value, ScalarKind wanted) {
+  if (value.recorder_ == nullptr) {
+    if (wanted == ScalarKind::integer && value.constant_ != std::trunc(value.constant_)) {
+      broken_formula(fmt::format("{} stands where an integer is needed", value.constant_));
+    }
+    return add({.op = ScalarOp::constant, .kind = wanted, .value = value.constant_});
+  }
+  if (value.recorder_ != this) broken_formula("a formula uses a value of another formula");
+  if (program_.nodes[static_cast<size_t>(value.node_)].kind != wanted) {
+    broken_formula("a formula mixes real, integer and truth values");
+  }
+  return value.node_;
+}
+
+Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
+  if (static_cast<int>(args.size()) != arity(op)) broken_formula("an operation with the wrong number of arguments");
+  // The kind that arguments of one kind share: that of the first which has one.
+  ScalarKind shared = ScalarKind::real;
+  for (size_t i = op == ScalarOp::select ? 1 : 0; i < args.size(); ++i) {
+    if (args[i].recorder_ == nullptr) continue;
+    shared = program_.nodes[static_cast<size_t>(args[i].node_)].kind;
+    break;
+  }
+  ScalarNode node{.op = op, .kind = shared};
+  ScalarKind wanted = shared;
+  switch (op) {
+    case ScalarOp::add:
+    case ScalarOp::sub:
+    case ScalarOp::mul:
+    case ScalarOp::neg:
+    case ScalarOp::abs:
+    case ScalarOp::max:
+    case ScalarOp::min:
+      if (shared == ScalarKind::truth) broken_formula("arithmetic on truth values");
+      break;
+    case ScalarOp::div:
+    case ScalarOp::sqrt:
+    case ScalarOp::exp:
+    case ScalarOp::log:
+    case ScalarOp::tanh:
+    case ScalarOp::erf:
+    case ScalarOp::floor: wanted = ScalarKind::real; break;
+    case ScalarOp::less:
+    case ScalarOp::less_equal:
+    case ScalarOp::equal:
+    case ScalarOp::not_equal: node.kind = ScalarKind::truth; break;
+    case ScalarOp::is_finite:
+      wanted = ScalarKind::real;
+      node.kind = ScalarKind::truth;
+      break;
+    case ScalarOp::logic_and:
+    case ScalarOp::logic_or: wanted = node.kind = ScalarKind::truth; break;
+    case ScalarOp::to_real:
+      if (shared == ScalarKind::real) return args[0];
+      node.kind = ScalarKind::real;
+      break;
+    case ScalarOp::to_integer:
+      if (shared == ScalarKind::integer) return args[0];
+      node.kind = ScalarKind::integer;
+      break;
+    case ScalarOp::uniform:
+      wanted = ScalarKind::integer;
+      node.kind = ScalarKind::real;
+      break;
+    case ScalarOp::select: break;
+    default: broken_formula("a leaf is not an operation");
+  }
+  for (size_t i = 0; i < args.size(); ++i) {
+    const bool condition = op == ScalarOp::select && i == 0;
+    node.args[i] = place(args[i], condition ? ScalarKind::truth : wanted);
+  }
+  return {this, add(node)};
+}
+
+void ScalarRecorder::result(Scalar value, ScalarKind wanted) { program_.results.push_back(place(value, wanted)); }
+
+ScalarProgram ScalarRecorder::take() { return std::exchange(program_, {}); }
+
+void evaluate(const ScalarProgram& program, std::span<const double> inputs, int64_t column, int64_t element,
+              std::span<double> results) {
+  std::vector<double> values(program.nodes.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ScalarNode& node = program.nodes[i];
+    switch (node.op) {
+      case ScalarOp::input: values[i] = inputs[static_cast<size_t>(node.value)]; break;
+      case ScalarOp::constant: values[i] = node.value; break;
+      case ScalarOp::column: values[i] = static_cast<double>(column); break;
+      case ScalarOp::element: values[i] = static_cast<double>(element); break;
+      default: {
+        double args[5] = {};
+        for (int k = 0; k < arity(node.op); ++k) args[k] = values[static_cast<size_t>(node.args[k])];
+        values[i] = apply(node.op, args);
+      }
+    }
+  }
+  for (size_t i = 0; i < program.results.size(); ++i) results[i] = values[static_cast<size_t>(program.results[i])];
+}
+
+Philox philox(const uint32_t counter[4], const uint32_t key[2]) {
+  uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+  uint32_t k0 = key[0], k1 = key[1];
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * c0;
+    const uint64_t p1 = uint64_t{0xCD9E8D57} * c2;
+    const auto high0 = static_cast<uint32_t>(p0 >> 32), low0 = static_cast<uint32_t>(p0);
+    const auto high1 = static_cast<uint32_t>(p1 >> 32), low1 = static_cast<uint32_t>(p1);
+    c0 = high1 ^ c1 ^ k0;
+    c1 = low1;
+    c2 = high0 ^ c3 ^ k1;
+    c3 = low0;
+    k0 += 0x9E3779B9;  // the golden ratio and sqrt(3) - 1: Weyl steps of the key
+    k1 += 0xBB67AE85;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+}  // namespace gacc::ir

@@ -1,0 +1,255 @@
+// The verifier: one function per group of rules of docs/ir.md.
+#include "ir/verify.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ir/kernel.h"
+#include "ir/op_info.h"
+
+namespace gacc::ir {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+class Verifier {
+ public:
+  Verifier(const Module& module, Diag& diag) : module_(module), diag_(diag) {}
+
+  bool run() {
+    const size_t before = diag_.reports().size();
+    const int64_t batch = module_.micro_batch();
+    if (batch < 1 || batch > (int64_t{1} << 31)) broken("R9", {}, "train.micro_batch is {}", batch);
+    if (diag_.reports().size() > before) return false;  // every size below depends on it
+    buffers();
+    for (const RegionKind kind : all_regions) {
+      const Region& region = module_.region(kind);
+      definitions(region);
+      if (diag_.reports().size() > before) return false;  // later rules index by what is defined
+      for (const Op& op : region.ops) op_rules(region, op);
+      memory_rule(region);
+      region_writes(region);
+      yields(region);
+      if (diag_.reports().size() == before) kernels_and_places(region);
+    }
+    if (module_.phase >= Phase::accumulated) accumulators();
+    return diag_.reports().size() == before;
+  }
+
+ private:
+  template <class... A>
+  void broken(std::string_view rule, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    diag_.error(Kind::invalid_ir, at, "{}: {}", rule, fmt::format(format, std::forward<A>(args)...));
+  }
+  std::string text(const Region& region, const Operand& operand) const { return operand_text(module_, region, operand); }
+  static bool writes(const Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
+  bool at_least(Phase phase) const { return module_.phase >= phase; }
+
+  // R1 unique buffer names; R9 shapes; R15 places of buffers
+  void buffers() {
+    std::set<std::string_view> names;
+    for (const Buffer& buffer : module_.buffers) {
+      if (!names.insert(buffer.name).second) broken("R1", buffer.at, "buffer `@{}` is defined twice", buffer.name);
+      if (has_batch(buffer.type.shape) || !fits(buffer.type.shape, 1)) {
+        broken("R9", buffer.at, "buffer `@{}` has the shape {}", buffer.name, shape_text(buffer.type.shape));
+        continue;
+      }
+      place(buffer.at, "@" + buffer.name, buffer.type, buffer.offset, at_least(Phase::planned));
+    }
+    if (at_least(Phase::planned) != module_.arena_bytes.has_value()) broken("R15", {}, "a module has an arena size in phase planned, and only then");
+  }
+
+  // R1 and R2: names are unique, values are defined once and before their use
+  void definitions(const Region& region) {
+    std::set<std::string_view> names;
+    std::vector<bool> defined(region.values.size(), false);
+    const auto define = [&](ValueId id, const Location& at) {
+      if (id.index < 0 || static_cast<size_t>(id.index) >= region.values.size()) return broken("R2", at, "a result has no value");
+      if (defined[static_cast<size_t>(id.index)]) broken("R2", at, "value `%{}` is defined twice", region[id].name);
+      if (!names.insert(region[id].name).second) broken("R1", at, "two values are called `%{}`", region[id].name);
+      defined[static_cast<size_t>(id.index)] = true;
+    };
+    const auto use = [&](const Operand& operand, const Location& at) {
+      if (const ValueId* id = as_value(operand)) {
+        const bool known = id->index >= 0 && static_cast<size_t>(id->index) < region.values.size();
+        if (!known) broken("R2", at, "an operand has no value");
+        else if (!defined[static_cast<size_t>(id->index)]) broken("R2", at, "`%{}` is used before its definition", region[*id].name);
+      }
+      if (const BufferId* id = as_buffer(operand); id != nullptr && (id->index < 0 || static_cast<size_t>(id->index) >= module_.buffers.size())) {
+        broken("R2", at, "an operand has no buffer");
+      }
+    };
+    for (const ValueId input : region.inputs) define(input, {});
+    for (const Op& op : region.ops) {
+      for (const Operand& operand : op.operands) use(operand, op.at);
+      if (op.when) use(*op.when, op.at);
+      for (const ValueId result : op.results) define(result, op.at);
+    }
+    for (const Yield& yield : region.yields) use(yield.what, {});
+    const bool takes_batch = region.kind == RegionKind::step || region.kind == RegionKind::eval;
+    if (!takes_batch && !region.inputs.empty()) broken("R8", {}, "{} takes no inputs", region_text(region.kind));
+    for (const ValueId input : region.inputs) {
+      const Shape& shape = region[input].type.shape;
+      if (!has_batch(shape)) broken("R8", {}, "input `%{}` has no batch extent B", region[input].name);
+      if (!fits(shape, module_.micro_batch())) broken("R9", {}, "input `%{}` of shape {} is empty or too large", region[input].name, shape_text(shape));
+    }
+  }
+
+  // R3 to R5, R8, R9: one op against the table
+  void op_rules(const Region& region, const Op& op) {
+    const OpInfo& info = *op.info;
+    if (op.operands.size() != static_cast<size_t>(info.operands) || op.results.size() != static_cast<size_t>(info.results)) {
+      return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name, info.operands, info.results);
+    }
+    for (const auto& [key, value] : op.attrs) {
+      const auto spec = std::find_if(info.attrs.begin(), info.attrs.end(), [&](const AttrSpec& s) { return s.name == key; });
+      if (spec == info.attrs.end()) return broken("R3", op.at, "`{}` has no attribute `{}`", info.name, key);
+      if (spec->fallback.index() != value.index()) return broken("R3", op.at, "attribute `{}` of `{}` has another type", key, info.name);
+    }
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (writes(op, i) && as_buffer(op.operands[i]) == nullptr) return broken("R5", op.at, "operand {} of `{}` is written and must be a buffer", i, info.name);
+    }
+    if (op.when) {
+      const Type type = operand_type(module_, region, *op.when);
+      if (info.writes == 0) broken("R5", op.at, "`{}` writes no buffer, so it takes no when()", info.name);
+      if (as_number(*op.when) != nullptr || type.dtype != DType::i32 || elements(type.shape, 2) != 1) broken("R5", op.at, "when() takes one i32, not {}", type_text(type));
+    }
+    const auto types = info.infer(OpView{module_, region, op}, diag_);
+    if (!types) return;
+    const int64_t batch = module_.micro_batch();
+    for (size_t i = 0; i < op.results.size() && i < types->size(); ++i) {
+      const Value& value = region[op.results[i]];
+      if (value.type != (*types)[i]) broken("R4", op.at, "`%{}` is {}, and `{}` gives {}", value.name, type_text(value.type), info.name, type_text((*types)[i]));
+      if (!fits(value.type.shape, batch)) broken("R9", op.at, "`%{}` of shape {} is empty or too large", value.name, shape_text(value.type.shape));
+      const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
+      if (!batched && has_batch(value.type.shape)) broken("R8", op.at, "`%{}` has the extent B outside step and eval", value.name);
+    }
+  }
+
+  // R6: a buffer is written at most once, and never read after that
+  void memory_rule(const Region& region) {
+    std::vector<const Op*> written(module_.buffers.size(), nullptr);
+    for (const Op& op : region.ops) {
+      const auto read = [&](const Operand& operand) {
+        const BufferId* id = as_buffer(storage_root(region, operand));
+        if (id != nullptr && written[static_cast<size_t>(id->index)] != nullptr) broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
+      };
+      for (const Operand& operand : op.operands) read(operand);
+      if (op.when) read(*op.when);
+      for (size_t i = 0; i < op.operands.size(); ++i) {
+        if (writes(op, i)) written[static_cast<size_t>(as_buffer(op.operands[i])->index)] = &op;
+      }
+    }
+  }
+
+  // R7: what a region may write
+  void region_writes(const Region& region) {
+    for (const Op& op : region.ops) {
+      for (size_t i = 0; i < op.operands.size(); ++i) {
+        if (!writes(op, i)) continue;
+        const Buffer& buffer = module_[*as_buffer(op.operands[i])];
+        const bool acc = op.info->name.ends_with(".acc");
+        if (region.kind == RegionKind::step && !(buffer.kind == BufferKind::accum && acc)) broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
+        if (region.kind == RegionKind::eval && !(buffer.kind == BufferKind::state && acc && buffer.name.starts_with("eval."))) broken("R7", op.at, "eval adds to state `eval.*` only, not to `@{}`", buffer.name);
+      }
+    }
+  }
+
+  // R10: what each phase yields
+  void yields(const Region& region) {
+    const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
+    if (at_least(Phase::accumulated) || !batched) {
+      if (!region.yields.empty()) broken("R10", {}, "{} yields nothing in phase {}", region_text(region.kind), phase_text(module_.phase));
+      return;
+    }
+    if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
+    int losses = 0, counts = 0;
+    std::set<int32_t> grads;
+    for (const Yield& yield : region.yields) {
+      const Type type = operand_type(module_, region, yield.what);
+      const std::string what = text(region, yield.what);
+      if (yield.role == "loss") {
+        ++losses;
+        if (type != Type{DType::f32, {}}) broken("R10", {}, "the loss {} is {}, not f32[]", what, type_text(type));
+      } else if (yield.role == "count") {
+        ++counts;
+        if (type != Type{DType::i32, {}}) broken("R10", {}, "the count {} is {}, not i32[]", what, type_text(type));
+      } else if (yield.role == "grad") {
+        const Buffer& buffer = module_[yield.of];
+        if (module_.phase != Phase::gradient || region.kind != RegionKind::step) broken("R10", {}, "gradients are yielded by step in phase gradient only");
+        if (buffer.kind != BufferKind::param || !buffer.trainable) broken("R10", {}, "`@{}` is no trainable parameter", buffer.name);
+        if (type.shape != buffer.type.shape) broken("R10", {}, "the gradient of `@{}` is {}, the parameter {}", buffer.name, type_text(type), type_text(buffer.type));
+        if (!grads.insert(yield.of.index).second) broken("R10", {}, "`@{}` has two gradients", buffer.name);
+      } else if (yield.role == "metric") {
+        if (region.kind != RegionKind::eval || type != Type{DType::f32, {}}) broken("R10", {}, "a metric is an f32[] of eval");
+      } else {
+        broken("R10", {}, "there is no yield role `{}`", yield.role);
+      }
+    }
+    if (losses != 1 || counts != 1) broken("R10", {}, "{} yields one loss and one count", region_text(region.kind));
+  }
+
+  // R11: accumulators
+  void accumulators() {
+    for (const Buffer& buffer : module_.buffers) {
+      if (buffer.kind != BufferKind::accum || !buffer.name.ends_with(".grad")) continue;
+      const auto of = module_.find_buffer(std::string_view(buffer.name).substr(0, buffer.name.size() - 5));
+      if (!of || module_[*of].kind != BufferKind::param || module_[*of].type.shape != buffer.type.shape) {
+        broken("R11", buffer.at, "accumulator `@{}` has no parameter of its shape", buffer.name);
+      }
+      if (buffer.type.dtype != DType::f32) broken("R11", buffer.at, "accumulator `@{}` is {}, not f32", buffer.name, dtype_text(buffer.type.dtype));
+    }
+  }
+
+  // R15: one place
+  void place(const Location& at, const std::string& name, const Type& type, const std::optional<int64_t>& offset, bool wanted) {
+    if (!offset) {
+      if (wanted) broken("R15", at, "`{}` has no place in the arena", name);
+      return;
+    }
+    if (!at_least(Phase::planned)) return broken("R15", at, "`{}` has a place before phase planned", name);
+    const int64_t end = module_.arena_bytes.value_or(0);
+    const int64_t bytes = type_bytes(type, module_.micro_batch());
+    if (*offset < 0 || *offset % kAlignment != 0 || bytes > end || *offset > end - bytes) {
+      broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
+    }
+  }
+
+  // R14 kernels and R15 places, from the one description of kernels
+  void kernels_and_places(const Region& region) {
+    std::set<int32_t> seen;
+    for (size_t i = 0; i < region.ops.size(); ++i) {
+      const Op& op = region.ops[i];
+      if (at_least(Phase::fused) != (op.kernel >= 0)) return broken("R14", op.at, "`{}` {} a kernel number in phase {}", op.info->name, op.kernel >= 0 ? "has" : "lacks", phase_text(module_.phase));
+      const bool continues = i > 0 && region.ops[i - 1].kernel == op.kernel;
+      if (op.kernel >= 0 && !continues && !seen.insert(op.kernel).second) return broken("R14", op.at, "the ops of kernel {} do not stand together", op.kernel);
+    }
+    if (!at_least(Phase::fused)) {
+      for (const Value& value : region.values) {
+        if (value.offset) broken("R15", {}, "`%{}` has a place before phase planned", value.name);
+      }
+      return;
+    }
+    std::string problem;
+    const std::vector<Kernel> all = kernels(module_, region, &problem);
+    if (!problem.empty()) return broken("R14", region.ops.front().at, "{}", problem);
+    const bool planned = at_least(Phase::planned);
+    const auto value_place = [&](ValueId id, const Location& at) { place(at, "%" + region[id].name, region[id].type, region[id].offset, planned); };
+    for (const ValueId input : region.inputs) value_place(input, {});
+    for (const Kernel& kernel : all) {
+      for (const Operand& write : kernel.writes) {
+        if (const ValueId* id = as_value(write)) value_place(*id, region.ops[kernel.members.front().op].at);
+      }
+    }
+  }
+
+  const Module& module_;
+  Diag& diag_;
+};
+
+}  // namespace
+
+bool verify(const Module& module, Diag& diag) { return Verifier(module, diag).run(); }
+
+}  // namespace gacc::ir

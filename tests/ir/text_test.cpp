@@ -1,0 +1,125 @@
+// The textual IR: printing and parsing are exact inverses, and the parser survives anything.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ir/builder.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+
+namespace gacc::ir {
+namespace {
+
+constexpr std::string_view kText = R"(module @m source("m.toml") phase(model) {
+  set inputs.x.normalize.mean = [0.5]
+  set "odd key" = "a \"quoted\" text\n"
+  set optimizer.lr = 0.001
+  set train.micro_batch = 8
+  set train.shuffle = true
+  param @fc.weight : f32[3,2]
+  param @"fc 2.weight" : f32[2,3] frozen
+
+  step(%x : f32[B,2]) {
+    %fc = matmul %x, @fc.weight : f32[B,3] {tb}
+    %"fc 2" = matmul %fc, @"fc 2.weight" : f32[B,2] {tb}
+    %half = mul %"fc 2", 0.5 : f32[B,2]
+    %tiny = mul %half, -1e-30 : f32[B,2]
+    %huge = mul %tiny, inf : f32[B,2]
+    %loss = total_sum %huge : f32[]
+    %one = equal %huge, %huge : i32[B,2]
+    %n = total_sum %one : i32[]
+    yield loss %loss, count %n
+  }
+}
+)";
+
+std::optional<Module> parse_text(std::string_view text, std::string* errors = nullptr) {
+  Diag diag("t.gir", std::string(text));
+  std::optional<Module> module = parse(text, diag);
+  if (module && !verify(*module, diag)) module.reset();
+  if (errors != nullptr) *errors = diag.render();
+  return module;
+}
+
+TEST(Text, PrintsWhatItParsed) {
+  std::string errors;
+  const auto module = parse_text(kText, &errors);
+  ASSERT_TRUE(module) << errors;
+  EXPECT_EQ(print(*module), kText);
+}
+
+TEST(Text, LocationsRoundTrip) {
+  std::string errors;
+  auto module = parse_text(kText, &errors);
+  ASSERT_TRUE(module) << errors;
+  module->step.ops[0].at = {.line = 9, .column = 1, .length = 1, .why = "grad"};
+  const std::string text = print(*module, {.locations = true});
+  EXPECT_NE(text.find("loc(9:1 grad)"), std::string::npos);
+  const auto again = parse_text(text, &errors);
+  ASSERT_TRUE(again) << errors;
+  EXPECT_EQ(print(*again, {.locations = true}), text);
+}
+
+TEST(Text, EveryCutAndEveryFlippedByteIsReadOrRefused) {
+  for (size_t n = 0; n < kText.size(); ++n) parse_text(kText.substr(0, n));
+  std::mt19937 random(1);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text(kText);
+    text[random() % text.size()] = static_cast<char>(random() % 256);
+    std::string errors;
+    if (const auto module = parse_text(text, &errors)) {
+      const std::string printed = print(*module);
+      const auto again = parse_text(printed, &errors);
+      ASSERT_TRUE(again) << printed << errors;
+      EXPECT_EQ(print(*again), printed);
+    } else {
+      EXPECT_FALSE(errors.empty()) << text;
+    }
+  }
+}
+
+TEST(Builder, NamesStayUniqueAndDefaultsAreLeftOut) {
+  Module module{.name = "m"};
+  Diag diag;
+  const ValueId x = module.step.add_value("x", {DType::f32, {kBatch, 4}});
+  module.step.inputs = {x};
+  Builder b(module, module.step, diag);
+  const ValueId y = b.make("relu", "x", {x});
+  EXPECT_EQ(b.name(y), "x.2");
+  const ValueId z = b.make("leaky_relu", "z", {y}, {{"slope", 0.01}});
+  EXPECT_TRUE(module.step.ops.back().attrs.empty());
+  EXPECT_EQ(b.type(z), (Type{DType::f32, {kBatch, 4}}));
+  EXPECT_FALSE(diag.failed());
+}
+
+TEST(Builder, ReportsWhatDoesNotFitAndGoesOn) {
+  Module module{.name = "m"};
+  Diag diag;
+  const ValueId x = module.step.add_value("x", {DType::f32, {kBatch, 4}});
+  const ValueId w = module.step.add_value("w", {DType::f32, {5, 3}});
+  module.step.inputs = {x, w};
+  Builder b(module, module.step, diag);
+  b.make("matmul", "y", {x, w});
+  EXPECT_EQ(diag.reports().size(), 1U);
+  EXPECT_EQ(diag.reports()[0].kind, Kind::shape_mismatch);
+}
+
+TEST(Module, CompactKeepsMeaning) {
+  std::string errors;
+  auto module = parse_text(kText, &errors);
+  ASSERT_TRUE(module) << errors;
+  module->step.values.insert(module->step.values.begin(), Value{"dead", {}});
+  for (Op& op : module->step.ops) {
+    for (Operand& operand : op.operands) {
+      if (auto* id = std::get_if<ValueId>(&operand)) ++id->index;
+    }
+    for (ValueId& id : op.results) ++id.index;
+  }
+  for (ValueId& id : module->step.inputs) ++id.index;
+  for (Yield& yield : module->step.yields) ++std::get<ValueId>(yield.what).index;
+  compact(module->step);
+  EXPECT_EQ(print(*module), kText);
+}
+
+}  // namespace
+}  // namespace gacc::ir
