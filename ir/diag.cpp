@@ -34,6 +34,7 @@ std::string_view line_of(std::string_view text, int32_t number) {
 
 // "file:line:col: what: message" and, when the line is known, the line with a caret under it.
 std::string render_at(const Diag& diag, const Location& at, std::string_view what, std::string_view message) {
+  if (!at.origin.empty()) return fmt::format("{}: {}: {}\n", at.origin, what, message);
   if (at.line <= 0) return fmt::format("{}: {}: {}\n", diag.file(), what, message);
   std::string out = fmt::format("{}:{}:{}: {}: {}\n", diag.file(), at.line, at.column, what, message);
   const std::string_view line = line_of(diag.source(), at.line);

@@ -17,6 +17,8 @@ struct Location {
   int32_t column = 0;
   int32_t length = 1;  // characters to underline
   std::string why{};
+  // Set for text that is not in the file (`--set KEY=VALUE`): shown in the place of file:line:col.
+  std::string origin{};
   bool operator==(const Location&) const = default;
 };
 

@@ -1,0 +1,46 @@
+// TOML as a tree of our own, with a source location on every key and value, in file order. The only door to
+// the TOML library is toml_tree.cpp.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/diag.h"
+
+namespace gacc::frontend {
+
+struct Entry;
+
+struct Node {
+  enum class Form : uint8_t { text, integer, real, flag, date, list, table };
+  Form form = Form::table;
+  Location at{};
+  std::string text{};  // Form::text
+  int64_t integer = 0;
+  double real = 0;
+  bool flag = false;
+  std::vector<Node> items{};     // Form::list
+  std::vector<Entry> entries{};  // Form::table, in file order
+
+  bool is_table() const { return form == Form::table; }
+  bool is_list() const { return form == Form::list; }
+  const Node* find(std::string_view key) const;
+  Node* find(std::string_view key);
+};
+
+struct Entry {
+  std::string key;
+  Location key_at;
+  Node value;
+};
+
+std::string_view form_text(Node::Form form);  // "a string", "an integer", ...
+
+// The whole file, or nothing and one `syntax` report.
+std::optional<Node> parse_toml(std::string_view text, Diag& diag);
+
+// The right side of an override: TOML, or a bare word taken as a string. Every node gets the place `at`.
+std::optional<Node> parse_value(std::string_view text, const Location& at);
+
+}  // namespace gacc::frontend
