@@ -1,0 +1,129 @@
+// Activations: one scalar formula each, and its derivative. One that needs only the result says Saves::result, so
+// that the operand need not be kept.
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+// 1 / (1 + exp(-x)) without an overflow on either side: exp only of what is not positive.
+Scalar logistic(Scalar x) {
+  const Scalar e = exp(-abs(x));
+  return select(x < 0, e, 1) / (1 + e);
+}
+
+constexpr double kInvSqrt2 = 0.70710678118654752440;
+constexpr double kInvSqrt2Pi = 0.39894228040143267794;
+constexpr double kSqrt2OverPi = 0.79788456080286535588;
+constexpr double kCubic = 0.044715;
+
+Scalar gelu_inner(Scalar x) { return tanh(kSqrt2OverPi * (x + kCubic * x * x * x)); }
+
+}  // namespace
+
+extern const OpInfo op_relu{
+    .name = "relu",
+    .summary = "max(x, 0); NaN stays NaN",
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(max(view.operand(0), 0)); },
+    // not `y > 0`: a NaN must pass its gradient on
+    .derivative = [](Scalar y, Scalar dy, const OpView&) { return select(y <= 0, 0, dy); },
+    .saves = Saves::result,
+    .precision = Precision::half,
+    .user = true,
+};
+
+extern const OpInfo op_leaky_relu{
+    .name = "leaky_relu",
+    .summary = "x where x > 0, else slope * x",
+    .attrs = {{"slope", 0.01}},
+    .infer = infer_float,
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar x = view.operand(0);
+          view.result(select(x > 0, x, view.op.real("slope") * x));
+        },
+    .derivative = [](Scalar x, Scalar dy, const OpView& op) { return select(x > 0, dy, op.real("slope") * dy); },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .user = true,
+};
+
+extern const OpInfo op_gelu{
+    .name = "gelu",
+    .summary = "x * Phi(x), Phi the normal distribution function, by erf",
+    .infer = infer_float,
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar x = view.operand(0);
+          view.result(0.5 * x * (1 + erf(kInvSqrt2 * x)));
+        },
+    // d_x = dy * (Phi(x) + x * phi(x)),  phi(x) = exp(-x^2 / 2) / sqrt(2 pi)
+    .derivative =
+        [](Scalar x, Scalar dy, const OpView&) {
+          return dy * (0.5 * (1 + erf(kInvSqrt2 * x)) + x * (kInvSqrt2Pi * exp(-0.5 * x * x)));
+        },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .user = true,
+};
+
+extern const OpInfo op_gelu_tanh{
+    .name = "gelu_tanh",
+    .summary = "0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
+    .infer = infer_float,
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar x = view.operand(0);
+          view.result(0.5 * x * (1 + gelu_inner(x)));
+        },
+    // with t the tanh:  d_x = dy * (0.5 (1 + t) + 0.5 x (1 - t^2) sqrt(2 / pi) (1 + 3 * 0.044715 x^2))
+    .derivative =
+        [](Scalar x, Scalar dy, const OpView&) {
+          const Scalar t = gelu_inner(x);
+          return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (kSqrt2OverPi * (1 + 3 * kCubic * x * x)));
+        },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .user = true,
+};
+
+extern const OpInfo op_silu{
+    .name = "silu",
+    .summary = "x * sigmoid(x)",
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(view.operand(0) * logistic(view.operand(0))); },
+    // with s = sigmoid(x):  d_x = dy * s * (1 + x * (1 - s))
+    .derivative =
+        [](Scalar x, Scalar dy, const OpView&) {
+          const Scalar s = logistic(x);
+          return dy * s * (1 + x * (1 - s));
+        },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .user = true,
+};
+
+extern const OpInfo op_sigmoid{
+    .name = "sigmoid",
+    .summary = "1 / (1 + exp(-x))",
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(logistic(view.operand(0))); },
+    .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * y * (1 - y); },
+    .saves = Saves::result,
+    .precision = Precision::half,
+    .user = true,
+};
+
+extern const OpInfo op_tanh{
+    .name = "tanh",
+    .summary = "hyperbolic tangent of x",
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(tanh(view.operand(0))); },
+    .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * (1 - y * y); },
+    .saves = Saves::result,
+    .precision = Precision::half,
+    .user = true,
+};
+
+}  // namespace gacc::ir

@@ -1,0 +1,290 @@
+// Arithmetic: pointwise ops with broadcasting, comparisons, and the index ops that class losses are made of.
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+template <Scalar (*f)(Scalar, Scalar)>
+void binary(const FormulaView& view) {
+  view.result(f(view.operand(0), view.operand(1)));
+}
+
+template <Scalar (*f)(Scalar)>
+void unary(const FormulaView& view) {
+  view.result(f(view.operand(0)));
+}
+
+}  // namespace
+
+extern const OpInfo op_add{
+    .name = "add",
+    .summary = "x + y; floats or i32",
+    .operands = 2,
+    .infer = infer_number,
+    .formula = binary<operator+>,
+    // d_x = dy    d_y = dy
+    .gradient =
+        [](GradBuilder& g) {
+          g.add(0, *g.d_result());
+          g.add(1, *g.d_result());
+        },
+    .user = true,
+};
+
+extern const OpInfo op_sub{
+    .name = "sub",
+    .summary = "x - y; floats or i32",
+    .operands = 2,
+    .infer = infer_number,
+    .formula = binary<operator- >,
+    // d_x = dy    d_y = -dy
+    .gradient =
+        [](GradBuilder& g) {
+          g.add(0, *g.d_result());
+          if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {*g.d_result()}));
+        },
+};
+
+extern const OpInfo op_mul{
+    .name = "mul",
+    .summary = "x * y; floats or i32",
+    .operands = 2,
+    .infer = infer_number,
+    .formula = binary<operator*>,
+    // d_x = dy * y    d_y = dy * x
+    .gradient =
+        [](GradBuilder& g) {
+          if (g.wanted(0)) g.add(0, g.b.make("mul", g.d_name(0), {*g.d_result(), g.operand(1)}));
+          if (g.wanted(1)) g.add(1, g.b.make("mul", g.d_name(1), {*g.d_result(), g.operand(0)}));
+        },
+    .saves = Saves::operands,
+    .user = true,
+};
+
+extern const OpInfo op_div{
+    .name = "div",
+    .summary = "x / y",
+    .operands = 2,
+    .infer = infer_float,
+    .formula = binary<operator/>,
+    // d_x = dy / y    d_y = -(dy / y) * (x / y)
+    .gradient =
+        [](GradBuilder& g) {
+          const Operand part = g.b.make("div", g.d_name(g.wanted(0) ? 0 : 1), {*g.d_result(), g.operand(1)});
+          g.add(0, part);
+          if (!g.wanted(1)) return;
+          const Operand ratio = g.b.make("div", g.d_name(1) + ".ratio", {g.operand(0), g.operand(1)});
+          const Operand product = g.b.make("mul", g.d_name(1) + ".mul", {part, ratio});
+          g.add(1, g.b.make("neg", g.d_name(1), {product}));
+        },
+    .saves = Saves::operands,
+};
+
+extern const OpInfo op_maximum{
+    .name = "maximum",
+    .summary = "the larger of x and y; NaN if either is. Equal operands share the gradient",
+    .operands = 2,
+    .infer = infer_number,
+    .formula = binary<max>,
+    // with r the result and n how many of x, y equal it:  d_x = x == r ? dy / n : 0    d_y = y == r ? dy / n : 0
+    .gradient =
+        [](GradBuilder& g) {
+          const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
+          const Operand is_x = g.b.make("equal", name + ".is_x", {g.operand(0), g.result()});
+          const Operand is_y = g.b.make("equal", name + ".is_y", {g.operand(1), g.result()});
+          const Operand both = g.b.make("add", name + ".both", {is_x, is_y});
+          const Operand count = g.b.make("cast", name + ".count", {both});
+          const Operand share = g.b.make("div", name + ".share", {*g.d_result(), count});
+          if (g.wanted(0)) g.add(0, g.b.make("select", g.d_name(0), {is_x, share, 0.0}));
+          if (g.wanted(1)) g.add(1, g.b.make("select", g.d_name(1), {is_y, share, 0.0}));
+        },
+    .saves = Saves::operands,
+};
+
+extern const OpInfo op_neg{
+    .name = "neg",
+    .summary = "-x; float or i32",
+    .infer = infer_number,
+    .formula = unary<operator- >,
+    // d_x = -dy
+    .gradient = [](GradBuilder& g) { g.add(0, g.b.make("neg", g.d_name(0), {*g.d_result()})); },
+};
+
+extern const OpInfo op_abs{
+    .name = "abs",
+    .summary = "|x|; the derivative at 0 is 0",
+    .infer = infer_float,
+    .formula = unary<abs>,
+    .derivative = [](Scalar x, Scalar dy, const OpView&) { return select(x == 0, 0, select(x < 0, -dy, dy)); },
+    .saves = Saves::operands,
+};
+
+extern const OpInfo op_square{
+    .name = "square",
+    .summary = "x * x",
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(view.operand(0) * view.operand(0)); },
+    .derivative = [](Scalar x, Scalar dy, const OpView&) { return 2.0 * x * dy; },
+    .saves = Saves::operands,
+};
+
+extern const OpInfo op_sqrt{
+    .name = "sqrt",
+    .summary = "square root of x",
+    .infer = infer_float,
+    .formula = unary<sqrt>,
+    .derivative = [](Scalar y, Scalar dy, const OpView&) { return 0.5 * dy / y; },
+    .saves = Saves::result,
+    .precision = Precision::full,
+};
+
+extern const OpInfo op_reciprocal{
+    .name = "reciprocal",
+    .summary = "1 / x",
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(1.0 / view.operand(0)); },
+    .derivative = [](Scalar y, Scalar dy, const OpView&) { return -dy * y * y; },
+    .saves = Saves::result,
+    .precision = Precision::full,
+};
+
+extern const OpInfo op_exp{
+    .name = "exp",
+    .summary = "e to the x",
+    .infer = infer_float,
+    .formula = unary<exp>,
+    .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * y; },
+    .saves = Saves::result,
+    .precision = Precision::full,
+};
+
+extern const OpInfo op_log{
+    .name = "log",
+    .summary = "natural logarithm of x",
+    .infer = infer_float,
+    .formula = unary<log>,
+    .derivative = [](Scalar x, Scalar dy, const OpView&) { return dy / x; },
+    .saves = Saves::operands,
+    .precision = Precision::full,
+};
+
+extern const OpInfo op_cast{
+    .name = "cast",
+    .summary = "x as another element type; f32 to i32 drops the fraction",
+    .attrs = {{"to", std::string("f32")}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      const std::optional<DType> to = parse_dtype(op.text("to"));
+      if (!to) return wrong(op, diag, Kind::unknown_value, fmt::format("there is no element type \"{}\"", op.text("to")));
+      return std::vector<Type>{{*to, op.operand(0).shape}};
+    },
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar x = view.operand(0);
+          view.result(is_float(view.op.result().dtype) ? to_real(x) : to_integer(x));
+        },
+    // d_x = dy, as x's type; nothing flows through integers
+    .gradient =
+        [](GradBuilder& g) {
+          const DType dtype = g.b.type(g.operand(0)).dtype;
+          if (!is_float(dtype) || !is_float(g.b.type(g.result()).dtype)) return;
+          g.add(0, g.b.make("cast", g.d_name(0), {*g.d_result()}, {{"to", std::string(dtype_text(dtype))}}));
+        },
+};
+
+extern const OpInfo op_equal{
+    .name = "equal",
+    .summary = "1 where x == y, else 0; NaN equals nothing",
+    .operands = 2,
+    .infer = infer_compare,
+    .formula = [](const FormulaView& view) { view.result(to_integer(view.operand(0) == view.operand(1))); },
+    .differentiable = false,
+};
+
+extern const OpInfo op_not_equal{
+    .name = "not_equal",
+    .summary = "1 where x != y, else 0; NaN differs from everything",
+    .operands = 2,
+    .infer = infer_compare,
+    .formula = [](const FormulaView& view) { view.result(to_integer(view.operand(0) != view.operand(1))); },
+    .differentiable = false,
+};
+
+extern const OpInfo op_select{
+    .name = "select",
+    .summary = "a where the i32 condition is not 0, else b; operands: condition, a, b",
+    .operands = 3,
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_dtype(op, 0, DType::i32, diag)) return std::nullopt;
+      const size_t typed = as_number(op.op.operands[1]) == nullptr ? 1 : 2;
+      const DType dtype = as_number(op.op.operands[typed]) == nullptr ? op.operand(typed).dtype : DType::f32;
+      if (!expect_dtype(op, 1, dtype, diag) || !expect_dtype(op, 2, dtype, diag)) return std::nullopt;
+      std::optional<Shape> shape = common_shape(op, 0, diag);
+      if (!shape) return std::nullopt;
+      return std::vector<Type>{{dtype, std::move(*shape)}};
+    },
+    .formula = [](const FormulaView& view) { view.result(select(view.operand(0) != 0, view.operand(1), view.operand(2))); },
+    // d_a = condition ? dy : 0    d_b = condition ? 0 : dy
+    .gradient =
+        [](GradBuilder& g) {
+          if (g.wanted(1)) g.add(1, g.b.make("select", g.d_name(1), {g.operand(0), *g.d_result(), 0.0}));
+          if (g.wanted(2)) g.add(2, g.b.make("select", g.d_name(2), {g.operand(0), 0.0, *g.d_result()}));
+        },
+    .saves = Saves::operands,
+};
+
+extern const OpInfo op_is_finite{
+    .name = "is_finite",
+    .summary = "1 where x is neither infinite nor NaN, else 0",
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_float(op, 0, diag)) return std::nullopt;
+      return std::vector<Type>{{DType::i32, op.operand(0).shape}};
+    },
+    .formula = [](const FormulaView& view) { view.result(to_integer(is_finite(view.operand(0)))); },
+    .differentiable = false,
+};
+
+extern const OpInfo op_column{
+    .name = "column",
+    .summary = "the index along the last axis, i32; the operand gives the shape and is not read",
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_columns(op, 0, diag)) return std::nullopt;
+      return std::vector<Type>{{DType::i32, op.operand(0).shape}};
+    },
+    .formula = [](const FormulaView& view) { view.result(view.recorder.column()); },
+    .differentiable = false,
+};
+
+extern const OpInfo op_one_hot{
+    .name = "one_hot",
+    .summary = "f32 1 where the column is the row's target, else 0; operands: shape [..,C] (not read), target i32 [..,1]",
+    .operands = 2,
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_columns(op, 0, diag) || !expect_dtype(op, 1, DType::i32, diag)) return std::nullopt;
+      if (op.operand(1).shape != row_shape(op.operand(0).shape)) {
+        return wrong(op, diag, Kind::shape_mismatch,
+                     fmt::format("{}, {}; the target has one element a row", describe(op, 0), describe(op, 1)));
+      }
+      return std::vector<Type>{{DType::f32, op.operand(0).shape}};
+    },
+    .formula = [](const FormulaView& view) { view.result(to_real(view.recorder.column() == view.operand(1))); },
+    .differentiable = false,
+};
+
+extern const OpInfo op_broadcast{
+    .name = "broadcast",
+    .summary = "x repeated to a larger shape by the rules of broadcasting; -1 stands for the batch extent B",
+    .attrs = {{"shape", std::vector<int64_t>{}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      const Shape& shape = std::get<std::vector<int64_t>>(op.attr("shape"));
+      if (!fits(shape, op.module.micro_batch()) || broadcast(shape, op.operand(0).shape) != shape) {
+        return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it does not repeat to {}", describe(op, 0), shape_text(shape)));
+      }
+      return std::vector<Type>{{op.operand(0).dtype, shape}};
+    },
+    .formula = [](const FormulaView& view) { view.result(view.operand(0)); },
+    // d_x = dy, summed down
+    .gradient = [](GradBuilder& g) { g.add(0, *g.d_result()); },
+};
+
+}  // namespace gacc::ir

@@ -1,0 +1,139 @@
+// What the op families share.
+#include "ir/ops/common.h"
+
+#include <cmath>
+
+namespace gacc::ir {
+
+std::string describe(const OpView& op, size_t i) {
+  const std::string text = operand_text(op.module, op.region, op.op.operands[i]);
+  if (as_number(op.op.operands[i]) != nullptr) return fmt::format("`{}` is a number", text);
+  return fmt::format("`{}` is {}", text, type_text(op.operand(i)));
+}
+
+std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view what) {
+  diag.error(kind, op.op.at, "`{}`: {}", op.op.info->name, what);
+  return std::nullopt;
+}
+
+bool is_dtype(const OpView& op, size_t i, DType dtype) {
+  if (const double* number = as_number(op.op.operands[i])) return is_float(dtype) || *number == std::trunc(*number);
+  return op.operand(i).dtype == dtype;
+}
+
+bool expect_float(const OpView& op, size_t first, Diag& diag) {
+  for (size_t i = first; i < op.op.operands.size(); ++i) {
+    if (as_number(op.op.operands[i]) != nullptr || is_float(op.operand(i).dtype)) continue;
+    wrong(op, diag, Kind::type_mismatch, fmt::format("{}; it takes floats", describe(op, i)));
+    return false;
+  }
+  return true;
+}
+
+bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag) {
+  if (is_dtype(op, i, dtype)) return true;
+  wrong(op, diag, Kind::type_mismatch, fmt::format("{}; it must be {}", describe(op, i), dtype_text(dtype)));
+  return false;
+}
+
+bool expect_scalar(const OpView& op, size_t i, Diag& diag) {
+  if (op.operand(i).shape.empty()) return true;
+  wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it must be a scalar", describe(op, i)));
+  return false;
+}
+
+std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag) {
+  const size_t count = op.op.operands.size();
+  size_t worst = first;
+  for (size_t i = first; i < count; ++i) {
+    const Shape candidate = op.operand(i).shape;
+    bool all = true;
+    for (size_t j = first; j < count && all; ++j) {
+      all = broadcast(candidate, op.operand(j).shape) == candidate;
+      if (!all) worst = j;
+    }
+    if (all) return candidate;
+  }
+  const size_t other = worst == first ? first + 1 : first;
+  return wrong(op, diag, Kind::shape_mismatch,
+               fmt::format("{}, {}; the shapes do not agree", describe(op, std::min(worst, other)),
+                           describe(op, std::max(worst, other))));
+}
+
+namespace {
+
+// The dtype of the operands that are not numbers, when it is one; f32 when all are numbers.
+std::optional<DType> common_dtype(const OpView& op, Diag& diag) {
+  std::optional<DType> found;
+  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+    if (as_number(op.op.operands[i]) == nullptr && !found) found = op.operand(i).dtype;
+  }
+  for (size_t i = 0; found && i < op.op.operands.size(); ++i) {
+    if (!expect_dtype(op, i, *found, diag)) return std::nullopt;
+  }
+  return found.value_or(DType::f32);
+}
+
+}  // namespace
+
+Types infer_float(const OpView& op, Diag& diag) {
+  if (!expect_float(op, 0, diag)) return std::nullopt;
+  return infer_number(op, diag);
+}
+
+Types infer_number(const OpView& op, Diag& diag) {
+  const std::optional<DType> dtype = common_dtype(op, diag);
+  if (!dtype) return std::nullopt;
+  std::optional<Shape> shape = common_shape(op, 0, diag);
+  if (!shape) return std::nullopt;
+  return std::vector<Type>{{*dtype, std::move(*shape)}};
+}
+
+Types infer_compare(const OpView& op, Diag& diag) {
+  Types types = infer_number(op, diag);
+  if (types) types->front().dtype = DType::i32;
+  return types;
+}
+
+bool expect_write(const OpView& op, size_t last, Diag& diag) {
+  if (as_buffer(op.op.operands[0]) == nullptr) {
+    wrong(op, diag, Kind::invalid_ir, fmt::format("{}; it writes its first operand, which must be a buffer", describe(op, 0)));
+    return false;
+  }
+  const Type target = op.operand(0);
+  for (size_t i = 1; i <= last; ++i) {
+    if (!expect_dtype(op, i, target.dtype, diag)) return false;
+    if (broadcast(target.shape, op.operand(i).shape) == target.shape) continue;
+    wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; the shapes do not agree", describe(op, 0), describe(op, i)));
+    return false;
+  }
+  return true;
+}
+
+Shape row_shape(const Shape& shape) {
+  Shape result = shape;
+  if (!result.empty()) result.back() = 1;
+  return result;
+}
+
+bool expect_columns(const OpView& op, size_t i, Diag& diag) {
+  const Shape shape = op.operand(i).shape;
+  if (!shape.empty() && shape.back() != kBatch) return true;
+  wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it needs a last axis of known extent", describe(op, i)));
+  return false;
+}
+
+std::string take_name(Builder& b, const Op& op, size_t i) {
+  std::string& name = b.region()[op.results[i]].name;
+  const std::string taken = name;
+  name += " (replaced)";  // no other value can be called so
+  return taken;
+}
+
+int64_t column_count(const Tensor& tensor) { return tensor.shape.empty() ? 1 : tensor.shape.back(); }
+
+int64_t row_count(const Tensor& tensor) {
+  return static_cast<int64_t>(tensor.data.size()) / std::max<int64_t>(1, column_count(tensor));
+}
+
+}  // namespace gacc::ir

@@ -1,0 +1,43 @@
+// What the op families share: type inference of pointwise ops, and checks with their diagnostics.
+#pragma once
+#include "ir/builder.h"
+#include "ir/reference.h"
+
+namespace gacc::ir {
+
+using Types = std::optional<std::vector<Type>>;
+
+// "`%x` is f32[B,4]", for messages.
+std::string describe(const OpView& op, size_t i);
+// Reports a wrong operand, as "`add`: WHAT"; gives nothing, so that infer can return it.
+std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view what);
+
+// A number may stand wherever a scalar may; it takes the dtype of what it meets (i32 only when it is whole).
+bool is_dtype(const OpView& op, size_t i, DType dtype);
+bool expect_float(const OpView& op, size_t first, Diag& diag);            // operands first, first + 1, ...
+bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag);
+bool expect_scalar(const OpView& op, size_t i, Diag& diag);               // shape []
+// The shape that all operands from `first` on broadcast to, which must be the shape of one of them.
+std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag);
+
+// Inference of pointwise ops. Operands broadcast (docs/ir.md R9).
+Types infer_float(const OpView& op, Diag& diag);    // floats -> float
+Types infer_number(const OpView& op, Diag& diag);   // all f32 or all i32 -> the same
+Types infer_compare(const OpView& op, Diag& diag);  // all f32 or all i32 -> i32
+// Operand 0 is written; operands up to `last` have its dtype and broadcast to its shape. No results.
+bool expect_write(const OpView& op, size_t last, Diag& diag);
+
+// The shape without its last extent's size: [.., C] -> [.., 1].
+Shape row_shape(const Shape& shape);
+// Whether the last axis has a known extent, else reports it: reductions and losses need one.
+bool expect_columns(const OpView& op, size_t i, Diag& diag);
+
+// The name of result i, which the caller's next value may then bear: the old value, about to be replaced, gives
+// it up. For OpInfo::expand.
+std::string take_name(Builder& b, const Op& op, size_t i);
+
+// References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).
+int64_t row_count(const Tensor& tensor);
+int64_t column_count(const Tensor& tensor);
+
+}  // namespace gacc::ir
