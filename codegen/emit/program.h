@@ -1,0 +1,105 @@
+// What code generation makes of a fused module before any LLVM is involved: the distinct kernel bodies, and
+// for each region the calls of them. Both targets, the host plug-in and the plan writer work from this
+// description. It is a pure function of the module, so a cached object file and a fresh one answer to the
+// same calls.
+//
+// Bodies know neither names nor extents: kernels that do the same work on other shapes share one function.
+// Constants that differ between otherwise equal kernels (a parameter's random stream, its scale) become
+// arguments as well.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/kernel.h"
+
+namespace gacc::codegen {
+
+// A number known at launch: `factor`, times the samples of the micro-batch when `times_batch`.
+struct Extent {
+  int64_t factor = 1;
+  bool times_batch = false;
+  int64_t at(int64_t batch) const { return times_batch ? factor * batch : factor; }
+  bool operator==(const Extent&) const = default;
+};
+
+// What one work item of a function is. A range of items may be cut anywhere at a multiple of Call::tile; the
+// result does not depend on the cuts.
+enum class Unit : uint8_t { elements, rows, columns, parts };
+
+// An operand of a function and how it is indexed (ir::Access; `suffix` of period 1 has no period argument).
+struct Slot {
+  ir::DType dtype = ir::DType::f32;
+  ir::Access access = ir::Access::full;
+  int32_t period = -1;  // suffix: index of its period among the extents, -1 for period 1
+  bool read = false, written = false;
+};
+
+// Where a formula's input comes from.
+struct Source {
+  enum class From : uint8_t { slot, member, number };
+  From from = From::slot;
+  int32_t index = 0;   // slot, or member ...
+  int32_t result = 0;  // ... and which of its results
+  double number = 0;
+};
+
+// One op of a body: a formula, or a reduction of its only input.
+struct Member {
+  ir::Lowering kind = ir::Lowering::pointwise;  // pointwise, row_reduce, column_reduce or total_reduce
+  ir::Combine combine = ir::Combine::sum;
+  int stage = 0;
+  bool per_row = false;
+  ir::ScalarProgram program{};     // pointwise
+  std::vector<Source> inputs{};    // pointwise: the op's operands in order; reductions: the reduced value
+  std::vector<ir::DType> types{};  // of each result
+  std::vector<int32_t> stores{};   // slot that receives result i, or -1
+  std::vector<int32_t> old{};      // slot with what result i's buffer held: for `when`, and for *.acc; or -1
+  bool accumulate = false;         // reductions: added to what the buffer held
+  std::optional<Source> when{};    // store only where this i32 is not 0
+  std::vector<std::pair<int32_t, int32_t>> lifted{};  // constant node -> index among the extents (its bits)
+};
+
+struct Body {
+  ir::KernelForm form = ir::KernelForm::pointwise;
+  bool flat = false;  // one row: every operand is full or scalar, `columns` is the number of elements
+  int stages = 1;
+  int vector = 1;              // device: elements a thread moves at once; they divide `columns`
+  bool wide_index = false;     // device: element indices need 64 bits
+  bool block_per_row = false;  // device, rowwise: a block rather than a warp owns a row
+  std::vector<Slot> slots{};
+  std::vector<Member> members{};
+  int32_t extents = 2;  // rows, columns, then periods, parts (total_reduce), lifted constants
+  int32_t parts = -1;   // total_reduce: index of the number of parts among the extents
+  std::string name{};   // for people: "add_relu"; unique by a number in Program::functions
+  int cost = 0;         // rough scalar operations for an element: chooses unrolling and tiles
+};
+
+// One kernel of a region: function(operands, extents, [begin, end)).
+struct Call {
+  int32_t function = -1;  // in Program::functions; -1 for gemm and alias kernels, which emit no code
+  ir::Kernel kernel{};
+  std::vector<ir::Operand> operands{};  // values and buffers, no duplicates: reads, then writes not read
+  std::vector<Extent> extents{};        // rows, columns, ... as the function takes them
+  Unit unit = Unit::elements;           // host: what [begin, end) counts ...
+  Extent items{};    // ... and how many there are. device: work items; blocks = ceil(items / per_block)
+  int64_t tile = 1;  // host: a good number of items for one task; cut only at its multiples
+  int64_t block = 0, per_block = 1;  // device: threads of a block, items of a block
+};
+
+struct Program {
+  std::vector<Body> functions;  // distinct, in order of first use
+  std::array<std::vector<Call>, 4>
+      regions;  // by ir::RegionKind, one Call per kernel of ir::kernels, in order
+  const std::vector<Call>& calls(ir::RegionKind kind) const { return regions[static_cast<size_t>(kind)]; }
+};
+
+enum class Purpose : uint8_t { host, device };
+
+// The program of a fused (or planned) module; nothing and a sentence in `problem` when a group of ops is no
+// kernel.
+std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem);
+
+}  // namespace gacc::codegen

@@ -1,0 +1,47 @@
+// Kernels as native code of this machine: emitted as vectors of its width, compiled in memory to an object
+// file and linked into the process. The object's bytes can be kept: loading them again skips all code
+// generation.
+//
+//   auto program = make_program(module, Purpose::host, problem);
+//   std::string object = compile_host(*program, problem);         // or from the cache, when host_key() is
+//   the same auto code = HostCode::load(object, *program, problem); code->function(call.function)(operands,
+//   extents, begin, end);
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "codegen/emit/program.h"
+
+namespace gacc::codegen {
+
+// operands: the address of each Call::operands entry. extents: the values of Call::extents at this batch.
+// Works on items [begin, end) of Call::unit; both are multiples of Call::tile or the end itself.
+using HostFunction = void (*)(char* const* operands, const int64_t* extents, int64_t begin, int64_t end);
+
+// What the object depends on besides the program: the CPU, its features, LLVM, the emitter's version.
+std::string host_key();
+// "avx512", "avx2" or "sse": the vectors that kernels use here, for messages.
+std::string_view host_vectors();
+
+// The object file of all functions of `program`; "" and a sentence in `problem` when LLVM fails.
+std::string compile_host(const Program& program, std::string& problem);
+// The same kernels as LLVM IR text, after the passes; for people and tests.
+std::string host_llvm_ir(const Program& program);
+
+class HostCode {
+ public:
+  // Links `object`, which compile_host made of an equal program on an equal machine (host_key). Null and a
+  // sentence in `problem` when the bytes are not such an object.
+  static std::unique_ptr<HostCode> load(std::string_view object, const Program& program,
+                                        std::string& problem);
+  ~HostCode();
+  HostFunction function(int32_t index) const;  // index: Call::function
+ private:
+  HostCode();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gacc::codegen

@@ -1,0 +1,27 @@
+// PTX of a fused or planned module: one text that ptxas accepts for the target it names.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/emit/program.h"
+#include "ir/diag.h"
+
+namespace gacc::codegen {
+
+struct DeviceCode {
+  Program program;  // calls with operands, extents, items, block, per_block
+  std::vector<std::string>
+      entries;  // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents
+  std::string ptx;
+  std::string llvm_ir;  // what the PTX was made of, after the passes
+};
+
+// Targets that the LLVM in use knows: "sm_75" ... "sm_90a".
+std::vector<std::string_view> known_targets();
+// Checks a target's name; an unknown one is reported to `diag` with the known ones.
+bool check_target(std::string_view target, Diag& diag);
+std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag);
+
+}  // namespace gacc::codegen
