@@ -1,0 +1,118 @@
+"""The parity cases, and what stored references keep of a trained model. Standard library only.
+
+A case is one model file with settings, trained a few updates in file order from the initial values that
+`gacc-exec --init-only --save` writes. live.py compares it in full with ../shared/oracle/oracle.py; stored.py compares
+it with references/CASE.json, which make_references.py wrote from the same oracle.
+
+The examples have up to 567,434 weights, too many to commit. So a reference keeps of each tensor a *sketch*: the
+elements, each with a fixed random sign, summed into 16 buckets (element i goes to bucket i mod 16). For two tensors
+||sketch(a) - sketch(b)||^2 has the expectation ||a - b||^2: the norm-wise difference of the whole tensors is estimated
+to within some 20 %, from every element. Tensors of up to 16 elements are kept as they are.
+"""
+import hashlib
+import math
+import operator
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
+import harness  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+REFERENCES = HERE / "references"
+LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND = 1e-5, 1e-4, 1e-4  # relative; weights norm-wise per tensor
+BUCKETS = 16
+
+
+def case(name, model, samples, seed=1, updates=10, bounds=(LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND), **settings):
+    return dict(name=name, model=model, samples=samples, seed=seed, updates=updates, bounds=bounds,
+                sets=[f"{k.replace('__', '.')}={v}" for k, v in {"model__seed": seed, **settings}.items()])
+
+
+def make_cases():
+    cases = []
+    for name in harness.EXAMPLE_NAMES:  # 3.3 windows of 4 micro-batches and a bit: the last window and micro-batch are ragged
+        cases += [case(f"{name}-seed{seed}", f"examples/{name}.toml", 425 + seed, seed) for seed in (1, 2, 3, 4)]
+    for tail in ("flush", "drop", "carry"):
+        for name in ("mnist_mlp", "regression", "residual_mlp"):
+            cases.append(case(f"{name}-{tail}", f"examples/{name}.toml", 301, 5, train__tail=tail,
+                              train__micro_batch=16, train__accumulate=4))
+    for name in ("mnist_mlp", "regression"):
+        cases.append(case(f"{name}-micro1", f"examples/{name}.toml", 23, 6, train__micro_batch=1, train__accumulate=4))
+        cases.append(case(f"{name}-k1", f"examples/{name}.toml", 150, 7, train__micro_batch=32, train__accumulate=1))
+    # 1,000 samples, 16 x 4, 3 epochs: 63 launches each, the last window has 3, the last micro-batch 8; 48 updates.
+    thousand = dict(train__micro_batch=16, train__accumulate=4, train__epochs=3)
+    cases.append(case("regression-thousand", "examples/regression.toml", 1000, 8, 48, **thousand))
+    cases.append(case("mnist_mlp-thousand", "examples/mnist_mlp.toml", 1000, 8, 10, **thousand))
+    for path in sorted((HERE / "models").glob("*.toml")):  # what the examples leave out
+        cases.append(case(path.stem, f"tests/parity/models/{path.name}", 90, 9))
+    return cases
+
+
+CASES = {c["name"]: c for c in make_cases()}
+
+
+# ---------------------------------------------------------------- sketches
+SIGNS = []
+
+
+def signs(count):
+    """The first `count` of a fixed sequence of +1.0 and -1.0."""
+    while len(SIGNS) < count:
+        block = random.Random(len(SIGNS)).getrandbits(1 << 20)
+        SIGNS.extend([1.0 if bit == "1" else -1.0 for bit in f"{block:0{1 << 20}b}"])
+    return SIGNS
+
+
+def sketch(values):
+    if len(values) <= BUCKETS:
+        return list(values)
+    s = signs(len(values))
+    return [math.fsum(map(operator.mul, values[b::BUCKETS], s[b:len(values):BUCKETS])) for b in range(BUCKETS)]
+
+
+# ---------------------------------------------------------------- running gacc
+def data_digest(folder):
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.npy")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def start(case, folder):
+    """Makes the data and compiles; returns (SPEC, artifact, initial values' file)."""
+    model = harness.ROOT / case["model"]
+    spec = harness.make_data(model, case["samples"], folder, seed=case["seed"])
+    sets = [word for s in case["sets"] for word in ("--set", s)]
+    artifact, initial = folder / "step.ptx", folder / "initial.safetensors"
+    harness.run("gaccc", model, *sets, "-o", artifact)
+    harness.run("gacc-exec", artifact, "--data", spec, "--init-only", "--save", initial)
+    return spec, artifact, initial
+
+
+def train(case, folder, spec, artifact, initial):
+    """Trains; returns (losses, gradient norms, weights' file). The log's update events are in folder/log.jsonl."""
+    log, final = folder / "log.jsonl", folder / "final.safetensors"
+    epochs = next((s.split("=")[1] for s in case["sets"] if s.startswith("train.epochs=")), "1000")
+    harness.run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--epochs", epochs, "--updates", case["updates"],
+                "--load", initial, "--log", log, "--save", final)
+    events = harness.updates_of(log)
+    harness.expect(len(events) == case["updates"], f"{len(events)} updates, expected {case['updates']}")
+    harness.expect(not any(e["skipped"] for e in events), "an update was skipped")
+    return [e["loss"] for e in events], [e["grad_norm"] for e in events], final
+
+
+def far(got, reference):
+    """Largest relative difference of two lists of numbers."""
+    if any(g is None or not math.isfinite(g) for g in got):
+        return math.inf
+    return max(abs(g - r) / max(abs(r), 1e-6) for g, r in zip(got, reference, strict=True))
+
+
+def judge(case, loss, grad_norm, weights, who):
+    print(f"{case['name']}: {case['updates']} updates, largest relative difference: loss {loss:.2e}, "
+          f"grad_norm {grad_norm:.2e}, weights {weights:.2e} ({who})")
+    bounds = case["bounds"]
+    if loss > bounds[0] or grad_norm > bounds[1] or weights > bounds[2]:
+        sys.exit(f"past the bounds {bounds}")

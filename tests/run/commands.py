@@ -1,0 +1,124 @@
+"""The command lines: exit statuses, help, version, --set, standard output, interruption, the README's own commands."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+import harness
+from harness import expect, run
+
+TOOLS = ["gaccc", "gacc-opt", "gacc-exec"]
+
+
+def test_help_and_version(folder):
+    for tool in TOOLS:
+        expect(tool in run(tool, "--help", cwd=folder).stdout, f"{tool} --help names itself")
+        expect(re.search(r"\d+\.\d+", run(tool, "--version", cwd=folder).stdout), f"{tool} --version prints a number")
+
+
+def test_wrong_command_lines_give_2(folder):
+    model = harness.example("mnist_mlp")
+    artifact = harness.compile_model(model, folder / "step.ptx")
+    lines = [("gaccc",), ("gaccc", "--nonesuch", model), ("gaccc", model, "--emit", "nonesuch"), ("gaccc", model, "--target"),
+             ("gaccc", model, "--stop-after", "nonesuch", "--emit", "ir"), ("gaccc", model, "--target", "sm_1"),
+             ("gaccc", model, "--target", "sm_80x"),
+             ("gacc-opt", "--nonesuch"), ("gacc-exec",), ("gacc-exec", artifact, "--nonesuch"),
+             ("gacc-exec", artifact, "--data", "synthetic:digits", "--epochs", "many"),
+             ("gacc-exec", artifact, "--data", "synthetic:digits", "--threads", "-1"),
+             ("gacc-exec", artifact, "--data", "synthetic:digits", "--device", "abacus")]
+    for line in lines:
+        done = run(*line, cwd=folder, code=2)
+        expect(done.stderr.strip(), f"{line}: nothing on standard error")
+    expect(sorted(p.name for p in folder.iterdir()) == ["step.ptx"], "a refused command wrote a file")
+
+
+def test_wrong_models_and_files_give_1(folder):
+    model = harness.example("mnist_mlp")
+    harness.one_error(run("gaccc", "absent.toml", cwd=folder, code=(1,)), "absent.toml")
+    harness.one_error(run("gacc-opt", "absent.gir", "--passes", "dce", cwd=folder, code=(1,)), "absent.gir")
+    harness.one_error(run("gacc-exec", "absent.ptx", "--data", "synthetic:digits", cwd=folder, code=(1,)), "absent.ptx")
+    for wrong in ("train.acumulate=2", "train.accumulate=0", "layers.nonesuch.features=3", "layers.fc1.activation=rleu"):
+        done = run("gaccc", model, "--set", wrong, cwd=folder, code=1)
+        expect("error:" in done.stderr and "[" in done.stderr, done.stderr)
+    expect(not list(folder.iterdir()), "a failed command wrote a file")
+
+
+def test_diagnostics_show_the_place(folder):
+    """Contract section 2: place, line, caret, hint, kind; all errors of a file in one run."""
+    text = harness.example("mnist_mlp").read_text().replace('activation = "relu"', 'activation = "rleu"', 1)
+    (folder / "m.toml").write_text(text.replace("accumulate", "acumulate"))
+    done = run("gaccc", "m.toml", cwd=folder, code=1)
+    expect(re.search(r'^m\.toml:\d+:\d+: error: .*"rleu".*did you mean "relu"\? \[unknown-value\]$', done.stderr, re.M), done.stderr)
+    expect(re.search(r"^ +\d+ \| activation = \"rleu\"$\n^ +\| +\^~+$", done.stderr, re.M), done.stderr)
+    expect("[unknown-key]" in done.stderr, "the second error is missing:\n" + done.stderr)
+
+
+def test_default_output_and_standard_output(folder):
+    model = harness.example("regression")
+    run("gaccc", model, cwd=folder)
+    default = (folder / "regression.ptx").read_text()
+    expect(run("gaccc", model, "-o", "-", cwd=folder).stdout == default, "-o - prints the artifact")
+    ir = run("gaccc", model, "--emit", "ir", "-o", "-", cwd=folder).stdout
+    expect(run("gacc-opt", "-", "--passes", "", cwd=folder, stdin=None, input=ir.encode()).stdout == ir, "the final IR round-trips through gacc-opt -")
+    expect([p.name for p in folder.iterdir()] == ["regression.ptx"], "only the default artifact is written")
+
+
+def test_set_is_what_the_file_could_say(folder):
+    """--set gives the artifact that the edited file gives."""
+    text = harness.example("mnist_mlp").read_text()
+    (folder / "mnist_mlp.toml").write_text(text)
+    run("gaccc", "mnist_mlp.toml", "--set", "train.accumulate=8", "--set", "optimizer.lr=0.25", "-o", "set.gir", "--emit", "ir", cwd=folder)
+    text = re.sub(r"(?m)^accumulate *=.*$", "accumulate = 8", text)
+    text = re.sub(r"(?m)^lr *=.*$", "lr = 0.25", text)
+    (folder / "mnist_mlp.toml").write_text(text)
+    run("gaccc", "mnist_mlp.toml", "-o", "edit.gir", "--emit", "ir", cwd=folder)
+    expect((folder / "set.gir").read_text() == (folder / "edit.gir").read_text(), "--set and an edited file differ")
+
+
+def interrupt(folder, number):
+    model = harness.example("mnist_mlp")
+    spec = harness.make_data(model, 2000, folder)
+    artifact = harness.compile_model(model, folder / "step.ptx")
+    log = folder / "log.jsonl"
+    child = subprocess.Popen([harness.BIN / "gacc-exec", artifact, "--data", spec, "--epochs", "100000", "--log", log],
+                             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        time.sleep(2.0)
+        expect(child.poll() is None, "100,000 epochs ended within 2 s")
+        child.send_signal(number)
+        _, errors = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    expect(child.returncode == 130, f"exit {child.returncode} after {number.name}")
+    expect("interrupt" in errors.lower(), f"it does not say that it was interrupted: {errors!r}")
+    expect(harness.updates_of(log), "the log holds what was done until then")
+
+
+def test_ctrl_c_gives_130(folder):
+    interrupt(folder, signal.SIGINT)
+
+
+def test_sigterm_gives_130(folder):
+    interrupt(folder, signal.SIGTERM)
+
+
+def test_readme_commands(folder):
+    """The README's ```sh blocks run as they stand, from the top of the tree (but for scripts/, which run the tests)."""
+    text = (harness.ROOT / "README.md").read_text()
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
+    lines = [line for line in lines if line.strip() and not line.startswith(("#", "scripts/", "cmake ", "git "))]
+    expect(any("gaccc" in line for line in lines) and any("gacc-exec" in line for line in lines), f"commands found: {lines}")
+    (folder / "build").mkdir()
+    (folder / "build/bin").symlink_to(harness.BIN)
+    for name in ("examples", "tests", "docs"):
+        (folder / name).symlink_to(harness.ROOT / name)
+    model = re.search(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    expect(model, "the README shows a model")
+    (folder / "model.toml").write_text(model[1])
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", "\n".join(lines)], cwd=folder, env=os.environ, capture_output=True, text=True, timeout=300)
+    expect(done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr}")
+    run("gaccc", "model.toml", "-o", "model.ptx", cwd=folder)
+
+
+harness.main(globals())

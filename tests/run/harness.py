@@ -1,0 +1,197 @@
+"""What the tests of tests/run and tests/parity share: running the tools, skipping aloud, small files, data.
+
+Standard library only. A test file ends in `harness.main(globals())` and is called with the name of one of its
+test_* functions, which gets an empty folder. CMake registers each function as a ctest (tests/run/CMakeLists.txt).
+GACC_BIN names the binaries' folder.
+"""
+import array
+import hashlib
+import inspect
+import json
+import math
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("GACC_BIN", ROOT / "build/bin")).resolve()
+EXAMPLES = ROOT / "examples"
+EXAMPLE_NAMES = ["mnist_mlp", "mnist_mlp_plain", "regression", "residual_mlp"]
+SKIPPED = 77  # ctest's SKIP_RETURN_CODE
+
+
+def skip(reason):
+    print(f"SKIPPED: {reason}", flush=True)
+    sys.exit(SKIPPED)
+
+
+def main(namespace):
+    tests = {n: f for n, f in namespace.items() if n.startswith("test_") and inspect.isfunction(f)}
+    names = sys.argv[1:] or list(tests)
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
+            tests[name](pathlib.Path(folder))
+
+
+# ---------------------------------------------------------------- running the tools
+class Failed(Exception):
+    pass
+
+
+def run(tool, *arguments, code=0, **options):
+    """Runs a gacc tool and wants the exit status `code` (or one of a tuple). Returns the finished process."""
+    command = [str(BIN / tool), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, timeout=options.pop("timeout", 300),
+                          stdin=options.pop("stdin", subprocess.DEVNULL), **options)
+    done.stdout, done.stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    if done.returncode not in (code if isinstance(code, tuple) else (code,)):
+        raise Failed(f"exit {done.returncode}, expected {code}: {' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def expect(condition, message):
+    if not condition:
+        raise Failed(message)
+
+
+def one_error(done, *words):
+    """Exit 1 with exactly one clear error on standard error, which holds `words`."""
+    lines = [line for line in done.stderr.splitlines() if "error:" in line]
+    expect(done.returncode == 1, f"exit {done.returncode}, expected 1\n{done.stderr}")
+    expect(len(lines) == 1, f"expected one error line, got {len(lines)}:\n{done.stderr}")
+    expect("internal error" not in done.stderr, done.stderr)
+    for word in words:
+        expect(str(word) in done.stderr, f"the error does not name {word!r}:\n{done.stderr}")
+
+
+def compile_model(model, artifact, **settings):
+    """gaccc MODEL -o ARTIFACT; settings are dotted keys with "__" for the dot."""
+    sets = [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
+    run("gaccc", model, *sets, "-o", artifact)
+    return artifact
+
+
+def example(name):
+    path = EXAMPLES / f"{name}.toml"
+    expect(path.exists(), f"{path} is missing")
+    return path
+
+
+def read_log(path):
+    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+def updates_of(path):
+    return [e for e in read_log(path) if e["event"] == "update"]
+
+
+# ---------------------------------------------------------------- tensors
+def read_safetensors(path):
+    """name -> (shape, array of f32)."""
+    raw = pathlib.Path(path).read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    head, body, tensors = json.loads(raw[8:8 + size]), memoryview(raw)[8 + size:], {}
+    for name, entry in sorted(head.items()):
+        if name != "__metadata__":
+            expect(entry["dtype"] == "F32", f"{path}: {name} is {entry['dtype']}")
+            begin, end = entry["data_offsets"]
+            values = array.array("f")
+            values.frombytes(body[begin:end])
+            expect(len(values) == math.prod(entry["shape"]), f"{path}: size of {name}")
+            tensors[name] = (entry["shape"], values)
+    return tensors
+
+
+def tensors_digest(tensors):
+    """SHA-256 of names, shapes and bytes: which initial values these are."""
+    digest = hashlib.sha256()
+    for name, (shape, values) in tensors.items():
+        digest.update(f"{name}{shape}".encode() + values.tobytes())
+    return digest.hexdigest()
+
+
+def norm(values):
+    return math.sqrt(math.fsum(v * v for v in values))
+
+
+def far_apart(got, reference):
+    """Largest norm-wise relative difference over the tensors, and the tensor it is in."""
+    expect(list(got) == list(reference), f"the tensors' names differ: {list(got)} and {list(reference)}")
+    worst = (0.0, "-")
+    for name, (shape, values) in reference.items():
+        expect(got[name][0] == shape, f"shape of {name}: {got[name][0]} and {shape}")
+        difference = norm([a - b for a, b in zip(got[name][1], values)]) / max(norm(values), 1e-6)
+        worst = max(worst, (difference if math.isfinite(difference) else math.inf, name))
+    return worst
+
+
+# ---------------------------------------------------------------- data
+def write_npy(path, values, shape):
+    """values: bytes (u8) or an array of "f" or "i"."""
+    kind = {"f": "<f4", "i": "<i4"}[values.typecode] if isinstance(values, array.array) else "|u1"
+    sizes = "".join(f"{s}, " for s in shape)
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({sizes}), }}"
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + bytes(values))
+
+
+def make_arrays(model, samples, seed=1):
+    """Learnable data for every input of a model file: name -> (values, shape). The same on every machine: only exact
+    arithmetic on Python's own generator, no libm. Images (64 elements and more) are u8, smaller f32 inputs f32;
+    classes are told apart by a prototype each; a real-valued target is a smooth function of the first input."""
+    cfg = tomllib.loads(pathlib.Path(model).read_text())
+    chance, loss, arrays = random.Random(seed), cfg["loss"], {}
+    classes = [n for n, i in cfg["inputs"].items() if i["dtype"] == "i32"]
+    labels = []
+    for name in classes:
+        shape, size = [samples, *cfg["inputs"][name].get("shape", [])], math.prod(cfg["inputs"][name].get("shape", []))
+        limit = cfg["inputs"][name].get("range", 10)
+        labels = [int(chance.random() * limit) for _ in range(samples * size)]
+        values = list(labels)
+        if name == loss["target"] and "ignore_index" in loss:
+            values[::7] = [loss["ignore_index"]] * len(values[::7])
+        arrays[name] = (array.array("i", values), shape)
+    for name, entry in cfg["inputs"].items():
+        if entry["dtype"] == "i32":
+            continue
+        size, shape = math.prod(entry.get("shape", [])), [samples, *entry.get("shape", [])]
+        if name == loss["target"]:
+            first, (xs, xshape) = next(iter(arrays.items()))
+            width = math.prod(xshape[1:])
+            weights = [[chance.random() - 0.5 for _ in range(width)] for _ in range(size)]
+            values = array.array("f")
+            for i in range(samples):
+                x = xs[i * width:(i + 1) * width]
+                for row in weights:
+                    t = math.fsum(a * b for a, b in zip(x, row))
+                    t = t / (1 + abs(t))
+                    values.append(float(t > 0) if loss["type"] == "bce_with_logits" else t)
+            arrays[name] = (values, shape)
+        elif size >= 64:  # mostly dark, as drawings are
+            dark = bytes(max(0, v - 160) * 255 // 95 for v in range(256))
+            prototypes = [chance.randbytes(size).translate(dark) for _ in range(1 + max(labels, default=0))]
+            noise = bytes(v // 3 for v in dark)
+            image = lambda i: map(max, prototypes[labels[i] if labels else 0], chance.randbytes(size).translate(noise))
+            arrays[name] = (b"".join(bytes(image(i)) for i in range(samples)), shape)
+        else:
+            spread = lambda: chance.random() + chance.random() + chance.random() - 1.5
+            shift = [[spread() for _ in range(size)] for _ in range(1 + max(labels, default=0))]
+            values = array.array("f")
+            for i in range(samples):
+                values.extend(spread() + s for s in shift[labels[i] if labels else 0])
+            arrays[name] = (values, shape)
+    return arrays
+
+
+def make_data(model, samples, folder, seed=1):
+    """Writes make_arrays as .npy files into `folder`; returns the SPEC for --data."""
+    parts = []
+    for name, (values, shape) in make_arrays(model, samples, seed).items():
+        write_npy(folder / f"{name}.npy", values, shape)
+        parts.append(f"{name}={folder / name}.npy")
+    return "npy:" + ",".join(parts)

@@ -1,0 +1,36 @@
+"""The accuracy that the project promises, on real MNIST where it is found: each of 3 seeds reaches 94.5 % after 2 epochs
+and 96.7 % after 5 (PyTorch gives 95.1-96.5 with this recipe after 2)."""
+import os
+import pathlib
+
+import harness
+from harness import expect, run
+
+
+def train(folder, seed):
+    places = [pathlib.Path(os.environ["GACC_DATA"]) / "mnist"] if "GACC_DATA" in os.environ else []
+    mnist = next((p for p in [*places, harness.ROOT.parent / "shared/data/mnist"] if list(p.glob("train-images-idx3-ubyte*"))), None)
+    if mnist is None:
+        harness.skip("no MNIST in GACC_DATA/mnist or ../shared/data/mnist")
+    artifact, log = harness.compile_model(harness.example("mnist_mlp"), folder / "step.ptx", model__seed=seed), folder / "log.jsonl"
+    run("gacc-exec", artifact, "--data", f"mnist:{mnist},split=train", "--eval", f"mnist:{mnist},split=test", "--epochs", 5,
+        "--log", log, timeout=600)
+    accuracy = {e["epoch"]: e["accuracy"] for e in harness.read_log(log) if e["event"] == "eval"}
+    print(f"seed {seed}: " + ", ".join(f"{100 * a:.2f} % after {e}" for e, a in sorted(accuracy.items())))
+    expect(accuracy[2] >= 0.945, f"{accuracy[2]} after 2 epochs")
+    expect(accuracy[5] >= 0.967, f"{accuracy[5]} after 5 epochs")
+
+
+def test_seed_1(folder):
+    train(folder, 1)
+
+
+def test_seed_2(folder):
+    train(folder, 2)
+
+
+def test_seed_3(folder):
+    train(folder, 3)
+
+
+harness.main(globals())
