@@ -1,0 +1,263 @@
+// Losses, per element or per row: summing and counting is the frontend's. And the first maximum of a row, which
+// accuracy is made of. All follow PyTorch.
+#include <algorithm>
+#include <cmath>
+
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+const std::vector<AttrSpec> kClassAttrs = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}};
+
+// Logits [..,C] at operand 0 and a target i32 [..,1] at operand `target`.
+bool expect_classes(const OpView& op, size_t target, Diag& diag) {
+  if (!expect_columns(op, 0, diag) || !expect_dtype(op, target, DType::i32, diag)) return false;
+  if (!is_float(op.operand(0).dtype)) {
+    wrong(op, diag, Kind::type_mismatch, fmt::format("{}; logits are floats", describe(op, 0)));
+    return false;
+  }
+  if (op.operand(target).shape != row_shape(op.operand(0).shape)) {
+    wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; the target must be {}", describe(op, 0), describe(op, target), shape_text(row_shape(op.operand(0).shape))));
+    return false;
+  }
+  const double smoothing = op.real("label_smoothing");
+  if (smoothing >= 0 && smoothing <= 1) return true;
+  wrong(op, diag, Kind::out_of_range, fmt::format("label_smoothing is {}; it must be 0 to 1", smoothing));
+  return false;
+}
+
+Types infer_cross_entropy(const OpView& op, Diag& diag) {
+  if (!expect_classes(op, 1, diag)) return std::nullopt;
+  const Shape rows = row_shape(op.operand(0).shape);
+  return std::vector<Type>{{DType::f32, rows}, {DType::f32, rows}, {DType::i32, rows}};
+}
+
+// d_x = dloss * (exp(x - lse) - (1 - s) * [column == target] - s / C), 0 in ignored rows: one pointwise op.
+// Through lse itself: d_x = dlse * exp(x - lse).
+void cross_entropy_gradient(GradBuilder& g) {
+  const std::string name = g.d_name(0);
+  if (g.d_result(0)) {
+    g.add(0, g.b.make("cross_entropy.grad", name, {g.operand(0), g.result(1), g.operand(1), *g.d_result(0)}, g.op().attrs));
+  }
+  if (g.d_result(1)) {
+    const Operand shifted = g.b.make("sub", name + ".shifted", {g.operand(0), g.result(1)});
+    const Operand softmax = g.b.make("exp", name + ".softmax", {shifted});
+    g.add(0, g.b.make("mul", name, {softmax, *g.d_result(1)}));
+  }
+}
+
+// With m the row's maximum, t = x - m and l = log(sum(exp(t))):
+//   lse = l + m    nll = l - t[target]    loss = (1 - s) * nll + s * (l - mean(t))
+// The target's t is picked with select and a sum: multiplying with a one-hot row would make 0 * inf = NaN.
+std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
+  const std::string name = take_name(b, op, 0), lse_name = take_name(b, op, 1), counted_name = take_name(b, op, 2);
+  const Operand x = op.operands[0], target = op.operands[1];
+  const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
+  const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
+  const auto classes = static_cast<double>(b.type(x).shape.back());
+  const Operand top = b.make("row_max", name + ".max", {x});
+  const Operand shifted = b.make("sub", name + ".shifted", {x, top});
+  const Operand e = b.make("exp", name + ".exp", {shifted});
+  const Operand sum = b.make("row_sum", name + ".sum", {e});
+  const Operand log = b.make("log", name + ".log", {sum});
+  const Operand lse = b.make("add", lse_name, {log, top});
+  const Operand column = b.make("column", name + ".column", {x});
+  const Operand hit = b.make("equal", name + ".hit", {column, target});
+  const Operand masked = b.make("select", name + ".masked", {hit, shifted, 0.0});
+  const Operand picked = b.make("row_sum", name + ".picked", {masked});
+  Operand row = b.make("sub", name + ".nll", {log, picked});
+  if (smoothing != 0) {
+    const Operand total = b.make("row_sum", name + ".total", {shifted});
+    const Operand mean = b.make("div", name + ".mean", {total, classes});
+    const Operand flat = b.make("sub", name + ".flat", {log, mean});
+    const Operand first = b.make("mul", name + ".first", {row, 1 - smoothing});
+    const Operand second = b.make("mul", name + ".second", {flat, smoothing});
+    row = b.make("add", name + ".smooth", {first, second});
+  }
+  const Operand counted = b.make("not_equal", counted_name, {target, ignored});
+  return {b.make("select", name, {counted, row, 0.0}), lse, counted};
+}
+
+void cross_entropy_reference(EvalView& view) {
+  const Tensor &x = view.operand(0), &target = view.operand(1);
+  const int64_t columns = column_count(x);
+  const double smoothing = view.op.real("label_smoothing");
+  for (int64_t r = 0; r < row_count(x); ++r) {
+    const auto i = static_cast<size_t>(r);
+    const double* row = x.data.data() + r * columns;
+    double top = row[0], sum = 0, flat = 0;
+    for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
+    for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
+    const double lse = top + std::log(sum);
+    for (int64_t c = 0; c < columns; ++c) flat += (lse - row[c]) / static_cast<double>(columns);
+    const bool counted = target.data[i] != static_cast<double>(view.op.integer("ignore_index"));
+    const double nll = counted ? lse - row[static_cast<size_t>(target.data[i])] : 0;
+    view.result(0).data[i] = !counted ? 0 : smoothing == 0 ? nll : (1 - smoothing) * nll + smoothing * flat;
+    view.result(1).data[i] = lse;
+    view.result(2).data[i] = counted;
+  }
+}
+
+}  // namespace
+
+extern const OpInfo op_cross_entropy{
+    .name = "cross_entropy",
+    .summary = "per row: (1 - label_smoothing) * (lse - x[target]) + label_smoothing * mean(lse - x), 0 where the "
+               "target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each [..,1]: loss, "
+               "lse = log(sum(exp(x))), counted (i32: 0 in ignored rows, else 1)",
+    .operands = 2,
+    .results = 3,
+    .attrs = kClassAttrs,
+    .infer = infer_cross_entropy,
+    .lowering = Lowering::composite,
+    .gradient = cross_entropy_gradient,
+    .expand = expand_cross_entropy,
+    .reference = cross_entropy_reference,
+    .saves = Saves::operands,
+    .precision = Precision::full,
+    .user = true,
+};
+
+extern const OpInfo op_cross_entropy_grad{
+    .name = "cross_entropy.grad",
+    .summary = "dloss * (exp(x - lse) - (1 - label_smoothing) * [column == target] - label_smoothing / C), 0 in "
+               "ignored rows; operands: logits x [..,C], lse [..,1], target i32 [..,1], dloss [..,1] or scalar",
+    .operands = 4,
+    .attrs = kClassAttrs,
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_classes(op, 2, diag)) return std::nullopt;
+      const Type x = op.operand(0);
+      for (const size_t i : {size_t{1}, size_t{3}}) {
+        if (!expect_dtype(op, i, DType::f32, diag)) return std::nullopt;
+        if (broadcast(row_shape(x.shape), op.operand(i).shape) == row_shape(x.shape)) continue;
+        return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
+      }
+      return std::vector<Type>{x};
+    },
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar x = view.operand(0), lse = view.operand(1), target = view.operand(2), dloss = view.operand(3);
+          const double smoothing = view.op.real("label_smoothing");
+          const auto classes = static_cast<double>(view.op.operand(0).shape.back());
+          const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
+          const Scalar wanted = select(view.recorder.column() == target, 1 - smoothing + smoothing / classes, smoothing / classes);
+          view.result(select(target == ignored, 0, dloss * (exp(x - lse) - wanted)));
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_squared_error{
+    .name = "squared_error",
+    .summary = "(x - y)^2",
+    .operands = 2,
+    .infer = infer_float,
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar difference = view.operand(0) - view.operand(1);
+          view.result(difference * difference);
+        },
+    // d_x = 2 (x - y) dy    d_y = -d_x
+    .gradient =
+        [](GradBuilder& g) {
+          const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
+          const Operand difference = g.b.make("sub", name + ".sub", {g.operand(0), g.operand(1)});
+          const Operand d = g.b.make("square.grad", name, {difference, *g.d_result()});
+          g.add(0, d);
+          if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
+        },
+    .saves = Saves::operands,
+    .precision = Precision::full,
+    .user = true,
+};
+
+extern const OpInfo op_absolute_error{
+    .name = "absolute_error",
+    .summary = "|x - y|; the derivative at 0 is 0",
+    .operands = 2,
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(abs(view.operand(0) - view.operand(1))); },
+    // d_x = sign(x - y) dy    d_y = -d_x
+    .gradient =
+        [](GradBuilder& g) {
+          const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
+          const Operand difference = g.b.make("sub", name + ".sub", {g.operand(0), g.operand(1)});
+          const Operand d = g.b.make("abs.grad", name, {difference, *g.d_result()});
+          g.add(0, d);
+          if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
+        },
+    .saves = Saves::operands,
+    .precision = Precision::full,
+    .user = true,
+};
+
+extern const OpInfo op_bce_with_logits{
+    .name = "bce_with_logits",
+    .summary = "max(x, 0) - x * t + log(1 + exp(-|x|)), the binary cross-entropy of sigmoid(x) with the target t; "
+               "operands: x, t",
+    .operands = 2,
+    .infer = infer_float,
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar x = view.operand(0), t = view.operand(1);
+          // log(1 + e) to full relative precision: what 1 + e loses of e is put back by the ratio e / ((1 + e) - 1).
+          const Scalar e = exp(-abs(x));
+          const Scalar u = 1 + e;
+          const Scalar log1p = select(u == 1, e, log(u) * e / select(u == 1, 1, u - 1));
+          view.result(max(x, 0) - x * t + log1p);
+        },
+    // d_x = (sigmoid(x) - t) dy    d_t = -x dy
+    .gradient =
+        [](GradBuilder& g) {
+          if (g.wanted(0)) {
+            const Operand p = g.b.make("sigmoid", g.d_name(0) + ".sigmoid", {g.operand(0)});
+            const Operand difference = g.b.make("sub", g.d_name(0) + ".sub", {p, g.operand(1)});
+            g.add(0, g.b.make("mul", g.d_name(0), {difference, *g.d_result()}));
+          }
+          if (g.wanted(1)) {
+            const Operand product = g.b.make("mul", g.d_name(1) + ".mul", {g.operand(0), *g.d_result()});
+            g.add(1, g.b.make("neg", g.d_name(1), {product}));
+          }
+        },
+    .saves = Saves::operands,
+    .precision = Precision::full,
+    .user = true,
+};
+
+extern const OpInfo op_row_argmax{
+    .name = "row_argmax",
+    .summary = "index of the row's first maximum, i32: [..,C] to [..,1]; C where the row holds a NaN and so has none",
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
+      return std::vector<Type>{{DType::i32, row_shape(op.operand(0).shape)}};
+    },
+    .lowering = Lowering::composite,
+    .expand =
+        [](Builder& b, const Op& op) {
+          const std::string name = take_name(b, op, 0);
+          const Operand x = op.operands[0];
+          const auto none = static_cast<double>(b.type(x).shape.back());
+          const Operand top = b.make("row_max", name + ".max", {x});
+          const Operand hit = b.make("equal", name + ".hit", {x, top});
+          const Operand column = b.make("column", name + ".column", {x});
+          const Operand candidate = b.make("select", name + ".candidate", {hit, column, none});
+          return std::vector<Operand>{b.make("row_min", name, {candidate})};
+        },
+    .reference =
+        [](EvalView& view) {
+          const Tensor& x = view.operand(0);
+          const int64_t columns = column_count(x);
+          for (int64_t r = 0; r < row_count(x); ++r) {
+            const double* row = x.data.data() + r * columns;
+            const bool ordered = std::none_of(row, row + columns, [](double v) { return std::isnan(v); });
+            const int64_t best = ordered ? std::max_element(row, row + columns) - row : columns;
+            view.result().data[static_cast<size_t>(r)] = static_cast<double>(best);
+          }
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+}  // namespace gacc::ir

@@ -1,0 +1,169 @@
+// Matrix products. Each operand is the matrix [product of its leading extents, last extent]; ta and tb transpose
+// it. The result has A's leading extents (with ta: A's last one) and n.
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+// A matrix extent: a number, or a number times B.
+struct Extent {
+  int64_t factor = 1;
+  bool batch = false;
+  bool operator==(const Extent&) const = default;
+};
+
+std::string extent_text(const Extent& extent) {
+  if (!extent.batch) return fmt::to_string(extent.factor);
+  return extent.factor == 1 ? "B" : fmt::format("B*{}", extent.factor);
+}
+
+struct Matrix {
+  Extent rows, columns;
+};
+
+Matrix matrix(const Shape& shape, bool transpose) {
+  Matrix result;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    Extent& extent = i + 1 < shape.size() ? result.rows : result.columns;
+    if (shape[i] == kBatch) {
+      extent.batch = true;
+    } else {
+      extent.factor *= shape[i];
+    }
+  }
+  if (transpose) std::swap(result.rows, result.columns);
+  return result;
+}
+
+// The shape of op(a) @ op(b), where a and b are the operands first and first + 1.
+std::optional<Shape> product_shape(const OpView& op, size_t first, Diag& diag) {
+  const Type a = op.operand(first), b = op.operand(first + 1);
+  if (!expect_float(op, first, diag)) return std::nullopt;
+  if (a.dtype != b.dtype) {
+    return wrong(op, diag, Kind::type_mismatch, fmt::format("{}, {}; the factors have one type", describe(op, first), describe(op, first + 1)));
+  }
+  if (a.shape.empty() || b.shape.empty()) {
+    return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; scalars have no matrix", describe(op, first), describe(op, first + 1)));
+  }
+  const bool ta = op.flag("ta"), tb = op.flag("tb");
+  const Matrix left = matrix(a.shape, ta), right = matrix(b.shape, tb);
+  if (left.columns != right.rows) {
+    return wrong(op, diag, Kind::shape_mismatch,
+                 fmt::format("{}, {}; the inner extents are {} and {}", describe(op, first), describe(op, first + 1),
+                             extent_text(left.columns), extent_text(right.rows)));
+  }
+  if (right.columns.batch || (ta && left.rows.batch)) {
+    return wrong(op, diag, Kind::shape_mismatch,
+                 fmt::format("{}, {}; the batch extent can only be the first of the result", describe(op, first), describe(op, first + 1)));
+  }
+  Shape shape = a.shape;
+  if (ta) shape = {a.shape.back()};
+  if (!ta) shape.pop_back();
+  shape.push_back(right.columns.factor);
+  return shape;
+}
+
+// One factor's gradient, under the factor's own shape.
+void add_product(GradBuilder& g, size_t i, const Operand& a, const Operand& b, bool ta, bool tb) {
+  const Shape wanted = g.b.type(g.operand(i)).shape;
+  Operand product = g.b.make("matmul", g.d_name(i), {a, b}, {{"ta", ta}, {"tb", tb}});
+  if (g.b.type(product).shape != wanted) product = g.b.make("reshape", g.d_name(i) + ".shaped", {product}, {{"shape", wanted}});
+  g.add(i, product);
+}
+
+//              C = A B       C = A B^T     C = A^T B     C = A^T B^T
+//   d_a        dC B^T        dC B          B dC^T        B^T dC^T
+//   d_b        A^T dC        dC^T A        A dC          dC^T A^T
+void gradient(GradBuilder& g) {
+  const bool ta = g.view().flag("ta"), tb = g.view().flag("tb");
+  const Operand a = g.operand(0), b = g.operand(1), d = *g.d_result();
+  if (g.wanted(0)) {
+    if (ta) {
+      add_product(g, 0, b, d, tb, true);
+    } else {
+      add_product(g, 0, d, b, false, !tb);
+    }
+  }
+  if (g.wanted(1)) {
+    if (tb) {
+      add_product(g, 1, d, a, true, ta);
+    } else {
+      add_product(g, 1, a, d, !ta, false);
+    }
+  }
+}
+
+// result += op(a) @ op(b); the evaluator clears a fresh result, and a buffer holds what it held.
+void multiply(EvalView& view, size_t first) {
+  const bool ta = view.op.flag("ta"), tb = view.op.flag("tb");
+  const Tensor &a = view.operand(first), &b = view.operand(first + 1);
+  const int64_t a_columns = column_count(a), b_columns = column_count(b);
+  const int64_t m = ta ? a_columns : row_count(a), k = ta ? row_count(a) : a_columns, n = tb ? row_count(b) : b_columns;
+  std::vector<double>& c = view.result().data;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t p = 0; p < k; ++p) {
+        const double left = a.data[static_cast<size_t>(ta ? p * a_columns + i : i * a_columns + p)];
+        const double right = b.data[static_cast<size_t>(tb ? j * b_columns + p : p * b_columns + j)];
+        sum += left * right;
+      }
+      c[static_cast<size_t>(i * n + j)] += sum;
+    }
+  }
+}
+
+// 2 m n k operations: elements of A times n, twice.
+Cost product_cost(const OpView& op, size_t first) {
+  const int64_t batch = op.module.micro_batch();
+  const Type a = op.operand(first), b = op.operand(first + 1);
+  const int64_t n = op.flag("tb") ? elements(b.shape, batch) / b.shape.back() : b.shape.back();
+  const int64_t result = op.op.results.empty() ? 2 * type_bytes(op.operand(0), batch) : type_bytes(op.result(), batch);
+  return {.flops = 2 * elements(a.shape, batch) * n, .bytes = type_bytes(a, batch) + type_bytes(b, batch) + result};
+}
+
+}  // namespace
+
+extern const OpInfo op_matmul{
+    .name = "matmul",
+    .summary = "op(A) @ op(B), each the matrix [leading extents, last extent], transposed with ta, tb",
+    .operands = 2,
+    .attrs = {{"ta", false}, {"tb", false}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      std::optional<Shape> shape = product_shape(op, 0, diag);
+      if (!shape) return std::nullopt;
+      return std::vector<Type>{{op.operand(0).dtype, std::move(*shape)}};
+    },
+    .lowering = Lowering::gemm,
+    .gradient = gradient,
+    .reference = [](EvalView& view) { multiply(view, 0); },
+    .cost = [](const OpView& op) { return product_cost(op, 0); },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+    .user = true,
+};
+
+extern const OpInfo op_matmul_acc{
+    .name = "matmul.acc",
+    .summary = "buffer += op(A) @ op(B); operands: buffer, A, B",
+    .operands = 3,
+    .results = 0,
+    .writes = 1,
+    .attrs = {{"ta", false}, {"tb", false}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      const std::optional<Shape> shape = product_shape(op, 1, diag);
+      if (!shape || !expect_write(op, 0, diag)) return std::nullopt;
+      if (op.operand(0).shape == *shape) return std::vector<Type>{};
+      return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; the product is {}", describe(op, 0), shape_text(*shape)));
+    },
+    .lowering = Lowering::gemm,
+    .reference = [](EvalView& view) { multiply(view, 1); },
+    .cost = [](const OpView& op) { return product_cost(op, 1); },
+    .precision = Precision::half,
+    .recompute = Recompute::never,
+    .differentiable = false,
+};
+
+}  // namespace gacc::ir

@@ -1,0 +1,30 @@
+// Shapes: the same bytes seen with other extents.
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+extern const OpInfo op_reshape{
+    .name = "reshape",
+    .summary = "the same elements in row-major order under another shape; -1 stands for the batch extent B",
+    .attrs = {{"shape", std::vector<int64_t>{}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      const Shape& shape = std::get<std::vector<int64_t>>(op.attr("shape"));
+      const Type from = op.operand(0);
+      // With B = 1 the counts are the products of the known extents; both sides have B or neither has.
+      if (!fits(shape, op.module.micro_batch()) || has_batch(shape) != has_batch(from.shape) ||
+          elements(shape, 1) != elements(from.shape, 1)) {
+        return wrong(op, diag, Kind::shape_mismatch,
+                     fmt::format("{}; it has another number of elements than {}", describe(op, 0), shape_text(shape)));
+      }
+      return std::vector<Type>{{from.dtype, shape}};
+    },
+    .lowering = Lowering::alias,
+    // d_x = dy under x's shape
+    .gradient =
+        [](GradBuilder& g) { g.add(0, g.b.make("reshape", g.d_name(0), {*g.d_result()}, {{"shape", g.b.type(g.operand(0)).shape}})); },
+    .reference = [](EvalView& view) { view.result().data = view.operand(0).data; },
+    .cost = [](const OpView&) { return Cost{}; },
+    .user = true,
+};
+
+}  // namespace gacc::ir

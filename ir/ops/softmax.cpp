@@ -1,0 +1,110 @@
+// Softmax over the last axis: composites of row reductions and pointwise ops.
+#include <cmath>
+#include <limits>
+
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+Types infer_rows_kept(const OpView& op, Diag& diag) {
+  if (!expect_columns(op, 0, diag)) return std::nullopt;
+  return infer_float(op, diag);
+}
+
+// Calls row(x, y, columns) for every row of operand 0 and result 0.
+template <class F>
+void each_row(EvalView& view, F row) {
+  const Tensor& x = view.operand(0);
+  const int64_t columns = column_count(x);
+  for (int64_t r = 0; r < row_count(x); ++r) {
+    row(x.data.data() + r * columns, view.result().data.data() + r * columns, columns);
+  }
+}
+
+// log(sum(exp(x))) of a row, its maximum taken out. NaN where any is NaN.
+double log_sum_exp(const double* x, int64_t columns) {
+  double top = -std::numeric_limits<double>::infinity();
+  for (int64_t c = 0; c < columns; ++c) top = std::isnan(x[c]) || std::isnan(top) ? std::nan("") : std::fmax(top, x[c]);
+  double sum = 0;
+  for (int64_t c = 0; c < columns; ++c) sum += std::exp(x[c] - top);
+  return top + std::log(sum);
+}
+
+}  // namespace
+
+extern const OpInfo op_softmax{
+    .name = "softmax",
+    .summary = "exp(x) / sum of exp(x), over the last axis",
+    .infer = infer_rows_kept,
+    .lowering = Lowering::composite,
+    // d_x = y * (dy - sum(dy * y))
+    .gradient =
+        [](GradBuilder& g) {
+          const std::string name = g.d_name(0);
+          const Operand weighted = g.b.make("mul", name + ".weighted", {*g.d_result(), g.result()});
+          const Operand dot = g.b.make("row_sum", name + ".dot", {weighted});
+          const Operand centred = g.b.make("sub", name + ".centred", {*g.d_result(), dot});
+          g.add(0, g.b.make("mul", name, {g.result(), centred}));
+        },
+    .expand =
+        [](Builder& b, const Op& op) {
+          const std::string name = take_name(b, op, 0);
+          const Operand x = op.operands[0];
+          const Operand top = b.make("row_max", name + ".max", {x});
+          const Operand shifted = b.make("sub", name + ".shifted", {x, top});
+          const Operand e = b.make("exp", name + ".exp", {shifted});
+          const Operand sum = b.make("row_sum", name + ".sum", {e});
+          return std::vector<Operand>{b.make("div", name, {e, sum})};
+        },
+    .reference =
+        [](EvalView& view) {
+          each_row(view, [](const double* x, double* y, int64_t columns) {
+            const double lse = log_sum_exp(x, columns);
+            for (int64_t c = 0; c < columns; ++c) y[c] = std::exp(x[c] - lse);
+          });
+        },
+    .saves = Saves::result,
+    .precision = Precision::full,
+    .user = true,
+};
+
+extern const OpInfo op_log_softmax{
+    .name = "log_softmax",
+    .summary = "x - log(sum of exp(x)), over the last axis",
+    .infer = infer_rows_kept,
+    .lowering = Lowering::composite,
+    // d_x = dy - exp(y) * sum(dy)
+    .gradient =
+        [](GradBuilder& g) {
+          const std::string name = g.d_name(0);
+          const Operand sum = g.b.make("row_sum", name + ".sum", {*g.d_result()});
+          const Operand softmax = g.b.make("exp", name + ".exp", {g.result()});
+          const Operand part = g.b.make("mul", name + ".part", {softmax, sum});
+          g.add(0, g.b.make("sub", name, {*g.d_result(), part}));
+        },
+    .expand =
+        [](Builder& b, const Op& op) {
+          const std::string name = take_name(b, op, 0);
+          const Operand x = op.operands[0];
+          const Operand top = b.make("row_max", name + ".max", {x});
+          const Operand shifted = b.make("sub", name + ".shifted", {x, top});
+          const Operand e = b.make("exp", name + ".exp", {shifted});
+          const Operand sum = b.make("row_sum", name + ".sum", {e});
+          const Operand log = b.make("log", name + ".log", {sum});
+          return std::vector<Operand>{b.make("sub", name, {shifted, log})};
+        },
+    .reference =
+        [](EvalView& view) {
+          each_row(view, [](const double* x, double* y, int64_t columns) {
+            const double lse = log_sum_exp(x, columns);
+            for (int64_t c = 0; c < columns; ++c) y[c] = x[c] - lse;
+          });
+        },
+    .saves = Saves::result,
+    .precision = Precision::full,
+    .user = true,
+};
+
+}  // namespace gacc::ir
