@@ -1,0 +1,14 @@
+// The programs of the plan: for each region the GPU's launches, in order, from the device code.
+#pragma once
+#include <string>
+
+#include "codegen/nvptx.h"
+#include "codegen/plan_writer.h"
+
+namespace gacc {
+
+// Fills plan.programs. False and a sentence in `problem` when an operand has no place in the arena (a bug).
+bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Plan& plan,
+                  std::string& problem);
+
+}  // namespace gacc

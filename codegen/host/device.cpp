@@ -1,0 +1,89 @@
+// The plug-in libgacc-host.so: the Device interface over the host engine. Programs run on the caller's thread
+// and the pool before `run` returns; an error of a run is kept for the next `read`, as the interface says.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <exception>
+
+#include "codegen/host/build_id.h"
+#include "codegen/host/engine.h"
+
+namespace gacc::host {
+
+std::string build_id() {
+  Dl_info info{};
+  struct stat file {};
+  if (dladdr(reinterpret_cast<const void*>(&build_id), &info) == 0 || info.dli_fname == nullptr ||
+      stat(info.dli_fname, &file) != 0)
+    return GACC_VERSION;
+  return fmt::format("{} {} {}.{}", GACC_VERSION, file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
+}
+
+namespace {
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(int threads) : engine_(threads) {}
+
+  std::string name() const override {
+    return fmt::format("cpu ({} thread{}, {})", engine_.threads(), engine_.threads() == 1 ? "" : "s",
+                       codegen::host_vectors());
+  }
+
+  Status load(const Artifact& artifact) override {
+    try {
+      if (Status status = engine_.load(artifact.ir, Cache::open()); !status) return status;
+    } catch (const std::exception& error) {  // out of memory, threads or file handles: nothing of ours throws
+      return Status::error("the host device cannot load the artifact: {}", error.what());
+    }
+    if (engine_.arena().bytes() != artifact.plan.arena_bytes)
+      return Status::error("the artifact's plan and IR disagree on the size of the arena");
+    return {};
+  }
+
+  Status run(Program program, int64_t batch) override {
+    if (engine_.arena().data() == nullptr) return Status::error("internal error: run before load");
+    if (Status status = engine_.run(program, batch); !status && failure_) failure_ = status;
+    return {};
+  }
+
+  Status write(int64_t offset, std::span<const std::byte> bytes) override {
+    if (Status status = check(offset, bytes.size()); !status) return status;
+    std::memcpy(engine_.arena().data() + offset, bytes.data(), bytes.size());
+    return {};
+  }
+
+  Status read(int64_t offset, std::span<std::byte> bytes) override {
+    if (!failure_) return failure_;
+    if (Status status = check(offset, bytes.size()); !status) return status;
+    std::memcpy(bytes.data(), engine_.arena().data() + offset, bytes.size());
+    return {};
+  }
+
+  int64_t peak_bytes() const override { return engine_.arena().bytes(); }
+
+ private:
+  Status check(int64_t offset, size_t bytes) const {
+    const int64_t size = engine_.arena().bytes();
+    if (offset >= 0 && offset <= size && bytes <= static_cast<size_t>(size - offset)) return {};
+    return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset, size);
+  }
+
+  Engine engine_;
+  Status failure_;
+};
+
+}  // namespace
+}  // namespace gacc::host
+
+extern "C" __attribute__((visibility("default"))) gacc::Device* gacc_create_device(
+    int abi, const gacc::DeviceOptions* options) {
+  if (abi != gacc::kDeviceAbi || options == nullptr) return nullptr;
+  try {
+    return new gacc::host::HostDevice(options->threads);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}

@@ -1,0 +1,200 @@
+// See engine.h.
+#include "codegen/host/engine.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "codegen/host/build_id.h"
+#include "codegen/launches.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+
+namespace gacc::host {
+
+Arena::~Arena() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+Status Arena::allocate(int64_t bytes) {
+  const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  bytes = std::max<int64_t>(bytes, 1);
+  void* address = bytes > memory ? MAP_FAILED
+                                 : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED)
+    return Status::error("the step needs {} bytes of memory at once; this machine has {}", bytes, memory);
+  madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  std::memset(address, 0, static_cast<size_t>(bytes));
+  data_ = static_cast<char*>(address);
+  bytes_ = bytes;
+  return {};
+}
+
+namespace {
+
+// Programs are numbered like regions.
+static_assert(static_cast<int>(Program::init) == static_cast<int>(ir::RegionKind::init) &&
+              static_cast<int>(Program::step) == static_cast<int>(ir::RegionKind::step) &&
+              static_cast<int>(Program::update) == static_cast<int>(ir::RegionKind::update) &&
+              static_cast<int>(Program::eval) == static_cast<int>(ir::RegionKind::eval));
+
+codegen::Extent extent(const PlanArgument& argument) { return {argument.extent, argument.times_batch}; }
+
+// What a launch touches, at the full micro-batch, to find launches that may run at once.
+struct Range {
+  int64_t begin, end;
+  bool written;
+};
+bool conflict(const std::vector<Range>& a, const std::vector<Range>& b) {
+  for (const Range& x : a)
+    for (const Range& y : b)
+      if ((x.written || y.written) && x.begin < y.end && y.begin < x.end) return true;
+  return false;
+}
+
+}  // namespace
+
+Status Engine::load(std::string_view text, const Cache& cache) {
+  Diag diag("artifact", std::string(text));
+  std::optional<ir::Module> module = ir::parse(text, diag);
+  if (!module || !ir::verify(*module, diag))
+    return Status::error("the artifact's IR is not sound:\n" + diag.render());
+  if (module->phase != ir::Phase::planned) return Status::error("the artifact's IR has no memory plan");
+  micro_batch_ = module->micro_batch();
+
+  std::string problem;
+  const std::optional<codegen::Program> program =
+      codegen::make_program(*module, codegen::Purpose::host, problem);
+  if (!program) return Status::error("internal error: {}", problem);
+  const std::string key = CacheKey().add(build_id()).add(codegen::host_key()).add(text).text();
+  if (const std::optional<std::string> object = cache.load(key)) {
+    code_ = codegen::HostCode::load(*object, *program, problem);
+    from_cache_ = code_ != nullptr;
+  }
+  if (!code_) {
+    const std::string object = codegen::compile_host(*program, problem);
+    if (!object.empty()) code_ = codegen::HostCode::load(object, *program, problem);
+    if (!code_) return Status::error("internal error: host code: {}", problem);
+    cache.store(key, object);
+  }
+  if (Status status = arena_.allocate(*module->arena_bytes); !status) return status;
+  for (const ir::RegionKind kind : ir::all_regions)
+    if (Status status = prepare(*module, *program, kind); !status) return status;
+  return {};
+}
+
+// 1. Each kernel becomes a launch with the addresses of its operands; 2. consecutive launches that do not
+// touch each other's results become one wave.
+Status Engine::prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind) {
+  const ir::Region& region = module.region(kind);
+  Prepared& prepared = programs_[static_cast<size_t>(kind)];
+  std::vector<std::vector<Range>> touched;
+  for (const codegen::Call& call : program.calls(kind)) {
+    if (call.kernel.form == ir::KernelForm::alias) continue;
+    Launch launch;
+    std::vector<Range> ranges;
+    if (call.kernel.form == ir::KernelForm::gemm) {
+      std::string problem;
+      const std::optional<PlanLaunch> plan = gemm_launch(module, region, call.kernel, problem);
+      if (!plan) return Status::error("internal error: {}", problem);
+      launch.gemm_m = extent(plan->m);
+      launch.gemm_k = extent(plan->k);
+      launch.gemm = {.m = launch.gemm_m.at(micro_batch_),
+                     .n = plan->n.extent,
+                     .k = launch.gemm_k.at(micro_batch_),
+                     .transpose_a = plan->transpose_a,
+                     .transpose_b = plan->transpose_b,
+                     .accumulate = plan->accumulate};
+      if (plan->n.times_batch) return Status::error("internal error: a matrix product has B columns");
+      launch.gemm.cut();
+      const int64_t m = launch.gemm.m, n = launch.gemm.n, k = launch.gemm.k;
+      ranges = {{plan->a, plan->a + 4 * m * k, false},
+                {plan->b, plan->b + 4 * k * n, false},
+                {plan->c, plan->c + 4 * m * n, true}};
+      for (const Range& range : ranges) launch.operands.push_back(arena_.data() + range.begin);
+    } else {
+      const codegen::Body& body = program.functions[static_cast<size_t>(call.function)];
+      launch.function = code_->function(call.function);
+      launch.extents = call.extents;
+      launch.values.resize(call.extents.size());
+      launch.items = call.items;
+      launch.tile = std::max<int64_t>(call.tile, 1);
+      for (size_t i = 0; i < call.operands.size(); ++i) {
+        const std::optional<int64_t> offset = arena_offset(module, region, call.operands[i]);
+        if (!offset || launch.function == nullptr)
+          return Status::error("internal error: {} of kernel {} has no place",
+                               operand_text(module, region, call.operands[i]), body.name);
+        const int64_t bytes = ir::type_bytes(operand_type(module, region, call.operands[i]), micro_batch_);
+        ranges.push_back({*offset, *offset + bytes, body.slots[i].written});
+        launch.operands.push_back(arena_.data() + *offset);
+      }
+    }
+    for (const Range& range : ranges)
+      if (range.begin < 0 || range.end > arena_.bytes())
+        return Status::error("the artifact's IR reaches outside its arena");
+    bool apart = prepared.waves.empty();
+    for (size_t other = apart ? 0 : prepared.waves.back().first; other < touched.size() && !apart; ++other)
+      apart = conflict(ranges, touched[other]);
+    if (apart) prepared.waves.push_back({touched.size(), touched.size(), 0});
+    ++prepared.waves.back().last;
+    touched.push_back(std::move(ranges));
+    prepared.launches.push_back(std::move(launch));
+  }
+  prepared.first_task.resize(prepared.launches.size());
+  set_batch(prepared, micro_batch_);
+  return {};
+}
+
+void Engine::set_batch(Prepared& prepared, int64_t batch) {
+  prepared.batch = batch;
+  for (Wave& wave : prepared.waves) {
+    wave.tasks = 0;
+    for (size_t i = wave.first; i < wave.last; ++i) {
+      Launch& launch = prepared.launches[i];
+      prepared.first_task[i] = wave.tasks;
+      if (launch.function == nullptr) {
+        launch.gemm.m = launch.gemm_m.at(batch);
+        launch.gemm.k = launch.gemm_k.at(batch);
+        wave.tasks += launch.gemm.tasks();
+        continue;
+      }
+      for (size_t e = 0; e < launch.extents.size(); ++e) launch.values[e] = launch.extents[e].at(batch);
+      launch.item_count = launch.items.at(batch);
+      wave.tasks += (launch.item_count + launch.tile - 1) / launch.tile;
+    }
+  }
+}
+
+void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) {
+  size_t i = wave.last - 1;
+  while (prepared.first_task[i] > task) --i;  // the last launch that begins at or before the task
+  const Launch& launch = prepared.launches[i];
+  task -= prepared.first_task[i];
+  if (launch.function != nullptr) {
+    const int64_t begin = task * launch.tile;
+    launch.function(launch.operands.data(), launch.values.data(), begin,
+                    std::min(begin + launch.tile, launch.item_count));
+    return;
+  }
+  const auto matrix = [&](size_t operand) { return reinterpret_cast<float*>(launch.operands[operand]); };
+  if (!launch.gemm.run(matrix(0), matrix(1), matrix(2), task))
+    gemm_failed_.store(true, std::memory_order_relaxed);
+}
+
+Status Engine::run(Program program, int64_t batch) {
+  Prepared& prepared = programs_[static_cast<size_t>(program)];
+  if (program == Program::init || program == Program::update) batch = micro_batch_;
+  if (batch < 1 || batch > micro_batch_)
+    return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, micro_batch_);
+  if (batch != prepared.batch) set_batch(prepared, batch);
+  for (const Wave& wave : prepared.waves)
+    pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });
+  if (gemm_failed_.load(std::memory_order_relaxed))
+    return Status::error("oneDNN: a matrix product failed (out of memory?)");
+  return {};
+}
+
+}  // namespace gacc::host

@@ -1,0 +1,87 @@
+// A planned module made ready to run on the host: compiled kernels, the arena, and for each program a list of
+// launches with everything that does not depend on the batch worked out. Running allocates nothing.
+#pragma once
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/emit/program.h"
+#include "codegen/host/cache.h"
+#include "codegen/host/gemm.h"
+#include "codegen/host/pool.h"
+#include "codegen/host_jit.h"
+#include "runtime/device.h"
+
+namespace gacc::host {
+
+// Zeroed memory, aligned to a page and touched, so that no launch meets a page fault.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  Status allocate(int64_t bytes);
+  char* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+class Engine {
+ public:
+  explicit Engine(int threads) : pool_(threads) {}
+
+  // `text`: a planned module. Its object comes from `cache` where it is there and sound.
+  Status load(std::string_view text, const Cache& cache);
+  // Runs a program to its end; `batch` (1..micro batch) counts for step and eval.
+  Status run(Program program, int64_t batch);
+
+  const Arena& arena() const { return arena_; }
+  int threads() const { return pool_.threads(); }
+  bool from_cache() const { return from_cache_; }
+
+ private:
+  // One kernel or matrix product.
+  struct Launch {
+    codegen::HostFunction function = nullptr;  // null: a matrix product of operands a, b, c
+    std::vector<char*> operands{};
+    std::vector<codegen::Extent> extents{};
+    codegen::Extent items{};
+    int64_t tile = 1;
+    Gemm gemm{};
+    codegen::Extent gemm_m{}, gemm_k{};  // the extents of a product that may shrink with the batch
+    // At the current batch:
+    std::vector<int64_t> values{};  // of extents
+    int64_t item_count = 0;
+  };
+  // Consecutive launches of which none touches what another writes: their tasks are handed out together.
+  struct Wave {
+    size_t first = 0, last = 0;  // launches [first, last)
+    int64_t tasks = 0;
+  };
+  struct Prepared {
+    std::vector<Launch> launches{};
+    std::vector<int64_t> first_task{};  // of each launch, within its wave
+    std::vector<Wave> waves{};
+    int64_t batch = 0;  // that the values are for
+  };
+
+  Status prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind);
+  static void set_batch(Prepared& prepared, int64_t batch);
+  void run_task(const Prepared& prepared, const Wave& wave, int64_t task);
+
+  Pool pool_;
+  Arena arena_;
+  std::unique_ptr<codegen::HostCode> code_;
+  std::array<Prepared, 4> programs_;  // by ir::RegionKind
+  int64_t micro_batch_ = 1;
+  std::atomic<bool> gemm_failed_{false};
+  bool from_cache_ = false;
+};
+
+}  // namespace gacc::host

@@ -1,0 +1,24 @@
+// What a launch of a planned module touches: where operands lie in the arena, and the shape of a matrix
+// product. Both targets take it from here: the plan writer for the GPU's launches, the host device for its
+// own.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "ir/kernel.h"
+#include "runtime/plan.h"
+
+namespace gacc {
+
+// Byte offset of a value or buffer in the arena, through reshapes. Nothing for numbers and register values.
+std::optional<int64_t> arena_offset(const ir::Module& module, const ir::Region& region,
+                                    const ir::Operand& operand);
+
+// The product of elements of `shape` (or of the first `axes` of it) as an argument: constant or times B.
+PlanArgument extent_argument(const ir::Shape& shape);
+
+// A kernel of form gemm as a launch; `problem` says why not when something of the plan is missing.
+std::optional<PlanLaunch> gemm_launch(const ir::Module& module, const ir::Region& region,
+                                      const ir::Kernel& kernel, std::string& problem);
+
+}  // namespace gacc

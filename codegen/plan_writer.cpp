@@ -1,0 +1,212 @@
+// See plan_writer.h.
+#include "codegen/plan_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "ir/cost.h"
+
+namespace gacc {
+
+namespace {
+
+std::string kind_of(ir::BufferKind kind) {
+  switch (kind) {
+    case ir::BufferKind::param:
+      return "param";
+    case ir::BufferKind::accum:
+      return "accum";
+    case ir::BufferKind::state:
+      break;
+  }
+  return "state";
+}
+
+// A setting that is one number or an array of them; empty when it is absent.
+std::vector<double> numbers(const ir::Module& module, const std::string& key) {
+  const auto found = module.settings.find(key);
+  if (found == module.settings.end()) return {};
+  if (const auto* list = std::get_if<std::vector<double>>(&found->second)) return *list;
+  if (const auto* integers = std::get_if<std::vector<int64_t>>(&found->second))
+    return {integers->begin(), integers->end()};
+  return {module.setting(key, 0.0)};
+}
+
+std::optional<int64_t> integer(const ir::Module& module, const std::string& key) {
+  if (module.settings.find(key) == module.settings.end()) return std::nullopt;
+  return module.setting(key, int64_t{0});
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::vector<std::string> result;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const size_t first = text.find_first_not_of(' ', begin), last = text.find_last_not_of(' ', end - 1);
+    if (first < end) result.push_back(text.substr(first, last - first + 1));
+    begin = end + 1;
+  }
+  return result;
+}
+
+// An input that a region does not use keeps its place: 0 would be somebody else's bytes, but nothing is read
+// there.
+int64_t input_offset(const ir::Region& region, const std::string& name) {
+  for (const ir::ValueId input : region.inputs)
+    if (region[input].name == name) return region[input].offset.value_or(0);
+  return 0;
+}
+
+void add_inputs(const ir::Module& module, Plan& plan) {
+  for (const ir::ValueId id : module.step.inputs) {
+    const ir::Value& value = module.step[id];
+    PlanInput input;
+    input.name = value.name;
+    input.dtype = ir::dtype_text(value.type.dtype);
+    input.shape.assign(value.type.shape.begin() + (value.type.shape.empty() ? 0 : 1), value.type.shape.end());
+    input.step_offset = value.offset.value_or(0);
+    input.eval_offset = input_offset(module.eval, value.name);
+    const std::string key = "inputs." + value.name + ".";
+    input.mean = numbers(module, key + "normalize.mean");
+    input.std = numbers(module, key + "normalize.std");
+    input.range = integer(module, key + "range");
+    input.ignore_index = integer(module, key + "ignore_index");
+    plan.inputs.push_back(std::move(input));
+  }
+}
+
+void add_buffers(const ir::Module& module, Plan& plan) {
+  for (const ir::Buffer& buffer : module.buffers) {
+    PlanBuffer entry;
+    entry.name = buffer.name;
+    entry.kind = kind_of(buffer.kind);
+    entry.dtype = ir::dtype_text(buffer.type.dtype);
+    entry.shape = buffer.type.shape;
+    entry.offset = buffer.offset.value_or(0);
+    entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
+    entry.trainable = buffer.trainable;
+    if (buffer.kind == ir::BufferKind::param) plan.parameters += ir::elements(buffer.type.shape, 1);
+    plan.buffers.push_back(std::move(entry));
+  }
+}
+
+int64_t launches_of(const ir::Module& module, const ir::Region& region) {
+  int64_t count = 0;
+  for (const ir::Kernel& kernel : ir::kernels(module, region)) count += kernel.form != ir::KernelForm::alias;
+  return count;
+}
+
+std::string size_text(int64_t bytes) {
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  const char* unit = "KiB";
+  double size = static_cast<double>(bytes) / 1024;
+  for (const char* next : {"MiB", "GiB", "TiB"}) {
+    if (size < 1024) break;
+    size /= 1024;
+    unit = next;
+  }
+  return fmt::format("{:.{}f} {}", size, size < 10 ? 2 : size < 100 ? 1 : 0, unit);
+}
+
+std::string count_text(int64_t count) {  // 567434 -> "567,434"
+  std::string text = std::to_string(count);
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3)
+    text.insert(static_cast<size_t>(at), 1, ',');
+  return text;
+}
+
+}  // namespace
+
+Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
+  Plan plan;
+  plan.model = module.name;
+  plan.target = facts.target;
+  plan.micro_batch = module.micro_batch();
+  plan.accumulate = module.accumulate();
+  plan.tail = module.setting("train.tail", "flush");
+  plan.epochs = module.setting("train.epochs", int64_t{1});
+  plan.shuffle = module.setting("train.shuffle", true);
+  plan.seed = module.setting("model.seed", int64_t{0});
+  plan.lr = module.setting("optimizer.lr", 1e-3);
+  plan.optimizer = module.setting("optimizer.type", "sgd");
+  plan.precision = module.setting("precision.compute", "f32");
+  plan.metrics = words(module.setting("metrics", ""));
+  plan.arena_bytes = module.arena_bytes.value_or(0);
+  plan.bytes = facts.bytes;
+  plan.passes = facts.passes;
+  plan.flops_per_launch = ir::cost(module, module.step).flops;
+  plan.kernels_per_launch = launches_of(module, module.step);
+  // Accumulators hold sums and no op of this version looks at other samples of its micro-batch.
+  plan.exact = true;
+  add_inputs(module, plan);
+  add_buffers(module, plan);
+  return plan;
+}
+
+nlohmann::ordered_json plan_json(const Plan& plan) {
+  using json = nlohmann::ordered_json;
+  const PlanBytes& bytes = plan.bytes;
+  json equivalence = {{"exact", plan.exact}};
+  if (!plan.exact) equivalence["because"] = plan.because;
+  return {{"model", plan.model},
+          {"target", plan.target},
+          {"parameters", plan.parameters},
+          {"micro_batch", plan.micro_batch},
+          {"accumulate", plan.accumulate},
+          {"effective_batch", plan.micro_batch * plan.accumulate},
+          {"precision", plan.precision},
+          {"recompute",
+           {{"policy", "none"},
+            {"recomputed_ops", 0},
+            {"extra_flops", 0},
+            {"overhead", 0.0},
+            {"overhead_lower_bound", 0.0},
+            {"gap", 0.0}}},
+          {"flops_per_launch", plan.flops_per_launch},
+          {"kernels_per_launch", plan.kernels_per_launch},
+          {"bytes",
+           {{"weights", bytes.weights},
+            {"half_weights", bytes.half_weights},
+            {"gradients", bytes.gradients},
+            {"optimizer", bytes.optimizer},
+            {"activations", bytes.activations},
+            {"workspace", bytes.workspace},
+            {"inputs", bytes.inputs},
+            {"peak", bytes.peak},
+            {"lower_bound", bytes.lower_bound}}},
+          {"passes", plan.passes},
+          {"equivalence", std::move(equivalence)}};
+}
+
+std::string plan_text(const Plan& plan) {
+  const PlanBytes& bytes = plan.bytes;
+  std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
+                                 plan.precision, count_text(plan.parameters));
+  const auto line = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("  {:<18}{}\n", name, value);
+  };
+  line("effective batch",
+       fmt::format("{} ({} x {})", plan.micro_batch * plan.accumulate, plan.micro_batch, plan.accumulate));
+  line("launches", fmt::format("{} kernels a micro-batch", plan.kernels_per_launch));
+  line("work", fmt::format("{:.1f} MFLOP a micro-batch", static_cast<double>(plan.flops_per_launch) / 1e6));
+  line("recompute", "none");
+  if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
+  for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
+  text += "memory\n";
+  const auto row = [&](std::string_view name, int64_t size) {
+    if (size > 0) text += fmt::format("  {:<18}{:>10}{:>18}\n", name, size_text(size), count_text(size));
+  };
+  row("weights", bytes.weights);
+  row("half weights", bytes.half_weights);
+  row("gradients", bytes.gradients);
+  row("optimizer", bytes.optimizer);
+  row("activations", bytes.activations);
+  row("workspace", bytes.workspace);
+  row("inputs", bytes.inputs);
+  row("peak", bytes.peak);
+  row("lower bound", bytes.lower_bound);
+  return text;
+}
+
+}  // namespace gacc

@@ -1,0 +1,28 @@
+// The plan of a planned module: everything that gacc-exec and a device must know (runtime/plan.h), and the
+// two forms in which `gaccc --plan` shows it.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "codegen/launches.h"
+#include "ir/module.h"
+#include "runtime/plan.h"
+
+namespace gacc {
+
+// What the module does not say about itself.
+struct PlanFacts {
+  std::string target = "sm_80";
+  std::vector<std::string> passes{};  // in the order they ran
+  PlanBytes bytes{};                  // by category, from plan-memory
+};
+
+// All of the plan but the programs, which need device code (codegen/artifact_plan.h). The module is planned.
+Plan write_plan(const ir::Module& module, const PlanFacts& facts);
+
+// `--plan --json`: the keys of CONTRACT section 6. `--plan`: the same for people.
+nlohmann::ordered_json plan_json(const Plan& plan);
+std::string plan_text(const Plan& plan);
+
+}  // namespace gacc
