@@ -1,0 +1,104 @@
+// The loader thread. The consumer holds batch delivered_ - 1, so the thread may fill a batch of index made_ as
+// long as made_ <= delivered_: that is one batch ahead, in the slot that the consumer does not hold.
+#include "runtime/data/loader.h"
+
+#include <algorithm>
+#include <system_error>
+
+namespace gacc {
+namespace {
+
+int64_t bytes_per_sample(const PlanInput& input) {
+  int64_t elements = 1;
+  for (int64_t extent : input.shape) elements *= extent;
+  return elements * 4;  // f32 and i32
+}
+
+}  // namespace
+
+Loader::Loader(const Dataset& dataset, const Plan& plan) : dataset_(dataset), plan_(plan) {
+  for (size_t slot = 0; slot < 2; ++slot) {
+    for (const PlanInput& input : plan.inputs)
+      buffers_[slot].emplace_back(static_cast<size_t>(plan.micro_batch * bytes_per_sample(input)));
+    batches_[slot].inputs.resize(plan.inputs.size());
+  }
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error&) {  // next() does the work then
+  }
+}
+
+Loader::~Loader() {
+  {
+    std::lock_guard lock(mutex_);
+    quit_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Loader::stop() { start({}, 1); }
+
+void Loader::start(std::vector<int64_t> order, int64_t batch_size) {
+  std::unique_lock lock(mutex_);
+  total_ = 0;  // the thread begins nothing more of the old order
+  changed_.wait(lock, [this] { return !filling_; });
+  order_ = std::move(order);
+  batch_size_ = std::clamp<int64_t>(batch_size, 1, std::max<int64_t>(plan_.micro_batch, 1));
+  total_ = (static_cast<int64_t>(order_.size()) + batch_size_ - 1) / batch_size_;
+  made_ = delivered_ = 0;
+  lock.unlock();
+  changed_.notify_all();
+}
+
+const Batch* Loader::next() {
+  std::unique_lock lock(mutex_);
+  if (delivered_ == total_) return nullptr;
+  if (!thread_.joinable()) {
+    int64_t first = delivered_ * batch_size_;
+    Batch& batch = batches_[delivered_ % 2];
+    fill(batch, first, std::min(batch_size_, static_cast<int64_t>(order_.size()) - first));
+    made_ = ++delivered_;
+    return &batch;
+  }
+  changed_.wait(lock, [this] { return made_ > delivered_; });
+  const Batch* batch = &batches_[delivered_ % 2];
+  ++delivered_;  // this frees the other slot
+  lock.unlock();
+  changed_.notify_all();
+  return batch;
+}
+
+void Loader::work() noexcept {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return quit_ || (made_ < total_ && made_ <= delivered_); });
+    if (quit_) return;
+    Batch& batch = batches_[made_ % 2];
+    int64_t first = made_ * batch_size_;
+    int64_t samples = std::min(batch_size_, static_cast<int64_t>(order_.size()) - first);
+    filling_ = true;
+    lock.unlock();
+    fill(batch, first, samples);
+    lock.lock();
+    filling_ = false;
+    if (total_ > 0) ++made_;  // unless start() has dropped this order meanwhile
+    changed_.notify_all();
+  }
+}
+
+void Loader::fill(Batch& batch, int64_t first, int64_t samples) const noexcept {
+  std::span<const int64_t> order =
+      std::span(order_).subspan(static_cast<size_t>(first), static_cast<size_t>(samples));
+  const auto& buffers = buffers_[static_cast<size_t>(&batch - batches_.data())];
+  batch.samples = samples;
+  for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+    auto bytes = static_cast<size_t>(samples * bytes_per_sample(plan_.inputs[i]));
+    // The buffers are this loader's own; const only says that its bookkeeping does not change here.
+    std::span<std::byte> destination(const_cast<std::byte*>(buffers[i].data()), bytes);
+    dataset_.gather(i, plan_.inputs[i], order, destination);
+    batch.inputs[i] = destination;
+  }
+}
+
+}  // namespace gacc

@@ -1,0 +1,67 @@
+// Makes the micro-batches of an epoch on a thread of its own, one ahead of the consumer, so that gathering and
+// converting samples runs beside the computing. Each input has two buffers, allocated once for the largest
+// micro-batch.
+//
+//   Loader loader(dataset, plan);
+//   loader.start(epoch_order(dataset.samples, seed, epoch, shuffle), plan.micro_batch);
+//   while (const Batch* batch = loader.next()) session.step(batch->inputs, batch->samples);
+#pragma once
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+
+namespace gacc {
+
+struct Batch {
+  int64_t samples = 0;                             // 1 to the batch size
+  std::vector<std::span<const std::byte>> inputs;  // in the plan's order, `samples` samples each
+};
+
+class Loader {
+ public:
+  // Both must outlive the loader. Allocates the buffers for plan.micro_batch samples.
+  Loader(const Dataset& dataset, const Plan& plan);
+  // May be destroyed at any moment, also in the middle of an epoch.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Begins to deliver the samples `order` (indices into the dataset, any number of them) in batches of
+  // `batch_size`, 1 to plan.micro_batch; the last batch is what is left. Whatever was under way is dropped.
+  void start(std::vector<int64_t> order, int64_t batch_size);
+  // The next batch, or null when all have been delivered (and before any start). It stays valid until the
+  // following call of next, start or stop.
+  const Batch* next();
+  // Drops what is under way: next() then returns null until another start.
+  void stop();
+
+ private:
+  void work() noexcept;
+  void fill(Batch& batch, int64_t first, int64_t samples) const noexcept;
+
+  const Dataset& dataset_;
+  const Plan& plan_;
+  // Batch i of an epoch lives in slot i % 2. [slot][input]
+  std::array<std::vector<std::vector<std::byte>>, 2> buffers_;
+  std::array<Batch, 2> batches_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int64_t> order_;
+  int64_t batch_size_ = 1;
+  int64_t total_ = 0;      // batches of this epoch
+  int64_t made_ = 0;       // batches filled
+  int64_t delivered_ = 0;  // batches that next() has handed out
+  bool filling_ = false;   // the thread writes a buffer just now
+  bool quit_ = false;
+  std::thread thread_;  // not running when the system has no thread to give: then next() fills by itself
+};
+
+}  // namespace gacc
