@@ -12,8 +12,17 @@ gacc_need(nlohmann_json nlohmann-json3-dev)
 gacc_need(CLI11 libcli11-dev)
 gacc_need(tomlplusplus libtomlplusplus-dev)
 gacc_need(GTest libgtest-dev)
-gacc_need(dnnl libdnnl-dev CONFIG)
 gacc_need(Threads libc6-dev)
+
+# oneDNN's own CMake file asks for OpenCL's headers, which nothing here uses: the header and the library suffice.
+find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.h)
+find_library(DNNL_LIBRARY dnnl)
+if(NOT DNNL_INCLUDE OR NOT DNNL_LIBRARY)
+  message(FATAL_ERROR "oneDNN was not found: install the Debian package libdnnl-dev, or run scripts/test")
+endif()
+add_library(DNNL::dnnl UNKNOWN IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES
+  IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE})
 
 # LLVM: 19 is the floor; GACC_LLVM_DIR points at another one (the source also compiles on 22).
 set(GACC_LLVM_DIR /usr/lib/llvm-19/lib/cmake/llvm CACHE PATH "folder of LLVMConfig.cmake")

@@ -29,6 +29,9 @@ using Operand = std::variant<ValueId, BufferId, double>;
 inline const ValueId* as_value(const Operand& operand) { return std::get_if<ValueId>(&operand); }
 inline const BufferId* as_buffer(const Operand& operand) { return std::get_if<BufferId>(&operand); }
 inline const double* as_number(const Operand& operand) { return std::get_if<double>(&operand); }
+const ValueId* as_value(Operand&&) = delete;  // the pointer would dangle
+const BufferId* as_buffer(Operand&&) = delete;
+const double* as_number(Operand&&) = delete;
 
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 using Attrs = std::map<std::string, Attr, std::less<>>;  // sorted: the printed order is the key order

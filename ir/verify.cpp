@@ -132,7 +132,8 @@ class Verifier {
     std::vector<const Op*> written(module_.buffers.size(), nullptr);
     for (const Op& op : region.ops) {
       const auto read = [&](const Operand& operand) {
-        const BufferId* id = as_buffer(storage_root(region, operand));
+        const Operand root = storage_root(region, operand);
+        const BufferId* id = as_buffer(root);
         if (id != nullptr && written[static_cast<size_t>(id->index)] != nullptr) broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };
       for (const Operand& operand : op.operands) read(operand);
