@@ -40,7 +40,7 @@ class Builder {
 };
 
 // What OpInfo::gradient gets: the forward op, the gradients of its results, and a place to add those of its
-// operands. Contributions to one operand are summed by autodiff; broadcasting is undone by `reduce_to`.
+// operands. Contributions to one operand are summed, by `add` within the op and by autodiff over ops.
 class GradBuilder {
  public:
   // Implemented by passes/autodiff. d_results[i] is empty when nothing depends on result i.
@@ -58,9 +58,12 @@ class GradBuilder {
   void want(std::vector<bool> wanted) { wanted_ = std::move(wanted); }
   // A name for an intermediate of operand i's gradient: "d.fc1" for operand %fc1, "d.fc1.weight" for @fc1.weight.
   std::string d_name(size_t i) const;
-  // d operand(i) += contribution, whose shape is operand i's, or broadcasts to... the op's result: then it is
-  // summed down to operand i's shape first (column_sum, row_sum or total_sum).
+  // d operand(i) += contribution. Its shape is operand i's; or the result's, where operand i was broadcast: then it
+  // is summed down (column_sum, row_sum or total_sum); or a smaller one that broadcasts to it: then it is repeated.
   void add(size_t i, Operand contribution);
+  // Adds the op's gradient by the table: NAME.grad of its derivative, or OpInfo::gradient. False, with a
+  // diagnostic, when it has none.
+  bool run();
   const std::vector<std::optional<Operand>>& contributions() const { return contributions_; }
 
  private:

@@ -1,0 +1,37 @@
+// FLOPs and bytes from the op table. An op without a cost of its own does one operation per element it touches
+// and moves all its operands and results.
+#include "ir/cost.h"
+
+#include <algorithm>
+
+namespace gacc::ir {
+
+Cost cost(const OpView& op) {
+  if (op.op.info->cost != nullptr) return op.op.info->cost(op);
+  const int64_t batch = op.module.micro_batch();
+  Cost total;
+  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+    if (as_number(op.op.operands[i]) != nullptr) continue;
+    const Type type = op.operand(i);
+    const bool written = (op.op.info->writes >> i & 1) != 0, read = (op.op.info->discards >> i & 1) == 0;
+    total.flops = std::max(total.flops, elements(type.shape, batch));
+    total.bytes += type_bytes(type, batch) * (written + read);
+  }
+  for (size_t i = 0; i < op.op.results.size(); ++i) {
+    total.flops = std::max(total.flops, elements(op.result(i).shape, batch));
+    total.bytes += type_bytes(op.result(i), batch);
+  }
+  return total;
+}
+
+Cost cost(const Module& module, const Region& region) {
+  Cost total;
+  for (const Op& op : region.ops) {
+    const Cost one = cost(OpView{module, region, op});
+    total.flops += one.flops;
+    total.bytes += one.bytes;
+  }
+  return total;
+}
+
+}  // namespace gacc::ir

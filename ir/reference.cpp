@@ -1,0 +1,172 @@
+// The reference evaluator. Pointwise ops interpret their formula, reductions follow Lowering and Combine, the rest
+// brings its own `reference`; nothing here knows an op by name.
+#include "ir/reference.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+
+#include "ir/kernel.h"
+
+namespace gacc::ir {
+
+namespace {
+
+[[noreturn]] void broken(const Op& op, std::string_view what) {
+  fmt::print(stderr, "internal error: reference: `{}` at line {}: {}\n", op.info->name, op.at.line, what);
+  std::fflush(stderr);
+  std::_Exit(3);
+}
+
+Tensor tensor(const Shape& shape, int64_t batch) {
+  Tensor result{shape, std::vector<double>(static_cast<size_t>(elements(shape, batch)), 0.0)};
+  if (has_batch(shape)) result.shape.front() = batch;
+  return result;
+}
+
+size_t element_of(Access access, int64_t period, int64_t row, int64_t column, int64_t columns) {
+  switch (access) {
+    case Access::full: return static_cast<size_t>(row * columns + column);
+    case Access::suffix: return static_cast<size_t>(row % period * columns + column);
+    case Access::row: return static_cast<size_t>(row);
+    case Access::scalar: return 0;
+  }
+  return 0;
+}
+
+double combine(Combine how, double a, double b) {
+  if (how == Combine::sum) return a + b;
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  return how == Combine::max ? std::fmax(a, b) : std::fmin(a, b);
+}
+
+double neutral(Combine how) {
+  if (how == Combine::sum) return 0;
+  return how == Combine::max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+}
+
+// One op of one region.
+class Evaluator {
+ public:
+  Evaluator(const OpView& op, int64_t batch, std::vector<const Tensor*> operands, std::vector<Tensor>& outputs)
+      : op_(op), batch_(batch), operands_(std::move(operands)), outputs_(outputs) {}
+
+  void run() {
+    switch (op_.op.info->lowering) {
+      case Lowering::pointwise: return pointwise();
+      case Lowering::row_reduce:
+      case Lowering::column_reduce:
+      case Lowering::total_reduce: return reduce();
+      default: break;
+    }
+    if (op_.op.info->reference == nullptr) broken(op_.op, "the op table has no reference");
+    EvalView view(op_, operands_, outputs_);
+    op_.op.info->reference(view);
+  }
+
+ private:
+  void pointwise() {
+    const Shape& domain = pointwise_domain(op_);
+    const ScalarProgram program = record(op_);
+    const int64_t row_total = rows(domain, batch_), column_total = columns(domain);
+    const size_t count = operands_.size();
+    std::vector<Access> how(count, Access::scalar);
+    std::vector<int64_t> period(count, 1);
+    for (size_t i = 0; i < count; ++i) {
+      const Shape shape = op_.operand(i).shape;
+      const std::optional<Access> found = access(shape, domain);
+      if (!found) broken(op_.op, "an operand does not broadcast to the domain");
+      how[i] = *found;
+      if (*found == Access::suffix) period[i] = suffix_period(shape);
+    }
+    std::vector<double> inputs(count), results(program.results.size());
+    for (int64_t r = 0; r < row_total; ++r) {
+      for (int64_t c = 0; c < column_total; ++c) {
+        for (size_t i = 0; i < count; ++i) inputs[i] = operands_[i]->data[element_of(how[i], period[i], r, c, column_total)];
+        const int64_t element = r * column_total + c;
+        evaluate(program, inputs, c, element, results);
+        for (size_t i = 0; i < results.size(); ++i) outputs_[i].data[static_cast<size_t>(element)] = results[i];
+      }
+    }
+  }
+
+  // The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`) at what it holds.
+  void reduce() {
+    const Tensor& x = *operands_.back();
+    const Shape shape = op_.operand(operands_.size() - 1).shape;
+    const int64_t row_total = rows(shape, batch_), column_total = columns(shape);
+    const Lowering lowering = op_.op.info->lowering;
+    const Combine how = op_.op.info->combine;
+    std::vector<double>& out = outputs_[0].data;
+    if (op_.op.info->writes == 0) out.assign(out.size(), neutral(how));
+    // total_sum {parts}: rows a part, fixed by the full micro-batch.
+    const auto parts = static_cast<int64_t>(out.size());
+    const int64_t chunk = (rows(shape, op_.module.micro_batch()) + parts - 1) / parts;
+    for (int64_t r = 0; r < row_total; ++r) {
+      for (int64_t c = 0; c < column_total; ++c) {
+        int64_t to = 0;
+        if (lowering == Lowering::row_reduce) to = r;
+        if (lowering == Lowering::column_reduce) to = c;
+        if (lowering == Lowering::total_reduce && parts > 1) to = r / chunk;
+        double& sum = out[static_cast<size_t>(to)];
+        sum = combine(how, sum, x.data[static_cast<size_t>(r * column_total + c)]);
+      }
+    }
+  }
+
+  const OpView& op_;
+  int64_t batch_;
+  std::vector<const Tensor*> operands_;
+  std::vector<Tensor>& outputs_;
+};
+
+}  // namespace
+
+std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, int64_t batch,
+                                       const std::map<std::string, Tensor>& inputs, State& state) {
+  const Region& region = module.region(kind);
+  std::map<std::string, Tensor> values = inputs;
+  for (const Buffer& buffer : module.buffers) {
+    if (!state.buffers.contains(buffer.name)) state.buffers[buffer.name] = tensor(buffer.type.shape, batch);
+  }
+  for (const Op& op : region.ops) {
+    const OpView view{module, region, op};
+    std::vector<Tensor> numbers(op.operands.size());
+    const auto find = [&](const Operand& operand, Tensor& number) -> const Tensor* {
+      if (const double* value = as_number(operand)) {
+        number = {{}, {*value}};
+        return &number;
+      }
+      if (const BufferId* buffer = as_buffer(operand)) return &state.buffers.at(module[*buffer].name);
+      const auto found = values.find(region[*as_value(operand)].name);
+      if (found == values.end()) broken(op, "an operand has no value");
+      return &found->second;
+    };
+    // 1. Operands, and outputs: written buffers with what they hold, then results.
+    std::vector<const Tensor*> operands;
+    std::vector<Tensor> outputs;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      operands.push_back(find(op.operands[i], numbers[i]));
+      if ((op.info->writes >> i & 1) == 0) continue;
+      outputs.push_back(*operands.back());
+    }
+    for (const ValueId result : op.results) outputs.push_back(tensor(region[result].type.shape, batch));
+    Evaluator(view, batch, operands, outputs).run();
+    // 2. Buffers take their new contents where the predicate holds; results are always made.
+    Tensor number;
+    const bool holds = !op.when || find(*op.when, number)->data[0] != 0;
+    size_t output = 0;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if ((op.info->writes >> i & 1) == 0) continue;
+      if (holds) state.buffers[module[*as_buffer(op.operands[i])].name] = std::move(outputs[output]);
+      ++output;
+    }
+    for (const ValueId result : op.results) values[region[result].name] = std::move(outputs[output++]);
+  }
+  return values;
+}
+
+}  // namespace gacc::ir
