@@ -1,0 +1,140 @@
+// Writes and reads the artifact text. The checksum line covers everything after it, and must read exactly as
+// this file would write it, so any change of any byte is refused.
+#include "runtime/artifact.h"
+
+#include <zlib.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "runtime/atomic_file.h"
+
+namespace gacc {
+namespace {
+
+constexpr std::string_view kMagic = "// gacc artifact ";
+constexpr std::string_view kPlanLine = "//plan ";
+constexpr std::string_view kIrLine = "//ir ";
+constexpr std::string_view kEndLine = "//end";
+
+std::string header(std::string_view body) {
+  auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(body.data()), body.size());
+  return fmt::format("{}{} bytes={} crc32={:08x}\n", kMagic, kArtifactVersion, body.size(), crc);
+}
+
+// Takes the next line off `text`, without its end; false when none is left.
+bool take_line(std::string_view& text, std::string_view& line) {
+  size_t end = text.find('\n');
+  if (end == std::string_view::npos) return false;
+  line = text.substr(0, end);
+  text.remove_prefix(end + 1);
+  return true;
+}
+
+bool take_number(std::string_view& text, int64_t& number) {
+  auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc()) return false;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return true;
+}
+
+// What a text that is no artifact seems to be, for the error.
+std::string_view guess(std::string_view text) {
+  auto begins = [&](std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; };
+  auto holds = [&](std::string_view part) {
+    return text.substr(0, 4096).find(part) != std::string_view::npos;
+  };
+  if (text.empty()) return "it is empty";
+  if (begins("\x1f\x8b")) return "it is compressed with gzip";
+  if (begins("PK\x03\x04")) return "it is a zip file";
+  if (begins("\x7f"
+             "ELF"))
+    return "it is a binary (ELF)";
+  if (text.size() > 8 && text[8] == '{') return "it looks like a safetensors file";
+  if (holds("[model]") || holds("[[layers]]"))
+    return "it looks like a model file; compile it with gaccc first";
+  if (holds(".version") && holds(".target")) return "it is PTX without gacc's plan";
+  if (holds("\nstep(") || holds("\ninit(")) return "it looks like gacc's textual IR";
+  if (text.substr(0, 4096).find('\0') != std::string_view::npos) return "it is a binary file";
+  return "its first line does not begin with \"// gacc artifact\"";
+}
+
+// The first line: magic, version, byte count, checksum; `body` is what follows.
+Status check_header(std::string_view text, std::string_view name, std::string_view& body) {
+  if (text.substr(0, kMagic.size()) != kMagic)
+    return Status::error("{}: not a gacc artifact: {}", name, guess(text));
+  std::string_view rest = text, line;
+  if (!take_line(rest, line)) return Status::error("{}: the artifact is cut off in its first line", name);
+  std::string_view fields = line.substr(kMagic.size());
+  int64_t version = 0, bytes = 0;
+  if (!take_number(fields, version)) return Status::error("{}: the artifact's first line is damaged", name);
+  if (version != kArtifactVersion)
+    return Status::error(
+        "{}: artifact format {}, this gacc reads format {}; compile the model again with its gaccc", name,
+        version, kArtifactVersion);
+  constexpr std::string_view kBytes = " bytes=";
+  if (fields.substr(0, kBytes.size()) != kBytes)
+    return Status::error("{}: the artifact's first line is damaged", name);
+  fields.remove_prefix(kBytes.size());
+  if (!take_number(fields, bytes)) return Status::error("{}: the artifact's first line is damaged", name);
+  if (bytes > static_cast<int64_t>(rest.size()))
+    return Status::error("{}: the artifact is cut off: {} of {} bytes are there", name, rest.size(), bytes);
+  if (bytes != static_cast<int64_t>(rest.size()))
+    return Status::error("{}: the artifact was altered: {} bytes follow its first line instead of {}", name,
+                         rest.size(), bytes);
+  std::string expected = header(rest);
+  if (line != std::string_view(expected).substr(0, expected.size() - 1))
+    return Status::error("{}: the artifact was altered: its checksum does not match", name);
+  body = rest;
+  return {};
+}
+
+}  // namespace
+
+std::string write_artifact(const Artifact& artifact) {
+  std::string body(kPlanLine);
+  body += to_json(artifact.plan).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  body += '\n';
+  std::string_view ir = artifact.ir, line;
+  while (!ir.empty()) {
+    if (!take_line(ir, line)) {
+      line = ir;
+      ir = {};
+    }
+    body.append(kIrLine).append(line) += '\n';
+  }
+  body.append(kEndLine) += '\n';
+  body += artifact.ptx;
+  return header(body) + body;
+}
+
+Status read_artifact(std::string_view text, std::string_view name, Artifact& result) {
+  std::string_view body, line;
+  if (Status status = check_header(text, name, body); !status) return status;
+  Artifact artifact;
+  if (!take_line(body, line) || line.substr(0, kPlanLine.size()) != kPlanLine)
+    return Status::error("{}: the artifact has no plan", name);
+  line.remove_prefix(kPlanLine.size());
+  auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return Status::error("{}: the artifact's plan is not JSON", name);
+  if (Status status = from_json(json, artifact.plan); !status)
+    return Status::error("{}: {}", name, status.text());
+  while (true) {
+    if (!take_line(body, line)) return Status::error("{}: the artifact's IR has no end", name);
+    if (line == kEndLine) break;
+    if (line.substr(0, kIrLine.size()) != kIrLine)
+      return Status::error("{}: the artifact's IR is damaged", name);
+    artifact.ir.append(line.substr(kIrLine.size())) += '\n';
+  }
+  artifact.ptx = body;
+  result = std::move(artifact);
+  return {};
+}
+
+Status load_artifact(const std::string& path, Artifact& artifact) {
+  std::string text;
+  if (Status status = read_file(path, text, int64_t{1} << 32); !status) return status;
+  return read_artifact(text, path, artifact);
+}
+
+}  // namespace gacc

@@ -1,0 +1,136 @@
+// Events as JSON lines, written by hand so that the fields keep the contract's order, and the file they go
+// to.
+#include "runtime/log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace gacc {
+namespace {
+
+// Shortest digits that read back as the same float or double; JSON has no other numbers than finite ones.
+template <class T>
+std::string number(T value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : "null";
+}
+
+std::string json_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string seconds(double value) { return fmt::format("{:.6f}", value); }
+
+}  // namespace
+
+std::string start_line(const Plan& plan, std::string_view device) {
+  return fmt::format(
+      R"({{"event":"start","model":{},"device":{},"micro_batch":{},"accumulate":{},"effective_batch":{},"arena_bytes":{},"parameters":{}}})",
+      json_string(plan.model), json_string(device), plan.micro_batch, plan.accumulate,
+      plan.micro_batch * plan.accumulate, plan.arena_bytes, plan.parameters);
+}
+
+std::string update_line(const UpdateReport& report, const Plan& plan) {
+  const WindowReport& window = report.window;
+  return fmt::format(
+      R"({{"event":"update","epoch":{},"update":{},"launches":{},"samples":{},"loss":{},"lr":{},"loss_scale":1,"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}}})",
+      report.epoch, report.update, window.launches, window.samples, number(window.loss), number(window.lr),
+      !window.applied, number(window.norm), plan.micro_batch * plan.accumulate, seconds(report.seconds));
+}
+
+std::string epoch_line(const EpochReport& report) {
+  return fmt::format(
+      R"({{"event":"epoch","epoch":{},"loss":{},"updates":{},"skipped":{},"samples":{},"seconds":{}}})",
+      report.epoch, number(report.loss), report.updates, report.skipped, report.samples,
+      seconds(report.seconds));
+}
+
+std::string eval_line(const EvaluationReport& report, const Plan& plan) {
+  std::string line = fmt::format(R"({{"event":"eval","epoch":{},"loss":{},"samples":{})", report.epoch,
+                                 number(report.result.loss), report.result.samples);
+  for (size_t i = 0; i < report.result.metrics.size(); ++i)
+    line += fmt::format(",{}:{}", json_string(plan.metrics[i]), number(report.result.metrics[i]));
+  return line + fmt::format(R"(,"updates":{},"seconds":{}}})", report.updates, seconds(report.seconds));
+}
+
+std::string end_line(const TrainResult& result, int64_t peak_bytes) {
+  return fmt::format(
+      R"({{"event":"end","epochs":{},"updates":{},"skipped":{},"samples":{},"seconds":{},"peak_bytes":{}{}}})",
+      result.epochs, result.updates, result.skipped, result.samples, seconds(result.seconds), peak_bytes,
+      result.interrupted ? R"(,"interrupted":true)" : "");
+}
+
+LogFile::~LogFile() { discard(); }
+
+Status LogFile::fail(const char* what) {
+  Status status = Status::error("cannot {} the log {}: {}", what, path_, std::strerror(errno));
+  discard();
+  return status;
+}
+
+Status LogFile::open(const std::string& path) {
+  path_ = target_ = path;
+  struct stat info {};
+  bool exists = stat(path.c_str(), &info) == 0;
+  if (!exists && errno != ENOENT) return fail("open");
+  int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
+  if (exists && S_ISDIR(info.st_mode)) return Status::error("cannot open the log {}: it is a folder", path);
+  if (!exists) {
+    temporary_ = target_;
+    flags |= O_EXCL;
+  } else if (S_ISREG(info.st_mode)) {
+    if (access(path.c_str(), W_OK) != 0) return fail("replace");
+    if (char* resolved = realpath(path.c_str(), nullptr)) {  // so that a link keeps pointing at the log
+      target_ = resolved;
+      std::free(resolved);
+    }
+    temporary_ = target_ + ".partial";
+    flags |= O_TRUNC;
+  }
+  fd_ = ::open((temporary_.empty() ? path : temporary_).c_str(), flags, 0666);
+  if (fd_ < 0) {
+    temporary_.clear();  // it is not ours to remove
+    return fail("open");
+  }
+  return {};
+}
+
+Status LogFile::write(std::string_view line) {
+  if (fd_ < 0) return {};
+  std::string text(line);
+  text += '\n';
+  for (std::string_view rest = text; !rest.empty();) {
+    ssize_t written = ::write(fd_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return fail("write");
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+Status LogFile::commit() {
+  if (fd_ < 0) return {};
+  if (!temporary_.empty() && fsync(fd_) != 0) return fail("write");
+  int closed = ::close(fd_);
+  fd_ = -1;
+  if (closed != 0) return fail("write");
+  if (temporary_ != target_ && !temporary_.empty() && std::rename(temporary_.c_str(), target_.c_str()) != 0)
+    return fail("replace");
+  temporary_.clear();
+  return {};
+}
+
+void LogFile::discard() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+}  // namespace gacc

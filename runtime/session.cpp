@@ -1,0 +1,294 @@
+// The verbs of a session, as reads, writes and program runs on a device.
+#include "runtime/session.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gacc {
+namespace {
+
+constexpr size_t kZeroBlock = size_t{1} << 20;  // bytes of zeros written at once
+
+int64_t elements_of(const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (int64_t extent : shape) elements *= extent;
+  return elements;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+void sort_by_name(std::vector<NamedTensor>& tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& left, const auto& right) { return left.name < right.name; });
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+}  // namespace
+
+template <class T>
+Status Session::write_scalar(const PlanBuffer* buffer, T value) {
+  return device_.write(buffer->offset, std::as_bytes(std::span(&value, 1)));
+}
+
+template <class T>
+Status Session::read_scalar(const PlanBuffer* buffer, T& value) {
+  return device_.read(buffer->offset, std::as_writable_bytes(std::span(&value, 1)));
+}
+
+Status Session::find_scalar(std::string_view name, const char* dtype, const PlanBuffer*& buffer) {
+  buffer = plan_.find(name);
+  if (!buffer) return Status::error("the artifact has no state {}", name);
+  if (buffer->dtype != dtype || elements_of(buffer->shape) != 1)
+    return Status::error("the artifact's state {} is {}{}, not one {}", name, buffer->dtype,
+                         shape_text(buffer->shape), dtype);
+  return {};
+}
+
+Status Session::find_parameters() {
+  parameters_.clear();
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    if (buffer.kind != "param") continue;
+    if (buffer.dtype != "f32")
+      return Status::error("the artifact's parameter {} is {}, not f32", buffer.name, buffer.dtype);
+    Parameter& parameter = parameters_.emplace_back();
+    parameter.buffer = &buffer;
+    parameter.elements = elements_of(buffer.shape);
+    if (!buffer.trainable) continue;
+    parameter.gradient = plan_.find(buffer.name + ".grad");
+    if (!parameter.gradient || parameter.gradient->dtype != "f32" ||
+        elements_of(parameter.gradient->shape) != parameter.elements)
+      return Status::error("the artifact has no fitting accumulator for parameter {}", buffer.name);
+  }
+  return {};
+}
+
+Status Session::open(const Artifact& artifact) {
+  struct Need {
+    std::string_view name;
+    const char* dtype;
+    const PlanBuffer*& buffer;
+  };
+  const Need needs[] = {
+      {state::lr, "f32", lr_},
+      {state::seed_low, "i32", seed_low_},
+      {state::seed_high, "i32", seed_high_},
+      {state::loss_sum, "f32", loss_sum_},
+      {state::loss_count, "i32", loss_count_},
+      {state::window_loss, "f32", window_loss_},
+      {state::window_norm, "f32", window_norm_},
+      {state::window_lr, "f32", window_lr_},
+      {state::window_ok, "i32", window_ok_},
+      {state::eval_loss, "f32", eval_loss_},
+      {state::eval_count, "i32", eval_count_},
+  };
+  for (const Need& need : needs)
+    if (Status status = find_scalar(need.name, need.dtype, need.buffer); !status) return status;
+  eval_metrics_.clear();
+  for (const std::string& metric : plan_.metrics) {
+    const PlanBuffer*& buffer = eval_metrics_.emplace_back(nullptr);
+    std::string name = "eval." + metric;
+    if (metric == "perplexity" && !plan_.find(name)) continue;  // exp(mean loss)
+    if (Status status = find_scalar(name, "f32", buffer); !status) return status;
+  }
+  if (Status status = find_parameters(); !status) return status;
+  zeros_.assign(kZeroBlock, std::byte{0});
+  return device_.load(artifact);
+}
+
+Status Session::init(uint64_t seed, float lr) {
+  launches_ = samples_ = 0;
+  if (Status status = write_scalar(lr_, lr); !status) return status;
+  if (Status status = write_scalar(seed_low_, static_cast<uint32_t>(seed)); !status) return status;
+  if (Status status = write_scalar(seed_high_, static_cast<uint32_t>(seed >> 32)); !status) return status;
+  return device_.run(Program::init, 0);
+}
+
+Status Session::write_inputs(InputBytes inputs, int64_t samples, bool for_eval) {
+  if (inputs.size() != plan_.inputs.size())
+    return Status::error("the step takes {} inputs, {} were given", plan_.inputs.size(), inputs.size());
+  if (samples < 1 || samples > plan_.micro_batch)
+    return Status::error("a launch takes 1 to {} samples, {} were given", plan_.micro_batch, samples);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const PlanInput& input = plan_.inputs[i];
+    auto bytes = static_cast<size_t>(elements_of(input.shape) * samples * 4);  // f32 and i32 are 4 bytes
+    if (inputs[i].size() != bytes)
+      return Status::error("input {} takes {} bytes, {} were given", input.name, bytes, inputs[i].size());
+    Status status = device_.write(for_eval ? input.eval_offset : input.step_offset, inputs[i]);
+    if (!status) return status;
+  }
+  return {};
+}
+
+Status Session::step(InputBytes inputs, int64_t samples) {
+  if (Status status = write_inputs(inputs, samples, false); !status) return status;
+  ++launches_;
+  samples_ += samples;
+  return device_.run(Program::step, samples);
+}
+
+Status Session::sums(WindowSums& sums) {
+  float loss = 0;
+  int32_t count = 0;
+  if (Status status = read_scalar(loss_sum_, loss); !status) return status;
+  if (Status status = read_scalar(loss_count_, count); !status) return status;
+  sums = {loss, count};
+  return {};
+}
+
+Status Session::update(WindowReport& report) {
+  report = {};
+  report.launches = launches_;
+  report.samples = samples_;
+  if (Status status = sums(report.sums); !status) return status;
+  if (report.sums.count == 0) return drop_window();  // a mean over nothing: no update
+  if (Status status = device_.run(Program::update, 0); !status) return status;
+  int32_t ok = 0;
+  if (Status status = read_scalar(window_ok_, ok); !status) return status;
+  if (Status status = read_scalar(window_loss_, report.loss); !status) return status;
+  if (Status status = read_scalar(window_norm_, report.norm); !status) return status;
+  if (Status status = read_scalar(window_lr_, report.lr); !status) return status;
+  launches_ = samples_ = 0;
+  report.finite = report.applied = ok != 0;
+  // A failed update leaves the accumulators as they were, so the culprit can still be found.
+  return report.finite ? Status() : first_bad_parameter(report.bad_parameter);
+}
+
+Status Session::first_bad_parameter(std::string& name) {
+  std::vector<float> values;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.gradient) continue;
+    if (Status status = read_floats(*parameter.gradient, values); !status) return status;
+    if (all_finite(values)) continue;
+    name = parameter.buffer->name;
+    break;
+  }
+  return {};
+}
+
+Status Session::zero(const PlanBuffer& buffer) {
+  for (int64_t done = 0; done < buffer.bytes;) {
+    auto block = std::min(buffer.bytes - done, static_cast<int64_t>(zeros_.size()));
+    Status status = device_.write(buffer.offset + done, std::span(zeros_).first(static_cast<size_t>(block)));
+    if (!status) return status;
+    done += block;
+  }
+  return {};
+}
+
+Status Session::drop_window() {
+  launches_ = samples_ = 0;
+  // Every accumulator, the loss's sum and count among them. The moments and counters belong to updates and
+  // stay.
+  for (const PlanBuffer& buffer : plan_.buffers)
+    if (buffer.kind == "accum" || &buffer == loss_sum_ || &buffer == loss_count_)
+      if (Status status = zero(buffer); !status) return status;
+  return {};
+}
+
+Status Session::begin_eval() {
+  eval_samples_ = 0;
+  if (Status status = zero(*eval_loss_); !status) return status;
+  if (Status status = zero(*eval_count_); !status) return status;
+  for (const PlanBuffer* buffer : eval_metrics_)
+    if (buffer)
+      if (Status status = zero(*buffer); !status) return status;
+  return {};
+}
+
+Status Session::eval(InputBytes inputs, int64_t samples) {
+  if (Status status = write_inputs(inputs, samples, true); !status) return status;
+  eval_samples_ += samples;
+  return device_.run(Program::eval, samples);
+}
+
+Status Session::end_eval(EvalReport& report) {
+  float loss = 0;
+  int32_t count = 0;
+  if (Status status = read_scalar(eval_loss_, loss); !status) return status;
+  if (Status status = read_scalar(eval_count_, count); !status) return status;
+  report = {eval_samples_, count, static_cast<double>(loss) / count, {}};
+  for (const PlanBuffer* buffer : eval_metrics_) {
+    float sum = 0;
+    if (buffer)
+      if (Status status = read_scalar(buffer, sum); !status) return status;
+    report.metrics.push_back(buffer ? static_cast<double>(sum) / count : std::exp(report.loss));
+  }
+  return {};
+}
+
+Status Session::read_floats(const PlanBuffer& buffer, std::vector<float>& values) {
+  values.resize(static_cast<size_t>(elements_of(buffer.shape)));
+  return device_.read(buffer.offset, std::as_writable_bytes(std::span(values)));
+}
+
+Status Session::mean_gradients(std::vector<NamedTensor>& tensors) {
+  tensors.clear();
+  WindowSums window;
+  if (Status status = sums(window); !status) return status;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.gradient) continue;
+    NamedTensor& tensor = tensors.emplace_back();
+    tensor.name = parameter.buffer->name;
+    tensor.shape = parameter.buffer->shape;
+    if (Status status = read_floats(*parameter.gradient, tensor.data); !status) return status;
+    for (float& value : tensor.data)
+      value = window.count ? static_cast<float>(value / static_cast<double>(window.count)) : 0.0f;
+  }
+  sort_by_name(tensors);
+  return {};
+}
+
+Status Session::parameters(std::vector<NamedTensor>& tensors) {
+  tensors.clear();
+  for (const Parameter& parameter : parameters_) {
+    NamedTensor& tensor = tensors.emplace_back();
+    tensor.name = parameter.buffer->name;
+    tensor.shape = parameter.buffer->shape;
+    if (Status status = read_floats(*parameter.buffer, tensor.data); !status) return status;
+  }
+  sort_by_name(tensors);
+  return {};
+}
+
+Status Session::set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> problems;
+  auto find = [&](const std::string& name) {
+    return std::find_if(tensors.begin(), tensors.end(),
+                        [&](const NamedTensor& tensor) { return tensor.name == name; });
+  };
+  for (const Parameter& parameter : parameters_) {
+    const PlanBuffer& buffer = *parameter.buffer;
+    auto found = find(buffer.name);
+    if (found == tensors.end())
+      problems.push_back(fmt::format("{} {} is missing", buffer.name, shape_text(buffer.shape)));
+    else if (found->shape != buffer.shape)
+      problems.push_back(fmt::format("{} is {} in the file, {} in the model", buffer.name,
+                                     shape_text(found->shape), shape_text(buffer.shape)));
+  }
+  for (const NamedTensor& tensor : tensors) {
+    const PlanBuffer* buffer = plan_.find(tensor.name);
+    if (!buffer || buffer->kind != "param")
+      problems.push_back(fmt::format("the model has no {} {}", tensor.name, shape_text(tensor.shape)));
+  }
+  if (problems.size() > kShown) {
+    size_t more = problems.size() - kShown;
+    problems.resize(kShown);
+    problems.push_back(fmt::format("and {} more", more));
+  }
+  if (!problems.empty())
+    return Status::error("{} does not fit the model: {}", source, fmt::join(problems, "; "));
+  for (const Parameter& parameter : parameters_) {
+    Status status =
+        device_.write(parameter.buffer->offset, std::as_bytes(std::span(find(parameter.buffer->name)->data)));
+    if (!status) return status;
+  }
+  return {};
+}
+
+}  // namespace gacc

@@ -1,0 +1,131 @@
+// Runs a compiled step, one verb at a time. A whole training program, without data loading:
+//
+//   Artifact artifact;                                      // what gaccc wrote
+//   load_artifact("step.ptx", artifact);
+//   std::unique_ptr<Device> device;
+//   open_device("cpu", {}, device, note);
+//   Session session(*device, artifact.plan);
+//   session.open(artifact);
+//   session.init(/*seed=*/7, /*lr=*/1e-3);
+//   for (const Batch& batch : data) {
+//     session.step(batch.inputs, batch.samples);            // one micro-batch, one launch
+//     if (session.launches() == artifact.plan.accumulate) {
+//       WindowReport window;
+//       session.update(window);                             // window.loss, window.norm, ...
+//     }
+//   }
+//   session.parameters(tensors);
+//   save_safetensors("weights.safetensors", tensors);
+//
+// Every verb returns a Status; after an error the session is of no further use. One thread at a time.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/device.h"
+#include "runtime/plan.h"
+#include "runtime/safetensors.h"
+
+namespace gacc {
+
+// The bytes of a micro-batch, one block an input, in the plan's order, as the step consumes them (f32 or
+// i32).
+using InputBytes = std::span<const std::span<const std::byte>>;
+
+// What the device has summed since the window began.
+struct WindowSums {
+  double loss = 0;    // over the counted elements
+  int64_t count = 0;  // of counted elements
+};
+
+// One closed window.
+struct WindowReport {
+  int64_t launches = 0;
+  int64_t samples = 0;
+  WindowSums sums;
+  bool applied = false;       // the parameters moved
+  bool finite = true;         // false: a gradient was not, and nothing but the report has changed
+  std::string bad_parameter;  // when not finite: the first parameter (plan order) whose gradient is not;
+                              // empty when only their common norm overflows
+  float loss = 0;             // mean over the counted elements
+  float norm = 0;             // global norm of the mean gradient, before clipping
+  float lr = 0;
+};
+
+struct EvalReport {
+  int64_t samples = 0;
+  int64_t count = 0;            // of counted elements
+  double loss = 0;              // mean over them; NaN when nothing was counted
+  std::vector<double> metrics;  // one for every Plan::metrics, in its order
+};
+
+class Session {
+ public:
+  // Both must outlive the session.
+  Session(Device& device, const Plan& plan) : device_(device), plan_(plan) {}
+
+  // Checks that the plan has the buffers a session needs, and loads the artifact on the device. Waits.
+  Status open(const Artifact& artifact);
+  // Fills the parameters from the seed and clears everything else. Does not wait.
+  Status init(uint64_t seed, float lr);
+  // Forward and backward of `samples` samples (1 to micro_batch); adds to the window. Does not wait.
+  Status step(InputBytes inputs, int64_t samples);
+  // Ends the window with one optimizer update, or, when nothing in it was counted, without one. Waits.
+  Status update(WindowReport& report);
+  // Ends the window without an update: its sums are set to zero. Does not wait.
+  Status drop_window();
+
+  // Sets the evaluation's sums to zero, adds micro-batches to them, and reads them. Only the last one waits.
+  Status begin_eval();
+  Status eval(InputBytes inputs, int64_t samples);
+  Status end_eval(EvalReport& report);
+
+  // The window so far. All wait.
+  int64_t launches() const { return launches_; }
+  int64_t samples() const { return samples_; }
+  Status sums(WindowSums& sums);
+  // The mean gradient (sum / count) of every trained parameter, under the parameter's name, sorted by name;
+  // zeros when nothing was counted.
+  Status mean_gradients(std::vector<NamedTensor>& tensors);
+
+  // The parameters as f32, sorted by name. Waits.
+  Status parameters(std::vector<NamedTensor>& tensors);
+  // Overwrites all parameters. Names and shapes must be exactly the model's; `source` begins the error.
+  Status set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source);
+
+ private:
+  // A parameter and, when it is trained, the sum of its gradients over the window.
+  struct Parameter {
+    const PlanBuffer* buffer = nullptr;
+    const PlanBuffer* gradient = nullptr;
+    int64_t elements = 0;
+  };
+
+  Status find_scalar(std::string_view name, const char* dtype, const PlanBuffer*& buffer);
+  Status find_parameters();
+  Status write_inputs(InputBytes inputs, int64_t samples, bool for_eval);
+  Status first_bad_parameter(std::string& name);
+  Status read_floats(const PlanBuffer& buffer, std::vector<float>& values);
+  Status zero(const PlanBuffer& buffer);
+  template <class T>
+  Status write_scalar(const PlanBuffer* buffer, T value);
+  template <class T>
+  Status read_scalar(const PlanBuffer* buffer, T& value);
+
+  Device& device_;
+  const Plan& plan_;
+  std::vector<Parameter> parameters_;  // in plan order
+  const PlanBuffer *lr_ = nullptr, *seed_low_ = nullptr, *seed_high_ = nullptr, *loss_sum_ = nullptr,
+                   *loss_count_ = nullptr, *window_loss_ = nullptr, *window_norm_ = nullptr,
+                   *window_lr_ = nullptr, *window_ok_ = nullptr, *eval_loss_ = nullptr,
+                   *eval_count_ = nullptr;
+  std::vector<const PlanBuffer*> eval_metrics_;  // null: perplexity, which follows from the loss
+  std::vector<std::byte> zeros_;
+  int64_t launches_ = 0, samples_ = 0;  // of the window
+  int64_t eval_samples_ = 0;
+};
+
+}  // namespace gacc

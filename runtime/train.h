@@ -1,0 +1,93 @@
+// The training loop: epochs of launches, windows of launches closed by updates, tails, limits and
+// evaluations. It reports what happens to an observer (the log, the display) and decides nothing about files
+// or the terminal.
+//
+// What the figures mean:
+//  - A window in which nothing is counted makes no update: it is reported to nobody and gets no number.
+//  - An epoch's loss is the sum over all its launches of the counted elements' losses, divided by their
+//  number; each
+//    launch counts with the weights it ran with, in the epoch it ran in, whether or not its window was
+//    applied (drop) or closed in that epoch (carry).
+//  - Limits stop the run right after the launch or the update that reaches them. A window then open is not
+//  applied,
+//    unless that launch ended an epoch under the tail "flush". The epoch then under way is reported only if
+//    complete.
+//  - `seconds` of windows and epochs are training time, without evaluations.
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "runtime/data/dataset.h"
+#include "runtime/session.h"
+
+namespace gacc {
+
+struct TrainOptions {
+  // Limits; the first one reached ends the run. Without `epochs` and with another limit the run goes on over
+  // as many epochs as that takes; without any, it is the plan's number of epochs.
+  std::optional<int64_t> epochs, updates, launches;
+  int64_t eval_every = 0;  // also evaluate after every that many updates; 0: only after epochs and at the end
+  bool shuffle = true;
+  uint64_t seed = 0;  // of the shuffling
+  bool keep_gradients =
+      false;  // fill TrainResult::gradients (a copy of all gradients at the end of every window)
+  std::function<bool()> interrupted;  // asked after every launch; true ends the run in order. May be empty
+};
+
+struct LaunchReport {    // queued, not necessarily finished
+  int64_t epoch = 0;     // from 1
+  int64_t launches = 0;  // of the run
+  int64_t samples = 0;   // of the run
+};
+
+struct UpdateReport {
+  int64_t epoch = 0;   // in which the window closed, from 1
+  int64_t update = 0;  // windows tried so far, from 1
+  WindowReport window;
+  double seconds = 0;
+};
+
+struct EpochReport {
+  int64_t epoch = 0;
+  double loss = 0;                                // NaN when nothing was counted
+  int64_t updates = 0, skipped = 0, samples = 0;  // of this epoch
+  double seconds = 0;
+};
+
+struct EvaluationReport {
+  int64_t epoch = 0;    // under way or just completed; 0 before any
+  int64_t updates = 0;  // good ones so far
+  EvalReport result;
+  double seconds = 0;
+};
+
+struct TrainResult {
+  int64_t epochs = 0;   // completed
+  int64_t updates = 0;  // good ones
+  int64_t skipped = 0;
+  int64_t launches = 0, samples = 0;
+  double seconds = 0;  // everything, evaluations too
+  bool interrupted = false;
+  int64_t open_launches = 0;           // in the window that was open at the end and is not applied
+  std::vector<NamedTensor> gradients;  // mean gradient of the open or the just closed window
+};
+
+// An error of an observer ends the run with that error.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  virtual Status launched(const LaunchReport&) { return {}; }
+  virtual Status updated(const UpdateReport&) { return {}; }
+  virtual Status epoch_done(const EpochReport&) { return {}; }
+  virtual Status evaluated(const EvaluationReport&) { return {}; }
+};
+
+// Trains an initialised session on `data`, evaluating on `eval` unless it is null. A run that could never
+// update is an error before the first launch. On error `result` holds what was done until then.
+Status train(Session& session, const Plan& plan, const Dataset& data, const Dataset* eval,
+             const TrainOptions& options, TrainObserver& observer, TrainResult& result);
+
+// About how many launches the whole run will make: for the display.
+double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& options);
+
+}  // namespace gacc

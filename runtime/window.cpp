@@ -1,0 +1,55 @@
+// The rules of windows and tails (CONTRACT section 3, train.tail).
+#include "runtime/window.h"
+
+#include <algorithm>
+
+namespace gacc {
+
+Tail parse_tail(std::string_view word) {
+  return word == "drop" ? Tail::drop : word == "carry" ? Tail::carry : Tail::flush;
+}
+
+int64_t WindowRules::launches_per_epoch() const {
+  return samples / micro_batch + (tail != Tail::drop && samples % micro_batch != 0);
+}
+
+int64_t WindowRules::batch(int64_t launch) const {
+  return std::min(micro_batch, samples - launch * micro_batch);
+}
+
+WindowRules::Next WindowRules::after(int64_t launch, int64_t in_window) const {
+  if (in_window == accumulate) return Next::update;
+  bool last = launch + 1 == launches_per_epoch();
+  if (last && tail == Tail::flush) return Next::update;
+  if (last && tail == Tail::drop) return Next::drop;
+  return Next::launch;
+}
+
+Status WindowRules::check_can_update(std::optional<int64_t> epochs) const {
+  if (samples == 0) return Status::error("the training data has no samples");
+  int64_t launches = launches_per_epoch();
+  if (launches == 0)
+    return Status::error(
+        "no update could ever happen: {} samples do not fill one micro-batch of {}, and train.tail = "
+        "\"drop\" leaves "
+        "short ones out; lower train.micro_batch to at most {}, or use train.tail = \"flush\"",
+        samples, micro_batch, samples);
+  if (tail == Tail::drop && launches < accumulate)
+    return Status::error(
+        "no update could ever happen: {} samples make {} launches of {} an epoch, a window needs {}, and "
+        "train.tail = "
+        "\"drop\" throws shorter ones away; lower train.accumulate to at most {}, or use train.tail = "
+        "\"flush\"",
+        samples, launches, micro_batch, accumulate, launches);
+  // (K - 1) / L + 1 epochs are needed; compared like this nothing can overflow.
+  int64_t needed = (accumulate - 1) / launches + 1;
+  if (tail == Tail::carry && epochs && *epochs < needed)
+    return Status::error(
+        "no update could ever happen: {} epochs of {} launches are {}, and a window needs {}; train for at "
+        "least {} "
+        "epochs, lower train.accumulate, or use train.tail = \"flush\"",
+        *epochs, launches, *epochs * launches, accumulate, needed);
+  return {};
+}
+
+}  // namespace gacc
