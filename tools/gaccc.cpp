@@ -1,0 +1,265 @@
+// gaccc: the compiler. Reads a model file, runs the passes, and writes the artifact (or the IR, or the device
+// LLVM IR), the plan, or both. CONTRACT section 2 fixes its options and exit codes.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "codegen/artifact_plan.h"
+#include "codegen/nvptx.h"
+#include "codegen/plan_writer.h"
+#include "frontend/frontend.h"
+#include "ir/text.h"
+#include "passes/pipeline.h"
+#include "passes/plan_memory.h"
+#include "runtime/artifact.h"
+#include "runtime/atomic_file.h"
+
+namespace {
+
+using namespace gacc;
+
+enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
+
+constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
+
+struct Arguments {
+  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
+  std::vector<std::string> sets, print_after;
+  bool plan = false, json = false, times = false, locations = false;
+};
+
+void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+int fail(Exit exit, std::string_view text) {
+  to_stderr(fmt::format("gaccc: {}\n", text));
+  return exit;
+}
+
+int bug(std::string_view text) {
+  if (text.substr(0, 14) != "internal error") to_stderr("internal error: ");
+  to_stderr(fmt::format("{}\n", text));
+  if (text.find("report") == std::string_view::npos)
+    to_stderr("This is a bug in gacc; please report it with the model file and the command line.\n");
+  return kBug;
+}
+
+// A table of times that follows the pass manager's own.
+class Clock {
+ public:
+  explicit Clock(bool on) : on_(on) {}
+  void phase(std::string_view name) {
+    const auto now = std::chrono::steady_clock::now();
+    if (on_)
+      text_ += fmt::format("{:<12} {:>13.3f}\n", name,
+                           std::chrono::duration<double, std::milli>(now - last_).count());
+    last_ = now;
+  }
+  ~Clock() { to_stderr(text_); }
+
+ private:
+  bool on_;
+  std::string text_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+std::string output_path(const Arguments& arguments) {
+  if (!arguments.output.empty()) return arguments.output;
+  const char* extension = arguments.emit == "ir" ? ".gir" : arguments.emit == "llvm" ? ".ll" : ".ptx";
+  return std::filesystem::path(arguments.model).filename().replace_extension(extension).string();
+}
+
+// What no model file can make right; "" when the command line is sound.
+std::string wrong_command(const Arguments& arguments, std::vector<Override>& overrides) {
+  if (arguments.json && !arguments.plan) return "--json goes with --plan";
+  if (!arguments.stop_after.empty() && arguments.emit != "ir") return "--stop-after goes with --emit ir";
+  if (!arguments.stop_after.empty() && arguments.plan)
+    return "--plan needs all passes: it excludes --stop-after";
+  if (arguments.plan && arguments.output == "-") return "--plan and -o - would share standard output";
+  if (arguments.model == "-" && arguments.output.empty() && !arguments.plan)
+    return "a model from standard input needs -o";
+  for (const std::string& set : arguments.sets) {
+    const size_t equals = set.find('=');
+    if (equals == std::string::npos || equals == 0) return fmt::format("--set {}: expected KEY=VALUE", set);
+    overrides.push_back({set.substr(0, equals), set.substr(equals + 1)});
+  }
+  std::error_code none;
+  if (std::filesystem::equivalent(output_path(arguments), arguments.model, none))
+    return "the output would replace the model file";
+  if (!arguments.memory.empty()) overrides.push_back({"memory.budget", arguments.memory});
+  if (!arguments.launch.empty()) overrides.push_back({"launch.mode", arguments.launch});
+  passes::PipelineOptions pipeline;
+  pipeline.print_after = arguments.print_after;
+  pipeline.stop_after = arguments.stop_after;
+  if (const std::string unknown = passes::unknown_pass(pipeline); !unknown.empty()) return unknown;
+  Diag diag("--target", "");
+  if (!codegen::check_target(arguments.target, diag)) return diag.reports().front().text;
+  return "";
+}
+
+Status read_model(const std::string& path, std::string& text) {
+  if (path != "-") return read_file(path, text, kModelLimit);
+  char chunk[1 << 16];
+  while (const size_t count = std::fread(chunk, 1, sizeof chunk, stdin)) {
+    text.append(chunk, count);
+    if (static_cast<int64_t>(text.size()) > kModelLimit)
+      return Status::error("standard input is larger than a model file can be");
+  }
+  return {};
+}
+
+// A device or a pipe is written to as it is; only a file can be replaced as a whole.
+bool is_special(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+Status write_output(const std::string& path, const std::string& text) {
+  if (path != "-" && !is_special(path)) return write_file_atomically(path, text);
+  std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return Status::error("cannot write {}: {}", path, std::strerror(errno));
+  bool good = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  good = std::fflush(file) == 0 && good;
+  const int reason = errno;
+  if (file != stdout) std::fclose(file);
+  return good ? Status()
+              : Status::error("cannot write {}: {}", path == "-" ? "standard output" : path,
+                              std::strerror(reason));
+}
+
+PlanFacts facts_of(const ir::Module& module, const Arguments& arguments) {
+  PlanFacts facts;
+  facts.target = arguments.target;
+  for (const passes::Pass& pass : passes::all_passes()) facts.passes.emplace_back(pass.name);
+  const passes::MemoryReport report = passes::memory_report(module);
+  facts.bytes = {.weights = report.weights,
+                 .half_weights = report.half_weights,
+                 .gradients = report.gradients,
+                 .optimizer = report.optimizer,
+                 .activations = report.activations,
+                 .workspace = report.workspace,
+                 .inputs = report.inputs,
+                 .peak = report.peak,
+                 .lower_bound = report.lower_bound};
+  return facts;
+}
+
+int compile(const Arguments& arguments) {
+  std::vector<Override> overrides;
+  if (const std::string wrong = wrong_command(arguments, overrides); !wrong.empty())
+    return fail(kWrongCommand, wrong);
+  if (arguments.emit == "graph") return fail(kWrongFile, "--emit graph is not supported yet");
+  if (!arguments.report.empty()) return fail(kWrongFile, "--report is not supported yet");
+
+  Clock clock(arguments.times);
+  std::string text;
+  if (Status status = read_model(arguments.model, text); !status) return fail(kWrongFile, status.text());
+  const std::string file = arguments.model == "-" ? "<stdin>" : arguments.model;
+  Diag diag(file, text);
+  std::optional<ir::Module> module = compile_model(text, file, overrides, diag);
+  if (!module || diag.failed()) {
+    to_stderr(diag.render());
+    return diag.failed() ? kWrongFile : bug("the frontend gave up without a reason");
+  }
+  clock.phase("frontend");
+
+  passes::PipelineOptions pipeline;
+  pipeline.print_after = arguments.print_after;
+  pipeline.stop_after = arguments.stop_after;
+  pipeline.time_passes = arguments.times;
+  pipeline.print_locations = arguments.locations;
+  pipeline.sink = to_stderr;
+  if (const passes::PipelineResult result = passes::run_pipeline(*module, pipeline, diag); !result) {
+    if (!result.internal_error.empty()) return bug(result.internal_error);
+    to_stderr(diag.render());
+    return kWrongFile;
+  }
+  clock.phase("passes");
+
+  std::string output;
+  const bool write = !arguments.plan || !arguments.output.empty();
+  if (arguments.emit == "ir") {
+    output = ir::print(*module, {.locations = arguments.locations});
+  }
+  Plan plan;
+  if (arguments.plan || arguments.emit == "ptx") plan = write_plan(*module, facts_of(*module, arguments));
+  if (write && arguments.emit != "ir") {
+    const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(*module, arguments.target, diag);
+    if (!code) return bug(diag.failed() ? diag.render() : "code generation gave up without a reason");
+    clock.phase("codegen");
+    if (arguments.emit == "llvm") {
+      output = code->llvm_ir;
+    } else {
+      std::string problem;
+      if (!add_programs(*module, *code, plan, problem)) return bug(problem);
+      output = write_artifact({plan, ir::print(*module), code->ptx});
+    }
+  }
+  if (write) {
+    if (Status status = write_output(output_path(arguments), output); !status)
+      return fail(kWrongFile, status.text());
+    clock.phase("write");
+  }
+  if (arguments.plan) {
+    const std::string shown = arguments.json ? plan_json(plan).dump(2) + "\n" : plan_text(plan);
+    if (Status status = write_output("-", shown); !status) return fail(kWrongFile, status.text());
+  }
+  return kDone;
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app{"gaccc: compiles a model file to a training step", "gaccc"};
+  app.set_version_flag("--version", "gaccc " GACC_VERSION);
+  app.add_option("MODEL", arguments.model, "the model file (TOML), or - for standard input")->required();
+  app.add_option("-o", arguments.output,
+                 "the file to write; - is standard output; default: MODEL with .ptx in the current folder")
+      ->type_name("FILE");
+  app.add_option("--emit", arguments.emit, "what to write: ptx (the artifact), ir, llvm or graph")
+      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph"}));
+  app.add_option("--target", arguments.target,
+                 "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89, sm_90, sm_90a, ...")
+      ->type_name("sm_NN");
+  app.add_option("--set", arguments.sets,
+                 "override a value of the model file: --set train.accumulate=8; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--memory", arguments.memory, "short for --set memory.budget=\"SIZE\"")->type_name("SIZE");
+  app.add_option("--launch", arguments.launch, "short for --set launch.mode=MODE")->type_name("MODE");
+  app.add_flag("--plan", arguments.plan, "print the plan; writes no artifact unless -o is given");
+  app.add_flag("--json", arguments.json, "with --plan: as one JSON object");
+  app.add_option("--report", arguments.report, "a page about the plan")->type_name("FILE.html");
+  app.add_option("--print-after", arguments.print_after,
+                 "the IR after that pass, on standard error; repeatable")
+      ->type_name("PASS|all")
+      ->allow_extra_args(false);
+  app.add_option("--stop-after", arguments.stop_after,
+                 "with --emit ir: stop there; model: before the first pass")
+      ->type_name("PASS");
+  app.add_flag("--time-passes", arguments.times, "a table of times on standard error");
+  app.add_flag("--print-locs", arguments.locations, "print the place in the model file of each op");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kDone : kWrongCommand;
+  }
+  return compile(arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return fail(kWrongFile, "out of memory");
+  } catch (const std::exception& error) {
+    return bug(error.what());
+  }
+}
