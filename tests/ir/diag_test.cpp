@@ -26,7 +26,7 @@ TEST(Diag, ReportsInFileOrderWithNotes) {
 
 TEST(Diag, CaretStandsUnderItsCharacterAfterTabsAndUmlauts) {
   Diag diag("m.toml", "\tn\xC3\xA4me = x\n");
-  diag.error(Kind::syntax, {.line = 1, .column = 9}, "here");
+  diag.error(Kind::syntax, {.line = 1, .column = 10}, "here");
   EXPECT_NE(diag.render().find("\n      | \t       ^"), std::string::npos) << diag.render();
 }
 
