@@ -3,7 +3,8 @@
 //   1. buffers own their bytes first, and must not overlap each other;
 //   2. for each region: the inputs take theirs, then kernel by kernel
 //      a. every read must find its bytes held by the value it means (a buffer: by that buffer),
-//      b. every write takes its bytes; it may take those of a buffer only if it is a write to that buffer, and those
+//      b. every write takes its bytes; it may take those of a buffer only if it is a write to that buffer,
+//      and those
 //         that this kernel reads only where the kernel may work in place,
 //      c. no two writes of one kernel meet;
 //   3. at the end of a region every buffer still owns all of its bytes, and so does every yielded value.
@@ -109,15 +110,18 @@ class Checker {
     if (!offset) return fail("{} has no place", name);
     offset_ = *offset;
     size_ = type_bytes(type, module_.micro_batch());
-    if (offset_ % kAlignment != 0) return fail("{} is at {}, which is not a multiple of {}", name, offset_, kAlignment);
+    if (offset_ % kAlignment != 0)
+      return fail("{} is at {}, which is not a multiple of {}", name, offset_, kAlignment);
     if (offset_ < 0 || offset_ > *module_.arena_bytes - size_) {
-      return fail("{} of {} bytes at {} leaves the arena of {} bytes", name, size_, offset_, *module_.arena_bytes);
+      return fail("{} of {} bytes at {} leaves the arena of {} bytes", name, size_, offset_,
+                  *module_.arena_bytes);
     }
     return true;
   }
   bool place(const Region& region, const Operand& operand) {
     const std::string name = operand_text(module_, region, operand);
-    if (const BufferId* buffer = as_buffer(operand)) return place(module_[*buffer].offset, module_[*buffer].type, name);
+    if (const BufferId* buffer = as_buffer(operand))
+      return place(module_[*buffer].offset, module_[*buffer].type, name);
     const Value& value = region[*as_value(operand)];
     return place(value.offset, value.type, name);
   }
@@ -142,7 +146,8 @@ class Checker {
     for (const Yield& yield : region.yields) {
       if (as_number(yield.what) == nullptr) read(region, bytes, yield.what);
     }
-    for (size_t i = 0; i < module_.buffers.size(); ++i) read(region, bytes, BufferId{static_cast<int32_t>(i)});
+    for (size_t i = 0; i < module_.buffers.size(); ++i)
+      read(region, bytes, BufferId{static_cast<int32_t>(i)});
   }
 
   void kernel(const Region& region, const Kernel& kernel, Bytes& bytes) {
@@ -167,12 +172,14 @@ class Checker {
     if (!place(region, root)) return false;
     const int64_t offset = offset_;
     if (!bytes.held(offset, size_, root)) {
-      return fail("{} is read at {}, but not all of these bytes hold it", operand_text(module_, region, operand), offset);
+      return fail("{} is read at {}, but not all of these bytes hold it",
+                  operand_text(module_, region, operand), offset);
     }
     if (as_value(operand) != nullptr && operand != root) {
       const std::optional<int64_t>& own = region[*as_value(operand)].offset;
       if (own && *own != offset) {
-        return fail("{} is at {}, what it is a reshape of at {}", operand_text(module_, region, operand), *own, offset);
+        return fail("{} is at {}, what it is a reshape of at {}", operand_text(module_, region, operand),
+                    *own, offset);
       }
     }
     return true;
@@ -183,7 +190,8 @@ class Checker {
     const std::string name = operand_text(module_, region, operand);
     bytes.owners(offset_, size_, [&](const Operand& other) {
       if (other == operand) return;
-      if (as_buffer(other) != nullptr) fail("{} is written over buffer @{}", name, module_[*as_buffer(other)].name);
+      if (as_buffer(other) != nullptr)
+        fail("{} is written over buffer @{}", name, module_[*as_buffer(other)].name);
       if (kernel == nullptr) {
         fail("{} and {} have the same bytes", name, operand_text(module_, region, other));
         return;
@@ -194,7 +202,9 @@ class Checker {
         const bool in_place = from != nullptr && to != nullptr && region[*root].offset == offset_ &&
                               type_bytes(region[*root].type, module_.micro_batch()) == size_ &&
                               may_reuse(module_, region, *kernel, *from, *to);
-        if (!in_place) fail("{} is written over {}, which the kernel reads", name, operand_text(module_, region, operand_read));
+        if (!in_place)
+          fail("{} is written over {}, which the kernel reads", name,
+               operand_text(module_, region, operand_read));
       }
     });
     bytes.take(offset_, size_, operand);

@@ -1,5 +1,6 @@
-// The plan checker: replays a planned module over the bytes of the arena and says what is wrong with the plan. It
-// shares no code with plan-memory and knows nothing of live ranges, so that a mistake in one shows in the other.
+// The plan checker: replays a planned module over the bytes of the arena and says what is wrong with the
+// plan. It shares no code with plan-memory and knows nothing of live ranges, so that a mistake in one shows
+// in the other.
 #pragma once
 #include <string>
 
@@ -7,9 +8,9 @@
 
 namespace gacc::passes {
 
-// "" when no two live values overlap, every read sees the value meant, values are overwritten in place only where
-// the kernel allows it, buffers are never touched but by writes to them, and all lies aligned inside the arena.
-// Else one sentence about the first fault, with region and kernel.
+// "" when no two live values overlap, every read sees the value meant, values are overwritten in place only
+// where the kernel allows it, buffers are never touched but by writes to them, and all lies aligned inside
+// the arena. Else one sentence about the first fault, with region and kernel.
 std::string check_plan(const ir::Module& module);
 
 }  // namespace gacc::passes

@@ -1,4 +1,5 @@
-// What a pass is: a name, the phases it runs between, and one function. The registry lists them in pipeline order.
+// What a pass is: a name, the phases it runs between, and one function. The registry lists them in pipeline
+// order.
 #pragma once
 #include <optional>
 #include <span>
@@ -15,9 +16,9 @@ struct Options {
   size_t kernel_operands = 12;     // what one kernel loads and stores in memory
   size_t scalar_kernel_ops = 512;  // the same two for kernels of one element, which have neither problem
   size_t scalar_kernel_operands = 192;
-  int64_t small_domain = 4096;        // elements; unrelated ops over a smaller domain share a launch
-  int64_t elements_per_part = 4096;   // of a large total_sum, one task's share
-  int64_t parts = 64;                 // at most
+  int64_t small_domain = 4096;       // elements; unrelated ops over a smaller domain share a launch
+  int64_t elements_per_part = 4096;  // of a large total_sum, one task's share
+  int64_t parts = 64;                // at most
 };
 
 struct Pass {
@@ -30,10 +31,10 @@ struct Pass {
   bool (*run)(ir::Module& module, const Options& options, Diag& diag);
 };
 
-std::span<const Pass> all_passes();              // the pipeline, top to bottom
-const Pass* find_pass(std::string_view name);    // null when there is none
-std::string passes_text();                       // --list-passes
-std::string passes_markdown();                   // docs/passes.md
+std::span<const Pass> all_passes();            // the pipeline, top to bottom
+const Pass* find_pass(std::string_view name);  // null when there is none
+std::string passes_text();                     // --list-passes
+std::string passes_markdown();                 // docs/passes.md
 
 // One file each, of that name.
 bool autodiff(ir::Module& module, const Options& options, Diag& diag);

@@ -1,5 +1,5 @@
-// The pass manager. A module that breaks a rule after a pass is a bug of that pass: the report names the pass, the
-// rule and the op, and shows the module as it was before.
+// The pass manager. A module that breaks a rule after a pass is a bug of that pass: the report names the
+// pass, the rule and the op, and shows the module as it was before.
 #include "passes/pipeline.h"
 
 #include <algorithm>
@@ -12,6 +12,8 @@
 namespace gacc::passes {
 
 namespace {
+
+constexpr std::string_view kNothing = "model";  // stop after the frontend, whose phase that is
 
 struct Timing {
   std::string_view name;
@@ -42,14 +44,16 @@ std::string wrong_phase(const Pass& pass, ir::Phase phase) {
                        ir::phase_text(*pass.needs), ir::phase_text(phase));
   }
   if (!pass.needs && phase >= ir::Phase::fused) {
-    return fmt::format("pass `{}` runs before `fuse`, this module is in phase `{}`", pass.name, ir::phase_text(phase));
+    return fmt::format("pass `{}` runs before `fuse`, this module is in phase `{}`", pass.name,
+                       ir::phase_text(phase));
   }
   return "";
 }
 
 std::string internal_error(const Pass& pass, std::string_view what, const std::string& before) {
   return fmt::format(
-      "internal error: pass `{}` left an invalid module\n{}\nThis is a bug in gacc; please report it with the model "
+      "internal error: pass `{}` left an invalid module\n{}\nThis is a bug in gacc; please report it with "
+      "the model "
       "file. The module before the pass:\n{}",
       pass.name, what, before);
 }
@@ -63,9 +67,10 @@ std::string unknown_pass(const PipelineOptions& options) {
   for (const std::string& name : options.print_after) {
     if (name != "all") asked.push_back(name);
   }
-  if (!options.stop_after.empty()) asked.push_back(options.stop_after);
+  if (!options.stop_after.empty() && options.stop_after != kNothing) asked.push_back(options.stop_after);
   for (const std::string_view name : asked) {
-    if (find_pass(name) == nullptr) return fmt::format("there is no pass `{}`{}", name, did_you_mean(name, known));
+    if (find_pass(name) == nullptr)
+      return fmt::format("there is no pass `{}`{}", name, did_you_mean(name, known));
   }
   return "";
 }
@@ -74,7 +79,7 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
   using Clock = std::chrono::steady_clock;
   std::vector<const Pass*> order;
   for (const std::string& name : options.passes) order.push_back(find_pass(name));
-  if (options.passes.empty() && !options.nothing) {
+  if (options.passes.empty() && !options.nothing && options.stop_after != kNothing) {
     for (const Pass& pass : all_passes()) order.push_back(&pass);
   }
   const auto wants_print = [&](std::string_view name) {
@@ -116,8 +121,8 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
       const auto change = static_cast<int64_t>(op_count(module)) - static_cast<int64_t>(ops_before);
       const bool same = !options.print_locations && after == before;
       options.sink(fmt::format("// ----- after {}: phase {}, {} ops ({:+}){}\n{}", pass->name,
-                               ir::phase_text(module.phase), op_count(module), change, same ? " (unchanged)" : "",
-                               same ? std::string() : after));
+                               ir::phase_text(module.phase), op_count(module), change,
+                               same ? " (unchanged)" : "", same ? std::string() : after));
     }
     if (pass->name == options.stop_after) break;
   }

@@ -1,7 +1,8 @@
 // The pass manager: runs passes in order, checks phases, verifies after each, and prints what was asked for.
 //
 //   PipelineResult result = run_pipeline(module, {.print_after = {"fuse"}, .sink = to_stderr}, diag);
-//   if (!result) → result.internal_error is the text of a bug in gacc (exit 3), or empty and `diag` says what is
+//   if (!result) → result.internal_error is the text of a bug in gacc (exit 3), or empty and `diag` says what
+//   is
 //                  wrong with the model (exit 1)
 #pragma once
 #include <functional>
@@ -17,7 +18,7 @@ struct PipelineOptions {
   std::vector<std::string> passes{};       // names in order; empty: all_passes()
   bool nothing = false;                    // run no pass at all (an empty --passes "")
   std::vector<std::string> print_after{};  // names, or "all"
-  std::string stop_after{};                // "" runs to the end
+  std::string stop_after{};                // "" runs to the end; "model" runs nothing
   bool time_passes = false;                // a table at the end
   bool print_locations = false;            // in what print_after prints
   // Receives what print_after and time_passes print; both need it.
@@ -31,8 +32,8 @@ struct [[nodiscard]] PipelineResult {
   explicit operator bool() const { return ok; }
 };
 
-// A sentence about the first unknown pass name in passes, print_after or stop_after, with the nearest known one; ""
-// when all are known. Commands check it first and exit 2.
+// A sentence about the first unknown pass name in passes, print_after or stop_after, with the nearest known
+// one; "" when all are known. Commands check it first and exit 2.
 std::string unknown_pass(const PipelineOptions& options);
 
 PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, Diag& diag);

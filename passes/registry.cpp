@@ -8,19 +8,21 @@ namespace {
 using enum ir::Phase;
 
 constexpr Pass kPasses[] = {
-    {"autodiff", "adds the backward pass to step: it yields a gradient for every trainable parameter the loss reaches",
+    {"autodiff",
+     "adds the backward pass to step: it yields a gradient for every trainable parameter the loss reaches",
      model, gradient, autodiff},
     {"accumulate", "gives every gradient a buffer that step adds to, and writes the update region", gradient,
      accumulated, accumulate},
-    {"loss-scale", "scales the backward seed and unscales in update; with f32 only the phase changes", accumulated,
-     scaled, loss_scale},
-    {"half-casts", "casts to half precision where the op table says so; with f32 only the phase changes", scaled, half,
-     half_casts},
+    {"loss-scale", "scales the backward seed and unscales in update; with f32 only the phase changes",
+     accumulated, scaled, loss_scale},
+    {"half-casts", "casts to half precision where the op table says so; with f32 only the phase changes",
+     scaled, half, half_casts},
     {"expand", "writes composite ops (softmax, layer_norm, ...) in ops that have a lowering", {}, {}, expand},
     {"fold", "computes what is constant, and drops operations that change nothing", {}, {}, fold},
     {"cse", "computes equal things once", {}, {}, cse},
     {"dce", "drops what nobody reads", {}, {}, dce},
-    {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused, fuse},
+    {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused,
+     fuse},
     {"plan-memory", "gives every buffer and value its place in the one arena", fused, planned, plan_memory},
 };
 
@@ -43,14 +45,18 @@ std::string passes_text() {
 
 std::string passes_markdown() {
   std::string out =
-      "# The passes\n\nPrinted by `gacc-opt --list-passes --markdown`; do not edit. They run in this order. A pass without\n"
-      "phases is a clean-up: it runs in any phase before `fused` and keeps it. docs/ir.md says what each phase\n"
-      "promises, docs/adding-a-pass.md how to add one.\n\n| pass | needs | gives | what it does |\n|---|---|---|---|\n";
+      "# The passes\n\nPrinted by `gacc-opt --list-passes --markdown`; do not edit. They run in this order. "
+      "A pass without\n"
+      "phases is a clean-up: it runs in any phase before `fused` and keeps it. docs/ir.md says what each "
+      "phase\n"
+      "promises, docs/adding-a-pass.md how to add one.\n\n| pass | needs | gives | what it does "
+      "|\n|---|---|---|---|\n";
   const auto phase = [](const std::optional<ir::Phase>& phase) {
     return phase ? fmt::format("`{}`", ir::phase_text(*phase)) : std::string("–");
   };
   for (const Pass& pass : kPasses) {
-    out += fmt::format("| `{}` | {} | {} | {} |\n", pass.name, phase(pass.needs), phase(pass.gives), pass.summary);
+    out += fmt::format("| `{}` | {} | {} | {} |\n", pass.name, phase(pass.needs), phase(pass.gives),
+                       pass.summary);
   }
   return out;
 }

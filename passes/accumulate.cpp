@@ -1,0 +1,115 @@
+// Gradient accumulation. What `step` and `eval` yield goes into buffers that live across launches, so that a
+// window of K micro-batches adds up to the gradient of one big batch, ragged ones included.
+//
+//   1. Every gradient that step yields gets an f32 accumulator @PARAM.grad; the loss and the count of its
+//   elements
+//      go into @loss.sum and @loss.count. In eval they go into @eval.loss, @eval.count and @eval.METRIC.
+//   2. A yielded value is added by the op that makes it where that op has an `.acc` form and nobody else
+//   reads the
+//      value: a weight gradient accumulates inside its matrix product. Else an add.acc follows it.
+//   3. The update region is built (build_update.cpp), and `init` clears every accumulator and state but those
+//   that
+//      the runtime writes.
+#include <algorithm>
+
+#include "passes/accumulate.h"
+#include "passes/rewrite.h"
+
+namespace gacc::passes {
+
+using namespace ir;
+
+BufferId need_buffer(Module& module, const std::string& name, BufferKind kind, Type type) {
+  if (const auto found = module.find_buffer(name)) return *found;
+  return module.add_buffer({.name = name, .kind = kind, .type = std::move(type)});
+}
+
+namespace {
+
+size_t uses(const Region& region, const Operand& operand) {
+  size_t count = 0;
+  for (const Op& op : region.ops) {
+    count += static_cast<size_t>(std::count(op.operands.begin(), op.operands.end(), operand));
+    count += op.when == operand ? 1 : 0;
+  }
+  for (const Yield& yield : region.yields) count += yield.what == operand ? 1 : 0;
+  return count;
+}
+
+// Adds `what` to `buffer` where `what` is made.
+void add_to(Module& module, Region& region, BufferId buffer, const Operand& what, Diag& diag) {
+  const auto maker = std::find_if(region.ops.begin(), region.ops.end(), [&](const Op& op) {
+    return as_value(what) != nullptr &&
+           std::find(op.results.begin(), op.results.end(), *as_value(what)) != op.results.end();
+  });
+  if (maker != region.ops.end()) {
+    const OpInfo* acc = find_op(std::string(maker->info->name) + ".acc");
+    const bool fits = acc != nullptr && acc->operands == maker->info->operands + 1 && acc->results == 0;
+    if (fits && maker->results.size() == 1 && uses(region, what) == 1) {
+      maker->info = acc;
+      maker->operands.insert(maker->operands.begin(), buffer);
+      maker->results.clear();
+      return;
+    }
+  }
+  Builder build(module, region, diag);
+  if (maker != region.ops.end()) {
+    build.location = maker->at;
+    build.at = static_cast<size_t>(maker - region.ops.begin()) + 1;
+  }
+  build.effect("add.acc", {buffer, what});
+}
+
+void clear_in_init(Module& module, Diag& diag) {
+  constexpr std::string_view kept[] = {"lr", "seed.low", "seed.high"};  // written by the runtime before init
+  std::vector<bool> written(module.buffers.size(), false);
+  for (const Op& op : module.init.ops) {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (writes_operand(op, i)) written[static_cast<size_t>(as_buffer(op.operands[i])->index)] = true;
+    }
+  }
+  Builder build(module, module.init, diag);
+  build.location.why = "init";
+  for (size_t i = 0; i < module.buffers.size(); ++i) {
+    const Buffer& buffer = module.buffers[i];
+    const bool runtime = std::find(std::begin(kept), std::end(kept), buffer.name) != std::end(kept);
+    if (buffer.kind != BufferKind::param && !runtime && !written[i])
+      build.effect("fill", {BufferId{static_cast<int32_t>(i)}});
+  }
+}
+
+}  // namespace
+
+bool accumulate(Module& module, const Options&, Diag& diag) {
+  std::vector<Trained> trained;
+  for (const Yield& yield : module.step.yields) {
+    if (yield.role != "grad") continue;
+    const Type type{DType::f32, module[yield.of].type.shape};
+    trained.push_back(
+        {yield.of, need_buffer(module, module[yield.of].name + ".grad", BufferKind::accum, type)});
+  }
+  size_t next = 0;
+  while (!module.step.yields.empty()) {  // uses() counts what is still to come
+    const Yield yield = module.step.yields.front();
+    BufferId into{};
+    if (yield.role == "grad") into = trained[next++].gradient;
+    if (yield.role == "loss") into = need_buffer(module, "loss.sum", BufferKind::accum, {DType::f32, {}});
+    if (yield.role == "count") into = need_buffer(module, "loss.count", BufferKind::accum, {DType::i32, {}});
+    add_to(module, module.step, into, yield.what, diag);
+    module.step.yields.erase(module.step.yields.begin());
+  }
+  while (!module.eval.yields.empty()) {
+    const Yield yield = module.eval.yields.front();
+    const std::string name = "eval." + (yield.role == "metric" ? yield.metric : yield.role);
+    const Type type{yield.role == "count" ? DType::i32 : DType::f32, {}};
+    add_to(module, module.eval, need_buffer(module, name, BufferKind::state, type), yield.what, diag);
+    module.eval.yields.erase(module.eval.yields.begin());
+  }
+  if (!build_update(module, trained, diag)) return false;
+  clear_in_init(module, diag);
+  compact(module.step);
+  compact(module.eval);
+  return !diag.failed();
+}
+
+}  // namespace gacc::passes

@@ -1,0 +1,19 @@
+// What the two halves of accumulate share.
+#pragma once
+#include "ir/builder.h"
+#include "passes/pass.h"
+
+namespace gacc::passes {
+
+// The buffer of that name, made when the module has none.
+ir::BufferId need_buffer(ir::Module& module, const std::string& name, ir::BufferKind kind, ir::Type type);
+
+// A trained parameter and the accumulator of its gradient.
+struct Trained {
+  ir::BufferId parameter, gradient;
+};
+
+// Writes the update region for the optimizer of the settings, and its state buffers.
+bool build_update(ir::Module& module, const std::vector<Trained>& trained, Diag& diag);
+
+}  // namespace gacc::passes

@@ -1,0 +1,48 @@
+// Writes composite ops in primitive ones, as their OpInfo::expand says. It passes the result's name
+// on: %prob stays %prob, its parts are %prob.max, %prob.exp, ...
+#include "ir/builder.h"
+#include "passes/pass.h"
+#include "passes/rewrite.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+// One sweep over a region; true when something was expanded (the new ops may be composite themselves).
+bool sweep(Module& module, Region& region, Diag& diag) {
+  std::vector<Op> old = std::move(region.ops);
+  region.ops.clear();
+  Replacements replaced(region);
+  bool any = false;
+  for (Op& op : old) {
+    replaced.apply(op);
+    if (op.info->expand == nullptr) {
+      region.ops.push_back(std::move(op));
+      continue;
+    }
+    any = true;
+    Builder build(module, region, diag);
+    build.location = op.at;
+    build.when = op.when;
+    const std::vector<Operand> by = op.info->expand(build, op);
+    for (size_t i = 0; i < op.results.size() && i < by.size(); ++i) replaced.set(op.results[i], by[i]);
+  }
+  replaced.apply(region.yields);
+  compact(region);
+  return any;
+}
+
+}  // namespace
+
+bool expand(Module& module, const Options&, Diag& diag) {
+  constexpr int kDepth = 8;  // composites of composites; a cycle in the table would not end
+  for (const RegionKind kind : all_regions) {
+    for (int depth = 0; depth < kDepth && sweep(module, module.region(kind), diag); ++depth) {
+    }
+  }
+  return !diag.failed();
+}
+
+}  // namespace gacc::passes

@@ -1,0 +1,118 @@
+// Folding: what can be computed now is, and what changes nothing goes.
+//
+//   1. A pointwise op of numbers alone is a number, computed by its own formula and rounded to f32.
+//   2. x + 0, x - 0, x * 1, x / 1 and a cast to x's own type are x.
+//   3. A pointwise op reads through a broadcast where its own type stays.
+//   4. A reshape of a reshape reshapes the original; one to the same shape is its operand.
+//
+// Not x * 0: it is NaN for an infinite x, and the finite test must see that.
+#include <algorithm>
+#include <cmath>
+
+#include "ir/op_info.h"
+#include "passes/pass.h"
+#include "passes/rewrite.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+// `op` with this number as operand `at` is its other operand.
+struct Identity {
+  std::string_view op;
+  size_t at;
+  double number;
+};
+constexpr Identity kIdentities[] = {{"add", 0, 0}, {"add", 1, 0}, {"sub", 1, 0},
+                                    {"mul", 0, 1}, {"mul", 1, 1}, {"div", 1, 1}};
+
+std::optional<Operand> constant(const Module& module, const Region& region, const Op& op) {
+  const bool numbers =
+      !op.operands.empty() && std::all_of(op.operands.begin(), op.operands.end(),
+                                          [](const Operand& o) { return as_number(o) != nullptr; });
+  if (!numbers || op.info->formula == nullptr || op.info->writes != 0 || op.results.size() != 1)
+    return std::nullopt;
+  if (region[op.results.front()].type != Type{}) return std::nullopt;  // numbers are f32[]
+  Op rounded_op = op;                                                  // numbers are f32 on the device
+  for (Operand& operand : rounded_op.operands)
+    operand = static_cast<double>(static_cast<float>(*as_number(operand)));
+  double result = 0;
+  evaluate(record(OpView{module, region, rounded_op}), {}, 0, 0, std::span(&result, 1));
+  const double rounded = static_cast<float>(result);
+  if (!std::isfinite(rounded)) return std::nullopt;  // left for the device to show
+  return rounded;
+}
+
+std::optional<Operand> identity(const Module& module, const Region& region, const Op& op) {
+  if (op.results.size() != 1) return std::nullopt;
+  const Type& result = region[op.results.front()].type;
+  const auto same_type = [&](const Operand& operand) {
+    return operand_type(module, region, operand) == result;
+  };
+  for (const Identity& rule : kIdentities) {
+    if (op.info->name != rule.op) continue;
+    const double* number = as_number(op.operands[rule.at]);
+    const Operand& other = op.operands[1 - rule.at];
+    if (number != nullptr && *number == rule.number && same_type(other)) return other;
+  }
+  const bool renames =
+      op.info->lowering == Lowering::alias || op.info->name == "cast" || op.info->name == "broadcast";
+  if (renames && same_type(op.operands.front())) return op.operands.front();
+  return std::nullopt;
+}
+
+// Reads through broadcasts; `repeated` says what a value repeats.
+void skip_broadcasts(const Module& module, const Region& region,
+                     const std::vector<std::optional<Operand>>& repeated, Op& op) {
+  if (op.info->lowering != Lowering::pointwise || op.results.size() != 1 || op.info->writes != 0) return;
+  for (Operand& operand : op.operands) {
+    const ValueId* value = as_value(operand);
+    if (value == nullptr || !repeated[static_cast<size_t>(value->index)]) continue;
+    const Operand before = operand;
+    operand = *repeated[static_cast<size_t>(value->index)];
+    Diag ignored;
+    const auto types = op.info->infer(OpView{module, region, op}, ignored);
+    if (!types || types->front() != region[op.results.front()].type) operand = before;
+  }
+}
+
+void fold_region(const Module& module, Region& region) {
+  Replacements replaced(region);
+  std::vector<Op> kept;
+  std::vector<std::optional<Operand>> reshaped(region.values.size());  // what a value is a reshape of
+  std::vector<std::optional<Operand>> repeated(region.values.size());  // what a value is a broadcast of
+  for (Op& op : region.ops) {
+    replaced.apply(op);
+    skip_broadcasts(module, region, repeated, op);
+    if (op.info->name == "broadcast")
+      repeated[static_cast<size_t>(op.results.front().index)] = op.operands.front();
+    if (op.info->lowering == Lowering::alias) {
+      if (const ValueId* value = as_value(op.operands.front())) {
+        if (const auto& original = reshaped[static_cast<size_t>(value->index)])
+          op.operands.front() = *original;
+      }
+      reshaped[static_cast<size_t>(op.results.front().index)] = op.operands.front();
+    }
+    std::optional<Operand> by = constant(module, region, op);
+    if (!by) by = identity(module, region, op);
+    if (by) {
+      replaced.set(op.results.front(), *by);
+    } else {
+      kept.push_back(std::move(op));
+    }
+  }
+  region.ops = std::move(kept);
+  replaced.apply(region.yields);
+  compact(region);
+}
+
+}  // namespace
+
+bool fold(Module& module, const Options&, Diag&) {
+  for (const RegionKind kind : all_regions) fold_region(module, module.region(kind));
+  return true;
+}
+
+}  // namespace gacc::passes

@@ -1,0 +1,274 @@
+// Fusion: groups ops into kernels, so that what one op makes and the next one reads never goes through
+// memory.
+//
+//   1. Large sums are cut into parts (split_sums.cpp).
+//   2. Ops join groups greedily, in program order. Everything an op depends on (values, and buffers read or
+//   written
+//      before) is in groups up to some index; from that group on, it joins the one that saves the most memory
+//      traffic, where ir/kernel.h accepts it and the kernel stays small; else it opens a new group.
+//   3. The ops of a group are made neighbours, groups in order of creation, and numbered.
+//
+// An op joins a later group than its dependencies or the same one, and groups keep their order, so every use
+// stays after its definition.
+#include <algorithm>
+#include <map>
+
+#include "ir/kernel.h"
+#include "passes/fuse.h"
+#include "passes/rewrite.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+struct Group {
+  std::vector<size_t> ops;          // indices in program order
+  std::vector<Operand> operands{};  // what they touch, without duplicates
+  bool alone = false;               // gemm, alias
+};
+
+class Fuser {
+ public:
+  Fuser(const Module& module, Region& region, const Options& options)
+      : module_(module),
+        region_(region),
+        options_(options),
+        maker_(region.values.size(), -1),
+        group_of_(region.ops.size(), -1),
+        users_(region.values.size()) {
+    const auto use = [&](const Operand& operand, size_t user) {
+      if (const ValueId* value = as_value(operand)) users_[static_cast<size_t>(value->index)].push_back(user);
+    };
+    for (size_t i = 0; i < region.ops.size(); ++i) {
+      for (const Operand& operand : region.ops[i].operands) use(operand, i);
+      if (region.ops[i].when) use(*region.ops[i].when, i);
+    }
+    for (const Yield& yield : region.yields) use(yield.what, kYield);
+  }
+
+  void run() {
+    for (size_t i = 0; i < region_.ops.size(); ++i) place(i);
+    std::vector<Op> ordered;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      for (const size_t i : groups_[g].ops) {
+        ordered.push_back(std::move(region_.ops[i]));
+        ordered.back().kernel = static_cast<int32_t>(g);
+      }
+    }
+    region_.ops = std::move(ordered);
+  }
+
+ private:
+  void place(size_t index) {
+    const Op& op = region_.ops[index];
+    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::alias;
+    const size_t first = first_possible(op);
+    size_t best = groups_.size();
+    int64_t best_gain = 0;
+    for (size_t g = first; g < groups_.size() && !alone; ++g) {
+      if (groups_[g].alone) continue;
+      const int64_t gain = gain_of(op, groups_[g]);
+      if (gain > 0 && gain >= best_gain && fits(index, groups_[g])) best = g, best_gain = gain;
+    }
+    if (best == groups_.size()) groups_.push_back({.ops = {}, .alone = alone});
+    join(index, best);
+  }
+
+  // The first group with nothing this op depends on behind it.
+  size_t first_possible(const Op& op) const {
+    int32_t after = 0;
+    const auto wait = [&](int32_t group) { after = std::max(after, group); };
+    const auto read = [&](const Operand& operand) {
+      if (const ValueId* value = as_value(operand)) wait(maker_[static_cast<size_t>(value->index)]);
+      if (const std::optional<BufferId> buffer = root_buffer(region_, operand)) {
+        if (const auto found = last_write_.find(*buffer); found != last_write_.end()) wait(found->second);
+      }
+    };
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      read(op.operands[i]);
+      if (!writes_operand(op, i)) continue;
+      if (const auto found = last_read_.find(*as_buffer(op.operands[i])); found != last_read_.end())
+        wait(found->second);
+    }
+    if (op.when) read(*op.when);
+    return static_cast<size_t>(after);
+  }
+
+  Shape domain(const Op& op) const {
+    if (op.info->lowering == Lowering::pointwise) {
+      return op.results.empty() ? operand_type(module_, region_, op.operands.front()).shape
+                                : region_[op.results.front()].type.shape;
+    }
+    return operand_type(module_, region_, op.operands[op.results.empty() ? 1 : 0])
+        .shape;  // what a reduction reads
+  }
+
+  bool made_in(const Operand& operand, const Group& group) const {
+    const ValueId* value = as_value(operand);
+    return value != nullptr && maker_[static_cast<size_t>(value->index)] >= 0 &&
+           &groups_[static_cast<size_t>(maker_[static_cast<size_t>(value->index)])] == &group;
+  }
+
+  // Bytes that need not be loaded if the op joins the group: what the group makes (and perhaps need not store
+  // either), and what it loads anyway. Small unrelated ops gain the launch.
+  int64_t gain_of(const Op& op, const Group& group) const {
+    int64_t gain = 0;
+    for (const Operand& operand : op.operands) {
+      if (as_number(operand) != nullptr) continue;
+      const Type type = operand_type(module_, region_, operand);
+      const int64_t bytes = type_bytes(type, module_.micro_batch());
+      if (made_in(operand, group))
+        gain += 2 * bytes;
+      else if (type.shape == domain(op) && touches(group, operand))
+        gain += bytes;
+    }
+    const Shape own = domain(op);
+    const bool same_domain = own == domain(region_.ops[group.ops.front()]);
+    if (gain == 0 && same_domain && elements(own, module_.micro_batch()) <= options_.small_domain) gain = 1;
+    return gain;
+  }
+
+  static bool touches(const Group& group, const Operand& operand) {
+    return std::find(group.operands.begin(), group.operands.end(), operand) != group.operands.end();
+  }
+
+  bool fits(size_t index, const Group& group) const {
+    const Op& op = region_.ops[index];
+    const bool tiny = elements(domain(op), module_.micro_batch()) <= options_.parts;
+    if (group.ops.size() >= (tiny ? options_.scalar_kernel_ops : options_.kernel_ops)) return false;
+    if (memory_operands(op, group) > (tiny ? options_.scalar_kernel_operands : options_.kernel_operands))
+      return false;
+    if (!hazards_allowed(op, group)) return false;
+    std::vector<size_t> ops = group.ops;
+    ops.push_back(index);
+    return may_fuse(module_, region_, ops);
+  }
+
+  // What the kernel would load or store, at most: buffers and values made elsewhere, and values used
+  // elsewhere.
+  size_t memory_operands(const Op& op, const Group& group) const {
+    std::vector<Operand> all = group.operands;
+    add_operands(op, all);
+    size_t count = 0;
+    for (const Operand& operand : all) {
+      const ValueId* value = as_value(operand);
+      const bool inside =
+          value != nullptr && (made_in(operand, group) ||
+                               std::find(op.results.begin(), op.results.end(), *value) != op.results.end());
+      if (!inside || used_outside(*value, op, group)) ++count;
+    }
+    return count;
+  }
+
+  bool used_outside(ValueId value, const Op& joining, const Group& group) const {
+    const auto& users = users_[static_cast<size_t>(value.index)];
+    return std::any_of(users.begin(), users.end(), [&](size_t user) {
+      return user == kYield ||
+             (&region_.ops[user] != &joining &&
+              (group_of_[user] < 0 || &groups_[static_cast<size_t>(group_of_[user])] != &group));
+    });
+  }
+
+  // A buffer that one member reads and another writes: only where both touch the same element at the same
+  // time, that is in a purely pointwise kernel over the buffer's shape.
+  bool hazards_allowed(const Op& op, const Group& group) const {
+    bool hazard = false;
+    const auto check = [&](const Op& writer, const Op& reader) {
+      for (size_t i = 0; i < writer.operands.size(); ++i) {
+        if (!writes_operand(writer, i)) continue;
+        for (const Operand& operand : reader.operands) {
+          hazard = hazard || storage_root(region_, operand) == writer.operands[i];
+        }
+        if (reader.when) hazard = hazard || storage_root(region_, *reader.when) == writer.operands[i];
+      }
+    };
+    for (const size_t member : group.ops) {
+      check(op, region_.ops[member]);
+      check(region_.ops[member], op);
+    }
+    if (!hazard) return true;
+    const Shape own = domain(op);
+    const auto plain = [&](const Op& other) {
+      if (other.info->lowering != Lowering::pointwise || domain(other) != own) return false;
+      return std::all_of(other.operands.begin(), other.operands.end(), [&](const Operand& operand) {
+        const std::optional<BufferId> buffer = root_buffer(region_, operand);
+        return !buffer || !written_by(*buffer, op, group) ||
+               operand_type(module_, region_, operand).shape == own;
+      });
+    };
+    return plain(op) &&
+           std::all_of(group.ops.begin(), group.ops.end(), [&](size_t i) { return plain(region_.ops[i]); });
+  }
+
+  bool written_by(BufferId buffer, const Op& op, const Group& group) const {
+    const auto writes = [&](const Op& other) {
+      for (size_t i = 0; i < other.operands.size(); ++i) {
+        if (writes_operand(other, i) && other.operands[i] == Operand(buffer)) return true;
+      }
+      return false;
+    };
+    return writes(op) ||
+           std::any_of(group.ops.begin(), group.ops.end(), [&](size_t i) { return writes(region_.ops[i]); });
+  }
+
+  static void add_operands(const Op& op, std::vector<Operand>& to) {
+    const auto add = [&](const Operand& operand) {
+      if (as_number(operand) == nullptr && std::find(to.begin(), to.end(), operand) == to.end())
+        to.push_back(operand);
+    };
+    std::for_each(op.operands.begin(), op.operands.end(), add);
+    if (op.when) add(*op.when);
+    for (const ValueId result : op.results) add(result);
+  }
+
+  void join(size_t index, size_t group) {
+    const Op& op = region_.ops[index];
+    const auto number = static_cast<int32_t>(group);
+    groups_[group].ops.push_back(index);
+    group_of_[index] = number;
+    add_operands(op, groups_[group].operands);
+    for (const ValueId result : op.results) maker_[static_cast<size_t>(result.index)] = number;
+    const auto read = [&](const Operand& operand) {
+      const std::optional<BufferId> buffer = root_buffer(region_, operand);
+      if (!buffer) return;
+      int32_t& last = last_read_.try_emplace(*buffer, number).first->second;
+      last = std::max(last, number);
+    };
+    std::for_each(op.operands.begin(), op.operands.end(), read);
+    if (op.when) read(*op.when);
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (writes_operand(op, i)) last_write_[*as_buffer(op.operands[i])] = number;
+    }
+  }
+
+  static constexpr size_t kYield = SIZE_MAX;
+
+  const Module& module_;
+  Region& region_;
+  const Options& options_;
+  std::vector<Group> groups_;
+  std::vector<int32_t> maker_;                          // the group that makes a value; -1 for inputs
+  std::vector<int32_t> group_of_;                       // by op; -1 for one not placed yet
+  std::vector<std::vector<size_t>> users_;              // ops that use a value; kYield for a yield
+  std::map<BufferId, int32_t> last_read_, last_write_;  // the last group that does
+};
+
+}  // namespace
+
+bool fuse(Module& module, const Options& options, Diag& diag) {
+  for (const RegionKind kind : all_regions) {
+    Region& region = module.region(kind);
+    split_sums(module, region, options, diag);
+    for (const Op& op : region.ops) {
+      if (op.info->lowering != Lowering::composite) continue;
+      diag.error(Kind::unsupported, op.at, "`{}` has no lowering; run `expand` first", op.info->name);
+    }
+    if (diag.failed()) return false;
+    Fuser(module, region, options).run();
+  }
+  return true;
+}
+
+}  // namespace gacc::passes

@@ -1,0 +1,11 @@
+// What the two halves of fuse share.
+#pragma once
+#include "passes/pass.h"
+
+namespace gacc::passes {
+
+// Splits every total_sum and total_sum.acc over many elements in two: parts that run side by side, and their
+// sum.
+void split_sums(ir::Module& module, ir::Region& region, const Options& options, Diag& diag);
+
+}  // namespace gacc::passes

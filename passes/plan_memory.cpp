@@ -1,0 +1,215 @@
+// Offsets for everything, in one arena: buffers first (they live for ever), then one transient area that the
+// four regions share, for they never run at the same time.
+//
+//   1. Live ranges, from ir/liveness.h, at kernel granularity.
+//   2. In-place pairs: a result may take the bytes of an operand that dies in its kernel where may_reuse
+//   allows it.
+//      In each kernel the pairs are a matching that saves the most bytes; pairs chain to one block.
+//   3. The blocks of each region are placed by planner/offsets.h.
+//
+// A kernel's pairs depend on that kernel alone and save the most there, so the bytes live after step 2, at
+// the fullest kernel, are a lower bound of every plan for this graph and order.
+#include "passes/plan_memory.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "ir/liveness.h"
+#include "passes/pass.h"
+#include "passes/planner/offsets.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// A region's values in blocks: those of one block share bytes, one after the other.
+struct Transients {
+  std::vector<Kernel> kernels;
+  std::vector<LiveRange> ranges;
+  std::vector<size_t> block_of;  // by range
+  std::vector<planner::Block> blocks;
+};
+
+// Whether `result` may be written over all that `kernel` reads of `operand`'s bytes.
+bool may_take(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
+              ValueId result) {
+  bool any = false;
+  for (const Operand& read : kernel.reads) {
+    if (storage_root(region, read) != Operand(operand)) continue;
+    any = true;
+    if (!may_reuse(module, region, kernel, *as_value(read), result)) return false;
+  }
+  return any;
+}
+
+// The pairs of one kernel, (operand, result) as indices of ranges: a matching of most bytes. Both of a pair
+// have one size, so taking results by falling size and augmenting is optimal.
+std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, const Region& region,
+                                                      const Transients& t, int k) {
+  std::vector<size_t> dying, born;
+  for (size_t i = 0; i < t.ranges.size(); ++i) {
+    const bool input =
+        std::find(region.inputs.begin(), region.inputs.end(), t.ranges[i].value) != region.inputs.end();
+    if (t.ranges[i].last == k && (input || t.ranges[i].first < k)) dying.push_back(i);
+    if (t.ranges[i].first == k && !input) born.push_back(i);
+  }
+  std::stable_sort(born.begin(), born.end(),
+                   [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
+  const Kernel& kernel = t.kernels[static_cast<size_t>(k)];
+  std::vector<std::vector<size_t>> options(born.size());  // indices into dying
+  for (size_t r = 0; r < born.size(); ++r) {
+    for (size_t o = 0; o < dying.size(); ++o) {
+      const LiveRange &from = t.ranges[dying[o]], &to = t.ranges[born[r]];
+      if (from.bytes == to.bytes && may_take(module, region, kernel, from.value, to.value))
+        options[r].push_back(o);
+    }
+  }
+  std::vector<int> taken_by(dying.size(), -1);
+  std::vector<bool> visited;
+  const std::function<bool(size_t)> augment = [&](size_t r) {
+    for (const size_t o : options[r]) {
+      if (visited[o]) continue;
+      visited[o] = true;
+      if (taken_by[o] < 0 || augment(static_cast<size_t>(taken_by[o]))) {
+        taken_by[o] = static_cast<int>(r);
+        return true;
+      }
+    }
+    return false;
+  };
+  for (size_t r = 0; r < born.size(); ++r) {
+    visited.assign(dying.size(), false);
+    augment(r);
+  }
+  std::vector<std::pair<size_t, size_t>> pairs;
+  for (size_t o = 0; o < dying.size(); ++o) {
+    if (taken_by[o] >= 0) pairs.emplace_back(dying[o], born[static_cast<size_t>(taken_by[o])]);
+  }
+  return pairs;
+}
+
+Transients transients(const Module& module, const Region& region) {
+  Transients t;
+  t.kernels = kernels(module, region);
+  t.ranges = live_ranges(module, region, t.kernels);
+  t.block_of.resize(t.ranges.size());
+  std::iota(t.block_of.begin(), t.block_of.end(), size_t{0});
+  // In kernel order an operand's block is final when its pair is made, so chains need no union-find.
+  for (int k = 0; k < static_cast<int>(t.kernels.size()); ++k) {
+    for (const auto& [operand, result] : in_place_pairs(module, region, t, k))
+      t.block_of[result] = t.block_of[operand];
+  }
+  std::vector<size_t> number(t.ranges.size(), SIZE_MAX);
+  for (size_t i = 0; i < t.ranges.size(); ++i) {
+    const LiveRange& range = t.ranges[i];
+    size_t& block = number[t.block_of[i]];
+    if (block == SIZE_MAX) {
+      block = t.blocks.size();
+      t.blocks.push_back({aligned(range.bytes), range.first, range.last});
+    }
+    t.block_of[i] = block;
+    t.blocks[block].first = std::min(t.blocks[block].first, range.first);
+    t.blocks[block].last = std::max(t.blocks[block].last, range.last);
+  }
+  return t;
+}
+
+// Reshapes stand where their operand does, so that every named value that has bytes has a place.
+void place_aliases(const Module& module, Region& region) {
+  for (const Op& op : region.ops) {
+    if (op.info->lowering != Lowering::alias) continue;
+    const Operand& operand = op.operands.front();
+    if (const BufferId* buffer = as_buffer(operand))
+      region[op.results.front()].offset = module[*buffer].offset;
+    if (const ValueId* value = as_value(operand)) region[op.results.front()].offset = region[*value].offset;
+  }
+}
+
+int64_t buffer_bytes(const Module& module, BufferKind kind) {
+  int64_t sum = 0;
+  for (const Buffer& buffer : module.buffers) {
+    if (buffer.kind == kind) sum += type_bytes(buffer.type, 1);
+  }
+  return sum;
+}
+
+}  // namespace
+
+bool plan_memory(Module& module, const Options&, Diag&) {
+  int64_t end = 0;
+  for (const BufferKind kind : {BufferKind::param, BufferKind::accum, BufferKind::state}) {
+    for (Buffer& buffer : module.buffers) {
+      if (buffer.kind != kind) continue;
+      buffer.offset = end;
+      end += aligned(type_bytes(buffer.type, 1));
+    }
+  }
+  int64_t height = 0;
+  for (const RegionKind kind : all_regions) {
+    Region& region = module.region(kind);
+    const Transients t = transients(module, region);
+    const planner::Placement placement = planner::place(t.blocks);
+    for (size_t i = 0; i < t.ranges.size(); ++i)
+      region[t.ranges[i].value].offset = end + placement.offsets[t.block_of[i]];
+    place_aliases(module, region);
+    if (!t.blocks.empty()) height = std::max(height, placement.height);
+  }
+  module.arena_bytes = end + height;
+  return true;
+}
+
+MemoryReport memory_report(const Module& module) {
+  MemoryReport report;
+  report.weights = buffer_bytes(module, BufferKind::param);
+  report.gradients = buffer_bytes(module, BufferKind::accum);
+  report.optimizer = buffer_bytes(module, BufferKind::state);
+  report.peak = module.arena_bytes.value_or(0);
+  for (const Buffer& buffer : module.buffers) report.lower_bound += aligned(type_bytes(buffer.type, 1));
+
+  // The fullest kernel of any region: its live bytes are the bound, and what they are is the attribution.
+  const Region* fullest = nullptr;
+  Transients at;
+  int instant = 0;
+  int64_t most = 0;
+  for (const RegionKind kind : all_regions) {
+    const Region& region = module.region(kind);
+    Transients t = transients(module, region);
+    for (int k = 0; k < std::max<int>(1, static_cast<int>(t.kernels.size())); ++k) {
+      int64_t live = 0;
+      for (const planner::Block& block : t.blocks)
+        live += block.first <= k && k <= block.last ? block.bytes : 0;
+      if (live > most) most = live, fullest = &region, instant = k;
+    }
+    if (fullest == &region) at = std::move(t);
+  }
+  report.lower_bound += most;
+  if (fullest != nullptr) {
+    std::vector<bool> counted(at.blocks.size(), false);
+    for (size_t i = 0; i < at.ranges.size(); ++i) {
+      const LiveRange& range = at.ranges[i];
+      if (instant < range.first || instant > range.last || counted[at.block_of[i]]) continue;
+      counted[at.block_of[i]] = true;  // an operand and the result in its place: counted as the operand
+      const auto& inputs = fullest->inputs;
+      const auto made = std::find_if(fullest->ops.begin(), fullest->ops.end(), [&](const Op& op) {
+        return std::find(op.results.begin(), op.results.end(), range.value) != op.results.end();
+      });
+      if (std::find(inputs.begin(), inputs.end(), range.value) != inputs.end()) {
+        report.inputs += range.bytes;
+      } else if (made != fullest->ops.end() && made->at.why.empty()) {
+        report.activations += range.bytes;
+      } else {
+        report.workspace += range.bytes;
+      }
+    }
+  }
+  report.padding = report.peak - report.weights - report.half_weights - report.gradients - report.optimizer -
+                   report.activations - report.workspace - report.inputs;
+  return report;
+}
+
+}  // namespace gacc::passes

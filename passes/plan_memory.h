@@ -1,0 +1,28 @@
+// What a planned module's arena holds, by category.
+#pragma once
+#include <cstdint>
+
+#include "ir/module.h"
+
+namespace gacc::passes {
+
+constexpr int64_t kAlignment = 256;  // of every place in the arena: cuBLAS and vector loads want it
+
+// Bytes of the arena. Buffers are counted whole; of the transient area, what is live at its fullest kernel.
+// The categories and `padding` (alignment, and gaps between live values at that kernel) add up to `peak`.
+struct MemoryReport {
+  int64_t weights = 0;       // params
+  int64_t half_weights = 0;  // none with f32
+  int64_t gradients = 0;     // accumulators: of gradients, the loss and the count
+  int64_t optimizer = 0;     // state: moments, counters, rates
+  int64_t activations = 0;   // values the forward pass made
+  int64_t workspace =
+      0;  // values that compiler-made ops made: gradients in flight, partial sums, update's values
+  int64_t inputs = 0;  // the micro-batch
+  int64_t padding = 0;
+  int64_t peak = 0;         // the arena: what the runtime allocates
+  int64_t lower_bound = 0;  // no plan of this graph in this order can be smaller
+};
+MemoryReport memory_report(const ir::Module& module);
+
+}  // namespace gacc::passes

@@ -1,0 +1,94 @@
+// Greedy placement, in several orders: none is best always, and each takes microseconds on a step's hundred
+// values.
+#include "passes/planner/offsets.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+
+namespace gacc::passes::planner {
+
+namespace {
+
+bool meet(const Block& a, const Block& b) { return a.first <= b.last && b.first <= a.last; }
+
+std::vector<int64_t> bytes_by_instant(const std::vector<Block>& blocks) {
+  int instants = 0;
+  for (const Block& block : blocks) instants = std::max(instants, block.last + 1);
+  std::vector<int64_t> bytes(static_cast<size_t>(instants), 0);
+  for (const Block& block : blocks) {
+    for (int t = block.first; t <= block.last; ++t) bytes[static_cast<size_t>(t)] += block.bytes;
+  }
+  return bytes;
+}
+
+enum class Fit : uint8_t { lowest, tightest };  // the lowest gap that holds the block, or the smallest
+
+Placement greedy(const std::vector<Block>& blocks, const std::vector<size_t>& order, Fit fit) {
+  Placement out;
+  out.offsets.assign(blocks.size(), 0);
+  std::vector<size_t> placed;
+  for (const size_t i : order) {
+    // The placed blocks that this one meets in time, from the bottom up; between them are the gaps.
+    std::vector<size_t> around;
+    for (const size_t other : placed) {
+      if (meet(blocks[i], blocks[other])) around.push_back(other);
+    }
+    std::sort(around.begin(), around.end(), [&](size_t a, size_t b) {
+      return std::pair(out.offsets[a], a) < std::pair(out.offsets[b], b);
+    });
+    int64_t low = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
+    for (const size_t other : around) {
+      const int64_t gap = out.offsets[other] - low;
+      if (gap >= blocks[i].bytes && gap < best_gap && (fit == Fit::tightest || best < 0))
+        best = low, best_gap = gap;
+      low = std::max(low, out.offsets[other] + blocks[other].bytes);
+    }
+    out.offsets[i] = best >= 0 ? best : low;
+    out.height = std::max(out.height, out.offsets[i] + blocks[i].bytes);
+    placed.push_back(i);
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t liveness_bound(const std::vector<Block>& blocks) {
+  const std::vector<int64_t> bytes = bytes_by_instant(blocks);
+  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+}
+
+Placement place(const std::vector<Block>& blocks) {
+  const std::vector<int64_t> bytes = bytes_by_instant(blocks);
+  const int64_t bound = liveness_bound(blocks);
+  std::vector<int64_t> crowd(blocks.size(), 0);  // the most bytes needed at one instant of a block's life
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (int t = blocks[i].first; t <= blocks[i].last; ++t)
+      crowd[i] = std::max(crowd[i], bytes[static_cast<size_t>(t)]);
+  }
+  const auto length = [&](size_t i) { return int64_t{blocks[i].last} - blocks[i].first + 1; };
+  using Key = std::array<int64_t, 3>;  // the smallest goes first
+  const auto keys = [&](size_t i) {
+    const Block& b = blocks[i];
+    return std::array<Key, 6>{Key{-b.bytes, -length(i), b.first}, Key{b.first, -b.bytes, 0},
+                              Key{-length(i), -b.bytes, b.first}, Key{-crowd[i], -length(i), -b.bytes},
+                              Key{-crowd[i], -b.bytes, b.first},  Key{-b.last, -b.bytes, 0}};
+  };
+  Placement best;
+  best.height = std::numeric_limits<int64_t>::max();
+  for (size_t k = 0; k < std::tuple_size_v<decltype(keys(0))>; ++k) {
+    std::vector<size_t> order(blocks.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return std::pair(keys(a)[k], a) < std::pair(keys(b)[k], b); });
+    for (const Fit fit : {Fit::tightest, Fit::lowest}) {
+      Placement next = greedy(blocks, order, fit);
+      if (next.height < best.height) best = std::move(next);
+      if (best.height <= bound) return best;
+    }
+  }
+  return best;
+}
+
+}  // namespace gacc::passes::planner

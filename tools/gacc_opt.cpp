@@ -1,0 +1,155 @@
+// gacc-opt: reads textual IR, runs passes, prints textual IR. The door that golden tests and curious people
+// use.
+//
+//   gacc-opt FILE.gir --passes "expand,fold"      '-' reads standard input; --passes "" only checks and
+//   prints
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ir/op_info.h"
+#include "ir/ops_markdown.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+#include "passes/check_plan.h"
+#include "passes/pipeline.h"
+
+namespace {
+
+using namespace gacc;
+
+enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
+
+struct Arguments {
+  std::string file, out, passes;
+  std::vector<std::string> print_after;
+  bool list_passes = false, list_ops = false, markdown = false, locations = false, times = false,
+       check = false;
+};
+
+void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+bool read_all(const std::string& path, std::string& text) {
+  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return false;
+  char chunk[1 << 16];
+  size_t count = 0;
+  while ((count = std::fread(chunk, 1, sizeof chunk, file)) > 0) text.append(chunk, count);
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  if (file != stdin) std::fclose(file);
+  errno = error;
+  return error == 0;
+}
+
+// "" or the reason; on failure the file is removed again.
+std::string write_all(const std::string& path, const std::string& text) {
+  const bool standard = path.empty() || path == "-";
+  std::FILE* file = standard ? stdout : std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return std::strerror(errno);
+  bool good = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  good = std::fflush(file) == 0 && good;
+  const std::string reason = good ? "" : std::strerror(errno);
+  if (!standard) {
+    std::fclose(file);
+    if (!good) std::remove(path.c_str());
+  }
+  return reason;
+}
+
+std::vector<std::string> names(const std::string& list) {
+  std::vector<std::string> out;
+  std::string name;
+  for (const char c : list + ",") {
+    if (c != ',' && c != ' ')
+      name += c;
+    else if (!name.empty())
+      out.push_back(std::move(name)), name.clear();
+  }
+  return out;
+}
+
+int fail(int code, std::string_view text) {
+  to_stderr(fmt::format("gacc-opt: error: {}\n", text));
+  return code;
+}
+
+int output(const Arguments& arguments, const std::string& text) {
+  const std::string problem = write_all(arguments.out, text);
+  return problem.empty()
+             ? kDone
+             : fail(kWrongFile,
+                    fmt::format("cannot write {}: {}",
+                                arguments.out.empty() ? "standard output" : arguments.out, problem));
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.list_passes)
+    return output(arguments, arguments.markdown ? passes::passes_markdown() : passes::passes_text());
+  if (arguments.list_ops) {
+    if (arguments.markdown) return output(arguments, ir::ops_markdown());
+    std::string text;
+    for (const ir::OpInfo* op : ir::all_ops()) text += fmt::format("{:<18} {}\n", op->name, op->summary);
+    return output(arguments, text);
+  }
+  if (arguments.file.empty()) return fail(kWrongCommand, "no input file; '-' reads standard input");
+
+  passes::PipelineOptions options;
+  options.passes = names(arguments.passes);
+  options.nothing = options.passes.empty();
+  options.print_after = arguments.print_after;
+  options.print_locations = arguments.locations;
+  options.time_passes = arguments.times;
+  options.sink = to_stderr;
+  if (const std::string unknown = passes::unknown_pass(options); !unknown.empty())
+    return fail(kWrongCommand, unknown);
+
+  std::string text;
+  if (!read_all(arguments.file, text))
+    return fail(kWrongFile, fmt::format("cannot read {}: {}", arguments.file, std::strerror(errno)));
+  Diag diag(arguments.file == "-" ? "<stdin>" : arguments.file, text);
+  std::optional<ir::Module> module = ir::parse(text, diag);
+  if (!module || !ir::verify(*module, diag)) {
+    to_stderr(diag.render());
+    return kWrongFile;
+  }
+  if (const passes::PipelineResult result = passes::run_pipeline(*module, options, diag); !result) {
+    to_stderr(result.internal_error.empty() ? diag.render() : result.internal_error);
+    return result.internal_error.empty() ? kWrongFile : kBug;
+  }
+  if (arguments.check) {
+    if (const std::string problem = passes::check_plan(*module); !problem.empty())
+      return fail(kWrongFile, "the plan is wrong: " + problem);
+  }
+  return output(arguments, ir::print(*module, {.locations = arguments.locations}));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Runs passes over textual IR (.gir) and prints the result.", "gacc-opt");
+  app.add_option("FILE", arguments.file, "the IR; '-' is standard input");
+  app.add_option("--passes", arguments.passes, "passes to run, in order, separated by commas; default none");
+  app.add_option("-o", arguments.out, "where the result goes; default and '-': standard output");
+  app.add_option("--print-after", arguments.print_after,
+                 "print the IR after this pass, or after all, on standard error");
+  app.add_flag("--print-locs", arguments.locations, "end lines in the place they come from");
+  app.add_flag("--time-passes", arguments.times, "print a table of times on standard error");
+  app.add_flag("--check-plan", arguments.check,
+               "replay the memory plan of the result and report the first fault");
+  app.add_flag("--list-passes", arguments.list_passes, "list the passes in pipeline order");
+  app.add_flag("--list-ops", arguments.list_ops, "list the ops");
+  app.add_flag("--markdown", arguments.markdown, "lists as the pages docs/passes.md and docs/ops.md");
+  app.set_version_flag("--version", "gacc-opt " GACC_VERSION);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kDone : kWrongCommand;
+  }
+  return run(arguments);
+}
