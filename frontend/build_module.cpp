@@ -1,0 +1,53 @@
+// The way from text to Module: tree, overrides, checks, then the forward pass twice: for step and for eval.
+#include "frontend/frontend.h"
+#include "frontend/loss.h"
+#include "frontend/overrides.h"
+
+namespace gacc {
+
+namespace {
+
+using namespace frontend;
+
+// What the artifact and the passes read besides the ops; the rest was set where it was read.
+void finish_settings(const ModelFile& model, ir::Attrs& settings) {
+  std::string metrics;
+  for (const Named& metric : model.metrics) (metrics += metrics.empty() ? "" : ",") += metric.name;
+  settings["metrics"] = metrics;
+  settings["loss.type"] = model.loss.type;
+  settings["loss.target"] = model.loss.target.name;
+}
+
+// The forward pass of one region, with its loss.
+void build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& model, Parameters& parameters,
+                  Diag& diag) {
+  ir::Builder builder(module, module.region(kind), diag);
+  LayerLowering layers(builder, parameters, model);
+  const Flow output = layers.run();
+  lower_loss(builder, layers, model, output, kind == ir::RegionKind::eval);
+}
+
+}  // namespace
+
+std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
+                                        const std::vector<Override>& overrides, Diag& diag) {
+  std::optional<Node> root = parse_toml(text, diag);
+  if (!root) return std::nullopt;
+  apply_overrides(*root, overrides, diag);
+  const ModelFile model = read_model(*root, diag);
+
+  ir::Module module;
+  module.name = model.name;
+  module.source = file_name;
+  module.settings = model.settings;
+  finish_settings(model, module.settings);
+  Parameters parameters(module, diag);
+  // Building goes on after errors of the schema: shapes are checked as far as they are known.
+  build_region(module, ir::RegionKind::step, model, parameters, diag);
+  if (diag.failed()) return std::nullopt;
+  build_region(module, ir::RegionKind::eval, model, parameters, diag);
+  if (diag.failed()) return std::nullopt;
+  return module;
+}
+
+}  // namespace gacc

@@ -1,0 +1,72 @@
+// Layers to ops: walks the layer list, resolves names by scope, checks shapes, and appends the forward pass
+// to a region.
+#pragma once
+#include <map>
+
+#include "frontend/parameters.h"
+
+namespace gacc::frontend {
+
+// What flows between layers. Without a value it stands for the output of something that is wrong and
+// reported: nothing is said about what uses it.
+struct Flow {
+  std::optional<ir::ValueId> value{};
+  std::string label{};  // "`fc1`", "input `image`": who gives it, for messages
+  Location at{};        // where that is written
+};
+
+class LayerLowering {
+ public:
+  LayerLowering(ir::Builder& builder, Parameters& parameters, const ModelFile& model);
+
+  // Makes the inputs of the region and lowers all layers; gives the last one's output.
+  Flow run();
+  // A top-level layer or input, for the loss. Reports unknown names.
+  std::optional<Flow> find_output(const Named& name) const;
+  const Flow* input(std::string_view name) const;
+  // The shape per sample, for messages: "[784]".
+  std::string shape_of(const Flow& flow) const;
+
+ private:
+  struct Layer {  // what a scope knows of a layer that has been lowered
+    Flow output{};
+    std::optional<ir::BufferId> weight{};
+  };
+  struct Scope {
+    const Scope* parent = nullptr;
+    std::string prefix{};  // "block.0."
+    bool trainable = true;
+    const std::vector<LayerSpec>* specs = nullptr;
+    std::map<std::string, Layer, std::less<>> layers{};
+  };
+
+  Flow list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope);
+  Layer lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope);
+  Layer linear(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Layer layer_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow reshape(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
+  Flow sequential(const LayerSpec& spec, Flow x, const Scope& scope);
+  Flow residual(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  ir::ValueId activation(const LayerSpec& spec, const std::string& name, ir::ValueId x);
+
+  Flow resolve(const Named& name, const Scope& scope) const;
+  std::optional<ir::BufferId> tied_weight(const LayerSpec& spec, const Scope& scope) const;
+  void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
+  bool takes_floats(const LayerSpec& spec, const Flow& x) const;
+  bool has_last_axis(const LayerSpec& spec, const Flow& x) const;
+  bool within_limits(const LayerSpec& spec, const Flow& output) const;
+  const ir::Type& type(const Flow& flow) const;
+  Flow wrong() const { return {}; }
+
+  ir::Builder& b_;
+  Parameters& parameters_;
+  const ModelFile& model_;
+  Diag& diag_;
+  Scope top_;
+  std::map<std::string, Flow, std::less<>> inputs_;
+  int64_t lowered_ = 0;
+  bool too_many_ = false;
+};
+
+}  // namespace gacc::frontend

@@ -1,0 +1,117 @@
+// The model file as plain structs: what the schema allows, checked value by value, with places for later
+// messages. Names are not resolved and shapes not computed here; that is layers.cpp.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "frontend/toml_tree.h"
+#include "ir/module.h"
+
+namespace gacc::frontend {
+
+struct Named {
+  std::string name;
+  Location at{};
+};
+
+struct InputSpec {
+  std::string name;
+  Location at{};      // of the name
+  bool sound = true;  // false: its type is wrong and reported
+  Location shape_at{};
+  ir::Shape shape{};  // per sample
+  ir::DType dtype = ir::DType::f32;
+  std::optional<int64_t> range{};  // i32: values are 0..range-1
+  Location range_at{};
+  std::vector<double> mean{}, std{};  // normalize: empty, one number, or one per element of the first axis
+};
+
+// How a parameter starts. `amount` is the standard deviation of normal, the half-width of uniform.
+struct InitSpec {
+  enum class Form : uint8_t {
+    standard,
+    zeros,
+    ones,
+    normal,
+    uniform,
+    kaiming_normal,
+    kaiming_uniform,
+    xavier_normal,
+    xavier_uniform
+  };
+  Form form = Form::standard;
+  double amount = 0;
+  Location at{};
+};
+
+// Layer types that become ops today; `other` is one that the schema knows and the compiler not yet.
+enum class LayerKind : uint8_t {
+  linear,
+  activation,
+  softmax,
+  log_softmax,
+  flatten,
+  reshape,
+  dropout,
+  layer_norm,
+  add,
+  mul,
+  sequential,
+  residual,
+  other
+};
+
+struct LayerSpec {
+  LayerKind kind = LayerKind::other;
+  std::string type;
+  std::string name;
+  Location at{};  // of the layer's table
+  Location type_at{}, name_at{};
+  bool sound = true;  // false: something about it is wrong and reported; nothing can be said about its output
+  std::vector<Named> inputs{};  // as named by `input` or `inputs`; empty: the previous layer
+  InitSpec init{}, bias_init{};
+  bool trainable = true;
+  int64_t features = 0;  // linear
+  Location features_at{};
+  bool bias = true;
+  std::optional<Named> tied{};
+  std::string activation{};  // linear: "" for none; activation: fn
+  double slope = 0.01;       // of leaky_relu
+  ir::Shape shape{};         // reshape
+  Location shape_at{};
+  double eps = 1e-5;                // layer_norm
+  std::vector<LayerSpec> layers{};  // sequential, residual
+  std::optional<int64_t> repeat{};  // sequential
+  Location repeat_at{};
+};
+
+struct LossSpec {
+  std::string type{};
+  Location at{};
+  bool sound = true;
+  Named target{};
+  std::optional<Named> input{};
+  int64_t ignore_index = -100;
+  double label_smoothing = 0;
+};
+
+struct ModelFile {
+  std::string name;
+  std::vector<Named> metrics{};
+  std::vector<InputSpec> inputs{};
+  std::vector<LayerSpec> layers{};
+  LossSpec loss{};
+  int64_t micro_batch = 1, accumulate = 1;
+  Location micro_batch_at{};
+  Location inputs_at{}, layers_at{};
+  // The scalars that passes and the artifact need, by dotted key, defaults filled in.
+  ir::Attrs settings{};
+};
+
+// Each reads its tables and reports to `diag`; what could not be read keeps its default.
+ModelFile read_model(const Node& root, Diag& diag);
+std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
+void read_training(const Node& root, ModelFile& model, Diag& diag);  // [train] ... [memory]
+
+}  // namespace gacc::frontend

@@ -1,0 +1,104 @@
+// Walks dotted keys through tables and, by name, through lists of layers.
+#include "frontend/overrides.h"
+
+#include <map>
+
+namespace gacc::frontend {
+
+std::vector<std::string> layer_names(const Node& layers) {
+  std::vector<std::string> names;
+  std::map<std::string, int, std::less<>> unnamed;
+  for (const Node& layer : layers.items) {
+    const Node* name = layer.find("name");
+    const Node* type = layer.find("type");
+    if (name != nullptr) {
+      names.push_back(name->text);
+    } else if (type != nullptr && !type->text.empty()) {
+      names.push_back(fmt::format("{}_{}", type->text, unnamed[type->text]++));
+    } else {
+      names.emplace_back();
+    }
+  }
+  return names;
+}
+
+namespace {
+
+std::vector<std::string> split(std::string_view key) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= key.size();) {
+    const size_t end = std::min(key.find('.', begin), key.size());
+    parts.emplace_back(key.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+Node* layer_named(Node& layers, std::string_view name) {
+  const std::vector<std::string> names = layer_names(layers);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].empty() && names[i] == name) return &layers.items[i];
+  }
+  return nullptr;
+}
+
+Node& entry(Node& table, const std::string& key, const Location& at) {
+  if (Node* found = table.find(key)) return *found;
+  table.entries.push_back({key, at, Node{.form = Node::Form::table, .at = at}});
+  return table.entries.back().value;
+}
+
+void apply(Node& root, const Override& override, Diag& diag) {
+  const Location at{.origin = fmt::format("--set {}={}", override.key, override.value)};
+  std::optional<Node> value = parse_value(override.value, at);
+  if (!value) {
+    diag.error(Kind::syntax, at, "the value is not TOML; quote a string: '{}=\"...\"'", override.key);
+    return;
+  }
+  Node* node = &root;
+  const std::vector<std::string> parts = split(override.key);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool last = i + 1 == parts.size();
+    if (parts[i].empty() || parts.size() > 40) {
+      diag.error(Kind::syntax, at, "`{}` is not a dotted path such as train.accumulate", override.key);
+      return;
+    }
+    if (node->is_list()) {
+      Node* layer = layer_named(*node, parts[i]);
+      if (layer == nullptr || last) {
+        const std::vector<std::string> names = layer_names(*node);
+        if (layer == nullptr) {
+          diag.error(Kind::unknown_name, at, "there is no layer `{}`{}", parts[i],
+                     did_you_mean(parts[i], {names.begin(), names.end()}));
+        } else {
+          diag.error(Kind::syntax, at, "the path ends at layer `{}`; name the key to set", parts[i]);
+        }
+        return;
+      }
+      node = layer;
+      continue;
+    }
+    if (!node->is_table()) {
+      diag.error(Kind::unknown_key, at, "`{}` is {}, it has no keys", parts[i - 1], form_text(node->form));
+      return;
+    }
+    // Inside a block its layers may be named directly: layers.block.fc1 is layers.block.layers.fc1.
+    Node* inner = node->find("layers");
+    if (!last && node != &root && inner != nullptr && inner->is_list() && node->find(parts[i]) == nullptr) {
+      if (Node* layer = layer_named(*inner, parts[i])) {
+        node = layer;
+        continue;
+      }
+    }
+    node = &entry(*node, parts[i], at);
+  }
+  *node = std::move(*value);
+}
+
+}  // namespace
+
+void apply_overrides(Node& root, const std::vector<Override>& overrides, Diag& diag) {
+  for (const Override& override : overrides) apply(root, override, diag);
+}
+
+}  // namespace gacc::frontend

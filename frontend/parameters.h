@@ -1,0 +1,39 @@
+// Parameters: one buffer each, in order of definition, with an op of the init region that starts it.
+#pragma once
+#include <map>
+
+#include "frontend/model_file.h"
+#include "ir/builder.h"
+
+namespace gacc::frontend {
+
+// How PyTorch counts the connections of a weight: the spread of its default and of the kaiming and xavier
+// starts.
+struct Fan {
+  int64_t in = 1, out = 1;
+};
+
+class Parameters {
+ public:
+  // Adds the state buffers of the seed, which every random op reads.
+  Parameters(ir::Module& module, Diag& diag);
+
+  // What PyTorch's module does when nothing is said: `spread` is uniform in +-1/sqrt(fan in).
+  enum class Standard : uint8_t { spread, zeros, ones };
+
+  // The parameter `name`, created at its first mention and found again by the eval region. Nothing, after a
+  // report, when the initialiser does not fit it or the model grows too large.
+  std::optional<ir::BufferId> get(const std::string& name, ir::Shape shape, const InitSpec& init,
+                                  Standard standard, Fan fan, bool trainable, const Location& at);
+
+ private:
+  void start(ir::BufferId buffer, const InitSpec& init, Standard standard, Fan fan, const Location& at);
+
+  ir::Module& module_;
+  Diag& diag_;
+  ir::BufferId seed_low_, seed_high_;
+  std::map<std::string, ir::BufferId, std::less<>> by_name_;
+  int64_t elements_ = 0;
+};
+
+}  // namespace gacc::frontend

@@ -1,0 +1,204 @@
+// Reads [model], [inputs.*] and [loss], and hands the rest to read_layers and read_training.
+#include <algorithm>
+#include <cmath>
+
+#include "frontend/model_file.h"
+#include "frontend/schema.h"
+
+namespace gacc::frontend {
+
+namespace {
+
+constexpr size_t kMaxRank = 8;  // axes of an input, per sample
+constexpr size_t kMaxInputs = 256;
+constexpr size_t kMaxNameLength = 100;
+
+void read_name_and_metrics(const Node& node, ModelFile& model, Diag& diag) {
+  TableReader table(node, "[model]", "model.", diag);
+  if (table.require("name")) {
+    if (const auto name = table.text("name")) {
+      if (name->empty() || name->size() > kMaxNameLength) {
+        diag.error(Kind::out_of_range, table.at("name"), "`model.name` must have 1 to {} characters",
+                   kMaxNameLength);
+      }
+      model.name = *name;
+    }
+  }
+  model.settings["model.seed"] = table.integer("seed", at_least(0)).value_or(0);
+  if (const Node* metrics = table.list("metrics")) {
+    static constexpr std::string_view known[] = {"accuracy", "perplexity"};
+    for (const Node& item : metrics->items) {
+      const auto metric = table.choice(item, "metric", known);
+      if (!metric) continue;
+      const auto same = [&](const Named& other) { return other.name == *metric; };
+      if (std::any_of(model.metrics.begin(), model.metrics.end(), same)) {
+        diag.error(Kind::duplicate_name, item.at, "metric \"{}\" is listed twice", *metric);
+      } else if (*metric == "perplexity") {
+        diag.error(Kind::unsupported, item.at, "metric \"perplexity\" is not supported yet");
+      } else {
+        model.metrics.push_back({*metric, item.at});
+      }
+    }
+  }
+  table.finish();
+}
+
+// `mean` or `std` of normalize: a number, or an array along the first axis.
+std::vector<double> read_statistic(TableReader& table, std::string_view key, const InputSpec& input,
+                                   bool shape_known) {
+  const Node* node = table.find(key);
+  if (node == nullptr) {
+    table.require(key);
+    return {};
+  }
+  std::vector<double> values;
+  const auto read = [&](const Node& item) {
+    const auto value = table.real(item, table.path(key), any_number);
+    if (value && key == "std" && static_cast<float>(*value) == 0) {
+      table.diag().error(Kind::out_of_range, item.at, "`{}` must not be 0: the data is divided by it",
+                         table.path(key));
+    }
+    values.push_back(value.value_or(1));
+  };
+  if (!node->is_list()) {
+    read(*node);
+    return values;
+  }
+  for (const Node& item : node->items) read(item);
+  const size_t axis = input.shape.empty() ? 0 : static_cast<size_t>(input.shape.front());
+  if (shape_known && values.size() != axis) {
+    Report& report = table.diag().error(Kind::shape_mismatch, node->at,
+                                        "`{}` has {} numbers, the first axis of input `{}` has {}",
+                                        table.path(key), values.size(), input.name, axis);
+    if (input.shape_at.line > 0) report.note(input.shape_at, "the shape is set here");
+  }
+  return values;
+}
+
+InputSpec read_input(const Entry& entry, Diag& diag) {
+  InputSpec input{.name = entry.key, .at = entry.key_at};
+  const std::string what = fmt::format("[inputs.{}]", entry.key);
+  if (!entry.value.is_table()) {
+    diag.error(Kind::wrong_type, entry.value.at, "`inputs.{}` must be a table, not {}", entry.key,
+               form_text(entry.value.form));
+    input.sound = false;
+    return input;
+  }
+  if (entry.key.empty() || entry.key.size() > kMaxNameLength || entry.key.find('.') != std::string::npos) {
+    diag.error(Kind::out_of_range, entry.key_at, "an input's name has 1 to {} characters and no dots",
+               kMaxNameLength);
+  }
+  TableReader table(entry.value, what, fmt::format("inputs.{}.", entry.key), diag);
+  input.shape_at = table.at("shape");
+  bool shape_known = true;
+  if (table.find("shape") != nullptr) {
+    const auto shape = table.integers("shape", extent, kMaxRank);
+    shape_known = shape.has_value();
+    input.shape = shape.value_or(ir::Shape{});
+    if (!ir::fits(input.shape, 1)) {
+      diag.error(Kind::out_of_range, input.shape_at, "input `{}` has too many elements", entry.key);
+      shape_known = false;
+    }
+  }
+  const size_t before_dtype = diag.reports().size();
+  static constexpr std::string_view dtypes[] = {"f32", "i32"};
+  input.dtype =
+      table.choice("dtype", "dtype", dtypes).value_or("f32") == "i32" ? ir::DType::i32 : ir::DType::f32;
+  input.sound = shape_known && diag.reports().size() == before_dtype;
+  input.range = table.integer("range", extent);
+  input.range_at = table.at("range");
+  if (table.find("range") != nullptr && input.dtype != ir::DType::i32) {
+    diag.error(Kind::conflict, input.range_at, "`range` is for i32 inputs; `{}` is f32", entry.key);
+    input.range.reset();
+  }
+  if (const Node* normalize = table.table("normalize")) {
+    TableReader inner(*normalize, "`normalize`", fmt::format("inputs.{}.normalize.", entry.key), diag);
+    if (input.dtype != ir::DType::f32) {
+      diag.error(Kind::conflict, table.at("normalize"), "`normalize` is for f32 inputs; `{}` is i32",
+                 entry.key);
+    }
+    input.mean = read_statistic(inner, "mean", input, shape_known);
+    input.std = read_statistic(inner, "std", input, shape_known);
+    inner.finish();
+  }
+  table.finish();
+  return input;
+}
+
+void read_loss(const Node& node, ModelFile& model, Diag& diag) {
+  LossSpec& loss = model.loss;
+  TableReader table(node, "[loss]", "loss.", diag);
+  const size_t before = diag.reports().size();
+  static constexpr std::string_view types[] = {"cross_entropy", "mse", "l1", "bce_with_logits"};
+  loss.at = table.at("type");
+  if (table.require("type")) loss.type = table.choice("type", "loss", types).value_or("");
+  if (table.require("target")) loss.target = {table.text("target").value_or(""), table.at("target")};
+  if (const auto input = table.text("input")) loss.input = Named{*input, table.at("input")};
+  if (loss.type == "cross_entropy" || loss.type.empty()) {
+    loss.ignore_index = table.integer("ignore_index", between(-2147483648.0, 2147483647.0)).value_or(-100);
+    loss.label_smoothing = table.real("label_smoothing", fraction).value_or(0);
+  } else {
+    for (const std::string_view key : {"ignore_index", "label_smoothing"}) {
+      if (table.find(key) == nullptr) continue;
+      diag.error(Kind::conflict, table.at(key), "`{}` is for cross_entropy; this loss is {}", key, loss.type);
+    }
+  }
+  table.finish();
+  loss.sound = diag.reports().size() == before;
+}
+
+// The target of a class loss: which values are valid is a fact of the data, so the runtime needs it.
+void input_settings(const InputSpec& input, ir::Attrs& settings) {
+  const std::string prefix = fmt::format("inputs.{}.", input.name);
+  if (input.range) settings[prefix + "range"] = *input.range;
+  if (!input.mean.empty()) settings[prefix + "normalize.mean"] = input.mean;
+  if (!input.std.empty()) settings[prefix + "normalize.std"] = input.std;
+}
+
+}  // namespace
+
+ModelFile read_model(const Node& root, Diag& diag) {
+  ModelFile model;
+  TableReader file(root, "a model file", "", diag);
+  const auto section = [&](std::string_view key) -> const Node* {
+    if (file.find(key) != nullptr) return file.table(key);
+    diag.error(Kind::missing_key, {}, "the table [{}] is missing", key);
+    return nullptr;
+  };
+  if (const Node* node = section("model")) read_name_and_metrics(*node, model, diag);
+
+  if (const Node* inputs = section("inputs")) {
+    model.inputs_at = inputs->at;
+    for (const Entry& entry : inputs->entries) {
+      if (model.inputs.size() >= kMaxInputs) {
+        diag.error(Kind::out_of_range, entry.key_at, "more than {} inputs", kMaxInputs);
+        break;
+      }
+      model.inputs.push_back(read_input(entry, diag));
+      input_settings(model.inputs.back(), model.settings);
+    }
+    if (inputs->entries.empty())
+      diag.error(Kind::missing_key, inputs->at, "a model needs at least one [inputs.NAME]");
+  }
+
+  if (file.find("layers") == nullptr) {
+    diag.error(Kind::missing_key, {}, "the model has no [[layers]]");
+  } else if (const Node* layers = file.list("layers")) {
+    model.layers_at = layers->at;
+    if (layers->items.empty()) diag.error(Kind::missing_key, layers->at, "the model has no layers");
+    model.layers = read_layers(*layers, model.inputs, diag);
+  }
+
+  if (const Node* node = section("loss"))
+    read_loss(*node, model, diag);
+  else
+    model.loss.sound = false;
+  for (const std::string_view key :
+       {"train", "optimizer", "schedule", "precision", "recompute", "launch", "memory"})
+    file.table(key);
+  read_training(root, model, diag);
+  file.finish();
+  return model;
+}
+
+}  // namespace gacc::frontend

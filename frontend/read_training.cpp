@@ -1,0 +1,300 @@
+// Reads [train], [optimizer], [schedule], [precision], [recompute], [launch] and [memory]: the whole schema
+// is checked, what is not built yet is refused at its line, and the rest becomes settings of the module.
+#include <algorithm>
+
+#include "frontend/model_file.h"
+#include "frontend/schema.h"
+
+namespace gacc::frontend {
+
+namespace {
+
+using Texts = std::initializer_list<std::string_view>;
+
+// A setting the schema has and the compiler not yet.
+void unsupported(TableReader& table, std::string_view key, std::string_view what) {
+  table.diag().error(Kind::unsupported, table.at(key), "{} is not supported yet", what);
+}
+
+// Keys that another type of the same table has: reported with the reason, not as unknown.
+void only_for(TableReader& table, std::string_view type, Texts keys, std::string_view others) {
+  for (const std::string_view key : keys) {
+    if (table.find(key) != nullptr) {
+      table.diag().error(Kind::conflict, table.at(key), "`{}` is for {}; the type here is \"{}\"",
+                         table.path(key), others, type);
+    }
+  }
+}
+
+// A count of samples or launches, or "auto" (which is not built yet and gives nothing).
+std::optional<int64_t> read_count(TableReader& table, std::string_view key, bool& automatic) {
+  const Node* node = table.find(key);
+  if (node == nullptr) return 1;
+  if (node->form == Node::Form::text) {
+    static constexpr std::string_view words[] = {"auto"};
+    if (table.choice(*node, fmt::format("value of `{}`", table.path(key)), words)) {
+      automatic = true;
+      unsupported(table, key, fmt::format("`{} = \"auto\"`", table.path(key)));
+    }
+    return std::nullopt;
+  }
+  return table.integer(key, extent);
+}
+
+void read_train(const Node& node, ModelFile& model, Diag& diag) {
+  TableReader table(node, "[train]", "train.", diag);
+  ir::Attrs& settings = model.settings;
+  bool automatic = false;
+  const auto micro_batch = read_count(table, "micro_batch", automatic);
+  const auto accumulate = read_count(table, "accumulate", automatic);
+  model.micro_batch = micro_batch.value_or(1);
+  model.accumulate = accumulate.value_or(1);
+  model.micro_batch_at = table.at("micro_batch");
+  const auto effective = table.integer("effective_batch", extent);
+  if (effective && micro_batch && accumulate && model.micro_batch * model.accumulate != *effective) {
+    diag.error(Kind::conflict, table.at("effective_batch"),
+               "`train.effective_batch` is {}, but micro_batch {} x accumulate {} is {}", *effective,
+               model.micro_batch, model.accumulate, model.micro_batch * model.accumulate);
+  }
+  if (automatic && table.find("effective_batch") == nullptr) table.require("effective_batch");
+  settings["train.micro_batch"] = model.micro_batch;
+  settings["train.accumulate"] = model.accumulate;
+  static constexpr std::string_view tails[] = {"flush", "drop", "carry"};
+  settings["train.tail"] = table.choice("tail", "tail", tails).value_or("flush");
+  settings["train.epochs"] = table.integer("epochs", extent).value_or(1);
+  settings["train.shuffle"] = table.flag("shuffle").value_or(true);
+  static constexpr std::string_view requirements[] = {"exact"};
+  if (const auto require = table.choice("require", "requirement", requirements))
+    settings["train.require"] = *require;
+  if (table.real("clip_norm", above(0))) unsupported(table, "clip_norm", "`train.clip_norm`");
+  table.finish();
+}
+
+// adam, adamw, lion, lamb: two decay rates in [0, 1).
+void read_betas(TableReader& table, double beta1, double beta2, ir::Attrs& settings) {
+  if (const Node* betas = table.list("betas")) {
+    if (betas->items.size() != 2) {
+      table.diag().error(Kind::out_of_range, betas->at, "`optimizer.betas` must be two numbers, not {}",
+                         betas->items.size());
+    } else {
+      beta1 = table.real(betas->items[0], "optimizer.betas", below_one).value_or(beta1);
+      beta2 = table.real(betas->items[1], "optimizer.betas", below_one).value_or(beta2);
+    }
+  }
+  settings["optimizer.beta1"] = beta1;
+  settings["optimizer.beta2"] = beta2;
+}
+
+void read_sgd(TableReader& table, ir::Attrs& settings) {
+  const double momentum = table.real("momentum", below_one).value_or(0);
+  const double dampening = table.real("dampening", fraction).value_or(0);
+  const bool nesterov = table.flag("nesterov").value_or(false);
+  if (nesterov && (momentum == 0 || dampening != 0)) {
+    table.diag().error(Kind::conflict, table.at("nesterov"),
+                       "`optimizer.nesterov` needs a momentum and no dampening");
+  }
+  settings["optimizer.momentum"] = momentum;
+  settings["optimizer.dampening"] = dampening;
+  settings["optimizer.nesterov"] = nesterov;
+}
+
+void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
+  TableReader table(node, "[optimizer]", "optimizer.", diag);
+  ir::Attrs& settings = model.settings;
+  settings["optimizer.lr"] = table.real("lr", at_least(0)).value_or(1e-3);
+  static constexpr std::string_view types[] = {"sgd", "adam", "adamw", "lion", "lamb"};
+  const std::string type = table.require("type") ? table.choice("type", "optimizer", types).value_or("") : "";
+  const bool adam = type == "adam" || type == "adamw";
+  settings["optimizer.type"] = type;
+  settings["optimizer.weight_decay"] =
+      table.real("weight_decay", at_least(0)).value_or(type == "adamw" ? 0.01 : 0.0);
+  if (type.empty()) {  // the type is wrong and reported: check the values, whatever it was meant to be
+    ir::Attrs unused;
+    read_sgd(table, unused);
+    read_betas(table, 0, 0, unused);
+    table.real("eps", at_least(0));
+  } else if (type == "sgd") {
+    read_sgd(table, settings);
+    only_for(table, type, {"betas", "eps"}, "adam, adamw, lion and lamb");
+  } else {
+    read_betas(table, 0.9, type == "lion" ? 0.99 : 0.999, settings);
+    only_for(table, type, {"momentum", "dampening", "nesterov"}, "sgd");
+    if (type == "lion")
+      only_for(table, type, {"eps"}, "adam, adamw and lamb");
+    else
+      settings["optimizer.eps"] = table.real("eps", at_least(0)).value_or(1e-8);
+  }
+  if (type == "lion" || type == "lamb") unsupported(table, "type", fmt::format("optimizer \"{}\"", type));
+  static constexpr std::string_view moments[] = {"window", "micro"};
+  if (const auto moment = table.choice("second_moment", "second_moment", moments)) {
+    if (!type.empty() && !adam)
+      only_for(table, type, {"second_moment"}, "adam and adamw");
+    else if (*moment == "micro")
+      unsupported(table, "second_moment", "`optimizer.second_moment = \"micro\"`");
+  }
+  static constexpr std::string_view scalings[] = {"none", "linear", "sqrt"};
+  const std::string scaling = table.choice("lr_scaling", "lr_scaling", scalings).value_or("none");
+  table.integer("reference_batch", extent);
+  if (scaling != "none") {
+    table.require("reference_batch");
+    unsupported(table, "lr_scaling", fmt::format("`optimizer.lr_scaling = \"{}\"`", scaling));
+  }
+  table.finish();
+}
+
+void read_milestones(TableReader& table) {
+  if (!table.require("milestones")) return;
+  const auto milestones = table.integers("milestones", at_least(0), 10000);
+  if (milestones && milestones->empty()) {
+    table.diag().error(Kind::out_of_range, table.at("milestones"), "`schedule.milestones` is empty");
+  }
+  if (milestones && !std::is_sorted(milestones->begin(), milestones->end())) {
+    table.diag().error(Kind::out_of_range, table.at("milestones"),
+                       "`schedule.milestones` must be in ascending order");
+  }
+}
+
+void read_schedule(const Node& node, Diag& diag) {
+  TableReader table(node, "[schedule]", "schedule.", diag);
+  static constexpr std::string_view types[] = {"constant", "step",   "multistep", "exponential",
+                                               "linear",   "cosine", "plateau"};
+  const std::string type = table.require("type") ? table.choice("type", "schedule", types).value_or("") : "";
+  const int64_t warmup = table.integer("warmup", between(0, 2147483647)).value_or(0);
+  static constexpr std::string_view units[] = {"updates", "epochs"};
+  table.choice("unit", "unit", units);
+
+  // Each key, the types that have it, and its check; a key of another type is a conflict.
+  struct Key {
+    std::string_view key;
+    std::vector<std::string_view> types;
+    bool required;
+  };
+  static const Key keys[] = {{"step_size", {"step"}, true},
+                             {"gamma", {"step", "multistep", "exponential"}, true},
+                             {"milestones", {"multistep"}, true},
+                             {"total", {"linear", "cosine"}, true},
+                             {"min_lr", {"linear", "cosine", "plateau"}, false},
+                             {"metric", {"plateau"}, false},
+                             {"factor", {"plateau"}, false},
+                             {"patience", {"plateau"}, false},
+                             {"threshold", {"plateau"}, false}};
+  for (const Key& key : keys) {
+    const bool ours = std::find(key.types.begin(), key.types.end(), type) != key.types.end();
+    const Node* value = table.find(key.key);
+    if (!ours && !type.empty() && value != nullptr) {
+      diag.error(Kind::conflict, value->at, "`{}` is for {}; the type here is \"{}\"", table.path(key.key),
+                 list_words(key.types), type);
+    } else if (key.key == "milestones") {
+      if (ours) read_milestones(table);
+    } else if (ours && key.required) {
+      table.require(key.key);
+    }
+  }
+  table.integer("step_size", extent);
+  table.real("gamma", Range{.low = 0, .low_open = true});
+  table.real("min_lr", at_least(0));
+  static constexpr std::string_view metrics[] = {"loss", "accuracy", "perplexity"};
+  table.choice("metric", "metric", metrics);
+  table.real("factor", Range{.low = 0, .high = 1, .low_open = true, .high_open = true});
+  table.integer("patience", at_least(0));
+  table.real("threshold", at_least(0));
+  if (const auto total = table.integer("total", extent); total && *total <= warmup) {
+    diag.error(Kind::conflict, table.at("total"), "`schedule.total` is {}, not more than the warmup of {}",
+               *total, warmup);
+  }
+  if (!type.empty() && type != "constant")
+    unsupported(table, "type", fmt::format("schedule \"{}\"", type));
+  else if (warmup > 0)
+    unsupported(table, "warmup", "`schedule.warmup`");
+  table.finish();
+}
+
+void read_precision(const Node& node, ModelFile& model, Diag& diag) {
+  TableReader table(node, "[precision]", "precision.", diag);
+  static constexpr std::string_view computes[] = {"f32", "f16", "bf16"};
+  const std::string compute = table.choice("compute", "precision", computes).value_or("f32");
+  if (compute != "f32") unsupported(table, "compute", fmt::format("`precision.compute = \"{}\"`", compute));
+  model.settings["precision.compute"] = compute;
+  bool dynamic = compute == "f16";
+  if (const Node* scale = table.find("loss_scale")) {
+    if (scale->form == Node::Form::text) {
+      static constexpr std::string_view words[] = {"dynamic", "none"};
+      const auto word = table.choice(*scale, "loss scale", words);
+      dynamic = word == "dynamic";
+      if (dynamic) unsupported(table, "loss_scale", "`precision.loss_scale = \"dynamic\"`");
+    } else if (table.real(*scale, "precision.loss_scale", above(0))) {
+      dynamic = false;
+      unsupported(table, "loss_scale", "a static `precision.loss_scale`");
+    }
+  }
+  table.real("scale_initial", Range{.low = 0x1p-14, .high = 0x1p24});
+  table.real("scale_growth", above(1));
+  table.real("scale_backoff", Range{.low = 0, .high = 1, .low_open = true, .high_open = true});
+  table.integer("scale_interval", extent);
+  table.integer("max_skips", extent);
+  for (const std::string_view key : {"scale_initial", "scale_growth", "scale_backoff", "scale_interval"}) {
+    if (table.find(key) != nullptr && !dynamic) {
+      diag.error(Kind::conflict, table.at(key), "`{}` has no effect without dynamic loss scaling",
+                 table.path(key));
+    }
+  }
+  static constexpr std::string_view reactions[] = {"error", "skip"};
+  if (table.choice("on_nonfinite", "on_nonfinite", reactions) == "skip") {
+    unsupported(table, "on_nonfinite", "`precision.on_nonfinite = \"skip\"`");
+  }
+  table.finish();
+}
+
+void read_recompute(const Node& node, Diag& diag) {
+  TableReader table(node, "[recompute]", "recompute.", diag);
+  static constexpr std::string_view policies[] = {"none", "all", "sqrt", "marked", "budget"};
+  const std::string policy = table.choice("policy", "recompute policy", policies).value_or("none");
+  if (policy != "none") unsupported(table, "policy", fmt::format("`recompute.policy = \"{}\"`", policy));
+  table.bytes("budget");
+  if (policy == "budget") {
+    table.require("budget");
+  } else if (table.find("budget") != nullptr) {
+    diag.error(Kind::conflict, table.at("budget"),
+               "`recompute.budget` is for policy \"budget\"; the policy here is \"{}\"", policy);
+  }
+  table.finish();
+}
+
+void read_launch(const Node& node, ModelFile& model, Diag& diag) {
+  TableReader table(node, "[launch]", "launch.", diag);
+  static constexpr std::string_view modes[] = {"auto", "graph", "persistent"};
+  const std::string mode = table.choice("mode", "launch mode", modes).value_or("auto");
+  if (mode == "persistent") unsupported(table, "mode", "`launch.mode = \"persistent\"`");
+  model.settings["launch.mode"] = mode;
+  table.finish();
+}
+
+void read_memory(const Node& node, Diag& diag) {
+  TableReader table(node, "[memory]", "memory.", diag);
+  if (table.bytes("budget")) unsupported(table, "budget", "`memory.budget`");
+  table.finish();
+}
+
+}  // namespace
+
+void read_training(const Node& root, ModelFile& model, Diag& diag) {
+  static const Node empty;
+  // A table of another form was reported by the caller; absent ones give the defaults.
+  const auto section = [&](std::string_view key) -> const Node& {
+    const Node* node = root.find(key);
+    return node != nullptr && node->is_table() ? *node : empty;
+  };
+  read_train(section("train"), model, diag);
+  if (root.find("optimizer") == nullptr)
+    diag.error(Kind::missing_key, {}, "the table [optimizer] is missing");
+  else if (root.find("optimizer")->is_table())
+    read_optimizer(section("optimizer"), model, diag);
+  if (const Node* schedule = root.find("schedule"); schedule != nullptr && schedule->is_table())
+    read_schedule(*schedule, diag);
+  read_precision(section("precision"), model, diag);
+  read_recompute(section("recompute"), diag);
+  read_launch(section("launch"), model, diag);
+  read_memory(section("memory"), diag);
+}
+
+}  // namespace gacc::frontend
