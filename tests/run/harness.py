@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def expect(condition, message):
 
 def one_error(done, *words):
     """Exit 1 with exactly one clear error on standard error, which holds `words`."""
-    lines = [line for line in done.stderr.splitlines() if "error:" in line]
+    lines = [line for line in done.stderr.splitlines() if "error:" in line or re.match(r"gacc(c|-opt|-exec): ", line)]
     expect(done.returncode == 1, f"exit {done.returncode}, expected 1\n{done.stderr}")
     expect(len(lines) == 1, f"expected one error line, got {len(lines)}:\n{done.stderr}")
     expect("internal error" not in done.stderr, done.stderr)
