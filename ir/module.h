@@ -86,6 +86,7 @@ struct Region {
   std::vector<Value> values{};    // addressed by ValueId; entries of deleted ops may remain
   std::vector<Op> ops{};
   std::vector<Yield> yields{};
+  Location at{};  // of the region's keyword, when it was read from text
 
   Value& operator[](ValueId id) { return values[static_cast<size_t>(id.index)]; }
   const Value& operator[](ValueId id) const { return values[static_cast<size_t>(id.index)]; }

@@ -204,6 +204,7 @@ class Parser {
 
   void region(Region& out, const Location& at) {
     if (!out.inputs.empty() || !out.ops.empty() || !out.yields.empty()) fail(at, Kind::duplicate_name, "region `{}` is defined twice", region_text(out.kind));
+    out.at = at;
     if (accept("(")) {
       while (!is(")")) {
         define(out, expect(Tok::value, "an input's %name"), out.inputs);

@@ -28,6 +28,7 @@ class Verifier {
       definitions(region);
       if (diag_.reports().size() > before) return false;  // later rules index by what is defined
       for (const Op& op : region.ops) op_rules(region, op);
+      if (diag_.reports().size() > before) return false;
       memory_rule(region);
       region_writes(region);
       yields(region);
@@ -80,19 +81,19 @@ class Verifier {
         broken("R2", at, "an operand has no buffer");
       }
     };
-    for (const ValueId input : region.inputs) define(input, {});
+    for (const ValueId input : region.inputs) define(input, region.at);
     for (const Op& op : region.ops) {
       for (const Operand& operand : op.operands) use(operand, op.at);
       if (op.when) use(*op.when, op.at);
       for (const ValueId result : op.results) define(result, op.at);
     }
-    for (const Yield& yield : region.yields) use(yield.what, {});
+    for (const Yield& yield : region.yields) use(yield.what, region.at);
     const bool takes_batch = region.kind == RegionKind::step || region.kind == RegionKind::eval;
-    if (!takes_batch && !region.inputs.empty()) broken("R8", {}, "{} takes no inputs", region_text(region.kind));
+    if (!takes_batch && !region.inputs.empty()) broken("R8", region.at, "{} takes no inputs", region_text(region.kind));
     for (const ValueId input : region.inputs) {
       const Shape& shape = region[input].type.shape;
-      if (!has_batch(shape)) broken("R8", {}, "input `%{}` has no batch extent B", region[input].name);
-      if (!fits(shape, module_.micro_batch())) broken("R9", {}, "input `%{}` of shape {} is empty or too large", region[input].name, shape_text(shape));
+      if (!has_batch(shape)) broken("R8", region.at, "input `%{}` has no batch extent B", region[input].name);
+      if (!fits(shape, module_.micro_batch())) broken("R9", region.at, "input `%{}` of shape {} is empty or too large", region[input].name, shape_text(shape));
     }
   }
 
@@ -161,7 +162,7 @@ class Verifier {
   void yields(const Region& region) {
     const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
     if (at_least(Phase::accumulated) || !batched) {
-      if (!region.yields.empty()) broken("R10", {}, "{} yields nothing in phase {}", region_text(region.kind), phase_text(module_.phase));
+      if (!region.yields.empty()) broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind), phase_text(module_.phase));
       return;
     }
     if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
@@ -172,23 +173,23 @@ class Verifier {
       const std::string what = text(region, yield.what);
       if (yield.role == "loss") {
         ++losses;
-        if (type != Type{DType::f32, {}}) broken("R10", {}, "the loss {} is {}, not f32[]", what, type_text(type));
+        if (type != Type{DType::f32, {}}) broken("R10", region.at, "the loss {} is {}, not f32[]", what, type_text(type));
       } else if (yield.role == "count") {
         ++counts;
-        if (type != Type{DType::i32, {}}) broken("R10", {}, "the count {} is {}, not i32[]", what, type_text(type));
+        if (type != Type{DType::i32, {}}) broken("R10", region.at, "the count {} is {}, not i32[]", what, type_text(type));
       } else if (yield.role == "grad") {
         const Buffer& buffer = module_[yield.of];
-        if (module_.phase != Phase::gradient || region.kind != RegionKind::step) broken("R10", {}, "gradients are yielded by step in phase gradient only");
-        if (buffer.kind != BufferKind::param || !buffer.trainable) broken("R10", {}, "`@{}` is no trainable parameter", buffer.name);
-        if (type.shape != buffer.type.shape) broken("R10", {}, "the gradient of `@{}` is {}, the parameter {}", buffer.name, type_text(type), type_text(buffer.type));
-        if (!grads.insert(yield.of.index).second) broken("R10", {}, "`@{}` has two gradients", buffer.name);
+        if (module_.phase != Phase::gradient || region.kind != RegionKind::step) broken("R10", region.at, "gradients are yielded by step in phase gradient only");
+        if (buffer.kind != BufferKind::param || !buffer.trainable) broken("R10", region.at, "`@{}` is no trainable parameter", buffer.name);
+        if (type.shape != buffer.type.shape) broken("R10", region.at, "the gradient of `@{}` is {}, the parameter {}", buffer.name, type_text(type), type_text(buffer.type));
+        if (!grads.insert(yield.of.index).second) broken("R10", region.at, "`@{}` has two gradients", buffer.name);
       } else if (yield.role == "metric") {
-        if (region.kind != RegionKind::eval || type != Type{DType::f32, {}}) broken("R10", {}, "a metric is an f32[] of eval");
+        if (region.kind != RegionKind::eval || type != Type{DType::f32, {}}) broken("R10", region.at, "a metric is an f32[] of eval");
       } else {
-        broken("R10", {}, "there is no yield role `{}`", yield.role);
+        broken("R10", region.at, "there is no yield role `{}`", yield.role);
       }
     }
-    if (losses != 1 || counts != 1) broken("R10", {}, "{} yields one loss and one count", region_text(region.kind));
+    if (losses != 1 || counts != 1) broken("R10", region.at, "{} yields one loss and one count", region_text(region.kind));
   }
 
   // R11: accumulators
@@ -237,7 +238,7 @@ class Verifier {
     if (!problem.empty()) return broken("R14", region.ops.front().at, "{}", problem);
     const bool planned = at_least(Phase::planned);
     const auto value_place = [&](ValueId id, const Location& at) { place(at, "%" + region[id].name, region[id].type, region[id].offset, planned); };
-    for (const ValueId input : region.inputs) value_place(input, {});
+    for (const ValueId input : region.inputs) value_place(input, region.at);
     for (const Kernel& kernel : all) {
       for (const Operand& write : kernel.writes) {
         if (const ValueId* id = as_value(write)) value_place(*id, region.ops[kernel.members.front().op].at);
