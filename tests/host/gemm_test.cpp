@@ -1,0 +1,97 @@
+// Matrix products against double, on shapes at and around the tile borders, and the same bits for any
+// threads.
+#include "codegen/host/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "codegen/host/pool.h"
+
+namespace gacc::host {
+namespace {
+
+struct Case {
+  int64_t m, n, k;
+};
+
+std::vector<float> random(int64_t count, uint32_t seed) {
+  std::mt19937 source(seed);
+  std::uniform_real_distribution<float> number(-1, 1);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = number(source);
+  return values;
+}
+
+Gemm product(Case size, int flags) {
+  Gemm gemm{.m = size.m,
+            .n = size.n,
+            .k = size.k,
+            .transpose_a = (flags & 1) != 0,
+            .transpose_b = (flags & 2) != 0,
+            .accumulate = (flags & 4) != 0};
+  gemm.cut();
+  return gemm;
+}
+
+std::vector<float> compute(const Gemm& gemm, int threads, const std::vector<float>& a,
+                           const std::vector<float>& b, std::vector<float> c) {
+  Pool pool(threads);
+  pool.run(gemm.tasks(), [&](int64_t task) { EXPECT_TRUE(gemm.run(a.data(), b.data(), c.data(), task)); });
+  return c;
+}
+
+TEST(Gemm, AgreesWithDouble) {
+  const Case cases[] = {{1, 1, 1},     {1, 10, 128},   {7, 33, 5},     {32, 512, 784},
+                        {31, 129, 17}, {512, 784, 32}, {130, 257, 64}, {3, 1000, 2}};
+  for (const Case size : cases) {
+    for (int flags = 0; flags < 8; ++flags) {
+      const Gemm gemm = product(size, flags);
+      const std::vector<float> a = random(size.m * size.k, 1), b = random(size.k * size.n, 2),
+                               before = random(size.m * size.n, 3);
+      const std::vector<float> c = compute(gemm, 1, a, b, before);
+      double error = 0, norm = 0;
+      for (int64_t i = 0; i < size.m; ++i)
+        for (int64_t j = 0; j < size.n; ++j) {
+          double sum = gemm.accumulate ? before[static_cast<size_t>(i * size.n + j)] : 0.0;
+          for (int64_t p = 0; p < size.k; ++p)
+            sum += double{a[static_cast<size_t>(gemm.transpose_a ? p * size.m + i : i * size.k + p)]} *
+                   b[static_cast<size_t>(gemm.transpose_b ? j * size.k + p : p * size.n + j)];
+          const double difference = c[static_cast<size_t>(i * size.n + j)] - sum;
+          error += difference * difference;
+          norm += sum * sum;
+        }
+      // f32 epsilon times a few: errors of the k additions are random
+      EXPECT_LT(std::sqrt(error / norm), 1e-6)
+          << size.m << "x" << size.n << "x" << size.k << " flags " << flags;
+    }
+  }
+}
+
+TEST(Gemm, ThreadsDoNotChangeBits) {
+  for (const Case size : {Case{32, 512, 784}, Case{512, 784, 32}, Case{200, 300, 100}}) {
+    for (int flags = 0; flags < 8; ++flags) {
+      const Gemm gemm = product(size, flags);
+      const std::vector<float> a = random(size.m * size.k, 4), b = random(size.k * size.n, 5),
+                               before = random(size.m * size.n, 6);
+      const std::vector<float> one = compute(gemm, 1, a, b, before), two = compute(gemm, 2, a, b, before),
+                               four = compute(gemm, 4, a, b, before);
+      EXPECT_EQ(std::memcmp(one.data(), two.data(), 4 * one.size()), 0);
+      EXPECT_EQ(std::memcmp(one.data(), four.data(), 4 * one.size()), 0);
+    }
+  }
+}
+
+TEST(Gemm, TilesCoverARaggedProduct) {
+  Gemm gemm = product({32, 512, 784}, 2);
+  gemm.m = 5;  // the last micro-batch
+  const std::vector<float> a = random(5 * 784, 7), b = random(512 * 784, 8);
+  const std::vector<float> c = compute(gemm, 2, a, b, std::vector<float>(5 * 512, NAN));
+  for (const float value : c) EXPECT_TRUE(std::isfinite(value));
+}
+
+}  // namespace
+}  // namespace gacc::host

@@ -1,0 +1,77 @@
+// What `gaccc --plan` shows.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "codegen/plan_writer.h"
+#include "tests/host/model.h"
+
+namespace gacc {
+namespace {
+
+TEST(Plan, HasTheKeysOfTheContract) {
+  const std::optional<ir::Module> module = planned(small_model());
+  ASSERT_TRUE(module);
+  const Plan plan = write_plan(
+      *module,
+      {.target = "sm_90", .passes = {"a", "b"}, .bytes = {.weights = 5, .peak = 9, .lower_bound = 8}});
+  const nlohmann::json json = plan_json(plan);
+  for (const char* key :
+       {"model", "target", "parameters", "micro_batch", "accumulate", "effective_batch", "precision",
+        "recompute", "flops_per_launch", "kernels_per_launch", "bytes", "passes", "equivalence"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  for (const char* key :
+       {"policy", "recomputed_ops", "extra_flops", "overhead", "overhead_lower_bound", "gap"})
+    EXPECT_TRUE(json["recompute"].contains(key)) << key;
+  for (const char* key : {"weights", "half_weights", "gradients", "optimizer", "activations", "workspace",
+                          "inputs", "peak", "lower_bound"})
+    EXPECT_TRUE(json["bytes"].contains(key)) << key;
+  EXPECT_EQ(json["model"], "small");
+  EXPECT_EQ(json["target"], "sm_90");
+  EXPECT_EQ(json["parameters"], 20 * 24 + 24 + 24 + 24 + 24 * 7 + 7);
+  EXPECT_EQ(json["effective_batch"], 18);
+  EXPECT_EQ(json["equivalence"], nlohmann::json({{"exact", true}}));
+  EXPECT_EQ(json["bytes"]["peak"], 9);
+  EXPECT_GE(json["flops_per_launch"],
+            2 * 6 * 5 * (20 * 24 + 24 * 7) - 2 * 6 * 20 * 24);  // products: forward, backward
+  EXPECT_GE(json["kernels_per_launch"], 5);
+  EXPECT_NE(plan_text(plan).find("18 (6 x 3)"), std::string::npos);
+}
+
+TEST(Plan, CarriesInputsBuffersAndMetrics) {
+  const std::optional<ir::Module> module = planned(small_model());
+  ASSERT_TRUE(module);
+  const Plan plan = write_plan(*module, {});
+  ASSERT_EQ(plan.inputs.size(), 2u);
+  EXPECT_EQ(plan.inputs[0].name, "x");
+  EXPECT_EQ(plan.inputs[0].shape, std::vector<int64_t>{20});
+  EXPECT_EQ(plan.inputs[1].range, 7);
+  EXPECT_EQ(plan.metrics, std::vector<std::string>{"accuracy"});
+  EXPECT_EQ(plan.seed, 3);
+  EXPECT_EQ(plan.optimizer, "adam");
+  ASSERT_NE(plan.find("fc1.weight"), nullptr);
+  EXPECT_EQ(plan.find("fc1.weight")->bytes, 4 * 20 * 24);
+  EXPECT_NE(plan.find(state::lr), nullptr);
+}
+
+TEST(Plan, ProductsTakeTheirExtentsFromTheBatch) {
+  const std::optional<ir::Module> module = planned(small_model());
+  ASSERT_TRUE(module);
+  int forward = 0, gradients = 0;
+  for (const ir::Kernel& kernel : ir::kernels(*module, module->step)) {
+    if (kernel.form != ir::KernelForm::gemm) continue;
+    std::string problem;
+    const std::optional<PlanLaunch> launch = gemm_launch(*module, module->step, kernel, problem);
+    ASSERT_TRUE(launch) << problem;
+    EXPECT_FALSE(launch->n.times_batch);
+    EXPECT_NE(launch->m.times_batch, launch->k.times_batch);
+    if (launch->accumulate) ++gradients;
+    if (launch->m.times_batch && launch->transpose_b) ++forward;
+    EXPECT_EQ(launch->accumulate, launch->k.times_batch);
+  }
+  EXPECT_EQ(forward, 2);
+  EXPECT_EQ(gradients, 2);
+}
+
+}  // namespace
+}  // namespace gacc
