@@ -16,7 +16,7 @@ MAY_INCLUDE = [
     ("frontend/", ["frontend/", "ir/"]),
     ("passes/planner/", ["passes/planner/"]),  # works on an abstract graph: knows neither ops nor IR
     ("passes/", ["passes/", "ir/"]),
-    ("codegen/", ["codegen/", "ir/", "runtime/plan.h", "runtime/device.h", "runtime/artifact.h", "runtime/status.h"]),
+    ("codegen/", ["codegen/", "ir/"] + [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file")]),
     ("runtime/", ["runtime/"]),
     ("tools/", [f + "/" for f in FOLDERS]),
     ("tests/", [f + "/" for f in FOLDERS]),
