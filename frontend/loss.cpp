@@ -40,7 +40,9 @@ class LossLowering {
     return nullptr;
   }
 
-  void yield(ir::ValueId loss, ir::ValueId count) {
+  void sum(ir::ValueId each, ir::ValueId counted) {
+    const ir::ValueId loss = b_.make("total_sum", "loss", {each});
+    const ir::ValueId count = b_.make("total_sum", "count", {counted});
     b_.yield({.role = "loss", .metric = {}, .of = {}, .what = loss});
     b_.yield({.role = "count", .metric = {}, .of = {}, .what = count});
   }
@@ -96,7 +98,7 @@ class LossLowering {
         b_.make_n("cross_entropy", {"loss.rows", "loss.lse", "loss.counted"}, {*logits.value, wanted},
                   {{"ignore_index", loss_.ignore_index}, {"label_smoothing", loss_.label_smoothing}});
     const ir::ValueId counted = results[2];
-    yield(b_.make("total_sum", "loss", {results[0]}), b_.make("total_sum", "count", {counted}));
+    sum(results[0], counted);
     if (!metrics) return;
     for (const Named& metric : model_.metrics) {  // accuracy: the first largest class is the target
       b_.location = metric.at;
@@ -153,7 +155,7 @@ class LossLowering {
                                                      : "bce_with_logits";
     const ir::ValueId each = b_.make(op, "loss.each", {*output.value, wanted});
     const ir::ValueId ones = b_.make("ones_like", "loss.ones", {each});
-    yield(b_.make("total_sum", "loss", {each}), b_.make("total_sum", "count", {ones}));
+    sum(each, ones);
   }
 
   ir::Builder& b_;
