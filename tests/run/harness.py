@@ -144,10 +144,10 @@ def write_npy(path, values, shape):
 def make_arrays(model, samples, seed=1):
     """Learnable data for every input of a model file: name -> (values, shape). The same on every machine: only exact
     arithmetic on Python's own generator, no libm. Images (64 elements and more) are u8, smaller f32 inputs f32;
-    classes are told apart by a prototype each; a real-valued target is a smooth function of the first input."""
+    classes are told apart by a prototype each; a real-valued target is a smooth function of the inputs before it."""
     cfg = tomllib.loads(pathlib.Path(model).read_text())
     chance, loss, arrays = random.Random(seed), cfg["loss"], {}
-    classes = [n for n, i in cfg["inputs"].items() if i["dtype"] == "i32"]
+    classes = [n for n, i in cfg["inputs"].items() if i.get("dtype", "f32") == "i32"]
     labels = []
     for name in classes:
         shape, size = [samples, *cfg["inputs"][name].get("shape", [])], math.prod(cfg["inputs"][name].get("shape", []))
@@ -158,16 +158,16 @@ def make_arrays(model, samples, seed=1):
             values[::7] = [loss["ignore_index"]] * len(values[::7])
         arrays[name] = (array.array("i", values), shape)
     for name, entry in cfg["inputs"].items():
-        if entry["dtype"] == "i32":
+        if name in arrays:
             continue
         size, shape = math.prod(entry.get("shape", [])), [samples, *entry.get("shape", [])]
         if name == loss["target"]:
-            first, (xs, xshape) = next(iter(arrays.items()))
-            width = math.prod(xshape[1:])
+            known = [(v, len(v) // samples) for v, _ in arrays.values() if not labels]
+            width = sum(w for _, w in known)
             weights = [[chance.random() - 0.5 for _ in range(width)] for _ in range(size)]
             values = array.array("f")
             for i in range(samples):
-                x = xs[i * width:(i + 1) * width]
+                x = [a for v, w in known for a in v[i * w:(i + 1) * w]]
                 for row in weights:
                     t = math.fsum(a * b for a, b in zip(x, row))
                     t = t / (1 + abs(t))
