@@ -1,7 +1,9 @@
 // Fusion: groups ops into kernels, so that what one op makes and the next one reads never goes through
 // memory.
 //
-//   1. Large sums are cut into parts (split_sums.cpp).
+//   1. Large sums are cut into parts (split_sums.cpp). Reshapes move up to what they are reshapes of: they
+//   cost
+//      nothing, and a group cannot reach over one it depends on.
 //   2. Ops join groups greedily, in program order. Everything an op depends on (values, and buffers read or
 //   written
 //      before) is in groups up to some index; from that group on, it joins the one that saves the most memory
@@ -22,6 +24,23 @@ namespace gacc::passes {
 namespace {
 
 using namespace ir;
+
+void hoist_reshapes(Region& region) {
+  std::vector<Op> out;
+  for (Op& op : region.ops) {
+    auto at = out.end();
+    if (op.info->lowering == Lowering::alias) {
+      at = std::find_if(out.rbegin(), out.rend(), [&](const Op& other) {
+             const ValueId* value = as_value(op.operands.front());
+             return value != nullptr &&
+                    std::find(other.results.begin(), other.results.end(), *value) != other.results.end();
+           }).base();
+      while (at != out.end() && at->info->lowering == Lowering::alias) ++at;  // in program order
+    }
+    out.insert(at, std::move(op));
+  }
+  region.ops = std::move(out);
+}
 
 struct Group {
   std::vector<size_t> ops;          // indices in program order
@@ -266,6 +285,7 @@ bool fuse(Module& module, const Options& options, Diag& diag) {
       diag.error(Kind::unsupported, op.at, "`{}` has no lowering; run `expand` first", op.info->name);
     }
     if (diag.failed()) return false;
+    hoist_reshapes(region);
     Fuser(module, region, options).run();
   }
   return true;

@@ -1,0 +1,138 @@
+// Plans are sound, the checker sees planted faults, and the report adds up.
+#include "ir/kernel.h"
+#include "ir/liveness.h"
+#include "passes/check_plan.h"
+#include "passes/plan_memory.h"
+#include "tests/passes/models.h"
+
+namespace gacc::test {
+namespace {
+
+using namespace ir;
+using passes::check_plan;
+
+std::string found(const Module& module, const std::string& words) {
+  const std::string problem = check_plan(module);
+  return problem.find(words) != std::string::npos ? "" : "expected `" + words + "`, found `" + problem + "`";
+}
+
+TEST(CheckPlan, AcceptsWhatThePlannerMakes) {
+  for (const std::string& text : models()) EXPECT_EQ(check_plan(compiled(text, "all")), "");
+}
+
+TEST(CheckPlan, NamesTheFault) {
+  const Module good = compiled(mlp(), "all");
+  const auto value = [&](Module& module, const char* name) -> Value& {
+    return module.step[*module.step.find(name)];
+  };
+  Module module = good;
+  value(module, "x").offset = *value(module, "x").offset + 4;
+  EXPECT_EQ(found(module, "not a multiple of 256"), "");
+  module = good;
+  value(module, "x").offset = *module.arena_bytes;
+  EXPECT_EQ(found(module, "leaves the arena"), "");
+  module = good;
+  value(module, "x").offset = -256;
+  EXPECT_EQ(found(module, "leaves the arena"), "");
+  module = good;
+  value(module, "fc1.mm").offset.reset();
+  EXPECT_EQ(found(module, "%fc1.mm has no place"), "");
+  module = good;
+  value(module, "fc1.mm").offset = value(module, "x").offset;
+  EXPECT_EQ(found(module, "%fc1.mm is written over %x, which the kernel reads"), "");
+  module = good;
+  value(module, "fc1.mm").offset = module.buffers.front().offset;
+  EXPECT_EQ(found(module, "written over buffer @fc1.weight"), "");
+  module = good;
+  module.buffers[1].offset = module.buffers[0].offset;
+  EXPECT_EQ(found(module, "buffer @fc1.bias overlaps buffer @fc1.weight"), "");
+  module = good;
+  value(module, "y").offset = value(module, "x").offset;
+  EXPECT_EQ(found(module, "%y and %x have the same bytes"), "");
+  module = good;
+  value(module, "fc2.mm").offset = value(module, "x").offset;  // read again by the weight gradient of fc1
+  EXPECT_EQ(found(module, "%x is read"), "");
+  module = good;
+  value(module, "target").offset = value(module, "x").offset;
+  EXPECT_EQ(found(module, "reshape of"), "");
+  module = good;
+  value(module, "ce").offset = value(module, "counted").offset;
+  EXPECT_EQ(found(module, "written to the same bytes"), "");
+  module = good;
+  module.arena_bytes.reset();
+  EXPECT_EQ(found(module, "no arena size"), "");
+}
+
+// Moving any value that owns bytes onto any other that is live with it is found, in-place pairs excepted.
+TEST(CheckPlan, FindsEveryOverlapOfLiveValues) {
+  int planted = 0;
+  for (const std::string& text : models()) {
+    const Module good = compiled(text, "all");
+    for (const RegionKind kind : {RegionKind::step, RegionKind::update}) {
+      const auto all = kernels(good, good.region(kind));
+      const auto ranges = live_ranges(good, good.region(kind), all);
+      for (const LiveRange& a : ranges) {
+        for (const LiveRange& b : ranges) {
+          if (a.value == b.value || a.first > b.last || b.first > a.last) continue;
+          const bool touch_only =
+              a.first == b.last || b.first == a.last;  // one may legally take the other's place
+          Module module = good;
+          Region& region = module.region(kind);
+          if (region[a.value].offset == region[b.value].offset || touch_only) continue;
+          region[a.value].offset = region[b.value].offset;
+          EXPECT_NE(check_plan(module), "") << region[a.value].name << " onto " << region[b.value].name;
+          ++planted;
+        }
+      }
+    }
+  }
+  EXPECT_GT(planted, 50);
+}
+
+TEST(PlanMemory, TheReportAddsUp) {
+  for (const std::string& text : models()) {
+    const Module module = compiled(text, "all");
+    const passes::MemoryReport r = passes::memory_report(module);
+    EXPECT_EQ(r.peak, *module.arena_bytes);
+    EXPECT_EQ(r.peak, r.weights + r.half_weights + r.gradients + r.optimizer + r.activations + r.workspace +
+                          r.inputs + r.padding);
+    EXPECT_GE(r.padding, 0);
+    EXPECT_EQ(r.lower_bound, r.peak) << module.name << ": the portfolio reaches the bound on small models";
+    EXPECT_GT(r.weights, 0);
+    EXPECT_GT(r.inputs + r.activations + r.workspace, 0);
+  }
+  // At a larger micro-batch the step is fullest in the backward pass: inputs, what forward kept, gradients.
+  std::string text = mlp();
+  text.replace(text.find("micro_batch = 8"), 15, "micro_batch = 512");
+  const passes::MemoryReport r = passes::memory_report(compiled(text, "all"));
+  EXPECT_EQ(r.weights, 4 * (30 + 6 + 18 + 3));
+  EXPECT_EQ(r.gradients, r.weights + 8);
+  EXPECT_EQ(r.half_weights, 0);
+  EXPECT_GE(r.inputs, 512 * 4 * 5);
+  EXPECT_GT(r.activations, 0);
+  EXPECT_GT(r.workspace, 0);
+  EXPECT_LT(r.padding, 10000);
+}
+
+TEST(PlanMemory, ChainsRunInPlace) {
+  Module module = parse(
+      "module @chain phase(fused) {\nset train.micro_batch = 64\naccum @s : f32[]\nstep(%x : f32[B,8]) {\n%a "
+      "= tanh %x : f32[B,8] k(0)\n"
+      "%b = tanh %a : f32[B,8] k(1)\n%c = tanh %b : f32[B,8] k(2)\ntotal_sum.acc @s, %c k(3)\n}\n}\n");
+  run_passes(module, {"plan-memory"});
+  EXPECT_EQ(*module.arena_bytes, 256 + 64 * 8 * 4);
+}
+
+TEST(PlanMemory, RegionsShareTheTransientArea) {
+  const Module module = compiled(mlp(), "all");
+  const auto inputs_at = [&](const Region& region) {
+    int64_t low = *module.arena_bytes;
+    for (const Value& value : region.values) low = std::min(low, value.offset.value_or(low));
+    return low;
+  };
+  EXPECT_EQ(inputs_at(module.step), inputs_at(module.eval));
+  EXPECT_EQ(inputs_at(module.step), inputs_at(module.update));
+}
+
+}  // namespace
+}  // namespace gacc::test
