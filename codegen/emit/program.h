@@ -29,11 +29,12 @@ struct Extent {
 // result does not depend on the cuts.
 enum class Unit : uint8_t { elements, rows, columns, parts };
 
-// An operand of a function and how it is indexed (ir::Access; `suffix` of period 1 has no period argument).
+// An operand of a function and how it is indexed (ir::Access). With a period, `suffix` repeats every so many
+// rows (without one: every row), and `row` repeats its values, one a row, every so many rows.
 struct Slot {
   ir::DType dtype = ir::DType::f32;
   ir::Access access = ir::Access::full;
-  int32_t period = -1;  // suffix: index of its period among the extents, -1 for period 1
+  int32_t period = -1;  // index of its period among the extents, or -1
   bool read = false, written = false;
 };
 
@@ -69,10 +70,11 @@ struct Body {
   int vector = 1;              // device: elements a thread moves at once; they divide `columns`
   bool wide_index = false;     // device: element indices need 64 bits
   bool block_per_row = false;  // device, rowwise: a block rather than a warp owns a row
+  int64_t block = 0;           // device: threads of a block
   std::vector<Slot> slots{};
   std::vector<Member> members{};
-  int32_t extents = 2;  // rows, columns, then periods, parts (total_reduce), lifted constants
-  int32_t parts = -1;   // total_reduce: index of the number of parts among the extents
+  int32_t extents = 2;  // rows, columns, then periods, chunk (total_reduce), lifted constants
+  int32_t chunk = -1;   // total_reduce: index of the rows (flat: elements) of one part among the extents
   std::string name{};   // for people: "add_relu"; unique by a number in Program::functions
   int cost = 0;         // rough scalar operations for an element: chooses unrolling and tiles
 };

@@ -1,0 +1,206 @@
+// Transcendental functions, NaN-propagating extremes and Philox. The polynomials are our own minimax fits
+// (weighted for the error relative to the result); each comment states the fitted form, its range and its
+// error before rounding.
+#include "codegen/emit/math.h"
+
+#include <llvm/IR/Intrinsics.h>
+
+#include <limits>
+
+namespace gacc::codegen {
+
+using llvm::Type;
+
+Type* Math::with_lanes(Type* element, unsigned lanes) {
+  return lanes == 1 ? element : llvm::FixedVectorType::get(element, lanes);
+}
+
+unsigned Math::lanes(const Value* value) {
+  const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(value->getType());
+  return vector == nullptr ? 1 : vector->getNumElements();
+}
+
+Type* Math::lanes_of(Value* like, Type* element) { return with_lanes(element, lanes(like)); }
+
+Value* Math::real(Value* like, double constant) {
+  return llvm::ConstantFP::get(lanes_of(like, b_.getFloatTy()),
+                               static_cast<double>(static_cast<float>(constant)));
+}
+
+Value* Math::integer(Value* like, int64_t constant) {
+  return llvm::ConstantInt::getSigned(lanes_of(like, b_.getInt32Ty()), static_cast<int32_t>(constant));
+}
+
+Value* Math::bits(Value* real) { return b_.CreateBitCast(real, lanes_of(real, b_.getInt32Ty())); }
+Value* Math::from_bits(Value* integer) {
+  return b_.CreateBitCast(integer, lanes_of(integer, b_.getFloatTy()));
+}
+
+Value* Math::fma(Value* a, Value* b, Value* c) {
+  if (!fma_) return b_.CreateFAdd(b_.CreateFMul(a, b), c);
+  return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, b, c});
+}
+
+Value* Math::polynomial(Value* x, std::initializer_list<double> low_to_high) {
+  const double* coefficient = low_to_high.end() - 1;
+  Value* sum = real(x, *coefficient);
+  while (coefficient != low_to_high.begin()) sum = fma(sum, x, real(x, *--coefficient));
+  return sum;
+}
+
+Value* Math::copy_sign(Value* magnitude, Value* sign) {
+  Value* only_sign = b_.CreateAnd(bits(sign), integer(sign, std::numeric_limits<int32_t>::min()));
+  return from_bits(b_.CreateOr(bits(magnitude), only_sign));
+}
+
+// x = n ln 2 + r, |r| <= ln 2 / 2;  exp(x) = 2^n (1 + r + r^2 q(r)), error 3e-9.
+Value* Math::exp(Value* x) {
+  // Beyond these the result is 0 or inf anyway; the comparisons let NaN pass.
+  x = b_.CreateSelect(b_.CreateFCmpOLT(x, real(x, -104.0)), real(x, -104.0), x);
+  x = b_.CreateSelect(b_.CreateFCmpOGT(x, real(x, 89.0)), real(x, 89.0), x);
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; no conversion, so NaN does no harm.
+  Value* magic = real(x, 12582912.0);
+  Value* shifted = fma(x, real(x, 1.4426950408889634), magic);
+  Value* n = b_.CreateFSub(shifted, magic);
+  Value* whole = b_.CreateSub(bits(shifted), bits(magic));
+  // ln 2 in two parts; n times the high one (which has 9 bits to spare) is exact.
+  Value* r = fma(n, real(x, -0.693145751953125), x);
+  r = fma(n, real(x, -1.4286068203094172e-06), r);
+  Value* q = polynomial(r, {0.49999993448491753, 0.16666520643273658, 0.04166838792980551,
+                            0.008368715411668608, 0.0013814599864520915});
+  Value* p = b_.CreateFAdd(fma(b_.CreateFMul(r, r), q, r), real(x, 1.0));
+  // 2^n as a product of two powers, each a normal number, so that denormal results round once and inf is
+  // reached.
+  Value* half = b_.CreateAShr(whole, integer(x, 1));
+  const auto power = [&](Value* k) {
+    return from_bits(b_.CreateShl(b_.CreateAdd(k, integer(x, 127)), integer(x, 23)));
+  };
+  return b_.CreateFMul(b_.CreateFMul(p, power(half)), power(b_.CreateSub(whole, half)));
+}
+
+// x = 2^n (1 + f), 1 + f in [sqrt(1/2), sqrt(2));  log(1 + f) = f - f^2/2 + f^3 q(f), error 1e-9.
+Value* Math::log(Value* x) {
+  Value* tiny = b_.CreateFCmpOLT(x, real(x, 1.17549435e-38));
+  Value* scaled =
+      b_.CreateSelect(tiny, b_.CreateFMul(x, real(x, 8388608.0)), x);  // 2^23: denormals become normal
+  Value* offset = b_.CreateSelect(tiny, integer(x, -23), integer(x, 0));
+  // Subtracting the bits of sqrt(1/2) makes the exponent field n and the rest the distance from it.
+  Value* root = integer(x, 0x3f3504f3);
+  Value* distance = b_.CreateSub(bits(scaled), root);
+  Value* n = b_.CreateSIToFP(b_.CreateAdd(b_.CreateAShr(distance, integer(x, 23)), offset), x->getType());
+  Value* m = from_bits(b_.CreateAdd(b_.CreateAnd(distance, integer(x, 0x7fffff)), root));
+  Value* f = b_.CreateFSub(m, real(x, 1.0));
+  Value* q = polynomial(f, {0.33333312602803244, -0.2500000960365014, 0.20002118732192425,
+                            -0.16667995667345023, 0.1421955090845909, -0.12405591412490505,
+                            0.11888174592535267, -0.11675641329999187, 0.06746601372993805});
+  Value* square = b_.CreateFMul(f, f);
+  Value* small = fma(n, real(x, 1.4286068203094172e-06), b_.CreateFMul(b_.CreateFMul(square, f), q));
+  Value* sum = b_.CreateFAdd(fma(square, real(x, -0.5), small), f);
+  Value* result = fma(n, real(x, 0.693145751953125), sum);
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  result = b_.CreateSelect(b_.CreateFCmpOEQ(x, real(x, inf)), x, result);
+  result = b_.CreateSelect(b_.CreateFCmpOEQ(x, real(x, 0.0)), real(x, -inf), result);
+  return b_.CreateSelect(b_.CreateFCmpULT(x, real(x, 0.0)), real(x, std::numeric_limits<double>::quiet_NaN()),
+                         result);
+}
+
+// |x| < 0.625: x + x^3 q(x^2), error 4e-9; else 1 - 2 / (exp(2|x|) + 1), which is exactly 1 beyond 9.1.
+Value* Math::tanh(Value* x) {
+  Value* t = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+  Value* square = b_.CreateFMul(x, x);
+  Value* q = polynomial(square, {-0.3333328194018189, 0.1333144215753184, -0.053739712156552814,
+                                 0.020639078740556666, -0.005704978373301341});
+  Value* near = fma(b_.CreateFMul(square, x), q, x);
+  Value* e = exp(b_.CreateFAdd(t, t));
+  Value* far = b_.CreateFSub(real(x, 1.0), b_.CreateFDiv(real(x, 2.0), b_.CreateFAdd(e, real(x, 1.0))));
+  return b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 0.625)), near, copy_sign(far, x));
+}
+
+// |x| < 1: x + x q(x^2), error 1e-9; else 1 - exp(-t p(t)) with t = min(|x|, 4), error 1e-9.
+Value* Math::erf(Value* x) {
+  Value* t = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+  Value* q = polynomial(b_.CreateFMul(x, x),
+                        {0.12837916572669067, -0.37612625824092927, 0.11283585147024419, -0.02685381186881466,
+                         0.005188327559429407, -0.0008010192515568636, 7.853857689035708e-05});
+  Value* near = fma(x, q, x);
+  Value* c = b_.CreateSelect(b_.CreateFCmpOGT(t, real(x, 4.0)), real(x, 4.0), t);
+  Value* p = polynomial(c, {1.1286370751331523, 0.6351980343507568, 0.10615904908278502, -0.02369456594830724,
+                            0.0036103419515983197, -0.0003148581134226118, 1.0433114418198052e-05});
+  Value* far = b_.CreateFSub(real(x, 1.0), exp(b_.CreateFNeg(b_.CreateFMul(c, p))));
+  return b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 1.0)), near, copy_sign(far, x));
+}
+
+Value* Math::is_finite(Value* x) {
+  return b_.CreateFCmpOLT(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x),
+                          real(x, std::numeric_limits<double>::infinity()));
+}
+
+namespace {
+
+bool known_number(const Value* value) {
+  const auto* constant = llvm::dyn_cast<llvm::Constant>(value);
+  if (constant == nullptr) return false;
+  if (value->getType()->isVectorTy()) constant = constant->getSplatValue();
+  const auto* number = llvm::dyn_cast_or_null<llvm::ConstantFP>(constant);
+  return number != nullptr && !number->isNaN();
+}
+
+}  // namespace
+
+Value* Math::pick(Value* a, Value* b, bool larger) {
+  if (!a->getType()->isFPOrFPVectorTy()) {
+    return b_.CreateSelect(larger ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);
+  }
+  if (known_number(b)) std::swap(a, b);
+  Value* first = larger ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
+  // A comparison with NaN is false and takes b; only a NaN in a needs a look of its own.
+  if (!known_number(a)) first = b_.CreateOr(first, b_.CreateFCmpUNO(a, a));
+  return b_.CreateSelect(first, a, b);
+}
+
+Value* Math::max(Value* a, Value* b) { return pick(a, b, true); }
+Value* Math::min(Value* a, Value* b) { return pick(a, b, false); }
+
+Value* Math::combine(ir::Combine how, Value* a, Value* b) {
+  if (how == ir::Combine::max) return max(a, b);
+  if (how == ir::Combine::min) return min(a, b);
+  return a->getType()->isFPOrFPVectorTy() ? b_.CreateFAdd(a, b) : b_.CreateAdd(a, b);
+}
+
+llvm::Constant* Math::neutral(ir::Combine how, Type* type) {
+  if (type->isFloatTy()) {
+    if (how == ir::Combine::sum) return llvm::ConstantFP::get(type, 0.0);
+    return llvm::ConstantFP::getInfinity(type, how == ir::Combine::max);
+  }
+  if (how == ir::Combine::sum) return llvm::ConstantInt::get(type, 0);
+  const bool max = how == ir::Combine::max;
+  return llvm::ConstantInt::getSigned(
+      type, max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max());
+}
+
+Value* Math::uniform(Value* seed_low, Value* seed_high, Value* stream, Value* ordinal, Value* index) {
+  Type* word = lanes_of(index, b_.getInt32Ty());
+  Type* wide = lanes_of(index, b_.getInt64Ty());
+  Value* c0 = b_.CreateTrunc(index, word);
+  Value* c1 = b_.CreateTrunc(b_.CreateLShr(index, llvm::ConstantInt::get(wide, 32)), word);
+  Value *c2 = ordinal, *c3 = stream, *k0 = seed_low, *k1 = seed_high;
+  const auto product = [&](uint32_t factor, Value* c) {
+    return b_.CreateMul(b_.CreateZExt(c, wide), llvm::ConstantInt::get(wide, factor));
+  };
+  const auto high = [&](Value* p) {
+    return b_.CreateTrunc(b_.CreateLShr(p, llvm::ConstantInt::get(wide, 32)), word);
+  };
+  for (int round = 0; round < 10; ++round) {
+    Value *p0 = product(0xD2511F53, c0), *p1 = product(0xCD9E8D57, c2);
+    Value* next0 = b_.CreateXor(b_.CreateXor(high(p1), c1), k0);
+    Value* next2 = b_.CreateXor(b_.CreateXor(high(p0), c3), k1);
+    c1 = b_.CreateTrunc(p1, word), c3 = b_.CreateTrunc(p0, word), c0 = next0, c2 = next2;
+    k0 = b_.CreateAdd(k0, integer(k0, static_cast<int32_t>(0x9E3779B9U)));
+    k1 = b_.CreateAdd(k1, integer(k1, static_cast<int32_t>(0xBB67AE85U)));
+  }
+  // 23 bits plus a half fit a float exactly, and so does every step here.
+  Value* top = b_.CreateUIToFP(b_.CreateLShr(c0, integer(c0, 9)), lanes_of(index, b_.getFloatTy()));
+  return b_.CreateFMul(b_.CreateFAdd(top, real(top, 0.5)), real(top, 0x1p-23));
+}
+
+}  // namespace gacc::codegen

@@ -1,0 +1,178 @@
+// The GPU's schedule: one thread of a grid. Pointwise: a thread has `vector` neighbouring elements. Rows: a
+// warp or a block has one, its threads take turns along the columns. Columns: a thread has one and walks all
+// rows. Parts: one block each. Everything that threads do together is convergent, or LLVM would duplicate or
+// move it.
+#include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/Module.h>
+
+#include "codegen/emit/target.h"
+
+namespace gacc::codegen {
+
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kGlobal = 1, kShared = 3;  // address spaces
+
+class NvptxTarget final : public Target {
+ public:
+  NvptxTarget(llvm::Module& module, const Body& body)
+      : Target(module, body, /*fma=*/true), block_(body.block) {
+    index_type = body.wide_index ? b.getInt64Ty() : b.getInt32Ty();
+    lanes_ = static_cast<unsigned>(body.vector);
+    group_ =
+        body.form == ir::KernelForm::rowwise && !body.block_per_row ? kWarp : static_cast<unsigned>(block_);
+  }
+
+  void begin(const std::string& name) override {
+    std::vector<llvm::Type*> types(body.slots.size(), b.getPtrTy(kGlobal));
+    types.resize(body.slots.size() + static_cast<size_t>(body.extents), b.getInt64Ty());
+    function = llvm::Function::Create(llvm::FunctionType::get(b.getVoidTy(), types, false),
+                                      llvm::Function::ExternalLinkage, name, module);
+    function->setCallingConv(llvm::CallingConv::PTX_Kernel);
+    function->addFnAttr(llvm::Attribute::NoUnwind);
+    // No `noalias`: operands may share bytes (ir::may_reuse), and loads of written memory must not become
+    // ld.global.nc.
+    b.SetInsertPoint(llvm::BasicBlock::Create(module.getContext(), "entry", function));
+    for (size_t i = 0; i < types.size(); ++i) {
+      llvm::Argument* argument = function->getArg(static_cast<unsigned>(i));
+      if (i < body.slots.size()) {
+        operands.push_back(argument);
+      } else {
+        extents.push_back(b.CreateTrunc(argument, index_type));
+        constants.push_back(b.CreateTrunc(argument, b.getInt32Ty()));
+      }
+    }
+    thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+    group_block_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
+  }
+
+  void points(const OnRow& on_row, const OnPoint& on_point) override {
+    Value* item = global_thread();
+    Value* vector = index(body.vector);
+    Value* element = b.CreateMul(item, vector);
+    Value* all = body.flat ? column_count() : b.CreateMul(row_count(), column_count());
+    branch(b.CreateICmpULT(element, all), [&] {
+      Point point{index(0), element, nullptr, static_cast<unsigned>(body.vector)};
+      if (!body.flat) {
+        point.row = b.CreateUDiv(element, column_count());
+        point.column = b.CreateSub(element, b.CreateMul(point.row, column_count()));
+      }
+      on_row(point.row);
+      on_point(point);
+    });
+  }
+
+  void rows(const OnRow& on_row) override {
+    Value* row = block_index();
+    if (!body.block_per_row) {
+      row = b.CreateAdd(b.CreateMul(row, index(block_ / kWarp)), to_index(b.CreateLShr(thread_, 5)));
+    }
+    branch(b.CreateICmpULT(row, row_count()), [&] { on_row(row); });
+  }
+
+  void column_blocks(const std::function<void(std::vector<Point>)>& on_block) override {
+    Value* column = global_thread();
+    branch(b.CreateICmpULT(column, column_count()), [&] { on_block({{nullptr, column, nullptr, 1}}); });
+  }
+
+  void parts(const std::function<void(Value*)>& on_part) override { on_part(block_index()); }
+
+  void once(const std::function<void()>& store) override {
+    branch(b.CreateICmpEQ(rank(), b.getInt32(0)), store);
+  }
+
+ protected:
+  Carried walk(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,
+               Carried accumulators, const OnTerms& on_point) override {
+    Value* first = b.CreateAdd(low, b.CreateMul(to_index(rank()), index(body.vector)));
+    return loop(first, high, index(static_cast<int64_t>(group_) * body.vector), accumulators,
+                [&](Value* column, Carried carried) {
+                  const Point point{row, column, nullptr, static_cast<unsigned>(body.vector)};
+                  accumulate(reductions, on_point(point), point, carried, 0);
+                  return carried;
+                });
+  }
+
+  // A butterfly inside each warp; then, for a block, over the warps' results in shared memory, in a fixed
+  // order.
+  Value* across_threads(ir::Combine how, Value* value) override {
+    for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
+      value = math.combine(how, value, shuffle(value, distance));
+    const unsigned warps = group_ / kWarp;
+    if (warps <= 1) return value;
+    llvm::GlobalVariable* shared = scratch(warps);
+    llvm::Type* word = b.getInt32Ty();
+    const auto place = [&](Value* warp) { return b.CreateInBoundsGEP(word, shared, warp); };
+    Value* lane = b.CreateAnd(thread_, b.getInt32(kWarp - 1));
+    branch(b.CreateICmpEQ(lane, b.getInt32(0)), [&] {
+      b.CreateAlignedStore(b.CreateBitCast(value, word), place(b.CreateLShr(thread_, 5)), llvm::Align(4));
+    });
+    barrier();
+    std::vector<Value*> results;
+    for (unsigned warp = 0; warp < warps; ++warp) {
+      Value* bits = b.CreateAlignedLoad(word, place(b.getInt32(warp)), llvm::Align(4));
+      results.push_back(b.CreateBitCast(bits, value->getType()));
+    }
+    barrier();  // the next reduction writes the same words
+    for (unsigned gap = warps / 2; gap > 0; gap /= 2) {
+      for (unsigned i = 0; i < gap; ++i) results[i] = math.combine(how, results[i], results[i + gap]);
+    }
+    return results[0];
+  }
+
+  llvm::Align alignment(const Point& point) const override { return llvm::Align(4 * point.lanes); }
+
+ private:
+  Value* special(llvm::Intrinsic::ID id) {
+    return b.CreateIntrinsic(id, llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<Value*>{});
+  }
+  Value* to_index(Value* word) { return b.CreateZExt(word, index_type); }
+  Value* block_index() { return to_index(group_block_); }
+  Value* global_thread() { return b.CreateAdd(b.CreateMul(block_index(), index(block_)), to_index(thread_)); }
+  // The thread's number among those that share its row.
+  Value* rank() { return group_ == kWarp ? b.CreateAnd(thread_, b.getInt32(kWarp - 1)) : thread_; }
+
+  Value* shuffle(Value* value, unsigned distance) {
+    llvm::Type* word = b.getInt32Ty();
+    llvm::FunctionType* type = llvm::FunctionType::get(word, {word}, false);
+    const std::string text = "shfl.sync.bfly.b32 $0, $1, " + std::to_string(distance) + ", 31, 0xffffffff;";
+    llvm::CallInst* call =
+        b.CreateCall(type, llvm::InlineAsm::get(type, text, "=r,r", /*hasSideEffects=*/true),
+                     {b.CreateBitCast(value, word)});
+    call->setConvergent();
+    return b.CreateBitCast(call, value->getType());
+  }
+
+  void barrier() {
+    llvm::FunctionType* type = llvm::FunctionType::get(b.getVoidTy(), false);
+    b.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", /*hasSideEffects=*/true))
+        ->setConvergent();
+  }
+
+  // One word of shared memory a warp.
+  llvm::GlobalVariable* scratch(unsigned words) {
+    if (shared_ == nullptr) {
+      llvm::Type* type = llvm::ArrayType::get(b.getInt32Ty(), words);
+      shared_ = new llvm::GlobalVariable(module, type, false, llvm::GlobalValue::InternalLinkage,
+                                         llvm::UndefValue::get(type), function->getName() + "_shared",
+                                         nullptr, llvm::GlobalValue::NotThreadLocal, kShared);
+      shared_->setAlignment(llvm::Align(16));
+    }
+    return shared_;
+  }
+
+  int64_t block_;
+  unsigned group_;  // threads that share a row or part
+  Value *thread_ = nullptr, *group_block_ = nullptr;
+  llvm::GlobalVariable* shared_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Target> make_nvptx_target(llvm::Module& module, const Body& body) {
+  return std::make_unique<NvptxTarget>(module, body);
+}
+
+}  // namespace gacc::codegen

@@ -1,0 +1,168 @@
+// The parts of a schedule that both targets share: loops in SSA form, memory access by lanes, reductions,
+// passes.
+#include "codegen/emit/target.h"
+
+#include <llvm/IR/Module.h>
+
+namespace gacc::codegen {
+
+using llvm::BasicBlock;
+using llvm::Type;
+
+Target::Target(llvm::Module& module, const Body& body, bool fma)
+    : module(module), body(body), b(module.getContext()), math(b, fma) {}
+
+Target::Carried Target::loop(Value* low, Value* high, Value* step, Carried carried,
+                             const std::function<Carried(Value*, const Carried&)>& on_step) {
+  llvm::LLVMContext& context = module.getContext();
+  BasicBlock* before = b.GetInsertBlock();
+  BasicBlock* head = BasicBlock::Create(context, "loop", function);
+  BasicBlock* exit = BasicBlock::Create(context, "done", function);
+  b.CreateCondBr(b.CreateICmpULT(low, high), head, exit);
+
+  b.SetInsertPoint(head);
+  llvm::PHINode* i = b.CreatePHI(low->getType(), 2);
+  i->addIncoming(low, before);
+  Carried inside;
+  std::vector<llvm::PHINode*> phis;
+  for (Value* value : carried) {
+    llvm::PHINode* phi = b.CreatePHI(value->getType(), 2);
+    phi->addIncoming(value, before);
+    phis.push_back(phi);
+    inside.push_back(phi);
+  }
+  const Carried next = on_step(i, inside);
+  Value* after = b.CreateAdd(i, step, "", /*HasNUW=*/true, /*HasNSW=*/true);
+  BasicBlock* latch = b.GetInsertBlock();
+  i->addIncoming(after, latch);
+  for (size_t k = 0; k < phis.size(); ++k) phis[k]->addIncoming(next[k], latch);
+  b.CreateCondBr(b.CreateICmpULT(after, high), head, exit);
+
+  b.SetInsertPoint(exit);
+  Carried out;
+  for (size_t k = 0; k < carried.size(); ++k) {
+    llvm::PHINode* phi = b.CreatePHI(carried[k]->getType(), 2);
+    phi->addIncoming(carried[k], before);
+    phi->addIncoming(next[k], latch);
+    out.push_back(phi);
+  }
+  return out;
+}
+
+void Target::branch(Value* condition, const std::function<void()>& then) {
+  BasicBlock* yes = BasicBlock::Create(module.getContext(), "then", function);
+  BasicBlock* after = BasicBlock::Create(module.getContext(), "after", function);
+  b.CreateCondBr(condition, yes, after);
+  b.SetInsertPoint(yes);
+  then();
+  b.CreateBr(after);
+  b.SetInsertPoint(after);
+}
+
+Value* Target::splat(Value* value, unsigned lanes) {
+  if (lanes == 1 || value->getType()->isVectorTy()) return value;
+  return b.CreateVectorSplat(lanes, value);
+}
+
+Value* Target::iota(Type* element, unsigned lanes) {
+  if (lanes == 1) return llvm::ConstantInt::get(element, 0);
+  std::vector<llvm::Constant*> steps;
+  for (unsigned i = 0; i < lanes; ++i) steps.push_back(llvm::ConstantInt::get(element, i));
+  return llvm::ConstantVector::get(steps);
+}
+
+Value* Target::load_one(int32_t slot, Value* index) {
+  Type* type = type_of(body.slots[static_cast<size_t>(slot)].dtype);
+  return b.CreateAlignedLoad(type, b.CreateInBoundsGEP(type, operands[static_cast<size_t>(slot)], index),
+                             llvm::Align(4));
+}
+
+void Target::store_one(int32_t slot, Value* index, Value* value) {
+  Value* address = b.CreateInBoundsGEP(value->getType(), operands[static_cast<size_t>(slot)], index);
+  b.CreateAlignedStore(value, address, llvm::Align(4));
+}
+
+Value* Target::load(int32_t slot, Value* index, const Point& point) {
+  if (point.lanes == 1) return load_one(slot, index);
+  Type* element = type_of(body.slots[static_cast<size_t>(slot)].dtype);
+  Type* type = Math::with_lanes(element, point.lanes);
+  Value* address = b.CreateInBoundsGEP(element, operands[static_cast<size_t>(slot)], index);
+  if (point.mask == nullptr) return b.CreateAlignedLoad(type, address, alignment(point));
+  return b.CreateMaskedLoad(type, address, alignment(point), point.mask, llvm::Constant::getNullValue(type));
+}
+
+void Target::store(int32_t slot, Value* index, Value* value, const Point& point) {
+  value = splat(value, point.lanes);
+  if (point.lanes == 1) return store_one(slot, index, value);
+  Value* address =
+      b.CreateInBoundsGEP(value->getType()->getScalarType(), operands[static_cast<size_t>(slot)], index);
+  if (point.mask == nullptr) {
+    b.CreateAlignedStore(value, address, alignment(point));
+  } else {
+    b.CreateMaskedStore(value, address, alignment(point), point.mask);
+  }
+}
+
+Target::Carried Target::start(const std::vector<Reduction>& reductions) {
+  Carried accumulators;
+  for (unsigned copy = 0; copy < copies_; ++copy) {
+    for (const Reduction& r : reductions) accumulators.push_back(splat(Math::neutral(r.how, r.type), lanes_));
+  }
+  return accumulators;
+}
+
+void Target::accumulate(const std::vector<Reduction>& reductions, const Terms& terms, const Point& point,
+                        Carried& accumulators, size_t first) {
+  for (size_t r = 0; r < reductions.size(); ++r) {
+    Value*& accumulator = accumulators[first + r];
+    Value* sum = math.combine(reductions[r].how, accumulator, splat(terms[r], point.lanes));
+    accumulator = point.mask == nullptr ? sum : b.CreateSelect(point.mask, sum, accumulator);
+  }
+}
+
+Value* Target::across_lanes(ir::Combine how, Value* vector) {
+  for (unsigned n = Math::lanes(vector); n > 1; n = Math::lanes(vector)) {
+    std::vector<int> low, high;
+    for (unsigned i = 0; i < n / 2; ++i)
+      low.push_back(static_cast<int>(i)), high.push_back(static_cast<int>(i + n / 2));
+    Value *first = nullptr, *second = nullptr;
+    if (n == 2) {
+      first = b.CreateExtractElement(vector, uint64_t{0}),
+      second = b.CreateExtractElement(vector, uint64_t{1});
+    } else {
+      first = b.CreateShuffleVector(vector, low), second = b.CreateShuffleVector(vector, high);
+    }
+    vector = math.combine(how, first, second);
+  }
+  return vector;
+}
+
+Target::Terms Target::finish(const std::vector<Reduction>& reductions, Carried accumulators) {
+  Terms out;
+  for (size_t r = 0; r < reductions.size(); ++r) {
+    for (size_t gap = copies_ / 2; gap > 0; gap /= 2) {
+      for (size_t c = 0; c < gap; ++c) {
+        Value*& into = accumulators[c * reductions.size() + r];
+        into = math.combine(reductions[r].how, into, accumulators[(c + gap) * reductions.size() + r]);
+      }
+    }
+    out.push_back(across_threads(reductions[r].how, across_lanes(reductions[r].how, accumulators[r])));
+  }
+  return out;
+}
+
+Target::Terms Target::reduce(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,
+                             const OnTerms& on_point) {
+  return finish(reductions, walk(row, low, high, reductions, start(reductions), on_point));
+}
+
+Target::Terms Target::reduce_rows(Value* first, Value* last, const std::vector<Reduction>& reductions,
+                                  const OnRow& on_row, const OnTerms& on_point) {
+  return finish(reductions,
+                loop(first, last, index(1), start(reductions), [&](Value* row, const Carried& carried) {
+                  on_row(row);
+                  return walk(row, index(0), column_count(), reductions, carried, on_point);
+                }));
+}
+
+}  // namespace gacc::codegen

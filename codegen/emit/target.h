@@ -1,0 +1,121 @@
+// What a kernel emitter needs of a target: where its arguments are, and the schedule, i.e. how rows, columns
+// and parts are walked and how partial results of a row are brought together. HostTarget walks vectors of
+// lanes in loops; NvptxTarget is one thread of many. Kernels themselves (kernels.cpp) are written once.
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "codegen/emit/math.h"
+#include "codegen/emit/program.h"
+
+namespace llvm {
+class TargetMachine;
+}
+
+namespace gacc::codegen {
+
+// Where formulas are evaluated: `lanes` neighbouring columns of one row.
+struct Point {
+  Value* row = nullptr;     // index type
+  Value* column = nullptr;  // of the first lane
+  Value* mask = nullptr;    // which lanes exist; null: all
+  unsigned lanes = 1;
+};
+
+struct Reduction {
+  ir::Combine how;
+  llvm::Type* type;  // float or i32
+};
+
+class Target {
+ public:
+  Target(llvm::Module& module, const Body& body, bool fma);
+  virtual ~Target() = default;
+
+  using OnRow = std::function<void(Value* row)>;
+  using OnPoint = std::function<void(const Point&)>;
+  using Terms = std::vector<Value*>;  // one for each reduction
+  using OnTerms = std::function<Terms(const Point&)>;
+
+  // The function's prologue and end. Between them `operand` and `extent` hold.
+  virtual void begin(const std::string& name) = 0;
+  void end() { b.CreateRetVoid(); }
+
+  // Every point of the domain that this call owns; `on_row` comes before the points of each row.
+  virtual void points(const OnRow& on_row, const OnPoint& on_point) = 0;
+  // Every row it owns.
+  virtual void rows(const OnRow& on_row) = 0;
+  // Every block of columns it owns: up to 4 points side by side (rows are not set).
+  virtual void column_blocks(const std::function<void(std::vector<Point>)>& on_block) = 0;
+  // Every part it owns (total_reduce).
+  virtual void parts(const std::function<void(Value* part)>& on_part) = 0;
+  // Combines what on_point returns over columns [low, high) of `row`, in an order that depends only on the
+  // range. The results are scalars, known to everybody who works on this row or part. Without reductions it
+  // is just the walk.
+  Terms reduce(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,
+               const OnTerms& on_point);
+  // The same over all columns of rows [first, last).
+  Terms reduce_rows(Value* first, Value* last, const std::vector<Reduction>& reductions, const OnRow& on_row,
+                    const OnTerms& on_point);
+  // Done once for the row or part: stores of scalars.
+  virtual void once(const std::function<void()>& store) = 0;
+
+  // for (i = low; i < high; i += step) carried = body(i, carried). Comparisons are unsigned on indices >= 0.
+  using Carried = std::vector<Value*>;
+  Carried loop(Value* low, Value* high, Value* step, Carried carried,
+               const std::function<Carried(Value*, const Carried&)>& body);
+  void branch(Value* condition, const std::function<void()>& then);
+
+  Value* load(int32_t slot, Value* index, const Point& point);  // lanes side by side
+  Value* load_one(int32_t slot, Value* index);                  // a scalar
+  void store(int32_t slot, Value* index, Value* value, const Point& point);
+  void store_one(int32_t slot, Value* index, Value* value);
+
+  Value* index(int64_t value) { return llvm::ConstantInt::get(index_type, static_cast<uint64_t>(value)); }
+  llvm::Type* type_of(ir::DType dtype) {
+    return dtype == ir::DType::i32 ? static_cast<llvm::Type*>(b.getInt32Ty()) : b.getFloatTy();
+  }
+  Value* splat(Value* value, unsigned lanes);
+  Value* iota(llvm::Type* element, unsigned lanes);  // 0, 1, 2, ... (0 for one lane)
+  Value* row_count() { return extents[0]; }
+  Value* column_count() { return extents[1]; }
+
+  llvm::Module& module;
+  const Body& body;
+  llvm::IRBuilder<> b;
+  Math math;
+  llvm::Function* function = nullptr;
+  llvm::Type* index_type = nullptr;
+  std::vector<Value*> operands;   // addresses
+  std::vector<Value*> extents;    // index type
+  std::vector<Value*> constants;  // lifted constants: the extents' low 32 bits, null for the others
+
+ protected:
+  // The steps of a reduction: accumulators at the start (each reduction's, `copies` times), one walk over
+  // columns that adds to them, and the way from accumulators to scalars.
+  Carried start(const std::vector<Reduction>& reductions);
+  virtual Carried walk(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,
+                       Carried accumulators, const OnTerms& on_point) = 0;
+  virtual Value* across_threads(ir::Combine, Value* scalar) { return scalar; }
+  Terms finish(const std::vector<Reduction>& reductions, Carried accumulators);
+  // One point's terms onto accumulators first, first + 1, ...; lanes that its mask excludes stay as they are.
+  void accumulate(const std::vector<Reduction>& reductions, const Terms& terms, const Point& point,
+                  Carried& accumulators, size_t first);
+
+  virtual llvm::Align alignment(const Point& point) const = 0;
+  unsigned lanes_ = 1, copies_ = 1;  // of accumulators
+  // Reduces the lanes of a vector pairwise: halves onto halves.
+  Value* across_lanes(ir::Combine how, Value* vector);
+};
+
+// Emits body into target.module as the function `name`.
+void emit_kernel(Target& target, const std::string& name);
+
+std::unique_ptr<Target> make_host_target(llvm::Module& module, const Body& body, unsigned lanes, bool fma);
+std::unique_ptr<Target> make_nvptx_target(llvm::Module& module, const Body& body);
+
+// Checks the module and tidies its functions: shares equal expressions, moves invariant ones out of loops.
+// False and a sentence in `problem` when the module is broken, which is a bug of an emitter.
+bool optimize(llvm::Module& module, llvm::TargetMachine* machine, std::string& problem);
+
+}  // namespace gacc::codegen

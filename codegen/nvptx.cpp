@@ -1,0 +1,143 @@
+// PTX: a module's kernels through LLVM's NVPTX back end. Target names are checked here, because LLVM only
+// warns about one that it does not know and then writes a file that nothing accepts.
+#include "codegen/nvptx.h"
+
+#include <fmt/format.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "codegen/emit/target.h"
+
+extern "C" {
+void LLVMInitializeNVPTXTargetInfo();
+void LLVMInitializeNVPTXTarget();
+void LLVMInitializeNVPTXTargetMC();
+void LLVMInitializeNVPTXAsmPrinter();
+}
+
+namespace gacc::codegen {
+
+namespace {
+
+constexpr const char* kTriple = "nvptx64-nvidia-cuda";
+
+std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std::string& problem) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+  });
+#if LLVM_VERSION_MAJOR >= 22
+  const llvm::Triple triple(kTriple);
+#else
+  const std::string triple = kTriple;
+#endif
+  const llvm::Target* found = llvm::TargetRegistry::lookupTarget(triple, problem);
+  if (found == nullptr) return nullptr;
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion =
+      llvm::FPOpFusion::Strict;  // add.rn, mul.rn, fma.rn as written: ptxas does not fuse them again
+  return std::unique_ptr<llvm::TargetMachine>(
+      found->createTargetMachine(triple, llvm::StringRef(target.data(), target.size()), "", options,
+                                 std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
+}
+
+// The driver may not start the kernel with more threads, so ptxas can plan its registers for this many.
+void set_block(llvm::Function& function, int64_t threads) {
+#if LLVM_VERSION_MAJOR >= 22
+  function.addFnAttr("nvvm.maxntid", fmt::format("{},1,1", threads));
+#else
+  llvm::LLVMContext& context = function.getContext();
+  llvm::Type* word = llvm::Type::getInt32Ty(context);
+  const auto annotate = [&](const char* what, int64_t value) {
+    llvm::Metadata* parts[] = {
+        llvm::ValueAsMetadata::get(&function), llvm::MDString::get(context, what),
+        llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(word, static_cast<uint64_t>(value)))};
+    function.getParent()
+        ->getOrInsertNamedMetadata("nvvm.annotations")
+        ->addOperand(llvm::MDNode::get(context, parts));
+  };
+  annotate("maxntidx", threads);
+  annotate("maxntidy", 1);
+  annotate("maxntidz", 1);
+#endif
+}
+
+}  // namespace
+
+std::vector<std::string_view> known_targets() {
+#if LLVM_VERSION_MAJOR >= 22
+  return {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"};
+#else
+  return {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"};
+#endif
+}
+
+bool check_target(std::string_view target, Diag& diag) {
+  const std::vector<std::string_view> known = known_targets();
+  if (std::find(known.begin(), known.end(), target) != known.end()) return true;
+  if (target == "sm_100" || target == "sm_120") {
+    diag.error(Kind::unsupported, {},
+               "target {} needs LLVM 22, this gacc was built with LLVM {}; PTX for sm_90 runs on such a GPU: "
+               "--target sm_90",
+               target, LLVM_VERSION_MAJOR);
+    return false;
+  }
+  diag.error(Kind::unknown_value, {}, "unknown target \"{}\"{}; known are {}", target,
+             did_you_mean(target, known), fmt::join(known, " "));
+  return false;
+}
+
+std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag) {
+  if (!check_target(target, diag)) return std::nullopt;
+  std::string problem;
+  const auto failed = [&]() -> std::optional<DeviceCode> {
+    diag.error(Kind::invalid_ir, {}, "internal error: {}", problem);
+    return std::nullopt;
+  };
+  std::optional<Program> program = make_program(module, Purpose::device, problem);
+  if (!program) return failed();
+  const std::unique_ptr<llvm::TargetMachine> machine = device_machine(target, problem);
+  if (machine == nullptr) return failed();
+
+  DeviceCode code;
+  code.program = std::move(*program);
+  llvm::LLVMContext context;
+  llvm::Module device("gacc", context);
+#if LLVM_VERSION_MAJOR >= 22
+  device.setTargetTriple(llvm::Triple(kTriple));
+#else
+  device.setTargetTriple(kTriple);
+#endif
+  device.setDataLayout(machine->createDataLayout());
+  for (const Body& body : code.program.functions) {
+    const std::unique_ptr<Target> emitter = make_nvptx_target(device, body);
+    emit_kernel(*emitter, body.name);
+    set_block(*emitter->function, body.block);
+    code.entries.push_back(body.name);
+  }
+  if (!optimize(device, machine.get(), problem)) return failed();
+  llvm::raw_string_ostream ir(code.llvm_ir);
+  device.print(ir, nullptr);
+
+  llvm::SmallVector<char, 0> text;
+  llvm::raw_svector_ostream out(text);
+  llvm::legacy::PassManager passes;
+  if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile)) {
+    problem = "LLVM cannot write PTX";
+    return failed();
+  }
+  passes.run(device);
+  code.ptx.assign(text.data(), text.size());
+  return code;
+}
+
+}  // namespace gacc::codegen
