@@ -115,9 +115,10 @@ LayerLowering::Layer LayerLowering::linear(const LayerSpec& spec, const Flow& x,
       const Location owner = b_.module()[*weight].at;
       if (owned.size() == 2 && owned.front() == out) {
         diag_
-            .error(Kind::shape_mismatch, spec.type_at, "layer `{}` takes {} inputs, {} gives {}", spec.name,
+            .error(Kind::shape_mismatch, spec.tied->at, "layer `{}` takes {} inputs, {} gives {}", spec.name,
                    owned.back(), x.label, in)
-            .note(owner, fmt::format("its weight {} is defined here", ir::shape_text(owned)));
+            .note(owner, fmt::format("the weight of `{}`, {}, is defined here", spec.tied->name,
+                                     ir::shape_text(owned)));
       } else {
         diag_
             .error(Kind::shape_mismatch, spec.tied->at, "layer `{}` needs a weight [{},{}], `{}` has {}",

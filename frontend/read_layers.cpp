@@ -93,7 +93,7 @@ void read_pair(TableReader& table, std::string_view key, Range range) {
 }
 
 void read_conv(TableReader& table, LayerSpec& layer) {
-  constexpr Range padding = between(0, 2147483647);
+  constexpr Range padding = between(0, kLargest);
   if (table.require("channels")) table.integer("channels", extent);
   if (table.require("kernel")) read_pair(table, "kernel", extent);
   read_pair(table, "stride", extent);
@@ -121,7 +121,7 @@ void read_conv(TableReader& table, LayerSpec& layer) {
 void read_pool(TableReader& table, LayerSpec&) {
   if (table.require("kernel")) read_pair(table, "kernel", extent);
   read_pair(table, "stride", extent);
-  read_pair(table, "padding", between(0, 2147483647));
+  read_pair(table, "padding", between(0, kLargest));
 }
 
 void read_batch_norm(TableReader& table, LayerSpec& layer) {
@@ -288,11 +288,13 @@ class LayerReader {
         continue;
       }
       layers.push_back(read(node, names[i], depth));
-      const LayerSpec& layer = layers.back();
+      LayerSpec& layer = layers.back();
       const auto [first, fresh] = taken.emplace(layer.name, layer.name_at);
       if (!fresh && !layer.name.empty()) {
         diag_.error(Kind::duplicate_name, layer.name_at, "the name `{}` is taken", layer.name)
             .note(first->second, "it is first used here");
+        layer.kind = LayerKind::other;  // its parameters would be those of its namesake
+        layer.sound = false;
       }
     }
     return layers;

@@ -121,7 +121,10 @@ InputSpec read_input(const Entry& entry, Diag& diag) {
     input.std = read_statistic(inner, "std", input, shape_known);
     inner.finish();
   }
+  const size_t before_unknown = diag.reports().size();
   table.finish();
+  // A misspelt `shape` or `dtype` should not be followed by complaints about the default.
+  if (diag.reports().size() != before_unknown && entry.value.find("shape") == nullptr) input.sound = false;
   return input;
 }
 

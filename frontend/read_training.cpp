@@ -159,7 +159,7 @@ void read_schedule(const Node& node, Diag& diag) {
   static constexpr std::string_view types[] = {"constant", "step",   "multistep", "exponential",
                                                "linear",   "cosine", "plateau"};
   const std::string type = table.require("type") ? table.choice("type", "schedule", types).value_or("") : "";
-  const int64_t warmup = table.integer("warmup", between(0, 2147483647)).value_or(0);
+  const int64_t warmup = table.integer("warmup", between(0, kLargest)).value_or(0);
   static constexpr std::string_view units[] = {"updates", "epochs"};
   table.choice("unit", "unit", units);
 

@@ -9,10 +9,12 @@ namespace gacc::frontend {
 
 std::string number_text(double value) { return fmt::format("{}", value); }
 
-std::string Range::text() const {
+std::string Range::text(double found) const {
   std::string out;
+  // The technical upper limit is of interest to those alone who meet it.
+  if (high == kLargest && found > high) return fmt::format("at most {}", number_text(high));
   if (low > -kInfinity) out = fmt::format("{} {}", low_open ? "above" : "at least", number_text(low));
-  if (high < kInfinity) {
+  if (high < kInfinity && high != kLargest) {
     if (!out.empty()) out += " and ";
     out += fmt::format("{} {}", high_open ? "below" : "at most", number_text(high));
   }
@@ -106,7 +108,8 @@ std::optional<bool> TableReader::flag(std::string_view key) {
 std::optional<int64_t> TableReader::integer(const Node& node, std::string_view name, Range range) {
   if (!is(node, name, Node::Form::integer)) return std::nullopt;
   if (range.contains(static_cast<double>(node.integer))) return node.integer;
-  diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", name, range.text(), node.integer);
+  diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", name,
+              range.text(static_cast<double>(node.integer)), node.integer);
   return std::nullopt;
 }
 
@@ -124,7 +127,8 @@ std::optional<double> TableReader::real(const Node& node, std::string_view name,
   const double value = integer ? static_cast<double>(node.integer) : node.real;
   // Kernels compute in f32: what overflows there is out of range here.
   if (std::isfinite(static_cast<float>(value)) && range.contains(value)) return value;
-  diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", name, range.text(), number_text(value));
+  diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", name, range.text(value),
+              number_text(value));
   return std::nullopt;
 }
 

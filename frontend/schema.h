@@ -19,14 +19,15 @@ struct Range {
   bool contains(double x) const {
     return (low_open ? x > low : x >= low) && (high_open ? x < high : x <= high);
   }
-  std::string text() const;  // "at least 0 and below 1"
+  std::string text(double found) const;  // what `found` should be: "at least 0 and below 1"
 };
 constexpr Range at_least(double low) { return {.low = low}; }
 constexpr Range above(double low) { return {.low = low, .low_open = true}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
 constexpr Range below_one{.low = 0, .high = 1, .high_open = true};  // [0, 1)
 constexpr Range fraction{.low = 0, .high = 1};                      // [0, 1]
-constexpr Range extent{.low = 1, .high = 2147483647};               // a size in elements along one axis
+constexpr double kLargest = 2147483647;                             // counts and extents are i32 in kernels
+constexpr Range extent{.low = 1, .high = kLargest};                 // a size in elements along one axis
 constexpr Range any_number{};
 
 using Words = std::span<const std::string_view>;
