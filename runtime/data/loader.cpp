@@ -1,5 +1,5 @@
-// The loader thread. The consumer holds batch delivered_ - 1, so the thread may fill a batch of index made_ as
-// long as made_ <= delivered_: that is one batch ahead, in the slot that the consumer does not hold.
+// The loader thread. The consumer holds batch delivered_ - 1, so the thread may fill a batch of index made_
+// as long as made_ <= delivered_: that is one batch ahead, in the slot that the consumer does not hold.
 #include "runtime/data/loader.h"
 
 #include <algorithm>
@@ -55,14 +55,12 @@ const Batch* Loader::next() {
   std::unique_lock lock(mutex_);
   if (delivered_ == total_) return nullptr;
   if (!thread_.joinable()) {
-    int64_t first = delivered_ * batch_size_;
-    Batch& batch = batches_[delivered_ % 2];
-    fill(batch, first, std::min(batch_size_, static_cast<int64_t>(order_.size()) - first));
+    fill(delivered_);
     made_ = ++delivered_;
-    return &batch;
+    return &batches_[static_cast<size_t>((delivered_ - 1) % 2)];
   }
   changed_.wait(lock, [this] { return made_ > delivered_; });
-  const Batch* batch = &batches_[delivered_ % 2];
+  const Batch* batch = &batches_[static_cast<size_t>(delivered_ % 2)];
   ++delivered_;  // this frees the other slot
   lock.unlock();
   changed_.notify_all();
@@ -74,12 +72,10 @@ void Loader::work() noexcept {
   while (true) {
     changed_.wait(lock, [this] { return quit_ || (made_ < total_ && made_ <= delivered_); });
     if (quit_) return;
-    Batch& batch = batches_[made_ % 2];
-    int64_t first = made_ * batch_size_;
-    int64_t samples = std::min(batch_size_, static_cast<int64_t>(order_.size()) - first);
+    int64_t index = made_;
     filling_ = true;
     lock.unlock();
-    fill(batch, first, samples);
+    fill(index);
     lock.lock();
     filling_ = false;
     if (total_ > 0) ++made_;  // unless start() has dropped this order meanwhile
@@ -87,15 +83,16 @@ void Loader::work() noexcept {
   }
 }
 
-void Loader::fill(Batch& batch, int64_t first, int64_t samples) const noexcept {
-  std::span<const int64_t> order =
-      std::span(order_).subspan(static_cast<size_t>(first), static_cast<size_t>(samples));
-  const auto& buffers = buffers_[static_cast<size_t>(&batch - batches_.data())];
+void Loader::fill(int64_t index) noexcept {
+  auto slot = static_cast<size_t>(index % 2);
+  int64_t first = index * batch_size_;
+  int64_t samples = std::min(batch_size_, static_cast<int64_t>(order_.size()) - first);
+  std::span<const int64_t> order(order_.data() + first, static_cast<size_t>(samples));
+  Batch& batch = batches_[slot];
   batch.samples = samples;
   for (size_t i = 0; i < plan_.inputs.size(); ++i) {
     auto bytes = static_cast<size_t>(samples * bytes_per_sample(plan_.inputs[i]));
-    // The buffers are this loader's own; const only says that its bookkeeping does not change here.
-    std::span<std::byte> destination(const_cast<std::byte*>(buffers[i].data()), bytes);
+    std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
     dataset_.gather(i, plan_.inputs[i], order, destination);
     batch.inputs[i] = destination;
   }

@@ -1,6 +1,6 @@
-// Makes the micro-batches of an epoch on a thread of its own, one ahead of the consumer, so that gathering and
-// converting samples runs beside the computing. Each input has two buffers, allocated once for the largest
-// micro-batch.
+// Makes the micro-batches of an epoch on a thread of its own, one ahead of the consumer, so that gathering
+// and converting samples runs beside the computing. Each input has two buffers, allocated once for the
+// largest micro-batch.
 //
 //   Loader loader(dataset, plan);
 //   loader.start(epoch_order(dataset.samples, seed, epoch, shuffle), plan.micro_batch);
@@ -44,7 +44,7 @@ class Loader {
 
  private:
   void work() noexcept;
-  void fill(Batch& batch, int64_t first, int64_t samples) const noexcept;
+  void fill(int64_t index) noexcept;  // batch `index` of the order, into its slot
 
   const Dataset& dataset_;
   const Plan& plan_;

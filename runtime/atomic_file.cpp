@@ -1,0 +1,165 @@
+// See atomic_file.h. A symbolic link is followed, so that its target is replaced and the link stays. What is
+// no regular file (/dev/full, a pipe, /dev/stdout, which may be a redirected file) cannot be replaced by
+// renaming: that is written in place, with the same errors.
+#include "runtime/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <system_error>
+
+namespace gacc {
+namespace {
+
+// errno in words; several threads may ask.
+std::string reason(int error) { return std::generic_category().message(error); }
+
+Status cannot_write(const std::string& path, int error) {
+  return Status::error("cannot write {}: {}", path, reason(error));
+}
+
+// "a/b" -> "a", "b" -> ".", "/b" -> "/"
+std::string folder_of(const std::string& path) {
+  size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// Follows links until a name that is none. True when the way leads through /proc (as /dev/stdout and
+// /dev/fd/1 do): such names stand for open files, which must not be replaced.
+bool follow_links(std::string& path) {
+  for (int i = 0; i < 40; ++i) {
+    char folder[PATH_MAX];
+    if (realpath(folder_of(path).c_str(), folder) && std::string_view(folder).starts_with("/proc/"))
+      return true;
+    char target[PATH_MAX];
+    ssize_t length = readlink(path.c_str(), target, sizeof target);
+    if (length < 0) return false;
+    std::string next(target, static_cast<size_t>(length));
+    path = next.starts_with('/') ? next : folder_of(path) + "/" + next;
+  }
+  return false;
+}
+
+// All of `bytes`; the error number, 0 when done.
+int write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    if (written == 0) return ENOSPC;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+Status AtomicFile::open(const std::string& path) {
+  if (fd_ >= 0) return Status::error("cannot write {}: {} is still open", path, path_);
+  if (path.empty()) return Status::error("cannot write a file without a name");
+  path_ = path;
+  bool in_place = follow_links(path_);
+  struct stat old = {};
+  bool exists = stat(path_.c_str(), &old) == 0;
+  if (exists && S_ISDIR(old.st_mode)) return Status::error("cannot write {}: it is a folder", path);
+  if (exists && (in_place || !S_ISREG(old.st_mode))) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    return fd_ < 0 ? cannot_write(path, errno) : Status();
+  }
+  if (path_.ends_with('/')) return Status::error("cannot write {}: it names a folder", path);
+  // Renaming would replace a file that one may not write.
+  if (exists && access(path_.c_str(), W_OK) != 0) return cannot_write(path, errno);
+  static std::atomic<int> number = 0;
+  std::string folder = folder_of(path_);
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    std::string name = fmt::format("{}/.gacc-{}-{}.tmp", folder, getpid(), number++);
+    fd_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd_ < 0 && errno == EEXIST) continue;  // left by a process of that number that was killed
+    if (fd_ < 0) {
+      int error = errno;
+      if (error == ENOENT) return Status::error("cannot write {}: there is no folder {}", path, folder);
+      return cannot_write(path, error);
+    }
+    temporary_ = name;
+    // The new file is as open or closed to others as the old one.
+    if (exists && fchmod(fd_, old.st_mode & 07777) != 0 && errno != EPERM) return cannot_write(path, errno);
+    return {};
+  }
+  return cannot_write(path, EEXIST);
+}
+
+Status AtomicFile::write(std::string_view bytes) {
+  if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
+  int error = write_all(fd_, bytes);
+  return error == 0 ? Status() : cannot_write(path_, error);
+}
+
+Status AtomicFile::commit() {
+  if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
+  int error = 0;
+  if (!temporary_.empty() && fsync(fd_) != 0 && errno != EINVAL && errno != ENOTSUP) error = errno;
+  if (close(fd_) != 0 && error == 0 && errno != EINTR) error = errno;
+  fd_ = -1;
+  if (error != 0) return cannot_write(path_, error);
+  if (temporary_.empty()) return {};
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return cannot_write(path_, errno);
+  temporary_.clear();
+  // So that the new name outlasts a power failure. The file itself is safe by now, whatever comes of this.
+  int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    (void)fsync(folder);
+    close(folder);
+  }
+  return {};
+}
+
+Status write_file_atomically(const std::string& path, std::string_view bytes) {
+  AtomicFile file;
+  if (Status status = file.open(path); !status) return status;
+  if (Status status = file.write(bytes); !status) return status;
+  return file.commit();
+}
+
+Status read_file(const std::string& path, std::string& bytes, int64_t limit) {
+  bytes.clear();
+  struct Descriptor {
+    int fd;
+    ~Descriptor() {
+      if (fd >= 0) close(fd);
+    }
+  } file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return Status::error("cannot read {}: {}", path, reason(errno));
+  struct stat info = {};
+  if (fstat(file.fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
+  if (S_ISDIR(info.st_mode)) return Status::error("cannot read {}: it is a folder", path);
+  auto too_large = [&] { return Status::error("cannot read {}: it has more than {} bytes", path, limit); };
+  if (S_ISREG(info.st_mode) && info.st_size > limit) return too_large();
+  // One byte more than a regular file has: then its end shows without another round.
+  size_t size = 0;
+  bytes.resize(S_ISREG(info.st_mode) && info.st_size > 0 ? static_cast<size_t>(info.st_size) + 1 : 1 << 16);
+  while (true) {
+    if (size == bytes.size()) bytes.resize(size * 2);
+    ssize_t got = read(file.fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Status::error("cannot read {}: {}", path, reason(errno));
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+    if (static_cast<int64_t>(size) > limit) return too_large();
+  }
+  bytes.resize(size);
+  return {};
+}
+
+}  // namespace gacc

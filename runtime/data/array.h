@@ -1,0 +1,46 @@
+// Arrays as files hold them: an element type, a shape, the elements. Every reader of this folder takes bytes
+// and a name for its messages, so that it can be tested and fuzzed without files, and returns arrays whose
+// size is checked against their shape.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/status.h"
+
+namespace gacc {
+
+struct Array {
+  std::string dtype;             // as in Column: "u8", "u16", "i8", "i16", "i32", "i64", "f32", "f64"
+  std::vector<int64_t> shape;    // row-major, samples first
+  std::vector<std::byte> bytes;  // in this machine's byte order
+
+  int64_t samples() const { return shape.empty() ? 0 : shape[0]; }
+};
+
+struct NamedArray {
+  std::string name;
+  Array array;
+};
+
+// Bytes of one element; 0 for an unknown dtype.
+int64_t element_bytes(std::string_view dtype);
+// The product of extents in 0..limit, or -1 when an extent is negative or the product exceeds the limit.
+int64_t checked_product(std::span<const int64_t> extents, int64_t limit = int64_t{1} << 46);
+
+// IDX, the format of MNIST: big-endian, types u8 i8 i16 i32 f32 f64.
+Status parse_idx(std::string_view bytes, std::string_view name, Array& array);
+
+// NumPy's .npy, versions 1 to 3, either byte order; f16 becomes f32, u32 and u64 i64, bool i8. Arrays in
+// Fortran order are refused, and so are structures and text.
+Status parse_npy(std::string_view bytes, std::string_view name, Array& array);
+
+// NumPy's .npz, a zip of .npy entries. Reads those entries whose name (without .npy) is in `wanted`, all when
+// `wanted` is null; `names` gets all names, in the file's order.
+Status parse_npz(std::string_view bytes, std::string_view name, const std::vector<std::string>* wanted,
+                 std::vector<NamedArray>& arrays, std::vector<std::string>& names);
+
+}  // namespace gacc

@@ -1,0 +1,166 @@
+// See csv.h. Numbers are read with from_chars, so that the user's locale plays no part.
+#include "runtime/data/csv.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "runtime/data/text.h"
+
+namespace gacc {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+bool parse_number(std::string_view text, double& value) {
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+  auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || end != text.data() + text.size()) return false;
+  // Too large or too small for a double: from_chars leaves the value alone, strtod gives infinity or zero.
+  if (failure == std::errc::result_out_of_range) value = std::strtod(std::string(text).c_str(), nullptr);
+  return failure == std::errc() || failure == std::errc::result_out_of_range;
+}
+
+// Cuts the text into records of fields.
+class Records {
+ public:
+  Records(std::string_view text, std::string_view name) : text_(text), name_(name) {}
+
+  bool at_end() {
+    while (!text_.empty() && (text_[0] == '\n' || text_.substr(0, 2) == "\r\n")) newline();
+    return text_.empty();
+  }
+  int64_t line() const { return line_; }
+
+  // The next record. Fields that are not quoted are trimmed.
+  Status read(std::vector<std::string>& fields) {
+    size_t count = 0;
+    while (true) {
+      if (count == fields.size()) fields.emplace_back();
+      if (Status status = field(fields[count], count + 1); !status) return status;
+      ++count;
+      if (!text_.empty() && text_[0] == ',') {
+        text_.remove_prefix(1);
+        continue;
+      }
+      if (!text_.empty()) newline();
+      fields.resize(count);
+      return {};
+    }
+  }
+
+ private:
+  void newline() {
+    text_.remove_prefix(text_[0] == '\r' ? 2 : 1);
+    ++line_;
+  }
+  // Where an unquoted field or what follows a quoted one ends.
+  size_t field_end() const {
+    size_t end = text_.find_first_of(",\n");
+    if (end == std::string_view::npos) return text_.size();
+    if (text_[end] == '\n' && end > 0 && text_[end - 1] == '\r') --end;
+    return end;
+  }
+  Status field(std::string& value, size_t number) {
+    size_t spaces = text_.find_first_not_of(" \t");
+    if (spaces == std::string_view::npos || text_[spaces] != '"') {
+      size_t end = field_end();
+      value = trimmed(text_.substr(0, end));
+      text_.remove_prefix(end);
+      return {};
+    }
+    int64_t opened = line_;
+    text_.remove_prefix(spaces + 1);
+    value.clear();
+    while (true) {
+      size_t end = text_.find('"');
+      if (end == std::string_view::npos)
+        return Status::error("{}:{}: the quote that opens field {} is never closed", name_, opened, number);
+      line_ += std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+      value += text_.substr(0, end);
+      text_.remove_prefix(end + 1);
+      if (text_.empty() || text_[0] != '"') break;
+      value += '"';
+      text_.remove_prefix(1);
+    }
+    size_t end = field_end();
+    if (!trimmed(text_.substr(0, end)).empty())
+      return Status::error("{}:{}: field {} goes on after its closing quote", name_, line_, number);
+    text_.remove_prefix(end);
+    return {};
+  }
+
+  std::string_view text_, name_;
+  int64_t line_ = 1;
+};
+
+// A header of numbers is a first sample whose header is missing, unless it just counts the columns (0,
+// 1, 2...), as pandas does for columns without names.
+bool looks_like_data(const std::vector<std::string>& header) {
+  double first = 0, value = 0;
+  bool counts = parse_number(header[0], first) && (first == 0 || first == 1);
+  for (size_t i = 0; i < header.size(); ++i) {
+    if (!parse_number(header[i], value)) return false;
+    counts = counts && value == first + static_cast<double>(i);
+  }
+  return !counts;
+}
+
+}  // namespace
+
+Status parse_csv(std::string_view bytes, std::string_view name, Table& table) {
+  table = {};
+  if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);  // the byte order mark of some editors
+  Records records(bytes, name);
+  if (records.at_end()) return Status::error("{}: is empty", name);
+  int64_t header_line = records.line();
+  if (Status status = records.read(table.columns); !status) return status;
+  if (looks_like_data(table.columns))
+    return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name,
+                         header_line);
+  size_t columns = table.columns.size();
+  std::vector<std::string> fields;
+  while (!records.at_end()) {
+    int64_t line = records.line();
+    if (Status status = records.read(fields); !status) return status;
+    if (fields.size() != columns)
+      return Status::error("{}:{}: has {} fields, the header has {}", name, line, fields.size(), columns);
+    for (size_t i = 0; i < columns; ++i) {
+      double value = 0;
+      if (!parse_number(fields[i], value)) {
+        std::string what = fields[i].empty() ? "the field is empty" : quoted(fields[i]) + " is no number";
+        return Status::error("{}:{}: column {} ({}): {}", name, line, i + 1, quoted(table.columns[i]), what);
+      }
+      table.values.push_back(value);
+    }
+    table.lines.push_back(line);
+  }
+  return {};
+}
+
+Status find_column(const Table& table, std::string_view column, std::string_view name, size_t& index) {
+  auto found = std::find(table.columns.begin(), table.columns.end(), column);
+  if (found != table.columns.end()) {
+    if (std::find(found + 1, table.columns.end(), column) != table.columns.end())
+      return Status::error("{}: has two columns called {}; give the number of the one you mean, from 0", name,
+                           quoted(column));
+    index = static_cast<size_t>(found - table.columns.begin());
+    return {};
+  }
+  int64_t number = 0;
+  if (parse_count(column, number)) {
+    if (number >= static_cast<int64_t>(table.columns.size()))
+      return Status::error("{}: has no column {}: its {} columns count from 0", name, number,
+                           table.columns.size());
+    index = static_cast<size_t>(number);
+    return {};
+  }
+  return Status::error("{}: has no column {}{} (it has {})", name, quoted(column),
+                       hint(column, table.columns), listed(table.columns));
+}
+
+}  // namespace gacc

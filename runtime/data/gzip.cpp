@@ -1,0 +1,120 @@
+// See gzip.h.
+#include "runtime/data/gzip.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+
+#include "runtime/data/text.h"
+
+namespace gacc {
+namespace {
+
+// Deflate cannot compress better than 1032:1, so a larger claim is a lie.
+constexpr int64_t kBestRatio = 1032;
+
+struct Inflater {
+  z_stream stream{};
+  bool ready = false;
+  explicit Inflater(int window_bits) { ready = inflateInit2(&stream, window_bits) == Z_OK; }
+  ~Inflater() {
+    if (ready) inflateEnd(&stream);
+  }
+};
+
+// Chunks that fit zlib's 32-bit counters.
+uInt chunk(size_t bytes) { return static_cast<uInt>(std::min<size_t>(bytes, size_t{1} << 30)); }
+
+}  // namespace
+
+bool is_gzip(std::string_view bytes) { return bytes.substr(0, 2) == "\x1f\x8b"; }
+
+Status gunzip(std::string_view bytes, std::string_view name, std::string& out, int64_t limit) {
+  out.clear();
+  Inflater inflater(15 + 16);  // 16: gzip's header and checksum
+  if (!inflater.ready) return Status::error("{}: out of memory", name);
+  z_stream& z = inflater.stream;
+  // The trailer tells the size (modulo 4 GiB): a first guess, since it need not be true.
+  int64_t guess = 0;
+  if (bytes.size() >= 18)
+    for (size_t i = 0; i < 4; ++i)
+      guess |= static_cast<int64_t>(static_cast<unsigned char>(bytes[bytes.size() - 4 + i])) << (8 * i);
+  guess = std::min({guess, static_cast<int64_t>(bytes.size()) * kBestRatio, limit});
+  out.resize(static_cast<size_t>(guess) + 1);
+
+  size_t in = 0, made = 0;
+  while (true) {
+    if (made == out.size()) {
+      if (static_cast<int64_t>(made) > limit) break;
+      out.resize(std::min(out.size() * 2, static_cast<size_t>(limit) + 1));
+    }
+    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + in));
+    z.avail_in = chunk(bytes.size() - in);
+    z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
+    z.avail_out = chunk(out.size() - made);
+    uInt given = z.avail_in, room = z.avail_out;
+    int result = inflate(&z, Z_NO_FLUSH);
+    in += given - z.avail_in;
+    made += room - z.avail_out;
+    if (result == Z_STREAM_END) {
+      while (in < bytes.size() && bytes[in] == '\0') ++in;  // padding between members
+      if (in == bytes.size()) break;
+      if (!is_gzip(bytes.substr(in)))
+        return Status::error("{}: there are {} bytes after the end of the gzip data", name,
+                             bytes.size() - in);
+      inflateReset(&z);
+      continue;
+    }
+    if (result == Z_BUF_ERROR && z.avail_out == 0) continue;  // wants more room
+    if (result == Z_MEM_ERROR) return Status::error("{}: out of memory", name);
+    if (result != Z_OK && result != Z_BUF_ERROR)
+      return Status::error("{}: the gzip data is damaged ({})", name, z.msg ? z.msg : "not a gzip file");
+    if (in == bytes.size() && z.avail_out > 0)
+      return Status::error("{}: the gzip data is cut off after {} bytes", name, bytes.size());
+  }
+  if (static_cast<int64_t>(made) > limit)
+    return Status::error("{}: unpacks to more than {} bytes, which is the limit", name, limit);
+  out.resize(made);
+  return {};
+}
+
+Status inflate_exactly(std::string_view bytes, int64_t size, std::string_view name, std::string& out) {
+  out.clear();
+  if (size < 0 || size > static_cast<int64_t>(bytes.size()) * kBestRatio + 64)
+    return Status::error("{}: claims to hold {} bytes in {} compressed ones, which is impossible", name, size,
+                         bytes.size());
+  Inflater inflater(-15);
+  if (!inflater.ready) return Status::error("{}: out of memory", name);
+  z_stream& z = inflater.stream;
+  out.resize(static_cast<size_t>(size) + 1);  // one more, to see a stream that is too long
+  size_t in = 0, made = 0;
+  int result = Z_OK;
+  while (result == Z_OK && made < out.size()) {
+    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + in));
+    z.avail_in = chunk(bytes.size() - in);
+    z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
+    z.avail_out = chunk(out.size() - made);
+    uInt given = z.avail_in, room = z.avail_out;
+    result = inflate(&z, Z_NO_FLUSH);
+    in += given - z.avail_in;
+    made += room - z.avail_out;
+  }
+  if (result == Z_MEM_ERROR) return Status::error("{}: out of memory", name);
+  if (result != Z_STREAM_END || in != bytes.size() || static_cast<int64_t>(made) != size)
+    return Status::error("{}: the compressed data is damaged ({})", name,
+                         result == Z_DATA_ERROR && z.msg            ? z.msg
+                         : result == Z_STREAM_END || result == Z_OK ? "its size is not what the file says"
+                                                                    : "it is cut off");
+  out.resize(made);
+  return {};
+}
+
+Status gunzip_in_place(std::string_view name, std::string& bytes, int64_t limit) {
+  if (!is_gzip(bytes)) return {};
+  std::string unpacked;
+  if (Status status = gunzip(bytes, name, unpacked, limit); !status) return status;
+  bytes = std::move(unpacked);
+  return {};
+}
+
+}  // namespace gacc

@@ -1,0 +1,63 @@
+// IDX: two zero bytes, a type code, the number of dimensions, big-endian 32-bit extents, big-endian elements.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/data/array.h"
+#include "runtime/data/byte_order.h"
+#include "runtime/data/text.h"
+
+namespace gacc {
+namespace {
+
+std::string_view dtype_of(uint8_t code) {
+  switch (code) {
+    case 0x08:
+      return "u8";
+    case 0x09:
+      return "i8";
+    case 0x0b:
+      return "i16";
+    case 0x0c:
+      return "i32";
+    case 0x0d:
+      return "f32";
+    case 0x0e:
+      return "f64";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+Status parse_idx(std::string_view bytes, std::string_view name, Array& array) {
+  array = {};
+  if (bytes.size() < 4)
+    return Status::error("{}: is no IDX file: it has {} bytes, the header alone has 4", name, bytes.size());
+  auto byte = [&](size_t at) { return static_cast<uint8_t>(bytes[at]); };
+  std::string_view dtype = dtype_of(byte(2));
+  if (byte(0) != 0 || byte(1) != 0 || dtype.empty())
+    return Status::error("{}: is no IDX file: it begins with {:02x} {:02x} {:02x} {:02x}", name, byte(0),
+                         byte(1), byte(2), byte(3));
+  size_t rank = byte(3);
+  if (rank == 0) return Status::error("{}: holds a single number, not samples", name);
+  size_t header = 4 + 4 * rank;
+  if (bytes.size() < header)
+    return Status::error("{}: is cut off: {} dimensions need a header of {} bytes, there are {}", name, rank,
+                         header, bytes.size());
+  for (size_t i = 0; i < rank; ++i) array.shape.push_back(read_big<uint32_t>(bytes.data() + 4 + 4 * i));
+  int64_t elements = checked_product(array.shape);
+  int64_t size = elements * element_bytes(dtype);
+  auto present = static_cast<int64_t>(bytes.size() - header);
+  if (elements < 0 || size != present)
+    return Status::error("{}: its header says {} of {}, which is {} bytes, but there are {}", name,
+                         shape_text(array.shape), dtype, elements < 0 ? "too many" : std::to_string(size),
+                         present);
+  array.dtype = dtype;
+  array.bytes.resize(static_cast<size_t>(size));
+  if (size > 0) std::memcpy(array.bytes.data(), bytes.data() + header, array.bytes.size());
+  swap_elements(array.bytes, element_bytes(dtype));
+  return {};
+}
+
+}  // namespace gacc

@@ -1,0 +1,196 @@
+// NumPy's .npy: "\x93NUMPY", version, the length of a header that is a Python dictionary, the elements.
+// The dictionary has exactly the keys descr, fortran_order and shape; this reads just as much Python as that.
+#include <cstring>
+
+#include "runtime/data/array.h"
+#include "runtime/data/byte_order.h"
+#include "runtime/data/text.h"
+
+namespace gacc {
+namespace {
+
+constexpr size_t kMaxRank = 32;  // NumPy's own
+
+// What the header says.
+struct Header {
+  std::string descr;
+  bool fortran = false;
+  std::vector<int64_t> shape;
+};
+
+class HeaderReader {
+ public:
+  explicit HeaderReader(std::string_view text) : text_(text) {}
+
+  bool read(Header& header) {
+    bool descr = false, order = false, shape = false;
+    if (!take('{')) return false;
+    while (!take('}')) {
+      std::string key;
+      if (!string(key) || !take(':')) return false;
+      if (key == "descr" && !descr) {
+        descr = true;
+        if (peek() == '[') {  // a structure: refused later, by its name
+          header.descr = "a structure";
+          return true;
+        }
+        if (!string(header.descr)) return false;
+      } else if (key == "fortran_order" && !order) {
+        order = true;
+        if (word("True"))
+          header.fortran = true;
+        else if (!word("False"))
+          return false;
+      } else if (key == "shape" && !shape) {
+        shape = true;
+        if (!tuple(header.shape)) return false;
+      } else {
+        return false;
+      }
+      if (!take(',') && peek() != '}') return false;
+    }
+    return descr && order && shape && peek() == '\0';
+  }
+
+ private:
+  char peek() {
+    while (!text_.empty() && (text_[0] == ' ' || text_[0] == '\n' || text_[0] == '\t'))
+      text_.remove_prefix(1);
+    return text_.empty() ? '\0' : text_[0];
+  }
+  bool take(char c) {
+    if (peek() != c || text_.empty()) return false;
+    text_.remove_prefix(1);
+    return true;
+  }
+  bool word(std::string_view expected) {
+    peek();
+    if (text_.substr(0, expected.size()) != expected) return false;
+    text_.remove_prefix(expected.size());
+    return true;
+  }
+  bool string(std::string& value) {
+    char quote = peek();
+    if (quote != '\'' && quote != '"') return false;
+    size_t end = text_.find(quote, 1);
+    if (end == std::string_view::npos || end > 64) return false;
+    value = text_.substr(1, end - 1);
+    text_.remove_prefix(end + 1);
+    return true;
+  }
+  bool tuple(std::vector<int64_t>& values) {
+    if (!take('(')) return false;
+    while (!take(')')) {
+      peek();
+      size_t digits = text_.find_first_not_of("0123456789");
+      int64_t value = 0;
+      if (digits == std::string_view::npos || values.size() == kMaxRank ||
+          !parse_count(text_.substr(0, digits), value))
+        return false;
+      values.push_back(value);
+      text_.remove_prefix(digits);
+      word("L");  // Python 2 wrote long integers so
+      if (!take(',') && peek() != ')') return false;
+    }
+    return true;
+  }
+
+  std::string_view text_;
+};
+
+// How elements of a descr are stored, and what they become.
+struct Elements {
+  std::string_view descr;  // without the byte order
+  int64_t stored;          // bytes
+  std::string_view dtype;
+};
+constexpr Elements kElements[] = {
+    {"f4", 4, "f32"}, {"f8", 8, "f64"}, {"f2", 2, "f32"}, {"i1", 1, "i8"},
+    {"i2", 2, "i16"}, {"i4", 4, "i32"}, {"i8", 8, "i64"}, {"u1", 1, "u8"},
+    {"u2", 2, "u16"}, {"u4", 4, "i64"}, {"u8", 8, "i64"}, {"b1", 1, "i8"},
+};
+
+// Converts the element kinds that no Column has; false when a u64 is beyond i64.
+bool widen(std::string_view descr, std::vector<std::byte>& bytes, int64_t elements) {
+  const char* from = reinterpret_cast<const char*>(bytes.data());
+  auto count = static_cast<size_t>(elements);
+  if (descr == "f2") {
+    std::vector<std::byte> wide(count * 4);
+    for (size_t i = 0; i < count; ++i) {
+      float value = half_to_float(read_little<uint16_t>(from + 2 * i));
+      std::memcpy(wide.data() + 4 * i, &value, 4);
+    }
+    bytes = std::move(wide);
+  } else if (descr == "u4") {
+    std::vector<std::byte> wide(count * 8);
+    for (size_t i = 0; i < count; ++i) {
+      int64_t value = read_little<uint32_t>(from + 4 * i);
+      std::memcpy(wide.data() + 8 * i, &value, 8);
+    }
+    bytes = std::move(wide);
+  } else if (descr == "u8") {
+    for (size_t i = 0; i < count; ++i)
+      if (read_little<uint64_t>(from + 8 * i) >> 63) return false;
+  } else if (descr == "b1") {
+    for (std::byte& b : bytes) b = b == std::byte{0} ? std::byte{0} : std::byte{1};
+  }
+  return true;
+}
+
+}  // namespace
+
+Status parse_npy(std::string_view bytes, std::string_view name, Array& array) {
+  array = {};
+  if (bytes.substr(0, 6) != "\x93NUMPY")
+    return Status::error("{}: is no npy file: it does not begin with \\x93NUMPY", name);
+  // 1. Version and header.
+  if (bytes.size() < 10) return Status::error("{}: is cut off in its header", name);
+  int version = static_cast<unsigned char>(bytes[6]);
+  if (version < 1 || version > 3)
+    return Status::error("{}: has npy version {}; known are 1, 2 and 3", name, version);
+  size_t start = version == 1 ? 10 : 12;
+  if (bytes.size() < start) return Status::error("{}: is cut off in its header", name);
+  size_t length =
+      version == 1 ? read_little<uint16_t>(bytes.data() + 8) : read_little<uint32_t>(bytes.data() + 8);
+  if (length > bytes.size() - start)
+    return Status::error("{}: is cut off in its header: {} bytes are announced, {} are there", name, length,
+                         bytes.size() - start);
+  Header header;
+  std::string_view text = bytes.substr(start, length);
+  if (!HeaderReader(text).read(header))
+    return Status::error("{}: its header is damaged: {}", name, quoted(text));
+
+  // 2. The element type.
+  std::string_view descr = header.descr;
+  bool big = !descr.empty() && descr[0] == '>';
+  if (!descr.empty() && std::string_view("<>|=").find(descr[0]) != std::string_view::npos)
+    descr.remove_prefix(1);
+  const Elements* elements = nullptr;
+  for (const Elements& candidate : kElements)
+    if (candidate.descr == descr) elements = &candidate;
+  if (!elements)
+    return Status::error(
+        "{}: holds elements of type {}; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8 and b1", name,
+        quoted(header.descr));
+  if (header.shape.empty()) return Status::error("{}: holds a single number, not samples", name);
+  if (header.fortran)
+    return Status::error("{}: is in Fortran order; save numpy.ascontiguousarray(x) instead", name);
+
+  // 3. The elements.
+  int64_t count = checked_product(header.shape);
+  std::string_view data = bytes.substr(start + length);
+  if (count < 0 || count * elements->stored != static_cast<int64_t>(data.size()))
+    return Status::error("{}: its header says {} of {}, which is {} bytes, but there are {}", name,
+                         shape_text(header.shape), quoted(header.descr),
+                         count < 0 ? "too many" : std::to_string(count * elements->stored), data.size());
+  array.bytes.resize(data.size());
+  if (!data.empty()) std::memcpy(array.bytes.data(), data.data(), data.size());
+  if (big) swap_elements(array.bytes, elements->stored);
+  if (!widen(descr, array.bytes, count))
+    return Status::error("{}: holds unsigned numbers beyond 2^63 - 1", name);
+  array.dtype = elements->dtype;
+  array.shape = std::move(header.shape);
+  return {};
+}
+
+}  // namespace gacc

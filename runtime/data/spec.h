@@ -1,0 +1,31 @@
+// SPEC, the text that says which data to train on (CONTRACT section 5):
+//
+//   mnist:DIR[,split=train|test]   idx:NAME=FILE,...   npy:NAME=FILE,...   npz:FILE
+//   csv:FILE[,label=COLUMN]        synthetic:digits[,split=train|test]
+//
+// each with `,limit=N` for the first N samples. The text up to the first ':' is the kind; the rest is cut at
+// commas, so no path may hold a comma, while ':' and '=' are fine: a NAME=FILE is cut at its first '='.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/status.h"
+
+namespace gacc {
+
+struct Spec {
+  std::string kind;  // "mnist", "idx", "npy", "npz", "csv", "synthetic"
+  std::string path;  // the folder, the file, or what to generate; empty for idx and npy
+  std::vector<std::pair<std::string, std::string>> files;  // idx, npy: input and file, as written
+  std::optional<int64_t> limit;                            // at least 1
+  bool test = false;                                       // split=test
+  std::optional<std::string> label;                        // csv
+};
+
+Status parse_spec(std::string_view text, Spec& spec);
+
+}  // namespace gacc

@@ -1,0 +1,26 @@
+// Words for messages: names out of files, shown safely, and hints at what a misspelt word may have meant.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gacc {
+
+// `text` in double quotes, with unprintable bytes as \xNN, cut when long: fit for a one-line message.
+std::string quoted(std::string_view text);
+
+// "a, b and c", each word in quotes; the 9th and later ones are counted.
+std::string listed(std::span<const std::string> words);
+
+// `; did you mean "image"?` when one of `known` is near to `word`, else "".
+std::string hint(std::string_view word, std::span<const std::string> known);
+
+// "[28, 28]"
+std::string shape_text(std::span<const int64_t> shape);
+
+// A whole non-negative decimal number, nothing else.
+bool parse_count(std::string_view text, int64_t& value);
+
+}  // namespace gacc

@@ -1,0 +1,257 @@
+// See safetensors.h. The header is read by events, without building a JSON tree: it has one form only, so
+// that anything deeper, doubled or of another type is refused where it stands.
+#include "runtime/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "runtime/atomic_file.h"
+#include "runtime/data/byte_order.h"
+
+namespace gacc {
+namespace {
+
+constexpr uint64_t kMostHeader = 100'000'000;  // bytes: the limit of the format's own library
+constexpr size_t kMaxRank = 16;
+
+struct Entry {
+  std::string name, dtype;
+  std::vector<uint64_t> shape, offsets;
+  bool has_dtype = false, has_shape = false, has_offsets = false;
+};
+
+// A name out of the file, fit for a one-line message.
+std::string shown(std::string_view name) {
+  constexpr size_t kMost = 80;
+  std::string text = nlohmann::json(std::string(name.substr(0, kMost)))
+                         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return name.size() > kMost ? text + "..." : text;
+}
+
+// Takes {"NAME": {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}, ...}; "__metadata__" may hold
+// any flat object. Every handler returns false, with `problem` set, to end the reading.
+class Header final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::vector<Entry> entries;
+  std::string problem;
+
+  bool start_object(size_t) override {
+    if (depth_ == 1 && key_ == "__metadata__") in_metadata_ = true;
+    if (depth_ == 1 && !in_metadata_) entries.emplace_back().name = key_;
+    if (depth_ >= 2 || in_array_) return fail("is nested too deeply");
+    ++depth_;
+    return true;
+  }
+  bool end_object() override {
+    --depth_;
+    if (depth_ == 1 && !in_metadata_) {
+      const Entry& entry = entries.back();
+      if (!entry.has_dtype || !entry.has_shape || !entry.has_offsets)
+        return fail(fmt::format("lacks dtype, shape or data_offsets for the tensor {}", shown(entry.name)));
+    }
+    if (depth_ == 1) in_metadata_ = false;
+    return true;
+  }
+  bool key(std::string& name) override {
+    key_ = name;
+    if (depth_ != 2 || in_metadata_) return true;
+    Entry& entry = entries.back();
+    bool* seen = name == "dtype"          ? &entry.has_dtype
+                 : name == "shape"        ? &entry.has_shape
+                 : name == "data_offsets" ? &entry.has_offsets
+                                          : nullptr;
+    if (!seen)
+      return fail(fmt::format("has an unknown key {} at the tensor {}", shown(name), shown(entry.name)));
+    if (*seen) return fail(fmt::format("has {} twice at the tensor {}", name, shown(entry.name)));
+    return *seen = true;
+  }
+  bool start_array(size_t) override {
+    if (depth_ != 2 || in_array_ || in_metadata_ || (key_ != "shape" && key_ != "data_offsets"))
+      return misplaced("a list");
+    return in_array_ = true;
+  }
+  bool end_array() override {
+    in_array_ = false;
+    return true;
+  }
+  bool number_unsigned(uint64_t value) override {
+    if (!in_array_) return in_metadata_ || misplaced("a number");
+    std::vector<uint64_t>& list = key_ == "shape" ? entries.back().shape : entries.back().offsets;
+    if (list.size() == kMaxRank)
+      return fail(fmt::format("has too long a list at the tensor {}", shown(entries.back().name)));
+    list.push_back(value);
+    return true;
+  }
+  bool string(std::string& value) override {
+    if (in_metadata_ && depth_ == 2) return true;
+    if (depth_ != 2 || in_array_ || key_ != "dtype") return misplaced("a string");
+    entries.back().dtype = value;
+    return true;
+  }
+  bool number_integer(int64_t) override { return in_metadata_ || misplaced("a negative number"); }
+  bool number_float(double, const std::string&) override { return in_metadata_ || misplaced("a fraction"); }
+  bool null() override { return in_metadata_ || misplaced("null"); }
+  bool boolean(bool) override { return in_metadata_ || misplaced("true or false"); }
+  bool binary(nlohmann::json::binary_t&) override { return misplaced("binary data"); }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    return fail(fmt::format("is no valid JSON near its byte {}", position));
+  }
+
+ private:
+  bool fail(std::string text) {
+    if (problem.empty()) problem = std::move(text);
+    return false;
+  }
+  bool misplaced(std::string_view what) {
+    if (key_.empty()) return fail(fmt::format("has {} where the list of tensors should be", what));
+    return fail(fmt::format("has {} where it does not belong, at {}", what, shown(key_)));
+  }
+
+  int depth_ = 0;
+  bool in_array_ = false, in_metadata_ = false;
+  std::string key_;
+};
+
+int64_t stored_bytes(std::string_view dtype) {
+  return dtype == "F32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+}
+
+// Elements of the tensor, or -1 when the product exceeds what a file can hold.
+int64_t element_count(const std::vector<uint64_t>& shape) {
+  constexpr uint64_t kMost = uint64_t{1} << 46;
+  if (std::find(shape.begin(), shape.end(), 0u) != shape.end()) return 0;
+  uint64_t product = 1;
+  for (uint64_t extent : shape) {
+    if (extent > kMost / product) return -1;
+    product *= extent;
+  }
+  return static_cast<int64_t>(product);
+}
+
+void convert(std::string_view from, std::string_view dtype, std::vector<float>& to) {
+  if (to.empty()) return;
+  if (dtype == "F32") {
+    std::memcpy(to.data(), from.data(), from.size());
+    return;
+  }
+  for (size_t i = 0; i < to.size(); ++i) {
+    auto half = read_little<uint16_t>(from.data() + 2 * i);
+    to[i] = dtype == "F16" ? half_to_float(half) : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+  }
+}
+
+}  // namespace
+
+Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors) {
+  tensors.clear();
+  // 1. The header.
+  if (bytes.size() < 8)
+    return Status::error(
+        "{}: is no safetensors file: it has {} bytes, the length of its header alone takes 8", name,
+        bytes.size());
+  auto length = read_little<uint64_t>(bytes.data());
+  if (length > kMostHeader || length > bytes.size() - 8)
+    return Status::error(
+        "{}: is no safetensors file or is cut off: its header would have {} bytes, {} are there", name,
+        length, bytes.size() - 8);
+  std::string_view text = bytes.substr(8, length), data = bytes.substr(8 + length);
+  if (!text.starts_with('{'))
+    return Status::error("{}: is no safetensors file: its header does not begin with {{", name);
+  Header header;
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &header))
+    return Status::error("{}: its header {}", name, header.problem.empty() ? "is damaged" : header.problem);
+
+  // 2. Every tensor for itself.
+  std::vector<Entry>& entries = header.entries;
+  for (const Entry& entry : entries) {
+    int64_t each = stored_bytes(entry.dtype), elements = element_count(entry.shape);
+    if (each == 0)
+      return Status::error("{}: tensor {} has the type {}; known are F32, F16 and BF16", name,
+                           shown(entry.name), shown(entry.dtype));
+    if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] || entry.offsets[1] > data.size())
+      return Status::error("{}: tensor {} lies outside the {} bytes of data that the file has", name,
+                           shown(entry.name), data.size());
+    if (elements < 0 || static_cast<uint64_t>(elements * each) != entry.offsets[1] - entry.offsets[0])
+      return Status::error("{}: tensor {} of shape [{}] and type {} does not fill its {} bytes", name,
+                           shown(entry.name), fmt::join(entry.shape, ", "), entry.dtype,
+                           entry.offsets[1] - entry.offsets[0]);
+  }
+
+  // 3. All together: no two share a byte or a name, and no byte is left over.
+  auto by_place = [](const Entry& a, const Entry& b) { return a.offsets < b.offsets; };
+  std::sort(entries.begin(), entries.end(), by_place);
+  uint64_t end = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].offsets[0] < end)
+      return Status::error("{}: tensors {} and {} overlap", name, shown(entries[i - 1].name),
+                           shown(entries[i].name));
+    if (entries[i].offsets[0] > end)
+      return Status::error("{}: {} bytes before the tensor {} belong to none", name,
+                           entries[i].offsets[0] - end, shown(entries[i].name));
+    end = entries[i].offsets[1];
+  }
+  if (end != data.size())
+    return Status::error("{}: has {} bytes after its last tensor", name, data.size() - end);
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
+  for (size_t i = 1; i < entries.size(); ++i)
+    if (entries[i].name == entries[i - 1].name)
+      return Status::error("{}: has two tensors {}", name, shown(entries[i].name));
+
+  // 4. The elements.
+  for (Entry& entry : entries) {
+    NamedTensor& tensor = tensors.emplace_back();
+    tensor.name = std::move(entry.name);
+    tensor.shape.assign(entry.shape.begin(), entry.shape.end());
+    tensor.data.resize(static_cast<size_t>(element_count(entry.shape)));
+    convert(data.substr(entry.offsets[0], entry.offsets[1] - entry.offsets[0]), entry.dtype, tensor.data);
+  }
+  return {};
+}
+
+Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tensors) {
+  std::string bytes;
+  if (Status status = read_file(path, bytes); !status) return status;
+  return parse_safetensors(bytes, path, tensors);
+}
+
+Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  std::vector<const NamedTensor*> sorted;
+  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
+  std::string header = "{";
+  uint64_t offset = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const NamedTensor& tensor = *sorted[i];
+    std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
+    if (element_count(shape) != static_cast<int64_t>(tensor.data.size()))
+      return Status::error("cannot write {}: tensor {} of shape [{}] has {} elements", path,
+                           shown(tensor.name), fmt::join(tensor.shape, ", "), tensor.data.size());
+    if (tensor.name == "__metadata__" || (i > 0 && sorted[i - 1]->name == tensor.name))
+      return Status::error("cannot write {}: no tensor can be called {}{}", path, shown(tensor.name),
+                           i > 0 && sorted[i - 1]->name == tensor.name ? " twice" : "");
+    uint64_t end = offset + tensor.data.size() * sizeof(float);
+    header += fmt::format(
+        "{}{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", i > 0 ? "," : "",
+        nlohmann::json(tensor.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+        fmt::join(tensor.shape, ","), offset, end);
+    offset = end;
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  AtomicFile file;
+  if (Status status = file.open(path); !status) return status;
+  uint64_t length = header.size();
+  std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  if (Status status = file.write(length_bytes); !status) return status;
+  if (Status status = file.write(header); !status) return status;
+  for (const NamedTensor* tensor : sorted) {
+    std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
+                           tensor->data.size() * sizeof(float));
+    if (Status status = file.write(bytes); !status) return status;
+  }
+  return file.commit();
+}
+
+}  // namespace gacc
