@@ -1,5 +1,5 @@
-// FLOPs and bytes from the op table. An op without a cost of its own does one operation per element it touches
-// and moves all its operands and results.
+// FLOPs and bytes from the op table. An op without a cost of its own does one operation per element it
+// touches and moves all its operands and results.
 #include "ir/cost.h"
 
 #include <algorithm>

@@ -15,10 +15,14 @@ Operand sum_down(Builder& b, const std::string& name, Operand d, const Shape& wa
     return b.make("reshape", name, {value}, {{"shape", wanted}});
   };
   switch (access(wanted, from).value_or(Access::scalar)) {
-    case Access::full: return shaped(d);
-    case Access::scalar: return shaped(b.make("total_sum", name + ".sum", {d}));
-    case Access::row: return shaped(b.make("row_sum", name + ".sum", {d}));
-    case Access::suffix: break;
+    case Access::full:
+      return shaped(d);
+    case Access::scalar:
+      return shaped(b.make("total_sum", name + ".sum", {d}));
+    case Access::row:
+      return shaped(b.make("row_sum", name + ".sum", {d}));
+    case Access::suffix:
+      break;
   }
   // [.., T, C] -> [T, C]: the trailing axes become one column axis first.
   size_t axes = wanted.size();
@@ -43,15 +47,16 @@ void GradBuilder::add(size_t i, Operand contribution) {
   if (as_number(op_.operands[i]) != nullptr || !wanted(i)) return;
   const Shape wanted_shape = b.type(op_.operands[i]).shape;
   const Shape given = b.type(contribution).shape;
-  // A gradient that is the same for many elements (that of a sum) is repeated: pointwise, so it costs no memory.
-  // In an op that broadcasts it is repeated to the result's shape first, and then summed.
+  // A gradient that is the same for many elements (that of a sum) is repeated: pointwise, so it costs no
+  // memory. In an op that broadcasts it is repeated to the result's shape first, and then summed.
   const Shape& result = b.region()[op_.results[0]].type.shape;
   const bool broadcasting = op_.info->lowering == Lowering::pointwise;
   const Shape whole = broadcasting ? result : wanted_shape;
   if (given != whole && given != wanted_shape && broadcast(whole, given) == whole) {
     contribution = b.make("broadcast", d_name(i) + ".all", {contribution}, {{"shape", whole}});
   }
-  if (b.type(contribution).shape != wanted_shape) contribution = sum_down(b, d_name(i), contribution, wanted_shape);
+  if (b.type(contribution).shape != wanted_shape)
+    contribution = sum_down(b, d_name(i), contribution, wanted_shape);
   std::optional<Operand>& sum = contributions_[i];
   sum = sum ? Operand(b.make("add", d_name(i) + ".sum", {*sum, contribution})) : contribution;
 }

@@ -1,5 +1,5 @@
-// The op table's lookups: the list that ops.def makes, the NAME.grad entries that derivatives make, and access to
-// operands and attributes for formulas.
+// The op table's lookups: the list that ops.def makes, the NAME.grad entries that derivatives make, and
+// access to operands and attributes for formulas.
 #include "ir/op_info.h"
 
 #include <fmt/format.h>
@@ -43,8 +43,8 @@ std::optional<std::vector<Type>> infer_gradient(const OpView& op, Diag& diag) {
 }
 
 struct Table {
-  std::deque<std::string> texts;     // of the made names; addresses stay
-  std::deque<OpInfo> gradients;      // likewise
+  std::deque<std::string> texts;  // of the made names; addresses stay
+  std::deque<OpInfo> gradients;   // likewise
   std::vector<const OpInfo*> ops;
   std::map<std::string_view, const OpInfo*> by_name;
 
@@ -54,8 +54,9 @@ struct Table {
     if (info.derivative == nullptr) return;
     OpInfo& made = gradients.emplace_back();
     made.name = texts.emplace_back(std::string(info.name) + ".grad");
-    made.summary = texts.emplace_back(fmt::format("the derivative of `{}` times dy; operands: its {}, dy", info.name,
-                                                  info.saves == Saves::result ? "result" : "operand"));
+    made.summary =
+        texts.emplace_back(fmt::format("the derivative of `{}` times dy; operands: its {}, dy", info.name,
+                                       info.saves == Saves::result ? "result" : "operand"));
     made.operands = 2;
     made.attrs = info.attrs;
     made.infer = infer_gradient;
@@ -128,7 +129,8 @@ void FormulaView::result(Scalar value) const {
 const Shape& pointwise_domain(const OpView& op) {
   if (!op.op.results.empty()) return op.result().shape;
   for (size_t i = 0; i < op.op.operands.size(); ++i) {
-    if (const BufferId* buffer = as_buffer(op.op.operands[i]); buffer != nullptr && (op.op.info->writes >> i & 1) != 0) {
+    if (const BufferId* buffer = as_buffer(op.op.operands[i]);
+        buffer != nullptr && (op.op.info->writes >> i & 1) != 0) {
       return op.module[*buffer].type.shape;
     }
   }

@@ -16,11 +16,19 @@ struct AttrText {
   std::string operator()(double value) const { return fmt::format("{}", value); }
   std::string operator()(const std::string& value) const { return '"' + value + '"'; }
   template <class T>
-  std::string operator()(const std::vector<T>& value) const { return fmt::format("[{}]", fmt::join(value, ", ")); }
+  std::string operator()(const std::vector<T>& value) const {
+    return fmt::format("[{}]", fmt::join(value, ", "));
+  }
 };
 
 std::string_view lowering_text(Lowering lowering) {
-  constexpr std::string_view texts[] = {"pointwise", "row reduction", "column reduction", "total reduction", "matrix product", "alias (no launch)", "composite (`expand` writes it in other ops)"};
+  constexpr std::string_view texts[] = {"pointwise",
+                                        "row reduction",
+                                        "column reduction",
+                                        "total reduction",
+                                        "matrix product",
+                                        "alias (no launch)",
+                                        "composite (`expand` writes it in other ops)"};
   return texts[static_cast<size_t>(lowering)];
 }
 
@@ -29,7 +37,8 @@ std::string gradient_text(const OpInfo& info) {
   if (info.derivative == nullptr && info.gradient == nullptr) return "none";
   constexpr std::string_view saves[] = {"nothing", "the operands", "the result"};
   const std::string reads = fmt::format("reads {} of the forward op", saves[static_cast<size_t>(info.saves)]);
-  return info.derivative != nullptr ? fmt::format("`{}.grad`, {}", info.name, reads) : fmt::format("written in ops, {}", reads);
+  return info.derivative != nullptr ? fmt::format("`{}.grad`, {}", info.name, reads)
+                                    : fmt::format("written in ops, {}", reads);
 }
 
 std::string section(const OpInfo& info) {
@@ -42,12 +51,15 @@ std::string section(const OpInfo& info) {
     for (int i = 0; i < info.operands; ++i) {
       if ((info.writes >> i & 1) != 0) written.push_back(i);
     }
-    out += fmt::format("; writes operand {}{}", fmt::join(written, ", "), info.discards != 0 ? " without reading it" : "");
+    out += fmt::format("; writes operand {}{}", fmt::join(written, ", "),
+                       info.discards != 0 ? " without reading it" : "");
   }
   out += '\n';
-  for (const AttrSpec& attr : info.attrs) out += fmt::format("- attribute `{}`, default {}\n", attr.name, std::visit(AttrText{}, attr.fallback));
+  for (const AttrSpec& attr : info.attrs)
+    out += fmt::format("- attribute `{}`, default {}\n", attr.name, std::visit(AttrText{}, attr.fallback));
   out += fmt::format("- runs as: {}; precision: {}; recompute: {}\n", lowering_text(info.lowering),
-                     precisions[static_cast<size_t>(info.precision)], recomputes[static_cast<size_t>(info.recompute)]);
+                     precisions[static_cast<size_t>(info.precision)],
+                     recomputes[static_cast<size_t>(info.recompute)]);
   out += fmt::format("- gradient: {}\n\n", gradient_text(info));
   return out;
 }
@@ -57,7 +69,8 @@ std::string section(const OpInfo& info) {
 std::string ops_markdown() {
   std::string out =
       "# Ops\n\n"
-      "Printed from the op table by `gacc-opt --list-ops --markdown`; do not edit. How to add one: adding-an-op.md.\n"
+      "Printed from the op table by `gacc-opt --list-ops --markdown`; do not edit. How to add one: "
+      "adding-an-op.md.\n"
       "Pointwise ops broadcast (ir.md, R9). Buffers that an op writes come first among its operands.\n\n";
   for (const OpInfo* info : all_ops()) out += section(*info);
   out.pop_back();

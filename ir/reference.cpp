@@ -1,5 +1,5 @@
-// The reference evaluator. Pointwise ops interpret their formula, reductions follow Lowering and Combine, the rest
-// brings its own `reference`; nothing here knows an op by name.
+// The reference evaluator. Pointwise ops interpret their formula, reductions follow Lowering and Combine, the
+// rest brings its own `reference`; nothing here knows an op by name.
 #include "ir/reference.h"
 
 #include <fmt/format.h>
@@ -29,10 +29,14 @@ Tensor tensor(const Shape& shape, int64_t batch) {
 
 size_t element_of(Access access, int64_t period, int64_t row, int64_t column, int64_t columns) {
   switch (access) {
-    case Access::full: return static_cast<size_t>(row * columns + column);
-    case Access::suffix: return static_cast<size_t>(row % period * columns + column);
-    case Access::row: return static_cast<size_t>(row);
-    case Access::scalar: return 0;
+    case Access::full:
+      return static_cast<size_t>(row * columns + column);
+    case Access::suffix:
+      return static_cast<size_t>(row % period * columns + column);
+    case Access::row:
+      return static_cast<size_t>(row);
+    case Access::scalar:
+      return 0;
   }
   return 0;
 }
@@ -45,22 +49,27 @@ double combine(Combine how, double a, double b) {
 
 double neutral(Combine how) {
   if (how == Combine::sum) return 0;
-  return how == Combine::max ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+  return how == Combine::max ? -std::numeric_limits<double>::infinity()
+                             : std::numeric_limits<double>::infinity();
 }
 
 // One op of one region.
 class Evaluator {
  public:
-  Evaluator(const OpView& op, int64_t batch, std::vector<const Tensor*> operands, std::vector<Tensor>& outputs)
+  Evaluator(const OpView& op, int64_t batch, std::vector<const Tensor*> operands,
+            std::vector<Tensor>& outputs)
       : op_(op), batch_(batch), operands_(std::move(operands)), outputs_(outputs) {}
 
   void run() {
     switch (op_.op.info->lowering) {
-      case Lowering::pointwise: return pointwise();
+      case Lowering::pointwise:
+        return pointwise();
       case Lowering::row_reduce:
       case Lowering::column_reduce:
-      case Lowering::total_reduce: return reduce();
-      default: break;
+      case Lowering::total_reduce:
+        return reduce();
+      default:
+        break;
     }
     if (op_.op.info->reference == nullptr) broken(op_.op, "the op table has no reference");
     EvalView view(op_, operands_, outputs_);
@@ -85,15 +94,18 @@ class Evaluator {
     std::vector<double> inputs(count), results(program.results.size());
     for (int64_t r = 0; r < row_total; ++r) {
       for (int64_t c = 0; c < column_total; ++c) {
-        for (size_t i = 0; i < count; ++i) inputs[i] = operands_[i]->data[element_of(how[i], period[i], r, c, column_total)];
+        for (size_t i = 0; i < count; ++i)
+          inputs[i] = operands_[i]->data[element_of(how[i], period[i], r, c, column_total)];
         const int64_t element = r * column_total + c;
         evaluate(program, inputs, c, element, results);
-        for (size_t i = 0; i < results.size(); ++i) outputs_[i].data[static_cast<size_t>(element)] = results[i];
+        for (size_t i = 0; i < results.size(); ++i)
+          outputs_[i].data[static_cast<size_t>(element)] = results[i];
       }
     }
   }
 
-  // The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`) at what it holds.
+  // The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`) at what it
+  // holds.
   void reduce() {
     const Tensor& x = *operands_.back();
     const Shape shape = op_.operand(operands_.size() - 1).shape;

@@ -27,7 +27,8 @@ int arity(ScalarOp op) {
     case ScalarOp::input:
     case ScalarOp::constant:
     case ScalarOp::column:
-    case ScalarOp::element: return 0;
+    case ScalarOp::element:
+      return 0;
     case ScalarOp::neg:
     case ScalarOp::abs:
     case ScalarOp::sqrt:
@@ -38,10 +39,14 @@ int arity(ScalarOp op) {
     case ScalarOp::floor:
     case ScalarOp::is_finite:
     case ScalarOp::to_real:
-    case ScalarOp::to_integer: return 1;
-    case ScalarOp::select: return 3;
-    case ScalarOp::uniform: return 5;
-    default: return 2;
+    case ScalarOp::to_integer:
+      return 1;
+    case ScalarOp::select:
+      return 3;
+    case ScalarOp::uniform:
+      return 5;
+    default:
+      return 2;
   }
 }
 
@@ -54,8 +59,8 @@ uint32_t word_of(double integer) { return static_cast<uint32_t>(static_cast<int6
 
 double uniform_value(const double* a) {
   const auto index = static_cast<uint64_t>(static_cast<int64_t>(a[4]));
-  const uint32_t counter[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), word_of(a[3]),
-                               word_of(a[2])};
+  const uint32_t counter[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                               word_of(a[3]), word_of(a[2])};
   const uint32_t key[2] = {word_of(a[0]), word_of(a[1])};
   return ((philox(counter, key).word[0] >> 9) + 0.5) * 0x1p-23;
 }
@@ -63,32 +68,58 @@ double uniform_value(const double* a) {
 // The value of one operation; truths are 0 and 1.
 double apply(ScalarOp op, const double* a) {
   switch (op) {
-    case ScalarOp::add: return a[0] + a[1];
-    case ScalarOp::sub: return a[0] - a[1];
-    case ScalarOp::mul: return a[0] * a[1];
-    case ScalarOp::div: return a[0] / a[1];
-    case ScalarOp::neg: return -a[0];
-    case ScalarOp::abs: return std::fabs(a[0]);
-    case ScalarOp::sqrt: return std::sqrt(a[0]);
-    case ScalarOp::exp: return std::exp(a[0]);
-    case ScalarOp::log: return std::log(a[0]);
-    case ScalarOp::tanh: return std::tanh(a[0]);
-    case ScalarOp::erf: return std::erf(a[0]);
-    case ScalarOp::floor: return std::floor(a[0]);
-    case ScalarOp::max: return nan_aware(a[0], a[1], true);
-    case ScalarOp::min: return nan_aware(a[0], a[1], false);
-    case ScalarOp::less: return a[0] < a[1];
-    case ScalarOp::less_equal: return a[0] <= a[1];
-    case ScalarOp::equal: return a[0] == a[1];
-    case ScalarOp::not_equal: return a[0] != a[1];
-    case ScalarOp::is_finite: return std::isfinite(a[0]);
-    case ScalarOp::logic_and: return a[0] != 0 && a[1] != 0;
-    case ScalarOp::logic_or: return a[0] != 0 || a[1] != 0;
-    case ScalarOp::select: return a[0] != 0 ? a[1] : a[2];
-    case ScalarOp::to_real: return a[0];
-    case ScalarOp::to_integer: return std::trunc(a[0]);
-    case ScalarOp::uniform: return uniform_value(a);
-    default: broken_formula("a leaf has no operation");
+    case ScalarOp::add:
+      return a[0] + a[1];
+    case ScalarOp::sub:
+      return a[0] - a[1];
+    case ScalarOp::mul:
+      return a[0] * a[1];
+    case ScalarOp::div:
+      return a[0] / a[1];
+    case ScalarOp::neg:
+      return -a[0];
+    case ScalarOp::abs:
+      return std::fabs(a[0]);
+    case ScalarOp::sqrt:
+      return std::sqrt(a[0]);
+    case ScalarOp::exp:
+      return std::exp(a[0]);
+    case ScalarOp::log:
+      return std::log(a[0]);
+    case ScalarOp::tanh:
+      return std::tanh(a[0]);
+    case ScalarOp::erf:
+      return std::erf(a[0]);
+    case ScalarOp::floor:
+      return std::floor(a[0]);
+    case ScalarOp::max:
+      return nan_aware(a[0], a[1], true);
+    case ScalarOp::min:
+      return nan_aware(a[0], a[1], false);
+    case ScalarOp::less:
+      return a[0] < a[1];
+    case ScalarOp::less_equal:
+      return a[0] <= a[1];
+    case ScalarOp::equal:
+      return a[0] == a[1];
+    case ScalarOp::not_equal:
+      return a[0] != a[1];
+    case ScalarOp::is_finite:
+      return std::isfinite(a[0]);
+    case ScalarOp::logic_and:
+      return a[0] != 0 && a[1] != 0;
+    case ScalarOp::logic_or:
+      return a[0] != 0 || a[1] != 0;
+    case ScalarOp::select:
+      return a[0] != 0 ? a[1] : a[2];
+    case ScalarOp::to_real:
+      return a[0];
+    case ScalarOp::to_integer:
+      return std::trunc(a[0]);
+    case ScalarOp::uniform:
+      return uniform_value(a);
+    default:
+      broken_formula("a leaf has no operation");
   }
 }
 
@@ -97,7 +128,8 @@ ScalarRecorder* recorder_of(std::span<const Scalar> args) {
   ScalarRecorder* found = nullptr;
   for (const Scalar& arg : args) {
     if (arg.recorder_ == nullptr) continue;
-    if (found != nullptr && found != arg.recorder_) broken_formula("a formula uses a value of another formula");
+    if (found != nullptr && found != arg.recorder_)
+      broken_formula("a formula uses a value of another formula");
     found = arg.recorder_;
   }
   return found;
@@ -152,7 +184,9 @@ Scalar ScalarRecorder::input(int operand, ScalarKind kind) {
   return {this, add({.op = ScalarOp::input, .kind = kind, .value = static_cast<double>(operand)})};
 }
 Scalar ScalarRecorder::column() { return {this, add({.op = ScalarOp::column, .kind = ScalarKind::integer})}; }
-Scalar ScalarRecorder::element() { return {this, add({.op = ScalarOp::element, .kind = ScalarKind::integer})}; }
+Scalar ScalarRecorder::element() {
+  return {this, add({.op = ScalarOp::element, .kind = ScalarKind::integer})};
+}
 
 int32_t ScalarRecorder::add(const ScalarNode& node) {
   for (size_t i = 0; i < program_.nodes.size(); ++i) {
@@ -182,7 +216,8 @@ int32_t ScalarRecorder::place(Scalar value, ScalarKind wanted) {
 }
 
 Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
-  if (static_cast<int>(args.size()) != arity(op)) broken_formula("an operation with the wrong number of arguments");
+  if (static_cast<int>(args.size()) != arity(op))
+    broken_formula("an operation with the wrong number of arguments");
   // The kind that arguments of one kind share: that of the first which has one.
   ScalarKind shared = ScalarKind::real;
   for (size_t i = op == ScalarOp::select ? 1 : 0; i < args.size(); ++i) {
@@ -208,17 +243,23 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
     case ScalarOp::log:
     case ScalarOp::tanh:
     case ScalarOp::erf:
-    case ScalarOp::floor: wanted = ScalarKind::real; break;
+    case ScalarOp::floor:
+      wanted = ScalarKind::real;
+      break;
     case ScalarOp::less:
     case ScalarOp::less_equal:
     case ScalarOp::equal:
-    case ScalarOp::not_equal: node.kind = ScalarKind::truth; break;
+    case ScalarOp::not_equal:
+      node.kind = ScalarKind::truth;
+      break;
     case ScalarOp::is_finite:
       wanted = ScalarKind::real;
       node.kind = ScalarKind::truth;
       break;
     case ScalarOp::logic_and:
-    case ScalarOp::logic_or: wanted = node.kind = ScalarKind::truth; break;
+    case ScalarOp::logic_or:
+      wanted = node.kind = ScalarKind::truth;
+      break;
     case ScalarOp::to_real:
       if (shared == ScalarKind::real) return args[0];
       node.kind = ScalarKind::real;
@@ -231,8 +272,10 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
       wanted = ScalarKind::integer;
       node.kind = ScalarKind::real;
       break;
-    case ScalarOp::select: break;
-    default: broken_formula("a leaf is not an operation");
+    case ScalarOp::select:
+      break;
+    default:
+      broken_formula("a leaf is not an operation");
   }
   for (size_t i = 0; i < args.size(); ++i) {
     const bool condition = op == ScalarOp::select && i == 0;
@@ -241,7 +284,9 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
   return {this, add(node)};
 }
 
-void ScalarRecorder::result(Scalar value, ScalarKind wanted) { program_.results.push_back(place(value, wanted)); }
+void ScalarRecorder::result(Scalar value, ScalarKind wanted) {
+  program_.results.push_back(place(value, wanted));
+}
 
 ScalarProgram ScalarRecorder::take() { return std::exchange(program_, {}); }
 
@@ -251,10 +296,18 @@ void evaluate(const ScalarProgram& program, std::span<const double> inputs, int6
   for (size_t i = 0; i < values.size(); ++i) {
     const ScalarNode& node = program.nodes[i];
     switch (node.op) {
-      case ScalarOp::input: values[i] = inputs[static_cast<size_t>(node.value)]; break;
-      case ScalarOp::constant: values[i] = node.value; break;
-      case ScalarOp::column: values[i] = static_cast<double>(column); break;
-      case ScalarOp::element: values[i] = static_cast<double>(element); break;
+      case ScalarOp::input:
+        values[i] = inputs[static_cast<size_t>(node.value)];
+        break;
+      case ScalarOp::constant:
+        values[i] = node.value;
+        break;
+      case ScalarOp::column:
+        values[i] = static_cast<double>(column);
+        break;
+      case ScalarOp::element:
+        values[i] = static_cast<double>(element);
+        break;
       default: {
         double args[5] = {};
         for (int k = 0; k < arity(node.op); ++k) args[k] = values[static_cast<size_t>(node.args[k])];
@@ -262,7 +315,8 @@ void evaluate(const ScalarProgram& program, std::span<const double> inputs, int6
       }
     }
   }
-  for (size_t i = 0; i < program.results.size(); ++i) results[i] = values[static_cast<size_t>(program.results[i])];
+  for (size_t i = 0; i < program.results.size(); ++i)
+    results[i] = values[static_cast<size_t>(program.results[i])];
 }
 
 Philox philox(const uint32_t counter[4], const uint32_t key[2]) {

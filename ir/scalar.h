@@ -12,27 +12,45 @@ namespace gacc::ir {
 enum class ScalarKind : uint8_t { real, integer, truth };
 
 enum class ScalarOp : uint8_t {
-  input,      // value: operand index (its kind follows the operand's dtype)
-  constant,   // value: the number
-  column,     // integer: index along the last axis of the kernel's domain
-  element,    // integer: row-major index in the op's result (used by random ops)
-  add, sub, mul, div, neg, abs, sqrt, exp, log, tanh, erf, floor,
-  max, min,   // propagate NaN
-  less, less_equal, equal, not_equal,  // two operands of one kind -> truth (ordered: false for NaN, not_equal true)
+  input,     // value: operand index (its kind follows the operand's dtype)
+  constant,  // value: the number
+  column,    // integer: index along the last axis of the kernel's domain
+  element,   // integer: row-major index in the op's result (used by random ops)
+  add,
+  sub,
+  mul,
+  div,
+  neg,
+  abs,
+  sqrt,
+  exp,
+  log,
+  tanh,
+  erf,
+  floor,
+  max,
+  min,  // propagate NaN
+  less,
+  less_equal,
+  equal,
+  not_equal,  // two operands of one kind -> truth (ordered: false for NaN, not_equal true)
   is_finite,  // real -> truth
-  logic_and, logic_or,
-  select,     // truth, a, b of one kind
-  to_real, to_integer,  // integer or truth -> real; truth or real (truncating) -> integer
+  logic_and,
+  logic_or,
+  select,  // truth, a, b of one kind
+  to_real,
+  to_integer,  // integer or truth -> real; truth or real (truncating) -> integer
   // (seed_lo, seed_hi, stream, ordinal, index: integers) -> real in (0, 1): word 0 of Philox4x32-10 with key
   // (seed_lo, seed_hi) and counter (index low, index high, ordinal, stream), as ((word >> 9) + 0.5) * 2^-23.
-  // 23 bits and the half are exact in f32; with 24 bits the largest would round to 1 and its normal be infinite.
+  // 23 bits and the half are exact in f32; with 24 bits the largest would round to 1 and its normal be
+  // infinite.
   uniform,
 };
 
 struct ScalarNode {
   ScalarOp op;
   ScalarKind kind;
-  double value = 0;          // constant, or operand index
+  double value = 0;  // constant, or operand index
   int32_t args[5] = {-1, -1, -1, -1, -1};
 };
 
@@ -91,7 +109,8 @@ class ScalarRecorder {
   Scalar column();
   Scalar element();
   Scalar node(ScalarOp op, std::span<const Scalar> args);  // places constants; checks kinds
-  void result(Scalar value, ScalarKind wanted = ScalarKind::real);  // constants become `wanted`; others must be it
+  void result(Scalar value,
+              ScalarKind wanted = ScalarKind::real);  // constants become `wanted`; others must be it
   size_t results() const { return program_.results.size(); }
   ScalarProgram take();
 

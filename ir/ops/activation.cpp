@@ -1,5 +1,5 @@
-// Activations: one scalar formula each, and its derivative. One that needs only the result says Saves::result, so
-// that the operand need not be kept.
+// Activations: one scalar formula each, and its derivative. One that needs only the result says
+// Saves::result, so that the operand need not be kept.
 #include "ir/ops/common.h"
 
 namespace gacc::ir {
@@ -43,7 +43,8 @@ extern const OpInfo op_leaky_relu{
           const Scalar x = view.operand(0);
           view.result(select(x > 0, x, view.op.real("slope") * x));
         },
-    .derivative = [](Scalar x, Scalar dy, const OpView& op) { return select(x > 0, dy, op.real("slope") * dy); },
+    .derivative = [](Scalar x, Scalar dy,
+                     const OpView& op) { return select(x > 0, dy, op.real("slope") * dy); },
     .saves = Saves::operands,
     .precision = Precision::half,
     .user = true,

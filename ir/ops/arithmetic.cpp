@@ -5,11 +5,6 @@ namespace gacc::ir {
 
 namespace {
 
-template <Scalar (*f)(Scalar, Scalar)>
-void binary(const FormulaView& view) {
-  view.result(f(view.operand(0), view.operand(1)));
-}
-
 template <Scalar (*f)(Scalar)>
 void unary(const FormulaView& view) {
   view.result(f(view.operand(0)));
@@ -22,7 +17,7 @@ extern const OpInfo op_add{
     .summary = "x + y; floats or i32",
     .operands = 2,
     .infer = infer_number,
-    .formula = binary<operator+>,
+    .formula = [](const FormulaView& view) { view.result(view.operand(0) + view.operand(1)); },
     // d_x = dy    d_y = dy
     .gradient =
         [](GradBuilder& g) {
@@ -37,7 +32,7 @@ extern const OpInfo op_sub{
     .summary = "x - y; floats or i32",
     .operands = 2,
     .infer = infer_number,
-    .formula = binary<operator- >,
+    .formula = [](const FormulaView& view) { view.result(view.operand(0) - view.operand(1)); },
     // d_x = dy    d_y = -dy
     .gradient =
         [](GradBuilder& g) {
@@ -51,7 +46,7 @@ extern const OpInfo op_mul{
     .summary = "x * y; floats or i32",
     .operands = 2,
     .infer = infer_number,
-    .formula = binary<operator*>,
+    .formula = [](const FormulaView& view) { view.result(view.operand(0) * view.operand(1)); },
     // d_x = dy * y    d_y = dy * x
     .gradient =
         [](GradBuilder& g) {
@@ -67,7 +62,7 @@ extern const OpInfo op_div{
     .summary = "x / y",
     .operands = 2,
     .infer = infer_float,
-    .formula = binary<operator/>,
+    .formula = [](const FormulaView& view) { view.result(view.operand(0) / view.operand(1)); },
     // d_x = dy / y    d_y = -(dy / y) * (x / y)
     .gradient =
         [](GradBuilder& g) {
@@ -86,8 +81,9 @@ extern const OpInfo op_maximum{
     .summary = "the larger of x and y; NaN if either is. Equal operands share the gradient",
     .operands = 2,
     .infer = infer_number,
-    .formula = binary<max>,
-    // with r the result and n how many of x, y equal it:  d_x = x == r ? dy / n : 0    d_y = y == r ? dy / n : 0
+    .formula = [](const FormulaView& view) { view.result(max(view.operand(0), view.operand(1))); },
+    // with r the result and n how many of x, y equal it:  d_x = x == r ? dy / n : 0    d_y = y == r ? dy / n
+    // : 0
     .gradient =
         [](GradBuilder& g) {
           const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
@@ -106,7 +102,7 @@ extern const OpInfo op_neg{
     .name = "neg",
     .summary = "-x; float or i32",
     .infer = infer_number,
-    .formula = unary<operator- >,
+    .formula = [](const FormulaView& view) { view.result(-view.operand(0)); },
     // d_x = -dy
     .gradient = [](GradBuilder& g) { g.add(0, g.b.make("neg", g.d_name(0), {*g.d_result()})); },
 };
@@ -116,7 +112,8 @@ extern const OpInfo op_abs{
     .summary = "|x|; the derivative at 0 is 0",
     .infer = infer_float,
     .formula = unary<abs>,
-    .derivative = [](Scalar x, Scalar dy, const OpView&) { return select(x == 0, 0, select(x < 0, -dy, dy)); },
+    .derivative = [](Scalar x, Scalar dy,
+                     const OpView&) { return select(x == 0, 0, select(x < 0, -dy, dy)); },
     .saves = Saves::operands,
 };
 
@@ -175,7 +172,9 @@ extern const OpInfo op_cast{
     .attrs = {{"to", std::string("f32")}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<DType> to = parse_dtype(op.text("to"));
-      if (!to) return wrong(op, diag, Kind::unknown_value, fmt::format("there is no element type \"{}\"", op.text("to")));
+      if (!to)
+        return wrong(op, diag, Kind::unknown_value,
+                     fmt::format("there is no element type \"{}\"", op.text("to")));
       return std::vector<Type>{{*to, op.operand(0).shape}};
     },
     .formula =
@@ -223,7 +222,10 @@ extern const OpInfo op_select{
       if (!shape) return std::nullopt;
       return std::vector<Type>{{dtype, std::move(*shape)}};
     },
-    .formula = [](const FormulaView& view) { view.result(select(view.operand(0) != 0, view.operand(1), view.operand(2))); },
+    .formula =
+        [](const FormulaView& view) {
+          view.result(select(view.operand(0) != 0, view.operand(1), view.operand(2)));
+        },
     // d_a = condition ? dy : 0    d_b = condition ? 0 : dy
     .gradient =
         [](GradBuilder& g) {
@@ -257,17 +259,21 @@ extern const OpInfo op_column{
 
 extern const OpInfo op_one_hot{
     .name = "one_hot",
-    .summary = "f32 1 where the column is the row's target, else 0; operands: shape [..,C] (not read), target i32 [..,1]",
+    .summary =
+        "f32 1 where the column is the row's target, else 0; operands: shape [..,C] (not read), target i32 "
+        "[..,1]",
     .operands = 2,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_columns(op, 0, diag) || !expect_dtype(op, 1, DType::i32, diag)) return std::nullopt;
       if (op.operand(1).shape != row_shape(op.operand(0).shape)) {
-        return wrong(op, diag, Kind::shape_mismatch,
-                     fmt::format("{}, {}; the target has one element a row", describe(op, 0), describe(op, 1)));
+        return wrong(
+            op, diag, Kind::shape_mismatch,
+            fmt::format("{}, {}; the target has one element a row", describe(op, 0), describe(op, 1)));
       }
       return std::vector<Type>{{DType::f32, op.operand(0).shape}};
     },
-    .formula = [](const FormulaView& view) { view.result(to_real(view.recorder.column() == view.operand(1))); },
+    .formula =
+        [](const FormulaView& view) { view.result(to_real(view.recorder.column() == view.operand(1))); },
     .differentiable = false,
 };
 
@@ -278,7 +284,8 @@ extern const OpInfo op_broadcast{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const Shape& shape = std::get<std::vector<int64_t>>(op.attr("shape"));
       if (!fits(shape, op.module.micro_batch()) || broadcast(shape, op.operand(0).shape) != shape) {
-        return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it does not repeat to {}", describe(op, 0), shape_text(shape)));
+        return wrong(op, diag, Kind::shape_mismatch,
+                     fmt::format("{}; it does not repeat to {}", describe(op, 0), shape_text(shape)));
       }
       return std::vector<Type>{{op.operand(0).dtype, shape}};
     },

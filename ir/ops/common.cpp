@@ -17,7 +17,8 @@ std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view w
 }
 
 bool is_dtype(const OpView& op, size_t i, DType dtype) {
-  if (const double* number = as_number(op.op.operands[i])) return is_float(dtype) || *number == std::trunc(*number);
+  if (const double* number = as_number(op.op.operands[i]))
+    return is_float(dtype) || *number == std::trunc(*number);
   return op.operand(i).dtype == dtype;
 }
 
@@ -97,14 +98,16 @@ Types infer_compare(const OpView& op, Diag& diag) {
 
 bool expect_write(const OpView& op, size_t last, Diag& diag) {
   if (as_buffer(op.op.operands[0]) == nullptr) {
-    wrong(op, diag, Kind::invalid_ir, fmt::format("{}; it writes its first operand, which must be a buffer", describe(op, 0)));
+    wrong(op, diag, Kind::invalid_ir,
+          fmt::format("{}; it writes its first operand, which must be a buffer", describe(op, 0)));
     return false;
   }
   const Type target = op.operand(0);
   for (size_t i = 1; i <= last; ++i) {
     if (!expect_dtype(op, i, target.dtype, diag)) return false;
     if (broadcast(target.shape, op.operand(i).shape) == target.shape) continue;
-    wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; the shapes do not agree", describe(op, 0), describe(op, i)));
+    wrong(op, diag, Kind::shape_mismatch,
+          fmt::format("{}, {}; the shapes do not agree", describe(op, 0), describe(op, i)));
     return false;
   }
   return true;
@@ -119,7 +122,8 @@ Shape row_shape(const Shape& shape) {
 bool expect_columns(const OpView& op, size_t i, Diag& diag) {
   const Shape shape = op.operand(i).shape;
   if (!shape.empty() && shape.back() != kBatch) return true;
-  wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it needs a last axis of known extent", describe(op, i)));
+  wrong(op, diag, Kind::shape_mismatch,
+        fmt::format("{}; it needs a last axis of known extent", describe(op, i)));
   return false;
 }
 

@@ -14,9 +14,9 @@ std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view w
 
 // A number may stand wherever a scalar may; it takes the dtype of what it meets (i32 only when it is whole).
 bool is_dtype(const OpView& op, size_t i, DType dtype);
-bool expect_float(const OpView& op, size_t first, Diag& diag);            // operands first, first + 1, ...
+bool expect_float(const OpView& op, size_t first, Diag& diag);  // operands first, first + 1, ...
 bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag);
-bool expect_scalar(const OpView& op, size_t i, Diag& diag);               // shape []
+bool expect_scalar(const OpView& op, size_t i, Diag& diag);  // shape []
 // The shape that all operands from `first` on broadcast to, which must be the shape of one of them.
 std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag);
 
@@ -32,8 +32,8 @@ Shape row_shape(const Shape& shape);
 // Whether the last axis has a known extent, else reports it: reductions and losses need one.
 bool expect_columns(const OpView& op, size_t i, Diag& diag);
 
-// The name of result i, which the caller's next value may then bear: the old value, about to be replaced, gives
-// it up. For OpInfo::expand.
+// The name of result i, which the caller's next value may then bear: the old value, about to be replaced,
+// gives it up. For OpInfo::expand.
 std::string take_name(Builder& b, const Op& op, size_t i);
 
 // References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).

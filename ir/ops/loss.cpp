@@ -1,5 +1,5 @@
-// Losses, per element or per row: summing and counting is the frontend's. And the first maximum of a row, which
-// accuracy is made of. All follow PyTorch.
+// Losses, per element or per row: summing and counting is the frontend's. And the first maximum of a row,
+// which accuracy is made of. All follow PyTorch.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,9 @@ bool expect_classes(const OpView& op, size_t target, Diag& diag) {
     return false;
   }
   if (op.operand(target).shape != row_shape(op.operand(0).shape)) {
-    wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; the target must be {}", describe(op, 0), describe(op, target), shape_text(row_shape(op.operand(0).shape))));
+    wrong(op, diag, Kind::shape_mismatch,
+          fmt::format("{}, {}; the target must be {}", describe(op, 0), describe(op, target),
+                      shape_text(row_shape(op.operand(0).shape))));
     return false;
   }
   const double smoothing = op.real("label_smoothing");
@@ -39,7 +41,8 @@ Types infer_cross_entropy(const OpView& op, Diag& diag) {
 void cross_entropy_gradient(GradBuilder& g) {
   const std::string name = g.d_name(0);
   if (g.d_result(0)) {
-    g.add(0, g.b.make("cross_entropy.grad", name, {g.operand(0), g.result(1), g.operand(1), *g.d_result(0)}, g.op().attrs));
+    g.add(0, g.b.make("cross_entropy.grad", name, {g.operand(0), g.result(1), g.operand(1), *g.d_result(0)},
+                      g.op().attrs));
   }
   if (g.d_result(1)) {
     const Operand shifted = g.b.make("sub", name + ".shifted", {g.operand(0), g.result(1)});
@@ -52,7 +55,8 @@ void cross_entropy_gradient(GradBuilder& g) {
 //   lse = l + m    nll = l - t[target]    loss = (1 - s) * nll + s * (l - mean(t))
 // The target's t is picked with select and a sum: multiplying with a one-hot row would make 0 * inf = NaN.
 std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
-  const std::string name = take_name(b, op, 0), lse_name = take_name(b, op, 1), counted_name = take_name(b, op, 2);
+  const std::string name = take_name(b, op, 0), lse_name = take_name(b, op, 1),
+                    counted_name = take_name(b, op, 2);
   const Operand x = op.operands[0], target = op.operands[1];
   const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
   const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
@@ -104,9 +108,10 @@ void cross_entropy_reference(EvalView& view) {
 
 extern const OpInfo op_cross_entropy{
     .name = "cross_entropy",
-    .summary = "per row: (1 - label_smoothing) * (lse - x[target]) + label_smoothing * mean(lse - x), 0 where the "
-               "target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each [..,1]: loss, "
-               "lse = log(sum(exp(x))), counted (i32: 0 in ignored rows, else 1)",
+    .summary =
+        "per row: (1 - label_smoothing) * (lse - x[target]) + label_smoothing * mean(lse - x), 0 where the "
+        "target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each [..,1]: loss, "
+        "lse = log(sum(exp(x))), counted (i32: 0 in ignored rows, else 1)",
     .operands = 2,
     .results = 3,
     .attrs = kClassAttrs,
@@ -122,8 +127,9 @@ extern const OpInfo op_cross_entropy{
 
 extern const OpInfo op_cross_entropy_grad{
     .name = "cross_entropy.grad",
-    .summary = "dloss * (exp(x - lse) - (1 - label_smoothing) * [column == target] - label_smoothing / C), 0 in "
-               "ignored rows; operands: logits x [..,C], lse [..,1], target i32 [..,1], dloss [..,1] or scalar",
+    .summary =
+        "dloss * (exp(x - lse) - (1 - label_smoothing) * [column == target] - label_smoothing / C), 0 in "
+        "ignored rows; operands: logits x [..,C], lse [..,1], target i32 [..,1], dloss [..,1] or scalar",
     .operands = 4,
     .attrs = kClassAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
@@ -132,17 +138,20 @@ extern const OpInfo op_cross_entropy_grad{
       for (const size_t i : {size_t{1}, size_t{3}}) {
         if (!expect_dtype(op, i, DType::f32, diag)) return std::nullopt;
         if (broadcast(row_shape(x.shape), op.operand(i).shape) == row_shape(x.shape)) continue;
-        return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
+        return wrong(op, diag, Kind::shape_mismatch,
+                     fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
       }
       return std::vector<Type>{x};
     },
     .formula =
         [](const FormulaView& view) {
-          const Scalar x = view.operand(0), lse = view.operand(1), target = view.operand(2), dloss = view.operand(3);
+          const Scalar x = view.operand(0), lse = view.operand(1), target = view.operand(2),
+                       dloss = view.operand(3);
           const double smoothing = view.op.real("label_smoothing");
           const auto classes = static_cast<double>(view.op.operand(0).shape.back());
           const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
-          const Scalar wanted = select(view.recorder.column() == target, 1 - smoothing + smoothing / classes, smoothing / classes);
+          const Scalar wanted = select(view.recorder.column() == target, 1 - smoothing + smoothing / classes,
+                                       smoothing / classes);
           view.result(select(target == ignored, 0, dloss * (exp(x - lse) - wanted)));
         },
     .precision = Precision::full,
@@ -195,14 +204,16 @@ extern const OpInfo op_absolute_error{
 
 extern const OpInfo op_bce_with_logits{
     .name = "bce_with_logits",
-    .summary = "max(x, 0) - x * t + log(1 + exp(-|x|)), the binary cross-entropy of sigmoid(x) with the target t; "
-               "operands: x, t",
+    .summary =
+        "max(x, 0) - x * t + log(1 + exp(-|x|)), the binary cross-entropy of sigmoid(x) with the target t; "
+        "operands: x, t",
     .operands = 2,
     .infer = infer_float,
     .formula =
         [](const FormulaView& view) {
           const Scalar x = view.operand(0), t = view.operand(1);
-          // log(1 + e) to full relative precision: what 1 + e loses of e is put back by the ratio e / ((1 + e) - 1).
+          // log(1 + e) to full relative precision: what 1 + e loses of e is put back by the ratio e / ((1 +
+          // e) - 1).
           const Scalar e = exp(-abs(x));
           const Scalar u = 1 + e;
           const Scalar log1p = select(u == 1, e, log(u) * e / select(u == 1, 1, u - 1));
@@ -228,7 +239,9 @@ extern const OpInfo op_bce_with_logits{
 
 extern const OpInfo op_row_argmax{
     .name = "row_argmax",
-    .summary = "index of the row's first maximum, i32: [..,C] to [..,1]; C where the row holds a NaN and so has none",
+    .summary =
+        "index of the row's first maximum, i32: [..,C] to [..,1]; C where the row holds a NaN and so has "
+        "none",
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
       return std::vector<Type>{{DType::i32, row_shape(op.operand(0).shape)}};

@@ -1,5 +1,5 @@
-// Matrix products. Each operand is the matrix [product of its leading extents, last extent]; ta and tb transpose
-// it. The result has A's leading extents (with ta: A's last one) and n.
+// Matrix products. Each operand is the matrix [product of its leading extents, last extent]; ta and tb
+// transpose it. The result has A's leading extents (with ta: A's last one) and n.
 #include "ir/ops/common.h"
 
 namespace gacc::ir {
@@ -41,21 +41,25 @@ std::optional<Shape> product_shape(const OpView& op, size_t first, Diag& diag) {
   const Type a = op.operand(first), b = op.operand(first + 1);
   if (!expect_float(op, first, diag)) return std::nullopt;
   if (a.dtype != b.dtype) {
-    return wrong(op, diag, Kind::type_mismatch, fmt::format("{}, {}; the factors have one type", describe(op, first), describe(op, first + 1)));
+    return wrong(
+        op, diag, Kind::type_mismatch,
+        fmt::format("{}, {}; the factors have one type", describe(op, first), describe(op, first + 1)));
   }
   if (a.shape.empty() || b.shape.empty()) {
-    return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; scalars have no matrix", describe(op, first), describe(op, first + 1)));
+    return wrong(op, diag, Kind::shape_mismatch,
+                 fmt::format("{}, {}; scalars have no matrix", describe(op, first), describe(op, first + 1)));
   }
   const bool ta = op.flag("ta"), tb = op.flag("tb");
   const Matrix left = matrix(a.shape, ta), right = matrix(b.shape, tb);
   if (left.columns != right.rows) {
     return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; the inner extents are {} and {}", describe(op, first), describe(op, first + 1),
-                             extent_text(left.columns), extent_text(right.rows)));
+                 fmt::format("{}, {}; the inner extents are {} and {}", describe(op, first),
+                             describe(op, first + 1), extent_text(left.columns), extent_text(right.rows)));
   }
   if (right.columns.batch || (ta && left.rows.batch)) {
     return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; the batch extent can only be the first of the result", describe(op, first), describe(op, first + 1)));
+                 fmt::format("{}, {}; the batch extent can only be the first of the result",
+                             describe(op, first), describe(op, first + 1)));
   }
   Shape shape = a.shape;
   if (ta) shape = {a.shape.back()};
@@ -68,7 +72,8 @@ std::optional<Shape> product_shape(const OpView& op, size_t first, Diag& diag) {
 void add_product(GradBuilder& g, size_t i, const Operand& a, const Operand& b, bool ta, bool tb) {
   const Shape wanted = g.b.type(g.operand(i)).shape;
   Operand product = g.b.make("matmul", g.d_name(i), {a, b}, {{"ta", ta}, {"tb", tb}});
-  if (g.b.type(product).shape != wanted) product = g.b.make("reshape", g.d_name(i) + ".shaped", {product}, {{"shape", wanted}});
+  if (g.b.type(product).shape != wanted)
+    product = g.b.make("reshape", g.d_name(i) + ".shaped", {product}, {{"shape", wanted}});
   g.add(i, product);
 }
 
@@ -99,7 +104,8 @@ void multiply(EvalView& view, size_t first) {
   const bool ta = view.op.flag("ta"), tb = view.op.flag("tb");
   const Tensor &a = view.operand(first), &b = view.operand(first + 1);
   const int64_t a_columns = column_count(a), b_columns = column_count(b);
-  const int64_t m = ta ? a_columns : row_count(a), k = ta ? row_count(a) : a_columns, n = tb ? row_count(b) : b_columns;
+  const int64_t m = ta ? a_columns : row_count(a), k = ta ? row_count(a) : a_columns,
+                n = tb ? row_count(b) : b_columns;
   std::vector<double>& c = view.result().data;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -119,8 +125,10 @@ Cost product_cost(const OpView& op, size_t first) {
   const int64_t batch = op.module.micro_batch();
   const Type a = op.operand(first), b = op.operand(first + 1);
   const int64_t n = op.flag("tb") ? elements(b.shape, batch) / b.shape.back() : b.shape.back();
-  const int64_t result = op.op.results.empty() ? 2 * type_bytes(op.operand(0), batch) : type_bytes(op.result(), batch);
-  return {.flops = 2 * elements(a.shape, batch) * n, .bytes = type_bytes(a, batch) + type_bytes(b, batch) + result};
+  const int64_t result =
+      op.op.results.empty() ? 2 * type_bytes(op.operand(0), batch) : type_bytes(op.result(), batch);
+  return {.flops = 2 * elements(a.shape, batch) * n,
+          .bytes = type_bytes(a, batch) + type_bytes(b, batch) + result};
 }
 
 }  // namespace
@@ -156,7 +164,8 @@ extern const OpInfo op_matmul_acc{
       const std::optional<Shape> shape = product_shape(op, 1, diag);
       if (!shape || !expect_write(op, 0, diag)) return std::nullopt;
       if (op.operand(0).shape == *shape) return std::vector<Type>{};
-      return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; the product is {}", describe(op, 0), shape_text(*shape)));
+      return wrong(op, diag, Kind::shape_mismatch,
+                   fmt::format("{}; the product is {}", describe(op, 0), shape_text(*shape)));
     },
     .lowering = Lowering::gemm,
     .reference = [](EvalView& view) { multiply(view, 1); },

@@ -13,7 +13,9 @@ Types infer_layer_norm(const OpView& op, Diag& diag) {
   const Shape features{x.shape.back()};
   for (size_t i = 1; i < 3; ++i) {
     if (op.operand(i).shape == features) continue;
-    return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, i), shape_text(features)));
+    return wrong(op, diag, Kind::shape_mismatch,
+                 fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, i),
+                             shape_text(features)));
   }
   const Type row{DType::f32, row_shape(x.shape)};
   return std::vector<Type>{x, row, row};
@@ -52,7 +54,8 @@ void gradient(GradBuilder& g) {
 }
 
 std::vector<Operand> expand(Builder& b, const Op& op) {
-  const std::string name = take_name(b, op, 0), mean_name = take_name(b, op, 1), rstd_name = take_name(b, op, 2);
+  const std::string name = take_name(b, op, 0), mean_name = take_name(b, op, 1),
+                    rstd_name = take_name(b, op, 2);
   const Operand x = op.operands[0];
   const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
   const double eps = std::get<double>(*find_attr(op, "eps"));
@@ -78,7 +81,8 @@ void reference(EvalView& view) {
     const double* row = x.data.data() + r * columns;
     double mean = 0, variance = 0;
     for (int64_t c = 0; c < columns; ++c) mean += row[c] / static_cast<double>(columns);
-    for (int64_t c = 0; c < columns; ++c) variance += (row[c] - mean) * (row[c] - mean) / static_cast<double>(columns);
+    for (int64_t c = 0; c < columns; ++c)
+      variance += (row[c] - mean) * (row[c] - mean) / static_cast<double>(columns);
     const double rstd = 1.0 / std::sqrt(variance + eps);
     for (int64_t c = 0; c < columns; ++c) {
       const auto i = static_cast<size_t>(c);
@@ -94,9 +98,10 @@ void reference(EvalView& view) {
 
 extern const OpInfo op_layer_norm{
     .name = "layer_norm",
-    .summary = "(x - mean) * rstd * weight + bias over the last axis; rstd = 1 / sqrt(biased variance + eps). "
-               "Operands: x, weight, bias; results: y, mean, rstd, the last two [..,1]. "
-               "The variance is the mean of the squared deviations, in a second pass over the row",
+    .summary =
+        "(x - mean) * rstd * weight + bias over the last axis; rstd = 1 / sqrt(biased variance + eps). "
+        "Operands: x, weight, bias; results: y, mean, rstd, the last two [..,1]. "
+        "The variance is the mean of the squared deviations, in a second pass over the row",
     .operands = 3,
     .results = 3,
     .attrs = {{"eps", 1e-5}},

@@ -1,5 +1,5 @@
-// Initial values of parameters. Random numbers are a pure function of (seed, stream, element): the stream is made
-// of the parameter's name, so that a parameter's values depend neither on the others nor on the device.
+// Initial values of parameters. Random numbers are a pure function of (seed, stream, element): the stream is
+// made of the parameter's name, so that a parameter's values depend neither on the others nor on the device.
 #include "ir/ops/common.h"
 
 namespace gacc::ir {
@@ -23,8 +23,8 @@ Scalar symmetric(const FormulaView& view) {
   return 2.0 * u - 1.0;
 }
 
-// The inverse error function of x in (-1, 1): the single-precision polynomials of M. Giles, "Approximating the erfinv
-// function" (GPU Computing Gems, 2011); relative error below 4e-7.
+// The inverse error function of x in (-1, 1): the single-precision polynomials of M. Giles, "Approximating
+// the erfinv function" (GPU Computing Gems, 2011); relative error below 4e-7.
 Scalar inverse_erf(Scalar x) {
   const Scalar w = -log((1 - x) * (1 + x));
   const auto polynomial = [](Scalar t, std::initializer_list<double> coefficients) {
@@ -32,10 +32,12 @@ Scalar inverse_erf(Scalar x) {
     for (const double c : coefficients) p = c + p * t;
     return p;
   };
-  const Scalar central = polynomial(w - 2.5, {2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06,
-                                              0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941});
-  const Scalar tail = polynomial(sqrt(w) - 3, {-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844,
-                                               0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682});
+  const Scalar central =
+      polynomial(w - 2.5, {2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+                           -0.00125372503, -0.00417768164, 0.246640727, 1.50140941});
+  const Scalar tail =
+      polynomial(sqrt(w) - 3, {-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+                               -0.0076224613, 0.00943887047, 1.00167406, 2.83297682});
   return select(w < 5, central, tail) * x;
 }
 
@@ -55,7 +57,8 @@ extern const OpInfo op_fill{
       if (!expect_write(op, 0, diag)) return std::nullopt;
       const double value = op.real("value");
       if (op.operand(0).dtype == DType::i32 && value != static_cast<int32_t>(value)) {
-        return wrong(op, diag, Kind::type_mismatch, fmt::format("{}, the value is {}", describe(op, 0), value));
+        return wrong(op, diag, Kind::type_mismatch,
+                     fmt::format("{}, the value is {}", describe(op, 0), value));
       }
       return std::vector<Type>{};
     },
@@ -66,7 +69,8 @@ extern const OpInfo op_fill{
 
 extern const OpInfo op_random_uniform{
     .name = "random.uniform",
-    .summary = "buffer = uniform in (-bound, bound), Philox4x32-10; operands: buffer, seed low, seed high (i32)",
+    .summary =
+        "buffer = uniform in (-bound, bound), Philox4x32-10; operands: buffer, seed low, seed high (i32)",
     .operands = 3,
     .results = 0,
     .writes = 1,
@@ -81,15 +85,19 @@ extern const OpInfo op_random_uniform{
 
 extern const OpInfo op_random_normal{
     .name = "random.normal",
-    .summary = "buffer = normal with mean 0, by the inverse error function of Philox4x32-10; operands: buffer, seed "
-               "low, seed high (i32)",
+    .summary =
+        "buffer = normal with mean 0, by the inverse error function of Philox4x32-10; operands: buffer, seed "
+        "low, seed high (i32)",
     .operands = 3,
     .results = 0,
     .writes = 1,
     .discards = 1,
     .attrs = {{"std", 1.0}, {"stream", int64_t{0}}},
     .infer = infer_random,
-    .formula = [](const FormulaView& view) { view.result(kSqrt2 * view.op.real("std") * inverse_erf(symmetric(view))); },
+    .formula =
+        [](const FormulaView& view) {
+          view.result(kSqrt2 * view.op.real("std") * inverse_erf(symmetric(view)));
+        },
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,

@@ -1,4 +1,5 @@
-// Reductions over the last axis (row_*), over all other axes (column_sum), and over everything (total_sum). The
+// Reductions over the last axis (row_*), over all other axes (column_sum), and over everything (total_sum).
+// The
 // `.acc` forms add to a buffer. References and kernels follow from Lowering and Combine.
 #include "ir/ops/common.h"
 
@@ -21,7 +22,9 @@ Types infer_rows(const OpView& op, Diag& diag) {
 std::optional<Shape> columns_of(const OpView& op, size_t i, Diag& diag) {
   if (!expect_number(op, i, diag) || !expect_columns(op, i, diag)) return std::nullopt;
   const Shape shape = op.operand(i).shape;
-  if (shape.size() < 2) return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; there is nothing to sum over", describe(op, i)));
+  if (shape.size() < 2)
+    return wrong(op, diag, Kind::shape_mismatch,
+                 fmt::format("{}; there is nothing to sum over", describe(op, i)));
   return Shape{shape.back()};
 }
 
@@ -50,7 +53,8 @@ extern const OpInfo op_row_sum{
 
 extern const OpInfo op_row_max{
     .name = "row_max",
-    .summary = "maximum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient",
+    .summary =
+        "maximum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient",
     .infer = infer_rows,
     .lowering = Lowering::row_reduce,
     .combine = Combine::max,
@@ -61,7 +65,8 @@ extern const OpInfo op_row_max{
 
 extern const OpInfo op_row_min{
     .name = "row_min",
-    .summary = "minimum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient",
+    .summary =
+        "minimum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient",
     .infer = infer_rows,
     .lowering = Lowering::row_reduce,
     .combine = Combine::min,
@@ -95,7 +100,9 @@ extern const OpInfo op_column_sum_acc{
       if (!shape || !expect_write(op, 0, diag)) return std::nullopt;
       if (!expect_dtype(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
       if (op.operand(0).shape == *shape) return std::vector<Type>{};
-      return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; the buffer must be {}", describe(op, 0), describe(op, 1), shape_text(*shape)));
+      return wrong(
+          op, diag, Kind::shape_mismatch,
+          fmt::format("{}, {}; the buffer must be {}", describe(op, 0), describe(op, 1), shape_text(*shape)));
     },
     .lowering = Lowering::column_reduce,
     .precision = Precision::full,
@@ -105,14 +112,18 @@ extern const OpInfo op_column_sum_acc{
 
 extern const OpInfo op_total_sum{
     .name = "total_sum",
-    .summary = "sum over all elements: []. With parts = P > 1 the result is [P]: x has R rows (all axes but the last; "
-               "R at the full micro-batch) and part p sums the rows p*ceil(R/P) to (p+1)*ceil(R/P)-1, as far as they "
-               "exist; a part without rows is 0. So the parts do not depend on how many rows a ragged batch has",
+    .summary =
+        "sum over all elements: []. With parts = P > 1 the result is [P]: x has R rows (all axes but the "
+        "last; "
+        "R at the full micro-batch) and part p sums the rows p*ceil(R/P) to (p+1)*ceil(R/P)-1, as far as "
+        "they "
+        "exist; a part without rows is 0. So the parts do not depend on how many rows a ragged batch has",
     .attrs = {{"parts", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const int64_t parts = op.integer("parts");
       if (!expect_number(op, 0, diag)) return std::nullopt;
-      if (parts < 1 || parts > 65536) return wrong(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
+      if (parts < 1 || parts > 65536)
+        return wrong(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
       return std::vector<Type>{{op.operand(0).dtype, parts == 1 ? Shape{} : Shape{parts}}};
     },
     .lowering = Lowering::total_reduce,
@@ -135,7 +146,8 @@ extern const OpInfo op_total_sum_acc{
     .results = 0,
     .writes = 1,
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_number(op, 1, diag) || !expect_write(op, 0, diag) || !expect_scalar(op, 0, diag)) return std::nullopt;
+      if (!expect_number(op, 1, diag) || !expect_write(op, 0, diag) || !expect_scalar(op, 0, diag))
+        return std::nullopt;
       if (!expect_dtype(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
       return std::vector<Type>{};
     },

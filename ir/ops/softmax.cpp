@@ -26,7 +26,8 @@ void each_row(EvalView& view, F row) {
 // log(sum(exp(x))) of a row, its maximum taken out. NaN where any is NaN.
 double log_sum_exp(const double* x, int64_t columns) {
   double top = -std::numeric_limits<double>::infinity();
-  for (int64_t c = 0; c < columns; ++c) top = std::isnan(x[c]) || std::isnan(top) ? std::nan("") : std::fmax(top, x[c]);
+  for (int64_t c = 0; c < columns; ++c)
+    top = std::isnan(x[c]) || std::isnan(top) ? std::nan("") : std::fmax(top, x[c]);
   double sum = 0;
   for (int64_t c = 0; c < columns; ++c) sum += std::exp(x[c] - top);
   return top + std::log(sum);

@@ -1,4 +1,5 @@
-// What runs once per window: sums into buffers, and the optimizers, which follow PyTorch. g is the mean gradient.
+// What runs once per window: sums into buffers, and the optimizers, which follow PyTorch. g is the mean
+// gradient.
 #include "ir/ops/common.h"
 
 namespace gacc::ir {
@@ -17,7 +18,8 @@ bool expect_optimizer(const OpView& op, size_t buffers, size_t scalars, Diag& di
   if (!expect_write(op, buffers, diag) || !expect_dtype(op, 0, DType::f32, diag)) return false;
   for (size_t i = 1; i < buffers; ++i) {
     if (as_buffer(op.op.operands[i]) != nullptr && op.operand(i).shape == op.operand(0).shape) continue;
-    wrong(op, diag, Kind::shape_mismatch, fmt::format("{}, {}; it must be a buffer of that shape", describe(op, 0), describe(op, i)));
+    wrong(op, diag, Kind::shape_mismatch,
+          fmt::format("{}, {}; it must be a buffer of that shape", describe(op, 0), describe(op, i)));
     return false;
   }
   for (size_t i = buffers + 1; i <= buffers + scalars; ++i) {
@@ -84,15 +86,18 @@ extern const OpInfo op_sgd{
 //   w <- w - lr * (nesterov ? g + momentum * m : m)
 extern const OpInfo op_sgd_momentum{
     .name = "sgd_momentum",
-    .summary = "g += weight_decay * w; m = momentum * m + (1 - dampening) * g, at the first update m = g; "
-               "w -= lr * m, with nesterov w -= lr * (g + momentum * m). Operands: w, m, g, lr, updates (i32: good "
-               "updates before this one)",
+    .summary =
+        "g += weight_decay * w; m = momentum * m + (1 - dampening) * g, at the first update m = g; "
+        "w -= lr * m, with nesterov w -= lr * (g + momentum * m). Operands: w, m, g, lr, updates (i32: good "
+        "updates before this one)",
     .operands = 5,
     .results = 0,
     .writes = 3,
     .attrs = {{"momentum", 0.0}, {"dampening", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_optimizer(op, 2, 1, diag) || !expect_dtype(op, 4, DType::i32, diag) || !expect_scalar(op, 4, diag)) return std::nullopt;
+      if (!expect_optimizer(op, 2, 1, diag) || !expect_dtype(op, 4, DType::i32, diag) ||
+          !expect_scalar(op, 4, diag))
+        return std::nullopt;
       return std::vector<Type>{};
     },
     .formula =
@@ -101,7 +106,8 @@ extern const OpInfo op_sgd_momentum{
           const double momentum = view.op.real("momentum");
           Scalar g = view.operand(2);
           if (const double decay = view.op.real("weight_decay"); decay != 0) g = g + decay * w;
-          const Scalar m = select(updates == 0, g, momentum * view.operand(1) + (1 - view.op.real("dampening")) * g);
+          const Scalar m =
+              select(updates == 0, g, momentum * view.operand(1) + (1 - view.op.real("dampening")) * g);
           const Scalar direction = view.op.flag("nesterov") ? g + momentum * m : m;
           view.result(w - lr * direction);
           view.result(m);
@@ -119,9 +125,11 @@ extern const OpInfo op_sgd_momentum{
 //   w <- w - lr * (m / c1) / (sqrt(v / c2) + eps)
 extern const OpInfo op_adam{
     .name = "adam",
-    .summary = "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; "
-               "w -= lr * (m / c1) / (sqrt(v / c2) + eps). Weight decay adds weight_decay * w to g, or, decoupled, "
-               "first takes lr * weight_decay * w from w. Operands: w, m, v, g, lr, c1 = 1 - beta1^t, c2 = 1 - beta2^t",
+    .summary =
+        "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; "
+        "w -= lr * (m / c1) / (sqrt(v / c2) + eps). Weight decay adds weight_decay * w to g, or, decoupled, "
+        "first takes lr * weight_decay * w from w. Operands: w, m, v, g, lr, c1 = 1 - beta1^t, c2 = 1 - "
+        "beta2^t",
     .operands = 7,
     .results = 0,
     .writes = 7,
@@ -132,7 +140,8 @@ extern const OpInfo op_adam{
     },
     .formula =
         [](const FormulaView& view) {
-          const double beta1 = view.op.real("beta1"), beta2 = view.op.real("beta2"), decay = view.op.real("weight_decay");
+          const double beta1 = view.op.real("beta1"), beta2 = view.op.real("beta2"),
+                       decay = view.op.real("weight_decay");
           const Scalar lr = view.operand(4);
           Scalar w = view.operand(0), g = view.operand(3);
           if (decay != 0 && view.op.flag("decoupled")) w = w * (1 - lr * decay);
