@@ -92,9 +92,7 @@ class Trainer {
 };
 
 Status Trainer::run() {
-  if (!limit_reached())
-    if (Status status = rules_.check_can_update(epochs_); !status) return status;
-  Status status;
+  Status status = check_can_update(plan_, data_.samples, options_);
   while (status && !limit_reached() && !interrupted()) status = run_epoch();
   result_.open_launches = session_.launches();
   if (status && options_.keep_gradients && session_.launches() > 0)
@@ -111,11 +109,12 @@ Status Trainer::run_epoch() {
   epoch_sums_ = {};
   epoch_start_ = training_seconds();
   int64_t launches = rules_.launches_per_epoch();
-  Loader loader(data_, plan_, epoch_order(data_.samples, options_.seed, result_.epochs, options_.shuffle),
-                launches);
+  auto order = epoch_order(data_.samples, options_.seed, result_.epochs, options_.shuffle);
+  if (rules_.tail == Tail::drop) order.resize(static_cast<size_t>(launches * plan_.micro_batch));
+  loader_.start(std::move(order), plan_.micro_batch);
   for (int64_t launch = 0; launch < launches; ++launch) {
-    const Batch& batch = loader.next();
-    if (Status status = run_launch(launch, batch.inputs, batch.samples); !status) return status;
+    const Batch* batch = loader_.next();
+    if (Status status = run_launch(launch, batch->inputs, batch->samples); !status) return status;
     if (launch + 1 < launches && (limit_reached() || interrupted())) return {};
   }
   return finish_epoch();
@@ -230,6 +229,13 @@ Status train(Session& session, const Plan& plan, const Dataset& data, const Data
              const TrainOptions& options, TrainObserver& observer, TrainResult& result) {
   result = {};
   return Trainer(session, plan, data, eval, options, observer, result).run();
+}
+
+Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options) {
+  std::optional<int64_t> epochs = epoch_limit(plan, options);
+  for (const auto& limit : {epochs, options.updates, options.launches})
+    if (limit && *limit == 0) return {};  // nothing is to be launched: that is no mistake
+  return rules_of(plan, samples).check_can_update(epochs);
 }
 
 double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& options) {

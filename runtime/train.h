@@ -87,6 +87,10 @@ class TrainObserver {
 Status train(Session& session, const Plan& plan, const Dataset& data, const Dataset* eval,
              const TrainOptions& options, TrainObserver& observer, TrainResult& result);
 
+// The check that train makes first, for callers who have more to prepare: an error, with numbers and what to
+// change, when no update could ever happen.
+Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options);
+
 // About how many launches the whole run will make: for the display.
 double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& options);
 

@@ -1,0 +1,167 @@
+// The log's lines have the contract's fields in its order, and the file is either whole or not there.
+#include "runtime/log.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "runtime/progress.h"
+#include "tests/runtime/fake_device.h"
+
+namespace gacc {
+namespace {
+
+TEST(Log, lines) {
+  Plan plan = test::tiny_plan(32, 4, "flush");
+  plan.model = "a \"b\"";
+  EXPECT_EQ(
+      start_line(plan, "cpu"),
+      fmt::format(R"({{"event":"start","model":"a \"b\"","device":"cpu","micro_batch":32,"accumulate":4,)"
+                  R"("effective_batch":128,"arena_bytes":{},"parameters":3}})",
+                  plan.arena_bytes));
+  UpdateReport update;
+  update.epoch = 1;
+  update.update = 2;
+  update.window.launches = 3;
+  update.window.samples = 70;
+  update.window.applied = true;
+  update.window.loss = 0.1f;
+  update.window.lr = 1e-3f;
+  update.window.norm = std::numeric_limits<float>::infinity();
+  update.seconds = 0.25;
+  EXPECT_EQ(
+      update_line(update, plan),
+      R"({"event":"update","epoch":1,"update":2,"launches":3,"samples":70,"loss":0.1,"lr":0.001,"loss_scale":1,)"
+      R"("skipped":false,"grad_norm":null,"effective_batch":128,"seconds":0.250000})");
+  EXPECT_EQ(
+      epoch_line({1, std::nan(""), 2, 0, 70, 1.5}),
+      R"({"event":"epoch","epoch":1,"loss":null,"updates":2,"skipped":0,"samples":70,"seconds":1.500000})");
+  EXPECT_EQ(
+      eval_line({1, 7, {10, 10, 0.5, {0.9}}, 0}, plan),
+      R"({"event":"eval","epoch":1,"loss":0.5,"samples":10,"accuracy":0.9,"updates":7,"seconds":0.000000})");
+  TrainResult result;
+  result.epochs = 1;
+  result.updates = 2;
+  result.samples = 70;
+  EXPECT_EQ(
+      end_line(result, 4096),
+      R"({"event":"end","epochs":1,"updates":2,"skipped":0,"samples":70,"seconds":0.000000,"peak_bytes":4096})");
+  result.interrupted = true;
+  EXPECT_TRUE(nlohmann::json::parse(end_line(result, 4096))["interrupted"].get<bool>());
+}
+
+class LogFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gacc-log-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder = pattern;
+    path = folder + "/run.jsonl";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+  std::string read(const std::string& file) {
+    std::ifstream stream(file);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  size_t files() {
+    return static_cast<size_t>(
+        std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()));
+  }
+  std::string folder, path;
+};
+
+TEST_F(LogFileTest, a_new_log_can_be_followed) {
+  LogFile log;
+  ASSERT_TRUE(log.open(path));
+  ASSERT_TRUE(log.write("{}"));
+  EXPECT_EQ(read(path), "{}\n");
+  ASSERT_TRUE(log.commit());
+  EXPECT_EQ(read(path), "{}\n");
+}
+
+TEST_F(LogFileTest, an_old_log_stays_until_the_new_one_is_whole) {
+  std::ofstream(path) << "old";
+  LogFile log;
+  ASSERT_TRUE(log.open(path));
+  ASSERT_TRUE(log.write("{}"));
+  EXPECT_EQ(read(path), "old");
+  ASSERT_TRUE(log.commit());
+  EXPECT_EQ(read(path), "{}\n");
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(LogFileTest, without_commit_nothing_is_left) {
+  {
+    LogFile log;
+    ASSERT_TRUE(log.open(path));
+    ASSERT_TRUE(log.write("{}"));
+  }
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(LogFileTest, a_link_keeps_pointing_at_the_log) {
+  std::ofstream(folder + "/real") << "old";
+  std::filesystem::create_symlink("real", path);
+  LogFile log;
+  ASSERT_TRUE(log.open(path));
+  ASSERT_TRUE(log.write("{}"));
+  ASSERT_TRUE(log.commit());
+  EXPECT_TRUE(std::filesystem::is_symlink(path));
+  EXPECT_EQ(read(folder + "/real"), "{}\n");
+}
+
+TEST_F(LogFileTest, errors_are_told) {
+  EXPECT_EQ(LogFile().open(folder).text(), fmt::format("cannot open the log {}: it is a folder", folder));
+  EXPECT_EQ(LogFile().open(folder + "/no/run.jsonl").text(),
+            fmt::format("cannot open the log {}/no/run.jsonl: No such file or directory", folder));
+  LogFile full;
+  ASSERT_TRUE(full.open("/dev/full"));
+  EXPECT_EQ(full.write("{}").text(), "cannot write the log /dev/full: No space left on device");
+  EXPECT_TRUE(std::filesystem::exists("/dev/full"));
+}
+
+TEST_F(LogFileTest, a_full_disk_leaves_the_old_log) {
+  std::ofstream(path) << "old";
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit small{64, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);  // stands for the full disk: writes beyond 64 bytes fail
+  LogFile log;
+  Status opened = log.open(path), first = log.write(std::string(50, 'x')),
+         second = log.write(std::string(50, 'y'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(opened);
+  EXPECT_TRUE(first);
+  EXPECT_EQ(second.text(), fmt::format("cannot write the log {}: File too large", path));
+  EXPECT_EQ(read(path), "old");
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST(Progress, texts) {
+  Plan plan = test::tiny_plan(32, 4, "flush");
+  ProgressState state{1, 2, 17, 0, 0.4312f, 1e-3f, 48200, 11.2};
+  EXPECT_EQ(progress_line(state, plan),
+            "epoch 1/2  update 17  loss 0.4312  lr 0.001  eff. batch 128 (32 × 4)  loss scale 1  48200 "
+            "samples/s  0:12 left");
+  EXPECT_EQ(clip_columns("ab×cd", 3), "ab×");
+  EXPECT_EQ(clip_columns("ab", 3), "ab");
+  EXPECT_EQ(duration_text(0), "0:00");
+  EXPECT_EQ(duration_text(725), "12:05");
+  EXPECT_EQ(duration_text(11045), "3:04:05");
+  EXPECT_EQ(evaluation_text({1, 7, {10, 10, 0.5, {0.9531}}, 0}, plan),
+            "eval, epoch 1: loss 0.5, 10 samples, accuracy 95.31 %");
+  EXPECT_EQ(epoch_text({1, 0.25, 2, 0, 70, 2}),
+            "epoch 1: loss 0.25, 2 updates, 70 samples in 2.00 s (35 samples/s)");
+}
+
+}  // namespace
+}  // namespace gacc

@@ -1,0 +1,126 @@
+// The plan's JSON: it comes back as it was, and nothing hostile gets through or throws.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/runtime/fake_device.h"
+
+namespace gacc {
+namespace {
+
+using nlohmann::json;
+
+Plan full_plan() {
+  Plan plan = test::tiny_plan(4, 3, "carry");
+  plan.seed = -7;
+  plan.lr = 0.1;
+  plan.exact = false;
+  plan.because = {"batch_norm bn1 takes its statistics per micro-batch"};
+  plan.passes = {"autodiff", "fuse"};
+  plan.inputs[0].mean = {0.5};
+  plan.inputs[0].std = {0.25};
+  plan.inputs[1].range = 10;
+  PlanLaunch kernel;
+  kernel.kernel = "k0";
+  kernel.arguments = {{PlanArgument::Kind::address, 256, 0, false},
+                      {PlanArgument::Kind::extent, 0, 12, true}};
+  kernel.block = 256;
+  kernel.grid.extent = 1000;
+  kernel.per_block = 256;
+  PlanLaunch product;
+  product.a = 256;
+  product.m = {PlanArgument::Kind::extent, 0, 1, true};
+  product.n.extent = 8;
+  product.k.extent = 9;
+  product.transpose_b = product.accumulate = true;
+  plan.programs = {{"init", {}}, {"step", {kernel, product}}};
+  plan.bytes.peak = plan.arena_bytes;
+  return plan;
+}
+
+TEST(Plan, json_round_trip) {
+  Plan plan = full_plan(), back;
+  Status status = from_json(json::parse(to_json(plan).dump()), back);
+  ASSERT_TRUE(status) << status.text();
+  EXPECT_EQ(to_json(back).dump(), to_json(plan).dump());
+  EXPECT_EQ(back.seed, -7);
+  EXPECT_EQ(back.lr, 0.1);
+  EXPECT_EQ(back.inputs[1].ignore_index, -1);
+  EXPECT_FALSE(back.find("frozen")->trainable);
+  EXPECT_TRUE(back.programs[1].launches[0].arguments[1].times_batch);
+  EXPECT_EQ(back.programs[1].launches[1].m.extent, 1);
+  EXPECT_EQ(back.find("nothing"), nullptr);
+}
+
+std::string reading(const json& object) {
+  Plan plan;
+  plan.model = "untouched";
+  Status status = from_json(object, plan);
+  EXPECT_EQ(plan.model, status ? object["model"].get<std::string>() : "untouched");
+  return status.text();
+}
+
+TEST(Plan, wrong_fields_are_named) {
+  auto with = [](const char* pointer, json value) {
+    json object = to_json(full_plan());
+    object[json::json_pointer(pointer)] = std::move(value);
+    return reading(object);
+  };
+  EXPECT_EQ(with("/micro_batch", 0), "plan: micro_batch is 0; expected an integer from 1 to 2147483647");
+  EXPECT_EQ(with("/micro_batch", "4"),
+            "plan: micro_batch is \"4\"; expected an integer from 1 to 2147483647");
+  EXPECT_EQ(with("/tail", "flash"), "plan: tail is \"flash\"; expected flush, drop, carry");
+  EXPECT_EQ(with("/shuffle", 1), "plan: shuffle is 1; expected true or false");
+  EXPECT_EQ(with("/lr", nullptr), "plan: lr is null; expected a number");
+  EXPECT_EQ(with("/metrics", "accuracy"), "plan: metrics is \"accuracy\"; expected an array");
+  EXPECT_EQ(with("/bytes", 3), "plan: bytes. is 3; expected an object");
+  EXPECT_EQ(with("/buffers/0/offset", uint64_t{1} << 63).substr(0, 24), "plan: buffers[0].offset ");
+  EXPECT_EQ(with("/buffers/0/offset", 256), "buffers w and frozen overlap");
+  EXPECT_EQ(with("/buffers/1/name", "w"), "buffer w stands twice");
+  EXPECT_EQ(with("/buffers/0/shape", {int64_t{1} << 40, int64_t{1} << 40}),
+            "plan: buffers[0].shape is too large a shape");
+  EXPECT_EQ(with("/buffers/0/shape/0", 3),
+            "plan: buffers[0]: buffer w of 3 elements does not fit its 8 bytes at 0");
+  EXPECT_EQ(with("/buffers/0/offset", 2), "plan: buffers[0]: the offset 2 is not a multiple of 4");
+  EXPECT_EQ(with("/inputs/0/shape", {1 << 20}),
+            "plan: inputs[0]: a micro-batch of input x is larger than the arena");
+  EXPECT_EQ(with("/inputs/0/std", {0.0}), "plan: inputs[0].std has a zero");
+  EXPECT_EQ(with("/programs/1/launches/0/arguments/0", -1).substr(0, 46),
+            "plan: programs[1].launches[0].arguments[0] is ");
+  EXPECT_EQ(with("/programs/1/name", "init"), "program init stands twice");
+}
+
+TEST(Plan, every_missing_field_is_an_error) {
+  json whole = to_json(full_plan());
+  for (const auto& [key, value] : whole.items()) {
+    json object = whole;
+    object.erase(key);
+    EXPECT_EQ(reading(object), "plan: " + key + " is missing");
+  }
+}
+
+// Puts every kind of nonsense at every place of the tree.
+void replace_everywhere(const json& whole, const json::json_pointer& at, int64_t& tried) {
+  const json here = whole[at];
+  const json values[] = {nullptr,       true,           -1,    1e300, int64_t{1} << 62, ~uint64_t{0}, "", "x",
+                         json::array(), json::object(), {{{}}}};
+  for (const json& value : values) {
+    json object = whole;
+    object[at] = value;
+    reading(object);  // neither throws nor crashes, whatever it says
+    ++tried;
+  }
+  if (here.is_object())
+    for (const auto& [key, value] : here.items()) replace_everywhere(whole, at / key, tried);
+  if (here.is_array())
+    for (size_t i = 0; i < here.size(); ++i) replace_everywhere(whole, at / i, tried);
+}
+
+TEST(Plan, nonsense_anywhere_never_throws) {
+  int64_t tried = 0;
+  replace_everywhere(to_json(full_plan()), json::json_pointer(), tried);
+  EXPECT_GT(tried, 1000);
+}
+
+}  // namespace
+}  // namespace gacc

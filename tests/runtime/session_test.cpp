@@ -1,0 +1,136 @@
+// The verbs of a session on the fake device.
+#include "runtime/session.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/runtime/fake_device.h"
+
+namespace gacc {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class SessionTest : public testing::Test {
+ protected:
+  void open() {
+    Artifact artifact;
+    artifact.plan = plan;
+    ASSERT_TRUE(session.open(artifact));
+    ASSERT_TRUE(session.init(7, 0.5f));
+  }
+  // One launch of these samples; those of `marks` that are -1 are not counted.
+  Status step(std::vector<float> x, std::vector<int32_t> marks = {}) {
+    marks.resize(x.size());
+    std::vector<std::span<const std::byte>> inputs = {std::as_bytes(std::span(x)),
+                                                      std::as_bytes(std::span(marks))};
+    return session.step(inputs, static_cast<int64_t>(x.size()));
+  }
+
+  Plan plan = test::tiny_plan(4, 2, "flush");
+  test::FakeDevice device{plan};
+  Session session{device, plan};
+};
+
+TEST_F(SessionTest, a_window_is_the_mean_over_all_that_was_counted) {
+  open();
+  EXPECT_EQ(device.at("w"), 8);  // from the seed
+  ASSERT_TRUE(step({1, 2, 3, 4}));
+  ASSERT_TRUE(step({5, 100}, {0, -1}));
+  EXPECT_EQ(session.launches(), 2);
+  std::vector<NamedTensor> gradients;
+  ASSERT_TRUE(session.mean_gradients(gradients));
+  ASSERT_EQ(gradients.size(), 1u);  // not of the frozen one
+  EXPECT_EQ(gradients[0].name, "w");
+  EXPECT_EQ(gradients[0].data, (std::vector<float>{3, -3}));
+  WindowReport report;
+  ASSERT_TRUE(session.update(report));
+  EXPECT_TRUE(report.applied);
+  EXPECT_EQ(report.launches, 2);
+  EXPECT_EQ(report.samples, 6);
+  EXPECT_EQ(report.sums.count, 5);
+  EXPECT_EQ(report.loss, 3);
+  EXPECT_FLOAT_EQ(report.norm, std::sqrt(18.0f));
+  EXPECT_EQ(report.lr, 0.5f);
+  EXPECT_EQ(device.at("w"), 6.5f);
+  EXPECT_EQ(session.launches(), 0);
+}
+
+TEST_F(SessionTest, nothing_counted_makes_no_update) {
+  open();
+  ASSERT_TRUE(step({1, 2}, {-1, -1}));
+  std::vector<NamedTensor> gradients;
+  ASSERT_TRUE(session.mean_gradients(gradients));
+  EXPECT_EQ(gradients[0].data, (std::vector<float>{0, 0}));
+  WindowReport report;
+  ASSERT_TRUE(session.update(report));
+  EXPECT_FALSE(report.applied);
+  EXPECT_TRUE(report.finite);
+  EXPECT_EQ(device.calls, (std::vector<std::string>{"init", "step 2"}));
+}
+
+TEST_F(SessionTest, dropping_clears_every_accumulator) {
+  open();
+  ASSERT_TRUE(step({1, kInfinity}));
+  ASSERT_TRUE(session.drop_window());
+  EXPECT_EQ(device.at("w.grad", 0), 0);
+  EXPECT_EQ(device.at("w.grad", 1), 0);
+  EXPECT_EQ(device.at("loss.sum"), 0);
+  EXPECT_EQ(device.at<int32_t>("loss.count"), 0);
+  EXPECT_EQ(session.launches(), 0);
+}
+
+TEST_F(SessionTest, the_first_bad_gradient_is_named) {
+  open();
+  ASSERT_TRUE(step({1, kInfinity}));
+  WindowReport report;
+  ASSERT_TRUE(session.update(report));
+  EXPECT_FALSE(report.finite);
+  EXPECT_FALSE(report.applied);
+  EXPECT_EQ(report.bad_parameter, "w");
+  EXPECT_EQ(device.at("w"), 8);
+}
+
+TEST_F(SessionTest, parameters_by_name) {
+  open();
+  std::vector<NamedTensor> tensors;
+  ASSERT_TRUE(session.parameters(tensors));
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors[0].name, "frozen");  // sorted, and trained or not
+  EXPECT_EQ(tensors[1].data, (std::vector<float>{8, 2}));
+  tensors[1].data = {4, 5};
+  ASSERT_TRUE(session.set_parameters(tensors, "a.safetensors"));
+  EXPECT_EQ(device.at("w", 1), 5);
+  tensors[0].name = "other";
+  tensors[1].shape = {1, 2};
+  EXPECT_EQ(session.set_parameters(tensors, "a.safetensors").text(),
+            "a.safetensors does not fit the model: w is [1, 2] in the file, [2] in the model; frozen [1] is "
+            "missing; "
+            "the model has no other [1]");
+}
+
+TEST_F(SessionTest, inputs_are_checked) {
+  open();
+  EXPECT_EQ(step({1, 2, 3, 4, 5}).text(), "a launch takes 1 to 4 samples, 5 were given");
+  float x[1] = {1};
+  std::vector<std::span<const std::byte>> inputs = {std::as_bytes(std::span(x))};
+  EXPECT_EQ(session.step(inputs, 1).text(), "the step takes 2 inputs, 1 were given");
+  inputs.push_back({});
+  EXPECT_EQ(session.step(inputs, 1).text(), "input mark takes 4 bytes, 0 were given");
+}
+
+TEST_F(SessionTest, an_artifact_without_its_state_is_refused) {
+  Artifact artifact;
+  std::erase_if(plan.buffers, [](const PlanBuffer& buffer) { return buffer.name == "window.ok"; });
+  EXPECT_EQ(session.open(artifact).text(), "the artifact has no state window.ok");
+  plan = test::tiny_plan(4, 2, "flush");
+  std::erase_if(plan.buffers, [](const PlanBuffer& buffer) { return buffer.name == "w.grad"; });
+  EXPECT_EQ(session.open(artifact).text(), "the artifact has no fitting accumulator for parameter w");
+  plan = test::tiny_plan(4, 2, "flush");
+  plan.metrics = {"accuracy", "perplexity", "other"};
+  EXPECT_EQ(session.open(artifact).text(), "the artifact has no state eval.other");
+}
+
+}  // namespace
+}  // namespace gacc

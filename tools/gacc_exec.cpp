@@ -1,0 +1,310 @@
+// gacc-exec: runs a compiled step on data. Options, files and signals are handled here; the training itself
+// is runtime/train.h. Links neither compiler nor GPU library: devices are plug-ins.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cmath>
+#include <cstdio>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/artifact.h"
+#include "runtime/atomic_file.h"
+#include "runtime/data/dataset.h"
+#include "runtime/log.h"
+#include "runtime/plugin.h"
+#include "runtime/progress.h"
+#include "runtime/safetensors.h"
+#include "runtime/session.h"
+#include "runtime/train.h"
+
+namespace {
+
+using namespace gacc;
+
+enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 130 };
+
+struct Arguments {
+  std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto";
+  std::string checkpoint, tensorboard, profile;  // of later issues
+  std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every;
+  std::optional<double> lr;
+  int64_t eval_every = 0;
+  int threads = 0;
+  bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false;
+};
+
+volatile sig_atomic_t interrupt_seen = 0;
+
+// The first signal ends the run in order; the handler then steps aside, so that a second one ends it at once.
+void handle_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupt_seen = 1; };
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // a closed standard output must not end the training
+}
+
+int fail(Exit status, const std::string& text) {
+  fmt::print(stderr, "gacc-exec: error: {}\n", text);
+  return status;
+}
+
+// Writes the events to the log and shows them.
+class Reporter : public TrainObserver {
+ public:
+  Reporter(const Plan& plan, LogFile& log, Progress& progress)
+      : plan_(plan), log_(log), progress_(progress) {}
+  Status launched(const LaunchReport& report) override {
+    progress_.launched(report);
+    return {};
+  }
+  Status updated(const UpdateReport& report) override {
+    progress_.updated(report);
+    return log_.is_open() ? log_.write(update_line(report, plan_)) : Status();
+  }
+  Status epoch_done(const EpochReport& report) override {
+    progress_.say(epoch_text(report));
+    return log_.write(epoch_line(report));
+  }
+  Status evaluated(const EvaluationReport& report) override {
+    progress_.say(evaluation_text(report, plan_));
+    return log_.write(eval_line(report, plan_));
+  }
+
+ private:
+  const Plan& plan_;
+  LogFile& log_;
+  Progress& progress_;
+};
+
+// One run: prepare everything that can be wrong, train, write what was asked for.
+class Run {
+ public:
+  explicit Run(const Arguments& arguments) : arguments_(arguments) {}
+
+  int execute() {
+    Status status = prepare();
+    if (status) status = work();
+    // The log tells of a run that began, however it ended; before that nothing is left of it.
+    if (Status closed = began_ ? log_.commit() : Status(); status) status = closed;
+    if (!status) return fail(kFailed, status.text());
+    if (!result_.interrupted) return kDone;
+    fmt::print(stderr, "gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1,
+               result_.updates, written_);
+    return kInterrupted;
+  }
+
+ private:
+  Status prepare();
+  Status work();
+  Status train_and_write(Session& session, Progress& progress);
+
+  // Fails where a file could not be put in place later, long before there is anything to write.
+  static Status check_writable(const std::string& path) {
+    return path.empty() ? Status() : AtomicFile().open(path);
+  }
+  Status save(const std::string& path, const std::vector<NamedTensor>& tensors) {
+    Status status = save_safetensors(path, tensors);
+    if (status) written_ += fmt::format("; wrote {}", path);
+    return status;
+  }
+
+  const Arguments& arguments_;
+  Artifact artifact_;
+  Dataset data_, eval_;
+  std::vector<NamedTensor> loaded_;
+  std::unique_ptr<Device> device_;
+  LogFile log_;
+  bool began_ = false;
+  TrainOptions options_;
+  TrainResult result_;
+  std::string written_;  // for the message of an interrupted run
+};
+
+Status Run::prepare() {
+  const Arguments& given = arguments_;
+  if (Status status = load_artifact(given.artifact, artifact_); !status) return status;
+  Plan& plan = artifact_.plan;
+  if (given.seed) plan.seed = *given.seed;
+  if (given.lr) plan.lr = *given.lr;
+  options_.epochs = given.epochs;
+  options_.updates = given.updates;
+  options_.launches = given.launches;
+  options_.eval_every = given.eval_every;
+  options_.shuffle = plan.shuffle && !given.no_shuffle;
+  options_.seed = static_cast<uint64_t>(plan.seed);
+  options_.keep_gradients = !given.dump_grads.empty();
+  options_.interrupted = [] { return interrupt_seen != 0; };
+
+  for (const std::string& path : {given.save, given.dump_grads})
+    if (Status status = check_writable(path); !status) return status;
+  if (!given.log.empty())
+    if (Status status = log_.open(given.log); !status) return status;
+  if (!given.load.empty())
+    if (Status status = load_safetensors(given.load, loaded_); !status) return status;
+  if (!given.init_only) {
+    if (Status status = load_dataset(given.data, plan, data_); !status) return status;
+    if (!given.eval.empty())
+      if (Status status = load_dataset(given.eval, plan, eval_); !status) return status;
+    if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
+  }
+  std::string note;
+  Status status = open_device(given.device, DeviceOptions{given.threads}, device_, note);
+  if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  return status;
+}
+
+Status Run::work() {
+  const Plan& plan = artifact_.plan;
+  Session session(*device_, plan);
+  if (Status status = session.open(artifact_); !status) return status;
+  Status status = session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr));
+  if (!status) return status;
+  if (!arguments_.load.empty())
+    if (Status status = session.set_parameters(loaded_, arguments_.load); !status) return status;
+  loaded_.clear();
+
+  if (Status status = log_.write(start_line(plan, "cpu")); !status) return status;
+  began_ = true;
+  Progress progress(plan, arguments_.quiet);
+  return train_and_write(session, progress);
+}
+
+Status Run::train_and_write(Session& session, Progress& progress) {
+  const Plan& plan = artifact_.plan;
+  if (!arguments_.init_only) {
+    Reporter reporter(plan, log_, progress);
+    progress.begin(options_, expected_launches(plan, data_.samples, options_));
+    const Dataset* eval = arguments_.eval.empty() ? nullptr : &eval_;
+    Status status = train(session, plan, data_, eval, options_, reporter, result_);
+    progress.clear();
+    if (!status) return status;
+    if (result_.open_launches > 0)
+      progress.say(fmt::format("the last window ({} of {} launches) was still open and is not applied",
+                               result_.open_launches, plan.accumulate));
+  }
+  if (!arguments_.dump_grads.empty()) {
+    if (result_.launches > 0) {
+      if (Status status = save(arguments_.dump_grads, result_.gradients); !status) return status;
+    } else if (!result_.interrupted) {
+      return Status::error("--dump-grads {}: nothing was launched, so there are no gradients",
+                           arguments_.dump_grads);
+    }
+  }
+  if (!arguments_.save.empty()) {
+    std::vector<NamedTensor> tensors;
+    if (Status status = session.parameters(tensors); !status) return status;
+    if (Status status = save(arguments_.save, tensors); !status) return status;
+  }
+  return log_.write(end_line(result_, device_->peak_bytes()));
+}
+
+// Options of the contract that this version does not have yet; empty when none was given.
+std::string unsupported(const Arguments& given) {
+  if (!given.checkpoint.empty()) return "--checkpoint";
+  if (given.checkpoint_every) return "--checkpoint-every";
+  if (given.resume) return "--resume";
+  if (!given.tensorboard.empty()) return "--tensorboard";
+  if (!given.profile.empty()) return "--profile";
+  if (given.verify) return "--verify";
+  if (given.gemm != "auto") return "--gemm " + given.gemm;
+  return "";
+}
+
+// What the option parser cannot see; empty when the command line makes sense.
+std::string wrong_command(const Arguments& given) {
+  const std::string& device = given.device;
+  bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
+                  device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (device != "auto" && device != "cpu" && device != "cuda" && device != "emulate" && !numbered)
+    return fmt::format("--device {}: expected auto, cpu, cuda, cuda:N or emulate", device);
+  if (given.lr && !(std::isfinite(static_cast<float>(*given.lr)) && *given.lr >= 0))
+    return "--lr: expected a number of at least 0";
+  if (given.init_only && !given.eval.empty())
+    return "--init-only launches nothing: --eval does not go with it";
+  if (given.init_only && !given.dump_grads.empty())
+    return "--init-only launches nothing: --dump-grads does not go with it";
+  if (!given.init_only && given.data.empty()) return "--data is required (or --init-only)";
+  if (given.eval_every > 0 && given.eval.empty()) return "--eval-every needs --eval";
+  const std::pair<const char*, const std::string*> outputs[] = {
+      {"--save", &given.save}, {"--log", &given.log}, {"--dump-grads", &given.dump_grads}};
+  for (const auto& [name, path] : outputs)
+    for (const auto& [other_name, other] : outputs)
+      if (name != other_name && !path->empty() && *path == *other)
+        return fmt::format("{} and {} name the same file {}", name, other_name, *path);
+  return "";
+}
+
+void add_options(CLI::App& app, Arguments& to) {
+  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->required();
+  app.add_option("--data", to.data,
+                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, synthetic:digits; ,limit=N");
+  app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end");
+  app.add_option("--device", to.device,
+                 "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU");
+  app.add_option("--epochs", to.epochs,
+                 "stop after N epochs; default: the model's, unless another limit is given")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--updates", to.updates, "stop after N updates")->check(CLI::NonNegativeNumber);
+  app.add_option("--launches", to.launches, "stop after N launches")->check(CLI::NonNegativeNumber);
+  app.add_option("--load", to.load, "parameters to begin with (safetensors)");
+  app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)");
+  app.add_option("--log", to.log, "write one JSON object a line");
+  app.add_option("--eval-every", to.eval_every, "evaluate after every N updates, too")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
+  app.add_option("--seed", to.seed, "replaces model.seed");
+  app.add_option("--lr", to.lr, "replaces optimizer.lr");
+  app.add_option("--threads", to.threads, "on a CPU; default: all cores")->check(CLI::Range(1, 4096));
+  app.add_flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
+  app.add_option("--dump-grads", to.dump_grads,
+                 "write the mean gradient of the last window (safetensors, f32)");
+  app.add_flag("--quiet", to.quiet, "show no progress");
+  const std::string later = " (not supported yet)";
+  app.add_option("--checkpoint", to.checkpoint, "folder of the full state" + later);
+  app.add_option("--checkpoint-every", to.checkpoint_every, "updates between checkpoints" + later);
+  app.add_flag("--resume", to.resume, "continue from the checkpoint" + later);
+  app.add_option("--tensorboard", to.tensorboard, "folder of event files" + later);
+  app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin" + later)
+      ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
+  app.add_option("--profile", to.profile, "write a Chrome trace" + later);
+  app.add_flag("--verify", to.verify, "self-test of the artifact on this data" + later);
+  app.set_version_flag("--version",
+                       fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  try {
+    CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
+    add_options(app, arguments);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app.exit(error) == 0 ? kDone : kWrongCommand;
+    }
+    if (std::string text = wrong_command(arguments); !text.empty()) return fail(kWrongCommand, text);
+    if (std::string text = unsupported(arguments); !text.empty())
+      return fail(kFailed, text + " is not supported yet");
+    handle_interrupts();
+    return Run(arguments).execute();
+  } catch (const std::bad_alloc&) {
+    return fail(kFailed, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(
+        kBug,
+        fmt::format("internal error: {}\nThis is a bug in gacc; please report it with the model file and "
+                    "the command line.",
+                    error.what()));
+  }
+}
