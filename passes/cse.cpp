@@ -2,7 +2,7 @@
 // attributes, and no write in between to a buffer it reads) is replaced by it.
 #include <algorithm>
 
-#include "ir/kernel.h"
+#include "ir/op_info.h"
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 
@@ -12,36 +12,19 @@ namespace {
 
 using namespace ir;
 
-void merge(Region& region, size_t buffers) {
+void merge(Region& region) {
   Replacements replaced(region);
   std::vector<Op> kept;
-  std::vector<size_t> written(buffers, 0);  // kept.size() at the last write to each buffer
-  const auto still_true = [&](const Op& op, size_t made) {
-    return std::all_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
-      const std::optional<BufferId> buffer = root_buffer(region, operand);
-      return !buffer || written[static_cast<size_t>(buffer->index)] <= made;
-    });
-  };
-  const std::vector<Op> ops = region.ops;  // storage_root looks at region.ops, which stays whole meanwhile
-  for (Op op : ops) {
+  for (Op& op : region.ops) {
     replaced.apply(op);
-    if (op.info->writes == 0) {
-      size_t earlier = 0;
-      while (earlier < kept.size() &&
-             !(kept[earlier].info == op.info && kept[earlier].operands == op.operands &&
-               kept[earlier].attrs == op.attrs && still_true(op, earlier))) {
-        ++earlier;
-      }
-      if (earlier < kept.size()) {
-        for (size_t i = 0; i < op.results.size(); ++i) replaced.set(op.results[i], kept[earlier].results[i]);
-        continue;
-      }
+    const auto earlier = std::find_if(kept.begin(), kept.end(), [&](const Op& other) {
+      return other.info == op.info && other.operands == op.operands && other.attrs == op.attrs;
+    });
+    if (op.info->writes != 0 || earlier == kept.end()) {
+      kept.push_back(std::move(op));
+      continue;
     }
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (writes_operand(op, i))
-        written[static_cast<size_t>(as_buffer(op.operands[i])->index)] = kept.size() + 1;
-    }
-    kept.push_back(std::move(op));
+    for (size_t i = 0; i < op.results.size(); ++i) replaced.set(op.results[i], earlier->results[i]);
   }
   region.ops = std::move(kept);
   replaced.apply(region.yields);
@@ -51,7 +34,7 @@ void merge(Region& region, size_t buffers) {
 }  // namespace
 
 bool cse(Module& module, const Options&, Diag&) {
-  for (const RegionKind kind : all_regions) merge(module.region(kind), module.buffers.size());
+  for (const RegionKind kind : all_regions) merge(module.region(kind));
   return true;
 }
 

@@ -46,6 +46,7 @@ struct Group {
   std::vector<size_t> ops;          // indices in program order
   std::vector<Operand> operands{};  // what they touch, without duplicates
   bool alone = false;               // gemm, alias
+  bool in_place = false;            // a member writes what another reads
 };
 
 class Fuser {
@@ -95,23 +96,21 @@ class Fuser {
     join(index, best);
   }
 
-  // The first group with nothing this op depends on behind it.
+  // The first group with nothing this op depends on behind it: what makes its operands, and what reads the
+  // buffers that it writes. Nobody reads a buffer after it was written (rule R6).
   size_t first_possible(const Op& op) const {
     int32_t after = 0;
-    const auto wait = [&](int32_t group) { after = std::max(after, group); };
-    const auto read = [&](const Operand& operand) {
-      if (const ValueId* value = as_value(operand)) wait(maker_[static_cast<size_t>(value->index)]);
-      if (const std::optional<BufferId> buffer = root_buffer(region_, operand)) {
-        if (const auto found = last_write_.find(*buffer); found != last_write_.end()) wait(found->second);
-      }
+    const auto made = [&](const Operand& operand) {
+      if (const ValueId* value = as_value(operand))
+        after = std::max(after, maker_[static_cast<size_t>(value->index)]);
     };
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      read(op.operands[i]);
+      made(op.operands[i]);
       if (!writes_operand(op, i)) continue;
-      if (const auto found = last_read_.find(*as_buffer(op.operands[i])); found != last_read_.end())
-        wait(found->second);
+      if (const auto read = last_read_.find(*as_buffer(op.operands[i])); read != last_read_.end())
+        after = std::max(after, read->second);
     }
-    if (op.when) read(*op.when);
+    if (op.when) made(*op.when);
     return static_cast<size_t>(after);
   }
 
@@ -159,7 +158,7 @@ class Fuser {
     if (group.ops.size() >= (tiny ? options_.scalar_kernel_ops : options_.kernel_ops)) return false;
     if (memory_operands(op, group) > (tiny ? options_.scalar_kernel_operands : options_.kernel_operands))
       return false;
-    if (!hazards_allowed(op, group)) return false;
+    if (!buffers_allowed(op, group)) return false;
     std::vector<size_t> ops = group.ops;
     ops.push_back(index);
     return may_fuse(module_, region_, ops);
@@ -190,46 +189,31 @@ class Fuser {
     });
   }
 
+  // Whether the op writes a buffer that a member reads.
+  bool writes_what_is_read(const Op& op, const Group& group) const {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (!writes_operand(op, i)) continue;
+      for (const Operand& read : group.operands) {
+        if (root_buffer(region_, read) == *as_buffer(op.operands[i])) return true;
+      }
+    }
+    return false;
+  }
+
   // A buffer that one member reads and another writes: only where both touch the same element at the same
   // time, that is in a purely pointwise kernel over the buffer's shape.
-  bool hazards_allowed(const Op& op, const Group& group) const {
-    bool hazard = false;
-    const auto check = [&](const Op& writer, const Op& reader) {
-      for (size_t i = 0; i < writer.operands.size(); ++i) {
-        if (!writes_operand(writer, i)) continue;
-        for (const Operand& operand : reader.operands) {
-          hazard = hazard || storage_root(region_, operand) == writer.operands[i];
-        }
-        if (reader.when) hazard = hazard || storage_root(region_, *reader.when) == writer.operands[i];
-      }
-    };
-    for (const size_t member : group.ops) {
-      check(op, region_.ops[member]);
-      check(region_.ops[member], op);
-    }
-    if (!hazard) return true;
+  bool buffers_allowed(const Op& op, const Group& group) const {
+    if (!group.in_place && !writes_what_is_read(op, group)) return true;
     const Shape own = domain(op);
     const auto plain = [&](const Op& other) {
-      if (other.info->lowering != Lowering::pointwise || domain(other) != own) return false;
-      return std::all_of(other.operands.begin(), other.operands.end(), [&](const Operand& operand) {
-        const std::optional<BufferId> buffer = root_buffer(region_, operand);
-        return !buffer || !written_by(*buffer, op, group) ||
-               operand_type(module_, region_, operand).shape == own;
-      });
+      return other.info->lowering == Lowering::pointwise && domain(other) == own &&
+             std::all_of(other.operands.begin(), other.operands.end(), [&](const Operand& operand) {
+               const Shape shape = operand_type(module_, region_, operand).shape;
+               return !root_buffer(region_, operand) || shape == own || shape.empty();
+             });
     };
     return plain(op) &&
            std::all_of(group.ops.begin(), group.ops.end(), [&](size_t i) { return plain(region_.ops[i]); });
-  }
-
-  bool written_by(BufferId buffer, const Op& op, const Group& group) const {
-    const auto writes = [&](const Op& other) {
-      for (size_t i = 0; i < other.operands.size(); ++i) {
-        if (writes_operand(other, i) && other.operands[i] == Operand(buffer)) return true;
-      }
-      return false;
-    };
-    return writes(op) ||
-           std::any_of(group.ops.begin(), group.ops.end(), [&](size_t i) { return writes(region_.ops[i]); });
   }
 
   static void add_operands(const Op& op, std::vector<Operand>& to) {
@@ -245,6 +229,7 @@ class Fuser {
   void join(size_t index, size_t group) {
     const Op& op = region_.ops[index];
     const auto number = static_cast<int32_t>(group);
+    groups_[group].in_place = groups_[group].in_place || writes_what_is_read(op, groups_[group]);
     groups_[group].ops.push_back(index);
     group_of_[index] = number;
     add_operands(op, groups_[group].operands);
@@ -257,9 +242,6 @@ class Fuser {
     };
     std::for_each(op.operands.begin(), op.operands.end(), read);
     if (op.when) read(*op.when);
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (writes_operand(op, i)) last_write_[*as_buffer(op.operands[i])] = number;
-    }
   }
 
   static constexpr size_t kYield = SIZE_MAX;
@@ -268,10 +250,10 @@ class Fuser {
   Region& region_;
   const Options& options_;
   std::vector<Group> groups_;
-  std::vector<int32_t> maker_;                          // the group that makes a value; -1 for inputs
-  std::vector<int32_t> group_of_;                       // by op; -1 for one not placed yet
-  std::vector<std::vector<size_t>> users_;              // ops that use a value; kYield for a yield
-  std::map<BufferId, int32_t> last_read_, last_write_;  // the last group that does
+  std::vector<int32_t> maker_;              // the group that makes a value; -1 for inputs
+  std::vector<int32_t> group_of_;           // by op; -1 for one not placed yet
+  std::vector<std::vector<size_t>> users_;  // ops that use a value; kYield for a yield
+  std::map<BufferId, int32_t> last_read_;   // the last group that does
 };
 
 }  // namespace
