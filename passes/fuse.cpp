@@ -189,15 +189,19 @@ class Fuser {
     });
   }
 
-  // Whether the op writes a buffer that a member reads.
-  bool writes_what_is_read(const Op& op, const Group& group) const {
+  static bool writes(const Op& op, BufferId buffer) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (!writes_operand(op, i)) continue;
-      for (const Operand& read : group.operands) {
-        if (root_buffer(region_, read) == *as_buffer(op.operands[i])) return true;
-      }
+      if (writes_operand(op, i) && op.operands[i] == Operand(buffer)) return true;
     }
     return false;
+  }
+
+  // Whether the op writes a buffer that a member reads.
+  bool writes_what_is_read(const Op& op, const Group& group) const {
+    return std::any_of(group.operands.begin(), group.operands.end(), [&](const Operand& operand) {
+      const std::optional<BufferId> buffer = root_buffer(region_, operand);
+      return buffer && writes(op, *buffer);
+    });
   }
 
   // A buffer that one member reads and another writes: only where both touch the same element at the same
@@ -205,11 +209,15 @@ class Fuser {
   bool buffers_allowed(const Op& op, const Group& group) const {
     if (!group.in_place && !writes_what_is_read(op, group)) return true;
     const Shape own = domain(op);
+    const auto written = [&](BufferId buffer) {
+      return writes(op, buffer) || std::any_of(group.ops.begin(), group.ops.end(),
+                                               [&](size_t i) { return writes(region_.ops[i], buffer); });
+    };
     const auto plain = [&](const Op& other) {
       return other.info->lowering == Lowering::pointwise && domain(other) == own &&
              std::all_of(other.operands.begin(), other.operands.end(), [&](const Operand& operand) {
-               const Shape shape = operand_type(module_, region_, operand).shape;
-               return !root_buffer(region_, operand) || shape == own || shape.empty();
+               const std::optional<BufferId> buffer = root_buffer(region_, operand);
+               return !buffer || !written(*buffer) || operand_type(module_, region_, operand).shape == own;
              });
     };
     return plain(op) &&
