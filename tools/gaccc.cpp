@@ -1,11 +1,12 @@
 // gaccc: the compiler. Reads a model file, runs the passes, and writes the artifact (or the IR, or the device
 // LLVM IR), the plan, or both. CONTRACT section 2 fixes its options and exit codes.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -114,23 +115,11 @@ Status read_model(const std::string& path, std::string& text) {
   return {};
 }
 
-// A device or a pipe is written to as it is; only a file can be replaced as a whole.
-bool is_special(const std::string& path) {
-  struct stat info {};
-  return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
-}
-
 Status write_output(const std::string& path, const std::string& text) {
-  if (path != "-" && !is_special(path)) return write_file_atomically(path, text);
-  std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return Status::error("cannot write {}: {}", path, std::strerror(errno));
-  bool good = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  good = std::fflush(file) == 0 && good;
-  const int reason = errno;
-  if (file != stdout) std::fclose(file);
-  return good ? Status()
-              : Status::error("cannot write {}: {}", path == "-" ? "standard output" : path,
-                              std::strerror(reason));
+  if (path != "-") return write_file_atomically(path, text);
+  const bool good =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return good ? Status() : Status::error("cannot write standard output: {}", std::strerror(errno));
 }
 
 PlanFacts facts_of(const ir::Module& module, const Arguments& arguments) {
