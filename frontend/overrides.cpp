@@ -44,7 +44,9 @@ Node* layer_named(Node& layers, std::string_view name) {
 
 Node& entry(Node& table, const std::string& key, const Location& at) {
   if (Node* found = table.find(key)) return *found;
-  table.entries.push_back({key, at, Node{.form = Node::Form::table, .at = at}});
+  Node empty;
+  empty.at = at;
+  table.entries.push_back({key, at, std::move(empty)});
   return table.entries.back().value;
 }
 

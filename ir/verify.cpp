@@ -104,7 +104,7 @@ class Verifier {
       return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name, info.operands, info.results);
     }
     for (const auto& [key, value] : op.attrs) {
-      const auto spec = std::find_if(info.attrs.begin(), info.attrs.end(), [&](const AttrSpec& s) { return s.name == key; });
+      const auto spec = std::find_if(info.attrs.begin(), info.attrs.end(), [&name = key](const AttrSpec& s) { return s.name == name; });
       if (spec == info.attrs.end()) return broken("R3", op.at, "`{}` has no attribute `{}`", info.name, key);
       if (spec->fallback.index() != value.index()) return broken("R3", op.at, "attribute `{}` of `{}` has another type", key, info.name);
     }
