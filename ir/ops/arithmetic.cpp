@@ -253,7 +253,7 @@ extern const OpInfo op_column{
       if (!expect_columns(op, 0, diag)) return std::nullopt;
       return std::vector<Type>{{DType::i32, op.operand(0).shape}};
     },
-    .formula = [](const FormulaView& view) { view.result(view.recorder.column()); },
+    .formula = [](const FormulaView& view) { view.result(column_of(view, 0)); },
     .differentiable = false,
 };
 
@@ -272,8 +272,7 @@ extern const OpInfo op_one_hot{
       }
       return std::vector<Type>{{DType::f32, op.operand(0).shape}};
     },
-    .formula =
-        [](const FormulaView& view) { view.result(to_real(view.recorder.column() == view.operand(1))); },
+    .formula = [](const FormulaView& view) { view.result(to_real(column_of(view, 0) == view.operand(1))); },
     .differentiable = false,
 };
 

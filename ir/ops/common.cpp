@@ -127,6 +127,10 @@ bool expect_columns(const OpView& op, size_t i, Diag& diag) {
   return false;
 }
 
+Scalar column_of(const FormulaView& view, size_t i) {
+  return view.op.operand(i).shape.back() == 1 ? Scalar(0) : view.recorder.column();
+}
+
 std::string take_name(Builder& b, const Op& op, size_t i) {
   std::string& name = b.region()[op.results[i]].name;
   const std::string taken = name;

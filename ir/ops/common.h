@@ -32,6 +32,10 @@ Shape row_shape(const Shape& shape);
 // Whether the last axis has a known extent, else reports it: reductions and losses need one.
 bool expect_columns(const OpView& op, size_t i, Diag& diag);
 
+// The index along operand i's last axis, for formulas. An axis of extent 1 has only 0, and says so: such an
+// op may share a kernel over a wider domain.
+Scalar column_of(const FormulaView& view, size_t i);
+
 // The name of result i, which the caller's next value may then bear: the old value, about to be replaced,
 // gives it up. For OpInfo::expand.
 std::string take_name(Builder& b, const Op& op, size_t i);

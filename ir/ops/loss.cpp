@@ -150,8 +150,8 @@ extern const OpInfo op_cross_entropy_grad{
           const double smoothing = view.op.real("label_smoothing");
           const auto classes = static_cast<double>(view.op.operand(0).shape.back());
           const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
-          const Scalar wanted = select(view.recorder.column() == target, 1 - smoothing + smoothing / classes,
-                                       smoothing / classes);
+          const Scalar wanted =
+              select(column_of(view, 0) == target, 1 - smoothing + smoothing / classes, smoothing / classes);
           view.result(select(target == ignored, 0, dloss * (exp(x - lse) - wanted)));
         },
     .precision = Precision::full,

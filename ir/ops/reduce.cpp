@@ -114,10 +114,9 @@ extern const OpInfo op_total_sum{
     .name = "total_sum",
     .summary =
         "sum over all elements: []. With parts = P > 1 the result is [P]: x has R rows (all axes but the "
-        "last; "
-        "R at the full micro-batch) and part p sums the rows p*ceil(R/P) to (p+1)*ceil(R/P)-1, as far as "
-        "they "
-        "exist; a part without rows is 0. So the parts do not depend on how many rows a ragged batch has",
+        "last; an [B] has B), R counted at the full micro-batch, and part p sums the rows p*ceil(R/P) to "
+        "(p+1)*ceil(R/P)-1, as far as they exist; a part without rows is 0. So the parts do not depend on "
+        "how many rows a ragged batch has",
     .attrs = {{"parts", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const int64_t parts = op.integer("parts");

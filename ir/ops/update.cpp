@@ -122,7 +122,9 @@ extern const OpInfo op_sgd_momentum{
 //   not decoupled:  g <- g + weight_decay * w
 //   m <- beta1 * m + (1 - beta1) * g
 //   v <- beta2 * v + (1 - beta2) * g^2
-//   w <- w - lr * (m / c1) / (sqrt(v / c2) + eps)
+//   w <- w - (lr / c1) * m / (sqrt(v) / sqrt(c2) + eps)
+// What depends on lr, c1 and c2 alone is written apart, so that it is computed once and an element costs one
+// division and one root.
 extern const OpInfo op_adam{
     .name = "adam",
     .summary =
@@ -148,7 +150,8 @@ extern const OpInfo op_adam{
           if (decay != 0 && !view.op.flag("decoupled")) g = g + decay * w;
           const Scalar m = beta1 * view.operand(1) + (1 - beta1) * g;
           const Scalar v = beta2 * view.operand(2) + (1 - beta2) * (g * g);
-          view.result(w - lr * (m / view.operand(5)) / (sqrt(v / view.operand(6)) + view.op.real("eps")));
+          const Scalar step = lr / view.operand(5), scale = 1 / sqrt(view.operand(6));
+          view.result(w - step * m / (sqrt(v) * scale + view.op.real("eps")));
           view.result(m);
           view.result(v);
         },
