@@ -63,7 +63,7 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
                                           : nullptr;
     if (!seen)
       return fail(fmt::format("has an unknown key {} at the tensor {}", shown(name), shown(entry.name)));
-    if (*seen) return fail(fmt::format("has {} twice at the tensor {}", name, shown(entry.name)));
+    if (*seen) return fail(fmt::format("has {} twice at the tensor {}", shown(name), shown(entry.name)));
     return *seen = true;
   }
   bool start_array(size_t) override {

@@ -1,0 +1,134 @@
+// Files are the old ones or the new ones; every failure is one sentence with the path and the reason.
+#include "runtime/atomic_file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/data/make_files.h"
+
+namespace gacc::test {
+namespace {
+
+TEST(AtomicFile, WritesAndReplaces) {
+  Folder folder;
+  std::string path = folder.path("a");
+  ASSERT_EQ(write_file_atomically(path, "one").text(), "");
+  EXPECT_EQ(contents(path), "one");
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  ASSERT_TRUE(write_file_atomically(path, "two"));
+  EXPECT_EQ(contents(path), "two");
+  struct stat info;
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"a"});
+}
+
+TEST(AtomicFile, WithoutCommitTheOldFileStays) {
+  Folder folder;
+  std::string path = folder.put("a", "old");
+  {
+    AtomicFile file;
+    ASSERT_TRUE(file.open(path));
+    ASSERT_TRUE(file.write("new"));
+    EXPECT_EQ(contents(path), "old");
+  }
+  EXPECT_EQ(contents(path), "old");
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"a"});
+}
+
+// A full disk, played by a limit on the size of files.
+TEST(AtomicFile, AFullDiskLeavesTheOldFile) {
+  Folder folder;
+  std::string path = folder.put("a", "old");
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 1000;
+  auto* handler = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  Status status = write_file_atomically(path, std::string(5000, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(status.text(), "cannot write " + path + ": File too large");
+  EXPECT_EQ(contents(path), "old");
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"a"});
+}
+
+TEST(AtomicFile, DevicesAreWrittenInPlace) {
+  EXPECT_EQ(write_file_atomically("/dev/full", "x").text(),
+            "cannot write /dev/full: No space left on device");
+  EXPECT_EQ(write_file_atomically("/dev/null", "x").text(), "");
+  struct stat info;
+  ASSERT_EQ(stat("/dev/full", &info), 0);
+  EXPECT_TRUE(S_ISCHR(info.st_mode));
+}
+
+TEST(AtomicFile, OpenFilesOfThisProcessAreWrittenInPlace) {
+  Folder folder;
+  std::string path = folder.put("a", "first ");
+  int fd = ::open(path.c_str(), O_RDWR);
+  struct stat before, after;
+  fstat(fd, &before);
+  ASSERT_EQ(write_file_atomically(fmt::format("/dev/fd/{}", fd), "second").text(), "");
+  stat(path.c_str(), &after);
+  close(fd);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  EXPECT_EQ(contents(path), "first second");
+}
+
+TEST(AtomicFile, LinksStayLinks) {
+  Folder folder;
+  std::string target = folder.put("target", "old"), link = folder.path("link");
+  ASSERT_EQ(symlink("target", link.c_str()), 0);
+  ASSERT_TRUE(write_file_atomically(link, "new"));
+  struct stat info;
+  ASSERT_EQ(lstat(link.c_str(), &info), 0);
+  EXPECT_TRUE(S_ISLNK(info.st_mode));
+  EXPECT_EQ(contents(target), "new");
+}
+
+TEST(AtomicFile, ErrorsNameThePathAndTheReason) {
+  Folder folder;
+  EXPECT_EQ(write_file_atomically(folder.path("no/a"), "x").text(),
+            "cannot write " + folder.path("no/a") + ": there is no folder " + folder.path("no"));
+  EXPECT_EQ(write_file_atomically(folder.path("."), "x").text(),
+            "cannot write " + folder.path(".") + ": it is a folder");
+  EXPECT_EQ(write_file_atomically("", "x").text(), "cannot write a file without a name");
+  std::string text = write_file_atomically(folder.put("file", "") + "/a", "x").text();
+  EXPECT_NE(text.find("Not a directory"), std::string::npos) << text;
+  if (geteuid() == 0) return;  // root may write everywhere
+  ASSERT_EQ(chmod(folder.path("").c_str(), 0500), 0);
+  EXPECT_EQ(write_file_atomically(folder.path("a"), "x").text(),
+            "cannot write " + folder.path("a") + ": Permission denied");
+  chmod(folder.path("").c_str(), 0700);
+}
+
+TEST(ReadFile, ReadsFilesAndPipesUpToTheLimit) {
+  Folder folder;
+  std::string text(100000, 'x'), bytes;
+  std::string path = folder.put("a", text);
+  ASSERT_TRUE(read_file(path, bytes));
+  EXPECT_EQ(bytes, text);
+  EXPECT_TRUE(read_file(path, bytes, 100000));
+  EXPECT_EQ(read_file(path, bytes, 99999).text(), "cannot read " + path + ": it has more than 99999 bytes");
+  ASSERT_TRUE(read_file(folder.put("empty", ""), bytes));
+  EXPECT_EQ(bytes, "");
+  std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] { (void)write_file_atomically(pipe, text); });
+  ASSERT_TRUE(read_file(pipe, bytes));
+  writer.join();
+  EXPECT_EQ(bytes, text);
+  EXPECT_EQ(read_file(folder.path("no"), bytes).text(),
+            "cannot read " + folder.path("no") + ": No such file or directory");
+  EXPECT_EQ(read_file(folder.path("."), bytes).text(),
+            "cannot read " + folder.path(".") + ": it is a folder");
+}
+
+}  // namespace
+}  // namespace gacc::test

@@ -1,0 +1,67 @@
+// CSV: what is read, and where an error is said to be.
+#include "runtime/data/csv.h"
+
+#include <cmath>
+
+#include "tests/data/make_files.h"
+
+namespace gacc::test {
+namespace {
+
+std::string csv_error(const std::string& text) {
+  Table table;
+  return parse_csv(text, "f.csv", table).text();
+}
+
+TEST(Csv, ReadsQuotesSpacesAndLineEnds) {
+  Table table;
+  std::string text =
+      "\xef\xbb\xbf a , \"b, \"\"c\"\"\" \r\n\r\n1, +2.5\r\n\"3\",-4e-1\n\ninf,nan\n1e999,1e-999";
+  ASSERT_EQ(parse_csv(text, "f", table).text(), "");
+  EXPECT_EQ(table.columns, (std::vector<std::string>{"a", "b, \"c\""}));
+  EXPECT_EQ(table.lines, (std::vector<int64_t>{3, 4, 6, 7}));
+  ASSERT_EQ(table.values.size(), 8u);
+  EXPECT_EQ(table.values[1], 2.5);
+  EXPECT_EQ(table.values[3], -0.4);
+  EXPECT_TRUE(std::isinf(table.values[4]) && std::isnan(table.values[5]) && std::isinf(table.values[6]));
+  EXPECT_EQ(table.values[7], 0);
+}
+
+TEST(Csv, CountsLinesWithinQuotes) {
+  EXPECT_EQ(csv_error("\"a\nb\",c\n1,2\n3,x\n"), "f.csv:4: column 2 (\"c\"): \"x\" is no number");
+}
+
+TEST(Csv, ErrorsNameLineAndColumn) {
+  EXPECT_EQ(csv_error(""), "f.csv: is empty");
+  EXPECT_EQ(csv_error("\n\r\n"), "f.csv: is empty");
+  EXPECT_EQ(csv_error("a,b\n1,2\n3,four\n"), "f.csv:3: column 2 (\"b\"): \"four\" is no number");
+  EXPECT_EQ(csv_error("a,b\n1,\n"), "f.csv:2: column 2 (\"b\"): the field is empty");
+  EXPECT_EQ(csv_error("a,b\n1,2\n\n1,2,3\n"), "f.csv:4: has 3 fields, the header has 2");
+  EXPECT_EQ(csv_error("a,b\n1,\"2\n3,4\n"), "f.csv:2: the quote that opens field 2 is never closed");
+  EXPECT_EQ(csv_error("a,b\n\"1\"2,3\n"), "f.csv:2: field 1 goes on after its closing quote");
+  EXPECT_EQ(csv_error("1.5,2\n3,4\n"),
+            "f.csv:1: the first line must name the columns, but it holds numbers only");
+}
+
+TEST(Csv, NumbersThatCountTheColumnsAreNames) { EXPECT_EQ(csv_error("0,1,2\n5,6,7\n"), ""); }
+
+TEST(Csv, FindsColumnsByNameThenByNumber) {
+  Table table;
+  ASSERT_TRUE(parse_csv("width,2,width,height\n", "f", table));
+  size_t index = 0;
+  ASSERT_TRUE(find_column(table, "height", "f", index));
+  EXPECT_EQ(index, 3u);
+  ASSERT_TRUE(find_column(table, "2", "f", index));  // it is called so
+  EXPECT_EQ(index, 1u);
+  ASSERT_TRUE(find_column(table, "3", "f", index));
+  EXPECT_EQ(index, 3u);
+  EXPECT_EQ(find_column(table, "4", "f", index).text(), "f: has no column 4: its 4 columns count from 0");
+  EXPECT_EQ(find_column(table, "hieght", "f", index).text(),
+            "f: has no column \"hieght\"; did you mean \"height\"? (it has \"width\", \"2\", \"width\" and "
+            "\"height\")");
+  EXPECT_EQ(find_column(table, "width", "f", index).text(),
+            "f: has two columns called \"width\"; give the number of the one you mean, from 0");
+}
+
+}  // namespace
+}  // namespace gacc::test

@@ -1,0 +1,239 @@
+// From SPEC to columns: every kind, and every mismatch with the model in one sentence.
+#include <cmath>
+#include <numeric>
+
+#include "runtime/data/philox.h"
+#include "tests/data/make_files.h"
+
+namespace gacc::test {
+namespace {
+
+std::string error(const std::string& spec, const Plan& plan = image_label_plan()) {
+  Dataset data;
+  return load_dataset(spec, plan, data).text();
+}
+
+void expect_images_and_labels(const std::string& spec, int64_t samples = 3) {
+  Dataset data;
+  ASSERT_EQ(load_dataset(spec, image_label_plan(), data).text(), "") << spec;
+  EXPECT_EQ(data.samples, samples);
+  ASSERT_EQ(data.columns.size(), 2u);
+  EXPECT_EQ(data.columns[0].name, "image");
+  std::vector<int64_t> order(static_cast<size_t>(samples));
+  std::iota(order.begin(), order.end(), 0);
+  Plan plan = image_label_plan();
+  std::vector<std::byte> images(order.size() * 16), labels(order.size() * 4);
+  data.gather(0, plan.inputs[0], order, images);
+  data.gather(1, plan.inputs[1], order, labels);
+  std::vector<float> pixels = values<float>(images);
+  for (size_t i = 0; i < pixels.size(); ++i) EXPECT_EQ(pixels[i], static_cast<float>(i) / 255.0f) << spec;
+  std::vector<int32_t> expected = {2, 0, 1};
+  expected.resize(order.size());
+  EXPECT_EQ(values<int32_t>(labels), expected) << spec;
+}
+
+class DatasetTest : public testing::Test {
+ protected:
+  Folder folder_;
+  std::string pixels_ = std::string("\0\1\2\3\4\5\6\7\10\11\12\13", 12);
+  std::string images_ = idx_header(0x08, {3, 2, 2}) + pixels_;
+  std::string labels_ = idx_header(0x08, {3}) + std::string("\2\0\1", 3);
+};
+
+TEST_F(DatasetTest, ReadsMnistPlainAndZipped) {
+  folder_.put("train-images-idx3-ubyte", images_);
+  folder_.put("train-labels-idx1-ubyte.gz", gzip(labels_));
+  std::string spec = "mnist:" + folder_.path("");
+  expect_images_and_labels(spec);
+  expect_images_and_labels(spec + ",split=train,limit=2", 2);
+  expect_images_and_labels(spec + ",limit=9");
+  EXPECT_EQ(error(spec + ",split=test"),
+            "mnist: the folder " + folder_.path("") + " holds no t10k-images-idx3-ubyte, also not as .gz");
+  EXPECT_EQ(error("mnist:/no/such"), "mnist: there is no folder /no/such");
+}
+
+TEST_F(DatasetTest, ReadsIdxNpyNpzByName) {
+  std::string image = folder_.put("i=m:age.idx", images_), label = folder_.put("l.gz", gzip(labels_));
+  expect_images_and_labels("idx:image=" + image + ",label=" + label);
+  expect_images_and_labels("idx:limit=2,label=" + label + ",image=" + image, 2);
+  std::string image_npy = npy("|u1", "(3, 4)", pixels_),
+              label_npy = npy("<i8", "(3, 1)", raw<int64_t>({2, 0, 1}));
+  expect_images_and_labels("npy:label=" + folder_.put("l.npy", label_npy) +
+                           ",image=" + folder_.put("i.npy", gzip(image_npy)));
+  std::string both = zip({{"other.npy", "damaged, but not asked for"},
+                          {"label.npy", label_npy},
+                          {"image.npy", image_npy, true}});
+  expect_images_and_labels("npz:" + folder_.put("b.npz", both));
+}
+
+TEST_F(DatasetTest, ReadsCsv) {
+  std::string file = folder_.put("f.csv", "a,b,class,c,d\n0.5,1,2,2,3\n4,5,0,6,7\n");
+  Dataset data;
+  for (std::string label : {"class", "2"}) {
+    ASSERT_EQ(load_dataset("csv:" + file + ",label=" + label, image_label_plan(), data).text(), "");
+    EXPECT_EQ(values<float>(data.columns[0].bytes), (std::vector<float>{.5f, 1, 2, 3, 4, 5, 6, 7}));
+    EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{2, 0}));
+  }
+  Plan regression = image_label_plan();
+  regression.inputs[1].dtype = "f32";
+  regression.inputs[1].range.reset();
+  ASSERT_EQ(load_dataset("csv:" + file + ",label=a", regression, data).text(), "");
+  EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{.5, 4}));
+  EXPECT_EQ(error("csv:" + file), file + ": say which column is the input \"label\": csv:" + file +
+                                      ",label=COLUMN (it has \"a\", \"b\", \"class\", \"c\" and \"d\")");
+  EXPECT_EQ(error("csv:" + file + ",label=clas"), file +
+                                                      ": has no column \"clas\"; did you mean \"class\"? (it "
+                                                      "has \"a\", \"b\", \"class\", \"c\" and \"d\")");
+  EXPECT_EQ(error("csv:" + file + ",label=a"),
+            file + ":2: 0.5 is no whole number, which the input \"label\" needs");
+  EXPECT_EQ(error("csv:" + file + ",label=d"),
+            file + ":2: the value 3 is not valid for the input \"label\": it takes 0 to 2");
+  Plan alone = image_label_plan();
+  alone.inputs.pop_back();
+  EXPECT_EQ(error("csv:" + file + ",label=a", alone),
+            file + ": label=a is given, but the model has no second input to take it");
+  EXPECT_EQ(error("csv:" + file, alone),
+            file + ": a sample is [5], 5 elements, but the input \"image\" takes [2, 2], 4 elements");
+}
+
+TEST_F(DatasetTest, MismatchesAreNamed) {
+  std::string image = folder_.put("i", images_), label = folder_.put("l", labels_);
+  EXPECT_EQ(error("idx:image=" + image),
+            "data \"idx:image=" + image + "\": nothing is given for the input \"label\", only for \"image\"");
+  EXPECT_EQ(
+      error("idx:imgae=" + image),
+      image + ": the model has no input \"imgae\"; did you mean \"image\"? (it has \"image\" and \"label\")");
+  EXPECT_EQ(error("idx:image=" + label + ",label=" + label),
+            label + ": a sample is [], 1 elements, but the input \"image\" takes [2, 2], 4 elements");
+  std::string four = folder_.put("four", idx_header(0x08, {4}) + "\1\1\1\1");
+  EXPECT_EQ(error("idx:image=" + image + ",label=" + four), four + " has 4 samples, but " + image + " has 3");
+  std::string none = folder_.put("none", idx_header(0x08, {0}));
+  EXPECT_EQ(error("idx:image=" + none + ",label=" + none), none + ": holds no samples");
+  EXPECT_EQ(
+      error("npz:" + folder_.put("z", zip({{"images.npy", ""}, {"label.npy", npy("|u1", "(1,)", "x")}}))),
+      folder_.path("z") +
+          ": holds no array \"image\"; did you mean \"images\"? (it has \"images\" and \"label\")");
+}
+
+TEST_F(DatasetTest, IntegersMustFit) {
+  Plan plan = image_label_plan();
+  plan.inputs.erase(plan.inputs.begin());
+  auto with = [&](const std::string& descr, const std::string& data) {
+    return error("npy:label=" + folder_.put("l.npy", npy(descr, "(3,)", data)), plan);
+  };
+  std::string at = folder_.path("l.npy") + ": sample ";
+  EXPECT_EQ(with("|u1", std::string("\1\2\3", 3)),
+            at + "2: the value 3 is not valid for the input \"label\": it takes 0 to 2");
+  EXPECT_EQ(with("<f4", raw<float>({0, 1, 2})), "");
+  EXPECT_EQ(with("<f4", raw<float>({0, .5f, 2})),
+            at + "1: 0.5 is no whole number, which the input \"label\" needs");
+  EXPECT_EQ(with("<f8", raw<double>({0, NAN, 2})),
+            at + "1: nan is no whole number, which the input \"label\" needs");
+  EXPECT_EQ(with("<i4", raw<int32_t>({0, -1, 5})),
+            at + "1: the value -1 is not valid for the input \"label\": it takes 0 to 2");
+  plan.inputs[0].ignore_index = -1;
+  EXPECT_EQ(
+      with("<i4", raw<int32_t>({0, -1, 5})),
+      at + "2: the value 5 is not valid for the input \"label\": it takes 0 to 2, and -1 to be ignored");
+  plan.inputs[0].range.reset();
+  EXPECT_EQ(with("<i8", raw<int64_t>({0, 1, int64_t{1} << 31})),
+            at + "2: 2147483648 does not fit into 32 bits, which the input \"label\" has");
+  EXPECT_EQ(with("<i8", raw<int64_t>({0, 1, -(int64_t{1} << 31)})), "");
+}
+
+TEST(Spec, ErrorsTellWhatIsKnown) {
+  EXPECT_EQ(error("mnits:/x"),
+            "data \"mnits:/x\": unknown kind \"mnits\"; did you mean \"mnist\"? (known are "
+            "mnist:DIR[,split=train|test], "
+            "idx:NAME=FILE,..., npy:NAME=FILE,..., npz:FILE, csv:FILE,label=COLUMN, "
+            "synthetic:digits[,split=train|test])");
+  EXPECT_EQ(error("mnist"), "data \"mnist\": mnist: needs more; its form is mnist:DIR[,split=train|test]");
+  EXPECT_EQ(error("mnist:x,spilt=test"),
+            "data \"mnist:x,spilt=test\": unknown option \"spilt\"; did you mean \"split\"? (mnist takes "
+            "\"split\" and \"limit\")");
+  EXPECT_EQ(
+      error("mnist:x,split=tset"),
+      "data \"mnist:x,split=tset\": split is \"train\" or \"test\", not \"tset\"; did you mean \"test\"?");
+  EXPECT_EQ(error("npz:x,limit=0"),
+            "data \"npz:x,limit=0\": limit must be a whole number from 1 on, not \"0\"");
+  EXPECT_EQ(error("npz:x,limit=2,limit=3"), "data \"npz:x,limit=2,limit=3\": \"limit\" is given twice");
+  EXPECT_EQ(error("npy:a=x,a=y"), "data \"npy:a=x,a=y\": \"a\" is given twice");
+  EXPECT_EQ(error("npy:x"),
+            "data \"npy:x\": \"x\" is not of the form NAME=FILE (a path cannot hold a comma)");
+  EXPECT_EQ(error("npy:limit=3"), "data \"npy:limit=3\": names no file; the form is npy:NAME=FILE,...");
+  EXPECT_EQ(error("npz:x,"), "data \"npz:x,\": part 2 is empty; the form is npz:FILE");
+  EXPECT_EQ(error("tokens:x"), "data \"tokens:x\": tokens: is not supported yet");
+  EXPECT_EQ(error("text:x,split=test"), "data \"text:x,split=test\": text: is not supported yet");
+  EXPECT_EQ(error("synthetic:tokens"), "data \"synthetic:tokens\": synthetic:tokens is not supported yet");
+  EXPECT_EQ(error("synthetic:digit"),
+            "data \"synthetic:digit\": there is no generated set \"digit\"; did you mean \"digits\"? (known "
+            "is \"digits\")");
+}
+
+TEST(Digits, ArePureBalancedAndDisjoint) {
+  Plan plan = image_label_plan();
+  plan.inputs[0].shape = {1, 28, 28};
+  plan.inputs[1].range = 10;
+  plan.seed = 3;
+  Dataset data, again, test, other;
+  ASSERT_EQ(load_dataset("synthetic:digits,limit=500", plan, data).text(), "");
+  ASSERT_TRUE(load_dataset("synthetic:digits,limit=200", plan, again));
+  ASSERT_TRUE(load_dataset("synthetic:digits,split=test,limit=500", plan, test));
+  plan.seed = 4;
+  ASSERT_TRUE(load_dataset("synthetic:digits,limit=500", plan, other));
+  EXPECT_EQ(data.samples, 500);
+  EXPECT_TRUE(std::equal(again.columns[0].bytes.begin(), again.columns[0].bytes.end(),
+                         data.columns[0].bytes.begin()));
+  EXPECT_NE(data.columns[0].bytes, test.columns[0].bytes);
+  EXPECT_NE(data.columns[0].bytes, other.columns[0].bytes);
+  std::vector<int> count(10);
+  for (uint8_t label : values<uint8_t>(data.columns[1].bytes)) ++count[label];
+  for (int n : count) EXPECT_GT(n, 20);
+}
+
+// A nearest-mean classifier is a weak learner: what it finds is there. 70 % is far from the 10 % of chance.
+TEST(Digits, CanBeLearned) {
+  Plan plan = image_label_plan();
+  plan.inputs[0].shape = {784};
+  plan.inputs[1].range = 10;
+  Dataset train, test;
+  ASSERT_TRUE(load_dataset("synthetic:digits,limit=2000", plan, train));
+  ASSERT_TRUE(load_dataset("synthetic:digits,split=test,limit=500", plan, test));
+  std::vector<double> means(10 * 784), counts(10);
+  auto pixel = [](const Dataset& data, int64_t i) {
+    return static_cast<double>(data.columns[0].bytes[static_cast<size_t>(i)]);
+  };
+  auto label = [](const Dataset& data, int64_t i) {
+    return static_cast<size_t>(data.columns[1].bytes[static_cast<size_t>(i)]);
+  };
+  for (int64_t i = 0; i < 2000; ++i) {
+    counts[label(train, i)] += 1;
+    for (int64_t j = 0; j < 784; ++j)
+      means[label(train, i) * 784 + static_cast<size_t>(j)] += pixel(train, i * 784 + j);
+  }
+  int right = 0;
+  for (int64_t i = 0; i < 500; ++i) {
+    size_t best = 0;
+    double best_distance = 1e300;
+    for (size_t digit = 0; digit < 10; ++digit) {
+      double distance = 0;
+      for (int64_t j = 0; j < 784; ++j) {
+        double d = means[digit * 784 + static_cast<size_t>(j)] / counts[digit] - pixel(test, i * 784 + j);
+        distance += d * d;
+      }
+      if (distance < best_distance) best = digit, best_distance = distance;
+    }
+    right += best == label(test, i);
+  }
+  EXPECT_GT(right, 350);
+}
+
+// Known answers of the Random123 distribution.
+TEST(Philox, GivesTheKnownAnswers) {
+  EXPECT_EQ(philox({0, 0, 0, 0}, 0), (PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, ~uint64_t{0}),
+            (PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+}
+
+}  // namespace
+}  // namespace gacc::test
