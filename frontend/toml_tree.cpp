@@ -40,6 +40,11 @@ class Lines {
             .column = static_cast<int32_t>(begin - start + 1),
             .length = static_cast<int32_t>(end > begin ? end - begin : 1)};
   }
+  Location location(size_t byte) const {
+    const auto next = std::upper_bound(starts_.begin(), starts_.end(), byte);
+    return {.line = static_cast<int32_t>(next - starts_.begin()),
+            .column = static_cast<int32_t>(byte - *(next - 1) + 1)};
+  }
 
  private:
   size_t line_end(size_t line) const {
@@ -103,27 +108,41 @@ Node convert(const toml::node& from, const Lines& lines) {
   return node;
 }
 
-// The library recurses over dotted keys without a limit; this one is checked before it sees the text. Strings
-// and comments are skipped, and everything that ends a key starts a new count.
-std::optional<size_t> key_nested_too_deeply(std::string_view text) {
+// What the library must not see, found by a scan that knows strings and comments and nothing else:
+// - keys of very many dotted parts, over which it recurses without a limit;
+// - characters outside ASCII that stand neither in quotes nor in a comment, where no TOML has them:
+// version 3.3
+//   reaches undefined behaviour when it asks whether some of them are blanks.
+struct Refusal {
+  size_t at;
+  std::string_view why;
+};
+std::optional<Refusal> refuse(std::string_view text) {
   int dots = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
+  size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
+  for (; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '#') {
       i = std::min(text.find('\n', i), text.size());
       dots = 0;
     } else if (c == '"' || c == '\'') {
-      const bool multi = text.substr(i, 3) == std::string(3, c);
+      const std::string three(3, c);
+      const bool multi = text.substr(i, 3) == three;
       i += multi ? 3 : 1;
       for (; i < text.size(); ++i) {
         if (c == '"' && text[i] == '\\')
           ++i;
-        else if (multi ? text.substr(i, 3) == std::string(3, c) : text[i] == c || text[i] == '\n')
+        else if (multi ? text.substr(i, 3) == three : text[i] == c || text[i] == '\n')
           break;
       }
-      if (multi) i += 2;
+      if (!multi) continue;
+      i += 2;
+      for (int more = 0; more < 2 && i + 1 < text.size() && text[i + 1] == c; ++more)
+        ++i;  // """"" ends in two quotes
+    } else if (static_cast<unsigned char>(c) >= 0x80) {
+      return Refusal{i, "a character outside ASCII must stand in quotes"};
     } else if (c == '.') {
-      if (++dots > kMaxKeyDots) return i;
+      if (++dots > kMaxKeyDots) return Refusal{i, "a key of too many dotted parts"};
     } else if (c == '=' || c == ',' || c == '\n' || c == '[' || c == ']' || c == '{' || c == '}') {
       dots = 0;
     }
@@ -195,10 +214,8 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
                kMaxBytes);
     return std::nullopt;
   }
-  if (const std::optional<size_t> dot = key_nested_too_deeply(text)) {
-    const auto line = static_cast<int32_t>(
-        1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*dot), '\n'));
-    diag.error(Kind::syntax, {.line = line, .column = 1}, "a key of more than {} dotted parts", kMaxKeyDots);
+  if (const std::optional<Refusal> refusal = refuse(text)) {
+    diag.error(Kind::syntax, lines.location(refusal->at), "{}", refusal->why);
     return std::nullopt;
   }
   try {
