@@ -3,7 +3,7 @@
 //
 //   1. Large sums are cut into parts (split_sums.cpp). Reshapes move up to what they are reshapes of: they
 //   cost
-//      nothing, and a group cannot reach over one it depends on.
+//      nothing, and a group cannot reach over one it depends on. Pointwise ops move down to their first user.
 //   2. Ops join groups greedily, in program order. Everything an op depends on (values, and buffers read or
 //   written
 //      before) is in groups up to some index; from that group on, it joins the one that saves the most memory
@@ -25,6 +25,13 @@ namespace {
 
 using namespace ir;
 
+bool writes(const Op& op, BufferId buffer) {
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (writes_operand(op, i) && op.operands[i] == Operand(buffer)) return true;
+  }
+  return false;
+}
+
 void hoist_reshapes(Region& region) {
   std::vector<Op> out;
   for (Op& op : region.ops) {
@@ -40,6 +47,33 @@ void hoist_reshapes(Region& region) {
     out.insert(at, std::move(op));
   }
   region.ops = std::move(out);
+}
+
+// Moves pointwise ops down to their first user: a kernel that opens late can still hold what an early one
+// could, and what comes in between cannot cut it off from its user. Not past a write to a buffer that the op
+// reads.
+void sink_pointwise(Region& region) {
+  std::vector<Op>& ops = region.ops;
+  for (size_t i = ops.size(); i-- > 0;) {
+    if (ops[i].info->lowering != Lowering::pointwise || ops[i].info->writes != 0) continue;
+    const auto stop = [&](const Op& other) {
+      const auto used = [&](const Operand& operand) {
+        const ValueId* value = as_value(operand);
+        return value != nullptr &&
+               std::find(ops[i].results.begin(), ops[i].results.end(), *value) != ops[i].results.end();
+      };
+      if (std::any_of(other.operands.begin(), other.operands.end(), used) ||
+          (other.when && used(*other.when)))
+        return true;
+      return std::any_of(ops[i].operands.begin(), ops[i].operands.end(), [&](const Operand& operand) {
+        const std::optional<BufferId> buffer = root_buffer(region, operand);
+        return buffer && writes(other, *buffer);
+      });
+    };
+    const auto from = ops.begin() + static_cast<std::ptrdiff_t>(i) + 1;
+    const auto to = std::find_if(from, ops.end(), stop);
+    if (to != ops.end()) std::rotate(from - 1, from, to);  // without a user it stays
+  }
 }
 
 struct Group {
@@ -158,10 +192,28 @@ class Fuser {
     if (group.ops.size() >= (tiny ? options_.scalar_kernel_ops : options_.kernel_ops)) return false;
     if (memory_operands(op, group) > (tiny ? options_.scalar_kernel_operands : options_.kernel_operands))
       return false;
-    if (!buffers_allowed(op, group)) return false;
+    if (!buffers_allowed(op, group) || better_elsewhere(op, group)) return false;
     std::vector<size_t> ops = group.ops;
     ops.push_back(index);
     return may_fuse(module_, region_, ops);
+  }
+
+  // An op over whole rows whose only users reduce along other axes has its place with them: in a rowwise
+  // kernel it would be stored and loaded again, even if it shares operands with it.
+  bool better_elsewhere(const Op& op, const Group& group) const {
+    const auto is_row_reduce = [&](size_t i) {
+      return region_.ops[i].info->lowering == Lowering::row_reduce;
+    };
+    if (op.results.size() != 1 || std::none_of(group.ops.begin(), group.ops.end(), is_row_reduce))
+      return false;
+    const auto& users = users_[static_cast<size_t>(op.results.front().index)];
+    return std::none_of(op.operands.begin(), op.operands.end(),
+                        [&](const Operand& o) { return made_in(o, group); }) &&
+           std::all_of(users.begin(), users.end(), [&](size_t user) {
+             if (user == kYield) return false;
+             const Lowering lowering = region_.ops[user].info->lowering;
+             return lowering == Lowering::column_reduce || lowering == Lowering::total_reduce;
+           });
   }
 
   // What the kernel would load or store, at most: buffers and values made elsewhere, and values used
@@ -187,13 +239,6 @@ class Fuser {
              (&region_.ops[user] != &joining &&
               (group_of_[user] < 0 || &groups_[static_cast<size_t>(group_of_[user])] != &group));
     });
-  }
-
-  static bool writes(const Op& op, BufferId buffer) {
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (writes_operand(op, i) && op.operands[i] == Operand(buffer)) return true;
-    }
-    return false;
   }
 
   // Whether the op writes a buffer that a member reads.
@@ -276,6 +321,7 @@ bool fuse(Module& module, const Options& options, Diag& diag) {
     }
     if (diag.failed()) return false;
     hoist_reshapes(region);
+    sink_pointwise(region);
     Fuser(module, region, options).run();
   }
   return true;
