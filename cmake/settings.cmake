@@ -13,6 +13,10 @@ if(GACC_SANITIZE)
   add_link_options(-fsanitize=address,undefined)
   add_compile_definitions(GACC_CHECKED)  # the plan checker and the verifier run everywhere
 endif()
+if(GACC_FUZZERS)  # everything is instrumented; tests/fuzz links the fuzzer itself
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()
 
 # gacc_library(NAME SOURCES... LINK libs...): a static library of one folder.
 function(gacc_library name)

@@ -1,0 +1,23 @@
+// libFuzzer target for the artifact. A random change of a whole file fails its checksum and stops there, so
+// the target also puts a right first line before the input, which leads to the plan and the IR behind it.
+#include <zlib.h>
+
+#include "runtime/artifact.h"
+#include "tests/fuzz/check.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  gacc::Artifact artifact;
+  gacc::fuzz::check_status(gacc::read_artifact(text, "f", artifact));
+  // The corpus holds whole artifacts: their first line is replaced.
+  size_t line = text.find('\n');
+  std::string_view body = line == std::string_view::npos ? text : text.substr(line + 1);
+  auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(body.data()), body.size());
+  std::string whole =
+      fmt::format("// gacc artifact {} bytes={} crc32={:08x}\n", gacc::kArtifactVersion, body.size(), crc);
+  whole += body;
+  gacc::Status status = gacc::read_artifact(whole, "f", artifact);
+  gacc::fuzz::check_status(status);
+  if (status && gacc::write_artifact(artifact).empty()) __builtin_trap();
+  return 0;
+}
