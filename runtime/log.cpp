@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -23,6 +24,17 @@ std::string number(T value) {
 
 std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Standard output or standard error when `file` is where they go ("--log /dev/stdout > run.jsonl"), else -1:
+// such a file is open already, must not be replaced, and is written through that descriptor, whose position
+// the others share.
+int standard_stream(const struct stat& file) {
+  for (int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat stream {};
+    if (fstat(fd, &stream) == 0 && stream.st_dev == file.st_dev && stream.st_ino == file.st_ino) return fd;
+  }
+  return -1;
 }
 
 std::string seconds(double value) { return fmt::format("{:.6f}", value); }
@@ -81,6 +93,10 @@ Status LogFile::open(const std::string& path) {
   if (!exists && errno != ENOENT) return fail("open");
   int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
   if (exists && S_ISDIR(info.st_mode)) return Status::error("cannot open the log {}: it is a folder", path);
+  if (int stream = exists ? standard_stream(info) : -1; stream >= 0) {
+    fd_ = dup(stream);
+    return fd_ < 0 ? fail("open") : Status();
+  }
   if (!exists) {
     temporary_ = target_;
     flags |= O_EXCL;

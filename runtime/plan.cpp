@@ -63,6 +63,12 @@ json buffer_json(const PlanBuffer& buffer) {
   return result;
 }
 
+// A value of the file for a message: on one line, in ASCII, and not too long.
+std::string shown(const json& value) {
+  std::string result = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  return result.size() > 60 ? result.substr(0, 60) + "..." : result;
+}
+
 // Reads the fields of one JSON object into variables. The first wrong one is kept as the error; later reads
 // then do nothing, so a caller reads a whole object and looks at the status once.
 class Fields {
@@ -81,6 +87,13 @@ class Fields {
       else
         wrong(key, *value, "a string");
     }
+  }
+  // A name: messages show it, so it is not empty and has no control characters.
+  void read_name(const char* key, std::string& to) {
+    read(key, to);
+    auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+    if (status_ && (to.empty() || std::any_of(to.begin(), to.end(), control)))
+      fail(fmt::format("{}{} is {}; expected a name", where_, key, shown(to)));
   }
   void read(const char* key, bool& to) {
     if (const json* value = find(key)) {
@@ -151,7 +164,7 @@ class Fields {
   void read(const char* key, std::string& to, std::initializer_list<std::string_view> words) {
     read(key, to);
     if (status_ && std::find(words.begin(), words.end(), to) == words.end())
-      fail(fmt::format("{}{} is \"{}\"; expected {}", where_, key, clip(to), fmt::join(words, ", ")));
+      fail(fmt::format("{}{} is {}; expected {}", where_, key, shown(to), fmt::join(words, ", ")));
   }
 
   void fail(std::string text) {
@@ -183,13 +196,8 @@ class Fields {
       wrong(name, value, "a number");
   }
   void wrong(const std::string& name, const json& value, std::string_view expected) {
-    std::string found = value.is_structured() ? value.type_name()
-                                              : value.dump(-1, ' ', false, json::error_handler_t::replace);
-    fail(fmt::format("{}{} is {}; expected {}", where_, name, clip(found), expected));
-  }
-  static std::string clip(std::string text) {
-    if (text.size() > 60) text = text.substr(0, 60) + "...";
-    return text;
+    std::string found = value.is_structured() ? value.type_name() : shown(value);
+    fail(fmt::format("{}{} is {}; expected {}", where_, name, found, expected));
   }
 
   const json& object_;
@@ -203,7 +211,7 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
                 PlanInput& input) {
   Fields fields(value, where + ".", status);
   int64_t elements = 1;
-  fields.read("name", input.name);
+  fields.read_name("name", input.name);
   fields.read("dtype", input.dtype, {"f32", "i32"});
   fields.read_shape("shape", input.shape, elements);
   if (!status) return;
@@ -236,7 +244,7 @@ void read_buffer(const json& value, const std::string& where, const Plan& plan, 
                  PlanBuffer& buffer) {
   Fields fields(value, where + ".", status);
   int64_t elements = 1;
-  fields.read("name", buffer.name);
+  fields.read_name("name", buffer.name);
   fields.read("kind", buffer.kind, {"param", "accum", "state"});
   fields.read("dtype", buffer.dtype, {"f32", "f16", "bf16", "i32"});
   fields.read_shape("shape", buffer.shape, elements);
@@ -267,8 +275,7 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
     fields.read("accumulate", launch.accumulate);
     return;
   }
-  fields.read("kernel", launch.kernel);
-  if (status && launch.kernel.empty()) fields.fail(where + ".kernel is empty");
+  fields.read_name("kernel", launch.kernel);
   fields.each("arguments", [&](const json& item, const std::string& name) {
     fields.argument(name, item, launch.arguments.emplace_back(), arena, false);
   });
@@ -283,7 +290,6 @@ void check_names(const Plan& plan, Status& status) {
     std::sort(names.begin(), names.end());
     auto found = std::adjacent_find(names.begin(), names.end());
     if (status && found != names.end()) status = Status::error("{} {} stands twice", what, *found);
-    if (status && !names.empty() && names.front().empty()) status = Status::error("{} without a name", what);
   };
   std::vector<std::string> inputs, buffers, programs;
   for (const auto& input : plan.inputs) inputs.push_back(input.name);

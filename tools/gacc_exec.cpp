@@ -50,6 +50,7 @@ void handle_interrupts() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a closed standard output must not end the training
+  signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
 }
 
 int fail(Exit status, const std::string& text) {

@@ -87,6 +87,8 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/inputs/0/std", {0.0}), "plan: inputs[0].std has a zero");
   EXPECT_EQ(with("/programs/1/launches/0/arguments/0", -1).substr(0, 46),
             "plan: programs[1].launches[0].arguments[0] is ");
+  EXPECT_EQ(with("/buffers/0/name", "a\nb"), "plan: buffers[0].name is \"a\\nb\"; expected a name");
+  EXPECT_EQ(with("/inputs/0/name", ""), "plan: inputs[0].name is \"\"; expected a name");
   EXPECT_EQ(with("/programs/1/name", "init"), "program init stands twice");
 }
 
