@@ -107,13 +107,13 @@ Value* Math::log(Value* x) {
 // |x| < 0.625: x + x^3 q(x^2), error 4e-9; else 1 - 2 / (exp(2|x|) + 1), which is exactly 1 beyond 9.1.
 Value* Math::tanh(Value* x) {
   Value* t = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
-  Value* square = b_.CreateFMul(x, x);
+  Value* square = b_.CreateFMul(t, t);
   Value* q = polynomial(square, {-0.3333328194018189, 0.1333144215753184, -0.053739712156552814,
                                  0.020639078740556666, -0.005704978373301341});
-  Value* near = fma(b_.CreateFMul(square, x), q, x);
+  Value* near = fma(b_.CreateFMul(square, t), q, t);
   Value* e = exp(b_.CreateFAdd(t, t));
   Value* far = b_.CreateFSub(real(x, 1.0), b_.CreateFDiv(real(x, 2.0), b_.CreateFAdd(e, real(x, 1.0))));
-  return b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 0.625)), near, copy_sign(far, x));
+  return copy_sign(b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 0.625)), near, far), x);
 }
 
 // |x| < 1: x + x q(x^2), error 1e-9; else 1 - exp(-t p(t)) with t = min(|x|, 4), error 1e-9.

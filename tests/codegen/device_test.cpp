@@ -1,0 +1,80 @@
+// The GPU's kernels, simulated thread by thread, against the reference evaluator, and bit for bit against the
+// host where the order of operations is the same.
+#include <gtest/gtest.h>
+
+#include "codegen/host_jit.h"
+#include "tests/codegen/groups.h"
+#include "tests/codegen/simulator.h"
+
+namespace gacc::codegen {
+namespace {
+
+using ir::Module;
+using ir::RegionKind;
+
+void check_eval(const Module& module, std::vector<int64_t> batches, double tolerance, bool positive = false) {
+  std::string problem;
+  const auto program = make_program(module, Purpose::device, problem);
+  ASSERT_TRUE(program) << problem;
+  const auto host = make_program(module, Purpose::host, problem);
+  const auto code = HostCode::load(compile_host(*host, problem), *host, problem);
+  ASSERT_TRUE(code) << problem;
+  Simulator simulator(*program);
+  std::mt19937 random(7);
+  for (const int64_t batch : batches) {
+    auto inputs = ir::random_inputs(module, batch, positive, random);
+    ir::State state = ir::random_state(module, random);
+    for (auto& [name, tensor] : inputs) round(tensor);
+    for (auto& [name, tensor] : state.buffers) round(tensor);
+    ir::State after = state;
+    const auto values = ir::evaluate(module, RegionKind::eval, batch, inputs, after);
+    Machine machine(module, *program, RegionKind::eval, batch),
+        native(module, *host, RegionKind::eval, batch);
+    machine.set(inputs, state);
+    bool pointwise = true;
+    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      pointwise = pointwise && call.kernel.form == ir::KernelForm::pointwise;
+      EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
+    });
+    machine.expect_equal(values, after, tolerance);
+    native.set(inputs, state);
+    native.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
+    });
+    if (pointwise) {
+      EXPECT_EQ(machine.words(), native.words()) << "host and device differ in a bit";
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+class DeviceOp : public testing::TestWithParam<const ir::OpInfo*> {};
+INSTANTIATE_TEST_SUITE_P(Ops, DeviceOp, testing::ValuesIn(ir::all_ops()),
+                         [](const auto& info) { return ir::test_name(info.param->name); });
+
+TEST_P(DeviceOp, AgreesWithReferenceAndHost) {
+  if (GetParam()->lowering == ir::Lowering::composite) return;
+  for (ir::Example& example : ir::examples(*GetParam())) {
+    SCOPED_TRACE(example.text);
+    check_eval(example.module, {1, 3, 4}, 1e-5, /*positive=*/true);
+    check_eval(example.module, {4}, 1e-5);
+  }
+}
+
+class DeviceGroup : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+INSTANTIATE_TEST_SUITE_P(Groups, DeviceGroup, testing::ValuesIn(kGroups),
+                         [](const auto& info) { return info.param.first; });
+
+TEST_P(DeviceGroup, AtTheEdges) {
+  for (const char* columns : {"1", "7", "32", "64", "130", "256", "1030"}) {
+    for (const char* rows : {"1", "5"}) {
+      SCOPED_TRACE(std::string("C = ") + columns + ", T = " + rows);
+      const Module module = group_module(GetParam().second, columns, rows);
+      check_eval(module, {1, 33}, 3e-5);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gacc::codegen

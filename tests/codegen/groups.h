@@ -1,0 +1,76 @@
+// Fused groups of every form, with extents to be filled in: what both targets' tests run at the edges of
+// vectors, warps and tiles.
+#pragma once
+#include "tests/codegen/machine.h"
+#include "tests/numeric/examples.h"
+
+namespace gacc::codegen {
+
+// C and T stand for extents.
+inline const std::pair<const char*, const char*> kGroups[] = {
+    {"flat", R"(eval(%x : f32[B,C], %y : f32[B,C]) {
+       %a = add %x, %y : f32[B,C]
+       %b = gelu %a : f32[B,C]
+       %c = mul %b, 0.5 : f32[B,C]
+       yield metric c %c
+     })"},
+    {"bias", R"(param @b : f32[C]
+     eval(%x : f32[B,C], %r : f32[B,1]) {
+       %a = add %x, @b : f32[B,C]
+       %c = relu %a : f32[B,C]
+       %d = mul %c, %r : f32[B,C]
+       yield metric c %c, metric d %d
+     })"},
+    {"period", R"(param @p : f32[T,C]
+     param @q : f32[C]
+     eval(%x : f32[B,T,C]) {
+       %a = add %x, @p : f32[B,T,C]
+       %c = mul %a, @q : f32[B,T,C]
+       %d = add %a, @p : f32[B,T,C]
+       yield metric c %c, metric d %d
+     })"},
+    {"position", R"(param @p : f32[T,C]
+     eval(%x : f32[B,T,C]) {
+       %a = add %x, @p : f32[B,T,C]
+       yield metric a %a
+     })"},
+    {"softmax", R"(eval(%x : f32[B,C]) {
+       %m = row_max %x : f32[B,1]
+       %s = sub %x, %m : f32[B,C]
+       %e = exp %s : f32[B,C]
+       %t = row_sum %e : f32[B,1]
+       %l = log %t : f32[B,1]
+       %y = div %e, %t : f32[B,C]
+       yield metric l %l, metric e %e, metric y %y
+     })"},
+    {"bias_grad", R"(accum @g : f32[C]
+     eval(%x : f32[B,C], %dy : f32[B,C]) {
+       %d = relu.grad %x, %dy : f32[B,C]
+       column_sum.acc @g, %d
+       yield metric d %d
+     })"},
+    {"norm", R"(param @g : f32[T,C]
+     accum @n : f32[]
+     eval(%r : f32[B,1]) {
+       %s = square @g : f32[T,C]
+       %p = total_sum %s : f32[4] {parts = 4}
+       %t = total_sum %p : f32[]
+       total_sum.acc @n, %t
+       yield metric t %t
+     })"},
+    {"loss", R"(accum @n : f32[]
+     eval(%x : f32[B,C], %r : f32[B,1]) {
+       %m = mul %x, %r : f32[B,C]
+       total_sum.acc @n, %m
+     })"},
+};
+
+// The group with its extents, as kernels.
+ir::Module group_module(std::string text, const std::string& columns, const std::string& rows);
+
+// Inputs as f32 numbers, so that reference and kernel start from the same.
+inline void round(ir::Tensor& tensor) {
+  for (double& x : tensor.data) x = static_cast<float>(x);
+}
+
+}  // namespace gacc::codegen

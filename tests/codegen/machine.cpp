@@ -1,0 +1,175 @@
+// Memory, matrix products and comparisons for the code generators' tests.
+#include "tests/codegen/groups.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+namespace gacc::codegen {
+
+using ir::Operand;
+using ir::Tensor;
+
+namespace {
+
+constexpr size_t kGuard = 64;  // words; keeps data aligned to 256 bytes relative to the allocation's start
+constexpr uint32_t kGuardWord = 0xdeadbeef;
+
+double as_double(uint32_t word, ir::DType dtype) {
+  if (dtype == ir::DType::i32) return static_cast<int32_t>(word);
+  return std::bit_cast<float>(word);
+}
+
+uint32_t as_word(double value, ir::DType dtype) {
+  if (dtype == ir::DType::i32) return static_cast<uint32_t>(static_cast<int64_t>(value));
+  return std::bit_cast<uint32_t>(static_cast<float>(value));
+}
+
+}  // namespace
+
+Machine::Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch)
+    : module_(module), region_(module.region(kind)), calls_(program.calls(kind)), batch_(batch) {}
+
+Machine::Memory& Machine::memory(const Operand& operand) {
+  const Operand root = ir::storage_root(region_, operand);
+  const auto [place, fresh] = memory_.try_emplace(root);
+  Memory& memory = place->second;
+  if (fresh) {
+    memory.type = ir::operand_type(module_, region_, root);
+    memory.name = ir::operand_text(module_, region_, root);
+    // Not zero, so that a missing store is seen.
+    memory.words.assign(static_cast<size_t>(ir::elements(memory.type.shape, batch_)) + 2 * kGuard,
+                        0x7fc00001);
+    std::fill_n(memory.words.begin(), kGuard, kGuardWord);
+    std::fill_n(memory.words.end() - kGuard, kGuard, kGuardWord);
+  }
+  return memory;
+}
+
+void Machine::fill(Memory& memory, const Tensor& tensor) {
+  for (size_t i = 0; i < tensor.data.size(); ++i)
+    memory.words[kGuard + i] = as_word(tensor.data[i], memory.type.dtype);
+}
+
+void Machine::set(const std::map<std::string, Tensor>& inputs, const ir::State& state) {
+  for (const ir::ValueId input : region_.inputs) {
+    fill(memory(input), inputs.at(region_[input].name));
+    memory(input).written = true;
+  }
+  for (size_t i = 0; i < module_.buffers.size(); ++i) {
+    const ir::BufferId id{static_cast<int32_t>(i)};
+    Memory& buffer = memory(id);
+    buffer.written = true;
+    const auto value = state.buffers.find(module_[id].name);
+    if (value != state.buffers.end()) fill(buffer, value->second);
+  }
+}
+
+void Machine::gemm(const Call& call) {
+  const ir::Op& op = region_.ops[call.kernel.members.front().op];
+  const bool accumulates = op.info->writes != 0;
+  const ir::OpView view{module_, region_, op};
+  const size_t first = accumulates ? 1 : 0;
+  const Operand result = accumulates ? op.operands[0] : Operand(op.results.front());
+  const ir::Shape a_shape = view.operand(first).shape, b_shape = view.operand(first + 1).shape;
+  const bool ta = view.flag("ta"), tb = view.flag("tb");
+  const int64_t a_rows = ir::rows(a_shape, batch_), a_columns = ir::columns(a_shape);
+  const int64_t b_rows = ir::rows(b_shape, batch_), b_columns = ir::columns(b_shape);
+  const int64_t m = ta ? a_columns : a_rows, k = ta ? a_rows : a_columns, n = tb ? b_rows : b_columns;
+  const uint32_t *a = memory(op.operands[first]).words.data() + kGuard,
+                 *b = memory(op.operands[first + 1]).words.data() + kGuard;
+  Memory& c = memory(result);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum =
+          accumulates ? as_double(c.words[kGuard + static_cast<size_t>(i * n + j)], ir::DType::f32) : 0;
+      for (int64_t p = 0; p < k; ++p) {
+        sum += as_double(a[ta ? p * a_columns + i : i * a_columns + p], ir::DType::f32) *
+               as_double(b[tb ? j * b_columns + p : p * b_columns + j], ir::DType::f32);
+      }
+      c.words[kGuard + static_cast<size_t>(i * n + j)] = as_word(sum, ir::DType::f32);
+    }
+  }
+}
+
+void Machine::run(const Launch& launch) {
+  for (const Call& call : calls_) {
+    if (call.kernel.form == ir::KernelForm::alias) continue;
+    for (const Operand& write : call.kernel.writes) memory(write).written = true;
+    if (call.kernel.form == ir::KernelForm::gemm) {
+      gemm(call);
+      continue;
+    }
+    std::vector<char*> operands;
+    for (const Operand& operand : call.operands)
+      operands.push_back(reinterpret_cast<char*>(memory(operand).words.data() + kGuard));
+    std::vector<int64_t> extents;
+    for (const Extent& extent : call.extents) extents.push_back(extent.at(batch_));
+    launch(call, operands.data(), extents);
+  }
+}
+
+void Machine::expect_tensor(const Memory& memory, const Tensor& tensor, double tolerance) const {
+  ASSERT_EQ(memory.words.size(), tensor.data.size() + 2 * kGuard) << memory.name;
+  for (size_t i = 0; i < tensor.data.size(); ++i) {
+    const double got = as_double(memory.words[kGuard + i], memory.type.dtype), want = tensor.data[i];
+    const bool good = std::isnan(want)
+                          ? std::isnan(got)
+                          : got == want || std::fabs(got - want) <= tolerance * (1 + std::fabs(want));
+    ASSERT_TRUE(good) << memory.name << " element " << i << " is " << got << ", should be " << want
+                      << " (batch " << batch_ << ")";
+  }
+}
+
+void Machine::expect_equal(const std::map<std::string, Tensor>& values, const ir::State& state,
+                           double tolerance) const {
+  for (const auto& [operand, memory] : memory_) {
+    for (size_t i = 0; i < kGuard; ++i) {
+      ASSERT_EQ(memory.words[i], kGuardWord) << "before " << memory.name;
+      ASSERT_EQ(memory.words[memory.words.size() - 1 - i], kGuardWord) << "after " << memory.name;
+    }
+    if (!memory.written) continue;
+    if (const ir::BufferId* id = ir::as_buffer(operand)) {
+      const auto found = state.buffers.find(module_[*id].name);
+      if (found != state.buffers.end()) expect_tensor(memory, found->second, tolerance);
+    } else {
+      expect_tensor(memory, values.at(region_[*ir::as_value(operand)].name), tolerance);
+    }
+  }
+}
+
+std::vector<uint32_t> Machine::words() const {
+  std::vector<uint32_t> all;
+  for (const auto& [operand, memory] : memory_)
+    all.insert(all.end(), memory.words.begin(), memory.words.end());
+  return all;
+}
+
+void group_ops(const ir::Module& module, ir::Region& region, std::function<bool()> stop) {
+  int32_t number = 0;
+  std::vector<size_t> group;
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    group.push_back(i);
+    if (group.size() > 1 && ((stop && stop()) || !ir::may_fuse(module, region, group))) {
+      ++number;
+      group = {i};
+    }
+    region.ops[i].kernel = number;
+  }
+}
+
+ir::Module group_module(std::string text, const std::string& columns, const std::string& rows) {
+  const auto replace = [&](const std::string& what, const std::string& with) {
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
+      text.replace(at, what.size(), with);
+  };
+  replace("C]", columns + "]");
+  replace("T,", rows + ",");
+  ir::Module module = ir::parse_module("set train.micro_batch = 33\n" + text);
+  group_ops(module, module.eval);
+  return module;
+}
+
+}  // namespace gacc::codegen

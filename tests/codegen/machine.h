@@ -1,0 +1,54 @@
+// Runs a region's kernels the way a device does, with every operand in an allocation of its own between guard
+// words, and compares with the reference evaluator. How a call is run is the caller's: host code here,
+// simulated threads for the GPU's kernels.
+#pragma once
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "codegen/emit/program.h"
+#include "ir/reference.h"
+
+namespace gacc::codegen {
+
+class Machine {
+ public:
+  // Runs one call: addresses in the order of call.operands.
+  using Launch =
+      std::function<void(const Call& call, char* const* operands, const std::vector<int64_t>& extents)>;
+
+  Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch);
+  void set(const std::map<std::string, ir::Tensor>& inputs, const ir::State& state);
+  void run(const Launch& launch);
+  // Every value in memory and every buffer against the reference's; says where it differs.
+  // tolerance: |difference| <= tolerance * (1 + |expected|).
+  void expect_equal(const std::map<std::string, ir::Tensor>& values, const ir::State& state,
+                    double tolerance) const;
+  // The words of all memory, to compare runs bit for bit.
+  std::vector<uint32_t> words() const;
+
+ private:
+  struct Memory {
+    ir::Type type;
+    std::string name;
+    std::vector<uint32_t> words;  // kGuard, elements, kGuard
+    bool written = false;
+  };
+  Memory& memory(const ir::Operand& operand);
+  void gemm(const Call& call);
+  static void fill(Memory& memory, const ir::Tensor& tensor);
+  void expect_tensor(const Memory& memory, const ir::Tensor& tensor, double tolerance) const;
+
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const std::vector<Call>& calls_;
+  int64_t batch_;
+  std::map<ir::Operand, Memory> memory_;  // by storage root
+};
+
+// Gives consecutive ops the same kernel as long as they may share one; with `random`, sometimes stops early.
+void group_ops(const ir::Module& module, ir::Region& region, std::function<bool()> stop = nullptr);
+
+}  // namespace gacc::codegen

@@ -1,0 +1,24 @@
+// Executes the GPU's kernels on the CPU: the very IR that becomes PTX, thread by thread, with warps' shuffles
+// and blocks' barriers. It finds wrong indexing, wrong reductions and collectives that not all threads of a
+// warp reach; it does not see the PTX text, races or memory order.
+#pragma once
+#include <memory>
+
+#include "codegen/emit/program.h"
+
+namespace gacc::codegen {
+
+class Simulator {
+ public:
+  explicit Simulator(const Program& program);
+  ~Simulator();
+  // "" or what went wrong.
+  std::string launch(const Call& call, char* const* operands, const std::vector<int64_t>& extents,
+                     int64_t batch);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gacc::codegen
