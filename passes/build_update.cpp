@@ -49,8 +49,7 @@ class UpdateBuilder {
     zero(sum);
     zero(count);
     for (const Trained& one : trained_) parameter(one, rule, decoupled, lr, updates);
-    build_.when = go_;
-    build_.effect("add.acc", {updates, 1.0});
+    write_when(go_, "add.acc", {updates, 1.0});
   }
 
  private:
@@ -82,17 +81,16 @@ class UpdateBuilder {
     const BufferId buffer = state(name, DType::f32);
     const ValueId kept = build_.make("mul", name + ".kept", {buffer, beta});
     const ValueId next = build_.make("add", name + ".next", {kept, 1 - beta});
-    build_.when = go_;
-    build_.effect("store", {buffer, next});
-    build_.when.reset();
+    write_when(go_, "store", {buffer, next});
     return next;
   }
 
-  void zero(BufferId buffer) {
-    build_.when = ok_;
-    build_.effect("fill", {buffer});
+  void write_when(ValueId flag, std::string_view op, std::vector<Operand> operands, Attrs attrs = {}) {
+    build_.when = flag;
+    build_.effect(op, std::move(operands), std::move(attrs));
     build_.when.reset();
   }
+  void zero(BufferId buffer) { write_when(ok_, "fill", {buffer}); }
 
   void parameter(const Trained& one, Rule rule, bool decoupled, BufferId lr, BufferId updates) {
     const std::string name = module_[one.parameter].name;
@@ -102,28 +100,26 @@ class UpdateBuilder {
     };
     const double decay = module_.setting("optimizer.weight_decay", 0.0);
     const ValueId g = build_.make("mul", name + ".mean", {one.gradient, mean_});
-    build_.when = go_;
     switch (rule) {
       case Rule::sgd:
-        build_.effect("sgd", {one.parameter, g, lr}, {{"weight_decay", decay}});
+        write_when(go_, "sgd", {one.parameter, g, lr}, {{"weight_decay", decay}});
         break;
       case Rule::sgd_momentum:
-        build_.effect("sgd_momentum", {one.parameter, moment(".m"), g, lr, updates},
-                      {{"momentum", module_.setting("optimizer.momentum", 0.0)},
-                       {"dampening", module_.setting("optimizer.dampening", 0.0)},
-                       {"nesterov", module_.setting("optimizer.nesterov", false)},
-                       {"weight_decay", decay}});
+        write_when(go_, "sgd_momentum", {one.parameter, moment(".m"), g, lr, updates},
+                   {{"momentum", module_.setting("optimizer.momentum", 0.0)},
+                    {"dampening", module_.setting("optimizer.dampening", 0.0)},
+                    {"nesterov", module_.setting("optimizer.nesterov", false)},
+                    {"weight_decay", decay}});
         break;
       case Rule::adam:
-        build_.effect("adam", {one.parameter, moment(".m"), moment(".v"), g, lr, c1_, c2_},
-                      {{"beta1", module_.setting("optimizer.beta1", 0.9)},
-                       {"beta2", module_.setting("optimizer.beta2", 0.999)},
-                       {"eps", module_.setting("optimizer.eps", 1e-8)},
-                       {"weight_decay", decay},
-                       {"decoupled", decoupled}});
+        write_when(go_, "adam", {one.parameter, moment(".m"), moment(".v"), g, lr, c1_, c2_},
+                   {{"beta1", module_.setting("optimizer.beta1", 0.9)},
+                    {"beta2", module_.setting("optimizer.beta2", 0.999)},
+                    {"eps", module_.setting("optimizer.eps", 1e-8)},
+                    {"weight_decay", decay},
+                    {"decoupled", decoupled}});
         break;
     }
-    build_.when.reset();
     zero(one.gradient);
   }
 

@@ -1,5 +1,7 @@
 // Writes composite ops in primitive ones, as their OpInfo::expand says. It passes the result's name
 // on: %prob stays %prob, its parts are %prob.max, %prob.exp, ...
+#include <utility>
+
 #include "ir/builder.h"
 #include "passes/pass.h"
 #include "passes/rewrite.h"
@@ -12,8 +14,7 @@ using namespace ir;
 
 // One sweep over a region; true when something was expanded (the new ops may be composite themselves).
 bool sweep(Module& module, Region& region, Diag& diag) {
-  std::vector<Op> old = std::move(region.ops);
-  region.ops.clear();
+  std::vector<Op> old = std::exchange(region.ops, {});
   Replacements replaced(region);
   bool any = false;
   for (Op& op : old) {

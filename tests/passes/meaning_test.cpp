@@ -71,6 +71,17 @@ TEST(Meaning, APlannedModuleReadsBack) {
   }
 }
 
+TEST(Meaning, NoPassLeavesValuesWithoutAnOp) {
+  for (const passes::Pass& pass : passes::all_passes()) {
+    const Module module = compiled(mlp(), std::string(pass.name));
+    for (const RegionKind kind : all_regions) {
+      size_t made = module.region(kind).inputs.size();
+      for (const Op& op : module.region(kind).ops) made += op.results.size();
+      EXPECT_EQ(module.region(kind).values.size(), made) << pass.name << ", " << region_text(kind);
+    }
+  }
+}
+
 // Random straight-line modules: pointwise ops, row and column reductions and reshapes over [B,4], in any
 // order.
 std::string random_module(uint32_t seed) {
