@@ -179,7 +179,11 @@ class BodyBuilder {
     int64_t period = 0;
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       Slot& slot = body_.slots[i];
-      if (reduced_slot(i)) continue;
+      if (reduced_slot(i)) {
+        // Found by its part or column; how its shape compares with the domain's is nobody's business.
+        if (!slot.read) slot.access = Access::scalar;
+        continue;
+      }
       flat = flat && (slot.access == Access::full || slot.access == Access::scalar);
       mergeable = mergeable && slot.access != Access::row;
       if (slot.access != Access::suffix) continue;

@@ -37,6 +37,13 @@ void check_eval(const Module& module, std::vector<int64_t> batches, double toler
       EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
     });
     machine.expect_equal(values, after, tolerance);
+    Machine tight(module, *program, RegionKind::eval, batch);
+    tight.reuse_memory();
+    tight.set(inputs, state);
+    tight.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
+    });
+    tight.expect_equal(values, after, tolerance);
     native.set(inputs, state);
     native.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
       code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
@@ -73,6 +80,22 @@ TEST_P(DeviceGroup, AtTheEdges) {
       check_eval(module, {1, 33}, 3e-5);
       if (HasFailure()) return;
     }
+  }
+}
+
+// Kernels whose full micro-batch has more than 2^31 elements index with 64 bits.
+TEST(Device, WideIndices) {
+  for (const auto& [name, text] : kGroups) {
+    SCOPED_TRACE(name);
+    Module module = group_module(text, "64", "5");
+    module.settings["train.micro_batch"] = int64_t{1} << 27;
+    std::string problem;
+    const auto program = make_program(module, Purpose::device, problem);
+    ASSERT_TRUE(program) << problem;
+    EXPECT_TRUE(std::any_of(program->functions.begin(), program->functions.end(),
+                            [](const Body& b) { return b.wide_index; }) ||
+                name == std::string("norm"));  // which has no B
+    check_eval(module, {3}, 3e-5);
   }
 }
 

@@ -43,6 +43,31 @@ inline const std::pair<const char*, const char*> kGroups[] = {
        %y = div %e, %t : f32[B,C]
        yield metric l %l, metric e %e, metric y %y
      })"},
+    {"row_period", R"(param @p : f32[T,1]
+     eval(%x : f32[B,T,C]) {
+       %s = row_sum %x : f32[B,T,1]
+       %m = mul %s, @p : f32[B,T,1]
+       %y = sub %x, %m : f32[B,T,C]
+       yield metric y %y, metric s %s
+     })"},
+    {"when", R"(param @w : f32[C]
+     accum @g : f32[C]
+     state @ok : i32[]
+     state @also : i32[]
+     eval(%x : f32[B,C]) {
+       column_sum.acc @g, %x when(@ok)
+       store @w, 2.0 when(@also)
+     })"},
+    {"chain", R"(eval(%x : f32[B,C], %r : f32[B,1]) {
+       %a = exp %x : f32[B,C]
+       %m = row_max %a : f32[B,1]
+       %b = sub %a, %m : f32[B,C]
+       %s = row_min %b : f32[B,1]
+       %c = mul %b, %s : f32[B,C]
+       %d = tanh %c : f32[B,C]
+       %e = mul %d, %r : f32[B,C]
+       yield metric e %e
+     })"},
     {"bias_grad", R"(accum @g : f32[C]
      eval(%x : f32[B,C], %dy : f32[B,C]) {
        %d = relu.grad %x, %dy : f32[B,C]

@@ -60,6 +60,11 @@ void check(const Module& module, RegionKind kind, int64_t batch,
   tiled.set(inputs, state);
   tiled.run(launch(*compiled.code, batch, true));
   EXPECT_EQ(machine.words(), tiled.words()) << "the result depends on the cut into tasks";
+  Machine tight(module, compiled.program, kind, batch);
+  tight.reuse_memory();
+  tight.set(inputs, state);
+  tight.run(launch(*compiled.code, batch, true));
+  tight.expect_equal(values, after, tolerance);
 }
 
 void check_eval(const Module& module, std::vector<int64_t> batches, double tolerance = kTolerance,
@@ -228,6 +233,20 @@ TEST(Host, ObjectsLoadAgain) {
   problem.clear();
   EXPECT_EQ(HostCode::load(std::string_view(first->object).substr(0, 100), first->program, problem), nullptr);
   EXPECT_NE(problem, "");
+}
+
+// Vectors of the machine's width, masked at the end; nothing left for a library to do.
+TEST(Host, CodeIsVectors) {
+  const Module module = group_module(kGroups[0].second, "40", "1");
+  std::string problem;
+  const auto program = make_program(module, Purpose::host, problem);
+  ASSERT_TRUE(program) << problem;
+  const std::string text = host_llvm_ir(*program);
+  const std::string lanes = host_vectors() == "avx512" ? "16" : host_vectors() == "avx2" ? "8" : "4";
+  EXPECT_NE(text.find("load <" + lanes + " x float>"), std::string::npos);
+  EXPECT_NE(text.find("@llvm.masked.store.v" + lanes + "f32"), std::string::npos);
+  for (const char* library : {"@exp", "@tanh", "@erf", "@llvm.exp", "@llvm.erf"})
+    EXPECT_EQ(text.find(library), std::string::npos) << library;
 }
 
 }  // namespace

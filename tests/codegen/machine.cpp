@@ -94,20 +94,52 @@ void Machine::gemm(const Call& call) {
   }
 }
 
+std::map<Operand, Operand> Machine::reused(size_t number) {
+  std::map<Operand, Operand> result;
+  if (!reuse_) return result;
+  const Call& call = calls_[number];
+  std::set<Operand> kept;  // roots that somebody reads later
+  for (const ir::Yield& yield : region_.yields) kept.insert(ir::storage_root(region_, yield.what));
+  for (size_t later = number + 1; later < calls_.size(); ++later) {
+    for (const Operand& read : calls_[later].kernel.reads) kept.insert(ir::storage_root(region_, read));
+  }
+  for (const Operand& write : call.kernel.writes) {
+    for (const Operand& read : call.kernel.reads) {
+      if (ir::as_value(write) == nullptr || ir::as_value(read) == nullptr ||
+          kept.contains(ir::storage_root(region_, read)))
+        continue;
+      if (!ir::may_reuse(module_, region_, call.kernel, *ir::as_value(read), *ir::as_value(write))) continue;
+      kept.insert(ir::storage_root(region_, read));  // only one result can have it
+      result[write] = read;
+      break;
+    }
+  }
+  return result;
+}
+
 void Machine::run(const Launch& launch) {
-  for (const Call& call : calls_) {
+  for (size_t number = 0; number < calls_.size(); ++number) {
+    const Call& call = calls_[number];
     if (call.kernel.form == ir::KernelForm::alias) continue;
     for (const Operand& write : call.kernel.writes) memory(write).written = true;
     if (call.kernel.form == ir::KernelForm::gemm) {
       gemm(call);
       continue;
     }
+    const std::map<Operand, Operand> taken = reused(number);
     std::vector<char*> operands;
-    for (const Operand& operand : call.operands)
-      operands.push_back(reinterpret_cast<char*>(memory(operand).words.data() + kGuard));
+    for (const Operand& operand : call.operands) {
+      const auto other = taken.find(operand);
+      Memory& place = memory(other == taken.end() ? operand : other->second);
+      operands.push_back(reinterpret_cast<char*>(place.words.data() + kGuard));
+    }
     std::vector<int64_t> extents;
     for (const Extent& extent : call.extents) extents.push_back(extent.at(batch_));
     launch(call, operands.data(), extents);
+    for (const auto& [write, read] : taken) {
+      memory(write).words = memory(read).words;
+      memory(read).written = false;
+    }
   }
 }
 

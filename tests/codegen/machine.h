@@ -21,6 +21,8 @@ class Machine {
 
   Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch);
   void set(const std::map<std::string, ir::Tensor>& inputs, const ir::State& state);
+  // With reuse_memory, results take the bytes of operands that die where ir::may_reuse allows it.
+  void reuse_memory() { reuse_ = true; }
   void run(const Launch& launch);
   // Every value in memory and every buffer against the reference's; says where it differs.
   // tolerance: |difference| <= tolerance * (1 + |expected|).
@@ -38,6 +40,7 @@ class Machine {
   };
   Memory& memory(const ir::Operand& operand);
   void gemm(const Call& call);
+  std::map<ir::Operand, ir::Operand> reused(size_t call);  // result -> operand
   static void fill(Memory& memory, const ir::Tensor& tensor);
   void expect_tensor(const Memory& memory, const ir::Tensor& tensor, double tolerance) const;
 
@@ -45,6 +48,7 @@ class Machine {
   const ir::Region& region_;
   const std::vector<Call>& calls_;
   int64_t batch_;
+  bool reuse_ = false;
   std::map<ir::Operand, Memory> memory_;  // by storage root
 };
 
