@@ -18,6 +18,7 @@
 #include "ir/verify.h"
 #include "passes/check_plan.h"
 #include "passes/pipeline.h"
+#include "runtime/atomic_file.h"
 
 namespace {
 
@@ -46,19 +47,12 @@ bool read_all(const std::string& path, std::string& text) {
   return error == 0;
 }
 
-// "" or the reason; on failure the file is removed again.
+// To the file, the old one or the whole new one; "" or the reason.
 std::string write_all(const std::string& path, const std::string& text) {
-  const bool standard = path.empty() || path == "-";
-  std::FILE* file = standard ? stdout : std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return std::strerror(errno);
-  bool good = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  good = std::fflush(file) == 0 && good;
-  const std::string reason = good ? "" : std::strerror(errno);
-  if (!standard) {
-    std::fclose(file);
-    if (!good) std::remove(path.c_str());
-  }
-  return reason;
+  if (!path.empty() && path != "-") return write_file_atomically(path, text).text();
+  const bool good = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (std::fflush(stdout) == 0 && good) return "";
+  return fmt::format("cannot write standard output: {}", std::strerror(errno));
 }
 
 std::vector<std::string> names(const std::string& list) {
@@ -80,11 +74,7 @@ int fail(int code, std::string_view text) {
 
 int output(const Arguments& arguments, const std::string& text) {
   const std::string problem = write_all(arguments.out, text);
-  return problem.empty()
-             ? kDone
-             : fail(kWrongFile,
-                    fmt::format("cannot write {}: {}",
-                                arguments.out.empty() ? "standard output" : arguments.out, problem));
+  return problem.empty() ? kDone : fail(kWrongFile, problem);
 }
 
 int run(const Arguments& arguments) {
