@@ -1,0 +1,292 @@
+// Evaluates a body's members at points of the domain: formulas node by node and on demand, values that do not
+// vary along the row as scalars. Scalars and row values are read once, at the top of the function and of the
+// row.
+#pragma once
+#include <algorithm>
+#include <map>
+
+#include "codegen/emit/target.h"
+
+namespace gacc::codegen {
+
+class Evaluator {
+  using Access = ir::Access;
+  using Lowering = ir::Lowering;
+  using ScalarKind = ir::ScalarKind;
+  using ScalarOp = ir::ScalarOp;
+
+ public:
+  explicit Evaluator(Target& target) : t_(target), body_(target.body), b_(target.b), math_(target.math) {}
+
+  // Reads the scalars. Buffers that a reduction adds to are read where the sum is complete.
+  void begin_function() {
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      if (used(i) && body_.slots[i].access == Access::scalar)
+        scalars_[static_cast<int32_t>(i)] = t_.load_one(static_cast<int32_t>(i), t_.index(0));
+    }
+  }
+
+  // Reads what the row has one of, and finds where the row lies in each operand.
+  void begin_row(Value* row) {
+    row_ = row;
+    row_values_.clear();
+    base_.assign(body_.slots.size(), nullptr);
+    row_base_ = body_.flat ? nullptr : b_.CreateMul(row, t_.column_count());
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      const Slot& slot = body_.slots[i];
+      if (slot.access == Access::full) base_[i] = row_base_;
+      if (slot.access == Access::suffix && slot.period >= 0) {
+        base_[i] =
+            b_.CreateMul(b_.CreateURem(row, t_.extents[static_cast<size_t>(slot.period)]), t_.column_count());
+      }
+      if (slot.access == Access::row) {
+        base_[i] = slot.period < 0 ? row : b_.CreateURem(row, t_.extents[static_cast<size_t>(slot.period)]);
+        if (used(i)) row_slots_[static_cast<int32_t>(i)] = t_.load_one(static_cast<int32_t>(i), base_[i]);
+      }
+    }
+  }
+
+  void begin_point(const Point& point) {
+    point_ = point;
+    members_.clear();
+    slots_.clear();
+  }
+
+  Value* value(const Source& source) {
+    switch (source.from) {
+      case Source::From::number:
+        return llvm::ConstantFP::get(b_.getFloatTy(), source.number);
+      case Source::From::slot:
+        return slot(source.index);
+      case Source::From::member:
+        return result(source.index, source.result);
+    }
+    return nullptr;
+  }
+
+  Value* result(int32_t member, int32_t r) {
+    if (const auto known = row_values_.find({member, r}); known != row_values_.end()) return known->second;
+    auto place = members_.find(member);
+    if (place == members_.end())
+      place = members_.emplace(member, formula(body_.members[static_cast<size_t>(member)])).first;
+    return place->second[static_cast<size_t>(r)];
+  }
+
+  // A value of the whole row: the result of a row reduction, or of an op with one result a row.
+  void set_row_value(int32_t member, int32_t r, Value* value) { row_values_[{member, r}] = value; }
+
+  // Whether the op's buffers are to be written; null: always.
+  Value* gate(const Member& member) {
+    if (!member.when) return nullptr;
+    Value* flag = value(*member.when);
+    if (flag->getType()->isFloatTy()) return b_.CreateFCmpUNE(flag, math_.real(flag, 0.0));
+    return b_.CreateICmpNE(flag, llvm::Constant::getNullValue(flag->getType()));
+  }
+
+  // The value to store: what the op gives, or what was there where the gate is shut.
+  Value* gated(const Member& member, size_t r, Value* fresh) {
+    Value* open = member.old[r] >= 0 ? gate(member) : nullptr;
+    if (open == nullptr) return fresh;
+    Value* old = slot(member.old[r]);
+    const unsigned lanes = std::max({Math::lanes(fresh), Math::lanes(old), Math::lanes(open)});
+    return b_.CreateSelect(t_.splat(open, lanes), t_.splat(fresh, lanes), t_.splat(old, lanes));
+  }
+
+  // Stores the results of a pointwise member at the point.
+  struct Pending {
+    int32_t slot;
+    Value *index, *value;
+  };
+  void prepare(int32_t m, std::vector<Pending>& pending) {
+    const Member& member = body_.members[static_cast<size_t>(m)];
+    for (size_t r = 0; r < member.stores.size(); ++r) {
+      const int32_t s = member.stores[r];
+      if (s >= 0) pending.push_back({s, index(s), gated(member, r, result(m, static_cast<int32_t>(r)))});
+    }
+  }
+  void flush(const std::vector<Pending>& pending) {
+    for (const Pending& p : pending) t_.store(p.slot, p.index, p.value, point_);
+  }
+
+ private:
+  // Whether a formula, a reduction or a gate reads the slot at points (rather than a sum's end).
+  bool used(size_t slot) const {
+    const auto reads = [&](const Source& s) {
+      return s.from == Source::From::slot && static_cast<size_t>(s.index) == slot;
+    };
+    for (const Member& member : body_.members) {
+      if (member.when && reads(*member.when)) return true;
+      for (const Source& input : member.inputs) {
+        if (reads(input)) return true;
+      }
+      if (member.kind != Lowering::pointwise) continue;
+      for (const int32_t old : member.old) {
+        if (old >= 0 && static_cast<size_t>(old) == slot) return true;
+      }
+    }
+    return false;
+  }
+
+  Value* index(int32_t s) {
+    const Slot& slot = body_.slots[static_cast<size_t>(s)];
+    if (slot.access == Access::row) return base_[static_cast<size_t>(s)];
+    if (slot.access == Access::scalar) return t_.index(0);
+    Value* base = base_.empty() ? nullptr : base_[static_cast<size_t>(s)];
+    return base == nullptr ? point_.column : b_.CreateAdd(base, point_.column);
+  }
+
+  Value* slot(int32_t s) {
+    const Access access = body_.slots[static_cast<size_t>(s)].access;
+    if (access == Access::scalar) return scalars_.at(s);
+    if (access == Access::row) return row_slots_.at(s);
+    Value*& loaded = slots_[s];
+    if (loaded == nullptr) loaded = t_.load(s, index(s), point_);
+    return loaded;
+  }
+
+  // All results of a pointwise op.
+  std::vector<Value*> formula(const Member& member) {
+    std::vector<Value*> values(member.program.nodes.size());
+    for (size_t n = 0; n < values.size(); ++n) values[n] = node(member, n, values);
+    std::vector<Value*> results;
+    for (const int32_t r : member.program.results) results.push_back(narrow(values[static_cast<size_t>(r)]));
+    return results;
+  }
+
+  // Element indices are 64 bits wide; every other integer has 32.
+  Value* narrow(Value* v) {
+    return v->getType()->isIntOrIntVectorTy(64) ? b_.CreateTrunc(v, Math::lanes_of(v, b_.getInt32Ty())) : v;
+  }
+  Value* widen(Value* v) {
+    return v->getType()->isIntOrIntVectorTy(64) ? v : b_.CreateSExt(v, Math::lanes_of(v, b_.getInt64Ty()));
+  }
+
+  Value* node(const Member& member, size_t n, const std::vector<Value*>& values) {
+    const ir::ScalarNode& node = member.program.nodes[n];
+    switch (node.op) {
+      case ScalarOp::input:
+        return value(member.inputs[static_cast<size_t>(node.value)]);
+      case ScalarOp::constant:
+        return constant(member, n);
+      case ScalarOp::column: {
+        Value* first = b_.CreateTrunc(b_.CreateZExtOrTrunc(point_.column, b_.getInt64Ty()), b_.getInt32Ty());
+        return b_.CreateAdd(t_.splat(first, point_.lanes), t_.iota(b_.getInt32Ty(), point_.lanes));
+      }
+      case ScalarOp::element: {
+        Value* first = member.per_row         ? row_
+                       : row_base_ == nullptr ? point_.column
+                                              : b_.CreateAdd(row_base_, point_.column);
+        first = b_.CreateZExt(first, b_.getInt64Ty());
+        return b_.CreateAdd(t_.splat(first, point_.lanes), t_.iota(b_.getInt64Ty(), point_.lanes));
+      }
+      default:
+        break;
+    }
+    std::vector<Value*> a;
+    unsigned lanes = 1;
+    for (const int32_t arg : node.args) {
+      if (arg < 0) break;
+      a.push_back(values[static_cast<size_t>(arg)]);
+      lanes = std::max(lanes, Math::lanes(a.back()));
+    }
+    for (size_t i = 0; i < a.size(); ++i) {
+      const bool index = node.op == ScalarOp::uniform && i == 4;
+      a[i] = t_.splat(index ? widen(a[i]) : narrow(a[i]), lanes);
+    }
+    return operation(node.op, a);
+  }
+
+  Value* constant(const Member& member, size_t n) {
+    const ir::ScalarNode& node = member.program.nodes[n];
+    const bool real = node.kind == ScalarKind::real;
+    for (const auto& [lifted, extent] : member.lifted) {
+      if (static_cast<size_t>(lifted) != n) continue;
+      Value* bits = t_.constants[static_cast<size_t>(extent)];
+      return real ? b_.CreateBitCast(bits, b_.getFloatTy()) : bits;
+    }
+    if (node.kind == ScalarKind::truth) return b_.getInt1(node.value != 0);
+    if (real)
+      return llvm::ConstantFP::get(b_.getFloatTy(), static_cast<double>(static_cast<float>(node.value)));
+    return b_.getInt32(static_cast<uint32_t>(static_cast<int64_t>(node.value)));
+  }
+
+  Value* operation(ScalarOp op, const std::vector<Value*>& a) {
+    const bool real = a[0]->getType()->isFPOrFPVectorTy();
+    switch (op) {
+      case ScalarOp::add:
+        return real ? b_.CreateFAdd(a[0], a[1]) : b_.CreateAdd(a[0], a[1]);
+      case ScalarOp::sub:
+        return real ? b_.CreateFSub(a[0], a[1]) : b_.CreateSub(a[0], a[1]);
+      case ScalarOp::mul:
+        return real ? b_.CreateFMul(a[0], a[1]) : b_.CreateMul(a[0], a[1]);
+      case ScalarOp::div:
+        return b_.CreateFDiv(a[0], a[1]);
+      case ScalarOp::neg:
+        return real ? b_.CreateFNeg(a[0]) : b_.CreateNeg(a[0]);
+      case ScalarOp::abs:
+        if (real) return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a[0]);
+        return math_.max(a[0], b_.CreateNeg(a[0]));
+      case ScalarOp::sqrt:
+        return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a[0]);
+      case ScalarOp::exp:
+        return math_.exp(a[0]);
+      case ScalarOp::log:
+        return math_.log(a[0]);
+      case ScalarOp::tanh:
+        return math_.tanh(a[0]);
+      case ScalarOp::erf:
+        return math_.erf(a[0]);
+      case ScalarOp::floor:
+        return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, a[0]);
+      case ScalarOp::max:
+        return math_.max(a[0], a[1]);
+      case ScalarOp::min:
+        return math_.min(a[0], a[1]);
+      case ScalarOp::less:
+        return real ? b_.CreateFCmpOLT(a[0], a[1]) : b_.CreateICmpSLT(a[0], a[1]);
+      case ScalarOp::less_equal:
+        return real ? b_.CreateFCmpOLE(a[0], a[1]) : b_.CreateICmpSLE(a[0], a[1]);
+      case ScalarOp::equal:
+        return real ? b_.CreateFCmpOEQ(a[0], a[1]) : b_.CreateICmpEQ(a[0], a[1]);
+      case ScalarOp::not_equal:
+        return real ? b_.CreateFCmpUNE(a[0], a[1]) : b_.CreateICmpNE(a[0], a[1]);
+      case ScalarOp::is_finite:
+        return math_.is_finite(a[0]);
+      case ScalarOp::logic_and:
+        return b_.CreateAnd(a[0], a[1]);
+      case ScalarOp::logic_or:
+        return b_.CreateOr(a[0], a[1]);
+      case ScalarOp::select:
+        return b_.CreateSelect(a[0], a[1], a[2]);
+      case ScalarOp::to_real: {
+        llvm::Type* type = Math::lanes_of(a[0], b_.getFloatTy());
+        if (real) return a[0];
+        return a[0]->getType()->isIntOrIntVectorTy(1) ? b_.CreateUIToFP(a[0], type)
+                                                      : b_.CreateSIToFP(a[0], type);
+      }
+      case ScalarOp::to_integer: {
+        llvm::Type* type = Math::lanes_of(a[0], b_.getInt32Ty());
+        // Saturating, NaN to 0: every target does the same.
+        if (real) return b_.CreateIntrinsic(llvm::Intrinsic::fptosi_sat, {type, a[0]->getType()}, {a[0]});
+        return a[0]->getType()->isIntOrIntVectorTy(1) ? b_.CreateZExt(a[0], type) : a[0];
+      }
+      case ScalarOp::uniform:
+        return math_.uniform(a[0], a[1], a[2], a[3], a[4]);
+      default:
+        return nullptr;
+    }
+  }
+
+  Target& t_;
+  const Body& body_;
+  llvm::IRBuilder<>& b_;
+  Math& math_;
+  std::map<int32_t, Value*> scalars_, row_slots_, slots_;     // loaded: for the function, the row, the point
+  std::map<std::pair<int32_t, int32_t>, Value*> row_values_;  // (member, result) -> a value of the row
+  std::map<int32_t, std::vector<Value*>> members_;            // results at the point
+  std::vector<Value*> base_;                                  // where the row begins in each slot; null: at 0
+  Value *row_ = nullptr, *row_base_ = nullptr;
+  Point point_;
+};
+
+}  // namespace gacc::codegen
