@@ -16,21 +16,28 @@ Attrs without_defaults(const OpInfo& info, Attrs attrs) {
 
 }  // namespace
 
-std::vector<ValueId> Builder::make_n(std::string_view name, std::vector<std::string> names, std::vector<Operand> operands, Attrs attrs) {
+std::vector<ValueId> Builder::make_n(std::string_view name, std::vector<std::string> names,
+                                     std::vector<Operand> operands, Attrs attrs) {
   const OpInfo* info = find_op(name);
   std::vector<Type> types(names.size());
   if (info == nullptr) {
     diag_.error(Kind::invalid_ir, location, "there is no op `{}`", name);
     info = all_ops().front();
   }
-  Op op{.info = info, .operands = std::move(operands), .attrs = without_defaults(*info, std::move(attrs)), .at = location};
+  Op op{.info = info,
+        .operands = std::move(operands),
+        .attrs = without_defaults(*info, std::move(attrs)),
+        .at = location};
   if (info->writes != 0) op.when = when;
-  if (auto inferred = info->infer(OpView{module_, region_, op}, diag_); inferred && inferred->size() == names.size()) {
+  if (auto inferred = info->infer(OpView{module_, region_, op}, diag_);
+      inferred && inferred->size() == names.size()) {
     types = std::move(*inferred);
   } else if (inferred) {
-    diag_.error(Kind::invalid_ir, location, "`{}` has {} results, {} names were given", name, inferred->size(), names.size());
+    diag_.error(Kind::invalid_ir, location, "`{}` has {} results, {} names were given", name,
+                inferred->size(), names.size());
   }
-  for (size_t i = 0; i < names.size(); ++i) op.results.push_back(region_.add_value(std::move(names[i]), std::move(types[i])));
+  for (size_t i = 0; i < names.size(); ++i)
+    op.results.push_back(region_.add_value(std::move(names[i]), std::move(types[i])));
   std::vector<ValueId> results = op.results;
   if (at) {
     region_.ops.insert(region_.ops.begin() + static_cast<std::ptrdiff_t>((*at)++), std::move(op));

@@ -20,7 +20,8 @@ class Builder {
   // One result. `name` is the wanted value name; `attrs` are dropped where they equal the default.
   ValueId make(std::string_view op, std::string name, std::vector<Operand> operands, Attrs attrs = {});
   // Any number of results, one name each.
-  std::vector<ValueId> make_n(std::string_view op, std::vector<std::string> names, std::vector<Operand> operands, Attrs attrs = {});
+  std::vector<ValueId> make_n(std::string_view op, std::vector<std::string> names,
+                              std::vector<Operand> operands, Attrs attrs = {});
   // No result: the op only writes buffers.
   void effect(std::string_view op, std::vector<Operand> operands, Attrs attrs = {});
   void yield(Yield what) { region_.yields.push_back(std::move(what)); }
@@ -56,10 +57,12 @@ class GradBuilder {
   // Whether anything wants this operand's gradient; skip the work when false.
   bool wanted(size_t i) const { return wanted_.empty() || wanted_[i]; }
   void want(std::vector<bool> wanted) { wanted_ = std::move(wanted); }
-  // A name for an intermediate of operand i's gradient: "d.fc1" for operand %fc1, "d.fc1.weight" for @fc1.weight.
+  // A name for an intermediate of operand i's gradient: "d.fc1" for operand %fc1, "d.fc1.weight" for
+  // @fc1.weight.
   std::string d_name(size_t i) const;
-  // d operand(i) += contribution. Its shape is operand i's; or the result's, where operand i was broadcast: then it
-  // is summed down (column_sum, row_sum or total_sum); or a smaller one that broadcasts to it: then it is repeated.
+  // d operand(i) += contribution. Its shape is operand i's; or the result's, where operand i was broadcast:
+  // then it is summed down (column_sum, row_sum or total_sum); or a smaller one that broadcasts to it: then
+  // it is repeated.
   void add(size_t i, Operand contribution);
   // Adds the op's gradient by the table: NAME.grad of its derivative, or OpInfo::gradient. False, with a
   // diagnostic, when it has none.

@@ -45,11 +45,14 @@ std::string render_at(const Diag& diag, const Location& at, std::string_view wha
   const auto width = [&](size_t i) { return (static_cast<unsigned char>(line[i]) & 0xC0U) != 0x80U; };
   const size_t column = at.column > 0 ? static_cast<size_t>(at.column - 1) : 0;
   for (size_t i = 0; i < column && i < line.size(); ++i) {
-    if (line[i] == '\t') out += '\t';
-    else if (width(i)) out += ' ';
+    if (line[i] == '\t')
+      out += '\t';
+    else if (width(i))
+      out += ' ';
   }
   out += '^';
-  for (size_t i = column + 1; i < column + static_cast<size_t>(std::max(at.length, 1)) && i < line.size(); ++i) {
+  for (size_t i = column + 1; i < column + static_cast<size_t>(std::max(at.length, 1)) && i < line.size();
+       ++i) {
     if (width(i)) out += '~';
   }
   out += '\n';
@@ -68,8 +71,10 @@ std::string Diag::render() const {
   std::string out;
   for (const size_t i : order) {
     const Report& report = reports_[i];
-    const std::string because = report.at.why.empty() ? "" : fmt::format(" (in the {} of this)", report.at.why);
-    out += render_at(*this, report.at, "error", fmt::format("{}{} [{}]", report.text, because, kind_text(report.kind)));
+    const std::string because =
+        report.at.why.empty() ? "" : fmt::format(" (in the {} of this)", report.at.why);
+    out += render_at(*this, report.at, "error",
+                     fmt::format("{}{} [{}]", report.text, because, kind_text(report.kind)));
     for (const Note& note : report.notes) out += render_at(*this, note.at, "note", note.text);
   }
   return out;
@@ -84,8 +89,10 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   for (size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
     for (size_t j = 1; j <= b.size(); ++j) {
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      d[i][j] =
+          std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   }
   return d[a.size()][b.size()];

@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
 #include "ir/diag.def"
 #undef X
 };
-std::string_view kind_text(Kind kind);            // "shape-mismatch"
+std::string_view kind_text(Kind kind);             // "shape-mismatch"
 const std::vector<std::string_view>& all_kinds();  // in the order of diag.def, for the coverage test
 
 struct Note {

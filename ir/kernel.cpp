@@ -6,7 +6,8 @@
 namespace gacc::ir {
 
 std::string_view form_text(KernelForm form) {
-  constexpr std::string_view texts[] = {"pointwise", "rowwise", "column_reduce", "total_reduce", "gemm", "alias"};
+  constexpr std::string_view texts[] = {"pointwise",    "rowwise", "column_reduce",
+                                        "total_reduce", "gemm",    "alias"};
   return texts[static_cast<size_t>(form)];
 }
 
@@ -38,7 +39,9 @@ std::optional<Access> access(const Shape& operand, const Shape& domain) {
   size_t skip = 0;
   while (operand[skip] == 1) ++skip;  // ends: not one_element
   const size_t rest = operand.size() - skip;
-  if (rest > domain.size() || !std::equal(operand.begin() + static_cast<std::ptrdiff_t>(skip), operand.end(), domain.end() - static_cast<std::ptrdiff_t>(rest))) return std::nullopt;
+  if (rest > domain.size() || !std::equal(operand.begin() + static_cast<std::ptrdiff_t>(skip), operand.end(),
+                                          domain.end() - static_cast<std::ptrdiff_t>(rest)))
+    return std::nullopt;
   return Access::suffix;
 }
 
@@ -47,7 +50,8 @@ Operand storage_root(const Region& region, Operand operand) {
   for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
     const ValueId* value = as_value(operand);
     if (value == nullptr) return operand;
-    if (op->info->lowering == Lowering::alias && op->results.front() == *value) operand = op->operands.front();
+    if (op->info->lowering == Lowering::alias && op->results.front() == *value)
+      operand = op->operands.front();
   }
   return operand;
 }
@@ -55,7 +59,8 @@ Operand storage_root(const Region& region, Operand operand) {
 namespace {
 
 bool is_reduce(Lowering lowering) {
-  return lowering == Lowering::row_reduce || lowering == Lowering::column_reduce || lowering == Lowering::total_reduce;
+  return lowering == Lowering::row_reduce || lowering == Lowering::column_reduce ||
+         lowering == Lowering::total_reduce;
 }
 
 bool writes_operand(const Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
@@ -77,7 +82,8 @@ Shape op_domain(const Module& module, const Region& region, const Op& op) {
 // Builds the kernel of `ops` except its reads and writes; says why it is none in `problem`.
 class KernelBuilder {
  public:
-  KernelBuilder(const Module& module, const Region& region, const std::vector<size_t>& ops) : module_(module), region_(region), ops_(ops) {}
+  KernelBuilder(const Module& module, const Region& region, const std::vector<size_t>& ops)
+      : module_(module), region_(region), ops_(ops) {}
 
   std::optional<Kernel> build(std::string& problem) {
     kernel_.id = region_.ops[ops_.front()].kernel;
@@ -99,7 +105,8 @@ class KernelBuilder {
     for (const size_t i : ops_) {
       const Op& op = region_.ops[i];
       const Lowering lowering = op.info->lowering;
-      if (lowering == Lowering::composite) return refuse(fmt::format("`{}` has no lowering of its own; run `expand` first", op.info->name));
+      if (lowering == Lowering::composite)
+        return refuse(fmt::format("`{}` has no lowering of its own; run `expand` first", op.info->name));
       if (lowering == Lowering::gemm || lowering == Lowering::alias) {
         if (ops_.size() > 1) return refuse(fmt::format("`{}` stands alone in its kernel", op.info->name));
         kernel_.form = lowering == Lowering::gemm ? KernelForm::gemm : KernelForm::alias;
@@ -109,10 +116,12 @@ class KernelBuilder {
       total = total || lowering == Lowering::total_reduce;
       Shape domain = op_domain(module_, region_, op);
       const int64_t size = elements(domain, int64_t{1} << 20);  // any large B orders the candidates
-      if (size > widest || (size == widest && domain.size() > kernel_.domain.size())) widest = size, kernel_.domain = std::move(domain);
+      if (size > widest || (size == widest && domain.size() > kernel_.domain.size()))
+        widest = size, kernel_.domain = std::move(domain);
     }
     if (kernel_.form != KernelForm::pointwise) return true;
-    if (int{row} + int{column} + int{total} > 1) return refuse("reductions over different axes do not share a kernel");
+    if (int{row} + int{column} + int{total} > 1)
+      return refuse("reductions over different axes do not share a kernel");
     if (row) kernel_.form = KernelForm::rowwise;
     if (column) kernel_.form = KernelForm::column_reduce;
     if (total) kernel_.form = KernelForm::total_reduce;
@@ -132,10 +141,12 @@ class KernelBuilder {
       const Shape domain = op_domain(module_, region_, op);
       if (domain != kernel_.domain) {
         if (domain != per_row || is_reduce(op.info->lowering)) {
-          return refuse(fmt::format("`{}` runs over {}, the kernel over {}", op.info->name, shape_text(domain), shape_text(kernel_.domain)));
+          return refuse(fmt::format("`{}` runs over {}, the kernel over {}", op.info->name,
+                                    shape_text(domain), shape_text(kernel_.domain)));
         }
         if (kernel_.form != KernelForm::pointwise && kernel_.form != KernelForm::rowwise) {
-          return refuse(fmt::format("`{}` gives one value a row in a kernel that walks columns", op.info->name));
+          return refuse(
+              fmt::format("`{}` gives one value a row in a kernel that walks columns", op.info->name));
         }
         kernel_.form = KernelForm::rowwise;
         member.per_row = true;
@@ -155,17 +166,22 @@ class KernelBuilder {
     if (const KernelMember* producer = produced(operand)) {
       const Op& from = region_.ops[producer->op];
       if (from.info->lowering == Lowering::column_reduce || from.info->lowering == Lowering::total_reduce) {
-        return refuse(fmt::format("`{}` uses the result of `{}` inside one kernel", op.info->name, from.info->name));
+        return refuse(
+            fmt::format("`{}` uses the result of `{}` inside one kernel", op.info->name, from.info->name));
       }
       if (member.per_row && from.info->lowering == Lowering::pointwise && !producer->per_row) {
         return refuse(fmt::format("`{}` gives one value a row from one an element", op.info->name));
       }
-      member.stage = std::max(member.stage, producer->stage + (from.info->lowering == Lowering::row_reduce ? 1 : 0));
+      member.stage =
+          std::max(member.stage, producer->stage + (from.info->lowering == Lowering::row_reduce ? 1 : 0));
       return true;
     }
     const Shape& shape = operand_type(module_, region_, operand).shape;
-    const std::optional<Access> how = access(shape, member.per_row ? row_shape(kernel_.domain) : kernel_.domain);
-    if (!how) return refuse(fmt::format("`{}` cannot index {} over {}", op.info->name, shape_text(shape), shape_text(kernel_.domain)));
+    const std::optional<Access> how =
+        access(shape, member.per_row ? row_shape(kernel_.domain) : kernel_.domain);
+    if (!how)
+      return refuse(fmt::format("`{}` cannot index {} over {}", op.info->name, shape_text(shape),
+                                shape_text(kernel_.domain)));
     return true;
   }
 
@@ -191,8 +207,9 @@ void add_once(std::vector<Operand>& list, const Operand& operand) {
 }
 
 // Reads: operands that no member makes. Writes: buffers, and results that somebody outside wants.
-void add_traffic(const Region& region, const std::vector<bool>& yielded, const std::vector<std::vector<int32_t>>& users,
-                 const std::vector<int32_t>& kernel_of, int32_t self, Kernel& kernel) {
+void add_traffic(const Region& region, const std::vector<bool>& yielded,
+                 const std::vector<std::vector<int32_t>>& users, const std::vector<int32_t>& kernel_of,
+                 int32_t self, Kernel& kernel) {
   if (kernel.form == KernelForm::alias) return;
   std::vector<Operand> made;
   for (const KernelMember& member : kernel.members) {
@@ -203,7 +220,9 @@ void add_traffic(const Region& region, const std::vector<bool>& yielded, const s
       const bool made_here = std::find(made.begin(), made.end(), operand) != made.end();
       if (as_number(operand) == nullptr && !discarded && !made_here) add_once(kernel.reads, operand);
     }
-    if (op.when && as_number(*op.when) == nullptr && std::find(made.begin(), made.end(), *op.when) == made.end()) add_once(kernel.reads, *op.when);
+    if (op.when && as_number(*op.when) == nullptr &&
+        std::find(made.begin(), made.end(), *op.when) == made.end())
+      add_once(kernel.reads, *op.when);
     for (const ValueId result : op.results) made.emplace_back(result);
   }
   for (const KernelMember& member : kernel.members) {
@@ -213,7 +232,8 @@ void add_traffic(const Region& region, const std::vector<bool>& yielded, const s
     }
     for (const ValueId result : op.results) {
       bool outside = yielded[static_cast<size_t>(result.index)];
-      for (const int32_t user : users[static_cast<size_t>(result.index)]) outside = outside || kernel_of[static_cast<size_t>(user)] != self;
+      for (const int32_t user : users[static_cast<size_t>(result.index)])
+        outside = outside || kernel_of[static_cast<size_t>(user)] != self;
       if (outside) add_once(kernel.writes, result);
     }
   }
@@ -228,7 +248,8 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
   for (size_t i = 0; i < region.ops.size(); ++i) {
     const Op& op = region.ops[i];
     const auto use = [&](const Operand& operand) {
-      if (const ValueId* value = as_value(operand)) users[static_cast<size_t>(value->index)].push_back(static_cast<int32_t>(i));
+      if (const ValueId* value = as_value(operand))
+        users[static_cast<size_t>(value->index)].push_back(static_cast<int32_t>(i));
     };
     std::for_each(op.operands.begin(), op.operands.end(), use);
     if (op.when) use(*op.when);
@@ -240,18 +261,22 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
   for (size_t i = 0; i < region.ops.size();) {
     std::vector<size_t> group = {i};
     const int32_t number = region.ops[i].kernel;
-    while (number >= 0 && group.back() + 1 < region.ops.size() && region.ops[group.back() + 1].kernel == number) group.push_back(group.back() + 1);
+    while (number >= 0 && group.back() + 1 < region.ops.size() &&
+           region.ops[group.back() + 1].kernel == number)
+      group.push_back(group.back() + 1);
     std::string why;
     std::optional<Kernel> kernel = KernelBuilder(module, region, group).build(why);
     if (!kernel) {
-      if (problem != nullptr) *problem = fmt::format("kernel {} of {}: {}", number, region_text(region.kind), why);
+      if (problem != nullptr)
+        *problem = fmt::format("kernel {} of {}: {}", number, region_text(region.kind), why);
       return {};
     }
     for (const size_t member : group) kernel_of[member] = static_cast<int32_t>(out.size());
     out.push_back(std::move(*kernel));
     i = group.back() + 1;
   }
-  for (size_t k = 0; k < out.size(); ++k) add_traffic(region, yielded, users, kernel_of, static_cast<int32_t>(k), out[k]);
+  for (size_t k = 0; k < out.size(); ++k)
+    add_traffic(region, yielded, users, kernel_of, static_cast<int32_t>(k), out[k]);
   return out;
 }
 
@@ -260,11 +285,13 @@ bool may_fuse(const Module& module, const Region& region, const std::vector<size
   return KernelBuilder(module, region, ops).build(why).has_value();
 }
 
-bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand, ValueId result) {
+bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
+               ValueId result) {
   if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias) return false;
   const Type &from = region[operand].type, &to = region[result].type;
   if (dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) return false;
-  if (access(from.shape, kernel.domain) != Access::full || access(to.shape, kernel.domain) != Access::full) return false;
+  if (access(from.shape, kernel.domain) != Access::full || access(to.shape, kernel.domain) != Access::full)
+    return false;
   // Later stages read the row again, so only what the last stage stores may take the place of what it loads.
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];

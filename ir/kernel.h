@@ -1,17 +1,19 @@
-// Kernels: how a fused region is cut into launches, what each reads and writes, and over which domain it runs.
-// `fuse` asks it what may stand together, codegen emits from it, plan-memory and the plan checker use its reads
-// and writes: one description, so they cannot disagree.
+// Kernels: how a fused region is cut into launches, what each reads and writes, and over which domain it
+// runs. `fuse` asks it what may stand together, codegen emits from it, plan-memory and the plan checker use
+// its reads and writes: one description, so they cannot disagree.
 //
-// A kernel runs over a 2-D domain [rows, columns]: `columns` is the last extent of the domain's shape and `rows`
-// the product of the others (B included, so rows may be known only at launch). Every operand read from memory is
-// indexed from (row, column) by its Access. Forms:
+// A kernel runs over a 2-D domain [rows, columns]: `columns` is the last extent of the domain's shape and
+// `rows` the product of the others (B included, so rows may be known only at launch). Every operand read from
+// memory is indexed from (row, column) by its Access. Forms:
 //
 //   pointwise      every op is pointwise over the domain; columns are independent, one pass.
 //   rowwise        pointwise ops and row_reduces over the domain, and pointwise ops on their [.., 1] results.
 //                  A task owns whole rows and runs them in stages: stage s may use row_reduces of stages < s.
-//   column_reduce  pointwise ops, then column_reduces of domain-shaped values. A task owns columns and walks all rows
+//   column_reduce  pointwise ops, then column_reduces of domain-shaped values. A task owns columns and walks
+//   all rows
 //                  in order. Results ([C]) are not used inside the kernel.
-//   total_reduce   pointwise ops, then total_reduces of domain-shaped values; results ([]) are not used inside.
+//   total_reduce   pointwise ops, then total_reduces of domain-shaped values; results ([]) are not used
+//   inside.
 //                  One task, unless `fuse` has split the reduction (total_sum {parts}).
 //   gemm           one matmul or matmul.acc.
 //   alias          one reshape: no launch.
@@ -27,21 +29,23 @@ std::string_view form_text(KernelForm form);
 
 // How an operand's element is found from (row, column) of the domain [rows, columns]:
 //   full    row * columns + column              the domain's own shape
-//   suffix  (row % period) * columns + column   trailing axes of the domain; period = product of its leading axes
+//   suffix  (row % period) * columns + column   trailing axes of the domain; period = product of its leading
+//   axes
 //                                               ([C] has period 1)
 //   row     row                                 the domain's leading axes, last extent 1
 //   scalar  0                                   one element
 // A domain with columns == 1 counts its [.., 1] operands as full.
 //
-// Order inside an element (or a vector of elements): codegen loads every memory operand of one stage before it stores
-// any result of that stage. may_reuse relies on it: a result may take the bytes of an operand that another result reads.
+// Order inside an element (or a vector of elements): codegen loads every memory operand of one stage before
+// it stores any result of that stage. may_reuse relies on it: a result may take the bytes of an operand that
+// another result reads.
 enum class Access : uint8_t { full, suffix, row, scalar };
 std::optional<Access> access(const Shape& operand, const Shape& domain);
 int64_t suffix_period(const Shape& operand);  // product of all extents but the last
 
 struct KernelMember {
-  size_t op;      // index in region.ops
-  int stage = 0;  // rowwise: the pass over the row in which the op is first computed
+  size_t op;             // index in region.ops
+  int stage = 0;         // rowwise: the pass over the row in which the op is first computed
   bool per_row = false;  // its result is one value a row ([.., 1] in a wider domain)
 };
 
@@ -51,27 +55,31 @@ struct Kernel {
   Shape domain{};
   std::vector<KernelMember> members{};
   int stages = 1;
-  std::vector<Operand> reads{};    // values and buffers loaded from memory, in order of first use, no duplicates
-  std::vector<Operand> writes{};   // values stored (used outside, or yielded) and buffers written, in op order
+  std::vector<Operand>
+      reads{};  // values and buffers loaded from memory, in order of first use, no duplicates
+  std::vector<Operand> writes{};  // values stored (used outside, or yielded) and buffers written, in op order
 };
 
-// The kernels of a region in program order: consecutive ops with one kernel number form one. For a region that is
-// not fused yet every op (composites excepted) is a kernel of its own.
-// `problem` receives a sentence and the result is empty when a group breaks the rules above.
+// The kernels of a region in program order: consecutive ops with one kernel number form one. For a region
+// that is not fused yet every op (composites excepted) is a kernel of its own. `problem` receives a sentence
+// and the result is empty when a group breaks the rules above.
 std::vector<Kernel> kernels(const Module& module, const Region& region, std::string* problem = nullptr);
 
-// Whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this accepts.
+// Whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this
+// accepts.
 bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops);
 
 // The storage a value occupies: follows reshapes to the value that owns the bytes. Inputs own theirs.
 // A reshape of a buffer shares the buffer's bytes.
 Operand storage_root(const Region& region, Operand operand);
 
-// Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element, both
-// accessed `full`, and every read of operand's element (r, c) happens no later than the write of result's (r, c).
-bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand, ValueId result);
+// Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
+// both accessed `full`, and every read of operand's element (r, c) happens no later than the write of
+// result's (r, c).
+bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
+               ValueId result);
 
 int64_t rows(const Shape& domain, int64_t batch);  // product of all extents but the last; 1 for scalars
-int64_t columns(const Shape& domain);              // the last extent; 1 for scalars (a shape [B] has one column a row)
+int64_t columns(const Shape& domain);  // the last extent; 1 for scalars (a shape [B] has one column a row)
 
 }  // namespace gacc::ir

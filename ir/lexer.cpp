@@ -10,12 +10,16 @@ namespace gacc::ir {
 namespace {
 bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool digit(char c) { return c >= '0' && c <= '9'; }
-bool name_char(char c) { return letter(c) || digit(c) || c == '_' || c == '.' || c == '-' || c == '/' || c == '$'; }
+bool name_char(char c) {
+  return letter(c) || digit(c) || c == '_' || c == '.' || c == '-' || c == '/' || c == '$';
+}
 }  // namespace
 
 void Lexer::advance() {
-  if (source_[at_] == '\n') ++line_, column_ = 1;
-  else ++column_;
+  if (source_[at_] == '\n')
+    ++line_, column_ = 1;
+  else
+    ++column_;
   ++at_;
 }
 
@@ -71,7 +75,8 @@ Token Lexer::number(Token token) {
   const size_t begin = at_;
   bool real = false;
   if (peek() == '-') advance();
-  while (digit(peek()) || peek() == '.' || peek() == 'e' || ((peek() == '-' || peek() == '+') && source_[at_ - 1] == 'e')) {
+  while (digit(peek()) || peek() == '.' || peek() == 'e' ||
+         ((peek() == '-' || peek() == '+') && source_[at_ - 1] == 'e')) {
     real = real || !digit(peek());
     advance();
   }
@@ -88,8 +93,10 @@ Token Lexer::number(Token token) {
     return token;
   }
   token.kind = real ? Tok::real : Tok::integer;
-  const auto result = real ? std::from_chars(text.data(), end, token.real) : std::from_chars(text.data(), end, token.integer);
-  if (result.ec != std::errc() || result.ptr != end) token.kind = Tok::bad, token.text = fmt::format("`{}` is not a number that fits", text);
+  const auto result =
+      real ? std::from_chars(text.data(), end, token.real) : std::from_chars(text.data(), end, token.integer);
+  if (result.ec != std::errc() || result.ptr != end)
+    token.kind = Tok::bad, token.text = fmt::format("`{}` is not a number that fits", text);
   if (!real) token.real = static_cast<double>(token.integer);
   return token;
 }
@@ -105,7 +112,8 @@ Token Lexer::next() {
     token.kind = c == '%' ? Tok::value : c == '@' ? Tok::buffer : Tok::text;
     if (c != '"') advance();
     if (peek() == '"') {
-      if (!quoted(token.text)) token.kind = Tok::bad, token.text = "this string does not end, or has an unknown escape";
+      if (!quoted(token.text))
+        token.kind = Tok::bad, token.text = "this string does not end, or has an unknown escape";
     } else {
       token.text = name();
       if (token.text.empty()) token.kind = Tok::bad, token.text = fmt::format("a name must follow `{}`", c);
@@ -124,7 +132,8 @@ Token Lexer::next() {
     advance();
   } else {
     token.kind = Tok::bad;
-    token.text = fmt::format("unexpected character `{}`", static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? "?" : std::string(1, c));
+    token.text = fmt::format("unexpected character `{}`",
+                             static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? "?" : std::string(1, c));
     advance();
   }
   token.at.length = static_cast<int32_t>(std::max<size_t>(1, at_ - begin));

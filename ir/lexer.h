@@ -1,4 +1,5 @@
-// The lexer of the textual IR: tokens with their places. Never fails; what it cannot read becomes a token `bad`.
+// The lexer of the textual IR: tokens with their places. Never fails; what it cannot read becomes a token
+// `bad`.
 #pragma once
 #include <string>
 #include <string_view>
@@ -26,7 +27,7 @@ class Lexer {
   char peek(size_t ahead = 0) const { return at_ + ahead < source_.size() ? source_[at_ + ahead] : '\0'; }
   void advance();
   void skip_blank();
-  std::string name();            // characters of a plain name
+  std::string name();             // characters of a plain name
   bool quoted(std::string& out);  // a quoted string; false when it does not end or an escape is unknown
   Token number(Token token);
 

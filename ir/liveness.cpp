@@ -5,7 +5,8 @@
 
 namespace gacc::ir {
 
-std::vector<LiveRange> live_ranges(const Module& module, const Region& region, const std::vector<Kernel>& kernels) {
+std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
+                                   const std::vector<Kernel>& kernels) {
   const int64_t batch = module.micro_batch();
   std::vector<LiveRange> ranges;
   std::vector<int> slot(region.values.size(), -1);  // of a value that owns bytes: its index in `ranges`

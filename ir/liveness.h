@@ -12,6 +12,7 @@ struct LiveRange {
   int last = 0;
   int64_t bytes = 0;  // at the full micro-batch
 };
-std::vector<LiveRange> live_ranges(const Module& module, const Region& region, const std::vector<Kernel>& kernels);
+std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
+                                   const std::vector<Kernel>& kernels);
 
 }  // namespace gacc::ir

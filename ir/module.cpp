@@ -8,7 +8,8 @@
 namespace gacc::ir {
 
 namespace {
-constexpr std::string_view kPhases[] = {"model", "gradient", "accumulated", "scaled", "half", "fused", "planned"};
+constexpr std::string_view kPhases[] = {"model", "gradient", "accumulated", "scaled",
+                                        "half",  "fused",    "planned"};
 }
 
 std::string_view phase_text(Phase phase) { return kPhases[static_cast<size_t>(phase)]; }
@@ -22,10 +23,14 @@ std::optional<Phase> parse_phase(std::string_view text) {
 
 std::string_view region_text(RegionKind kind) {
   switch (kind) {
-    case RegionKind::init: return "init";
-    case RegionKind::step: return "step";
-    case RegionKind::update: return "update";
-    case RegionKind::eval: return "eval";
+    case RegionKind::init:
+      return "init";
+    case RegionKind::step:
+      return "step";
+    case RegionKind::update:
+      return "update";
+    case RegionKind::eval:
+      return "eval";
   }
   return "?";
 }
@@ -60,7 +65,10 @@ std::optional<BufferId> Module::find_buffer(std::string_view wanted) const {
 }
 
 Region& Module::region(RegionKind kind) {
-  return kind == RegionKind::init ? init : kind == RegionKind::step ? step : kind == RegionKind::update ? update : eval;
+  return kind == RegionKind::init     ? init
+         : kind == RegionKind::step   ? step
+         : kind == RegionKind::update ? update
+                                      : eval;
 }
 const Region& Module::region(RegionKind kind) const { return const_cast<Module*>(this)->region(kind); }
 

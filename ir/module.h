@@ -1,5 +1,6 @@
-// The IR: a Module holds named buffers, which live across launches, and four regions of straight-line SSA ops.
-// Everything is a vector addressed by small typed ids, so a Module copies by copying. docs/ir.md is the spec.
+// The IR: a Module holds named buffers, which live across launches, and four regions of straight-line SSA
+// ops. Everything is a vector addressed by small typed ids, so a Module copies by copying. docs/ir.md is the
+// spec.
 #pragma once
 #include <map>
 #include <optional>
@@ -48,28 +49,30 @@ struct Buffer {
   std::string name{};  // "fc1.weight", "fc1.weight.grad", "fc1.weight.m", "lr"
   BufferKind kind = BufferKind::state;
   Type type{};
-  bool trainable = true;             // params only; printed as `frozen` when false
-  std::optional<int64_t> offset{};   // bytes from the start of the arena, once planned
+  bool trainable = true;            // params only; printed as `frozen` when false
+  std::optional<int64_t> offset{};  // bytes from the start of the arena, once planned
   Location at{};
 };
 
 struct Value {
   std::string name{};  // unique in its region
   Type type{};
-  std::optional<int64_t> offset{};  // bytes from the start of the arena, once planned; none for register values
+  std::optional<int64_t>
+      offset{};  // bytes from the start of the arena, once planned; none for register values
 };
 
 struct Op {
   const OpInfo* info = nullptr;  // never null
   std::vector<Operand> operands{};
   std::vector<ValueId> results{};
-  Attrs attrs{};                    // only those that differ from the table's defaults
-  std::optional<Operand> when{};    // a scalar i32: the op writes its buffers only where it is not 0
-  int32_t kernel = -1;              // ops of a region that share a number run as one kernel, once fused
+  Attrs attrs{};                  // only those that differ from the table's defaults
+  std::optional<Operand> when{};  // a scalar i32: the op writes its buffers only where it is not 0
+  int32_t kernel = -1;            // ops of a region that share a number run as one kernel, once fused
   Location at{};
 };
 
-// What a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric" (named).
+// What a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric"
+// (named).
 struct Yield {
   std::string role;
   std::string metric{};  // role "metric": "accuracy"
@@ -122,7 +125,8 @@ struct Module {
   bool setting(std::string_view key, bool fallback) const;
   std::string setting(std::string_view key, const char* fallback) const;
 };
-inline constexpr RegionKind all_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update, RegionKind::eval};
+inline constexpr RegionKind all_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
+                                             RegionKind::eval};
 
 // The type an operand has where it stands: of the value, of the buffer, or a scalar f32 for a number.
 Type operand_type(const Module& module, const Region& region, const Operand& operand);

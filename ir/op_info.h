@@ -67,36 +67,39 @@ struct FormulaView {
 
 struct OpInfo {
   std::string_view name, summary;
-  int operands = 1;        // exact count
+  int operands = 1;  // exact count
   int results = 1;
-  uint32_t writes = 0;     // bit i: operand i is a buffer that this op writes (it may read it as well)
-  uint32_t discards = 0;   // bit i: operand i is written without being read
+  uint32_t writes = 0;    // bit i: operand i is a buffer that this op writes (it may read it as well)
+  uint32_t discards = 0;  // bit i: operand i is written without being read
   std::vector<AttrSpec> attrs{};
   // Result types (one per result), or a diagnostic at op.at and nothing.
   std::optional<std::vector<Type>> (*infer)(const OpView& op, Diag& diag) = nullptr;
   Lowering lowering = Lowering::pointwise;
-  Combine combine = Combine::sum;                          // reduce kinds
-  void (*formula)(const FormulaView& view) = nullptr;      // pointwise kinds
+  Combine combine = Combine::sum;                      // reduce kinds
+  void (*formula)(const FormulaView& view) = nullptr;  // pointwise kinds
   // Unary pointwise ops: dx from x (when saves == operands) or y (when saves == result), and dy. The table
   // then also knows the op `NAME.grad` with operands (saved, dy); see find_op.
   Scalar (*derivative)(Scalar saved, Scalar dy, const OpView& op) = nullptr;
-  void (*gradient)(GradBuilder& g) = nullptr;              // every other differentiable op: written in ops
-  // Composite: makes the same results in other ops and returns them, one operand per result. The new values take
-  // over the names of the old ones, which the caller then removes. `op` must not lie in the region's op list.
+  void (*gradient)(GradBuilder& g) = nullptr;  // every other differentiable op: written in ops
+  // Composite: makes the same results in other ops and returns them, one operand per result. The new values
+  // take over the names of the old ones, which the caller then removes. `op` must not lie in the region's op
+  // list.
   std::vector<Operand> (*expand)(Builder& b, const Op& op) = nullptr;
-  void (*reference)(EvalView& view) = nullptr;             // meaning in double; pointwise and reduce kinds need none
-  Cost (*cost)(const OpView& op) = nullptr;                // null: one flop per element, all operands and results moved
+  void (*reference)(EvalView& view) = nullptr;  // meaning in double; pointwise and reduce kinds need none
+  Cost (*cost)(const OpView& op) = nullptr;     // null: one flop per element, all operands and results moved
   Saves saves = Saves::nothing;
   Precision precision = Precision::follow;
   Recompute recompute = Recompute::cheap;
-  bool differentiable = true;   // false: gradients do not flow through it (targets, counters)
-  bool user = false;            // has a layer or loss type of its own
+  bool differentiable = true;           // false: gradients do not flow through it (targets, counters)
+  bool user = false;                    // has a layer or loss type of its own
   const OpInfo* gradient_of = nullptr;  // set in a NAME.grad that the table made from NAME's derivative
 };
 
-const std::vector<const OpInfo*>& all_ops();             // ops.def order, each followed by its NAME.grad if any
-const OpInfo* find_op(std::string_view name);            // null when there is none
-const Attr* find_attr(const Op& op, std::string_view name);  // the op's own or the table's default; null when the op has no such attribute
+const std::vector<const OpInfo*>& all_ops();   // ops.def order, each followed by its NAME.grad if any
+const OpInfo* find_op(std::string_view name);  // null when there is none
+const Attr* find_attr(
+    const Op& op,
+    std::string_view name);  // the op's own or the table's default; null when the op has no such attribute
 
 // The shape a pointwise op runs over: its result's, or that of the first buffer it writes.
 const Shape& pointwise_domain(const OpView& op);

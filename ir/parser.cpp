@@ -1,5 +1,6 @@
-// The parser of the textual IR: recursive descent, one token ahead. It stops at the first thing it cannot read;
-// whatever it returns is well-formed (names, arity and kinds of operands), and the verifier does the rest.
+// The parser of the textual IR: recursive descent, one token ahead. It stops at the first thing it cannot
+// read; whatever it returns is well-formed (names, arity and kinds of operands), and the verifier does the
+// rest.
 #include <limits>
 
 #include "ir/lexer.h"
@@ -24,8 +25,10 @@ class Parser {
     }
     keyword("phase"), open("(");
     const Token phase = expect(Tok::word, "a phase");
-    if (const auto known = parse_phase(phase.text)) module_.phase = *known;
-    else fail(phase.at, Kind::unknown_value, "there is no phase `{}`", phase.text);
+    if (const auto known = parse_phase(phase.text))
+      module_.phase = *known;
+    else
+      fail(phase.at, Kind::unknown_value, "there is no phase `{}`", phase.text);
     close(")");
     if (accept_word("arena")) {
       open("("), module_.arena_bytes = integer(), close(")");
@@ -33,7 +36,8 @@ class Parser {
     open("{");
     while (!is("}")) item();
     close("}");
-    if (token_.kind != Tok::end) fail(token_.at, Kind::syntax, "nothing may follow the module's closing brace");
+    if (token_.kind != Tok::end)
+      fail(token_.at, Kind::syntax, "nothing may follow the module's closing brace");
     return std::move(module_);
   }
 
@@ -58,11 +62,16 @@ class Parser {
     take();
     return token;
   }
-  bool is(std::string_view punctuation) const { return token_.kind == Tok::punctuation && token_.text == punctuation; }
+  bool is(std::string_view punctuation) const {
+    return token_.kind == Tok::punctuation && token_.text == punctuation;
+  }
   bool accept(std::string_view punctuation) { return is(punctuation) ? (take(), true) : false; }
-  bool accept_word(std::string_view word) { return token_.kind == Tok::word && token_.text == word ? (take(), true) : false; }
+  bool accept_word(std::string_view word) {
+    return token_.kind == Tok::word && token_.text == word ? (take(), true) : false;
+  }
   void open(std::string_view punctuation) {
-    if (!accept(punctuation)) fail(token_.at, Kind::syntax, "expected `{}`, found `{}`", punctuation, token_.text);
+    if (!accept(punctuation))
+      fail(token_.at, Kind::syntax, "expected `{}`, found `{}`", punctuation, token_.text);
   }
   void close(std::string_view punctuation) { open(punctuation); }
   void keyword(std::string_view word) {
@@ -99,10 +108,14 @@ class Parser {
 
   Attr attr() {
     switch (token_.kind) {
-      case Tok::integer: return integer();
-      case Tok::real: return expect(Tok::real, "a number").real;
-      case Tok::text: return text();
-      default: break;
+      case Tok::integer:
+        return integer();
+      case Tok::real:
+        return expect(Tok::real, "a number").real;
+      case Tok::text:
+        return text();
+      default:
+        break;
     }
     if (accept_word("true")) return true;
     if (accept_word("false")) return false;
@@ -110,9 +123,12 @@ class Parser {
     std::vector<double> reals;
     std::vector<int64_t> integers;
     while (!is("]")) {
-      if (token_.kind == Tok::integer && reals.empty()) integers.push_back(integer());
-      else if (token_.kind == Tok::real && integers.empty()) reals.push_back(expect(Tok::real, "a number").real);
-      else fail(token_.at, Kind::syntax, "a list holds integers only or reals only");
+      if (token_.kind == Tok::integer && reals.empty())
+        integers.push_back(integer());
+      else if (token_.kind == Tok::real && integers.empty())
+        reals.push_back(expect(Tok::real, "a number").real);
+      else
+        fail(token_.at, Kind::syntax, "a list holds integers only or reals only");
       if (!accept(",")) break;
     }
     close("]");
@@ -125,7 +141,8 @@ class Parser {
     while (!is("}")) {
       const Location at = token_.at;
       const std::string word = key();
-      if (!out.emplace(word, accept("=") ? attr() : Attr(true)).second) fail(at, Kind::duplicate_name, "`{}` is given twice", word);
+      if (!out.emplace(word, accept("=") ? attr() : Attr(true)).second)
+        fail(at, Kind::duplicate_name, "`{}` is given twice", word);
       if (!accept(",")) break;
     }
     close("}");
@@ -160,7 +177,8 @@ class Parser {
   int32_t small_integer() {
     const Location at = token_.at;
     const int64_t value = integer();
-    if (value < 0 || value > std::numeric_limits<int32_t>::max()) fail(at, Kind::syntax, "{} does not fit here", value);
+    if (value < 0 || value > std::numeric_limits<int32_t>::max())
+      fail(at, Kind::syntax, "{} does not fit here", value);
     return static_cast<int32_t>(value);
   }
 
@@ -175,20 +193,23 @@ class Parser {
     for (const RegionKind kind : all_regions) {
       if (word.text == region_text(kind)) return region(module_.region(kind), word.at);
     }
-    fail(word.at, Kind::syntax, "expected set, param, accum, state, init, step, update or eval, found `{}`", word.text);
+    fail(word.at, Kind::syntax, "expected set, param, accum, state, init, step, update or eval, found `{}`",
+         word.text);
   }
 
   void setting() {
     const Location at = token_.at;
     const std::string word = key();
     open("=");
-    if (!module_.settings.emplace(word, attr()).second) fail(at, Kind::duplicate_name, "setting `{}` is given twice", word);
+    if (!module_.settings.emplace(word, attr()).second)
+      fail(at, Kind::duplicate_name, "setting `{}` is given twice", word);
   }
 
   void buffer(BufferKind kind) {
     Buffer out{.kind = kind, .at = token_.at};
     out.name = name(Tok::buffer, "a buffer's @name");
-    if (module_.find_buffer(out.name)) fail(out.at, Kind::duplicate_name, "buffer `@{}` is defined twice", out.name);
+    if (module_.find_buffer(out.name))
+      fail(out.at, Kind::duplicate_name, "buffer `@{}` is defined twice", out.name);
     open(":");
     out.type = type();
     if (accept_word("frozen")) out.trainable = false;
@@ -198,12 +219,14 @@ class Parser {
   }
 
   void define(Region& region, const Token& token, std::vector<ValueId>& ids) {
-    if (region.find(token.text)) fail(token.at, Kind::duplicate_name, "value `%{}` is defined twice", token.text);
+    if (region.find(token.text))
+      fail(token.at, Kind::duplicate_name, "value `%{}` is defined twice", token.text);
     ids.push_back(region.add_value(token.text, {}));
   }
 
   void region(Region& out, const Location& at) {
-    if (!out.inputs.empty() || !out.ops.empty() || !out.yields.empty()) fail(at, Kind::duplicate_name, "region `{}` is defined twice", region_text(out.kind));
+    if (!out.inputs.empty() || !out.ops.empty() || !out.yields.empty())
+      fail(at, Kind::duplicate_name, "region `{}` is defined twice", region_text(out.kind));
     out.at = at;
     if (accept("(")) {
       while (!is(")")) {
@@ -257,15 +280,18 @@ class Parser {
       for (const OpInfo* info : all_ops()) known.push_back(info->name);
       fail(word.at, Kind::unknown_name, "there is no op `{}`{}", word.text, did_you_mean(word.text, known));
     }
-    while (token_.kind == Tok::value || token_.kind == Tok::buffer || token_.kind == Tok::integer || token_.kind == Tok::real) {
+    while (token_.kind == Tok::value || token_.kind == Tok::buffer || token_.kind == Tok::integer ||
+           token_.kind == Tok::real) {
       out.operands.push_back(operand(region));
       if (!accept(",")) break;
     }
     if (out.operands.size() != static_cast<size_t>(out.info->operands)) {
-      fail(word.at, Kind::invalid_ir, "R3: `{}` takes {} operands, {} are given", word.text, out.info->operands, out.operands.size());
+      fail(word.at, Kind::invalid_ir, "R3: `{}` takes {} operands, {} are given", word.text,
+           out.info->operands, out.operands.size());
     }
     if (results.size() != static_cast<size_t>(out.info->results)) {
-      fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results, results.size());
+      fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results,
+           results.size());
     }
     if (accept_word("when")) {
       open("("), out.when = operand(region), close(")");

@@ -20,10 +20,14 @@ bool plain(std::string_view name) {
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') (out += '\\') += c;
-    else if (c == '\n') out += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else out += c;
+    if (c == '"' || c == '\\')
+      (out += '\\') += c;
+    else if (c == '\n')
+      out += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
   }
   return out + "\"";
 }
@@ -32,7 +36,9 @@ std::string quoted(std::string_view text) {
 std::string id(std::string_view name) { return plain(name) ? std::string(name) : quoted(name); }
 // A bare word: also not starting like a number.
 std::string word(std::string_view name) {
-  return plain(name) && ((name[0] >= 'a' && name[0] <= 'z') || (name[0] >= 'A' && name[0] <= 'Z')) ? std::string(name) : quoted(name);
+  return plain(name) && ((name[0] >= 'a' && name[0] <= 'z') || (name[0] >= 'A' && name[0] <= 'Z'))
+             ? std::string(name)
+             : quoted(name);
 }
 
 // Shortest text that reads back as the same double, always recognisable as a real number.
@@ -60,7 +66,9 @@ std::string attr_text(const Attr& attr) {
     std::string operator()(const std::vector<int64_t>& value) const {
       return "[" + list_text(value, [](int64_t v) { return fmt::to_string(v); }) + "]";
     }
-    std::string operator()(const std::vector<double>& value) const { return "[" + list_text(value, real_text) + "]"; }
+    std::string operator()(const std::vector<double>& value) const {
+      return "[" + list_text(value, real_text) + "]";
+    }
   };
   return std::visit(Visitor{}, attr);
 }
@@ -70,12 +78,15 @@ std::string attrs_text(const Attrs& attrs) {
   for (const auto& [key, value] : attrs) {
     if (out.size() > 2) out += ", ";
     out += word(key);
-    if (const bool* flag = std::get_if<bool>(&value); flag == nullptr || !*flag) out += " = " + attr_text(value);
+    if (const bool* flag = std::get_if<bool>(&value); flag == nullptr || !*flag)
+      out += " = " + attr_text(value);
   }
   return out + "}";
 }
 
-std::string offset_text(const std::optional<int64_t>& offset) { return offset ? fmt::to_string(*offset) : "-"; }
+std::string offset_text(const std::optional<int64_t>& offset) {
+  return offset ? fmt::to_string(*offset) : "-";
+}
 
 std::string location_text(const Location& at, const PrintOptions& options) {
   if (!options.locations || at.line <= 0) return "";
@@ -87,13 +98,15 @@ std::string op_text(const Module& module, const Region& region, const Op& op, co
   if (!out.empty()) out += " = ";
   out += op.info->name;
   if (!op.operands.empty()) out += " ";
-  out += list_text(op.operands, [&](const Operand& operand) { return operand_text(module, region, operand); });
+  out +=
+      list_text(op.operands, [&](const Operand& operand) { return operand_text(module, region, operand); });
   if (op.when) out += fmt::format(" when({})", operand_text(module, region, *op.when));
   if (!op.results.empty()) {
     out += " : " + list_text(op.results, [&](ValueId value) { return type_text(region[value].type); });
     bool placed = false;
     for (const ValueId value : op.results) placed = placed || region[value].offset;
-    if (placed) out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
+    if (placed)
+      out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
   }
   if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
   if (!op.attrs.empty()) out += attrs_text(op.attrs);
@@ -112,10 +125,14 @@ std::string yields_text(const Module& module, const Region& region) {
 std::string region_block(const Module& module, const Region& region, const PrintOptions& options) {
   std::string out = fmt::format("\n  {}", region_text(region.kind));
   if (!region.inputs.empty()) {
-    out += "(" + list_text(region.inputs, [&](ValueId input) {
-      const Value& value = region[input];
-      return fmt::format("%{} : {}{}", id(value.name), type_text(value.type), value.offset ? fmt::format(" at {}", *value.offset) : "");
-    }) + ")";
+    out += "(" +
+           list_text(region.inputs,
+                     [&](ValueId input) {
+                       const Value& value = region[input];
+                       return fmt::format("%{} : {}{}", id(value.name), type_text(value.type),
+                                          value.offset ? fmt::format(" at {}", *value.offset) : "");
+                     }) +
+           ")";
   }
   out += " {\n";
   for (const Op& op : region.ops) out += "    " + op_text(module, region, op, options) + "\n";
@@ -141,17 +158,20 @@ std::string print(const Module& module, PrintOptions options) {
   out += fmt::format(" phase({})", phase_text(module.phase));
   if (module.arena_bytes) out += fmt::format(" arena({})", *module.arena_bytes);
   out += " {\n";
-  for (const auto& [key, value] : module.settings) out += fmt::format("  set {} = {}\n", word(key), attr_text(value));
+  for (const auto& [key, value] : module.settings)
+    out += fmt::format("  set {} = {}\n", word(key), attr_text(value));
   for (const Buffer& buffer : module.buffers) {
     constexpr std::string_view kinds[] = {"param", "accum", "state"};
-    out += fmt::format("  {} @{} : {}", kinds[static_cast<size_t>(buffer.kind)], id(buffer.name), type_text(buffer.type));
+    out += fmt::format("  {} @{} : {}", kinds[static_cast<size_t>(buffer.kind)], id(buffer.name),
+                       type_text(buffer.type));
     if (!buffer.trainable) out += " frozen";
     if (buffer.offset) out += fmt::format(" at {}", *buffer.offset);
     out += location_text(buffer.at, options) + "\n";
   }
   for (const RegionKind kind : all_regions) {
     const Region& region = module.region(kind);
-    if (!region.inputs.empty() || !region.ops.empty() || !region.yields.empty()) out += region_block(module, region, options);
+    if (!region.inputs.empty() || !region.ops.empty() || !region.yields.empty())
+      out += region_block(module, region, options);
   }
   return out + "}\n";
 }

@@ -1,5 +1,5 @@
-// The reference evaluator: runs a region op by op in double, straight from the op table. Slow and obvious; every
-// kernel is judged by it.
+// The reference evaluator: runs a region op by op in double, straight from the op table. Slow and obvious;
+// every kernel is judged by it.
 #pragma once
 #include <map>
 

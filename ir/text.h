@@ -1,5 +1,5 @@
-// The textual IR (.gir). print and parse are exact inverses: parse(print(m)) equals m, and print(parse(t)) is t
-// for every t that print made. Grammar in docs/ir.md.
+// The textual IR (.gir). print and parse are exact inverses: parse(print(m)) equals m, and print(parse(t)) is
+// t for every t that print made. Grammar in docs/ir.md.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,7 +12,8 @@ struct PrintOptions {
   bool locations = false;  // end each line in loc(line:column why)
 };
 std::string print(const Module& module, PrintOptions options = {});
-std::string print(const Module& module, const Region& region, const Op& op, PrintOptions options = {});  // one line
+std::string print(const Module& module, const Region& region, const Op& op,
+                  PrintOptions options = {});  // one line
 
 // Reads one module; everything wrong is reported to `diag` (whose file and source are the text's). The module
 // is well-formed (names, types and arity checked), but not yet verified against its phase.

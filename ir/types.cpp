@@ -7,10 +7,14 @@ namespace gacc::ir {
 
 std::string_view dtype_text(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    case DType::i32: return "i32";
+    case DType::f32:
+      return "f32";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::i32:
+      return "i32";
   }
   return "?";
 }
@@ -90,8 +94,12 @@ std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
   return std::nullopt;
 }
 
-std::string type_text(const Type& type) { return fmt::format("{}{}", dtype_text(type.dtype), shape_text(type.shape)); }
+std::string type_text(const Type& type) {
+  return fmt::format("{}{}", dtype_text(type.dtype), shape_text(type.shape));
+}
 
-int64_t type_bytes(const Type& type, int64_t batch) { return elements(type.shape, batch) * dtype_bytes(type.dtype); }
+int64_t type_bytes(const Type& type, int64_t batch) {
+  return elements(type.shape, batch) * dtype_bytes(type.dtype);
+}
 
 }  // namespace gacc::ir

@@ -10,7 +10,7 @@
 namespace gacc::ir {
 
 enum class DType : uint8_t { f32, f16, bf16, i32 };
-std::string_view dtype_text(DType dtype);                       // "f32"
+std::string_view dtype_text(DType dtype);  // "f32"
 std::optional<DType> parse_dtype(std::string_view text);
 int64_t dtype_bytes(DType dtype);
 inline bool is_float(DType dtype) { return dtype != DType::i32; }
@@ -19,14 +19,16 @@ constexpr int64_t kBatch = -1;  // the symbolic extent, written B; only ever the
 
 using Shape = std::vector<int64_t>;  // row-major; {} is a scalar
 
-// Extents and products are checked: a shape whose element count does not fit 2^62 is refused where it is made.
+// Extents and products are checked: a shape whose element count does not fit 2^62 is refused where it is
+// made.
 std::optional<int64_t> checked_mul(int64_t a, int64_t b);
 bool has_batch(const Shape& shape);
 // Elements of `shape` with B = batch. The shape must have passed `fits`.
 int64_t elements(const Shape& shape, int64_t batch);
 bool fits(const Shape& shape, int64_t batch);  // every extent >= 1 (or B) and the byte size below 2^62
 std::string shape_text(const Shape& shape);    // "[B,784]"
-// NumPy broadcasting restricted to what a kernel can index (docs/ir.md R9), or nothing when they do not agree.
+// NumPy broadcasting restricted to what a kernel can index (docs/ir.md R9), or nothing when they do not
+// agree.
 std::optional<Shape> broadcast(const Shape& a, const Shape& b);
 
 struct Type {

@@ -43,7 +43,9 @@ class Verifier {
   void broken(std::string_view rule, const Location& at, fmt::format_string<A...> format, A&&... args) {
     diag_.error(Kind::invalid_ir, at, "{}: {}", rule, fmt::format(format, std::forward<A>(args)...));
   }
-  std::string text(const Region& region, const Operand& operand) const { return operand_text(module_, region, operand); }
+  std::string text(const Region& region, const Operand& operand) const {
+    return operand_text(module_, region, operand);
+  }
   static bool writes(const Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
   bool at_least(Phase phase) const { return module_.phase >= phase; }
 
@@ -51,14 +53,16 @@ class Verifier {
   void buffers() {
     std::set<std::string_view> names;
     for (const Buffer& buffer : module_.buffers) {
-      if (!names.insert(buffer.name).second) broken("R1", buffer.at, "buffer `@{}` is defined twice", buffer.name);
+      if (!names.insert(buffer.name).second)
+        broken("R1", buffer.at, "buffer `@{}` is defined twice", buffer.name);
       if (has_batch(buffer.type.shape) || !fits(buffer.type.shape, 1)) {
         broken("R9", buffer.at, "buffer `@{}` has the shape {}", buffer.name, shape_text(buffer.type.shape));
         continue;
       }
       place(buffer.at, "@" + buffer.name, buffer.type, buffer.offset, at_least(Phase::planned));
     }
-    if (at_least(Phase::planned) != module_.arena_bytes.has_value()) broken("R15", {}, "a module has an arena size in phase planned, and only then");
+    if (at_least(Phase::planned) != module_.arena_bytes.has_value())
+      broken("R15", {}, "a module has an arena size in phase planned, and only then");
   }
 
   // R1 and R2: names are unique, values are defined once and before their use
@@ -66,18 +70,24 @@ class Verifier {
     std::set<std::string_view> names;
     std::vector<bool> defined(region.values.size(), false);
     const auto define = [&](ValueId id, const Location& at) {
-      if (id.index < 0 || static_cast<size_t>(id.index) >= region.values.size()) return broken("R2", at, "a result has no value");
-      if (defined[static_cast<size_t>(id.index)]) broken("R2", at, "value `%{}` is defined twice", region[id].name);
-      if (!names.insert(region[id].name).second) broken("R1", at, "two values are called `%{}`", region[id].name);
+      if (id.index < 0 || static_cast<size_t>(id.index) >= region.values.size())
+        return broken("R2", at, "a result has no value");
+      if (defined[static_cast<size_t>(id.index)])
+        broken("R2", at, "value `%{}` is defined twice", region[id].name);
+      if (!names.insert(region[id].name).second)
+        broken("R1", at, "two values are called `%{}`", region[id].name);
       defined[static_cast<size_t>(id.index)] = true;
     };
     const auto use = [&](const Operand& operand, const Location& at) {
       if (const ValueId* id = as_value(operand)) {
         const bool known = id->index >= 0 && static_cast<size_t>(id->index) < region.values.size();
-        if (!known) broken("R2", at, "an operand has no value");
-        else if (!defined[static_cast<size_t>(id->index)]) broken("R2", at, "`%{}` is used before its definition", region[*id].name);
+        if (!known)
+          broken("R2", at, "an operand has no value");
+        else if (!defined[static_cast<size_t>(id->index)])
+          broken("R2", at, "`%{}` is used before its definition", region[*id].name);
       }
-      if (const BufferId* id = as_buffer(operand); id != nullptr && (id->index < 0 || static_cast<size_t>(id->index) >= module_.buffers.size())) {
+      if (const BufferId* id = as_buffer(operand);
+          id != nullptr && (id->index < 0 || static_cast<size_t>(id->index) >= module_.buffers.size())) {
         broken("R2", at, "an operand has no buffer");
       }
     };
@@ -89,42 +99,56 @@ class Verifier {
     }
     for (const Yield& yield : region.yields) use(yield.what, region.at);
     const bool takes_batch = region.kind == RegionKind::step || region.kind == RegionKind::eval;
-    if (!takes_batch && !region.inputs.empty()) broken("R8", region.at, "{} takes no inputs", region_text(region.kind));
+    if (!takes_batch && !region.inputs.empty())
+      broken("R8", region.at, "{} takes no inputs", region_text(region.kind));
     for (const ValueId input : region.inputs) {
       const Shape& shape = region[input].type.shape;
       if (!has_batch(shape)) broken("R8", region.at, "input `%{}` has no batch extent B", region[input].name);
-      if (!fits(shape, module_.micro_batch())) broken("R9", region.at, "input `%{}` of shape {} is empty or too large", region[input].name, shape_text(shape));
+      if (!fits(shape, module_.micro_batch()))
+        broken("R9", region.at, "input `%{}` of shape {} is empty or too large", region[input].name,
+               shape_text(shape));
     }
   }
 
   // R3 to R5, R8, R9: one op against the table
   void op_rules(const Region& region, const Op& op) {
     const OpInfo& info = *op.info;
-    if (op.operands.size() != static_cast<size_t>(info.operands) || op.results.size() != static_cast<size_t>(info.results)) {
-      return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name, info.operands, info.results);
+    if (op.operands.size() != static_cast<size_t>(info.operands) ||
+        op.results.size() != static_cast<size_t>(info.results)) {
+      return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name, info.operands,
+                    info.results);
     }
     for (const auto& [key, value] : op.attrs) {
-      const auto spec = std::find_if(info.attrs.begin(), info.attrs.end(), [&name = key](const AttrSpec& s) { return s.name == name; });
+      const auto spec = std::find_if(info.attrs.begin(), info.attrs.end(),
+                                     [&name = key](const AttrSpec& s) { return s.name == name; });
       if (spec == info.attrs.end()) return broken("R3", op.at, "`{}` has no attribute `{}`", info.name, key);
-      if (spec->fallback.index() != value.index()) return broken("R3", op.at, "attribute `{}` of `{}` has another type", key, info.name);
+      if (spec->fallback.index() != value.index())
+        return broken("R3", op.at, "attribute `{}` of `{}` has another type", key, info.name);
     }
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (writes(op, i) && as_buffer(op.operands[i]) == nullptr) return broken("R5", op.at, "operand {} of `{}` is written and must be a buffer", i, info.name);
+      if (writes(op, i) && as_buffer(op.operands[i]) == nullptr)
+        return broken("R5", op.at, "operand {} of `{}` is written and must be a buffer", i, info.name);
     }
     if (op.when) {
       const Type type = operand_type(module_, region, *op.when);
       if (info.writes == 0) broken("R5", op.at, "`{}` writes no buffer, so it takes no when()", info.name);
-      if (as_number(*op.when) != nullptr || type.dtype != DType::i32 || elements(type.shape, 2) != 1) broken("R5", op.at, "when() takes one i32, not {}", type_text(type));
+      if (as_number(*op.when) != nullptr || type.dtype != DType::i32 || elements(type.shape, 2) != 1)
+        broken("R5", op.at, "when() takes one i32, not {}", type_text(type));
     }
     const auto types = info.infer(OpView{module_, region, op}, diag_);
     if (!types) return;
     const int64_t batch = module_.micro_batch();
     for (size_t i = 0; i < op.results.size() && i < types->size(); ++i) {
       const Value& value = region[op.results[i]];
-      if (value.type != (*types)[i]) broken("R4", op.at, "`%{}` is {}, and `{}` gives {}", value.name, type_text(value.type), info.name, type_text((*types)[i]));
-      if (!fits(value.type.shape, batch)) broken("R9", op.at, "`%{}` of shape {} is empty or too large", value.name, shape_text(value.type.shape));
+      if (value.type != (*types)[i])
+        broken("R4", op.at, "`%{}` is {}, and `{}` gives {}", value.name, type_text(value.type), info.name,
+               type_text((*types)[i]));
+      if (!fits(value.type.shape, batch))
+        broken("R9", op.at, "`%{}` of shape {} is empty or too large", value.name,
+               shape_text(value.type.shape));
       const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
-      if (!batched && has_batch(value.type.shape)) broken("R8", op.at, "`%{}` has the extent B outside step and eval", value.name);
+      if (!batched && has_batch(value.type.shape))
+        broken("R8", op.at, "`%{}` has the extent B outside step and eval", value.name);
     }
   }
 
@@ -135,7 +159,8 @@ class Verifier {
       const auto read = [&](const Operand& operand) {
         const Operand root = storage_root(region, operand);
         const BufferId* id = as_buffer(root);
-        if (id != nullptr && written[static_cast<size_t>(id->index)] != nullptr) broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
+        if (id != nullptr && written[static_cast<size_t>(id->index)] != nullptr)
+          broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };
       for (const Operand& operand : op.operands) read(operand);
       if (op.when) read(*op.when);
@@ -152,8 +177,11 @@ class Verifier {
         if (!writes(op, i)) continue;
         const Buffer& buffer = module_[*as_buffer(op.operands[i])];
         const bool acc = op.info->name.ends_with(".acc");
-        if (region.kind == RegionKind::step && !(buffer.kind == BufferKind::accum && acc)) broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
-        if (region.kind == RegionKind::eval && !(buffer.kind == BufferKind::state && acc && buffer.name.starts_with("eval."))) broken("R7", op.at, "eval adds to state `eval.*` only, not to `@{}`", buffer.name);
+        if (region.kind == RegionKind::step && !(buffer.kind == BufferKind::accum && acc))
+          broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
+        if (region.kind == RegionKind::eval &&
+            !(buffer.kind == BufferKind::state && acc && buffer.name.starts_with("eval.")))
+          broken("R7", op.at, "eval adds to state `eval.*` only, not to `@{}`", buffer.name);
       }
     }
   }
@@ -162,7 +190,9 @@ class Verifier {
   void yields(const Region& region) {
     const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
     if (at_least(Phase::accumulated) || !batched) {
-      if (!region.yields.empty()) broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind), phase_text(module_.phase));
+      if (!region.yields.empty())
+        broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind),
+               phase_text(module_.phase));
       return;
     }
     if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
@@ -173,23 +203,32 @@ class Verifier {
       const std::string what = text(region, yield.what);
       if (yield.role == "loss") {
         ++losses;
-        if (type != Type{DType::f32, {}}) broken("R10", region.at, "the loss {} is {}, not f32[]", what, type_text(type));
+        if (type != Type{DType::f32, {}})
+          broken("R10", region.at, "the loss {} is {}, not f32[]", what, type_text(type));
       } else if (yield.role == "count") {
         ++counts;
-        if (type != Type{DType::i32, {}}) broken("R10", region.at, "the count {} is {}, not i32[]", what, type_text(type));
+        if (type != Type{DType::i32, {}})
+          broken("R10", region.at, "the count {} is {}, not i32[]", what, type_text(type));
       } else if (yield.role == "grad") {
         const Buffer& buffer = module_[yield.of];
-        if (module_.phase != Phase::gradient || region.kind != RegionKind::step) broken("R10", region.at, "gradients are yielded by step in phase gradient only");
-        if (buffer.kind != BufferKind::param || !buffer.trainable) broken("R10", region.at, "`@{}` is no trainable parameter", buffer.name);
-        if (type.shape != buffer.type.shape) broken("R10", region.at, "the gradient of `@{}` is {}, the parameter {}", buffer.name, type_text(type), type_text(buffer.type));
-        if (!grads.insert(yield.of.index).second) broken("R10", region.at, "`@{}` has two gradients", buffer.name);
+        if (module_.phase != Phase::gradient || region.kind != RegionKind::step)
+          broken("R10", region.at, "gradients are yielded by step in phase gradient only");
+        if (buffer.kind != BufferKind::param || !buffer.trainable)
+          broken("R10", region.at, "`@{}` is no trainable parameter", buffer.name);
+        if (type.shape != buffer.type.shape)
+          broken("R10", region.at, "the gradient of `@{}` is {}, the parameter {}", buffer.name,
+                 type_text(type), type_text(buffer.type));
+        if (!grads.insert(yield.of.index).second)
+          broken("R10", region.at, "`@{}` has two gradients", buffer.name);
       } else if (yield.role == "metric") {
-        if (region.kind != RegionKind::eval || type != Type{DType::f32, {}}) broken("R10", region.at, "a metric is an f32[] of eval");
+        if (region.kind != RegionKind::eval || type != Type{DType::f32, {}})
+          broken("R10", region.at, "a metric is an f32[] of eval");
       } else {
         broken("R10", region.at, "there is no yield role `{}`", yield.role);
       }
     }
-    if (losses != 1 || counts != 1) broken("R10", region.at, "{} yields one loss and one count", region_text(region.kind));
+    if (losses != 1 || counts != 1)
+      broken("R10", region.at, "{} yields one loss and one count", region_text(region.kind));
   }
 
   // R11: accumulators
@@ -200,12 +239,15 @@ class Verifier {
       if (!of || module_[*of].kind != BufferKind::param || module_[*of].type.shape != buffer.type.shape) {
         broken("R11", buffer.at, "accumulator `@{}` has no parameter of its shape", buffer.name);
       }
-      if (buffer.type.dtype != DType::f32) broken("R11", buffer.at, "accumulator `@{}` is {}, not f32", buffer.name, dtype_text(buffer.type.dtype));
+      if (buffer.type.dtype != DType::f32)
+        broken("R11", buffer.at, "accumulator `@{}` is {}, not f32", buffer.name,
+               dtype_text(buffer.type.dtype));
     }
   }
 
   // R15: one place
-  void place(const Location& at, const std::string& name, const Type& type, const std::optional<int64_t>& offset, bool wanted) {
+  void place(const Location& at, const std::string& name, const Type& type,
+             const std::optional<int64_t>& offset, bool wanted) {
     if (!offset) {
       if (wanted) broken("R15", at, "`{}` has no place in the arena", name);
       return;
@@ -223,9 +265,12 @@ class Verifier {
     std::set<int32_t> seen;
     for (size_t i = 0; i < region.ops.size(); ++i) {
       const Op& op = region.ops[i];
-      if (at_least(Phase::fused) != (op.kernel >= 0)) return broken("R14", op.at, "`{}` {} a kernel number in phase {}", op.info->name, op.kernel >= 0 ? "has" : "lacks", phase_text(module_.phase));
+      if (at_least(Phase::fused) != (op.kernel >= 0))
+        return broken("R14", op.at, "`{}` {} a kernel number in phase {}", op.info->name,
+                      op.kernel >= 0 ? "has" : "lacks", phase_text(module_.phase));
       const bool continues = i > 0 && region.ops[i - 1].kernel == op.kernel;
-      if (op.kernel >= 0 && !continues && !seen.insert(op.kernel).second) return broken("R14", op.at, "the ops of kernel {} do not stand together", op.kernel);
+      if (op.kernel >= 0 && !continues && !seen.insert(op.kernel).second)
+        return broken("R14", op.at, "the ops of kernel {} do not stand together", op.kernel);
     }
     if (!at_least(Phase::fused)) {
       for (const Value& value : region.values) {
@@ -237,7 +282,9 @@ class Verifier {
     const std::vector<Kernel> all = kernels(module_, region, &problem);
     if (!problem.empty()) return broken("R14", region.ops.front().at, "{}", problem);
     const bool planned = at_least(Phase::planned);
-    const auto value_place = [&](ValueId id, const Location& at) { place(at, "%" + region[id].name, region[id].type, region[id].offset, planned); };
+    const auto value_place = [&](ValueId id, const Location& at) {
+      place(at, "%" + region[id].name, region[id].type, region[id].offset, planned);
+    };
     for (const ValueId input : region.inputs) value_place(input, region.at);
     for (const Kernel& kernel : all) {
       for (const Operand& write : kernel.writes) {

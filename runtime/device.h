@@ -24,8 +24,8 @@ class Device {
   virtual std::string name() const = 0;
   // Compiles or loads the artifact and allocates the arena (zeroed). Waits.
   virtual Status load(const Artifact& artifact) = 0;
-  // Queues one run of a program with `batch` samples (ignored by init and update). Does not wait; errors of the
-  // run surface at the next `read`.
+  // Queues one run of a program with `batch` samples (ignored by init and update). Does not wait; errors of
+  // the run surface at the next `read`.
   virtual Status run(Program program, int64_t batch) = 0;
   // Copies into the arena after everything queued so far. `bytes` may be reused on return.
   virtual Status write(int64_t offset, std::span<const std::byte> bytes) = 0;
@@ -38,7 +38,8 @@ class Device {
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
 constexpr int kDeviceAbi = 1;
 extern "C" {
-using gacc_create_device_fn = Device* (*)(int abi, const DeviceOptions* options);  // null when the ABI differs
+using gacc_create_device_fn = Device* (*)(int abi,
+                                          const DeviceOptions* options);  // null when the ABI differs
 }
 
 }  // namespace gacc

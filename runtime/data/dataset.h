@@ -13,10 +13,10 @@ namespace gacc {
 
 // One input's data, kept in the file's own element type until a batch is made.
 struct Column {
-  std::string name;             // of the plan's input
-  std::string dtype;            // "u8", "u16", "i8", "i16", "i32", "i64", "f32", "f64" (converted in `gather`)
-  std::vector<int64_t> shape;   // per sample, as stored; its product equals the plan input's
-  std::vector<std::byte> bytes; // samples * product(shape) elements
+  std::string name;            // of the plan's input
+  std::string dtype;           // "u8", "u16", "i8", "i16", "i32", "i64", "f32", "f64" (converted in `gather`)
+  std::vector<int64_t> shape;  // per sample, as stored; its product equals the plan input's
+  std::vector<std::byte> bytes;  // samples * product(shape) elements
 };
 
 struct Dataset {
@@ -25,13 +25,16 @@ struct Dataset {
 
   // Fills `destination` (f32 or i32, as the input says, batch-major) with the samples `order`: u8 scaled by
   // 1/255 for f32 inputs, then normalize. Never fails: load_dataset has checked every value.
-  void gather(size_t input, const PlanInput& plan, std::span<const int64_t> order, std::span<std::byte> destination) const;
+  void gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
+              std::span<std::byte> destination) const;
 };
 
-// Reads SPEC for the inputs of `plan`; every mismatch of names, sizes, types, shapes and ranges is one clear sentence.
+// Reads SPEC for the inputs of `plan`; every mismatch of names, sizes, types, shapes and ranges is one clear
+// sentence.
 Status load_dataset(std::string_view spec, const Plan& plan, Dataset& dataset);
 
-// The order of an epoch's samples (epochs count from 0): a pure function of (samples, seed, epoch), or file order.
+// The order of an epoch's samples (epochs count from 0): a pure function of (samples, seed, epoch), or file
+// order.
 std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, bool shuffle);
 
 }  // namespace gacc

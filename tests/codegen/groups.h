@@ -59,7 +59,7 @@ inline const std::pair<const char*, const char*> kGroups[] = {
        store @w, 2.0 when(@also)
      })"},
     {"chain", R"(eval(%x : f32[B,C], %r : f32[B,1]) {
-       %a = exp %x : f32[B,C]
+       %a = sigmoid %x : f32[B,C]
        %m = row_max %a : f32[B,1]
        %b = sub %a, %m : f32[B,C]
        %s = row_min %b : f32[B,1]

@@ -8,7 +8,8 @@ namespace {
 
 TEST(Diag, ShowsTheLineAndUnderlinesTheNarrowestText) {
   Diag diag("mnist.toml", "[model]\nactivation = \"rleu\"\n");
-  diag.error(Kind::unknown_value, {.line = 2, .column = 14, .length = 6}, "unknown activation \"rleu\"{}", did_you_mean("rleu", {"relu", "gelu"}));
+  diag.error(Kind::unknown_value, {.line = 2, .column = 14, .length = 6}, "unknown activation \"rleu\"{}",
+             did_you_mean("rleu", {"relu", "gelu"}));
   EXPECT_EQ(diag.render(),
             "mnist.toml:2:14: error: unknown activation \"rleu\"; did you mean \"relu\"? [unknown-value]\n"
             "    2 | activation = \"rleu\"\n"
@@ -17,7 +18,8 @@ TEST(Diag, ShowsTheLineAndUnderlinesTheNarrowestText) {
 
 TEST(Diag, ReportsInFileOrderWithNotes) {
   Diag diag("m.toml", "a = 1\nb = 2\n");
-  diag.error(Kind::conflict, {.line = 2, .column = 1}, "second").note({.line = 1, .column = 5}, "because of this");
+  diag.error(Kind::conflict, {.line = 2, .column = 1}, "second")
+      .note({.line = 1, .column = 5}, "because of this");
   diag.error(Kind::conflict, {.line = 1, .column = 1}, "first");
   const std::string text = diag.render();
   EXPECT_LT(text.find("first"), text.find("second"));

@@ -8,8 +8,11 @@ namespace gacc::ir {
 namespace {
 
 Module module_of(std::string_view step) {
-  const std::string text = fmt::format("module @m phase(fused) {{\n set train.micro_batch = 4\n param @w : f32[8,8]\n param @b : f32[8]\n accum @b.grad : f32[8]\n"
-                                       "step(%x : f32[B,8], %y : f32[B,8]) {{\n{}\n}}\n}}\n", step);
+  const std::string text = fmt::format(
+      "module @m phase(fused) {{\n set train.micro_batch = 4\n param @w : f32[8,8]\n param @b : f32[8]\n "
+      "accum @b.grad : f32[8]\n"
+      "step(%x : f32[B,8], %y : f32[B,8]) {{\n{}\n}}\n}}\n",
+      step);
   Diag diag("t", text);
   auto module = parse(text, diag);
   EXPECT_TRUE(module) << diag.render();
@@ -42,7 +45,8 @@ TEST(Access, FollowsFromShapes) {
 }
 
 TEST(Kernels, PointwiseKeepsInnerValuesInRegisters) {
-  const Module m = module_of("%a = add %x, @b : f32[B,8] k(0)\n%r = relu %a : f32[B,8] k(0)\n%z = mul %r, %y : f32[B,8] k(1)");
+  const Module m = module_of(
+      "%a = add %x, @b : f32[B,8] k(0)\n%r = relu %a : f32[B,8] k(0)\n%z = mul %r, %y : f32[B,8] k(1)");
   const auto all = kernels(m, m.step);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].form, KernelForm::pointwise);
@@ -55,7 +59,8 @@ TEST(Kernels, PointwiseKeepsInnerValuesInRegisters) {
 TEST(Kernels, RowwiseStagesCountReductions) {
   const Module m = module_of(
       "%max = row_max %x : f32[B,1] k(0)\n%c = sub %x, %max : f32[B,8] k(0)\n%e = exp %c : f32[B,8] k(0)\n"
-      "%s = row_sum %e : f32[B,1] k(0)\n%r = reciprocal %s : f32[B,1] k(0)\n%p = mul %e, %r : f32[B,8] k(0)\n%q = relu %p : f32[B,8] k(1)");
+      "%s = row_sum %e : f32[B,1] k(0)\n%r = reciprocal %s : f32[B,1] k(0)\n%p = mul %e, %r : f32[B,8] "
+      "k(0)\n%q = relu %p : f32[B,8] k(1)");
   const auto all = kernels(m, m.step);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].form, KernelForm::rowwise);
@@ -85,16 +90,22 @@ TEST(Kernels, RefuseWhatNoKernelCanRun) {
     kernels(m, m.step, &problem);
     return problem;
   };
-  EXPECT_NE(why("%s = row_sum %x : f32[B,1] k(0)\n%c = column_sum %x : f32[8] k(0)").find("different axes"), std::string::npos);
-  EXPECT_NE(why("%c = column_sum %x : f32[8] k(0)\n%z = add %x, %c : f32[B,8] k(0)").find("inside one kernel"), std::string::npos);
-  EXPECT_NE(why("%a = relu %x : f32[B,8] k(0)\n%m = matmul %a, @w : f32[B,8] k(0)").find("stands alone"), std::string::npos);
-  EXPECT_NE(why("%a = relu @w : f32[8,8] k(0)\n%m = relu %x : f32[B,8] k(0)").find("runs over"), std::string::npos);
+  EXPECT_NE(why("%s = row_sum %x : f32[B,1] k(0)\n%c = column_sum %x : f32[8] k(0)").find("different axes"),
+            std::string::npos);
+  EXPECT_NE(
+      why("%c = column_sum %x : f32[8] k(0)\n%z = add %x, %c : f32[B,8] k(0)").find("inside one kernel"),
+      std::string::npos);
+  EXPECT_NE(why("%a = relu %x : f32[B,8] k(0)\n%m = matmul %a, @w : f32[B,8] k(0)").find("stands alone"),
+            std::string::npos);
+  EXPECT_NE(why("%a = relu @w : f32[8,8] k(0)\n%m = relu %x : f32[B,8] k(0)").find("runs over"),
+            std::string::npos);
   EXPECT_NE(why("%s = softmax %x : f32[B,8] k(0)").find("expand"), std::string::npos);
 }
 
 TEST(LiveRanges, FollowAliases) {
   const Module m = module_of(
-      "%a = relu %x : f32[B,8] k(0)\n%v = reshape %a : f32[B,4,2] k(1) {shape = [-1, 4, 2]}\n%n = neg %y : f32[B,8] k(2)\n"
+      "%a = relu %x : f32[B,8] k(0)\n%v = reshape %a : f32[B,4,2] k(1) {shape = [-1, 4, 2]}\n%n = neg %y : "
+      "f32[B,8] k(2)\n"
       "%z = relu %v : f32[B,4,2] k(3)\n%q = relu %z : f32[B,4,2] k(4)\n");
   const auto all = kernels(m, m.step);
   ASSERT_EQ(all.size(), 5U);
