@@ -5,6 +5,7 @@
 //   prints
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <csignal>
 
 #include <cerrno>
 #include <cstdio>
@@ -121,6 +122,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
   Arguments arguments;
   CLI::App app("Runs passes over textual IR (.gir) and prints the result.", "gacc-opt");
   app.add_option("FILE", arguments.file, "the IR; '-' is standard input");

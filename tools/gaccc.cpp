@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -245,6 +246,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     return fail(kWrongFile, "out of memory");
