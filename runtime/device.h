@@ -13,8 +13,13 @@ namespace gacc {
 
 enum class Program : uint8_t { init, step, update, eval };
 
+// Which matrix products a GPU runs: cuBLAS's, those of the artifact's own PTX, or (automatic) cuBLAS's where
+// it is installed and the artifact's otherwise.
+enum class GemmChoice : uint8_t { automatic, cublas, builtin };
+
 struct DeviceOptions {
   int threads = 0;  // CPU: 0 means all cores this process may use
+  GemmChoice gemm = GemmChoice::automatic;
 };
 
 class Device {
@@ -33,10 +38,20 @@ class Device {
   virtual Status read(int64_t offset, std::span<std::byte> bytes) = 0;
   // The largest number of bytes ever allocated on the device: the arena plus what the driver takes.
   virtual int64_t peak_bytes() const = 0;
+  // For the log's start event: "cpu", "cuda:0", "emulate".
+  virtual std::string kind() const { return "cpu"; }
+  // A line for the user after `load`, such as the memory taken; empty when there is nothing to say.
+  virtual std::string load_note() const { return {}; }
+  // Ends a run, whether it failed or not: what a checking device found, one line each, goes to `reports`, and
+  // makes the run an error.
+  virtual Status finish(std::string& reports) {
+    reports.clear();
+    return {};
+  }
 };
 
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 1;
+constexpr int kDeviceAbi = 2;
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

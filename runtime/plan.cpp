@@ -24,16 +24,24 @@ json argument_json(const PlanArgument& argument) {
 }
 
 json launch_json(const PlanLaunch& launch) {
-  if (launch.kernel.empty())
-    return {{"a", launch.a},
-            {"b", launch.b},
-            {"c", launch.c},
-            {"m", argument_json(launch.m)},
-            {"n", argument_json(launch.n)},
-            {"k", argument_json(launch.k)},
-            {"transpose_a", launch.transpose_a},
-            {"transpose_b", launch.transpose_b},
-            {"accumulate", launch.accumulate}};
+  if (launch.kernel.empty()) {
+    json product = {{"a", launch.a},
+                    {"b", launch.b},
+                    {"c", launch.c},
+                    {"m", argument_json(launch.m)},
+                    {"n", argument_json(launch.n)},
+                    {"k", argument_json(launch.k)},
+                    {"transpose_a", launch.transpose_a},
+                    {"transpose_b", launch.transpose_b},
+                    {"accumulate", launch.accumulate}};
+    const PlanBuiltin& builtin = launch.builtin;
+    if (!builtin.kernel.empty())
+      product["builtin"] = {{"kernel", builtin.kernel},
+                            {"block", builtin.block},
+                            {"tile_m", builtin.tile_m},
+                            {"tile_n", builtin.tile_n}};
+    return product;
+  }
   json arguments = json::array();
   for (const PlanArgument& argument : launch.arguments) arguments.push_back(argument_json(argument));
   return {{"kernel", launch.kernel},
@@ -273,6 +281,12 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
     fields.read("transpose_a", launch.transpose_a);
     fields.read("transpose_b", launch.transpose_b);
     fields.read("accumulate", launch.accumulate);
+    if (!fields.has("builtin")) return;
+    Fields builtin(value["builtin"], where + ".builtin.", status);
+    builtin.read_name("kernel", launch.builtin.kernel);
+    builtin.read("block", launch.builtin.block, 1, 1024);
+    builtin.read("tile_m", launch.builtin.tile_m, 1, kMost);
+    builtin.read("tile_n", launch.builtin.tile_n, 1, kMost);
     return;
   }
   fields.read_name("kernel", launch.kernel);

@@ -1,6 +1,6 @@
 // The plan: everything gacc-exec and a device need to know about a compiled step, without the compiler.
-// codegen writes it into the artifact, runtime reads it back. Offsets and sizes are bytes; shapes are row-major and
-// may start with -1, the batch extent B (1 <= B <= micro_batch, chosen at each launch).
+// codegen writes it into the artifact, runtime reads it back. Offsets and sizes are bytes; shapes are
+// row-major and may start with -1, the batch extent B (1 <= B <= micro_batch, chosen at each launch).
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -17,46 +17,58 @@ constexpr int kArtifactVersion = 1;
 
 struct PlanInput {  // one named input of `step` and `eval`; the bytes of a micro-batch lie at its offset
   std::string name;
-  std::string dtype;            // "f32" or "i32"
-  std::vector<int64_t> shape;   // per sample, without B
-  int64_t step_offset = 0;      // where `step` reads it
-  int64_t eval_offset = 0;      // where `eval` reads it
-  std::vector<double> mean, std;  // normalize: empty, one number, or one along the first axis of shape
+  std::string dtype;                    // "f32" or "i32"
+  std::vector<int64_t> shape;           // per sample, without B
+  int64_t step_offset = 0;              // where `step` reads it
+  int64_t eval_offset = 0;              // where `eval` reads it
+  std::vector<double> mean, std;        // normalize: empty, one number, or one along the first axis of shape
   std::optional<int64_t> range;         // i32: valid values are 0..range-1 ...
   std::optional<int64_t> ignore_index;  // ... and this one, when it is the loss's target
 };
 
 struct PlanBuffer {
   std::string name;
-  std::string kind;             // "param", "accum", "state"
-  std::string dtype;            // "f32", "f16", "bf16", "i32"
+  std::string kind;   // "param", "accum", "state"
+  std::string dtype;  // "f32", "f16", "bf16", "i32"
   std::vector<int64_t> shape;
   int64_t offset = 0;
   int64_t bytes = 0;
-  bool trainable = true;        // params only
+  bool trainable = true;  // params only
 };
 
 // One argument of a kernel launch.
 struct PlanArgument {
   enum class Kind : uint8_t { address, extent };
   Kind kind = Kind::address;
-  int64_t offset = 0;      // address: from the start of the arena
-  int64_t extent = 0;      // extent: constant factor ...
+  int64_t offset = 0;        // address: from the start of the arena
+  int64_t extent = 0;        // extent: constant factor ...
   bool times_batch = false;  // ... times B when true
+};
+
+// The kernel of the PTX that computes a matrix product where no library does. Its parameters, 8 bytes each:
+// addresses of A, B, C, then m, n, k. The matrices are row-major and without gaps, as they lie in memory (a
+// transposed A is [k, m]). Transposes and accumulation are fixed by the entry. Block x of the one-dimensional
+// grid computes the tile of C at row (x / T) * tile_m and column (x % T) * tile_n, where T = ceil(n /
+// tile_n); the grid has ceil(m / tile_m) * T blocks. Tiles at the edges are cut by m and n.
+struct PlanBuiltin {
+  std::string kernel;  // entry name; "" when the artifact has none
+  int64_t block = 0;   // threads in a block
+  int64_t tile_m = 1, tile_n = 1;
 };
 
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major f32.
 struct PlanLaunch {
-  std::string kernel;                    // entry name; "" for a matrix product
-  std::vector<PlanArgument> arguments;   // in the order of the entry's parameters
-  int64_t block = 0;                     // threads in a block
+  std::string kernel;                             // entry name; "" for a matrix product
+  std::vector<PlanArgument> arguments;            // in the order of the entry's parameters
+  int64_t block = 0;                              // threads in a block
   PlanArgument grid{PlanArgument::Kind::extent};  // work items; blocks = ceil(items / per_block)
   int64_t per_block = 1;
   // matrix product
-  int64_t a = 0, b = 0, c = 0;           // offsets
+  int64_t a = 0, b = 0, c = 0;  // offsets
   PlanArgument m{PlanArgument::Kind::extent}, n{PlanArgument::Kind::extent}, k{PlanArgument::Kind::extent};
   bool transpose_a = false, transpose_b = false, accumulate = false;
+  PlanBuiltin builtin;
 };
 
 struct PlanProgram {
@@ -65,31 +77,33 @@ struct PlanProgram {
 };
 
 struct PlanBytes {  // of the arena, by category; they add up to peak together with `padding`
-  int64_t weights = 0, half_weights = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0, inputs = 0;
+  int64_t weights = 0, half_weights = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0,
+          inputs = 0;
   int64_t peak = 0;
   int64_t lower_bound = 0;
 };
 
 struct Plan {
   std::string model;
-  std::string target;            // "sm_80"
-  int64_t parameters = 0;        // number of elements of all params
+  std::string target;      // "sm_80"
+  int64_t parameters = 0;  // number of elements of all params
   int64_t micro_batch = 1;
   int64_t accumulate = 1;
-  std::string tail = "flush";    // flush | drop | carry
+  std::string tail = "flush";  // flush | drop | carry
   int64_t epochs = 1;
   bool shuffle = true;
   int64_t seed = 0;
-  double lr = 1e-3;              // optimizer.lr
-  std::string optimizer;         // "adam"
+  double lr = 1e-3;       // optimizer.lr
+  std::string optimizer;  // "adam"
   std::string precision = "f32";
-  std::vector<std::string> metrics;  // names that eval accumulates in state `eval.NAME` (f32 sums over counted elements)
+  std::vector<std::string>
+      metrics;  // names that eval accumulates in state `eval.NAME` (f32 sums over counted elements)
   int64_t arena_bytes = 0;
   PlanBytes bytes;
   int64_t flops_per_launch = 0;
   int64_t kernels_per_launch = 0;
   std::vector<std::string> passes;
-  bool exact = true;                     // equivalence
+  bool exact = true;  // equivalence
   std::vector<std::string> because;
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
@@ -102,21 +116,24 @@ struct Plan {
 nlohmann::json to_json(const Plan& plan);
 Status from_json(const nlohmann::json& json, Plan& plan);
 
-// Names of the state buffers that the runtime reads and writes (all f32[] unless said otherwise). The IR's `init`
-// region clears all but the first three, which the runtime writes before it runs `init`.
+// Names of the state buffers that the runtime reads and writes (all f32[] unless said otherwise). The IR's
+// `init` region clears all but the first three, which the runtime writes before it runs `init`.
 namespace state {
-inline constexpr std::string_view lr = "lr";                    // optimizer.lr or --lr
-inline constexpr std::string_view seed_low = "seed.low";        // i32: the run's seed, low word
-inline constexpr std::string_view seed_high = "seed.high";      // i32: high word
-inline constexpr std::string_view loss_sum = "loss.sum";        // accum: sum over the window's counted elements
-inline constexpr std::string_view loss_count = "loss.count";    // accum, i32: how many
+inline constexpr std::string_view lr = "lr";                  // optimizer.lr or --lr
+inline constexpr std::string_view seed_low = "seed.low";      // i32: the run's seed, low word
+inline constexpr std::string_view seed_high = "seed.high";    // i32: high word
+inline constexpr std::string_view loss_sum = "loss.sum";      // accum: sum over the window's counted elements
+inline constexpr std::string_view loss_count = "loss.count";  // accum, i32: how many
 inline constexpr std::string_view window_loss = "window.loss";  // written by update: the window's mean loss
-inline constexpr std::string_view window_norm = "window.norm";  // written by update: global norm of the mean gradient
-inline constexpr std::string_view window_lr = "window.lr";      // written by update: the rate used
-inline constexpr std::string_view window_ok = "window.ok";      // written by update, i32: 0 when a gradient was not finite
-inline constexpr std::string_view updates = "updates";          // i32: good updates so far
-inline constexpr std::string_view eval_loss = "eval.loss";      // sum over counted elements; cleared by the runtime
-inline constexpr std::string_view eval_count = "eval.count";    // i32
+inline constexpr std::string_view window_norm =
+    "window.norm";  // written by update: global norm of the mean gradient
+inline constexpr std::string_view window_lr = "window.lr";  // written by update: the rate used
+inline constexpr std::string_view window_ok =
+    "window.ok";  // written by update, i32: 0 when a gradient was not finite
+inline constexpr std::string_view updates = "updates";  // i32: good updates so far
+inline constexpr std::string_view eval_loss =
+    "eval.loss";  // sum over counted elements; cleared by the runtime
+inline constexpr std::string_view eval_count = "eval.count";  // i32
 }  // namespace state
 
 }  // namespace gacc

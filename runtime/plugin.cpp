@@ -1,25 +1,20 @@
-// Loads device plug-ins with dlopen, and looks for an NVIDIA driver without linking one.
+// The choice of a device, and loading plug-ins with dlopen.
 #include "runtime/plugin.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
+
+#include "runtime/cuda/cuda_device.h"
 
 namespace gacc {
 namespace {
 
 constexpr const char* kHostPlugin = "libgacc-host.so";
+constexpr const char* kEmulator = "libgacc-emu.so";
 constexpr const char* kEntry = "gacc_create_device";
-
-// Whether libcuda.so.1 is there and its cuInit succeeds. (The toolkit's stub library fails in cuInit.)
-bool nvidia_driver_works() {
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return false;
-  using Init = int (*)(unsigned);
-  auto init = reinterpret_cast<Init>(dlsym(library, "cuInit"));
-  return init && init(0) == 0;
-}
 
 }  // namespace
 
@@ -51,15 +46,30 @@ Status load_plugin(const std::string& folder, const std::string& file, const Dev
   return {};
 }
 
-Status open_device(std::string_view choice, const DeviceOptions& options, std::unique_ptr<Device>& device,
-                   std::string& note) {
+Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
+                   std::unique_ptr<Device>& device, std::string& note) {
   note.clear();
-  if (choice == "emulate") return Status::error("--device emulate is not supported yet");
-  if (choice.substr(0, 4) == "cuda")
-    return Status::error("--device {} is not supported yet; use --device cpu", choice);
-  if (choice == "auto")
-    note = nvidia_driver_works() ? "GPUs are not supported yet: using the CPU"
-                                 : "no NVIDIA driver: using the CPU";
+  cuda::Options gpu;
+  gpu.gemm = options.gemm;
+  if (choice == "emulate") {
+    gpu.driver = executable_folder() + "/" + kEmulator;
+    gpu.emulated = true;
+    if (access(gpu.driver.c_str(), F_OK) != 0)
+      return Status::error("the emulator {} is missing: it belongs beside the executable, in {}", kEmulator,
+                           executable_folder());
+    return cuda::open_device(gpu, artifact, device);
+  }
+  if (choice == "auto" || choice == "cuda") {
+    const Status status = cuda::open_device(gpu, artifact, device);
+    if (status || choice == "cuda") return status;
+    note = status.text() + ": using the CPU";
+  } else if (choice.substr(0, 5) == "cuda:") {
+    const char* end = choice.data() + choice.size();
+    const auto [stop, bad] = std::from_chars(choice.data() + 5, end, gpu.ordinal);
+    if (bad != std::errc() || stop != end || gpu.ordinal < 0)
+      return Status::error("--device {}: expected cuda:N", choice);
+    return cuda::open_device(gpu, artifact, device);
+  }
   return load_plugin(executable_folder(), kHostPlugin, options, device);
 }
 

@@ -1,5 +1,6 @@
-// Finds the machine to run on. Devices are plug-ins (libgacc-host.so, ...) that sit beside the executable and
-// are loaded only when chosen, so that gacc-exec itself links no compiler and no GPU library.
+// Finds the machine to run on. The CPU is a plug-in (libgacc-host.so) that sits beside the executable and is
+// loaded only when chosen, so that gacc-exec itself links no compiler; the CUDA device loads the driver, or
+// the emulator beside the executable, in the same way.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,10 +10,10 @@
 
 namespace gacc {
 
-// Opens `choice`: "auto", "cpu", "cuda", "cuda:N" or "emulate". `note` is a line for the user when auto had
-// to choose something else than a GPU, else empty.
-Status open_device(std::string_view choice, const DeviceOptions& options, std::unique_ptr<Device>& device,
-                   std::string& note);
+// Opens `choice`: "auto", "cpu", "cuda", "cuda:N" or "emulate", for `artifact`. auto is the first GPU that
+// can run it, else the CPU; `note` then says why, in a line for the user, and is empty otherwise.
+Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
+                   std::unique_ptr<Device>& device, std::string& note);
 
 // Loads FOLDER/FILE, which stays loaded until the process ends, and asks it for a device.
 Status load_plugin(const std::string& folder, const std::string& file, const DeviceOptions& options,

@@ -3,7 +3,7 @@
 //   Artifact artifact;                                      // what gaccc wrote
 //   load_artifact("step.ptx", artifact);
 //   std::unique_ptr<Device> device;
-//   open_device("cpu", {}, device, note);
+//   open_device("cpu", {}, artifact, device, note);
 //   Session session(*device, artifact.plan);
 //   session.open(artifact);
 //   session.init(/*seed=*/7, /*lr=*/1e-3);

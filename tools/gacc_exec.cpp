@@ -94,6 +94,7 @@ class Run {
   int execute() {
     Status status = prepare();
     if (status) status = work();
+    if (device_) status = finish_device(std::move(status));
     // The log tells of a run that began, however it ended; before that nothing is left of it.
     if (Status closed = began_ ? log_.commit() : Status(); status) status = closed;
     if (!status) return fail(kFailed, status.text());
@@ -107,6 +108,7 @@ class Run {
   Status prepare();
   Status work();
   Status train_and_write(Session& session, Progress& progress);
+  Status finish_device(Status status);
 
   // Fails where a file could not be put in place later, long before there is anything to write.
   static Status check_writable(const std::string& path) {
@@ -158,7 +160,10 @@ Status Run::prepare() {
     if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
   }
   std::string note;
-  Status status = open_device(given.device, DeviceOptions{given.threads}, device_, note);
+  DeviceOptions options;
+  options.threads = given.threads;
+  if (given.gemm != "auto") options.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
+  Status status = open_device(given.device, options, artifact_, device_, note);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
   return status;
 }
@@ -167,13 +172,15 @@ Status Run::work() {
   const Plan& plan = artifact_.plan;
   Session session(*device_, plan);
   if (Status status = session.open(artifact_); !status) return status;
+  if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet)
+    fmt::print(stderr, "{}\n", note);
   Status status = session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr));
   if (!status) return status;
   if (!arguments_.load.empty())
     if (Status status = session.set_parameters(loaded_, arguments_.load); !status) return status;
   loaded_.clear();
 
-  if (Status status = log_.write(start_line(plan, "cpu")); !status) return status;
+  if (Status status = log_.write(start_line(plan, device_->kind())); !status) return status;
   began_ = true;
   Progress progress(plan, arguments_.quiet);
   return train_and_write(session, progress);
@@ -208,6 +215,14 @@ Status Run::train_and_write(Session& session, Progress& progress) {
   return log_.write(end_line(result_, device_->peak_bytes()));
 }
 
+// What a checking device found stands above any error of the run, which it may explain.
+Status Run::finish_device(Status status) {
+  std::string reports;
+  Status finished = device_->finish(reports);
+  if (!reports.empty()) fmt::print(stderr, "{}{}", reports, reports.back() == '\n' ? "" : "\n");
+  return status ? finished : status;
+}
+
 // Options of the contract that this version does not have yet; empty when none was given.
 std::string unsupported(const Arguments& given) {
   if (!given.checkpoint.empty()) return "--checkpoint";
@@ -216,7 +231,6 @@ std::string unsupported(const Arguments& given) {
   if (!given.tensorboard.empty()) return "--tensorboard";
   if (!given.profile.empty()) return "--profile";
   if (given.verify) return "--verify";
-  if (given.gemm != "auto") return "--gemm " + given.gemm;
   return "";
 }
 
@@ -274,7 +288,7 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_option("--checkpoint-every", to.checkpoint_every, "updates between checkpoints" + later);
   app.add_flag("--resume", to.resume, "continue from the checkpoint" + later);
   app.add_option("--tensorboard", to.tensorboard, "folder of event files" + later);
-  app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin" + later)
+  app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
   app.add_option("--profile", to.profile, "write a Chrome trace" + later);
   app.add_flag("--verify", to.verify, "self-test of the artifact on this data" + later);

@@ -24,6 +24,8 @@ Status Driver::open(const std::string& path) {
   if (int error = init(0); error != 0) {
     if (error == kErrorNoDevice || !error_name || !error_string)
       return Status::error("the NVIDIA driver finds no GPU");
+    if (error == kErrorStubLibrary)
+      return Status::error("no NVIDIA driver ({} is the CUDA toolkit's stub library)", path);
     return check(error, "the NVIDIA driver does not start");
   }
   if (!missing) return {};

@@ -96,6 +96,7 @@ inline constexpr const char* kDriverLibrary = "libcuda.so.1";
 
 // Values of the driver's enumerations, compared with cuda.h by the same test.
 inline constexpr int kErrorOutOfMemory = 2;
+inline constexpr int kErrorStubLibrary = 34;
 inline constexpr int kErrorNoDevice = 100;
 inline constexpr int kErrorUnsupportedPtx = 222;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;  // compute capability

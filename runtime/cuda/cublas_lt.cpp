@@ -1,0 +1,181 @@
+// See cublas_lt.h. cuBLAS is column-major and so sees every matrix transposed: C^T = op(B)^T op(A)^T. Its
+// first operand is therefore our B and its second our A, with the same transposes.
+#include "runtime/cuda/cublas_lt.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+namespace gacc::cuda {
+
+Status LtLibrary::open(std::span<const char* const> names) {
+  for (const char* name : names) {
+    void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);  // stays loaded
+    if (!library) continue;
+    bool complete = true;
+#define GACC_CUBLAS_LT_FIND(member, symbol, parameters)                 \
+  member = reinterpret_cast<decltype(member)>(dlsym(library, #symbol)); \
+  complete = complete && member;
+    GACC_CUBLAS_LT_FUNCTIONS(GACC_CUBLAS_LT_FIND)
+#undef GACC_CUBLAS_LT_FIND
+    version = reinterpret_cast<decltype(version)>(dlsym(library, "cublasLtGetVersion"));
+    status_string = reinterpret_cast<decltype(status_string)>(dlsym(library, "cublasLtGetStatusString"));
+    if (complete && version && status_string) return {};
+  }
+  return Status::error("cuBLAS is not installed (none of {})", fmt::join(names, ", "));
+}
+
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The largest power of two up to 256 that divides an address: what cuBLAS may assume of it.
+uint32_t alignment(Pointer pointer) {
+  return pointer == 0 ? 256 : static_cast<uint32_t>(std::min<Pointer>(256, pointer & (~pointer + 1)));
+}
+
+class CublasLt final : public GemmEngine {
+ public:
+  // 32 MiB of workspace from Hopper on, 4 MiB before: NVIDIA's recommendation.
+  CublasLt(const LtLibrary& library, cublasLtContext* handle, int capability)
+      : library_(library), handle_(handle), workspace_bytes_((capability >= 90 ? 32 : 4) * kMiB) {}
+  ~CublasLt() override {
+    for (Choice& choice : choices_) destroy(choice);
+    library_.destroy(handle_);
+  }
+  std::string name() const override {
+    const size_t version = library_.version();  // 130100, or 1301xx: major, then minor of two digits
+    return version >= 100000 ? fmt::format("cuBLASLt {}.{}", version / 10000, version % 10000 / 100)
+                             : fmt::format("cuBLASLt {}", version);
+  }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+  void use_workspace(Pointer workspace) override { workspace_ = workspace; }
+
+  // Takes the library's first proposal, which is a fixed function of the product, the library and the GPU.
+  Status prepare(const Product& product) override {
+    if (product.m == 0 || product.n == 0 || product.k == 0 || find(product)) return {};
+    Choice choice;
+    choice.key = key(product);
+    void* preference = nullptr;
+    LtHeuristic best{};
+    int found = 0;
+    const Status status = describe(product, choice, preference, best, found);
+    if (preference) library_.preference_destroy(preference);
+    if (!status) {
+      destroy(choice);
+      return status;
+    }
+    choice.algorithm = best.algorithm;
+    choices_.push_back(choice);
+    return {};
+  }
+
+  Status launch(const Product& product, Stream stream) override {
+    if (product.m == 0 || product.n == 0 || product.k == 0)
+      return Status::error("a matrix product without elements");
+    const Choice* choice = find(product);
+    if (!choice) return Status::error("internal error: a matrix product was not prepared");
+    const float alpha = 1, beta = product.accumulate ? 1 : 0;
+    const int error =
+        library_.matmul(handle_, choice->operation, &alpha, address(product.b), choice->layouts[0],
+                        address(product.a), choice->layouts[1], &beta, address(product.c), choice->layouts[2],
+                        address(product.c), choice->layouts[2], &choice->algorithm, address(workspace_),
+                        static_cast<size_t>(workspace_bytes_), stream);
+    return check(error, "cannot launch a matrix product");
+  }
+
+ private:
+  // What the choice of an algorithm depends on.
+  using Key = std::array<int64_t, 9>;
+  struct Choice {
+    Key key{};
+    void* operation = nullptr;
+    void* layouts[3] = {};  // of B, A and C, as cuBLAS sees them
+    LtAlgorithm algorithm{};
+  };
+
+  static void* address(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
+  static Key key(const Product& product) {
+    return {product.m,
+            product.n,
+            product.k,
+            product.transpose_a,
+            product.transpose_b,
+            product.accumulate,
+            alignment(product.a),
+            alignment(product.b),
+            alignment(product.c)};
+  }
+  const Choice* find(const Product& product) const {
+    const Key wanted = key(product);
+    for (const Choice& choice : choices_)
+      if (choice.key == wanted) return &choice;
+    return nullptr;
+  }
+  Status check(int error, std::string_view what) const {
+    if (error == 0) return {};
+    return Status::error("{}: cuBLASLt says {}", what, library_.status_string(error));
+  }
+  void destroy(Choice& choice) const {
+    if (choice.operation) library_.operation_destroy(choice.operation);
+    for (void* layout : choice.layouts)
+      if (layout) library_.layout_destroy(layout);
+  }
+
+  Status describe(const Product& p, Choice& choice, void*& preference, LtHeuristic& best, int& found) const {
+    // 1. The operation and the matrices as they lie in memory: rows of cuBLAS are our columns.
+    int error = library_.operation_create(&choice.operation, kCompute32F, kReal32F);
+    const int32_t first = p.transpose_b, second = p.transpose_a;
+    if (!error) error = library_.operation_set(choice.operation, kTransposeA, &first, sizeof first);
+    if (!error) error = library_.operation_set(choice.operation, kTransposeB, &second, sizeof second);
+    const auto layout = [&](int which, int64_t rows, int64_t columns) {
+      if (!error)
+        error = library_.layout_create(&choice.layouts[which], kReal32F, static_cast<uint64_t>(rows),
+                                       static_cast<uint64_t>(columns), rows);
+    };
+    layout(0, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
+    layout(1, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
+    layout(2, p.n, p.m);
+    // 2. What the choice may rely on.
+    if (!error) error = library_.preference_create(&preference);
+    const auto bytes = static_cast<uint64_t>(workspace_bytes_);
+    if (!error) error = library_.preference_set(preference, kPreferWorkspace, &bytes, sizeof bytes);
+    const Pointer operands[] = {p.b, p.a, p.c, p.c};
+    for (int i = 0; i < 4 && !error; ++i) {
+      const uint32_t value = alignment(operands[i]);
+      error = library_.preference_set(preference, kPreferAlignmentA + i, &value, sizeof value);
+    }
+    // 3. The choice.
+    if (!error)
+      error = library_.heuristic(handle_, choice.operation, choice.layouts[0], choice.layouts[1],
+                                 choice.layouts[2], choice.layouts[2], preference, 1, &best, &found);
+    if (!error && found > 0) error = best.state;
+    if (!error && found > 0) return {};
+    const std::string what = fmt::format("cannot compute a matrix product of {} x {} x {}", p.m, p.n, p.k);
+    return error ? check(error, what) : Status::error("{}: cuBLASLt has no way to", what);
+  }
+
+  LtLibrary library_;
+  cublasLtContext* handle_;
+  int64_t workspace_bytes_;
+  Pointer workspace_ = 0;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace
+
+Status open_cublas_lt(std::span<const char* const> names, int capability,
+                      std::unique_ptr<GemmEngine>& engine) {
+  LtLibrary library;
+  if (Status status = library.open(names); !status) return status;
+  cublasLtContext* handle = nullptr;
+  if (int error = library.create(&handle); error != 0)
+    return Status::error("cuBLASLt does not start: {}", library.status_string(error));
+  engine = std::make_unique<CublasLt>(library, handle, capability);
+  return {};
+}
+
+}  // namespace gacc::cuda

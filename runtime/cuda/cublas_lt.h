@@ -1,0 +1,73 @@
+// Matrix products by cuBLASLt, loaded by dlopen with own prototypes (compared with cublasLt.h by a test where
+// that is installed). Only ever loaded on a machine with a GPU, for a plan with products: loading costs 150
+// MiB.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/cuda/gemm_engine.h"
+
+struct cublasLtContext;
+
+namespace gacc::cuda {
+
+// The library's structures, opaque but for their sizes.
+struct LtAlgorithm {
+  uint64_t data[8];
+};
+struct LtHeuristic {
+  LtAlgorithm algorithm;
+  size_t workspace_bytes;
+  int state;
+  float waves;
+  int reserved[4];
+};
+
+// member, exported name, parameters. Descriptors are the library's own structures.
+#define GACC_CUBLAS_LT_FUNCTIONS(F)                                                                   \
+  F(create, cublasLtCreate, (cublasLtContext * *handle))                                              \
+  F(destroy, cublasLtDestroy, (cublasLtContext * handle))                                             \
+  F(operation_create, cublasLtMatmulDescCreate, (void** operation, int compute, int scale))           \
+  F(operation_destroy, cublasLtMatmulDescDestroy, (void* operation))                                  \
+  F(operation_set, cublasLtMatmulDescSetAttribute,                                                    \
+    (void* operation, int attribute, const void* value, size_t bytes))                                \
+  F(layout_create, cublasLtMatrixLayoutCreate,                                                        \
+    (void** layout, int type, uint64_t rows, uint64_t columns, int64_t leading))                      \
+  F(layout_destroy, cublasLtMatrixLayoutDestroy, (void* layout))                                      \
+  F(preference_create, cublasLtMatmulPreferenceCreate, (void** preference))                           \
+  F(preference_destroy, cublasLtMatmulPreferenceDestroy, (void* preference))                          \
+  F(preference_set, cublasLtMatmulPreferenceSetAttribute,                                             \
+    (void* preference, int attribute, const void* value, size_t bytes))                               \
+  F(heuristic, cublasLtMatmulAlgoGetHeuristic,                                                        \
+    (cublasLtContext * handle, void* operation, void* a, void* b, void* c, void* d, void* preference, \
+     int wanted, LtHeuristic* results, int* found))                                                   \
+  F(matmul, cublasLtMatmul,                                                                           \
+    (cublasLtContext * handle, void* operation, const void* alpha, const void* a, void* a_layout,     \
+     const void* b, void* b_layout, const void* beta, const void* c, void* c_layout, void* d,         \
+     void* d_layout, const LtAlgorithm* algorithm, void* workspace, size_t workspace_bytes, Stream stream))
+
+struct LtLibrary {
+#define GACC_CUBLAS_LT_MEMBER(member, symbol, parameters) int(*member) parameters = nullptr;
+  GACC_CUBLAS_LT_FUNCTIONS(GACC_CUBLAS_LT_MEMBER)
+#undef GACC_CUBLAS_LT_MEMBER
+  size_t (*version)() = nullptr;                       // cublasLtGetVersion
+  const char* (*status_string)(int status) = nullptr;  // cublasLtGetStatusString
+
+  // Loads the first of `names` that is there and has every function.
+  Status open(std::span<const char* const> names);
+};
+
+inline constexpr const char* kCublasLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+
+// Values of the library's enumerations.
+inline constexpr int kCompute32F = 68;  // f32 throughout: no TF32
+inline constexpr int kReal32F = 0;
+inline constexpr int kTransposeA = 3, kTransposeB = 4;             // of an operation
+inline constexpr int kPreferWorkspace = 1, kPreferAlignmentA = 5;  // then B, C, D
+
+// Opens the library on the current context; `capability` is the GPU's, 90 for 9.0.
+Status open_cublas_lt(std::span<const char* const> names, int capability,
+                      std::unique_ptr<GemmEngine>& engine);
+
+}  // namespace gacc::cuda

@@ -1,0 +1,368 @@
+// See cuda_device.h. Order of events: `open` finds driver, GPU and matrix products and checks that the
+// artifact fits; `load` takes all memory, loads the PTX and captures the graphs; after that only a
+// micro-batch size not seen before allocates anything (one more graph, inside the driver).
+#include "runtime/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "runtime/cuda/cublas_lt.h"
+#include "runtime/cuda/cuda_driver.h"
+#include "runtime/cuda/emulator_link.h"
+#include "runtime/cuda/gemm_engine.h"
+#include "runtime/cuda/gpu_choice.h"
+#include "runtime/cuda/programs.h"
+#include "runtime/cuda/staging.h"
+
+namespace gacc::cuda {
+namespace {
+
+constexpr size_t kStagingBytes = size_t{1} << 20;  // of a half, at least
+constexpr int64_t kWindowBytes = 16384;            // of the arena, copied at once by a small read
+constexpr size_t kMostRagged = 16;                 // graphs of micro-batches that are not full
+constexpr size_t kLogBytes = 8192;
+
+std::string one_line(std::string_view text) {
+  std::string result;
+  for (char c : text.substr(0, text.find('\0'))) {
+    if (c != '\n') {
+      result += c;
+    } else if (!result.empty() && result.back() != ';') {
+      result += ';';
+    }
+  }
+  while (!result.empty() && (result.back() == ';' || result.back() == ' ')) result.pop_back();
+  return result;
+}
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(const Options& options) : options_(options) {}
+  ~CudaDevice() override { close(); }
+
+  Status open(const Artifact& artifact);
+
+  std::string name() const override {
+    if (options_.emulated) return "emulator of an NVIDIA GPU";
+    return fmt::format("{} ({}, sm_{}, CUDA {}{})", gpu_.name, kind(), gpu_.capability,
+                       version_text(gpu_.driver_version), gemm_ ? ", " + gemm_->name() : "");
+  }
+  std::string kind() const override {
+    return options_.emulated ? "emulate" : fmt::format("cuda:{}", gpu_.ordinal);
+  }
+  Status load(const Artifact& artifact) override;
+  Status run(Program program, int64_t batch) override;
+  Status write(int64_t offset, std::span<const std::byte> bytes) override;
+  Status read(int64_t offset, std::span<std::byte> bytes) override;
+  int64_t peak_bytes() const override { return peak_bytes_; }
+  std::string load_note() const override;
+  Status finish(std::string& reports) override;
+
+ private:
+  struct Variant {  // a program captured for one batch
+    Program program = Program::step;
+    int64_t batch = 0;
+    GraphExec graph = nullptr;
+  };
+
+  void close();
+  Status enter();
+  Status choose_gemm(const Artifact& artifact);
+  Status load_module(const std::string& ptx);
+  Status capture(Program program, int64_t batch, GraphExec& graph);
+  Status variant(Program program, int64_t batch, GraphExec& graph);
+  Status measure();
+  Status wait();
+  Status check_range(int64_t offset, size_t bytes) const;
+  int64_t needed_bytes() const { return arena_bytes_ + (gemm_ ? gemm_->workspace_bytes() : 0); }
+  // Success, or the driver's error.
+  Status check(int error, std::string_view what) const {
+    return error == 0 ? Status() : driver_.check(error, what);
+  }
+
+  Options options_;
+  Driver driver_;
+  Gpu gpu_;
+  EmulatorLink emulator_;
+  bool retained_ = false;  // the primary context
+  Context context_ = nullptr;
+  std::thread::id thread_;  // in which the context is current
+  Module module_ = nullptr;
+  Stream stream_ = nullptr;
+  Pointer arena_ = 0, workspace_ = 0;
+  std::unique_ptr<GemmEngine> gemm_;  // null when the plan has no products
+  Programs programs_;
+  Staging staging_;
+  std::vector<Variant> full_, ragged_;
+  size_t next_ragged_ = 0;  // the one to give up when there are too many
+  int64_t micro_batch_ = 0, arena_bytes_ = 0;
+  size_t free_before_ = 0;  // bytes free on the device once the context stood
+  int64_t peak_bytes_ = 0;
+  // What a small read copied: state lies close together and is read in a row, so one copy serves several
+  // reads.
+  std::byte* window_ = nullptr;
+  int64_t window_offset_ = 0, window_bytes_ = 0;  // 0 bytes: nothing valid
+};
+
+Status CudaDevice::open(const Artifact& artifact) {
+  if (Status status = driver_.open(options_.driver); !status) return status;
+  if (options_.emulated)
+    if (Status status = emulator_.open(driver_); !status) return status;
+  if (Status status = choose_gpu(driver_, options_.ordinal, options_.emulated, artifact, gpu_); !status)
+    return status;
+  if (Status status = check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name);
+      !status)
+    return status;
+  retained_ = true;
+  if (Status status = enter(); !status) return status;
+  if (Status status = choose_gemm(artifact); !status) return status;
+  size_t total = 0;
+  if (Status status = check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory");
+      !status)
+    return status;
+  arena_bytes_ = artifact.plan.arena_bytes;
+  if (static_cast<uint64_t>(needed_bytes()) > free_before_)
+    return too_little_memory(gpu_, needed_bytes(), static_cast<int64_t>(free_before_));
+  return {};
+}
+
+Status CudaDevice::choose_gemm(const Artifact& artifact) {
+  // 1. What the plan has.
+  bool products = false, all_builtin = true;
+  for (const PlanProgram& program : artifact.plan.programs)
+    for (const PlanLaunch& launch : program.launches) {
+      if (!launch.kernel.empty()) continue;
+      products = true;
+      all_builtin = all_builtin && !launch.builtin.kernel.empty();
+    }
+  if (!products) return {};
+  // 2. cuBLAS, where there is a GPU and nobody asked for something else.
+  std::string reason = "--gemm builtin was asked for";
+  if (options_.emulated) {
+    reason = "the emulator runs no cuBLAS";
+    if (options_.gemm == GemmChoice::cublas) return Status::error("--gemm cublas needs a GPU: {}", reason);
+  } else if (options_.gemm != GemmChoice::builtin) {
+    const Status status = open_cublas_lt(options_.cublas, gpu_.capability, gemm_);
+    if (status || options_.gemm == GemmChoice::cublas) return status;
+    reason = status.text();
+  }
+  // 3. The artifact's own.
+  if (!all_builtin)
+    return Status::error(
+        "no matrix products for the GPU: {}, and the artifact has no built-in ones; compile it again",
+        reason);
+  gemm_ = make_builtin_gemm(driver_);
+  return {};
+}
+
+Status CudaDevice::enter() {
+  if (thread_ == std::this_thread::get_id()) return {};
+  Status status = check(driver_.context_set(context_), "cannot use the GPU's context");
+  if (status) thread_ = std::this_thread::get_id();
+  return status;
+}
+
+Status CudaDevice::load(const Artifact& artifact) {
+  const Plan& plan = artifact.plan;
+  if (arena_ != 0) return Status::error("internal error: a device loads one artifact");
+  if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
+  if (Status status = enter(); !status) return status;
+  micro_batch_ = plan.micro_batch;
+  // 1. Memory: the arena, zeroed, and the workspace; on the host the staging halves and the window of reads.
+  const auto allocate = [&](Pointer& to, int64_t bytes) {
+    const int error = driver_.allocate(&to, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    if (error != kErrorOutOfMemory) return check(error, "cannot allocate memory on the GPU");
+    size_t free = 0, total = 0;
+    driver_.memory_info(&free, &total);
+    return too_little_memory(gpu_, needed_bytes(), static_cast<int64_t>(free));
+  };
+  if (Status status = allocate(arena_, arena_bytes_); !status) return status;
+  if (gemm_ && gemm_->workspace_bytes() > 0)
+    if (Status status = allocate(workspace_, gemm_->workspace_bytes()); !status) return status;
+  if (gemm_) gemm_->use_workspace(workspace_);
+  int64_t input_bytes = 0;
+  for (const PlanInput& input : plan.inputs) {
+    int64_t elements = plan.micro_batch;
+    for (int64_t extent : input.shape) elements *= extent;
+    input_bytes += elements * 4 + 256;
+  }
+  Status status = staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes)));
+  if (!status) return status;
+  void* window = nullptr;
+  status = check(driver_.host_allocate(&window, kWindowBytes, 0), "cannot allocate page-locked memory");
+  window_ = static_cast<std::byte*>(window);
+  if (status)
+    status = check(driver_.stream_create(&stream_, kStreamNonBlocking), "cannot create a stream on the GPU");
+  if (status)
+    status = check(driver_.fill_bytes(arena_, 0, static_cast<size_t>(arena_bytes_), stream_),
+                   "cannot clear the arena");
+  if (status && options_.emulated) emulator_.declare_live(plan, arena_);
+  // 2. Code, and the graphs of a full micro-batch.
+  if (status) status = load_module(artifact.ptx);
+  if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get());
+  if (status) status = programs_.prepare(Program::init, micro_batch_);
+  for (Program program : {Program::step, Program::update, Program::eval}) {
+    if (!status) break;
+    Variant& full = full_.emplace_back(Variant{program, micro_batch_, nullptr});
+    status = capture(program, micro_batch_, full.graph);
+  }
+  if (status) status = wait();
+  return status ? measure() : status;
+}
+
+Status CudaDevice::load_module(const std::string& ptx) {
+  std::string log(kLogBytes, '\0');
+  int options[] = {kJitErrorLog, kJitErrorLogBytes};
+  void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};
+  const int error = driver_.module_load(&module_, ptx.c_str(), 2, options, values);
+  if (error == 0) return {};
+  std::string text = check(error, "the driver does not take the artifact's PTX").text();
+  if (std::string lines = one_line(log); !lines.empty()) text += ": " + lines;
+  return Status::error(std::move(text));
+}
+
+Status CudaDevice::capture(Program program, int64_t batch, GraphExec& graph) {
+  if (Status status = programs_.prepare(program, batch); !status) return status;
+  if (int error = driver_.capture_begin(stream_, kCaptureThreadLocal); error != 0)
+    return check(error, "cannot capture a graph");
+  Status status = programs_.launch(program, batch, stream_);
+  Graph captured = nullptr;
+  const int error = driver_.capture_end(stream_, &captured);  // also after a failure: it ends the capture
+  if (status) status = check(error, "cannot capture a graph");
+  if (status) status = check(driver_.graph_instantiate(&graph, captured, 0), "cannot prepare a graph");
+  if (status) status = check(driver_.graph_upload(graph, stream_), "cannot upload a graph");
+  if (captured) driver_.graph_destroy(captured);
+  return status;
+}
+
+Status CudaDevice::variant(Program program, int64_t batch, GraphExec& graph) {
+  for (const std::vector<Variant>* list : {&full_, &ragged_})
+    for (const Variant& candidate : *list)
+      if (candidate.program == program && candidate.batch == batch) {
+        graph = candidate.graph;
+        return {};
+      }
+  Variant fresh{program, batch, nullptr};
+  if (Status status = capture(program, batch, fresh.graph); !status) return status;
+  graph = fresh.graph;
+  if (ragged_.size() < kMostRagged) {
+    ragged_.push_back(fresh);
+  } else {
+    driver_.graph_exec_destroy(ragged_[next_ragged_].graph);  // one still running is freed when it is done
+    ragged_[next_ragged_] = fresh;
+    next_ragged_ = (next_ragged_ + 1) % kMostRagged;
+  }
+  return measure();
+}
+
+// What is taken now: other programs on the same GPU count as well, so this never goes below our own figures.
+Status CudaDevice::measure() {
+  size_t free = 0, total = 0;
+  const Status status = check(driver_.memory_info(&free, &total), "cannot ask for the GPU's memory");
+  const int64_t taken = free < free_before_ ? static_cast<int64_t>(free_before_ - free) : 0;
+  peak_bytes_ = std::max({peak_bytes_, needed_bytes(), options_.emulated ? 0 : taken});
+  return status;
+}
+
+std::string CudaDevice::load_note() const {
+  if (options_.emulated) return "";
+  const int64_t workspace = gemm_ ? gemm_->workspace_bytes() : 0;
+  return fmt::format(
+      "{}: {} bytes taken (arena {}, matrix products' workspace {}, code and graphs {}), besides the "
+      "driver's context",
+      name(), peak_bytes_, arena_bytes_, workspace, peak_bytes_ - arena_bytes_ - workspace);
+}
+
+Status CudaDevice::run(Program program, int64_t batch) {
+  if (full_.empty()) return Status::error("internal error: run before load");
+  if (program == Program::init || program == Program::update) batch = micro_batch_;
+  if (batch < 1 || batch > micro_batch_)
+    return Status::error("internal error: a run of {} samples, at most {} fit", batch, micro_batch_);
+  if (Status status = enter(); !status) return status;
+  window_bytes_ = 0;
+  if (program == Program::init) return programs_.launch(program, batch, stream_);  // once: not worth a graph
+  GraphExec graph = nullptr;
+  if (Status status = variant(program, batch, graph); !status) return status;
+  return check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
+}
+
+Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
+  if (full_.empty()) return Status::error("internal error: the device is not loaded");
+  if (offset >= 0 && offset <= arena_bytes_ && bytes <= static_cast<size_t>(arena_bytes_ - offset)) return {};
+  return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset,
+                       arena_bytes_);
+}
+
+Status CudaDevice::write(int64_t offset, std::span<const std::byte> bytes) {
+  if (Status status = check_range(offset, bytes.size()); !status) return status;
+  if (Status status = enter(); !status) return status;
+  window_bytes_ = 0;
+  return staging_.write(arena_ + static_cast<Pointer>(offset), bytes, stream_);
+}
+
+Status CudaDevice::read(int64_t offset, std::span<std::byte> bytes) {
+  if (Status status = check_range(offset, bytes.size()); !status) return status;
+  if (Status status = enter(); !status) return status;
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (size > kWindowBytes / 4) {
+    const int error =
+        driver_.copy_out(bytes.data(), arena_ + static_cast<Pointer>(offset), bytes.size(), stream_);
+    if (error != 0) return check(error, "cannot copy from the GPU");
+    return wait();
+  }
+  if (offset < window_offset_ || offset + size > window_offset_ + window_bytes_) {
+    const int64_t from = std::max<int64_t>(0, offset - kWindowBytes / 2);
+    const int64_t copied = std::min(kWindowBytes, arena_bytes_ - from);
+    window_bytes_ = 0;
+    const int error =
+        driver_.copy_out(window_, arena_ + static_cast<Pointer>(from), static_cast<size_t>(copied), stream_);
+    if (error != 0) return check(error, "cannot copy from the GPU");
+    if (Status status = wait(); !status) return status;
+    window_offset_ = from;
+    window_bytes_ = copied;
+  }
+  std::memcpy(bytes.data(), window_ + (offset - window_offset_), bytes.size());
+  return {};
+}
+
+Status CudaDevice::wait() { return check(driver_.stream_wait(stream_), "the GPU failed"); }
+
+Status CudaDevice::finish(std::string& reports) {
+  reports.clear();
+  if (!options_.emulated || !stream_) return {};
+  if (Status status = enter(); !status) return status;
+  const Status waited = wait();
+  const int64_t count = emulator_.reports(reports);
+  if (count == 0) return waited;
+  return Status::error("the emulator has {} report{} on the artifact's kernels", count,
+                       count == 1 ? "" : "s");
+}
+
+void CudaDevice::close() {
+  if (!retained_) return;
+  driver_.context_set(context_);
+  if (stream_) driver_.stream_wait(stream_);
+  for (const std::vector<Variant>* list : {&full_, &ragged_})
+    for (const Variant& variant : *list)
+      if (variant.graph) driver_.graph_exec_destroy(variant.graph);
+  gemm_.reset();
+  staging_.close();
+  if (window_) driver_.host_release(window_);
+  if (stream_) driver_.stream_destroy(stream_);
+  if (module_) driver_.module_unload(module_);
+  if (workspace_) driver_.release(workspace_);
+  if (arena_) driver_.release(arena_);
+  driver_.context_release(gpu_.handle);
+}
+
+}  // namespace
+
+Status open_device(const Options& options, const Artifact& artifact, std::unique_ptr<Device>& device) {
+  auto opened = std::make_unique<CudaDevice>(options);
+  if (Status status = opened->open(artifact); !status) return status;
+  device = std::move(opened);
+  return {};
+}
+
+}  // namespace gacc::cuda

@@ -1,0 +1,72 @@
+// See emulator_link.h.
+#include "runtime/cuda/emulator_link.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+namespace gacc::cuda {
+
+Status EmulatorLink::open(const Driver& driver) {
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(driver.library, name));
+  };
+  find(count_, "gacc_emu_report_count");
+  find(text_, "gacc_emu_reports");
+  find(declare_, "gacc_emu_declare_live");
+  if (count_ && text_ && declare_) return {};
+  return Status::error("libgacc-emu.so is not gacc's emulator: it lacks gacc_emu_report_count and its like");
+}
+
+void EmulatorLink::declare_live(const Plan& plan, Pointer arena) const {
+  for (const LiveRange& range : live_ranges(plan))
+    declare_(arena, static_cast<uint64_t>(range.offset), static_cast<uint64_t>(range.bytes),
+             range.name.c_str());
+}
+
+int64_t EmulatorLink::reports(std::string& text) const {
+  const size_t count = count_();
+  text.clear();
+  if (count == 0) return 0;
+  text.resize(text_(nullptr, 0) + 1);  // the text's length; then the text and a zero
+  text_(text.data(), text.size());
+  text.resize(text.find('\0'));
+  return static_cast<int64_t>(count);
+}
+
+std::vector<LiveRange> live_ranges(const Plan& plan) {
+  // 1. Buffers, and the gaps between them.
+  std::vector<LiveRange> ranges, gaps;
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (buffer.bytes > 0) ranges.push_back({buffer.offset, buffer.bytes, buffer.name});
+  const auto by_offset = [](const LiveRange& a, const LiveRange& b) { return a.offset < b.offset; };
+  std::sort(ranges.begin(), ranges.end(), by_offset);
+  int64_t end = 0;
+  for (const LiveRange& range : ranges) {
+    if (range.offset > end) gaps.push_back({end, range.offset - end, "values"});
+    end = range.offset + range.bytes;
+  }
+  if (plan.arena_bytes > end) gaps.push_back({end, plan.arena_bytes - end, "values"});
+  // 2. A gap holds values when a launch or an input points into it; else it is padding. It begins with the
+  // first.
+  std::vector<int64_t> used;
+  for (const PlanInput& input : plan.inputs) used.insert(used.end(), {input.step_offset, input.eval_offset});
+  for (const PlanProgram& program : plan.programs)
+    for (const PlanLaunch& launch : program.launches) {
+      if (launch.kernel.empty()) used.insert(used.end(), {launch.a, launch.b, launch.c});
+      for (const PlanArgument& argument : launch.arguments)
+        if (argument.kind == PlanArgument::Kind::address) used.push_back(argument.offset);
+    }
+  std::sort(used.begin(), used.end());
+  for (LiveRange& gap : gaps) {
+    const auto first = std::lower_bound(used.begin(), used.end(), gap.offset);
+    if (first == used.end() || *first >= gap.offset + gap.bytes) continue;
+    gap.bytes -= *first - gap.offset;
+    gap.offset = *first;
+    ranges.push_back(gap);
+  }
+  std::sort(ranges.begin(), ranges.end(), by_offset);
+  return ranges;
+}
+
+}  // namespace gacc::cuda

@@ -1,0 +1,37 @@
+// What the CUDA device tells the emulator beyond the driver's calls, and hears from it. The emulator,
+// libgacc-emu.so, exports the driver's names and three more, which a real driver does not have.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/cuda_driver.h"
+#include "runtime/plan.h"
+
+namespace gacc::cuda {
+
+class EmulatorLink {
+ public:
+  // Finds the emulator's own functions in the library that `driver` was opened from.
+  Status open(const Driver& driver);
+  // Names the parts of the arena that the plan uses: each buffer, each input, and what lies between for
+  // values. A kernel that touches anything else (the padding between them) is then reported.
+  void declare_live(const Plan& plan, Pointer arena) const;
+  // The reports so far, and how many there are.
+  int64_t reports(std::string& text) const;
+
+ private:
+  size_t (*count_)() = nullptr;
+  size_t (*text_)(char* to, size_t bytes) = nullptr;
+  void (*declare_)(uint64_t allocation, uint64_t offset, uint64_t bytes, const char* name) = nullptr;
+};
+
+// A part of the arena and what it is called in a report.
+struct LiveRange {
+  int64_t offset = 0, bytes = 0;
+  std::string name;
+};
+// The parts that a plan uses, in order of their offsets, without overlaps. Values that are not buffers share
+// one range, because at different times different ones lie there.
+std::vector<LiveRange> live_ranges(const Plan& plan);
+
+}  // namespace gacc::cuda

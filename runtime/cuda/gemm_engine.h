@@ -1,0 +1,42 @@
+// Matrix products on the GPU: cuBLASLt where it is installed (cublas_lt.h), else kernels of the artifact's
+// PTX.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/cuda/cuda_driver.h"
+
+namespace gacc::cuda {
+
+// A built-in kernel as loaded; see PlanBuiltin for its parameters and grid.
+struct BuiltinGemm {
+  Function function = nullptr;
+  int64_t block = 0, tile_m = 1, tile_n = 1;
+};
+
+// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major f32 without gaps, f32 sums.
+struct Product {
+  Pointer a = 0, b = 0, c = 0;
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  BuiltinGemm builtin{};
+};
+
+class GemmEngine {
+ public:
+  virtual ~GemmEngine() = default;
+  virtual std::string name() const = 0;
+  // Device memory it needs for itself; given once, before the first prepare.
+  virtual int64_t workspace_bytes() const = 0;
+  virtual void use_workspace(Pointer workspace) = 0;
+  // Chooses how to compute a product. Called before `launch`, never while a stream is captured.
+  virtual Status prepare(const Product& product) = 0;
+  // Queues a prepared product; the stream may be under capture.
+  virtual Status launch(const Product& product, Stream stream) = 0;
+};
+
+// The kernels in the artifact. `driver` must outlive the engine.
+std::unique_ptr<GemmEngine> make_builtin_gemm(const Driver& driver);
+
+}  // namespace gacc::cuda

@@ -1,0 +1,77 @@
+// See gpu_choice.h.
+#include "runtime/cuda/gpu_choice.h"
+
+#include <array>
+#include <charconv>
+
+namespace gacc::cuda {
+namespace {
+
+std::string capability_text(int capability) { return fmt::format("{}.{}", capability / 10, capability % 10); }
+
+Status describe(const Driver& driver, int ordinal, Gpu& gpu) {
+  gpu.ordinal = ordinal;
+  std::array<char, 256> name{};
+  int major = 0, minor = 0;
+  int error = driver.device_get(&gpu.handle, ordinal);
+  if (!error) error = driver.device_name(name.data(), static_cast<int>(name.size()) - 1, gpu.handle);
+  if (!error) error = driver.device_attribute(&major, kAttributeMajor, gpu.handle);
+  if (!error) error = driver.device_attribute(&minor, kAttributeMinor, gpu.handle);
+  gpu.name = name.data();
+  gpu.capability = major * 10 + minor;
+  return driver.check(error, fmt::format("cannot ask about GPU {}", ordinal));
+}
+
+}  // namespace
+
+bool runs_on(std::string_view target, int capability) {
+  if (target.substr(0, 3) != "sm_") return false;
+  target.remove_prefix(3);
+  int wanted = 0;
+  const auto [end, bad] = std::from_chars(target.data(), target.data() + target.size(), wanted);
+  if (bad != std::errc()) return false;
+  const std::string_view letter = target.substr(static_cast<size_t>(end - target.data()));
+  if (letter == "a") return capability == wanted;
+  if (letter == "f") return capability / 10 == wanted / 10 && capability >= wanted;
+  return letter.empty() && capability >= wanted;
+}
+
+Status too_little_memory(const Gpu& gpu, int64_t needed, int64_t free) {
+  return Status::error("GPU {} ({}) has too little memory: the artifact needs {} bytes, {} are free",
+                       gpu.ordinal, gpu.name, needed, free);
+}
+
+Status choose_gpu(const Driver& driver, int ordinal, bool emulated, const Artifact& artifact, Gpu& gpu) {
+  // 1. The driver.
+  int version = 0, count = 0;
+  if (Status status = driver.check(driver.driver_version(&version), "cannot ask for the driver's version");
+      !status)
+    return status;
+  gpu.driver_version = version;
+  std::string ptx;
+  const int wanted = driver_for_ptx(artifact.ptx, ptx);
+  if (version < wanted && !emulated)
+    return Status::error(
+        "the NVIDIA driver is too old: the artifact is PTX {}, which needs CUDA {}; the driver supports CUDA "
+        "{}",
+        ptx, version_text(wanted), version_text(version));
+  if (int error = driver.device_count(&count); error != 0 && error != kErrorNoDevice)
+    return driver.check(error, "cannot ask for the number of GPUs");
+  if (count == 0) return Status::error("the NVIDIA driver finds no GPU");
+  // 2. The GPU.
+  if (ordinal >= count)
+    return Status::error("there is no GPU {}: this machine has {}, numbered from 0", ordinal, count);
+  const std::string& target = artifact.plan.target;
+  std::string below;
+  for (int i = ordinal < 0 ? 0 : ordinal; i < (ordinal < 0 ? count : ordinal + 1); ++i) {
+    if (Status status = describe(driver, i, gpu); !status) return status;
+    if (emulated || runs_on(target, gpu.capability)) return {};
+    if (!below.empty()) below += "; ";
+    below +=
+        fmt::format("GPU {} ({}) has compute capability {}", i, gpu.name, capability_text(gpu.capability));
+  }
+  return Status::error("{}, which cannot run an artifact for {}; compile it with --target for this GPU",
+                       below, target);
+}
+
+}  // namespace gacc::cuda

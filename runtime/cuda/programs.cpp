@@ -1,0 +1,143 @@
+// See programs.h. The plan was read with every field in range (runtime/plan.cpp); here it must also agree
+// with the PTX, because the driver reads as many arguments as the entry declares.
+#include "runtime/cuda/programs.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace gacc::cuda {
+namespace {
+
+constexpr size_t kMostArguments = 512;  // 4 KiB of parameters, the oldest limit of the hardware
+
+}  // namespace
+
+int entry_parameters(std::string_view ptx, std::string_view name) {
+  const std::string head = fmt::format(".entry {}(", name);
+  size_t at = ptx.find(head);
+  if (at == std::string_view::npos) return -1;
+  at += head.size();
+  const std::string_view list = ptx.substr(at, ptx.find(')', at) - at);
+  constexpr std::string_view kParameter = ".param .";
+  int count = 0;
+  for (size_t next = list.find(kParameter); next != std::string_view::npos;
+       next = list.find(kParameter, next + 1)) {
+    const std::string_view type = list.substr(next + kParameter.size(), 3);
+    if (type != "u64" && type != "b64" && type != "s64") return -1;
+    ++count;
+  }
+  return count;
+}
+
+Status Programs::find_kernel(Module module, const std::string& ptx, const std::string& name,
+                             size_t parameters, int64_t block, Function& function) const {
+  if (entry_parameters(ptx, name) != static_cast<int>(parameters))
+    return Status::error("the artifact's plan gives kernel {} {} arguments, its PTX does not take them", name,
+                         parameters);
+  Status status =
+      driver_->check(driver_->module_function(&function, module, name.c_str()), "cannot find kernel " + name);
+  if (!status) return status;
+  int most = 0;
+  status = driver_->check(driver_->function_attribute(&most, kFunctionMaxThreads, function),
+                          "cannot ask about kernel " + name);
+  if (status && block > most)
+    return Status::error("kernel {} needs blocks of {} threads, this GPU can give it {}", name, block, most);
+  return status;
+}
+
+Status Programs::add(Module module, const Artifact& artifact, Pointer arena, const PlanLaunch& planned,
+                     Launch& launch) {
+  const auto extent = [](const PlanArgument& argument) {
+    return Number{static_cast<uint64_t>(argument.extent), argument.times_batch};
+  };
+  const auto address = [&](int64_t offset) { return arena + static_cast<uint64_t>(offset); };
+  launch.name = planned.kernel.c_str();
+  if (!planned.kernel.empty()) {
+    if (planned.arguments.size() > kMostArguments)
+      return Status::error("kernel {} has too many arguments", planned.kernel);
+    for (const PlanArgument& argument : planned.arguments)
+      launch.arguments.push_back(
+          argument.kind == PlanArgument::Kind::address ? Number{address(argument.offset)} : extent(argument));
+    launch.items = extent(planned.grid);
+    launch.block = planned.block;
+    launch.per_block = planned.per_block;
+    return find_kernel(module, artifact.ptx, planned.kernel, planned.arguments.size(), planned.block,
+                       launch.function);
+  }
+  launch.m = extent(planned.m);
+  launch.n = extent(planned.n);
+  launch.k = extent(planned.k);
+  Product& product = launch.product;
+  product.a = address(planned.a);
+  product.b = address(planned.b);
+  product.c = address(planned.c);
+  product.transpose_a = planned.transpose_a;
+  product.transpose_b = planned.transpose_b;
+  product.accumulate = planned.accumulate;
+  const PlanBuiltin& builtin = planned.builtin;
+  if (builtin.kernel.empty()) return {};
+  product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n};
+  return find_kernel(module, artifact.ptx, builtin.kernel, 6, builtin.block, product.builtin.function);
+}
+
+Status Programs::load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena,
+                      GemmEngine* gemm) {
+  driver_ = &driver;
+  gemm_ = gemm;
+  constexpr std::string_view kNames[] = {"init", "step", "update", "eval"};  // in the order of enum Program
+  for (size_t i = 0; i < programs_.size(); ++i) {
+    const auto& programs = artifact.plan.programs;
+    auto found = std::find_if(programs.begin(), programs.end(),
+                              [&](const PlanProgram& program) { return program.name == kNames[i]; });
+    if (found == programs.end()) return Status::error("the artifact's plan has no program {}", kNames[i]);
+    programs_[i].clear();
+    programs_[i].reserve(found->launches.size());
+    for (const PlanLaunch& planned : found->launches)
+      if (Status status = add(module, artifact, arena, planned, programs_[i].emplace_back()); !status)
+        return status;
+  }
+  return {};
+}
+
+Product Programs::at_batch(const Launch& launch, int64_t batch) {
+  Product product = launch.product;
+  product.m = static_cast<int64_t>(launch.m.at(batch));
+  product.n = static_cast<int64_t>(launch.n.at(batch));
+  product.k = static_cast<int64_t>(launch.k.at(batch));
+  return product;
+}
+
+Status Programs::prepare(Program program, int64_t batch) const {
+  for (const Launch& launch : programs_[index(program)])
+    if (!launch.function)
+      if (Status status = gemm_->prepare(at_batch(launch, batch)); !status) return status;
+  return {};
+}
+
+Status Programs::launch(Program program, int64_t batch, Stream stream) const {
+  uint64_t values[kMostArguments];  // the driver copies them at every launch
+  void* parameters[kMostArguments];
+  for (const Launch& launch : programs_[index(program)]) {
+    if (!launch.function) {
+      if (Status status = gemm_->launch(at_batch(launch, batch), stream); !status) return status;
+      continue;
+    }
+    const auto per_block = static_cast<uint64_t>(launch.per_block);
+    const uint64_t blocks = (launch.items.at(batch) + per_block - 1) / per_block;
+    if (blocks == 0) continue;  // nothing to do, and a grid without blocks is an error
+    if (blocks > std::numeric_limits<int32_t>::max())
+      return Status::error("kernel {} would need {} blocks, more than a launch can have", launch.name,
+                           blocks);
+    for (size_t i = 0; i < launch.arguments.size(); ++i) {
+      values[i] = launch.arguments[i].at(batch);
+      parameters[i] = &values[i];
+    }
+    const int error =
+        driver_->launch(launch.function, static_cast<unsigned>(blocks), 1, 1,
+                        static_cast<unsigned>(launch.block), 1, 1, 0, stream, parameters, nullptr);
+    if (error != 0) return driver_->check(error, fmt::format("cannot launch kernel {}", launch.name));
+  }
+  return {};
+}
+
+}  // namespace gacc::cuda

@@ -1,0 +1,58 @@
+// The plan's programs as launches on a stream: every kernel found in the module and checked once, at load;
+// then `launch` only fills in the micro-batch's extent. What it queues, a graph may capture.
+#pragma once
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "runtime/artifact.h"
+#include "runtime/cuda/gemm_engine.h"
+#include "runtime/device.h"
+
+namespace gacc::cuda {
+
+class Programs {
+ public:
+  // Finds and checks all kernels. `driver` and `gemm` must outlive this; gemm may be null when the plan has
+  // no products.
+  Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena, GemmEngine* gemm);
+  // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
+  Status prepare(Program program, int64_t batch) const;
+  // Queues all launches of a program.
+  Status launch(Program program, int64_t batch, Stream stream) const;
+  int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
+
+ private:
+  // A number known at launch: `factor`, times the batch when `times_batch`. Addresses are absolute.
+  struct Number {
+    uint64_t factor = 0;
+    bool times_batch = false;
+    uint64_t at(int64_t batch) const { return times_batch ? factor * static_cast<uint64_t>(batch) : factor; }
+  };
+  struct Launch {
+    Function function = nullptr;  // null: a product
+    const char* name = "";        // of the kernel, in the plan
+    std::vector<Number> arguments;
+    Number items;
+    int64_t block = 1, per_block = 1;
+    Product product;  // m, n, k are set at launch from these:
+    Number m, n, k;
+  };
+
+  static size_t index(Program program) { return static_cast<size_t>(program); }
+  Status find_kernel(Module module, const std::string& ptx, const std::string& name, size_t parameters,
+                     int64_t block, Function& function) const;
+  Status add(Module module, const Artifact& artifact, Pointer arena, const PlanLaunch& planned,
+             Launch& launch);
+  static Product at_batch(const Launch& launch, int64_t batch);
+
+  const Driver* driver_ = nullptr;
+  GemmEngine* gemm_ = nullptr;
+  std::array<std::vector<Launch>, 4> programs_;
+};
+
+// The number of parameters of a PTX entry, all of 8 bytes; -1 when the text has no such entry or one of its
+// parameters has another size.
+int entry_parameters(std::string_view ptx, std::string_view name);
+
+}  // namespace gacc::cuda

@@ -1,0 +1,64 @@
+// See staging.h.
+#include "runtime/cuda/staging.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gacc::cuda {
+
+namespace {
+constexpr size_t kAlignment = 256;  // of every piece: whole cache lines and bursts
+}
+
+Status Staging::open(const Driver& driver, size_t half_bytes) {
+  driver_ = &driver;
+  half_bytes_ = (half_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* memory = nullptr;
+  Status status =
+      driver.check(driver.host_allocate(&memory, 2 * half_bytes_, 0),
+                   fmt::format("cannot allocate {} bytes of page-locked memory", 2 * half_bytes_));
+  memory_ = static_cast<std::byte*>(memory);
+  for (Event& event : done_)
+    if (status)
+      status = driver.check(driver.event_create(&event, kEventDisableTiming), "cannot create an event");
+  return status;
+}
+
+void Staging::close() {
+  if (!driver_) return;
+  for (Event& event : done_)
+    if (event) driver_->event_destroy(event);
+  if (memory_) driver_->host_release(memory_);
+  done_ = {};
+  memory_ = nullptr;
+  driver_ = nullptr;
+}
+
+Status Staging::next_half(Stream stream) {
+  if (int error = driver_->event_record(done_[half_], stream); error != 0)
+    return driver_->check(error, "cannot record an event");
+  pending_[half_] = true;
+  half_ = 1 - half_;
+  filled_ = 0;
+  if (!pending_[half_]) return {};
+  pending_[half_] = false;
+  return driver_->check(driver_->event_wait(done_[half_]), "the GPU failed");
+}
+
+Status Staging::write(Pointer to, std::span<const std::byte> bytes, Stream stream) {
+  while (!bytes.empty()) {
+    const size_t piece = std::min(bytes.size(), half_bytes_);
+    if (piece > half_bytes_ - filled_)
+      if (Status status = next_half(stream); !status) return status;
+    std::byte* from = memory_ + half_ * half_bytes_ + filled_;
+    std::memcpy(from, bytes.data(), piece);
+    if (int error = driver_->copy_in(to, from, piece, stream); error != 0)
+      return driver_->check(error, "cannot copy to the GPU");
+    filled_ += (piece + kAlignment - 1) / kAlignment * kAlignment;
+    to += piece;
+    bytes = bytes.subspan(piece);
+  }
+  return {};
+}
+
+}  // namespace gacc::cuda

@@ -1,0 +1,36 @@
+// Page-locked memory through which the host writes to the GPU without waiting for it: two halves, filled in
+// turn. A half is used again once the copies out of it are done; only then, and only when the host is a whole
+// half ahead of the GPU, does a write wait.
+#pragma once
+#include <array>
+#include <span>
+
+#include "runtime/cuda/cuda_driver.h"
+
+namespace gacc::cuda {
+
+class Staging {
+ public:
+  Staging() = default;
+  ~Staging() { close(); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // Allocates two halves of `half_bytes`. `driver` must outlive this, the context must be current.
+  Status open(const Driver& driver, size_t half_bytes);
+  void close();
+  // Queues a copy of `bytes`, which may be reused on return; larger ones go in pieces.
+  Status write(Pointer to, std::span<const std::byte> bytes, Stream stream);
+
+ private:
+  Status next_half(Stream stream);
+
+  const Driver* driver_ = nullptr;
+  std::byte* memory_ = nullptr;  // both halves
+  size_t half_bytes_ = 0;
+  std::array<Event, 2> done_{};    // recorded after the last copy out of a half ...
+  std::array<bool, 2> pending_{};  // ... since it was last waited for
+  size_t half_ = 0, filled_ = 0;   // the one being filled, and its bytes in use
+};
+
+}  // namespace gacc::cuda
