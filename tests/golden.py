@@ -71,8 +71,7 @@ class Case:
             pathlib.Path(folder, "expected.gir").write_text(self.expected)
             locations = ["--print-locs"] if "--print-locs" in self.words else []
             code, out, errors = run(["gacc-opt", "expected.gir", "--passes", "", *locations], folder, self.bin)
-        wrong = errors + diff(self.expected, out)
-        return wrong and "the expected half does not print to itself:\n" + wrong
+        return (wrong := errors + diff(self.expected, out)) and "the expected half does not print to itself:\n" + wrong
 
     def check(self):
         actual = self.actual()
@@ -116,7 +115,7 @@ def coverage(bin):
     for op in re.findall(r'^X\(\w+, "([^"]+)"\)', (ROOT / "ir/ops.def").read_text(), re.M):
         if not (GOLDEN / "ops" / f"{op}.gir").exists():
             missing.append(f"no golden for the op `{op}`: write tests/golden/ops/{op}.gir")
-    _, listed, _ = run(["gacc-opt", "--list-passes"], ROOT, bin)
+    listed = run(["gacc-opt", "--list-passes"], ROOT, bin)[1]
     for name in [line.split()[0] for line in listed.splitlines() if re.match(r"[a-z]", line)]:
         if (count := len([*(GOLDEN / "passes" / name).glob("*.gir")])) < 3:
             missing.append(f"pass `{name}` has {count} goldens in tests/golden/passes/{name}/, at least 3 are wanted")
@@ -127,8 +126,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
-    parser.add_argument("--bless", action="store_true")
-    parser.add_argument("--coverage", action="store_true")
+    for flag in ("--bless", "--coverage"):
+        parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
     if options.coverage:
         missing = coverage(options.bin)
