@@ -1,0 +1,393 @@
+// The CUDA device over the fake driver: what it asks of the driver, and when. The fake runs nothing before
+// somebody waits, so results that are right here are right without a wait in between.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/cuda_driver.h"
+#include "runtime/cuda/emulator_link.h"
+#include "runtime/cuda/gpu_choice.h"
+#include "runtime/cuda/programs.h"
+#include "runtime/train.h"
+#include "tests/cuda/tiny_artifact.h"
+
+namespace gacc::test {
+namespace {
+
+class CudaDeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* library = dlopen(GACC_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_TRUE(library) << dlerror();
+    fake_ = reinterpret_cast<FakeDriverFunction>(dlsym(library, "gacc_fake_driver"))();
+    *fake_ = FakeDriver();
+    fake_->kernel = tiny_kernel;
+    options_.driver = GACC_FAKE_DRIVER;
+    options_.cublas = {"libgacc-no-such-cublas.so"};
+  }
+  void TearDown() override {
+    device_.reset();
+    EXPECT_EQ(fake_->live_allocations, 0) << "something was not given back";
+  }
+  // Opens the device and loads the artifact; the first error.
+  Status open(const Artifact& artifact) {
+    device_.reset();
+    Status status = cuda::open_device(options_, artifact, device_);
+    return status ? device_->load(artifact) : status;
+  }
+  std::string error(const Artifact& artifact) {
+    Status status = open(artifact);
+    device_.reset();
+    return status ? "no error" : status.text();
+  }
+  // Everything that allocates, anywhere.
+  int allocations() const {
+    int sum = 0;
+    for (const char* name : {"cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate",
+                             "cuModuleLoadDataEx", "cuGraphInstantiateWithFlags", "cuDevicePrimaryCtxRetain"})
+      sum += fake_->count(name);
+    return sum;
+  }
+  int waits() const { return fake_->count("cuStreamSynchronize") + fake_->count("cuEventSynchronize"); }
+
+  FakeDriver* fake_ = nullptr;
+  cuda::Options options_;
+  std::unique_ptr<Device> device_;
+};
+
+std::vector<float> numbers(int count) {
+  std::vector<float> x;
+  for (int i = 0; i < count; ++i) x.push_back(static_cast<float>(i % 7) - 2.5f);
+  return x;
+}
+
+struct Figures : TrainObserver {
+  std::vector<float> losses, norms;
+  std::vector<double> evaluations;
+  Status updated(const UpdateReport& report) override {
+    losses.push_back(report.window.loss);
+    norms.push_back(report.window.norm);
+    return {};
+  }
+  Status evaluated(const EvaluationReport& report) override {
+    evaluations.push_back(report.result.loss);
+    evaluations.push_back(report.result.metrics.at(0));
+    return {};
+  }
+};
+
+// Trains two epochs on `samples` samples; what is left in w comes after the figures.
+Figures train_tiny(Device& device, const Artifact& artifact, int samples,
+                   std::vector<NamedTensor>& parameters) {
+  Figures figures;
+  Session session(device, artifact.plan);
+  EXPECT_EQ(session.open(artifact).text(), "");
+  EXPECT_EQ(session.init(3, 0.5f).text(), "");
+  const Dataset data = make_data(numbers(samples), {1, 5});
+  TrainOptions options;
+  options.epochs = 2;
+  TrainResult result;
+  EXPECT_EQ(train(session, artifact.plan, data, &data, options, figures, result).text(), "");
+  EXPECT_EQ(session.parameters(parameters).text(), "");
+  return figures;
+}
+
+TEST_F(CudaDeviceTest, TrainsLikeTheHost) {
+  for (int samples :
+       {32, 30}) {  // 30: the last micro-batch of an epoch has 2 samples, in `step` and in `eval`
+    const Artifact artifact = tiny_artifact(4, 4);
+    FakeDevice host(artifact.plan);
+    std::vector<NamedTensor> expected, found;
+    const Figures host_figures = train_tiny(host, artifact, samples, expected);
+    ASSERT_EQ(cuda::open_device(options_, artifact, device_).text(), "");
+    const Figures figures = train_tiny(*device_, artifact, samples, found);
+    EXPECT_EQ(figures.losses, host_figures.losses);
+    EXPECT_EQ(figures.norms, host_figures.norms);
+    EXPECT_EQ(figures.evaluations, host_figures.evaluations);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].data, expected[i].data) << found[i].name;
+    device_.reset();
+  }
+}
+
+TEST_F(CudaDeviceTest, AWindowIsOneGraphLaunchPerMicroBatchAndOneForTheUpdate) {
+  const Artifact artifact = tiny_artifact(4, 4);
+  ASSERT_EQ(cuda::open_device(options_, artifact, device_).text(), "");
+  Session session(*device_, artifact.plan);
+  ASSERT_EQ(session.open(artifact).text(), "");
+  EXPECT_EQ(fake_->count("cuGraphInstantiateWithFlags"), 3);  // step, update, eval
+  ASSERT_EQ(session.init(3, 0.5f).text(), "");
+  const int captured = fake_->count("cuLaunchKernel"), before = allocations();
+  const std::vector<float> x = numbers(4);
+  const std::vector<int32_t> mark(4, 0);
+  const std::span<const std::byte> inputs[] = {std::as_bytes(std::span(x)), std::as_bytes(std::span(mark))};
+  for (int window = 0; window < 100; ++window) {
+    fake_->graphs.clear();
+    const int waited = waits();
+    for (int i = 0; i < 4; ++i) ASSERT_EQ(session.step(inputs, 4).text(), "");
+    EXPECT_EQ(waits(), waited) << "a step waited";
+    WindowReport report;
+    ASSERT_EQ(session.update(report).text(), "");
+    EXPECT_LE(waits(), waited + 2) << "one wait for the sums, one for the figures";
+    const std::string step = "tiny_sum tiny_gradient";
+    EXPECT_EQ(fake_->graphs, (std::vector<std::string>{step, step, step, step, "tiny_update"}));
+  }
+  EXPECT_EQ(fake_->count("cuLaunchKernel"), captured) << "a kernel was launched outside a graph";
+  EXPECT_EQ(allocations(), before) << "something was allocated after load";
+}
+
+TEST_F(CudaDeviceTest, AMicroBatchThatIsNotFullGetsOneGraphOfItsOwn) {
+  const Artifact artifact = tiny_artifact(40, 1);
+  ASSERT_EQ(open(artifact).text(), "");
+  for (int round = 0; round < 3; ++round) ASSERT_EQ(device_->run(Program::step, 3).text(), "");
+  EXPECT_EQ(fake_->count("cuGraphInstantiateWithFlags"), 4);
+  std::byte byte;
+  ASSERT_EQ(device_->read(0, std::span(&byte, 1)).text(), "");
+  ASSERT_EQ(fake_->launches.size(), 6U);
+  EXPECT_EQ(fake_->launches[0].arguments.back(), 3U);
+  // Few are kept, all are given back (TearDown).
+  for (int64_t batch = 1; batch < 40; ++batch) ASSERT_EQ(device_->run(Program::step, batch).text(), "");
+  EXPECT_EQ(fake_->count("cuGraphInstantiateWithFlags"), 3 + 39);
+  EXPECT_EQ(fake_->count("cuGraphExecDestroy"), 39 - 16);
+  EXPECT_NE(device_->run(Program::step, 41).text(), "");
+  EXPECT_NE(device_->run(Program::step, 0).text(), "");
+}
+
+TEST_F(CudaDeviceTest, WritesAnyAmountWithoutMixingItUp) {
+  Artifact artifact = tiny_artifact(4, 1);
+  artifact.plan.arena_bytes = (5 << 20) + 12;
+  ASSERT_EQ(open(artifact).text(), "");
+  const auto size = static_cast<size_t>(artifact.plan.arena_bytes);
+  std::vector<std::byte> written(size), found(size);
+  for (size_t i = 0; i < size; ++i) written[i] = static_cast<std::byte>(i * 2654435761U >> 13);
+  const int before = allocations();
+  // One piece larger than the staging halves, then thousands of small ones over it.
+  ASSERT_EQ(device_->write(0, written).text(), "");
+  for (size_t at = 0; at + 1000 < size; at += 1777) {
+    for (size_t i = at; i < at + 999; ++i) written[i] ^= std::byte{0x5a};
+    std::vector<std::byte> piece(written.begin() + static_cast<ptrdiff_t>(at),
+                                 written.begin() + static_cast<ptrdiff_t>(at + 999));
+    ASSERT_EQ(device_->write(static_cast<int64_t>(at), piece).text(), "");
+    piece.assign(piece.size(), std::byte{0});  // may be reused on return
+  }
+  ASSERT_EQ(device_->read(0, found).text(), "");
+  EXPECT_TRUE(found == written);
+  EXPECT_EQ(allocations(), before);
+  // Small reads, served from a window that a write makes stale.
+  std::byte byte{};
+  for (int64_t at :
+       {int64_t{0}, int64_t{8191}, int64_t{100000}, int64_t{99990}, artifact.plan.arena_bytes - 1}) {
+    ASSERT_EQ(device_->read(at, std::span(&byte, 1)).text(), "");
+    EXPECT_EQ(byte, written[static_cast<size_t>(at)]) << at;
+    const std::byte other = ~byte;
+    ASSERT_EQ(device_->write(at, std::span(&other, 1)).text(), "");
+    ASSERT_EQ(device_->read(at, std::span(&byte, 1)).text(), "");
+    EXPECT_EQ(byte, other) << at;
+  }
+  EXPECT_NE(device_->read(artifact.plan.arena_bytes, std::span(&byte, 1)).text(), "");
+  EXPECT_NE(device_->write(-1, std::span(&byte, 1)).text(), "");
+}
+
+TEST_F(CudaDeviceTest, TheArenaIsClearAndItsSizeIsThePlans) {
+  const Artifact artifact = tiny_artifact(4, 1);
+  ASSERT_EQ(open(artifact).text(), "");
+  std::vector<std::byte> found(static_cast<size_t>(artifact.plan.arena_bytes));
+  ASSERT_EQ(device_->read(0, found).text(), "");
+  EXPECT_EQ(found, std::vector<std::byte>(found.size(), std::byte{0}));
+  EXPECT_EQ(fake_->count("cuMemAlloc_v2"), 1);
+  // Three graphs besides the arena, as the driver counts its free memory.
+  EXPECT_EQ(device_->peak_bytes(), artifact.plan.arena_bytes + 3 * 4096);
+  EXPECT_EQ(device_->kind(), "cuda:0");
+  EXPECT_EQ(device_->name(), "Fake 0 (cuda:0, sm_80, CUDA 13.0)");
+  EXPECT_NE(device_->load_note().find(fmt::format("arena {},", artifact.plan.arena_bytes)),
+            std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, AFailureOnTheGpuSurfacesAtTheNextRead) {
+  const Artifact artifact = tiny_artifact(4, 1);
+  ASSERT_EQ(open(artifact).text(), "");
+  fake_->failing_launch = 700;
+  EXPECT_EQ(device_->run(Program::step, 4).text(), "");
+  std::byte byte;
+  EXPECT_EQ(device_->read(0, std::span(&byte, 1)).text(),
+            "the GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)");
+}
+
+TEST_F(CudaDeviceTest, SaysInOneSentenceWhyNoGpuRunsTheArtifact) {
+  Artifact artifact = tiny_artifact(4, 1);
+  options_.driver = "libgacc-no-such-driver.so.1";
+  EXPECT_EQ(error(artifact), "no NVIDIA driver (libgacc-no-such-driver.so.1 is not there)");
+  options_.driver = GACC_FAKE_DRIVER;
+  fake_->init_error = 100;
+  EXPECT_EQ(error(artifact), "the NVIDIA driver finds no GPU");
+  fake_->init_error = 34;
+  EXPECT_EQ(error(artifact), "no NVIDIA driver (" GACC_FAKE_DRIVER " is the CUDA toolkit's stub library)");
+  fake_->init_error = 999;
+  EXPECT_EQ(error(artifact), "the NVIDIA driver does not start: CUDA_ERROR_UNKNOWN (unknown error)");
+  fake_->init_error = 0;
+  fake_->version = 10020;
+  EXPECT_EQ(error(artifact),
+            "the NVIDIA driver is too old: the artifact is PTX 7.0, which needs CUDA 11.0; the driver "
+            "supports CUDA 10.2");
+  fake_->version = 13000;
+  fake_->capabilities = {};
+  EXPECT_EQ(error(artifact), "the NVIDIA driver finds no GPU");
+  fake_->capabilities = {75, 61};
+  EXPECT_EQ(error(artifact),
+            "GPU 0 (Fake 0) has compute capability 7.5; GPU 1 (Fake 1) has compute capability 6.1, which "
+            "cannot run an "
+            "artifact for sm_80; compile it with --target for this GPU");
+  options_.ordinal = 2;
+  EXPECT_EQ(error(artifact), "there is no GPU 2: this machine has 2, numbered from 0");
+  options_.ordinal = 1;
+  EXPECT_EQ(
+      error(artifact),
+      "GPU 1 (Fake 1) has compute capability 6.1, which cannot run an artifact for sm_80; compile it with "
+      "--target for this GPU");
+  options_.ordinal = -1;
+  fake_->capabilities = {80};
+  artifact.plan.arena_bytes = 1 << 20;
+  fake_->free_bytes = 1000000;
+  EXPECT_EQ(error(artifact),
+            "GPU 0 (Fake 0) has too little memory: the artifact needs 1048576 bytes, 1000000 are free");
+  fake_->free_bytes = 1 << 29;
+  fake_->jit_log = "ptxas fatal: line 7\nsyntax error\n";
+  EXPECT_EQ(error(artifact),
+            "the driver does not take the artifact's PTX: CUDA_ERROR_INVALID_PTX (a PTX JIT compilation "
+            "failed): ptxas "
+            "fatal: line 7;syntax error");
+  fake_->jit_log.clear();
+  fake_->max_threads = 16;
+  EXPECT_EQ(error(artifact), "kernel tiny_init needs blocks of 32 threads, this GPU can give it 16");
+  fake_->max_threads = 1024;
+  EXPECT_EQ(error(artifact), "no error");
+}
+
+TEST_F(CudaDeviceTest, TakesTheFirstGpuThatCan) {
+  fake_->capabilities = {75, 90, 80};
+  ASSERT_EQ(open(tiny_artifact(4, 1)).text(), "");
+  EXPECT_EQ(device_->kind(), "cuda:1");
+  options_.ordinal = 2;
+  ASSERT_EQ(open(tiny_artifact(4, 1)).text(), "");
+  EXPECT_EQ(device_->kind(), "cuda:2");
+}
+
+TEST_F(CudaDeviceTest, PlanAndPtxMustAgree) {
+  Artifact artifact = tiny_artifact(4, 1);
+  artifact.plan.programs[0].launches[0].arguments.pop_back();
+  EXPECT_EQ(error(artifact),
+            "the artifact's plan gives kernel tiny_init 2 arguments, its PTX does not take them");
+  artifact = tiny_artifact(4, 1);
+  artifact.plan.programs[1].launches[0].kernel = "tiny_su";
+  EXPECT_NE(error(artifact), "no error");
+  artifact = tiny_artifact(4, 1);
+  artifact.plan.programs.pop_back();
+  EXPECT_EQ(error(artifact), "the artifact's plan has no program eval");
+}
+
+PlanLaunch tiny_product(bool builtin) {
+  PlanLaunch product;
+  product.a = 256;
+  product.b = 512;
+  product.c = 1024;
+  product.m = {PlanArgument::Kind::extent, 0, 5, true};
+  product.n = {PlanArgument::Kind::extent, 0, 17, false};
+  product.k = {PlanArgument::Kind::extent, 0, 3, false};
+  product.transpose_b = true;
+  if (builtin) product.builtin = {"tiny_gemm_nt", 64, 8, 8};
+  return product;
+}
+
+TEST_F(CudaDeviceTest, BuiltInProductsAreLaunchedAsThePlanDescribes) {
+  Artifact artifact = tiny_artifact(4, 1);
+  artifact.plan.arena_bytes = 4096;
+  artifact.plan.programs[1].launches = {tiny_product(true)};
+  ASSERT_EQ(open(artifact).text(), "");
+  EXPECT_NE(device_->name().find("built-in"), std::string::npos);
+  ASSERT_EQ(device_->run(Program::step, 4).text(), "");
+  ASSERT_EQ(device_->run(Program::step, 3).text(), "");
+  std::byte byte;
+  ASSERT_EQ(device_->read(0, std::span(&byte, 1)).text(), "");
+  ASSERT_EQ(fake_->launches.size(), 2U);
+  EXPECT_EQ(fake_->launches[0].grid, 9U);  // ceil(20 / 8) * ceil(17 / 8)
+  EXPECT_EQ(fake_->launches[1].grid, 6U);  // ceil(15 / 8) * ceil(17 / 8)
+  EXPECT_EQ(fake_->launches[0].block, 64U);
+  const std::vector<uint64_t>& arguments = fake_->launches[1].arguments;
+  ASSERT_EQ(arguments.size(), 6U);
+  EXPECT_EQ(arguments[1] - arguments[0], 256U);
+  EXPECT_EQ(arguments[2] - arguments[1], 512U);
+  EXPECT_EQ(std::vector<uint64_t>(arguments.begin() + 3, arguments.end()),
+            (std::vector<uint64_t>{15, 17, 3}));
+}
+
+TEST_F(CudaDeviceTest, MatrixProductsAreChosenByWhatIsThere) {
+  Artifact artifact = tiny_artifact(4, 1);
+  artifact.plan.arena_bytes = 4096;
+  artifact.plan.programs[1].launches = {tiny_product(false)};
+  const std::string none = "no matrix products for the GPU: ",
+                    again = ", and the artifact has no built-in ones; compile it again";
+  const std::string missing = "cuBLAS is not installed (none of libgacc-no-such-cublas.so)";
+  EXPECT_EQ(error(artifact), none + missing + again);
+  options_.gemm = GemmChoice::cublas;
+  EXPECT_EQ(error(artifact), missing);
+  options_.gemm = GemmChoice::builtin;
+  EXPECT_EQ(error(artifact), none + "--gemm builtin was asked for" + again);
+  options_.cublas = {"libgacc-no-such-cublas.so", GACC_FAKE_CUBLAS};
+  options_.gemm = GemmChoice::automatic;
+  ASSERT_EQ(open(artifact).text(), "");
+  EXPECT_EQ(device_->name(), "Fake 0 (cuda:0, sm_80, CUDA 13.0, cuBLASLt 13.1)");
+  EXPECT_EQ(device_->peak_bytes(), 4096 + (4 << 20) + 3 * 4096);
+  device_.reset();
+  fake_->free_bytes = 4 << 20;  // enough for the arena, not for the workspace
+  EXPECT_NE(error(artifact).find("too little memory"), std::string::npos);
+}
+
+TEST(CudaParts, TargetsRunWhereTheyCan) {
+  EXPECT_TRUE(cuda::runs_on("sm_80", 80) && cuda::runs_on("sm_80", 90) && cuda::runs_on("sm_75", 120));
+  EXPECT_FALSE(cuda::runs_on("sm_90", 89) || cuda::runs_on("sm_100", 90));
+  EXPECT_TRUE(cuda::runs_on("sm_90a", 90));
+  EXPECT_FALSE(cuda::runs_on("sm_90a", 100) || cuda::runs_on("sm_90a", 89));
+  EXPECT_TRUE(cuda::runs_on("sm_100f", 103));
+  EXPECT_FALSE(cuda::runs_on("sm_100f", 120) || cuda::runs_on("gfx90a", 90) || cuda::runs_on("sm_", 90));
+}
+
+TEST(CudaParts, ThePtxVersionNamesTheDriver) {
+  std::string shown;
+  EXPECT_EQ(cuda::driver_for_ptx("//\n.version 8.3\n.target sm_90", shown), 12030);
+  EXPECT_EQ(shown, "8.3");
+  EXPECT_EQ(cuda::driver_for_ptx(".version 7.0\n", shown), 11000);
+  EXPECT_EQ(cuda::driver_for_ptx("//\n.version 99.0\n", shown), 0);
+  for (const char* text : {"", ".version", "\n.version 7", "\n.version x.y", "\n.version 7."})
+    EXPECT_EQ(cuda::driver_for_ptx(text, shown), 0) << text;
+}
+
+TEST(CudaParts, EntryParametersAreCounted) {
+  const std::string ptx =
+      ".entry one(\n\t.param .u64 one_param_0\n)\n.entry two(.param .u64 .ptr .global .align 16 a, .param "
+      ".b64 b)\n"
+      ".entry none()\n.entry small(.param .u32 a)\n.entry cut(.param .u64";
+  EXPECT_EQ(cuda::entry_parameters(ptx, "one"), 1);
+  EXPECT_EQ(cuda::entry_parameters(ptx, "two"), 2);
+  EXPECT_EQ(cuda::entry_parameters(ptx, "none"), 0);
+  EXPECT_EQ(cuda::entry_parameters(ptx, "small"), -1);
+  EXPECT_EQ(cuda::entry_parameters(ptx, "tw"), -1);
+}
+
+TEST(CudaParts, LiveRangesLeavePaddingOut) {
+  Plan plan;
+  plan.arena_bytes = 4096;
+  plan.buffers.push_back({"w", "param", "f32", {10}, 256, 40, true});
+  plan.buffers.push_back({"lr", "state", "f32", {}, 0, 4, true});
+  plan.inputs.push_back({"x", "f32", {}, 768, 1024, {}, {}, {}, {}});
+  PlanLaunch launch;
+  launch.kernel = "k";
+  launch.arguments = {{PlanArgument::Kind::address, 512}, {PlanArgument::Kind::address, 256}};
+  plan.programs.push_back({"step", {launch}});
+  std::string text;
+  for (const cuda::LiveRange& range : cuda::live_ranges(plan))
+    text += fmt::format("{} {}+{} ", range.name, range.offset, range.bytes);
+  EXPECT_EQ(text, "lr 0+4 w 256+40 values 512+3584 ");
+}
+
+}  // namespace
+}  // namespace gacc::test

@@ -1,0 +1,109 @@
+// A fake cuBLASLt: column-major f32 products in host memory, computed at the call, from the same descriptors
+// that the real library takes. It shows that our row-major products arrive as the right column-major ones.
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/cuda/cublas_lt.h"
+
+using namespace gacc::cuda;
+
+struct cublasLtContext {};
+
+namespace {
+
+struct Operation {
+  int32_t transpose_a = 0, transpose_b = 0;
+};
+struct Layout {
+  uint64_t rows, columns;
+  int64_t leading;
+};
+constexpr int kInvalid = 7;  // CUBLAS_STATUS_INVALID_VALUE
+
+}  // namespace
+
+#define FAKE extern "C" __attribute__((visibility("default"))) int
+
+extern "C" __attribute__((visibility("default"))) size_t cublasLtGetVersion() { return 130100; }
+extern "C" __attribute__((visibility("default"))) const char* cublasLtGetStatusString(int status) {
+  return status == kInvalid ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_INTERNAL_ERROR";
+}
+FAKE cublasLtCreate(cublasLtContext** handle) {
+  *handle = new cublasLtContext;
+  return 0;
+}
+FAKE cublasLtDestroy(cublasLtContext* handle) {
+  delete handle;
+  return 0;
+}
+FAKE cublasLtMatmulDescCreate(void** operation, int compute, int scale) {
+  *operation = new Operation;
+  return compute == kCompute32F && scale == kReal32F ? 0 : kInvalid;
+}
+FAKE cublasLtMatmulDescDestroy(void* operation) {
+  delete static_cast<Operation*>(operation);
+  return 0;
+}
+FAKE cublasLtMatmulDescSetAttribute(void* operation, int attribute, const void* value, size_t bytes) {
+  if (bytes != 4 || (attribute != kTransposeA && attribute != kTransposeB)) return kInvalid;
+  auto& to = *static_cast<Operation*>(operation);
+  std::memcpy(attribute == kTransposeA ? &to.transpose_a : &to.transpose_b, value, bytes);
+  return 0;
+}
+FAKE cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t columns, int64_t leading) {
+  *layout = new Layout{rows, columns, leading};
+  return type == kReal32F && static_cast<uint64_t>(leading) >= rows ? 0 : kInvalid;
+}
+FAKE cublasLtMatrixLayoutDestroy(void* layout) {
+  delete static_cast<Layout*>(layout);
+  return 0;
+}
+FAKE cublasLtMatmulPreferenceCreate(void** preference) {
+  *preference = new uint64_t(0);
+  return 0;
+}
+FAKE cublasLtMatmulPreferenceDestroy(void* preference) {
+  delete static_cast<uint64_t*>(preference);
+  return 0;
+}
+FAKE cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* value, size_t bytes) {
+  if (attribute == kPreferWorkspace && bytes == 8)
+    std::memcpy(preference, value, bytes);
+  else if (attribute < kPreferAlignmentA || attribute > kPreferAlignmentA + 3 || bytes != 4)
+    return kInvalid;
+  return 0;
+}
+FAKE cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void*, void*, void*, void*, void* preference,
+                                    int wanted, LtHeuristic* results, int* found) {
+  *found = wanted == 1 ? 1 : 0;
+  results[0] = {};
+  results[0].algorithm.data[0] = 42;
+  results[0].workspace_bytes = *static_cast<uint64_t*>(preference);
+  return 0;
+}
+FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const void* a, void* a_layout,
+                    const void* b, void* b_layout, const void* beta, const void* c, void* c_layout, void* d,
+                    void* d_layout, const LtAlgorithm* algorithm, void* workspace, size_t workspace_bytes,
+                    Stream) {
+  const auto& op = *static_cast<Operation*>(operation);
+  const auto &la = *static_cast<Layout*>(a_layout), &lb = *static_cast<Layout*>(b_layout),
+             &lc = *static_cast<Layout*>(c_layout), &ld = *static_cast<Layout*>(d_layout);
+  const uint64_t m = op.transpose_a ? la.columns : la.rows, k = op.transpose_a ? la.rows : la.columns;
+  const uint64_t n = op.transpose_b ? lb.rows : lb.columns;
+  if (k != (op.transpose_b ? lb.columns : lb.rows) || lc.rows != m || lc.columns != n || ld.rows != m ||
+      c != d || algorithm->data[0] != 42 || (workspace_bytes > 0 && !workspace))
+    return kInvalid;
+  const auto at = [](const void* base, const Layout& layout, bool transposed, uint64_t row, uint64_t column) {
+    if (transposed) std::swap(row, column);
+    return static_cast<const float*>(base)[row + column * static_cast<uint64_t>(layout.leading)];
+  };
+  for (uint64_t column = 0; column < n; ++column)
+    for (uint64_t row = 0; row < m; ++row) {
+      float sum = 0;
+      for (uint64_t i = 0; i < k; ++i)
+        sum += at(a, la, op.transpose_a, row, i) * at(b, lb, op.transpose_b, i, column);
+      float& to = static_cast<float*>(d)[row + column * static_cast<uint64_t>(ld.leading)];
+      to = *static_cast<const float*>(alpha) * sum + *static_cast<const float*>(beta) * to;
+    }
+  return 0;
+}
