@@ -89,6 +89,7 @@ def shell(command, **options):
 class Copy:
     def __init__(self, work, jobs):
         self.tree, self.build, self.jobs = work / "tree", work / "build", jobs
+        self.ignored = []  # tests that fail in the untouched copy
 
     def prepare(self):
         """A fresh copy of the checkout (what git knows and what is new); builds it and sees the tests pass."""
@@ -101,15 +102,18 @@ class Copy:
         done = shell(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"])
         if done.returncode != 0 or not self.compiles():
             sys.exit(f"error: the copy does not build\n{done.stdout[-2000:]}")
-        if failing := self.test(FAST) or self.test(None):
-            sys.exit(f"error: a test fails before anything is deleted: {failing}")
+        while failing := self.test(FAST) or self.test(None):
+            if not failing[0].isalpha() or len(self.ignored) == 10 or " " in failing:
+                sys.exit(f"error: the tests fail before anything is deleted: {failing}, {self.ignored}")
+            print(f"not counted, it fails before anything is deleted: {failing}", flush=True)
+            self.ignored.append(failing)
 
     def compiles(self):
         return shell(["ninja", "-C", self.build, "-j", str(self.jobs)]).returncode == 0
 
     def test(self, labels):
         """The first failing test, "" when all pass."""
-        command = ["ctest", "--test-dir", str(self.build), "-j", str(self.jobs), "--stop-on-failure", "-E", NOT_COUNTED]
+        command = ["ctest", "--test-dir", str(self.build), "-j", str(self.jobs), "--stop-on-failure", "-E", "|".join([NOT_COUNTED, *(f"^{re.escape(t)}$" for t in self.ignored)])]
         command += ["-L", labels] if labels else ["-LE", FAST]
         try:
             done = shell(command, timeout=300 if labels else 1200, stdin=subprocess.DEVNULL)
