@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -86,13 +88,50 @@ Status LogFile::fail(const char* what) {
   return status;
 }
 
-Status LogFile::open(const std::string& path) {
+// Opens the file if it begins with the bytes of position_.
+bool LogFile::open_earlier(const std::string& path) {
+  int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (fd < 0) return false;
+  struct stat info {};
+  bool same = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= position_.bytes;
+  uLong crc = 0;
+  char block[1 << 14];
+  for (int64_t left = position_.bytes; same && left > 0;) {
+    ssize_t got = ::read(fd, block, std::min<size_t>(sizeof block, static_cast<size_t>(left)));
+    if (got < 0 && errno == EINTR) continue;
+    same = got > 0;
+    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(block), static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    left -= got;
+  }
+  if (!same || crc != position_.crc) {
+    ::close(fd);
+    return false;
+  }
+  fd_ = fd;
+  temporary_ = path;
+  continues_ = true;
+  cut_ = false;
+  return true;
+}
+
+Status LogFile::open(const std::string& path, std::optional<LogPosition> resume) {
   path_ = target_ = path;
   struct stat info {};
   bool exists = stat(path.c_str(), &info) == 0;
   if (!exists && errno != ENOENT) return fail("open");
   int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
   if (exists && S_ISDIR(info.st_mode)) return Status::error("cannot open the log {}: it is a folder", path);
+  if (resume && resume->bytes > 0) {
+    position_ = *resume;
+    if (exists && S_ISREG(info.st_mode))
+      if (char* resolved = realpath(path.c_str(), nullptr)) {
+        target_ = resolved;
+        std::free(resolved);
+      }
+    if (open_earlier(target_ + ".partial") || open_earlier(target_)) return {};
+    position_ = {};
+    target_ = path;
+  }
   if (int stream = exists ? standard_stream(info) : -1; stream >= 0) {
     fd_ = dup(stream);
     return fd_ < 0 ? fail("open") : Status();
@@ -119,6 +158,8 @@ Status LogFile::open(const std::string& path) {
 
 Status LogFile::write(std::string_view line) {
   if (fd_ < 0) return {};
+  if (!cut_ && ftruncate(fd_, position_.bytes) != 0) return fail("write");
+  cut_ = true;
   std::string text(line);
   text += '\n';
   for (std::string_view rest = text; !rest.empty();) {
@@ -127,7 +168,15 @@ Status LogFile::write(std::string_view line) {
     if (written < 0) return fail("write");
     rest.remove_prefix(static_cast<size_t>(written));
   }
+  position_.bytes += static_cast<int64_t>(text.size());
+  position_.crc =
+      static_cast<uint32_t>(crc32_z(position_.crc, reinterpret_cast<const Bytef*>(text.data()), text.size()));
   return {};
+}
+
+Status LogFile::sync() {
+  if (fd_ < 0 || temporary_.empty()) return {};
+  return fsync(fd_) == 0 ? Status() : fail("write");
 }
 
 Status LogFile::commit() {
@@ -145,7 +194,7 @@ Status LogFile::commit() {
 void LogFile::discard() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (!temporary_.empty() && !continues_) unlink(temporary_.c_str());
   temporary_.clear();
 }
 

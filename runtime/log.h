@@ -1,6 +1,8 @@
 // The log: one JSON object a line for every event of a run (CONTRACT section 5). Equal runs write equal
 // bytes, but for `seconds`.
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,10 +19,20 @@ std::string epoch_line(const EpochReport& report);
 std::string eval_line(const EvaluationReport& report, const Plan& plan);
 std::string end_line(const TrainResult& result, int64_t peak_bytes);
 
+// How far a log is written: its size in bytes, and their CRC-32.
+struct LogPosition {
+  int64_t bytes = 0;
+  uint32_t crc = 0;
+};
+
 // The file. A new one is written in place, so it can be followed while the run goes on. Where a log already
 // exists the new one grows beside it as F.partial and replaces it when the run ends (done, failed or
 // interrupted): a full disk leaves the old one as it was. Devices and pipes (/dev/stdout) are written
 // directly. Every line is written at once.
+//
+// A resumed run continues the log of the run before: the file (F, or F.partial of a run that was killed) that
+// begins with the bytes written until the checkpoint. What comes after them is cut off, so that in the end
+// the log is that of a run without a break. A file that does not begin so is another run's: a new log begins.
 class LogFile {
  public:
   LogFile() = default;
@@ -28,7 +40,10 @@ class LogFile {
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  Status open(const std::string& path);
+  Status open(const std::string& path, std::optional<LogPosition> resume = {});
+  bool continues() const { return continues_; }  // another run's log
+  LogPosition position() const { return position_; }
+  Status sync();  // what was written, to disk
   bool is_open() const { return fd_ >= 0; }
   Status write(std::string_view line);  // adds the line's end; does nothing when not open
   Status commit();                      // to disk, and in place of the old one
@@ -37,11 +52,15 @@ class LogFile {
 
  private:
   Status fail(const char* what);
+  bool open_earlier(const std::string& path);
 
   std::string path_;       // as given, for messages
   std::string target_;     // path with links resolved
   std::string temporary_;  // what is written; equals target_ for a new log, empty for devices and pipes
   int fd_ = -1;
+  bool continues_ = false;
+  bool cut_ = true;  // false: what follows position_ in the file must go before the next line
+  LogPosition position_;
 };
 
 }  // namespace gacc

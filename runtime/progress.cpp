@@ -75,6 +75,8 @@ void Progress::begin(const TrainOptions& options, double expected_launches) {
   state_.epochs = options.epochs.value_or(other_limit ? 0 : plan_.epochs);
   state_.updates = options.updates.value_or(0);
   expected_launches_ = expected_launches;
+  first_launches_ = options.resume ? options.resume->launches : 0;
+  last_samples_ = options.resume ? options.resume->samples : 0;
   begin_ = last_ = Clock::now();
 }
 
@@ -90,9 +92,9 @@ void Progress::draw(const LaunchReport& report, Clock::time_point now) {
   double rate = static_cast<double>(report.samples - last_samples_) / passed;
   double shown = state_.samples_per_second;
   state_.samples_per_second = shown > 0 ? shown + kSmoothing * (rate - shown) : rate;
-  double done = static_cast<double>(report.launches);
-  state_.seconds_left =
-      std::isfinite(expected_launches_) ? std::max(0.0, expected_launches_ / done - 1) * total : -1;
+  auto done = static_cast<double>(report.launches - first_launches_);
+  auto to_do = expected_launches_ - static_cast<double>(report.launches);
+  state_.seconds_left = std::isfinite(to_do) ? std::max(0.0, to_do / done) * total : -1;
   state_.epoch = report.epoch;
   last_ = now;
   last_samples_ = report.samples;

@@ -51,7 +51,7 @@ class Progress {
   ProgressState state_;
   double expected_launches_ = 0;
   Clock::time_point begin_ = Clock::now(), last_ = begin_;
-  int64_t last_samples_ = 0;
+  int64_t last_samples_ = 0, first_launches_ = 0;  // first: made by the processes before, when resumed
 };
 
 }  // namespace gacc

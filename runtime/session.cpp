@@ -221,6 +221,19 @@ Status Session::end_eval(EvalReport& report) {
   return {};
 }
 
+Status Session::set_lr(float lr) { return write_scalar(lr_, lr); }
+
+Status Session::read_buffer(const PlanBuffer& buffer, std::vector<std::byte>& bytes) {
+  bytes.resize(static_cast<size_t>(buffer.bytes));
+  return device_.read(buffer.offset, bytes);
+}
+
+Status Session::write_buffer(const PlanBuffer& buffer, std::span<const std::byte> bytes) {
+  if (static_cast<int64_t>(bytes.size()) != buffer.bytes)
+    return Status::error("{} takes {} bytes, {} were given", buffer.name, buffer.bytes, bytes.size());
+  return device_.write(buffer.offset, bytes);
+}
+
 Status Session::read_floats(const PlanBuffer& buffer, std::vector<float>& values) {
   values.resize(static_cast<size_t>(elements_of(buffer.shape)));
   return device_.read(buffer.offset, std::as_writable_bytes(std::span(values)));

@@ -91,6 +91,18 @@ class Session {
   // zeros when nothing was counted.
   Status mean_gradients(std::vector<NamedTensor>& tensors);
 
+  // Replaces the rate that init was given.
+  Status set_lr(float lr);
+
+  // For checkpoints: a buffer of the plan as it is (waits), and put back; and, once all are put back, how far
+  // the window was. The buffers are what a session keeps; the rest is in this call.
+  Status read_buffer(const PlanBuffer& buffer, std::vector<std::byte>& bytes);
+  Status write_buffer(const PlanBuffer& buffer, std::span<const std::byte> bytes);
+  void resume_window(int64_t launches, int64_t samples) {
+    launches_ = launches;
+    samples_ = samples;
+  }
+
   // The parameters as f32, sorted by name. Waits.
   Status parameters(std::vector<NamedTensor>& tensors);
   // Overwrites all parameters. Names and shapes must be exactly the model's; `source` begins the error.

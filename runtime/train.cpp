@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <tuple>
 
 #include "runtime/data/loader.h"
 #include "runtime/window.h"
@@ -12,13 +13,15 @@
 namespace gacc {
 namespace {
 
-// Seconds since construction.
+// Seconds since construction, and those that other processes have spent before.
 class Stopwatch {
  public:
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double seconds() const { return before_ + std::chrono::duration<double>(Clock::now() - start_).count(); }
+  void add(double before) { before_ += before; }
 
  private:
   using Clock = std::chrono::steady_clock;
+  double before_ = 0;
   Clock::time_point start_ = Clock::now();
 };
 
@@ -51,10 +54,14 @@ class Trainer {
   Status run();
 
  private:
+  Status resume(const TrainState& state);
+  Status checkpoint();
   Status run_epoch();
-  Status run_launch(int64_t launch, InputBytes inputs, int64_t samples);
+  void begin_epoch();
+  Status run_launch(InputBytes inputs, int64_t samples);
   Status close_window(bool apply);
   Status finish_epoch();
+  Status evaluate_due();
   Status evaluate(bool at_end);
   Status measure(EvaluationReport& report, bool& complete);
   void count_sums(const WindowSums& sums);
@@ -68,7 +75,7 @@ class Trainer {
            (options_.updates && result_.updates >= *options_.updates) ||
            (options_.launches && result_.launches >= *options_.launches);
   }
-  double training_seconds() const { return clock_.seconds() - evaluation_seconds_; }
+  double training_seconds() const { return clock_.seconds() - at_.evaluation_seconds; }
 
   Session& session_;
   const Plan& plan_;
@@ -83,17 +90,19 @@ class Trainer {
   std::optional<Loader> eval_loader_;
 
   Stopwatch clock_;
-  double evaluation_seconds_ = 0, window_start_ = 0,
-         epoch_start_ = 0;  // window and epoch in training seconds
-  EpochReport epoch_;       // under way
-  WindowSums epoch_sums_;   // of the launches of this epoch that are in closed windows, or at its end
-  WindowSums counted_;      // the part of the open window that earlier epochs have counted (carry)
-  EvaluationReport evaluation_{0, -1, {}, 0};  // the last one
+  TrainState at_;  // its counts that result_ has too, and what the session knows, only at checkpoints
+  // Launches, epochs and evaluation_due at the last checkpoint.
+  std::tuple<int64_t, int64_t, bool> saved_{-1, 0, false};
 };
 
 Status Trainer::run() {
   Status status = check_can_update(plan_, data_.samples, options_);
-  while (status && !limit_reached() && !interrupted()) status = run_epoch();
+  if (status && options_.resume) status = resume(*options_.resume);
+  if (status) status = evaluate_due();
+  // An epoch whose launches are all made is ended, whatever the limits.
+  auto epoch_to_end = [&] { return at_.position > 0 && at_.position == rules_.launches_per_epoch(); };
+  while (status && (epoch_to_end() || !limit_reached()) && !interrupted()) status = run_epoch();
+  if (status) status = checkpoint();
   result_.open_launches = session_.launches();
   if (status && options_.keep_gradients && session_.launches() > 0)
     status = session_.mean_gradients(result_.gradients);
@@ -102,31 +111,73 @@ Status Trainer::run() {
   return status;
 }
 
-// One epoch, or as much of it as the limits allow.
+Status Trainer::resume(const TrainState& state) {
+  if (state.position < 0 || state.position > rules_.launches_per_epoch() || state.window_launches < 0 ||
+      state.window_launches > rules_.accumulate)
+    return Status::error("the state to resume from is of another run: launch {} of {} in the epoch",
+                         state.position, rules_.launches_per_epoch());
+  at_ = state;
+  result_.epochs = state.epochs;
+  result_.updates = state.updates;
+  result_.skipped = state.skipped;
+  result_.launches = state.launches;
+  result_.samples = state.samples;
+  session_.resume_window(state.window_launches, state.window_samples);
+  clock_.add(state.seconds);
+  saved_ = {state.launches, state.epochs, state.evaluation_due};
+  return {};
+}
+
+// Unless the last one still says how things are.
+Status Trainer::checkpoint() {
+  if (!options_.checkpoint) return {};
+  std::tuple now{result_.launches, result_.epochs, at_.evaluation_due};
+  if (saved_ == now) return {};
+  saved_ = now;
+  at_.epochs = result_.epochs;
+  at_.updates = result_.updates;
+  at_.skipped = result_.skipped;
+  at_.launches = result_.launches;
+  at_.samples = result_.samples;
+  at_.window_launches = session_.launches();
+  at_.window_samples = session_.samples();
+  at_.seconds = clock_.seconds();
+  return options_.checkpoint(at_);
+}
+
+void Trainer::begin_epoch() {
+  at_.epoch = {};
+  at_.epoch.epoch = result_.epochs + 1;
+  at_.epoch_sums = {};
+  at_.epoch_start = training_seconds();
+}
+
+// One epoch, or the rest of one that was begun, as far as the limits allow.
 Status Trainer::run_epoch() {
-  epoch_ = {};
-  epoch_.epoch = result_.epochs + 1;
-  epoch_sums_ = {};
-  epoch_start_ = training_seconds();
+  if (at_.position == 0) begin_epoch();
   int64_t launches = rules_.launches_per_epoch();
   auto order = epoch_order(data_.samples, options_.seed, result_.epochs, options_.shuffle);
   if (rules_.tail == Tail::drop) order.resize(static_cast<size_t>(launches * plan_.micro_batch));
+  order.erase(order.begin(),
+              order.begin() + std::min(at_.position * plan_.micro_batch, static_cast<int64_t>(order.size())));
   loader_.start(std::move(order), plan_.micro_batch);
-  for (int64_t launch = 0; launch < launches; ++launch) {
+  while (at_.position < launches) {
     const Batch* batch = loader_.next();
-    if (Status status = run_launch(launch, batch->inputs, batch->samples); !status) return status;
-    if (launch + 1 < launches && (limit_reached() || interrupted())) return {};
+    if (Status status = run_launch(batch->inputs, batch->samples); !status) return status;
+    if (at_.position < launches && (limit_reached() || interrupted())) return {};
   }
-  return finish_epoch();
+  // Where the interruption has cut an evaluation short, the epoch ends after it, in another process.
+  return at_.evaluation_due ? Status() : finish_epoch();
 }
 
-Status Trainer::run_launch(int64_t launch, InputBytes inputs, int64_t samples) {
-  if (session_.launches() == 0) window_start_ = training_seconds();
+Status Trainer::run_launch(InputBytes inputs, int64_t samples) {
+  if (session_.launches() == 0) at_.window_start = training_seconds();
   if (Status status = session_.step(inputs, samples); !status) return status;
+  int64_t launch = at_.position++;
   ++result_.launches;
   result_.samples += samples;
-  epoch_.samples += samples;
-  Status status = observer_.launched({epoch_.epoch, result_.launches, result_.samples});
+  at_.epoch.samples += samples;
+  Status status = observer_.launched({at_.epoch.epoch, result_.launches, result_.samples});
   if (!status) return status;
   WindowRules::Next next = rules_.after(launch, session_.launches());
   return next == WindowRules::Next::launch ? Status() : close_window(next == WindowRules::Next::update);
@@ -134,8 +185,8 @@ Status Trainer::run_launch(int64_t launch, InputBytes inputs, int64_t samples) {
 
 // Adds what the open window has summed, less what earlier epochs have counted of it.
 void Trainer::count_sums(const WindowSums& sums) {
-  epoch_sums_.loss += sums.loss - counted_.loss;
-  epoch_sums_.count += sums.count - counted_.count;
+  at_.epoch_sums.loss += sums.loss - at_.counted.loss;
+  at_.epoch_sums.count += sums.count - at_.counted.count;
 }
 
 Status Trainer::close_window(bool apply) {
@@ -150,15 +201,15 @@ Status Trainer::close_window(bool apply) {
     return status;
   }
   count_sums(report.window.sums);
-  counted_ = {};
+  at_.counted = {};
   if (!apply || report.window.sums.count == 0) return {};
 
   bool good = report.window.applied;
   ++(good ? result_.updates : result_.skipped);
-  ++(good ? epoch_.updates : epoch_.skipped);
-  report.epoch = epoch_.epoch;
+  ++(good ? at_.epoch.updates : at_.epoch.skipped);
+  report.epoch = at_.epoch.epoch;
   report.update = result_.updates + result_.skipped;
-  report.seconds = training_seconds() - window_start_;
+  report.seconds = training_seconds() - at_.window_start;
   if (Status status = observer_.updated(report); !status) return status;
   if (!good) {
     std::string what = report.window.bad_parameter.empty()
@@ -168,8 +219,11 @@ Status Trainer::close_window(bool apply) {
         "update {} (epoch {}): {} (loss {}); lower the learning rate, or look for wrong values in the data",
         report.update, report.epoch, what, report.window.loss);
   }
-  bool due = options_.eval_every > 0 && result_.updates % options_.eval_every == 0;
-  return eval_ && due ? evaluate(/*at_end=*/false) : Status();
+  auto due = [&](int64_t every) { return every > 0 && result_.updates % every == 0; };
+  at_.evaluation_due = eval_ && due(options_.eval_every);
+  if (due(options_.checkpoint_every))
+    if (Status status = checkpoint(); !status) return status;
+  return evaluate_due();
 }
 
 Status Trainer::finish_epoch() {
@@ -177,37 +231,51 @@ Status Trainer::finish_epoch() {
     WindowSums sums;
     if (Status status = session_.sums(sums); !status) return status;
     count_sums(sums);
-    counted_ = sums;
+    at_.counted = sums;
   }
   ++result_.epochs;
-  epoch_.loss = epoch_sums_.loss / static_cast<double>(epoch_sums_.count);
-  epoch_.seconds = training_seconds() - epoch_start_;
-  if (Status status = observer_.epoch_done(epoch_); !status) return status;
-  if (epoch_sums_.count == 0)
+  at_.position = 0;
+  at_.epoch.loss = at_.epoch_sums.loss / static_cast<double>(at_.epoch_sums.count);
+  at_.epoch.seconds = training_seconds() - at_.epoch_start;
+  if (Status status = observer_.epoch_done(at_.epoch); !status) return status;
+  if (at_.epoch_sums.count == 0)
     return Status::error(
         "no update can ever happen: nothing was counted in epoch {}; is every target the loss's "
         "ignore_index?",
-        epoch_.epoch);
-  return eval_ && !interrupted() ? evaluate(/*at_end=*/false) : Status();
+        at_.epoch.epoch);
+  at_.evaluation_due = eval_;
+  if (options_.checkpoint_every == 0)
+    if (Status status = checkpoint(); !status) return status;
+  return evaluate_due();
+}
+
+// An evaluation that was begun in vain stays due.
+Status Trainer::evaluate_due() {
+  if (!eval_) at_.evaluation_due = false;
+  return at_.evaluation_due && !interrupted() ? evaluate(/*at_end=*/false) : Status();
 }
 
 // Evaluates the parameters as they are. The same parameters are never measured twice: a new epoch gets the
 // old result, the end of the run gets none.
 Status Trainer::evaluate(bool at_end) {
-  bool same = evaluation_.updates == result_.updates;
-  if (same && (at_end || evaluation_.epoch == epoch_.epoch)) return {};
-  evaluation_.epoch = epoch_.epoch;
-  evaluation_.seconds = 0;
+  bool same = at_.evaluation.updates == result_.updates;
+  if (same && (at_end || at_.evaluation.epoch == at_.epoch.epoch)) {
+    at_.evaluation_due = false;
+    return {};
+  }
+  at_.evaluation.epoch = at_.epoch.epoch;
+  at_.evaluation.seconds = 0;
   bool complete = true;
   if (!same) {
     double start = clock_.seconds();
-    if (Status status = measure(evaluation_, complete); !status) return status;
-    evaluation_.seconds = clock_.seconds() - start;
-    evaluation_seconds_ += evaluation_.seconds;
+    if (Status status = measure(at_.evaluation, complete); !status) return status;
+    at_.evaluation.seconds = clock_.seconds() - start;
+    at_.evaluation_seconds += at_.evaluation.seconds;
   }
   if (!complete) return {};
-  evaluation_.updates = result_.updates;
-  return observer_.evaluated(evaluation_);
+  at_.evaluation_due = false;
+  at_.evaluation.updates = result_.updates;
+  return observer_.evaluated(at_.evaluation);
 }
 
 Status Trainer::measure(EvaluationReport& report, bool& complete) {

@@ -22,6 +22,8 @@
 
 namespace gacc {
 
+struct TrainState;
+
 struct TrainOptions {
   // Limits; the first one reached ends the run. Without `epochs` and with another limit the run goes on over
   // as many epochs as that takes; without any, it is the plan's number of epochs.
@@ -32,6 +34,14 @@ struct TrainOptions {
   bool keep_gradients =
       false;  // fill TrainResult::gradients (a copy of all gradients at the end of every window)
   std::function<bool()> interrupted;  // asked after every launch; true ends the run in order. May be empty
+  // Called with the loop's state, the session's buffers belonging to it, after every `checkpoint_every` good
+  // updates (0: after every epoch), and at the end of the run, unless it fails. Its error ends the run. May
+  // be empty.
+  std::function<Status(const TrainState&)> checkpoint;
+  int64_t checkpoint_every = 0;
+  // Where an earlier run was; the session's buffers must be as they were then. Null: at the beginning. The
+  // limits count from the beginning of the earlier run.
+  const TrainState* resume = nullptr;
 };
 
 struct LaunchReport {    // queued, not necessarily finished
@@ -70,6 +80,23 @@ struct TrainResult {
   bool interrupted = false;
   int64_t open_launches = 0;           // in the window that was open at the end and is not applied
   std::vector<NamedTensor> gradients;  // mean gradient of the open or the just closed window
+};
+
+// Where the loop is between two launches: everything that must outlive the process for a later one to go on
+// with the same bits. What a loop keeps from one launch to the next belongs here, or into a state buffer of
+// the plan, and in checkpoint.cpp's list of fields.
+struct TrainState {
+  int64_t epochs = 0, updates = 0, skipped = 0, launches = 0, samples = 0;  // as in TrainResult
+  // Launches made of the epoch under way. 0: none has begun. All: its end is still to be reported.
+  int64_t position = 0;
+  int64_t window_launches = 0, window_samples = 0;  // of the open window
+  bool evaluation_due = false;                      // to be made before anything else
+  EpochReport epoch;                                // under way
+  WindowSums epoch_sums;  // of the launches of this epoch that are in closed windows, or at its end
+  WindowSums counted;     // the part of the open window that earlier epochs have counted (carry)
+  EvaluationReport evaluation{0, -1, {}, 0};  // the last one
+  // Since the run began, in all its processes; the starts of window and epoch are in training seconds.
+  double seconds = 0, evaluation_seconds = 0, window_start = 0, epoch_start = 0;
 };
 
 // An error of an observer ends the run with that error.

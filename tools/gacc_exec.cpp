@@ -16,12 +16,14 @@
 
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "runtime/checkpoint.h"
 #include "runtime/data/dataset.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/progress.h"
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
+#include "runtime/tensorboard.h"
 #include "runtime/train.h"
 
 namespace {
@@ -32,7 +34,8 @@ enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto";
-  std::string checkpoint, tensorboard, profile;  // of later issues
+  std::string checkpoint, tensorboard;
+  std::string profile;  // of later issues
   std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every;
   std::optional<double> lr;
   int64_t eval_every = 0;
@@ -58,32 +61,59 @@ int fail(Exit status, const std::string& text) {
   return status;
 }
 
-// Writes the events to the log and shows them.
+// Writes the events to the log and to TensorBoard, and shows them.
 class Reporter : public TrainObserver {
  public:
-  Reporter(const Plan& plan, LogFile& log, Progress& progress)
-      : plan_(plan), log_(log), progress_(progress) {}
+  // `updates`: good ones before this process.
+  Reporter(const Plan& plan, LogFile& log, EventFile& events, Progress& progress, int64_t updates)
+      : plan_(plan), log_(log), events_(events), progress_(progress), updates_(updates) {}
   Status launched(const LaunchReport& report) override {
     progress_.launched(report);
     return {};
   }
   Status updated(const UpdateReport& report) override {
     progress_.updated(report);
+    const WindowReport& window = report.window;
+    updates_ += window.applied;
+    if (events_.is_open()) {
+      // The loss and norm of a skipped window are of no use in a curve.
+      Scalar scalars[] = {{"loss_scale", 1},
+                          {"skipped", static_cast<double>(report.update - updates_)},
+                          {"lr", window.lr},
+                          {"loss", window.loss},
+                          {"grad_norm", window.norm}};
+      auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
+      if (Status status = events_.write(updates_, shown); !status) return status;
+    }
     return log_.is_open() ? log_.write(update_line(report, plan_)) : Status();
   }
   Status epoch_done(const EpochReport& report) override {
     progress_.say(epoch_text(report));
+    const Scalar scalars[] = {
+        {"epoch/loss", report.loss},
+        {"epoch/epoch", static_cast<double>(report.epoch)},
+        {"epoch/samples_per_second",
+         report.seconds > 0 ? static_cast<double>(report.samples) / report.seconds : 0}};
+    if (Status status = events_.write(updates_, scalars); !status) return status;
     return log_.write(epoch_line(report));
   }
   Status evaluated(const EvaluationReport& report) override {
     progress_.say(evaluation_text(report, plan_));
+    std::vector<std::string> tags = {"eval/loss"};
+    for (const std::string& metric : plan_.metrics) tags.push_back("eval/" + metric);
+    std::vector<Scalar> scalars = {{tags[0], report.result.loss}};
+    for (size_t i = 0; i < report.result.metrics.size(); ++i)
+      scalars.push_back({tags[i + 1], report.result.metrics[i]});
+    if (Status status = events_.write(report.updates, scalars); !status) return status;
     return log_.write(eval_line(report, plan_));
   }
 
  private:
   const Plan& plan_;
   LogFile& log_;
+  EventFile& events_;
   Progress& progress_;
+  int64_t updates_;
 };
 
 // One run: prepare everything that can be wrong, train, write what was asked for.
@@ -99,6 +129,8 @@ class Run {
     if (Status closed = began_ ? log_.commit() : Status(); status) status = closed;
     if (!status) return fail(kFailed, status.text());
     if (!result_.interrupted) return kDone;
+    if (!arguments_.checkpoint.empty())
+      written_ += fmt::format("; --resume continues from {}", folder_.file());
     fmt::print(stderr, "gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1,
                result_.updates, written_);
     return kInterrupted;
@@ -106,7 +138,10 @@ class Run {
 
  private:
   Status prepare();
+  Status open_checkpoint();
+  Status check_checkpoint();
   Status work();
+  Status save_checkpoint(Session& session, const TrainState& state);
   Status train_and_write(Session& session, Progress& progress);
   Status finish_device(Status status);
 
@@ -126,6 +161,12 @@ class Run {
   std::vector<NamedTensor> loaded_;
   std::unique_ptr<Device> device_;
   LogFile log_;
+  EventFile events_;
+  CheckpointFolder folder_;
+  CheckpointReader earlier_;  // what to resume from, when `resumes_`
+  bool resumes_ = false;
+  Settings settings_;
+  RunRate rate_;
   bool began_ = false;
   TrainOptions options_;
   TrainResult result_;
@@ -136,6 +177,7 @@ Status Run::prepare() {
   const Arguments& given = arguments_;
   if (Status status = load_artifact(given.artifact, artifact_); !status) return status;
   Plan& plan = artifact_.plan;
+  rate_.of_model = plan.lr;
   if (given.seed) plan.seed = *given.seed;
   if (given.lr) plan.lr = *given.lr;
   options_.epochs = given.epochs;
@@ -149,8 +191,12 @@ Status Run::prepare() {
 
   for (const std::string& path : {given.save, given.dump_grads})
     if (Status status = check_writable(path); !status) return status;
-  if (!given.log.empty())
-    if (Status status = log_.open(given.log); !status) return status;
+  if (Status status = open_checkpoint(); !status) return status;
+  if (!given.log.empty()) {
+    std::optional<LogPosition> position;
+    if (resumes_) position = earlier_.content().log;
+    if (Status status = log_.open(given.log, position); !status) return status;
+  }
   if (!given.load.empty())
     if (Status status = load_safetensors(given.load, loaded_); !status) return status;
   if (!given.init_only) {
@@ -158,6 +204,12 @@ Status Run::prepare() {
     if (!given.eval.empty())
       if (Status status = load_dataset(given.eval, plan, eval_); !status) return status;
     if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
+    if (Status status = check_checkpoint(); !status) return status;
+  }
+  if (!given.tensorboard.empty()) {
+    std::optional<int64_t> step;  // what an earlier run has shown beyond it is shown anew
+    if (given.resume) step = resumes_ ? earlier_.content().train.updates : 0;
+    if (Status status = events_.open(given.tensorboard, step); !status) return status;
   }
   std::string note;
   DeviceOptions options;
@@ -168,6 +220,52 @@ Status Run::prepare() {
   return status;
 }
 
+Status Run::open_checkpoint() {
+  const Arguments& given = arguments_;
+  if (given.checkpoint.empty()) return {};
+  if (Status status = folder_.open(given.checkpoint); !status) return status;
+  resumes_ = given.resume && folder_.has_checkpoint();
+  if (given.resume && !resumes_)
+    fmt::print(stderr, "gacc-exec: no checkpoint in {}: starting from the beginning\n", given.checkpoint);
+  if (!given.resume && folder_.has_checkpoint())
+    fmt::print(stderr, "gacc-exec: without --resume the run starts from the beginning and will replace {}\n",
+               folder_.file());
+  if (!resumes_) return {};
+  if (Status status = earlier_.open(folder_.file()); !status) return status;
+  options_.resume = &earlier_.content().train;
+  return {};
+}
+
+// Whether the checkpoint is this model's, data's and command's; and the learning rate, which may differ.
+Status Run::check_checkpoint() {
+  Plan& plan = artifact_.plan;
+  if (arguments_.checkpoint.empty()) return {};
+  settings_ = settings_of(artifact_, data_, options_);
+  if (resumes_) {
+    if (Status status = earlier_.check(plan, settings_); !status) return status;
+    const RunRate& was = earlier_.content().rate;
+    if (!arguments_.lr && was.of_model != rate_.of_model)
+      return Status::error("cannot resume from {}: optimizer.lr was {}, and is {} now; --lr says which",
+                           folder_.file(), was.of_model, rate_.of_model);
+    if (!arguments_.lr) plan.lr = was.used;
+    const TrainState& state = earlier_.content().train;
+    fmt::print(stderr, "gacc-exec: resuming from {}: {} epochs, {} updates, {} launches in the open window\n",
+               folder_.file(), state.epochs, state.updates, state.window_launches);
+    if (log_.is_open() && !log_.continues())
+      fmt::print(stderr, "gacc-exec: {} is not the log of the run before: a new one begins\n",
+                 arguments_.log);
+  }
+  rate_.used = plan.lr;
+  return {};
+}
+
+Status Run::save_checkpoint(Session& session, const TrainState& state) {
+  // The log must not be behind the checkpoint, whatever happens.
+  if (Status status = log_.sync(); !status) return status;
+  Checkpoint checkpoint{settings_, rate_, state, log_.position()};
+  return write_checkpoint(folder_.file(), checkpoint, artifact_.plan, session);
+}
+
 Status Run::work() {
   const Plan& plan = artifact_.plan;
   Session session(*device_, plan);
@@ -176,11 +274,21 @@ Status Run::work() {
     fmt::print(stderr, "{}\n", note);
   Status status = session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr));
   if (!status) return status;
-  if (!arguments_.load.empty())
+  if (!arguments_.load.empty() && !resumes_)
     if (Status status = session.set_parameters(loaded_, arguments_.load); !status) return status;
   loaded_.clear();
+  if (resumes_) {
+    if (Status status = earlier_.restore(plan, session); !status) return status;
+    if (plan.lr != earlier_.content().rate.used)
+      if (Status status = session.set_lr(static_cast<float>(plan.lr)); !status) return status;
+  }
+  if (!arguments_.checkpoint.empty()) {
+    options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
+    options_.checkpoint = [&](const TrainState& state) { return save_checkpoint(session, state); };
+  }
 
-  if (Status status = log_.write(start_line(plan, device_->kind())); !status) return status;
+  if (!log_.continues())
+    if (Status status = log_.write(start_line(plan, device_->kind())); !status) return status;
   began_ = true;
   Progress progress(plan, arguments_.quiet);
   return train_and_write(session, progress);
@@ -189,7 +297,7 @@ Status Run::work() {
 Status Run::train_and_write(Session& session, Progress& progress) {
   const Plan& plan = artifact_.plan;
   if (!arguments_.init_only) {
-    Reporter reporter(plan, log_, progress);
+    Reporter reporter(plan, log_, events_, progress, options_.resume ? options_.resume->updates : 0);
     progress.begin(options_, expected_launches(plan, data_.samples, options_));
     const Dataset* eval = arguments_.eval.empty() ? nullptr : &eval_;
     Status status = train(session, plan, data_, eval, options_, reporter, result_);
@@ -200,7 +308,7 @@ Status Run::train_and_write(Session& session, Progress& progress) {
                                result_.open_launches, plan.accumulate));
   }
   if (!arguments_.dump_grads.empty()) {
-    if (result_.launches > 0) {
+    if (!result_.gradients.empty()) {
       if (Status status = save(arguments_.dump_grads, result_.gradients); !status) return status;
     } else if (!result_.interrupted) {
       return Status::error("--dump-grads {}: nothing was launched, so there are no gradients",
@@ -212,6 +320,7 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (Status status = session.parameters(tensors); !status) return status;
     if (Status status = save(arguments_.save, tensors); !status) return status;
   }
+  if (Status status = events_.close(); !status) return status;
   return log_.write(end_line(result_, device_->peak_bytes()));
 }
 
@@ -225,10 +334,6 @@ Status Run::finish_device(Status status) {
 
 // Options of the contract that this version does not have yet; empty when none was given.
 std::string unsupported(const Arguments& given) {
-  if (!given.checkpoint.empty()) return "--checkpoint";
-  if (given.checkpoint_every) return "--checkpoint-every";
-  if (given.resume) return "--resume";
-  if (!given.tensorboard.empty()) return "--tensorboard";
   if (!given.profile.empty()) return "--profile";
   if (given.verify) return "--verify";
   return "";
@@ -248,6 +353,10 @@ std::string wrong_command(const Arguments& given) {
   if (given.init_only && !given.dump_grads.empty())
     return "--init-only launches nothing: --dump-grads does not go with it";
   if (!given.init_only && given.data.empty()) return "--data is required (or --init-only)";
+  if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
+    return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
+  if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
+    return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
   if (given.eval_every > 0 && given.eval.empty()) return "--eval-every needs --eval";
   const std::pair<const char*, const std::string*> outputs[] = {
       {"--save", &given.save}, {"--log", &given.log}, {"--dump-grads", &given.dump_grads}};
@@ -283,11 +392,15 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_option("--dump-grads", to.dump_grads,
                  "write the mean gradient of the last window (safetensors, f32)");
   app.add_flag("--quiet", to.quiet, "show no progress");
+  app.add_option("--checkpoint", to.checkpoint,
+                 "folder for the full state of the run, written after every epoch, at the end and on Ctrl-C");
+  app.add_option("--checkpoint-every", to.checkpoint_every,
+                 "write it after every N updates instead of epochs")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--resume", to.resume,
+               "go on, bit for bit, from the checkpoint in that folder, if there is one");
+  app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder");
   const std::string later = " (not supported yet)";
-  app.add_option("--checkpoint", to.checkpoint, "folder of the full state" + later);
-  app.add_option("--checkpoint-every", to.checkpoint_every, "updates between checkpoints" + later);
-  app.add_flag("--resume", to.resume, "continue from the checkpoint" + later);
-  app.add_option("--tensorboard", to.tensorboard, "folder of event files" + later);
   app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
   app.add_option("--profile", to.profile, "write a Chrome trace" + later);

@@ -1,0 +1,342 @@
+// Writing and reading checkpoint files; the folder and its lock. Buffers are copied one at a time, so a
+// checkpoint takes no more memory than the largest of them.
+#include "runtime/checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/atomic_file.h"
+#include "runtime/data/byte_order.h"
+
+namespace gacc {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kMagic = "gacc checkpoint\n";
+constexpr int64_t kHeadBytes = 24, kFootBytes = 24;
+constexpr int64_t kMostTable = int64_t{1} << 30;
+
+uint32_t crc_of(std::string_view bytes, uint32_t before = 0) {
+  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+template <class T>
+void append(std::string& to, T value) {
+  to.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string tensor_text(std::string_view dtype, const std::vector<int64_t>& shape) {
+  return fmt::format("{}[{}]", dtype, fmt::join(shape, ", "));
+}
+
+// The loop's state as JSON, in one list for both directions. Real numbers are written as text that reads back
+// exactly, since JSON has no NaN and no infinity.
+class Writer {
+ public:
+  explicit Writer(Json& to) : to_(to) {}
+  void operator()(const char* name, int64_t value) { to_[name] = value; }
+  void operator()(const char* name, bool value) { to_[name] = value; }
+  void operator()(const char* name, double value) { to_[name] = fmt::format("{}", value); }
+  void operator()(const char* name, const std::vector<double>& values) {
+    to_[name] = Json::array();
+    for (double value : values) to_[name].push_back(fmt::format("{}", value));
+  }
+
+ private:
+  Json& to_;
+};
+
+// Throws what nlohmann throws, and std::invalid_argument; read_table catches both.
+class Reader {
+ public:
+  explicit Reader(const Json& from) : from_(from) {}
+  void operator()(const char* name, int64_t& value) {
+    value = from_.at(name).get<int64_t>();
+    if (value < -1) throw std::invalid_argument(name);  // -1: EvaluationReport's "none"
+  }
+  void operator()(const char* name, bool& value) { value = from_.at(name).get<bool>(); }
+  void operator()(const char* name, double& value) { value = real(from_.at(name), name); }
+  void operator()(const char* name, std::vector<double>& values) {
+    values.clear();
+    for (const Json& item : from_.at(name)) values.push_back(real(item, name));
+  }
+
+ private:
+  static double real(const Json& json, const char* name) {
+    auto text = json.get<std::string>();
+    char* end = nullptr;
+    double value = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != 0) throw std::invalid_argument(name);
+    return value;
+  }
+  const Json& from_;
+};
+
+template <class State, class Visit>
+void each_field(State& state, Visit visit) {
+  visit("epochs", state.epochs);
+  visit("updates", state.updates);
+  visit("skipped", state.skipped);
+  visit("launches", state.launches);
+  visit("samples", state.samples);
+  visit("position", state.position);
+  visit("window.launches", state.window_launches);
+  visit("window.samples", state.window_samples);
+  visit("evaluation_due", state.evaluation_due);
+  visit("epoch.epoch", state.epoch.epoch);
+  visit("epoch.updates", state.epoch.updates);
+  visit("epoch.skipped", state.epoch.skipped);
+  visit("epoch.samples", state.epoch.samples);
+  visit("epoch.loss", state.epoch_sums.loss);
+  visit("epoch.count", state.epoch_sums.count);
+  visit("counted.loss", state.counted.loss);
+  visit("counted.count", state.counted.count);
+  visit("evaluation.epoch", state.evaluation.epoch);
+  visit("evaluation.updates", state.evaluation.updates);
+  visit("evaluation.samples", state.evaluation.result.samples);
+  visit("evaluation.count", state.evaluation.result.count);
+  visit("evaluation.loss", state.evaluation.result.loss);
+  visit("evaluation.metrics", state.evaluation.result.metrics);
+  visit("seconds", state.seconds);
+  visit("seconds.evaluation", state.evaluation_seconds);
+  visit("seconds.window_start", state.window_start);
+  visit("seconds.epoch_start", state.epoch_start);
+}
+
+}  // namespace
+
+CheckpointFolder::~CheckpointFolder() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Status CheckpointFolder::open(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0 || access(path.c_str(), W_OK | X_OK) != 0)
+    return Status::error("cannot use the checkpoint folder {}: {}", path,
+                         fd_ < 0 && error ? error.message() : std::generic_category().message(errno));
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // other errors: no locks there
+    return Status::error("another run uses the checkpoint folder {}", path);
+  file_ = path + (path.ends_with('/') ? "" : "/") + "checkpoint";
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    std::string name = entry.path().filename().string();
+    if (!name.starts_with(".gacc-") || !name.ends_with(".tmp")) continue;
+    std::error_code ignored;
+    std::filesystem::remove(entry.path(), ignored);
+  }
+  return {};
+}
+
+bool CheckpointFolder::has_checkpoint() const {
+  struct stat info {};
+  return lstat(file_.c_str(), &info) == 0;
+}
+
+Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Plan& plan,
+                        Session& session) {
+  AtomicFile file;
+  if (Status status = file.open(path); !status) return status;
+  std::string head(kMagic);
+  append(head, kCheckpointVersion);
+  append(head, crc_of(head));
+  if (Status status = file.write(head); !status) return status;
+
+  Json tensors = Json::array();
+  std::vector<std::byte> bytes;
+  auto size = static_cast<int64_t>(head.size());
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (Status status = session.read_buffer(buffer, bytes); !status) return status;
+    if (Status status = file.write(text_of(bytes)); !status) return status;
+    tensors.push_back({{"name", buffer.name},
+                       {"kind", buffer.kind},
+                       {"dtype", buffer.dtype},
+                       {"shape", buffer.shape},
+                       {"bytes", buffer.bytes},
+                       {"crc32", crc_of(text_of(bytes))}});
+    size += buffer.bytes;
+  }
+
+  Json train = Json::object(), rate = Json::object();
+  each_field(checkpoint.train, Writer(train));
+  Writer to_rate(rate);
+  to_rate("of_model", checkpoint.rate.of_model);
+  to_rate("used", checkpoint.rate.used);
+  std::string table = Json{
+      {"settings", checkpoint.settings},
+      {"rate", rate},
+      {"train", train},
+      {"log", {{"bytes", checkpoint.log.bytes}, {"crc32", checkpoint.log.crc}}},
+      {"tensors",
+       tensors}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string foot;
+  append(foot, static_cast<uint64_t>(table.size()));
+  append(foot, static_cast<uint64_t>(size + static_cast<int64_t>(table.size()) + kFootBytes));
+  append(foot, crc_of(table));
+  append(foot, crc_of(foot));
+  if (Status status = file.write(table); !status) return status;
+  if (Status status = file.write(foot); !status) return status;
+  return file.commit();
+}
+
+Status CheckpointReader::damaged(std::string_view what) const {
+  return Status::error(
+      "{} is damaged: {}; remove it to start from the beginning, or put an older copy in its place", path_,
+      what);
+}
+
+Status read_table(CheckpointReader& reader, std::string_view text) {
+  Json table = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (table.is_discarded()) return reader.damaged("its table is no JSON");
+  Checkpoint& content = reader.content_;
+  try {
+    content.settings = table.at("settings").get<Settings>();
+    Reader rate(table.at("rate"));
+    rate("of_model", content.rate.of_model);
+    rate("used", content.rate.used);
+    each_field(content.train, Reader(table.at("train")));
+    content.log.bytes = table.at("log").at("bytes").get<int64_t>();
+    content.log.crc = table.at("log").at("crc32").get<uint32_t>();
+    int64_t offset = kHeadBytes;
+    for (const Json& json : table.at("tensors")) {
+      CheckpointReader::Entry& entry = reader.entries_.emplace_back();
+      entry.name = json.at("name").get<std::string>();
+      entry.kind = json.at("kind").get<std::string>();
+      entry.dtype = json.at("dtype").get<std::string>();
+      entry.shape = json.at("shape").get<std::vector<int64_t>>();
+      entry.bytes = json.at("bytes").get<int64_t>();
+      entry.crc = json.at("crc32").get<uint32_t>();
+      entry.offset = offset;
+      if (entry.bytes < 0 || __builtin_add_overflow(offset, entry.bytes, &offset))
+        return reader.damaged(fmt::format("the size of {}", entry.name));
+    }
+  } catch (const std::exception& error) {
+    return reader.damaged(fmt::format("its table lacks a field, or has a wrong one ({})", error.what()));
+  }
+  return {};
+}
+
+Status CheckpointReader::open(const std::string& path) {
+  path_ = path;
+  content_ = {};
+  entries_.clear();
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return Status::error("cannot read {}: {}", path, std::generic_category().message(errno));
+  int64_t size = file.tellg();
+  auto read = [&](int64_t offset, int64_t bytes) {
+    std::string text(static_cast<size_t>(bytes), '\0');
+    file.seekg(offset);
+    file.read(text.data(), bytes);
+    if (file.gcount() != bytes) text.clear();
+    return text;
+  };
+
+  // 1. The head, then the foot and the table before it.
+  std::string head = size >= kHeadBytes ? read(0, kHeadBytes) : "";
+  if (!head.starts_with(kMagic))
+    return size < kHeadBytes ? damaged(fmt::format("it has only {} bytes", std::max<int64_t>(size, 0)))
+                             : Status::error("{} is no checkpoint of gacc", path);
+  if (read_little<uint32_t>(head.data() + 20) != crc_of(std::string_view(head).substr(0, 20)))
+    return damaged("its first bytes");
+  if (auto version = read_little<uint32_t>(head.data() + 16); version != kCheckpointVersion)
+    return Status::error("{} has format version {}; this gacc-exec reads {}", path, version,
+                         kCheckpointVersion);
+  std::string foot = size >= kHeadBytes + kFootBytes ? read(size - kFootBytes, kFootBytes) : "";
+  if (foot.empty() || read_little<uint32_t>(foot.data() + 20) != crc_of(std::string_view(foot).substr(0, 20)))
+    return damaged(fmt::format("it is cut off after {} bytes, or its end was altered", size));
+  auto table_bytes = static_cast<int64_t>(read_little<uint64_t>(foot.data()));
+  if (static_cast<int64_t>(read_little<uint64_t>(foot.data() + 8)) != size)
+    return damaged(fmt::format("it has {} bytes, and should have another number", size));
+  if (table_bytes < 0 || table_bytes > std::min(size - kHeadBytes - kFootBytes, kMostTable))
+    return damaged("the size of its table");
+  std::string table = read(size - kFootBytes - table_bytes, table_bytes);
+  if (read_little<uint32_t>(foot.data() + 16) != crc_of(table)) return damaged("the checksum of its table");
+  if (Status status = read_table(*this, table); !status) return status;
+
+  // 2. The buffers.
+  int64_t end = entries_.empty() ? kHeadBytes : entries_.back().offset + entries_.back().bytes;
+  if (end != size - kFootBytes - table_bytes) return damaged("its tensors do not fill it");
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  for (const Entry& entry : entries_) {
+    uint32_t crc = 0;
+    for (int64_t done = 0; done < entry.bytes; done += kBlock)
+      crc = crc_of(read(entry.offset + done, std::min(kBlock, entry.bytes - done)), crc);
+    if (crc != entry.crc) return damaged(fmt::format("the checksum of tensor {}", entry.name));
+  }
+  return {};
+}
+
+Status CheckpointReader::check(const Plan& plan, const Settings& settings) const {
+  auto differs = [&](std::string_view name, std::string_view saved, std::string_view now) {
+    return Status::error("cannot resume from {}: {} was {}, and is {} now", path_, name, saved, now);
+  };
+  auto value_of = [](const Settings& list, std::string_view name) {
+    auto it = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.first == name; });
+    return it == list.end() ? std::string("not set") : it->second;
+  };
+  // 1. The model's name first, so that another model is called that; then the settings of either side.
+  auto compare = [&](const std::string& name) {
+    std::string saved = value_of(content_.settings, name), now = value_of(settings, name);
+    return saved == now ? Status() : differs(name, saved, now);
+  };
+  if (Status status = compare("model.name"); !status) return status;
+  // 2. The tensors, which tell of a changed layer more clearly than the operations do.
+  for (const PlanBuffer& buffer : plan.buffers) {
+    auto it = std::find_if(entries_.begin(), entries_.end(),
+                           [&](const Entry& entry) { return entry.name == buffer.name; });
+    std::string now = tensor_text(buffer.dtype, buffer.shape);
+    if (it == entries_.end()) return differs("tensor " + buffer.name, "not there", now);
+    std::string saved = tensor_text(it->dtype, it->shape);
+    if (saved != now) return differs("tensor " + buffer.name, saved, now);
+    if (it->kind != buffer.kind) return differs("the kind of tensor " + buffer.name, it->kind, buffer.kind);
+    if (it->bytes != buffer.bytes)
+      return differs("the size of tensor " + buffer.name, fmt::format("{} bytes", it->bytes),
+                     fmt::format("{} bytes", buffer.bytes));
+  }
+  for (const Entry& entry : entries_)
+    if (!plan.find(entry.name))
+      return differs("tensor " + entry.name, tensor_text(entry.dtype, entry.shape), "not there");
+  if (entries_.size() != plan.buffers.size()) return damaged("it has a tensor twice");
+  // 3. Everything else.
+  for (const Settings* list : {&settings, &content_.settings})
+    for (const auto& [name, value] : *list)
+      if (Status status = compare(name); !status) return status;
+  const auto& metrics = content_.train.evaluation.result.metrics;
+  if (!metrics.empty() && metrics.size() != plan.metrics.size()) return damaged("its evaluation");
+  return {};
+}
+
+Status CheckpointReader::restore(const Plan& plan, Session& session) const {
+  std::ifstream file(path_, std::ios::binary);
+  std::vector<std::byte> bytes;
+  for (const Entry& entry : entries_) {
+    const PlanBuffer* buffer = plan.find(entry.name);
+    if (!buffer || buffer->bytes != entry.bytes) return damaged(entry.name);
+    bytes.resize(static_cast<size_t>(entry.bytes));
+    file.seekg(entry.offset);
+    file.read(reinterpret_cast<char*>(bytes.data()), entry.bytes);
+    if (!file || crc_of(text_of(bytes)) != entry.crc)
+      return damaged(fmt::format("tensor {} has changed since it was checked", entry.name));
+    if (Status status = session.write_buffer(*buffer, bytes); !status) return status;
+  }
+  return {};
+}
+
+}  // namespace gacc

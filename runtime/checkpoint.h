@@ -1,0 +1,95 @@
+// Checkpoints: everything a run needs to go on with the same bits in another process. One file,
+// DIR/checkpoint, replaced as a whole: a new one is written beside it, synced and renamed, so there is always
+// a whole one.
+//
+//   bytes 0..23      "gacc checkpoint\n", format version (u32), CRC-32 of the 20 bytes before
+//   then             the plan's buffers, raw and without gaps, in plan order
+//   then             the table: one JSON object with the settings, the loop's state, the log's position, and
+//                    name, kind, type, shape, size and CRC-32 of every buffer
+//   last 24 bytes    size of the table (u64), size of the file (u64), CRC-32 of the table, CRC-32 of the 20
+//                    bytes before
+//
+// Numbers are little-endian. Every byte is under a checksum, so a file that is cut or altered is refused.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/log.h"
+#include "runtime/session.h"
+#include "runtime/train.h"
+
+namespace gacc {
+
+constexpr uint32_t kCheckpointVersion = 1;
+
+// What must agree for a run to go on, as name and value: the compiled model's settings, the data, shuffling
+// and seed. `plan.seed` and `options` as this run has them. Not among them, so that a resumed run may differ:
+// the limits (epochs, updates, launches), evaluation, threads and device, the learning rate (see RunRate).
+using Settings = std::vector<std::pair<std::string, std::string>>;
+Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainOptions& options);
+
+// The base learning rate: the model's, and the one used, which --lr may have replaced.
+struct RunRate {
+  double of_model = 0, used = 0;
+};
+
+struct Checkpoint {
+  Settings settings;
+  RunRate rate;
+  TrainState train;
+  LogPosition log;
+};
+
+// A folder with a checkpoint, reserved for this process: another run that names the same folder is refused.
+class CheckpointFolder {
+ public:
+  CheckpointFolder() = default;
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  // Makes the folder if need be, and removes what a killed run has left half-written in it.
+  Status open(const std::string& path);
+  const std::string& file() const { return file_; }
+  bool has_checkpoint() const;
+
+ private:
+  std::string file_;
+  int fd_ = -1;  // holds the lock
+};
+
+// Replaces the file by the state of the session and `checkpoint`.
+Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Plan& plan,
+                        Session& session);
+
+class CheckpointReader {
+ public:
+  // Reads and checks all of it; an error says what is wrong with the file.
+  Status open(const std::string& path);
+  const Checkpoint& content() const { return content_; }
+  // An error names the first setting or tensor that differs.
+  Status check(const Plan& plan, const Settings& settings) const;
+  // Puts the buffers into an initialised session. `check` must have passed.
+  Status restore(const Plan& plan, Session& session) const;
+
+ private:
+  struct Entry {
+    std::string name, kind, dtype;
+    std::vector<int64_t> shape;
+    int64_t offset = 0, bytes = 0;  // in the file
+    uint32_t crc = 0;
+  };
+  Status damaged(std::string_view what) const;
+  Status check_tensors() const;
+
+  std::string path_;
+  Checkpoint content_;
+  std::vector<Entry> entries_;
+
+  friend Status read_table(CheckpointReader& reader, std::string_view text);
+};
+
+}  // namespace gacc

@@ -1,0 +1,101 @@
+// What must agree between a checkpoint and the run that goes on from it. The compiled model's settings are
+// read off the artifact's IR, whose text has a line `set KEY = VALUE` for each; what they do not tell
+// (another layer with the same shapes) the digest of its operations does.
+#include <zlib.h>
+
+#include <algorithm>
+
+#include "runtime/checkpoint.h"
+
+namespace gacc {
+namespace {
+
+// Settings that change no bit of a run, or that the run's options decide and are compared as such.
+bool may_differ(std::string_view key) {
+  for (std::string_view group : {"launch.", "memory.", "recompute."})
+    if (key.starts_with(group)) return true;
+  for (std::string_view name : {"train.epochs", "train.shuffle", "train.micro_batch", "train.accumulate",
+                                "train.tail", "model.seed", "model.name", "optimizer.lr"})
+    if (key == name) return true;
+  return false;
+}
+
+uint32_t add_crc(uint32_t crc, const void* bytes, size_t size) {
+  return static_cast<uint32_t>(crc32_z(crc, static_cast<const Bytef*>(bytes), size));
+}
+
+// Removes what the memory plan decides: " at 123" from a line.
+std::string without_offsets(std::string_view line) {
+  constexpr std::string_view kAt = " at ";
+  std::string out;
+  while (!line.empty()) {
+    if (line.starts_with(kAt)) {
+      size_t end = std::min(line.find_first_not_of("0123456789", kAt.size()), line.size());
+      if (end > kAt.size()) {
+        line.remove_prefix(end);
+        continue;
+      }
+    }
+    out += line.front();
+    line.remove_prefix(1);
+  }
+  return out;
+}
+
+void add_model(std::string_view ir, Settings& settings) {
+  uint32_t digest = 0;
+  for (bool header = true; !ir.empty(); header = false) {
+    std::string_view line = ir.substr(0, ir.find('\n'));
+    ir.remove_prefix(std::min(line.size() + 1, ir.size()));
+    if (header) continue;  // the module's name and the file it was compiled from
+    std::string_view rest = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+    if (rest.starts_with("set ")) {
+      size_t equals = rest.find(" = ");
+      if (equals == std::string_view::npos) continue;
+      std::string_view key = rest.substr(4, equals - 4);
+      if (!may_differ(key)) settings.emplace_back(key, rest.substr(equals + 3));
+      continue;
+    }
+    // Buffers are compared one by one.
+    if (rest.starts_with("param ") || rest.starts_with("accum ") || rest.starts_with("state ")) continue;
+    std::string plain = without_offsets(rest) + "\n";
+    digest = add_crc(digest, plain.data(), plain.size());
+  }
+  settings.emplace_back("the model's operations (digest)", fmt::format("{:08x}", digest));
+}
+
+// Of big columns only some blocks, evenly spread: reading gigabytes at every start would be felt.
+uint32_t fingerprint(const Column& column) {
+  constexpr size_t kBlock = 4096, kMost = 4096;  // 16 MiB in all
+  const std::vector<std::byte>& bytes = column.bytes;
+  size_t blocks = (bytes.size() + kBlock - 1) / kBlock;
+  size_t step = std::max<size_t>(1, blocks / kMost);
+  uint32_t crc = 0;
+  for (size_t block = 0; block < blocks; block += step)
+    crc = add_crc(crc, bytes.data() + block * kBlock, std::min(kBlock, bytes.size() - block * kBlock));
+  return crc;
+}
+
+}  // namespace
+
+Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainOptions& options) {
+  const Plan& plan = artifact.plan;
+  Settings settings;
+  auto add = [&](std::string name, const auto& value) {
+    settings.emplace_back(std::move(name), fmt::format("{}", value));
+  };
+  add("model.name", plan.model);
+  add("train.micro_batch", plan.micro_batch);
+  add("train.accumulate", plan.accumulate);
+  add("train.tail", plan.tail);
+  add("train.shuffle", options.shuffle);
+  add("the seed", options.seed);
+  add("the number of training samples", data.samples);
+  add_model(artifact.ir, settings);
+  for (const Column& column : data.columns)
+    add("the training data's column " + column.name + " (digest)",
+        fmt::format("{:08x}", fingerprint(column)));
+  return settings;
+}
+
+}  // namespace gacc

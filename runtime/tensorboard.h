@@ -1,0 +1,45 @@
+// Event files that TensorBoard reads: records (TFRecord: length, masked CRC-32C, bytes, masked CRC-32C) of
+// Event messages, encoded by hand. Nothing of TensorFlow is needed.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/status.h"
+
+namespace gacc {
+
+struct Scalar {
+  std::string_view tag;
+  double value = 0;
+};
+
+// One file of a run, DIR/events.out.tfevents.SECONDS.HOST.PID. It only grows, and every event is written at
+// once: TensorBoard may read along, and a run that is killed leaves whole events.
+class EventFile {
+ public:
+  EventFile() = default;
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  // Makes the folder if need be, and begins a file. `resume`: the last step that stays; TensorBoard then
+  // forgets what earlier files of the folder say of later ones.
+  Status open(const std::string& folder, std::optional<int64_t> resume = {});
+  bool is_open() const { return fd_ >= 0; }
+  // One event with all these figures; does nothing when not open.
+  Status write(int64_t step, std::span<const Scalar> scalars);
+  Status close();  // to disk
+
+ private:
+  Status write_event(std::string_view event);
+
+  std::string path_;
+  int fd_ = -1;
+};
+
+uint32_t crc32c(std::string_view bytes);
+
+}  // namespace gacc
