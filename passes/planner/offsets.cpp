@@ -1,11 +1,13 @@
 // Greedy placement, in several orders: none is best always, and each takes microseconds on a step's hundred
-// values.
+// values. Where none reaches what is asked, the complete search of pack.cpp.
 #include "passes/planner/offsets.h"
 
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <numeric>
+
+#include "passes/planner/pack.h"
 
 namespace gacc::passes::planner {
 
@@ -59,9 +61,8 @@ int64_t liveness_bound(const std::vector<Block>& blocks) {
   return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 
-Placement place(const std::vector<Block>& blocks) {
+Placement place_greedily(const std::vector<Block>& blocks, int64_t enough) {
   const std::vector<int64_t> bytes = bytes_by_instant(blocks);
-  const int64_t bound = liveness_bound(blocks);
   std::vector<int64_t> crowd(blocks.size(), 0);  // the most bytes needed at one instant of a block's life
   for (size_t i = 0; i < blocks.size(); ++i) {
     for (int t = blocks[i].first; t <= blocks[i].last; ++t)
@@ -85,8 +86,32 @@ Placement place(const std::vector<Block>& blocks) {
     for (const Fit fit : {Fit::tightest, Fit::lowest}) {
       Placement next = greedy(blocks, order, fit);
       if (next.height < best.height) best = std::move(next);
-      if (best.height <= bound) return best;
+      if (best.height <= enough) return best;
     }
+  }
+  return best;
+}
+
+Packing pack(const std::vector<Block>& blocks, int64_t capacity, int64_t work) {
+  if (liveness_bound(blocks) > capacity) return {std::nullopt, true};
+  Placement greedy = place_greedily(blocks, capacity);
+  if (greedy.height <= capacity) return {std::move(greedy), false};
+  return search_packing(blocks, capacity, work);
+}
+
+Placement place(const std::vector<Block>& blocks) {
+  constexpr int64_t kWork = int64_t{1} << 26;  // about a second
+  const int64_t bound = liveness_bound(blocks);
+  Placement best = place_greedily(blocks, bound);
+  // The bound itself first, then heights between what failed and what was found.
+  int64_t failed = bound - 1, next = bound;
+  for (int turn = 0; turn < 4 && best.height > next; ++turn) {
+    Packing packing = search_packing(blocks, next, turn == 0 ? kWork : kWork / 4);
+    if (packing.placement)
+      best = std::move(*packing.placement);
+    else
+      failed = next;
+    next = failed + 1 + (best.height - failed - 1) / 2;
   }
   return best;
 }

@@ -1,7 +1,8 @@
 // The offset planner: places blocks that live at overlapping times in one address range, as low as it can. It
-// knows nothing of ops or values; plan-memory translates to it.
+// knows nothing of ops or values; plan-memory translates to it, gacc-plan reads it from a file.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace gacc::passes::planner {
@@ -23,7 +24,21 @@ struct Placement {
 int64_t liveness_bound(const std::vector<Block>& blocks);
 
 // The best of a portfolio of greedy orders, each placing a block in the tightest gap among the blocks it
-// meets in time. Deterministic. Stops at the first placement that reaches the bound.
+// meets in time. Deterministic. Stops at the first placement of height `enough` or less.
+Placement place_greedily(const std::vector<Block>& blocks, int64_t enough);
+
+// What came of the search for a placement of at most some height.
+struct Packing {
+  std::optional<Placement> placement{};
+  bool proven = false;  // without a placement: that there is none
+};
+
+// Greedy orders first, then the complete search (pack.cpp), which takes at most `work` steps: the same input
+// gives the same answer on every machine.
+inline constexpr int64_t kPackWork = int64_t{1} << 36;
+Packing pack(const std::vector<Block>& blocks, int64_t capacity, int64_t work = kPackWork);
+
+// As low as a bounded search gets: the liveness bound where the portfolio or the search reaches it.
 Placement place(const std::vector<Block>& blocks);
 
 }  // namespace gacc::passes::planner

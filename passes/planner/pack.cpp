@@ -1,0 +1,393 @@
+// Branch and bound over canonical placements.
+//
+// Push every block of a placement down as long as one moves: each then rests on the ground or on a block that
+// it meets in time. Such a placement is built by taking its blocks in order of (offset, rank), and each then
+// goes exactly to the *floor* below it: the highest top among what it meets. So the search only chooses which
+// block comes next.
+//
+// Time is cut into sections, the maximal sets of blocks that live together; two blocks meet exactly if some
+// section holds both. A node keeps, per section, the lowest offset an unplaced block can still have there
+// (`floor`) and the bytes of its unplaced blocks (`rest`). Pruning, each sound for canonical placements:
+//   - a section with floor + rest > capacity has no completion;
+//   - offsets only grow, so each floor is at least the offset placed last, and of two blocks at one offset
+//   the
+//     one of lower rank came first;
+//   - a block rises to the highest floor of its sections, a section to the lowest block it has left, and so
+//     on to the fixed point;
+//   - a block whose lowest offset is above all that could carry it waits until something is put below it;
+//   - a block is no candidate while another would fit entirely below its offset: that one could come down.
+// When the unplaced blocks fall apart in time, the parts are solved one by one: a part that fails sends the
+// search straight back past the others. States that failed are remembered: different stacks often leave the
+// same. Runs of growing length alternate between ranks of the blocks, later ones with noise (fixed seed).
+#include "passes/planner/pack.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace gacc::passes::planner {
+
+namespace {
+
+// A block as the search sees it: the sections begin..end-1 hold it.
+struct Item {
+  int64_t bytes = 0;
+  int begin = 0, end = 0;
+};
+
+enum class Outcome : uint8_t { found, none, unknown };
+
+class Search {
+ public:
+  Search(std::vector<Item> items, int sections, int64_t capacity)
+      : items_(std::move(items)),
+        capacity_(capacity),
+        members_(static_cast<size_t>(sections)),
+        floor_(static_cast<size_t>(sections), 0),
+        top_(static_cast<size_t>(sections), 0),
+        rest_(static_cast<size_t>(sections), 0),
+        queued_(static_cast<size_t>(sections), false),
+        lowest_(items_.size(), 0),
+        placed_(items_.size(), -1),
+        rank_(items_.size(), 0) {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      for (int s = items_[i].begin; s < items_[i].end; ++s) {
+        members_[static_cast<size_t>(s)].push_back(static_cast<int>(i));
+        rest_[static_cast<size_t>(s)] += items_[i].bytes;
+      }
+    }
+  }
+
+  // One run with this order of the items: rank_of[i] is the place of item i.
+  Outcome run(const std::vector<int>& rank_of, int64_t work) {
+    rank_ = rank_of;
+    work_ = work;
+    ++run_;
+    std::vector<int> all(items_.size());
+    std::iota(all.begin(), all.end(), 0);
+    std::sort(all.begin(), all.end(),
+              [&](int a, int b) { return std::pair(item(a).begin, a) < std::pair(item(b).begin, b); });
+    const Outcome outcome = solve_parts(all, 0, -1);
+    if (outcome != Outcome::found) undo(0);
+    return outcome;
+  }
+  int64_t work_left() const { return work_; }
+  const std::vector<int64_t>& offsets() const { return placed_; }
+
+ private:
+  enum class What : uint8_t { floor, top, lowest, placed };
+  struct Change {
+    What what;
+    int index;
+    int64_t before;
+  };
+
+  const Item& item(int i) const { return items_[static_cast<size_t>(i)]; }
+
+  template <class Vector>
+  void set(What what, Vector& values, int index, int64_t value) {
+    trail_.push_back({what, index, values[static_cast<size_t>(index)]});
+    values[static_cast<size_t>(index)] = value;
+  }
+
+  void undo(size_t mark) {
+    while (trail_.size() > mark) {
+      const auto [what, index, before] = trail_.back();
+      const size_t at = static_cast<size_t>(index);
+      trail_.pop_back();
+      switch (what) {
+        case What::floor:
+          floor_[at] = before;
+          break;
+        case What::top:
+          top_[at] = before;
+          break;
+        case What::lowest:
+          lowest_[at] = before;
+          break;
+        case What::placed:
+          placed_[at] = before;
+          for (int s = items_[at].begin; s < items_[at].end; ++s)
+            rest_[static_cast<size_t>(s)] += items_[at].bytes;
+          break;
+      }
+    }
+  }
+
+  void touch(int section) {
+    if (queued_[static_cast<size_t>(section)]) return;
+    queued_[static_cast<size_t>(section)] = true;
+    queue_.push_back(section);
+  }
+
+  // Blocks up to the floors of their sections, sections up to the lowest of their blocks, to the fixed point.
+  bool settle() {
+    bool good = true;
+    for (size_t next = 0; next < queue_.size() && good; ++next) {
+      const int section = queue_[next];
+      const size_t s = static_cast<size_t>(section);
+      queued_[s] = false;
+      if (rest_[s] == 0) continue;
+      int64_t lowest = std::numeric_limits<int64_t>::max();
+      for (const int i : members_[s]) {
+        const size_t at = static_cast<size_t>(i);
+        if (placed_[at] >= 0) continue;
+        --work_;
+        if (lowest_[at] < floor_[s]) {
+          set(What::lowest, lowest_, i, floor_[s]);
+          if (floor_[s] + items_[at].bytes > capacity_) good = false;
+          for (int other = items_[at].begin; other < items_[at].end; ++other) {
+            if (other != section) touch(other);
+          }
+        }
+        lowest = std::min(lowest, lowest_[at]);
+      }
+      if (lowest > floor_[s]) set(What::floor, floor_, section, lowest);
+      if (floor_[s] + rest_[s] > capacity_) good = false;
+    }
+    for (const int section : queue_) queued_[static_cast<size_t>(section)] = false;
+    queue_.clear();
+    return good;
+  }
+
+  bool put(int i, int64_t offset, const std::vector<int>& part) {
+    set(What::placed, placed_, i, offset);
+    for (int s = item(i).begin; s < item(i).end; ++s) {
+      rest_[static_cast<size_t>(s)] -= item(i).bytes;
+      set(What::floor, floor_, s, offset + item(i).bytes);
+      set(What::top, top_, s, offset + item(i).bytes);
+      touch(s);
+    }
+    for (const int other : part) {  // offsets only grow
+      if (placed_[static_cast<size_t>(other)] >= 0 || lowest_[static_cast<size_t>(other)] >= offset) continue;
+      for (int s = item(other).begin; s < item(other).end; ++s) {
+        if (floor_[static_cast<size_t>(s)] >= offset) continue;
+        set(What::floor, floor_, s, offset);
+        touch(s);
+      }
+    }
+    return settle();
+  }
+
+  bool carried(int i, int64_t offset) const {
+    if (offset == 0) return true;
+    for (int s = item(i).begin; s < item(i).end; ++s) {
+      if (top_[static_cast<size_t>(s)] == offset) return true;
+    }
+    return false;
+  }
+
+  // `part` is sorted by first section. Splits its unplaced items where none crosses.
+  Outcome solve_parts(const std::vector<int>& part, int64_t offset, int rank) {
+    std::vector<int> piece;
+    int end = 0;
+    for (const int i : part) {
+      if (placed_[static_cast<size_t>(i)] >= 0) continue;
+      if (!piece.empty() && item(i).begin >= end) {
+        const Outcome outcome = solve(piece, offset, rank);
+        if (outcome != Outcome::found) return outcome;
+        piece.clear();
+        end = 0;
+      }
+      piece.push_back(i);
+      end = std::max(end, item(i).end);
+    }
+    return piece.empty() ? Outcome::found : solve(piece, offset, rank);
+  }
+
+  // Places the items of one connected part, all unplaced, after `rank` at `offset`.
+  Outcome solve(const std::vector<int>& part, int64_t offset, int rank) {
+    work_ -= static_cast<int64_t>(part.size());
+    if (work_ < 0) return Outcome::unknown;
+    const uint64_t key = state_key(part, offset);
+    Failed& failed = failed_[key & (failed_.size() - 1)];
+    if (failed.key == key && failed.rank <= rank) return Outcome::none;
+    int64_t fits_below = std::numeric_limits<int64_t>::max();
+    for (const int i : part)
+      fits_below = std::min(fits_below, lowest_[static_cast<size_t>(i)] + item(i).bytes);
+    std::vector<int> candidates;
+    for (const int i : part) {
+      const int64_t at = lowest_[static_cast<size_t>(i)];
+      if (at >= fits_below || (at == offset && rank_[static_cast<size_t>(i)] < rank) || !carried(i, at))
+        continue;
+      candidates.push_back(i);
+    }
+    std::sort(candidates.begin(), candidates.end(), [&](int a, int b) {
+      return std::pair(lowest_[static_cast<size_t>(a)], rank_[static_cast<size_t>(a)]) <
+             std::pair(lowest_[static_cast<size_t>(b)], rank_[static_cast<size_t>(b)]);
+    });
+    for (const int i : candidates) {
+      const size_t mark = trail_.size();
+      const int64_t at = lowest_[static_cast<size_t>(i)];
+      if (put(i, at, part)) {
+        const Outcome outcome = solve_parts(part, at, rank_[static_cast<size_t>(i)]);
+        if (outcome != Outcome::none) return outcome;
+      }
+      undo(mark);
+      if (work_ < 0) return Outcome::unknown;
+    }
+    failed = {key, rank};
+    return Outcome::none;
+  }
+
+  // What decides whether `part` can be completed: its items, how low each can still be, what may carry them.
+  // Different stacks below often leave the same.
+  uint64_t state_key(const std::vector<int>& part, int64_t offset) const {
+    uint64_t key = mix(run_ ^ mix(static_cast<uint64_t>(offset)));
+    int section = 0;
+    for (const int i : part) {
+      key = mix(key ^ (static_cast<uint64_t>(lowest_[static_cast<size_t>(i)]) * 0x9e3779b97f4a7c15u +
+                       static_cast<uint64_t>(i)));
+      for (section = std::max(section, item(i).begin); section < item(i).end; ++section) {
+        const int64_t top = top_[static_cast<size_t>(section)];
+        key = mix(key ^ static_cast<uint64_t>(top >= offset ? top : -1));
+      }
+    }
+    return key;
+  }
+  static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    x = (x ^ (x >> 29)) * 0xd6e8feb86659fd93u;
+    return x ^ (x >> 32);
+  }
+
+  // A state without completion by items of at least this rank at its offset.
+  struct Failed {
+    uint64_t key = 0;
+    int rank = 0;
+  };
+  std::vector<Failed> failed_ = std::vector<Failed>(size_t{1} << 18);
+  uint64_t run_ = 0;
+  std::vector<Item> items_;
+  int64_t capacity_;
+  std::vector<std::vector<int>> members_;  // by section
+  std::vector<int64_t> floor_, top_, rest_;
+  std::vector<bool> queued_;
+  std::vector<int> queue_;
+  std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have
+  std::vector<int64_t> placed_;  // by item: its offset, or -1
+  std::vector<int> rank_;
+  std::vector<Change> trail_;
+  int64_t work_ = 0;
+};
+
+// The maximal sets of blocks that live together, in order of time: at an instant where blocks begin, closed
+// by the next one where some end. Returns their number.
+int cut_sections(const std::vector<Block>& blocks, std::vector<Item>& items) {
+  int instants = 0;
+  for (const Block& block : blocks) instants = std::max(instants, block.last + 2);
+  std::vector<char> begins(static_cast<size_t>(instants), 0), ends(static_cast<size_t>(instants), 0);
+  for (const Block& block : blocks) {
+    if (block.bytes == 0) continue;
+    begins[static_cast<size_t>(block.first)] = 1;
+    ends[static_cast<size_t>(block.last) + 1] = 1;
+  }
+  std::vector<int> section_at(static_cast<size_t>(instants), -1);  // the last section begun at or before t
+  int sections = 0;
+  bool open = false;  // blocks began since the last end: the set is still growing
+  for (int t = 0; t < instants; ++t) {
+    if (ends[static_cast<size_t>(t)] != 0) open = false;
+    if (begins[static_cast<size_t>(t)] != 0 && !open) {
+      ++sections;
+      open = true;
+    }
+    section_at[static_cast<size_t>(t)] = sections - 1;
+  }
+  items.assign(blocks.size(), {});
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    items[i] = {blocks[i].bytes, section_at[static_cast<size_t>(blocks[i].first)],
+                section_at[static_cast<size_t>(blocks[i].last)] + 1};
+  }
+  return sections;
+}
+
+// Orders to try. Total: the bytes of the fullest section of an item; width: its sections; area: width times
+// bytes.
+std::vector<std::vector<int>> rankings(const std::vector<Item>& items, int sections) {
+  std::vector<int64_t> total(static_cast<size_t>(sections), 0);
+  for (const Item& item : items) {
+    for (int s = item.begin; s < item.end; ++s) total[static_cast<size_t>(s)] += item.bytes;
+  }
+  const size_t n = items.size();
+  std::vector<std::array<int64_t, 4>> facts(n);  // total, width, area, bytes; negated: large goes first
+  for (size_t i = 0; i < n; ++i) {
+    int64_t fullest = 0;
+    for (int s = items[i].begin; s < items[i].end; ++s)
+      fullest = std::max(fullest, total[static_cast<size_t>(s)]);
+    const int64_t width = items[i].end - items[i].begin;
+    facts[i] = {-fullest, -width, -width * items[i].bytes, -items[i].bytes};
+  }
+  constexpr int kTotal = 0, kWidth = 1, kArea = 2, kBytes = 3;
+  const std::array<std::array<int, 3>, 6> keys = {{{kWidth, kArea, kTotal},
+                                                   {kTotal, kArea, kWidth},
+                                                   {kTotal, kWidth, kArea},
+                                                   {kArea, kTotal, kWidth},
+                                                   {kBytes, kWidth, kTotal},
+                                                   {kTotal, kBytes, kWidth}}};
+  std::vector<std::vector<int>> out;
+  for (const auto& key : keys) {
+    std::vector<int> order(n), rank(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](int a, int b) {
+      const auto &fa = facts[static_cast<size_t>(a)], &fb = facts[static_cast<size_t>(b)];
+      for (const int k : key) {
+        if (fa[static_cast<size_t>(k)] != fb[static_cast<size_t>(k)])
+          return fa[static_cast<size_t>(k)] < fb[static_cast<size_t>(k)];
+      }
+      return a < b;
+    });
+    for (size_t place = 0; place < n; ++place)
+      rank[static_cast<size_t>(order[place])] = static_cast<int>(place);
+    out.push_back(std::move(rank));
+  }
+  return out;
+}
+
+}  // namespace
+
+Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64_t work) {
+  if (liveness_bound(blocks) > capacity) return {std::nullopt, true};
+  std::vector<Block> real;  // blocks of no bytes have no influence: they stand at 0
+  std::vector<size_t> origin;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].bytes > 0) real.push_back(blocks[i]), origin.push_back(i);
+  }
+  std::vector<Item> items;
+  const int sections = cut_sections(real, items);
+  const std::vector<std::vector<int>> ranks = rankings(items, sections);
+  Search search(items, sections, capacity);
+  int64_t length = int64_t{1} << 19;
+  std::mt19937 random(1);
+  for (size_t turn = 0; work > 0; ++turn) {
+    if (turn > 0 && turn % (8 * ranks.size()) == 0) length *= 2;
+    const int64_t now = std::min(work, length);
+    std::vector<int> rank = ranks[turn % ranks.size()];
+    if (turn >= ranks.size()) {
+      const size_t n = rank.size();
+      std::vector<std::pair<double, int>> noisy(n);
+      for (size_t i = 0; i < n; ++i) {
+        const double noise = static_cast<double>(random()) * 0x1p-32;
+        noisy[i] = {rank[i] + noise * 0.3 * static_cast<double>(n), static_cast<int>(i)};
+      }
+      std::sort(noisy.begin(), noisy.end());
+      for (size_t i = 0; i < n; ++i) rank[static_cast<size_t>(noisy[i].second)] = static_cast<int>(i);
+    }
+    const Outcome outcome = search.run(rank, now);
+    if (outcome == Outcome::none) return {std::nullopt, true};
+    if (outcome == Outcome::found) {
+      Placement placement;
+      placement.offsets.assign(blocks.size(), 0);
+      for (size_t i = 0; i < real.size(); ++i) {
+        placement.offsets[origin[i]] = search.offsets()[i];
+        placement.height = std::max(placement.height, search.offsets()[i] + real[i].bytes);
+      }
+      return {std::move(placement), false};
+    }
+    work -= now;
+  }
+  return {};
+}
+
+}  // namespace gacc::passes::planner

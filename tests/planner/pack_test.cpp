@@ -1,0 +1,97 @@
+// The complete offset search against an exhaustive one on tiny cases, and the reading of its files.
+#include "passes/planner/pack.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "passes/planner/offsets_csv.h"
+
+namespace gacc::passes::planner {
+namespace {
+
+bool meet(const Block& a, const Block& b) { return a.first <= b.last && b.first <= a.last; }
+
+// Every offset of every block, at this granularity of one byte.
+bool fits(const std::vector<Block>& blocks, int64_t capacity, std::vector<int64_t>& offsets) {
+  const size_t i = offsets.size();
+  if (i == blocks.size()) return true;
+  for (int64_t at = 0; at + blocks[i].bytes <= capacity; ++at) {
+    bool free = true;
+    for (size_t j = 0; j < i && free; ++j)
+      free = !meet(blocks[i], blocks[j]) || at + blocks[i].bytes <= offsets[j] ||
+             offsets[j] + blocks[j].bytes <= at;
+    if (!free) continue;
+    offsets.push_back(at);
+    if (fits(blocks, capacity, offsets)) return true;
+    offsets.pop_back();
+  }
+  return false;
+}
+
+TEST(Pack, AgreesWithExhaustiveSearch) {
+  int impossible = 0;
+  for (uint32_t seed = 0; seed < 1000; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<Block> blocks(2 + random() % 6);
+    for (Block& block : blocks) {
+      block.bytes = static_cast<int64_t>(random() % 5);
+      block.first = static_cast<int>(random() % 6);
+      block.last = block.first + static_cast<int>(random() % 4);
+    }
+    const int64_t capacity = liveness_bound(blocks) + static_cast<int64_t>(random() % 2);
+    std::vector<int64_t> offsets;
+    const bool possible = fits(blocks, capacity, offsets);
+    const Packing packing = search_packing(blocks, capacity, kPackWork);
+    ASSERT_EQ(packing.placement.has_value(), possible) << "seed " << seed;
+    EXPECT_EQ(packing.proven, !possible);
+    impossible += possible ? 0 : 1;
+    if (!possible) continue;
+    EXPECT_LE(packing.placement->height, capacity);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        const int64_t a = packing.placement->offsets[i], b = packing.placement->offsets[j];
+        EXPECT_TRUE(!meet(blocks[i], blocks[j]) || a + blocks[i].bytes <= b || b + blocks[j].bytes <= a)
+            << "seed " << seed;
+      }
+    }
+  }
+  EXPECT_GT(impossible, 0);
+}
+
+TEST(Pack, TheBoundIsAProof) {
+  const Packing packing = pack({{10, 0, 3}, {20, 2, 5}}, 29);
+  EXPECT_FALSE(packing.placement);
+  EXPECT_TRUE(packing.proven);
+}
+
+TEST(Buffers, ColumnsInAnyOrder) {
+  BufferTable table;
+  std::string problem;
+  ASSERT_TRUE(parse_buffers("size,upper,id,lower\r\n8,4,a,0\r\n\n4,9,b,4\n", table, problem)) << problem;
+  ASSERT_EQ(table.blocks.size(), 2u);
+  EXPECT_EQ(table.blocks[0].bytes, 8);
+  EXPECT_FALSE(meet(table.blocks[0], table.blocks[1]));
+  EXPECT_EQ(print_buffers(table, {0, 16}), "size,upper,id,lower,offset\n8,4,a,0,0\n4,9,b,4,16\n");
+}
+
+TEST(Buffers, MistakesAreNamedByLine) {
+  const auto problem_of = [](std::string_view text) {
+    BufferTable table;
+    std::string problem;
+    EXPECT_FALSE(parse_buffers(text, table, problem)) << text;
+    return problem;
+  };
+  EXPECT_EQ(problem_of("").substr(0, 2), "1:");
+  EXPECT_NE(problem_of("id,lower,upper\n").find("no column `size`"), std::string::npos);
+  EXPECT_EQ(problem_of("id,lower,upper,size\na,0,1\n"), "2: 3 fields, the header has 4");
+  EXPECT_EQ(problem_of("id,lower,upper,size\na,0,1,x\n"), "2: size is `x`, not a whole number");
+  EXPECT_EQ(problem_of("id,lower,upper,size\na,0,1,-4\n"), "2: size is -4");
+  EXPECT_NE(problem_of("id,lower,upper,size\na,1,1,4\n").find("must be above lower"), std::string::npos);
+  EXPECT_NE(problem_of("id,lower,upper,size\na,0,1,4\na,0,1,4\n").find("a second buffer"), std::string::npos);
+  EXPECT_NE(problem_of("id,lower,upper,size\na,0,1,9223372036854775807\n").find("2^60"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gacc::passes::planner

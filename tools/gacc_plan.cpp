@@ -1,0 +1,98 @@
+// gacc-plan: the planners on their own input, for those who research them and for tests.
+//
+//   gacc-plan offsets FILE.csv --capacity N [-o OUT.csv]
+//   gacc-plan recompute GRAPH.txt --budget BYTES [--effort N] [-o SCHEDULE]
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <string>
+
+#include "passes/planner/offsets_csv.h"
+#include "runtime/atomic_file.h"
+
+namespace {
+
+using namespace gacc;
+using namespace gacc::passes;
+
+enum Exit { kDone = 0, kNoPlan = 1, kWrongCommand = 2 };
+
+int fail(std::string_view text) {
+  const std::string line = fmt::format("gacc-plan: error: {}\n", text);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  return kNoPlan;
+}
+
+// "-" is standard input.
+bool read_input(const std::string& path, std::string& text, std::string& problem) {
+  if (path != "-") {
+    const Status status = read_file(path, text);
+    if (!status) problem = status.text();
+    return status.ok();
+  }
+  char chunk[1 << 16];
+  size_t count = 0;
+  while ((count = std::fread(chunk, 1, sizeof chunk, stdin)) > 0) text.append(chunk, count);
+  if (std::ferror(stdin) != 0) problem = "cannot read standard input";
+  return problem.empty();
+}
+
+// To the file, atomically; "-" is standard output.
+int write_output(const std::string& path, const std::string& text) {
+  if (path != "-") {
+    const Status status = write_file_atomically(path, text);
+    return status ? kDone : fail(status.text());
+  }
+  const bool good = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  return std::fflush(stdout) == 0 && good ? kDone : fail("cannot write standard output");
+}
+
+struct OffsetsArguments {
+  std::string file, out;
+  int64_t capacity = 0;
+};
+
+int run_offsets(const OffsetsArguments& arguments) {
+  std::string text, problem;
+  if (!read_input(arguments.file, text, problem)) return fail(problem);
+  planner::BufferTable table;
+  if (!planner::parse_buffers(text, table, problem)) return fail(arguments.file + ":" + problem);
+  const int64_t bound = planner::liveness_bound(table.blocks);
+  const planner::Packing packing = planner::pack(table.blocks, arguments.capacity);
+  if (!packing.placement) {
+    if (bound > arguments.capacity)
+      return fail(fmt::format("no placement within {} bytes: {} bytes live at one time (proven infeasible)",
+                              arguments.capacity, bound));
+    return fail(fmt::format("no placement within {} bytes {}; {} bytes live at one time", arguments.capacity,
+                            packing.proven ? "exists (proven infeasible)" : "found (not proven infeasible)",
+                            bound));
+  }
+  return write_output(arguments.out.empty() ? "-" : arguments.out,
+                      planner::print_buffers(table, packing.placement->offsets));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Plans offsets and recompute for graphs given as files.", "gacc-plan");
+  app.set_version_flag("--version", "gacc-plan " GACC_VERSION);
+  app.require_subcommand(1);
+  int code = kDone;
+
+  OffsetsArguments offsets;
+  CLI::App* place = app.add_subcommand("offsets", "place buffers with given lives in one address range");
+  place->add_option("file", offsets.file, "CSV with the columns id, lower, upper, size")->required();
+  place->add_option("--capacity", offsets.capacity, "bytes of the address range")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  place->add_option("-o", offsets.out, "the rows with a column offset (default: standard output)");
+  place->callback([&] { code = run_offsets(offsets); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kDone : kWrongCommand;
+  }
+  return code;
+}
