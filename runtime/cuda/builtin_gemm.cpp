@@ -16,7 +16,7 @@ class BuiltinGemmEngine final : public GemmEngine {
   int64_t workspace_bytes() const override { return 0; }
   void use_workspace(Pointer) override {}
 
-  Status prepare(const Product& product) override {
+  Status prepare(const Product& product, Stream) override {
     const int64_t rows = ceil_divide(product.m, product.builtin.tile_m);
     const int64_t columns = ceil_divide(product.n, product.builtin.tile_n);
     if (columns == 0 || rows <= std::numeric_limits<int32_t>::max() / columns) return {};

@@ -55,7 +55,7 @@ class CublasLt final : public GemmEngine {
   void use_workspace(Pointer workspace) override { workspace_ = workspace; }
 
   // Takes the library's first proposal, which is a fixed function of the product, the library and the GPU.
-  Status prepare(const Product& product) override {
+  Status prepare(const Product& product, Stream stream) override {
     if (product.m == 0 || product.n == 0 || product.k == 0 || find(product)) return {};
     Choice choice;
     choice.key = key(product);
@@ -70,7 +70,7 @@ class CublasLt final : public GemmEngine {
     }
     choice.algorithm = best.algorithm;
     choices_.push_back(choice);
-    return {};
+    return warm_up(product, choice, best.workspace_bytes, stream);
   }
 
   Status launch(const Product& product, Stream stream) override {
@@ -123,6 +123,21 @@ class CublasLt final : public GemmEngine {
     if (choice.operation) library_.operation_destroy(choice.operation);
     for (void* layout : choice.layouts)
       if (layout) library_.layout_destroy(layout);
+  }
+
+  // The library loads a kernel when it first runs, which should not be while a graph is captured. So it runs
+  // once now, with its result in the workspace where that has the room.
+  Status warm_up(const Product& product, const Choice& choice, size_t workspace_bytes, Stream stream) const {
+    const auto result_bytes = static_cast<size_t>((product.m * product.n * 4 + 255) / 256 * 256);
+    const auto room = static_cast<size_t>(workspace_bytes_);
+    if (workspace_bytes > room || result_bytes > room - workspace_bytes) return {};
+    const float alpha = 1, beta = 0;
+    void* result = address(workspace_);
+    const int error = library_.matmul(handle_, choice.operation, &alpha, address(product.b),
+                                      choice.layouts[0], address(product.a), choice.layouts[1], &beta, result,
+                                      choice.layouts[2], result, choice.layouts[2], &choice.algorithm,
+                                      address(workspace_ + result_bytes), room - result_bytes, stream);
+    return check(error, "cannot run a matrix product");
   }
 
   Status describe(const Product& p, Choice& choice, void*& preference, LtHeuristic& best, int& found) const {

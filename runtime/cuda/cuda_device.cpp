@@ -201,7 +201,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   // 2. Code, and the graphs of a full micro-batch.
   if (status) status = load_module(artifact.ptx);
   if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get());
-  if (status) status = programs_.prepare(Program::init, micro_batch_);
+  if (status) status = programs_.prepare(Program::init, micro_batch_, stream_);
   for (Program program : {Program::step, Program::update, Program::eval}) {
     if (!status) break;
     Variant& full = full_.emplace_back(Variant{program, micro_batch_, nullptr});
@@ -223,8 +223,9 @@ Status CudaDevice::load_module(const std::string& ptx) {
 }
 
 Status CudaDevice::capture(Program program, int64_t batch, GraphExec& graph) {
-  if (Status status = programs_.prepare(program, batch); !status) return status;
-  if (int error = driver_.capture_begin(stream_, kCaptureThreadLocal); error != 0)
+  if (Status status = programs_.prepare(program, batch, stream_); !status) return status;
+  // Relaxed: only this thread works with the context, and a library may still have to load code.
+  if (int error = driver_.capture_begin(stream_, kCaptureRelaxed); error != 0)
     return check(error, "cannot capture a graph");
   Status status = programs_.launch(program, batch, stream_);
   Graph captured = nullptr;

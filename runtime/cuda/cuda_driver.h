@@ -101,7 +101,7 @@ inline constexpr int kErrorNoDevice = 100;
 inline constexpr int kErrorUnsupportedPtx = 222;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;  // compute capability
 inline constexpr int kFunctionMaxThreads = 0;
-inline constexpr int kCaptureThreadLocal = 1;
+inline constexpr int kCaptureRelaxed = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;

@@ -30,8 +30,9 @@ class GemmEngine {
   // Device memory it needs for itself; given once, before the first prepare.
   virtual int64_t workspace_bytes() const = 0;
   virtual void use_workspace(Pointer workspace) = 0;
-  // Chooses how to compute a product. Called before `launch`, never while a stream is captured.
-  virtual Status prepare(const Product& product) = 0;
+  // Chooses how to compute a product and loads its code. Called before `launch`, never while the stream is
+  // captured; may queue work on it that changes nothing but the workspace.
+  virtual Status prepare(const Product& product, Stream stream) = 0;
   // Queues a prepared product; the stream may be under capture.
   virtual Status launch(const Product& product, Stream stream) = 0;
 };

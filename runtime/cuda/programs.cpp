@@ -107,10 +107,10 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) {
   return product;
 }
 
-Status Programs::prepare(Program program, int64_t batch) const {
+Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
   for (const Launch& launch : programs_[index(program)])
     if (!launch.function)
-      if (Status status = gemm_->prepare(at_batch(launch, batch)); !status) return status;
+      if (Status status = gemm_->prepare(at_batch(launch, batch), stream); !status) return status;
   return {};
 }
 

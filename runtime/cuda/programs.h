@@ -17,7 +17,7 @@ class Programs {
   // no products.
   Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena, GemmEngine* gemm);
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
-  Status prepare(Program program, int64_t batch) const;
+  Status prepare(Program program, int64_t batch, Stream stream) const;
   // Queues all launches of a program.
   Status launch(Program program, int64_t batch, Stream stream) const;
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }

@@ -21,7 +21,7 @@ TEST(CublasLt, RowMajorProductsOfAllKinds) {
   const char* const names[] = {GACC_FAKE_CUBLAS};
   std::unique_ptr<GemmEngine> engine;
   ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  std::vector<float> workspace(16);
+  std::vector<float> workspace(1 << 20);  // 4 MiB, of which a warm-up may use all
   engine->use_workspace(pointer(workspace));
   for (int kind = 0; kind < 8; ++kind) {
     const bool ta = kind & 1, tb = kind & 2, accumulate = kind & 4;
@@ -37,7 +37,8 @@ TEST(CublasLt, RowMajorProductsOfAllKinds) {
       }
     const Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, ta, tb, accumulate, {}};
     EXPECT_NE(engine->launch(product, nullptr).text(), "") << "not prepared";
-    ASSERT_EQ(engine->prepare(product).text(), "");
+    ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+    EXPECT_EQ(c, before) << "prepare touched the result";
     ASSERT_EQ(engine->launch(product, nullptr).text(), "");
     EXPECT_EQ(c, expected) << "kind " << kind;
   }

@@ -300,7 +300,7 @@ PlanLaunch tiny_product(bool builtin) {
 
 TEST_F(CudaDeviceTest, BuiltInProductsAreLaunchedAsThePlanDescribes) {
   Artifact artifact = tiny_artifact(4, 1);
-  artifact.plan.arena_bytes = 4096;
+  artifact.plan.arena_bytes = 8192;
   artifact.plan.programs[1].launches = {tiny_product(true)};
   ASSERT_EQ(open(artifact).text(), "");
   EXPECT_NE(device_->name().find("built-in"), std::string::npos);
@@ -322,7 +322,7 @@ TEST_F(CudaDeviceTest, BuiltInProductsAreLaunchedAsThePlanDescribes) {
 
 TEST_F(CudaDeviceTest, MatrixProductsAreChosenByWhatIsThere) {
   Artifact artifact = tiny_artifact(4, 1);
-  artifact.plan.arena_bytes = 4096;
+  artifact.plan.arena_bytes = 8192;
   artifact.plan.programs[1].launches = {tiny_product(false)};
   const std::string none = "no matrix products for the GPU: ",
                     again = ", and the artifact has no built-in ones; compile it again";
@@ -336,10 +336,26 @@ TEST_F(CudaDeviceTest, MatrixProductsAreChosenByWhatIsThere) {
   options_.gemm = GemmChoice::automatic;
   ASSERT_EQ(open(artifact).text(), "");
   EXPECT_EQ(device_->name(), "Fake 0 (cuda:0, sm_80, CUDA 13.0, cuBLASLt 13.1)");
-  EXPECT_EQ(device_->peak_bytes(), 4096 + (4 << 20) + 3 * 4096);
+  EXPECT_EQ(device_->peak_bytes(), 8192 + (4 << 20) + 3 * 4096);
   device_.reset();
   fake_->free_bytes = 4 << 20;  // enough for the arena, not for the workspace
   EXPECT_NE(error(artifact).find("too little memory"), std::string::npos);
+}
+
+TEST(CudaParts, ABuiltInProductSurvivesTheArtifact) {
+  Artifact artifact = tiny_artifact(4, 1), read;
+  artifact.plan.arena_bytes = 8192;
+  artifact.plan.programs[1].launches = {tiny_product(true), tiny_product(false)};
+  ASSERT_EQ(read_artifact(write_artifact(artifact), "step.ptx", read).text(), "");
+  const std::vector<PlanLaunch>& launches = read.plan.programs[1].launches;
+  ASSERT_EQ(launches.size(), 2U);
+  const PlanBuiltin& builtin = launches[0].builtin;
+  EXPECT_EQ(fmt::format("{} {} {} {}", builtin.kernel, builtin.block, builtin.tile_m, builtin.tile_n),
+            "tiny_gemm_nt 64 8 8");
+  EXPECT_EQ(launches[1].builtin.kernel, "");
+  artifact.plan.programs[1].launches[0].builtin.tile_n = 0;
+  EXPECT_NE(read_artifact(write_artifact(artifact), "step.ptx", read).text().find("builtin.tile_n is 0"),
+            std::string::npos);
 }
 
 TEST(CudaParts, TargetsRunWhereTheyCan) {
@@ -375,7 +391,7 @@ TEST(CudaParts, EntryParametersAreCounted) {
 
 TEST(CudaParts, LiveRangesLeavePaddingOut) {
   Plan plan;
-  plan.arena_bytes = 4096;
+  plan.arena_bytes = 8192;
   plan.buffers.push_back({"w", "param", "f32", {10}, 256, 40, true});
   plan.buffers.push_back({"lr", "state", "f32", {}, 0, 4, true});
   plan.inputs.push_back({"x", "f32", {}, 768, 1024, {}, {}, {}, {}});
