@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "codegen/emit/gemm.h"
 #include "codegen/emit/target.h"
 
 extern "C" {
@@ -71,6 +72,20 @@ void set_block(llvm::Function& function, int64_t threads) {
 #endif
 }
 
+// The distinct kernels of the matrix products, in order of first use.
+bool choose_products(const ir::Module& module, DeviceCode& code, std::string& problem) {
+  for (const ir::RegionKind kind : ir::all_regions) {
+    for (const Call& call : code.program.calls(kind)) {
+      if (call.kernel.form != ir::KernelForm::gemm) continue;
+      const std::optional<GemmKernel> kernel = choose_gemm(module, module.region(kind), call.kernel, problem);
+      if (!kernel) return false;
+      if (std::find(code.products.begin(), code.products.end(), *kernel) == code.products.end())
+        code.products.push_back(*kernel);
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::string_view> known_targets() {
@@ -110,6 +125,10 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
 
   DeviceCode code;
   code.program = std::move(*program);
+  if (!choose_products(module, code, problem)) {
+    diag.error(Kind::unsupported, {}, "{}", problem);
+    return std::nullopt;
+  }
   llvm::LLVMContext context;
   llvm::Module device("gacc", context);
 #if LLVM_VERSION_MAJOR >= 22
@@ -124,6 +143,8 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     set_block(*emitter->function, body.block);
     code.entries.push_back(body.name);
   }
+  for (const GemmKernel& kernel : code.products)
+    set_block(*emit_gemm(device, kernel), kernel.tile->threads());
   if (!optimize(device, machine.get(), problem)) return failed();
   llvm::raw_string_ostream ir(code.llvm_ir);
   device.print(ir, nullptr);

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/emit/gemm.h"
 #include "codegen/emit/program.h"
 #include "ir/diag.h"
 
@@ -14,6 +15,7 @@ struct DeviceCode {
   Program program;  // calls with operands, extents, items, block, per_block
   std::vector<std::string>
       entries;  // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents
+  std::vector<GemmKernel> products;  // built-in kernels of the matrix products; entries under their names
   std::string ptx;
   std::string llvm_ir;  // what the PTX was made of, after the passes
 };

@@ -1,0 +1,423 @@
+// Built-in matrix products as LLVM IR.
+//
+//   tile 0: global -> registers -> shared memory, buffer 0; barrier
+//   for every tile of the inner dimension:
+//     global -> registers, of the tile after it        in flight while ...
+//     products of this tile, from its shared buffer    ... these are computed
+//     registers -> the other shared buffer; barrier
+//
+// In shared memory both operands lie with the inner dimension first, so a thread reads its micro_m elements
+// of A and micro_n of B side by side. An operand whose inner dimension is the contiguous one in memory is
+// turned on the way in.
+//
+// Nothing is read out of bounds and no thread leaves early: coordinates past the edge of C are moved back
+// onto it (the products are computed and not stored), elements past the end of the inner dimension are read
+// from its beginning and replaced by zeros.
+#include "codegen/emit/gemm.h"
+
+#include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/Module.h>
+
+#include "codegen/emit/target.h"
+
+namespace gacc::codegen {
+
+namespace {
+
+constexpr unsigned kShared = 3;  // address space
+constexpr int kVector = 4;       // elements of a 16-byte access
+constexpr int kPad = 4;          // after a row in shared memory: fewer bank conflicts, still 16-byte aligned
+
+Body signature(const GemmKernel& kernel) {
+  Body body;
+  body.form = ir::KernelForm::gemm;
+  body.slots.resize(3);
+  body.extents = 3;
+  body.block = kernel.tile->threads();
+  return body;
+}
+
+class GemmEmitter {
+ public:
+  GemmEmitter(llvm::Module& module, const GemmKernel& kernel)
+      : kernel_(kernel),
+        tile_(*kernel.tile),
+        threads_(tile_.threads()),
+        body_(signature(kernel)),
+        target_(make_nvptx_target(module, body_)),
+        b(target_->b) {}
+
+  llvm::Function* emit() {
+    target_->begin(kernel_.name());
+    m_ = target_->extents[0], n_ = target_->extents[1], k_ = target_->extents[2];
+    place();
+    // Small tiles have registers to spare: what C held is fetched while the products are computed.
+    const bool early = kernel_.accumulate && tile_.groups == 1;
+    Values held;
+    if (early) held = load_c();
+    Values sums = products();
+    if (kernel_.accumulate && !early) held = load_c();
+    for (size_t i = 0; i < held.size(); ++i) sums[i] = b.CreateFAdd(sums[i], held[i]);
+    store_c(sums);
+    target_->end();
+    return target_->function;
+  }
+
+ private:
+  using Values = std::vector<Value*>;
+
+  // One operand's way into shared memory. A thread moves `moves` vectors a tile; vector v lies outer_step * v
+  // and inner_step * v after its first one.
+  struct Operand {
+    bool inner_last = false;  // the inner dimension is the contiguous one
+    int moves = 0, row = 0;   // vectors a thread; words from a row in shared memory to the next
+    int outer_step = 0, inner_step = 0;
+    Value* aligned = nullptr;                  // i1, same for all threads: 16-byte loads are possible
+    Value* stride = nullptr;                   // i64: bytes from one row in memory to the next
+    Value *outer = nullptr, *inner = nullptr;  // the first vector's place in the tile
+    std::vector<Value*> address{};             // where each vector's row (one for all: column) begins
+    Value* beside[kVector - 1] = {};           // !inner_last: bytes to elements 1, 2, 3, or 0 past the edge
+    Value* begin(int v) const { return address[address.size() > 1 ? static_cast<size_t>(v) : 0]; }
+  };
+
+  Value* word(int64_t value) { return b.getInt32(static_cast<uint32_t>(value)); }
+  Value* special(llvm::Intrinsic::ID id) {
+    return b.CreateIntrinsic(id, llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<Value*>{});
+  }
+  Value* min(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }
+  Value* offset(Value* address, Value* bytes) { return b.CreateInBoundsGEP(b.getInt8Ty(), address, bytes); }
+  Value* wide(Value* value) { return b.CreateZExt(value, b.getInt64Ty()); }
+  llvm::Type* lanes(int count) { return Math::with_lanes(b.getFloatTy(), static_cast<unsigned>(count)); }
+  Value* lane(Value* vector, int i) { return b.CreateExtractElement(vector, static_cast<uint64_t>(i)); }
+
+  // `condition` holds for all threads or for none; both sides give values of the same types.
+  Values either(Value* condition, const std::function<Values()>& yes, const std::function<Values()>& no) {
+    llvm::BasicBlock *ends[2], *blocks[2];
+    for (llvm::BasicBlock*& block : blocks)
+      block = llvm::BasicBlock::Create(b.getContext(), "side", target_->function);
+    llvm::BasicBlock* after = llvm::BasicBlock::Create(b.getContext(), "both", target_->function);
+    b.CreateCondBr(condition, blocks[0], blocks[1]);
+    Values results[2];
+    for (int i = 0; i < 2; ++i) {
+      b.SetInsertPoint(blocks[i]);
+      results[i] = i == 0 ? yes() : no();
+      ends[i] = b.GetInsertBlock();
+      b.CreateBr(after);
+    }
+    b.SetInsertPoint(after);
+    Values out;
+    for (size_t v = 0; v < results[0].size(); ++v) {
+      llvm::PHINode* phi = b.CreatePHI(results[0][v]->getType(), 2);
+      phi->addIncoming(results[0][v], ends[0]);
+      phi->addIncoming(results[1][v], ends[1]);
+      out.push_back(phi);
+    }
+    return out;
+  }
+
+  // Where the block is in C, the thread in the block, and where its vectors come from and go to.
+  void place() {
+    thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+    Value* block = special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
+    Value* across = b.CreateUDiv(b.CreateAdd(n_, word(tile_.n - 1)), word(tile_.n));
+    Value* down = b.CreateUDiv(block, across);
+    row0_ = b.CreateMul(down, word(tile_.m));
+    column0_ = b.CreateMul(b.CreateSub(block, b.CreateMul(down, across)), word(tile_.n));
+
+    // A warp has 4 x 8 threads: its reads of shared memory are two short rows.
+    const int warps_across = tile_.n / (tile_.micro_n * tile_.groups) / 8;
+    Value *warp = b.CreateLShr(thread_, 5), *lane = b.CreateAnd(thread_, word(31));
+    Value *warp_down = b.CreateUDiv(warp, word(warps_across)),
+          *warp_across = b.CreateURem(warp, word(warps_across));
+    row_ =
+        b.CreateMul(b.CreateAdd(b.CreateMul(warp_down, word(4)), b.CreateLShr(lane, 3)), word(tile_.micro_m));
+    column_ = b.CreateMul(b.CreateAdd(b.CreateMul(warp_across, word(8)), b.CreateAnd(lane, word(7))),
+                          word(tile_.micro_n));
+
+    // Bytes from a row to the next, and whether each row begins at a multiple of 16.
+    a_ = operand(target_->operands[0], m_, row0_, !kernel_.transpose_a, tile_.m);
+    b_ = operand(target_->operands[1], n_, column0_, kernel_.transpose_b, tile_.n);
+    const uint64_t words = 2 * static_cast<uint64_t>(buffer_words());
+    llvm::Type* type = llvm::ArrayType::get(b.getFloatTy(), words);
+    shared_ = new llvm::GlobalVariable(target_->module, type, false, llvm::GlobalValue::InternalLinkage,
+                                       llvm::UndefValue::get(type), kernel_.name() + "_shared", nullptr,
+                                       llvm::GlobalValue::NotThreadLocal, kShared);
+    shared_->setAlignment(llvm::Align(16));
+  }
+
+  int buffer_words() const { return tile_.k * (a_.row + b_.row); }
+
+  // `extent` is C's along the operand, `origin` the block's first place there, `width` the tile's extent.
+  Operand operand(Value* base, Value* extent, Value* origin, bool inner_last, int width) {
+    Operand o;
+    o.inner_last = inner_last;
+    o.moves = width * tile_.k / kVector / threads_;
+    o.row = width + kPad;
+    o.stride = wide(b.CreateShl(inner_last ? k_ : extent, 2));
+    o.aligned = b.CreateICmpEQ(
+        b.CreateAnd(b.CreateOr(b.CreatePtrToInt(base, b.getInt64Ty()), o.stride), b.getInt64(15)),
+        b.getInt64(0));
+    Value* last = b.CreateSub(extent, word(1));
+    if (inner_last) {
+      // Up to four neighbouring threads share a row. Then come the tile's rows, then its next columns.
+      const int shared_by = std::min(4, tile_.k / kVector), at_once = threads_ / shared_by;
+      Value* rest = b.CreateUDiv(thread_, word(shared_by));
+      o.outer = b.CreateURem(rest, word(width));
+      o.inner = b.CreateAdd(b.CreateMul(b.CreateURem(thread_, word(shared_by)), word(kVector)),
+                            b.CreateMul(b.CreateUDiv(rest, word(width)), word(kVector * shared_by)));
+      if (at_once < width) {
+        o.outer_step = at_once;
+      } else {
+        o.inner_step = at_once / width * shared_by * kVector;
+      }
+      for (int v = 0; v < (o.outer_step == 0 ? 1 : o.moves); ++v) {
+        Value* row = min(b.CreateAdd(b.CreateAdd(origin, o.outer), word(v * o.outer_step)), last);
+        o.address.push_back(offset(base, b.CreateMul(wide(row), o.stride)));
+      }
+    } else {
+      const int shared_by = width / kVector;
+      o.outer = b.CreateMul(b.CreateURem(thread_, word(shared_by)), word(kVector));
+      o.inner = b.CreateUDiv(thread_, word(shared_by));
+      o.inner_step = threads_ / shared_by;
+      // Where whole vectors are read the extent is a multiple of 4, and so is the last vector's place.
+      Value* column = b.CreateAdd(origin, o.outer);
+      column = min(column, b.CreateSelect(o.aligned, b.CreateSub(extent, word(kVector)), last));
+      o.address.push_back(offset(base, wide(b.CreateShl(column, 2))));
+      Value* room = b.CreateSub(last, column);
+      for (int j = 1; j < kVector; ++j) o.beside[j - 1] = wide(b.CreateShl(min(word(j), room), 2));
+    }
+    return o;
+  }
+
+  // Whether element j of vector v exists, in a tile that begins `left` before the end of the inner dimension.
+  Value* exists(const Operand& o, int v, int j, Value* left) {
+    return b.CreateICmpULT(b.CreateAdd(o.inner, word(v * o.inner_step + (o.inner_last ? j : 0))), left);
+  }
+
+  // The thread's vectors of the tile that begins at k0: what is out of bounds is anything.
+  Values fetch(const Operand& o, Value* k0, Value* left) {
+    Value* first = b.CreateAdd(k0, o.inner);
+    const auto address = [&](int v, int j) {
+      Value* place = b.CreateAdd(first, word(v * o.inner_step + (o.inner_last ? j : 0)));
+      place = wide(b.CreateSelect(exists(o, v, j, left), place, word(0)));
+      if (o.inner_last) return offset(o.begin(v), b.CreateShl(place, 2));
+      Value* begin = offset(o.begin(v), b.CreateMul(place, o.stride));
+      return j == 0 ? begin : offset(begin, o.beside[j - 1]);
+    };
+    return either(
+        o.aligned,
+        [&] {
+          Values vectors;
+          for (int v = 0; v < o.moves; ++v)
+            vectors.push_back(b.CreateAlignedLoad(lanes(kVector), address(v, 0), llvm::Align(16)));
+          return vectors;
+        },
+        [&] {
+          Values vectors;
+          for (int v = 0; v < o.moves; ++v) {
+            Value* vector = llvm::PoisonValue::get(lanes(kVector));
+            for (int j = 0; j < kVector; ++j) {
+              Value* element = b.CreateAlignedLoad(b.getFloatTy(), address(v, j), llvm::Align(4));
+              vector = b.CreateInsertElement(vector, element, static_cast<uint64_t>(j));
+            }
+            vectors.push_back(vector);
+          }
+          return vectors;
+        });
+  }
+
+  Value* beyond(Value* from, int words) {
+    return b.CreateConstInBoundsGEP1_32(b.getFloatTy(), from, static_cast<unsigned>(words));
+  }
+  Value* shared(Value* index) { return b.CreateInBoundsGEP(b.getFloatTy(), shared_, index); }
+
+  // Into shared memory from word `at` on.
+  void deposit(const Operand& o, const Values& vectors, Value* at, Value* left) {
+    Value* zero = llvm::ConstantFP::get(b.getFloatTy(), 0.0);
+    Value* begin = shared(b.CreateAdd(b.CreateAdd(at, o.outer), b.CreateMul(o.inner, word(o.row))));
+    for (int v = 0; v < o.moves; ++v) {
+      Value* to = beyond(begin, v * (o.outer_step + o.inner_step * o.row));
+      Value* vector = vectors[static_cast<size_t>(v)];
+      if (!o.inner_last) {
+        vector = b.CreateSelect(exists(o, v, 0, left), vector, llvm::Constant::getNullValue(lanes(kVector)));
+        b.CreateAlignedStore(vector, to, llvm::Align(16));
+        continue;
+      }
+      for (int j = 0; j < kVector; ++j) {
+        Value* element = b.CreateSelect(exists(o, v, j, left), lane(vector, j), zero);
+        b.CreateAlignedStore(element, beyond(to, j * o.row), llvm::Align(4));
+      }
+    }
+  }
+
+  void barrier() {
+    llvm::FunctionType* type = llvm::FunctionType::get(b.getVoidTy(), false);
+    b.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", /*hasSideEffects=*/true))
+        ->setConvergent();
+  }
+
+  int rows() const { return tile_.micro_m * tile_.groups; }
+  int columns() const { return tile_.micro_n * tile_.groups; }
+
+  // The thread's elements of the product, row by row.
+  Values products() {
+    const auto fetch_both = [&](Value* k0, Value* left) {
+      Values vectors = fetch(a_, k0, left);
+      const Values more = fetch(b_, k0, left);
+      vectors.insert(vectors.end(), more.begin(), more.end());
+      return vectors;
+    };
+    const auto deposit_both = [&](const Values& vectors, Value* buffer, Value* left) {
+      const auto half = vectors.begin() + a_.moves;
+      deposit(a_, Values(vectors.begin(), half), buffer, left);
+      deposit(b_, Values(half, vectors.end()), b.CreateAdd(buffer, word(tile_.k * a_.row)), left);
+      barrier();
+    };
+    deposit_both(fetch_both(word(0), k_), word(0), k_);
+    Values carried = {word(0), word(buffer_words())};  // this tile's buffer, the next one's
+    carried.resize(2 + static_cast<size_t>(rows() * columns()), llvm::ConstantFP::get(b.getFloatTy(), 0.0));
+    carried = target_->loop(word(0), k_, word(tile_.k), carried, [&](Value* k0, const Values& now) {
+      Value* next = b.CreateAdd(k0, word(tile_.k));
+      // Past the end nothing is left; what is fetched and put aside then is not used.
+      Value* left = b.CreateSelect(b.CreateICmpULT(next, k_), b.CreateSub(k_, next), word(0));
+      const Values vectors = fetch_both(next, left);
+      const Values sums =
+          multiply(now[0], min(b.CreateSub(k_, k0), word(tile_.k)), Values(now.begin() + 2, now.end()));
+      deposit_both(vectors, now[1], left);
+      Values after = {now[1], now[0]};
+      after.insert(after.end(), sums.begin(), sums.end());
+      return after;
+    });
+    return Values(carried.begin() + 2, carried.end());
+  }
+
+  // Adds the products of the first `depth` of the tile in `buffer`, in order; rounded up, the rest is zero.
+  Values multiply(Value* buffer, Value* depth, const Values& sums) {
+    const int step = std::max(2, 64 / (rows() * columns()));
+    return target_->loop(word(0), depth, word(step), sums, [&](Value* at, Values now) {
+      Value* from_a = shared(b.CreateAdd(b.CreateAdd(buffer, row_), b.CreateMul(at, word(a_.row))));
+      Value* from_b = shared(b.CreateAdd(b.CreateAdd(buffer, b.CreateAdd(column_, word(tile_.k * a_.row))),
+                                         b.CreateMul(at, word(b_.row))));
+      for (int i = 0; i < step; ++i) {
+        const Values left = fragment(from_a, i * a_.row, tile_.micro_m, tile_.m);
+        const Values right = fragment(from_b, i * b_.row, tile_.micro_n, tile_.n);
+        size_t element = 0;
+        for (Value* x : left) {
+          for (Value* y : right) {
+            now[element] = target_->math.fma(x, y, now[element]);
+            ++element;
+          }
+        }
+      }
+      return now;
+    });
+  }
+
+  // The thread's elements of one row in shared memory: `groups` runs of `width`, spread over `extent`.
+  Values fragment(Value* from, int row, int width, int extent) {
+    Values elements;
+    for (int g = 0; g < tile_.groups; ++g) {
+      const int at = row + g * (extent / tile_.groups);
+      Value* vector =
+          b.CreateAlignedLoad(lanes(width), beyond(from, at), llvm::Align(static_cast<uint64_t>(width) * 4));
+      for (int i = 0; i < width; ++i) elements.push_back(lane(vector, i));
+    }
+    return elements;
+  }
+
+  // Row r and group g of the thread's elements, in C.
+  Value* c_row(int r) {
+    const int at = r / tile_.micro_m * (tile_.m / tile_.groups) + r % tile_.micro_m;
+    return b.CreateAdd(b.CreateAdd(row0_, row_), word(at));
+  }
+  Value* c_column(int g, int i) {
+    return b.CreateAdd(b.CreateAdd(column0_, column_), word(g * (tile_.n / tile_.groups) + i));
+  }
+  Value* c_address(Value* row, Value* column) {
+    Value* index = b.CreateAdd(b.CreateMul(wide(row), wide(n_)), wide(column));
+    return b.CreateInBoundsGEP(b.getFloatTy(), target_->operands[2], index);
+  }
+  // Runs of micro_n elements can be moved at once.
+  Value* c_aligned() {
+    const uint64_t bytes = static_cast<uint64_t>(tile_.micro_n) * 4;
+    Value* low = b.CreateOr(b.CreatePtrToInt(target_->operands[2], b.getInt64Ty()), wide(b.CreateShl(n_, 2)));
+    return b.CreateICmpEQ(b.CreateAnd(low, b.getInt64(bytes - 1)), b.getInt64(0));
+  }
+  llvm::Align c_alignment() const { return llvm::Align(static_cast<uint64_t>(tile_.micro_n) * 4); }
+
+  // What C holds; anything for elements past its edge.
+  Values load_c() {
+    const auto each = [&](bool whole) {
+      Values elements;
+      for (int r = 0; r < rows(); ++r) {
+        Value* row = min(c_row(r), b.CreateSub(m_, word(1)));
+        for (int g = 0; g < tile_.groups; ++g) {
+          if (whole) {
+            Value* column = min(c_column(g, 0), b.CreateSub(n_, word(tile_.micro_n)));
+            Value* vector = b.CreateAlignedLoad(lanes(tile_.micro_n), c_address(row, column), c_alignment());
+            for (int i = 0; i < tile_.micro_n; ++i) elements.push_back(lane(vector, i));
+            continue;
+          }
+          for (int i = 0; i < tile_.micro_n; ++i) {
+            Value* column = min(c_column(g, i), b.CreateSub(n_, word(1)));
+            elements.push_back(b.CreateAlignedLoad(b.getFloatTy(), c_address(row, column), llvm::Align(4)));
+          }
+        }
+      }
+      return elements;
+    };
+    return either(
+        c_aligned(), [&] { return each(true); }, [&] { return each(false); });
+  }
+
+  void store_c(const Values& sums) {
+    const auto each = [&](bool whole) {
+      for (int r = 0; r < rows(); ++r) {
+        Value* row = c_row(r);
+        Value* row_exists = b.CreateICmpULT(row, m_);
+        for (int g = 0; g < tile_.groups; ++g) {
+          const auto sum = [&](int i) {
+            return sums[static_cast<size_t>(r * columns() + g * tile_.micro_n + i)];
+          };
+          for (int i = 0; i < (whole ? 1 : tile_.micro_n); ++i) {
+            Value* column = c_column(g, i);
+            Value* exists = b.CreateAnd(row_exists, b.CreateICmpULT(column, n_));
+            target_->branch(exists, [&] {
+              Value* value = sum(i);
+              if (whole) {
+                value = llvm::PoisonValue::get(lanes(tile_.micro_n));
+                for (int j = 0; j < tile_.micro_n; ++j)
+                  value = b.CreateInsertElement(value, sum(j), static_cast<uint64_t>(j));
+              }
+              b.CreateAlignedStore(value, c_address(row, column), whole ? c_alignment() : llvm::Align(4));
+            });
+          }
+        }
+      }
+      return Values{};
+    };
+    either(
+        c_aligned(), [&] { return each(true); }, [&] { return each(false); });
+  }
+
+  const GemmKernel& kernel_;
+  const GemmTile& tile_;
+  const int threads_;
+  const Body body_;
+  std::unique_ptr<Target> target_;
+  llvm::IRBuilder<>& b;
+  Value *m_ = nullptr, *n_ = nullptr, *k_ = nullptr;
+  Value *thread_ = nullptr, *row0_ = nullptr, *column0_ = nullptr;  // the block's first row and column of C
+  Value *row_ = nullptr, *column_ = nullptr;                        // the thread's first ones, in the tile
+  Operand a_{}, b_{};
+  llvm::GlobalVariable* shared_ = nullptr;
+};
+
+}  // namespace
+
+llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel) {
+  return GemmEmitter(module, kernel).emit();
+}
+
+}  // namespace gacc::codegen
