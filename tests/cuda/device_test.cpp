@@ -402,7 +402,7 @@ TEST(CudaParts, LiveRangesLeavePaddingOut) {
   std::string text;
   for (const cuda::LiveRange& range : cuda::live_ranges(plan))
     text += fmt::format("{} {}+{} ", range.name, range.offset, range.bytes);
-  EXPECT_EQ(text, "lr 0+4 w 256+40 values 512+3584 ");
+  EXPECT_EQ(text, "lr 0+4 w 256+40 values 512+7680 ");
 }
 
 }  // namespace
