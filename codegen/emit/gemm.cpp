@@ -1,10 +1,9 @@
 // Built-in matrix products as LLVM IR.
 //
-//   tile 0: global -> registers -> shared memory, buffer 0; barrier
-//   for every tile of the inner dimension:
-//     global -> registers, of the tile after it        in flight while ...
-//     products of this tile, from its shared buffer    ... these are computed
-//     registers -> the other shared buffer; barrier
+//   for every tile of the inner dimension, and once more:
+//     global -> registers, of this tile                           in flight while ...
+//     products of the tile before, from its buffer in shared memory   ... these are computed
+//     registers -> the other buffer; barrier
 //
 // In shared memory both operands lie with the inner dimension first, so a thread reads its micro_m elements
 // of A and micro_n of B side by side. An operand whose inner dimension is the contiguous one in memory is
@@ -260,31 +259,22 @@ class GemmEmitter {
   int rows() const { return tile_.micro_m * tile_.groups; }
   int columns() const { return tile_.micro_n * tile_.groups; }
 
-  // The thread's elements of the product, row by row.
+  // The thread's elements of the product, row by row. The loop runs once more than there are tiles: the first
+  // time nothing is there to multiply, the last time nothing is left to fetch.
   Values products() {
-    const auto fetch_both = [&](Value* k0, Value* left) {
-      Values vectors = fetch(a_, k0, left);
-      const Values more = fetch(b_, k0, left);
-      vectors.insert(vectors.end(), more.begin(), more.end());
-      return vectors;
-    };
-    const auto deposit_both = [&](const Values& vectors, Value* buffer, Value* left) {
-      const auto half = vectors.begin() + a_.moves;
-      deposit(a_, Values(vectors.begin(), half), buffer, left);
-      deposit(b_, Values(half, vectors.end()), b.CreateAdd(buffer, word(tile_.k * a_.row)), left);
-      barrier();
-    };
-    deposit_both(fetch_both(word(0), k_), word(0), k_);
-    Values carried = {word(0), word(buffer_words())};  // this tile's buffer, the next one's
-    carried.resize(2 + static_cast<size_t>(rows() * columns()), llvm::ConstantFP::get(b.getFloatTy(), 0.0));
-    carried = target_->loop(word(0), k_, word(tile_.k), carried, [&](Value* k0, const Values& now) {
-      Value* next = b.CreateAdd(k0, word(tile_.k));
-      // Past the end nothing is left; what is fetched and put aside then is not used.
+    Value* zero = llvm::ConstantFP::get(b.getFloatTy(), 0.0);
+    Values carried = {word(buffer_words()), word(0)};  // the buffers of this tile and of the next
+    carried.resize(2 + static_cast<size_t>(rows() * columns()), zero);
+    Value* end = b.CreateAdd(k_, word(tile_.k));
+    carried = target_->loop(word(0), end, word(tile_.k), carried, [&](Value* next, const Values& now) {
       Value* left = b.CreateSelect(b.CreateICmpULT(next, k_), b.CreateSub(k_, next), word(0));
-      const Values vectors = fetch_both(next, left);
-      const Values sums =
-          multiply(now[0], min(b.CreateSub(k_, k0), word(tile_.k)), Values(now.begin() + 2, now.end()));
-      deposit_both(vectors, now[1], left);
+      const Values of_a = fetch(a_, next, left), of_b = fetch(b_, next, left);
+      Value* here = min(b.CreateAdd(b.CreateSub(k_, next), word(tile_.k)), word(tile_.k));
+      Value* depth = b.CreateSelect(b.CreateICmpEQ(next, word(0)), word(0), here);
+      const Values sums = multiply(now[0], depth, Values(now.begin() + 2, now.end()));
+      deposit(a_, of_a, now[1], left);
+      deposit(b_, of_b, b.CreateAdd(now[1], word(tile_.k * a_.row)), left);
+      barrier();
       Values after = {now[1], now[0]};
       after.insert(after.end(), sums.begin(), sums.end());
       return after;
