@@ -1,0 +1,55 @@
+// What the emulator found wrong with a kernel: one report for each kind of defect at each line of a kernel,
+// with the block and thread that did it first and how often it happened.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace gacc::emulator {
+
+struct Dim3 {
+  uint32_t x = 1, y = 1, z = 1;
+  uint64_t count() const { return uint64_t{x} * y * z; }
+};
+
+enum class Defect : uint8_t {
+  out_of_bounds,
+  misaligned,
+  uninitialised_memory,
+  uninitialised_register,
+  shared_race,
+  global_race,
+  divergent_barrier,
+  bad_shuffle,
+  division_by_zero,
+  deadlock,
+  trap
+};
+const char* defect_name(Defect defect);  // "out-of-bounds access"
+
+struct Report {
+  Defect defect = Defect::out_of_bounds;
+  std::string kernel;
+  int line = 0;  // of the PTX file
+  Dim3 block, thread;
+  std::string text;
+  int64_t count = 1;
+  // "add0: line 12: out-of-bounds access: …, block (0,0,0) thread (3,0,0), 5 times"
+  std::string render() const;
+};
+
+class Reports {
+ public:
+  // Null when this defect is already known at this line (it is counted); else a report to fill.
+  Report* add(Defect defect, const std::string& kernel, int line);
+  const std::vector<Report>& all() const { return reports_; }
+  void clear() { reports_.clear(), index_.clear(); }
+
+ private:
+  std::vector<Report> reports_;  // in order of their first occurrence
+  std::map<std::tuple<Defect, std::string, int>, size_t> index_;
+};
+
+}  // namespace gacc::emulator
