@@ -9,6 +9,7 @@
 #include <string>
 
 #include "passes/planner/offsets_csv.h"
+#include "passes/planner/recompute.h"
 #include "runtime/atomic_file.h"
 
 namespace {
@@ -72,6 +73,26 @@ int run_offsets(const OffsetsArguments& arguments) {
                       planner::print_buffers(table, packing.placement->offsets));
 }
 
+struct RecomputeArguments {
+  std::string file, out;
+  int64_t budget = 0;
+  int effort = 1;
+};
+
+int run_recompute(const RecomputeArguments& arguments) {
+  std::string text, problem;
+  if (!read_input(arguments.file, text, problem)) return fail(problem);
+  planner::Graph graph;
+  if (!planner::parse_graph(text, graph, problem)) return fail(arguments.file + ":" + problem);
+  const planner::Recompute plan = planner::plan_recompute(graph, arguments.budget, arguments.effort);
+  if (plan.feasible && !arguments.out.empty()) {
+    const int code = write_output(arguments.out, planner::print_schedule(graph, plan.schedule));
+    if (code != kDone) return code;
+  }
+  const int code = write_output("-", planner::to_json(plan));
+  return plan.feasible ? code : kNoPlan;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -88,6 +109,17 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   place->add_option("-o", offsets.out, "the rows with a column offset (default: standard output)");
   place->callback([&] { code = run_offsets(offsets); });
+
+  RecomputeArguments recompute;
+  CLI::App* again = app.add_subcommand("recompute", "the cheapest schedule of a graph within a budget");
+  again->add_option("file", recompute.file, "the graph: lines of OP and GET (docs/planner.md)")->required();
+  again->add_option("--budget", recompute.budget, "bytes that may live at one time")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  again->add_option("--effort", recompute.effort, "work of the search; 0 takes the first plan (default: 1)")
+      ->check(CLI::Range(0, 1000));
+  again->add_option("-o", recompute.out, "the schedule: an operation and its drops per line");
+  again->callback([&] { code = run_recompute(recompute); });
 
   try {
     app.parse(argc, argv);

@@ -1,0 +1,300 @@
+// Nodes of the cut: `a` of a storage (it is available after the point), `r` of an operation (it runs again).
+//   source -> a   infinite   something after the point reads it
+//   a -> r        price * bytes   available, yet its maker does not run again: it was kept
+//   r -> sink     cost
+//   r -> a        infinite   for each of its inputs
+// What the operation at the point reads and writes is live there anyway: available for nothing. Aliases count
+// as their owner, which only lowers the bound. The value of any flow is a bound, so rounding cannot hurt it
+// by more than its own last bits.
+#include "passes/planner/bound.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace gacc::passes::planner {
+
+namespace {
+
+constexpr double kInfinite = 1e300;
+
+// Dinic's maximum flow.
+class Flow {
+ public:
+  int node() {
+    head_.push_back(-1);
+    return static_cast<int>(head_.size()) - 1;
+  }
+  int edge(int from, int to, double capacity) {
+    edges_.push_back({to, head_[static_cast<size_t>(from)], capacity, capacity});
+    head_[static_cast<size_t>(from)] = static_cast<int>(edges_.size()) - 1;
+    edges_.push_back({from, head_[static_cast<size_t>(to)], 0, 0});
+    head_[static_cast<size_t>(to)] = static_cast<int>(edges_.size()) - 1;
+    return static_cast<int>(edges_.size()) - 2;
+  }
+  void set_capacity(int edge, double capacity) { edges_[static_cast<size_t>(edge)].capacity = capacity; }
+
+  double maximum(int source, int sink, double scale, int64_t& work) {
+    tiny_ = scale * 1e-12;
+    for (Edge& e : edges_) e.left = e.capacity;
+    double total = 0;
+    while (layers(source, sink, work)) {
+      next_ = head_;
+      while (true) {
+        const double pushed = push(source, sink, kInfinite, work);
+        if (pushed <= tiny_) break;
+        total += pushed;
+      }
+    }
+    return total;
+  }
+  // After maximum: whether the node is on the source's side.
+  bool with_source(int node) const { return level_[static_cast<size_t>(node)] >= 0; }
+
+ private:
+  struct Edge {
+    int to, next;
+    double capacity, left;
+  };
+
+  bool layers(int source, int sink, int64_t& work) {
+    level_.assign(head_.size(), -1);
+    level_[static_cast<size_t>(source)] = 0;
+    queue_.assign(1, source);
+    for (size_t i = 0; i < queue_.size(); ++i) {
+      const int from = queue_[i];
+      for (int e = head_[static_cast<size_t>(from)]; e >= 0; e = edges_[static_cast<size_t>(e)].next) {
+        ++work;
+        const Edge& edge = edges_[static_cast<size_t>(e)];
+        if (edge.left <= tiny_ || level_[static_cast<size_t>(edge.to)] >= 0) continue;
+        level_[static_cast<size_t>(edge.to)] = level_[static_cast<size_t>(from)] + 1;
+        queue_.push_back(edge.to);
+      }
+    }
+    return level_[static_cast<size_t>(sink)] >= 0;
+  }
+
+  // One path with an explicit stack: graphs are deeper than the machine's.
+  double push(int source, int sink, double, int64_t& work) {
+    path_.clear();
+    int at = source;
+    while (at != sink) {
+      int& e = next_[static_cast<size_t>(at)];
+      while (e >= 0) {
+        ++work;
+        const Edge& edge = edges_[static_cast<size_t>(e)];
+        if (edge.left > tiny_ && level_[static_cast<size_t>(edge.to)] == level_[static_cast<size_t>(at)] + 1)
+          break;
+        e = edge.next;
+      }
+      if (e >= 0) {
+        path_.push_back(e);
+        at = edges_[static_cast<size_t>(e)].to;
+        continue;
+      }
+      if (path_.empty()) return 0;
+      level_[static_cast<size_t>(at)] = -1;
+      at = edges_[static_cast<size_t>(path_.back() ^ 1)].to;
+      path_.pop_back();
+    }
+    double least = kInfinite;
+    for (const int e : path_) least = std::min(least, edges_[static_cast<size_t>(e)].left);
+    for (const int e : path_) {
+      edges_[static_cast<size_t>(e)].left -= least;
+      edges_[static_cast<size_t>(e ^ 1)].left += least;
+    }
+    return least;
+  }
+
+  std::vector<int> head_, next_, level_, queue_, path_;
+  std::vector<Edge> edges_;
+  double tiny_ = 0;
+};
+
+class Model {
+ public:
+  Model(const Graph& graph, int point) : graph_(graph), point_(point) {
+    source_ = flow_.node(), sink_ = flow_.node();
+    available_.assign(graph.tensors.size(), -1);
+    again_.assign(graph.operations.size(), -1);
+    free_.assign(graph.tensors.size(), 0);
+    for (const auto* list : {&graph.operation(point).inputs, &graph.operation(point).outputs}) {
+      for (const int x : *list) free_[static_cast<size_t>(graph.tensor(x).storage)] = 1;
+    }
+    for (size_t x = 0; x < graph.tensors.size(); ++x) {
+      const Tensor& tensor = graph.tensors[x];
+      if (tensor.producer < 0 || tensor.producer > point || tensor.uses.empty() ||
+          tensor.uses.back() <= point)
+        continue;
+      const int node = available(tensor.storage);
+      if (node >= 0) flow_.edge(source_, node, kInfinite);
+    }
+    for (size_t next = 0; next < todo_.size(); ++next) {  // makers of what may be wanted, backwards
+      const int o = todo_[next];
+      const int node = again_[static_cast<size_t>(o)];
+      for (const int x : graph.operation(o).inputs) {
+        const int input = available(graph.tensor(x).storage);
+        if (input >= 0) flow_.edge(node, input, kInfinite);
+      }
+    }
+    for (const int o : todo_) scale_ += graph.operation(o).cost;
+  }
+
+  Cut solve(double price, double& value, int64_t& work) {
+    for (const auto& [x, edge] : keep_)
+      flow_.set_capacity(edge, price * static_cast<double>(graph_.tensor(x).bytes));
+    value = flow_.maximum(source_, sink_, scale_, work);
+    Cut cut;
+    cut.price = price;
+    cut.kept.assign(graph_.tensors.size(), 0);
+    for (const int o : todo_) {
+      if (flow_.with_source(again_[static_cast<size_t>(o)])) cut.cost += graph_.operation(o).cost;
+    }
+    for (const auto& [x, edge] : keep_) {
+      const int maker = graph_.tensor(x).producer;
+      if (!flow_.with_source(available_[static_cast<size_t>(x)]) ||
+          flow_.with_source(again_[static_cast<size_t>(maker)]))
+        continue;
+      cut.kept[static_cast<size_t>(x)] = 1;
+      cut.bytes += graph_.tensor(x).bytes;
+    }
+    for (size_t x = 0; x < free_.size(); ++x) cut.kept[x] = cut.kept[x] != 0 || free_[x] != 0;
+    return cut;
+  }
+  double scale() const { return scale_; }
+
+ private:
+  // The node of a storage, or -1 where it costs nothing to have it.
+  int available(int x) {
+    const size_t at = static_cast<size_t>(x);
+    const int maker = graph_.tensor(x).producer;
+    if (free_[at] != 0 || maker < 0 || maker > point_) return -1;
+    if (available_[at] < 0) {
+      available_[at] = flow_.node();
+      int& again = again_[static_cast<size_t>(maker)];
+      if (again < 0) {
+        again = flow_.node();
+        flow_.edge(again, sink_, graph_.operation(maker).cost);
+        todo_.push_back(maker);
+      }
+      keep_.emplace_back(x, flow_.edge(available_[at], again, 0));
+    }
+    return available_[at];
+  }
+
+  const Graph& graph_;
+  int point_;
+  Flow flow_;
+  int source_ = 0, sink_ = 0;
+  std::vector<int> available_, again_;     // nodes by storage, by operation
+  std::vector<char> free_;                 // by storage
+  std::vector<std::pair<int, int>> keep_;  // storage, edge
+  std::vector<int> todo_;                  // operations with a node
+  double scale_ = 0;
+};
+
+}  // namespace
+
+PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoints, int64_t& work) {
+  PointBound out;
+  out.point = point;
+  Model model(graph, point);
+  const double excess = static_cast<double>(graph.own_bytes(point) - budget);
+  double value = 0;
+  // A price that keeps everything (of any cost) and one that keeps nothing.
+  Cut all = model.solve(0, value, work);  // at price 0 keeping is free
+  const double top = std::max(model.scale(), 1e-300) * 2;
+  Cut none = model.solve(top, value, work);
+  const auto line = [&](const Cut& cut, double price) {
+    return cut.cost + price * (static_cast<double>(cut.bytes) + excess);
+  };
+  out.cuts = {std::move(all), std::move(none)};
+  out.extra = std::max(0.0, value + top * excess);
+  if (static_cast<double>(out.cuts[0].bytes) + excess <= 0) out.extra = 0;
+  // 1. Where the lower envelope crosses the budget: between the last cut above it and the first below.
+  // 2. Then the other breakpoints, the widest step first.
+  std::vector<char> done = {0};  // by neighbouring pair
+  bool at_budget = true;
+  for (int turn = 0; turn < 24 + breakpoints; ++turn) {
+    size_t pair = done.size();
+    if (at_budget) {
+      for (size_t i = 0; i < done.size(); ++i) {
+        if (static_cast<double>(out.cuts[i].bytes) + excess > 0 &&
+            static_cast<double>(out.cuts[i + 1].bytes) + excess <= 0)
+          pair = i;
+      }
+      if (pair == done.size() || done[pair] != 0) {
+        at_budget = false;
+        turn = std::max(turn, 24);
+      }
+    }
+    if (!at_budget) {
+      pair = done.size();
+      for (size_t i = 0; i < done.size(); ++i) {
+        if (done[i] != 0) continue;
+        if (pair == done.size() ||
+            out.cuts[i].bytes - out.cuts[i + 1].bytes > out.cuts[pair].bytes - out.cuts[pair + 1].bytes)
+          pair = i;
+      }
+      if (pair == done.size()) break;
+    }
+    const Cut &low = out.cuts[pair], &high = out.cuts[pair + 1];
+    if (low.bytes <= high.bytes) {
+      done[pair] = 1;
+      continue;
+    }
+    const double price = (high.cost - low.cost) / static_cast<double>(low.bytes - high.bytes);
+    if (!(price > 0)) {
+      done[pair] = 1;
+      continue;
+    }
+    Cut middle = model.solve(price, value, work);
+    out.extra = std::max(out.extra, value + price * excess);
+    if (line(middle, price) >= line(low, price) - 1e-9 * model.scale() || middle.bytes >= low.bytes ||
+        middle.bytes <= high.bytes) {
+      done[pair] = 1;
+      continue;
+    }
+    out.cuts.insert(out.cuts.begin() + static_cast<std::ptrdiff_t>(pair) + 1, std::move(middle));
+    done.insert(done.begin() + static_cast<std::ptrdiff_t>(pair), 0);
+  }
+  return out;
+}
+
+std::vector<int> bound_points(const Graph& graph) {
+  // Bytes live at each operation of the plain program.
+  const size_t n = graph.operations.size();
+  std::vector<int64_t> change(n + 1, 0);
+  std::vector<int> from(graph.tensors.size(), -1), to(graph.tensors.size(), -1);
+  for (const Tensor& x : graph.tensors) {
+    if (x.producer < 0) continue;
+    int& first = from[static_cast<size_t>(x.storage)];
+    int& last = to[static_cast<size_t>(x.storage)];
+    if (first < 0 || x.producer < first) first = x.producer;
+    last = std::max(last, x.uses.empty() ? x.producer : x.uses.back());
+  }
+  for (size_t s = 0; s < graph.tensors.size(); ++s) {
+    if (from[s] < 0) continue;
+    change[static_cast<size_t>(from[s])] += graph.tensors[s].bytes;
+    change[static_cast<size_t>(to[s]) + 1] -= graph.tensors[s].bytes;
+  }
+  int fullest = 0, backward = -1;
+  int64_t live = 0, most = -1;
+  for (size_t t = 0; t < n; ++t) {
+    live += change[t];
+    if (live > most) most = live, fullest = static_cast<int>(t);
+    if (backward < 0 && graph.operations[t].backward) backward = static_cast<int>(t);
+  }
+  std::vector<int> points = {fullest};
+  if (backward >= 0) {
+    points.push_back(backward);
+    const double rest = static_cast<double>(graph.end() - backward);
+    for (const double part : {0.03, 0.08, 0.15, 0.3})
+      points.push_back(backward + static_cast<int>(part * rest));
+  }
+  points.push_back(std::min(fullest + 2, graph.end()));
+  std::sort(points.begin(), points.end());
+  points.erase(std::unique(points.begin(), points.end()), points.end());
+  return points;
+}
+
+}  // namespace gacc::passes::planner

@@ -1,0 +1,52 @@
+// What the recompute planner knows of a program: operations in program order, their costs, the tensors they
+// read and write. It knows nothing of ops or values; the pass translates to it, gacc-plan reads it from a
+// file.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gacc::passes::planner {
+
+struct Operation {
+  double cost = 0;
+  bool backward = false;
+  std::string name{};
+  std::vector<int> inputs{}, outputs{};  // tensors, each once
+};
+
+struct Tensor {
+  int64_t id = 0;           // in the file
+  int producer = -1;        // operation, or -1: always there, costs no bytes
+  int storage = -1;         // the tensor that owns the bytes: itself or, for an alias, another
+  int64_t bytes = 0;        // of an owner; 0 for an alias
+  bool wanted = false;      // must live at the end
+  std::vector<int> uses{};  // operations that read it, ascending
+};
+
+// The last operation stands for the end: it costs nothing and reads the tensors that are wanted.
+struct Graph {
+  std::vector<Operation> operations;
+  std::vector<Tensor> tensors;
+
+  int end() const { return static_cast<int>(operations.size()) - 1; }
+  const Operation& operation(int o) const { return operations[static_cast<size_t>(o)]; }
+  const Tensor& tensor(int x) const { return tensors[static_cast<size_t>(x)]; }
+  double base_cost() const;
+  // Bytes of the inputs and outputs of an operation: nothing runs it in less.
+  int64_t own_bytes(int o) const;
+};
+
+// `OP cost backward name n_in in... n_out {out bytes alias}...` and `GET id 1`, one per line.
+// False with `problem` = "LINE: what is wrong".
+[[nodiscard]] bool parse_graph(std::string_view text, Graph& graph, std::string& problem);
+
+// One executed operation and the tensors freed after it.
+struct Step {
+  int operation = 0;
+  std::vector<int> drops{};
+};
+std::string print_schedule(const Graph& graph, const std::vector<Step>& steps);
+
+}  // namespace gacc::passes::planner

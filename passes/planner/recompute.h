@@ -1,0 +1,29 @@
+// The recompute planner: the cheapest schedule it finds within a budget, with a proven bound beside it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "passes/planner/graph.h"
+
+namespace gacc::passes::planner {
+
+struct Recompute {
+  bool feasible = false;
+  bool proven = false;  // without a plan: that there is none
+  int64_t base_peak = 0;
+  double base_cost = 0;
+  int64_t peak = 0;
+  double cost = 0;
+  double lower_bound = 0;  // of the cost, for every schedule with this order of first executions
+  int64_t reruns = 0;
+  std::vector<Step> schedule{};
+  double gap() const { return base_cost > 0 ? (cost - lower_bound) / base_cost : 0; }
+};
+
+// `effort` scales the work of the search (never seconds: the same input gives the same plan). 0: the first
+// plan found.
+Recompute plan_recompute(const Graph& graph, int64_t budget, int effort = 1);
+std::string to_json(const Recompute& plan);
+
+}  // namespace gacc::passes::planner

@@ -1,0 +1,83 @@
+// The judge: runs a plan on exact liveness. What it says of peak and cost is what the schedule it prints
+// does.
+//
+// A plan decides about *gaps*: the time between two uses of a tensor (its making counts as one). A tensor
+// dropped in a gap is made again when the next operation needs it, with whatever else is missing for that
+// (the *burst*, in program order, right before that operation).
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "passes/planner/graph.h"
+
+namespace gacc::passes::planner {
+
+enum class Gap : uint8_t {
+  keep,
+  drop,        // but what a burst makes again on its way stays for its next use
+  drop_again,  // even that goes
+};
+
+// Gaps by tensor, in order of time. After its last use a tensor may be held for the bursts that read it.
+class Plan {
+ public:
+  explicit Plan(const Graph& graph);
+  int first(int x) const { return first_[static_cast<size_t>(x)]; }
+  std::vector<Gap> gaps;
+  std::vector<char> held;  // by tensor
+
+ private:
+  std::vector<int> first_;
+};
+
+struct Measure {
+  int64_t peak = 0;
+  double cost = 0;     // of all executions
+  int64_t reruns = 0;  // executions beyond the first
+  int64_t peak_step = 0;
+};
+
+// A tensor that lives at a step because the plan wants it to, not because the step needs it.
+struct Resident {
+  int tensor = 0;
+  int gap = -1;  // in Plan::gaps; -1: it is held
+  int next = 0;  // the operation at which it is needed again
+};
+
+class Simulator {
+ public:
+  explicit Simulator(const Graph& graph);
+  Measure run(const Plan& plan, std::vector<Step>* schedule = nullptr);
+  // The residents at one step of the plan that was run last.
+  std::vector<Resident> residents(const Plan& plan, int64_t step);
+  // Visits of operations and tensors so far: the measure of work.
+  int64_t work() const { return work_; }
+  // By tensor that is held: the last operation whose burst reads it, or -1.
+  const std::vector<int>& held_until() const { return held_until_; }
+
+ private:
+  Measure pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule);
+  void burst(const Plan& plan, int operation, bool measure_holds);
+  void execute(int operation, int at);
+  void allocate(int x);
+  void release(int x);
+  bool stays(const Plan& plan, int x) const;
+  void snapshot(const Plan& plan, int at);
+
+  const Graph& graph_;
+  std::vector<char> live_;
+  std::vector<int> members_;    // by storage: its live tensors
+  std::vector<int> passed_;     // by tensor: uses in program order so far
+  std::vector<int> pending_;    // by tensor: readers still to come in the burst
+  std::vector<int> needed_at_;  // by tensor: the operation that reads it or whose burst does
+  std::vector<int> in_burst_;   // by operation: the last burst that held it
+  std::vector<int> held_until_;
+  std::vector<int> list_, fresh_;
+  int64_t bytes_ = 0, step_ = 0, stop_ = -1, work_ = 0;
+  const Plan* plan_ = nullptr;
+  Measure measure_;
+  std::vector<Step>* schedule_ = nullptr;
+  std::vector<Resident> residents_;
+};
+
+}  // namespace gacc::passes::planner

@@ -1,0 +1,207 @@
+// The recompute planner: optimal on tiny graphs (against an exhaustive search), sound and near its bound on
+// large ones, strict about its files.
+#include "passes/planner/recompute.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+#include <queue>
+#include <random>
+
+#include "passes/planner/bound.h"
+#include "passes/planner/exact.h"
+#include "tests/planner/gpt_graph.h"
+#include "tests/planner/replay.h"
+
+namespace gacc::passes::planner {
+namespace {
+
+Graph parsed(const std::string& text) {
+  Graph graph;
+  std::string problem;
+  EXPECT_TRUE(parse_graph(text, graph, problem)) << problem;
+  return graph;
+}
+
+// A random program: several outputs, aliases, a source, wanted tensors.
+std::string random_graph(std::mt19937& random, int operations, int most_tensors) {
+  std::string text;
+  std::vector<int> known = {0};  // 0 is a source
+  int fresh = 1;
+  std::vector<int> wanted;
+  for (int o = 0; o < operations && fresh <= most_tensors; ++o) {
+    std::string inputs;
+    std::vector<int> chosen;
+    const int count = 1 + static_cast<int>(random() % 3);
+    for (int i = 0; i < count; ++i) {
+      const size_t near = random() % 3 != 0 ? std::min<size_t>(known.size(), 3) : known.size();
+      chosen.push_back(known[known.size() - 1 - random() % near]);
+      inputs += fmt::format(" {}", chosen.back());
+    }
+    const bool view = random() % 6 == 0 && chosen[0] != 0;
+    const int outputs = view ? 1 : 1 + static_cast<int>(random() % 5 == 0);
+    text += fmt::format("OP {} {} op{} {}{} {}", view ? 0 : 1 + random() % 9, o > operations / 2 ? 1 : 0, o,
+                        count, inputs, outputs);
+    for (int i = 0; i < outputs; ++i) {
+      text += fmt::format(" {} {} {}", fresh, view ? 0 : random() % 8, view ? chosen[0] : -1);
+      known.push_back(fresh);
+      if (random() % 8 == 0) wanted.push_back(fresh);
+      ++fresh;
+    }
+    text += '\n';
+  }
+  wanted.push_back(fresh - 1);
+  for (const int x : wanted) text += fmt::format("GET {} 1\n", x);
+  return text;
+}
+
+// Least cost by plain search: execute any operation up to the next one, or free any one tensor.
+double exhaustive(const Graph& graph, int64_t budget) {
+  using State = std::pair<int, uint32_t>;
+  std::vector<std::map<uint32_t, double>> best(graph.operations.size() + 1);
+  std::priority_queue<std::pair<double, State>, std::vector<std::pair<double, State>>, std::greater<>> open;
+  const auto reach = [&](int next, uint32_t live, double cost) {
+    const auto [place, fresh] = best[static_cast<size_t>(next)].emplace(live, cost);
+    if (!fresh && place->second <= cost) return;
+    place->second = cost;
+    open.push({cost, {next, live}});
+  };
+  const auto bytes = [&](uint32_t live) {
+    uint32_t storages = 0;
+    for (size_t x = 0; x < graph.tensors.size(); ++x) {
+      if ((live >> x & 1) != 0) storages |= uint32_t{1} << graph.tensors[x].storage;
+    }
+    int64_t sum = 0;
+    for (size_t x = 0; x < graph.tensors.size(); ++x)
+      sum += (storages >> x & 1) != 0 ? graph.tensors[x].bytes : 0;
+    return sum;
+  };
+  uint32_t sources = 0;
+  for (size_t x = 0; x < graph.tensors.size(); ++x) {
+    if (graph.tensors[x].producer < 0) sources |= uint32_t{1} << x;
+  }
+  reach(0, sources, 0);
+  while (!open.empty()) {
+    const auto [cost, state] = open.top();
+    const auto [next, live] = state;
+    open.pop();
+    if (best[static_cast<size_t>(next)][live] < cost) continue;
+    if (next > graph.end()) return cost;
+    for (int o = 0; o <= next; ++o) {
+      bool ready = true;
+      for (const int x : graph.operation(o).inputs) ready = ready && (live >> x & 1) != 0;
+      uint32_t after = live;
+      for (const int x : graph.operation(o).outputs) after |= uint32_t{1} << x;
+      if (!ready || bytes(after) > budget || (o < next && after == live)) continue;
+      reach(next + (o == next ? 1 : 0), after, cost + graph.operation(o).cost);
+    }
+    for (uint32_t rest = live & ~sources; rest != 0; rest &= rest - 1)
+      reach(next, live & ~(rest & -rest), cost);
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+void expect_sound(const Graph& graph, const Recompute& plan, int64_t budget, const std::string& what) {
+  const Replay judged = replay(graph, print_schedule(graph, plan.schedule));
+  EXPECT_EQ(judged.problem, "") << what;
+  EXPECT_EQ(judged.peak, plan.peak) << what;
+  EXPECT_LE(judged.peak, budget) << what;
+  EXPECT_NEAR(judged.cost, plan.cost, 1e-9 * plan.cost) << what;
+  EXPECT_LE(plan.lower_bound, plan.cost * (1 + 1e-12)) << what;
+  EXPECT_EQ(static_cast<int64_t>(plan.schedule.size()), graph.end() + plan.reruns) << what;
+}
+
+TEST(Recompute, OptimalOnTinyGraphs) {
+  int infeasible = 0, costly = 0;
+  for (uint32_t seed = 0; seed < 1000; ++seed) {
+    std::mt19937 random(seed);
+    const std::string text = random_graph(random, 5 + static_cast<int>(random() % 6), 11);
+    const Graph graph = parsed(text);
+    const int64_t base = plan_recompute(graph, int64_t{1} << 40).base_peak;
+    int64_t least = 0;
+    for (int o = 0; o <= graph.end(); ++o) least = std::max(least, graph.own_bytes(o));
+    const int64_t budget =
+        least + static_cast<int64_t>(random() % static_cast<uint32_t>(base - least + 2)) - (seed % 50 == 0);
+    const double best = exhaustive(graph, budget);
+    const Recompute plan = plan_recompute(graph, budget);
+    const std::string what = fmt::format("seed {}, budget {}\n{}", seed, budget, text);
+    ASSERT_EQ(plan.feasible, std::isfinite(best)) << what;
+    infeasible += plan.feasible ? 0 : 1;
+    EXPECT_EQ(plan.proven, !plan.feasible) << what;
+    if (!plan.feasible) continue;
+    ASSERT_NEAR(plan.cost, best, 1e-9) << what;
+    costly += best > plan.base_cost ? 1 : 0;
+    expect_sound(graph, plan, budget, what);
+    // The bound by cuts holds at every point.
+    int64_t work = 0;
+    for (int t = 0; t <= graph.end(); ++t)
+      ASSERT_LE(plan.base_cost + bound_at(graph, t, budget, 4, work).extra, best + 1e-6)
+          << what << " at " << t;
+  }
+  EXPECT_GT(infeasible, 10);
+  EXPECT_GT(costly, 200);
+}
+
+TEST(Recompute, SoundOnRandomGraphs) {
+  int found = 0;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    const std::string text = random_graph(random, 40 + static_cast<int>(random() % 40), 200);
+    const Graph graph = parsed(text);
+    const int64_t base = plan_recompute(graph, int64_t{1} << 40).base_peak;
+    const int64_t budget = base * static_cast<int64_t>(50 + random() % 50) / 100;
+    const Recompute plan = plan_recompute(graph, budget);
+    if (!plan.feasible) continue;
+    ++found;
+    expect_sound(graph, plan, budget, fmt::format("seed {}, budget {}", seed, budget));
+  }
+  EXPECT_GT(found, 100);
+}
+
+TEST(Recompute, NearTheBoundOnTransformers) {
+  GptShape shape;
+  const Graph graph = parsed(gpt_graph(shape));
+  const int64_t base = plan_recompute(graph, int64_t{1} << 60).base_peak;
+  for (const int percent : {90, 70, 50, 30, 20}) {
+    const int64_t budget = base / 100 * percent;
+    const Recompute plan = plan_recompute(graph, budget);
+    ASSERT_TRUE(plan.feasible) << percent;
+    expect_sound(graph, plan, budget, fmt::format("{} %", percent));
+    EXPECT_LE(plan.gap(), percent == 20 ? 0.008 : 0.005) << percent;
+  }
+}
+
+TEST(Recompute, TheSameInputGivesTheSamePlan) {
+  GptShape shape;
+  shape.blocks = 4;
+  const Graph graph = parsed(gpt_graph(shape));
+  const int64_t budget = plan_recompute(graph, int64_t{1} << 60).base_peak / 2;
+  EXPECT_EQ(print_schedule(graph, plan_recompute(graph, budget).schedule),
+            print_schedule(graph, plan_recompute(graph, budget).schedule));
+}
+
+TEST(Graph, MistakesAreNamedByLine) {
+  const auto problem_of = [](std::string_view text) {
+    Graph graph;
+    std::string problem;
+    EXPECT_FALSE(parse_graph(text, graph, problem)) << text;
+    return problem;
+  };
+  EXPECT_EQ(problem_of(""), "1: the file has no operation");
+  EXPECT_EQ(problem_of("FOO\n"), "1: a line starts with OP or GET, not `FOO`");
+  EXPECT_EQ(problem_of("OP 1 0 a 0\n"), "1: the line ends where the number of outputs should stand");
+  EXPECT_EQ(problem_of("OP 1 0 a 0 1 0 x -1\n"), "1: the bytes of an output is `x`");
+  EXPECT_EQ(problem_of("OP nan 0 a 0 0\n").substr(0, 2), "1:");
+  EXPECT_EQ(problem_of("OP 1 2 a 0 0\n"), "1: is_backward is 2, not 0 or 1");
+  EXPECT_EQ(problem_of("OP 1 0 a 999 0\n"), "1: the number of inputs is 999, more than the line holds");
+  EXPECT_EQ(problem_of("OP 1 0 a 0 1 7 4 9\n"), "1: tensor 7 is an alias of 9, which is not known here");
+  EXPECT_EQ(problem_of("OP 1 0 a 1 7 1 7 4 -1\n").substr(0, 16), "1: tensor 7 is m");
+  EXPECT_EQ(problem_of("OP 1 0 a 0 1 7 4 -1\nOP 1 0 b 0 1 7 4 -1\n"),
+            "2: tensor 7 is made a second time; operation 0 made it");
+  EXPECT_EQ(problem_of("OP 1 0 a 0 0\nGET 5 1\n"), "2: GET names tensor 5, which no operation has");
+}
+
+}  // namespace
+}  // namespace gacc::passes::planner
