@@ -26,6 +26,7 @@ namespace {
 
 constexpr unsigned kShared = 3;  // address space
 constexpr int kVector = 4;       // elements of a 16-byte access
+constexpr int kRowsHeld = 2;     // rows of C that a large tile adds at a time
 constexpr int kPad = 4;          // after a row in shared memory: fewer bank conflicts, still 16-byte aligned
 
 Body signature(const GemmKernel& kernel) {
@@ -51,14 +52,20 @@ class GemmEmitter {
     target_->begin(kernel_.name());
     m_ = target_->extents[0], n_ = target_->extents[1], k_ = target_->extents[2];
     place();
-    // Small tiles have registers to spare: what C held is fetched while the products are computed.
+    // Small tiles have registers to spare: what C held is fetched while the products are computed. Others add
+    // it a few rows at a time.
     const bool early = kernel_.accumulate && tile_.groups == 1;
+    const int at_once = kernel_.accumulate && !early ? kRowsHeld : rows();
     Values held;
-    if (early) held = load_c();
-    Values sums = products();
-    if (kernel_.accumulate && !early) held = load_c();
-    for (size_t i = 0; i < held.size(); ++i) sums[i] = b.CreateFAdd(sums[i], held[i]);
-    store_c(sums);
+    if (early) held = load_c(0, rows());
+    const Values sums = products();
+    for (int r = 0; r < rows(); r += at_once) {
+      const auto first = sums.begin() + r * columns();
+      Values some(first, first + at_once * columns());
+      if (kernel_.accumulate && !early) held = load_c(r, at_once);
+      for (size_t i = 0; i < held.size(); ++i) some[i] = b.CreateFAdd(some[i], held[i]);
+      store_c(r, some);
+    }
     target_->end();
     return target_->function;
   }
@@ -336,11 +343,11 @@ class GemmEmitter {
   }
   llvm::Align c_alignment() const { return llvm::Align(static_cast<uint64_t>(tile_.micro_n) * 4); }
 
-  // What C holds; anything for elements past its edge.
-  Values load_c() {
+  // What C holds in the thread's rows first, first + 1, ...; anything for elements past its edge.
+  Values load_c(int first, int count) {
     const auto each = [&](bool whole) {
       Values elements;
-      for (int r = 0; r < rows(); ++r) {
+      for (int r = first; r < first + count; ++r) {
         Value* row = min(c_row(r), b.CreateSub(m_, word(1)));
         for (int g = 0; g < tile_.groups; ++g) {
           if (whole) {
@@ -361,10 +368,11 @@ class GemmEmitter {
         c_aligned(), [&] { return each(true); }, [&] { return each(false); });
   }
 
-  void store_c(const Values& sums) {
+  // The thread's rows of C from row `first` on.
+  void store_c(int first, const Values& sums) {
     const auto each = [&](bool whole) {
-      for (int r = 0; r < rows(); ++r) {
-        Value* row = c_row(r);
+      for (int r = 0; r < static_cast<int>(sums.size()) / columns(); ++r) {
+        Value* row = c_row(first + r);
         Value* row_exists = b.CreateICmpULT(row, m_);
         for (int g = 0; g < tile_.groups; ++g) {
           const auto sum = [&](int i) {
