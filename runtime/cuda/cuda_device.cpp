@@ -69,7 +69,7 @@ class CudaDevice final : public Device {
   void close();
   Status enter();
   Status choose_gemm(const Artifact& artifact);
-  Status load_module(const std::string& ptx);
+  Status load_module(const Artifact& artifact);
   Status capture(Program program, int64_t batch, GraphExec& graph);
   Status variant(Program program, int64_t batch, GraphExec& graph);
   Status measure();
@@ -199,7 +199,7 @@ Status CudaDevice::load(const Artifact& artifact) {
                    "cannot clear the arena");
   if (status && options_.emulated) emulator_.declare_live(plan, arena_);
   // 2. Code, and the graphs of a full micro-batch.
-  if (status) status = load_module(artifact.ptx);
+  if (status) status = load_module(artifact);
   if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get());
   if (status) status = programs_.prepare(Program::init, micro_batch_, stream_);
   for (Program program : {Program::step, Program::update, Program::eval}) {
@@ -211,7 +211,9 @@ Status CudaDevice::load(const Artifact& artifact) {
   return status ? measure() : status;
 }
 
-Status CudaDevice::load_module(const std::string& ptx) {
+// The whole artifact is valid PTX, and so the lines in reports and logs are those of the file.
+Status CudaDevice::load_module(const Artifact& artifact) {
+  const std::string ptx = write_artifact(artifact);
   std::string log(kLogBytes, '\0');
   int options[] = {kJitErrorLog, kJitErrorLogBytes};
   void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};

@@ -45,31 +45,71 @@ def test_auto_falls_back_to_the_cpu(folder):
         expect('"device":"cpu"' in (folder / "log").read_text().replace(" ", ""), "the log names another device")
 
 
-def losses(artifact, folder, spec, *options):
-    log = folder / "log.jsonl"
-    done = run("gacc-exec", artifact, "--data", spec, "--updates", 3, "--no-shuffle", "--log", log, *options, timeout=600)
+def losses(artifact, folder, data, *options):
+    log, weights = folder / "log.jsonl", folder / "w.safetensors"
+    run("gacc-exec", artifact, *data, "--no-shuffle", "--log", log, "--save", weights, *options, timeout=800)
     events = harness.read_log(log)
-    return [e["loss"] for e in events if e["event"] == "update"], events[0]["device"], done
+    found = [e["loss"] for e in events if e["event"] in ("update", "eval")]
+    return found, events[0]["device"], harness.read_safetensors(weights)
 
 
-def compare(folder, device, *options):
-    model = harness.example("mnist_mlp")
-    artifact, spec = harness.compile_model(model, folder / "step.ptx"), harness.make_data(model, 400, folder)
-    if "builtin" in options and b'"builtin"' not in artifact.read_bytes().split(b"\n", 2)[1]:
-        harness.skip("the artifact has no built-in matrix products")
-    expected, _, _ = losses(artifact, folder, spec, "--device", "cpu")
-    found, name, done = losses(artifact, folder, spec, "--device", device, *options)
-    expect(name.startswith(device), f"the log names {name}")
-    expect(len(expected) == len(found) == 3, f"{len(found)} updates")
+def compare(folder, device, options=(), name="mnist_mlp", samples=400, limit=("--updates", 3), **settings):
+    """Losses within 1e-5 of the CPU's, parameters within 1e-4 of their norm."""
+    model = harness.example(name)
+    artifact = harness.compile_model(model, folder / "step.ptx", **settings)
+    spec = harness.make_data(model, samples, folder)
+    data = ("--data", spec, "--eval", f"{spec},limit={samples // 2}", *limit)
+    expected, _, expected_weights = losses(artifact, folder, data, "--device", "cpu")
+    found, where, weights = losses(artifact, folder, data, "--device", device, *options)
+    expect(where.startswith(device), f"the log names {where}")
+    expect(len(expected) == len(found) > 0, f"{len(found)} figures, on the CPU {len(expected)}")
+    far, tensor = harness.far_apart(weights, expected_weights)
+    print(f"{name}: losses {found}, on the CPU {expected}; parameters {far:.1e} apart in {tensor}")
     for a, b in zip(expected, found):
         expect(abs(a - b) <= 1e-5 * max(1, abs(a)), f"losses {found}, on the CPU {expected}")
-    print(f"losses {found}, on the CPU {expected}")
+    expect(far <= 1e-4, f"{tensor} is {far} apart")
+
+
+def emulator_or_skip():
+    if not (harness.BIN / "libgacc-emu.so").exists():
+        harness.skip("libgacc-emu.so is not built")
 
 
 def test_emulate_trains_like_the_cpu(folder):
-    if not (harness.BIN / "libgacc-emu.so").exists():
-        harness.skip("libgacc-emu.so is not built")
-    compare(folder, "emulate", "--gemm", "builtin")
+    emulator_or_skip()
+    compare(folder, "emulate", ("--gemm", "builtin"))
+
+
+def test_emulate_ragged_micro_batches_and_evaluation(folder):
+    """Epochs that end in a micro-batch of 3 samples and a window of its own, every example."""
+    emulator_or_skip()
+    for name in ("regression", "residual_mlp"):
+        micro_batch = 16
+        data = ("--epochs", 1)
+        compare(folder, "emulate", (), name, 5 * micro_batch + 3, data, train__micro_batch=micro_batch,
+                train__accumulate=2)
+
+
+def test_emulate_reports_end_the_run(folder):
+    """A kernel that reads beyond its buffer: one kernel's extent in the plan is altered, and the checksum with it."""
+    emulator_or_skip()
+    import json, zlib
+    model = harness.example("regression")
+    artifact, spec = artifact_of(folder), harness.make_data(model, 64, folder)
+    head, plan_line, rest = artifact.read_bytes().split(b"\n", 2)
+    plan = json.loads(plan_line.removeprefix(b"//plan "))
+    launches = [l for p in plan["programs"] if p["name"] == "update" for l in p["launches"] if "kernel" in l]
+    launch = max(launches, key=lambda l: l["grid"]["extent"])
+    max((a for a in launch["arguments"] if isinstance(a, dict)), key=lambda a: a["extent"])["extent"] *= 64
+    launch["grid"]["extent"] *= 64
+    body = b"//plan " + json.dumps(plan, separators=(",", ":")).encode() + b"\n" + rest
+    artifact.write_bytes(f"// gacc artifact 1 bytes={len(body)} crc32={zlib.crc32(body):08x}\n".encode() + body)
+    done = run("gacc-exec", artifact, "--data", spec, "--updates", 1, "--device", "emulate", code=1)
+    expect(launch["kernel"] in done.stderr, f"no report names {launch['kernel']}:\n{done.stderr}")
+    line = int(done.stderr.split(launch["kernel"] + ": line ", 1)[1].split(":", 1)[0])
+    text = artifact.read_text().splitlines()[line - 1]
+    expect("ld.global" in text or "st.global" in text, f"line {line} of the artifact is no access: {text}")
+    print(done.stderr)
 
 
 def gpu_or_skip(folder, *options):
@@ -85,7 +125,7 @@ def test_gpu_trains_like_the_cpu(folder):
 
 def test_gpu_trains_with_builtin_products(folder):
     gpu_or_skip(folder, "--gemm", "builtin")
-    compare(folder, "cuda", "--gemm", "builtin")
+    compare(folder, "cuda", ("--gemm", "builtin"))
 
 
 if __name__ == "__main__":
