@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -51,7 +52,8 @@ class Search {
         queued_(static_cast<size_t>(sections), false),
         lowest_(items_.size(), 0),
         placed_(items_.size(), -1),
-        rank_(items_.size(), 0) {
+        rank_(items_.size(), 0),
+        failed_(std::min(size_t{1} << 18, std::bit_ceil(items_.size() + 1) * 256)) {
     for (size_t i = 0; i < items_.size(); ++i) {
       for (int s = items_[i].begin; s < items_[i].end; ++s) {
         members_[static_cast<size_t>(s)].push_back(static_cast<int>(i));
@@ -258,7 +260,6 @@ class Search {
     uint64_t key = 0;
     int rank = 0;
   };
-  std::vector<Failed> failed_ = std::vector<Failed>(size_t{1} << 18);
   uint64_t run_ = 0;
   std::vector<Item> items_;
   int64_t capacity_;
@@ -269,6 +270,7 @@ class Search {
   std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have
   std::vector<int64_t> placed_;  // by item: its offset, or -1
   std::vector<int> rank_;
+  std::vector<Failed> failed_;
   std::vector<Change> trail_;
   int64_t work_ = 0;
 };

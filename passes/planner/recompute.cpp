@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <random>
 
@@ -25,7 +24,11 @@ namespace {
 class Planner {
  public:
   Planner(const Graph& graph, int64_t budget, int effort)
-      : graph_(graph), budget_(budget), effort_(effort), simulator_(graph), random_(1), best_(graph) {}
+      : graph_(graph), budget_(budget), effort_(effort), simulator_(graph), random_(1), best_(graph) {
+    // About 0.3 seconds and 0.4 milliseconds per operation, at 150 million visits a second.
+    limit_ =
+        static_cast<int64_t>(2e7 + 5e4 * static_cast<double>(graph.operations.size())) * std::max(effort, 1);
+  }
 
   Recompute solve() {
     Recompute out;
@@ -289,7 +292,7 @@ class Planner {
       for (size_t i = 0; i < dropped.size(); i += group)
         ranges.emplace_back(i, std::min(dropped.size(), i + group));
       for (size_t next = 0; next < ranges.size(); ++next) {
-        if (spent() > limit_) return;
+        if (spent() > limit_ || measure.cost <= enough_) return;
         const auto [begin, end] = ranges[next];
         Plan other = plan;
         for (size_t i = begin; i < end; ++i) {
@@ -324,8 +327,6 @@ class Planner {
   int64_t spent() const { return simulator_.work() + work_; }
 
   void restarts() {
-    const double base = 3e7 * effort_;
-    limit_ = spent() + static_cast<int64_t>(base);
     for (int turn = 0; turn < 64 * effort_ && spent() < limit_ && !good_enough(); ++turn) {
       Plan plan = found_ ? best_ : Plan(graph_);
       const double undo = turn % 4 == 0 ? 0.5 : turn % 4 == 1 ? 0.2 : turn % 4 == 2 ? 0.05 : 1.0;
@@ -346,7 +347,7 @@ class Planner {
   Measure best_measure_;
   bool found_ = false;
   double enough_ = 0;
-  int64_t work_ = 0, limit_ = std::numeric_limits<int64_t>::max();
+  int64_t work_ = 0, limit_ = 0;
   std::vector<int> todo_, seen_;
   int stamp_ = 0;
 };
