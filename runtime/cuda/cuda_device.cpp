@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
   void close();
   Status enter();
   Status choose_gemm(const Artifact& artifact);
+  Status clear(const Plan& plan);
   Status load_module(const Artifact& artifact);
   Status capture(Program program, int64_t batch, GraphExec& graph);
   Status variant(Program program, int64_t batch, GraphExec& graph);
@@ -194,9 +195,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   window_ = static_cast<std::byte*>(window);
   if (status)
     status = check(driver_.stream_create(&stream_, kStreamNonBlocking), "cannot create a stream on the GPU");
-  if (status)
-    status = check(driver_.fill_bytes(arena_, 0, static_cast<size_t>(arena_bytes_), stream_),
-                   "cannot clear the arena");
+  if (status) status = clear(plan);
   if (status && options_.emulated) emulator_.declare_live(plan, arena_);
   // 2. Code, and the graphs of a full micro-batch.
   if (status) status = load_module(artifact);
@@ -209,6 +208,20 @@ Status CudaDevice::load(const Artifact& artifact) {
   }
   if (status) status = wait();
   return status ? measure() : status;
+}
+
+// In the emulator only the buffers: a value that is read before it was written then shows.
+Status CudaDevice::clear(const Plan& plan) {
+  const auto fill = [&](int64_t offset, int64_t bytes) {
+    return check(
+        driver_.fill_bytes(arena_ + static_cast<Pointer>(offset), 0, static_cast<size_t>(bytes), stream_),
+        "cannot clear the arena");
+  };
+  if (!options_.emulated) return fill(0, arena_bytes_);
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (buffer.bytes > 0)
+      if (Status status = fill(buffer.offset, buffer.bytes); !status) return status;
+  return {};
 }
 
 // The whole artifact is valid PTX, and so the lines in reports and logs are those of the file.

@@ -138,6 +138,21 @@ TEST_F(Machine, AKernelThatReadsTooFarIsReported) {
   EXPECT_NE(device->finish(reports).text().find("the emulator has "), std::string::npos);
   EXPECT_NE(reports.find("tiny_sum"), std::string::npos) << reports;
 }
+
+TEST_F(Machine, AValueThatNobodyWroteIsReported) {
+  std::vector<float> a, b;
+  const Artifact artifact = product_artifact(a, b);
+  std::unique_ptr<Device> device;
+  ASSERT_EQ(cuda::open_device(options_, artifact, device).text(), "");
+  ASSERT_EQ(device->load(artifact).text(), "");
+  const int64_t first = artifact.plan.programs[1].launches[0].a;
+  ASSERT_EQ(device->write(first, std::as_bytes(std::span(a))).text(), "");  // and not b
+  ASSERT_EQ(device->run(Program::step, 4).text(), "");
+  std::string reports;
+  EXPECT_NE(device->finish(reports).text(), "");
+  EXPECT_NE(reports.find("tiny_gemm_nt"), std::string::npos) << reports;
+  EXPECT_NE(reports.find("uninitialised"), std::string::npos) << reports;
+}
 #endif
 
 }  // namespace
