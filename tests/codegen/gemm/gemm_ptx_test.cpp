@@ -4,33 +4,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 
 #include "codegen/nvptx.h"
-#include "tests/numeric/examples.h"
+#include "tests/codegen/gemm/products.h"
 
 namespace gacc::codegen {
 namespace {
-
-// Every variant with every tile: m x n of 16, 320, 640 and 1280.
-ir::Module every_product() {
-  std::string accumulators, inputs, ops;
-  for (const int side : {16, 320, 640, 1280}) {
-    inputs += fmt::format("{}%x{} : f32[{},{}]", inputs.empty() ? "" : ", ", side, side, side);
-    for (const char* flags : {"", "{ta}", "{tb}", "{ta, tb}"}) {
-      const std::string name = fmt::format("s{}.{}", side, std::count(ops.begin(), ops.end(), '\n'));
-      accumulators += fmt::format("accum @{} : f32[{},{}]\n", name, side, side);
-      ops += fmt::format("  %{} = matmul %x{}, %x{} : f32[{},{}] {}\n", name, side, side, side, side, flags);
-      ops += fmt::format("  matmul.acc @{}, %x{}, %x{} {}\n", name, side, side, flags);
-    }
-  }
-  return ir::parse_module(
-      fmt::format("set train.micro_batch = 32\n{}eval({}) {{\n{}}}\n", accumulators, inputs, ops));
-}
 
 std::string find_ptxas() {
   for (const char* path : {"/usr/local/cuda/bin/ptxas", "/usr/bin/ptxas"}) {
