@@ -7,11 +7,13 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/artifact.h"
@@ -43,17 +45,28 @@ struct Arguments {
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false;
 };
 
-volatile sig_atomic_t interrupt_seen = 0;
+std::atomic<bool> interrupt_seen = false;
 
-// The first signal ends the run in order; the handler then steps aside, so that a second one ends it at once.
+// The first Ctrl-C or SIGTERM ends the run in order, a second one ends it at once. A thread of its own waits
+// for them, and all others block them: code of oneDNN loses what it keeps on the stack when a signal arrives
+// (observed as a damaged heap, in about one of thirty interrupted runs).
 void handle_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupt_seen = 1; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a closed standard output must not end the training
   signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
+  sigset_t interrupts;
+  sigemptyset(&interrupts);
+  for (int number : {SIGINT, SIGTERM}) {
+    signal(number, SIG_DFL);  // also where the shell has them ignored, as for `gacc-exec ... &`
+    sigaddset(&interrupts, number);
+  }
+  pthread_sigmask(SIG_BLOCK, &interrupts, nullptr);
+  std::thread([interrupts] {
+    int number = 0;
+    while (sigwait(&interrupts, &number) != 0) continue;
+    interrupt_seen = true;
+    pthread_sigmask(SIG_UNBLOCK, &interrupts, nullptr);
+    while (true) pause();
+  }).detach();
 }
 
 int fail(Exit status, const std::string& text) {
@@ -187,7 +200,7 @@ Status Run::prepare() {
   options_.shuffle = plan.shuffle && !given.no_shuffle;
   options_.seed = static_cast<uint64_t>(plan.seed);
   options_.keep_gradients = !given.dump_grads.empty();
-  options_.interrupted = [] { return interrupt_seen != 0; };
+  options_.interrupted = [] { return interrupt_seen.load(); };
 
   for (const std::string& path : {given.save, given.dump_grads})
     if (Status status = check_writable(path); !status) return status;

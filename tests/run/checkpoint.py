@@ -1,0 +1,245 @@
+"""--checkpoint and --resume: a run that is killed, interrupted or stopped anywhere, and resumed, ends with the bytes of
+the run without a break: weights, and the log but for its seconds. GACC_KILLS sets the number of kill -9 rounds (12)."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import harness
+from harness import BIN, expect, run
+
+KILLS = int(os.environ.get("GACC_KILLS", "12"))
+
+
+def without_seconds(log):
+    return [{k: v for k, v in e.items() if k != "seconds"} for e in harness.read_log(log)]
+
+
+class Case:
+    """A model, its data, the run without a break, and broken runs of the same command."""
+
+    def __init__(self, folder, samples=333, limits=("--epochs", 3), example="mnist_mlp", options=(), **settings):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
+        self.folder, self.count, self.limits, self.options = folder, 0, limits, options
+        model = harness.example(example)
+        self.spec = harness.make_data(model, samples, folder)
+        self.artifact = harness.compile_model(model, folder / "step.ptx", **settings)
+        self.whole, self.whole_log = folder / "whole.safetensors", folder / "whole.jsonl"
+        run("gacc-exec", *self.command(self.whole, self.whole_log), *limits)
+        begin = time.monotonic()  # the second time, with the kernels in the cache
+        run("gacc-exec", *self.command(self.whole, self.whole_log), *limits, "--checkpoint", folder / "whole")
+        self.seconds = time.monotonic() - begin
+
+    def command(self, weights, log):
+        return [self.artifact, "--data", self.spec, "--eval", self.spec, "--device", "cpu", "--save", weights, "--log", log,
+                *self.options]
+
+    def fresh(self):
+        """The next broken run: its weights, log and options."""
+        self.count += 1
+        name = self.folder / f"broken{self.count}"
+        self.weights, self.log, self.checkpoint = name.with_suffix(".safetensors"), name.with_suffix(".jsonl"), name
+        return self
+
+    def go(self, *options, **how):
+        return run("gacc-exec", *self.command(self.weights, self.log), "--checkpoint", self.checkpoint, "--resume", *options,
+                   **how)
+
+    def start(self, *options):
+        command = [BIN / "gacc-exec", *self.command(self.weights, self.log), "--checkpoint", self.checkpoint, "--resume",
+                   *self.limits, *options]
+        return subprocess.Popen([str(w) for w in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE)
+
+    def check(self, what):
+        expect(self.weights.read_bytes() == self.whole.read_bytes(), f"{what}: the weights differ")
+        a, b = without_seconds(self.log), without_seconds(self.whole_log)
+        for x, y in zip(a, b):
+            expect(x == y, f"{what}: the logs differ:\n{x}\n{y}")
+        expect(len(a) == len(b), f"{what}: the logs have {len(a)} and {len(b)} lines")
+        expect(sorted(p.name for p in self.checkpoint.iterdir()) == ["checkpoint"], f"{what}: left in the folder")
+
+
+def kill_rounds(case, rounds, chance, options):
+    """kill -9 at random moments, each followed by --resume; a run that comes to its end counts for the next one."""
+    killed, runs = 0, 0
+    while killed < rounds:
+        case.fresh()
+        runs += 1
+        while True:
+            process = case.start(*options)
+            try:
+                process.wait(timeout=chance.uniform(0.02, 0.9 * case.seconds + 0.05) if killed < rounds else 300)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                killed += 1
+            error = process.communicate()[1].decode()
+            if process.returncode == 0:
+                break
+            expect(process.returncode == -signal.SIGKILL, f"exit {process.returncode}: {error}")
+        case.check(f"after {killed} kills")
+        shutil.rmtree(case.checkpoint)
+    return killed, runs
+
+
+def test_kill_9(folder):
+    """Pain 19: every part of the state survives, or the bits would differ. On 1 and on 2 threads."""
+    chance = random.Random(os.environ.get("GACC_SEED", "7"))
+    case = Case(folder, samples=1003)
+    for threads in (1, 2):
+        killed, runs = kill_rounds(case, -(-KILLS // 4), chance, ["--threads", threads])
+        print(f"{threads} threads, after epochs: {killed} kills in {runs} runs", flush=True)
+        killed, runs = kill_rounds(case, -(-KILLS // 4), chance, ["--threads", threads, "--checkpoint-every", 1])
+        print(f"{threads} threads, after updates: {killed} kills in {runs} runs", flush=True)
+
+
+def test_any_launch(folder):
+    """Stopped after every launch in turn, in the middle of windows and epochs too, with every tail."""
+    for tail in ("flush", "drop", "carry"):
+        case = Case(folder, samples=73, limits=("--epochs", 2), train__micro_batch=8, train__accumulate=4, train__tail=tail)
+        case.fresh()
+        for launch in range(1, 19 if tail == "drop" else 21):
+            case.go("--launches", launch)
+            expect(read_state(case)["launches"] <= launch, "--launches counts from the beginning of the run")
+        case.go(*case.limits)
+        case.check(tail)
+        case.fresh()
+        for launch in (3, 7, 8, 13):
+            case.go("--launches", launch, "--threads", 1 + launch % 2, "--checkpoint-every", 1)
+        case.go(*case.limits)
+        case.check(f"{tail}, threads changed")
+
+
+def read_state(case):
+    raw = (case.checkpoint / "checkpoint").read_bytes()
+    size = int.from_bytes(raw[-24:-16], "little")
+    return json.loads(raw[-24 - size:-24])["train"]
+
+
+def test_a_finished_run_goes_on(folder):
+    """With carry the window that is open at the end is saved, not applied, and a longer run continues it."""
+    for tail in ("flush", "carry"):
+        case = Case(folder, samples=73, limits=("--epochs", 3), train__micro_batch=8, train__accumulate=4, train__tail=tail)
+        case.fresh()
+        case.go("--epochs", 1)
+        expect(read_state(case)["window.launches"] == (2 if tail == "carry" else 0), f"{tail}: the open window")
+        once = case.weights.read_bytes(), without_seconds(case.log)
+        case.go("--epochs", 1)
+        expect(once == (case.weights.read_bytes(), without_seconds(case.log)), "nothing was left to do")
+        case.go(*case.limits)
+        case.check(tail)
+
+
+def test_signals(folder):
+    """SIGTERM and SIGINT finish the launch, write the checkpoint, say so and give 130."""
+    case = Case(folder, samples=2003)
+    for number in (signal.SIGTERM, signal.SIGINT) * 2:
+        case.fresh()
+        interrupted = 0
+        for _ in range(50):
+            process = case.start("--eval-every", 5)
+            try:
+                process.wait(timeout=0.3 * case.seconds + 0.1)
+            except subprocess.TimeoutExpired:
+                process.send_signal(number)
+            error = process.communicate(timeout=60)[1].decode()
+            if process.returncode == 0:
+                break
+            expect(process.returncode == 130 or process.returncode == -number, f"exit {process.returncode}: {error}")
+            if process.returncode == 130:
+                interrupted += 1
+                expect("interrupted" in error and f"--resume continues from {case.checkpoint}/checkpoint" in error, error)
+        expect(process.returncode == 0, "the run does not come to its end")
+        case.limits, limits = (*case.limits, "--eval-every", 5), case.limits
+        run("gacc-exec", *case.command(case.whole, case.whole_log), *case.limits)
+        case.limits = limits
+        case.check(f"{number.name}, {interrupted} times")
+
+
+def test_refusals(folder):
+    """A damaged, partial or foreign file is refused with what is wrong, and left as it is."""
+    case = Case(folder, samples=73, limits=("--epochs", 1))
+    case.fresh()
+    nothing = case.go("--updates", 1)
+    expect(f"no checkpoint in {case.checkpoint}: starting from the beginning" in nothing.stderr, nothing.stderr)
+    file = case.checkpoint / "checkpoint"
+    good, chance = file.read_bytes(), random.Random(3)
+    for size in [0, 1, 23, 24, len(good) - 1, *(chance.randrange(len(good)) for _ in range(8))]:
+        file.write_bytes(good[:size])
+        harness.one_error(case.go("--epochs", 1, code=1), "checkpoint is damaged")
+        expect(file.read_bytes() == good[:size], "the refused file was changed")
+    file.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
+    harness.one_error(case.go("--epochs", 1, code=1), "damaged", "fc1.weight")
+    file.write_bytes(b"something else entirely, longer than a head\n")
+    harness.one_error(case.go("--epochs", 1, code=1), "is no checkpoint of gacc")
+    file.write_bytes(good)
+
+    def refused(words, *options, spec=None, **settings):
+        artifact = harness.compile_model(harness.example("mnist_mlp"), folder / "other.ptx", **settings)
+        done = run("gacc-exec", artifact, "--data", spec or case.spec, "--device", "cpu", "--checkpoint", case.checkpoint,
+                   "--resume", *options, code=1)
+        harness.one_error(done, "cannot resume from", *words)
+
+    refused(["train.micro_batch", "16", "32"], train__micro_batch=16)
+    refused(["train.accumulate"], train__accumulate=2)
+    refused(["train.tail", "carry"], train__tail="carry")
+    refused(["optimizer.beta1", "0.5"], optimizer__betas="[0.5,0.999]")
+    refused(["fc1.weight", "f32[512, 784]", "f32[64, 784]"], layers__fc1__features=64)
+    refused(["operations"], layers__fc1__activation="tanh")
+    refused(["model.name", "other"], model__name="other")
+    refused(["the seed"], "--seed", 1)
+    refused(["train.shuffle"], "--no-shuffle")
+    refused(["optimizer.lr", "--lr"], optimizer__lr=0.5)
+    refused(["number of training samples", "73", "60"], spec=case.spec + ",limit=60")
+    (folder / "data").mkdir()
+    refused(["training data"], spec=harness.make_data(harness.example("mnist_mlp"), 73, folder / "data", seed=2))
+    expect(file.read_bytes() == good, "a refusal changed the checkpoint")
+    case.go("--epochs", 1, "--lr", 0.5)  # what may differ
+
+
+def test_command_line(folder):
+    case = Case(folder, samples=33, limits=("--epochs", 1))
+    base = [case.artifact, "--data", case.spec, "--device", "cpu"]
+    for wrong in (["--resume"], ["--checkpoint-every", 1], ["--checkpoint", folder / "c", "--checkpoint-every", 0],
+                  ["--checkpoint", folder / "c", "--init-only"]):
+        run("gacc-exec", *base, *wrong, code=2)
+    harness.one_error(run("gacc-exec", *base, "--checkpoint", case.artifact, code=1), "checkpoint folder")
+    again = run("gacc-exec", *base, "--checkpoint", case.folder / "whole")
+    expect("without --resume" in again.stderr, "nothing is said of a checkpoint that will be replaced")
+
+
+def test_logs(folder):
+    """Another run's log is not continued but replaced as a whole; a new name begins a new log."""
+    case = Case(folder, samples=73, limits=("--epochs", 2), train__micro_batch=8, train__accumulate=4)
+    case.fresh()
+    case.log.write_text("another run's log, longer than what this one writes until its first checkpoint\n" * 50)
+    case.go("--updates", 1)
+    case.log.write_text("again another\n")
+    expect("a new one begins" in case.go("--updates", 2).stderr, "nothing is said of a log that does not fit")
+    expect([e["event"] for e in harness.read_log(case.log)][0] == "start", "a new log begins with its start")
+    case.log = folder / "later.jsonl"
+    case.go("--epochs", 2)
+    numbers = [e["update"] for e in harness.updates_of(case.log)]
+    expect(numbers and numbers[0] == 3, f"a new log has what is new: {numbers}")
+
+
+def test_tensorboard(folder):
+    """Event files are written, and a resumed run begins another one in the same folder."""
+    case = Case(folder, samples=73, limits=("--epochs", 2))
+    case.fresh()
+    case.go("--updates", 1, "--tensorboard", folder / "board")
+    case.go("--epochs", 2, "--tensorboard", folder / "board")
+    files = sorted((folder / "board").iterdir())
+    expect(len(files) == 2, f"one file a process: {files}")
+    text = b"".join(f.read_bytes() for f in files)
+    for tag in ("brain.Event:2", "loss", "lr", "grad_norm", "loss_scale", "epoch/loss", "eval/loss", "eval/accuracy"):
+        expect(tag.encode() in text, f"no {tag} in the event files")
+    case.check("with --tensorboard")
+
+
+harness.main(globals())
