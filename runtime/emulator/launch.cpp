@@ -105,14 +105,17 @@ void run_launch(Launch& launch, bool cooperative) {
     ++next;
   }
   size_t finished = 0;
+  uint64_t polling_rounds = 0;  // in which every warp that ran only looked at memory, and nothing changed
   while (finished < resident.size() && !launch.stopped) {
-    bool ran = false;
+    bool ran = false, polling = true;
+    const uint64_t progress_before = launch.progress_at;
     for (auto& block : resident) {
       if (block->done()) continue;
       for (Warp& warp : block->warps) {
         if (warp.state != Warp::State::ready) continue;
         ran = true;
         warp.run(kSlice);
+        polling = polling && warp.state == Warp::State::ready && warp.polls >= 8;
         if (launch.stopped) return;
       }
       block->release_barriers();
@@ -132,7 +135,11 @@ void run_launch(Launch& launch, bool cooperative) {
                            [](const Warp& w) { return w.state == Warp::State::ready; });
       });
       if (!ready) stuck(launch, resident, false);
-    } else if (launch.executed - launch.progress_at > kPatience + kPatiencePerWarp * warps) {
+      continue;
+    }
+    polling_rounds = polling && launch.progress_at == progress_before ? polling_rounds + 1 : 0;
+    if (polling_rounds > 1000 + 100000 / warps ||
+        launch.executed - launch.progress_at > kPatience + kPatiencePerWarp * warps) {
       stuck(launch, resident, true);
     }
   }

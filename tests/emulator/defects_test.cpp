@@ -1,0 +1,129 @@
+// Each class of defect, planted in defects/defects.ptx, is reported by line, block and thread, and only that.
+#include "tests/emulator/harness.h"
+
+namespace gacc::emulator {
+namespace {
+
+struct Defects : testing::Test {
+  std::string text = read_text(GACC_EMULATOR_TESTS "/defects/defects.ptx");
+  Machine machine{text};
+
+  // The line marked HERE in a kernel.
+  int line_of(const std::string& kernel) const {
+    size_t at = text.find("// HERE", text.find(".entry " + kernel + "("));
+    return 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
+  }
+  void expect(const std::string& kernel, Defect defect, uint32_t thread, int64_t count, uint32_t block = 0) {
+    ASSERT_EQ(machine.emulator.reports().size(), 1u) << machine.reports();
+    const Report& report = machine.emulator.reports()[0];
+    EXPECT_EQ(report.defect, defect) << report.render();
+    EXPECT_EQ(report.kernel, kernel);
+    EXPECT_EQ(report.line, line_of(kernel)) << report.render();
+    EXPECT_EQ(report.block.x, block) << report.render();
+    EXPECT_EQ(report.thread.x, thread) << report.render();
+    if (count) {
+      EXPECT_EQ(report.count, count) << report.render();
+    }
+  }
+};
+
+TEST_F(Defects, OutOfBounds) {
+  uint64_t p = machine.put(std::vector<int>(28));
+  // The store behind the load is reported too: it has its own line.
+  machine.run("out_of_bounds", {1}, {32}, 0, false, p);
+  ASSERT_EQ(machine.emulator.reports().size(), 2u) << machine.reports();
+  const Report& report = machine.emulator.reports()[0];
+  EXPECT_EQ(report.defect, Defect::out_of_bounds);
+  EXPECT_EQ(report.line, line_of("out_of_bounds"));
+  EXPECT_EQ(report.thread.x, 28u);
+  EXPECT_EQ(report.count, 4);
+  EXPECT_NE(report.text.find("offset 112 of `memory` (112 bytes)"), std::string::npos) << report.text;
+}
+TEST_F(Defects, OutsideOfDeclaredRanges) {
+  uint64_t p = machine.put(std::vector<int>(64));
+  machine.emulator.declare_live(p, 0, 100, "@fc1.weight");
+  machine.emulator.declare_live(p, 128, 128, "@fc1.bias");
+  machine.run("out_of_bounds", {1}, {32}, 0, false, p);
+  ASSERT_EQ(machine.emulator.reports().size(), 2u) << machine.reports();
+  EXPECT_EQ(machine.emulator.reports()[0].thread.x, 25u);
+  EXPECT_NE(machine.emulator.reports()[0].text.find("after @fc1.weight"), std::string::npos)
+      << machine.reports();
+}
+TEST_F(Defects, Misaligned) {
+  machine.run("misaligned", {1}, {1}, 0, false, machine.put(std::vector<int>(4)));
+  expect("misaligned", Defect::misaligned, 0, 1);
+}
+TEST_F(Defects, UninitialisedGlobal) {
+  machine.run("uninitialised_global", {1}, {32}, 0, false, machine.room<int>(4));
+  expect("uninitialised_global", Defect::uninitialised_memory, 0, 32);
+}
+TEST_F(Defects, UninitialisedShared) {
+  machine.run("uninitialised_shared", {1}, {32}, 0, false);
+  expect("uninitialised_shared", Defect::uninitialised_memory, 0, 32);
+}
+TEST_F(Defects, UninitialisedLocal) {
+  machine.run("uninitialised_local", {1}, {2}, 0, false);
+  expect("uninitialised_local", Defect::uninitialised_memory, 0, 2);
+}
+TEST_F(Defects, UninitialisedRegister) {
+  machine.run("uninitialised_register", {1}, {32}, 0, false);
+  expect("uninitialised_register", Defect::uninitialised_register, 0, 0);
+}
+TEST_F(Defects, SharedRace) {
+  // Both stores of the second warp meet one of the first warp's, so each line is reported.
+  machine.run("shared_race", {1}, {64}, 0, false);
+  ASSERT_EQ(machine.emulator.reports().size(), 2u) << machine.reports();
+  const Report& report = machine.emulator.reports()[1];
+  EXPECT_EQ(report.defect, Defect::shared_race);
+  EXPECT_EQ(report.line, line_of("shared_race"));
+  EXPECT_EQ(report.thread.x, 32u);
+  EXPECT_EQ(report.count, 32);
+}
+TEST_F(Defects, GlobalRace) {
+  machine.run("global_race", {3}, {1}, 0, false, machine.room<int>(1));
+  expect("global_race", Defect::global_race, 0, 2, 1);
+}
+TEST_F(Defects, NoRaceBetweenLaunches) {
+  uint64_t p = machine.room<int>(1);
+  for (int i = 0; i < 2; ++i) machine.run("global_race", {1}, {1}, 0, false, p);
+  EXPECT_EQ(machine.reports(), "");
+}
+TEST_F(Defects, DivergentBarrier) {
+  machine.run("divergent_barrier", {1}, {32}, 0, false);
+  ASSERT_FALSE(machine.emulator.reports().empty());
+  const Report& report = machine.emulator.reports()[0];
+  EXPECT_EQ(report.defect, Defect::divergent_barrier);
+  EXPECT_EQ(report.line, line_of("divergent_barrier"));
+  EXPECT_EQ(report.thread.x, 5u);
+}
+TEST_F(Defects, BadShuffle) {
+  machine.run("bad_shuffle", {1}, {32}, 0, false);
+  expect("bad_shuffle", Defect::bad_shuffle, 0, 16);
+}
+TEST_F(Defects, DivisionByZero) {
+  machine.run("division_by_zero", {1}, {32}, 0, false);
+  expect("division_by_zero", Defect::division_by_zero, 0, 1);
+}
+TEST_F(Defects, Deadlock) {
+  machine.run("deadlock", {1}, {96}, 0, false);
+  expect("deadlock", Defect::deadlock, 32, 1);
+}
+TEST_F(Defects, Spinning) {
+  machine.run("spin", {2}, {32}, 0, true, machine.put(std::vector<int>(1)));
+  ASSERT_EQ(machine.emulator.reports().size(), 1u) << machine.reports();
+  EXPECT_EQ(machine.emulator.reports()[0].defect, Defect::deadlock);
+}
+TEST_F(Defects, AsynchronousCopyReadTooEarly) {
+  machine.run("async_too_early", {1}, {1}, 0, false, machine.put(std::vector<int>(4)));
+  expect("async_too_early", Defect::uninitialised_memory, 0, 1);
+}
+
+// The same programs without their defect report nothing.
+TEST_F(Defects, CleanVariants) {
+  machine.run("out_of_bounds", {1}, {32}, 0, false, machine.put(std::vector<int>(32)));
+  machine.run("shared_race", {1}, {32}, 0, false);
+  EXPECT_EQ(machine.reports(), "");
+}
+
+}  // namespace
+}  // namespace gacc::emulator

@@ -1,0 +1,196 @@
+// The emulator runs what nvcc made of kernels/kernels.cu, with the right results and without a report.
+#include <cmath>
+#include <random>
+
+#include "runtime/emulator/numbers.h"
+#include "tests/emulator/harness.h"
+
+namespace gacc::emulator {
+namespace {
+
+struct Kernels : testing::Test {
+  Machine machine{read_text(GACC_EMULATOR_TESTS "/kernels/kernels.ptx")};
+  std::mt19937 random{7};
+  std::vector<float> floats(size_t n) {
+    std::vector<float> x(n);
+    for (float& v : x) v = static_cast<float>(random() % 2001) / 1000.0f - 1.0f;
+    return x;
+  }
+  void TearDown() override { EXPECT_EQ(machine.reports(), ""); }
+};
+
+TEST_F(Kernels, ReduceSum) {
+  auto x = floats(5000);
+  double want = 0;
+  for (float v : x) want += v;
+  uint64_t in = machine.put(x), out = machine.put(std::vector<float>{0});
+  machine.run("reduce_sum", {4}, {256}, 0, false, in, 5000, out);
+  EXPECT_NEAR(machine.get<float>(out, 1)[0], want, 1e-3);
+}
+
+TEST_F(Kernels, Scan) {
+  std::vector<int> x(200), want(200);
+  int sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) want[i] = sum += x[i] = static_cast<int>(random() % 100);
+  uint64_t in = machine.put(x), out = machine.room<int>(200);
+  machine.run("scan", {1}, {200}, 2 * 200 * 4, false, in, out);
+  EXPECT_EQ(machine.get<int>(out, 200), want);
+}
+
+TEST_F(Kernels, Transpose) {
+  const int rows = 50, columns = 70;
+  auto x = floats(rows * columns);
+  uint64_t in = machine.put(x), out = machine.room<float>(x.size());
+  machine.run("transpose", {3, 2}, {32, 8}, 0, false, in, out, rows, columns);
+  auto y = machine.get<float>(out, x.size());
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < columns; ++c)
+      ASSERT_EQ(y[static_cast<size_t>(c * rows + r)], x[static_cast<size_t>(r * columns + c)]);
+}
+
+TEST_F(Kernels, Histogram) {
+  std::vector<uint8_t> x(3001);
+  std::vector<unsigned> want(256);
+  for (uint8_t& v : x) ++want[v = static_cast<uint8_t>(random() % 37 * 7)];
+  uint64_t in = machine.put(x), out = machine.put(std::vector<unsigned>(256));
+  machine.run("histogram", {3}, {128}, 0, false, in, 3001, out);
+  EXPECT_EQ(machine.get<unsigned>(out, 256), want);
+}
+
+TEST_F(Kernels, Stencil) {
+  const int n = 40;
+  auto x = floats(n * n);
+  uint64_t in = machine.put(x), out = machine.room<float>(x.size());
+  machine.run("stencil", {3, 3}, {16, 16}, 0, false, in, out, n);
+  auto y = machine.get<float>(out, x.size());
+  auto at = [&](int r, int c) {
+    return r < 0 || c < 0 || r >= n || c >= n ? 0.0f : x[static_cast<size_t>(r * n + c)];
+  };
+  for (int r = 0; r < n; ++r)
+    for (int c = 0; c < n; ++c)
+      ASSERT_NEAR(y[static_cast<size_t>(r * n + c)],
+                  0.5f * at(r, c) + 0.125f * (at(r - 1, c) + at(r + 1, c) + at(r, c - 1) + at(r, c + 1)),
+                  1e-6);
+}
+
+TEST_F(Kernels, Softmax) {
+  const int rows = 3, columns = 301;
+  auto x = floats(rows * columns);
+  uint64_t in = machine.put(x), out = machine.room<float>(x.size());
+  machine.run("softmax", {rows}, {128}, 0, false, in, out, columns);
+  auto y = machine.get<float>(out, x.size());
+  for (size_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (size_t c = 0; c < columns; ++c) sum += std::exp(double{x[r * columns + c]});
+    for (size_t c = 0; c < columns; ++c)
+      ASSERT_NEAR(y[r * columns + c], std::exp(double{x[r * columns + c]}) / sum, 1e-7);
+  }
+}
+
+TEST_F(Kernels, Matmul) {
+  const size_t n = 64;
+  auto a = floats(n * n), b = floats(n * n);
+  uint64_t pa = machine.put(a), pb = machine.put(b), pc = machine.room<float>(n * n);
+  machine.run("matmul", {4, 4}, {16, 16}, 0, false, pa, pb, pc, static_cast<int>(n));
+  auto c = machine.get<float>(pc, n * n);
+  for (size_t i = 0; i < n; ++i)
+    for (size_t j = 0; j < n; ++j) {
+      float want = 0;
+      for (size_t k = 0; k < n; ++k) want = std::fma(a[i * n + k], b[k * n + j], want);
+      ASSERT_EQ(c[i * n + j], want);  // the same order of the same operations
+    }
+}
+
+TEST_F(Kernels, MmaTile) {
+  std::vector<uint16_t> a(256), b(128);
+  for (auto& v : a) v = half_from(static_cast<int>(random() % 17) - 8);
+  for (auto& v : b) v = half_from((static_cast<int>(random() % 17) - 8) / 4.0);
+  uint64_t pa = machine.put(a), pb = machine.put(b), pc = machine.room<float>(128);
+  machine.run("mma_tile", {1}, {32}, 0, false, pa, pb, pc);
+  auto c = machine.get<float>(pc, 128);
+  for (size_t i = 0; i < 16; ++i)
+    for (size_t j = 0; j < 8; ++j) {
+      float want = 0;
+      for (size_t k = 0; k < 16; ++k) want += float_of_half(a[i * 16 + k]) * float_of_half(b[k * 8 + j]);
+      ASSERT_EQ(c[i * 8 + j], want) << i << "," << j;  // small integers: exact
+    }
+}
+
+TEST_F(Kernels, AxpyHalf) {
+  std::vector<uint16_t> x(202), y(202);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = half_from(0.01 * static_cast<double>(i)), y[i] = half_from(1.0 / (1.0 + static_cast<double>(i)));
+  uint64_t px = machine.put(x), py = machine.put(y);
+  machine.run("axpy_half", {1}, {128}, 0, false, px, py, 1.5f, 101);
+  auto got = machine.get<uint16_t>(py, 202);
+  for (size_t i = 0; i < x.size(); ++i)
+    ASSERT_EQ(got[i], half_from(1.5 * float_of_half(x[i]) + float_of_half(y[i]))) << i;  // exact in double
+}
+
+TEST_F(Kernels, ScaleBf16) {
+  std::vector<uint16_t> x(100);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = bf16_from(0.37 * static_cast<double>(i) - 9);
+  uint64_t px = machine.put(x), py = machine.room<uint16_t>(100);
+  machine.run("scale_bf16", {2}, {64}, 0, false, px, py, 3.0f, 100);
+  auto got = machine.get<uint16_t>(py, 100);
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], bf16_from(3.0f * float_of_bf16(x[i])));
+}
+
+TEST_F(Kernels, Compact) {
+  std::vector<int> x(192), want;
+  for (int& v : x) {
+    v = static_cast<int>(random() % 21) - 10;
+    if (v > 0) want.push_back(v);
+  }
+  uint64_t px = machine.put(x), py = machine.room<int>(192), pc = machine.room<int>(1);
+  machine.run("compact", {1}, {192}, 0, false, px, py, pc);
+  ASSERT_EQ(machine.get<int>(pc, 1)[0], static_cast<int>(want.size()));
+  EXPECT_EQ(machine.get<int>(py, want.size()), want);
+}
+
+TEST_F(Kernels, RotateOverTheGrid) {
+  const int n = 6 * 64, rounds = 5;
+  std::vector<int> x(n);
+  for (int i = 0; i < n; ++i) x[static_cast<size_t>(i)] = i;
+  uint64_t px = machine.put(x), py = machine.room<int>(n), counter = machine.put(std::vector<unsigned>{0});
+  machine.run("rotate", {6}, {64}, 0, true, px, py, counter, rounds);
+  auto got = machine.get<int>(py, n);  // an odd number of rounds ends in y
+  for (int i = 0; i < n; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], (i + n - rounds) % n);
+}
+
+TEST_F(Kernels, LastBlockAdds) {
+  auto x = floats(10 * 32);
+  double want = 0;
+  for (float v : x) want += v;
+  uint64_t px = machine.put(x), parts = machine.room<float>(10), done = machine.put(std::vector<unsigned>{0}),
+           out = machine.room<float>(1);
+  machine.run("last_block", {10}, {32}, 0, false, px, parts, done, out);
+  EXPECT_NEAR(machine.get<float>(out, 1)[0], want, 1e-4);
+}
+
+TEST_F(Kernels, DivergenceCallsAndLocalMemory) {
+  std::vector<int> x(150);
+  for (int& v : x) v = static_cast<int>(random() % 2000) - 500;
+  uint64_t px = machine.put(x), py = machine.room<int64_t>(150);
+  machine.run("mixed", {2}, {96}, 0, false, px, py, 150);
+  auto y = machine.get<int64_t>(py, 150);
+  const int weights[8] = {1, -2, 3, -4, 5, -6, 7, -8};
+  for (int i = 0; i < 150; ++i) {
+    int v = x[static_cast<size_t>(i)], history[8], steps = 0;
+    for (int k = 0; k < 8; ++k) history[(v + k) & 7] = (v * (k + 1)) % 11 + weights[k];
+    for (int n = v > 0 ? v : 1; n != 1 && steps < 1000; ++steps) n = n & 1 ? 3 * n + 1 : n / 2;
+    long long r = steps;
+    if (i % 4 == 0)
+      r += history[v & 7];
+    else if (i % 4 == 1)
+      r -= history[(v + 3) & 7];
+    else if (i % 4 == 2)
+      r *= 1000000007ll;
+    else
+      r ^= static_cast<long long>(static_cast<unsigned long long>(static_cast<long long>(v)) << 20);
+    ASSERT_EQ(y[static_cast<size_t>(i)], r / 3 + static_cast<unsigned>(v) % 7u) << i;
+  }
+}
+
+}  // namespace
+}  // namespace gacc::emulator
