@@ -77,11 +77,11 @@ def kill_rounds(case, rounds, chance, options):
                 process.wait(timeout=chance.uniform(0.02, 0.9 * case.seconds + 0.05) if killed < rounds else 300)
             except subprocess.TimeoutExpired:
                 process.kill()
-                killed += 1
             error = process.communicate()[1].decode()
             if process.returncode == 0:
                 break
             expect(process.returncode == -signal.SIGKILL, f"exit {process.returncode}: {error}")
+            killed += 1
         case.check(f"after {killed} kills")
         shutil.rmtree(case.checkpoint)
     return killed, runs

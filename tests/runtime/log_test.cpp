@@ -106,6 +106,50 @@ TEST_F(LogFileTest, without_commit_nothing_is_left) {
   EXPECT_EQ(files(), 0u);
 }
 
+TEST_F(LogFileTest, a_resumed_log_goes_on_where_the_checkpoint_was) {
+  LogPosition position;
+  {
+    LogFile log;
+    ASSERT_TRUE(log.open(path));
+    ASSERT_TRUE(log.write("kept"));
+    position = log.position();
+    EXPECT_EQ(position.bytes, 5);
+    ASSERT_TRUE(log.write("after the checkpoint"));
+    ASSERT_TRUE(log.commit());
+  }
+  {
+    LogFile log;  // a run that fails before it writes anything
+    ASSERT_TRUE(log.open(path, position));
+    EXPECT_TRUE(log.continues());
+  }
+  EXPECT_EQ(read(path), "kept\nafter the checkpoint\n");
+  for (const char* killed : {"", ".partial"}) {  // a log that grew in place, or beside an older one
+    if (*killed) {
+      std::filesystem::rename(path, path + killed);
+      std::ofstream(path) << "older";
+    }
+    LogFile log;
+    ASSERT_TRUE(log.open(path, position));
+    EXPECT_TRUE(log.continues());
+    ASSERT_TRUE(log.write("new"));
+    EXPECT_EQ(read(path + killed), "kept\nnew\n");
+    EXPECT_EQ(log.position().bytes, 9);
+    ASSERT_TRUE(log.commit());
+    EXPECT_EQ(read(path), "kept\nnew\n");
+    EXPECT_EQ(files(), 1u);
+  }
+  for (const char* other : {"kepT\nnew\n", "kep"}) {  // not the log that the checkpoint knows
+    std::ofstream(path) << other;
+    LogFile log;
+    ASSERT_TRUE(log.open(path, position));
+    EXPECT_FALSE(log.continues());
+    ASSERT_TRUE(log.write("new"));
+    EXPECT_EQ(read(path), other);
+    ASSERT_TRUE(log.commit());
+    EXPECT_EQ(read(path), "new\n");
+  }
+}
+
 TEST_F(LogFileTest, a_link_keeps_pointing_at_the_log) {
   std::ofstream(folder + "/real") << "old";
   std::filesystem::create_symlink("real", path);
