@@ -7,7 +7,10 @@ namespace gacc::emulator {
 
 bool Clocks::restart(int actors) {
   bool fits = next_ < 0x60000000u;
-  if (!fits) next_ = 1;
+  if (!fits) {
+    next_ = 1;
+    for (Recent& recent : recent_) recent = {};
+  }
   base_ = next_;
   meanings_.clear();
   sets_.clear();
@@ -41,7 +44,18 @@ bool Clocks::ordered(Stamp earlier, int actor) const {
 
 Stamp Clocks::add_reader(Stamp earlier, int actor) {
   Stamp stamp = mine(actor);
-  if (earlier < base_ || ordered(earlier, actor)) return stamp;
+  if (earlier < base_) return stamp;
+  // Stamps are never used twice, so an old entry cannot be mistaken for a new one.
+  const uint64_t key = uint64_t{earlier} << 32 | stamp;
+  Recent& recent = recent_[(earlier * 31 + stamp) % 256];
+  if (recent.key == key) return recent.set;
+  recent = {key, extend_set(earlier, actor)};
+  return recent.set;
+}
+
+Stamp Clocks::extend_set(Stamp earlier, int actor) {
+  Stamp stamp = mine(actor);
+  if (ordered(earlier, actor)) return stamp;
   auto [place, fresh] = sets_.try_emplace(uint64_t{earlier} << 32 | stamp, 0);
   if (!fresh) return place->second;
   Meaning meaning = meanings_[earlier - base_];

@@ -47,6 +47,7 @@ class Clocks {
     std::vector<std::pair<int, uint32_t>> others;  // further readers
   };
   void next_epoch(int actor);
+  Stamp extend_set(Stamp earlier, int actor);
   bool knows(int actor, int other, uint32_t epoch) const;
 
   Stamp base_ = 1;
@@ -54,6 +55,11 @@ class Clocks {
   std::vector<Actor> actors_;
   std::vector<Meaning> meanings_;
   std::unordered_map<uint64_t, Stamp> sets_;
+  struct Recent {
+    uint64_t key = 0;
+    Stamp set = 0;
+  };
+  Recent recent_[256];  // of sets_: add_reader is the hottest function of a launch
 };
 
 }  // namespace gacc::emulator
