@@ -35,7 +35,7 @@ struct Packing {
 
 // Greedy orders first, then the complete search (pack.cpp), which takes at most `work` steps: the same input
 // gives the same answer on every machine.
-inline constexpr int64_t kPackWork = int64_t{1} << 36;
+inline constexpr int64_t kPackWork = int64_t{1} << 32;
 Packing pack(const std::vector<Block>& blocks, int64_t capacity, int64_t work = kPackWork);
 
 // As low as a bounded search gets: the liveness bound where the portfolio or the search reaches it.

@@ -360,13 +360,16 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
   const int sections = cut_sections(real, items);
   const std::vector<std::vector<int>> ranks = rankings(items, sections);
   Search search(items, sections, capacity);
-  int64_t length = int64_t{1} << 19;
+  // Rounds: each plain ranking with long runs, then four noisy ones of it with short runs; twice as long next
+  // round.
+  const size_t round = 5 * ranks.size();
   std::mt19937 random(1);
   for (size_t turn = 0; work > 0; ++turn) {
-    if (turn > 0 && turn % (8 * ranks.size()) == 0) length *= 2;
+    const bool plain = turn % round < ranks.size();
+    const int64_t length = (int64_t{1} << (plain ? 21 : 19)) << std::min<size_t>(turn / round, 20);
     const int64_t now = std::min(work, length);
     std::vector<int> rank = ranks[turn % ranks.size()];
-    if (turn >= ranks.size()) {
+    if (!plain) {
       const size_t n = rank.size();
       std::vector<std::pair<double, int>> noisy(n);
       for (size_t i = 0; i < n; ++i) {
