@@ -1,0 +1,282 @@
+// Learning rates and what counts updates: scalars, computed once per window on the device from the good
+// updates so far, t. Rates must agree with double to 1e-6, so nothing here subtracts what nearly cancels:
+//
+//   powers     by the digits of the exponent, with constants rounded once each
+//   cosine     (1 + cos(pi f)) / 2 = sin(pi g / 2)^2, with g = 1 - f, what remains, from whole numbers
+//   linear     lr + (min_lr - lr) * f = min_lr + (lr - min_lr) * g
+//   quotients  of whole numbers, corrected to be exact
+#include <cmath>
+#include <numbers>
+
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+// The entry of `table` that the bits (lowest first) name; entries past the end repeat the last.
+Scalar pick(const std::vector<double>& table, std::span<const Scalar> bits, size_t from = 0) {
+  if (bits.empty()) return {table[std::min(from, table.size() - 1)]};
+  const size_t half = size_t{1} << (bits.size() - 1);
+  const std::span<const Scalar> lower = bits.first(bits.size() - 1);
+  return select(bits.back(), pick(table, lower, from + half), pick(table, lower, from));
+}
+
+struct Power {
+  Scalar value = 1.0, complement = 0.0;  // base^n and 1 - base^n
+};
+
+// n >= 0, an integer. With the digits of n to the base 16, base^n is a product of eight constants; one minus
+// it follows from 1 - ab = (1 - a) + a (1 - b), where for a base below 1 nothing cancels.
+Power power(double base, Scalar n) {
+  constexpr int kBits = 31, kDigit = 4;
+  std::vector<Scalar> bits(kBits, Scalar(0));
+  for (int b = kBits - 1; b >= 0; --b) {
+    const int weight = 1 << b;
+    bits[static_cast<size_t>(b)] = Scalar(weight) <= n;
+    n = n - to_integer(bits[static_cast<size_t>(b)]) * Scalar(weight);
+  }
+  Power result;
+  for (int first = 0; first < kBits; first += kDigit) {
+    const int count = std::min(kDigit, kBits - first);
+    std::vector<double> values, complements;
+    for (int digit = 0; digit < 1 << count; ++digit) {
+      const double exponent = std::ldexp(digit, first);
+      values.push_back(digit == 0 ? 1 : std::pow(base, exponent));
+      complements.push_back(digit == 0 ? 0 : -std::expm1(exponent * std::log(base)));
+    }
+    const std::span<const Scalar> digits =
+        std::span(bits).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+    const Scalar value = pick(values, digits), complement = pick(complements, digits);
+    result = {first == 0 ? value : result.value * value,
+              first == 0 ? complement : result.complement + result.value * complement};
+  }
+  return result;
+}
+
+// a / b rounded down, for a >= 0 and b > 0. f32 is off by a few hundred at most, then by one, then right.
+Scalar quotient(Scalar a, Scalar b) {
+  Scalar q = to_integer(floor(to_real(a) / to_real(b)));
+  q = q + to_integer(floor((to_real(a - q * b) + 0.5) / to_real(b)));
+  const Scalar rest = a - q * b;
+  return q + to_integer(b <= rest) - to_integer(rest < Scalar(0));
+}
+
+// sin(pi g / 2) for 0 <= g <= 1, by its series: the first term left out is 7e-10.
+Scalar sine_of_quarter(Scalar g) {
+  constexpr int kTerms = 7;
+  double term[kTerms], value = std::numbers::pi / 2;
+  for (int k = 0; k < kTerms; ++k) {
+    term[k] = value;
+    value *= -std::pow(std::numbers::pi / 2, 2) / ((2 * k + 2) * (2 * k + 3));
+  }
+  const Scalar square = g * g;
+  Scalar sum = term[kTerms - 1];
+  for (int k = kTerms - 2; k >= 0; --k) sum = sum * square + term[k];
+  return g * sum;
+}
+
+Scalar integer_attr(const FormulaView& view, std::string_view name) {
+  return {static_cast<int>(view.op.integer(name))};
+}
+
+// Operand 0 is the rate lr, 1 is t. While t < warmup the rate is lr (t + 1) / warmup; then it is what `after`
+// gives for the count since.
+template <class After>
+void schedule(const FormulaView& view, After after) {
+  const Scalar lr = view.operand(0), t = view.operand(1);
+  const int64_t warmup = view.op.integer("warmup");
+  if (warmup == 0) return view.result(after(lr, t));
+  const Scalar w = integer_attr(view, "warmup");
+  const Scalar warm = lr * (to_real(t + Scalar(1)) / static_cast<double>(warmup));
+  view.result(select(t < w, warm, after(lr, t - w)));
+}
+
+// min_lr + (lr - min_lr) * share(g), where g goes from 1 to 0 as the updates after the warm-up pass.
+template <class Share>
+void decay(const FormulaView& view, Share share) {
+  schedule(view, [&](Scalar lr, Scalar u) {
+    const int64_t length = view.op.integer("total") - view.op.integer("warmup");
+    const Scalar rest = max(Scalar(static_cast<int>(length)) - u, Scalar(0));
+    const double low = view.op.real("min_lr");
+    const Scalar part = share(to_real(rest) / static_cast<double>(length));
+    return low + (lr - low) * part;
+  });
+}
+
+bool out_of_range(const OpView& op, Diag& diag, std::string_view name, int64_t low) {
+  const int64_t value = op.integer(name);
+  if (value >= low && value <= 0x7fffffff) return false;
+  wrong(op, diag, Kind::out_of_range, fmt::format("{} is {}; it must be {} to 2147483647", name, value, low));
+  return true;
+}
+
+// The rate lr, then whole numbers.
+Types infer_schedule(const OpView& op, Diag& diag) {
+  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+    if (!expect_dtype(op, i, i == 0 ? DType::f32 : DType::i32, diag) || !expect_scalar(op, i, diag))
+      return std::nullopt;
+  }
+  if (out_of_range(op, diag, "warmup", 0)) return std::nullopt;
+  for (const std::string_view name : {"total", "step_size"}) {
+    const int64_t low = name == "total" ? op.integer("warmup") + 1 : 1;
+    if (find_attr(op.op, name) != nullptr && out_of_range(op, diag, name, low)) return std::nullopt;
+  }
+  return std::vector<Type>{{DType::f32, {}}};
+}
+
+Types infer_integers(const OpView& op, Diag& diag) {
+  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+    if (!expect_dtype(op, i, DType::i32, diag) || !expect_scalar(op, i, diag)) return std::nullopt;
+  }
+  return std::vector<Type>{{op.op.info->name == "power" ? DType::f32 : DType::i32, {}}};
+}
+
+}  // namespace
+
+extern const OpInfo op_quotient{
+    .name = "quotient",
+    .summary = "a / b rounded down, exactly; i32 scalars, a >= 0; b below 1 counts as 1",
+    .operands = 2,
+    .infer = infer_integers,
+    .formula =
+        [](const FormulaView& view) {
+          view.result(quotient(view.operand(0), max(view.operand(1), Scalar(1))));
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_power{
+    .name = "power",
+    .summary = "base^n, or 1 - base^n (complement) without cancellation; n: an i32 scalar, at least 0",
+    .operands = 1,
+    .attrs = {{"base", 0.5}, {"complement", false}},
+    .infer = infer_integers,
+    .formula =
+        [](const FormulaView& view) {
+          const Power result = power(view.op.real("base"), view.operand(0));
+          view.result(view.op.flag("complement") ? result.complement : result.value);
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_schedule_constant{
+    .name = "schedule.constant",
+    .summary = "lr, after a warm-up: lr (t + 1) / warmup while t < warmup. Operands: lr, t (i32)",
+    .operands = 2,
+    .attrs = {{"warmup", int64_t{0}}},
+    .infer = infer_schedule,
+    .formula = [](const FormulaView& view) { schedule(view, [](Scalar lr, Scalar) { return lr; }); },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_schedule_step{
+    .name = "schedule.step",
+    .summary =
+        "after the warm-up lr gamma^(u / step_size rounded down), u = t - warmup. Operands: lr, t (i32)",
+    .operands = 2,
+    .attrs = {{"warmup", int64_t{0}}, {"step_size", int64_t{1}}, {"gamma", 0.1}},
+    .infer = infer_schedule,
+    .formula =
+        [](const FormulaView& view) {
+          schedule(view, [&](Scalar lr, Scalar u) {
+            const Scalar steps = quotient(u, integer_attr(view, "step_size"));
+            return lr * power(view.op.real("gamma"), steps).value;
+          });
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_schedule_multistep{
+    .name = "schedule.multistep",
+    .summary = "after the warm-up lr gamma^(milestones <= u), u = t - warmup. Operands: lr, t (i32)",
+    .operands = 2,
+    .attrs = {{"warmup", int64_t{0}}, {"milestones", std::vector<int64_t>{}}, {"gamma", 0.1}},
+    .infer = infer_schedule,
+    .formula =
+        [](const FormulaView& view) {
+          schedule(view, [&](Scalar lr, Scalar u) {
+            Scalar factor = 1.0;
+            double reached = 1;
+            for (const int64_t milestone : std::get<std::vector<int64_t>>(view.op.attr("milestones"))) {
+              reached *= view.op.real("gamma");
+              factor = select(Scalar(static_cast<int>(milestone)) <= u, reached, factor);
+            }
+            return lr * factor;
+          });
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_schedule_exponential{
+    .name = "schedule.exponential",
+    .summary = "after the warm-up lr gamma^u, u = t - warmup. Operands: lr, t (i32)",
+    .operands = 2,
+    .attrs = {{"warmup", int64_t{0}}, {"gamma", 0.1}},
+    .infer = infer_schedule,
+    .formula =
+        [](const FormulaView& view) {
+          schedule(view, [&](Scalar lr, Scalar u) { return lr * power(view.op.real("gamma"), u).value; });
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_schedule_linear{
+    .name = "schedule.linear",
+    .summary =
+        "after the warm-up lr + (min_lr - lr) f, f = min(1, (t - warmup) / (total - warmup)). Operands: "
+        "lr, t (i32)",
+    .operands = 2,
+    .attrs = {{"warmup", int64_t{0}}, {"total", int64_t{1}}, {"min_lr", 0.0}},
+    .infer = infer_schedule,
+    .formula = [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_schedule_cosine{
+    .name = "schedule.cosine",
+    .summary =
+        "after the warm-up min_lr + (lr - min_lr) (1 + cos(pi f)) / 2, f = min(1, (t - warmup) / (total - "
+        "warmup)). Operands: lr, t (i32)",
+    .operands = 2,
+    .attrs = {{"warmup", int64_t{0}}, {"total", int64_t{1}}, {"min_lr", 0.0}},
+    .infer = infer_schedule,
+    .formula =
+        [](const FormulaView& view) {
+          decay(view, [](Scalar g) {
+            const Scalar s = sine_of_quarter(g);
+            return s * s;
+          });
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_schedule_plateau{
+    .name = "schedule.plateau",
+    .summary =
+        "after the warm-up max(lr factor^cuts, min_lr), and lr where that is above it. Operands: lr, t "
+        "(i32), "
+        "cuts (i32: the runtime counts one for every plateau of its evaluations)",
+    .operands = 3,
+    .attrs = {{"warmup", int64_t{0}}, {"factor", 0.1}, {"min_lr", 0.0}},
+    .infer = infer_schedule,
+    .formula =
+        [](const FormulaView& view) {
+          schedule(view, [&](Scalar lr, Scalar) {
+            const Scalar cut = lr * power(view.op.real("factor"), view.operand(2)).value;
+            return min(lr, max(cut, view.op.real("min_lr")));
+          });
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+}  // namespace gacc::ir
