@@ -7,7 +7,9 @@
 //   2. A yielded value is added by the op that makes it where that op has an `.acc` form and nobody else
 //   reads the
 //      value: a weight gradient accumulates inside its matrix product. Else an add.acc follows it.
-//   3. The update region is built (build_update.cpp), and `init` clears every accumulator and state but those
+//   3. For optimizer.second_moment = "micro" the step also adds the square of its own mean gradient to
+//   @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
+//   4. The update region is built (build_update.cpp), and `init` clears every accumulator and state but those
 //   that
 //      the runtime writes.
 #include <algorithm>
@@ -60,6 +62,37 @@ void add_to(Module& module, Region& region, BufferId buffer, const Operand& what
   build.effect("add.acc", {buffer, what});
 }
 
+// Where in the region an operand is made: the op's index and one, 0 for what is there from the start.
+size_t made_by(const Region& region, const Operand& what) {
+  const ValueId* value = as_value(what);
+  for (size_t i = 0; value != nullptr && i < region.ops.size(); ++i) {
+    const std::vector<ValueId>& results = region.ops[i].results;
+    if (std::find(results.begin(), results.end(), *value) != results.end()) return i + 1;
+  }
+  return 0;
+}
+
+void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag) {
+  Operand count = 0.0;
+  for (const Yield& yield : module.step.yields) {
+    if (yield.role == "count") count = yield.what;
+  }
+  size_t next = 0;
+  for (const Yield& yield : module.step.yields) {
+    if (yield.role != "grad") continue;
+    Trained& one = trained[next++];
+    one.squares = need_buffer(module, module[one.parameter].name + ".grad2", BufferKind::accum,
+                              module[one.gradient].type);
+    Builder build(module, module.step, diag);
+    build.location.why = "grad";
+    build.at = std::max(made_by(module.step, yield.what), made_by(module.step, count));
+    build.effect("square_mean.acc", {*one.squares, yield.what, count});
+  }
+  Builder build(module, module.step, diag);
+  build.location.why = "grad";
+  build.effect("add.acc", {need_buffer(module, "window.launches", BufferKind::accum, {DType::i32, {}}), 1.0});
+}
+
 void clear_in_init(Module& module, Diag& diag) {
   constexpr std::string_view kept[] = {"lr", "seed.low", "seed.high"};  // written by the runtime before init
   std::vector<bool> written(module.buffers.size(), false);
@@ -88,6 +121,8 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     trained.push_back(
         {yield.of, need_buffer(module, module[yield.of].name + ".grad", BufferKind::accum, type)});
   }
+  if (module.setting("optimizer.second_moment", "window") == "micro")
+    add_micro_squares(module, trained, diag);
   size_t next = 0;
   while (!module.step.yields.empty()) {  // uses() counts what is still to come
     const Yield yield = module.step.yields.front();

@@ -8,9 +8,11 @@ namespace gacc::passes {
 // The buffer of that name, made when the module has none.
 ir::BufferId need_buffer(ir::Module& module, const std::string& name, ir::BufferKind kind, ir::Type type);
 
-// A trained parameter and the accumulator of its gradient.
+// A trained parameter, the accumulator of its gradient and, for optimizer.second_moment = "micro", that of
+// the squares of its launches' mean gradients.
 struct Trained {
   ir::BufferId parameter, gradient;
+  std::optional<ir::BufferId> squares{};
 };
 
 // Writes the update region for the optimizer of the settings, and its state buffers.

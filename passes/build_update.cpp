@@ -3,12 +3,17 @@
 //   1. sum of squares of every G, in parts              S = sum over parameters of sum(G^2)
 //   2. finite test, mean, norm                          ok = isfinite(S), mean = 1 / n, norm = sqrt(S) * mean
 //   3. go = ok and n != 0: a window in which nothing is counted is no error, but makes no update
-//   4. what the runtime reads: @window.ok, @window.loss = loss / n, @window.norm, @window.lr
-//   5. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0
-//   6. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 where ok
+//   4. clipping and the rate: mean <- mean * clip / norm where norm is above it; rate = the schedule of @lr
+//   5. what the runtime reads: @window.ok, @window.loss = loss / n, @window.norm (before clipping),
+//   @window.lr = rate
+//   6. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0
+//   7. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 where ok
 //
 // Nothing is gated by a multiplication: when() keeps the old bytes. Bias corrections need no pow: c <- c *
-// beta + (1 - beta) is exactly 1 - beta^t, and has no cancellation.
+// beta + (1 - beta) is exactly 1 - beta^t, and has no cancellation. Where an update stands for K launches
+// (the second moment "micro") beta is beta^K.
+#include <cmath>
+
 #include "passes/accumulate.h"
 
 namespace gacc::passes {
@@ -17,7 +22,17 @@ using namespace ir;
 
 namespace {
 
-enum class Rule : uint8_t { sgd, sgd_momentum, adam };
+enum class Rule : uint8_t { sgd, sgd_momentum, adam, adam_micro, lion, lamb };
+
+std::optional<Rule> rule_of(const Module& module) {
+  const std::string type = module.setting("optimizer.type", "sgd");
+  const bool micro = module.setting("optimizer.second_moment", "window") == "micro";
+  if (type == "sgd") return module.setting("optimizer.momentum", 0.0) != 0 ? Rule::sgd_momentum : Rule::sgd;
+  if (type == "adam" || type == "adamw") return micro ? Rule::adam_micro : Rule::adam;
+  if (type == "lion") return Rule::lion;
+  if (type == "lamb") return Rule::lamb;
+  return std::nullopt;
+}
 
 class UpdateBuilder {
  public:
@@ -26,30 +41,32 @@ class UpdateBuilder {
     build_.location.why = "update";
   }
 
-  void run(Rule rule, bool decoupled) {
+  void run(Rule rule) {
     const BufferId sum = accum("loss.sum", DType::f32), count = accum("loss.count", DType::i32);
-    const BufferId updates = state("updates", DType::i32), lr = state("lr", DType::f32);
+    updates_ = state("updates", DType::i32);
+    const BufferId lr = state("lr", DType::f32);
     const ValueId squares = sum_of_squares();
     const ValueId n = build_.make("cast", "count", {count});
     mean_ = build_.make("reciprocal", "mean", {n});
     const ValueId root = build_.make("sqrt", "norm.sum", {squares});
     const ValueId norm = build_.make("mul", "norm", {root, mean_});
-    ok_ = build_.make("is_finite", "ok", {squares});
+    ok_ = build_.make("is_finite", "ok", {rule == Rule::adam_micro ? with_micro_squares(squares) : squares});
     const ValueId counted = build_.make("not_equal", "counted", {count, 0.0});
     go_ = build_.make("mul", "go", {ok_, counted});
     const ValueId loss = build_.make("div", "loss", {sum, n});
-    if (rule == Rule::adam) {
-      c1_ = advance("adam.c1", module_.setting("optimizer.beta1", 0.9));
-      c2_ = advance("adam.c2", module_.setting("optimizer.beta2", 0.999));
-    }
+    clip(norm);
+    rate_ = rate(lr);
+    if (rule == Rule::adam || rule == Rule::adam_micro || rule == Rule::lamb) bias_corrections(rule);
     build_.effect("store", {state("window.ok", DType::i32), ok_});
     build_.effect("store", {state("window.loss", DType::f32), loss});
     build_.effect("store", {state("window.norm", DType::f32), norm});
-    build_.effect("store", {state("window.lr", DType::f32), lr});
+    build_.effect("store", {state("window.lr", DType::f32), rate_});
+    if (module_.setting("precision.on_nonfinite", "error") == "skip") count_skips();
     zero(sum);
     zero(count);
-    for (const Trained& one : trained_) parameter(one, rule, decoupled, lr, updates);
-    write_when(go_, "add.acc", {updates, 1.0});
+    for (const Trained& one : trained_) parameter(one, rule);
+    if (rule == Rule::adam_micro) zero(accum("window.launches", DType::i32));
+    write_when(go_, "add.acc", {updates_, 1.0});
   }
 
  private:
@@ -60,27 +77,110 @@ class UpdateBuilder {
     return need_buffer(module_, name, BufferKind::state, {dtype, {}});
   }
 
-  ValueId sum_of_squares() {
-    std::vector<ValueId> sums;
-    for (const Trained& one : trained_) {
-      const std::string& name = module_[one.parameter].name;
-      const ValueId square = build_.make("square", name + ".square", {one.gradient});
-      sums.push_back(build_.make("total_sum", name + ".norm2", {square}));
-    }
-    ValueId total = sums.front();
-    for (size_t i = 1; i < sums.size(); ++i) {
-      const std::string name =
-          i + 1 == sums.size() ? "norm2" : module_[trained_[i].parameter].name + ".norm2.sum";
-      total = build_.make("add", name, {total, sums[i]});
+  // The sum of one value a parameter, as "NAME".
+  ValueId sum_over(const std::vector<ValueId>& parts, const std::string& name) {
+    ValueId total = parts.front();
+    for (size_t i = 1; i < parts.size(); ++i) {
+      const std::string partial = module_[trained_[i].parameter].name + "." + name + ".sum";
+      total = build_.make("add", i + 1 == parts.size() ? name : partial, {total, parts[i]});
     }
     return total;
   }
 
-  // c <- c * beta + (1 - beta); gives the new value.
-  ValueId advance(const std::string& name, double beta) {
+  ValueId sum_of_squares() {
+    std::vector<ValueId> sums;
+    for (const Trained& one : trained_)
+      sums.push_back(norm_squared(module_[one.parameter].name, ".norm2", one.gradient));
+    return sum_over(sums, "norm2");
+  }
+
+  ValueId norm_squared(const std::string& name, const std::string& suffix, const Operand& what) {
+    const ValueId square =
+        build_.make("square", name + (suffix == ".norm2" ? ".square" : suffix + ".square"), {what});
+    return build_.make("total_sum", name + suffix, {square});
+  }
+
+  // The squares of the launches' gradients may overflow where the window's gradient does not.
+  ValueId with_micro_squares(ValueId squares) {
+    std::vector<ValueId> sums;
+    for (const Trained& one : trained_)
+      sums.push_back(build_.make("total_sum", module_[one.parameter].name + ".micro2", {*one.squares}));
+    return build_.make("add", "finite", {squares, sum_over(sums, "micro2")});
+  }
+
+  // Windows skipped in a row: the runtime gives up after precision.max_skips.
+  void count_skips() {
+    const BufferId skips = state("skips", DType::i32);
+    const ValueId next = build_.make("add", "skips.next", {skips, 1.0});
+    build_.effect("store", {skips, build_.make("select", "skips.now", {ok_, 0.0, next})});
+  }
+
+  // From here on the mean gradient is the clipped one.
+  void clip(ValueId norm) {
+    const double limit = module_.setting("train.clip_norm", 0.0);
+    if (limit == 0) return;
+    const ValueId factor = build_.make("clip_factor", "clip", {norm}, {{"limit", limit}});
+    mean_ = build_.make("mul", "mean.clipped", {mean_, factor});
+  }
+
+  // The rate of this update: @lr, scaled for the effective batch, as the schedule has it after the good
+  // updates so far.
+  Operand rate(BufferId lr) {
+    Operand base = lr;
+    if (const double scale = rate_scale(); scale != 1) base = build_.make("mul", "lr.scaled", {lr, scale});
+    const std::string type = module_.setting("schedule.type", "constant");
+    const int64_t warmup = module_.setting("schedule.warmup", int64_t{0});
+    if (type == "constant" && warmup == 0) return base;
+    Operand t = updates_;
+    if (module_.setting("schedule.unit", "updates") == "epochs")
+      t = build_.make("quotient", "epoch", {updates_, state("updates_per_epoch", DType::i32)});
+    std::vector<Operand> operands = {base, t};
+    if (type == "plateau") {
+      operands.emplace_back(state("plateau.cuts", DType::i32));
+      // What the runtime keeps there between evaluations (runtime/plateau.h).
+      state("plateau.best", DType::f32);
+      state("plateau.bad", DType::i32);
+      state("plateau.seen", DType::i32);
+    }
+    const std::string op = "schedule." + type;
+    Attrs attrs;
+    for (const AttrSpec& spec : find_op(op)->attrs) {
+      const auto set = module_.settings.find("schedule." + std::string(spec.name));
+      if (set != module_.settings.end() && set->second != spec.fallback)
+        attrs[std::string(spec.name)] = set->second;
+    }
+    return build_.make(op, "rate", std::move(operands), std::move(attrs));
+  }
+
+  double rate_scale() const {
+    const std::string scaling = module_.setting("optimizer.lr_scaling", "none");
+    if (scaling == "none") return 1;
+    const double ratio = static_cast<double>(module_.micro_batch() * module_.accumulate()) /
+                         static_cast<double>(module_.setting("optimizer.reference_batch", int64_t{1}));
+    return scaling == "linear" ? ratio : std::sqrt(ratio);
+  }
+
+  void bias_corrections(Rule rule) {
+    const std::string prefix = rule == Rule::lamb ? "lamb" : "adam";
+    const double beta1 = module_.setting("optimizer.beta1", 0.9),
+                 beta2 = module_.setting("optimizer.beta2", 0.999);
+    c1_ = advance(prefix + ".c1", beta1, 1 - beta1);
+    if (rule != Rule::adam_micro) {
+      c2_ = advance(prefix + ".c2", beta2, 1 - beta2);
+      return;
+    }
+    const BufferId launches = accum("window.launches", DType::i32);
+    decay2_ = build_.make("power", "decay2", {launches}, {{"base", beta2}});
+    const ValueId fresh =
+        build_.make("power", "decay2.complement", {launches}, {{"base", beta2}, {"complement", true}});
+    c2_ = advance(prefix + ".c2", decay2_, fresh);
+  }
+
+  // c <- c * kept + fresh; gives the new value.
+  ValueId advance(const std::string& name, const Operand& kept, const Operand& fresh) {
     const BufferId buffer = state(name, DType::f32);
-    const ValueId kept = build_.make("mul", name + ".kept", {buffer, beta});
-    const ValueId next = build_.make("add", name + ".next", {kept, 1 - beta});
+    const ValueId old = build_.make("mul", name + ".kept", {buffer, kept});
+    const ValueId next = build_.make("add", name + ".next", {old, fresh});
     write_when(go_, "store", {buffer, next});
     return next;
   }
@@ -92,33 +192,59 @@ class UpdateBuilder {
   }
   void zero(BufferId buffer) { write_when(ok_, "fill", {buffer}); }
 
-  void parameter(const Trained& one, Rule rule, bool decoupled, BufferId lr, BufferId updates) {
+  // The settings that the op knows, by its attributes' names.
+  Attrs optimizer_attrs(std::string_view op) const {
+    Attrs attrs;
+    for (const AttrSpec& spec : find_op(op)->attrs) {
+      const std::string key = "optimizer." + std::string(spec.name);
+      if (std::holds_alternative<double>(spec.fallback))
+        attrs[std::string(spec.name)] = module_.setting(key, std::get<double>(spec.fallback));
+      else
+        attrs[std::string(spec.name)] = module_.setting(key, std::get<bool>(spec.fallback));
+    }
+    if (attrs.contains("decoupled")) attrs["decoupled"] = module_.setting("optimizer.type", "sgd") == "adamw";
+    return attrs;
+  }
+
+  void parameter(const Trained& one, Rule rule) {
     const std::string name = module_[one.parameter].name;
     const Type type = module_[one.gradient].type;
     const auto moment = [&](const char* suffix) {
       return need_buffer(module_, name + suffix, BufferKind::state, type);
     };
-    const double decay = module_.setting("optimizer.weight_decay", 0.0);
+    const BufferId w = one.parameter;
     const ValueId g = build_.make("mul", name + ".mean", {one.gradient, mean_});
+    const auto update = [&](std::string_view op, std::vector<Operand> operands) {
+      write_when(go_, op, std::move(operands), optimizer_attrs(op));
+    };
     switch (rule) {
       case Rule::sgd:
-        write_when(go_, "sgd", {one.parameter, g, lr}, {{"weight_decay", decay}});
+        update("sgd", {w, g, rate_});
         break;
       case Rule::sgd_momentum:
-        write_when(go_, "sgd_momentum", {one.parameter, moment(".m"), g, lr, updates},
-                   {{"momentum", module_.setting("optimizer.momentum", 0.0)},
-                    {"dampening", module_.setting("optimizer.dampening", 0.0)},
-                    {"nesterov", module_.setting("optimizer.nesterov", false)},
-                    {"weight_decay", decay}});
+        update("sgd_momentum", {w, moment(".m"), g, rate_, updates_});
         break;
       case Rule::adam:
-        write_when(go_, "adam", {one.parameter, moment(".m"), moment(".v"), g, lr, c1_, c2_},
-                   {{"beta1", module_.setting("optimizer.beta1", 0.9)},
-                    {"beta2", module_.setting("optimizer.beta2", 0.999)},
-                    {"eps", module_.setting("optimizer.eps", 1e-8)},
-                    {"weight_decay", decay},
-                    {"decoupled", decoupled}});
+        update("adam", {w, moment(".m"), moment(".v"), g, rate_, c1_, c2_});
         break;
+      case Rule::adam_micro:
+        update("adam_micro", {w, moment(".m"), moment(".v"), g, *one.squares, rate_, c1_, c2_, decay2_});
+        zero(*one.squares);
+        break;
+      case Rule::lion:
+        update("lion", {w, moment(".m"), g, rate_});
+        break;
+      case Rule::lamb: {
+        const BufferId m = moment(".m"), v = moment(".v");
+        const ValueId r = build_.make("lamb.direction", name + ".r", {w, m, v, g, c1_, c2_},
+                                      optimizer_attrs("lamb.direction"));
+        const ValueId ratio =
+            build_.make("trust_ratio", name + ".ratio",
+                        {norm_squared(name, ".w.norm2", w), norm_squared(name, ".r.norm2", r)});
+        const ValueId step = build_.make("mul", name + ".step", {rate_, ratio});
+        update("lamb", {w, m, v, g, step, c1_, c2_});
+        break;
+      }
     }
     zero(one.gradient);
   }
@@ -126,21 +252,25 @@ class UpdateBuilder {
   Module& module_;
   const std::vector<Trained>& trained_;
   Builder build_;
-  ValueId mean_{}, ok_{}, go_{}, c1_{}, c2_{};
+  ValueId mean_{}, ok_{}, go_{}, c1_{}, c2_{}, decay2_{};
+  BufferId updates_{};
+  Operand rate_{};
 };
 
 }  // namespace
 
 bool build_update(Module& module, const std::vector<Trained>& trained, Diag& diag) {
-  const std::string type = module.setting("optimizer.type", "sgd");
-  if (type != "sgd" && type != "adam" && type != "adamw") {
-    diag.error(Kind::unsupported, {},
-               "optimizer.type = \"{}\" is not supported yet; \"sgd\", \"adam\" and \"adamw\" are", type);
-    return false;
+  const std::optional<Rule> rule = rule_of(module);
+  if (!rule) {
+    diag.error(Kind::unknown_value, {},
+               "optimizer.type is \"{}\"; it must be \"sgd\", \"adam\", \"adamw\", \"lion\" or \"lamb\"",
+               module.setting("optimizer.type", ""));
   }
-  Rule rule = Rule::adam;
-  if (type == "sgd") rule = module.setting("optimizer.momentum", 0.0) != 0 ? Rule::sgd_momentum : Rule::sgd;
-  UpdateBuilder(module, trained, diag).run(rule, type == "adamw");
+  const std::string schedule = module.setting("schedule.type", "constant");
+  if (find_op("schedule." + schedule) == nullptr)
+    diag.error(Kind::unknown_value, {}, "there is no schedule.type = \"{}\"", schedule);
+  if (diag.failed()) return false;
+  UpdateBuilder(module, trained, diag).run(*rule);
   return !diag.failed();
 }
 

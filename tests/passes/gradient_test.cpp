@@ -62,7 +62,9 @@ TEST(Gradient, RaggedMicroBatchesAddUpToTheBigBatch) {
         evaluate(module, RegionKind::step, cuts[i + 1] - cuts[i], rows(all, cuts[i], cuts[i + 1]), parts);
       }
       for (const Buffer& buffer : module.buffers) {
-        if (buffer.kind == BufferKind::accum) {
+        // What the second moment "micro" sums is of the launches, and differs by its nature.
+        const bool micro = buffer.name.ends_with(".grad2") || buffer.name == "window.launches";
+        if (buffer.kind == BufferKind::accum && !micro) {
           EXPECT_LT(largest_difference(big.buffers[buffer.name], parts.buffers[buffer.name]), 1e-12)
               << "@" << buffer.name;
         }

@@ -53,6 +53,9 @@ std::string residual() {
   set optimizer.type = "sgd"
   set optimizer.momentum = 0.9
   set optimizer.nesterov = true
+  set schedule.total = 9
+  set schedule.type = "cosine"
+  set train.clip_norm = 0.1
   set train.micro_batch = 8
   param @norm.weight : f32[5]
   param @norm.bias : f32[5]
@@ -101,7 +104,13 @@ std::string tied() {
 }
 
 const std::vector<std::string>& models() {
-  static const std::vector<std::string> all = {mlp(), residual(), tied()};
+  const auto with = [](std::string text, const std::string& optimizer) {
+    const std::string old = "optimizer.type = \"adam\"";
+    return text.replace(text.find(old), old.size(), optimizer);
+  };
+  static const std::vector<std::string> all = {
+      mlp(), residual(), tied(), with(mlp(), "optimizer.type = \"lamb\""),
+      with(mlp(), "optimizer.type = \"adam\"\n  set optimizer.second_moment = \"micro\"")};
   return all;
 }
 
