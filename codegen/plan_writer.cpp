@@ -39,10 +39,10 @@ std::optional<int64_t> integer(const ir::Module& module, const std::string& key)
   return module.setting(key, int64_t{0});
 }
 
-std::vector<std::string> words(const std::string& text) {
+std::vector<std::string> words(const std::string& text, char separator = ',') {
   std::vector<std::string> result;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
+    const size_t end = std::min(text.find(separator, begin), text.size());
     const size_t first = text.find_first_not_of(' ', begin), last = text.find_last_not_of(' ', end - 1);
     if (first < end) result.push_back(text.substr(first, last - first + 1));
     begin = end + 1;
@@ -137,8 +137,16 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   plan.passes = facts.passes;
   plan.flops_per_launch = ir::cost(module, module.step).flops;
   plan.kernels_per_launch = launches_of(module, module.step);
-  // Accumulators hold sums and no op of this version looks at other samples of its micro-batch.
-  plan.exact = true;
+  // Accumulators hold sums; what is not exact all the same, the frontend says.
+  plan.because = words(module.setting("equivalence.because", ""), ';');
+  plan.exact = plan.because.empty();
+  plan.skip_nonfinite = module.setting("precision.on_nonfinite", "error") == "skip";
+  plan.max_skips = module.setting("precision.max_skips", int64_t{100});
+  if (module.setting("schedule.type", "constant") == "plateau") {
+    plan.plateau = PlateauRules{module.setting("schedule.metric", "loss"),
+                                module.setting("schedule.patience", int64_t{10}),
+                                module.setting("schedule.threshold", 1e-4)};
+  }
   add_inputs(module, plan);
   add_buffers(module, plan);
   return plan;

@@ -358,7 +358,14 @@ nlohmann::json to_json(const Plan& plan) {
                  {"kernels_per_launch", plan.kernels_per_launch},
                  {"passes", plan.passes},
                  {"exact", plan.exact},
-                 {"because", plan.because}};
+                 {"because", plan.because},
+                 {"skip_nonfinite", plan.skip_nonfinite},
+                 {"max_skips", plan.max_skips}};
+  if (plan.plateau) {
+    result["plateau"] = {{"metric", plan.plateau->metric},
+                         {"patience", plan.plateau->patience},
+                         {"threshold", plan.plateau->threshold}};
+  }
   json inputs = json::array(), buffers = json::array(), programs = json::array();
   for (const PlanInput& input : plan.inputs) inputs.push_back(input_json(input));
   for (const PlanBuffer& buffer : plan.buffers) buffers.push_back(buffer_json(buffer));
@@ -398,6 +405,16 @@ Status from_json(const nlohmann::json& object, Plan& result) {
   fields.read("passes", plan.passes);
   fields.read("exact", plan.exact);
   fields.read("because", plan.because);
+  if (fields.has("skip_nonfinite")) fields.read("skip_nonfinite", plan.skip_nonfinite);
+  if (fields.has("max_skips"))
+    fields.read("max_skips", plan.max_skips, 1, std::numeric_limits<int32_t>::max());
+  if (fields.has("plateau")) {
+    Fields plateau(object["plateau"], "plan: plateau.", status);
+    plan.plateau.emplace();
+    plateau.read("metric", plan.plateau->metric, {"loss", "accuracy", "perplexity"});
+    plateau.read("patience", plan.plateau->patience, 0, std::numeric_limits<int32_t>::max());
+    plateau.read("threshold", plan.plateau->threshold);
+  }
   if (!status) return status;
   if (!object.contains("bytes")) return Status::error("plan: bytes is missing");
   Fields bytes(object["bytes"], "plan: bytes.", status);

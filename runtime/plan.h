@@ -83,6 +83,13 @@ struct PlanBytes {  // of the arena, by category; they add up to peak together w
   int64_t lower_bound = 0;
 };
 
+// schedule.type = "plateau": when the evaluations cut the rate (runtime/plateau.h).
+struct PlateauRules {
+  std::string metric = "loss";  // loss | accuracy | perplexity
+  int64_t patience = 10;        // evaluations in a row without progress that are borne
+  double threshold = 1e-4;      // relative: what counts as progress
+};
+
 struct Plan {
   std::string model;
   std::string target;      // "sm_80"
@@ -105,6 +112,10 @@ struct Plan {
   std::vector<std::string> passes;
   bool exact = true;  // equivalence
   std::vector<std::string> because;
+  bool skip_nonfinite =
+      false;  // precision.on_nonfinite = "skip": the window is left out, and the run goes on ...
+  int64_t max_skips = 100;  // ... until so many in a row
+  std::optional<PlateauRules> plateau;
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;
@@ -131,6 +142,16 @@ inline constexpr std::string_view window_lr = "window.lr";  // written by update
 inline constexpr std::string_view window_ok =
     "window.ok";  // written by update, i32: 0 when a gradient was not finite
 inline constexpr std::string_view updates = "updates";  // i32: good updates so far
+// Only where the model needs them (i32 but for plateau.best):
+inline constexpr std::string_view skips = "skips";  // windows skipped in a row, counted by update
+inline constexpr std::string_view updates_per_epoch =
+    "updates_per_epoch";  // written by the runtime before training
+// schedule "plateau", written by the runtime after evaluations: how often the rate was cut, the best value,
+// the evaluations since then, and whether there was one at all.
+inline constexpr std::string_view plateau_cuts = "plateau.cuts";
+inline constexpr std::string_view plateau_best = "plateau.best";
+inline constexpr std::string_view plateau_bad = "plateau.bad";
+inline constexpr std::string_view plateau_seen = "plateau.seen";
 inline constexpr std::string_view eval_loss =
     "eval.loss";  // sum over counted elements; cleared by the runtime
 inline constexpr std::string_view eval_count = "eval.count";  // i32

@@ -40,6 +40,32 @@ Status Session::read_scalar(const PlanBuffer* buffer, T& value) {
   return device_.read(buffer->offset, std::as_writable_bytes(std::span(&value, 1)));
 }
 
+namespace {
+
+template <class T>
+constexpr const char* dtype_of = std::is_same_v<T, float> ? "f32" : "i32";
+
+}  // namespace
+
+template <class T>
+Status Session::read_state(std::string_view name, T& value) {
+  const PlanBuffer* buffer = nullptr;
+  Status status = find_scalar(name, dtype_of<T>, buffer);
+  return status ? read_scalar(buffer, value) : status;
+}
+
+template <class T>
+Status Session::write_state(std::string_view name, T value) {
+  const PlanBuffer* buffer = nullptr;
+  Status status = find_scalar(name, dtype_of<T>, buffer);
+  return status ? write_scalar(buffer, value) : status;
+}
+
+template Status Session::read_state(std::string_view, float&);
+template Status Session::read_state(std::string_view, int32_t&);
+template Status Session::write_state(std::string_view, float);
+template Status Session::write_state(std::string_view, int32_t);
+
 Status Session::find_scalar(std::string_view name, const char* dtype, const PlanBuffer*& buffer) {
   buffer = plan_.find(name);
   if (!buffer) return Status::error("the artifact has no state {}", name);
@@ -155,7 +181,11 @@ Status Session::update(WindowReport& report) {
   launches_ = samples_ = 0;
   report.finite = report.applied = ok != 0;
   // A failed update leaves the accumulators as they were, so the culprit can still be found.
-  return report.finite ? Status() : first_bad_parameter(report.bad_parameter);
+  if (!report.finite)
+    if (Status status = first_bad_parameter(report.bad_parameter); !status) return status;
+  if (!plan_.skip_nonfinite) return {};
+  if (Status status = read_state(state::skips, report.skips); !status) return status;
+  return report.finite ? Status() : drop_window();
 }
 
 Status Session::first_bad_parameter(std::string& name) {

@@ -53,6 +53,7 @@ struct WindowReport {
   float loss = 0;             // mean over the counted elements
   float norm = 0;             // global norm of the mean gradient, before clipping
   float lr = 0;
+  int32_t skips = 0;  // with precision.on_nonfinite = "skip": windows skipped in a row, with this one
 };
 
 struct EvalReport {
@@ -102,6 +103,12 @@ class Session {
     launches_ = launches;
     samples_ = samples;
   }
+  // One f32 (float) or i32 (int32_t) of the plan's state, by name: for what only some models have. Reading
+  // waits.
+  template <class T>
+  Status read_state(std::string_view name, T& value);
+  template <class T>
+  Status write_state(std::string_view name, T value);
 
   // The parameters as f32, sorted by name. Waits.
   Status parameters(std::vector<NamedTensor>& tensors);

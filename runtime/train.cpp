@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <tuple>
 
 #include "runtime/data/loader.h"
+#include "runtime/plateau.h"
 #include "runtime/window.h"
 
 namespace gacc {
@@ -60,6 +62,7 @@ class Trainer {
   void begin_epoch();
   Status run_launch(InputBytes inputs, int64_t samples);
   Status close_window(bool apply);
+  Status not_finite(const UpdateReport& report) const;
   Status finish_epoch();
   Status evaluate_due();
   Status evaluate(bool at_end);
@@ -97,6 +100,7 @@ class Trainer {
 
 Status Trainer::run() {
   Status status = check_can_update(plan_, data_.samples, options_);
+  if (status) status = begin_rates(session_, plan_, rules_);
   if (status && options_.resume) status = resume(*options_.resume);
   if (status) status = evaluate_due();
   // An epoch whose launches are all made is ended, whatever the limits.
@@ -200,7 +204,8 @@ Status Trainer::close_window(bool apply) {
   } else if (Status status = session_.update(report.window); !status) {
     return status;
   }
-  count_sums(report.window.sums);
+  // The loss of a skipped window may be as wrong as its gradient: one of them must not blot out the epoch's.
+  if (!plan_.skip_nonfinite || std::isfinite(report.window.sums.loss)) count_sums(report.window.sums);
   at_.counted = {};
   if (!apply || report.window.sums.count == 0) return {};
 
@@ -211,19 +216,24 @@ Status Trainer::close_window(bool apply) {
   report.update = result_.updates + result_.skipped;
   report.seconds = training_seconds() - at_.window_start;
   if (Status status = observer_.updated(report); !status) return status;
-  if (!good) {
-    std::string what = report.window.bad_parameter.empty()
-                           ? "the global norm of the gradient overflows, though every gradient is finite"
-                           : fmt::format("the gradient of {} is not finite", report.window.bad_parameter);
-    return Status::error(
-        "update {} (epoch {}): {} (loss {}); lower the learning rate, or look for wrong values in the data",
-        report.update, report.epoch, what, report.window.loss);
-  }
-  auto due = [&](int64_t every) { return every > 0 && result_.updates % every == 0; };
+  if (!good && !(plan_.skip_nonfinite && report.window.skips < plan_.max_skips)) return not_finite(report);
+  auto due = [&](int64_t every) { return good && every > 0 && result_.updates % every == 0; };
   at_.evaluation_due = eval_ && due(options_.eval_every);
   if (due(options_.checkpoint_every))
     if (Status status = checkpoint(); !status) return status;
   return evaluate_due();
+}
+
+Status Trainer::not_finite(const UpdateReport& report) const {
+  std::string what = report.window.bad_parameter.empty()
+                         ? "the global norm of the gradient overflows, though every gradient is finite"
+                         : fmt::format("the gradient of {} is not finite", report.window.bad_parameter);
+  if (plan_.skip_nonfinite)
+    what = fmt::format("{} windows in a row were skipped (precision.max_skips), the last because {}",
+                       report.window.skips, what);
+  return Status::error(
+      "update {} (epoch {}): {} (loss {}); lower the learning rate, or look for wrong values in the data",
+      report.update, report.epoch, what, report.window.loss);
 }
 
 Status Trainer::finish_epoch() {
@@ -238,7 +248,7 @@ Status Trainer::finish_epoch() {
   at_.epoch.loss = at_.epoch_sums.loss / static_cast<double>(at_.epoch_sums.count);
   at_.epoch.seconds = training_seconds() - at_.epoch_start;
   if (Status status = observer_.epoch_done(at_.epoch); !status) return status;
-  if (at_.epoch_sums.count == 0)
+  if (at_.epoch_sums.count == 0 && at_.epoch.skipped == 0)
     return Status::error(
         "no update can ever happen: nothing was counted in epoch {}; is every target the loss's "
         "ignore_index?",
@@ -288,7 +298,8 @@ Status Trainer::measure(EvaluationReport& report, bool& complete) {
       return {};
     }
   }
-  return session_.end_eval(report.result);
+  if (Status status = session_.end_eval(report.result); !status) return status;
+  return evaluated(session_, plan_, report.result);
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+// See plateau.h.
+#include "runtime/plateau.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace gacc {
+
+PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value) {
+  const bool more_is_better = rules.metric == "accuracy";
+  const double mark = state.best * (more_is_better ? 1 + rules.threshold : 1 - rules.threshold);
+  // The first value is progress, unless it is none; a NaN never is.
+  const bool better = !state.seen ? !std::isnan(value) : more_is_better ? value > mark : value < mark;
+  if (better) {
+    state = {true, value, 0, state.cuts};
+  } else if (++state.bad > rules.patience) {
+    state.bad = 0;
+    ++state.cuts;
+  }
+  return state;
+}
+
+int64_t updates_per_epoch(const WindowRules& rules) {
+  const int64_t launches = rules.launches_per_epoch(), whole = launches / rules.accumulate;
+  const bool rest = rules.tail != Tail::drop && launches % rules.accumulate != 0;
+  return std::max<int64_t>(1, whole + rest);
+}
+
+Status begin_rates(Session& session, const Plan& plan, const WindowRules& rules) {
+  if (!plan.find(state::updates_per_epoch)) return {};
+  const int64_t updates = std::min<int64_t>(updates_per_epoch(rules), std::numeric_limits<int32_t>::max());
+  return session.write_state(state::updates_per_epoch, static_cast<int32_t>(updates));
+}
+
+Status evaluated(Session& session, const Plan& plan, const EvalReport& report) {
+  if (!plan.plateau) return {};
+  double value = report.loss;
+  if (plan.plateau->metric == "perplexity") value = std::exp(value);
+  for (size_t i = 0; i < report.metrics.size(); ++i)
+    if (plan.metrics[i] == plan.plateau->metric) value = report.metrics[i];
+  int32_t seen = 0;
+  float best = 0;
+  PlateauState now;
+  if (Status status = session.read_state(state::plateau_seen, seen); !status) return status;
+  if (Status status = session.read_state(state::plateau_best, best); !status) return status;
+  if (Status status = session.read_state(state::plateau_bad, now.bad); !status) return status;
+  if (Status status = session.read_state(state::plateau_cuts, now.cuts); !status) return status;
+  now.seen = seen != 0;
+  now.best = static_cast<double>(best);
+  now = after_evaluation(*plan.plateau, now, value);
+  if (Status status = session.write_state(state::plateau_seen, int32_t{now.seen}); !status) return status;
+  if (Status status = session.write_state(state::plateau_best, static_cast<float>(now.best)); !status)
+    return status;
+  if (Status status = session.write_state(state::plateau_bad, now.bad); !status) return status;
+  return session.write_state(state::plateau_cuts, now.cuts);
+}
+
+}  // namespace gacc
