@@ -103,7 +103,8 @@ struct ModelFile {
   std::vector<LayerSpec> layers{};
   LossSpec loss{};
   int64_t micro_batch = 1, accumulate = 1;
-  Location micro_batch_at{};
+  Location micro_batch_at{}, require_at{};
+  std::vector<Named> inexact{};  // why an update is not the one big batch's, and where that is said
   Location inputs_at{}, layers_at{};
   // The scalars that passes and the artifact need, by dotted key, defaults filled in.
   ir::Attrs settings{};

@@ -64,9 +64,11 @@ void read_train(const Node& node, ModelFile& model, Diag& diag) {
   settings["train.epochs"] = table.integer("epochs", extent).value_or(1);
   settings["train.shuffle"] = table.flag("shuffle").value_or(true);
   static constexpr std::string_view requirements[] = {"exact"};
-  if (const auto require = table.choice("require", "requirement", requirements))
+  if (const auto require = table.choice("require", "requirement", requirements)) {
     settings["train.require"] = *require;
-  if (table.real("clip_norm", above(0))) unsupported(table, "clip_norm", "`train.clip_norm`");
+    model.require_at = table.at("require");
+  }
+  if (const auto limit = table.real("clip_norm", above(0))) settings["train.clip_norm"] = *limit;
   table.finish();
 }
 
@@ -98,6 +100,15 @@ void read_sgd(TableReader& table, ir::Attrs& settings) {
   settings["optimizer.nesterov"] = nesterov;
 }
 
+// With one launch a window the sum of squares is the square of the sum.
+void read_micro(TableReader& table, ModelFile& model) {
+  model.settings["optimizer.second_moment"] = "micro";
+  if (model.accumulate > 1)
+    model.inexact.push_back(
+        {"optimizer.second_moment = \"micro\" sums the squares of the micro-batches' gradients",
+         table.at("second_moment")});
+}
+
 void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[optimizer]", "optimizer.", diag);
   ir::Attrs& settings = model.settings;
@@ -124,27 +135,29 @@ void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
     else
       settings["optimizer.eps"] = table.real("eps", at_least(0)).value_or(1e-8);
   }
-  if (type == "lion" || type == "lamb") unsupported(table, "type", fmt::format("optimizer \"{}\"", type));
   static constexpr std::string_view moments[] = {"window", "micro"};
   if (const auto moment = table.choice("second_moment", "second_moment", moments)) {
     if (!type.empty() && !adam)
       only_for(table, type, {"second_moment"}, "adam and adamw");
     else if (*moment == "micro")
-      unsupported(table, "second_moment", "`optimizer.second_moment = \"micro\"`");
+      read_micro(table, model);
   }
   static constexpr std::string_view scalings[] = {"none", "linear", "sqrt"};
   const std::string scaling = table.choice("lr_scaling", "lr_scaling", scalings).value_or("none");
-  table.integer("reference_batch", extent);
-  if (scaling != "none") {
-    table.require("reference_batch");
-    unsupported(table, "lr_scaling", fmt::format("`optimizer.lr_scaling = \"{}\"`", scaling));
+  const auto reference = table.integer("reference_batch", extent);
+  if (scaling != "none" && table.require("reference_batch")) {
+    settings["optimizer.lr_scaling"] = scaling;
+    settings["optimizer.reference_batch"] = reference.value_or(1);
   }
   table.finish();
 }
 
-void read_milestones(TableReader& table) {
+// Each is a comparison in the update's kernel.
+constexpr size_t kMilestones = 1000;
+
+void read_milestones(TableReader& table, ir::Attrs& settings) {
   if (!table.require("milestones")) return;
-  const auto milestones = table.integers("milestones", at_least(0), 10000);
+  const auto milestones = table.integers("milestones", at_least(0), kMilestones);
   if (milestones && milestones->empty()) {
     table.diag().error(Kind::out_of_range, table.at("milestones"), "`schedule.milestones` is empty");
   }
@@ -152,16 +165,55 @@ void read_milestones(TableReader& table) {
     table.diag().error(Kind::out_of_range, table.at("milestones"),
                        "`schedule.milestones` must be in ascending order");
   }
+  if (milestones) settings["schedule.milestones"] = *milestones;
 }
 
-void read_schedule(const Node& node, Diag& diag) {
+void read_schedule_numbers(TableReader& table, int64_t warmup, ir::Attrs& settings) {
+  const auto keep = [&](const char* key, auto value) {
+    if (value) settings[fmt::format("schedule.{}", key)] = *value;
+  };
+  keep("step_size", table.integer("step_size", extent));
+  keep("gamma", table.real("gamma", Range{.low = 0, .low_open = true}));
+  keep("min_lr", table.real("min_lr", at_least(0)));
+  const auto total = table.integer("total", extent);
+  if (total && *total <= warmup) {
+    table.diag().error(Kind::conflict, table.at("total"),
+                       "`schedule.total` is {}, not more than the warmup of {}", *total, warmup);
+  }
+  keep("total", total);
+  keep("factor", table.real("factor", Range{.low = 0, .high = 1, .low_open = true, .high_open = true}));
+  static constexpr std::string_view metrics[] = {"loss", "accuracy", "perplexity"};
+  keep("metric", table.choice("metric", "metric", metrics));
+  keep("patience", table.integer("patience", between(0, kLargest)));
+  keep("threshold", table.real("threshold", at_least(0)));
+}
+
+// What the runtime needs to judge evaluations (runtime/plateau.h).
+void read_plateau(TableReader& table, ModelFile& model) {
+  ir::Attrs& settings = model.settings;
+  settings.try_emplace("schedule.patience", int64_t{10});
+  settings.try_emplace("schedule.threshold", 1e-4);
+  const std::string name =
+      std::get<std::string>(settings.try_emplace("schedule.metric", "loss").first->second);
+  const auto measured = std::any_of(model.metrics.begin(), model.metrics.end(),
+                                    [&](const Named& known) { return known.name == name; });
+  if (name == "accuracy" && !measured) {
+    table.diag().error(
+        Kind::conflict, table.at("metric"),
+        "the schedule watches the accuracy, which is not measured; add `metrics = [\"accuracy\"]` "
+        "to [model]");
+  }
+}
+
+void read_schedule(const Node& node, ModelFile& model, Diag& diag) {
+  ir::Attrs& settings = model.settings;
   TableReader table(node, "[schedule]", "schedule.", diag);
   static constexpr std::string_view types[] = {"constant", "step",   "multistep", "exponential",
                                                "linear",   "cosine", "plateau"};
   const std::string type = table.require("type") ? table.choice("type", "schedule", types).value_or("") : "";
   const int64_t warmup = table.integer("warmup", between(0, kLargest)).value_or(0);
   static constexpr std::string_view units[] = {"updates", "epochs"};
-  table.choice("unit", "unit", units);
+  const std::string unit = table.choice("unit", "unit", units).value_or("updates");
 
   // Each key, the types that have it, and its check; a key of another type is a conflict.
   struct Key {
@@ -185,27 +237,22 @@ void read_schedule(const Node& node, Diag& diag) {
       diag.error(Kind::conflict, value->at, "`{}` is for {}; the type here is \"{}\"", table.path(key.key),
                  list_words(key.types), type);
     } else if (key.key == "milestones") {
-      if (ours) read_milestones(table);
+      if (ours) read_milestones(table, settings);
     } else if (ours && key.required) {
       table.require(key.key);
     }
   }
-  table.integer("step_size", extent);
-  table.real("gamma", Range{.low = 0, .low_open = true});
-  table.real("min_lr", at_least(0));
-  static constexpr std::string_view metrics[] = {"loss", "accuracy", "perplexity"};
-  table.choice("metric", "metric", metrics);
-  table.real("factor", Range{.low = 0, .high = 1, .low_open = true, .high_open = true});
-  table.integer("patience", at_least(0));
-  table.real("threshold", at_least(0));
-  if (const auto total = table.integer("total", extent); total && *total <= warmup) {
-    diag.error(Kind::conflict, table.at("total"), "`schedule.total` is {}, not more than the warmup of {}",
-               *total, warmup);
+  // Constant without a warm-up is no schedule at all.
+  if (type.empty() || (type == "constant" && warmup == 0)) {
+    ir::Attrs unused;
+    read_schedule_numbers(table, warmup, unused);
+  } else {
+    settings["schedule.type"] = type;
+    settings["schedule.warmup"] = warmup;
+    if (unit != "updates") settings["schedule.unit"] = unit;
+    read_schedule_numbers(table, warmup, settings);
+    if (type == "plateau") read_plateau(table, model);
   }
-  if (!type.empty() && type != "constant")
-    unsupported(table, "type", fmt::format("schedule \"{}\"", type));
-  else if (warmup > 0)
-    unsupported(table, "warmup", "`schedule.warmup`");
   table.finish();
 }
 
@@ -231,7 +278,7 @@ void read_precision(const Node& node, ModelFile& model, Diag& diag) {
   table.real("scale_growth", above(1));
   table.real("scale_backoff", Range{.low = 0, .high = 1, .low_open = true, .high_open = true});
   table.integer("scale_interval", extent);
-  table.integer("max_skips", extent);
+  const auto max_skips = table.integer("max_skips", extent);
   for (const std::string_view key : {"scale_initial", "scale_growth", "scale_backoff", "scale_interval"}) {
     if (table.find(key) != nullptr && !dynamic) {
       diag.error(Kind::conflict, table.at(key), "`{}` has no effect without dynamic loss scaling",
@@ -240,7 +287,8 @@ void read_precision(const Node& node, ModelFile& model, Diag& diag) {
   }
   static constexpr std::string_view reactions[] = {"error", "skip"};
   if (table.choice("on_nonfinite", "on_nonfinite", reactions) == "skip") {
-    unsupported(table, "on_nonfinite", "`precision.on_nonfinite = \"skip\"`");
+    model.settings["precision.on_nonfinite"] = "skip";
+    model.settings["precision.max_skips"] = max_skips.value_or(100);
   }
   table.finish();
 }
@@ -275,6 +323,19 @@ void read_memory(const Node& node, Diag& diag) {
   table.finish();
 }
 
+// What makes an update differ from the big batch's goes into the plan, and is an error where the user says
+// so.
+void judge_equivalence(ModelFile& model, Diag& diag) {
+  std::string because;
+  for (const Named& one : model.inexact) (because += because.empty() ? "" : "; ") += one.name;
+  if (!because.empty()) model.settings["equivalence.because"] = because;
+  if (!model.settings.contains("train.require")) return;
+  for (const Named& one : model.inexact) {
+    diag.error(Kind::not_exact, one.at, "the update is not the one big batch's: {}", one.name)
+        .note(model.require_at, "it is required here");
+  }
+}
+
 }  // namespace
 
 void read_training(const Node& root, ModelFile& model, Diag& diag) {
@@ -290,11 +351,12 @@ void read_training(const Node& root, ModelFile& model, Diag& diag) {
   else if (root.find("optimizer")->is_table())
     read_optimizer(section("optimizer"), model, diag);
   if (const Node* schedule = root.find("schedule"); schedule != nullptr && schedule->is_table())
-    read_schedule(*schedule, diag);
+    read_schedule(*schedule, model, diag);
   read_precision(section("precision"), model, diag);
   read_recompute(section("recompute"), diag);
   read_launch(section("launch"), model, diag);
   read_memory(section("memory"), diag);
+  judge_equivalence(model, diag);
 }
 
 }  // namespace gacc::frontend
