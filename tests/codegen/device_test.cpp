@@ -68,15 +68,15 @@ TEST_P(DeviceOp, AgreesWithReferenceAndHost) {
   }
 }
 
-class DeviceGroup : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+class DeviceGroup : public testing::TestWithParam<Group> {};
 INSTANTIATE_TEST_SUITE_P(Groups, DeviceGroup, testing::ValuesIn(kGroups),
-                         [](const auto& info) { return info.param.first; });
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(DeviceGroup, AtTheEdges) {
   for (const char* columns : {"1", "7", "32", "64", "130", "256", "1030"}) {
     for (const char* rows : {"1", "5"}) {
       SCOPED_TRACE(std::string("C = ") + columns + ", T = " + rows);
-      const Module module = group_module(GetParam().second, columns, rows);
+      const Module module = group_module(GetParam().text, columns, rows);
       check_eval(module, {1, 33}, 3e-5);
       if (HasFailure()) return;
     }

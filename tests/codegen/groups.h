@@ -6,8 +6,12 @@
 
 namespace gacc::codegen {
 
-// C and T stand for extents.
-inline const std::pair<const char*, const char*> kGroups[] = {
+struct Group {
+  const char *name, *text;  // C and T stand for extents
+  friend void PrintTo(const Group& group, std::ostream* out) { *out << group.name; }  // ctest's names
+};
+
+inline const Group kGroups[] = {
     {"flat", R"(eval(%x : f32[B,C], %y : f32[B,C]) {
        %a = add %x, %y : f32[B,C]
        %b = gelu %a : f32[B,C]

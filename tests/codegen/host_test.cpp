@@ -95,15 +95,15 @@ TEST_P(HostOp, AgreesWithReference) {
   }
 }
 
-class HostGroup : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+class HostGroup : public testing::TestWithParam<Group> {};
 INSTANTIATE_TEST_SUITE_P(Groups, HostGroup, testing::ValuesIn(kGroups),
-                         [](const auto& info) { return info.param.first; });
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(HostGroup, AtTheEdges) {
   for (const char* columns : {"1", "2", "7", "16", "17", "63", "64", "65", "130", "1030"}) {
     for (const char* rows : {"1", "5"}) {
       SCOPED_TRACE(std::string("C = ") + columns + ", T = " + rows);
-      const Module module = group_module(GetParam().second, columns, rows);
+      const Module module = group_module(GetParam().text, columns, rows);
       check_eval(module, {1, 2, 33}, 3e-5);
       if (HasFailure()) return;
     }
@@ -237,7 +237,7 @@ TEST(Host, ObjectsLoadAgain) {
 
 // Vectors of the machine's width, masked at the end; nothing left for a library to do.
 TEST(Host, CodeIsVectors) {
-  const Module module = group_module(kGroups[0].second, "40", "1");
+  const Module module = group_module(kGroups[0].text, "40", "1");
   std::string problem;
   const auto program = make_program(module, Purpose::host, problem);
   ASSERT_TRUE(program) << problem;
