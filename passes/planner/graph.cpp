@@ -95,8 +95,8 @@ class Parser {
     }
     reader.finish();
     if (!reader.problem().empty()) return reader.problem();
-    if (!std::isfinite(op.cost) || op.cost < 0 || op.cost > 1e300)
-      return fmt::format("the cost is {}; it must be finite and not negative", op.cost);
+    if (!std::isfinite(op.cost) || op.cost < 0 || op.cost > 1e250)
+      return fmt::format("the cost is {}; it must be finite, below 1e250 and not negative", op.cost);
     if (backward != 0 && backward != 1) return fmt::format("is_backward is {}, not 0 or 1", backward);
     op.backward = backward == 1;
     for (const int x : op.inputs) add_once(graph_.tensors[static_cast<size_t>(x)].uses, index);

@@ -356,6 +356,8 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].bytes > 0) real.push_back(blocks[i]), origin.push_back(i);
   }
+  constexpr size_t kMostItems = 8000;  // the search recurses once per block: the stack holds this many
+  if (real.size() > kMostItems) return {};
   std::vector<Item> items;
   const int sections = cut_sections(real, items);
   const std::vector<std::vector<int>> ranks = rankings(items, sections);
