@@ -405,9 +405,8 @@ Status from_json(const nlohmann::json& object, Plan& result) {
   fields.read("passes", plan.passes);
   fields.read("exact", plan.exact);
   fields.read("because", plan.because);
-  if (fields.has("skip_nonfinite")) fields.read("skip_nonfinite", plan.skip_nonfinite);
-  if (fields.has("max_skips"))
-    fields.read("max_skips", plan.max_skips, 1, std::numeric_limits<int32_t>::max());
+  fields.read("skip_nonfinite", plan.skip_nonfinite);
+  fields.read("max_skips", plan.max_skips, 1, std::numeric_limits<int32_t>::max());
   if (fields.has("plateau")) {
     Fields plateau(object["plateau"], "plan: plateau.", status);
     plan.plateau.emplace();

@@ -216,6 +216,8 @@ Status Run::prepare() {
     if (Status status = load_dataset(given.data, plan, data_); !status) return status;
     if (!given.eval.empty())
       if (Status status = load_dataset(given.eval, plan, eval_); !status) return status;
+    if (plan.plateau && given.eval.empty())
+      fmt::print(stderr, "gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
     if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
     if (Status status = check_checkpoint(); !status) return status;
   }
