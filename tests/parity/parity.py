@@ -45,8 +45,32 @@ def make_cases():
     thousand = dict(train__micro_batch=16, train__accumulate=4, train__epochs=3)
     cases.append(case("regression-thousand", "examples/regression.toml", 1000, 8, 48, **thousand))
     cases.append(case("mnist_mlp-thousand", "examples/mnist_mlp.toml", 1000, 8, 10, **thousand))
+    # The update: every optimizer, second moment, schedule; clipping, decay, scaling. Windows of 4, the last of an epoch
+    # short, on the smallest model; each case has two or three features that do not hide one another.
+    def update(name, **settings):
+        settings = dict(train__micro_batch=5, train__accumulate=4, optimizer__lr=0.1, optimizer__type="sgd") | settings
+        cases.append(case(f"update-{name}", "tests/parity/models/update.toml", 94, 11, 12, **settings))
+    update("clip", train__clip_norm=0.05, optimizer__momentum=0.9)
+    update("decay", optimizer__weight_decay=0.3, optimizer__momentum=0.8, optimizer__dampening=0.3)
+    update("lion", optimizer__type="lion", optimizer__weight_decay=0.1, optimizer__lr=0.001)
+    for kind in ("adam", "adamw"):
+        for tail in ("flush", "carry"):
+            update(f"{kind}_micro-{tail}", optimizer__type=kind, optimizer__second_moment="micro", optimizer__weight_decay=0.05,
+                   optimizer__betas="[0.8, 0.95]", optimizer__lr=0.01, train__clip_norm=0.2, train__tail=tail)
+    update("linear_scaling", optimizer__lr_scaling="linear", optimizer__reference_batch=8)
+    update("sqrt_scaling", optimizer__lr_scaling="sqrt", optimizer__reference_batch=80)
+    for unit in ("updates", "epochs"):
+        size = dict(schedule__unit=unit, schedule__warmup=1 if unit == "epochs" else 3)
+        update(f"constant-{unit}", schedule__type="constant", **size)
+        update(f"step-{unit}", schedule__type="step", schedule__step_size=1 if unit == "epochs" else 2, schedule__gamma=0.5, **size)
+        update(f"multistep-{unit}", schedule__type="multistep", schedule__milestones="[0, 1]" if unit == "epochs" else "[2, 5]",
+               schedule__gamma=0.3, **size)
+        update(f"exponential-{unit}", schedule__type="exponential", schedule__gamma=0.7, **size)
+        for kind in ("linear", "cosine"):  # the end is reached in the run
+            update(f"{kind}-{unit}", schedule__type=kind, schedule__total=4 if unit == "epochs" else 9, schedule__min_lr=0.001, **size)
     for path in sorted((HERE / "models").glob("*.toml")):  # what the examples leave out
-        cases.append(case(path.stem, f"tests/parity/models/{path.name}", 90, 9))
+        if path.stem != "update":
+            cases.append(case(path.stem, f"tests/parity/models/{path.name}", 90, 9))
     return cases
 
 
