@@ -1,0 +1,76 @@
+"""What happens once per window, by whole commands: skipped windows, their limit, rates that evaluations cut."""
+import math
+
+import harness
+from harness import expect, run
+
+MODEL = harness.ROOT / "tests/parity/models/update.toml"
+FULL = dict(train__micro_batch=4, train__accumulate=2, optimizer__type="adam", optimizer__second_moment="micro", optimizer__lr=0.01,
+            schedule__type="cosine", schedule__total=20, schedule__warmup=2, precision__on_nonfinite="skip")
+
+
+def data(folder, name, without=(), planted=()):
+    """48 samples in file order but those of `without`; in the rows `planted` one input is infinite."""
+    arrays = harness.make_arrays(MODEL, 48, 3)
+    (folder / name).mkdir()
+    parts = []
+    for key, (values, shape) in arrays.items():
+        width = math.prod(shape[1:])
+        if key == "x":
+            for row in planted:
+                values[row * width] = math.inf
+        kept = type(values)(values.typecode, [values[r * width + c] for r in range(48) if r not in without for c in range(width)])
+        harness.write_npy(folder / name / f"{key}.npy", kept, [len(kept) // width, *shape[1:]])
+        parts.append(f"{key}={folder / name / key}.npy")
+    return "npy:" + ",".join(parts)
+
+
+def train(folder, artifact, spec, name, *words, code=0):
+    log, final = folder / f"{name}.jsonl", folder / f"{name}.safetensors"
+    done = run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--log", log, "--save", final, *words, code=code)
+    return harness.updates_of(log), final, done.stderr
+
+
+def test_pain_15_a_skipped_window_leaves_no_trace(folder):
+    """Pains 12, 15: weights, moments, counters and rates are those of a run in which the window never was."""
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL)
+    events, final, _ = train(folder, artifact, data(folder, "planted", planted=[13]), "planted")
+    clean, reference, _ = train(folder, artifact, data(folder, "clean", without=range(8, 16)), "clean")
+    expect([e["skipped"] for e in events] == [False, True, False, False, False, False], f"{events}")
+    expect(events[1]["grad_norm"] is None, f"{events[1]}")  # the loss may be finite: tanh is
+    good = [e for e in events if not e["skipped"]]
+    for key in ("loss", "lr", "grad_norm"):
+        expect([e[key] for e in good] == [e[key] for e in clean], f"{key} differs from the run without the window")
+    expect(final.read_bytes() == reference.read_bytes(), "the weights differ from those of the run without the window")
+
+
+def test_pain_16_skips_in_a_row_end_the_run(folder):
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL, precision__max_skips=3)
+    spec = data(folder, "bad", planted=[1, 17, 25, 33])  # windows 1, 3, 4, 5
+    events, _, text = train(folder, artifact, spec, "bad", "--epochs", 2, code=1)
+    expect([e["skipped"] for e in events] == [True, False, True, True, True], f"{events}")
+    expect("3 windows in a row were skipped" in text and "the gradient of fc1.weight is not finite" in text, text)
+    expect(not (folder / "bad.safetensors").exists(), "weights were saved")
+
+
+def test_plateaus_cut_the_rate(folder):
+    """The rate is too small to move a weight: every evaluation is the first one's equal."""
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", train__micro_batch=48, optimizer__lr=1e-12, schedule__type="plateau",
+                                     schedule__patience=2, schedule__factor=0.5, schedule__min_lr=3e-13)
+    spec = data(folder, "data")
+    events, _, _ = train(folder, artifact, spec, "run", "--epochs", 12, "--eval", spec)
+    expected = [1e-12] * 4 + [5e-13] * 3 + [3e-13] * 5
+    expect(all(abs(e["lr"] / want - 1) < 1e-6 for e, want in zip(events, expected, strict=True)), f"{[e['lr'] for e in events]}")
+
+
+def test_epochs_are_those_of_the_data(folder):
+    """48 samples, 8 an update: 6 updates an epoch, also over a resumed run."""
+    settings = dict(train__micro_batch=4, train__accumulate=2, optimizer__lr=0.5, schedule__type="exponential", schedule__gamma=0.5,
+                    schedule__unit="epochs")
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **settings)
+    events, _, _ = train(folder, artifact, data(folder, "data"), "run", "--updates", 15)
+    expect([e["lr"] for e in events] == [0.5] * 6 + [0.25] * 6 + [0.125] * 3, f"{[e['lr'] for e in events]}")
+
+
+if __name__ == "__main__":
+    harness.main(globals())
