@@ -21,7 +21,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAST = "^(golden|numeric|unit)$"
-NOT_COUNTED = r"^(format|layers.*|run\.speed\..*|run\.mnist\..*|run\.scripts\..*)$"  # text checks, clocks, long runs
+NOT_COUNTED = r"^(format|layers.*|run\.mnist\..*|run\.scripts\..*)$"  # text checks, clocks, long runs
 
 # What cannot be deleted alone: declarations (something uses them) and labels.
 DECLARATION = re.compile(r"(const|constexpr|static|auto|using|struct|extern|template|case|default|public|private|friend|enum|typedef)\b")
