@@ -30,10 +30,8 @@ namespace {
 
 size_t uses(const Region& region, const Operand& operand) {
   size_t count = 0;
-  for (const Op& op : region.ops) {
+  for (const Op& op : region.ops)  // none has a `when` yet: nothing writes before this pass
     count += static_cast<size_t>(std::count(op.operands.begin(), op.operands.end(), operand));
-    count += op.when == operand ? 1 : 0;
-  }
   for (const Yield& yield : region.yields) count += yield.what == operand ? 1 : 0;
   return count;
 }
