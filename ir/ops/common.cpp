@@ -131,6 +131,13 @@ Scalar column_of(const FormulaView& view, size_t i) {
   return view.op.operand(i).shape.back() == 1 ? Scalar(0) : view.recorder.column();
 }
 
+Exponentials shifted_exponentials(Builder& b, const std::string& name, const Operand& x) {
+  const Operand top = b.make("row_max", name + ".max", {x});
+  const Operand shifted = b.make("sub", name + ".shifted", {x, top});
+  const Operand exp = b.make("exp", name + ".exp", {shifted});
+  return {top, shifted, exp, b.make("row_sum", name + ".sum", {exp})};
+}
+
 std::string take_name(Builder& b, const Op& op, size_t i) {
   std::string& name = b.region()[op.results[i]].name;
   const std::string taken = name;

@@ -40,6 +40,13 @@ Scalar column_of(const FormulaView& view, size_t i);
 // gives it up. For OpInfo::expand.
 std::string take_name(Builder& b, const Op& op, size_t i);
 
+// The stable start of every softmax: top = max(x), shifted = x - top, exp = exp(shifted), sum = sum(exp),
+// over the last axis; values NAME.max, NAME.shifted, NAME.exp, NAME.sum. For OpInfo::expand.
+struct Exponentials {
+  Operand top, shifted, exp, sum;
+};
+Exponentials shifted_exponentials(Builder& b, const std::string& name, const Operand& x);
+
 // References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).
 int64_t row_count(const Tensor& tensor);
 int64_t column_count(const Tensor& tensor);

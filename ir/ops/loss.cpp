@@ -61,10 +61,7 @@ std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
   const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
   const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
   const auto classes = static_cast<double>(b.type(x).shape.back());
-  const Operand top = b.make("row_max", name + ".max", {x});
-  const Operand shifted = b.make("sub", name + ".shifted", {x, top});
-  const Operand e = b.make("exp", name + ".exp", {shifted});
-  const Operand sum = b.make("row_sum", name + ".sum", {e});
+  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, x);
   const Operand log = b.make("log", name + ".log", {sum});
   const Operand lse = b.make("add", lse_name, {log, top});
   const Operand column = b.make("column", name + ".column", {x});

@@ -52,12 +52,8 @@ extern const OpInfo op_softmax{
     .expand =
         [](Builder& b, const Op& op) {
           const std::string name = take_name(b, op, 0);
-          const Operand x = op.operands[0];
-          const Operand top = b.make("row_max", name + ".max", {x});
-          const Operand shifted = b.make("sub", name + ".shifted", {x, top});
-          const Operand e = b.make("exp", name + ".exp", {shifted});
-          const Operand sum = b.make("row_sum", name + ".sum", {e});
-          return std::vector<Operand>{b.make("div", name, {e, sum})};
+          const Exponentials row = shifted_exponentials(b, name, op.operands[0]);
+          return std::vector<Operand>{b.make("div", name, {row.exp, row.sum})};
         },
     .reference =
         [](EvalView& view) {
@@ -88,13 +84,9 @@ extern const OpInfo op_log_softmax{
     .expand =
         [](Builder& b, const Op& op) {
           const std::string name = take_name(b, op, 0);
-          const Operand x = op.operands[0];
-          const Operand top = b.make("row_max", name + ".max", {x});
-          const Operand shifted = b.make("sub", name + ".shifted", {x, top});
-          const Operand e = b.make("exp", name + ".exp", {shifted});
-          const Operand sum = b.make("row_sum", name + ".sum", {e});
-          const Operand log = b.make("log", name + ".log", {sum});
-          return std::vector<Operand>{b.make("sub", name, {shifted, log})};
+          const Exponentials row = shifted_exponentials(b, name, op.operands[0]);
+          const Operand log = b.make("log", name + ".log", {row.sum});
+          return std::vector<Operand>{b.make("sub", name, {row.shifted, log})};
         },
     .reference =
         [](EvalView& view) {
