@@ -5,13 +5,11 @@
 // What the figures mean:
 //  - A window in which nothing is counted makes no update: it is reported to nobody and gets no number.
 //  - An epoch's loss is the sum over all its launches of the counted elements' losses, divided by their
-//  number; each
-//    launch counts with the weights it ran with, in the epoch it ran in, whether or not its window was
-//    applied (drop) or closed in that epoch (carry).
+//    number; each launch counts with the weights it ran with, in the epoch it ran in, whether or not its
+//    window was applied (drop) or closed in that epoch (carry).
 //  - Limits stop the run right after the launch or the update that reaches them. A window then open is not
-//  applied,
-//    unless that launch ended an epoch under the tail "flush". The epoch then under way is reported only if
-//    complete.
+//    applied, unless that launch ended an epoch under the tail "flush". The epoch then under way is reported
+//    only if complete.
 //  - `seconds` of windows and epochs are training time, without evaluations.
 #pragma once
 #include <functional>
