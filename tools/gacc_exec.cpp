@@ -385,7 +385,7 @@ std::string wrong_command(const Arguments& given) {
 void add_options(CLI::App& app, Arguments& to) {
   app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->required();
   app.add_option("--data", to.data,
-                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, synthetic:digits; ,limit=N");
+                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, tokens:F.bin, text:F, synthetic:digits|tokens; ,limit=N");
   app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end");
   app.add_option("--device", to.device,
                  "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU");

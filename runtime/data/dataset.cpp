@@ -5,22 +5,21 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/array.h"
+#include "runtime/data/check_values.h"
 #include "runtime/data/csv.h"
 #include "runtime/data/digits.h"
 #include "runtime/data/gzip.h"
 #include "runtime/data/spec.h"
 #include "runtime/data/text.h"
+#include "runtime/data/tokens.h"
 
 namespace gacc {
 namespace {
 
-constexpr int64_t kGeneratedSamples = 10000;  // of synthetic:digits, without a limit
+constexpr int64_t kGeneratedSamples = 10000;  // of synthetic:, without a limit
 
 // The array of one input and where it comes from.
 struct Source {
@@ -41,6 +40,8 @@ class DatasetReader {
     dataset_ = {};
     if (plan_.inputs.empty()) return Status::error("the model has no inputs to read data for");
     if (Status status = parse_spec(text, spec_); !status) return status;
+    const bool generated_tokens = spec_.kind == "synthetic" && spec_.path == "tokens";
+    if (spec_.kind == "tokens" || spec_.kind == "text" || generated_tokens) return read_tokens();
     Status status = spec_.kind == "mnist"       ? read_mnist()
                     : spec_.kind == "npz"       ? read_npz()
                     : spec_.kind == "csv"       ? read_csv()
@@ -130,6 +131,92 @@ class DatasetReader {
     Array images, labels;
     make_digits(samples, static_cast<uint64_t>(plan_.seed), spec_.test, images, labels);
     return give_images("synthetic:digits", std::move(images), "synthetic:digits", std::move(labels));
+  }
+
+  // tokens:, text: and synthetic:tokens, which make their columns themselves: the second i32 input is the
+  // first one, a token later.
+  Status read_tokens() {
+    const size_t none = plan_.inputs.size();
+    const size_t first = first_input("i32"), second = first_input("i32", std::min(first + 1, none));
+    if (second == none)
+      return Status::error("{}: needs an i32 input for the tokens and a second one for the targets",
+                           spec_.kind);
+    for (size_t i = 0; i < none; ++i) {
+      const PlanInput& input = plan_.inputs[i];
+      if (i != first && i != second)
+        return Status::error("{}: gives tokens and targets; there is nothing for the input {}", spec_.kind,
+                             quoted(input.name));
+      if (input.shape.size() != 1 || input.shape != plan_.inputs[first].shape)
+        return Status::error(
+            "{}: tokens and targets come in windows of one length; the inputs {} and {} have the shapes {} "
+            "and {}",
+            spec_.kind, quoted(names_[first]), quoted(names_[second]), shape_text(plan_.inputs[first].shape),
+            shape_text(plan_.inputs[second].shape));
+    }
+    const int64_t length = plan_.inputs[first].shape[0];
+    dataset_.columns.resize(none);
+    if (spec_.kind == "synthetic") {
+      if (Status status = make_tokens(first, second, length); !status) return status;
+    } else {
+      if (Status status = read_windows(first, second, length); !status) return status;
+    }
+    for (const size_t i : {first, second}) {
+      dataset_.columns[i].name = names_[i];
+      if (Status status = check_tokens(i, i == second); !status) return status;
+    }
+    return {};
+  }
+
+  // No sniffing for gzip here: any two bytes may be a token.
+  Status read_windows(size_t first, size_t second, int64_t length) {
+    const bool text = spec_.kind == "text";
+    const StreamPart part = !spec_.split ? StreamPart::all
+                            : spec_.test ? StreamPart::test
+                                         : StreamPart::train;
+    std::string bytes;
+    TokenWindows cut;
+    if (Status status = read_file(spec_.path, bytes); !status) return status;
+    if (spec_.path.ends_with(".gz"))
+      if (Status status = gunzip_in_place(spec_.path, bytes); !status) return status;
+    if (Status status = cut_tokens(bytes, spec_.path, text ? "u8" : "u16", part, length, spec_.limit, cut);
+        !status)
+      return status;
+    dataset_.samples = cut.windows;
+    const auto each = static_cast<size_t>(element_bytes(cut.dtype));
+    dataset_.columns[first] = {{}, cut.dtype, {length}, std::move(cut.bytes)};
+    dataset_.columns[second] = {{}, cut.dtype, {length}, {}, first, each};
+    return {};
+  }
+
+  Status make_tokens(size_t first, size_t second, int64_t length) {
+    constexpr int64_t kMost = int64_t{1} << 32;  // tokens
+    dataset_.samples = spec_.limit.value_or(kGeneratedSamples);
+    if (length >= kMost || dataset_.samples > kMost / (length + 1))
+      return Status::error("synthetic:tokens makes at most {} tokens, not {} times {}", kMost,
+                           dataset_.samples, length);
+    const int64_t range =
+        std::min(plan_.inputs[first].range.value_or(256), plan_.inputs[second].range.value_or(256));
+    const std::vector<std::byte> both =
+        make_token_windows(dataset_.samples, length, range, static_cast<uint64_t>(plan_.seed), spec_.test);
+    for (const size_t i : {first, second}) {
+      Column& column = dataset_.columns[i] = {{}, "u8", {length}, {}};
+      const int64_t shift = i == second ? 1 : 0;
+      for (int64_t sample = 0; sample < dataset_.samples; ++sample) {
+        const auto* from = both.data() + sample * (length + 1) + shift;
+        column.bytes.insert(column.bytes.end(), from, from + length);
+      }
+    }
+    return {};
+  }
+
+  Status check_tokens(size_t input, bool target) const {
+    const Column& column = dataset_.columns[input];
+    const auto place = [&](int64_t i) {
+      if (spec_.kind == "synthetic") return fmt::format("synthetic:tokens: token {}", i);
+      return fmt::format("{}: token {}{}", spec_.path, i + (target ? 1 : 0),
+                         spec_.test ? " of the last 10 %" : "");
+    };
+    return check_values(plan_.inputs[input], column.dtype, dataset_.bytes(input), place);
   }
 
   Status read_named_files() {
@@ -267,47 +354,9 @@ class DatasetReader {
     return fmt::format("{}:{}", source.where, source.lines[static_cast<size_t>(sample)]);
   }
 
-  template <class T>
-  static Status check_values(const PlanInput& input, const Source& source) {
-    constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
-                      kHighest = std::numeric_limits<int32_t>::max();
-    int64_t low = input.range ? 0 : kLowest, high = input.range ? *input.range - 1 : kHighest;
-    std::span<const T> values(reinterpret_cast<const T*>(source.array.bytes.data()),
-                              source.array.bytes.size() / sizeof(T));
-    for (size_t i = 0; i < values.size(); ++i) {
-      T value = values[i];
-      auto at = [&] { return place(source, static_cast<int64_t>(i)); };
-      if constexpr (std::is_floating_point_v<T>)
-        if (!(std::trunc(value) == value) || std::isinf(value))
-          return Status::error("{}: {} is no whole number, which the input {} needs", at(), value,
-                               quoted(input.name));
-      // Compared as double, floats keep every value of 32 bits; as i64, integers keep all of theirs.
-      using Wide = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
-      auto wide = static_cast<Wide>(value);
-      bool in_range = wide >= static_cast<Wide>(low) && wide <= static_cast<Wide>(high);
-      bool ignored = input.ignore_index && wide == static_cast<Wide>(*input.ignore_index);
-      if (in_range || ignored) continue;
-      if (!input.range)
-        return Status::error("{}: {} does not fit into 32 bits, which the input {} has", at(), value,
-                             quoted(input.name));
-      return Status::error(
-          "{}: the value {} is not valid for the input {}: it takes 0 to {}{}", at(), value,
-          quoted(input.name), high,
-          input.ignore_index ? fmt::format(", and {} to be ignored", *input.ignore_index) : "");
-    }
-    return {};
-  }
-
   static Status check_integers(const PlanInput& input, const Source& source) {
-    const std::string& dtype = source.array.dtype;
-    if (dtype == "u8") return check_values<uint8_t>(input, source);
-    if (dtype == "u16") return check_values<uint16_t>(input, source);
-    if (dtype == "i8") return check_values<int8_t>(input, source);
-    if (dtype == "i16") return check_values<int16_t>(input, source);
-    if (dtype == "i32") return check_values<int32_t>(input, source);
-    if (dtype == "i64") return check_values<int64_t>(input, source);
-    if (dtype == "f32") return check_values<float>(input, source);
-    return check_values<double>(input, source);
+    return check_values(input, source.array.dtype, source.array.bytes,
+                        [&](int64_t element) { return place(source, element); });
   }
 
   const Plan& plan_;

@@ -1,6 +1,7 @@
 // Datasets: named columns of samples in memory, made from a SPEC of the contract (section 5).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,12 +17,18 @@ struct Column {
   std::string name;            // of the plan's input
   std::string dtype;           // "u8", "u16", "i8", "i16", "i32", "i64", "f32", "f64" (converted in `gather`)
   std::vector<int64_t> shape;  // per sample, as stored; its product equals the plan input's
-  std::vector<std::byte> bytes;  // samples * product(shape) elements
+  std::vector<std::byte> bytes;  // samples * product(shape) elements; of a sharing column: none
+  // Targets are tokens one later: a column may be a part of an earlier one's bytes.
+  std::optional<size_t> of{};  // the column that owns the bytes ...
+  size_t first = 0;            // ... and where in them this one's begin
 };
 
 struct Dataset {
   int64_t samples = 0;
   std::vector<Column> columns;  // one for every plan input, in the plan's order
+
+  // The elements of a column.
+  std::span<const std::byte> bytes(size_t column) const;
 
   // Fills `destination` (f32 or i32, as the input says, batch-major) with the samples `order`: u8 scaled by
   // 1/255 for f32 inputs, then normalize. Never fails: load_dataset has checked every value.

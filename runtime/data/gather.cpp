@@ -94,10 +94,17 @@ void gather_integers(const std::byte* bytes, int64_t elements, std::span<const i
 
 }  // namespace
 
+std::span<const std::byte> Dataset::bytes(size_t column) const {
+  const Column& own = columns[column];
+  if (!own.of) return own.bytes;
+  const auto size = static_cast<size_t>(samples * checked_product(own.shape) * element_bytes(own.dtype));
+  return std::span(columns[*own.of].bytes).subspan(own.first, size);
+}
+
 void Dataset::gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
                      std::span<std::byte> destination) const {
   const Column& column = columns[input];
-  const std::byte* bytes = column.bytes.data();
+  const std::byte* bytes = this->bytes(input).data();
   int64_t elements = checked_product(plan.shape);
   bool floats = plan.dtype == "f32";
   auto gather_as = [&]<class From>(From) {

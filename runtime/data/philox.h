@@ -21,6 +21,12 @@ inline PhiloxCounter philox(PhiloxCounter counter, uint64_t key) {
 }
 
 // The last counter word keeps the uses of one seed apart.
-enum class RandomStream : uint32_t { shuffle = 0x5348, train_digits = 0x4454, test_digits = 0x4445 };
+enum class RandomStream : uint32_t {
+  shuffle = 0x5348,
+  train_digits = 0x4454,
+  test_digits = 0x4445,
+  train_tokens = 0x544b,
+  test_tokens = 0x4554
+};
 
 }  // namespace gacc

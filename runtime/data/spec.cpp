@@ -13,7 +13,6 @@ struct SpecKind {
   std::string_view form;             // for messages
   bool named_files;                  // NAME=FILE parts instead of one path
   std::vector<std::string> options;  // beside limit
-  bool later = false;                // named by the contract, not built yet
 };
 
 const std::vector<SpecKind>& kinds() {
@@ -23,9 +22,9 @@ const std::vector<SpecKind>& kinds() {
       {"npy", "npy:NAME=FILE,...", true, {}},
       {"npz", "npz:FILE", false, {}},
       {"csv", "csv:FILE,label=COLUMN", false, {"label"}},
-      {"synthetic", "synthetic:digits[,split=train|test]", false, {"split"}},
-      {"tokens", "tokens:FILE", false, {}, true},
-      {"text", "text:FILE", false, {"split"}, true},
+      {"tokens", "tokens:FILE", false, {}},
+      {"text", "text:FILE[,split=train|test]", false, {"split"}},
+      {"synthetic", "synthetic:digits|tokens[,split=train|test]", false, {"split"}},
   };
   return table;
 }
@@ -57,7 +56,6 @@ class Reader {
     std::string_view name = text_.substr(0, colon);
     kind_ = find_kind(name);
     if (!kind_) return unknown_kind(name);
-    if (kind_->later) return problem("{}: is not supported yet", name);
     if (colon == std::string_view::npos || colon + 1 == text_.size())
       return problem("{}: needs more; its form is {}", name, kind_->form);
     spec_.kind = name;
@@ -83,7 +81,6 @@ class Reader {
     std::vector<std::string> names;
     std::string forms;
     for (const SpecKind& kind : kinds()) {
-      if (kind.later) continue;
       names.emplace_back(kind.name);
       forms += forms.empty() ? "" : ", ";
       forms += kind.form;
@@ -92,11 +89,10 @@ class Reader {
   }
 
   Status check_generator() {
-    if (spec_.path == "digits") return {};
-    if (spec_.path == "tokens") return problem("synthetic:tokens is not supported yet");
-    std::vector<std::string> known = {"digits"};
-    return problem("there is no generated set {}{} (known is \"digits\")", quoted(spec_.path),
-                   hint(spec_.path, known));
+    std::vector<std::string> known = {"digits", "tokens"};
+    if (std::find(known.begin(), known.end(), spec_.path) != known.end()) return {};
+    return problem("there is no generated set {}{} (known are {})", quoted(spec_.path),
+                   hint(spec_.path, known), listed(known));
   }
 
   Status assignment(std::string_view part) {
@@ -131,6 +127,7 @@ class Reader {
       if (value != "train" && value != "test")
         return problem("split is \"train\" or \"test\", not {}{}", quoted(value), hint(value, splits));
       spec_.test = value == "test";
+      spec_.split = true;
     } else {
       spec_.label = value;
     }

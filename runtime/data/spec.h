@@ -1,7 +1,8 @@
 // SPEC, the text that says which data to train on (CONTRACT section 5):
 //
 //   mnist:DIR[,split=train|test]   idx:NAME=FILE,...   npy:NAME=FILE,...   npz:FILE
-//   csv:FILE[,label=COLUMN]        synthetic:digits[,split=train|test]
+//   csv:FILE[,label=COLUMN]        synthetic:digits|tokens[,split=train|test]
+//   tokens:FILE                    text:FILE[,split=train|test]
 //
 // each with `,limit=N` for the first N samples. The text up to the first ':' is the kind; the rest is cut at
 // commas, so no path may hold a comma, while ':' and '=' are fine: a NAME=FILE is cut at its first '='.
@@ -18,11 +19,12 @@
 namespace gacc {
 
 struct Spec {
-  std::string kind;  // "mnist", "idx", "npy", "npz", "csv", "synthetic"
+  std::string kind;  // "mnist", "idx", "npy", "npz", "csv", "tokens", "text", "synthetic"
   std::string path;  // the folder, the file, or what to generate; empty for idx and npy
   std::vector<std::pair<std::string, std::string>> files;  // idx, npy: input and file, as written
   std::optional<int64_t> limit;                            // at least 1
   bool test = false;                                       // split=test
+  bool split = false;                                      // split= is given
   std::optional<std::string> label;                        // csv
 };
 

@@ -146,7 +146,8 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
             "data \"mnits:/x\": unknown kind \"mnits\"; did you mean \"mnist\"? (known are "
             "mnist:DIR[,split=train|test], "
             "idx:NAME=FILE,..., npy:NAME=FILE,..., npz:FILE, csv:FILE,label=COLUMN, "
-            "synthetic:digits[,split=train|test])");
+            "tokens:FILE, text:FILE[,split=train|test], "
+            "synthetic:digits|tokens[,split=train|test])");
   EXPECT_EQ(error("mnist"), "data \"mnist\": mnist: needs more; its form is mnist:DIR[,split=train|test]");
   EXPECT_EQ(error("mnist:x,spilt=test"),
             "data \"mnist:x,spilt=test\": unknown option \"spilt\"; did you mean \"split\"? (mnist takes "
@@ -162,12 +163,9 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
             "data \"npy:x\": \"x\" is not of the form NAME=FILE (a path cannot hold a comma)");
   EXPECT_EQ(error("npy:limit=3"), "data \"npy:limit=3\": names no file; the form is npy:NAME=FILE,...");
   EXPECT_EQ(error("npz:x,"), "data \"npz:x,\": part 2 is empty; the form is npz:FILE");
-  EXPECT_EQ(error("tokens:x"), "data \"tokens:x\": tokens: is not supported yet");
-  EXPECT_EQ(error("text:x,split=test"), "data \"text:x,split=test\": text: is not supported yet");
-  EXPECT_EQ(error("synthetic:tokens"), "data \"synthetic:tokens\": synthetic:tokens is not supported yet");
   EXPECT_EQ(error("synthetic:digit"),
             "data \"synthetic:digit\": there is no generated set \"digit\"; did you mean \"digits\"? (known "
-            "is \"digits\")");
+            "are \"digits\" and \"tokens\")");
 }
 
 TEST(Digits, ArePureBalancedAndDisjoint) {

@@ -1,0 +1,57 @@
+// See check_values.h.
+#include "runtime/data/check_values.h"
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/data/text.h"
+
+namespace gacc {
+namespace {
+
+using Place = std::function<std::string(int64_t element)>;
+
+template <class T>
+Status check(const PlanInput& input, std::span<const std::byte> bytes, const Place& place) {
+  constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
+                    kHighest = std::numeric_limits<int32_t>::max();
+  int64_t low = input.range ? 0 : kLowest, high = input.range ? *input.range - 1 : kHighest;
+  std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    T value = values[i];
+    auto at = [&] { return place(static_cast<int64_t>(i)); };
+    if constexpr (std::is_floating_point_v<T>)
+      if (!(std::trunc(value) == value) || std::isinf(value))
+        return Status::error("{}: {} is no whole number, which the input {} needs", at(), value,
+                             quoted(input.name));
+    // Compared as double, floats keep every value of 32 bits; as i64, integers keep all of theirs.
+    using Wide = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
+    auto wide = static_cast<Wide>(value);
+    bool in_range = wide >= static_cast<Wide>(low) && wide <= static_cast<Wide>(high);
+    bool ignored = input.ignore_index && wide == static_cast<Wide>(*input.ignore_index);
+    if (in_range || ignored) continue;
+    if (!input.range)
+      return Status::error("{}: {} does not fit into 32 bits, which the input {} has", at(), value,
+                           quoted(input.name));
+    return Status::error(
+        "{}: the value {} is not valid for the input {}: it takes 0 to {}{}", at(), value, quoted(input.name),
+        high, input.ignore_index ? fmt::format(", and {} to be ignored", *input.ignore_index) : "");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
+                    const Place& place) {
+  if (dtype == "u8") return check<uint8_t>(input, bytes, place);
+  if (dtype == "u16") return check<uint16_t>(input, bytes, place);
+  if (dtype == "i8") return check<int8_t>(input, bytes, place);
+  if (dtype == "i16") return check<int16_t>(input, bytes, place);
+  if (dtype == "i32") return check<int32_t>(input, bytes, place);
+  if (dtype == "i64") return check<int64_t>(input, bytes, place);
+  if (dtype == "f32") return check<float>(input, bytes, place);
+  return check<double>(input, bytes, place);
+}
+
+}  // namespace gacc

@@ -1,0 +1,25 @@
+// libFuzzer target for streams of tokens: the first bytes choose the element, the part, the length and the
+// limit; any stream then gives windows that fit it, or an error.
+#include "runtime/data/tokens.h"
+
+#include "tests/fuzz/check.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 4) return 0;
+  const auto part = static_cast<gacc::StreamPart>(data[0] % 3);
+  const char* dtype = data[0] / 3 % 2 == 0 ? "u8" : "u16";
+  const int64_t length = data[1] == 255 ? INT64_MAX : data[1] + 1;
+  std::optional<int64_t> limit;
+  if (data[2] != 0) limit = data[2];
+  const std::string_view stream(reinterpret_cast<const char*>(data) + 3, size - 3);
+  gacc::TokenWindows cut;
+  const gacc::Status status = gacc::cut_tokens(stream, "f", dtype, part, length, limit, cut);
+  gacc::fuzz::check_status(status);
+  if (!status) return 0;
+  const int64_t each = gacc::element_bytes(cut.dtype);
+  const auto bytes = static_cast<int64_t>(cut.bytes.size());
+  if (cut.windows < 1 || (limit && cut.windows > *limit) || cut.length != length) __builtin_trap();
+  if (bytes != (cut.windows * length + 1) * each || bytes > static_cast<int64_t>(stream.size()))
+    __builtin_trap();
+  return 0;
+}
