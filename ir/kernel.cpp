@@ -6,8 +6,8 @@
 namespace gacc::ir {
 
 std::string_view form_text(KernelForm form) {
-  constexpr std::string_view texts[] = {"pointwise",    "rowwise", "column_reduce",
-                                        "total_reduce", "gemm",    "alias"};
+  constexpr std::string_view texts[] = {"pointwise", "rowwise", "column_reduce", "total_reduce",
+                                        "gemm",      "alias",   "special"};
   return texts[static_cast<size_t>(form)];
 }
 
@@ -58,6 +58,20 @@ Operand storage_root(const Region& region, Operand operand) {
 
 namespace {
 
+// The form of a kernel of one op that takes no others in.
+std::optional<KernelForm> own_form(Lowering lowering) {
+  switch (lowering) {
+    case Lowering::gemm:
+      return KernelForm::gemm;
+    case Lowering::alias:
+      return KernelForm::alias;
+    case Lowering::special:
+      return KernelForm::special;
+    default:
+      return std::nullopt;
+  }
+}
+
 bool is_reduce(Lowering lowering) {
   return lowering == Lowering::row_reduce || lowering == Lowering::column_reduce ||
          lowering == Lowering::total_reduce;
@@ -107,9 +121,9 @@ class KernelBuilder {
       const Lowering lowering = op.info->lowering;
       if (lowering == Lowering::composite)
         return refuse(fmt::format("`{}` has no lowering of its own; run `expand` first", op.info->name));
-      if (lowering == Lowering::gemm || lowering == Lowering::alias) {
+      if (const std::optional<KernelForm> own = own_form(lowering)) {
         if (ops_.size() > 1) return refuse(fmt::format("`{}` stands alone in its kernel", op.info->name));
-        kernel_.form = lowering == Lowering::gemm ? KernelForm::gemm : KernelForm::alias;
+        kernel_.form = *own;
       }
       row = row || lowering == Lowering::row_reduce;
       column = column || lowering == Lowering::column_reduce;
@@ -134,7 +148,7 @@ class KernelBuilder {
     for (const size_t i : ops_) {
       const Op& op = region_.ops[i];
       KernelMember member{.op = i};
-      if (kernel_.form == KernelForm::gemm || kernel_.form == KernelForm::alias) {
+      if (own_form(op.info->lowering)) {
         kernel_.members.push_back(member);
         return true;
       }
@@ -231,7 +245,7 @@ void add_traffic(const Region& region, const std::vector<bool>& yielded,
       if (writes_operand(op, i)) add_once(kernel.writes, op.operands[i]);
     }
     for (const ValueId result : op.results) {
-      bool outside = yielded[static_cast<size_t>(result.index)];
+      bool outside = yielded[static_cast<size_t>(result.index)] || kernel.form == KernelForm::special;
       for (const int32_t user : users[static_cast<size_t>(result.index)])
         outside = outside || kernel_of[static_cast<size_t>(user)] != self;
       if (outside) add_once(kernel.writes, result);
@@ -287,7 +301,7 @@ bool may_fuse(const Module& module, const Region& region, const std::vector<size
 
 bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
                ValueId result) {
-  if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias) return false;
+  if (own_form(region.ops[kernel.members.front().op].info->lowering)) return false;
   const Type &from = region[operand].type, &to = region[result].type;
   if (dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) return false;
   if (access(from.shape, kernel.domain) != Access::full || access(to.shape, kernel.domain) != Access::full)

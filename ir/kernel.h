@@ -17,6 +17,9 @@
 //                  One task, unless `fuse` has split the reduction (total_sum {parts}).
 //   gemm           one matmul or matmul.acc.
 //   alias          one reshape: no launch.
+//   special        one op with a kernel of its own; it reads its operands, writes its results and buffers as
+//   it
+//                  likes, and stores all its results, also those that nobody uses.
 #pragma once
 #include <vector>
 
@@ -24,7 +27,7 @@
 
 namespace gacc::ir {
 
-enum class KernelForm : uint8_t { pointwise, rowwise, column_reduce, total_reduce, gemm, alias };
+enum class KernelForm : uint8_t { pointwise, rowwise, column_reduce, total_reduce, gemm, alias, special };
 std::string_view form_text(KernelForm form);
 
 // How an operand's element is found from (row, column) of the domain [rows, columns]:

@@ -21,15 +21,25 @@ enum class Saves : uint8_t { nothing, operands, result };
 enum class Precision : uint8_t { half, full, follow };
 // What recompute may clone.
 enum class Recompute : uint8_t { cheap, costly, never };
-// How an op is run; the first five are what codegen knows (see ir/kernel.h for their domains).
+// How an op is run; all but composite are what codegen knows (see ir/kernel.h for their domains).
 //   pointwise     one formula per element of the broadcast domain
 //   row_reduce    [.., C] -> [.., 1] over the last axis
 //   column_reduce [.., C] -> [C] over all other axes
 //   total_reduce  any -> []
 //   gemm          op(A) @ op(B)
 //   alias         the result is its operand's storage under another shape; no launch
-//   composite     no lowering of its own: `expand` writes it in the kinds above
-enum class Lowering : uint8_t { pointwise, row_reduce, column_reduce, total_reduce, gemm, alias, composite };
+//   composite     no lowering of its own: `expand` writes it in the other kinds
+//   special       a kernel of its own, described and emitted under the op's name (codegen/emit/special.h)
+enum class Lowering : uint8_t {
+  pointwise,
+  row_reduce,
+  column_reduce,
+  total_reduce,
+  gemm,
+  alias,
+  composite,
+  special
+};
 enum class Combine : uint8_t { sum, max, min };  // of the reduce kinds; max and min propagate NaN
 
 struct AttrSpec {

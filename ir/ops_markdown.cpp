@@ -28,7 +28,8 @@ std::string_view lowering_text(Lowering lowering) {
                                         "total reduction",
                                         "matrix product",
                                         "alias (no launch)",
-                                        "composite (`expand` writes it in other ops)"};
+                                        "composite (`expand` writes it in other ops)",
+                                        "a kernel of its own"};
   return texts[static_cast<size_t>(lowering)];
 }
 

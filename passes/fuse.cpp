@@ -79,7 +79,7 @@ void sink_pointwise(Region& region) {
 struct Group {
   std::vector<size_t> ops;          // indices in program order
   std::vector<Operand> operands{};  // what they touch, without duplicates
-  bool alone = false;               // gemm, alias
+  bool alone = false;               // gemm, alias, special
   bool in_place = false;            // a member writes what another reads
 };
 
@@ -117,7 +117,8 @@ class Fuser {
  private:
   void place(size_t index) {
     const Op& op = region_.ops[index];
-    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::alias;
+    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::alias ||
+                       op.info->lowering == Lowering::special;
     const size_t first = first_possible(op);
     size_t best = groups_.size();
     int64_t best_gain = 0;

@@ -72,6 +72,7 @@ class HostTarget final : public Target {
     });
   }
 
+  void items(const std::function<void(Value*)>& on_item) override { rows(on_item); }
   void parts(const std::function<void(Value*)>& on_part) override { rows(on_part); }
   void once(const std::function<void()>& store) override { store(); }
 

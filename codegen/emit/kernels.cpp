@@ -3,6 +3,7 @@
 // Order: at every point all memory is read before anything is written, because a result may lie in the bytes
 // of an operand (ir::may_reuse).
 #include "codegen/emit/evaluator.h"
+#include "codegen/emit/special.h"
 
 namespace gacc::codegen {
 
@@ -23,6 +24,9 @@ class KernelEmitter {
         break;
       case ir::KernelForm::rowwise:
         rowwise();
+        break;
+      case ir::KernelForm::special:
+        emit_special(t_);
         break;
       case ir::KernelForm::column_reduce:
         column_reduce();

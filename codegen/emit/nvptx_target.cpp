@@ -77,6 +77,11 @@ class NvptxTarget final : public Target {
     branch(b.CreateICmpULT(column, column_count()), [&] { on_block({{nullptr, column, nullptr, 1}}); });
   }
 
+  void items(const std::function<void(Value*)>& on_item) override {
+    Value* item = global_thread();
+    branch(b.CreateICmpULT(item, extents[0]), [&] { on_item(item); });
+  }
+
   void parts(const std::function<void(Value*)>& on_part) override { on_part(block_index()); }
 
   void once(const std::function<void()>& store) override {

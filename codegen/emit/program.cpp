@@ -1,8 +1,10 @@
 // From the kernels of a module to distinct bodies and their calls. No LLVM here: gacc-exec's plug-in runs
 // this even when the machine code comes from its cache.
 #include "codegen/emit/program.h"
+#include "codegen/emit/special.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -315,6 +317,51 @@ class BodyBuilder {
   int64_t parts_ = 0, chunk_ = 0, row_size_ = 1;
 };
 
+// A kernel with an emitter of its own. Slots are the op's operands as they stand, then its results, so that
+// the emitter knows them by number. No function: on this target it is a library call.
+std::optional<Instance> special_instance(const ir::Module& module, const ir::Region& region,
+                                         const ir::Kernel& kernel, Purpose purpose, std::string& problem) {
+  const ir::Op& op = region.ops[kernel.members.front().op];
+  Instance instance;
+  Call& call = instance.call;
+  Body& body = instance.body;
+  call.kernel = kernel;
+  body.form = KernelForm::special;
+  const auto add = [&](const Operand& operand, bool read, bool written) {
+    call.operands.push_back(operand);
+    body.slots.push_back(
+        {.dtype = ir::operand_type(module, region, operand).dtype, .read = read, .written = written});
+  };
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (ir::as_number(op.operands[i]) != nullptr) {
+      problem = fmt::format("`{}`: operand {} must lie in memory", op.info->name, i);
+      return std::nullopt;
+    }
+    const bool written = (op.info->writes >> i & 1U) != 0, discarded = (op.info->discards >> i & 1U) != 0;
+    add(op.operands[i], !discarded, written);
+  }
+  for (const ir::ValueId result : op.results) add(result, false, true);
+  if (op.when) add(*op.when, true, false);
+  const std::optional<SpecialCall> made = describe_special({module, region, op}, purpose);
+  if (!made) {
+    problem = fmt::format("`{}` has no kernel", op.info->name);
+    return std::nullopt;
+  }
+  call.extents = made->extents;
+  call.unit = Unit::rows;
+  call.items = made->items;
+  call.tile = made->tile;
+  call.block = made->block;
+  call.per_block = made->per_block;
+  body.special = made->library ? std::string() : std::string(op.info->name);
+  body.parameters = made->parameters;
+  body.extents = static_cast<int32_t>(made->extents.size());
+  body.block = made->block;
+  body.cost = made->cost;
+  body.wide_index = purpose == Purpose::device && made->wide_index;
+  return instance;
+}
+
 std::string source_key(const Source& source) {
   return fmt::format("{}.{}.{}.{:x};", static_cast<int>(source.from), source.index, source.result,
                      std::bit_cast<uint64_t>(source.number));
@@ -325,6 +372,8 @@ std::string body_key(const Body& body) {
   std::string key =
       fmt::format("{} {} {} {} {} {} {} {}|", static_cast<int>(body.form), body.flat, body.stages,
                   body.vector, body.wide_index, body.block_per_row, body.extents, body.chunk);
+  if (!body.special.empty())
+    key += fmt::format("{} {} {} {}|", body.special, body.block, body.cost, fmt::join(body.parameters, ","));
   for (const Slot& slot : body.slots) {
     key += fmt::format("{}.{}.{}.{}{};", static_cast<int>(slot.dtype), static_cast<int>(slot.access),
                        slot.period, slot.read, slot.written);
@@ -389,8 +438,14 @@ std::optional<Program> make_program(const ir::Module& module, Purpose purpose, s
         }
         continue;
       }
-      std::optional<Instance> instance = BodyBuilder(module, region, kernel, purpose).build(problem);
+      std::optional<Instance> instance = kernel.form == KernelForm::special
+                                             ? special_instance(module, region, kernel, purpose, problem)
+                                             : BodyBuilder(module, region, kernel, purpose).build(problem);
       if (!instance) return std::nullopt;
+      if (kernel.form == KernelForm::special && instance->body.special.empty()) {
+        calls.push_back(std::move(instance->call));
+        continue;
+      }
       const auto [place, fresh] =
           known.emplace(body_key(instance->body), static_cast<int32_t>(program.functions.size()));
       const auto function = static_cast<size_t>(place->second);

@@ -73,17 +73,22 @@ struct Body {
   int64_t block = 0;           // device: threads of a block
   std::vector<Slot> slots{};
   std::vector<Member> members{};
-  int32_t extents = 2;  // rows, columns, then periods, chunk (total_reduce), lifted constants
-  int32_t chunk = -1;   // total_reduce: index of the rows (flat: elements) of one part among the extents
-  std::string name{};   // for people: "add_relu"; unique by a number in Program::functions
-  int cost = 0;         // rough scalar operations for an element: chooses unrolling and tiles
+  int32_t extents = 2;    // rows, columns, then periods, chunk (total_reduce), lifted constants
+  int32_t chunk = -1;     // total_reduce: index of the rows (flat: elements) of one part among the extents
+  std::string special{};  // special: the op's name, by which its emitter is found ...
+  std::vector<int64_t> parameters{};  // ... and what it is compiled for (codegen/emit/special.h)
+  std::string name{};                 // for people: "add_relu"; unique by a number in Program::functions
+  int cost = 0;                       // rough scalar operations for an element: chooses unrolling and tiles
 };
 
 // One kernel of a region: function(operands, extents, [begin, end)).
 struct Call {
-  int32_t function = -1;  // in Program::functions; -1 for gemm and alias kernels, which emit no code
+  // In Program::functions; -1 for kernels that emit no code: gemm, alias, and on the host a special that is a
+  // library call.
+  int32_t function = -1;
   ir::Kernel kernel{};
   std::vector<ir::Operand> operands{};  // values and buffers, no duplicates: reads, then writes not read
+                                        // (special: the op's operands as they stand, then its results)
   std::vector<Extent> extents{};        // rows, columns, ... as the function takes them
   Unit unit = Unit::elements;           // host: what [begin, end) counts ...
   Extent items{};    // ... and how many there are. device: work items; blocks = ceil(items / per_block)

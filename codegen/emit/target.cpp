@@ -91,6 +91,27 @@ Value* Target::load(int32_t slot, Value* index, const Point& point) {
   return b.CreateMaskedLoad(type, address, alignment(point), point.mask, llvm::Constant::getNullValue(type));
 }
 
+Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise) {
+  Type* element = type_of(body.slots[static_cast<size_t>(slot)].dtype);
+  llvm::Constant* rest = element->isFloatTy()
+                             ? llvm::ConstantFP::get(element, otherwise)
+                             : llvm::ConstantInt::get(element, static_cast<uint64_t>(otherwise));
+  const unsigned lanes = Math::lanes(offset);
+  if (lanes == 1) {
+    if (mask != nullptr)
+      offset = b.CreateSelect(mask, offset, llvm::Constant::getNullValue(offset->getType()));
+    Value* at = b.CreateAdd(base, b.CreateZExtOrTrunc(offset, index_type));
+    // Without a mask the base alone must be an element.
+    Value* value = load_one(slot, at);
+    return mask == nullptr ? value : b.CreateSelect(mask, value, rest);
+  }
+  if (mask == nullptr) mask = llvm::Constant::getAllOnesValue(Math::with_lanes(b.getInt1Ty(), lanes));
+  Value* start = b.CreateInBoundsGEP(element, operands[static_cast<size_t>(slot)], base);
+  Value* places = b.CreateGEP(element, start, b.CreateSExt(offset, Math::with_lanes(b.getInt64Ty(), lanes)));
+  return b.CreateMaskedGather(Math::with_lanes(element, lanes), places, llvm::Align(4), mask,
+                              llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(lanes), rest));
+}
+
 void Target::store(int32_t slot, Value* index, Value* value, const Point& point) {
   value = splat(value, point.lanes);
   if (point.lanes == 1) return store_one(slot, index, value);

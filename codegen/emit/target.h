@@ -47,6 +47,8 @@ class Target {
   virtual void rows(const OnRow& on_row) = 0;
   // Every block of columns it owns: up to 4 points side by side (rows are not set).
   virtual void column_blocks(const std::function<void(std::vector<Point>)>& on_block) = 0;
+  // Every item it owns, one after the other (host) or a thread each (device). extents[0] is their number.
+  virtual void items(const std::function<void(Value* item)>& on_item) = 0;
   // Every part it owns (total_reduce).
   virtual void parts(const std::function<void(Value* part)>& on_part) = 0;
   // Combines what on_point returns over columns [low, high) of `row`, in an order that depends only on the
@@ -68,6 +70,9 @@ class Target {
 
   Value* load(int32_t slot, Value* index, const Point& point);  // lanes side by side
   Value* load_one(int32_t slot, Value* index);                  // a scalar
+  // Elements base + offset: `base` one index, `offset` an i32 in every lane (or one), not negative where
+  // `mask` holds. A lane without mask reads nothing and is `otherwise`; mask may be null.
+  Value* gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise);
   void store(int32_t slot, Value* index, Value* value, const Point& point);
   void store_one(int32_t slot, Value* index, Value* value);
 

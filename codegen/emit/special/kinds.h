@@ -1,0 +1,23 @@
+// The kernels of their own, one pair of functions each: how the op is called, and its loop nest. The lists
+// in special.cpp and special_emit.cpp give them their op names.
+#pragma once
+#include "codegen/emit/special.h"
+
+namespace gacc::codegen {
+
+// pool: windows over images; parameters are those of WindowShape.
+SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
+void emit_max_pool(Target& t);
+void emit_max_pool_gradient(Target& t);
+
+// The geometry of windows over images, as the parameters of a function: images [planes, from_h, from_w] and
+// places [planes, to_h, to_w]; index 0 is along H, 1 along W.
+struct WindowShape {
+  int64_t from[2], to[2], kernel[2], stride[2], dilation[2], before[2];
+  std::vector<int64_t> list() const;
+  static WindowShape of(const Body& body);  // from body.parameters
+};
+// Of an op with a window (ir/ops/window.h) over images of this shape, with places of that shape.
+WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places);
+
+}  // namespace gacc::codegen

@@ -1,0 +1,151 @@
+// Pooling. A point is one place (forward) or one element of the images (gradient): everything is gathered,
+// nothing scattered, so no two points store to one address and windows may overlap.
+//
+// Within a plane indices are 32 bits; what lies outside of the image has its lane masked.
+#include <cmath>
+
+#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/target.h"
+
+namespace gacc::codegen {
+
+namespace {
+
+constexpr int kUnrolled = 36;  // steps of a loop nest that are written out
+
+class Pooling {
+ public:
+  explicit Pooling(Target& t) : t_(t), b_(t.b), w_(WindowShape::of(t.body)) {}
+
+  void forward() {
+    t_.points([&](Value* row) { begin_row(row, w_.to[0]); },
+              [&](const Point& point) {
+                begin_point(point);
+                const Window window = window_at(y_, x_);
+                t_.store(1, output(point, w_.to[1]), largest(window).value, point);
+              });
+  }
+
+  // The element (y, x) lies in the windows of places (y + before) / stride - j for j = 0, 1, ...; of each
+  // whose largest element it is, it gets the gradient.
+  void gradient() {
+    t_.points(
+        [&](Value* row) { begin_row(row, w_.from[0]); },
+        [&](const Point& point) {
+          begin_point(point);
+          const int steps[2] = {overlap(0), overlap(1)};
+          Value* py = b_.CreateAdd(y_, lane(w_.before[0]));
+          Value* px = b_.CreateAdd(x_, lane(w_.before[1]));
+          Value* last_y = b_.CreateUDiv(py, lane(w_.stride[0]));
+          Value* last_x = b_.CreateUDiv(px, lane(w_.stride[1]));
+          Value* start = t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), point.lanes);
+          Value* sum = each(steps[0], steps[1], {start}, [&](Value* j, Value* i, const Values& carried) {
+            Value *oy = b_.CreateSub(last_y, j), *ox = b_.CreateSub(last_x, i);
+            // Of unsigned numbers those before the first place are large as well.
+            Value* there = both(b_.CreateICmpULT(oy, lane(w_.to[0])), b_.CreateICmpULT(ox, lane(w_.to[1])));
+            Value* ky = b_.CreateSub(py, b_.CreateMul(oy, lane(w_.stride[0])));
+            Value* kx = b_.CreateSub(px, b_.CreateMul(ox, lane(w_.stride[1])));
+            there = both(there, both(b_.CreateICmpULT(ky, lane(w_.kernel[0])),
+                                     b_.CreateICmpULT(kx, lane(w_.kernel[1]))));
+            there = both(there, point.mask);
+            const Best best = largest(window_at(oy, ox), there);
+            Value* own = b_.CreateAdd(b_.CreateMul(ky, lane(w_.kernel[1])), kx);
+            Value* mine = both(there, b_.CreateICmpEQ(best.step, own));
+            Value* place = b_.CreateAdd(b_.CreateMul(oy, lane(w_.to[1])), ox);
+            Value* dy = t_.gather(1, plane(w_.to), place, mine, 0.0);
+            return Values{b_.CreateFAdd(carried[0], dy)};
+          })[0];
+          t_.store(2, output(point, w_.from[1]), sum, point);
+        });
+  }
+
+ private:
+  using Values = std::vector<Value*>;
+  struct Window {
+    Value *top, *left;  // of its first element; may be negative
+  };
+  struct Best {
+    Value *value, *step;  // step: row * kernel width + column within the window
+  };
+
+  int overlap(int axis) const {
+    return static_cast<int>((w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]);
+  }
+  Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
+  Value* word(Value* index) { return b_.CreateTrunc(b_.CreateZExt(index, b_.getInt64Ty()), b_.getInt32Ty()); }
+  static Value* null() { return nullptr; }
+  Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
+
+  // A row is (plane, y) of [planes, height].
+  void begin_row(Value* row, int64_t height) {
+    row_ = row;
+    plane_ = b_.CreateUDiv(row, t_.index(height));
+    row_y_ = word(b_.CreateURem(row, t_.index(height)));
+  }
+  void begin_point(const Point& point) {
+    lanes_ = point.lanes;
+    y_ = t_.splat(row_y_, lanes_);
+    x_ = b_.CreateAdd(t_.splat(word(point.column), lanes_), t_.iota(b_.getInt32Ty(), lanes_));
+    mask_ = point.mask;
+  }
+  Value* output(const Point& point, int64_t width) {
+    return b_.CreateAdd(b_.CreateMul(row_, t_.index(width)), point.column);
+  }
+  Value* plane(const int64_t (&size)[2]) { return b_.CreateMul(plane_, t_.index(size[0] * size[1])); }
+
+  Window window_at(Value* y, Value* x) {
+    return {b_.CreateSub(b_.CreateMul(y, lane(w_.stride[0])), lane(w_.before[0])),
+            b_.CreateSub(b_.CreateMul(x, lane(w_.stride[1])), lane(w_.before[1]))};
+  }
+
+  // carried = f(row, column, carried) for row and column (i32, in every lane) of a small rectangle, row by
+  // row.
+  Values each(int rows, int columns, Values carried,
+              const std::function<Values(Value*, Value*, const Values&)>& f) {
+    if (rows * columns <= kUnrolled) {
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < columns; ++c) carried = f(lane(r), lane(c), carried);
+      }
+      return carried;
+    }
+    return t_.loop(t_.index(0), t_.index(rows), t_.index(1), carried, [&](Value* r, const Values& outer) {
+      return t_.loop(t_.index(0), t_.index(columns), t_.index(1), outer, [&](Value* c, const Values& inner) {
+        return f(t_.splat(word(r), lanes_), t_.splat(word(c), lanes_), inner);
+      });
+    });
+  }
+
+  // The window's largest element: the first of equals, and a NaN over everything, as PyTorch has it.
+  Best largest(const Window& window, Value* wanted = null()) {
+    Value* lowest = t_.splat(llvm::ConstantFP::getInfinity(b_.getFloatTy(), /*Negative=*/true), lanes_);
+    const Values found = each(
+        static_cast<int>(w_.kernel[0]), static_cast<int>(w_.kernel[1]), {lowest, lane(-1)},
+        [&](Value* ky, Value* kx, const Values& best) {
+          Value *y = b_.CreateAdd(window.top, ky), *x = b_.CreateAdd(window.left, kx);
+          Value* there = both(b_.CreateICmpULT(y, lane(w_.from[0])), b_.CreateICmpULT(x, lane(w_.from[1])));
+          there = both(both(there, mask_), wanted);
+          Value* at = b_.CreateAdd(b_.CreateMul(y, lane(w_.from[1])), x);
+          Value* value = t_.gather(0, plane(w_.from), at, there, 0.0);
+          Value* better = b_.CreateOr(b_.CreateFCmpOGT(value, best[0]), b_.CreateFCmpUNO(value, value));
+          better = b_.CreateOr(better, b_.CreateICmpEQ(best[1], lane(-1)));  // -inf alone is found as well
+          better = b_.CreateAnd(better, there);
+          Value* step = b_.CreateAdd(b_.CreateMul(ky, lane(w_.kernel[1])), kx);
+          return Values{b_.CreateSelect(better, value, best[0]), b_.CreateSelect(better, step, best[1])};
+        });
+    return {found[0], found[1]};
+  }
+
+  Target& t_;
+  llvm::IRBuilder<>& b_;
+  WindowShape w_;
+  Value *row_ = nullptr, *plane_ = nullptr, *row_y_ = nullptr;
+  Value *y_ = nullptr, *x_ = nullptr, *mask_ = nullptr;
+  unsigned lanes_ = 1;
+};
+
+}  // namespace
+
+void emit_max_pool(Target& t) { Pooling(t).forward(); }
+void emit_max_pool_gradient(Target& t) { Pooling(t).gradient(); }
+
+}  // namespace gacc::codegen

@@ -1,0 +1,31 @@
+// See special.h: the emitters by op name.
+#include <algorithm>
+
+#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/target.h"
+
+namespace gacc::codegen {
+
+namespace {
+
+struct Emitter {
+  std::string_view op;
+  void (*emit)(Target& target);
+};
+
+constexpr Emitter kEmitters[] = {
+    {"max_pool2d", emit_max_pool},
+    {"max_pool2d.grad", emit_max_pool_gradient},
+};
+
+}  // namespace
+
+bool emit_special(Target& target) {
+  const auto* found = std::find_if(std::begin(kEmitters), std::end(kEmitters),
+                                   [&](const Emitter& e) { return e.op == target.body.special; });
+  if (found == std::end(kEmitters)) return false;
+  found->emit(target);
+  return true;
+}
+
+}  // namespace gacc::codegen

@@ -1,0 +1,33 @@
+// Windows that slide over the last two axes of images [B,C,H,W]: the geometry that convolutions and pooling
+// share, read from an op's attributes kernel, stride, dilation (two numbers each: along H, along W) and
+// padding (top, left, bottom, right).
+#pragma once
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+struct Window2d {
+  int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, dilation[2] = {1, 1};
+  int64_t before[2] = {0, 0}, after[2] = {0, 0};  // elements of padding
+  // From the first to the last element of the window along an axis, both counted.
+  int64_t reach(int axis) const { return dilation[axis] * (kernel[axis] - 1) + 1; }
+  // How often the window fits along an axis of this extent, less than 1: not at all.
+  int64_t places(int axis, int64_t extent) const {
+    const int64_t room = extent + before[axis] + after[axis] - reach(axis);
+    return room < 0 ? 0 : room / stride[axis] + 1;
+  }
+};
+
+// The op's window. An attribute that the op has not keeps its default.
+Window2d window_of(const OpView& op);
+// The same for checks: nothing, with a diagnostic, when an attribute has not the right number of elements or
+// one of them is out of range (kernel, stride and dilation from 1, padding from 0, all below 2^15).
+std::optional<Window2d> expect_window(const OpView& op, Diag& diag);
+// Whether operand i is f[B,C,H,W] (any first extent), else reports it.
+bool expect_images(const OpView& op, size_t i, Diag& diag);
+// The shape of the window's places over images, with this many channels; nothing, with a diagnostic, when
+// the window does not fit.
+std::optional<Shape> window_shape(const OpView& op, const Shape& images, int64_t channels,
+                                  const Window2d& window, Diag& diag);
+
+}  // namespace gacc::ir
