@@ -16,6 +16,8 @@ class Builder {
   Location location{};
   // Ops made from here on carry this predicate.
   std::optional<Operand> when{};
+  // Ops made from here on are kept out of half precision (Op::full).
+  bool full = false;
 
   // One result. `name` is the wanted value name; `attrs` are dropped where they equal the default.
   ValueId make(std::string_view op, std::string name, std::vector<Operand> operands, Attrs attrs = {});

@@ -68,6 +68,9 @@ struct Op {
   Attrs attrs{};                  // only those that differ from the table's defaults
   std::optional<Operand> when{};  // a scalar i32: the op writes its buffers only where it is not 0
   int32_t kernel = -1;            // ops of a region that share a number run as one kernel, once fused
+  // To be kept out of half precision, whatever the table says: half-casts gives it f32 operands and clears
+  // the mark. Layers with precision = "f32", and gradients of ops that compute in f32.
+  bool full = false;
   Location at{};
 };
 

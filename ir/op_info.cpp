@@ -10,6 +10,8 @@
 #include <deque>
 #include <map>
 
+#include "ir/ops/common.h"
+
 namespace gacc::ir {
 
 #define X(identifier, name) extern const OpInfo op_##identifier;
@@ -39,20 +41,37 @@ std::optional<std::vector<Type>> infer_gradient(const OpView& op, Diag& diag) {
                type_text(op.operand(1)), type_text(saved));
     return std::nullopt;
   }
-  return std::vector<Type>{saved};
+  const std::optional<DType> dtype = common_dtype(op, 0, diag);
+  if (!dtype) return std::nullopt;
+  return std::vector<Type>{{result_dtype(op, *dtype), saved.shape}};
+}
+
+// NAME.half: NAME's operands, then the buffer for the copy.
+std::optional<std::vector<Type>> infer_half(const OpView& op, Diag& diag) {
+  const size_t last = op.op.operands.size() - 1;
+  if (!expect_write(op, 0, diag)) return std::nullopt;
+  const Type copy = op.operand(last);
+  if (as_buffer(op.op.operands[last]) == nullptr || !is_half(copy.dtype) ||
+      copy.shape != op.operand(0).shape) {
+    return wrong(
+        op, diag, Kind::type_mismatch,
+        fmt::format("{}, {}; the copy is a half buffer of that shape", describe(op, 0), describe(op, last)));
+  }
+  return op.op.info->half_of->infer(op, diag);
 }
 
 struct Table {
   std::deque<std::string> texts;  // of the made names; addresses stay
-  std::deque<OpInfo> gradients;   // likewise
+  std::deque<OpInfo> variants;    // likewise
   std::vector<const OpInfo*> ops;
   std::map<std::string_view, const OpInfo*> by_name;
 
   void add(const OpInfo& info) {
     ops.push_back(&info);
     by_name.emplace(info.name, &info);
+    if (info.half_copy) add_half(info);
     if (info.derivative == nullptr) return;
-    OpInfo& made = gradients.emplace_back();
+    OpInfo& made = variants.emplace_back();
     made.name = texts.emplace_back(std::string(info.name) + ".grad");
     made.summary =
         texts.emplace_back(fmt::format("the derivative of `{}` times dy; operands: its {}, dy", info.name,
@@ -66,6 +85,25 @@ struct Table {
     made.precision = info.precision;
     made.differentiable = false;
     made.gradient_of = &info;
+    ops.push_back(&made);
+    by_name.emplace(made.name, &made);
+  }
+
+  void add_half(const OpInfo& info) {
+    OpInfo& made = variants.emplace_back(info);
+    made.name = texts.emplace_back(std::string(info.name) + ".half");
+    made.summary = texts.emplace_back(fmt::format(
+        "as `{}`; operand {}, a half buffer, becomes the new operand 0, rounded", info.name, info.operands));
+    made.operands = info.operands + 1;
+    made.writes |= 1U << info.operands;
+    made.discards |= 1U << info.operands;
+    made.infer = infer_half;
+    made.formula = [](const FormulaView& view) {
+      view.op.op.info->half_of->formula(view);
+      view.recorder.repeat(0);
+    };
+    made.half_copy = false;
+    made.half_of = &info;
     ops.push_back(&made);
     by_name.emplace(made.name, &made);
   }

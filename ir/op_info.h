@@ -17,7 +17,8 @@ class EvalView;
 
 // What the gradient reads of the forward op; liveness and recompute follow from it.
 enum class Saves : uint8_t { nothing, operands, result };
-// half: operands and result in half precision; full: f32; follow: as its operands are (DESIGN, half-casts).
+// half: operands and result in half precision. full: reads what there is, half or f32, and gives f32. follow:
+// as its operands are: half where all of them are, else f32. (docs/ir.md, half precision)
 enum class Precision : uint8_t { half, full, follow };
 // What recompute may clone.
 enum class Recompute : uint8_t { cheap, costly, never };
@@ -100,12 +101,16 @@ struct OpInfo {
   Saves saves = Saves::nothing;
   Precision precision = Precision::follow;
   Recompute recompute = Recompute::cheap;
-  bool differentiable = true;           // false: gradients do not flow through it (targets, counters)
-  bool user = false;                    // has a layer or loss type of its own
+  bool differentiable = true;  // false: gradients do not flow through it (targets, counters)
+  bool user = false;           // has a layer or loss type of its own
+  // Pointwise ops that set a parameter: the table then also knows NAME.half, which does the same and writes
+  // the new operand 0 to a further buffer as well, of half type, its last operand.
+  bool half_copy = false;
   const OpInfo* gradient_of = nullptr;  // set in a NAME.grad that the table made from NAME's derivative
+  const OpInfo* half_of = nullptr;      // set in a NAME.half that the table made from NAME
 };
 
-const std::vector<const OpInfo*>& all_ops();   // ops.def order, each followed by its NAME.grad if any
+const std::vector<const OpInfo*>& all_ops();   // ops.def order, each followed by its NAME.grad and NAME.half
 const OpInfo* find_op(std::string_view name);  // null when there is none
 const Attr* find_attr(
     const Op& op,

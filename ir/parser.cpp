@@ -310,6 +310,7 @@ class Parser {
     if (accept_word("k")) {
       open("("), out.kernel = small_integer(), close(")");
     }
+    out.full = accept_word("full");
     if (accept("{")) out.attrs = attrs();
     location(out.at);
     region.ops.push_back(std::move(out));

@@ -109,6 +109,7 @@ std::string op_text(const Module& module, const Region& region, const Op& op, co
       out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
   }
   if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
+  if (op.full) out += " full";
   if (!op.attrs.empty()) out += attrs_text(op.attrs);
   return out + location_text(op.at, options);
 }

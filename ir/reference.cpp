@@ -135,6 +135,11 @@ class Evaluator {
   std::vector<Tensor>& outputs_;
 };
 
+void round(DType dtype, std::vector<double>& values) {
+  if (!is_half(dtype)) return;
+  for (double& value : values) value = rounded(dtype, value);
+}
+
 }  // namespace
 
 std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, int64_t batch,
@@ -167,6 +172,11 @@ std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, in
     }
     for (const ValueId result : op.results) outputs.push_back(tensor(region[result].type.shape, batch));
     Evaluator(view, batch, operands, outputs).run();
+    for (size_t i = 0, output = 0; i < op.operands.size(); ++i) {
+      if ((op.info->writes >> i & 1) != 0) round(view.operand(i).dtype, outputs[output++].data);
+    }
+    for (size_t i = 0; i < op.results.size(); ++i)
+      round(view.result(i).dtype, outputs[outputs.size() - op.results.size() + i].data);
     // 2. Buffers take their new contents where the predicate holds; results are always made.
     Tensor number;
     const bool holds = !op.when || find(*op.when, number)->data[0] != 0;

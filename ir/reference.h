@@ -32,7 +32,8 @@ struct State {
 };
 
 // Runs one region with `batch` samples. Writes buffers in `state` and returns every value by name.
-// `inputs` holds the region's inputs by value name. Integer and half types are computed in double, unrounded.
+// `inputs` holds the region's inputs by value name. All types are computed in double;
+// what is stored as half is rounded to it.
 std::map<std::string, Tensor> evaluate(const Module& module, RegionKind region, int64_t batch,
                                        const std::map<std::string, Tensor>& inputs, State& state);
 

@@ -111,6 +111,7 @@ class ScalarRecorder {
   Scalar node(ScalarOp op, std::span<const Scalar> args);  // places constants; checks kinds
   void result(Scalar value,
               ScalarKind wanted = ScalarKind::real);  // constants become `wanted`; others must be it
+  void repeat(size_t i) { program_.results.push_back(program_.results[i]); }  // result i once more
   size_t results() const { return program_.results.size(); }
   ScalarProgram take();
 

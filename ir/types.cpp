@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 namespace gacc::ir {
 
 std::string_view dtype_text(DType dtype) {
@@ -27,6 +30,18 @@ std::optional<DType> parse_dtype(std::string_view text) {
 }
 
 int64_t dtype_bytes(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+
+double rounded(DType dtype, double value) {
+  if (!is_half(dtype) || value == 0 || !std::isfinite(value)) return value;
+  // Digits after the leading one, the exponent of the smallest normal number, and of the first power of two
+  // that is out of range. Below the normal numbers the spacing stays that of the smallest.
+  const int digits = dtype == DType::f16 ? 10 : 7, smallest = dtype == DType::f16 ? -14 : -126,
+            beyond = dtype == DType::f16 ? 16 : 128;
+  const int exponent = std::max(std::ilogb(value), smallest);
+  const double spacing = std::ldexp(1.0, exponent - digits);
+  const double result = std::nearbyint(value / spacing) * spacing;  // exact but for the rounding meant
+  return std::fabs(result) >= std::ldexp(1.0, beyond) ? std::copysign(INFINITY, value) : result;
+}
 
 std::optional<int64_t> checked_mul(int64_t a, int64_t b) {
   int64_t product = 0;

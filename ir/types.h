@@ -14,6 +14,9 @@ std::string_view dtype_text(DType dtype);  // "f32"
 std::optional<DType> parse_dtype(std::string_view text);
 int64_t dtype_bytes(DType dtype);
 inline bool is_float(DType dtype) { return dtype != DType::i32; }
+inline bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+// The nearest number that a half type has, ties to even, infinite beyond its largest; other types: `value`.
+double rounded(DType dtype, double value);
 
 constexpr int64_t kBatch = -1;  // the symbolic extent, written B; only ever the first dimension
 

@@ -59,6 +59,9 @@ class Verifier {
         broken("R9", buffer.at, "buffer `@{}` has the shape {}", buffer.name, shape_text(buffer.type.shape));
         continue;
       }
+      if (is_half(buffer.type.dtype) && buffer.kind != BufferKind::state)
+        broken("R13", buffer.at, "`@{}` is {}; parameters and accumulators are f32", buffer.name,
+               dtype_text(buffer.type.dtype));
       place(buffer.at, "@" + buffer.name, buffer.type, buffer.offset, at_least(Phase::planned));
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
@@ -110,7 +113,7 @@ class Verifier {
     }
   }
 
-  // R3 to R5, R8, R9: one op against the table
+  // R3 to R5, R8, R9, R13: one op against the table
   void op_rules(const Region& region, const Op& op) {
     const OpInfo& info = *op.info;
     if (op.operands.size() != static_cast<size_t>(info.operands) ||
@@ -135,6 +138,7 @@ class Verifier {
       if (as_number(*op.when) != nullptr || type.dtype != DType::i32 || elements(type.shape, 2) != 1)
         broken("R5", op.at, "when() takes one i32, not {}", type_text(type));
     }
+    if (at_least(Phase::half)) precision(region, op);
     const auto types = info.infer(OpView{module_, region, op}, diag_);
     if (!types) return;
     const int64_t batch = module_.micro_batch();
@@ -149,6 +153,20 @@ class Verifier {
       const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
       if (!batched && has_batch(value.type.shape))
         broken("R8", op.at, "`%{}` has the extent B outside step and eval", value.name);
+    }
+  }
+
+  // R13: from phase half on, an op of half precision has floats of one type, and no op waits for its casts
+  void precision(const Region& region, const Op& op) {
+    if (op.full) broken("R13", op.at, "`{}` is marked `full` after half-casts", op.info->name);
+    std::optional<DType> shared;
+    for (size_t i = 0; i < op.operands.size() && op.info->precision == Precision::half; ++i) {
+      const DType dtype = operand_type(module_, region, op.operands[i]).dtype;
+      if (as_number(op.operands[i]) != nullptr || !is_float(dtype) || writes(op, i)) continue;
+      if (dtype != shared.value_or(dtype))
+        broken("R13", op.at, "`{}` computes in half precision and reads {} and {}", op.info->name,
+               dtype_text(*shared), dtype_text(dtype));
+      shared = dtype;
     }
   }
 

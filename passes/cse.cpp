@@ -18,7 +18,8 @@ void merge(Region& region) {
   for (Op& op : region.ops) {
     replaced.apply(op);
     const auto earlier = std::find_if(kept.begin(), kept.end(), [&](const Op& other) {
-      return other.info == op.info && other.operands == op.operands && other.attrs == op.attrs;
+      return other.info == op.info && other.operands == op.operands && other.attrs == op.attrs &&
+             other.full == op.full;
     });
     if (op.info->writes != 0 || earlier == kept.end()) {
       kept.push_back(std::move(op));

@@ -168,7 +168,10 @@ extern const OpInfo op_log{
 
 extern const OpInfo op_cast{
     .name = "cast",
-    .summary = "x as another element type; f32 to i32 drops the fraction",
+    .summary =
+        "x as another element type: to a half type it rounds to the nearest, ties to even; floats to i32 "
+        "drop the "
+        "fraction",
     .attrs = {{"to", std::string("f32")}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<DType> to = parse_dtype(op.text("to"));
@@ -215,12 +218,11 @@ extern const OpInfo op_select{
     .operands = 3,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_dtype(op, 0, DType::i32, diag)) return std::nullopt;
-      const size_t typed = as_number(op.op.operands[1]) == nullptr ? 1 : 2;
-      const DType dtype = as_number(op.op.operands[typed]) == nullptr ? op.operand(typed).dtype : DType::f32;
-      if (!expect_dtype(op, 1, dtype, diag) || !expect_dtype(op, 2, dtype, diag)) return std::nullopt;
+      const std::optional<DType> dtype = common_dtype(op, 1, diag);
+      if (!dtype) return std::nullopt;
       std::optional<Shape> shape = common_shape(op, 0, diag);
       if (!shape) return std::nullopt;
-      return std::vector<Type>{{dtype, std::move(*shape)}};
+      return std::vector<Type>{{*dtype, std::move(*shape)}};
     },
     .formula =
         [](const FormulaView& view) {

@@ -61,21 +61,30 @@ std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag) {
                            describe(op, std::max(worst, other))));
 }
 
-namespace {
-
-// The dtype of the operands that are not numbers, when it is one; f32 when all are numbers.
-std::optional<DType> common_dtype(const OpView& op, Diag& diag) {
+std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag) {
   std::optional<DType> found;
-  for (size_t i = 0; i < op.op.operands.size(); ++i) {
-    if (as_number(op.op.operands[i]) == nullptr && !found) found = op.operand(i).dtype;
+  for (size_t i = first; i < op.op.operands.size(); ++i) {
+    if (as_number(op.op.operands[i]) != nullptr) continue;
+    const DType dtype = op.operand(i).dtype;
+    if (!found) found = dtype;
+    if (is_float(*found) && dtype == DType::f32) found = dtype;
   }
-  for (size_t i = 0; found && i < op.op.operands.size(); ++i) {
-    if (!expect_dtype(op, i, *found, diag)) return std::nullopt;
+  for (size_t i = first; found && i < op.op.operands.size(); ++i) {
+    const bool widened = as_number(op.op.operands[i]) == nullptr && is_half(op.operand(i).dtype);
+    if (!(widened && found == DType::f32) && !expect_dtype(op, i, *found, diag)) return std::nullopt;
   }
   return found.value_or(DType::f32);
 }
 
-}  // namespace
+DType result_dtype(const OpView& op, DType dtype) {
+  return is_half(dtype) && op.op.info->precision == Precision::full ? DType::f32 : dtype;
+}
+
+bool expect_writable(const OpView& op, size_t i, DType dtype, Diag& diag) {
+  if (as_number(op.op.operands[i]) == nullptr && is_float(dtype) && is_float(op.operand(i).dtype))
+    return true;
+  return expect_dtype(op, i, dtype, diag);
+}
 
 Types infer_float(const OpView& op, Diag& diag) {
   if (!expect_float(op, 0, diag)) return std::nullopt;
@@ -83,11 +92,11 @@ Types infer_float(const OpView& op, Diag& diag) {
 }
 
 Types infer_number(const OpView& op, Diag& diag) {
-  const std::optional<DType> dtype = common_dtype(op, diag);
+  const std::optional<DType> dtype = common_dtype(op, 0, diag);
   if (!dtype) return std::nullopt;
   std::optional<Shape> shape = common_shape(op, 0, diag);
   if (!shape) return std::nullopt;
-  return std::vector<Type>{{*dtype, std::move(*shape)}};
+  return std::vector<Type>{{result_dtype(op, *dtype), std::move(*shape)}};
 }
 
 Types infer_compare(const OpView& op, Diag& diag) {
@@ -104,7 +113,7 @@ bool expect_write(const OpView& op, size_t last, Diag& diag) {
   }
   const Type target = op.operand(0);
   for (size_t i = 1; i <= last; ++i) {
-    if (!expect_dtype(op, i, target.dtype, diag)) return false;
+    if (!expect_writable(op, i, target.dtype, diag)) return false;
     if (broadcast(target.shape, op.operand(i).shape) == target.shape) continue;
     wrong(op, diag, Kind::shape_mismatch,
           fmt::format("{}, {}; the shapes do not agree", describe(op, 0), describe(op, i)));

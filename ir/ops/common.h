@@ -20,11 +20,19 @@ bool expect_scalar(const OpView& op, size_t i, Diag& diag);  // shape []
 // The shape that all operands from `first` on broadcast to, which must be the shape of one of them.
 std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag);
 
+// What the operands from `first` on share, numbers apart: i32, or the floats' widest (f16 and bf16 do not
+// mix). f32 when all are numbers.
+std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag);
+// The dtype of a result made of operands that share `dtype`: f32 for floats where the op has Precision::full.
+DType result_dtype(const OpView& op, DType dtype);
+// Whether operand i may be written to, or added to, a buffer of that dtype: floats are rounded to it.
+bool expect_writable(const OpView& op, size_t i, DType dtype, Diag& diag);
+
 // Inference of pointwise ops. Operands broadcast (docs/ir.md R9).
 Types infer_float(const OpView& op, Diag& diag);    // floats -> float
-Types infer_number(const OpView& op, Diag& diag);   // all f32 or all i32 -> the same
-Types infer_compare(const OpView& op, Diag& diag);  // all f32 or all i32 -> i32
-// Operand 0 is written; operands up to `last` have its dtype and broadcast to its shape. No results.
+Types infer_number(const OpView& op, Diag& diag);   // all float or all i32 -> the same
+Types infer_compare(const OpView& op, Diag& diag);  // all float or all i32 -> i32
+// Operand 0 is written; operands up to `last` fit its dtype and broadcast to its shape. No results.
 bool expect_write(const OpView& op, size_t last, Diag& diag);
 
 // The shape without its last extent's size: [.., C] -> [.., 1].

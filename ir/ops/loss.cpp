@@ -138,7 +138,7 @@ extern const OpInfo op_cross_entropy_grad{
         return wrong(op, diag, Kind::shape_mismatch,
                      fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
       }
-      return std::vector<Type>{x};
+      return std::vector<Type>{{DType::f32, x.shape}};
     },
     .formula =
         [](const FormulaView& view) {

@@ -135,13 +135,16 @@ Cost product_cost(const OpView& op, size_t first) {
 
 extern const OpInfo op_matmul{
     .name = "matmul",
-    .summary = "op(A) @ op(B), each the matrix [leading extents, last extent], transposed with ta, tb",
+    .summary =
+        "op(A) @ op(B), each the matrix [leading extents, last extent], transposed with ta, tb. Sums in f32; "
+        "the "
+        "result has the factors' type, with f32 it stays f32",
     .operands = 2,
-    .attrs = {{"ta", false}, {"tb", false}},
+    .attrs = {{"f32", false}, {"ta", false}, {"tb", false}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       std::optional<Shape> shape = product_shape(op, 0, diag);
       if (!shape) return std::nullopt;
-      return std::vector<Type>{{op.operand(0).dtype, std::move(*shape)}};
+      return std::vector<Type>{{op.flag("f32") ? DType::f32 : op.operand(0).dtype, std::move(*shape)}};
     },
     .lowering = Lowering::gemm,
     .gradient = gradient,
@@ -155,14 +158,14 @@ extern const OpInfo op_matmul{
 
 extern const OpInfo op_matmul_acc{
     .name = "matmul.acc",
-    .summary = "buffer += op(A) @ op(B); operands: buffer, A, B",
+    .summary = "buffer += op(A) @ op(B), added in f32; operands: buffer (f32), A, B",
     .operands = 3,
     .results = 0,
     .writes = 1,
     .attrs = {{"ta", false}, {"tb", false}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<Shape> shape = product_shape(op, 1, diag);
-      if (!shape || !expect_write(op, 0, diag)) return std::nullopt;
+      if (!shape || !expect_write(op, 0, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
       if (op.operand(0).shape == *shape) return std::vector<Type>{};
       return wrong(op, diag, Kind::shape_mismatch,
                    fmt::format("{}; the product is {}", describe(op, 0), shape_text(*shape)));

@@ -18,7 +18,7 @@ Types infer_layer_norm(const OpView& op, Diag& diag) {
                              shape_text(features)));
   }
   const Type row{DType::f32, row_shape(x.shape)};
-  return std::vector<Type>{x, row, row};
+  return std::vector<Type>{{DType::f32, x.shape}, row, row};
 }
 
 // With h = (x - mean) * rstd, the normalised x, and g = dy * weight, means taken over the row:

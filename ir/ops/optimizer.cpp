@@ -9,6 +9,7 @@ namespace {
 bool expect_optimizer(const OpView& op, size_t buffers, size_t scalars, Diag& diag) {
   if (!expect_write(op, buffers, diag) || !expect_dtype(op, 0, DType::f32, diag)) return false;
   for (size_t i = 1; i < buffers; ++i) {
+    if (!expect_dtype(op, i, DType::f32, diag)) return false;
     if (as_buffer(op.op.operands[i]) != nullptr && op.operand(i).shape == op.operand(0).shape) continue;
     wrong(op, diag, Kind::shape_mismatch,
           fmt::format("{}, {}; it must be a buffer of that shape", describe(op, 0), describe(op, i)));
@@ -75,6 +76,7 @@ extern const OpInfo op_sgd{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 //   g <- g + weight_decay * w
@@ -111,6 +113,7 @@ extern const OpInfo op_sgd_momentum{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 // c1 = 1 - beta1^t and c2 = 1 - beta2^t, t counting this update:
@@ -145,6 +148,7 @@ extern const OpInfo op_adam{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 //   v <- beta2^K * v + (1 - beta2) * s,  s = the sum over the window's K launches of their own mean
@@ -175,6 +179,7 @@ extern const OpInfo op_adam_micro{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 //   w <- w - lr * weight_decay * w - lr * sign(beta1 * m + (1 - beta1) * g)
@@ -207,6 +212,7 @@ extern const OpInfo op_lion{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 // LAMB takes two passes over a parameter: the norms of w and of the direction r, then the step. r is computed
@@ -262,6 +268,7 @@ extern const OpInfo op_lamb{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 }  // namespace gacc::ir

@@ -65,6 +65,7 @@ extern const OpInfo op_fill{
     .formula = [](const FormulaView& view) { view.result(view.op.real("value")); },
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 extern const OpInfo op_random_uniform{
@@ -81,6 +82,7 @@ extern const OpInfo op_random_uniform{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 extern const OpInfo op_random_normal{
@@ -101,6 +103,7 @@ extern const OpInfo op_random_normal{
     .precision = Precision::full,
     .recompute = Recompute::never,
     .differentiable = false,
+    .half_copy = true,
 };
 
 }  // namespace gacc::ir

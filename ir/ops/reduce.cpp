@@ -15,7 +15,7 @@ bool expect_number(const OpView& op, size_t i, Diag& diag) {
 
 Types infer_rows(const OpView& op, Diag& diag) {
   if (!expect_number(op, 0, diag) || !expect_columns(op, 0, diag)) return std::nullopt;
-  return std::vector<Type>{{op.operand(0).dtype, row_shape(op.operand(0).shape)}};
+  return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), row_shape(op.operand(0).shape)}};
 }
 
 // [.., C] -> [C]; at least one axis is summed away.
@@ -81,7 +81,7 @@ extern const OpInfo op_column_sum{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       std::optional<Shape> shape = columns_of(op, 0, diag);
       if (!shape) return std::nullopt;
-      return std::vector<Type>{{op.operand(0).dtype, std::move(*shape)}};
+      return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), std::move(*shape)}};
     },
     .lowering = Lowering::column_reduce,
     // d_x = dy, repeated
@@ -98,7 +98,7 @@ extern const OpInfo op_column_sum_acc{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<Shape> shape = columns_of(op, 1, diag);
       if (!shape || !expect_write(op, 0, diag)) return std::nullopt;
-      if (!expect_dtype(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
+      if (!expect_writable(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
       if (op.operand(0).shape == *shape) return std::vector<Type>{};
       return wrong(
           op, diag, Kind::shape_mismatch,
@@ -123,7 +123,7 @@ extern const OpInfo op_total_sum{
       if (!expect_number(op, 0, diag)) return std::nullopt;
       if (parts < 1 || parts > 65536)
         return wrong(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
-      return std::vector<Type>{{op.operand(0).dtype, parts == 1 ? Shape{} : Shape{parts}}};
+      return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), parts == 1 ? Shape{} : Shape{parts}}};
     },
     .lowering = Lowering::total_reduce,
     // d_x = dy, repeated; the parts exist only after autodiff
@@ -147,7 +147,7 @@ extern const OpInfo op_total_sum_acc{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_number(op, 1, diag) || !expect_write(op, 0, diag) || !expect_scalar(op, 0, diag))
         return std::nullopt;
-      if (!expect_dtype(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
+      if (!expect_writable(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
       return std::vector<Type>{};
     },
     .lowering = Lowering::total_reduce,

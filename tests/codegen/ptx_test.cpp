@@ -55,7 +55,7 @@ Module everything() {
   for (const ir::OpInfo* info : ir::all_ops()) {
     if (info->lowering == ir::Lowering::composite) continue;
     for (const ir::Example& example : ir::examples(*info))
-      append(all, example.module, fmt::format("e{}.", count++));
+      if (!ir::has_half(example)) append(all, example.module, fmt::format("e{}.", count++));
   }
   for (const auto& [name, text] : kGroups) {
     for (const char* columns : {"7", "256", "2048"})

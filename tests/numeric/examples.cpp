@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -54,8 +55,10 @@ Example single(const Module& from, const Region& region, const Op& op) {
 }  // namespace
 
 std::vector<Example> examples(const OpInfo& info) {
-  const Module golden =
-      read_golden(std::string(info.gradient_of != nullptr ? info.gradient_of->name : info.name));
+  const OpInfo& shown = info.gradient_of != nullptr ? *info.gradient_of
+                        : info.half_of != nullptr   ? *info.half_of
+                                                    : info;
+  const Module golden = read_golden(std::string(shown.name));
   std::vector<Example> found;
   for (const RegionKind kind : all_regions) {
     const Region& region = golden.region(kind);
@@ -64,6 +67,13 @@ std::vector<Example> examples(const OpInfo& info) {
     }
   }
   return found;
+}
+
+bool has_half(const Example& example) {
+  const auto half = [](const auto& typed) { return is_half(typed.type.dtype); };
+  const Module& module = example.module;
+  return std::any_of(module.buffers.begin(), module.buffers.end(), half) ||
+         std::any_of(module.eval.values.begin(), module.eval.values.end(), half);
 }
 
 std::string test_name(std::string_view op) {
@@ -86,7 +96,7 @@ Tensor random_tensor(const Type& type, int64_t batch, bool positive, std::mt1993
   std::uniform_real_distribution<double> magnitude(0.3, 1.7);
   for (int64_t i = 0; i < elements(type.shape, batch); ++i) {
     const double sign = positive || random() % 2 == 0 ? 1 : -1;
-    result.data.push_back(is_float(type.dtype) ? sign * magnitude(random)
+    result.data.push_back(is_float(type.dtype) ? rounded(type.dtype, sign * magnitude(random))
                                                : static_cast<double>(random() % 4));
   }
   return result;

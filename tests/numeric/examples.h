@@ -15,8 +15,10 @@ struct Example {
   Module module;
   const Op& op() const { return module.eval.ops.front(); }
 };
-// All ops called `name` in tests/golden/ops/GOLDEN.gir; a NAME.grad is shown by NAME's golden.
+// All ops called `name` in tests/golden/ops/GOLDEN.gir; a NAME.grad and a NAME.half are shown by NAME's
+// golden.
 std::vector<Example> examples(const OpInfo& info);
+bool has_half(const Example& example);  // a half value or buffer
 // For parameterised tests: "column_sum.acc" -> "column_sum_acc".
 std::string test_name(std::string_view op);
 

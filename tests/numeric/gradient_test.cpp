@@ -111,6 +111,7 @@ TEST_P(Gradient, IsTheCentralDifference) {
   std::mt19937 random(3);
   int checked = 0;
   for (const Example& example : examples(*GetParam())) {
+    if (has_half(example)) continue;  // a rounded result has steps, no derivative
     SCOPED_TRACE(example.text);
     Diag diag;
     std::optional<Differentiated> made = differentiate(example, true, diag);
