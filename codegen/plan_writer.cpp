@@ -97,6 +97,8 @@ int64_t launches_of(const ir::Module& module, const ir::Region& region) {
   return count;
 }
 
+}  // namespace
+
 std::string size_text(int64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   const char* unit = "KiB";
@@ -115,8 +117,6 @@ std::string count_text(int64_t count) {  // 567434 -> "567,434"
     text.insert(static_cast<size_t>(at), 1, ',');
   return text;
 }
-
-}  // namespace
 
 Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   Plan plan;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@
 #include "passes/plan_memory.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "tools/report/page.h"
+#include "tools/report/timeline.h"
 
 namespace {
 
@@ -83,6 +86,10 @@ std::string wrong_command(const Arguments& arguments, std::vector<Override>& ove
   if (!arguments.stop_after.empty() && arguments.emit != "ir") return "--stop-after goes with --emit ir";
   if (!arguments.stop_after.empty() && arguments.plan)
     return "--plan needs all passes: it excludes --stop-after";
+  if (!arguments.report.empty() && !arguments.stop_after.empty())
+    return "--report needs all passes: it excludes --stop-after";
+  if (arguments.report == "-" && (arguments.plan || arguments.output == "-"))
+    return "--report - would share standard output";
   if (arguments.plan && arguments.output == "-") return "--plan and -o - would share standard output";
   if (arguments.model == "-" && arguments.output.empty() && !arguments.plan)
     return "a model from standard input needs -o";
@@ -94,6 +101,10 @@ std::string wrong_command(const Arguments& arguments, std::vector<Override>& ove
   std::error_code none;
   if (std::filesystem::equivalent(output_path(arguments), arguments.model, none))
     return "the output would replace the model file";
+  if (std::filesystem::equivalent(arguments.report, arguments.model, none))
+    return "the report would replace the model file";
+  if (!arguments.report.empty() && arguments.report == output_path(arguments))
+    return "-o and --report name the same file";
   if (!arguments.memory.empty()) overrides.push_back({"memory.budget", arguments.memory});
   if (!arguments.launch.empty()) overrides.push_back({"launch.mode", arguments.launch});
   passes::PipelineOptions pipeline;
@@ -116,11 +127,30 @@ Status read_model(const std::string& path, std::string& text) {
   return {};
 }
 
-Status write_output(const std::string& path, const std::string& text) {
-  if (path != "-") return write_file_atomically(path, text);
-  const bool good =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  return good ? Status() : Status::error("cannot write standard output: {}", std::strerror(errno));
+struct Output {
+  std::string path;  // "-": standard output
+  std::string text;
+};
+
+// All of the files or, when one cannot be written, none of them.
+Status write_outputs(const std::vector<Output>& outputs) {
+  std::vector<std::unique_ptr<AtomicFile>> files;
+  for (const Output& output : outputs) {
+    if (output.path == "-") continue;
+    files.push_back(std::make_unique<AtomicFile>());
+    Status status = files.back()->open(output.path);
+    if (status) status = files.back()->write(output.text);
+    if (!status) return status;
+  }
+  for (const Output& output : outputs) {
+    if (output.path != "-") continue;
+    if (std::fwrite(output.text.data(), 1, output.text.size(), stdout) != output.text.size() ||
+        std::fflush(stdout) != 0)
+      return Status::error("cannot write standard output: {}", std::strerror(errno));
+  }
+  for (const auto& file : files)
+    if (Status status = file->commit(); !status) return status;
+  return {};
 }
 
 PlanFacts facts_of(const ir::Module& module, const Arguments& arguments) {
@@ -145,7 +175,6 @@ int compile(const Arguments& arguments) {
   if (const std::string wrong = wrong_command(arguments, overrides); !wrong.empty())
     return fail(kWrongCommand, wrong);
   if (arguments.emit == "graph") return fail(kWrongFile, "--emit graph is not supported yet");
-  if (!arguments.report.empty()) return fail(kWrongFile, "--report is not supported yet");
 
   Clock clock(arguments.times);
   std::string text;
@@ -178,7 +207,9 @@ int compile(const Arguments& arguments) {
     output = ir::print(*module, {.locations = arguments.locations});
   }
   Plan plan;
-  if (arguments.plan || arguments.emit == "ptx") plan = write_plan(*module, facts_of(*module, arguments));
+  const bool report = !arguments.report.empty();
+  if (arguments.plan || report || arguments.emit == "ptx")
+    plan = write_plan(*module, facts_of(*module, arguments));
   if (write && arguments.emit != "ir") {
     const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(*module, arguments.target, diag);
     if (!code) return bug(diag.failed() ? diag.render() : "code generation gave up without a reason");
@@ -191,15 +222,18 @@ int compile(const Arguments& arguments) {
       output = write_artifact({plan, ir::print(*module), code->ptx});
     }
   }
-  if (write) {
-    if (Status status = write_output(output_path(arguments), output); !status)
-      return fail(kWrongFile, status.text());
-    clock.phase("write");
+  std::vector<Output> outputs;
+  if (write) outputs.push_back({output_path(arguments), std::move(output)});
+  if (report) {
+    outputs.push_back({arguments.report, report::report_page(*module, plan)});
+    clock.phase("report");
   }
-  if (arguments.plan) {
-    const std::string shown = arguments.json ? plan_json(plan).dump(2) + "\n" : plan_text(plan);
-    if (Status status = write_output("-", shown); !status) return fail(kWrongFile, status.text());
-  }
+  if (arguments.plan)
+    outputs.push_back({"-", arguments.json
+                                ? plan_json(plan).dump(2) + "\n"
+                                : plan_text(plan) + report::timeline_text(report::memory_map(*module))});
+  if (Status status = write_outputs(outputs); !status) return fail(kWrongFile, status.text());
+  clock.phase("write");
   return kDone;
 }
 

@@ -1,0 +1,198 @@
+"""gaccc --report writes a page that explains the plan, whatever the model is called and however large it is."""
+import json
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as xml
+
+import harness
+from harness import expect, run
+
+SVG = "{http://www.w3.org/2000/svg}"
+LIMIT = 1 << 20  # bytes of a page
+
+
+def make(model, folder, *options):
+    """The page as text and as a tree (it is well-formed XML), and the plan."""
+    page = folder / "page.html"
+    plan = json.loads(run("gaccc", model, "--plan", "--json", "--report", page, *options).stdout)
+    text = page.read_text(encoding="utf-8")
+    return text, xml.fromstring(text), plan
+
+
+def words(tree):
+    return " ".join("".join(tree.itertext()).split())
+
+
+def titles(tree):
+    return ["".join(t.itertext()) for t in tree.iter(SVG + "title")]
+
+
+def count(number):
+    return f"{number:,}"
+
+
+def check_page(text, tree, plan):
+    expect(len(text.encode()) < LIMIT, f"the page has {len(text.encode())} bytes")
+    expect("<script" not in text and "@import" not in text and "url(" not in text, "the page needs nothing from elsewhere")
+    links = [v for e in tree.iter() for k, v in e.attrib.items() if k in ("src", "href") or k.endswith("}href")]
+    expect(links == ["data:,"], f"links: {links}")
+    said = words(tree)
+    for figure in (plan["model"], plan["target"], plan["precision"], count(plan["parameters"]), count(plan["bytes"]["peak"]),
+                   f"{plan['effective_batch']} ({plan['micro_batch']} × {plan['accumulate']})"):
+        expect(" ".join(str(figure).split()) in said, f"the page does not say {figure!r}")
+    for kind in ("weights", "gradients", "optimizer", "activations", "workspace", "inputs"):
+        if plan["bytes"][kind] > 0:
+            expect(count(plan["bytes"][kind]) in said, f"the bytes of {kind}, {plan['bytes'][kind]}")
+    pictures = list(tree.iter(SVG + "svg"))
+    expect(len(pictures) >= 4, f"{len(pictures)} pictures")
+    for picture in pictures:
+        left, top, width, height = map(float, picture.get("viewBox").split())
+        for rect in picture.iter(SVG + "rect"):
+            x, y, w, h = (float(rect.get(k)) for k in ("x", "y", "width", "height"))
+            expect(w >= 0 and h >= 0, f"a rectangle of {w} x {h}")
+            expect(left - 1 <= x and x + w <= left + width + 1 and top - 1 <= y and y + h <= top + height + 1,
+                   f"a rectangle outside its picture: {xml.tostring(rect)[:200]}")
+    return pictures
+
+
+def test_examples(folder):
+    for name in harness.EXAMPLE_NAMES:
+        text, tree, plan = make(harness.example(name), folder)
+        check_page(text, tree, plan)
+        module = run("gaccc", harness.example(name), "--emit", "ir", "-o", "-").stdout
+        hints = titles(tree)
+        for buffer in re.findall(r"^  (?:param|accum|state) @([\w./-]+) :", module, re.M):
+            expect(any(h.startswith(buffer + " ") for h in hints), f"{name}: {buffer} is not on the map")
+        step = re.search(r"^  step\(.*?^  }", module, re.M | re.S)[0]
+        for value in re.findall(r"%([\w./-]+) = (?!reshape)[^\n]*\] at \d", step):
+            expect(any(h.startswith(value + " ") for h in hints), f"{name}: {value} is not on the map")
+        expect(len(re.findall(r"<td class=\"n\">\d+</td><td>[^<]*</td><td>[^<]*</td><td><i", text)) == plan["kernels_per_launch"],
+               f"{name}: the list of kernels")
+        again, _, _ = make(harness.example(name), folder)
+        expect(again == text, f"{name}: two pages of one model differ")
+
+
+def test_any_name_is_shown_as_it_is(folder):
+    name = "<b>&\"'</title></svg>--> ]]> \x01 \uffff ünï 漢"
+    model = re.sub(r"(?m)^name = .*$", lambda _: f"name = {json.dumps(name)}", harness.example("mnist_mlp_plain").read_text(), count=1)
+    (folder / "model.toml").write_text(model.replace('name = "fc1"', """name = "a<i>&'x" """), encoding="utf-8")
+    text, tree, plan = make(folder / "model.toml", folder)
+    expect("a&lt;i&gt;&amp;&#39;x.weight" in text and "a<i>" not in text, "the layer's name is escaped")
+    expect(name.replace("\x01", "\ufffd").replace("\uffff", "\ufffd") in "".join(tree.itertext()), "the model's name is shown")
+    check_page(text, tree, plan | {"model": "漢"})
+
+
+def deep_model(folder, blocks):
+    model = folder / "deep.toml"
+    model.write_text(f"""
+[model]
+name = "deep"
+[inputs.x]
+shape = [16]
+[inputs.y]
+dtype = "i32"
+range = 4
+[[layers]]
+type = "sequential"
+name = "h"
+repeat = {blocks}
+[[layers.layers]]
+type = "residual"
+name = "block"
+[[layers.layers.layers]]
+type = "layer_norm"
+name = "ln"
+[[layers.layers.layers]]
+type = "linear"
+name = "up"
+features = 32
+activation = "gelu"
+[[layers.layers.layers]]
+type = "linear"
+name = "down"
+features = 16
+[[layers]]
+type = "linear"
+name = "out"
+features = 4
+[loss]
+type = "cross_entropy"
+target = "y"
+[train]
+micro_batch = 8
+[optimizer]
+type = "adamw"
+""")
+    return model
+
+
+def test_thousands_of_kernels(folder):
+    text, tree, plan = make(deep_model(folder, 100), folder)
+    expect(plan["kernels_per_launch"] > 1000, f"{plan['kernels_per_launch']} kernels are not many")
+    check_page(text, tree, plan)
+    expect(titles(tree), "hints")
+
+
+def test_text(folder):
+    """--plan shows the same for a terminal: a line of blocks for each region, and the fullest moment."""
+    done = run("gaccc", harness.example("residual_mlp"), "--plan")
+    lines = done.stdout.splitlines()
+    step = next(line for line in lines if line.startswith("  step "))
+    blocks = step.split()[1]
+    expect(set(blocks) <= set("▁▂▃▄▅▆▇█") and len(blocks) == 44 and "█" in blocks, step)
+    expect(any(re.match(r"  peak at +kernel \d+ of 44 of the step \(", line) for line in lines), done.stdout)
+    expect(any(re.match(r"  alive then +98.0 KiB  image \(inputs\)", line) for line in lines), done.stdout)
+    wide = run("gaccc", deep_model(folder, 30), "--plan").stdout
+    expect(max(map(len, wide.splitlines())) <= 120, "the text fits a terminal")
+
+
+def test_files(folder):
+    """All outputs or none: a page or an artifact that cannot be written leaves the other as it was."""
+    model, page, artifact = harness.example("mnist_mlp_plain"), folder / "page.html", folder / "step.ptx"
+    run("gaccc", model, "--report", page, "-o", artifact)
+    expect(page.stat().st_size > 1000 and artifact.stat().st_size > 1000, "both are written")
+    page.write_text("old page")
+    artifact.write_text("old artifact")
+    for options in (["--report", folder / "none/page.html", "-o", artifact], ["--report", page, "-o", folder / "none/step.ptx"],
+                    ["--report", page, "-o", artifact, "--set", "train.micro_batch=0"]):
+        run("gaccc", model, *options, code=1)
+        expect(page.read_text() == "old page" and artifact.read_text() == "old artifact", f"untouched by {options}")
+    for options in (["--report", artifact, "-o", artifact], ["--report", page, "--emit", "ir", "--stop-after", "fuse", "-o", artifact],
+                    ["--report", "-", "-o", "-"]):
+        run("gaccc", model, *options, code=2)
+    shutil.copy(model, folder / "model.toml")
+    run("gaccc", folder / "model.toml", "--report", folder / "model.toml", "-o", artifact, code=2)
+    expect((folder / "model.toml").read_text() == model.read_text(), "the model file is no output")
+    expect(sorted(p.name for p in folder.iterdir()) == ["model.toml", "page.html", "step.ptx"], "nothing else is left")
+
+
+def console(browser, page, folder):
+    """What a browser says of a page on its console, and how many pixels high the page is at 1280 wide."""
+    shot = folder / "shot.png"
+    done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,2000",
+                           f"--user-data-dir={folder}/profile", "--enable-logging=stderr", f"--screenshot={shot}", page.as_uri()],
+                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+    expect(shot.exists() and shot.stat().st_size > 0, done.stderr.decode(errors="replace")[-2000:])
+    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line]
+    return lines, shot.stat().st_size
+
+
+def test_in_a_browser(folder):
+    names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome"]
+    browser = next((p for n in names if (p := shutil.which(n))), None)
+    if browser is None:
+        harness.skip("no headless Chromium on this machine")
+    bad = folder / "bad.html"
+    bad.write_text("<!DOCTYPE html><title>x</title><script>nothing.there()</script>")
+    expect(console(browser, bad, folder)[0], "an error on a page is seen")
+    (folder / "empty.html").write_text("<!DOCTYPE html><title>x</title>")
+    empty = console(browser, folder / "empty.html", folder)[1]
+    for model in (harness.example("residual_mlp"), deep_model(folder, 40)):
+        make(model, folder)
+        lines, size = console(browser, folder / "page.html", folder)
+        expect(not lines, f"the console says: {lines}")
+        expect(size > 5 * empty, "the page is not blank")
+
+
+harness.main(globals())

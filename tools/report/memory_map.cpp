@@ -1,0 +1,161 @@
+// Reads the map off a planned module: places are in the module, times come from ir/liveness. A result that
+// was written over an operand that dies in its kernel has the operand's place, and is counted from the next
+// kernel on, as the plan's categories are.
+#include "tools/report/memory_map.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "ir/cost.h"
+#include "ir/kernel.h"
+#include "ir/liveness.h"
+#include "passes/plan_memory.h"
+#include "tools/report/layers.h"
+
+namespace gacc::report {
+
+namespace {
+
+using namespace ir;
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + passes::kAlignment - 1) / passes::kAlignment * passes::kAlignment;
+}
+
+Category category_of(const Buffer& buffer) {
+  if (buffer.kind == BufferKind::param) return Category::weights;
+  if (buffer.kind == BufferKind::accum) return Category::gradients;
+  const bool half = buffer.type.dtype == DType::f16 || buffer.type.dtype == DType::bf16;
+  return half ? Category::half_weights : Category::optimizer;
+}
+
+std::string shape_text(const Type& type) {
+  std::string text;
+  for (const int64_t extent : type.shape)
+    text += fmt::format("{}{}", text.empty() ? "" : ",", extent == kBatch ? "B" : std::to_string(extent));
+  return fmt::format("{}[{}]", dtype_text(type.dtype), text);
+}
+
+// By value: the op that makes it, or -1.
+std::vector<int> makers(const Region& region) {
+  std::vector<int> made_by(region.values.size(), -1);
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    for (const ValueId result : region.ops[i].results)
+      made_by[static_cast<size_t>(result.index)] = static_cast<int>(i);
+  }
+  return made_by;
+}
+
+Category category_of(const Region& region, const std::vector<int>& made_by, ValueId value) {
+  const int op = made_by[static_cast<size_t>(value.index)];
+  if (op < 0) return Category::inputs;
+  if (is_recomputed(region.ops[static_cast<size_t>(op)])) return Category::recomputed;
+  return region.ops[static_cast<size_t>(op)].at.why.empty() ? Category::activations : Category::workspace;
+}
+
+// "add, relu -> fc1"; long lists are cut.
+std::string label_of(const Module& module, const Region& region, const Kernel& kernel) {
+  constexpr size_t kShown = 3;
+  std::string ops, results;
+  for (size_t i = 0; i < kernel.members.size() && i < kShown; ++i)
+    ops += fmt::format("{}{}", i > 0 ? ", " : "", region.ops[kernel.members[i].op].info->name);
+  if (kernel.members.size() > kShown) ops += fmt::format(", … ({} ops)", kernel.members.size());
+  const std::vector<Operand>& written = kernel.writes;
+  for (size_t i = 0; i < written.size() && i < kShown; ++i)
+    results += fmt::format("{}{}", i > 0 ? ", " : "", operand_text(module, region, written[i]).substr(1));
+  if (written.size() > kShown) results += ", …";
+  return fmt::format("{} → {}", ops, results);
+}
+
+RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& always) {
+  const Region& region = module.region(kind);
+  const std::vector<Kernel> all = kernels(module, region);
+  const std::vector<int> made_by = makers(region);
+  const LayerNames layers(module, region);
+  RegionMap map{kind, {}, {}, {}};
+  std::set<std::string> seen;
+  for (const Op& op : region.ops) {
+    if (op.info->lowering == Lowering::alias) continue;
+    if (const std::string layer = layers.of(op); seen.insert(layer).second) map.layers.push_back(layer);
+  }
+  std::vector<int> before;  // by kernel: launched ones before it
+  int launched = 0;
+  for (const Kernel& kernel : all) {
+    before.push_back(launched);
+    launched += kernel.form != KernelForm::alias;
+  }
+  for (const LiveRange& range : live_ranges(module, region, all)) {
+    const Value& value = region[range.value];
+    const int maker = made_by[static_cast<size_t>(range.value.index)];
+    const std::string layer = maker < 0 ? "" : layers.of(region.ops[static_cast<size_t>(maker)]);
+    const auto begin = static_cast<size_t>(range.first), end = static_cast<size_t>(range.last);
+    const int first = all.empty() ? 0 : before[begin];
+    const int last = all.empty() ? 0 : before[end] - (all[end].form == KernelForm::alias);
+    map.values.push_back({value.name, shape_text(value.type), layer,
+                          category_of(region, made_by, range.value), value.offset.value_or(0), range.bytes,
+                          first, std::max(first, last)});
+  }
+  bool backward = false;
+  for (const Kernel& kernel : all) {
+    if (kernel.form == KernelForm::alias) continue;
+    KernelRow row;
+    row.label = label_of(module, region, kernel);
+    for (const KernelMember& member : kernel.members)
+      row.flops += cost(OpView{module, region, region.ops[member.op]}).flops;
+    const Op& first = region.ops[kernel.members.front().op];
+    row.layer = layers.of(first);
+    backward = backward || first.at.why == "grad";
+    if (kind == RegionKind::step)
+      row.role = is_recomputed(first) ? Role::recomputed : backward ? Role::backward : Role::forward;
+    row.live = always;
+    std::set<int64_t> taken;  // places
+    for (size_t i = 0; i < map.values.size(); ++i) {
+      const Holding& value = map.values[i];
+      const int now = static_cast<int>(map.kernels.size());
+      if (now < value.first || value.last < now || !taken.insert(value.offset).second) continue;
+      row.live[static_cast<size_t>(value.category)] += value.bytes;
+      row.live_bytes += aligned(value.bytes);
+      row.held.push_back(i);
+    }
+    map.kernels.push_back(std::move(row));
+  }
+  return map;
+}
+
+}  // namespace
+
+MemoryMap memory_map(const Module& module) {
+  MemoryMap map;
+  map.arena = module.arena_bytes.value_or(0);
+  for (const Buffer& buffer : module.buffers) {
+    const int64_t bytes = type_bytes(buffer.type, module.micro_batch());
+    map.buffers.push_back({buffer.name, shape_text(buffer.type), "", category_of(buffer),
+                           buffer.offset.value_or(0), bytes, 0, 0});
+    map.always[static_cast<size_t>(map.buffers.back().category)] += bytes;
+    map.buffers_end = std::max(map.buffers_end, buffer.offset.value_or(0) + aligned(bytes));
+  }
+  std::stable_sort(map.buffers.begin(), map.buffers.end(),
+                   [](const Holding& a, const Holding& b) { return a.offset < b.offset; });
+  int64_t most = -1;
+  for (const RegionKind kind : {RegionKind::step, RegionKind::update, RegionKind::eval, RegionKind::init}) {
+    map.regions.push_back(region_map(module, kind, map.always));
+    const RegionMap& region = map.regions.back();
+    for (size_t k = 0; k < region.kernels.size(); ++k) {
+      if (region.kernels[k].live_bytes <= most) continue;
+      most = region.kernels[k].live_bytes;
+      map.peak_region = map.regions.size() - 1;
+      map.peak_kernel = k;
+    }
+  }
+  return map;
+}
+
+std::string_view category_text(Category category) {
+  constexpr std::string_view kTexts[kCategories] = {"weights", "half weights", "gradients",  "optimizer",
+                                                    "inputs",  "activations",  "made again", "workspace"};
+  return kTexts[static_cast<size_t>(category)];
+}
+
+}  // namespace gacc::report
