@@ -16,6 +16,8 @@ constexpr std::string_view kMagic = "// gacc artifact ";
 constexpr std::string_view kPlanLine = "//plan ";
 constexpr std::string_view kIrLine = "//ir ";
 constexpr std::string_view kEndLine = "//end";
+constexpr std::string_view kSetsLine = "//sets ";
+constexpr std::string_view kModelLine = "//model ";
 
 std::string header(std::string_view body) {
   auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(body.data()), body.size());
@@ -89,21 +91,49 @@ Status check_header(std::string_view text, std::string_view name, std::string_vi
   return {};
 }
 
+// Every line of `text` behind the mark that says what it is.
+void add_lines(std::string_view text, std::string_view mark, std::string& body) {
+  std::string_view line;
+  while (!text.empty()) {
+    if (!take_line(text, line)) {
+      line = text;
+      text = {};
+    }
+    body.append(mark).append(line) += '\n';
+  }
+}
+
+// The record of the model, when there is one: `body` begins with it, and with the PTX afterwards.
+Status take_model(std::string_view& body, std::string_view name, Artifact& artifact) {
+  std::string_view line, rest = body;
+  if (body.substr(0, kSetsLine.size()) != kSetsLine || !take_line(rest, line)) return {};
+  line.remove_prefix(kSetsLine.size());
+  const auto sets = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  if (!sets.is_array()) return Status::error("{}: the artifact's record of its settings is damaged", name);
+  for (const auto& set : sets) {
+    if (!set.is_string()) return Status::error("{}: the artifact's record of its settings is damaged", name);
+    artifact.overrides.push_back(set.get<std::string>());
+  }
+  while (rest.substr(0, kModelLine.size()) == kModelLine && take_line(rest, line))
+    artifact.model.append(line.substr(kModelLine.size())) += '\n';
+  body = rest;
+  return {};
+}
+
 }  // namespace
 
 std::string write_artifact(const Artifact& artifact) {
   std::string body(kPlanLine);
   body += to_json(artifact.plan).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   body += '\n';
-  std::string_view ir = artifact.ir, line;
-  while (!ir.empty()) {
-    if (!take_line(ir, line)) {
-      line = ir;
-      ir = {};
-    }
-    body.append(kIrLine).append(line) += '\n';
-  }
+  add_lines(artifact.ir, kIrLine, body);
   body.append(kEndLine) += '\n';
+  if (!artifact.model.empty()) {
+    body.append(kSetsLine) +=
+        nlohmann::json(artifact.overrides).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    body += '\n';
+    add_lines(artifact.model, kModelLine, body);
+  }
   body += artifact.ptx;
   return header(body) + body;
 }
@@ -126,6 +156,7 @@ Status read_artifact(std::string_view text, std::string_view name, Artifact& res
       return Status::error("{}: the artifact's IR is damaged", name);
     artifact.ir.append(line.substr(kIrLine.size())) += '\n';
   }
+  if (Status status = take_model(body, name, artifact); !status) return status;
   artifact.ptx = body;
   result = std::move(artifact);
   return {};

@@ -4,10 +4,13 @@
 //   //plan {...one JSON object on one line...}
 //   //ir <one line of the planned module's text>   repeated
 //   //end
+//   //sets ["train.accumulate=8", ...]            absent when there is no record of the model
+//   //model <one line of the model file>          repeated
 //   <PTX>
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/plan.h"
 
@@ -17,6 +20,10 @@ struct Artifact {
   Plan plan;
   std::string ir;   // the planned module's text
   std::string ptx;  // what follows the header; the whole file is valid PTX too
+  // What --verify compiles variants from: the model file's text, which may be empty, and KEY=VALUE of --set
+  // in the order of the command line.
+  std::string model{};
+  std::vector<std::string> overrides{};
 };
 
 std::string write_artifact(const Artifact& artifact);

@@ -22,11 +22,13 @@
 #include "runtime/data/dataset.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
+#include "runtime/process_memory.h"
 #include "runtime/progress.h"
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
 #include "runtime/tensorboard.h"
 #include "runtime/train.h"
+#include "runtime/verify.h"
 
 namespace {
 
@@ -136,7 +138,7 @@ class Run {
 
   int execute() {
     Status status = prepare();
-    if (status) status = work();
+    if (status) status = arguments_.verify ? verify_artifact() : work();
     if (device_) status = finish_device(std::move(status));
     // The log tells of a run that began, however it ended; before that nothing is left of it.
     if (Status closed = began_ ? log_.commit() : Status(); status) status = closed;
@@ -154,6 +156,7 @@ class Run {
   Status open_checkpoint();
   Status check_checkpoint();
   Status work();
+  Status verify_artifact();
   Status save_checkpoint(Session& session, const TrainState& state);
   Status train_and_write(Session& session, Progress& progress);
   Status finish_device(Status status);
@@ -172,6 +175,7 @@ class Run {
   Artifact artifact_;
   Dataset data_, eval_;
   std::vector<NamedTensor> loaded_;
+  DeviceOptions device_options_;
   std::unique_ptr<Device> device_;
   LogFile log_;
   EventFile events_;
@@ -227,10 +231,10 @@ Status Run::prepare() {
     if (Status status = events_.open(given.tensorboard, step); !status) return status;
   }
   std::string note;
-  DeviceOptions options;
-  options.threads = given.threads;
-  if (given.gemm != "auto") options.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
-  Status status = open_device(given.device, options, artifact_, device_, note);
+  device_options_.threads = given.threads;
+  if (given.gemm != "auto")
+    device_options_.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
+  Status status = open_device(given.device, device_options_, artifact_, device_, note);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
   return status;
 }
@@ -309,6 +313,27 @@ Status Run::work() {
   return train_and_write(session, progress);
 }
 
+Status Run::verify_artifact() {
+  VerifyOptions options;
+  options.device = device_->kind();
+  options.device_options = device_options_;
+  options.seed = options_.seed;
+  options.lr = artifact_.plan.lr;
+  options.shuffle = options_.shuffle;
+  options.loaded = arguments_.load.empty() ? nullptr : &loaded_;
+  options.compiler_folder = executable_folder();
+  options.interrupted = options_.interrupted;
+  options.print = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  device_.reset();  // one at a time: the arena may fill the machine
+  VerifyResult result;
+  Status status = verify(artifact_, data_, options, result);
+  if (!status || result.failed == 0) return status;
+  return Status::error("--verify: {} of {} checks failed", result.failed, result.failed + result.passed);
+}
+
 Status Run::train_and_write(Session& session, Progress& progress) {
   const Plan& plan = artifact_.plan;
   if (!arguments_.init_only) {
@@ -335,6 +360,9 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (Status status = session.parameters(tensors); !status) return status;
     if (Status status = save(arguments_.save, tensors); !status) return status;
   }
+  if (device_->kind() == "cpu")
+    if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes()); !text.empty())
+      progress.say(text);
   if (Status status = events_.close(); !status) return status;
   return log_.write(end_line(result_, device_->peak_bytes()));
 }
@@ -350,7 +378,6 @@ Status Run::finish_device(Status status) {
 // Options of the contract that this version does not have yet; empty when none was given.
 std::string unsupported(const Arguments& given) {
   if (!given.profile.empty()) return "--profile";
-  if (given.verify) return "--verify";
   return "";
 }
 
@@ -367,6 +394,22 @@ std::string wrong_command(const Arguments& given) {
     return "--init-only launches nothing: --eval does not go with it";
   if (given.init_only && !given.dump_grads.empty())
     return "--init-only launches nothing: --dump-grads does not go with it";
+  if (given.verify) {
+    const std::pair<const char*, bool> others[] = {{"--init-only", given.init_only},
+                                                   {"--epochs", given.epochs.has_value()},
+                                                   {"--updates", given.updates.has_value()},
+                                                   {"--launches", given.launches.has_value()},
+                                                   {"--eval", !given.eval.empty()},
+                                                   {"--save", !given.save.empty()},
+                                                   {"--log", !given.log.empty()},
+                                                   {"--dump-grads", !given.dump_grads.empty()},
+                                                   {"--checkpoint", !given.checkpoint.empty()},
+                                                   {"--tensorboard", !given.tensorboard.empty()}};
+    for (const auto& [name, present] : others)
+      if (present)
+        return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
+                           name);
+  }
   if (!given.init_only && given.data.empty()) return "--data is required (or --init-only)";
   if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
     return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
@@ -385,7 +428,8 @@ std::string wrong_command(const Arguments& given) {
 void add_options(CLI::App& app, Arguments& to) {
   app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->required();
   app.add_option("--data", to.data,
-                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, tokens:F.bin, text:F, synthetic:digits|tokens; ,limit=N");
+                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, tokens:F.bin, text:F, "
+                 "synthetic:digits|tokens; ,limit=N");
   app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end");
   app.add_option("--device", to.device,
                  "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU");
@@ -419,7 +463,7 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
   app.add_option("--profile", to.profile, "write a Chrome trace" + later);
-  app.add_flag("--verify", to.verify, "self-test of the artifact on this data" + later);
+  app.add_flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
   app.set_version_flag("--version",
                        fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
 }

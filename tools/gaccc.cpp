@@ -219,7 +219,9 @@ int compile(const Arguments& arguments) {
     } else {
       std::string problem;
       if (!add_programs(*module, *code, plan, problem)) return bug(problem);
-      output = write_artifact({plan, ir::print(*module), code->ptx});
+      Artifact artifact{plan, ir::print(*module), code->ptx, text};
+      for (const Override& each : overrides) artifact.overrides.push_back(each.key + "=" + each.value);
+      output = write_artifact(artifact);
     }
   }
   std::vector<Output> outputs;

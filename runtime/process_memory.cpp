@@ -1,0 +1,32 @@
+// See process_memory.h.
+#include "runtime/process_memory.h"
+
+#include <fmt/format.h>
+
+#include <cinttypes>
+#include <cstdio>
+
+namespace gacc {
+
+int64_t process_peak_bytes() {
+  std::FILE* file = std::fopen("/proc/self/status", "r");
+  if (file == nullptr) return 0;
+  int64_t kibibytes = 0;
+  char line[256];
+  while (std::fgets(line, sizeof line, file) != nullptr)
+    if (std::sscanf(line, "VmHWM: %" SCNd64, &kibibytes) == 1) break;
+  std::fclose(file);
+  return kibibytes * 1024;
+}
+
+std::string process_memory_text(int64_t arena, int64_t process) {
+  if (process <= 0) return "";
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return fmt::format(
+      "memory: {:.1f} MiB at most: the arena's {:.1f} MiB as planned, and {:.1f} MiB for the program, its "
+      "code and "
+      "the data",
+      mib(process), mib(arena), mib(process - arena));
+}
+
+}  // namespace gacc

@@ -1,0 +1,31 @@
+// Compiles the model that an artifact was made from once more, with other settings: runs the gaccc that lies
+// beside this executable, since the runtime has no compiler of its own.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/artifact.h"
+
+namespace gacc {
+
+class Rebuilder {
+ public:
+  // Of the artifact's record (Artifact::model). `folder` is where gaccc lies.
+  Rebuilder(const Artifact& artifact, std::string folder);
+  ~Rebuilder();  // removes the temporary folder
+  Rebuilder(const Rebuilder&) = delete;
+  Rebuilder& operator=(const Rebuilder&) = delete;
+
+  // Settings by dotted key, as after `--set`, on top of those the artifact was compiled with. The error says
+  // why there is no such artifact: no gaccc, no record of the model, or gaccc's own reason.
+  Status compile(const std::vector<std::pair<std::string, std::string>>& settings, Artifact& artifact);
+
+ private:
+  Status prepare();
+
+  const Artifact& artifact_;
+  std::string compiler_, folder_;
+};
+
+}  // namespace gacc

@@ -1,0 +1,45 @@
+// `gacc-exec --verify`: whether a compiled step keeps its promises on the user's own model and data. What is
+// compared with what, and how far apart the two may be, is in docs/training.md.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+#include "runtime/device.h"
+#include "runtime/safetensors.h"
+
+namespace gacc {
+
+struct VerifyOptions {
+  std::string device = "cpu";  // as --device has it
+  DeviceOptions device_options{};
+  uint64_t seed = 0;
+  double lr = 1e-3;
+  bool shuffle = true;
+  // Parameters to begin with; null: the model's initial ones.
+  const std::vector<NamedTensor>* loaded = nullptr;
+  std::string compiler_folder{};                  // where gaccc lies
+  std::function<bool()> interrupted{};            // asked after every launch. May be empty
+  std::function<void(std::string_view)> print{};  // a piece of the report, with its line end
+};
+
+struct VerifyResult {
+  int passed = 0;  // checks
+  int failed = 0;
+  int left_out = 0;  // each with its reason in the report
+};
+
+// An error when a check could not be made that should have been; a check that fails is none.
+Status verify(const Artifact& artifact, const Dataset& data, const VerifyOptions& options,
+              VerifyResult& result);
+
+// How far two results of one computation may be apart that add their terms in another order: of the norm of
+// the tensor, or of a thousandth of that of all tensors where this is more. By precision.compute.
+double order_bound(std::string_view precision);
+// The same for a computation in half precision against f32.
+double half_bound(std::string_view precision);
+
+}  // namespace gacc

@@ -1,0 +1,97 @@
+"""gacc-exec --verify passes for what gaccc makes, and fails for an artifact that is not what it says it is."""
+import os
+import re
+import shutil
+import subprocess
+import zlib
+
+import harness
+from harness import expect, run
+
+ALL = ["mnist_mlp", "mnist_mlp_plain", "regression", "residual_mlp", "adam_micro", "schedules"]
+
+
+def sealed(path, change):
+    """Rewrites an artifact by `change`, a function of its body, and gives it a fitting checksum."""
+    head, body = path.read_bytes().split(b"\n", 1)
+    changed = change(body)
+    expect(changed != body, "the artifact was altered")
+    version = head.split(b" bytes=")[0]
+    path.write_bytes(version + f" bytes={len(changed)} crc32={zlib.crc32(changed):08x}\n".encode() + changed)
+
+
+def make(name, folder, samples=None, **settings):
+    model = harness.example(name)
+    artifact = harness.compile_model(model, folder / "step.ptx", **settings)
+    return artifact, harness.make_data(model, samples or 40, folder)
+
+
+def check_report(done, passed):
+    found = re.search(r"(\d+) checks passed, (\d+) failed, (\d+) left out", done.stdout)
+    expect(found and int(found[1]) >= passed and found[2] == "0", done.stdout)
+    for number, what in ((1, "one window"), (2, "recompute"), (3, "resume"), (4, "half")):
+        expect(re.search(rf"^{number}\. .*{what}|^{number}\. .*against f32", done.stdout, re.M), f"check {number}:\n{done.stdout}")
+
+
+def test_every_example_passes(folder):
+    for name in ALL:
+        artifact, spec = make(name, folder, train__micro_batch=8, train__accumulate=3)
+        before = sorted(p.name for p in folder.iterdir())
+        done = run("gacc-exec", artifact, "--data", spec, "--verify")
+        check_report(done, 1 if "not judged: " in done.stdout else 2)
+        expect(("not judged: " in done.stdout) == (name == "adam_micro"), "what the plan calls exact is judged")
+        expect(re.search(r"^  [\w.]+weight +\d\.\d\de[-+]\d\d$", done.stdout, re.M), "a line for each tensor")
+        expect(sorted(p.name for p in folder.iterdir()) == before, "nothing is written")
+
+
+def test_emulated(folder):
+    artifact, spec = make("regression", folder, samples=12, train__micro_batch=4, train__accumulate=2)
+    check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "emulate"), 2)
+
+
+def test_a_mean_of_means_fails(folder):
+    """An artifact whose step counts launches in the place of samples, the usual mistake of gradient accumulation."""
+    artifact, spec = make("mnist_mlp_plain", folder, train__micro_batch=8, train__accumulate=3)
+    sealed(artifact, lambda body: re.sub(rb"total_sum\.acc @loss\.count, %[\w.]+ k\(\d+\)", b"add.acc @loss.count, 1.0 k(900)", body, count=1))
+    done = run("gacc-exec", artifact, "--data", spec, "--verify", code=1)
+    first = done.stdout.split("1. ")[1].split("\n2. ")[0]
+    expect("FAILED" in first and first.count("past the bound") >= 6, done.stdout)
+    harness.one_error(done, "--verify: 1 of", "failed")
+    # The same artifact with a plan that does not promise that splits are equal: shown, and not judged.
+    sealed(artifact, lambda body: body.replace(b'"exact":true', b'"exact":false', 1).replace(b'"because":[]', b'"because":["it counts launches"]', 1))
+    done = run("gacc-exec", artifact, "--data", spec, "--verify")
+    expect("not judged: " in done.stdout, done.stdout)
+
+
+def test_a_foreign_model_fails(folder):
+    """An artifact whose program is not that of its model: the variant compiled from the record differs."""
+    artifact, spec = make("mnist_mlp_plain", folder, train__micro_batch=8, train__accumulate=3)
+    sealed(artifact, lambda body: body.replace(b'//model activation = "relu"', b'//model activation = "gelu"', 1))
+    done = run("gacc-exec", artifact, "--data", spec, "--verify", code=(0, 1))
+    if "recompute: policy" in done.stdout and "left out" in done.stdout.split("2. recompute")[1].split("3. resume")[0]:
+        harness.skip("this gaccc has no recompute policies")
+    expect(done.returncode == 1 and "2. recompute" in done.stdout and "FAILED" in done.stdout, done.stdout)
+    harness.one_error(done, "--verify", "failed")
+
+
+def test_without_a_compiler_it_says_so(folder):
+    artifact, spec = make("regression", folder, train__micro_batch=8, train__accumulate=2)
+    lean = folder / "bin"
+    lean.mkdir()
+    for file in ("gacc-exec", "libgacc-host.so"):
+        os.symlink(harness.BIN / file, lean / file)
+    # A link is followed by /proc/self/exe; a copy of the small executable is not.
+    (lean / "gacc-exec").unlink()
+    shutil.copy(harness.BIN / "gacc-exec", lean / "gacc-exec")
+    done = subprocess.run([lean / "gacc-exec", artifact, "--data", spec, "--verify"], capture_output=True, text=True, timeout=300)
+    expect(done.returncode == 0 and re.search(r"2\. recompute.*\n  left out: .*gaccc is not there", done.stdout), done.stdout + done.stderr)
+
+
+def test_it_goes_with_nothing_that_writes(folder):
+    artifact, spec = make("regression", folder)
+    for options in (["--save", folder / "w.safetensors"], ["--updates", 3], ["--checkpoint", folder / "c"], ["--init-only"]):
+        run("gacc-exec", artifact, "--data", spec, "--verify", *options, code=2)
+    run("gacc-exec", artifact, "--verify", code=2)
+
+
+harness.main(globals())
