@@ -82,6 +82,7 @@ struct OpInfo {
   int results = 1;
   uint32_t writes = 0;    // bit i: operand i is a buffer that this op writes (it may read it as well)
   uint32_t discards = 0;  // bit i: operand i is written without being read
+  uint32_t keeps = 0;     // bit i: operand i stays f32 where the op computes in half precision (statistics)
   std::vector<AttrSpec> attrs{};
   // Result types (one per result), or a diagnostic at op.at and nothing.
   std::optional<std::vector<Type>> (*infer)(const OpView& op, Diag& diag) = nullptr;

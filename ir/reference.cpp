@@ -97,7 +97,7 @@ class Evaluator {
         for (size_t i = 0; i < count; ++i)
           inputs[i] = operands_[i]->data[element_of(how[i], period[i], r, c, column_total)];
         const int64_t element = r * column_total + c;
-        evaluate(program, inputs, c, element, results);
+        evaluate(program, inputs, c, element, results, batch_);
         for (size_t i = 0; i < results.size(); ++i)
           outputs_[i].data[static_cast<size_t>(element)] = results[i];
       }

@@ -28,6 +28,7 @@ int arity(ScalarOp op) {
     case ScalarOp::constant:
     case ScalarOp::column:
     case ScalarOp::element:
+    case ScalarOp::samples:
       return 0;
     case ScalarOp::neg:
     case ScalarOp::abs:
@@ -44,6 +45,7 @@ int arity(ScalarOp op) {
     case ScalarOp::select:
       return 3;
     case ScalarOp::uniform:
+    case ScalarOp::sample_uniform:
       return 5;
     default:
       return 2;
@@ -57,12 +59,19 @@ double nan_aware(double a, double b, bool larger) {
 
 uint32_t word_of(double integer) { return static_cast<uint32_t>(static_cast<int64_t>(integer)); }
 
-double uniform_value(const double* a) {
+double uniform_of(const double* a) {
   const auto index = static_cast<uint64_t>(static_cast<int64_t>(a[4]));
   const uint32_t counter[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
                                word_of(a[3]), word_of(a[2])};
   const uint32_t key[2] = {word_of(a[0]), word_of(a[1])};
-  return ((philox(counter, key).word[0] >> 9) + 0.5) * 0x1p-23;
+  return uniform_value(counter, key);
+}
+
+double sample_uniform_of(const double* a, int64_t elements_of_sample, int64_t element) {
+  const uint32_t key[2] = {word_of(a[0]), word_of(a[1])};
+  const uint64_t first = uint64_t{word_of(a[4])} << 32 | word_of(a[3]);
+  return sample_uniform_value(key, word_of(a[2]), first + static_cast<uint64_t>(element / elements_of_sample),
+                              static_cast<uint32_t>(element % elements_of_sample));
 }
 
 // The value of one operation; truths are 0 and 1.
@@ -117,7 +126,7 @@ double apply(ScalarOp op, const double* a) {
     case ScalarOp::to_integer:
       return std::trunc(a[0]);
     case ScalarOp::uniform:
-      return uniform_value(a);
+      return uniform_of(a);
     default:
       broken_formula("a leaf has no operation");
   }
@@ -180,12 +189,23 @@ Scalar uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar ordinal, Sc
   return make(ScalarOp::uniform, seed_lo, seed_hi, stream, ordinal, index);
 }
 
+Scalar sample_uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar first_lo, Scalar first_hi,
+                      int64_t elements_of_sample) {
+  const Scalar args[] = {seed_lo, seed_hi, stream, first_lo, first_hi};
+  ScalarRecorder* recorder = recorder_of(args);
+  if (recorder == nullptr) broken_formula("a random number of constants alone");
+  return recorder->node(ScalarOp::sample_uniform, args, static_cast<double>(elements_of_sample));
+}
+
 Scalar ScalarRecorder::input(int operand, ScalarKind kind) {
   return {this, add({.op = ScalarOp::input, .kind = kind, .value = static_cast<double>(operand)})};
 }
 Scalar ScalarRecorder::column() { return {this, add({.op = ScalarOp::column, .kind = ScalarKind::integer})}; }
 Scalar ScalarRecorder::element() {
   return {this, add({.op = ScalarOp::element, .kind = ScalarKind::integer})};
+}
+Scalar ScalarRecorder::samples() {
+  return {this, add({.op = ScalarOp::samples, .kind = ScalarKind::integer})};
 }
 
 int32_t ScalarRecorder::add(const ScalarNode& node) {
@@ -215,7 +235,7 @@ int32_t ScalarRecorder::place(Scalar value, ScalarKind wanted) {
   return value.node_;
 }
 
-Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
+Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args, double value) {
   if (static_cast<int>(args.size()) != arity(op))
     broken_formula("an operation with the wrong number of arguments");
   // The kind that arguments of one kind share: that of the first which has one.
@@ -225,7 +245,7 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
     shared = program_.nodes[static_cast<size_t>(args[i].node_)].kind;
     break;
   }
-  ScalarNode node{.op = op, .kind = shared};
+  ScalarNode node{.op = op, .kind = shared, .value = value};
   ScalarKind wanted = shared;
   switch (op) {
     case ScalarOp::add:
@@ -269,6 +289,7 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args) {
       node.kind = ScalarKind::integer;
       break;
     case ScalarOp::uniform:
+    case ScalarOp::sample_uniform:
       wanted = ScalarKind::integer;
       node.kind = ScalarKind::real;
       break;
@@ -291,7 +312,7 @@ void ScalarRecorder::result(Scalar value, ScalarKind wanted) {
 ScalarProgram ScalarRecorder::take() { return std::exchange(program_, {}); }
 
 void evaluate(const ScalarProgram& program, std::span<const double> inputs, int64_t column, int64_t element,
-              std::span<double> results) {
+              std::span<double> results, int64_t samples) {
   std::vector<double> values(program.nodes.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const ScalarNode& node = program.nodes[i];
@@ -308,10 +329,15 @@ void evaluate(const ScalarProgram& program, std::span<const double> inputs, int6
       case ScalarOp::element:
         values[i] = static_cast<double>(element);
         break;
+      case ScalarOp::samples:
+        values[i] = static_cast<double>(samples);
+        break;
       default: {
         double args[5] = {};
         for (int k = 0; k < arity(node.op); ++k) args[k] = values[static_cast<size_t>(node.args[k])];
-        values[i] = apply(node.op, args);
+        values[i] = node.op == ScalarOp::sample_uniform
+                        ? sample_uniform_of(args, static_cast<int64_t>(node.value), element)
+                        : apply(node.op, args);
       }
     }
   }
@@ -335,6 +361,16 @@ Philox philox(const uint32_t counter[4], const uint32_t key[2]) {
     k1 += 0xBB67AE85;
   }
   return {{c0, c1, c2, c3}};
+}
+
+double uniform_value(const uint32_t counter[4], const uint32_t key[2]) {
+  return ((philox(counter, key).word[0] >> 9) + 0.5) * 0x1p-23;
+}
+
+double sample_uniform_value(const uint32_t key[2], uint32_t stream, uint64_t ordinal, uint32_t element) {
+  const uint32_t counter[4] = {element, static_cast<uint32_t>(ordinal >> 32), static_cast<uint32_t>(ordinal),
+                               stream};
+  return uniform_value(counter, key);
 }
 
 }  // namespace gacc::ir

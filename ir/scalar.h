@@ -16,6 +16,7 @@ enum class ScalarOp : uint8_t {
   constant,  // value: the number
   column,    // integer: index along the last axis of the kernel's domain
   element,   // integer: row-major index in the op's result (used by random ops)
+  samples,   // integer: samples of the micro-batch, B
   add,
   sub,
   mul,
@@ -45,12 +46,19 @@ enum class ScalarOp : uint8_t {
   // 23 bits and the half are exact in f32; with 24 bits the largest would round to 1 and its normal be
   // infinite.
   uniform,
+  // (seed_lo, seed_hi, stream, first_lo, first_hi: integers) -> real in (0, 1): the number that belongs to
+  // this element of its sample. value: elements of a sample, fewer than 2^32. With first the 64-bit ordinal
+  // of the micro-batch's first sample since training began, ordinal = first + sample and element counted
+  // within the sample, it is word 0 for the counter (element, ordinal high, ordinal low, stream): `uniform`
+  // with the index element + 2^32 * ordinal high. So it does not depend on how samples are cut into
+  // micro-batches.
+  sample_uniform,
 };
 
 struct ScalarNode {
   ScalarOp op;
   ScalarKind kind;
-  double value = 0;  // constant, or operand index
+  double value = 0;  // constant, operand index, or elements of a sample
   int32_t args[5] = {-1, -1, -1, -1, -1};
 };
 
@@ -101,6 +109,9 @@ Scalar select(Scalar condition, Scalar a, Scalar b);
 Scalar to_real(Scalar a);
 Scalar to_integer(Scalar a);
 Scalar uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar ordinal, Scalar index);
+// first_lo or a seed must be a formula's value rather than a constant.
+Scalar sample_uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar first_lo, Scalar first_hi,
+                      int64_t elements_of_sample);
 
 // Records formulas. Identical nodes are shared, so a formula may repeat a subexpression freely.
 class ScalarRecorder {
@@ -108,7 +119,9 @@ class ScalarRecorder {
   Scalar input(int operand, ScalarKind kind);
   Scalar column();
   Scalar element();
-  Scalar node(ScalarOp op, std::span<const Scalar> args);  // places constants; checks kinds
+  Scalar samples();
+  // Places constants and checks kinds; `value` as in ScalarNode.
+  Scalar node(ScalarOp op, std::span<const Scalar> args, double value = 0);
   void result(Scalar value,
               ScalarKind wanted = ScalarKind::real);  // constants become `wanted`; others must be it
   void repeat(size_t i) { program_.results.push_back(program_.results[i]); }  // result i once more
@@ -122,9 +135,13 @@ class ScalarRecorder {
 };
 
 // The reference meaning in double. inputs[i] is operand i's element (integers exactly, as double).
-// results receives program.results.size() values.
+// results receives program.results.size() values; samples is B.
 void evaluate(const ScalarProgram& program, std::span<const double> inputs, int64_t column, int64_t element,
-              std::span<double> results);
+              std::span<double> results, int64_t samples = 1);
+
+// The uniform numbers of both operations above, for references: word 0 of the counter as a real in (0, 1).
+double uniform_value(const uint32_t counter[4], const uint32_t key[2]);
+double sample_uniform_value(const uint32_t key[2], uint32_t stream, uint64_t ordinal, uint32_t element);
 
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 4 words per counter.
 struct Philox {

@@ -162,7 +162,8 @@ class Verifier {
     std::optional<DType> shared;
     for (size_t i = 0; i < op.operands.size() && op.info->precision == Precision::half; ++i) {
       const DType dtype = operand_type(module_, region, op.operands[i]).dtype;
-      if (as_number(op.operands[i]) != nullptr || !is_float(dtype) || writes(op, i)) continue;
+      const bool keeps = (op.info->keeps >> i & 1U) != 0;
+      if (as_number(op.operands[i]) != nullptr || !is_float(dtype) || writes(op, i) || keeps) continue;
       if (dtype != shared.value_or(dtype))
         broken("R13", op.at, "`{}` computes in half precision and reads {} and {}", op.info->name,
                dtype_text(*shared), dtype_text(dtype));
@@ -195,7 +196,8 @@ class Verifier {
         if (!writes(op, i)) continue;
         const Buffer& buffer = module_[*as_buffer(op.operands[i])];
         const bool acc = op.info->name.ends_with(".acc");
-        if (region.kind == RegionKind::step && !(buffer.kind == BufferKind::accum && acc))
+        const bool ordinal = buffer.name.starts_with("samples.") && op.info->name == "samples.advance";
+        if (region.kind == RegionKind::step && !(buffer.kind == BufferKind::accum && acc) && !ordinal)
           broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
         if (region.kind == RegionKind::eval &&
             !(buffer.kind == BufferKind::state && acc && buffer.name.starts_with("eval.")))

@@ -43,6 +43,13 @@ bool expect_scalar(const OpView& op, size_t i, Diag& diag) {
   return false;
 }
 
+bool expect_sample_words(const OpView& op, size_t first, Diag& diag) {
+  for (size_t i = first; i < first + 4; ++i) {
+    if (!expect_dtype(op, i, DType::i32, diag) || !expect_scalar(op, i, diag)) return false;
+  }
+  return true;
+}
+
 std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag) {
   const size_t count = op.op.operands.size();
   size_t worst = first;

@@ -17,6 +17,9 @@ bool is_dtype(const OpView& op, size_t i, DType dtype);
 bool expect_float(const OpView& op, size_t first, Diag& diag);  // operands first, first + 1, ...
 bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag);
 bool expect_scalar(const OpView& op, size_t i, Diag& diag);  // shape []
+// Operands first .. first + 3 are i32 scalars: the seed's low and high word, and those of the ordinal of the
+// micro-batch's first sample.
+bool expect_sample_words(const OpView& op, size_t first, Diag& diag);
 // The shape that all operands from `first` on broadcast to, which must be the shape of one of them.
 std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag);
 

@@ -1,0 +1,340 @@
+// Attention over the packed projections of a sequence, as one op that never makes the [T, T] matrix: forward
+// keeps the output and lse, the logarithm of each query's sum of exponentials, and backward computes the
+// probabilities again from them. Memory is linear in T.
+//
+// qkv [B, T, 3 C]: query, key and value of a position side by side, each of H heads of D = C / H channels.
+//   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only)      p_ij = exp(s_ij) / sum_j exp(s_ij)
+//   out_i = sum_j z_ij p_ij v_j                            z_ij = 1, or the dropout factor 0 or 1 / (1 - p)
+// Gradients, with dp_ij = z_ij (d_out_i v_j) and delta_i = d_out_i out_i = sum_j p_ij dp_ij:
+//   ds_ij = p_ij (dp_ij - delta_i)
+//   d_q_i = sum_j ds_ij k_j / sqrt(D)   d_k_j = sum_i ds_ij q_i / sqrt(D)   d_v_j = sum_i z_ij p_ij d_out_i
+#include <cmath>
+#include <limits>
+
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+struct Sizes {
+  int64_t length, heads, width, channels;  // T, H, C, D
+};
+
+Sizes sizes(const OpView& op) {
+  const Shape qkv = op.operand(0).shape;
+  const int64_t heads = op.integer("heads"), width = qkv[2] / 3;
+  return {qkv[1], heads, width, width / heads};
+}
+
+bool expect_qkv(const OpView& op, Diag& diag) {
+  const Shape shape = op.operand(0).shape;
+  if (!is_float(op.operand(0).dtype)) {
+    wrong(op, diag, Kind::type_mismatch, fmt::format("{}; it takes floats", describe(op, 0)));
+    return false;
+  }
+  const int64_t heads = op.integer("heads");
+  if (shape.size() != 3 || !has_batch(shape) || heads < 1 || shape[2] % (3 * heads) != 0) {
+    wrong(op, diag, Kind::shape_mismatch,
+          fmt::format("{}; it must be [B,T,3 C] with C a multiple of {} heads", describe(op, 0), heads));
+    return false;
+  }
+  return true;
+}
+
+// Random numbers tell the elements of a sample's probabilities [H, T, T] apart by 32 bits.
+bool expect_dropout(const OpView& op, size_t first, Diag& diag) {
+  if (!expect_sample_words(op, first, diag)) return false;
+  const Sizes s = sizes(op);
+  if (static_cast<double>(s.heads) * static_cast<double>(s.length) * static_cast<double>(s.length) >=
+      0x1p32) {
+    wrong(op, diag, Kind::out_of_range,
+          fmt::format("{}; dropout takes fewer than 2^32 probabilities a sample", describe(op, 0)));
+    return false;
+  }
+  const double p = op.real("p");
+  if (p >= 0 && p < 1) return true;
+  wrong(op, diag, Kind::out_of_range, fmt::format("p is {}, not in [0, 1)", p));
+  return false;
+}
+
+Types results(const OpView& op) {
+  const Type qkv = op.operand(0);
+  const Sizes s = sizes(op);
+  return std::vector<Type>{{qkv.dtype, {kBatch, s.length, s.width}},
+                           {DType::f32, {kBatch, s.heads, s.length}}};
+}
+
+// Operands qkv, lse, delta, d_out.
+Types gradient_results(const OpView& op, Diag& diag) {
+  const Sizes s = sizes(op);
+  const Type wanted[] = {{DType::f32, {kBatch, s.heads, s.length}},
+                         {DType::f32, {kBatch, s.length, s.heads}},
+                         {op.operand(0).dtype, {kBatch, s.length, s.width}}};
+  for (size_t i = 1; i < 4; ++i) {
+    if (op.operand(i) != wanted[i - 1]) {
+      return wrong(
+          op, diag, Kind::shape_mismatch,
+          fmt::format("{}, {}; it must be {}", describe(op, 0), describe(op, i), type_text(wanted[i - 1])));
+    }
+  }
+  return std::vector<Type>{op.operand(0)};
+}
+
+void gradient(GradBuilder& g) {
+  if (g.d_result(1)) {
+    g.b.diag().error(Kind::no_gradient, g.op().at, "`{}` has no gradient through its lse", g.op().info->name);
+    return;
+  }
+  if (!g.d_result(0) || !g.wanted(0)) return;
+  const Sizes s = sizes(g.view());
+  const std::string name = g.d_name(0);
+  const Shape heads{kBatch, s.length, s.heads, s.channels};
+  const Operand out = g.b.make("reshape", name + ".out", {g.result(0)}, {{"shape", heads}});
+  const Operand d_out = g.b.make("reshape", name + ".heads", {*g.d_result(0)}, {{"shape", heads}});
+  const Operand dot = g.b.make("row_dot", name + ".dot", {d_out, out});
+  const Operand delta =
+      g.b.make("reshape", name + ".delta", {dot}, {{"shape", Shape{kBatch, s.length, s.heads}}});
+  std::vector<Operand> operands{g.operand(0), g.result(1), delta, *g.d_result(0)};
+  operands.insert(operands.end(), g.op().operands.begin() + 1, g.op().operands.end());
+  g.add(0, g.b.make(std::string(g.op().info->name) + ".grad", name, std::move(operands), g.op().attrs));
+}
+
+// One head of one sample, for the references: pointers to element (0, 0) of its parts.
+struct Head {
+  Sizes s;
+  bool causal;
+  int64_t sample, head;
+  const double* qkv;  // query of position 0
+  double scale;
+  const EvalView* view;
+  size_t words;  // the first operand of four words for dropout; 0: none
+
+  const double* query(int64_t i) const { return qkv + i * 3 * s.width; }
+  const double* key(int64_t j) const { return query(j) + s.width; }
+  const double* value(int64_t j) const { return query(j) + 2 * s.width; }
+  double dot(const double* a, const double* b) const {
+    double sum = 0;
+    for (int64_t c = 0; c < s.channels; ++c) sum += a[c] * b[c];
+    return sum;
+  }
+  int64_t keys(int64_t i) const { return causal ? i + 1 : s.length; }
+  double score(int64_t i, int64_t j) const { return dot(query(i), key(j)) * scale; }
+  double factor(int64_t i, int64_t j) const {
+    if (words == 0) return 1;
+    const auto word = [&](size_t k) {
+      return static_cast<uint32_t>(static_cast<int64_t>(view->operand(words + k).data[0]));
+    };
+    const uint32_t key[2] = {word(0), word(1)};
+    const uint64_t ordinal = (uint64_t{word(3)} << 32 | word(2)) + static_cast<uint64_t>(sample);
+    const double p = view->op.real("p");
+    const double u = sample_uniform_value(key, static_cast<uint32_t>(view->op.integer("stream")), ordinal,
+                                          static_cast<uint32_t>((head * s.length + i) * s.length + j));
+    return u < static_cast<double>(static_cast<float>(p)) ? 0 : 1 / (1 - p);
+  }
+};
+
+template <class F>
+void each_head(EvalView& view, size_t words, F f) {
+  const Sizes s = sizes(view.op);
+  const Tensor& qkv = view.operand(0);
+  for (int64_t b = 0; b < qkv.shape[0]; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      f(Head{.s = s,
+             .causal = view.op.flag("causal"),
+             .sample = b,
+             .head = h,
+             .qkv = qkv.data.data() + b * s.length * 3 * s.width + h * s.channels,
+             .scale = 1 / std::sqrt(static_cast<double>(s.channels)),
+             .view = &view,
+             .words = words});
+    }
+  }
+}
+
+void forward_reference(EvalView& view, size_t words) {
+  each_head(view, words, [&](const Head& head) {
+    const Sizes& s = head.s;
+    std::vector<double> scores(static_cast<size_t>(s.length));
+    for (int64_t i = 0; i < s.length; ++i) {
+      double top = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (int64_t j = 0; j < head.keys(i); ++j) {
+        double& score = scores[static_cast<size_t>(j)];
+        score = head.score(i, j);
+        top = std::isnan(score) || std::isnan(top) ? std::nan("") : std::fmax(top, score);
+      }
+      for (int64_t j = 0; j < head.keys(i); ++j) sum += std::exp(scores[static_cast<size_t>(j)] - top);
+      double* out =
+          view.result(0).data.data() + (head.sample * s.length + i) * s.width + head.head * s.channels;
+      for (int64_t j = 0; j < head.keys(i); ++j) {
+        const double p = std::exp(scores[static_cast<size_t>(j)] - top) / sum * head.factor(i, j);
+        for (int64_t c = 0; c < s.channels; ++c) out[c] += p * head.value(j)[c];
+      }
+      view.result(1).data[static_cast<size_t>((head.sample * s.heads + head.head) * s.length + i)] =
+          top + std::log(sum);
+    }
+  });
+}
+
+void gradient_reference(EvalView& view, size_t words) {
+  each_head(view, words, [&](const Head& head) {
+    const Sizes& s = head.s;
+    double* d_qkv = view.result(0).data.data() + (head.qkv - view.operand(0).data.data());
+    for (int64_t i = 0; i < s.length; ++i) {
+      const int64_t at = head.sample * s.length + i;
+      const double* dy = view.operand(3).data.data() + at * s.width + head.head * s.channels;
+      const double lse =
+          view.operand(1).data[static_cast<size_t>((head.sample * s.heads + head.head) * s.length + i)];
+      const double delta = view.operand(2).data[static_cast<size_t>(at * s.heads + head.head)];
+      for (int64_t j = 0; j < head.keys(i); ++j) {
+        const double p = std::exp(head.score(i, j) - lse), z = head.factor(i, j);
+        const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.scale;
+        double *dq = d_qkv + i * 3 * s.width, *dk = d_qkv + j * 3 * s.width + s.width, *dv = dk + s.width;
+        for (int64_t c = 0; c < s.channels; ++c) {
+          dq[c] += ds * head.key(j)[c];
+          dk[c] += ds * head.query(i)[c];
+          dv[c] += z * p * dy[c];
+        }
+      }
+    }
+  });
+}
+
+// `products`: multiply-adds for each pair of positions and channel.
+Cost cost(const OpView& op, int64_t products) {
+  const Sizes s = sizes(op);
+  const int64_t batch = op.module.micro_batch();
+  Cost total{.flops = 2 * products * batch * s.length * s.length * s.width, .bytes = 0};
+  if (op.flag("causal")) total.flops /= 2;
+  for (size_t i = 0; i < op.op.operands.size(); ++i) total.bytes += type_bytes(op.operand(i), batch);
+  for (size_t i = 0; i < op.op.results.size(); ++i) total.bytes += type_bytes(op.result(i), batch);
+  return total;
+}
+
+constexpr size_t kWords = 1, kGradWords = 4;  // where dropout's operands begin
+
+}  // namespace
+
+extern const OpInfo op_row_dot{
+    .name = "row_dot",
+    .summary = "sum of x * y over the last axis, which stays with extent 1; in f32",
+    .operands = 2,
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
+      if (op.operand(0).shape != op.operand(1).shape)
+        return wrong(op, diag, Kind::shape_mismatch,
+                     fmt::format("{}, {}; the shapes must be one", describe(op, 0), describe(op, 1)));
+      return std::vector<Type>{{DType::f32, row_shape(op.operand(0).shape)}};
+    },
+    .lowering = Lowering::composite,
+    // d_x = dy * y    d_y = dy * x
+    .gradient =
+        [](GradBuilder& g) {
+          for (size_t i = 0; i < 2; ++i) {
+            if (g.wanted(i)) g.add(i, g.b.make("mul", g.d_name(i), {g.operand(1 - i), *g.d_result()}));
+          }
+        },
+    .expand =
+        [](Builder& b, const Op& op) {
+          const std::string name = take_name(b, op, 0);
+          std::vector<Operand> wide;  // products of halves would be rounded to halves
+          for (const Operand& operand : op.operands) {
+            const bool f32 = b.type(operand).dtype == DType::f32;
+            wide.push_back(f32 ? operand
+                               : b.make("cast", b.name(*as_value(operand)) + ".wide", {operand},
+                                        {{"to", std::string("f32")}}));
+          }
+          const Operand product = b.make("mul", name + ".product", wide);
+          return std::vector<Operand>{b.make("row_sum", name, {product})};
+        },
+    .reference =
+        [](EvalView& view) {
+          const Tensor &x = view.operand(0), &y = view.operand(1);
+          const int64_t columns = column_count(x);
+          for (size_t i = 0; i < x.data.size(); ++i)
+            view.result().data[i / static_cast<size_t>(columns)] += x.data[i] * y.data[i];
+        },
+    .saves = Saves::operands,
+    .precision = Precision::full,
+};
+
+extern const OpInfo op_attention{
+    .name = "attention",
+    .summary =
+        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,3 C]; results: out [B,T,C] and the log of each "
+        "query's sum of exponentials [B,heads,T]. Never makes the [T,T] matrix",
+    .operands = 1,
+    .results = 2,
+    .attrs = {{"causal", false}, {"heads", int64_t{1}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_qkv(op, diag)) return std::nullopt;
+      return results(op);
+    },
+    .lowering = Lowering::special,
+    .gradient = gradient,
+    .reference = [](EvalView& view) { forward_reference(view, 0); },
+    .cost = [](const OpView& op) { return cost(op, 2); },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+    .user = true,
+};
+
+extern const OpInfo op_attention_dropout{
+    .name = "attention.dropout",
+    .summary =
+        "`attention` with dropout of its probabilities; operands: qkv, seed low and high, first sample's "
+        "ordinal low and high",
+    .operands = 5,
+    .results = 2,
+    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"p", 0.5}, {"stream", int64_t{0}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_qkv(op, diag) || !expect_dropout(op, kWords, diag)) return std::nullopt;
+      return results(op);
+    },
+    .lowering = Lowering::special,
+    .gradient = gradient,
+    .reference = [](EvalView& view) { forward_reference(view, kWords); },
+    .cost = [](const OpView& op) { return cost(op, 2); },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+};
+
+extern const OpInfo op_attention_grad{
+    .name = "attention.grad",
+    .summary = "d_qkv of `attention`; operands: qkv, lse, delta [B,T,heads] (the sums of d_out * out), d_out",
+    .operands = 4,
+    .keeps = 0b110,
+    .attrs = {{"causal", false}, {"heads", int64_t{1}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_qkv(op, diag)) return std::nullopt;
+      return gradient_results(op, diag);
+    },
+    .lowering = Lowering::special,
+    .reference = [](EvalView& view) { gradient_reference(view, 0); },
+    .cost = [](const OpView& op) { return cost(op, 7); },
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+    .differentiable = false,
+};
+
+extern const OpInfo op_attention_dropout_grad{
+    .name = "attention.dropout.grad",
+    .summary = "d_qkv of `attention.dropout`; operands: qkv, lse, delta, d_out, seed and ordinal as there",
+    .operands = 8,
+    .keeps = 0b110,
+    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"p", 0.5}, {"stream", int64_t{0}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_qkv(op, diag) || !expect_dropout(op, kGradWords, diag)) return std::nullopt;
+      return gradient_results(op, diag);
+    },
+    .lowering = Lowering::special,
+    .reference = [](EvalView& view) { gradient_reference(view, kGradWords); },
+    .cost = [](const OpView& op) { return cost(op, 7); },
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+    .differentiable = false,
+};
+
+}  // namespace gacc::ir
