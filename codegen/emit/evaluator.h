@@ -179,6 +179,10 @@ class Evaluator {
         first = b_.CreateZExt(first, b_.getInt64Ty());
         return b_.CreateAdd(t_.splat(first, point_.lanes), t_.iota(b_.getInt64Ty(), point_.lanes));
       }
+      case ScalarOp::samples:
+        return b_.CreateZExtOrTrunc(t_.extents[static_cast<size_t>(body_.samples)], b_.getInt32Ty());
+      case ScalarOp::sample_uniform:
+        return sample_uniform(member, node, values);
       default:
         break;
     }
@@ -194,6 +198,22 @@ class Evaluator {
       a[i] = t_.splat(index ? widen(a[i]) : narrow(a[i]), lanes);
     }
     return operation(node.op, a);
+  }
+
+  // The point's number of its sample: see ir/scalar.h. Seeds and ordinals are scalars.
+  Value* sample_uniform(const Member& member, const ir::ScalarNode& node, const std::vector<Value*>& values) {
+    const auto word = [&](int i) { return values[static_cast<size_t>(node.args[i])]; };
+    const auto wide = [&](Value* v) { return b_.CreateZExt(v, b_.getInt64Ty()); };
+    Value* rows = t_.extents[static_cast<size_t>(body_.rows_of_sample)];
+    Value* inside = b_.CreateURem(row_, rows);
+    const unsigned lanes = member.per_row ? 1 : point_.lanes;
+    if (!member.per_row) inside = b_.CreateAdd(b_.CreateMul(inside, t_.column_count()), point_.column);
+    Value* ordinal = b_.CreateOr(wide(word(3)), b_.CreateShl(wide(word(4)), 32));
+    ordinal = b_.CreateAdd(ordinal, wide(b_.CreateUDiv(row_, rows)));
+    Value* first = b_.CreateAdd(wide(inside), b_.CreateAnd(ordinal, ~uint64_t{0xffffffff}));
+    return math_.uniform(t_.splat(word(0), lanes), t_.splat(word(1), lanes), t_.splat(word(2), lanes),
+                         t_.splat(b_.CreateTrunc(ordinal, b_.getInt32Ty()), lanes),
+                         b_.CreateAdd(t_.splat(first, lanes), t_.iota(b_.getInt64Ty(), lanes)));
   }
 
   Value* constant(const Member& member, size_t n) {

@@ -10,6 +10,7 @@
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
 #include <llvm/Transforms/Scalar/LICM.h>
 #include <llvm/Transforms/Scalar/LoopPassManager.h>
+#include <llvm/Transforms/Scalar/SROA.h>
 
 #include "codegen/emit/target.h"
 
@@ -31,6 +32,7 @@ bool optimize(llvm::Module& module, llvm::TargetMachine* machine, std::string& p
   builder.crossRegisterProxies(loops, functions, graph, modules);
 
   llvm::FunctionPassManager passes;
+  passes.addPass(llvm::SROAPass(llvm::SROAOptions::PreserveCFG));  // small arrays into registers
   passes.addPass(llvm::EarlyCSEPass());
   passes.addPass(llvm::InstCombinePass());
   passes.addPass(

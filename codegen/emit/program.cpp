@@ -40,6 +40,7 @@ int node_cost(ScalarOp op) {
     case ScalarOp::constant:
     case ScalarOp::column:
     case ScalarOp::element:
+    case ScalarOp::samples:
       return 0;
     case ScalarOp::div:
     case ScalarOp::sqrt:
@@ -52,6 +53,7 @@ int node_cost(ScalarOp op) {
     case ScalarOp::erf:
       return 32;
     case ScalarOp::uniform:
+    case ScalarOp::sample_uniform:
       return 120;
     default:
       return 1;
@@ -70,6 +72,7 @@ class BodyBuilder {
     for (const Operand& operand : kernel_.writes) slot(operand).written = true;
     for (const ir::KernelMember& member : kernel_.members) add_member(member);
     set_domain();
+    add_samples();
     if (body_.form == KernelForm::total_reduce && !set_parts(problem)) return std::nullopt;
     body_.extents = static_cast<int32_t>(call_.extents.size());
     if (purpose_ == Purpose::host) {
@@ -133,7 +136,9 @@ class BodyBuilder {
       for (const Operand& operand : op.operands) member.inputs.push_back(source(operand));
       for (const ir::ScalarNode& node : member.program.nodes) {
         body_.cost += node_cost(node.op);
-        uses_column_ = uses_column_ || node.op == ScalarOp::column;
+        uses_samples_ = uses_samples_ || node.op == ScalarOp::samples;
+        uses_position_ = uses_position_ || node.op == ScalarOp::sample_uniform;
+        uses_column_ = uses_column_ || node.op == ScalarOp::column || node.op == ScalarOp::sample_uniform;
       }
     } else {
       size_t i = 0;
@@ -216,6 +221,18 @@ class BodyBuilder {
       if (own == 1 && slot.access == Access::suffix) continue;
       slot.period = static_cast<int32_t>(call_.extents.size());
       call_.extents.push_back({own, false});
+    }
+  }
+
+  // What formulas ask about samples.
+  void add_samples() {
+    if (uses_position_) {
+      body_.rows_of_sample = static_cast<int32_t>(call_.extents.size());
+      call_.extents.push_back({ir::rows(kernel_.domain, 1), false});
+    }
+    if (uses_samples_) {
+      body_.samples = static_cast<int32_t>(call_.extents.size());
+      call_.extents.push_back({1, true});
     }
   }
 
@@ -313,7 +330,7 @@ class BodyBuilder {
   std::vector<bool> repeats_rows_;      // slots that hold one value a row for a period of rows
   std::vector<int32_t> reduced_slots_;  // slots that column and total reductions write
   std::map<ir::ValueId, Source> made_;  // values of the body's own members
-  bool uses_column_ = false, merged_ = false;
+  bool uses_column_ = false, uses_position_ = false, uses_samples_ = false, merged_ = false;
   int64_t parts_ = 0, chunk_ = 0, row_size_ = 1;
 };
 
@@ -374,6 +391,7 @@ std::string body_key(const Body& body) {
                   body.vector, body.wide_index, body.block_per_row, body.extents, body.chunk);
   if (!body.special.empty())
     key += fmt::format("{} {} {} {}|", body.special, body.block, body.cost, fmt::join(body.parameters, ","));
+  key += fmt::format("{} {}|", body.rows_of_sample, body.samples);
   for (const Slot& slot : body.slots) {
     key += fmt::format("{}.{}.{}.{}{};", static_cast<int>(slot.dtype), static_cast<int>(slot.access),
                        slot.period, slot.read, slot.written);

@@ -73,6 +73,8 @@ struct Body {
   int64_t block = 0;           // device: threads of a block
   std::vector<Slot> slots{};
   std::vector<Member> members{};
+  // Where formulas ask: which extent is the rows of one sample, and which the samples; else -1.
+  int32_t rows_of_sample = -1, samples = -1;
   int32_t extents = 2;    // rows, columns, then periods, chunk (total_reduce), lifted constants
   int32_t chunk = -1;     // total_reduce: index of the rows (flat: elements) of one part among the extents
   std::string special{};  // special: the op's name, by which its emitter is found ...

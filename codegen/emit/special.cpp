@@ -10,6 +10,10 @@ namespace gacc::codegen {
 namespace {
 
 constexpr Special kSpecials[] = {
+    {"attention", describe_attention},
+    {"attention.dropout", describe_attention},
+    {"attention.grad", describe_attention},
+    {"attention.dropout.grad", describe_attention},
     {"max_pool2d", describe_pool},
     {"max_pool2d.grad", describe_pool},
 };

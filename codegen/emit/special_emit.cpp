@@ -14,6 +14,10 @@ struct Emitter {
 };
 
 constexpr Emitter kEmitters[] = {
+    {"attention", emit_attention},
+    {"attention.dropout", emit_attention},
+    {"attention.grad", emit_attention_gradient},
+    {"attention.dropout.grad", emit_attention_gradient},
     {"max_pool2d", emit_max_pool},
     {"max_pool2d.grad", emit_max_pool_gradient},
 };

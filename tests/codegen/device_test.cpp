@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "codegen/host_jit.h"
+#include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/simulator.h"
 
@@ -82,6 +83,20 @@ TEST_P(DeviceGroup, AtTheEdges) {
       if (HasFailure()) return;
     }
   }
+}
+
+// Both ways through the channels: in fours, and one by one.
+TEST(Device, AttentionAtTheEdges) {
+  for (const bool causal : {false, true}) {
+    for (const auto& [length, heads, channels] :
+         {std::array<int64_t, 3>{1, 2, 3}, {3, 1, 1}, {4, 1, 4}, {5, 2, 8}, {33, 1, 3}, {66, 2, 4}}) {
+      SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, causal {}", length, heads, channels, causal));
+      check_eval(attention_module({length, heads, channels, causal, length % 2 != 0}, 2), {1, 2}, 2e-5);
+      if (HasFailure()) return;
+    }
+  }
+  // More channels than are written out.
+  check_eval(attention_module({6, 1, 130, true, true}, 2), {2}, 2e-5);
 }
 
 // Kernels whose full micro-batch has more than 2^31 elements index with 64 bits.

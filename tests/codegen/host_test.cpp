@@ -4,6 +4,7 @@
 
 #include "codegen/host_jit.h"
 #include "ir/text.h"
+#include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
 #include "tests/numeric/examples.h"
 
@@ -121,6 +122,34 @@ TEST(Host, LargerThanATile) {
     })");
   check_eval(module, {1, 3}, 1e-4);  // sums of 2e5 terms
 }
+
+// Lengths of one vector, step or block, one less and one more; channels likewise.
+TEST(Host, AttentionAtTheEdges) {
+  for (const bool causal : {false, true}) {
+    for (const bool dropout : {false, true}) {
+      for (const auto& [length, heads, channels] : {std::array<int64_t, 3>{1, 2, 3},
+                                                    {2, 1, 1},
+                                                    {7, 1, 16},
+                                                    {8, 3, 17},
+                                                    {15, 1, 4},
+                                                    {16, 2, 8},
+                                                    {17, 2, 15},
+                                                    {63, 1, 5},
+                                                    {64, 2, 32},
+                                                    {65, 1, 33},
+                                                    {130, 1, 2}}) {
+        if (dropout && length % 16 != 1) continue;
+        SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, causal {}, dropout {}", length, heads, channels,
+                                 causal, dropout));
+        check_eval(attention_module({length, heads, channels, causal, dropout}, 2), {1, 2}, 2e-5);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// 4,096 positions: long sums, many steps; small heads, for the reference's sake.
+TEST(Host, LongAttention) { check_eval(attention_module({4096, 1, 2, true, false}, 1), {1}, 5e-5); }
 
 // Groups made at random of what may follow: formulas over the domain, row results and their uses.
 TEST(Host, RandomGroups) {

@@ -5,6 +5,11 @@
 
 namespace gacc::codegen {
 
+// attention: parameters are those of AttentionShape (attention_call.h).
+SpecialCall describe_attention(const ir::OpView& op, Purpose purpose);
+void emit_attention(Target& t);
+void emit_attention_gradient(Target& t);
+
 // pool: windows over images; parameters are those of WindowShape.
 SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
 void emit_max_pool(Target& t);

@@ -1,0 +1,25 @@
+// What the attention kernels are compiled for, as the parameters of their functions.
+#pragma once
+#include "codegen/emit/program.h"
+
+namespace gacc::codegen {
+
+// A row of the kernel is one block of kAttentionBlock neighbouring positions (queries, or keys) of one head
+// of one sample; in the gradient every block has two rows, one for d_q and one for d_k and d_v.
+inline constexpr int64_t kAttentionBlock = 64;
+
+struct AttentionShape {
+  int64_t heads, length, channels;  // H, T, D = C / H
+  int64_t block;                    // positions of a row: kAttentionBlock, or T where that is less
+  bool causal;
+  int64_t words;  // the slot where dropout's four words begin; 0: no dropout
+  double p;       // dropout's
+  int64_t width() const { return heads * channels; }
+  int64_t blocks() const { return (length + block - 1) / block; }
+  std::vector<int64_t> list() const;
+  static AttentionShape of(const Body& body);  // from body.parameters
+};
+// The random stream is an argument rather than compiled in, so that all layers share one function.
+inline constexpr size_t kAttentionStream = 2;  // its index among the extents
+
+}  // namespace gacc::codegen

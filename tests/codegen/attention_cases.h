@@ -1,0 +1,44 @@
+// Attention with its gradient at sizes around vectors, steps and blocks: what both targets' tests run.
+#pragma once
+#include "tests/codegen/machine.h"
+#include "tests/numeric/examples.h"
+
+namespace gacc::codegen {
+
+struct AttentionCase {
+  int64_t length, heads, channels;
+  bool causal, dropout;
+};
+
+// `out`, `lse` and `d`, the gradient of sum(w * out), by the op's own gradient: delta is made from out and w.
+inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) {
+  const int64_t width = c.heads * c.channels;
+  const std::string words = c.dropout ? ", @low, @high, @first.low, @first.high" : "";
+  const std::string name = c.dropout ? "attention.dropout" : "attention";
+  const std::string attrs = fmt::format("{{causal = {}, heads = {}{}}}", c.causal, c.heads,
+                                        c.dropout ? ", p = 0.25, stream = 77" : "");
+  const std::string state = !c.dropout ? ""
+                                       : "state @low : i32[]\nstate @high : i32[]\n"
+                                         "state @first.low : i32[]\nstate @first.high : i32[]\n";
+  const std::string shaped = fmt::format("[B,{},{},{}]", c.length, c.heads, c.channels);
+  const std::string shape_attr = fmt::format("{{shape = [-1, {}, {}, {}]}}", c.length, c.heads, c.channels);
+  return ir::parse_module(fmt::format(
+      R"(set train.micro_batch = {micro}
+    {state}
+    eval(%qkv : f32[B,{t},{w3}], %w : f32[B,{t},{w}]) {{
+      %out, %lse = {name} %qkv{words} : f32[B,{t},{w}], f32[B,{h},{t}] {attrs}
+      %o = reshape %out : f32{shaped} {shape}
+      %g = reshape %w : f32{shaped} {shape}
+      %p = mul %o, %g : f32{shaped}
+      %s = row_sum %p : f32[B,{t},{h},1]
+      %delta = reshape %s : f32[B,{t},{h}] {{shape = [-1, {t}, {h}]}}
+      %d = {name}.grad %qkv, %lse, %delta, %w{words} : f32[B,{t},{w3}] {attrs}
+      yield metric d %d
+    }})",
+      fmt::arg("micro", micro_batch), fmt::arg("t", c.length), fmt::arg("w3", 3 * width),
+      fmt::arg("w", width), fmt::arg("h", c.heads), fmt::arg("state", state), fmt::arg("name", name),
+      fmt::arg("words", words), fmt::arg("attrs", attrs), fmt::arg("shaped", shaped),
+      fmt::arg("shape", shape_attr)));
+}
+
+}  // namespace gacc::codegen
