@@ -9,7 +9,8 @@
 //      value: a weight gradient accumulates inside its matrix product. Else an add.acc follows it.
 //   3. For optimizer.second_moment = "micro" the step also adds the square of its own mean gradient to
 //   @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
-//   4. The update region is built (build_update.cpp), and `init` clears every accumulator and state but those
+//   4. Where samples have random numbers, the step ends with advancing the ordinal of its first sample.
+//   5. The update region is built (build_update.cpp), and `init` clears every accumulator and state but those
 //   that
 //      the runtime writes.
 #include <algorithm>
@@ -130,6 +131,12 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     if (yield.role == "count") into = need_buffer(module, "loss.count", BufferKind::accum, {DType::i32, {}});
     add_to(module, module.step, into, yield.what, diag);
     module.step.yields.erase(module.step.yields.begin());
+  }
+  const auto low = module.find_buffer("samples.low"), high = module.find_buffer("samples.high");
+  if (low && high) {
+    Builder build(module, module.step, diag);
+    build.location.why = "samples";
+    build.effect("samples.advance", {*low, *high});
   }
   while (!module.eval.yields.empty()) {
     const Yield yield = module.eval.yields.front();

@@ -130,9 +130,11 @@ Status from_json(const nlohmann::json& json, Plan& plan);
 // Names of the state buffers that the runtime reads and writes (all f32[] unless said otherwise). The IR's
 // `init` region clears all but the first three, which the runtime writes before it runs `init`.
 namespace state {
-inline constexpr std::string_view lr = "lr";                  // optimizer.lr or --lr
-inline constexpr std::string_view seed_low = "seed.low";      // i32: the run's seed, low word
-inline constexpr std::string_view seed_high = "seed.high";    // i32: high word
+inline constexpr std::string_view lr = "lr";                // optimizer.lr or --lr
+inline constexpr std::string_view seed_low = "seed.low";    // i32: the run's seed, low word
+inline constexpr std::string_view seed_high = "seed.high";  // i32: high word
+// i32, in models that draw numbers for samples: the ordinal of the next sample since training began.
+inline constexpr std::string_view samples_low = "samples.low", samples_high = "samples.high";
 inline constexpr std::string_view loss_sum = "loss.sum";      // accum: sum over the window's counted elements
 inline constexpr std::string_view loss_count = "loss.count";  // accum, i32: how many
 inline constexpr std::string_view window_loss = "window.loss";  // written by update: the window's mean loss

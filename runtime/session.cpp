@@ -134,6 +134,13 @@ Status Session::init(uint64_t seed, float lr) {
   return device_.run(Program::init, 0);
 }
 
+Status Session::set_ordinal(int64_t ordinal) {
+  if (!plan_.find(state::samples_low)) return {};
+  const auto bits = static_cast<uint64_t>(ordinal);
+  if (Status status = write_state(state::samples_low, static_cast<int32_t>(bits)); !status) return status;
+  return write_state(state::samples_high, static_cast<int32_t>(bits >> 32));
+}
+
 Status Session::write_inputs(InputBytes inputs, int64_t samples, bool for_eval) {
   if (inputs.size() != plan_.inputs.size())
     return Status::error("the step takes {} inputs, {} were given", plan_.inputs.size(), inputs.size());

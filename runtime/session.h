@@ -92,6 +92,10 @@ class Session {
   // zeros when nothing was counted.
   Status mean_gradients(std::vector<NamedTensor>& tensors);
 
+  // The ordinal of the next sample since training began, where the model has random numbers for samples (else
+  // nothing happens). Steps count what they see; this is for samples that no step sees. Does not wait.
+  Status set_ordinal(int64_t ordinal);
+
   // Replaces the rate that init was given.
   Status set_lr(float lr);
 

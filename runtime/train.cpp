@@ -245,6 +245,10 @@ Status Trainer::finish_epoch() {
   }
   ++result_.epochs;
   at_.position = 0;
+  // Samples that tail = "drop" leaves out have their ordinals all the same: how many there are depends on the
+  // micro-batch, and random numbers of later samples must not.
+  if (rules_.tail == Tail::drop)
+    if (Status status = session_.set_ordinal(result_.epochs * data_.samples); !status) return status;
   at_.epoch.loss = at_.epoch_sums.loss / static_cast<double>(at_.epoch_sums.count);
   at_.epoch.seconds = training_seconds() - at_.epoch_start;
   if (Status status = observer_.epoch_done(at_.epoch); !status) return status;

@@ -1,0 +1,127 @@
+"""Dropout's masks belong to samples, counted since training began: they are equal for every split of an effective batch
+into micro-batches, on the CPU and under emulation, and after --resume; eval has none."""
+import array
+import json
+
+import harness
+from harness import expect, run
+
+N = 24  # samples; sample s has a 1 at the elements 0 .. WIDTH-1 of its own row and 0 elsewhere
+WIDTH = 8
+
+# The gradient of `sum` is, element by element, the sum over samples of x times the mask (the target is 1, the start 0,
+# so that every sample's error is -1, and the loss's derivative -2): sample s alone reaches its own elements.
+MODEL = f"""
+[model]
+name = "masks"
+seed = 5
+[inputs.x]
+shape = [{N}, {WIDTH}]
+[inputs.y]
+shape = [1]
+[[layers]]
+type = "dropout"
+name = "drop"
+p = 0.375
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+name = "sum"
+features = 1
+bias = false
+init = "zeros"
+[loss]
+type = "mse"
+target = "y"
+[train]
+micro_batch = 4
+accumulate = 6
+[optimizer]
+type = "sgd"
+lr = 0.0
+"""
+
+
+def prepare(folder):
+    model = folder / "masks.toml"
+    model.write_text(MODEL)
+    x = array.array("f", [float(e // WIDTH == s) for s in range(N) for e in range(N * WIDTH)])
+    harness.write_npy(folder / "x.npy", x, [N, N, WIDTH])
+    harness.write_npy(folder / "y.npy", array.array("f", [1.0] * N), [N, 1])
+    return model, f"npy:x={folder / 'x.npy'},y={folder / 'y.npy'}"
+
+
+def masks(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
+    """Which elements the last window kept."""
+    artifact = harness.compile_model(model, folder / f"m{micro_batch}x{accumulate}.ptx", train__micro_batch=micro_batch,
+                                     train__accumulate=accumulate, **settings)
+    dump = folder / "grads.safetensors"
+    run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--device", device, "--updates", updates, "--dump-grads", dump, *options)
+    values = harness.read_safetensors(dump)["sum.weight"][1]
+    kept = [v != 0 for v in values]
+    each = -2 / 0.625 / min(accumulate * micro_batch, N)  # the mean over the window's samples
+    for v in values:
+        expect(v == 0 or abs(v / each - 1) < 1e-6, f"{v} is neither 0 nor {each}")
+    return kept
+
+
+def test_splits(folder):
+    """Every split of 24 samples gives the same masks, in the first window and in the third; all CPUs' threads too."""
+    model, spec = prepare(folder)
+    seen = []
+    for updates in (1, 3):
+        whole = masks(folder, model, spec, N, 1, updates=updates)
+        for micro_batch, accumulate in ((4, 6), (1, 24), (7, 4), (23, 2)):
+            split = masks(folder, model, spec, micro_batch, accumulate, updates=updates)
+            expect(split == whole, f"update {updates}: {micro_batch} x {accumulate} drops other elements than {N} x 1")
+        expect(masks(folder, model, spec, 7, 4, "--threads", 3, updates=updates) == whole, "threads change masks")
+        seen.append(whole)
+    share = sum(map(sum, seen)) / (2 * N * WIDTH)
+    expect(seen[0] != seen[1], "every update has the same masks")
+    expect(abs(share - 0.625) < 0.1, f"{share:.3f} of the elements are kept, expected 0.625")  # 4 deviations of 384
+    other = masks(folder, model, spec, N, 1, model__seed=6)
+    expect(other != seen[0], "the seed does not matter")
+
+
+def test_emulator(folder):
+    model, spec = prepare(folder)
+    whole = masks(folder, model, spec, N, 1)
+    for micro_batch, accumulate in ((N, 1), (7, 4)):
+        expect(masks(folder, model, spec, micro_batch, accumulate, device="emulate") == whole,
+               f"emulated, {micro_batch} x {accumulate}: other masks than on the CPU")
+
+
+def test_resume(folder):
+    """Resumed within the second window."""
+    model, spec = prepare(folder)
+    straight = masks(folder, model, spec, 4, 6, updates=2)
+    artifact = folder / "m4x6.ptx"
+    checkpoint = ["--data", spec, "--no-shuffle", "--device", "cpu", "--checkpoint", folder / "checkpoint"]
+    run("gacc-exec", artifact, *checkpoint, "--launches", 8)
+    resumed = masks(folder, model, spec, 4, 6, "--checkpoint", folder / "checkpoint", "--resume", updates=2)
+    expect(resumed == straight, "after --resume other elements are dropped")
+
+
+def test_tails(folder):
+    """Samples that tail = "drop" leaves out are counted, launched or not: 2 windows of 10 a pass, 4 samples left."""
+    model, spec = prepare(folder)
+    runs = [masks(folder, model, spec, m, k, updates=4, train__tail="drop") for m, k in ((10, 1), (5, 2), (2, 5), (1, 10))]
+    expect(all(r == runs[0] for r in runs), "the masks of the second epoch depend on the split")
+
+
+def test_eval(folder):
+    """Evaluation drops nothing: its loss is that of the model without dropout, and training goes on as without it."""
+    model, spec = prepare(folder)
+    losses = []
+    for p in (0.375, 0.0):
+        artifact = harness.compile_model(model, folder / "e.ptx", layers__drop__p=p)
+        log = folder / "e.jsonl"
+        run("gacc-exec", artifact, "--data", spec, "--eval", spec, "--device", "cpu", "--updates", 1, "--log", log)
+        losses.append([e["loss"] for e in map(json.loads, log.read_text().splitlines()) if e["event"] == "eval"])
+    expect(losses[0] == losses[1], f"evaluated with dropout {losses[0]}, without {losses[1]}")
+    plain = masks(folder, model, spec, 4, 6, updates=3)
+    expect(masks(folder, model, spec, 4, 6, "--eval", spec, "--eval-every", 1, updates=3) == plain, "an evaluation moves the masks")
+
+
+harness.main(globals())
