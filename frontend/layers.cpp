@@ -81,6 +81,8 @@ LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flo
       return linear(spec, x, scope);
     case LayerKind::layer_norm:
       return layer_norm(spec, x, scope);
+    case LayerKind::attention:
+      return attention(spec, x, scope);
     case LayerKind::activation:
       return {.output = {.value = activation(spec, name, *x.value)}};
     case LayerKind::softmax:
@@ -91,7 +93,7 @@ LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flo
     case LayerKind::reshape:
       return {.output = reshape(spec, x, scope)};
     case LayerKind::dropout:
-      return {.output = x};  // p is 0
+      return {.output = dropout(spec, x, scope)};
     case LayerKind::add:
     case LayerKind::mul:
       return {.output = elementwise(spec, inputs, scope)};

@@ -44,6 +44,14 @@ class LayerLowering {
   Layer lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope);
   Layer linear(const LayerSpec& spec, const Flow& x, const Scope& scope);
   Layer layer_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow dropout(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Layer attention(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  // Whether a layer draws random numbers here: p > 0, and not in eval.
+  bool drops(const LayerSpec& spec) const { return spec.p > 0 && b_.region().kind != ir::RegionKind::eval; }
+  // NAME.weight [out, in] and NAME.bias [out]: x @ weight^T + bias. `name` is the layer's path or lies below.
+  std::optional<ir::ValueId> projection(const LayerSpec& spec, const std::string& name,
+                                        const std::string& value, ir::ValueId x, int64_t out,
+                                        const Scope& scope);
   Flow reshape(const LayerSpec& spec, const Flow& x, const Scope& scope);
   Flow elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
   Flow sequential(const LayerSpec& spec, Flow x, const Scope& scope);

@@ -54,6 +54,7 @@ enum class LayerKind : uint8_t {
   flatten,
   reshape,
   dropout,
+  attention,
   layer_norm,
   add,
   mul,
@@ -80,7 +81,11 @@ struct LayerSpec {
   double slope = 0.01;       // of leaky_relu
   ir::Shape shape{};         // reshape
   Location shape_at{};
-  double eps = 1e-5;                // layer_norm
+  double eps = 1e-5;  // layer_norm
+  double p = 0;       // dropout, attention: probability of a zero
+  int64_t heads = 1;  // attention
+  Location heads_at{};
+  bool causal = false;
   std::vector<LayerSpec> layers{};  // sequential, residual
   std::optional<int64_t> repeat{};  // sequential
   Location repeat_at{};

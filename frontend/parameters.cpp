@@ -10,23 +10,25 @@ namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all parameters together: 4 TiB, beyond any machine
 
-// The random stream of a parameter: FNV-1a of its name. Names decide, not order, so that a layer keeps its
-// start when another one is added.
-int64_t stream(std::string_view name) {
+}  // namespace
+
+int64_t Parameters::stream(std::string_view name) {
   uint32_t hash = 2166136261U;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
   return static_cast<int32_t>(hash);
 }
 
-}  // namespace
+ir::BufferId Parameters::state(const char* name) {
+  if (const auto found = module_.find_buffer(name)) return *found;
+  return module_.add_buffer(
+      {.name = name, .kind = ir::BufferKind::state, .type = {ir::DType::i32, {}}, .offset = {}, .at = {}});
+}
 
-Parameters::Parameters(ir::Module& module, Diag& diag) : module_(module), diag_(diag) {
-  const auto seed = [&](const char* name) {
-    return module_.add_buffer(
-        {.name = name, .kind = ir::BufferKind::state, .type = {ir::DType::i32, {}}, .offset = {}, .at = {}});
-  };
-  seed_low_ = seed("seed.low");
-  seed_high_ = seed("seed.high");
+Parameters::Parameters(ir::Module& module, Diag& diag)
+    : module_(module), diag_(diag), seed_low_(state("seed.low")), seed_high_(state("seed.high")) {}
+
+std::vector<ir::Operand> Parameters::sample_words() {
+  return {seed_low_, seed_high_, state("samples.low"), state("samples.high")};
 }
 
 std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape shape, const InitSpec& init,

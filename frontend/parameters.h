@@ -25,8 +25,16 @@ class Parameters {
   // report, when the initialiser does not fit it or the model grows too large.
   std::optional<ir::BufferId> get(const std::string& name, ir::Shape shape, const InitSpec& init,
                                   Standard standard, Fan fan, bool trainable, const Location& at);
+  // What ops that draw numbers for samples read: the seed, and the ordinal of the micro-batch's first sample,
+  // each low word, high word. The ordinal's buffers are made at the first call; `step` advances them.
+  std::vector<ir::Operand> sample_words();
+  // The random stream of a parameter or layer: FNV-1a of its name, as an i32. Names decide, not order, so
+  // that a layer keeps its start and its masks when another one is added.
+  static int64_t stream(std::string_view name);
 
  private:
+  ir::BufferId state(const char* name);
+
   void start(ir::BufferId buffer, const InitSpec& init, Standard standard, Fan fan, const Location& at);
 
   ir::Module& module_;

@@ -60,11 +60,8 @@ void read_eps(TableReader& table, LayerSpec& layer) {
   layer.eps = table.real("eps", above(0)).value_or(1e-5);
 }
 
-void read_dropout(TableReader& table, LayerSpec&) {
-  const auto p = table.require("p") ? table.real("p", below_one) : std::nullopt;
-  if (p && *p > 0)
-    table.diag().error(Kind::unsupported, table.at("p"),
-                       "layer type \"dropout\" is not supported yet, except with p = 0");
+void read_dropout(TableReader& table, LayerSpec& layer) {
+  if (table.require("p")) layer.p = table.real("p", below_one).value_or(0);
 }
 
 void read_permute(TableReader& table, LayerSpec&) {
@@ -142,10 +139,11 @@ void read_embedding(TableReader& table, LayerSpec&) {
 }
 
 void read_attention(TableReader& table, LayerSpec& layer) {
-  if (table.require("heads")) table.integer("heads", extent);
-  table.flag("causal");
+  if (table.require("heads")) layer.heads = table.integer("heads", extent).value_or(1);
+  layer.heads_at = table.at("heads");
+  layer.causal = table.flag("causal").value_or(false);
   layer.bias = table.flag("bias").value_or(true);
-  table.real("dropout", below_one);
+  layer.p = table.real("dropout", below_one).value_or(0);
 }
 
 void read_concat(TableReader& table, LayerSpec&) {
@@ -188,7 +186,7 @@ constexpr LayerType kTypes[] = {
     {"group_norm", LayerKind::other, read_group_norm, true, true},
     {"embedding", LayerKind::other, read_embedding, true},
     {"position_embedding", LayerKind::other, no_keys, true},
-    {"attention", LayerKind::other, read_attention, true, true},
+    {"attention", LayerKind::attention, read_attention, true, true},
     {"add", LayerKind::add, no_keys, false, false, true},
     {"mul", LayerKind::mul, no_keys, false, false, true},
     {"concat", LayerKind::other, read_concat, false, false, true},

@@ -117,8 +117,6 @@ TEST(Model, ChecksTheKeysOfTypesThatComeLater) {
            {"type='rms_norm'\neps=0", "`eps` must be above 0"},
            {"type='embedding'\nvocab=10\nfeatures=4", ""},
            {"type='position_embedding'\ninit={ normal = 0.01 }", ""},
-           {"type='attention'\nheads=2\ncausal=true\nbias=false\ndropout=0.1", ""},
-           {"type='attention'\nheads=0", "`heads` must be at least 1"},
            {"type='permute'\naxes=[1,0]", ""},
            {"type='permute'\naxes=[1,1]", "each axis"},
            {"type='concat'\naxis=0\ninputs=['x','x']", ""},
