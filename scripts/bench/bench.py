@@ -1,0 +1,165 @@
+"""What the benchmarks of gacc against PyTorch share: contenders that are timed in turns, an FMA probe before each turn,
+and the verdict. cpu_mlp says what makes it fair."""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/run"))
+
+PROBE = r"""
+#include <chrono>
+#include <cstdio>
+typedef float vec __attribute__((vector_size(64)));
+int main() {  // multiply-adds of 12 independent chains for 0.1 s on one core
+  vec a[12] = {}, b = {}, c = {};
+  for (int i = 0; i < 16; ++i) b[i] = 0.999f, c[i] = 0.001f;
+  long rounds = 0;
+  const auto start = std::chrono::steady_clock::now();
+  double seconds = 0;
+  while (seconds < 0.1) {
+    for (int r = 0; r < 20000; ++r)
+#pragma GCC unroll 12
+      for (int i = 0; i < 12; ++i) a[i] = a[i] * b + c;
+    rounds += 20000;
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  vec sum = {};
+  for (auto& x : a) sum += x;
+  std::printf("%.1f %g\n", rounds * 12.0 * 16 * 2 / seconds * 1e-9, sum[0]);
+}
+"""
+
+# Before a PyTorch worker's own code, which defines update(i), the i-th update.
+TORCH_HEAD = r"""
+import json, sys, time
+import numpy as np, torch
+threads, warm_up, updates = map(int, sys.argv[1:4])
+arguments = sys.argv[4:]
+torch.set_num_threads(threads)
+torch.manual_seed(0)
+"""
+TORCH_TAIL = r"""
+print(json.dumps(torch.__version__), flush=True)
+done = 0
+for line in sys.stdin:
+    times = []
+    for _ in range(warm_up + updates):
+        start = time.perf_counter()
+        update(done)
+        times.append(time.perf_counter() - start)
+        done += 1
+    print(json.dumps(times[warm_up:]), flush=True)
+"""
+
+
+def cpu_flags():
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    return next((line.split(":")[1].split() for line in text.splitlines() if line.startswith("flags")), [])
+
+
+class Torch:
+    """A worker process that stays; `turn` trains `updates` updates and returns their seconds."""
+
+    def __init__(self, name, threads, code, arguments, turns, python, environment):
+        self.name = name
+        self.child = subprocess.Popen([python, "-c", TORCH_HEAD + code + TORCH_TAIL, *map(str, [threads, *turns, *arguments])], text=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      env={**os.environ, **environment, "OMP_NUM_THREADS": str(threads)})
+        self.version = json.loads(self.child.stdout.readline() or sys.exit("error: PyTorch does not start"))
+        maps = pathlib.Path(f"/proc/{self.child.pid}/maps").read_text()
+        self.fast_blas = any(word in maps for word in ("openblas", "mkl", "blis"))
+
+    def turn(self):
+        self.child.stdin.write("go\n")
+        self.child.stdin.flush()
+        return json.loads(self.child.stdout.readline())
+
+    def close(self):
+        self.child.stdin.close()
+        self.child.wait()
+
+
+class Gacc:
+    def __init__(self, threads, artifact, data, turns, binaries, folder):
+        self.name, self.log = f"gacc, {threads} thread{'s' * (threads > 1)}", folder / f"log{threads}.jsonl"
+        self.warm_up = turns[0]
+        self.command = [binaries / "gacc-exec", artifact, "--data", data, "--threads", str(threads), "--device", "cpu",
+                        "--epochs", "100000", "--updates", str(sum(turns)), "--log", self.log, "--quiet"]
+
+    def turn(self):
+        subprocess.run(self.command, check=True, stdout=subprocess.DEVNULL)
+        events = [json.loads(line) for line in self.log.read_text().splitlines()]
+        seconds = [e["seconds"] for e in events if e["event"] == "update"]
+        total = next(e["seconds"] for e in events if e["event"] == "end")
+        share = max(1.0, total / sum(seconds))  # what passes between two windows is work too
+        return [t * share for t in seconds[self.warm_up:]]
+
+    def close(self):
+        pass
+
+
+def build_probe(folder):
+    (folder / "probe.cpp").write_text(PROBE)
+    subprocess.run(["c++", "-O2", "-march=native", "-o", folder / "probe", folder / "probe.cpp"], check=True)
+    return lambda: float(subprocess.run([folder / "probe"], check=True, capture_output=True, text=True).stdout.split()[0])
+
+
+def main(doc, goal, turns, torch_code, prepare):
+    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder, binaries) gives the artifact, gacc's --data and
+    the arguments of torch_code."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
+    parser.add_argument("--python", default="/usr/bin/python3", help="one with numpy and PyTorch")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    if subprocess.run([options.python, "-c", "import torch, numpy"], capture_output=True).returncode != 0:
+        sys.exit(f"error: {options.python} has no PyTorch: nothing to compare with")
+    wide = "avx512f" in cpu_flags()
+    forced = {"ATEN_CPU_CAPABILITY": "avx512"} if wide else {}
+    with tempfile.TemporaryDirectory(prefix="gacc-bench-") as name:
+        folder = pathlib.Path(name)
+        artifact, data, arguments = prepare(folder, options.bin)
+        probe = build_probe(folder)
+        quiet = {**forced, "GOMP_SPINCOUNT": "0"}
+        peer = lambda name, threads, environment: Torch(name, threads, torch_code, arguments, turns, options.python, environment)
+        contenders = [Gacc(threads, artifact, data, turns, options.bin, folder) for threads in (1, 2)]
+        contenders += [peer("PyTorch, 1 thread", 1, quiet), peer("PyTorch, 2 threads", 2, quiet),
+                       peer("PyTorch, 2 threads, spinning", 2, forced)]
+        taken = []  # (probe, contender, seconds of its updates)
+        for _ in range(options.rounds):
+            for contender in contenders:
+                speed = probe()
+                taken.append((speed, contender, contender.turn()))
+        for contender in contenders:
+            contender.close()
+    best = max(speed for speed, _, _ in taken)
+    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, AVX-512 {'forced' if wide else 'absent'}, load {load:.2f} at the start, "
+          f"PyTorch {contenders[-1].version}, probe {best:.0f} GFLOP/s on one core at best")
+    print(f"{'one update, ms':<30} {'min':>7} {'median':>7}  turns kept of {options.rounds}")
+    figures = {}
+    for contender in contenders:
+        kept = [seconds for speed, who, seconds in taken if who is contender and speed >= 0.9 * best]
+        if kept:
+            every = [t for seconds in kept for t in seconds]
+            figures[contender.name] = (1000 * min(every), 1000 * statistics.median(every))
+            print(f"{contender.name:<30} {figures[contender.name][0]:7.2f} {figures[contender.name][1]:7.2f}  {len(kept)}")
+        else:
+            print(f"{contender.name:<30} {'-':>7} {'-':>7}  0: the machine was never quiet")
+    if not contenders[-1].fast_blas:
+        print("no verdict: PyTorch runs on the reference BLAS here; install libopenblas0-openmp and run again")
+        return
+    side = lambda word, i: min((f[i] for name, f in figures.items() if name.startswith(word)), default=None)
+    if load > 1.5 or None in (side("gacc", 0), side("PyTorch", 0)):
+        print(f"no verdict: the machine is busy (load {load:.2f})")
+        return
+    ratio = [side("PyTorch", i) / side("gacc", i) for i in (0, 1)]
+    print(f"gacc is {ratio[1]:.2f} times as fast by the medians, {ratio[0]:.2f} by the minima (goal {goal}): "
+          f"{'reached' if min(ratio) >= goal else 'not reached'}")
