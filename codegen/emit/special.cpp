@@ -10,12 +10,9 @@ namespace gacc::codegen {
 namespace {
 
 constexpr Special kSpecials[] = {
-    {"attention", describe_attention},
-    {"attention.dropout", describe_attention},
-    {"attention.grad", describe_attention},
-    {"attention.dropout.grad", describe_attention},
-    {"max_pool2d", describe_pool},
-    {"max_pool2d.grad", describe_pool},
+    {"attention", describe_attention},      {"attention.dropout", describe_attention},
+    {"attention.grad", describe_attention}, {"attention.dropout.grad", describe_attention},
+    {"max_pool2d", describe_pool},          {"max_pool2d.grad", describe_pool},
 };
 
 // Elements of the op's largest operand or result at the full micro-batch.
