@@ -78,7 +78,7 @@ struct FormulaView {
 
 struct OpInfo {
   std::string_view name, summary;
-  int operands = 1;  // exact count
+  int operands = 1;  // exact count; -n: n or more
   int results = 1;
   uint32_t writes = 0;    // bit i: operand i is a buffer that this op writes (it may read it as well)
   uint32_t discards = 0;  // bit i: operand i is written without being read

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/op_info.h"
+#include "ir/operand_count.h"
 
 namespace gacc::ir {
 
@@ -46,7 +47,7 @@ std::string section(const OpInfo& info) {
   constexpr std::string_view precisions[] = {"half", "full", "as its operands"};
   constexpr std::string_view recomputes[] = {"cheap", "costly", "never"};
   std::string out = fmt::format("## `{}`\n\n{}.\n\n", info.name, info.summary);
-  out += fmt::format("- operands: {}, results: {}", info.operands, info.results);
+  out += fmt::format("- operands: {}, results: {}", operand_count_text(info), info.results);
   if (info.writes != 0) {
     std::vector<int> written;
     for (int i = 0; i < info.operands; ++i) {

@@ -5,6 +5,7 @@
 
 #include "ir/lexer.h"
 #include "ir/op_info.h"
+#include "ir/operand_count.h"
 #include "ir/text.h"
 
 namespace gacc::ir {
@@ -285,9 +286,9 @@ class Parser {
       out.operands.push_back(operand(region));
       if (!accept(",")) break;
     }
-    if (out.operands.size() != static_cast<size_t>(out.info->operands)) {
+    if (!takes_operands(*out.info, out.operands.size())) {
       fail(word.at, Kind::invalid_ir, "R3: `{}` takes {} operands, {} are given", word.text,
-           out.info->operands, out.operands.size());
+           operand_count_text(*out.info), out.operands.size());
     }
     if (results.size() != static_cast<size_t>(out.info->results)) {
       fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results,

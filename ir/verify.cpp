@@ -6,6 +6,7 @@
 
 #include "ir/kernel.h"
 #include "ir/op_info.h"
+#include "ir/operand_count.h"
 
 namespace gacc::ir {
 
@@ -116,10 +117,9 @@ class Verifier {
   // R3 to R5, R8, R9, R13: one op against the table
   void op_rules(const Region& region, const Op& op) {
     const OpInfo& info = *op.info;
-    if (op.operands.size() != static_cast<size_t>(info.operands) ||
-        op.results.size() != static_cast<size_t>(info.results)) {
-      return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name, info.operands,
-                    info.results);
+    if (!takes_operands(info, op.operands.size()) || op.results.size() != static_cast<size_t>(info.results)) {
+      return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name,
+                    operand_count_text(info), info.results);
     }
     for (const auto& [key, value] : op.attrs) {
       const auto spec = std::find_if(info.attrs.begin(), info.attrs.end(),
@@ -171,18 +171,25 @@ class Verifier {
     }
   }
 
-  // R6: a buffer is written at most once, and never read after that
+  // Whether the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
+  static bool adds_alone(const Op& op) {
+    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::special;
+    return alone && op.info->name.ends_with(".acc");
+  }
+
+  // R6: a buffer is written at most once, and never read after that; or several ops add to it, one by one
   void memory_rule(const Region& region) {
     std::vector<const Op*> written(module_.buffers.size(), nullptr);
     for (const Op& op : region.ops) {
-      const auto read = [&](const Operand& operand) {
+      const auto read = [&](const Operand& operand, bool added_to) {
         const Operand root = storage_root(region, operand);
         const BufferId* id = as_buffer(root);
-        if (id != nullptr && written[static_cast<size_t>(id->index)] != nullptr)
-          broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
+        const Op* before = id != nullptr ? written[static_cast<size_t>(id->index)] : nullptr;
+        if (before == nullptr || (added_to && adds_alone(op) && adds_alone(*before))) return;
+        broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };
-      for (const Operand& operand : op.operands) read(operand);
-      if (op.when) read(*op.when);
+      for (size_t i = 0; i < op.operands.size(); ++i) read(op.operands[i], writes(op, i));
+      if (op.when) read(*op.when, false);
       for (size_t i = 0; i < op.operands.size(); ++i) {
         if (writes(op, i)) written[static_cast<size_t>(as_buffer(op.operands[i])->index)] = &op;
       }

@@ -115,4 +115,93 @@ extern const OpInfo op_layer_norm{
     .user = true,
 };
 
+namespace {
+
+Types infer_rms_norm(const OpView& op, Diag& diag) {
+  if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
+  const Type x = op.operand(0);
+  const Shape features{x.shape.back()};
+  if (op.operand(1).shape != features) {
+    return wrong(op, diag, Kind::shape_mismatch,
+                 fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, 1),
+                             shape_text(features)));
+  }
+  return std::vector<Type>{{DType::f32, x.shape}, {DType::f32, row_shape(x.shape)}};
+}
+
+// With h = x * rstd and g = dy * weight, the mean taken over the row:
+//   d_x = rstd * (g - h * mean(g * h))    d_weight = sum(dy * h)
+void rms_gradient(GradBuilder& g) {
+  if (g.d_result(1)) {
+    g.b.diag().error(Kind::no_gradient, g.op().at, "`rms_norm` has no gradient through its rstd");
+    return;
+  }
+  if (!g.d_result(0)) return;
+  const Operand x = g.operand(0), dy = *g.d_result(0);
+  const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
+  const double inverse = 1.0 / static_cast<double>(g.b.type(x).shape.back());
+  const Operand h = g.b.make("mul", name + ".normal", {x, g.result(1)});
+  if (g.wanted(0)) {
+    const Operand scaled = g.b.make("mul", name + ".scaled", {dy, g.operand(1)});
+    const Operand product = g.b.make("mul", name + ".product", {scaled, h});
+    const Operand dot = g.b.make("row_sum", name + ".dot", {product});
+    const Operand along = g.b.make("mul", name + ".along", {dot, inverse});
+    const Operand second = g.b.make("mul", name + ".second", {h, along});
+    const Operand inner = g.b.make("sub", name + ".inner", {scaled, second});
+    g.add(0, g.b.make("mul", name, {inner, g.result(1)}));
+  }
+  if (g.wanted(1)) g.add(1, g.b.make("mul", g.d_name(1) + ".rows", {dy, h}));
+}
+
+std::vector<Operand> expand_rms(Builder& b, const Op& op) {
+  const std::string name = take_name(b, op, 0), rstd_name = take_name(b, op, 1);
+  const Operand x = op.operands[0];
+  const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
+  const double eps = std::get<double>(*find_attr(op, "eps"));
+  const Operand squares = b.make("square", name + ".squares", {x});
+  const Operand total = b.make("row_sum", name + ".total", {squares});
+  const Operand mean = b.make("mul", name + ".mean_square", {total, inverse});
+  const Operand shifted = b.make("add", name + ".shifted", {mean, eps});
+  const Operand root = b.make("sqrt", name + ".root", {shifted});
+  const Operand rstd = b.make("reciprocal", rstd_name, {root});
+  const Operand normal = b.make("mul", name + ".normal", {x, rstd});
+  return {b.make("mul", name, {normal, op.operands[1]}), rstd};
+}
+
+void rms_reference(EvalView& view) {
+  const Tensor& x = view.operand(0);
+  const int64_t columns = column_count(x);
+  for (int64_t r = 0; r < row_count(x); ++r) {
+    const double* row = x.data.data() + r * columns;
+    double mean = 0;
+    for (int64_t c = 0; c < columns; ++c) mean += row[c] * row[c] / static_cast<double>(columns);
+    const double rstd = 1.0 / std::sqrt(mean + view.op.real("eps"));
+    for (int64_t c = 0; c < columns; ++c) {
+      view.result(0).data[static_cast<size_t>(r * columns + c)] =
+          row[c] * rstd * view.operand(1).data[static_cast<size_t>(c)];
+    }
+    view.result(1).data[static_cast<size_t>(r)] = rstd;
+  }
+}
+
+}  // namespace
+
+extern const OpInfo op_rms_norm{
+    .name = "rms_norm",
+    .summary =
+        "x * rstd * weight over the last axis; rstd = 1 / sqrt(mean(x^2) + eps). "
+        "Operands: x, weight; results: y, rstd [..,1]",
+    .operands = 2,
+    .results = 2,
+    .attrs = {{"eps", 1e-5}},
+    .infer = infer_rms_norm,
+    .lowering = Lowering::composite,
+    .gradient = rms_gradient,
+    .expand = expand_rms,
+    .reference = rms_reference,
+    .saves = Saves::operands,
+    .precision = Precision::full,
+    .user = true,
+};
+
 }  // namespace gacc::ir

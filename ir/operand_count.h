@@ -1,0 +1,19 @@
+// How many operands an op takes: OpInfo::operands, of which a negative one is the least number.
+#pragma once
+#include <fmt/format.h>
+
+#include "ir/op_info.h"
+
+namespace gacc::ir {
+
+inline bool takes_operands(const OpInfo& info, size_t count) {
+  return info.operands < 0 ? count >= static_cast<size_t>(-info.operands)
+                           : count == static_cast<size_t>(info.operands);
+}
+
+// "2" or "2 or more", for messages and docs.
+inline std::string operand_count_text(const OpInfo& info) {
+  return info.operands < 0 ? fmt::format("{} or more", -info.operands) : fmt::to_string(info.operands);
+}
+
+}  // namespace gacc::ir

@@ -1,0 +1,148 @@
+// Rows of a table by number, and the gradient: every row's sum of what its uses contributed, in the order of
+// the uses, so that the bits depend on nothing but the data.
+#include <algorithm>
+
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+// Numbers i32 [..] at operand `tokens`, and a matrix shape [rows, C] that they count in.
+bool expect_tokens(const OpView& op, size_t tokens, Diag& diag) {
+  return as_number(op.op.operands[tokens]) == nullptr
+             ? expect_dtype(op, tokens, DType::i32, diag)
+             : (wrong(op, diag, Kind::type_mismatch, "a number is no tensor of row numbers"), false);
+}
+
+Types infer_embedding(const OpView& op, Diag& diag) {
+  if (!expect_tokens(op, 0, diag) || !expect_float(op, 1, diag)) return std::nullopt;
+  const Type table = op.operand(1);
+  if (table.shape.size() != 2 || has_batch(table.shape)) {
+    return wrong(op, diag, Kind::shape_mismatch,
+                 fmt::format("{}; a table is a matrix [rows, features]", describe(op, 1)));
+  }
+  Shape shape = op.operand(0).shape;
+  shape.push_back(table.shape.back());
+  return std::vector<Type>{{table.dtype, std::move(shape)}};
+}
+
+// dy [.., C] at operand i belongs to the tokens [..] at operand i - 1.
+bool expect_rows(const OpView& op, size_t i, Diag& diag) {
+  if (!expect_tokens(op, i - 1, diag) || !expect_columns(op, i, diag) || !expect_float(op, i, diag))
+    return false;
+  Shape shape = op.operand(i - 1).shape;
+  shape.push_back(op.operand(i).shape.back());
+  if (op.operand(i).shape == shape) return true;
+  wrong(op, diag, Kind::shape_mismatch,
+        fmt::format("{}, {}; there must be one row a number", describe(op, i - 1), describe(op, i)));
+  return false;
+}
+
+void embedding_reference(EvalView& view) {
+  const Tensor &tokens = view.operand(0), &table = view.operand(1);
+  const int64_t columns = column_count(table);
+  auto to = view.result().data.begin();
+  for (const double token : tokens.data)
+    to = std::copy_n(table.data.begin() + static_cast<int64_t>(token) * columns, columns, to);
+}
+
+// result[token] += dy; the evaluator clears a fresh result, and a buffer holds what it held.
+void scatter(EvalView& view, size_t tokens) {
+  const Tensor& dy = view.operand(tokens + 1);
+  const int64_t columns = column_count(dy);
+  for (int64_t row = 0; row < row_count(dy); ++row) {
+    const auto to = static_cast<int64_t>(view.operand(tokens).data[static_cast<size_t>(row)]) * columns;
+    for (int64_t c = 0; c < columns; ++c)
+      view.result().data[static_cast<size_t>(to + c)] += dy.data[static_cast<size_t>(row * columns + c)];
+  }
+}
+
+// Every row that is used is loaded and stored with its contributions; a fresh table is cleared before.
+Cost scatter_cost(const OpView& op, size_t tokens) {
+  const int64_t batch = op.module.micro_batch();
+  const Type dy = op.operand(tokens + 1);
+  const int64_t rows = 3 * type_bytes({DType::f32, dy.shape}, batch);
+  return {.flops = elements(dy.shape, batch),
+          .bytes = type_bytes(op.operand(tokens), batch) + rows +
+                   (op.op.results.empty() ? 0 : type_bytes(op.result(), batch))};
+}
+
+}  // namespace
+
+extern const OpInfo op_embedding{
+    .name = "embedding",
+    .summary =
+        "row token of a table [rows, C] for every token: [..] to [.., C]; operands: tokens i32, table. "
+        "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data",
+    .operands = 2,
+    .infer = infer_embedding,
+    .lowering = Lowering::special,
+    // d_table[r] = sum of dy over the tokens that are r
+    .gradient =
+        [](GradBuilder& g) {
+          const int64_t rows = g.b.type(g.operand(1)).shape.front();
+          if (g.wanted(1)) {
+            g.add(1,
+                  g.b.make("embedding.grad", g.d_name(1), {g.operand(0), *g.d_result()}, {{"rows", rows}}));
+          }
+        },
+    .reference = embedding_reference,
+    .cost =
+        [](const OpView& op) {
+          const int64_t batch = op.module.micro_batch();
+          return Cost{.flops = 0,
+                      .bytes = type_bytes(op.operand(0), batch) + 2 * type_bytes(op.result(), batch)};
+        },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .user = true,
+};
+
+extern const OpInfo op_embedding_grad{
+    .name = "embedding.grad",
+    .summary =
+        "f32 [rows, C]: row r is the sum of dy over the tokens that are r, in their order; operands: tokens "
+        "i32 [..], dy [.., C]",
+    .operands = 2,
+    .attrs = {{"rows", int64_t{1}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_rows(op, 1, diag)) return std::nullopt;
+      const int64_t rows = op.integer("rows");
+      Shape shape{rows, op.operand(1).shape.back()};
+      if (rows < 1 || !fits(shape, 1))
+        return wrong(op, diag, Kind::out_of_range, fmt::format("a table has no {} rows", rows));
+      return std::vector<Type>{{DType::f32, std::move(shape)}};
+    },
+    .lowering = Lowering::special,
+    .reference = [](EvalView& view) { scatter(view, 0); },
+    .cost = [](const OpView& op) { return scatter_cost(op, 0); },
+    .precision = Precision::half,
+    .differentiable = false,
+};
+
+extern const OpInfo op_embedding_grad_acc{
+    .name = "embedding.grad.acc",
+    .summary =
+        "row r of a buffer [rows, C] += dy of the tokens that are r, one after the other; operands: buffer, "
+        "tokens i32 [..], dy [.., C]",
+    .operands = 3,
+    .results = 0,
+    .writes = 1,
+    .attrs = {{"rows", int64_t{1}}},
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_rows(op, 2, diag) || !expect_write(op, 0, diag)) return std::nullopt;
+      const Shape shape{op.integer("rows"), op.operand(2).shape.back()};
+      if (op.operand(0).shape == shape) return std::vector<Type>{};
+      return wrong(op, diag, Kind::shape_mismatch,
+                   fmt::format("{}; the sums are {}", describe(op, 0), shape_text(shape)));
+    },
+    .lowering = Lowering::special,
+    .reference = [](EvalView& view) { scatter(view, 1); },
+    .cost = [](const OpView& op) { return scatter_cost(op, 1); },
+    .precision = Precision::half,
+    .recompute = Recompute::never,
+    .differentiable = false,
+};
+
+}  // namespace gacc::ir
