@@ -14,6 +14,7 @@
 //   that
 //      the runtime writes.
 #include <algorithm>
+#include <functional>
 
 #include "passes/accumulate.h"
 #include "passes/rewrite.h"
@@ -37,26 +38,64 @@ size_t uses(const Region& region, const Operand& operand) {
   return count;
 }
 
-// Adds `what` to `buffer` where `what` is made.
-void add_to(Module& module, Region& region, BufferId buffer, const Operand& what, Diag& diag) {
+// The op that makes a value; the number of ops when none does.
+size_t maker_of(const Region& region, const Operand& what) {
   const auto maker = std::find_if(region.ops.begin(), region.ops.end(), [&](const Op& op) {
     return as_value(what) != nullptr &&
            std::find(op.results.begin(), op.results.end(), *as_value(what)) != op.results.end();
   });
-  if (maker != region.ops.end()) {
-    const OpInfo* acc = find_op(std::string(maker->info->name) + ".acc");
-    const bool fits = acc != nullptr && acc->operands == maker->info->operands + 1 && acc->results == 0;
-    if (fits && maker->results.size() == 1 && uses(region, what) == 1) {
-      maker->info = acc;
-      maker->operands.insert(maker->operands.begin(), buffer);
-      maker->results.clear();
-      return;
-    }
+  return static_cast<size_t>(maker - region.ops.begin());
+}
+
+// The `.acc` form that may take the op's place when nobody else reads its result.
+const OpInfo* accumulating(const Region& region, const Op& op) {
+  const OpInfo* acc = find_op(std::string(op.info->name) + ".acc");
+  const bool fits = acc != nullptr && acc->operands == op.info->operands + 1 && acc->results == 0 &&
+                    op.results.size() == 1 && uses(region, op.results.front()) == 1;
+  return fits ? acc : nullptr;
+}
+
+void accumulate_into(BufferId buffer, const OpInfo* acc, Op& op) {
+  op.info = acc;
+  op.operands.insert(op.operands.begin(), buffer);
+  op.results.clear();
+}
+
+// The terms of a sum that autodiff made of a parameter's uses, if each can be added by the op that makes it,
+// alone in its kernel (rule R6); `sums` are the additions that are then needed no more.
+bool find_terms(const Region& region, const Operand& what, std::vector<size_t>& terms,
+                std::vector<size_t>& sums) {
+  const size_t maker = maker_of(region, what);
+  if (maker == region.ops.size()) return false;
+  const Op& op = region.ops[maker];
+  if (op.info->name != "add") {
+    terms.push_back(maker);
+    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::special;
+    return alone && accumulating(region, op) != nullptr;
   }
+  sums.push_back(maker);
+  return uses(region, what) == 1 && find_terms(region, op.operands[0], terms, sums) &&
+         find_terms(region, op.operands[1], terms, sums);
+}
+
+// Adds `what` to `buffer` where `what` is made. The gradient of a weight that is used twice is never made as
+// a whole: each use adds its own.
+void add_to(Module& module, Region& region, BufferId buffer, const Operand& what, Diag& diag) {
+  std::vector<size_t> terms, sums;
+  if (find_terms(region, what, terms, sums)) {
+    for (const size_t term : terms)
+      accumulate_into(buffer, accumulating(region, region.ops[term]), region.ops[term]);
+    std::sort(sums.begin(), sums.end(), std::greater<>());
+    for (const size_t sum : sums) region.ops.erase(region.ops.begin() + static_cast<std::ptrdiff_t>(sum));
+    return;
+  }
+  const size_t maker = maker_of(region, what);
   Builder build(module, region, diag);
-  if (maker != region.ops.end()) {
-    build.location = maker->at;
-    build.at = static_cast<size_t>(maker - region.ops.begin()) + 1;
+  if (maker < region.ops.size()) {
+    Op& op = region.ops[maker];
+    if (const OpInfo* acc = accumulating(region, op)) return accumulate_into(buffer, acc, op);
+    build.location = op.at;
+    build.at = maker + 1;
   }
   build.effect("add.acc", {buffer, what});
 }
