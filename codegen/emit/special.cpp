@@ -10,9 +10,18 @@ namespace gacc::codegen {
 namespace {
 
 constexpr Special kSpecials[] = {
-    {"attention", describe_attention},      {"attention.dropout", describe_attention},
-    {"attention.grad", describe_attention}, {"attention.dropout.grad", describe_attention},
-    {"max_pool2d", describe_pool},          {"max_pool2d.grad", describe_pool},
+    {"attention", describe_attention},
+    {"attention.dropout", describe_attention},
+    {"attention.grad", describe_attention},
+    {"attention.dropout.grad", describe_attention},
+    {"max_pool2d", describe_pool},
+    {"max_pool2d.grad", describe_pool},
+    {"permute", describe_permute},
+    {"concat", describe_concat},
+    {"slice", describe_slice},
+    {"embedding", describe_embedding},
+    {"embedding.grad", describe_embedding_gradient},
+    {"embedding.grad.acc", describe_embedding_gradient},
 };
 
 // Elements of the op's largest operand or result at the full micro-batch.

@@ -20,6 +20,12 @@ constexpr Emitter kEmitters[] = {
     {"attention.dropout.grad", emit_attention_gradient},
     {"max_pool2d", emit_max_pool},
     {"max_pool2d.grad", emit_max_pool_gradient},
+    {"permute", emit_permute},
+    {"concat", emit_concat},
+    {"slice", emit_slice},
+    {"embedding", emit_embedding},
+    {"embedding.grad", emit_embedding_gradient},
+    {"embedding.grad.acc", emit_embedding_gradient},
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace gacc::codegen {
 
 struct Group {
-  const char *name, *text;  // C and T stand for extents
+  const char *name, *text;  // C and T stand for extents, S for 2 T, W for 2 C + 3
   friend void PrintTo(const Group& group, std::ostream* out) { *out << group.name; }  // ctest's names
 };
 
@@ -86,6 +86,27 @@ inline const Group kGroups[] = {
        %t = total_sum %p : f32[]
        total_sum.acc @n, %t
        yield metric t %t
+     })"},
+    // Kernels of their own.
+    {"permute", R"(eval(%x : f32[B,T,3,C], %y : f32[B,C,T]) {
+       %a = permute %x : f32[B,C,T,3] {axes = [2, 0, 1]}
+       %b = permute %x : f32[B,3,T,C] {axes = [1, 0, 2]}
+       %c = permute %y : f32[B,T,C] {axes = [1, 0]}
+       yield metric a %a, metric b %b, metric c %c
+     })"},
+    {"concat", R"(eval(%x : f32[B,T,C], %y : f32[B,T,3]) {
+       %a = concat %x, %y, %x : f32[B,T,W] {axis = 1}
+       %b = concat %x, %x : f32[B,S,C] {axis = 0}
+       %c = slice %a : f32[B,T,C] {axis = 1, from = 3, size = C}
+       yield metric a %a, metric b %b, metric c %c
+     })"},
+    {"embedding", R"(param @t : f32[4,C]
+     accum @g : f32[4,C]
+     eval(%x : i32[B,T], %d : f32[B,T,C]) {
+       %a = embedding %x, @t : f32[B,T,C]
+       %b = embedding.grad %x, %d : f32[4,C] {rows = 4}
+       embedding.grad.acc @g, %x, %d {rows = 4}
+       yield metric a %a, metric b %b
      })"},
     {"loss", R"(accum @n : f32[]
      eval(%x : f32[B,C], %r : f32[B,1]) {

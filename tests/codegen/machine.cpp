@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cctype>
 #include <cmath>
 
 namespace gacc::codegen {
@@ -193,12 +194,16 @@ void group_ops(const ir::Module& module, ir::Region& region, std::function<bool(
 }
 
 ir::Module group_module(std::string text, const std::string& columns, const std::string& rows) {
-  const auto replace = [&](const std::string& what, const std::string& with) {
-    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
-      text.replace(at, what.size(), with);
-  };
-  replace("C]", columns + "]");
-  replace("T,", rows + ",");
+  const auto number = [](const std::string& digits) { return std::stoll(digits); };
+  const std::map<char, std::string> extents = {{'C', columns},
+                                               {'T', rows},
+                                               {'S', std::to_string(2 * number(rows))},
+                                               {'W', std::to_string(2 * number(columns) + 3)}};
+  const auto in_word = [&](size_t at) { return std::isalnum(static_cast<unsigned char>(text[at])) != 0; };
+  for (size_t at = text.size() - 1; at-- > 1;) {
+    const auto extent = extents.find(text[at]);
+    if (extent != extents.end() && !in_word(at - 1) && !in_word(at + 1)) text.replace(at, 1, extent->second);
+  }
   ir::Module module = ir::parse_module("set train.micro_batch = 33\n" + text);
   group_ops(module, module.eval);
   return module;

@@ -15,6 +15,20 @@ SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
 void emit_max_pool(Target& t);
 void emit_max_pool_gradient(Target& t);
 
+// layout: elements in another order.
+SpecialCall describe_permute(const ir::OpView& op, Purpose purpose);
+SpecialCall describe_concat(const ir::OpView& op, Purpose purpose);
+SpecialCall describe_slice(const ir::OpView& op, Purpose purpose);
+void emit_permute(Target& t);
+void emit_concat(Target& t);
+void emit_slice(Target& t);
+
+// embedding: rows of a table by number, and the sums of their gradients.
+SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose);
+SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose);
+void emit_embedding(Target& t);
+void emit_embedding_gradient(Target& t);
+
 // The geometry of windows over images, as the parameters of a function: images [planes, from_h, from_w] and
 // places [planes, to_h, to_w]; index 0 is along H, 1 along W.
 struct WindowShape {
