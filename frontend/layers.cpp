@@ -72,6 +72,7 @@ LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flo
       std::all_of(inputs.begin(), inputs.end(), [](const Flow& input) { return input.value.has_value(); });
   const Flow& x = inputs.front();
   if (!known) return {};
+  if (spec.kind == LayerKind::embedding) return embedding(spec, x, scope);
   for (const Flow& input : inputs) {
     if (!takes_floats(spec, input)) return {};
   }
@@ -83,6 +84,10 @@ LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flo
       return layer_norm(spec, x, scope);
     case LayerKind::attention:
       return attention(spec, x, scope);
+    case LayerKind::rms_norm:
+      return rms_norm(spec, x, scope);
+    case LayerKind::position_embedding:
+      return position_embedding(spec, x, scope);
     case LayerKind::activation:
       return {.output = {.value = activation(spec, name, *x.value)}};
     case LayerKind::softmax:
@@ -92,6 +97,10 @@ LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flo
     case LayerKind::flatten:
     case LayerKind::reshape:
       return {.output = reshape(spec, x, scope)};
+    case LayerKind::permute:
+      return {.output = permute(spec, x, scope)};
+    case LayerKind::concat:
+      return {.output = concat(spec, inputs, scope)};
     case LayerKind::dropout:
       return {.output = dropout(spec, x, scope)};
     case LayerKind::add:
@@ -160,6 +169,18 @@ LayerLowering::Layer LayerLowering::layer_norm(const LayerSpec& spec, const Flow
   if (!weight || !bias) return {};
   const auto results = b_.make_n("layer_norm", {path, path + ".mean", path + ".rstd"},
                                  {*x.value, *weight, *bias}, {{"eps", spec.eps}});
+  return {.output = {.value = results.front()}, .weight = weight};
+}
+
+LayerLowering::Layer LayerLowering::rms_norm(const LayerSpec& spec, const Flow& x, const Scope& scope) {
+  if (!has_last_axis(spec, x)) return {};
+  const std::string path = scope.prefix + spec.name;
+  const auto weight =
+      parameters_.get(path + ".weight", {type(x).shape.back()}, spec.init, Parameters::Standard::ones, {},
+                      scope.trainable && spec.trainable, spec.type_at);
+  if (!weight) return {};
+  const auto results =
+      b_.make_n("rms_norm", {path, path + ".rstd"}, {*x.value, *weight}, {{"eps", spec.eps}});
   return {.output = {.value = results.front()}, .weight = weight};
 }
 

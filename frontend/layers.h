@@ -24,6 +24,8 @@ class LayerLowering {
   // A top-level layer or input, for the loss. Reports unknown names.
   std::optional<Flow> find_output(const Named& name) const;
   const Flow* input(std::string_view name) const;
+  // How many rows the tables have that an input's numbers choose from; nothing when it goes into none.
+  std::optional<int64_t> rows_of(std::string_view input) const;
   // The shape per sample, for messages: "[784]".
   std::string shape_of(const Flow& flow) const;
 
@@ -52,6 +54,12 @@ class LayerLowering {
   std::optional<ir::ValueId> projection(const LayerSpec& spec, const std::string& name,
                                         const std::string& value, ir::ValueId x, int64_t out,
                                         const Scope& scope);
+  Layer rms_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Layer embedding(const LayerSpec& spec, const Flow& tokens, const Scope& scope);
+  Layer position_embedding(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  bool within_table(const LayerSpec& spec, const Flow& tokens);
+  Flow permute(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow concat(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
   Flow reshape(const LayerSpec& spec, const Flow& x, const Scope& scope);
   Flow elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
   Flow sequential(const LayerSpec& spec, Flow x, const Scope& scope);
@@ -73,6 +81,7 @@ class LayerLowering {
   Diag& diag_;
   Scope top_;
   std::map<std::string, Flow, std::less<>> inputs_;
+  std::map<std::string, int64_t, std::less<>> table_rows_;  // by input: of the smallest table
   int64_t lowered_ = 0;
   bool too_many_ = false;
 };

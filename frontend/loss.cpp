@@ -100,7 +100,9 @@ class LossLowering {
     const ir::ValueId counted = results[2];
     sum(results[0], counted);
     if (!metrics) return;
-    for (const Named& metric : model_.metrics) {  // accuracy: the first largest class is the target
+    for (const Named& metric : model_.metrics) {
+      if (metric.name == "perplexity") continue;  // exp(mean loss): the runtime's
+      // accuracy: the first largest class is the target
       b_.location = metric.at;
       const ir::ValueId best = b_.make("row_argmax", "accuracy.best", {*logits.value});
       const ir::ValueId hit = b_.make("equal", "accuracy.hit", {best, wanted});
@@ -126,8 +128,13 @@ class LossLowering {
       return false;
     }
     ir::Attrs& settings = b_.module().settings;
-    settings.emplace(prefix + "range", classes);
-    settings[prefix + "ignore_index"] = loss_.ignore_index;
+    const std::optional<int64_t> rows = layers_.rows_of(loss_.target.name);
+    ir::Attr& range = settings.emplace(prefix + "range", classes).first->second;
+    if (std::get<int64_t>(range) > classes) range = classes;  // that of a larger embedding
+    // A target that also chooses an embedding's vectors must be one of them: then nothing else may be
+    // ignored.
+    if (!rows || (loss_.ignore_index >= 0 && loss_.ignore_index < *rows))
+      settings[prefix + "ignore_index"] = loss_.ignore_index;
     return true;
   }
 

@@ -53,11 +53,16 @@ enum class LayerKind : uint8_t {
   log_softmax,
   flatten,
   reshape,
+  permute,
   dropout,
   attention,
   layer_norm,
+  rms_norm,
+  embedding,
+  position_embedding,
   add,
   mul,
+  concat,
   sequential,
   residual,
   other
@@ -81,7 +86,11 @@ struct LayerSpec {
   double slope = 0.01;       // of leaky_relu
   ir::Shape shape{};         // reshape
   Location shape_at{};
-  double eps = 1e-5;  // layer_norm
+  std::vector<int64_t> axes{};  // permute: of a sample; concat: one
+  Location axes_at{};
+  int64_t vocab = 0;  // embedding
+  Location vocab_at{};
+  double eps = 1e-5;  // of norms
   double p = 0;       // dropout, attention: probability of a zero
   int64_t heads = 1;  // attention
   Location heads_at{};

@@ -79,6 +79,8 @@ void Parameters::start(ir::BufferId buffer, const InitSpec& init, Standard stand
     case Form::standard:
       if (standard == Standard::spread)
         uniform(1 / std::sqrt(in));
+      else if (standard == Standard::normal)
+        normal(1);
       else
         fill(standard == Standard::ones ? 1 : 0);
       break;

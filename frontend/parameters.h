@@ -18,8 +18,9 @@ class Parameters {
   // Adds the state buffers of the seed, which every random op reads.
   Parameters(ir::Module& module, Diag& diag);
 
-  // What PyTorch's module does when nothing is said: `spread` is uniform in +-1/sqrt(fan in).
-  enum class Standard : uint8_t { spread, zeros, ones };
+  // What PyTorch's module does when nothing is said: `spread` is uniform in +-1/sqrt(fan in), `normal` has
+  // the deviation 1.
+  enum class Standard : uint8_t { spread, zeros, ones, normal };
 
   // The parameter `name`, created at its first mention and found again by the eval region. Nothing, after a
   // report, when the initialiser does not fit it or the model grows too large.

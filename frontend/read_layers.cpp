@@ -64,8 +64,9 @@ void read_dropout(TableReader& table, LayerSpec& layer) {
   if (table.require("p")) layer.p = table.real("p", below_one).value_or(0);
 }
 
-void read_permute(TableReader& table, LayerSpec&) {
+void read_permute(TableReader& table, LayerSpec& layer) {
   if (!table.require("axes")) return;
+  layer.axes_at = table.at("axes");
   const auto axes = table.integers("axes", between(0, kMaxRank - 1), kMaxRank);
   if (!axes) return;
   std::vector<int64_t> sorted = *axes;
@@ -76,6 +77,7 @@ void read_permute(TableReader& table, LayerSpec&) {
                        sorted.size() - 1);
     return;
   }
+  layer.axes = *axes;
 }
 
 // A number, or two along height and width.
@@ -133,9 +135,10 @@ void read_group_norm(TableReader& table, LayerSpec& layer) {
   read_eps(table, layer);
 }
 
-void read_embedding(TableReader& table, LayerSpec&) {
-  if (table.require("vocab")) table.integer("vocab", extent);
-  if (table.require("features")) table.integer("features", extent);
+void read_embedding(TableReader& table, LayerSpec& layer) {
+  if (table.require("vocab")) layer.vocab = table.integer("vocab", extent).value_or(0);
+  if (table.require("features")) layer.features = table.integer("features", extent).value_or(0);
+  layer.vocab_at = table.at("vocab");
 }
 
 void read_attention(TableReader& table, LayerSpec& layer) {
@@ -146,8 +149,9 @@ void read_attention(TableReader& table, LayerSpec& layer) {
   layer.p = table.real("dropout", below_one).value_or(0);
 }
 
-void read_concat(TableReader& table, LayerSpec&) {
-  if (table.require("axis")) table.integer("axis", between(0, kMaxRank - 1));
+void read_concat(TableReader& table, LayerSpec& layer) {
+  if (table.require("axis")) layer.axes = {table.integer("axis", between(0, kMaxRank - 1)).value_or(0)};
+  layer.axes_at = table.at("axis");
 }
 
 void read_repeat(TableReader& table, LayerSpec& layer) {
@@ -174,7 +178,7 @@ constexpr LayerType kTypes[] = {
     {"log_softmax", LayerKind::log_softmax, no_keys},
     {"flatten", LayerKind::flatten, no_keys},
     {"reshape", LayerKind::reshape, read_shape},
-    {"permute", LayerKind::other, read_permute},
+    {"permute", LayerKind::permute, read_permute},
     {"dropout", LayerKind::dropout, read_dropout},
     {"conv2d", LayerKind::other, read_conv, true, true},
     {"max_pool2d", LayerKind::other, read_pool},
@@ -182,14 +186,14 @@ constexpr LayerType kTypes[] = {
     {"global_avg_pool2d", LayerKind::other, no_keys},
     {"batch_norm", LayerKind::other, read_batch_norm, true, true},
     {"layer_norm", LayerKind::layer_norm, read_eps, true, true},
-    {"rms_norm", LayerKind::other, read_eps, true},
+    {"rms_norm", LayerKind::rms_norm, read_eps, true},
     {"group_norm", LayerKind::other, read_group_norm, true, true},
-    {"embedding", LayerKind::other, read_embedding, true},
-    {"position_embedding", LayerKind::other, no_keys, true},
+    {"embedding", LayerKind::embedding, read_embedding, true},
+    {"position_embedding", LayerKind::position_embedding, no_keys, true},
     {"attention", LayerKind::attention, read_attention, true, true},
     {"add", LayerKind::add, no_keys, false, false, true},
     {"mul", LayerKind::mul, no_keys, false, false, true},
-    {"concat", LayerKind::other, read_concat, false, false, true},
+    {"concat", LayerKind::concat, read_concat, false, false, true},
     {"sequential", LayerKind::sequential, read_repeat, false, false, false, true},
     {"residual", LayerKind::residual, no_keys, false, false, false, true},
 };

@@ -33,8 +33,6 @@ void read_name_and_metrics(const Node& node, ModelFile& model, Diag& diag) {
       const auto same = [&](const Named& other) { return other.name == *metric; };
       if (std::any_of(model.metrics.begin(), model.metrics.end(), same)) {
         diag.error(Kind::duplicate_name, item.at, "metric \"{}\" is listed twice", *metric);
-      } else if (*metric == "perplexity") {
-        diag.error(Kind::unsupported, item.at, "metric \"perplexity\" is not supported yet");
       } else {
         model.metrics.push_back({*metric, item.at});
       }

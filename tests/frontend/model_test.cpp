@@ -114,13 +114,6 @@ TEST(Model, ChecksTheKeysOfTypesThatComeLater) {
            {"type='batch_norm'\nmomentum=0.1\neps=1e-5\naccumulation='compensate'", ""},
            {"type='batch_norm'\nmomentum=2", "`momentum` must be"},
            {"type='group_norm'", "needs `groups`"},
-           {"type='rms_norm'\neps=0", "`eps` must be above 0"},
-           {"type='embedding'\nvocab=10\nfeatures=4", ""},
-           {"type='position_embedding'\ninit={ normal = 0.01 }", ""},
-           {"type='permute'\naxes=[1,0]", ""},
-           {"type='permute'\naxes=[1,1]", "each axis"},
-           {"type='concat'\naxis=0\ninputs=['x','x']", ""},
-           {"type='concat'\ninputs=['x','x']", "needs `axis`"},
        }) {
     Diag diag;
     compile(std::string(kHead) + "[[layers]]\n" + c.layer + "\n", diag);
@@ -130,6 +123,29 @@ TEST(Model, ChecksTheKeysOfTypesThatComeLater) {
       EXPECT_EQ(diag.reports().size(), 1U) << found;
     else
       EXPECT_NE(found.find(c.expected), std::string::npos) << found;
+  }
+}
+
+TEST(Model, ChecksTheKeysOfSequenceLayers) {
+  struct Case {
+    const char *layer, *expected;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"type='rms_norm'\neps=0", "`eps` must be above 0"},
+           {"type='embedding'\nvocab=10", "needs `features`"},
+           {"type='embedding'\nvocab=0\nfeatures=4", "`vocab` must be at least 1"},
+           {"type='embedding'\nvocab=10\nfeatures=4", "takes i32"},
+           {"type='position_embedding'\ninit={ normal = 0.01 }", "two axes"},
+           {"type='permute'\naxes=[1,0]", "permutes 2 axes"},
+           {"type='permute'\naxes=[1,1]", "each axis"},
+           {"type='concat'\ninputs=['x','x']", "needs `axis`"},
+           {"type='concat'\naxis=1\ninputs=['x','x']", "along axis 1"},
+       }) {
+    Diag diag;
+    compile(std::string(kHead) + "[[layers]]\n" + c.layer + "\n", diag);
+    const std::string found = diag.render();
+    EXPECT_NE(found.find(c.expected), std::string::npos) << found;
+    EXPECT_EQ(diag.reports().size(), 1U) << found;
   }
 }
 
