@@ -68,8 +68,13 @@ def make_cases():
         update(f"exponential-{unit}", schedule__type="exponential", schedule__gamma=0.7, **size)
         for kind in ("linear", "cosine"):  # the end is reached in the run
             update(f"{kind}-{unit}", schedule__type=kind, schedule__total=4 if unit == "epochs" else 9, schedule__min_lr=0.001, **size)
+    # Sequence models, in small: windows of 3 + 3 + 2 or fewer samples.
+    ragged = dict(train__micro_batch=3, train__accumulate=2)
+    for seed in (1, 2, 3, 4):
+        cases.append(case(f"mixer-seed{seed}", "examples/mixer.toml", 37 + seed, seed, train__micro_batch=6, train__accumulate=2))
+        cases.append(case(f"sequence-seed{seed}", "tests/parity/models/sequence.toml", 19 + seed, seed, **ragged))
     for path in sorted((HERE / "models").glob("*.toml")):  # what the examples leave out
-        if path.stem != "update":
+        if path.stem not in ("update", "sequence"):
             cases.append(case(path.stem, f"tests/parity/models/{path.name}", 90, 9))
     return cases
 
@@ -107,7 +112,7 @@ def data_digest(folder):
 def start(case, folder):
     """Makes the data and compiles; returns (SPEC, artifact, initial values' file)."""
     model = harness.ROOT / case["model"]
-    spec = harness.make_data(model, case["samples"], folder, seed=case["seed"])
+    spec = harness.make_data(model, case["samples"], folder, seed=case["seed"], sets=case["sets"])
     sets = [word for s in case["sets"] for word in ("--set", s)]
     artifact, initial = folder / "step.ptx", folder / "initial.safetensors"
     harness.run("gaccc", model, *sets, "-o", artifact)

@@ -141,11 +141,19 @@ def write_npy(path, values, shape):
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + bytes(values))
 
 
-def make_arrays(model, samples, seed=1):
+def with_settings(cfg, sets):
+    """The model file's tables after `--set KEY=VALUE`, as far as data depend on them: the inputs' tables."""
+    for key, value in (s.split("=", 1) for s in sets if s.startswith("inputs.")):
+        _, name, leaf = key.split(".")
+        cfg["inputs"][name][leaf] = tomllib.loads(f"v = {value}")["v"]
+    return cfg
+
+
+def make_arrays(model, samples, seed=1, sets=()):
     """Learnable data for every input of a model file: name -> (values, shape). The same on every machine: only exact
     arithmetic on Python's own generator, no libm. Images (64 elements and more) are u8, smaller f32 inputs f32;
     classes are told apart by a prototype each; a real-valued target is a smooth function of the inputs before it."""
-    cfg = tomllib.loads(pathlib.Path(model).read_text())
+    cfg = with_settings(tomllib.loads(pathlib.Path(model).read_text()), sets)
     chance, loss, arrays = random.Random(seed), cfg["loss"], {}
     classes = [n for n, i in cfg["inputs"].items() if i.get("dtype", "f32") == "i32"]
     labels = []
@@ -189,10 +197,10 @@ def make_arrays(model, samples, seed=1):
     return arrays
 
 
-def make_data(model, samples, folder, seed=1):
+def make_data(model, samples, folder, seed=1, sets=()):
     """Writes make_arrays as .npy files into `folder`; returns the SPEC for --data."""
     parts = []
-    for name, (values, shape) in make_arrays(model, samples, seed).items():
+    for name, (values, shape) in make_arrays(model, samples, seed, sets).items():
         write_npy(folder / f"{name}.npy", values, shape)
         parts.append(f"{name}={folder / name}.npy")
     return "npy:" + ",".join(parts)
