@@ -38,7 +38,8 @@ void draw(Svg& svg, std::vector<Box> boxes) {
                                                          number(box.width), box.height, number(-box.width));
       continue;
     }
-    svg.rect(box.x, box.y, box.width, box.height, fmt::format("class=\"r\" fill=\"{}\"", colour(category)),
+    svg.rect(box.x, box.y, box.width, box.height,
+             fmt::format("class=\"{}\" fill=\"{}\"", box.height < 2 ? "k" : "r", colour(category)),
              box.title);
     const size_t room = static_cast<size_t>(box.width / 7);
     if (box.height >= 13 && (room >= 7 || room >= box.holding->name.size()))

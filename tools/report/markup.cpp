@@ -88,7 +88,10 @@ void Svg::path(std::string_view data, std::string_view style, std::string_view t
 
 int64_t byte_step(int64_t top, int lines) {
   int64_t unit = 1;
-  while (unit * 1024 * lines <= top) unit *= 1024;
+  while (unit * 1024 <= top) unit *= 1024;
+  for (const int64_t part : {4, 2}) {
+    if (unit >= part && unit / part * lines >= top) return unit / part;
+  }
   for (const int64_t times : {1, 2, 5, 10, 20, 50, 100, 200, 500}) {
     if (unit * times * lines >= top) return unit * times;
   }
