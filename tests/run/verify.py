@@ -44,6 +44,46 @@ def test_every_example_passes(folder):
         expect(sorted(p.name for p in folder.iterdir()) == before, "nothing is written")
 
 
+DROPOUT = """
+[model]
+name = "dropped"
+[inputs.x]
+shape = [12]
+[inputs.y]
+dtype = "i32"
+range = 3
+[[layers]]
+type = "linear"
+features = 32
+activation = "gelu"
+[[layers]]
+type = "dropout"
+p = 0.3
+[[layers]]
+type = "layer_norm"
+[[layers]]
+type = "linear"
+features = 3
+[loss]
+type = "cross_entropy"
+target = "y"
+[train]
+micro_batch = 8
+accumulate = 3
+[optimizer]
+type = "adamw"
+"""
+
+
+def test_dropout_does_not_depend_on_the_split(folder):
+    model = folder / "model.toml"
+    model.write_text(DROPOUT)
+    spec = harness.make_data(model, 40, folder)
+    artifact = harness.compile_model(model, folder / "step.ptx")
+    check_report(run("gacc-exec", artifact, "--data", spec, "--verify"), 2)
+    check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "emulate"), 2)
+
+
 def test_emulated(folder):
     artifact, spec = make("regression", folder, samples=12, train__micro_batch=4, train__accumulate=2)
     check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "emulate"), 2)
