@@ -1,0 +1,69 @@
+"""Attention: memory linear in the length, equal results on the CPU and under emulation, bits that depend on no thread."""
+import json
+
+import harness
+from harness import expect, run
+
+MODEL = harness.ROOT / "tests/parity/models/attention.toml"
+
+
+def test_memory_is_linear(folder):
+    """Twice the positions, twice the bytes, up to 4,096 and 16,384, for the whole step and for activations alone."""
+    model = folder / "long.toml"
+    model.write_text("""
+[model]
+name = "long"
+[inputs.x]
+shape = [1024, 16]
+[inputs.y]
+shape = [1024, 16]
+[[layers]]
+type = "attention"
+name = "a"
+heads = 2
+causal = true
+dropout = 0.1
+[[layers]]
+type = "attention"
+name = "b"
+heads = 4
+[loss]
+type = "mse"
+target = "y"
+[optimizer]
+type = "sgd"
+""")
+    bytes_of = {}
+    for length in (1024, 2048, 4096, 16384):
+        plan = run("gaccc", model, "--set", f"inputs.x.shape=[{length},16]", "--set", f"inputs.y.shape=[{length},16]", "--plan", "--json")
+        bytes_of[length] = json.loads(plan.stdout)["bytes"]
+        print(length, bytes_of[length]["peak"])
+    for key in ("peak", "activations"):
+        step = bytes_of[2048][key] - bytes_of[1024][key]
+        for length in (4096, 16384):
+            line = bytes_of[1024][key] + step * (length // 1024 - 1)
+            expect(bytes_of[length][key] <= 1.001 * line, f"{key} at {length} positions: {bytes_of[length][key]}, a line gives {line}")
+
+
+def trained(folder, name, spec, artifact, *options):
+    weights, log = folder / f"{name}.safetensors", folder / f"{name}.jsonl"
+    run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--save", weights, "--log", log, "--updates", 2, *options)
+    return weights, [(e["loss"], e["grad_norm"]) for e in harness.updates_of(log)]
+
+
+def test_devices_and_threads(folder):
+    spec = harness.make_data(MODEL, 42, folder)
+    artifact = harness.compile_model(MODEL, folder / "step.ptx", layers__fixed__dropout=0.2, train__micro_batch=3)
+    weights, losses = trained(folder, "cpu", spec, artifact, "--device", "cpu", "--threads", 1)
+    for threads in (2, 3):
+        again, same = trained(folder, f"threads{threads}", spec, artifact, "--device", "cpu", "--threads", threads)
+        expect(again.read_bytes() == weights.read_bytes() and same == losses, f"{threads} threads give other bits")
+    emulated, other = trained(folder, "emulated", spec, artifact, "--device", "emulate")
+    worst, who = harness.far_apart(harness.read_safetensors(emulated), harness.read_safetensors(weights))
+    print(f"emulated against the CPU: {worst:.2e} ({who})")
+    expect(worst <= 1e-6, f"{who} is {worst:.2e} away from the CPU's")
+    for a, b in zip(losses, other):
+        expect(all(abs(x - y) <= 1e-5 * abs(x) for x, y in zip(a, b)), f"loss and norm {a} on the CPU, {b} emulated")
+
+
+harness.main(globals())
