@@ -38,9 +38,10 @@ std::optional<PlanLaunch> kernel_launch(const ir::Module& module, const ir::Regi
 }
 
 std::optional<PlanLaunch> product_launch(const ir::Module& module, const ir::Region& region,
-                                         const ir::Kernel& kernel, std::string& problem) {
+                                         const ir::Kernel& kernel, int capability, std::string& problem) {
   std::optional<PlanLaunch> launch = gemm_launch(module, region, kernel, problem);
-  const std::optional<codegen::GemmKernel> builtin = codegen::choose_gemm(module, region, kernel, problem);
+  const std::optional<codegen::GemmKernel> builtin =
+      codegen::choose_gemm(module, region, kernel, capability, problem);
   if (!launch || !builtin) return std::nullopt;
   launch->builtin = {builtin->name(), builtin->tile->threads(), builtin->tile->m, builtin->tile->n};
   return launch;
@@ -58,7 +59,7 @@ bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Pla
       if (call.kernel.form == ir::KernelForm::alias) continue;
       std::optional<PlanLaunch> launch =
           call.kernel.form == ir::KernelForm::gemm
-              ? product_launch(module, region, call.kernel, problem)
+              ? product_launch(module, region, call.kernel, codegen::capability(plan.target), problem)
               : kernel_launch(module, region, call, code.entries[static_cast<size_t>(call.function)],
                               problem);
       if (!launch) return false;

@@ -26,7 +26,7 @@ constexpr int kEmitterVersion = 2;  // raise it when the emitters change what th
 struct Cpu {
   std::string triple, name, features;
   unsigned lanes = 4;  // of a vector of floats
-  bool fma = false;
+  bool fma = false, f16c = false;
 };
 
 void initialize() {
@@ -52,6 +52,7 @@ Cpu read_cpu() {
   for (const std::string& feature : list) cpu.features += (cpu.features.empty() ? "" : ",") + feature;
   const auto has = [&](const char* feature) { return features.lookup(feature); };
   cpu.fma = has("fma") || llvm::Triple(cpu.triple).isAArch64();
+  cpu.f16c = has("f16c") || llvm::Triple(cpu.triple).isAArch64();
   cpu.lanes = has("avx512f") && has("avx512vl") && has("avx512dq") ? 16 : has("avx2") ? 8 : 4;
   return cpu;
 }
@@ -92,7 +93,7 @@ std::unique_ptr<llvm::Module> host_module(llvm::LLVMContext& context, const Prog
   const Cpu& cpu = host_cpu();
   for (size_t i = 0; i < program.functions.size(); ++i) {
     const std::unique_ptr<Target> target =
-        make_host_target(*module, program.functions[i], cpu.lanes, cpu.fma);
+        make_host_target(*module, program.functions[i], cpu.lanes, cpu.fma, cpu.f16c);
     emit_kernel(*target, symbol(static_cast<int32_t>(i)));
     target->function->addFnAttr("target-cpu", cpu.name);
     target->function->addFnAttr("target-features", cpu.features);

@@ -50,6 +50,8 @@ std::optional<PlanLaunch> gemm_launch(const ir::Module& module, const ir::Region
   launch.transpose_a = view.flag("ta");
   launch.transpose_b = view.flag("tb");
   launch.accumulate = accumulate;
+  launch.type = ir::dtype_text(ir::operand_type(module, region, a).dtype);
+  launch.result = ir::dtype_text(ir::operand_type(module, region, c).dtype);
   const Matrix left = matrix(ir::operand_type(module, region, a).shape);
   const Matrix right = matrix(ir::operand_type(module, region, b).shape);
   launch.m = launch.transpose_a ? left.columns : left.rows;

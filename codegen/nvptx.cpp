@@ -46,9 +46,10 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
   llvm::TargetOptions options;
   options.AllowFPOpFusion =
       llvm::FPOpFusion::Strict;  // add.rn, mul.rn, fma.rn as written: ptxas does not fuse them again
-  return std::unique_ptr<llvm::TargetMachine>(
-      found->createTargetMachine(triple, llvm::StringRef(target.data(), target.size()), "", options,
-                                 std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
+  // LLVM's choice for sm_75, PTX 6.3, has no ldmatrix.
+  return std::unique_ptr<llvm::TargetMachine>(found->createTargetMachine(
+      triple, llvm::StringRef(target.data(), target.size()), target == "sm_75" ? "+ptx65" : "", options,
+      std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
 }
 
 // The driver may not start the kernel with more threads, so ptxas can plan its registers for this many.
@@ -73,11 +74,12 @@ void set_block(llvm::Function& function, int64_t threads) {
 }
 
 // The distinct kernels of the matrix products, in order of first use.
-bool choose_products(const ir::Module& module, DeviceCode& code, std::string& problem) {
+bool choose_products(const ir::Module& module, int capability, DeviceCode& code, std::string& problem) {
   for (const ir::RegionKind kind : ir::all_regions) {
     for (const Call& call : code.program.calls(kind)) {
       if (call.kernel.form != ir::KernelForm::gemm) continue;
-      const std::optional<GemmKernel> kernel = choose_gemm(module, module.region(kind), call.kernel, problem);
+      const std::optional<GemmKernel> kernel =
+          choose_gemm(module, module.region(kind), call.kernel, capability, problem);
       if (!kernel) return false;
       if (std::find(code.products.begin(), code.products.end(), *kernel) == code.products.end())
         code.products.push_back(*kernel);
@@ -125,7 +127,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
 
   DeviceCode code;
   code.program = std::move(*program);
-  if (!choose_products(module, code, problem)) {
+  if (!choose_products(module, capability(target), code, problem)) {
     diag.error(Kind::unsupported, {}, "{}", problem);
     return std::nullopt;
   }
@@ -138,13 +140,13 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
 #endif
   device.setDataLayout(machine->createDataLayout());
   for (const Body& body : code.program.functions) {
-    const std::unique_ptr<Target> emitter = make_nvptx_target(device, body);
+    const std::unique_ptr<Target> emitter = make_nvptx_target(device, body, capability(target));
     emit_kernel(*emitter, body.name);
     set_block(*emitter->function, body.block);
     code.entries.push_back(body.name);
   }
   for (const GemmKernel& kernel : code.products)
-    set_block(*emit_gemm(device, kernel), kernel.tile->threads());
+    set_block(*emit_gemm(device, kernel, capability(target)), kernel.tile->threads());
   if (!optimize(device, machine.get(), problem)) return failed();
   llvm::raw_string_ostream ir(code.llvm_ir);
   device.print(ir, nullptr);

@@ -33,7 +33,9 @@ json launch_json(const PlanLaunch& launch) {
                     {"k", argument_json(launch.k)},
                     {"transpose_a", launch.transpose_a},
                     {"transpose_b", launch.transpose_b},
-                    {"accumulate", launch.accumulate}};
+                    {"accumulate", launch.accumulate},
+                    {"type", launch.type},
+                    {"result", launch.result}};
     const PlanBuiltin& builtin = launch.builtin;
     if (!builtin.kernel.empty())
       product["builtin"] = {{"kernel", builtin.kernel},
@@ -281,6 +283,10 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
     fields.read("transpose_a", launch.transpose_a);
     fields.read("transpose_b", launch.transpose_b);
     fields.read("accumulate", launch.accumulate);
+    fields.read("type", launch.type, {"f32", "f16", "bf16"});
+    fields.read("result", launch.result, {"f32", "f16", "bf16"});
+    if (status && launch.accumulate && launch.result != "f32")
+      fields.fail(fmt::format("{}.result is {}; what is added to is f32", where, launch.result));
     if (!fields.has("builtin")) return;
     Fields builtin(value["builtin"], where + ".builtin.", status);
     builtin.read_name("kernel", launch.builtin.kernel);

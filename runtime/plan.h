@@ -57,7 +57,7 @@ struct PlanBuiltin {
 };
 
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
-// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major f32.
+// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, with f32 sums that are rounded once to C's type.
 struct PlanLaunch {
   std::string kernel;                             // entry name; "" for a matrix product
   std::vector<PlanArgument> arguments;            // in the order of the entry's parameters
@@ -67,7 +67,8 @@ struct PlanLaunch {
   // matrix product
   int64_t a = 0, b = 0, c = 0;  // offsets
   PlanArgument m{PlanArgument::Kind::extent}, n{PlanArgument::Kind::extent}, k{PlanArgument::Kind::extent};
-  bool transpose_a = false, transpose_b = false, accumulate = false;
+  bool transpose_a = false, transpose_b = false, accumulate = false;  // accumulate: C is f32
+  std::string type = "f32", result = "f32";                           // of A and B, and of C: f32, f16, bf16
   PlanBuiltin builtin;
 };
 

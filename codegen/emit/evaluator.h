@@ -144,12 +144,14 @@ class Evaluator {
     return loaded;
   }
 
-  // All results of a pointwise op.
+  // All results of a pointwise op. One of half type is rounded here, whether it is stored or not: what is
+  // fused changes no bit.
   std::vector<Value*> formula(const Member& member) {
     std::vector<Value*> values(member.program.nodes.size());
     for (size_t n = 0; n < values.size(); ++n) values[n] = node(member, n, values);
     std::vector<Value*> results;
-    for (const int32_t r : member.program.results) results.push_back(narrow(values[static_cast<size_t>(r)]));
+    for (const int32_t r : member.program.results)
+      results.push_back(t_.round(narrow(values[static_cast<size_t>(r)]), member.types[results.size()]));
     return results;
   }
 

@@ -1,4 +1,4 @@
-// Built-in matrix products as LLVM IR.
+// Built-in matrix products by fused multiply-adds: of f32, and of half types where no tensor core takes them.
 //
 //   for every tile of the inner dimension, and once more:
 //     global -> registers, of this tile                           in flight while ...
@@ -12,45 +12,23 @@
 // Nothing is read out of bounds and no thread leaves early: coordinates past the edge of C are moved back
 // onto it (the products are computed and not stored), elements past the end of the inner dimension are read
 // from its beginning and replaced by zeros.
-#include "codegen/emit/gemm.h"
-
-#include <llvm/IR/InlineAsm.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
-#include <llvm/IR/Module.h>
-
-#include "codegen/emit/target.h"
+#include "codegen/emit/gemm_base.h"
 
 namespace gacc::codegen {
 
 namespace {
 
-constexpr unsigned kShared = 3;  // address space
-constexpr int kVector = 4;       // elements of a 16-byte access
-constexpr int kRowsHeld = 2;     // rows of C that a large tile adds at a time
-constexpr int kPad = 4;          // after a row in shared memory: fewer bank conflicts, still 16-byte aligned
+constexpr int kVector = 4;    // elements of an access: 16 bytes, of half types 8
+constexpr int kRowsHeld = 2;  // rows of C that a large tile adds at a time
+constexpr int kPad = 4;       // after a row in shared memory: fewer bank conflicts, still 16-byte aligned
 
-Body signature(const GemmKernel& kernel) {
-  Body body;
-  body.form = ir::KernelForm::gemm;
-  body.slots.resize(3);
-  body.extents = 3;
-  body.block = kernel.tile->threads();
-  return body;
-}
-
-class GemmEmitter {
+class GemmEmitter : GemmBase {
  public:
-  GemmEmitter(llvm::Module& module, const GemmKernel& kernel)
-      : kernel_(kernel),
-        tile_(*kernel.tile),
-        threads_(tile_.threads()),
-        body_(signature(kernel)),
-        target_(make_nvptx_target(module, body_)),
-        b(target_->b) {}
+  GemmEmitter(llvm::Module& module, const GemmKernel& kernel, int capability)
+      : GemmBase(module, kernel, capability) {}
 
   llvm::Function* emit() {
-    target_->begin(kernel_.name());
-    m_ = target_->extents[0], n_ = target_->extents[1], k_ = target_->extents[2];
+    begin();
     place();
     // Small tiles have registers to spare: what C held is fetched while the products are computed. Others add
     // it a few rows at a time.
@@ -71,66 +49,22 @@ class GemmEmitter {
   }
 
  private:
-  using Values = std::vector<Value*>;
-
   // One operand's way into shared memory. A thread moves `moves` vectors a tile; vector v lies outer_step * v
   // and inner_step * v after its first one.
   struct Operand {
     bool inner_last = false;  // the inner dimension is the contiguous one
     int moves = 0, row = 0;   // vectors a thread; words from a row in shared memory to the next
     int outer_step = 0, inner_step = 0;
-    Value* aligned = nullptr;                  // i1, same for all threads: 16-byte loads are possible
-    Value* stride = nullptr;                   // i64: bytes from one row in memory to the next
+    Value* aligned = nullptr;  // i1, same for all threads: loads of whole vectors are possible
+    Value* stride = nullptr;   // i64: bytes from one row in memory to the next
     Value *outer = nullptr, *inner = nullptr;  // the first vector's place in the tile
     std::vector<Value*> address{};             // where each vector's row (one for all: column) begins
     Value* beside[kVector - 1] = {};           // !inner_last: bytes to elements 1, 2, 3, or 0 past the edge
     Value* begin(int v) const { return address[address.size() > 1 ? static_cast<size_t>(v) : 0]; }
   };
 
-  Value* word(int64_t value) { return b.getInt32(static_cast<uint32_t>(value)); }
-  Value* special(llvm::Intrinsic::ID id) {
-    return b.CreateIntrinsic(id, llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<Value*>{});
-  }
-  Value* min(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }
-  Value* offset(Value* address, Value* bytes) { return b.CreateInBoundsGEP(b.getInt8Ty(), address, bytes); }
-  Value* wide(Value* value) { return b.CreateZExt(value, b.getInt64Ty()); }
-  llvm::Type* lanes(int count) { return Math::with_lanes(b.getFloatTy(), static_cast<unsigned>(count)); }
-  Value* lane(Value* vector, int i) { return b.CreateExtractElement(vector, static_cast<uint64_t>(i)); }
-
-  // `condition` holds for all threads or for none; both sides give values of the same types.
-  Values either(Value* condition, const std::function<Values()>& yes, const std::function<Values()>& no) {
-    llvm::BasicBlock *ends[2], *blocks[2];
-    for (llvm::BasicBlock*& block : blocks)
-      block = llvm::BasicBlock::Create(b.getContext(), "side", target_->function);
-    llvm::BasicBlock* after = llvm::BasicBlock::Create(b.getContext(), "both", target_->function);
-    b.CreateCondBr(condition, blocks[0], blocks[1]);
-    Values results[2];
-    for (int i = 0; i < 2; ++i) {
-      b.SetInsertPoint(blocks[i]);
-      results[i] = i == 0 ? yes() : no();
-      ends[i] = b.GetInsertBlock();
-      b.CreateBr(after);
-    }
-    b.SetInsertPoint(after);
-    Values out;
-    for (size_t v = 0; v < results[0].size(); ++v) {
-      llvm::PHINode* phi = b.CreatePHI(results[0][v]->getType(), 2);
-      phi->addIncoming(results[0][v], ends[0]);
-      phi->addIncoming(results[1][v], ends[1]);
-      out.push_back(phi);
-    }
-    return out;
-  }
-
-  // Where the block is in C, the thread in the block, and where its vectors come from and go to.
+  // Where the thread is in the block, and where its vectors come from and go to.
   void place() {
-    thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
-    Value* block = special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
-    Value* across = b.CreateUDiv(b.CreateAdd(n_, word(tile_.n - 1)), word(tile_.n));
-    Value* down = b.CreateUDiv(block, across);
-    row0_ = b.CreateMul(down, word(tile_.m));
-    column0_ = b.CreateMul(b.CreateSub(block, b.CreateMul(down, across)), word(tile_.n));
-
     // A warp has 4 x 8 threads: its reads of shared memory are two short rows.
     const int warps_across = tile_.n / (tile_.micro_n * tile_.groups) / 8;
     Value *warp = b.CreateLShr(thread_, 5), *lane = b.CreateAnd(thread_, word(31));
@@ -141,15 +75,9 @@ class GemmEmitter {
     column_ = b.CreateMul(b.CreateAdd(b.CreateMul(warp_across, word(8)), b.CreateAnd(lane, word(7))),
                           word(tile_.micro_n));
 
-    // Bytes from a row to the next, and whether each row begins at a multiple of 16.
     a_ = operand(target_->operands[0], m_, row0_, !kernel_.transpose_a, tile_.m);
     b_ = operand(target_->operands[1], n_, column0_, kernel_.transpose_b, tile_.n);
-    const uint64_t words = 2 * static_cast<uint64_t>(buffer_words());
-    llvm::Type* type = llvm::ArrayType::get(b.getFloatTy(), words);
-    shared_ = new llvm::GlobalVariable(target_->module, type, false, llvm::GlobalValue::InternalLinkage,
-                                       llvm::UndefValue::get(type), kernel_.name() + "_shared", nullptr,
-                                       llvm::GlobalValue::NotThreadLocal, kShared);
-    shared_->setAlignment(llvm::Align(16));
+    shared_ = make_shared(b.getFloatTy(), 2 * static_cast<uint64_t>(buffer_words()));
   }
 
   int buffer_words() const { return tile_.k * (a_.row + b_.row); }
@@ -160,10 +88,8 @@ class GemmEmitter {
     o.inner_last = inner_last;
     o.moves = width * tile_.k / kVector / threads_;
     o.row = width + kPad;
-    o.stride = wide(b.CreateShl(inner_last ? k_ : extent, 2));
-    o.aligned = b.CreateICmpEQ(
-        b.CreateAnd(b.CreateOr(b.CreatePtrToInt(base, b.getInt64Ty()), o.stride), b.getInt64(15)),
-        b.getInt64(0));
+    o.stride = wide(in_bytes(inner_last ? k_ : extent));
+    o.aligned = multiple_of(kVector * bytes_, base, o.stride);
     Value* last = b.CreateSub(extent, word(1));
     if (inner_last) {
       // Up to four neighbouring threads share a row. Then come the tile's rows, then its next columns.
@@ -189,9 +115,9 @@ class GemmEmitter {
       // Where whole vectors are read the extent is a multiple of 4, and so is the last vector's place.
       Value* column = b.CreateAdd(origin, o.outer);
       column = min(column, b.CreateSelect(o.aligned, b.CreateSub(extent, word(kVector)), last));
-      o.address.push_back(offset(base, wide(b.CreateShl(column, 2))));
+      o.address.push_back(offset(base, wide(in_bytes(column))));
       Value* room = b.CreateSub(last, column);
-      for (int j = 1; j < kVector; ++j) o.beside[j - 1] = wide(b.CreateShl(min(word(j), room), 2));
+      for (int j = 1; j < kVector; ++j) o.beside[j - 1] = wide(in_bytes(min(word(j), room)));
     }
     return o;
   }
@@ -207,7 +133,7 @@ class GemmEmitter {
     const auto address = [&](int v, int j) {
       Value* place = b.CreateAdd(first, word(v * o.inner_step + (o.inner_last ? j : 0)));
       place = wide(b.CreateSelect(exists(o, v, j, left), place, word(0)));
-      if (o.inner_last) return offset(o.begin(v), b.CreateShl(place, 2));
+      if (o.inner_last) return offset(o.begin(v), in_bytes(place));
       Value* begin = offset(o.begin(v), b.CreateMul(place, o.stride));
       return j == 0 ? begin : offset(begin, o.beside[j - 1]);
     };
@@ -216,15 +142,16 @@ class GemmEmitter {
         [&] {
           Values vectors;
           for (int v = 0; v < o.moves; ++v)
-            vectors.push_back(b.CreateAlignedLoad(lanes(kVector), address(v, 0), llvm::Align(16)));
+            vectors.push_back(
+                b.CreateAlignedLoad(stored(bytes_, kVector), address(v, 0), aligned_to(kVector * bytes_)));
           return vectors;
         },
         [&] {
           Values vectors;
           for (int v = 0; v < o.moves; ++v) {
-            Value* vector = llvm::PoisonValue::get(lanes(kVector));
+            Value* vector = llvm::PoisonValue::get(stored(bytes_, kVector));
             for (int j = 0; j < kVector; ++j) {
-              Value* element = b.CreateAlignedLoad(b.getFloatTy(), address(v, j), llvm::Align(4));
+              Value* element = b.CreateAlignedLoad(stored(bytes_), address(v, j), aligned_to(bytes_));
               vector = b.CreateInsertElement(vector, element, static_cast<uint64_t>(j));
             }
             vectors.push_back(vector);
@@ -245,6 +172,7 @@ class GemmEmitter {
     for (int v = 0; v < o.moves; ++v) {
       Value* to = beyond(begin, v * (o.outer_step + o.inner_step * o.row));
       Value* vector = vectors[static_cast<size_t>(v)];
+      if (bytes_ == 2) vector = target_->half.widen(vector, kernel_.type);
       if (!o.inner_last) {
         vector = b.CreateSelect(exists(o, v, 0, left), vector, llvm::Constant::getNullValue(lanes(kVector)));
         b.CreateAlignedStore(vector, to, llvm::Align(16));
@@ -255,12 +183,6 @@ class GemmEmitter {
         b.CreateAlignedStore(element, beyond(to, j * o.row), llvm::Align(4));
       }
     }
-  }
-
-  void barrier() {
-    llvm::FunctionType* type = llvm::FunctionType::get(b.getVoidTy(), false);
-    b.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", /*hasSideEffects=*/true))
-        ->setConvergent();
   }
 
   int rows() const { return tile_.micro_m * tile_.groups; }
@@ -331,18 +253,6 @@ class GemmEmitter {
   Value* c_column(int g, int i) {
     return b.CreateAdd(b.CreateAdd(column0_, column_), word(g * (tile_.n / tile_.groups) + i));
   }
-  Value* c_address(Value* row, Value* column) {
-    Value* index = b.CreateAdd(b.CreateMul(wide(row), wide(n_)), wide(column));
-    return b.CreateInBoundsGEP(b.getFloatTy(), target_->operands[2], index);
-  }
-  // Runs of micro_n elements can be moved at once.
-  Value* c_aligned() {
-    const uint64_t bytes = static_cast<uint64_t>(tile_.micro_n) * 4;
-    Value* low = b.CreateOr(b.CreatePtrToInt(target_->operands[2], b.getInt64Ty()), wide(b.CreateShl(n_, 2)));
-    return b.CreateICmpEQ(b.CreateAnd(low, b.getInt64(bytes - 1)), b.getInt64(0));
-  }
-  llvm::Align c_alignment() const { return llvm::Align(static_cast<uint64_t>(tile_.micro_n) * 4); }
-
   // What C holds in the thread's rows first, first + 1, ...; anything for elements past its edge.
   Values load_c(int first, int count) {
     const auto each = [&](bool whole) {
@@ -352,7 +262,8 @@ class GemmEmitter {
         for (int g = 0; g < tile_.groups; ++g) {
           if (whole) {
             Value* column = min(c_column(g, 0), b.CreateSub(n_, word(tile_.micro_n)));
-            Value* vector = b.CreateAlignedLoad(lanes(tile_.micro_n), c_address(row, column), c_alignment());
+            Value* vector = b.CreateAlignedLoad(lanes(tile_.micro_n), c_address(row, column),
+                                                aligned_to(tile_.micro_n * c_bytes_));
             for (int i = 0; i < tile_.micro_n; ++i) elements.push_back(lane(vector, i));
             continue;
           }
@@ -365,7 +276,7 @@ class GemmEmitter {
       return elements;
     };
     return either(
-        c_aligned(), [&] { return each(true); }, [&] { return each(false); });
+        c_aligned(tile_.micro_n), [&] { return each(true); }, [&] { return each(false); });
   }
 
   // The thread's rows of C from row `first` on.
@@ -388,7 +299,9 @@ class GemmEmitter {
                 for (int j = 0; j < tile_.micro_n; ++j)
                   value = b.CreateInsertElement(value, sum(j), static_cast<uint64_t>(j));
               }
-              b.CreateAlignedStore(value, c_address(row, column), whole ? c_alignment() : llvm::Align(4));
+              if (c_bytes_ == 2) value = target_->half.narrow(value, kernel_.result);
+              b.CreateAlignedStore(value, c_address(row, column),
+                                   whole ? aligned_to(tile_.micro_n * c_bytes_) : aligned_to(c_bytes_));
             });
           }
         }
@@ -396,26 +309,23 @@ class GemmEmitter {
       return Values{};
     };
     either(
-        c_aligned(), [&] { return each(true); }, [&] { return each(false); });
+        c_aligned(tile_.micro_n), [&] { return each(true); }, [&] { return each(false); });
   }
 
-  const GemmKernel& kernel_;
-  const GemmTile& tile_;
-  const int threads_;
-  const Body body_;
-  std::unique_ptr<Target> target_;
-  llvm::IRBuilder<>& b;
-  Value *m_ = nullptr, *n_ = nullptr, *k_ = nullptr;
-  Value *thread_ = nullptr, *row0_ = nullptr, *column0_ = nullptr;  // the block's first row and column of C
-  Value *row_ = nullptr, *column_ = nullptr;                        // the thread's first ones, in the tile
+  Value *row_ = nullptr, *column_ = nullptr;  // the thread's first ones, in the tile
   Operand a_{}, b_{};
   llvm::GlobalVariable* shared_ = nullptr;
 };
 
 }  // namespace
 
-llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel) {
-  return GemmEmitter(module, kernel).emit();
+llvm::Function* emit_ffma_gemm(llvm::Module& module, const GemmKernel& kernel, int capability) {
+  return GemmEmitter(module, kernel, capability).emit();
+}
+
+llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel, int capability) {
+  return kernel.tile->mma() ? emit_mma_gemm(module, kernel, capability)
+                            : emit_ffma_gemm(module, kernel, capability);
 }
 
 }  // namespace gacc::codegen

@@ -1,10 +1,11 @@
-// The built-in matrix products of the GPU: C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major f32, for
-// machines with nothing but the driver. Every product of a module gets a kernel of the artifact's PTX; which
+// The built-in matrix products of the GPU: C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, for machines
+// with nothing but the driver. A and B are of one type; sums are f32; C is rounded once, or f32 and added to.
+// Every product of a module gets a kernel of the artifact's PTX; which
 // one is a pure function of the product's shape, so the code and the plan agree without being told.
 //
-// A kernel is a tile shape and a variant. A block computes one tile of C, its threads a small rectangle each,
-// and adds the inner dimension in order with fused multiply-adds: an element's bits depend on nothing but its
-// row of A, its column of B and what C held.
+// A kernel is a tile shape and a variant. A block computes one tile of C and adds the inner dimension in
+// order, with fused multiply-adds or with tensor cores: an element's bits depend on nothing but its row of A,
+// its column of B, what C held, and the tile.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,28 +20,41 @@ class Function;
 
 namespace gacc::codegen {
 
-// A block's tile of C is m x n, and it walks the inner dimension k at a time. A thread owns `groups` x
-// `groups` rectangles of micro_m x micro_n neighbouring elements.
+// A block's tile of C is m x n, and it walks the inner dimension k at a time.
+// By fused multiply-adds (f32): a thread owns `groups` x `groups` rectangles of micro_m x micro_n
+// neighbouring elements. By tensor cores (f16, bf16): warps_m x warps_n warps share the tile, and `stages`
+// tiles of A and B are on their way or in use at once.
 struct GemmTile {
-  int m, n, k, micro_m, micro_n, groups;
-  int threads() const { return m * n / (micro_m * micro_n * groups * groups); }
+  int m, n, k, micro_m = 0, micro_n = 0, groups = 0, warps_m = 0, warps_n = 0, stages = 0;
+  bool mma() const { return warps_m > 0; }
+  int threads() const {
+    return mma() ? 32 * warps_m * warps_n : m * n / (micro_m * micro_n * groups * groups);
+  }
 };
 
 struct GemmKernel {
   const GemmTile* tile = nullptr;
   bool transpose_a = false, transpose_b = false, accumulate = false;
+  ir::DType type = ir::DType::f32, result = ir::DType::f32;  // of A and B, and of C; accumulate: C is f32
   bool operator==(const GemmKernel&) const = default;
-  std::string name() const;  // the PTX entry: "gacc_gemm_f32_nt_acc_64x64"
+  std::string name() const;  // the PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."
 };
 
-// The kernel of a product that has this shape in a full micro-batch.
-GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate);
+// The compute capability that a target's name says: 90 of "sm_90a".
+int capability(std::string_view target);
+
+// The kernel of a product that has this shape in a full micro-batch. The capability counts for bf16 alone,
+// which has tensor cores from 80 on.
+GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
+                       ir::DType type = ir::DType::f32, ir::DType result = ir::DType::f32,
+                       int capability = 80);
 // The same for a kernel of form gemm; nothing and a sentence in `problem` when an extent is beyond the
 // kernels' 32-bit coordinates.
 std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
-                                      const ir::Kernel& kernel, std::string& problem);
+                                      const ir::Kernel& kernel, int capability, std::string& problem);
 
 // Emits the kernel into `module`. Parameters, 8 bytes each: a, b, c, m, n, k (runtime/plan.h, PlanBuiltin).
-llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel);
+// `capability`: 75 for sm_75.
+llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel, int capability);
 
 }  // namespace gacc::codegen

@@ -10,8 +10,8 @@ namespace {
 
 class HostTarget final : public Target {
  public:
-  HostTarget(llvm::Module& module, const Body& body, unsigned lanes, bool fma)
-      : Target(module, body, fma), width_(lanes) {
+  HostTarget(llvm::Module& module, const Body& body, unsigned lanes, bool fma, bool f16c)
+      : Target(module, body, fma, {.f16 = f16c}), width_(lanes) {
     index_type = b.getInt64Ty();
     lanes_ = width_;
     // Sums need several accumulators to hide the latency of an addition; large bodies have enough to do
@@ -98,7 +98,9 @@ class HostTarget final : public Target {
     });
   }
 
-  llvm::Align alignment(const Point&) const override { return llvm::Align(4); }
+  llvm::Align alignment(const Point&, ir::DType dtype) const override {
+    return llvm::Align(static_cast<uint64_t>(ir::dtype_bytes(dtype)));
+  }
 
  private:
   // low plus the largest multiple of `step` that fits below high; low <= high.
@@ -117,8 +119,9 @@ class HostTarget final : public Target {
 
 }  // namespace
 
-std::unique_ptr<Target> make_host_target(llvm::Module& module, const Body& body, unsigned lanes, bool fma) {
-  return std::make_unique<HostTarget>(module, body, lanes, fma);
+std::unique_ptr<Target> make_host_target(llvm::Module& module, const Body& body, unsigned lanes, bool fma,
+                                         bool f16c) {
+  return std::make_unique<HostTarget>(module, body, lanes, fma, f16c);
 }
 
 }  // namespace gacc::codegen

@@ -94,7 +94,8 @@ class KernelEmitter {
         const Target::Terms sums = t_.reduce(row, t_.index(0), t_.column_count(), s.reductions,
                                              [&](const Point& p) { return visit(s, p); });
         for (size_t i = 0; i < s.reduces.size(); ++i) {
-          e_.set_row_value(s.reduces[i], 0, sums[i]);
+          const ir::DType dtype = body_.members[static_cast<size_t>(s.reduces[i])].types[0];
+          e_.set_row_value(s.reduces[i], 0, t_.round(sums[i], dtype));
           store_sum(s.reduces[i], row, sums[i]);
         }
       }

@@ -17,8 +17,10 @@ constexpr unsigned kGlobal = 1, kShared = 3;  // address spaces
 
 class NvptxTarget final : public Target {
  public:
-  NvptxTarget(llvm::Module& module, const Body& body)
-      : Target(module, body, /*fma=*/true), block_(body.block) {
+  NvptxTarget(llvm::Module& module, const Body& body, int capability)
+      : Target(module, body, /*fma=*/true,
+               {.f16 = capability > 0, .bf16 = capability >= 80, .packed = capability >= 80}),
+        block_(body.block) {
     index_type = body.wide_index ? b.getInt64Ty() : b.getInt32Ty();
     lanes_ = static_cast<unsigned>(body.vector);
     group_ =
@@ -127,7 +129,9 @@ class NvptxTarget final : public Target {
     return results[0];
   }
 
-  llvm::Align alignment(const Point& point) const override { return llvm::Align(4 * point.lanes); }
+  llvm::Align alignment(const Point& point, ir::DType dtype) const override {
+    return llvm::Align(static_cast<uint64_t>(ir::dtype_bytes(dtype)) * point.lanes);
+  }
 
  private:
   Value* special(llvm::Intrinsic::ID id) {
@@ -176,8 +180,8 @@ class NvptxTarget final : public Target {
 
 }  // namespace
 
-std::unique_ptr<Target> make_nvptx_target(llvm::Module& module, const Body& body) {
-  return std::make_unique<NvptxTarget>(module, body);
+std::unique_ptr<Target> make_nvptx_target(llvm::Module& module, const Body& body, int capability) {
+  return std::make_unique<NvptxTarget>(module, body, capability);
 }
 
 }  // namespace gacc::codegen

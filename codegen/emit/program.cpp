@@ -291,10 +291,14 @@ class BodyBuilder {
     const Extent rows = call_.extents[0], columns = call_.extents[1];
     const int64_t elements = rows.at(micro_batch) * columns.at(micro_batch);
     body_.wide_index = elements >= (int64_t{1} << 31) - (1 << 20);
-    const bool fours = columns.factor % 4 == 0;  // 16-byte accesses: every row starts at a multiple of 4
+    // 16-byte accesses: 4 elements at once, of half types 8, where every row starts at a multiple of that.
+    const bool fours = columns.factor % 4 == 0;
+    const bool eights = columns.factor % 8 == 0 && body_.cost < 100 &&
+                        std::any_of(body_.slots.begin(), body_.slots.end(),
+                                    [](const Slot& s) { return ir::dtype_bytes(s.dtype) == 2; });
     switch (body_.form) {
       case KernelForm::pointwise: {
-        body_.vector = fours && body_.cost < 200 ? 4 : 1;
+        body_.vector = eights ? 8 : fours && body_.cost < 200 ? 4 : 1;
         const Extent along = body_.flat ? columns : rows;
         const int64_t other = body_.flat ? 1 : columns.factor;
         call_.items = {along.factor * other / body_.vector, along.times_batch};
@@ -302,7 +306,7 @@ class BodyBuilder {
         break;
       }
       case KernelForm::rowwise:
-        body_.vector = fours && columns.factor >= 128 ? 4 : 1;
+        body_.vector = eights && columns.factor >= 256 ? 8 : fours && columns.factor >= 128 ? 4 : 1;
         body_.block_per_row = columns.factor > 1024;
         call_.items = rows;
         call_.block = body_.block_per_row ? 256 : 128;
@@ -313,7 +317,9 @@ class BodyBuilder {
         call_.block = call_.per_block = 64;
         break;
       default:
-        body_.vector = fours && (!body_.flat || chunk_ % 4 == 0) ? 4 : 1;
+        body_.vector = eights && (!body_.flat || chunk_ % 8 == 0)  ? 8
+                       : fours && (!body_.flat || chunk_ % 4 == 0) ? 4
+                                                                   : 1;
         call_.items = {parts_, false};
         call_.block = 256;
         call_.per_block = 1;

@@ -9,8 +9,8 @@ namespace gacc::codegen {
 using llvm::BasicBlock;
 using llvm::Type;
 
-Target::Target(llvm::Module& module, const Body& body, bool fma)
-    : module(module), body(body), b(module.getContext()), math(b, fma) {}
+Target::Target(llvm::Module& module, const Body& body, bool fma, HalfInstructions half)
+    : module(module), body(body), b(module.getContext()), math(b, fma), half(b, half) {}
 
 Target::Carried Target::loop(Value* low, Value* high, Value* step, Carried carried,
                              const std::function<Carried(Value*, const Carried&)>& on_step) {
@@ -71,24 +71,39 @@ Value* Target::iota(Type* element, unsigned lanes) {
   return llvm::ConstantVector::get(steps);
 }
 
+namespace {
+
+llvm::Align element_alignment(ir::DType dtype) {
+  return llvm::Align(static_cast<uint64_t>(ir::dtype_bytes(dtype)));
+}
+
+}  // namespace
+
 Value* Target::load_one(int32_t slot, Value* index) {
-  Type* type = type_of(body.slots[static_cast<size_t>(slot)].dtype);
-  return b.CreateAlignedLoad(type, b.CreateInBoundsGEP(type, operands[static_cast<size_t>(slot)], index),
-                             llvm::Align(4));
+  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  Type* type = memory_type(dtype);
+  Value* address = b.CreateInBoundsGEP(type, operands[static_cast<size_t>(slot)], index);
+  Value* value = b.CreateAlignedLoad(type, address, element_alignment(dtype));
+  return is_half(dtype) ? half.widen(value, dtype) : value;
 }
 
 void Target::store_one(int32_t slot, Value* index, Value* value) {
+  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  if (is_half(dtype)) value = half.narrow(value, dtype);
   Value* address = b.CreateInBoundsGEP(value->getType(), operands[static_cast<size_t>(slot)], index);
-  b.CreateAlignedStore(value, address, llvm::Align(4));
+  b.CreateAlignedStore(value, address, element_alignment(dtype));
 }
 
 Value* Target::load(int32_t slot, Value* index, const Point& point) {
   if (point.lanes == 1) return load_one(slot, index);
-  Type* element = type_of(body.slots[static_cast<size_t>(slot)].dtype);
-  Type* type = Math::with_lanes(element, point.lanes);
-  Value* address = b.CreateInBoundsGEP(element, operands[static_cast<size_t>(slot)], index);
-  if (point.mask == nullptr) return b.CreateAlignedLoad(type, address, alignment(point));
-  return b.CreateMaskedLoad(type, address, alignment(point), point.mask, llvm::Constant::getNullValue(type));
+  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  Type* type = Math::with_lanes(memory_type(dtype), point.lanes);
+  Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
+  const llvm::Align align = alignment(point, dtype);
+  Value* value = point.mask == nullptr ? static_cast<Value*>(b.CreateAlignedLoad(type, address, align))
+                                       : b.CreateMaskedLoad(type, address, align, point.mask,
+                                                            llvm::Constant::getNullValue(type));
+  return is_half(dtype) ? half.widen(value, dtype) : value;
 }
 
 Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise) {
@@ -113,14 +128,15 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask, dou
 }
 
 void Target::store(int32_t slot, Value* index, Value* value, const Point& point) {
-  value = splat(value, point.lanes);
   if (point.lanes == 1) return store_one(slot, index, value);
-  Value* address =
-      b.CreateInBoundsGEP(value->getType()->getScalarType(), operands[static_cast<size_t>(slot)], index);
+  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  value = splat(value, point.lanes);
+  if (is_half(dtype)) value = half.narrow(value, dtype);
+  Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
   if (point.mask == nullptr) {
-    b.CreateAlignedStore(value, address, alignment(point));
+    b.CreateAlignedStore(value, address, alignment(point, dtype));
   } else {
-    b.CreateMaskedStore(value, address, alignment(point), point.mask);
+    b.CreateMaskedStore(value, address, alignment(point, dtype), point.mask);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "codegen/emit/half.h"
 #include "codegen/emit/math.h"
 #include "codegen/emit/program.h"
 
@@ -29,7 +30,7 @@ struct Reduction {
 
 class Target {
  public:
-  Target(llvm::Module& module, const Body& body, bool fma);
+  Target(llvm::Module& module, const Body& body, bool fma, HalfInstructions half);
   virtual ~Target() = default;
 
   using OnRow = std::function<void(Value* row)>;
@@ -68,6 +69,7 @@ class Target {
                const std::function<Carried(Value*, const Carried&)>& body);
   void branch(Value* condition, const std::function<void()>& then);
 
+  // Slots of half type are read as f32, and written rounded to nearest even.
   Value* load(int32_t slot, Value* index, const Point& point);  // lanes side by side
   Value* load_one(int32_t slot, Value* index);                  // a scalar
   // Elements base + offset: `base` one index, `offset` an i32 in every lane (or one), not negative where
@@ -77,6 +79,10 @@ class Target {
   void store_one(int32_t slot, Value* index, Value* value);
 
   Value* index(int64_t value) { return llvm::ConstantInt::get(index_type, static_cast<uint64_t>(value)); }
+  // What a result of this type is: of half types the nearest value, as f32.
+  Value* round(Value* value, ir::DType dtype) { return is_half(dtype) ? half.round(value, dtype) : value; }
+
+  // Of values in registers: float for all reals.
   llvm::Type* type_of(ir::DType dtype) {
     return dtype == ir::DType::i32 ? static_cast<llvm::Type*>(b.getInt32Ty()) : b.getFloatTy();
   }
@@ -89,6 +95,7 @@ class Target {
   const Body& body;
   llvm::IRBuilder<> b;
   Math math;
+  Half half;
   llvm::Function* function = nullptr;
   llvm::Type* index_type = nullptr;
   std::vector<Value*> operands;   // addresses
@@ -107,7 +114,8 @@ class Target {
   void accumulate(const std::vector<Reduction>& reductions, const Terms& terms, const Point& point,
                   Carried& accumulators, size_t first);
 
-  virtual llvm::Align alignment(const Point& point) const = 0;
+  llvm::Type* memory_type(ir::DType dtype) { return is_half(dtype) ? b.getInt16Ty() : type_of(dtype); }
+  virtual llvm::Align alignment(const Point& point, ir::DType dtype) const = 0;
   unsigned lanes_ = 1, copies_ = 1;  // of accumulators
   // Reduces the lanes of a vector pairwise: halves onto halves.
   Value* across_lanes(ir::Combine how, Value* vector);
@@ -116,8 +124,11 @@ class Target {
 // Emits body into target.module as the function `name`.
 void emit_kernel(Target& target, const std::string& name);
 
-std::unique_ptr<Target> make_host_target(llvm::Module& module, const Body& body, unsigned lanes, bool fma);
-std::unique_ptr<Target> make_nvptx_target(llvm::Module& module, const Body& body);
+// `lanes` floats a vector; `f16c`: the CPU converts f16.
+std::unique_ptr<Target> make_host_target(llvm::Module& module, const Body& body, unsigned lanes, bool fma,
+                                         bool f16c);
+// `capability`: 75 for sm_75; 0 (in tests): one without any instruction for half types.
+std::unique_ptr<Target> make_nvptx_target(llvm::Module& module, const Body& body, int capability);
 
 // Checks the module and tidies its functions: shares equal expressions, moves invariant ones out of loops.
 // False and a sentence in `problem` when the module is broken, which is a bug of an emitter.

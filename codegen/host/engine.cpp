@@ -41,6 +41,11 @@ static_assert(static_cast<int>(Program::init) == static_cast<int>(ir::RegionKind
               static_cast<int>(Program::update) == static_cast<int>(ir::RegionKind::update) &&
               static_cast<int>(Program::eval) == static_cast<int>(ir::RegionKind::eval));
 
+Element element(std::string_view dtype) {
+  return dtype == "f16" ? Element::f16 : dtype == "bf16" ? Element::bf16 : Element::f32;
+}
+int64_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
+
 codegen::Extent extent(const PlanArgument& argument) { return {argument.extent, argument.times_batch}; }
 
 // What a launch touches, at the full micro-batch, to find launches that may run at once.
@@ -107,13 +112,19 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
                      .k = launch.gemm_k.at(micro_batch_),
                      .transpose_a = plan->transpose_a,
                      .transpose_b = plan->transpose_b,
-                     .accumulate = plan->accumulate};
+                     .accumulate = plan->accumulate,
+                     .type = element(plan->type),
+                     .result = element(plan->result)};
       if (plan->n.times_batch) return Status::error("internal error: a matrix product has B columns");
       launch.gemm.cut();
       const int64_t m = launch.gemm.m, n = launch.gemm.n, k = launch.gemm.k;
-      ranges = {{plan->a, plan->a + 4 * m * k, false},
-                {plan->b, plan->b + 4 * k * n, false},
-                {plan->c, plan->c + 4 * m * n, true}};
+      const int64_t bytes = element_bytes(launch.gemm.type), c_bytes = element_bytes(launch.gemm.result);
+      ranges = {{plan->a, plan->a + bytes * m * k, false},
+                {plan->b, plan->b + bytes * k * n, false},
+                {plan->c, plan->c + c_bytes * m * n, true}};
+      if (launch.gemm.needs_scratch() && scratch_.data() == nullptr) {
+        if (Status status = scratch_.allocate(Gemm::kScratchBytes * pool_.threads()); !status) return status;
+      }
       for (const Range& range : ranges) launch.operands.push_back(arena_.data() + range.begin);
     } else {
       const codegen::Body& body = program.functions[static_cast<size_t>(call.function)];
@@ -179,8 +190,10 @@ void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) 
                     std::min(begin + launch.tile, launch.item_count));
     return;
   }
-  const auto matrix = [&](size_t operand) { return reinterpret_cast<float*>(launch.operands[operand]); };
-  if (!launch.gemm.run(matrix(0), matrix(1), matrix(2), task))
+  auto* scratch = reinterpret_cast<float*>(scratch_.data());
+  if (scratch != nullptr) scratch += Gemm::kScratchBytes / 4 * Pool::current();
+  const std::vector<char*>& matrix = launch.operands;
+  if (!launch.gemm.run(matrix[0], matrix[1], matrix[2], task, scratch))
     gemm_failed_.store(true, std::memory_order_relaxed);
 }
 

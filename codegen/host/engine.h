@@ -77,6 +77,7 @@ class Engine {
 
   Pool pool_;
   Arena arena_;
+  Arena scratch_;  // Gemm::kScratchBytes a thread, where a product needs them
   std::unique_ptr<codegen::HostCode> code_;
   std::array<Prepared, 4> programs_;  // by ir::RegionKind
   int64_t micro_batch_ = 1;

@@ -2,24 +2,42 @@
 //
 // A product is cut into output tiles by its shape alone and every tile is computed by one thread from start
 // to end, so its bits depend neither on the number of threads nor on who runs what. The inner dimension is
-// never cut.
+// not cut, unless operands are of half type: those are converted to f32 in blocks (of a depth that follows
+// from the shape), the products of each block are added to f32 sums, and a half result is rounded once.
 #pragma once
 #include <cstdint>
 
+#include "codegen/host/convert.h"
+
 namespace gacc::host {
 
-// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: f32, row-major and dense; op transposes where the flag says so.
+// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major and dense; op transposes where the flag says so.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
-  int64_t tile_m = 0, tile_n = 0;  // set by cut
+  Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
+  int64_t tile_m = 0, tile_n = 0;                      // set by cut
+
+  // What `run` needs of memory of the thread's own where a type is not f32.
+  static constexpr int64_t kScratchBytes = 768 << 10;
+  bool needs_scratch() const { return type != Element::f32 || result != Element::f32; }
 
   // Chooses the tiles for a product of up to this size (m and k may shrink later, at a ragged micro-batch).
   void cut();
   int64_t tasks() const { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); }
   // Computes tile `task`. False when oneDNN refuses (out of memory for its packing buffers).
-  // Allocates only inside oneDNN, which packs operands into buffers of its own in every call.
-  bool run(const float* a, const float* b, float* c, int64_t task) const;
+  // Allocates only inside oneDNN, which packs operands into buffers of its own in every call. `scratch`:
+  // kScratchBytes that no other thread uses, or null where none is needed.
+  bool run(const void* a, const void* b, void* c, int64_t task, float* scratch = nullptr) const;
+
+ private:
+  struct Tile {
+    int64_t i, j, rows, columns;  // of C
+  };
+  bool multiply(const Tile& tile, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth,
+                bool add, float* c, int64_t ldc) const;
+  bool multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks, float* c,
+                       int64_t ldc) const;
 };
 
 }  // namespace gacc::host

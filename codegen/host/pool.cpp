@@ -57,6 +57,11 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
+namespace {
+thread_local int current_thread = 0;  // of the caller of run as well
+}
+int Pool::current() { return current_thread; }
+
 Pool::Pool(int threads)
     : slots_(static_cast<size_t>(std::clamp(threads > 0 ? threads : usable_cores(), 1, 1024))) {
   spins_ = slots_.size() > static_cast<size_t>(usable_cores()) ? kSpinsOversubscribed : kSpins;
@@ -124,6 +129,7 @@ void Pool::work(size_t self) {
 
 void Pool::serve(size_t self) {
   go_to_core(self);
+  current_thread = static_cast<int>(self);
   uint32_t seen = 0;
   while (wait_for_launch(seen)) {
     seen = launch_.load(std::memory_order_acquire);

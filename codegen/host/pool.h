@@ -24,6 +24,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return static_cast<int>(slots_.size()); }
+  // The number, below threads(), of the thread that runs this task.
+  static int current();
 
   // Calls task(context, i) for every i in [0, tasks), in any order on any thread, and returns when all are
   // done. Allocates nothing. One task runs on the caller. Only one thread may call this.

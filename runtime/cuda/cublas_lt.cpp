@@ -32,6 +32,10 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
+int real_type(Element element) {
+  return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
+}
+
 // The largest power of two up to 256 that divides an address: what cuBLAS may assume of it.
 uint32_t alignment(Pointer pointer) {
   return pointer == 0 ? 256 : static_cast<uint32_t>(std::min<Pointer>(256, pointer & (~pointer + 1)));
@@ -89,7 +93,7 @@ class CublasLt final : public GemmEngine {
 
  private:
   // What the choice of an algorithm depends on.
-  using Key = std::array<int64_t, 9>;
+  using Key = std::array<int64_t, 11>;
   struct Choice {
     Key key{};
     void* operation = nullptr;
@@ -105,6 +109,8 @@ class CublasLt final : public GemmEngine {
             product.transpose_a,
             product.transpose_b,
             product.accumulate,
+            static_cast<int64_t>(product.type),
+            static_cast<int64_t>(product.result),
             alignment(product.a),
             alignment(product.b),
             alignment(product.c)};
@@ -128,7 +134,8 @@ class CublasLt final : public GemmEngine {
   // The library loads a kernel when it first runs, which should not be while a graph is captured. So it runs
   // once now, with its result in the workspace where that has the room.
   Status warm_up(const Product& product, const Choice& choice, size_t workspace_bytes, Stream stream) const {
-    const auto result_bytes = static_cast<size_t>((product.m * product.n * 4 + 255) / 256 * 256);
+    const auto result_bytes =
+        static_cast<size_t>((product.m * product.n * element_bytes(product.result) + 255) / 256 * 256);
     const auto room = static_cast<size_t>(workspace_bytes_);
     if (workspace_bytes > room || result_bytes > room - workspace_bytes) return {};
     const float alpha = 1, beta = 0;
@@ -148,8 +155,8 @@ class CublasLt final : public GemmEngine {
     if (!error) error = library_.operation_set(choice.operation, kTransposeB, &second, sizeof second);
     const auto layout = [&](int which, int64_t rows, int64_t columns) {
       if (!error)
-        error = library_.layout_create(&choice.layouts[which], kReal32F, static_cast<uint64_t>(rows),
-                                       static_cast<uint64_t>(columns), rows);
+        error = library_.layout_create(&choice.layouts[which], real_type(which == 2 ? p.result : p.type),
+                                       static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
     };
     layout(0, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
     layout(1, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);

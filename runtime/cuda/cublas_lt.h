@@ -62,7 +62,7 @@ inline constexpr const char* kCublasLibraries[] = {"libcublasLt.so.13", "libcubl
 
 // Values of the library's enumerations.
 inline constexpr int kCompute32F = 68;  // f32 throughout: no TF32
-inline constexpr int kReal32F = 0;
+inline constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;
 inline constexpr int kTransposeA = 3, kTransposeB = 4;             // of an operation
 inline constexpr int kPreferWorkspace = 1, kPreferAlignmentA = 5;  // then B, C, D
 

@@ -15,12 +15,16 @@ struct BuiltinGemm {
   int64_t block = 0, tile_m = 1, tile_n = 1;
 };
 
-// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major f32 without gaps, f32 sums.
+enum class Element : uint8_t { f32, f16, bf16 };
+inline int64_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
+
+// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major without gaps, f32 sums.
 struct Product {
   Pointer a = 0, b = 0, c = 0;
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   BuiltinGemm builtin{};
+  Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
 };
 
 class GemmEngine {

@@ -74,6 +74,11 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   product.transpose_a = planned.transpose_a;
   product.transpose_b = planned.transpose_b;
   product.accumulate = planned.accumulate;
+  const auto element = [](std::string_view dtype) {
+    return dtype == "f16" ? Element::f16 : dtype == "bf16" ? Element::bf16 : Element::f32;
+  };
+  product.type = element(planned.type);
+  product.result = element(planned.result);
   const PlanBuiltin& builtin = planned.builtin;
   if (builtin.kernel.empty()) return {};
   product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n};

@@ -1,5 +1,6 @@
 // Memory, matrix products and comparisons for the code generators' tests.
 #include "tests/codegen/groups.h"
+#include "tests/codegen/half_values.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ using ir::Tensor;
 namespace {
 
 constexpr size_t kGuard = 64;  // words; keeps data aligned to 256 bytes relative to the allocation's start
-constexpr uint32_t kGuardWord = 0xdeadbeef;
+constexpr uint32_t kGuardWord = 0xdeadbeef, kNothing = 0x7fc17fc1;  // NaN, of half types as well
 
 double as_double(uint32_t word, ir::DType dtype) {
   if (dtype == ir::DType::i32) return static_cast<int32_t>(word);
@@ -30,6 +31,23 @@ uint32_t as_word(double value, ir::DType dtype) {
 
 }  // namespace
 
+double Machine::get(const Memory& memory, size_t i) {
+  const ir::DType dtype = memory.type.dtype;
+  if (!is_half(dtype)) return as_double(memory.words[kGuard + i], dtype);
+  return half_value(static_cast<uint16_t>(memory.words[kGuard + i / 2] >> (i % 2 * 16)), dtype);
+}
+
+void Machine::put(Memory& memory, size_t i, double value) {
+  const ir::DType dtype = memory.type.dtype;
+  if (!is_half(dtype)) {
+    memory.words[kGuard + i] = as_word(value, dtype);
+    return;
+  }
+  uint32_t& word = memory.words[kGuard + i / 2];
+  const uint32_t bits = half_bits(value, dtype), shift = i % 2 * 16;
+  word = (word & ~(0xffffu << shift)) | bits << shift;
+}
+
 Machine::Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch)
     : module_(module), region_(module.region(kind)), calls_(program.calls(kind)), batch_(batch) {}
 
@@ -41,8 +59,9 @@ Machine::Memory& Machine::memory(const Operand& operand) {
     memory.type = ir::operand_type(module_, region_, root);
     memory.name = ir::operand_text(module_, region_, root);
     // Not zero, so that a missing store is seen.
-    memory.words.assign(static_cast<size_t>(ir::elements(memory.type.shape, batch_)) + 2 * kGuard,
-                        0x7fc00001);
+    memory.elements = static_cast<size_t>(ir::elements(memory.type.shape, batch_));
+    const size_t words = is_half(memory.type.dtype) ? (memory.elements + 1) / 2 : memory.elements;
+    memory.words.assign(words + 2 * kGuard, kNothing);
     std::fill_n(memory.words.begin(), kGuard, kGuardWord);
     std::fill_n(memory.words.end() - kGuard, kGuard, kGuardWord);
   }
@@ -50,8 +69,7 @@ Machine::Memory& Machine::memory(const Operand& operand) {
 }
 
 void Machine::fill(Memory& memory, const Tensor& tensor) {
-  for (size_t i = 0; i < tensor.data.size(); ++i)
-    memory.words[kGuard + i] = as_word(tensor.data[i], memory.type.dtype);
+  for (size_t i = 0; i < tensor.data.size(); ++i) put(memory, i, tensor.data[i]);
 }
 
 void Machine::set(const std::map<std::string, Tensor>& inputs, const ir::State& state) {
@@ -79,18 +97,16 @@ void Machine::gemm(const Call& call) {
   const int64_t a_rows = ir::rows(a_shape, batch_), a_columns = ir::columns(a_shape);
   const int64_t b_rows = ir::rows(b_shape, batch_), b_columns = ir::columns(b_shape);
   const int64_t m = ta ? a_columns : a_rows, k = ta ? a_rows : a_columns, n = tb ? b_rows : b_columns;
-  const uint32_t *a = memory(op.operands[first]).words.data() + kGuard,
-                 *b = memory(op.operands[first + 1]).words.data() + kGuard;
+  const Memory &a = memory(op.operands[first]), &b = memory(op.operands[first + 1]);
   Memory& c = memory(result);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
-      double sum =
-          accumulates ? as_double(c.words[kGuard + static_cast<size_t>(i * n + j)], ir::DType::f32) : 0;
+      double sum = accumulates ? get(c, static_cast<size_t>(i * n + j)) : 0;
       for (int64_t p = 0; p < k; ++p) {
-        sum += as_double(a[ta ? p * a_columns + i : i * a_columns + p], ir::DType::f32) *
-               as_double(b[tb ? j * b_columns + p : p * b_columns + j], ir::DType::f32);
+        sum += get(a, static_cast<size_t>(ta ? p * a_columns + i : i * a_columns + p)) *
+               get(b, static_cast<size_t>(tb ? j * b_columns + p : p * b_columns + j));
       }
-      c.words[kGuard + static_cast<size_t>(i * n + j)] = as_word(sum, ir::DType::f32);
+      put(c, static_cast<size_t>(i * n + j), sum);
     }
   }
 }
@@ -145,9 +161,12 @@ void Machine::run(const Launch& launch) {
 }
 
 void Machine::expect_tensor(const Memory& memory, const Tensor& tensor, double tolerance) const {
-  ASSERT_EQ(memory.words.size(), tensor.data.size() + 2 * kGuard) << memory.name;
+  ASSERT_EQ(memory.elements, tensor.data.size()) << memory.name;
+  if (is_half(memory.type.dtype) && memory.elements % 2 == 1) {
+    ASSERT_EQ(memory.words[kGuard + memory.elements / 2] >> 16, kNothing >> 16) << "after " << memory.name;
+  }
   for (size_t i = 0; i < tensor.data.size(); ++i) {
-    const double got = as_double(memory.words[kGuard + i], memory.type.dtype), want = tensor.data[i];
+    const double got = get(memory, i), want = tensor.data[i];
     const bool good = std::isnan(want)
                           ? std::isnan(got)
                           : got == want || std::fabs(got - want) <= tolerance * (1 + std::fabs(want));
@@ -178,6 +197,12 @@ std::vector<uint32_t> Machine::words() const {
   for (const auto& [operand, memory] : memory_)
     all.insert(all.end(), memory.words.begin(), memory.words.end());
   return all;
+}
+
+std::vector<uint32_t> Machine::words(const std::string& name) const {
+  for (const auto& [operand, memory] : memory_)
+    if (memory.name == name) return memory.words;
+  return {};
 }
 
 void group_ops(const ir::Module& module, ir::Region& region, std::function<bool()> stop) {

@@ -28,17 +28,21 @@ class Machine {
   // tolerance: |difference| <= tolerance * (1 + |expected|).
   void expect_equal(const std::map<std::string, ir::Tensor>& values, const ir::State& state,
                     double tolerance) const;
-  // The words of all memory, to compare runs bit for bit.
+  // The words of all memory, to compare runs bit for bit; or of one value or buffer by its text, "%y".
   std::vector<uint32_t> words() const;
+  std::vector<uint32_t> words(const std::string& name) const;
 
  private:
   struct Memory {
     ir::Type type;
     std::string name;
-    std::vector<uint32_t> words;  // kGuard, elements, kGuard
+    size_t elements = 0;
+    std::vector<uint32_t> words;  // kGuard, elements (of half types: two a word), kGuard
     bool written = false;
   };
   Memory& memory(const ir::Operand& operand);
+  static double get(const Memory& memory, size_t i);
+  static void put(Memory& memory, size_t i, double value);
   void gemm(const Call& call);
   std::map<ir::Operand, ir::Operand> reused(size_t call);  // result -> operand
   static void fill(Memory& memory, const ir::Tensor& tensor);

@@ -153,7 +153,7 @@ void make_runnable(llvm::Function& kernel) {
 
 }  // namespace
 
-Simulator::Simulator(const Program& program) : impl_(new Impl{program, nullptr, {}}) {
+Simulator::Simulator(const Program& program, int capability) : impl_(new Impl{program, nullptr, {}}) {
   llvm::InitializeNativeTarget();
   llvm::InitializeNativeTargetAsmPrinter();
   llvm::ExitOnError sure("simulator: ");
@@ -165,7 +165,7 @@ Simulator::Simulator(const Program& program) : impl_(new Impl{program, nullptr, 
   auto module = std::make_unique<llvm::Module>("simulated", *context);
   module->setDataLayout(jit.getDataLayout());
   for (const Body& body : program.functions) {
-    const auto target = make_nvptx_target(*module, body);
+    const auto target = make_nvptx_target(*module, body, capability);
     emit_kernel(*target, body.name);
   }
   std::string problem;

@@ -10,7 +10,8 @@ namespace gacc::codegen {
 
 class Simulator {
  public:
-  explicit Simulator(const Program& program);
+  // The kernels as for a GPU of this capability; 0 has not even f16 conversions.
+  explicit Simulator(const Program& program, int capability = 75);
   ~Simulator();
   // "" or what went wrong.
   std::string launch(const Call& call, char* const* operands, const std::vector<int64_t>& extents,

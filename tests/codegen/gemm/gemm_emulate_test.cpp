@@ -1,4 +1,5 @@
-// The built-in products' PTX in the emulator: results bit for bit those of sums in order, and not one report
+// The built-in products' PTX in the emulator: results bit for bit those of sums in order (a product of two
+// halves is exact in f32, and the emulator's mma adds in order of the inner dimension), and not one report
 // (out of bounds, misaligned, uninitialised, races in shared memory, barriers that not every thread reaches).
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include "codegen/nvptx.h"
 #include "runtime/emulator/emulator.h"
 #include "tests/codegen/gemm/products.h"
+#include "tests/codegen/half_values.h"
 
 namespace gacc::codegen {
 namespace {
@@ -29,10 +31,25 @@ class Machine {
     const emulator::Kernel* entry = module_->find(kernel.name());
     ASSERT_NE(entry, nullptr);
     std::mt19937 random(7);
-    const std::vector<float> a = values(s.m * s.k, random), b = values(s.k * s.n, random),
-                             c = values(s.m * s.n, random);
-    std::vector<float> got(c.size());
-    const uint64_t at[] = {place(a, true), place(b, true), place(c, kernel.accumulate)};
+    const std::vector<float> a = values(s.m * s.k, kernel.type, random),
+                             b = values(s.k * s.n, kernel.type, random),
+                             c = values(s.m * s.n, kernel.result, random);
+    check(kernel, *entry, s, a, b, c);
+  }
+
+  // One element of C, which must come out as `expected`.
+  void check(const GemmKernel& kernel, const Shape& s, const std::vector<float>& a,
+             const std::vector<float>& b, const std::vector<float>& c, float expected) {
+    const emulator::Kernel* entry = module_->find(kernel.name());
+    ASSERT_NE(entry, nullptr);
+    check(kernel, *entry, s, a, b, c);
+    EXPECT_EQ(last_, expected);
+  }
+
+  void check(const GemmKernel& kernel, const emulator::Kernel& entry, const Shape& s,
+             const std::vector<float>& a, const std::vector<float>& b, const std::vector<float>& c) {
+    const uint64_t at[] = {place(a, kernel.type, true), place(b, kernel.type, true),
+                           place(c, kernel.result, kernel.accumulate)};
     const uint64_t parameters[] = {at[0],
                                    at[1],
                                    at[2],
@@ -45,9 +62,10 @@ class Machine {
     emulator::Dim3 grid, block;
     grid.x = static_cast<uint32_t>(blocks), block.x = static_cast<uint32_t>(tile.threads());
     const Status status =
-        emulator_.launch(*entry, grid, block, 0, std::vector<uint8_t>(bytes, bytes + sizeof parameters));
+        emulator_.launch(entry, grid, block, 0, std::vector<uint8_t>(bytes, bytes + sizeof parameters));
     ASSERT_TRUE(status.ok()) << status.text();
-    ASSERT_TRUE(emulator_.read(at[2], got.data(), s.m * s.n * 4));
+    const std::vector<float> got = fetch(at[2], kernel.result, s.m * s.n);
+    last_ = got.back();
     for (const uint64_t address : at) emulator_.release(address);
     const size_t reports = emulator_.reports().size();
     emulator_.clear_reports();
@@ -64,27 +82,47 @@ class Machine {
                          b[static_cast<size_t>(kernel.transpose_b ? j * s.k + l : l * s.n + j)], sum);
         const auto element = static_cast<size_t>(i * s.n + j);
         if (kernel.accumulate) sum += c[element];
+        sum = nearest(sum, kernel.result);
         ASSERT_EQ(got[element], sum) << "at " << i << ", " << j;
       }
     }
   }
 
  private:
-  static std::vector<float> values(int64_t count, std::mt19937& random) {
+  static float nearest(float value, ir::DType dtype) {
+    return ir::dtype_bytes(dtype) == 4 ? value : static_cast<float>(nearest_half(value, dtype));
+  }
+  static std::vector<float> values(int64_t count, ir::DType dtype, std::mt19937& random) {
     std::uniform_real_distribution<float> uniform(-1, 1);
     std::vector<float> result(static_cast<size_t>(count));
-    for (float& value : result) value = uniform(random);
+    for (float& value : result) value = nearest(uniform(random), dtype);
     return result;
   }
   // An allocation of exactly these values, or an uninitialised one of their size.
-  uint64_t place(const std::vector<float>& values, bool initialised) {
-    const auto bytes = static_cast<int64_t>(values.size() * 4);
+  uint64_t place(const std::vector<float>& values, ir::DType dtype, bool initialised) {
+    const bool half = ir::dtype_bytes(dtype) == 2;
+    std::vector<uint16_t> halves;
+    for (const float value : values)
+      if (half) halves.push_back(half_bits(value, dtype));
+    const auto bytes = static_cast<int64_t>(values.size()) * ir::dtype_bytes(dtype);
     const uint64_t address = emulator_.allocate(bytes);
-    if (initialised && !emulator_.write(address, values.data(), bytes)) ADD_FAILURE() << "cannot write";
+    const void* data = half ? static_cast<const void*>(halves.data()) : values.data();
+    if (initialised && !emulator_.write(address, data, bytes)) ADD_FAILURE() << "cannot write";
     return address;
+  }
+  std::vector<float> fetch(uint64_t address, ir::DType dtype, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    std::vector<uint16_t> halves(values.size());
+    const bool half = ir::dtype_bytes(dtype) == 2;
+    void* data = half ? static_cast<void*>(halves.data()) : values.data();
+    if (!emulator_.read(address, data, count * ir::dtype_bytes(dtype))) ADD_FAILURE() << "cannot read";
+    for (size_t i = 0; half && i < values.size(); ++i)
+      values[i] = static_cast<float>(half_value(halves[i], dtype));
+    return values;
   }
 
   bool broken_;
+  float last_ = 0;  // element of C
   emulator::Emulator emulator_;
   std::unique_ptr<emulator::LoadedModule> module_;
 };
@@ -105,17 +143,89 @@ TEST(GemmEmulated, EveryKernelAtTheEdges) {
   }
 }
 
-// The test above can fail: without barriers every kernel races.
+// Tensor cores: copies of 16 bytes and of single elements, edges of tiles, the pipeline's wrapping around; on
+// sm_75 f16 without cp.async, and bf16 by multiply-adds.
+class HalfGemmEmulated : public testing::TestWithParam<std::pair<ir::DType, const char*>> {};
+INSTANTIATE_TEST_SUITE_P(Types, HalfGemmEmulated,
+                         testing::Values(std::pair{ir::DType::f16, "sm_80"},
+                                         std::pair{ir::DType::bf16, "sm_80"},
+                                         std::pair{ir::DType::f16, "sm_75"},
+                                         std::pair{ir::DType::bf16, "sm_75"}),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", ir::dtype_text(info.param.first), info.param.second);
+                         });
+
+TEST_P(HalfGemmEmulated, EveryKernelAtTheEdges) {
+  const auto [dtype, target] = GetParam();
+  const bool mma = dtype == ir::DType::f16 || capability(target) >= 80;
+  Diag diag;
+  const auto code = emit_nvptx(every_product(dtype), target, diag);
+  ASSERT_TRUE(code) << diag.render();
+  ASSERT_EQ(code->products.size(), mma ? 24U : 32U);
+  Machine machine(code->ptx);
+  for (const GemmKernel& kernel : code->products) {
+    const GemmTile& t = *kernel.tile;
+    ASSERT_EQ(t.mma(), mma);
+    for (const Shape& s :
+         {Shape{1, 1, 1}, Shape{t.m, t.n, t.k}, Shape{t.m + 1, t.n - 1, t.k + 3},
+          Shape{8, t.n + 8, 5 * t.k + 8}, Shape{t.m + 8, 16, 2 * t.k - 8}, Shape{5, 8, 24}}) {
+      machine.check(kernel, s);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// The sum of 4,096 ones and eight times 2^-10: in f16 it would stop at 2,048, and small terms would be lost.
+TEST_P(HalfGemmEmulated, SumsAreF32) {
+  const auto [dtype, target] = GetParam();
+  const ir::Module module = ir::parse_module(fmt::format(R"(set train.micro_batch = 32
+    accum @c : f32[1,1]
+    eval(%x : {0}[1,4104], %y : {0}[1,4104]) {{
+      matmul.acc @c, %x, %y {{tb}}
+    }})",
+                                                         ir::dtype_text(dtype)));
+  Diag diag;
+  const auto code = emit_nvptx(module, target, diag);
+  ASSERT_TRUE(code) << diag.render();
+  std::vector<float> ones(4104, 1.0F), terms = ones;
+  for (size_t i = 4096; i < 4104; ++i) terms[i] = 0x1p-10F;
+  Machine machine(code->ptx);
+  machine.check(code->products[0], {1, 1, 4104}, terms, ones, {0.5F}, 4096.5F + 0x1p-7F);
+}
+
+void remove_barriers(const DeviceCode& code) {
+  std::string ptx = code.ptx;
+  for (size_t at = 0; (at = ptx.find("bar.sync", at)) != std::string::npos;)
+    ptx.erase(at, ptx.find(';', at) + 1 - at);
+  Machine machine(ptx, /*broken=*/true);
+  for (const GemmKernel& kernel : code.products) {
+    machine.check(kernel, {kernel.tile->m, kernel.tile->n, 2 * kernel.tile->k});
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// The tests above can fail: without barriers every kernel races.
 TEST(GemmEmulated, MissingBarriersAreNoticed) {
   Diag diag;
   const auto code = emit_nvptx(every_product(), "sm_75", diag);
   ASSERT_TRUE(code) << diag.render();
+  remove_barriers(*code);
+  const auto half = emit_nvptx(every_product(ir::DType::f16), "sm_80", diag);
+  ASSERT_TRUE(half) << diag.render();
+  remove_barriers(*half);
+}
+
+// What a block has not waited for is not there.
+TEST(GemmEmulated, LaxWaitsAreNoticed) {
+  Diag diag;
+  const auto code = emit_nvptx(every_product(ir::DType::f16), "sm_80", diag);
+  ASSERT_TRUE(code) << diag.render();
   std::string ptx = code->ptx;
-  for (size_t at = 0; (at = ptx.find("bar.sync", at)) != std::string::npos;)
-    ptx.erase(at, ptx.find(';', at) + 1 - at);
+  for (size_t at = 0; (at = ptx.find("cp.async.wait_group ", at)) != std::string::npos; ++at)
+    ptx[at + std::string("cp.async.wait_group ").size()] = '5';
   Machine machine(ptx, /*broken=*/true);
   for (const GemmKernel& kernel : code->products) {
-    machine.check(kernel, {kernel.tile->m, kernel.tile->n, 2 * kernel.tile->k});
+    machine.check(kernel, {kernel.tile->m, kernel.tile->n, 4 * kernel.tile->k});
     if (HasFatalFailure()) return;
   }
 }

@@ -8,15 +8,17 @@
 
 namespace gacc::codegen {
 
-// Every variant with every tile: m x n of 16, 320, 640 and 1280.
-inline ir::Module every_product() {
+// Every variant with every tile: m x n of 16, 320, 640 and 1280, of this type, accumulating in f32.
+inline ir::Module every_product(ir::DType dtype = ir::DType::f32) {
+  const std::string type(ir::dtype_text(dtype));
   std::string accumulators, inputs, ops;
   for (const int side : {16, 320, 640, 1280}) {
-    inputs += fmt::format("{}%x{} : f32[{},{}]", inputs.empty() ? "" : ", ", side, side, side);
+    inputs += fmt::format("{}%x{} : {}[{},{}]", inputs.empty() ? "" : ", ", side, type, side, side);
     for (const char* flags : {"", "{ta}", "{tb}", "{ta, tb}"}) {
       const std::string name = fmt::format("s{}.{}", side, std::count(ops.begin(), ops.end(), '\n'));
       accumulators += fmt::format("accum @{} : f32[{},{}]\n", name, side, side);
-      ops += fmt::format("  %{} = matmul %x{}, %x{} : f32[{},{}] {}\n", name, side, side, side, side, flags);
+      ops += fmt::format("  %{} = matmul %x{}, %x{} : {}[{},{}] {}\n", name, side, side, type, side, side,
+                         flags);
       ops += fmt::format("  matmul.acc @{}, %x{}, %x{} {}\n", name, side, side, flags);
     }
   }

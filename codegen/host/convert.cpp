@@ -1,0 +1,131 @@
+// See convert.h. Each conversion is written for one number, which is also the tail of the vectors, and for
+// vectors of AVX2; whether the CPU has those is asked once. (Wider ones gain nothing: this is memory
+// traffic.)
+#include "codegen/host/convert.h"
+
+#include <bit>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace gacc::host {
+
+namespace {
+
+// The formulas are those of codegen/emit/half.cpp.
+float float_of_f16(uint16_t bits) {
+  const uint32_t magnitude = bits & 0x7fffu, sign = (bits & 0x8000u) << 16;
+  uint32_t result = 0;
+  if (magnitude >= 0x7c00) {
+    result = magnitude << 13 | 0x7f800000 | (magnitude > 0x7c00 ? 0x400000 : 0);
+  } else {
+    result = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f);
+  }
+  return std::bit_cast<float>(result | sign);
+}
+
+uint16_t f16_of_float(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
+  uint32_t result = 0;
+  if (magnitude > 0x7f800000) {
+    result = 0x7e00 | (magnitude >> 13 & 0x1ff);
+  } else if (magnitude >= 0x47800000) {
+    result = 0x7c00;
+  } else if (magnitude >= 0x38800000) {
+    result = (magnitude + (magnitude >> 13 & 1) + 0xc8000fff) >> 13;
+  } else {
+    result = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
+  }
+  return static_cast<uint16_t>(result | sign);
+}
+
+float float_of_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+uint16_t bf16_of_float(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+template <auto one, class From, class To>
+void each(const From* from, To* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = one(from[i]);
+}
+
+using Widen = void (*)(const uint16_t*, float*, int64_t);
+using Narrow = void (*)(const float*, uint16_t*, int64_t);
+struct Functions {
+  Widen widen_f16 = each<float_of_f16, uint16_t, float>, widen_bf16 = each<float_of_bf16, uint16_t, float>;
+  Narrow narrow_f16 = each<f16_of_float, float, uint16_t>, narrow_bf16 = each<bf16_of_float, float, uint16_t>;
+};
+
+#if defined(__x86_64__)
+
+#define GACC_AVX2 __attribute__((target("avx2,f16c")))
+
+GACC_AVX2 void widen_f16(const uint16_t* from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  each<float_of_f16>(from + i, to + i, count - i);
+}
+GACC_AVX2 void widen_bf16(const uint16_t* from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_slli_epi32(wide, 16));
+  }
+  each<float_of_bf16>(from + i, to + i, count - i);
+}
+GACC_AVX2 void narrow_f16(const float* from, uint16_t* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+  each<f16_of_float>(from + i, to + i, count - i);
+}
+GACC_AVX2 void narrow_bf16(const float* from, uint16_t* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 value = _mm256_loadu_ps(from + i);
+    const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m256i result = _mm256_blendv_epi8(rounded, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
+  }
+  each<bf16_of_float>(from + i, to + i, count - i);
+}
+
+#endif
+
+Functions choose() {
+  Functions functions;
+#if defined(__x86_64__)
+  // Every CPU with AVX2 has F16C; not every compiler knows how to ask for that.
+  if (__builtin_cpu_supports("avx2")) return {widen_f16, widen_bf16, narrow_f16, narrow_bf16};
+#endif
+  return functions;
+}
+
+const Functions& functions() {
+  static const Functions chosen = choose();
+  return chosen;
+}
+
+}  // namespace
+
+void widen(Element type, const uint16_t* from, float* to, int64_t count) {
+  (type == Element::f16 ? functions().widen_f16 : functions().widen_bf16)(from, to, count);
+}
+
+void narrow(Element type, const float* from, uint16_t* to, int64_t count) {
+  (type == Element::f16 ? functions().narrow_f16 : functions().narrow_bf16)(from, to, count);
+}
+
+}  // namespace gacc::host

@@ -1,0 +1,245 @@
+// Half precision in kernels: every op and the fused groups over f16 and bf16 against the reference, rounding
+// of every bit pattern and every tie, and that what is fused changes no bit; on the host and, thread by
+// thread, as the GPU's kernels.
+#include <gtest/gtest.h>
+
+#include "codegen/host_jit.h"
+#include "tests/codegen/groups.h"
+#include "tests/codegen/half_values.h"
+#include "tests/codegen/simulator.h"
+
+namespace gacc::codegen {
+namespace {
+
+using ir::DType;
+using ir::Module;
+using ir::RegionKind;
+
+// The module with inputs and parameters of half type, and results as the table then infers them; nothing
+// where an op does not take them.
+std::optional<Module> to_half(Module module, DType dtype) {
+  for (const ir::ValueId input : module.eval.inputs)
+    if (module.eval[input].type.dtype == DType::f32) module.eval[input].type.dtype = dtype;
+  for (ir::Buffer& buffer : module.buffers)
+    if (buffer.kind == ir::BufferKind::param && buffer.type.dtype == DType::f32) buffer.type.dtype = dtype;
+  for (const ir::Op& op : module.eval.ops) {
+    Diag diag;
+    const auto types = op.info->infer({module, module.eval, op}, diag);
+    if (!types) return std::nullopt;
+    for (size_t r = 0; r < op.results.size(); ++r) module.eval[op.results[r]].type = (*types)[r];
+  }
+  return module;
+}
+
+// Inputs as their types hold them.
+void as_stored(ir::Tensor& tensor, DType dtype) {
+  for (double& x : tensor.data) x = is_half(dtype) ? nearest_half(x, dtype) : static_cast<float>(x);
+}
+
+struct Data {
+  std::map<std::string, ir::Tensor> inputs;
+  ir::State state;
+};
+Data random_data(const Module& module, int64_t batch, std::mt19937& random) {
+  Data data{ir::random_inputs(module, batch, true, random), ir::random_state(module, random)};
+  for (const ir::ValueId input : module.eval.inputs)
+    as_stored(data.inputs.at(module.eval[input].name), module.eval[input].type.dtype);
+  for (const ir::Buffer& buffer : module.buffers)
+    as_stored(data.state.buffers.at(buffer.name), buffer.type.dtype);
+  return data;
+}
+
+struct Host {
+  explicit Host(const Module& module) {
+    std::string problem;
+    program = make_program(module, Purpose::host, problem).value();
+    code = HostCode::load(compile_host(program, problem), program, problem);
+    EXPECT_TRUE(code) << problem;
+  }
+  // Runs `eval`; in tasks of one tile, or all items at once.
+  void run(Machine& machine, int64_t batch, bool in_tiles = false) const {
+    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      const int64_t items = call.items.at(batch), tile = in_tiles ? call.tile : std::max<int64_t>(items, 1);
+      for (int64_t begin = 0; begin < items; begin += tile)
+        code->function(call.function)(operands, extents.data(), begin, std::min(begin + tile, items));
+    });
+  }
+  Program program;
+  std::unique_ptr<HostCode> code;
+};
+
+struct Device {
+  explicit Device(const Module& module, int capability = 75) {
+    std::string problem;
+    program = make_program(module, Purpose::device, problem).value();
+    simulator = std::make_unique<Simulator>(program, capability);
+  }
+  // Whether all kernels are pointwise.
+  bool run(Machine& machine, int64_t batch) const {
+    bool pointwise = true;
+    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      pointwise = pointwise && call.kernel.form == ir::KernelForm::pointwise;
+      EXPECT_EQ(simulator->launch(call, operands, extents, batch), "");
+    });
+    return pointwise;
+  }
+  Program program;
+  std::unique_ptr<Simulator> simulator;
+};
+
+// Half an ulp of a result, and as much again for operands of a fused op that were themselves rounded.
+double tolerance(DType dtype) { return dtype == DType::f16 ? 0x1p-9 : 0x1p-6; }
+
+void check_eval(const Module& module, std::vector<int64_t> batches, double tolerance) {
+  const Host host(module);
+  const Device device(module);
+  std::mt19937 random(7);
+  for (const int64_t batch : batches) {
+    const Data data = random_data(module, batch, random);
+    ir::State after = data.state;
+    const auto values = ir::evaluate(module, RegionKind::eval, batch, data.inputs, after);
+    const auto machine = [&](const Program& program) {
+      Machine made(module, program, RegionKind::eval, batch);
+      made.set(data.inputs, data.state);
+      return made;
+    };
+    Machine whole = machine(host.program), tiled = machine(host.program), tight = machine(host.program),
+            gpu = machine(device.program), tight_gpu = machine(device.program);
+    host.run(whole, batch), host.run(tiled, batch, true);
+    whole.expect_equal(values, after, tolerance);
+    EXPECT_EQ(whole.words(), tiled.words()) << "the result depends on the cut into tasks";
+    tight.reuse_memory(), host.run(tight, batch);
+    tight.expect_equal(values, after, tolerance);
+    const bool pointwise = device.run(gpu, batch);
+    gpu.expect_equal(values, after, tolerance);
+    if (pointwise) {
+      EXPECT_EQ(whole.words(), gpu.words()) << "host and device differ in a bit";
+    }
+    tight_gpu.reuse_memory(), device.run(tight_gpu, batch);
+    tight_gpu.expect_equal(values, after, tolerance);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+class HalfOp : public testing::TestWithParam<const ir::OpInfo*> {};
+INSTANTIATE_TEST_SUITE_P(Ops, HalfOp, testing::ValuesIn(ir::all_ops()),
+                         [](const auto& info) { return ir::test_name(info.param->name); });
+
+TEST_P(HalfOp, AgreesWithReference) {
+  const ir::Lowering lowering = GetParam()->lowering;
+  if (lowering == ir::Lowering::composite || lowering == ir::Lowering::gemm) return;
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (ir::Example& example : ir::examples(*GetParam())) {
+      SCOPED_TRACE(example.text);
+      const std::optional<Module> module = to_half(example.module, dtype);
+      if (module) check_eval(*module, {1, 4}, tolerance(dtype));
+    }
+  }
+}
+
+class HalfGroup : public testing::TestWithParam<Group> {};
+INSTANTIATE_TEST_SUITE_P(Groups, HalfGroup, testing::ValuesIn(kGroups),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(HalfGroup, AtTheEdges) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const char* columns : {"1", "7", "16", "24", "63", "264"}) {
+      SCOPED_TRACE(std::string("C = ") + columns);
+      const auto module = to_half(group_module(GetParam().text, columns, "5"), dtype);
+      if (module) check_eval(*module, {1, 33}, 4 * tolerance(dtype));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// A result is rounded where it is made, whether it goes to memory or stays in a register.
+TEST_P(HalfGroup, FusingChangesNoBit) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const auto fused = to_half(group_module(GetParam().text, "24", "5"), dtype);
+    if (!fused) continue;
+    Module apart = *fused;
+    group_ops(apart, apart.eval, [] { return true; });
+    std::mt19937 random(5);
+    const Data data = random_data(*fused, 9, random);
+    const Host one(*fused), many(apart);
+    Machine first(*fused, one.program, RegionKind::eval, 9), second(apart, many.program, RegionKind::eval, 9);
+    first.set(data.inputs, data.state), second.set(data.inputs, data.state);
+    one.run(first, 9), many.run(second, 9);
+    for (const ir::Yield& yield : fused->eval.yields) {
+      const std::string name = ir::operand_text(*fused, fused->eval, yield.what);
+      ASSERT_FALSE(first.words(name).empty()) << name;
+      EXPECT_EQ(first.words(name), second.words(name)) << name;
+    }
+  }
+}
+
+// y = -x from one type to another: a conversion.
+Module conversion(DType from, DType to) {
+  Module module = ir::parse_module(R"(set train.micro_batch = 8192
+    eval(%x : f32[B,24]) {
+      %y = neg %x : f32[B,24]
+    })");
+  group_ops(module, module.eval);
+  module.eval[*module.eval.find("x")].type.dtype = from;
+  module.eval[*module.eval.find("y")].type.dtype = to;
+  return module;
+}
+
+// Every number of the type, the middles between neighbours, and what lies next to them; then what is too
+// large.
+std::vector<double> hard_numbers(DType dtype) {
+  std::vector<double> numbers;
+  const uint16_t infinite = half_bits(std::numeric_limits<double>::infinity(), dtype);
+  for (uint16_t bits = 0; bits < infinite; ++bits) {
+    const double x = half_value(bits, dtype);
+    const double next = bits + 1 < infinite ? half_value(static_cast<uint16_t>(bits + 1), dtype)
+                                            : 2 * x - half_value(static_cast<uint16_t>(bits - 1), dtype);
+    const auto middle = static_cast<float>((x + next) / 2);
+    numbers.push_back(x);
+    for (const float y : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e38f)})
+      numbers.push_back((bits & 1) == 0 ? y : -y);
+  }
+  numbers.insert(numbers.end(), {-0.0, 65519.99, 65536, 1e30, -3.4e38, INFINITY, -INFINITY, NAN, 1e-40});
+  return numbers;
+}
+
+template <class Run>
+void check_conversion(DType from, DType to, const std::vector<double>& numbers, const Module& module,
+                      const Program& program, const Run& run) {
+  const auto batch = static_cast<int64_t>((numbers.size() + 23) / 24);
+  ir::Tensor x{{batch, 24}, numbers}, y = x;
+  x.data.resize(static_cast<size_t>(batch * 24), 1.0), y.data.resize(x.data.size());
+  for (size_t i = 0; i < y.data.size(); ++i) {
+    if (is_half(from)) x.data[i] = nearest_half(x.data[i], from);
+    x.data[i] = static_cast<float>(x.data[i]);
+    y.data[i] = is_half(to) ? nearest_half(-x.data[i], to) : -x.data[i];
+  }
+  Machine machine(module, program, RegionKind::eval, batch);
+  machine.set({{"x", x}}, {});
+  run(machine, batch);
+  machine.expect_equal({{"x", x}, {"y", y}}, {}, 0);
+}
+
+TEST(HalfConversion, EveryNumberAndEveryTie) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const std::vector<double> all = hard_numbers(dtype);
+    for (const auto& [from, to] : {std::pair{DType::f32, dtype}, {dtype, DType::f32}, {dtype, dtype}}) {
+      SCOPED_TRACE(testing::Message() << ir::dtype_text(from) << " to " << ir::dtype_text(to));
+      const Module module = conversion(from, to);
+      const Host host(module);
+      check_conversion(from, to, all, module, host.program, [&](Machine& m, int64_t n) { host.run(m, n); });
+      // Simulated threads take their time: every 29th number, with and without the GPU's own f16 conversions.
+      std::vector<double> some(all.end() - 9, all.end());
+      for (size_t i = 0; i < all.size(); i += 29) some.push_back(all[i]);
+      for (const int capability : {75, 0}) {
+        const Device device(module, capability);
+        check_conversion(from, to, some, module, device.program,
+                         [&](Machine& m, int64_t n) { device.run(m, n); });
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gacc::codegen

@@ -1,0 +1,171 @@
+// Half precision on the host: conversions of every number and every tie, one by one and in vectors, and
+// products of half operands against double, with the same bits for any threads.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "codegen/host/gemm.h"
+#include "codegen/host/pool.h"
+#include "tests/codegen/half_values.h"
+
+namespace gacc::host {
+namespace {
+
+using codegen::half_bits;
+using codegen::half_value;
+
+ir::DType dtype(Element element) { return element == Element::f16 ? ir::DType::f16 : ir::DType::bf16; }
+constexpr Element kHalves[] = {Element::f16, Element::bf16};
+
+// NaN may keep its payload.
+bool same(uint16_t got, uint16_t want, Element type) {
+  return got == want ||
+         (std::isnan(half_value(got, dtype(type))) && std::isnan(half_value(want, dtype(type))));
+}
+
+TEST(Convert, EveryNumberAndEveryTie) {
+  for (const Element type : kHalves) {
+    std::vector<uint16_t> all;
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) all.push_back(static_cast<uint16_t>(bits));
+    std::vector<float> wide(all.size()), numbers;
+    widen(type, all.data(), wide.data(), 0x10000);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const double want = half_value(all[i], dtype(type));
+      ASSERT_TRUE(wide[i] == want || (std::isnan(wide[i]) && std::isnan(want))) << "bits " << i;
+      float one = 0;
+      widen(type, &all[i], &one, 1);  // not in a vector
+      ASSERT_TRUE(one == want || (std::isnan(one) && std::isnan(want))) << "bits " << i;
+      // The middle to the next number (of f32 that is exact), and its neighbours.
+      const float next = i % 0x8000 == 0x7fff ? NAN : wide[i] + (wide[i] - wide[i == 0 ? 1 : i - 1]) / 2;
+      for (const float x : {wide[i], next, std::nextafter(next, 0.0F), std::nextafter(next, INFINITY)})
+        numbers.push_back(x);
+    }
+    numbers.insert(numbers.end(), {65520.0F, 65519.996F, 1e-45F, -1e-45F, 3.4e38F, -3.4e38F, 0x1p-25F, NAN});
+    std::vector<uint16_t> narrowed(numbers.size());
+    narrow(type, numbers.data(), narrowed.data(), static_cast<int64_t>(numbers.size()));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const uint16_t want = half_bits(numbers[i], dtype(type));
+      ASSERT_TRUE(same(narrowed[i], want, type)) << numbers[i] << " gives " << narrowed[i];
+      uint16_t one = 0;
+      narrow(type, &numbers[i], &one, 1);
+      ASSERT_TRUE(same(one, want, type)) << numbers[i] << " gives " << one;
+    }
+  }
+}
+
+struct Case {
+  int64_t m, n, k;
+};
+
+std::vector<uint16_t> random_halves(int64_t count, uint32_t seed, Element type) {
+  std::mt19937 source(seed);
+  std::uniform_real_distribution<double> number(-1, 1);
+  std::vector<uint16_t> values(static_cast<size_t>(count));
+  for (uint16_t& value : values) value = half_bits(number(source), dtype(type));
+  return values;
+}
+
+struct Product {
+  Product(Case size, int flags, Element type) : size(size) {
+    const bool accumulate = (flags & 4) != 0;
+    gemm = {.m = size.m,
+            .n = size.n,
+            .k = size.k,
+            .transpose_a = (flags & 1) != 0,
+            .transpose_b = (flags & 2) != 0,
+            .accumulate = accumulate,
+            .type = type,
+            .result = accumulate ? Element::f32 : type};
+    gemm.cut();
+    a = random_halves(size.m * size.k, 1, type);
+    b = random_halves(size.k * size.n, 2, type);
+    c.assign(static_cast<size_t>(size.m * size.n), 0.25F);
+    for (const uint16_t x : a) exact_a.push_back(half_value(x, dtype(type)));
+    for (const uint16_t x : b) exact_b.push_back(half_value(x, dtype(type)));
+  }
+  // C as f32.
+  std::vector<float> compute(int threads) const {
+    Pool pool(threads);
+    std::vector<float> scratch(static_cast<size_t>(threads * Gemm::kScratchBytes / 4), NAN), sums = c;
+    std::vector<uint16_t> halves(c.size(), 0x7fff);
+    void* result = gemm.accumulate ? static_cast<void*>(sums.data()) : halves.data();
+    pool.run(gemm.tasks(), [&](int64_t task) {
+      float* own = scratch.data() + Pool::current() * (Gemm::kScratchBytes / 4);
+      EXPECT_TRUE(gemm.run(a.data(), b.data(), result, task, own));
+    });
+    if (!gemm.accumulate) widen(gemm.type, halves.data(), sums.data(), static_cast<int64_t>(sums.size()));
+    return sums;
+  }
+  double expected(int64_t i, int64_t j) const {
+    double sum = gemm.accumulate ? 0.25 : 0.0;
+    for (int64_t p = 0; p < size.k; ++p)
+      sum += exact_a[static_cast<size_t>(gemm.transpose_a ? p * size.m + i : i * size.k + p)] *
+             exact_b[static_cast<size_t>(gemm.transpose_b ? j * size.k + p : p * size.n + j)];
+    return sum;
+  }
+  Case size;
+  Gemm gemm;
+  std::vector<uint16_t> a, b;
+  std::vector<double> exact_a, exact_b;
+  std::vector<float> c;
+};
+
+// Sums are f32: what is not rounded to half is as exact as f32 products; what is, is off by half an ulp of
+// it.
+TEST(HalfGemm, AgreesWithDouble) {
+  for (const Case size : {Case{1, 1, 1}, Case{7, 33, 5}, Case{32, 512, 784}, Case{130, 257, 64},
+                          Case{3, 700, 1000}, Case{520, 8, 40}}) {
+    for (const Element type : kHalves) {
+      for (int flags = 0; flags < 8; ++flags) {
+        const Product product(size, flags, type);
+        const std::vector<float> c = product.compute(1);
+        const double ulp = product.gemm.accumulate ? 0 : type == Element::f16 ? 0x1p-11 : 0x1p-8;
+        for (int64_t i = 0; i < size.m; ++i)
+          for (int64_t j = i % 7; j < size.n; j += 7) {
+            const double want = product.expected(i, j);
+            ASSERT_NEAR(c[static_cast<size_t>(i * size.n + j)], want,
+                        ulp * std::fabs(want) + 1e-7 * static_cast<double>(size.k))
+                << size.m << "x" << size.n << "x" << size.k << " flags " << flags << " at " << i << "," << j;
+          }
+      }
+    }
+  }
+}
+
+TEST(HalfGemm, ThreadsDoNotChangeBits) {
+  for (const Case size : {Case{32, 512, 784}, Case{512, 784, 32}, Case{600, 300, 1000}}) {
+    for (int flags = 0; flags < 8; ++flags) {
+      const Product product(size, flags, Element::f16);
+      const std::vector<float> one = product.compute(1), three = product.compute(3);
+      EXPECT_EQ(std::memcmp(one.data(), three.data(), 4 * one.size()), 0);
+    }
+  }
+}
+
+// 4,096 ones and eight times 2^-10: a sum in f16 would stop at 2,048.
+TEST(HalfGemm, SumsAreF32) {
+  for (const Element type : kHalves) {
+    Product product({1, 1, 4104}, 4, type);
+    for (size_t i = 0; i < product.a.size(); ++i) {
+      product.a[i] = half_bits(i < 4096 ? 1.0 : 0x1p-10, dtype(type));
+      product.b[i] = half_bits(1.0, dtype(type));
+    }
+    EXPECT_EQ(product.compute(1)[0], 4096.25F + 0x1p-7F);
+  }
+}
+
+// Neither large nor long products need more than the scratch; the tiles of a half result fit beside the
+// blocks.
+TEST(HalfGemm, TilesFitTheScratch) {
+  for (const Case size :
+       {Case{4096, 4096, 64}, Case{1, 100000, 10}, Case{100000, 1, 10}, Case{32, 30000, 768}}) {
+    Gemm gemm{.m = size.m, .n = size.n, .k = size.k, .type = Element::bf16, .result = Element::bf16};
+    gemm.cut();
+    EXPECT_LE(gemm.tile_m + gemm.tile_n, 512);
+  }
+}
+
+}  // namespace
+}  // namespace gacc::host
