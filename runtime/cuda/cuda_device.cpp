@@ -138,13 +138,15 @@ Status CudaDevice::choose_gemm(const Artifact& artifact) {
       all_builtin = all_builtin && !launch.builtin.kernel.empty();
     }
   if (!products) return {};
-  // 2. cuBLAS, where there is a GPU and nobody asked for something else.
+  // 2. cuBLAS, unless somebody asked for something else. The emulator has its own, which it is to be asked
+  // for: it is there to check the artifact's kernels.
   std::string reason = "--gemm builtin was asked for";
-  if (options_.emulated) {
-    reason = "the emulator runs no cuBLAS";
-    if (options_.gemm == GemmChoice::cublas) return Status::error("--gemm cublas needs a GPU: {}", reason);
+  if (options_.emulated && options_.gemm == GemmChoice::automatic) {
+    reason = "the emulator takes the artifact's own, unless --gemm cublas is given";
   } else if (options_.gemm != GemmChoice::builtin) {
-    const Status status = open_cublas_lt(options_.cublas, gpu_.capability, gemm_);
+    const char* const emulator[] = {options_.driver.c_str()};
+    const Status status = options_.emulated ? open_cublas_lt(emulator, gpu_.capability, gemm_)
+                                            : open_cublas_lt(options_.cublas, gpu_.capability, gemm_);
     if (status || options_.gemm == GemmChoice::cublas) return status;
     reason = status.text();
   }

@@ -16,7 +16,7 @@ struct Options {
   int ordinal = -1;                     // which GPU; -1: the first that can run the artifact
   GemmChoice gemm = GemmChoice::automatic;
   std::vector<const char*> cublas = {"libcublasLt.so.13", "libcublasLt.so.12"};
-  bool emulated = false;  // the driver is gacc's emulator: no cuBLAS, and reports at the end
+  bool emulated = false;  // the driver is gacc's emulator: cuBLAS only if asked for, and reports at the end
 };
 
 // A device for this artifact. An error is one sentence and says why no GPU (or not this one) can run it: no

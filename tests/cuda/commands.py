@@ -80,6 +80,12 @@ def test_emulate_trains_like_the_cpu(folder):
     compare(folder, "emulate", ("--gemm", "builtin"))
 
 
+def test_emulate_trains_with_cublas(folder):
+    """The calls of cuBLASLt that the device makes, answered by the emulator."""
+    emulator_or_skip()
+    compare(folder, "emulate", ("--gemm", "cublas"))
+
+
 def test_emulate_ragged_micro_batches_and_evaluation(folder):
     """Epochs that end in a micro-batch of 3 samples and a window of its own, every example."""
     emulator_or_skip()

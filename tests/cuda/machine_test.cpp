@@ -5,6 +5,7 @@
 
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/train.h"
+#include "tests/codegen/half_values.h"
 #include "tests/cuda/tiny_artifact.h"
 
 namespace gacc::test {
@@ -122,6 +123,55 @@ TEST_F(Machine, MatrixProductsOfAllEngines) {
     }
     std::string reports;
     EXPECT_EQ(device->finish(reports).text(), "");
+  }
+}
+
+// Half operands through cuBLASLt: a half result, and f32 sums added to.
+TEST_F(Machine, HalfProductsOfCublas) {
+  options_.gemm = GemmChoice::cublas;
+  for (const auto& [dtype, name] : {std::pair{ir::DType::f16, "f16"}, {ir::DType::bf16, "bf16"}}) {
+    for (const bool accumulate : {false, true}) {
+      std::vector<float> a, b;
+      Artifact artifact = product_artifact(a, b);
+      PlanLaunch& product = artifact.plan.programs[1].launches[0];
+      product.type = name;
+      product.result = accumulate ? "f32" : name;
+      product.accumulate = accumulate;
+      product.builtin = {};
+      std::unique_ptr<Device> device;
+      const Status opened = cuda::open_device(options_, artifact, device);
+      if (!opened) GTEST_SKIP() << "cuBLAS is not tried: " << opened.text();
+      ASSERT_EQ(device->load(artifact).text(), "");
+      const auto halves = [&](const std::vector<float>& values) {
+        std::vector<uint16_t> bits;
+        for (const float value : values) bits.push_back(codegen::half_bits(value, dtype));
+        return bits;
+      };
+      const std::vector<uint16_t> half_a = halves(a), half_b = halves(b);
+      const size_t m = 16, n = 17, k = 24;
+      const std::vector<float> before(m * n, 0.5F);
+      std::vector<float> sums(m * n);
+      std::vector<uint16_t> rounded(m * n);
+      ASSERT_EQ(device->write(product.a, std::as_bytes(std::span(half_a))).text(), "");
+      ASSERT_EQ(device->write(product.b, std::as_bytes(std::span(half_b))).text(), "");
+      ASSERT_EQ(device->write(product.c, std::as_bytes(std::span(before))).text(), "");
+      ASSERT_EQ(device->run(Program::step, 4).text(), "");
+      ASSERT_EQ(device
+                    ->read(product.c, accumulate ? std::as_writable_bytes(std::span(sums))
+                                                 : std::as_writable_bytes(std::span(rounded)))
+                    .text(),
+                "");
+      for (size_t row = 0; row < m; ++row)
+        for (size_t column = 0; column < n; ++column) {
+          double sum = accumulate ? 0.5 : 0;
+          for (size_t i = 0; i < k; ++i) sum += double{a[row * k + i]} * b[column * k + i];
+          const size_t at = row * n + column;
+          const double got = accumulate ? sums[at] : codegen::half_value(rounded[at], dtype);
+          ASSERT_EQ(got, accumulate ? sum : codegen::nearest_half(sum, dtype)) << name << " element " << at;
+        }
+      std::string reports;
+      EXPECT_EQ(device->finish(reports).text(), "");
+    }
   }
 }
 

@@ -26,13 +26,14 @@ class GemmPtx : public testing::TestWithParam<std::string_view> {};
 INSTANTIATE_TEST_SUITE_P(Targets, GemmPtx, testing::ValuesIn(known_targets()),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(GemmPtx, AssemblesWithoutSpills) {
-  const std::string ptxas = find_ptxas(), target(GetParam());
-  if (ptxas.empty()) GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
+// Every product of a type: `count` kernels.
+void assemble(const std::string& target, ir::DType dtype, size_t count) {
+  SCOPED_TRACE(ir::dtype_text(dtype));
+  const std::string ptxas = find_ptxas();
   Diag diag;
-  const auto code = emit_nvptx(every_product(), target, diag);
+  const auto code = emit_nvptx(every_product(dtype), target, diag);
   ASSERT_TRUE(code) << diag.render();
-  ASSERT_EQ(code->products.size(), 32U);
+  ASSERT_EQ(code->products.size(), count);
   char folder[] = "/tmp/gacc-gemm-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string path = std::string(folder) + "/all.ptx", log = std::string(folder) + "/log";
@@ -47,8 +48,19 @@ TEST_P(GemmPtx, AssemblesWithoutSpills) {
   for (std::sregex_iterator at(messages.begin(), messages.end(), spills), end; at != end; ++at, ++reports) {
     for (int i : {1, 2, 3}) EXPECT_EQ((*at)[static_cast<size_t>(i)], "0") << messages;
   }
-  EXPECT_EQ(reports, 32U);
-  if (!HasFailure()) std::filesystem::remove_all(folder);
+  EXPECT_EQ(reports, count);
+  if (!testing::Test::HasFailure()) std::filesystem::remove_all(folder);
+}
+
+TEST_P(GemmPtx, AssemblesWithoutSpills) {
+  const std::string target(GetParam());
+  if (find_ptxas().empty())
+    GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
+  assemble(target, ir::DType::f32, 32);
+  assemble(target, ir::DType::f16, 24);
+  // On later targets bf16 differs from f16 by the name of the type alone.
+  if (target == "sm_75") assemble(target, ir::DType::bf16, 32);
+  if (target == "sm_80") assemble(target, ir::DType::bf16, 24);
 }
 
 TEST(GemmPtxText, RulesOfTheKernels) {
@@ -64,6 +76,31 @@ TEST(GemmPtxText, RulesOfTheKernels) {
   for (const char* text : {"ld.global.nc", "atom.", "red.global", ".ftz", ".extern", "mul.rn.f32"})
     EXPECT_EQ(code->ptx.find(text), std::string::npos) << text;
   EXPECT_EQ(code->llvm_ir.find("noalias"), std::string::npos);
+}
+
+TEST(GemmPtxText, TensorCoresWhereThereAreSome) {
+  const auto ptx = [](ir::DType dtype, const char* target) {
+    Diag diag;
+    const auto code = emit_nvptx(every_product(dtype), target, diag);
+    EXPECT_TRUE(code) << diag.render();
+    return code ? code->ptx : "";
+  };
+  const auto expect = [](const std::string& text, std::initializer_list<const char*> with,
+                         std::initializer_list<const char*> without) {
+    for (const char* part : with) EXPECT_NE(text.find(part), std::string::npos) << part;
+    for (const char* part : without) EXPECT_EQ(text.find(part), std::string::npos) << part;
+  };
+  expect(ptx(ir::DType::f16, "sm_80"),
+         {"cp.async.cg.shared.global", "cp.async.wait_group 1;", "cp.async.wait_group 2;",
+          "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "cvt.rn.f16x2.f32", "st.global.v2.f32"},
+         {"ld.global.nc", "m16n8k8", ".extern", "atom.", "fma.rn"});
+  expect(ptx(ir::DType::bf16, "sm_80"),
+         {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "cvt.rn.bf16x2.f32"}, {"fma.rn"});
+  expect(ptx(ir::DType::f16, "sm_75"),
+         {".version 6.5", "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", "ldmatrix", "cvt.rn.f16.f32"},
+         {"cp.async", "m16n8k16", "f16x2"});
+  expect(ptx(ir::DType::bf16, "sm_75"), {"fma.rn.f32"}, {"mma.sync", "cp.async", "cvt.rn.bf16"});
 }
 
 TEST(GemmPtxText, OnlyWhatTheModuleUses) {
