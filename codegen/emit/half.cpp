@@ -26,12 +26,12 @@ Value* Half::widen(Value* bits, DType dtype) {
   } else {
     real = widen_f16(bits);
   }
-  bits_[real] = bits;
+  bits_[{real, dtype}] = bits;
   return real;
 }
 
 Value* Half::narrow(Value* real, DType dtype) {
-  if (const auto known = bits_.find(real); known != bits_.end()) return known->second;
+  if (const auto known = bits_.find({real, dtype}); known != bits_.end()) return known->second;
   if (has_.packed && Math::lanes(real) % 2 == 0) return narrow_pairs(real, dtype);
   if (dtype == DType::bf16 && !has_.bf16) return narrow_bf16(real);
   if (dtype == DType::f16 && !has_.f16) return narrow_f16(real);

@@ -13,8 +13,6 @@ namespace gacc::codegen {
 
 using llvm::Value;
 
-inline bool is_half(ir::DType dtype) { return dtype == ir::DType::f16 || dtype == ir::DType::bf16; }
-
 // Which conversions the machine does in one instruction.
 struct HalfInstructions {
   bool f16 = false;     // f16 <-> f32
@@ -42,7 +40,8 @@ class Half {
 
   llvm::IRBuilder<>& b_;
   HalfInstructions has_;
-  std::map<Value*, Value*> bits_;  // of each result of widen: storing it again needs no rounding
+  // Of each result of widen, where it came from: going back to the same type needs no rounding.
+  std::map<std::pair<Value*, ir::DType>, Value*> bits_;
 };
 
 }  // namespace gacc::codegen

@@ -130,7 +130,8 @@ class NvptxTarget final : public Target {
   }
 
   llvm::Align alignment(const Point& point, ir::DType dtype) const override {
-    return llvm::Align(static_cast<uint64_t>(ir::dtype_bytes(dtype)) * point.lanes);
+    // The widest access is 16 bytes.
+    return llvm::Align(std::min<uint64_t>(static_cast<uint64_t>(ir::dtype_bytes(dtype)) * point.lanes, 16));
   }
 
  private:

@@ -65,8 +65,9 @@ TEST_P(DeviceOp, AgreesWithReferenceAndHost) {
   for (ir::Example& example : ir::examples(*GetParam())) {
     if (ir::has_half(example)) continue;  // the emitters know no half types
     SCOPED_TRACE(example.text);
-    check_eval(example.module, {1, 3, 4}, 1e-5, /*positive=*/true);
-    check_eval(example.module, {4}, 1e-5);
+    const double tolerance = tolerance_of(example.module, 1e-5);
+    check_eval(example.module, {1, 3, 4}, tolerance, /*positive=*/true);
+    check_eval(example.module, {4}, tolerance);
   }
 }
 

@@ -118,6 +118,18 @@ inline const Group kGroups[] = {
 // The group with its extents, as kernels.
 ir::Module group_module(std::string text, const std::string& columns, const std::string& rows);
 
+// f32 rounding of a few dependent operations (`real`); where half types are written, an ulp of theirs.
+inline double tolerance_of(const ir::Module& module, double real) {
+  double result = real;
+  const auto look = [&](const ir::Type& type) {
+    if (type.dtype == ir::DType::f16) result = std::max(result, 0x1p-10);
+    if (type.dtype == ir::DType::bf16) result = std::max(result, 0x1p-7);
+  };
+  for (const ir::Value& value : module.eval.values) look(value.type);
+  for (const ir::Buffer& buffer : module.buffers) look(buffer.type);
+  return result;
+}
+
 // Inputs as f32 numbers, so that reference and kernel start from the same.
 inline void round(ir::Tensor& tensor) {
   for (double& x : tensor.data) x = static_cast<float>(x);

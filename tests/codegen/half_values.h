@@ -9,8 +9,6 @@
 
 namespace gacc::codegen {
 
-inline bool is_half(ir::DType dtype) { return ir::dtype_bytes(dtype) == 2; }
-
 struct HalfFormat {
   int mantissa, smallest, largest;  // bits after the point; exponents of the normal numbers
   static HalfFormat of(ir::DType dtype) {

@@ -92,8 +92,9 @@ TEST_P(HostOp, AgreesWithReference) {
   for (ir::Example& example : ir::examples(*GetParam())) {
     if (ir::has_half(example)) continue;  // the emitters know no half types
     SCOPED_TRACE(example.text);
-    check_eval(example.module, {1, 3, 4}, kTolerance, /*positive=*/true);
-    check_eval(example.module, {4});
+    const double tolerance = tolerance_of(example.module, kTolerance);
+    check_eval(example.module, {1, 3, 4}, tolerance, /*positive=*/true);
+    check_eval(example.module, {4}, tolerance);
   }
 }
 

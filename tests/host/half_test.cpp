@@ -90,12 +90,13 @@ struct Product {
     Pool pool(threads);
     std::vector<float> scratch(static_cast<size_t>(threads * Gemm::kScratchBytes / 4), NAN), sums = c;
     std::vector<uint16_t> halves(c.size(), 0x7fff);
-    void* result = gemm.accumulate ? static_cast<void*>(sums.data()) : halves.data();
+    const bool full = gemm.result == Element::f32;
+    void* result = full ? static_cast<void*>(sums.data()) : halves.data();
     pool.run(gemm.tasks(), [&](int64_t task) {
       float* own = scratch.data() + Pool::current() * (Gemm::kScratchBytes / 4);
       EXPECT_TRUE(gemm.run(a.data(), b.data(), result, task, own));
     });
-    if (!gemm.accumulate) widen(gemm.type, halves.data(), sums.data(), static_cast<int64_t>(sums.size()));
+    if (!full) widen(gemm.type, halves.data(), sums.data(), static_cast<int64_t>(sums.size()));
     return sums;
   }
   double expected(int64_t i, int64_t j) const {
@@ -153,6 +154,10 @@ TEST(HalfGemm, SumsAreF32) {
       product.b[i] = half_bits(1.0, dtype(type));
     }
     EXPECT_EQ(product.compute(1)[0], 4096.25F + 0x1p-7F);
+    product.gemm.accumulate = false;  // an f32 result that is not added to
+    EXPECT_EQ(product.compute(1)[0], 4096.0F + 0x1p-7F);
+    product.gemm.result = type;
+    EXPECT_EQ(product.compute(1)[0], 4096.0F);
   }
 }
 

@@ -182,6 +182,8 @@ TEST_P(HalfGemmEmulated, SumsAreF32) {
     accum @c : f32[1,1]
     eval(%x : {0}[1,4104], %y : {0}[1,4104]) {{
       matmul.acc @c, %x, %y {{tb}}
+      %f = matmul %x, %y : f32[1,1] {{tb, f32}}
+      %h = matmul %x, %y : {0}[1,1] {{tb}}
     }})",
                                                          ir::dtype_text(dtype)));
   Diag diag;
@@ -190,7 +192,10 @@ TEST_P(HalfGemmEmulated, SumsAreF32) {
   std::vector<float> ones(4104, 1.0F), terms = ones;
   for (size_t i = 4096; i < 4104; ++i) terms[i] = 0x1p-10F;
   Machine machine(code->ptx);
+  ASSERT_EQ(code->products.size(), 3U);
   machine.check(code->products[0], {1, 1, 4104}, terms, ones, {0.5F}, 4096.5F + 0x1p-7F);
+  machine.check(code->products[1], {1, 1, 4104}, terms, ones, {0.0F}, 4096.0F + 0x1p-7F);
+  machine.check(code->products[2], {1, 1, 4104}, terms, ones, {0.0F}, 4096.0F);
 }
 
 void remove_barriers(const DeviceCode& code) {
