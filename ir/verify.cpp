@@ -114,7 +114,7 @@ class Verifier {
     }
   }
 
-  // R3 to R5, R8, R9, R13: one op against the table
+  // R3 to R5, R8, R9, R12, R13: one op against the table
   void op_rules(const Region& region, const Op& op) {
     const OpInfo& info = *op.info;
     if (!takes_operands(info, op.operands.size()) || op.results.size() != static_cast<size_t>(info.results)) {
@@ -138,6 +138,8 @@ class Verifier {
       if (as_number(*op.when) != nullptr || type.dtype != DType::i32 || elements(type.shape, 2) != 1)
         broken("R5", op.at, "when() takes one i32, not {}", type_text(type));
     }
+    if (at_least(Phase::scaled) && info.name == "seed")
+      broken("R12", op.at, "the loss scale is not in `seed`");
     if (at_least(Phase::half)) precision(region, op);
     const auto types = info.infer(OpView{module_, region, op}, diag_);
     if (!types) return;

@@ -17,6 +17,7 @@
 #include <functional>
 
 #include "passes/accumulate.h"
+#include "passes/loss_scale.h"
 #include "passes/rewrite.h"
 
 namespace gacc::passes {
@@ -115,6 +116,14 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
   for (const Yield& yield : module.step.yields) {
     if (yield.role == "count") count = yield.what;
   }
+  // A launch's own mean gradient is an unscaled one.
+  std::optional<ValueId> unscale;
+  if (scaling_of(module).seeded()) {
+    Builder build(module, module.step, diag);
+    build.location.why = "grad";
+    build.at = 0;
+    unscale = build.make("seed", "unscale", {}, {{"inverse", true}});
+  }
   size_t next = 0;
   for (const Yield& yield : module.step.yields) {
     if (yield.role != "grad") continue;
@@ -124,7 +133,9 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
     Builder build(module, module.step, diag);
     build.location.why = "grad";
     build.at = std::max(made_by(module.step, yield.what), made_by(module.step, count));
-    build.effect("square_mean.acc", {*one.squares, yield.what, count});
+    Operand gradient = yield.what;
+    if (unscale) gradient = build.make("mul", module[one.gradient].name + ".unscaled", {gradient, *unscale});
+    build.effect("square_mean.acc", {*one.squares, gradient, count});
   }
   Builder build(module, module.step, diag);
   build.location.why = "grad";

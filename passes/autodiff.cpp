@@ -3,7 +3,7 @@
 //
 //   1. active: the values that depend on a trainable parameter through floats.
 //   2. Walk back from the loss, whose own gradient is the number 1 (accumulators hold gradients of the loss
-//   *sum*).
+//   *sum*), or, where it is to be scaled, `seed`.
 //      At an op all users of its results have been met: sum what they contributed, then ask the table for the
 //      contributions to its operands, for active ones only.
 //   3. Yield the gradient of every trainable parameter that was reached. One that the loss does not reach has
@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "ir/builder.h"
+#include "passes/loss_scale.h"
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 
@@ -42,10 +43,12 @@ class Autodiff {
       return false;
     }
     find_active();
+    const Location loss_at = made_at(loss->what);
+    const Operand start = seed(loss->what, loss_at);
+    active_.resize(step_.values.size(), false);
     value_terms_.resize(step_.values.size());
     buffer_terms_.resize(module_.buffers.size());
-    if (active(loss->what)) terms(loss->what)->push_back({1.0, "loss"});
-    const Location loss_at = made_at(loss->what);
+    if (active(loss->what)) terms(loss->what)->push_back({start, "loss"});
     for (size_t i = step_.ops.size(); i-- > 0;) back(i);
     if (diag_.failed()) return false;
 
@@ -62,6 +65,14 @@ class Autodiff {
   }
 
  private:
+  // What the walk starts from: 1, or what loss-scale will put in its place.
+  Operand seed(const Operand& loss, const Location& at) {
+    if (!scaling_.seeded()) return 1.0;
+    build_.location = at;
+    build_.location.why = "grad";
+    return build_.make("seed", "d." + name_of(loss), {});
+  }
+
   void find_active() {
     active_.assign(step_.values.size(), false);
     for (const Op& op : step_.ops) {
@@ -134,10 +145,14 @@ class Autodiff {
     for (const Operand& operand : op.operands) want.push_back(active(operand));
     if (!wanted || std::none_of(want.begin(), want.end(), [](bool w) { return w; })) return;
 
+    // The gradient of what computes in f32 does too.
+    build_.full = op.full || (scaling_.half && op.info->precision == Precision::full);
     const size_t first_new = step_.values.size();
     GradBuilder gradient(build_, op, d_results);
     gradient.want(want);
-    if (!gradient.run()) return;  // it has said why
+    const bool done = gradient.run();
+    build_.full = false;
+    if (!done) return;  // it has said why
     value_terms_.resize(step_.values.size());
     active_.resize(step_.values.size(), false);
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -150,6 +165,7 @@ class Autodiff {
   }
 
   Module& module_;
+  const Scaling scaling_ = scaling_of(module_);
   Region& step_;
   Diag& diag_;
   Builder build_;

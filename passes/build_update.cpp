@@ -1,13 +1,17 @@
 // The update region: what happens once per window. With G the accumulated gradient sums and n = @loss.count:
 //
 //   1. sum of squares of every G, in parts              S = sum over parameters of sum(G^2)
-//   2. finite test, mean, norm                          ok = isfinite(S), mean = 1 / n, norm = sqrt(S) * mean
+//   2. finite test, mean, norm                          ok = isfinite(S), mean = 1 / n, norm = sqrt(S) *
+//   mean;
+//      where the loss is scaled mean <- mean * unscale, so that everything after it is of the unscaled
+//      gradient
 //   3. go = ok and n != 0: a window in which nothing is counted is no error, but makes no update
 //   4. clipping and the rate: mean <- mean * clip / norm where norm is above it; rate = the schedule of @lr
 //   5. what the runtime reads: @window.ok, @window.loss = loss / n, @window.norm (before clipping),
 //   @window.lr = rate
-//   6. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0
-//   7. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 where ok
+//   6. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0, everywhere if windows
+//   are skipped
+//   7. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 as G
 //
 // Nothing is gated by a multiplication: when() keeps the old bytes. Bias corrections need no pow: c <- c *
 // beta + (1 - beta) is exactly 1 - beta^t, and has no cancellation. Where an update stands for K launches
@@ -15,6 +19,7 @@
 #include <cmath>
 
 #include "passes/accumulate.h"
+#include "passes/loss_scale.h"
 
 namespace gacc::passes {
 
@@ -48,6 +53,9 @@ class UpdateBuilder {
     const ValueId squares = sum_of_squares();
     const ValueId n = build_.make("cast", "count", {count});
     mean_ = build_.make("reciprocal", "mean", {n});
+    if (scaling_of(module_).seeded())
+      mean_ = build_.make("mul", "mean.unscaled",
+                          {mean_, build_.make("seed", "unscale", {}, {{"inverse", true}})});
     const ValueId root = build_.make("sqrt", "norm.sum", {squares});
     const ValueId norm = build_.make("mul", "norm", {root, mean_});
     ok_ = build_.make("is_finite", "ok", {rule == Rule::adam_micro ? with_micro_squares(squares) : squares});
@@ -61,7 +69,7 @@ class UpdateBuilder {
     build_.effect("store", {state("window.loss", DType::f32), loss});
     build_.effect("store", {state("window.norm", DType::f32), norm});
     build_.effect("store", {state("window.lr", DType::f32), rate_});
-    if (module_.setting("precision.on_nonfinite", "error") == "skip") count_skips();
+    if (skips_) count_skips();
     zero(sum);
     zero(count);
     for (const Trained& one : trained_) parameter(one, rule);
@@ -190,7 +198,13 @@ class UpdateBuilder {
     build_.effect(op, std::move(operands), std::move(attrs));
     build_.when.reset();
   }
-  void zero(BufferId buffer) { write_when(ok_, "fill", {buffer}); }
+  // A skipped window leaves nothing behind. One that is an error leaves its sums, to find out why.
+  void zero(BufferId buffer) {
+    if (skips_)
+      build_.effect("fill", {buffer});
+    else
+      write_when(ok_, "fill", {buffer});
+  }
 
   // The settings that the op knows, by its attributes' names.
   Attrs optimizer_attrs(std::string_view op) const {
@@ -250,6 +264,7 @@ class UpdateBuilder {
   }
 
   Module& module_;
+  const bool skips_ = skips_windows(module_);
   const std::vector<Trained>& trained_;
   Builder build_;
   ValueId mean_{}, ok_{}, go_{}, c1_{}, c2_{}, decay2_{};

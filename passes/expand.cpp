@@ -27,6 +27,7 @@ bool sweep(Module& module, Region& region, Diag& diag) {
     Builder build(module, region, diag);
     build.location = op.at;
     build.when = op.when;
+    build.full = op.full;
     const std::vector<Operand> by = op.info->expand(build, op);
     for (size_t i = 0; i < op.results.size() && i < by.size(); ++i) replaced.set(op.results[i], by[i]);
   }

@@ -1,15 +1,262 @@
-// Casts to half precision, where the op table's Precision asks for them. With f32 there are none, and the
-// pass changes only the phase, so that there is one pipeline for all precisions.
+// Half precision, where the op table's Precision asks for it. What lies in memory between ops is half;
+// parameters, accumulators and the optimizer's state stay f32, and so do losses, norms and reductions. With
+// f32 the pass changes only the phase, so that there is one pipeline for all precisions.
+//
+//   1. Demand: a value that an op of half precision reads gets one half copy, %x.h, made where %x is.
+//   Everybody
+//      else reads the copy too, so that the f32 value need not be kept; but losses and norms read the inputs
+//      of the region as they are.
+//   2. Every op of `step` and `eval` gets operands by the table:
+//        half    all half; a parameter is read from its half copy, @w.h
+//        follow  all half where all of them are (parameters follow the others), else f32
+//        full    what there is; the result is f32
+//      and `full`-marked ops (layers with precision = "f32", gradients of what is full) f32.
+//   3. A product whose result only goes into accumulators keeps its f32 sum.
+//   4. The half copies @w.h are state. Whatever sets @w in `init` and `update` becomes its NAME.half, which
+//   writes
+//      both: once per update, not per micro-batch, and in the same kernel. The runtime writes the copy where
+//      it writes the parameter (Session::set_parameters).
+#include <algorithm>
+#include <utility>
+
+#include "ir/builder.h"
 #include "passes/pass.h"
+#include "passes/rewrite.h"
 
 namespace gacc::passes {
 
-bool half_casts(ir::Module& module, const Options&, Diag& diag) {
-  const std::string compute = module.setting("precision.compute", "f32");
-  if (compute != "f32") {
-    diag.error(Kind::unsupported, {}, "precision.compute = \"{}\" is not supported yet; \"f32\" is", compute);
+namespace {
+
+using namespace ir;
+
+class HalfCasts {
+ public:
+  HalfCasts(Module& module, DType dtype, Diag& diag)
+      : module_(module), dtype_(dtype), diag_(diag), copies_(module.buffers.size()) {}
+
+  bool run() {
+    convert(module_.step);
+    convert(module_.eval);
+    for (size_t i = 0; i < copies_.size(); ++i) {
+      if (!copies_[i]) continue;
+      const BufferId master{static_cast<int32_t>(i)};
+      if (!write_copy(module_.init, master)) {  // a module whose init leaves @w to others
+        Builder build(module_, module_.init, diag_);
+        build.location.why = "half";
+        build.effect("store", {*copies_[i], master});
+      }
+      write_copy(module_.update, master);
+    }
+    return !diag_.failed();
   }
-  return !diag.failed();
+
+ private:
+  // --- what is asked for
+  static bool computes_half(const Op& op) { return op.info->precision == Precision::half && !op.full; }
+
+  bool is_real(const Op& op, size_t i) const {
+    const Operand& operand = op.operands[i];
+    return as_number(operand) == nullptr && !writes_operand(op, i) &&
+           is_float(operand_type(module_, *region_, operand).dtype);
+  }
+
+  const Buffer* parameter(const Operand& operand) const {
+    const BufferId* id = as_buffer(operand);
+    return id != nullptr && module_[*id].kind == BufferKind::param ? &module_[*id] : nullptr;
+  }
+
+  // Backwards, so that an alias knows what its result is wanted as; and what is only added to accumulators.
+  void find_demand() {
+    const size_t count = region_->values.size();
+    wanted_.assign(count, false);
+    std::vector<bool> summed(count, true), used(count, false);
+    for (size_t k = region_->ops.size(); k-- > 0;) {
+      const Op& op = region_->ops[k];
+      const bool sums = (op.info->writes != 0 && op.info->lowering == Lowering::pointwise) ||
+                        (op.info->precision == Precision::follow &&
+                         std::all_of(op.results.begin(), op.results.end(), [&](ValueId result) {
+                           return summed[index(result)] && used[index(result)];
+                         }));
+      const bool half =
+          computes_half(op) || (op.info->lowering == Lowering::alias && wanted_[index(op.results.front())]);
+      for (size_t i = 0; i < op.operands.size(); ++i) {
+        const ValueId* value = as_value(op.operands[i]);
+        if (value == nullptr) continue;
+        used[index(*value)] = true;
+        summed[index(*value)] = summed[index(*value)] && sums;
+        if (half && is_real(op, i)) wanted_[index(*value)] = true;
+      }
+    }
+    only_summed_.resize(count);
+    for (size_t i = 0; i < count; ++i) only_summed_[i] = used[i] && summed[i];
+  }
+
+  // --- one region
+  void convert(Region& region) {
+    region_ = &region;
+    find_demand();
+    half_.assign(region.values.size(), std::nullopt);
+    std::vector<Op> old = std::exchange(region.ops, {});
+    for (const ValueId input : region.inputs) {
+      if (is_half(region[input].type.dtype) || !wanted_[index(input)]) continue;
+      Builder build(module_, region, diag_);
+      build.location.why = "half";
+      half_[index(input)] = cast(build, input, dtype_, ".h");
+    }
+    for (Op& op : old) {
+      set_operands(op);
+      set_results(op);
+      const Op& done = region.ops.emplace_back(std::move(op));
+      const Location at = done.at;
+      for (const ValueId result : std::vector<ValueId>(done.results)) {
+        if (region[result].type.dtype != DType::f32 || !wanted_[index(result)]) continue;
+        Builder build(module_, region, diag_);
+        build.location = at;
+        half_[index(result)] = cast(build, result, dtype_, ".h");
+      }
+    }
+    region_ = nullptr;
+  }
+
+  void set_operands(Op& op) {
+    bool half = computes_half(op);
+    if (op.info->precision == Precision::follow && !op.full) half = all_half(op);
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (is_real(op, i)) op.operands[i] = half ? as_half(op, op.operands[i]) : as_it_is(op.operands[i]);
+    }
+    // Kept out, and nothing but half to read: an op that asks for one type gets f32, another is as wide as
+    // its widest.
+    const bool kept_out = op.full && op.info->precision != Precision::full;
+    for (size_t i = 0; i < op.operands.size() && kept_out; ++i) {
+      if (!is_real(op, i) || !is_half(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
+      if (op.info->precision == Precision::follow && !gives_half(op)) break;
+      Builder build(module_, *region_, diag_);
+      build.location = op.at;
+      op.operands[i] = cast(build, op.operands[i], DType::f32, ".f");
+    }
+    op.full = false;
+  }
+
+  // Whether every float that a `follow` op reads is half or has a half copy. Parameters alone are what is
+  // wanted of the result.
+  bool all_half(const Op& op) const {
+    bool any = false, parameters = false;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (!is_real(op, i)) continue;
+      if (parameter(op.operands[i]) != nullptr) {
+        parameters = true;
+      } else if (half_of(op.operands[i])) {
+        any = true;
+      } else {
+        return false;
+      }
+    }
+    return any || (parameters && std::any_of(op.results.begin(), op.results.end(),
+                                             [&](ValueId result) { return wanted_[index(result)]; }));
+  }
+
+  bool gives_half(const Op& op) const {
+    const auto types = op.info->infer(OpView{module_, *region_, op}, diag_);
+    return types &&
+           std::any_of(types->begin(), types->end(), [](const Type& type) { return is_half(type.dtype); });
+  }
+
+  // The half value or copy that there is.
+  std::optional<Operand> half_of(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    if (value == nullptr) return std::nullopt;
+    if (is_half((*region_)[*value].type.dtype)) return operand;
+    const std::optional<ValueId>& copy = half_[index(*value)];
+    return copy ? std::optional<Operand>(*copy) : std::nullopt;
+  }
+
+  Operand as_half(const Op& op, const Operand& operand) {
+    if (const auto there = half_of(operand)) return *there;
+    if (parameter(operand) != nullptr) return copy_of(*as_buffer(operand));
+    Builder build(module_, *region_, diag_);  // a state buffer
+    build.location = op.at;
+    return cast(build, operand, dtype_, ".h");
+  }
+
+  Operand as_it_is(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    const auto& inputs = region_->inputs;
+    const bool input = value != nullptr && std::find(inputs.begin(), inputs.end(), *value) != inputs.end();
+    return input ? operand : half_of(operand).value_or(operand);
+  }
+
+  ValueId cast(Builder& build, const Operand& from, DType to, const char* suffix) const {
+    const ValueId* value = as_value(from);
+    const std::string name =
+        (value != nullptr ? (*region_)[*value].name : module_[*as_buffer(from)].name) + suffix;
+    return build.make("cast", name, {from}, {{"to", std::string(dtype_text(to))}});
+  }
+
+  void set_results(Op& op) {
+    if (op.results.empty()) return;
+    if (computes_half(op) && find_attr(op, "f32") != nullptr && only_summed_[index(op.results.front())])
+      op.attrs["f32"] = true;
+    const auto types = op.info->infer(OpView{module_, *region_, op}, diag_);
+    for (size_t i = 0; types && i < op.results.size(); ++i) (*region_)[op.results[i]].type = (*types)[i];
+  }
+
+  // --- half copies of parameters
+  BufferId copy_of(BufferId master) {
+    std::optional<BufferId>& copy = copies_[static_cast<size_t>(master.index)];
+    if (!copy)
+      copy = module_.add_buffer({.name = module_[master].name + ".h",
+                                 .kind = BufferKind::state,
+                                 .type = {dtype_, module_[master].type.shape},
+                                 .at = module_[master].at});
+    return *copy;
+  }
+
+  // Lets the op that sets the master set its copy as well.
+  bool write_copy(Region& region, BufferId master) {
+    for (Op& op : region.ops) {
+      if (op.info->writes == 0 || op.operands.front() != Operand(master)) continue;
+      const OpInfo* both = find_op(std::string(op.info->name) + ".half");
+      if (both == nullptr || both->half_of != op.info) {
+        diag_.error(Kind::unsupported, op.at, "`{}` sets `@{}` and cannot set its half copy", op.info->name,
+                    module_[master].name);
+        return true;
+      }
+      op.info = both;
+      op.operands.emplace_back(*copies_[static_cast<size_t>(master.index)]);
+      return true;
+    }
+    return false;
+  }
+
+  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
+
+  Module& module_;
+  DType dtype_;
+  Diag& diag_;
+  Region* region_ = nullptr;
+  std::vector<std::optional<BufferId>> copies_;  // by parameter
+  std::vector<bool> wanted_;                     // by value: an op of half precision reads it
+  std::vector<bool> only_summed_;                // by value: it is only added to accumulators
+  std::vector<std::optional<ValueId>> half_;     // by value: its half copy
+};
+
+}  // namespace
+
+bool half_casts(Module& module, const Options&, Diag& diag) {
+  const std::string compute = module.setting("precision.compute", "f32");
+  if (compute == "f32") {  // nothing is to be kept out of anything
+    for (const RegionKind kind : all_regions) {
+      for (Op& op : module.region(kind).ops) op.full = false;
+    }
+    return true;
+  }
+  const std::optional<DType> dtype = parse_dtype(compute);
+  if (!dtype || !is_half(*dtype)) {
+    diag.error(Kind::unknown_value, {},
+               "precision.compute is \"{}\"; it must be \"f32\", \"f16\" or \"bf16\"", compute);
+    return false;
+  }
+  return HalfCasts(module, *dtype, diag).run();
 }
 
 }  // namespace gacc::passes

@@ -1,14 +1,146 @@
-// Loss scaling. Half-precision gradients need it; in f32 the backward seed is 1, `update` has nothing to
-// unscale, and the pass changes only the phase, so that there is one pipeline for all precisions.
-#include "passes/pass.h"
+// Loss scaling: what the backward pass starts from, and what `update` does about it. Gradients of the loss
+// sum start from 1; those in half precision would underflow, or, for a large micro-batch, overflow. With E
+// the elements that the loss of one full micro-batch has:
+//
+//   compute    scale       seed              undone in update by
+//   f32        none        1                 -
+//   f32        a scale     @loss.scale       1 / @loss.scale
+//   half       none        1 / E             E
+//   half       a scale     @loss.scale / E   E / @loss.scale
+//
+// K is not in it: a half gradient is the same for every number of launches. A ragged micro-batch has the seed
+// of a full one, for the accumulators hold sums. In f32 a power of two changes no bit.
+//
+//   1. Every `seed` that autodiff and accumulate left is replaced.
+//   2. @loss.scale starts at the setting; update stores the one it used in @window.scale, and, with dynamic
+//      scaling, adjusts it, last of all.
+#include "passes/loss_scale.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "passes/accumulate.h"
+#include "passes/rewrite.h"
 
 namespace gacc::passes {
 
-bool loss_scale(ir::Module& module, const Options&, Diag& diag) {
-  const std::string compute = module.setting("precision.compute", "f32");
-  if (compute != "f32") {
-    diag.error(Kind::unsupported, {}, "precision.compute = \"{}\" is not supported yet; \"f32\" is", compute);
+using namespace ir;
+
+Scaling scaling_of(const Module& module) {
+  Scaling out{.half = module.setting("precision.compute", "f32") != "f32"};
+  out.dynamic = module.setting("precision.loss_scale", "none") == "dynamic";
+  out.initial = out.dynamic ? module.setting("precision.scale_initial", 65536.0)
+                            : module.setting("precision.loss_scale", 1.0);
+  out.scaled = out.dynamic || out.initial != 1;
+  return out;
+}
+
+bool skips_windows(const Module& module) {
+  return scaling_of(module).dynamic || module.setting("precision.on_nonfinite", "error") == "skip";
+}
+
+namespace {
+
+// How many elements a full micro-batch adds to @loss.count, if all count: those of what is summed into it.
+int64_t elements_of_loss(const Module& module) {
+  const Region& step = module.step;
+  const auto count = module.find_buffer("loss.count");
+  const auto adds = std::find_if(step.ops.begin(), step.ops.end(), [&](const Op& op) {
+    return count && op.info->writes != 0 && op.operands.front() == Operand(*count);
+  });
+  if (adds == step.ops.end()) return 1;
+  Operand summed = adds->operands[1];
+  if (adds->info->lowering != Lowering::total_reduce) {  // add.acc of the sum
+    const auto sum = std::find_if(step.ops.begin(), adds, [&](const Op& op) {
+      return !op.results.empty() && Operand(op.results.front()) == summed;
+    });
+    if (sum != adds && sum->info->lowering == Lowering::total_reduce) summed = sum->operands.front();
   }
+  return elements(operand_type(module, step, summed).shape, module.micro_batch());
+}
+
+class LossScale {
+ public:
+  LossScale(Module& module, const Scaling& scaling, Diag& diag)
+      : module_(module), scaling_(scaling), diag_(diag) {}
+
+  void run() {
+    const int64_t elements = scaling_.half ? elements_of_loss(module_) : 1;
+    elements_ = static_cast<double>(elements);
+    module_.settings["precision.seed_elements"] = elements;  // who reads accumulators needs it
+    if (scaling_.scaled) scale_ = need_buffer(module_, "loss.scale", BufferKind::state, {DType::f32, {}});
+    for (const RegionKind kind : all_regions) replace_seeds(module_.region(kind));
+    if (!scaling_.scaled) return;
+    start();
+    adjust();
+  }
+
+ private:
+  void replace_seeds(Region& region) {
+    std::vector<Op> old = std::exchange(region.ops, {});
+    Replacements replaced(region);
+    for (Op& op : old) {
+      replaced.apply(op);
+      if (op.info != find_op("seed")) {
+        region.ops.push_back(std::move(op));
+        continue;
+      }
+      Builder build(module_, region, diag_);
+      build.location = op.at;
+      const bool inverse = std::get<bool>(*find_attr(op, "inverse"));
+      std::string name = std::exchange(region[op.results.front()].name, "replaced seed");
+      replaced.set(op.results.front(), seed(build, inverse, std::move(name)));
+    }
+    replaced.apply(region.yields);
+    compact(region);
+  }
+
+  Operand seed(Builder& build, bool inverse, std::string name) const {
+    if (!scaling_.scaled) return inverse ? elements_ : 1 / elements_;
+    if (inverse) return build.make("div", std::move(name), {elements_, scale_});
+    if (elements_ == 1) return scale_;
+    return build.make("div", std::move(name), {scale_, elements_});
+  }
+
+  void start() {
+    Builder build(module_, module_.init, diag_);
+    build.location.why = "init";
+    build.effect("fill", {scale_}, {{"value", scaling_.initial}});
+    const BufferId used = need_buffer(module_, "window.scale", BufferKind::state, {DType::f32, {}});
+    build.effect("fill", {used}, {{"value", scaling_.initial}});
+    if (scaling_.dynamic)
+      build.effect("fill", {need_buffer(module_, "scale.good", BufferKind::state, {DType::i32, {}})});
+  }
+
+  void adjust() {
+    Region& update = module_.update;
+    Builder build(module_, update, diag_);
+    build.location.why = "update";
+    build.effect("store", {*module_.find_buffer("window.scale"), scale_});
+    if (!scaling_.dynamic) return;
+    const auto ok = update.find("ok"), go = update.find("go");
+    if (!ok || !go) {
+      diag_.error(Kind::invalid_ir, update.at, "`update` has no %ok and %go to adjust the loss scale by");
+      return;
+    }
+    build.effect("scale.adjust", {scale_, *module_.find_buffer("scale.good"), *ok, *go},
+                 {{"backoff", module_.setting("precision.scale_backoff", 0.5)},
+                  {"growth", module_.setting("precision.scale_growth", 2.0)},
+                  {"interval", module_.setting("precision.scale_interval", int64_t{2000})}});
+  }
+
+  Module& module_;
+  const Scaling& scaling_;
+  Diag& diag_;
+  double elements_ = 1;
+  BufferId scale_{};
+};
+
+}  // namespace
+
+bool loss_scale(Module& module, const Options&, Diag& diag) {
+  const Scaling scaling = scaling_of(module);
+  if (scaling.seeded()) LossScale(module, scaling, diag).run();
   return !diag.failed();
 }
 

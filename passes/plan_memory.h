@@ -12,7 +12,7 @@ constexpr int64_t kAlignment = 256;  // of every place in the arena: cuBLAS and 
 // The categories and `padding` (alignment, and gaps between live values at that kernel) add up to `peak`.
 struct MemoryReport {
   int64_t weights = 0;       // params
-  int64_t half_weights = 0;  // none with f32
+  int64_t half_weights = 0;  // half copies of params; none with f32
   int64_t gradients = 0;     // accumulators: of gradients, the loss and the count
   int64_t optimizer = 0;     // state: moments, counters, rates
   int64_t activations = 0;   // values the forward pass made

@@ -13,7 +13,9 @@ constexpr Pass kPasses[] = {
      model, gradient, autodiff},
     {"accumulate", "gives every gradient a buffer that step adds to, and writes the update region", gradient,
      accumulated, accumulate},
-    {"loss-scale", "scales the backward seed and unscales in update; with f32 only the phase changes",
+    {"loss-scale",
+     "says what the backward pass starts from, undoes it in update, and adjusts the scale; in f32 without a "
+     "scale only the phase changes",
      accumulated, scaled, loss_scale},
     {"half-casts", "casts to half precision where the op table says so; with f32 only the phase changes",
      scaled, half, half_casts},
