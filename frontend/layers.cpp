@@ -40,6 +40,7 @@ Flow LayerLowering::run() {
 
 Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope) {
   scope.specs = &specs;
+  const bool full = b_.full;
   for (const LayerSpec& spec : specs) {
     std::vector<Flow> inputs;
     for (const Named& name : spec.inputs) inputs.push_back(resolve(name, scope));
@@ -52,7 +53,9 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
       return wrong();
     }
     b_.location = spec.type_at;
+    b_.full = scope.full || spec.full;
     Layer layer = lower(spec, std::move(inputs), scope);
+    b_.full = full;
     layer.output.label = fmt::format("`{}`", spec.name);
     layer.output.at = spec.name_at;
     if (layer.output.value && !within_limits(spec, layer.output)) layer.output.value.reset();
@@ -237,7 +240,8 @@ Flow LayerLowering::sequential(const LayerSpec& spec, Flow x, const Scope& scope
   for (int64_t i = 0; i < copies; ++i) {
     Scope inner{.parent = &scope,
                 .prefix = scope.prefix + spec.name + ".",
-                .trainable = scope.trainable && spec.trainable};
+                .trainable = scope.trainable && spec.trainable,
+                .full = scope.full || spec.full};
     if (spec.repeat) inner.prefix += fmt::format("{}.", i);
     const size_t before = diag_.reports().size();
     x = list(spec.layers, std::move(x), inner);
@@ -250,7 +254,8 @@ Flow LayerLowering::sequential(const LayerSpec& spec, Flow x, const Scope& scope
 Flow LayerLowering::residual(const LayerSpec& spec, const Flow& x, const Scope& scope) {
   Scope inner{.parent = &scope,
               .prefix = scope.prefix + spec.name + ".",
-              .trainable = scope.trainable && spec.trainable};
+              .trainable = scope.trainable && spec.trainable,
+              .full = scope.full || spec.full};
   const Flow y = list(spec.layers, x, inner);
   if (!x.value || !y.value || !takes_floats(spec, x)) return wrong();
   if (type(x).shape != type(y).shape) {

@@ -38,6 +38,7 @@ class LayerLowering {
     const Scope* parent = nullptr;
     std::string prefix{};  // "block.0."
     bool trainable = true;
+    bool full = false;  // kept out of half precision
     const std::vector<LayerSpec>* specs = nullptr;
     std::map<std::string, Layer, std::less<>> layers{};
   };

@@ -268,7 +268,7 @@ void read_common(TableReader& table, LayerSpec& layer, const LayerType& type) {
   if (table.flag("recompute").value_or(false))
     diag.error(Kind::unsupported, table.at("recompute"), "`recompute = true` is not supported yet");
   static constexpr std::string_view precisions[] = {"f32"};
-  table.choice("precision", "layer precision", precisions);
+  layer.full = table.choice("precision", "layer precision", precisions).has_value();
 }
 
 class LayerReader {

@@ -256,28 +256,40 @@ void read_schedule(const Node& node, ModelFile& model, Diag& diag) {
   table.finish();
 }
 
+// Far from what f32 cannot hold.
+constexpr Range kStaticScale = between(0x1p-100, 0x1p100);
+
 void read_precision(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[precision]", "precision.", diag);
   static constexpr std::string_view computes[] = {"f32", "f16", "bf16"};
   const std::string compute = table.choice("compute", "precision", computes).value_or("f32");
   if (compute != "f32") unsupported(table, "compute", fmt::format("`precision.compute = \"{}\"`", compute));
-  model.settings["precision.compute"] = compute;
+  ir::Attrs& settings = model.settings;
+  settings["precision.compute"] = compute;
   bool dynamic = compute == "f16";
   if (const Node* scale = table.find("loss_scale")) {
     if (scale->form == Node::Form::text) {
       static constexpr std::string_view words[] = {"dynamic", "none"};
       const auto word = table.choice(*scale, "loss scale", words);
       dynamic = word == "dynamic";
-      if (dynamic) unsupported(table, "loss_scale", "`precision.loss_scale = \"dynamic\"`");
-    } else if (table.real(*scale, "precision.loss_scale", above(0))) {
+    } else {
       dynamic = false;
-      unsupported(table, "loss_scale", "a static `precision.loss_scale`");
+      if (const auto number = table.real(*scale, "precision.loss_scale", kStaticScale))
+        settings["precision.loss_scale"] = *number;
     }
   }
-  table.real("scale_initial", Range{.low = 0x1p-14, .high = 0x1p24});
-  table.real("scale_growth", above(1));
-  table.real("scale_backoff", Range{.low = 0, .high = 1, .low_open = true, .high_open = true});
-  table.integer("scale_interval", extent);
+  const auto initial = table.real("scale_initial", Range{.low = 0x1p-14, .high = 0x1p24});
+  const auto growth = table.real("scale_growth", above(1));
+  const auto backoff =
+      table.real("scale_backoff", Range{.low = 0, .high = 1, .low_open = true, .high_open = true});
+  const auto interval = table.integer("scale_interval", extent);
+  if (dynamic) {
+    settings["precision.loss_scale"] = "dynamic";
+    settings["precision.scale_initial"] = initial.value_or(65536);
+    settings["precision.scale_growth"] = growth.value_or(2);
+    settings["precision.scale_backoff"] = backoff.value_or(0.5);
+    settings["precision.scale_interval"] = interval.value_or(2000);
+  }
   const auto max_skips = table.integer("max_skips", extent);
   for (const std::string_view key : {"scale_initial", "scale_growth", "scale_backoff", "scale_interval"}) {
     if (table.find(key) != nullptr && !dynamic) {
@@ -286,10 +298,14 @@ void read_precision(const Node& node, ModelFile& model, Diag& diag) {
     }
   }
   static constexpr std::string_view reactions[] = {"error", "skip"};
-  if (table.choice("on_nonfinite", "on_nonfinite", reactions) == "skip") {
-    model.settings["precision.on_nonfinite"] = "skip";
-    model.settings["precision.max_skips"] = max_skips.value_or(100);
+  const auto reaction = table.choice("on_nonfinite", "on_nonfinite", reactions);
+  if (dynamic && reaction == "error") {
+    diag.error(Kind::conflict, table.at("on_nonfinite"),
+               "dynamic loss scaling skips windows that are not finite; a static scale or none can make them "
+               "an error");
   }
+  if (reaction == "skip") settings["precision.on_nonfinite"] = "skip";
+  if (dynamic || reaction == "skip") settings["precision.max_skips"] = max_skips.value_or(100);
   table.finish();
 }
 
