@@ -140,8 +140,11 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   // Accumulators hold sums; what is not exact all the same, the frontend says.
   plan.because = words(module.setting("equivalence.because", ""), ';');
   plan.exact = plan.because.empty();
-  plan.skip_nonfinite = module.setting("precision.on_nonfinite", "error") == "skip";
+  const bool dynamic = module.setting("precision.loss_scale", "none") == "dynamic";
+  plan.skip_nonfinite = dynamic || module.setting("precision.on_nonfinite", "error") == "skip";
   plan.max_skips = module.setting("precision.max_skips", int64_t{100});
+  if (module.settings.contains("precision.seed_elements"))
+    plan.seed_rules = SeedRules{module.setting("precision.seed_elements", int64_t{1}), dynamic};
   if (module.setting("schedule.type", "constant") == "plateau") {
     plan.plateau = PlateauRules{module.setting("schedule.metric", "loss"),
                                 module.setting("schedule.patience", int64_t{10}),

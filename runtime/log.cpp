@@ -53,9 +53,10 @@ std::string start_line(const Plan& plan, std::string_view device) {
 std::string update_line(const UpdateReport& report, const Plan& plan) {
   const WindowReport& window = report.window;
   return fmt::format(
-      R"({{"event":"update","epoch":{},"update":{},"launches":{},"samples":{},"loss":{},"lr":{},"loss_scale":1,"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}}})",
+      R"({{"event":"update","epoch":{},"update":{},"launches":{},"samples":{},"loss":{},"lr":{},"loss_scale":{},"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}}})",
       report.epoch, report.update, window.launches, window.samples, number(window.loss), number(window.lr),
-      !window.applied, number(window.norm), plan.micro_batch * plan.accumulate, seconds(report.seconds));
+      number(double{window.scale}), !window.applied, number(window.norm), plan.micro_batch * plan.accumulate,
+      seconds(report.seconds));
 }
 
 std::string epoch_line(const EpochReport& report) {

@@ -372,6 +372,9 @@ nlohmann::json to_json(const Plan& plan) {
                          {"patience", plan.plateau->patience},
                          {"threshold", plan.plateau->threshold}};
   }
+  if (plan.seed_rules) {
+    result["seed_rules"] = {{"elements", plan.seed_rules->elements}, {"dynamic", plan.seed_rules->dynamic}};
+  }
   json inputs = json::array(), buffers = json::array(), programs = json::array();
   for (const PlanInput& input : plan.inputs) inputs.push_back(input_json(input));
   for (const PlanBuffer& buffer : plan.buffers) buffers.push_back(buffer_json(buffer));
@@ -419,6 +422,12 @@ Status from_json(const nlohmann::json& object, Plan& result) {
     plateau.read("metric", plan.plateau->metric, {"loss", "accuracy", "perplexity"});
     plateau.read("patience", plan.plateau->patience, 0, std::numeric_limits<int32_t>::max());
     plateau.read("threshold", plan.plateau->threshold);
+  }
+  if (fields.has("seed_rules")) {
+    Fields seed(object["seed_rules"], "plan: seed_rules.", status);
+    plan.seed_rules.emplace();
+    seed.read("elements", plan.seed_rules->elements, 1, kMost);
+    seed.read("dynamic", plan.seed_rules->dynamic);
   }
   if (!status) return status;
   if (!object.contains("bytes")) return Status::error("plan: bytes is missing");

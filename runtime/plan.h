@@ -91,6 +91,15 @@ struct PlateauRules {
   double threshold = 1e-4;      // relative: what counts as progress
 };
 
+// What the backward pass starts from, where it is not 1: @loss.scale, or 1 where there is no such state, over
+// `elements`, those of one full micro-batch's loss (1 with f32). Accumulated gradients are multiplied with
+// it.
+struct SeedRules {
+  int64_t elements = 1;
+  bool dynamic = false;  // windows adjust the scale, and it may become too small
+};
+constexpr double kSmallestScale = 0x1p-14;  // below it a run ends
+
 struct Plan {
   std::string model;
   std::string target;      // "sm_80"
@@ -114,9 +123,10 @@ struct Plan {
   bool exact = true;  // equivalence
   std::vector<std::string> because;
   bool skip_nonfinite =
-      false;  // precision.on_nonfinite = "skip": the window is left out, and the run goes on ...
+      false;  // dynamic loss scale, on_nonfinite = "skip": the window is left out, and the run goes on ...
   int64_t max_skips = 100;  // ... until so many in a row
   std::optional<PlateauRules> plateau;
+  std::optional<SeedRules> seed_rules;
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;
@@ -145,8 +155,13 @@ inline constexpr std::string_view window_lr = "window.lr";  // written by update
 inline constexpr std::string_view window_ok =
     "window.ok";  // written by update, i32: 0 when a gradient was not finite
 inline constexpr std::string_view updates = "updates";  // i32: good updates so far
-// Only where the model needs them (i32 but for plateau.best):
+// Only where the model needs them (i32 but for plateau.best and the scales). A state P.h of half type is the
+// half copy of parameter P.
 inline constexpr std::string_view skips = "skips";  // windows skipped in a row, counted by update
+// f32: the scale of the loss, which dynamic scaling adjusts at the end of update, and the one that window
+// had.
+inline constexpr std::string_view loss_scale = "loss.scale";
+inline constexpr std::string_view window_scale = "window.scale";  // written by update
 inline constexpr std::string_view updates_per_epoch =
     "updates_per_epoch";  // written by the runtime before training
 // schedule "plateau", written by the runtime after evaluations: how often the rate was cut, the best value,

@@ -41,8 +41,8 @@ std::string progress_line(const ProgressState& state, const Plan& plan) {
   std::string line =
       fmt::format("epoch {}{}  update {}{}", state.epoch, of(state.epochs), state.update, of(state.updates));
   if (state.update > 0) line += fmt::format("  loss {:.4g}  lr {:.4g}", state.loss, state.lr);
-  line += fmt::format("  eff. batch {} ({} × {})  loss scale 1", plan.micro_batch * plan.accumulate,
-                      plan.micro_batch, plan.accumulate);
+  line += fmt::format("  eff. batch {} ({} × {})  loss scale {}", plan.micro_batch * plan.accumulate,
+                      plan.micro_batch, plan.accumulate, state.scale);
   if (state.samples_per_second > 0) line += fmt::format("  {:.0f} samples/s", state.samples_per_second);
   if (state.seconds_left >= 0) line += fmt::format("  {} left", duration_text(state.seconds_left));
   return line;
@@ -108,6 +108,7 @@ void Progress::updated(const UpdateReport& report) {
   state_.update = report.update;
   state_.loss = report.window.loss;
   state_.lr = report.window.lr;
+  state_.scale = report.window.scale;
 }
 
 void Progress::clear() {

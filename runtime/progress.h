@@ -18,6 +18,7 @@ struct ProgressState {
   float loss = 0, lr = 0;
   double samples_per_second = 0;
   double seconds_left = -1;  // below 0: unknown
+  float scale = 1;           // of the loss
 };
 
 // "epoch 1/2  update 17  loss 0.4312  lr 0.001  eff. batch 128 (32 × 4)  loss scale 1  48200 samples/s  0:12

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/half.h"
+
 namespace gacc {
 namespace {
 
@@ -84,6 +86,10 @@ Status Session::find_parameters() {
     Parameter& parameter = parameters_.emplace_back();
     parameter.buffer = &buffer;
     parameter.elements = elements_of(buffer.shape);
+    parameter.half = plan_.find(buffer.name + ".h");
+    if (parameter.half && (parameter.half->dtype == "f32" || parameter.half->dtype == "i32" ||
+                           elements_of(parameter.half->shape) != parameter.elements))
+      return Status::error("the artifact's half copy of parameter {} does not fit it", buffer.name);
     if (!buffer.trainable) continue;
     parameter.gradient = plan_.find(buffer.name + ".grad");
     if (!parameter.gradient || parameter.gradient->dtype != "f32" ||
@@ -185,14 +191,19 @@ Status Session::update(WindowReport& report) {
   if (Status status = read_scalar(window_loss_, report.loss); !status) return status;
   if (Status status = read_scalar(window_norm_, report.norm); !status) return status;
   if (Status status = read_scalar(window_lr_, report.lr); !status) return status;
+  if (Status status = read_scale(state::window_scale, report.scale); !status) return status;
+  if (Status status = read_scale(state::loss_scale, report.next_scale); !status) return status;
   launches_ = samples_ = 0;
   report.finite = report.applied = ok != 0;
+  if (plan_.skip_nonfinite) return read_state(state::skips, report.skips);
   // A failed update leaves the accumulators as they were, so the culprit can still be found.
-  if (!report.finite)
-    if (Status status = first_bad_parameter(report.bad_parameter); !status) return status;
-  if (!plan_.skip_nonfinite) return {};
-  if (Status status = read_state(state::skips, report.skips); !status) return status;
-  return report.finite ? Status() : drop_window();
+  return report.finite ? Status() : first_bad_parameter(report.bad_parameter);
+}
+
+// 1 where the loss is not scaled.
+Status Session::read_scale(std::string_view name, float& scale) {
+  scale = 1;
+  return plan_.find(name) ? read_state(name, scale) : Status();
 }
 
 Status Session::first_bad_parameter(std::string& name) {
@@ -280,6 +291,9 @@ Status Session::mean_gradients(std::vector<NamedTensor>& tensors) {
   tensors.clear();
   WindowSums window;
   if (Status status = sums(window); !status) return status;
+  float scale = 1;
+  if (Status status = read_scale(state::loss_scale, scale); !status) return status;
+  const double unscale = plan_.seed_rules ? static_cast<double>(plan_.seed_rules->elements) / scale : 1;
   for (const Parameter& parameter : parameters_) {
     if (!parameter.gradient) continue;
     NamedTensor& tensor = tensors.emplace_back();
@@ -287,7 +301,7 @@ Status Session::mean_gradients(std::vector<NamedTensor>& tensors) {
     tensor.shape = parameter.buffer->shape;
     if (Status status = read_floats(*parameter.gradient, tensor.data); !status) return status;
     for (float& value : tensor.data)
-      value = window.count ? static_cast<float>(value / static_cast<double>(window.count)) : 0.0f;
+      value = window.count ? static_cast<float>(value * unscale / static_cast<double>(window.count)) : 0.0f;
   }
   sort_by_name(tensors);
   return {};
@@ -333,9 +347,16 @@ Status Session::set_parameters(const std::vector<NamedTensor>& tensors, const st
   }
   if (!problems.empty())
     return Status::error("{} does not fit the model: {}", source, fmt::join(problems, "; "));
+  std::vector<uint16_t> halves;
   for (const Parameter& parameter : parameters_) {
-    Status status =
-        device_.write(parameter.buffer->offset, std::as_bytes(std::span(find(parameter.buffer->name)->data)));
+    const std::vector<float>& values = find(parameter.buffer->name)->data;
+    Status status = device_.write(parameter.buffer->offset, std::as_bytes(std::span(values)));
+    if (status && parameter.half) {
+      const bool f16 = parameter.half->dtype == "f16";
+      halves.resize(values.size());
+      std::transform(values.begin(), values.end(), halves.begin(), f16 ? f16_bits : bf16_bits);
+      status = device_.write(parameter.half->offset, std::as_bytes(std::span(halves)));
+    }
     if (!status) return status;
   }
   return {};

@@ -49,11 +49,14 @@ struct WindowReport {
   bool applied = false;       // the parameters moved
   bool finite = true;         // false: a gradient was not, and nothing but the report has changed
   std::string bad_parameter;  // when not finite: the first parameter (plan order) whose gradient is not;
-                              // empty when only their common norm overflows
+                              // empty when only their common norm overflows, and where windows are
+                              // skipped, for that clears the gradients
   float loss = 0;             // mean over the counted elements
   float norm = 0;             // global norm of the mean gradient, before clipping
   float lr = 0;
-  int32_t skips = 0;  // with precision.on_nonfinite = "skip": windows skipped in a row, with this one
+  float scale = 1;       // of the loss, in this window
+  float next_scale = 1;  // in the next one
+  int32_t skips = 0;     // where windows are skipped: how many in a row, with this one
 };
 
 struct EvalReport {
@@ -88,14 +91,16 @@ class Session {
   int64_t launches() const { return launches_; }
   int64_t samples() const { return samples_; }
   Status sums(WindowSums& sums);
-  // The mean gradient (sum / count) of every trained parameter, under the parameter's name, sorted by name;
-  // zeros when nothing was counted.
+  // The mean gradient (sum / count, unscaled) of every trained parameter, under the parameter's name, sorted
+  // by name; zeros when nothing was counted.
   Status mean_gradients(std::vector<NamedTensor>& tensors);
 
   // The ordinal of the next sample since training began, where the model has random numbers for samples (else
   // nothing happens). Steps count what they see; this is for samples that no step sees. Does not wait.
   Status set_ordinal(int64_t ordinal);
 
+  // The first parameter (plan order) whose accumulated gradient is not finite; empty when all are.
+  Status first_bad_parameter(std::string& name);
   // Replaces the rate that init was given.
   Status set_lr(float lr);
 
@@ -116,21 +121,23 @@ class Session {
 
   // The parameters as f32, sorted by name. Waits.
   Status parameters(std::vector<NamedTensor>& tensors);
-  // Overwrites all parameters. Names and shapes must be exactly the model's; `source` begins the error.
+  // Overwrites all parameters and their half copies. Names and shapes must be exactly the model's; `source`
+  // begins the error.
   Status set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source);
 
  private:
-  // A parameter and, when it is trained, the sum of its gradients over the window.
+  // A parameter; when it is trained, the sum of its gradients over the window; and its half copy, if any.
   struct Parameter {
     const PlanBuffer* buffer = nullptr;
     const PlanBuffer* gradient = nullptr;
+    const PlanBuffer* half = nullptr;
     int64_t elements = 0;
   };
 
   Status find_scalar(std::string_view name, const char* dtype, const PlanBuffer*& buffer);
   Status find_parameters();
   Status write_inputs(InputBytes inputs, int64_t samples, bool for_eval);
-  Status first_bad_parameter(std::string& name);
+  Status read_scale(std::string_view name, float& scale);
   Status read_floats(const PlanBuffer& buffer, std::vector<float>& values);
   Status zero(const PlanBuffer& buffer);
   template <class T>

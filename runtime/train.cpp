@@ -62,7 +62,12 @@ class Trainer {
   void begin_epoch();
   Status run_launch(InputBytes inputs, int64_t samples);
   Status close_window(bool apply);
-  Status not_finite(const UpdateReport& report) const;
+  struct Culprit {
+    int64_t launch = 0;  // from 1; 0: none was found
+    std::string parameter;
+  };
+  Status find_culprit(const WindowReport& window, Culprit& culprit);
+  Status not_finite(const UpdateReport& report);
   Status finish_epoch();
   Status evaluate_due();
   Status evaluate(bool at_end);
@@ -77,6 +82,9 @@ class Trainer {
     return (epochs_ && result_.epochs >= *epochs_) ||
            (options_.updates && result_.updates >= *options_.updates) ||
            (options_.launches && result_.launches >= *options_.launches);
+  }
+  bool scale_too_small(const UpdateReport& report) const {
+    return plan_.seed_rules && plan_.seed_rules->dynamic && report.window.next_scale < kSmallestScale;
   }
   double training_seconds() const { return clock_.seconds() - at_.evaluation_seconds; }
 
@@ -216,7 +224,8 @@ Status Trainer::close_window(bool apply) {
   report.update = result_.updates + result_.skipped;
   report.seconds = training_seconds() - at_.window_start;
   if (Status status = observer_.updated(report); !status) return status;
-  if (!good && !(plan_.skip_nonfinite && report.window.skips < plan_.max_skips)) return not_finite(report);
+  if (!good && (!plan_.skip_nonfinite || report.window.skips >= plan_.max_skips || scale_too_small(report)))
+    return not_finite(report);
   auto due = [&](int64_t every) { return good && every > 0 && result_.updates % every == 0; };
   at_.evaluation_due = eval_ && due(options_.eval_every);
   if (due(options_.checkpoint_every))
@@ -224,16 +233,53 @@ Status Trainer::close_window(bool apply) {
   return evaluate_due();
 }
 
-Status Trainer::not_finite(const UpdateReport& report) const {
-  std::string what = report.window.bad_parameter.empty()
-                         ? "the global norm of the gradient overflows, though every gradient is finite"
-                         : fmt::format("the gradient of {} is not finite", report.window.bad_parameter);
-  if (plan_.skip_nonfinite)
+// Runs the launches of the window that just failed again, one after the other, from the state it began with:
+// parameters and everything else that a failed window must not change are still there. No run pays for
+// finding out but the one that ends here.
+Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
+  if (Status status = session_.drop_window(); !status) return status;
+  if (plan_.find(state::loss_scale))
+    if (Status status = session_.write_state(state::loss_scale, window.scale); !status) return status;
+  const int64_t launches = rules_.launches_per_epoch();
+  const int64_t end = result_.epochs * launches + at_.position;  // in launches of the whole run
+  for (int64_t number = 1; number <= window.launches; ++number) {
+    const int64_t at = end - window.launches + number - 1;
+    const auto order = epoch_order(data_.samples, options_.seed, at / launches, options_.shuffle);
+    const auto first = order.begin() + at % launches * plan_.micro_batch;
+    const int64_t samples = rules_.batch(at % launches);
+    const int64_t ordinal = at / launches * data_.samples + at % launches * plan_.micro_batch;
+    if (Status status = session_.set_ordinal(ordinal); !status) return status;
+    loader_.start({first, first + samples}, plan_.micro_batch);
+    if (Status status = session_.step(loader_.next()->inputs, samples); !status) return status;
+    if (Status status = session_.first_bad_parameter(culprit.parameter); !status) return status;
+    if (culprit.parameter.empty()) continue;
+    culprit.launch = number;
+    break;
+  }
+  return {};
+}
+
+Status Trainer::not_finite(const UpdateReport& report) {
+  const WindowReport& window = report.window;
+  Culprit culprit;
+  if (Status status = find_culprit(window, culprit); !status) return status;
+  std::string what = "the global norm of the gradient overflows, though every gradient is finite";
+  if (culprit.launch > 0)
+    what = fmt::format("the gradient of {} is not finite since launch {} of {}", culprit.parameter,
+                       culprit.launch, window.launches);
+  else if (!window.bad_parameter.empty())
+    what = fmt::format("the gradient of {} is not finite", window.bad_parameter);
+  if (scale_too_small(report))
+    what = fmt::format(
+        "the loss scale would fall to {}, below 2^-14, after {} windows in a row were skipped, the "
+        "last because {}",
+        window.next_scale, window.skips, what);
+  else if (plan_.skip_nonfinite)
     what = fmt::format("{} windows in a row were skipped (precision.max_skips), the last because {}",
-                       report.window.skips, what);
+                       window.skips, what);
   return Status::error(
       "update {} (epoch {}): {} (loss {}); lower the learning rate, or look for wrong values in the data",
-      report.update, report.epoch, what, report.window.loss);
+      report.update, report.epoch, what, window.loss);
 }
 
 Status Trainer::finish_epoch() {

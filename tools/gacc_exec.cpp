@@ -92,7 +92,7 @@ class Reporter : public TrainObserver {
     updates_ += window.applied;
     if (events_.is_open()) {
       // The loss and norm of a skipped window are of no use in a curve.
-      Scalar scalars[] = {{"loss_scale", 1},
+      Scalar scalars[] = {{"loss_scale", window.scale},
                           {"skipped", static_cast<double>(report.update - updates_)},
                           {"lr", window.lr},
                           {"loss", window.loss},

@@ -3,7 +3,8 @@
 // f32[2] and a frozen one.
 //
 //   step:   every counted sample adds x to loss.sum, 1 to loss.count, (x, -x) to w.grad
-//   update: w -= lr * w.grad / loss.count, when all is finite; then clears the accumulators
+//   update: w -= lr * w.grad / loss.count, when all is finite; then clears the accumulators. A loss scale is
+//           kept and halved, but scales nothing
 //   eval:   every counted sample adds x to eval.loss, 1 to eval.count, and 1 to eval.accuracy where x > 0
 #pragma once
 #include <cmath>
@@ -51,6 +52,24 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string tail)
   plan.inputs.push_back({"mark", "i32", {}, offset, offset, {}, {}, {}, -1});
   plan.arena_bytes = offset + 4 * micro_batch;
   return plan;
+}
+
+// A further state of one element, or of the shape given.
+inline void add_state(Plan& plan, std::string name, std::string dtype, std::vector<int64_t> shape = {}) {
+  int64_t bytes = dtype == "f16" || dtype == "bf16" ? 2 : 4;
+  for (int64_t extent : shape) bytes *= extent;
+  const int64_t offset = (plan.arena_bytes + 255) / 256 * 256;
+  plan.buffers.push_back({std::move(name), "state", std::move(dtype), std::move(shape), offset, bytes, true});
+  plan.arena_bytes = offset + bytes;
+}
+
+// The loss is scaled, dynamically: a window that is not finite is skipped and halves the scale.
+inline void scale_dynamically(Plan& plan, int64_t elements) {
+  plan.skip_nonfinite = true;
+  plan.seed_rules = SeedRules{elements, true};
+  add_state(plan, "loss.scale", "f32");
+  add_state(plan, "window.scale", "f32");
+  add_state(plan, "skips", "i32");
 }
 
 class FakeDevice : public Device {
@@ -113,6 +132,7 @@ class FakeDevice : public Device {
     at("w", 0) = 1 + static_cast<float>(at<int32_t>("seed.low"));
     at("w", 1) = 2;
     at("frozen") = 3;
+    if (plan_.find(state::loss_scale)) at("loss.scale") = 4;
   }
   void step(int64_t batch) {
     for (int64_t i = 0; i < batch; ++i) {
@@ -132,12 +152,19 @@ class FakeDevice : public Device {
     at("window.lr") = at("lr");
     bool ok = std::isfinite(at("window.norm"));
     at<int32_t>("window.ok") = ok;
+    if (plan_.find(state::loss_scale)) {
+      at("window.scale") = at("loss.scale");
+      if (!ok) at("loss.scale") *= 0.5f;
+    }
+    if (plan_.skip_nonfinite) at<int32_t>("skips") = ok ? 0 : at<int32_t>("skips") + 1;
+    if (!ok && !plan_.skip_nonfinite) return;
+    at("loss.sum") = 0;
+    at<int32_t>("loss.count") = 0;
+    at("w.grad", 0) = at("w.grad", 1) = 0;
     if (!ok) return;
     at("w", 0) -= at("lr") * first;
     at("w", 1) -= at("lr") * second;
     at<int32_t>("updates") += 1;
-    at("w.grad", 0) = at("w.grad", 1) = at("loss.sum") = 0;
-    at<int32_t>("loss.count") = 0;
   }
   void eval(int64_t batch) {
     for (int64_t i = 0; i < batch; ++i) {

@@ -110,6 +110,45 @@ TEST_F(SessionTest, parameters_by_name) {
             "the model has no other [1]");
 }
 
+TEST_F(SessionTest, half_copies_follow_their_parameters) {
+  test::add_state(plan, "w.h", "f16", {2});
+  test::add_state(plan, "frozen.h", "bf16", {1});
+  open();
+  const std::vector<NamedTensor> tensors = {{"frozen", {1}, {257}}, {"w", {2}, {0.1f, -2049}}};
+  ASSERT_TRUE(session.set_parameters(tensors, "a.safetensors"));
+  EXPECT_EQ(device.at("w", 1), -2049);  // the master
+  EXPECT_EQ(device.at<uint16_t>("w.h", 0), 0x2e66);
+  EXPECT_EQ(device.at<uint16_t>("w.h", 1), 0xe800);       // -2048
+  EXPECT_EQ(device.at<uint16_t>("frozen.h", 0), 0x4380);  // 256
+}
+
+TEST_F(SessionTest, mean_gradients_are_unscaled) {
+  test::scale_dynamically(plan, 8);
+  open();
+  ASSERT_TRUE(step({1, 2, 3, 6}));
+  std::vector<NamedTensor> gradients;
+  ASSERT_TRUE(session.mean_gradients(gradients));
+  EXPECT_EQ(gradients[0].data, (std::vector<float>{6, -6}));  // the mean is 3, and the seed was 4 / 8
+}
+
+TEST_F(SessionTest, a_skipped_window_is_cleared_by_the_device) {
+  test::scale_dynamically(plan, 1);
+  open();
+  ASSERT_TRUE(step({1, kInfinity}));
+  WindowReport report;
+  ASSERT_TRUE(session.update(report));
+  EXPECT_FALSE(report.applied);
+  EXPECT_EQ(report.scale, 4);
+  EXPECT_EQ(report.next_scale, 2);
+  EXPECT_EQ(report.skips, 1);
+  EXPECT_EQ(device.at("w.grad"), 0);
+  ASSERT_TRUE(step({1, 3}));
+  ASSERT_TRUE(session.update(report));
+  EXPECT_TRUE(report.applied);
+  EXPECT_EQ(report.scale, 2);
+  EXPECT_EQ(device.at("w"), 7);
+}
+
 TEST_F(SessionTest, inputs_are_checked) {
   open();
   EXPECT_EQ(step({1, 2, 3, 4, 5}).text(), "a launch takes 1 to 4 samples, 5 were given");

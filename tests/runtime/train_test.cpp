@@ -177,11 +177,60 @@ TEST(Train, a_gradient_that_is_not_finite_ends_the_run) {
   Trial trial(6, 2, 1, "flush");
   trial.x[3] = std::numeric_limits<float>::infinity();
   EXPECT_EQ(trial.run(), "u1:1.5/2 u2:inf/2");
-  EXPECT_NE(trial.error.find("update 2 (epoch 1): the gradient of w is not finite (loss inf)"),
-            std::string::npos)
+  EXPECT_NE(
+      trial.error.find("update 2 (epoch 1): the gradient of w is not finite since launch 1 of 1 (loss inf)"),
+      std::string::npos)
       << trial.error;
   EXPECT_EQ(trial.result.updates, 1);
   EXPECT_EQ(trial.result.skipped, 1);
+}
+
+// The window that failed is run again, launch by launch; it may have begun in the epoch before.
+TEST(Train, the_launch_that_went_non_finite_is_named) {
+  Trial trial(10, 2, 4, "carry");  // launches 1 to 5 an epoch; the second window has 5, then 1 to 3
+  trial.options.epochs = 2;
+  trial.x[9] = std::numeric_limits<float>::infinity();
+  trial.run();
+  EXPECT_NE(trial.error.find("update 2 (epoch 2): the gradient of w is not finite since launch 1 of 4"),
+            std::string::npos)
+      << trial.error;
+  Trial late(8, 2, 4, "flush");
+  late.x[5] = std::numeric_limits<float>::infinity();
+  late.run();
+  EXPECT_NE(late.error.find("the gradient of w is not finite since launch 3 of 4"), std::string::npos)
+      << late.error;
+}
+
+TEST(Train, pain_16_a_scale_that_gets_too_small_ends_the_run) {
+  Trial trial(80, 2, 1, "flush");
+  test::scale_dynamically(trial.plan, 1);
+  trial.x[0] = std::numeric_limits<float>::infinity();
+  trial.x[4] = std::numeric_limits<float>::quiet_NaN();
+  for (size_t i = 10; i < 80; ++i) trial.x[i] = std::numeric_limits<float>::infinity();
+  trial.run();
+  EXPECT_EQ(trial.result.updates, 3);  // windows 2, 4 and 5
+  // 4, halved by windows 1, 3 and from 6 on: the 17th makes 2^-15.
+  EXPECT_EQ(trial.result.skipped, 17);
+  EXPECT_NE(trial.error.find(
+                "update 20 (epoch 1): the loss scale would fall to 3.0517578e-05, below 2^-14, after 15 "
+                "windows in a row were skipped, the last because the gradient of w is not finite since "
+                "launch 1 of 1"),
+            std::string::npos)
+      << trial.error;
+}
+
+TEST(Train, pain_16_too_many_skips_in_a_row_end_the_run) {
+  Trial trial(12, 2, 2, "flush");
+  test::scale_dynamically(trial.plan, 1);
+  trial.plan.max_skips = 2;
+  for (size_t i : {7, 11}) trial.x[i] = std::numeric_limits<float>::infinity();
+  trial.run();
+  EXPECT_NE(trial.error.find(
+                "2 windows in a row were skipped (precision.max_skips), the last because the gradient of "
+                "w is not finite since launch 2 of 2"),
+            std::string::npos)
+      << trial.error;
+  EXPECT_EQ(trial.result.updates, 1);
 }
 
 TEST(Train, evaluates_after_epochs_and_at_the_end_but_nothing_twice) {

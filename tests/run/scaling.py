@@ -1,0 +1,81 @@
+"""Loss scaling by whole commands: exact where it must be, a skipped window without a trace, ends with a reason."""
+import harness
+import update
+from harness import expect, run
+
+MODEL = update.MODEL
+FULL = dict(update.FULL, train__accumulate=4, train__clip_norm=0.5) | dict(precision__loss_scale="dynamic", precision__scale_interval=2)
+FULL.pop("precision__on_nonfinite")
+
+
+def without(events, *keys):
+    return [{k: v for k, v in e.items() if k not in (*keys, "seconds")} for e in events]
+
+
+def test_a_power_of_two_scale_changes_no_bit(folder):
+    """Adam with the second moment "micro", clipping, a ragged tail: every figure but the scale, and every weight."""
+    settings = {k: v for k, v in FULL.items() if not k.startswith("precision")}
+    spec, runs = update.data(folder, "data", without=[46, 47]), []
+    for scale in ("none", 4096, 0.0078125):
+        artifact = harness.compile_model(MODEL, folder / f"{scale}.ptx", **settings, precision__loss_scale=scale)
+        gradients = folder / f"{scale}.grads"
+        events, final, _ = update.train(folder, artifact, spec, f"{scale}", "--epochs", 2, "--dump-grads", gradients)
+        expect(all(e["loss_scale"] == (1 if scale == "none" else scale) for e in events), f"{events[0]}")
+        runs.append((without(events, "loss_scale"), final.read_bytes(), gradients.read_bytes()))
+    expect(runs[0] == runs[1] == runs[2], "the scale has left a trace")
+
+
+def test_pain_15_an_overflow_in_launch_2_of_4_skips_its_window(folder):
+    """Pains 12, 15, 19: weights, moments, counters, rates are those of a run in which the window never was; the scale is halved."""
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL)
+    events, final, _ = update.train(folder, artifact, update.data(folder, "planted", planted=[22]), "planted")
+    clean, reference, _ = update.train(folder, artifact, update.data(folder, "clean", without=range(16, 32)), "clean")
+    expect([e["skipped"] for e in events] == [False, True, False], f"{events}")
+    expect([e["loss_scale"] for e in events] == [65536, 65536, 32768], f"{events}")
+    good = [e for e in events if not e["skipped"]]
+    expect([e["loss"] for e in good] == [e["loss"] for e in clean] and [e["lr"] for e in good] == [e["lr"] for e in clean],
+           "the window has left a trace in the log")
+    expect(final.read_bytes() == reference.read_bytes(), "the window has left a trace in the weights")
+
+
+def test_pain_16_a_hundred_skips_end_the_run(folder):
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL | dict(precision__scale_backoff=0.99))
+    spec = update.data(folder, "bad", planted=[5, 17, 33])  # every window
+    events, final, text = update.train(folder, artifact, spec, "bad", "--epochs", 50, code=1)
+    expect(len(events) == 100 and all(e["skipped"] for e in events), f"{len(events)} windows")
+    expect("100 windows in a row were skipped (precision.max_skips)" in text, text)
+    expect("the gradient of fc1.weight is not finite since launch 2 of 4" in text, text)  # epoch 34: row 5
+    expect(not final.exists(), "weights were saved")
+
+
+def test_pain_16_a_scale_below_its_floor_ends_the_run(folder):
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL)
+    events, _, text = update.train(folder, artifact, update.data(folder, "bad", planted=[5, 17, 33]), "bad", "--epochs", 50, code=1)
+    expect([e["loss_scale"] for e in events] == [2.0 ** (16 - i) for i in range(31)], f"{events}")
+    expect("the loss scale would fall to 3.0517578e-05, below 2^-14" in text, text)
+
+
+def test_a_static_scale_names_parameter_and_launch(folder):
+    static = {k: v for k, v in FULL.items() if k != "precision__scale_interval"} | dict(precision__loss_scale=256)
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **static)
+    spec = update.data(folder, "bad", planted=[26])
+    _, _, text = update.train(folder, artifact, spec, "bad", code=1)
+    expect("update 2 (epoch 1): the gradient of fc1.weight is not finite since launch 3 of 4" in text, text)
+
+
+def test_pain_19_a_resumed_scale_goes_on(folder):
+    """Broken off in a window, after a skip and before the scale would grow: the same bits."""
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL)
+    spec = update.data(folder, "planted", planted=[5])
+    events, final, _ = update.train(folder, artifact, spec, "straight", "--updates", 6)
+    expect(len({e["loss_scale"] for e in events}) == 2, f"{events}")
+    words = ("--data", spec, "--no-shuffle", "--checkpoint", folder / "ck", "--log", folder / "log.jsonl")
+    run("gacc-exec", artifact, *words, "--launches", 7)
+    run("gacc-exec", artifact, *words, "--launches", 18, "--resume")
+    run("gacc-exec", artifact, *words, "--updates", 6, "--resume", "--save", folder / "resumed.safetensors")
+    expect((folder / "resumed.safetensors").read_bytes() == final.read_bytes(), "other weights")
+    expect(without(harness.updates_of(folder / "log.jsonl")) == without(events), "another log")
+
+
+if __name__ == "__main__":
+    harness.main(globals())
