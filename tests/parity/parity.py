@@ -70,7 +70,19 @@ def make_cases():
             update(f"{kind}-{unit}", schedule__type=kind, schedule__total=4 if unit == "epochs" else 9, schedule__min_lr=0.001, **size)
     # Sequence models, in small: windows of 3 + 3 + 2 or fewer samples.
     ragged = dict(train__micro_batch=3, train__accumulate=2)
+    def window(length, **names):
+        return {f"inputs__{name}__shape": f"[{length}]" for name in names.values()}
+    gpt = dict(ragged, layers__tok__features=32, layers__h__repeat=2, layers__h__layers__mlp__layers__up__features=48,
+               layers__h__layers__mlp__layers__down__features=32, **window(11, x="bytes", y="next"))
+    gpt2 = dict(ragged, layers__wte__features=24, layers__wte__vocab=61, layers__head__features=61, layers__h__repeat=2,
+                layers__h__layers__mix__layers__attn__heads=3, layers__h__layers__mlp__layers__fc__features=40,
+                layers__h__layers__mlp__layers__proj__features=24, schedule__warmup=3, schedule__total=9,
+                **window(9, x="tokens", y="next"))
+    # The keys' biases shift all scores of a row alike, so their gradients are rounding noise, which Adam makes full steps of.
+    noisy = (LOSS_BOUND, 1e-3, 1e-3)
     for seed in (1, 2, 3, 4):
+        cases.append(case(f"shakespeare_gpt-seed{seed}", "examples/shakespeare_gpt.toml", 19 + seed, seed, bounds=noisy, **gpt))
+        cases.append(case(f"gpt2_124m-seed{seed}", "examples/gpt2_124m.toml", 19 + seed, seed, bounds=noisy, **gpt2))
         cases.append(case(f"mixer-seed{seed}", "examples/mixer.toml", 37 + seed, seed, train__micro_batch=6, train__accumulate=2))
         cases.append(case(f"sequence-seed{seed}", "tests/parity/models/sequence.toml", 19 + seed, seed, **ragged))
     for path in sorted((HERE / "models").glob("*.toml")):  # what the examples leave out

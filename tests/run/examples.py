@@ -69,6 +69,14 @@ def test_residual_mlp(folder):
     train("residual_mlp", folder)
 
 
+def test_mixer(folder):
+    train("mixer", folder)
+
+
+def test_shakespeare_gpt(folder):
+    train("shakespeare_gpt", folder)
+
+
 def test_generated_digits_can_be_learned(folder):
     """synthetic:digits is a set a user can learn on: far better than chance after one epoch, also on digits not seen."""
     artifact, log = harness.compile_model(harness.example("mnist_mlp"), folder / "step.ptx"), folder / "log.jsonl"

@@ -1,0 +1,76 @@
+"""Sequence models as a user runs them: text and token files, perplexity, bits that do not depend on threads, a large plan."""
+import json
+import math
+import random
+import resource
+import struct
+
+import harness
+from harness import expect, run
+
+SMALL = dict(inputs__bytes__shape="[16]", inputs__next__shape="[16]", layers__tok__features=32, layers__h__repeat=1,
+             layers__h__layers__mlp__layers__up__features=48, layers__h__layers__mlp__layers__down__features=32)
+
+
+def write_text(folder, size=6000):
+    chance = random.Random(5)
+    words = [bytes(chance.choice(b"aeiounrst") for _ in range(chance.randint(2, 6))) for _ in range(30)]
+    text = b" ".join(chance.choice(words) for _ in range(size // 4))[:size]
+    (folder / "t.txt").write_bytes(text)
+    return folder / "t.txt", text
+
+
+def evals(log):
+    return [e for e in harness.read_log(log) if e["event"] == "eval"]
+
+
+def test_text_trains_and_perplexity_is_exp_of_the_loss(folder):
+    path, text = write_text(folder)
+    artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / "step.ptx", schedule__warmup=5, optimizer__lr=0.01, **SMALL)
+    run("gacc-exec", artifact, "--data", f"text:{path},split=train", "--eval", f"text:{path},split=test", "--epochs", 3, "--log", folder / "log")
+    losses = [e["loss"] for e in evals(folder / "log")]
+    expect(losses[-1] < 2.9 < math.log(256), f"it learns: {losses}")
+    for e in evals(folder / "log"):
+        expect(abs(e["perplexity"] - math.exp(e["loss"])) <= 1e-5 * e["perplexity"], f"perplexity {e['perplexity']}, loss {e['loss']}")
+        expect(e["samples"] == (len(text) - len(text) * 9 // 10 - 1) // 16, f"{e['samples']} windows")
+
+
+def test_tokens_are_the_same_data_as_text(folder):
+    path, text = write_text(folder, 2000)
+    (folder / "t.bin").write_bytes(struct.pack(f"<{len(text)}H", *text))
+    artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / "step.ptx", **SMALL)
+    for kind, file in (("text", path), ("tokens", folder / "t.bin")):
+        run("gacc-exec", artifact, "--data", f"{kind}:{file}", "--updates", 5, "--log", folder / f"{kind}.log", "--save", folder / kind)
+    expect((folder / "text").read_bytes() == (folder / "tokens").read_bytes(), "u8 and u16 tokens train the same weights")
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(folder):
+    (folder / "t.bin").write_bytes(struct.pack("<40H", *range(240, 280)))
+    artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / "step.ptx", **SMALL)
+    harness.one_error(run("gacc-exec", artifact, "--data", f"tokens:{folder / 't.bin'}", code=1), "token 16: the value 256", "0 to 255")
+
+
+def test_bits_do_not_depend_on_threads(folder):
+    """Also the embedding's gradient: many windows use the same rows."""
+    path, _ = write_text(folder, 2000)
+    artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / "step.ptx", **SMALL)
+    for threads in (1, 2, 5):
+        run("gacc-exec", artifact, "--data", f"text:{path}", "--updates", 8, "--threads", threads, "--save", folder / f"{threads}.safetensors")
+    files = {(folder / f"{t}.safetensors").read_bytes() for t in (1, 2, 5)}
+    expect(len(files) == 1, "the weights depend on the number of threads")
+
+
+def test_gpt2_compiles_in_little_memory(folder):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    plan = json.loads(run("gaccc", harness.example("gpt2_124m"), "-o", folder / "step.ptx", "--plan", "--json").stdout)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    expect(max(before, after) < 1 << 20, f"{after} KiB")
+    expect(plan["parameters"] == 124_439_808, f"{plan['parameters']} parameters")
+    sizes = plan["bytes"]
+    expect(sizes["weights"] >= 4 * plan["parameters"] and sizes["gradients"] >= 4 * plan["parameters"], f"{sizes}")
+    expect(sizes["lower_bound"] <= sizes["peak"] <= 1.02 * sizes["lower_bound"], f"{sizes}")
+    text = (folder / "step.ptx").read_text()
+    expect(text.count(".entry ") < 100, "twelve equal layers share their kernels")
+
+
+harness.main(globals())
