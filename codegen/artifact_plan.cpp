@@ -51,6 +51,10 @@ std::optional<PlanLaunch> product_launch(const ir::Module& module, const ir::Reg
 
 bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Plan& plan,
                   std::string& problem) {
+  if (!code.programs.empty()) {
+    plan.programs = code.programs;
+    return true;
+  }
   plan.programs.clear();
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);

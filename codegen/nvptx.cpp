@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
@@ -12,8 +13,11 @@
 #include <algorithm>
 #include <mutex>
 
+#include "codegen/artifact_plan.h"
 #include "codegen/emit/gemm.h"
 #include "codegen/emit/target.h"
+#include "codegen/merge.h"
+#include "codegen/merge_plan.h"
 
 extern "C" {
 void LLVMInitializeNVPTXTargetInfo();
@@ -52,27 +56,6 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
       std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
 }
 
-// The driver may not start the kernel with more threads, so ptxas can plan its registers for this many.
-void set_block(llvm::Function& function, int64_t threads) {
-#if LLVM_VERSION_MAJOR >= 22
-  function.addFnAttr("nvvm.maxntid", fmt::format("{},1,1", threads));
-#else
-  llvm::LLVMContext& context = function.getContext();
-  llvm::Type* word = llvm::Type::getInt32Ty(context);
-  const auto annotate = [&](const char* what, int64_t value) {
-    llvm::Metadata* parts[] = {
-        llvm::ValueAsMetadata::get(&function), llvm::MDString::get(context, what),
-        llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(word, static_cast<uint64_t>(value)))};
-    function.getParent()
-        ->getOrInsertNamedMetadata("nvvm.annotations")
-        ->addOperand(llvm::MDNode::get(context, parts));
-  };
-  annotate("maxntidx", threads);
-  annotate("maxntidy", 1);
-  annotate("maxntidz", 1);
-#endif
-}
-
 // The distinct kernels of the matrix products, in order of first use.
 bool choose_products(const ir::Module& module, int capability, DeviceCode& code, std::string& problem) {
   for (const ir::RegionKind kind : ir::all_regions) {
@@ -86,6 +69,57 @@ bool choose_products(const ir::Module& module, int capability, DeviceCode& code,
     }
   }
   return true;
+}
+
+// "mul_adam_fill_14" -> "mul_adam_fill"
+std::string without_number(const std::string& entry) { return entry.substr(0, entry.rfind('_')); }
+
+// The update's launches that are independent of each other become one.
+void merge_update(const ir::Module& module, llvm::Module& device, DeviceCode& code) {
+  std::vector<PlanLaunch>& launches = code.programs[static_cast<size_t>(ir::RegionKind::update)].launches;
+  const std::vector<int> levels =
+      launch_levels(module, module.update, code.program.calls(ir::RegionKind::update));
+  std::vector<PlanLaunch> merged;
+  const int count = levels.empty() ? 0 : *std::max_element(levels.begin(), levels.end()) + 1;
+  for (int level = 0; level < count; ++level) {
+    MergeRequest request{"", {{}}, module.micro_batch()};
+    for (size_t i = 0; i < launches.size(); ++i) {
+      if (levels[i] == level) request.phases[0].push_back(i);
+    }
+    const std::vector<size_t>& together = request.phases[0];
+    const PlanLaunch& first = launches[together.front()];
+    request.name = fmt::format("update_{}_{}", level, without_number(first.kernel));
+    const bool kernels =
+        std::none_of(together.begin(), together.end(), [&](size_t i) { return launches[i].kernel.empty(); });
+    std::string reason;  // why some cannot be merged: then they stay as they are
+    std::optional<PlanLaunch> one;
+    if (together.size() > 1 && kernels) one = emit_merged(device, request, launches, reason);
+    if (one) {
+      merged.push_back(std::move(*one));
+    } else {
+      for (const size_t i : together) merged.push_back(launches[i]);
+    }
+  }
+  launches = std::move(merged);
+}
+
+// The whole of `step` as one kernel, where launch.mode wants it.
+bool make_persistent(const ir::Module& module, llvm::Module& device, DeviceCode& code, std::string& problem) {
+  const LaunchMode mode = launch_mode(module);
+  if (!mode.persistent) return true;
+  PlanProgram& step = code.programs[static_cast<size_t>(ir::RegionKind::step)];
+  const std::vector<int> levels =
+      launch_levels(module, module.step, code.program.calls(ir::RegionKind::step));
+  MergeRequest request{"step_persistent", {}, module.micro_batch()};
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const auto level = static_cast<size_t>(levels[i]);
+    if (request.phases.size() <= level) request.phases.resize(level + 1);
+    request.phases[level].push_back(i);
+  }
+  if (levels.empty()) return true;
+  step.persistent = emit_merged(device, request, step.launches, problem);
+  step.persistent_required = mode.required;
+  return step.persistent || !mode.required;
 }
 
 }  // namespace
@@ -148,6 +182,21 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
   for (const GemmKernel& kernel : code.products)
     set_block(*emit_gemm(device, kernel, capability(target)), kernel.tile->threads());
   if (!optimize(device, machine.get(), problem)) return failed();
+  // Once planned, launches that need not wait for each other are merged; the plan then has those.
+  if (module.phase == ir::Phase::planned) {
+    Plan plan;
+    if (!add_programs(module, code, plan, problem)) return failed();
+    code.programs = std::move(plan.programs);
+    merge_update(module, device, code);
+    if (!make_persistent(module, device, code, problem)) {
+      diag.error(Kind::unsupported, {}, "`launch.mode = \"persistent\"`: {}", problem);
+      return std::nullopt;
+    }
+    drop_unused(device, code.programs);
+    llvm::raw_string_ostream why(problem);
+    problem.clear();
+    if (llvm::verifyModule(device, &why)) return failed();
+  }
   llvm::raw_string_ostream ir(code.llvm_ir);
   device.print(ir, nullptr);
 

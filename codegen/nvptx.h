@@ -8,6 +8,7 @@
 #include "codegen/emit/gemm.h"
 #include "codegen/emit/program.h"
 #include "ir/diag.h"
+#include "runtime/plan.h"
 
 namespace gacc::codegen {
 
@@ -16,6 +17,7 @@ struct DeviceCode {
   std::vector<std::string>
       entries;  // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents
   std::vector<GemmKernel> products;  // built-in kernels of the matrix products; entries under their names
+  std::vector<PlanProgram> programs;  // of a planned module: the launches, merged (codegen/merge.h)
   std::string ptx;
   std::string llvm_ir;  // what the PTX was made of, after the passes
 };

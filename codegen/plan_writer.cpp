@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "codegen/merge_plan.h"
 #include "ir/cost.h"
 
 namespace gacc {
@@ -136,7 +137,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   plan.bytes = facts.bytes;
   plan.passes = facts.passes;
   plan.flops_per_launch = ir::cost(module, module.step).flops;
-  plan.kernels_per_launch = launches_of(module, module.step);
+  plan.kernels_per_launch = codegen::launch_mode(module).persistent ? 1 : launches_of(module, module.step);
   // Accumulators hold sums; what is not exact all the same, the frontend says.
   plan.because = words(module.setting("equivalence.because", ""), ';');
   plan.exact = plan.because.empty();

@@ -328,7 +328,6 @@ void read_launch(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[launch]", "launch.", diag);
   static constexpr std::string_view modes[] = {"auto", "graph", "persistent"};
   const std::string mode = table.choice("mode", "launch mode", modes).value_or("auto");
-  if (mode == "persistent") unsupported(table, "mode", "`launch.mode = \"persistent\"`");
   model.settings["launch.mode"] = mode;
   table.finish();
 }

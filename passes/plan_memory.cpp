@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "ir/liveness.h"
@@ -130,6 +131,8 @@ void place_aliases(const Module& module, Region& region) {
   }
 }
 
+constexpr int64_t kSmallValue = 4096;  // bytes
+
 int64_t buffer_bytes(const Module& module, BufferKind kind) {
   int64_t sum = 0;
   for (const Buffer& buffer : module.buffers) {
@@ -150,14 +153,30 @@ bool plan_memory(Module& module, const Options&, Diag&) {
     }
   }
   int64_t height = 0;
+  std::map<RegionKind, planner::Placement> placements;
+  std::map<RegionKind, Transients> values;
+  for (const RegionKind kind : all_regions) {
+    const Transients& t = values[kind] = transients(module, module.region(kind));
+    const planner::Placement& placement = placements[kind] = planner::place(t.blocks);
+    if (!t.blocks.empty()) height = std::max(height, placement.height);
+  }
+  // The update's kernels are many, small, and mostly independent of each other, unless one takes the bytes of
+  // a value that another has just read: where there is room, its small values keep their bytes to the end,
+  // and the kernels can be merged (codegen/merge_plan.h).
+  Transients apart = values[RegionKind::update];
+  for (planner::Block& block : apart.blocks) {
+    if (block.bytes > kSmallValue) continue;
+    block.first = 0;
+    block.last = static_cast<int>(apart.kernels.size()) - 1;
+  }
+  planner::Placement roomy = planner::place(apart.blocks);
+  if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
   for (const RegionKind kind : all_regions) {
     Region& region = module.region(kind);
-    const Transients t = transients(module, region);
-    const planner::Placement placement = planner::place(t.blocks);
+    const Transients& t = values[kind];
     for (size_t i = 0; i < t.ranges.size(); ++i)
-      region[t.ranges[i].value].offset = end + placement.offsets[t.block_of[i]];
+      region[t.ranges[i].value].offset = end + placements[kind].offsets[t.block_of[i]];
     place_aliases(module, region);
-    if (!t.blocks.empty()) height = std::max(height, placement.height);
   }
   module.arena_bytes = end + height;
   return true;

@@ -46,11 +46,15 @@ json launch_json(const PlanLaunch& launch) {
   }
   json arguments = json::array();
   for (const PlanArgument& argument : launch.arguments) arguments.push_back(argument_json(argument));
-  return {{"kernel", launch.kernel},
-          {"arguments", std::move(arguments)},
-          {"block", launch.block},
-          {"grid", argument_json(launch.grid)},
-          {"per_block", launch.per_block}};
+  json kernel = {{"kernel", launch.kernel},
+                 {"arguments", std::move(arguments)},
+                 {"block", launch.block},
+                 {"grid", argument_json(launch.grid)},
+                 {"per_block", launch.per_block}};
+  if (launch.resident) kernel["resident"] = true;
+  if (launch.cooperative) kernel["cooperative"] = true;
+  if (!launch.touches.empty()) kernel["touches"] = launch.touches;
+  return kernel;
 }
 
 json input_json(const PlanInput& input) {
@@ -302,6 +306,15 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
   fields.read("block", launch.block, 1, 1024);
   fields.read("grid", launch.grid, arena, true);
   fields.read("per_block", launch.per_block, 1, kMost);
+  if (fields.has("resident")) fields.read("resident", launch.resident);
+  if (fields.has("cooperative")) fields.read("cooperative", launch.cooperative);
+  if (fields.has("touches")) {
+    fields.each("touches", [&](const json& item, const std::string& name) {
+      PlanArgument at;
+      fields.argument(name, item, at, arena, false);
+      launch.touches.push_back(at.offset);
+    });
+  }
 }
 
 // What no single field shows: names are unique, buffers do not overlap.
@@ -381,7 +394,10 @@ nlohmann::json to_json(const Plan& plan) {
   for (const PlanProgram& program : plan.programs) {
     json launches = json::array();
     for (const PlanLaunch& launch : program.launches) launches.push_back(launch_json(launch));
-    programs.push_back({{"name", program.name}, {"launches", std::move(launches)}});
+    json& written = programs.emplace_back(json{{"name", program.name}, {"launches", std::move(launches)}});
+    if (!program.persistent) continue;
+    written["persistent"] = launch_json(*program.persistent);
+    written["persistent_required"] = program.persistent_required;
   }
   result["inputs"] = std::move(inputs);
   result["buffers"] = std::move(buffers);
@@ -455,6 +471,10 @@ Status from_json(const nlohmann::json& object, Plan& result) {
       read_launch(launch, "plan: " + name + "." + at, plan.arena_bytes, status,
                   program.launches.emplace_back());
     });
+    if (!inner.has("persistent")) return;
+    read_launch(item["persistent"], "plan: " + name + ".persistent", plan.arena_bytes, status,
+                program.persistent.emplace());
+    inner.read("persistent_required", program.persistent_required);
   });
   if (status) check_names(plan, status);
   if (status) result = std::move(plan);

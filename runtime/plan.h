@@ -64,6 +64,11 @@ struct PlanLaunch {
   int64_t block = 0;                              // threads in a block
   PlanArgument grid{PlanArgument::Kind::extent};  // work items; blocks = ceil(items / per_block)
   int64_t per_block = 1;
+  // A merged kernel (codegen/merge.h): its blocks take turns, so the grid has at most as many as run at once
+  // ...
+  bool resident = false;
+  bool cooperative = false;      // ... and all of them must, because they wait for each other
+  std::vector<int64_t> touches;  // offsets of what it reads and writes, which its arguments do not show
   // matrix product
   int64_t a = 0, b = 0, c = 0;  // offsets
   PlanArgument m{PlanArgument::Kind::extent}, n{PlanArgument::Kind::extent}, k{PlanArgument::Kind::extent};
@@ -75,6 +80,10 @@ struct PlanLaunch {
 struct PlanProgram {
   std::string name;  // "init", "step", "update", "eval"
   std::vector<PlanLaunch> launches;
+  // step: all launches as one cooperative kernel, for a GPU on which its blocks run at once. Where they do
+  // not, the launches do the same one after the other, unless the model file insists.
+  std::optional<PlanLaunch> persistent{};
+  bool persistent_required = false;
 };
 
 struct PlanBytes {  // of the arena, by category; they add up to peak together with `padding`

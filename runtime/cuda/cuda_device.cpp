@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
   void close();
   Status enter();
   Status choose_gemm(const Artifact& artifact);
+  Status choose_launches(const Artifact& artifact);
   Status clear(const Plan& plan);
   Status load_module(const Artifact& artifact);
   Status capture(Program program, int64_t batch, GraphExec& graph);
@@ -201,15 +202,33 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (status && options_.emulated) emulator_.declare_live(plan, arena_);
   // 2. Code, and the graphs of a full micro-batch.
   if (status) status = load_module(artifact);
-  if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get());
+  if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get(), gpu_.handle);
+  if (status) status = choose_launches(artifact);
   if (status) status = programs_.prepare(Program::init, micro_batch_, stream_);
   for (Program program : {Program::step, Program::update, Program::eval}) {
     if (!status) break;
+    if (program == Program::step && programs_.persistent()) continue;  // one launch: no graph needed
     Variant& full = full_.emplace_back(Variant{program, micro_batch_, nullptr});
     status = capture(program, micro_batch_, full.graph);
   }
   if (status) status = wait();
   return status ? measure() : status;
+}
+
+// Whether `step` is one cooperative kernel: where the artifact has it, the GPU can run it, and nobody asked
+// for products that are not in it.
+Status CudaDevice::choose_launches(const Artifact& artifact) {
+  const auto& programs = artifact.plan.programs;
+  const auto step = std::find_if(programs.begin(), programs.end(), [](const PlanProgram& p) {
+    return p.name == "step" && p.persistent.has_value();
+  });
+  if (step == programs.end()) return {};
+  Status status = options_.gemm == GemmChoice::cublas
+                      ? Status::error("its matrix products are built in, and --gemm cublas was asked for")
+                      : programs_.use_persistent(module_, artifact, arena_);
+  if (status || !step->persistent_required) return {};
+  return Status::error("the step cannot be one kernel, as `launch.mode = \"persistent\"` wants it: {}",
+                       status.text());
 }
 
 // In the emulator only the buffers: a value that is read before it was written then shows.
@@ -287,9 +306,10 @@ std::string CudaDevice::load_note() const {
   if (options_.emulated) return "";
   const int64_t workspace = gemm_ ? gemm_->workspace_bytes() : 0;
   return fmt::format(
-      "{}: {} bytes taken (arena {}, matrix products' workspace {}, code and graphs {}), besides the "
-      "driver's context",
-      name(), peak_bytes_, arena_bytes_, workspace, peak_bytes_ - arena_bytes_ - workspace);
+      "{}: {} a micro-batch; {} bytes taken (arena {}, matrix products' workspace {}, code and graphs {}), "
+      "besides the driver's context",
+      name(), programs_.persistent() ? "one kernel" : "one graph", peak_bytes_, arena_bytes_, workspace,
+      peak_bytes_ - arena_bytes_ - workspace);
 }
 
 Status CudaDevice::run(Program program, int64_t batch) {
@@ -299,7 +319,9 @@ Status CudaDevice::run(Program program, int64_t batch) {
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, micro_batch_);
   if (Status status = enter(); !status) return status;
   window_bytes_ = 0;
-  if (program == Program::init) return programs_.launch(program, batch, stream_);  // once: not worth a graph
+  // Once, or one launch: not worth a graph.
+  if (program == Program::init || (program == Program::step && programs_.persistent()))
+    return programs_.launch(program, batch, stream_);
   GraphExec graph = nullptr;
   if (Status status = variant(program, batch, graph); !status) return status;
   return check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");

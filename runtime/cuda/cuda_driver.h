@@ -1,4 +1,4 @@
-// The NVIDIA driver's interface as far as gacc uses it: own prototypes of about forty functions, found by
+// The NVIDIA driver's interface as far as gacc uses it: own prototypes of about fifty functions, found by
 // their versioned names in libcuda.so.1 (or in the emulator, which exports the same names). Nothing of the
 // CUDA toolkit is needed to build or to run; a test compares the prototypes with cuda.h where that is
 // installed.
@@ -32,49 +32,55 @@ using GraphExec = CUgraphExec_st*;
 using Pointer = unsigned long long;  // an address on the device
 
 // member, exported name, parameters
-#define GACC_CUDA_FUNCTIONS(F)                                                                    \
-  F(init, cuInit, (unsigned flags))                                                               \
-  F(driver_version, cuDriverGetVersion, (int* version))                                           \
-  F(error_name, cuGetErrorName, (int error, const char** text))                                   \
-  F(error_string, cuGetErrorString, (int error, const char** text))                               \
-  F(device_count, cuDeviceGetCount, (int* count))                                                 \
-  F(device_get, cuDeviceGet, (int* device, int ordinal))                                          \
-  F(device_name, cuDeviceGetName, (char* name, int length, int device))                           \
-  F(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, int device))              \
-  F(context_retain, cuDevicePrimaryCtxRetain, (Context * context, int device))                    \
-  F(context_release, cuDevicePrimaryCtxRelease_v2, (int device))                                  \
-  F(context_set, cuCtxSetCurrent, (Context context))                                              \
-  F(memory_info, cuMemGetInfo_v2, (size_t * free, size_t * total))                                \
-  F(allocate, cuMemAlloc_v2, (Pointer * pointer, size_t bytes))                                   \
-  F(release, cuMemFree_v2, (Pointer pointer))                                                     \
-  F(host_allocate, cuMemHostAlloc, (void** pointer, size_t bytes, unsigned flags))                \
-  F(host_release, cuMemFreeHost, (void* pointer))                                                 \
-  F(fill_bytes, cuMemsetD8Async, (Pointer to, unsigned char value, size_t bytes, Stream stream))  \
-  F(copy_in, cuMemcpyHtoDAsync_v2, (Pointer to, const void* from, size_t bytes, Stream stream))   \
-  F(copy_out, cuMemcpyDtoHAsync_v2, (void* to, Pointer from, size_t bytes, Stream stream))        \
-  F(stream_create, cuStreamCreate, (Stream * stream, unsigned flags))                             \
-  F(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                          \
-  F(stream_wait, cuStreamSynchronize, (Stream stream))                                            \
-  F(capture_begin, cuStreamBeginCapture_v2, (Stream stream, int mode))                            \
-  F(capture_end, cuStreamEndCapture, (Stream stream, Graph * graph))                              \
-  F(graph_instantiate, cuGraphInstantiateWithFlags,                                               \
-    (GraphExec * executable, Graph graph, unsigned long long flags))                              \
-  F(graph_upload, cuGraphUpload, (GraphExec executable, Stream stream))                           \
-  F(graph_launch, cuGraphLaunch, (GraphExec executable, Stream stream))                           \
-  F(graph_exec_destroy, cuGraphExecDestroy, (GraphExec executable))                               \
-  F(graph_destroy, cuGraphDestroy, (Graph graph))                                                 \
-  F(event_create, cuEventCreate, (Event * event, unsigned flags))                                 \
-  F(event_record, cuEventRecord, (Event event, Stream stream))                                    \
-  F(event_wait, cuEventSynchronize, (Event event))                                                \
-  F(event_destroy, cuEventDestroy_v2, (Event event))                                              \
-  F(module_load, cuModuleLoadDataEx,                                                              \
-    (Module * module, const void* image, unsigned count, int* options, void** values))            \
-  F(module_unload, cuModuleUnload, (Module module))                                               \
-  F(module_function, cuModuleGetFunction, (Function * function, Module module, const char* name)) \
-  F(function_attribute, cuFuncGetAttribute, (int* value, int attribute, Function function))       \
-  F(launch, cuLaunchKernel,                                                                       \
-    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,      \
-     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, \
+#define GACC_CUDA_FUNCTIONS(F)                                                                     \
+  F(init, cuInit, (unsigned flags))                                                                \
+  F(driver_version, cuDriverGetVersion, (int* version))                                            \
+  F(error_name, cuGetErrorName, (int error, const char** text))                                    \
+  F(error_string, cuGetErrorString, (int error, const char** text))                                \
+  F(device_count, cuDeviceGetCount, (int* count))                                                  \
+  F(device_get, cuDeviceGet, (int* device, int ordinal))                                           \
+  F(device_name, cuDeviceGetName, (char* name, int length, int device))                            \
+  F(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, int device))               \
+  F(context_retain, cuDevicePrimaryCtxRetain, (Context * context, int device))                     \
+  F(context_release, cuDevicePrimaryCtxRelease_v2, (int device))                                   \
+  F(context_set, cuCtxSetCurrent, (Context context))                                               \
+  F(memory_info, cuMemGetInfo_v2, (size_t * free, size_t * total))                                 \
+  F(allocate, cuMemAlloc_v2, (Pointer * pointer, size_t bytes))                                    \
+  F(release, cuMemFree_v2, (Pointer pointer))                                                      \
+  F(host_allocate, cuMemHostAlloc, (void** pointer, size_t bytes, unsigned flags))                 \
+  F(host_release, cuMemFreeHost, (void* pointer))                                                  \
+  F(fill_bytes, cuMemsetD8Async, (Pointer to, unsigned char value, size_t bytes, Stream stream))   \
+  F(copy_in, cuMemcpyHtoDAsync_v2, (Pointer to, const void* from, size_t bytes, Stream stream))    \
+  F(copy_out, cuMemcpyDtoHAsync_v2, (void* to, Pointer from, size_t bytes, Stream stream))         \
+  F(stream_create, cuStreamCreate, (Stream * stream, unsigned flags))                              \
+  F(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                           \
+  F(stream_wait, cuStreamSynchronize, (Stream stream))                                             \
+  F(capture_begin, cuStreamBeginCapture_v2, (Stream stream, int mode))                             \
+  F(capture_end, cuStreamEndCapture, (Stream stream, Graph * graph))                               \
+  F(graph_instantiate, cuGraphInstantiateWithFlags,                                                \
+    (GraphExec * executable, Graph graph, unsigned long long flags))                               \
+  F(graph_upload, cuGraphUpload, (GraphExec executable, Stream stream))                            \
+  F(graph_launch, cuGraphLaunch, (GraphExec executable, Stream stream))                            \
+  F(graph_exec_destroy, cuGraphExecDestroy, (GraphExec executable))                                \
+  F(graph_destroy, cuGraphDestroy, (Graph graph))                                                  \
+  F(event_create, cuEventCreate, (Event * event, unsigned flags))                                  \
+  F(event_record, cuEventRecord, (Event event, Stream stream))                                     \
+  F(event_wait, cuEventSynchronize, (Event event))                                                 \
+  F(event_destroy, cuEventDestroy_v2, (Event event))                                               \
+  F(module_load, cuModuleLoadDataEx,                                                               \
+    (Module * module, const void* image, unsigned count, int* options, void** values))             \
+  F(module_unload, cuModuleUnload, (Module module))                                                \
+  F(module_function, cuModuleGetFunction, (Function * function, Module module, const char* name))  \
+  F(function_attribute, cuFuncGetAttribute, (int* value, int attribute, Function function))        \
+  F(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                        \
+    (int* blocks, Function function, int threads, size_t shared_bytes))                            \
+  F(launch_cooperative, cuLaunchCooperativeKernel,                                                 \
+    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters)) \
+  F(event_elapsed, cuEventElapsedTime, (float* milliseconds, Event from, Event to))                \
+  F(launch, cuLaunchKernel,                                                                        \
+    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,  \
      void** extra))
 
 struct Driver {
@@ -100,6 +106,7 @@ inline constexpr int kErrorStubLibrary = 34;
 inline constexpr int kErrorNoDevice = 100;
 inline constexpr int kErrorUnsupportedPtx = 222;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;  // compute capability
+inline constexpr int kAttributeMultiprocessors = 16, kAttributeCooperative = 95;
 inline constexpr int kFunctionMaxThreads = 0;
 inline constexpr int kCaptureRelaxed = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;

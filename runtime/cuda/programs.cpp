@@ -61,8 +61,10 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
     launch.items = extent(planned.grid);
     launch.block = planned.block;
     launch.per_block = planned.per_block;
-    return find_kernel(module, artifact.ptx, planned.kernel, planned.arguments.size(), planned.block,
-                       launch.function);
+    launch.cooperative = planned.cooperative;
+    Status status = find_kernel(module, artifact.ptx, planned.kernel, planned.arguments.size(), planned.block,
+                                launch.function);
+    return status && planned.resident ? find_residency(launch) : status;
   }
   launch.m = extent(planned.m);
   launch.n = extent(planned.n);
@@ -85,9 +87,43 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   return find_kernel(module, artifact.ptx, builtin.kernel, 6, builtin.block, product.builtin.function);
 }
 
+// How many blocks run at once: the device's multiprocessors times what each takes of this kernel.
+Status Programs::find_residency(Launch& launch) const {
+  int multiprocessors = 0, each = 0;
+  Status status =
+      driver_->check(driver_->device_attribute(&multiprocessors, kAttributeMultiprocessors, device_),
+                     "cannot ask about the GPU");
+  if (status)
+    status = driver_->check(driver_->occupancy(&each, launch.function, static_cast<int>(launch.block), 0),
+                            fmt::format("cannot ask about kernel {}", launch.name));
+  if (!status) return status;
+  launch.most_blocks = int64_t{multiprocessors} * each;
+  if (launch.most_blocks > 0) return {};
+  return Status::error("kernel {} with blocks of {} threads does not fit this GPU", launch.name,
+                       launch.block);
+}
+
+Status Programs::use_persistent(Module module, const Artifact& artifact, Pointer arena) {
+  for (const PlanProgram& program : artifact.plan.programs) {
+    if (program.name != "step" || !program.persistent) continue;
+    int able = 0;
+    Status status = driver_->check(driver_->device_attribute(&able, kAttributeCooperative, device_),
+                                   "cannot ask about the GPU");
+    if (!status) return status;
+    if (able == 0) return Status::error("this GPU cannot run cooperative kernels");
+    Launch launch;
+    if (status = add(module, artifact, arena, *program.persistent, launch); !status) return status;
+    programs_[index(Program::step)] = {launch};
+    persistent_ = true;
+    return {};
+  }
+  return Status::error("the artifact's step is not one kernel");
+}
+
 Status Programs::load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena,
-                      GemmEngine* gemm) {
+                      GemmEngine* gemm, int device) {
   driver_ = &driver;
+  device_ = device;
   gemm_ = gemm;
   constexpr std::string_view kNames[] = {"init", "step", "update", "eval"};  // in the order of enum Program
   for (size_t i = 0; i < programs_.size(); ++i) {
@@ -128,7 +164,8 @@ Status Programs::launch(Program program, int64_t batch, Stream stream) const {
       continue;
     }
     const auto per_block = static_cast<uint64_t>(launch.per_block);
-    const uint64_t blocks = (launch.items.at(batch) + per_block - 1) / per_block;
+    uint64_t blocks = (launch.items.at(batch) + per_block - 1) / per_block;
+    if (launch.most_blocks > 0) blocks = std::min(blocks, static_cast<uint64_t>(launch.most_blocks));
     if (blocks == 0) continue;  // nothing to do, and a grid without blocks is an error
     if (blocks > std::numeric_limits<int32_t>::max())
       return Status::error("kernel {} would need {} blocks, more than a launch can have", launch.name,
@@ -137,9 +174,11 @@ Status Programs::launch(Program program, int64_t batch, Stream stream) const {
       values[i] = launch.arguments[i].at(batch);
       parameters[i] = &values[i];
     }
+    const auto grid = static_cast<unsigned>(blocks), block = static_cast<unsigned>(launch.block);
     const int error =
-        driver_->launch(launch.function, static_cast<unsigned>(blocks), 1, 1,
-                        static_cast<unsigned>(launch.block), 1, 1, 0, stream, parameters, nullptr);
+        launch.cooperative
+            ? driver_->launch_cooperative(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters)
+            : driver_->launch(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters, nullptr);
     if (error != 0) return driver_->check(error, fmt::format("cannot launch kernel {}", launch.name));
   }
   return {};

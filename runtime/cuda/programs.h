@@ -15,7 +15,12 @@ class Programs {
  public:
   // Finds and checks all kernels. `driver` and `gemm` must outlive this; gemm may be null when the plan has
   // no products.
-  Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena, GemmEngine* gemm);
+  Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena, GemmEngine* gemm,
+              int device);
+  // From here on `step` is one cooperative kernel. An error when the artifact has none or its blocks do not
+  // run at once here.
+  Status use_persistent(Module module, const Artifact& artifact, Pointer arena);
+  bool persistent() const { return persistent_; }
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
   Status prepare(Program program, int64_t batch, Stream stream) const;
   // Queues all launches of a program.
@@ -35,6 +40,8 @@ class Programs {
     std::vector<Number> arguments;
     Number items;
     int64_t block = 1, per_block = 1;
+    int64_t most_blocks = 0;  // that run at once, for a kernel whose blocks take turns; 0: any number
+    bool cooperative = false;
     Product product;  // m, n, k are set at launch from these:
     Number m, n, k;
   };
@@ -44,10 +51,13 @@ class Programs {
                      int64_t block, Function& function) const;
   Status add(Module module, const Artifact& artifact, Pointer arena, const PlanLaunch& planned,
              Launch& launch);
+  Status find_residency(Launch& launch) const;
   static Product at_batch(const Launch& launch, int64_t batch);
 
   const Driver* driver_ = nullptr;
   GemmEngine* gemm_ = nullptr;
+  int device_ = 0;
+  bool persistent_ = false;
   std::array<std::vector<Launch>, 4> programs_;
 };
 

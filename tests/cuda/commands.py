@@ -77,7 +77,27 @@ def emulator_or_skip():
 
 def test_emulate_trains_like_the_cpu(folder):
     emulator_or_skip()
-    compare(folder, "emulate", ("--gemm", "builtin"))
+    compare(folder, "emulate", ("--gemm", "builtin"), launch__mode="graph")
+
+
+def test_emulate_persistent_trains_like_the_cpu(folder):
+    emulator_or_skip()
+    compare(folder, "emulate", launch__mode="persistent")
+
+
+def test_emulate_launch_modes_have_the_same_bits(folder):
+    """Epochs with ragged micro-batches, and the file that --launch wrote rather than --set."""
+    emulator_or_skip()
+    model = harness.example("residual_mlp")
+    data = ("--data", harness.make_data(model, 37, folder), "--epochs", 1)
+    files = []
+    for mode in ("graph", "persistent"):
+        artifact, weights = folder / f"{mode}.ptx", folder / f"{mode}.safetensors"
+        run("gaccc", model, "--launch", mode, "--set", "train.micro_batch=8", "--set", "train.accumulate=2", "-o",
+            artifact)
+        run("gacc-exec", artifact, *data, "--device", "emulate", "--save", weights, timeout=400)
+        files.append(weights.read_bytes())
+    expect(files[0] == files[1], "graph and persistent end with other weights")
 
 
 def test_emulate_trains_with_cublas(folder):
@@ -126,12 +146,17 @@ def gpu_or_skip(folder, *options):
 
 def test_gpu_trains_like_the_cpu(folder):
     gpu_or_skip(folder)
-    compare(folder, "cuda")
+    compare(folder, "cuda", launch__mode="graph")
 
 
 def test_gpu_trains_with_builtin_products(folder):
     gpu_or_skip(folder, "--gemm", "builtin")
-    compare(folder, "cuda", ("--gemm", "builtin"))
+    compare(folder, "cuda", ("--gemm", "builtin"), launch__mode="graph")
+
+
+def test_gpu_persistent_trains_like_the_cpu(folder):
+    gpu_or_skip(folder)
+    compare(folder, "cuda", launch__mode="persistent")
 
 
 if __name__ == "__main__":

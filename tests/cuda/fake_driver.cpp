@@ -137,7 +137,10 @@ FAKE cuDeviceGetName(char* name, int length, int device) {
 }
 FAKE cuDeviceGetAttribute(int* value, int attribute, int device) {
   const int capability = fake().capabilities[static_cast<size_t>(device)];
-  *value = attribute == kAttributeMajor ? capability / 10 : capability % 10;
+  *value = attribute == kAttributeMajor             ? capability / 10
+           : attribute == kAttributeMultiprocessors ? fake().multiprocessors
+           : attribute == kAttributeCooperative     ? 1
+                                                    : capability % 10;
   return 0;
 }
 FAKE cuDevicePrimaryCtxRetain(Context* context, int) {
@@ -308,4 +311,17 @@ FAKE cuLaunchKernel(Function function, unsigned grid, unsigned, unsigned, unsign
   else
     enqueue([launch] { run_kernel(launch); });
   return called("cuLaunchKernel");
+}
+FAKE cuLaunchCooperativeKernel(Function function, unsigned grid, unsigned, unsigned, unsigned block, unsigned,
+                               unsigned, unsigned, Stream stream, void** parameters) {
+  called("cuLaunchCooperativeKernel");
+  return cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, parameters, nullptr);
+}
+FAKE cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function, int, size_t) {
+  *blocks = fake().blocks_at_once;
+  return 0;
+}
+FAKE cuEventElapsedTime(float* milliseconds, Event, Event) {
+  *milliseconds = 0.001F;
+  return 0;
 }

@@ -26,6 +26,7 @@ struct FakeDriver {
   size_t graph_bytes = 4096;            // that a graph takes
   std::string jit_log;                  // not empty: loading a module fails with it
   int max_threads = 1024;
+  int multiprocessors = 4, blocks_at_once = 2;  // of a kernel on each
   int failing_launch = 0;  // the error that surfaces at the wait after the next graph launch
   // What a kernel does; null: nothing.
   void (*kernel)(const FakeLaunch& launch, void* context) = nullptr;

@@ -67,6 +67,8 @@ static_assert(kErrorOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY && kErrorNoDevice ==
 static_assert(kErrorStubLibrary == CUDA_ERROR_STUB_LIBRARY);
 static_assert(kAttributeMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(kAttributeMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+static_assert(kAttributeMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+static_assert(kAttributeCooperative == CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH);
 static_assert(kFunctionMaxThreads == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 static_assert(kCaptureRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING && kEventDisableTiming == CU_EVENT_DISABLE_TIMING);

@@ -1,0 +1,615 @@
+// See merge.h. The kernel, for T the threads of a place of function f:
+//
+//   for every phase:
+//     for every task of it:                          from the table; the same for all threads
+//       f: place = thread / T; id = place * blocks of the grid + block
+//          for (t = id rotated by the blocks of work before; t < blocks of work; t += places): f(arguments,
+//          t)
+//     barrier of the grid
+//
+// The barrier is the arrival counter of cooperative groups: block 0 adds 2^31 - (blocks - 1), the others 1,
+// so the top bit flips with the last arrival and the counter is ready for the next barrier, whatever its
+// number of blocks. Release and acquire are inline assembly, because LLVM's NVPTX back end loses or refuses
+// them.
+#include "codegen/merge.h"
+
+#include <fmt/format.h>
+#include <llvm/IR/Dominators.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/ReplaceConstant.h>
+#include <llvm/Transforms/Utils/Cloning.h>
+#include <llvm/Transforms/Utils/PromoteMemToReg.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace gacc::codegen {
+
+namespace {
+
+using llvm::Function;
+using llvm::Value;
+
+constexpr unsigned kGlobal = 1, kShared = 3, kConstant = 4;  // address spaces
+constexpr int64_t kSharedBytes = 48 * 1024;                  // of a block that asks for nothing special
+constexpr uint64_t kTableBytes = 48 * 1024;                  // of the 64 KiB of constant memory of a module
+constexpr int64_t kThreads = 256;                            // of a merged kernel's block, at least
+constexpr uint64_t kTimesBatch = uint64_t{1} << 63;
+
+// A number of the plan: `factor`, times the samples when `batch`; divided by `by`, rounded up.
+struct Count {
+  int64_t factor = 1, by = 1;
+  bool batch = false;
+  int64_t at(int64_t samples) const { return (factor * (batch ? samples : 1) + by - 1) / by; }
+};
+
+struct Task {
+  std::string entry;
+  std::vector<PlanArgument> arguments;
+  Count down, across;  // blocks of work: their product
+  int64_t threads = 0;
+  int64_t blocks(int64_t samples) const { return down.at(samples) * across.at(samples); }
+  bool batch() const { return down.batch || across.batch; }
+};
+
+Task task_of(const PlanLaunch& launch) {
+  const auto count = [](const PlanArgument& a, int64_t by) { return Count{a.extent, by, a.times_batch}; };
+  if (!launch.kernel.empty())
+    return {launch.kernel, launch.arguments, count(launch.grid, launch.per_block), {}, launch.block};
+  const PlanBuiltin& kernel = launch.builtin;
+  const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
+  return {kernel.kernel,
+          {address(launch.a), address(launch.b), address(launch.c), launch.m, launch.n, launch.k},
+          count(launch.m, kernel.tile_m),
+          count(launch.n, kernel.tile_n),
+          kernel.block};
+}
+
+// A function of the merged kernel: a copy of an entry that is told its thread, block and place.
+struct Part {
+  Function* function = nullptr;
+  int64_t threads = 0, shared_bytes = 0, places = 1;
+  std::vector<llvm::GlobalVariable*> shared;
+  std::vector<const Task*> tasks{};
+};
+
+void convergent(llvm::CallInst* call) { call->setConvergent(); }
+
+class Merger {
+ public:
+  Merger(llvm::Module& module, const MergeRequest& request, std::string& problem)
+      : module_(module), request_(request), problem_(problem), b_(module.getContext()) {}
+
+  std::optional<PlanLaunch> run(const std::vector<PlanLaunch>& launches) {
+    for (const std::vector<size_t>& phase : request_.phases) {
+      for (const size_t i : phase) tasks_.push_back(task_of(launches[i]));
+    }
+    for (const Task& task : tasks_) block_ = std::max(block_, task.threads);
+    const bool possible =
+        std::all_of(tasks_.begin(), tasks_.end(), [&](const Task& task) { return add_task(task); });
+    if (possible) {
+      place_shared();
+      make_table();
+      emit();
+    }
+    for (Part& part : parts_) {
+      if (part.function != nullptr) part.function->eraseFromParent();
+    }
+    return possible ? std::optional(launch()) : std::nullopt;
+  }
+
+ private:
+  bool failed(std::string why) {
+    problem_ = std::move(why);
+    return false;
+  }
+
+  bool add_task(const Task& task) {
+    if (task.blocks(request_.micro_batch) >= int64_t{1} << 30 ||
+        task.down.factor * request_.micro_batch >= int64_t{1} << 31 ||
+        task.across.factor * request_.micro_batch >= int64_t{1} << 31)
+      return failed(fmt::format("{} has too many blocks of work", task.entry));
+    auto [found, fresh] = part_of_.emplace(task.entry, parts_.size());
+    if (fresh) {
+      parts_.emplace_back();
+      parts_.back().threads = task.threads;
+      if (!copy(task.entry, parts_.back())) return false;
+    }
+    parts_[found->second].tasks.push_back(&task);
+    return true;
+  }
+
+  // 1. The copy of an entry, with three more parameters: thread, block and place.
+  bool copy(const std::string& name, Part& part) {
+    Function* entry = module_.getFunction(name);
+    if (entry == nullptr) return failed("there is no kernel " + name);
+    std::vector<llvm::Type*> types;
+    for (const llvm::Argument& argument : entry->args()) types.push_back(argument.getType());
+    types.resize(types.size() + 3, b_.getInt32Ty());
+    Function* function = Function::Create(llvm::FunctionType::get(b_.getVoidTy(), types, false),
+                                          llvm::GlobalValue::InternalLinkage, name + "_part", module_);
+    part.function = function;
+    llvm::ValueToValueMapTy map;
+    for (llvm::Argument& argument : entry->args()) map[&argument] = function->getArg(argument.getArgNo());
+    llvm::SmallVector<llvm::ReturnInst*, 4> returns;
+    llvm::CloneFunctionInto(function, entry, map, llvm::CloneFunctionChangeType::LocalChangesOnly, returns);
+    const auto own = static_cast<unsigned>(entry->arg_size());
+    thread_ = function->getArg(own), work_ = function->getArg(own + 1), place_ = function->getArg(own + 2);
+    std::vector<llvm::CallInst*> calls;
+    for (llvm::BasicBlock& block : *function) {
+      for (llvm::Instruction& instruction : block) {
+        if (auto* call = llvm::dyn_cast<llvm::CallInst>(&instruction)) calls.push_back(call);
+      }
+    }
+    for (llvm::CallInst* call : calls) {
+      if (!adapt(*call, part, name)) return false;
+    }
+    // What it has in shared memory; where that will lie is known when all functions are.
+    for (llvm::GlobalVariable& variable : module_.globals()) {
+      if (variable.getAddressSpace() != kShared || !used_in(variable, *function)) continue;
+      if (variable.isDeclaration()) return failed(name + " has shared memory of a size chosen at launch");
+      const auto size =
+          static_cast<int64_t>(module_.getDataLayout().getTypeAllocSize(variable.getValueType()));
+      part.shared.push_back(&variable);
+      part.shared_bytes += (size + 15) / 16 * 16;
+    }
+    part.places = block_ / part.threads;
+    if (part.shared_bytes > 0) part.places = std::min(part.places, kSharedBytes / part.shared_bytes);
+    if (part.places < 1) return failed(name + " needs too much shared memory");
+    return true;
+  }
+
+  bool adapt(llvm::CallInst& call, const Part& part, const std::string& name) {
+    const auto replace = [&](Value* with) {
+      call.replaceAllUsesWith(with);
+      call.eraseFromParent();
+      return true;
+    };
+    if (const Function* callee = call.getCalledFunction()) {
+      const llvm::StringRef what = callee->getName();
+      if (what == "llvm.nvvm.read.ptx.sreg.tid.x") return replace(thread_);
+      if (what == "llvm.nvvm.read.ptx.sreg.ctaid.x") return replace(work_);
+      const bool harmless = what.starts_with("llvm.nvvm.read.ptx.sreg.laneid");
+      if (harmless || !(what.starts_with("llvm.nvvm.read.ptx.sreg") || what.starts_with("llvm.nvvm.barrier")))
+        return true;
+      return failed(fmt::format("{} reads {}", name, what.str()));
+    }
+    const auto* assembly = llvm::dyn_cast<llvm::InlineAsm>(call.getCalledOperand());
+    if (assembly == nullptr) return failed(name + " calls through a pointer");
+    const std::string text = assembly->getAsmString();
+    if (text.find("bar.") == std::string::npos && text.find("barrier.") == std::string::npos) return true;
+    if (text != "bar.sync 0;") return failed(name + " has `" + text + "`");
+    llvm::IRBuilder<> at(&call);
+    place_barrier(at, place_, part.threads);
+    call.eraseFromParent();
+    return true;
+  }
+
+  // All threads of a place: its barrier's number, after 0, which is the block's.
+  void place_barrier(llvm::IRBuilder<>& at, Value* place, int64_t threads) {
+    llvm::FunctionType* type = llvm::FunctionType::get(at.getVoidTy(), {at.getInt32Ty()}, false);
+    const std::string text = fmt::format("bar.sync $0, {};", threads);
+    convergent(at.CreateCall(type, llvm::InlineAsm::get(type, text, "r,~{memory}", /*hasSideEffects=*/true),
+                             {at.CreateAdd(place, at.getInt32(1))}));
+  }
+
+  static bool used_in(const llvm::GlobalVariable& variable, const Function& function) {
+    std::vector<const llvm::User*> users(variable.user_begin(), variable.user_end());
+    while (!users.empty()) {
+      const llvm::User* user = users.back();
+      users.pop_back();
+      if (const auto* instruction = llvm::dyn_cast<llvm::Instruction>(user)) {
+        if (instruction->getFunction() == &function) return true;
+      } else {
+        users.insert(users.end(), user->user_begin(), user->user_end());
+      }
+    }
+    return false;
+  }
+
+  // 2. One array of shared memory for all: functions use it one after the other.
+  void place_shared() {
+    int64_t bytes = 0;
+    for (const Part& part : parts_) bytes = std::max(bytes, part.places * part.shared_bytes);
+    if (bytes == 0) return;
+    llvm::Type* type = llvm::ArrayType::get(b_.getInt8Ty(), static_cast<uint64_t>(bytes));
+    auto* all = new llvm::GlobalVariable(module_, type, false, llvm::GlobalValue::InternalLinkage,
+                                         llvm::UndefValue::get(type), request_.name + "_shared", nullptr,
+                                         llvm::GlobalValue::NotThreadLocal, kShared);
+    all->setAlignment(llvm::Align(16));
+    for (Part& part : parts_) {
+      const std::vector<llvm::Constant*> constants(part.shared.begin(), part.shared.end());
+      llvm::convertUsersOfConstantsToInstructions(constants, part.function);
+      llvm::IRBuilder<> at(&*part.function->getEntryBlock().getFirstInsertionPt());
+      Value* place = part.function->getArg(static_cast<unsigned>(part.function->arg_size()) - 1);
+      int64_t offset = 0;
+      for (llvm::GlobalVariable* variable : part.shared) {
+        Value* begin = at.CreateInBoundsGEP(
+            at.getInt8Ty(), all,
+            at.CreateAdd(at.CreateMul(place, at.getInt32(static_cast<uint32_t>(part.shared_bytes))),
+                         at.getInt32(static_cast<uint32_t>(offset))));
+        variable->replaceUsesWithIf(begin, [&](const llvm::Use& use) {
+          const auto* user = llvm::dyn_cast<llvm::Instruction>(use.getUser());
+          return user != nullptr && user->getFunction() == part.function;
+        });
+        const auto size =
+            static_cast<int64_t>(module_.getDataLayout().getTypeAllocSize(variable->getValueType()));
+        offset += (size + 15) / 16 * 16;
+      }
+    }
+  }
+
+  // 3. The table: where each phase's tasks begin, then a record for every task.
+  enum Field : int64_t { kPart, kSync, kDown, kDownBy, kAcross, kAcrossBy, kArguments };
+
+  // Whether an argument is the same in all calls of a part: then it is no entry of the table.
+  static bool same(const Part& part, size_t argument) {
+    return std::all_of(part.tasks.begin(), part.tasks.end(), [&](const Task* task) {
+      return word(task->arguments[argument]) == word(part.tasks.front()->arguments[argument]);
+    });
+  }
+  static uint64_t word(const PlanArgument& argument) {
+    if (argument.kind == PlanArgument::Kind::address) return static_cast<uint64_t>(argument.offset);
+    return static_cast<uint64_t>(argument.extent) | (argument.times_batch ? kTimesBatch : 0);
+  }
+  static uint64_t word(const Count& count) {
+    return static_cast<uint64_t>(count.factor) | (count.batch ? kTimesBatch : 0);
+  }
+
+  void make_table() {
+    size_t most = 0;
+    for (Part& part : parts_) {
+      size_t own = 0;
+      for (size_t i = 0; i < part.tasks.front()->arguments.size(); ++i) own += !same(part, i);
+      most = std::max(most, own);
+    }
+    stride_ = kArguments + static_cast<int64_t>(most);
+    std::vector<uint64_t> words;
+    uint64_t first = 0;
+    for (const std::vector<size_t>& phase : request_.phases) {
+      words.push_back(first);
+      first += phase.size();
+    }
+    words.push_back(first);
+    for (const Task& task : tasks_) batch_ = batch_ || task.batch();
+    size_t t = 0;
+    for (const std::vector<size_t>& phase : request_.phases) {
+      for (size_t i = 0; i < phase.size(); ++i, ++t) {
+        const Task& task = tasks_[t];
+        const size_t number = part_of_.at(task.entry);
+        const Part& part = parts_[number];
+        // The next task's function may use the shared memory that threads of this one still read.
+        const bool last = i + 1 == phase.size();
+        const bool sync = !last && task.entry != tasks_[t + 1].entry && part.shared_bytes > 0;
+        std::vector<uint64_t> record = {number, static_cast<uint64_t>(sync)};
+        if (batch_) {
+          record.insert(record.end(), {word(task.down), static_cast<uint64_t>(task.down.by),
+                                       word(task.across), static_cast<uint64_t>(task.across.by)});
+        } else {
+          record.insert(record.end(), {static_cast<uint64_t>(task.blocks(1)), 0, 0, 0});
+        }
+        for (size_t a = 0; a < task.arguments.size(); ++a) {
+          if (!same(part, a)) record.push_back(word(task.arguments[a]));
+        }
+        record.resize(static_cast<size_t>(stride_), 0);
+        words.insert(words.end(), record.begin(), record.end());
+      }
+    }
+    // Constant memory for what fits: its reads are the same for all threads of a warp.
+    const bool small = words.size() * 8 + table_bytes(module_) <= kTableBytes;
+    llvm::Constant* values = llvm::ConstantDataArray::get(module_.getContext(), words);
+    table_ = new llvm::GlobalVariable(module_, values->getType(), true, llvm::GlobalValue::InternalLinkage,
+                                      values, request_.name + "_table", nullptr,
+                                      llvm::GlobalValue::NotThreadLocal, small ? kConstant : kGlobal);
+    table_->setAlignment(llvm::Align(16));
+  }
+  static uint64_t table_bytes(const llvm::Module& module) {
+    uint64_t bytes = 0;
+    for (const llvm::GlobalVariable& variable : module.globals()) {
+      if (variable.getAddressSpace() == kConstant)
+        bytes += module.getDataLayout().getTypeAllocSize(variable.getValueType());
+    }
+    return bytes;
+  }
+
+  // 4. The kernel.
+  Value* special(const char* name) {
+    llvm::FunctionType* type = llvm::FunctionType::get(b_.getInt32Ty(), false);
+    return b_.CreateCall(module_.getOrInsertFunction(std::string("llvm.nvvm.read.ptx.sreg.") + name, type));
+  }
+  llvm::BasicBlock* block(const char* name) {
+    return llvm::BasicBlock::Create(module_.getContext(), name, kernel_);
+  }
+  Value* entry_at(Value* index) {  // of the table, 64 bits
+    return b_.CreateAlignedLoad(b_.getInt64Ty(), b_.CreateInBoundsGEP(b_.getInt64Ty(), table_, index),
+                                llvm::Align(8));
+  }
+  Value* field(Value* record, int64_t which) {
+    return entry_at(b_.CreateAdd(record, b_.getInt32(static_cast<uint32_t>(which))));
+  }
+  Value* low(Value* wide) { return b_.CreateTrunc(wide, b_.getInt32Ty()); }
+  // An entry of the table that may be times the samples.
+  Value* at_batch(Value* entry) {
+    Value* factor = b_.CreateAnd(entry, b_.getInt64(~kTimesBatch));
+    return b_.CreateSelect(b_.CreateICmpSLT(entry, b_.getInt64(0)), b_.CreateMul(factor, samples_), factor);
+  }
+
+  // for (i = from; i < to; i += step) body(i), all 32 bits wide; the same for all threads of a place.
+  template <class OnStep>
+  void loop(Value* from, Value* to, Value* step, const OnStep& on_step) {
+    llvm::BasicBlock *before = b_.GetInsertBlock(), *head = block("loop"), *inside = block("turn"),
+                     *exit = block("done");
+    b_.CreateBr(head);
+    b_.SetInsertPoint(head);
+    llvm::PHINode* i = b_.CreatePHI(b_.getInt32Ty(), 2);
+    i->addIncoming(from, before);
+    b_.CreateCondBr(b_.CreateICmpULT(i, to), inside, exit);
+    b_.SetInsertPoint(inside);
+    on_step(i);
+    i->addIncoming(b_.CreateAdd(i, step), b_.GetInsertBlock());
+    b_.CreateBr(head);
+    b_.SetInsertPoint(exit);
+  }
+  template <class Then>
+  void when(Value* condition, const Then& then) {
+    llvm::BasicBlock *yes = block("then"), *after = block("after");
+    b_.CreateCondBr(condition, yes, after);
+    b_.SetInsertPoint(yes);
+    then();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
+  }
+
+  void emit() {
+    llvm::FunctionType* type =
+        llvm::FunctionType::get(b_.getVoidTy(), {b_.getPtrTy(kGlobal), b_.getInt64Ty()}, false);
+    kernel_ = Function::Create(type, llvm::GlobalValue::ExternalLinkage, request_.name, module_);
+    kernel_->setCallingConv(llvm::CallingConv::PTX_Kernel);
+    kernel_->addFnAttr(llvm::Attribute::NoUnwind);
+    // One block of a cooperative kernel to a multiprocessor is enough: registers are worth more than threads.
+    set_block(*kernel_, block_, request_.phases.size() > 1 ? 1 : 0);
+    b_.SetInsertPoint(block("entry"));
+    arena_ = kernel_->getArg(0), samples_ = kernel_->getArg(1);
+    thread_ = special("tid.x"), work_ = special("ctaid.x"), grid_ = special("nctaid.x");
+    // How many blocks of work the phase had so far: who is idle takes the next task's first.
+    begun_ = b_.CreateAlloca(b_.getInt32Ty());
+    const auto tasks = static_cast<int64_t>(request_.phases.size()) + 1;
+    const auto phase = [&](Value* p) {
+      b_.CreateStore(b_.getInt32(0), begun_);
+      loop(low(entry_at(p)), low(field(p, 1)), b_.getInt32(1), [&](Value* t) {
+        this->task(b_.CreateAdd(b_.CreateMul(t, b_.getInt32(static_cast<uint32_t>(stride_))),
+                                b_.getInt32(static_cast<uint32_t>(tasks))));
+      });
+    };
+    if (request_.phases.size() == 1) {
+      phase(b_.getInt32(0));
+    } else {
+      const auto phases = static_cast<uint32_t>(request_.phases.size());
+      loop(b_.getInt32(0), b_.getInt32(phases), b_.getInt32(1), [&](Value* p) {
+        phase(p);
+        when(b_.CreateICmpNE(p, b_.getInt32(phases - 1)), [&] { grid_barrier(); });
+      });
+    }
+    b_.CreateRetVoid();
+    promote();
+    for (llvm::CallInst* call : calls_) {
+      llvm::InlineFunctionInfo info;
+      llvm::InlineFunction(*call, info);
+    }
+  }
+
+  void task(Value* record) {
+    Value* number = low(field(record, kPart));
+    Value* blocks = nullptr;
+    if (batch_) {
+      const auto count = [&](int64_t of, int64_t by) {
+        Value *all = low(at_batch(field(record, of))), *each = low(field(record, by));
+        return b_.CreateUDiv(b_.CreateSub(b_.CreateAdd(all, each), b_.getInt32(1)), each);
+      };
+      blocks = b_.CreateMul(count(kDown, kDownBy), count(kAcross, kAcrossBy));
+    } else {
+      blocks = low(field(record, kDown));
+    }
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      const auto run = [&] { part(parts_[p], record, blocks); };
+      if (parts_.size() == 1) {
+        run();
+      } else {
+        when(b_.CreateICmpEQ(number, b_.getInt32(static_cast<uint32_t>(p))), run);
+      }
+    }
+    if (request_.phases.size() > 1 || parts_.size() > 1)
+      when(b_.CreateICmpNE(low(field(record, kSync)), b_.getInt32(0)), [&] { block_barrier(); });
+  }
+
+  void part(const Part& part, Value* record, Value* blocks) {
+    const auto constant = [&](int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); };
+    Value *place = b_.CreateUDiv(thread_, constant(part.threads)),
+          *places = b_.CreateMul(grid_, constant(part.places)),
+          *rank = b_.CreateSub(thread_, b_.CreateMul(place, constant(part.threads)));
+    Value* begun = b_.CreateLoad(b_.getInt32Ty(), begun_);
+    b_.CreateStore(b_.CreateAdd(begun, blocks), begun_);  // by all threads, or they would disagree later
+    const auto take = [&] {
+      Value* id = b_.CreateAdd(b_.CreateMul(place, grid_), work_);
+      Value* first = b_.CreateSub(b_.CreateAdd(id, places), b_.CreateURem(begun, places));
+      first = b_.CreateSelect(b_.CreateICmpUGE(first, places), b_.CreateSub(first, places), first);
+      when(b_.CreateICmpULT(first, blocks), [&] {
+        std::vector<Value*> arguments;
+        int64_t next = kArguments;
+        for (size_t a = 0; a < part.tasks.front()->arguments.size(); ++a) {
+          Value* value =
+              same(part, a) ? b_.getInt64(word(part.tasks.front()->arguments[a])) : field(record, next++);
+          if (part.function->getArg(static_cast<unsigned>(a))->getType()->isPointerTy()) {
+            value = b_.CreateInBoundsGEP(b_.getInt8Ty(), arena_, value);
+          } else if (std::any_of(part.tasks.begin(), part.tasks.end(),
+                                 [&](const Task* task) { return task->arguments[a].times_batch; })) {
+            value = at_batch(value);
+          }
+          arguments.push_back(value);
+        }
+        loop(first, blocks, places, [&](Value* t) {
+          std::vector<Value*> all = arguments;
+          all.insert(all.end(), {rank, t, place});
+          calls_.push_back(b_.CreateCall(part.function, all));
+        });
+      });
+    };
+    if (part.places * part.threads == block_) {
+      take();
+    } else {
+      when(b_.CreateICmpULT(place, constant(part.places)), take);
+    }
+  }
+
+  void block_barrier() {
+    llvm::FunctionType* type = llvm::FunctionType::get(b_.getVoidTy(), false);
+    convergent(b_.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", true)));
+  }
+
+  void grid_barrier() {
+    llvm::GlobalVariable* counter = module_.getGlobalVariable("gacc_grid_barrier", /*AllowInternal=*/true);
+    if (counter == nullptr) {
+      counter = new llvm::GlobalVariable(module_, b_.getInt32Ty(), false, llvm::GlobalValue::InternalLinkage,
+                                         b_.getInt32(0), "gacc_grid_barrier", nullptr,
+                                         llvm::GlobalValue::NotThreadLocal, kGlobal);
+      counter->setAlignment(llvm::Align(4));
+    }
+    Value* mine = b_.CreateSelect(b_.CreateICmpEQ(work_, b_.getInt32(0)),
+                                  b_.CreateSub(b_.getInt32(0x80000001U), grid_), b_.getInt32(1));
+    // One piece, so that nothing is moved between its lines and its threads meet again where it ends.
+    const char* text =
+        "{\n\t"
+        ".reg .pred %others, %waits;\n\t"
+        ".reg .b32 %before, %now;\n\t"
+        "bar.sync 0;\n\t"
+        "setp.ne.u32 %others, $2, 0;\n\t"
+        "@%others bra MET_${:uid};\n\t"
+        "atom.add.release.gpu.global.u32 %before, [$0], $1;\n"
+        "WAIT_${:uid}:\n\t"
+        "ld.acquire.gpu.global.u32 %now, [$0];\n\t"
+        "xor.b32 %now, %now, %before;\n\t"
+        "setp.ge.s32 %waits, %now, 0;\n\t"
+        "@%waits bra WAIT_${:uid};\n"
+        "MET_${:uid}:\n\t"
+        "bar.sync 0;\n\t"
+        "}";
+    llvm::FunctionType* type = llvm::FunctionType::get(
+        b_.getVoidTy(), {b_.getPtrTy(kGlobal), b_.getInt32Ty(), b_.getInt32Ty()}, false);
+    convergent(b_.CreateCall(type, llvm::InlineAsm::get(type, text, "l,r,r,~{memory}", true),
+                             {counter, mine, thread_}));
+  }
+
+  // The one variable of the kernel becomes a value that flows.
+  void promote() {
+    llvm::DominatorTree tree(*kernel_);
+    llvm::PromoteMemToReg({begun_}, tree);
+  }
+
+  PlanLaunch launch() const {
+    PlanLaunch launch;
+    launch.kernel = request_.name;
+    launch.arguments = {{PlanArgument::Kind::address, 0}, {PlanArgument::Kind::extent, 0, 1, true}};
+    launch.block = block_;
+    launch.resident = true;
+    launch.cooperative = request_.phases.size() > 1;
+    int64_t most = 1;
+    size_t t = 0;
+    for (const std::vector<size_t>& phase : request_.phases) {
+      int64_t blocks = 0;
+      for (size_t i = 0; i < phase.size(); ++i, ++t) {
+        const int64_t places = parts_[part_of_.at(tasks_[t].entry)].places;
+        blocks += (tasks_[t].blocks(request_.micro_batch) + places - 1) / places;
+      }
+      most = std::max(most, blocks);
+    }
+    launch.grid.extent = most;
+    std::set<int64_t> touches;
+    for (const Task& task : tasks_) {
+      for (const PlanArgument& argument : task.arguments) {
+        if (argument.kind == PlanArgument::Kind::address) touches.insert(argument.offset);
+      }
+    }
+    launch.touches.assign(touches.begin(), touches.end());
+    return launch;
+  }
+
+  llvm::Module& module_;
+  const MergeRequest& request_;
+  std::string& problem_;
+  llvm::IRBuilder<> b_;
+  std::vector<Task> tasks_;
+  std::vector<Part> parts_;
+  std::map<std::string, size_t> part_of_;  // by entry
+  std::vector<llvm::CallInst*> calls_;
+  int64_t block_ = kThreads, stride_ = 0;
+  bool batch_ = false;  // some task has more blocks of work for more samples
+  llvm::GlobalVariable* table_ = nullptr;
+  Function* kernel_ = nullptr;
+  Value *arena_ = nullptr, *samples_ = nullptr, *thread_ = nullptr, *work_ = nullptr, *place_ = nullptr,
+        *grid_ = nullptr;
+  llvm::AllocaInst* begun_ = nullptr;
+};
+
+}  // namespace
+
+std::optional<PlanLaunch> emit_merged(llvm::Module& module, const MergeRequest& request,
+                                      const std::vector<PlanLaunch>& launches, std::string& problem) {
+  return Merger(module, request, problem).run(launches);
+}
+
+void drop_unused(llvm::Module& module, const std::vector<PlanProgram>& programs) {
+  std::set<std::string> used;
+  const auto use = [&](const PlanLaunch& launch) {
+    used.insert(launch.kernel.empty() ? launch.builtin.kernel : launch.kernel);
+  };
+  for (const PlanProgram& program : programs) {
+    for (const PlanLaunch& launch : program.launches) use(launch);
+    if (program.persistent) use(*program.persistent);
+  }
+  std::vector<Function*> unused;
+  for (Function& function : module) {
+    if (!function.isDeclaration() && !used.contains(function.getName().str())) unused.push_back(&function);
+  }
+  // What LLVM knows about a kernel beside its code names it: those notes go first.
+  if (llvm::NamedMDNode* notes = module.getNamedMetadata("nvvm.annotations")) {
+    std::vector<llvm::MDNode*> kept;
+    for (llvm::MDNode* note : notes->operands()) {
+      const auto* of = llvm::mdconst::dyn_extract_or_null<Function>(note->getOperand(0));
+      if (std::find(unused.begin(), unused.end(), of) == unused.end()) kept.push_back(note);
+    }
+    notes->clearOperands();
+    for (llvm::MDNode* note : kept) notes->addOperand(note);
+  }
+  for (Function* function : unused) function->eraseFromParent();
+  for (llvm::GlobalVariable& variable : llvm::make_early_inc_range(module.globals())) {
+    variable.removeDeadConstantUsers();
+    if (variable.use_empty() && variable.hasLocalLinkage()) variable.eraseFromParent();
+  }
+}
+
+void set_block(llvm::Function& function, int64_t threads, int64_t blocks) {
+#if LLVM_VERSION_MAJOR >= 22
+  function.addFnAttr("nvvm.maxntid", fmt::format("{},1,1", threads));
+  if (blocks > 0) function.addFnAttr("nvvm.minctasm", std::to_string(blocks));
+#else
+  llvm::LLVMContext& context = function.getContext();
+  llvm::Type* word = llvm::Type::getInt32Ty(context);
+  const auto annotate = [&](const char* what, int64_t value) {
+    llvm::Metadata* parts[] = {
+        llvm::ValueAsMetadata::get(&function), llvm::MDString::get(context, what),
+        llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(word, static_cast<uint64_t>(value)))};
+    function.getParent()
+        ->getOrInsertNamedMetadata("nvvm.annotations")
+        ->addOperand(llvm::MDNode::get(context, parts));
+  };
+  annotate("maxntidx", threads);
+  annotate("maxntidy", 1);
+  annotate("maxntidz", 1);
+  if (blocks > 0) annotate("minctasm", blocks);
+#endif
+}
+
+}  // namespace gacc::codegen

@@ -1,0 +1,31 @@
+// Which launches of a program may run side by side, and when a whole micro-batch should be one kernel. No
+// LLVM here: the plan writer asks before there is code.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "codegen/emit/program.h"
+#include "ir/module.h"
+
+namespace gacc::codegen {
+
+// For each call of a region that is a launch (aliases are none), in order: the first step in which it can
+// run, when every step begins after all launches of the one before it have ended. Two launches share a step
+// only when neither writes bytes of the arena that the other touches. The module is planned.
+std::vector<int> launch_levels(const ir::Module& module, const ir::Region& region,
+                               const std::vector<Call>& calls);
+
+// How a micro-batch runs on the GPU, by launch.mode.
+struct LaunchMode {
+  bool persistent = false;  // as one cooperative kernel ...
+  bool required = false;    // ... or not at all: the model file asks for it
+};
+// "auto" takes the persistent kernel for a small step: one that moves at most kSmallStepBytes, which the
+// second-level cache of a data-centre GPU holds, and computes at most kSmallStepFlops, so that waiting for
+// launches and not arithmetic is what it would spend its time with.
+LaunchMode launch_mode(const ir::Module& module);
+inline constexpr int64_t kSmallStepBytes = int64_t{40} << 20;
+inline constexpr int64_t kSmallStepFlops = 500'000'000;
+inline constexpr int64_t kSmallStepKernels = 96;  // beyond: the kernel's code grows too large to be worth it
+
+}  // namespace gacc::codegen
