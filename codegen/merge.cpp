@@ -18,13 +18,14 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Module.h>
-#include <llvm/IR/ReplaceConstant.h>
 #include <llvm/Transforms/Utils/Cloning.h>
 #include <llvm/Transforms/Utils/PromoteMemToReg.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
+
+#include "codegen/merge_part.h"
 
 namespace gacc::codegen {
 
@@ -33,10 +34,9 @@ namespace {
 using llvm::Function;
 using llvm::Value;
 
-constexpr unsigned kGlobal = 1, kShared = 3, kConstant = 4;  // address spaces
-constexpr int64_t kSharedBytes = 48 * 1024;                  // of a block that asks for nothing special
-constexpr uint64_t kTableBytes = 48 * 1024;                  // of the 64 KiB of constant memory of a module
-constexpr int64_t kThreads = 256;                            // of a merged kernel's block, at least
+constexpr unsigned kGlobal = 1, kConstant = 4;  // address spaces
+constexpr uint64_t kTableBytes = 48 * 1024;     // of the 64 KiB of constant memory of a module
+constexpr int64_t kThreads = 256;               // of a merged kernel's block, at least
 constexpr uint64_t kTimesBatch = uint64_t{1} << 63;
 
 // A number of the plan: `factor`, times the samples when `batch`; divided by `by`, rounded up.
@@ -68,15 +68,10 @@ Task task_of(const PlanLaunch& launch) {
           kernel.block};
 }
 
-// A function of the merged kernel: a copy of an entry that is told its thread, block and place.
-struct Part {
-  Function* function = nullptr;
-  int64_t threads = 0, shared_bytes = 0, places = 1;
-  std::vector<llvm::GlobalVariable*> shared;
+// A part and who calls it.
+struct SharedPart : Part {
   std::vector<const Task*> tasks{};
 };
-
-void convergent(llvm::CallInst* call) { call->setConvergent(); }
 
 class Merger {
  public:
@@ -91,11 +86,13 @@ class Merger {
     const bool possible =
         std::all_of(tasks_.begin(), tasks_.end(), [&](const Task& task) { return add_task(task); });
     if (possible) {
-      place_shared();
+      std::vector<Part*> parts;
+      for (SharedPart& part : parts_) parts.push_back(&part);
+      place_shared(module_, request_.name + "_shared", parts);
       make_table();
       emit();
     }
-    for (Part& part : parts_) {
+    for (SharedPart& part : parts_) {
       if (part.function != nullptr) part.function->eraseFromParent();
     }
     return possible ? std::optional(launch()) : std::nullopt;
@@ -116,137 +113,17 @@ class Merger {
     if (fresh) {
       parts_.emplace_back();
       parts_.back().threads = task.threads;
-      if (!copy(task.entry, parts_.back())) return false;
+      if (!make_part(module_, task.entry, block_, parts_.back(), problem_)) return false;
     }
     parts_[found->second].tasks.push_back(&task);
     return true;
   }
 
-  // 1. The copy of an entry, with three more parameters: thread, block and place.
-  bool copy(const std::string& name, Part& part) {
-    Function* entry = module_.getFunction(name);
-    if (entry == nullptr) return failed("there is no kernel " + name);
-    std::vector<llvm::Type*> types;
-    for (const llvm::Argument& argument : entry->args()) types.push_back(argument.getType());
-    types.resize(types.size() + 3, b_.getInt32Ty());
-    Function* function = Function::Create(llvm::FunctionType::get(b_.getVoidTy(), types, false),
-                                          llvm::GlobalValue::InternalLinkage, name + "_part", module_);
-    part.function = function;
-    llvm::ValueToValueMapTy map;
-    for (llvm::Argument& argument : entry->args()) map[&argument] = function->getArg(argument.getArgNo());
-    llvm::SmallVector<llvm::ReturnInst*, 4> returns;
-    llvm::CloneFunctionInto(function, entry, map, llvm::CloneFunctionChangeType::LocalChangesOnly, returns);
-    const auto own = static_cast<unsigned>(entry->arg_size());
-    thread_ = function->getArg(own), work_ = function->getArg(own + 1), place_ = function->getArg(own + 2);
-    std::vector<llvm::CallInst*> calls;
-    for (llvm::BasicBlock& block : *function) {
-      for (llvm::Instruction& instruction : block) {
-        if (auto* call = llvm::dyn_cast<llvm::CallInst>(&instruction)) calls.push_back(call);
-      }
-    }
-    for (llvm::CallInst* call : calls) {
-      if (!adapt(*call, part, name)) return false;
-    }
-    // What it has in shared memory; where that will lie is known when all functions are.
-    for (llvm::GlobalVariable& variable : module_.globals()) {
-      if (variable.getAddressSpace() != kShared || !used_in(variable, *function)) continue;
-      if (variable.isDeclaration()) return failed(name + " has shared memory of a size chosen at launch");
-      const auto size =
-          static_cast<int64_t>(module_.getDataLayout().getTypeAllocSize(variable.getValueType()));
-      part.shared.push_back(&variable);
-      part.shared_bytes += (size + 15) / 16 * 16;
-    }
-    part.places = block_ / part.threads;
-    if (part.shared_bytes > 0) part.places = std::min(part.places, kSharedBytes / part.shared_bytes);
-    if (part.places < 1) return failed(name + " needs too much shared memory");
-    return true;
-  }
-
-  bool adapt(llvm::CallInst& call, const Part& part, const std::string& name) {
-    const auto replace = [&](Value* with) {
-      call.replaceAllUsesWith(with);
-      call.eraseFromParent();
-      return true;
-    };
-    if (const Function* callee = call.getCalledFunction()) {
-      const llvm::StringRef what = callee->getName();
-      if (what == "llvm.nvvm.read.ptx.sreg.tid.x") return replace(thread_);
-      if (what == "llvm.nvvm.read.ptx.sreg.ctaid.x") return replace(work_);
-      const bool harmless = what.starts_with("llvm.nvvm.read.ptx.sreg.laneid");
-      if (harmless || !(what.starts_with("llvm.nvvm.read.ptx.sreg") || what.starts_with("llvm.nvvm.barrier")))
-        return true;
-      return failed(fmt::format("{} reads {}", name, what.str()));
-    }
-    const auto* assembly = llvm::dyn_cast<llvm::InlineAsm>(call.getCalledOperand());
-    if (assembly == nullptr) return failed(name + " calls through a pointer");
-    const std::string text = assembly->getAsmString();
-    if (text.find("bar.") == std::string::npos && text.find("barrier.") == std::string::npos) return true;
-    if (text != "bar.sync 0;") return failed(name + " has `" + text + "`");
-    llvm::IRBuilder<> at(&call);
-    place_barrier(at, place_, part.threads);
-    call.eraseFromParent();
-    return true;
-  }
-
-  // All threads of a place: its barrier's number, after 0, which is the block's.
-  void place_barrier(llvm::IRBuilder<>& at, Value* place, int64_t threads) {
-    llvm::FunctionType* type = llvm::FunctionType::get(at.getVoidTy(), {at.getInt32Ty()}, false);
-    const std::string text = fmt::format("bar.sync $0, {};", threads);
-    convergent(at.CreateCall(type, llvm::InlineAsm::get(type, text, "r,~{memory}", /*hasSideEffects=*/true),
-                             {at.CreateAdd(place, at.getInt32(1))}));
-  }
-
-  static bool used_in(const llvm::GlobalVariable& variable, const Function& function) {
-    std::vector<const llvm::User*> users(variable.user_begin(), variable.user_end());
-    while (!users.empty()) {
-      const llvm::User* user = users.back();
-      users.pop_back();
-      if (const auto* instruction = llvm::dyn_cast<llvm::Instruction>(user)) {
-        if (instruction->getFunction() == &function) return true;
-      } else {
-        users.insert(users.end(), user->user_begin(), user->user_end());
-      }
-    }
-    return false;
-  }
-
-  // 2. One array of shared memory for all: functions use it one after the other.
-  void place_shared() {
-    int64_t bytes = 0;
-    for (const Part& part : parts_) bytes = std::max(bytes, part.places * part.shared_bytes);
-    if (bytes == 0) return;
-    llvm::Type* type = llvm::ArrayType::get(b_.getInt8Ty(), static_cast<uint64_t>(bytes));
-    auto* all = new llvm::GlobalVariable(module_, type, false, llvm::GlobalValue::InternalLinkage,
-                                         llvm::UndefValue::get(type), request_.name + "_shared", nullptr,
-                                         llvm::GlobalValue::NotThreadLocal, kShared);
-    all->setAlignment(llvm::Align(16));
-    for (Part& part : parts_) {
-      const std::vector<llvm::Constant*> constants(part.shared.begin(), part.shared.end());
-      llvm::convertUsersOfConstantsToInstructions(constants, part.function);
-      llvm::IRBuilder<> at(&*part.function->getEntryBlock().getFirstInsertionPt());
-      Value* place = part.function->getArg(static_cast<unsigned>(part.function->arg_size()) - 1);
-      int64_t offset = 0;
-      for (llvm::GlobalVariable* variable : part.shared) {
-        Value* begin = at.CreateInBoundsGEP(
-            at.getInt8Ty(), all,
-            at.CreateAdd(at.CreateMul(place, at.getInt32(static_cast<uint32_t>(part.shared_bytes))),
-                         at.getInt32(static_cast<uint32_t>(offset))));
-        variable->replaceUsesWithIf(begin, [&](const llvm::Use& use) {
-          const auto* user = llvm::dyn_cast<llvm::Instruction>(use.getUser());
-          return user != nullptr && user->getFunction() == part.function;
-        });
-        const auto size =
-            static_cast<int64_t>(module_.getDataLayout().getTypeAllocSize(variable->getValueType()));
-        offset += (size + 15) / 16 * 16;
-      }
-    }
-  }
-
-  // 3. The table: where each phase's tasks begin, then a record for every task.
+  // 1. The table: where each phase's tasks begin, then a record for every task.
   enum Field : int64_t { kPart, kSync, kDown, kDownBy, kAcross, kAcrossBy, kArguments };
 
   // Whether an argument is the same in all calls of a part: then it is no entry of the table.
-  static bool same(const Part& part, size_t argument) {
+  static bool same(const SharedPart& part, size_t argument) {
     return std::all_of(part.tasks.begin(), part.tasks.end(), [&](const Task* task) {
       return word(task->arguments[argument]) == word(part.tasks.front()->arguments[argument]);
     });
@@ -261,7 +138,7 @@ class Merger {
 
   void make_table() {
     size_t most = 0;
-    for (Part& part : parts_) {
+    for (SharedPart& part : parts_) {
       size_t own = 0;
       for (size_t i = 0; i < part.tasks.front()->arguments.size(); ++i) own += !same(part, i);
       most = std::max(most, own);
@@ -280,7 +157,7 @@ class Merger {
       for (size_t i = 0; i < phase.size(); ++i, ++t) {
         const Task& task = tasks_[t];
         const size_t number = part_of_.at(task.entry);
-        const Part& part = parts_[number];
+        const SharedPart& part = parts_[number];
         // The next task's function may use the shared memory that threads of this one still read.
         const bool last = i + 1 == phase.size();
         const bool sync = !last && task.entry != tasks_[t + 1].entry && part.shared_bytes > 0;
@@ -315,7 +192,7 @@ class Merger {
     return bytes;
   }
 
-  // 4. The kernel.
+  // 2. The kernel.
   Value* special(const char* name) {
     llvm::FunctionType* type = llvm::FunctionType::get(b_.getInt32Ty(), false);
     return b_.CreateCall(module_.getOrInsertFunction(std::string("llvm.nvvm.read.ptx.sreg.") + name, type));
@@ -425,7 +302,7 @@ class Merger {
       when(b_.CreateICmpNE(low(field(record, kSync)), b_.getInt32(0)), [&] { block_barrier(); });
   }
 
-  void part(const Part& part, Value* record, Value* blocks) {
+  void part(const SharedPart& part, Value* record, Value* blocks) {
     const auto constant = [&](int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); };
     Value *place = b_.CreateUDiv(thread_, constant(part.threads)),
           *places = b_.CreateMul(grid_, constant(part.places)),
@@ -466,7 +343,7 @@ class Merger {
 
   void block_barrier() {
     llvm::FunctionType* type = llvm::FunctionType::get(b_.getVoidTy(), false);
-    convergent(b_.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", true)));
+    b_.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", true))->setConvergent();
   }
 
   void grid_barrier() {
@@ -498,8 +375,8 @@ class Merger {
         "}";
     llvm::FunctionType* type = llvm::FunctionType::get(
         b_.getVoidTy(), {b_.getPtrTy(kGlobal), b_.getInt32Ty(), b_.getInt32Ty()}, false);
-    convergent(b_.CreateCall(type, llvm::InlineAsm::get(type, text, "l,r,r,~{memory}", true),
-                             {counter, mine, thread_}));
+    b_.CreateCall(type, llvm::InlineAsm::get(type, text, "l,r,r,~{memory}", true), {counter, mine, thread_})
+        ->setConvergent();
   }
 
   // The one variable of the kernel becomes a value that flows.
@@ -541,15 +418,14 @@ class Merger {
   std::string& problem_;
   llvm::IRBuilder<> b_;
   std::vector<Task> tasks_;
-  std::vector<Part> parts_;
+  std::vector<SharedPart> parts_;
   std::map<std::string, size_t> part_of_;  // by entry
   std::vector<llvm::CallInst*> calls_;
   int64_t block_ = kThreads, stride_ = 0;
   bool batch_ = false;  // some task has more blocks of work for more samples
   llvm::GlobalVariable* table_ = nullptr;
   Function* kernel_ = nullptr;
-  Value *arena_ = nullptr, *samples_ = nullptr, *thread_ = nullptr, *work_ = nullptr, *place_ = nullptr,
-        *grid_ = nullptr;
+  Value *arena_ = nullptr, *samples_ = nullptr, *thread_ = nullptr, *work_ = nullptr, *grid_ = nullptr;
   llvm::AllocaInst* begun_ = nullptr;
 };
 
@@ -558,58 +434,6 @@ class Merger {
 std::optional<PlanLaunch> emit_merged(llvm::Module& module, const MergeRequest& request,
                                       const std::vector<PlanLaunch>& launches, std::string& problem) {
   return Merger(module, request, problem).run(launches);
-}
-
-void drop_unused(llvm::Module& module, const std::vector<PlanProgram>& programs) {
-  std::set<std::string> used;
-  const auto use = [&](const PlanLaunch& launch) {
-    used.insert(launch.kernel.empty() ? launch.builtin.kernel : launch.kernel);
-  };
-  for (const PlanProgram& program : programs) {
-    for (const PlanLaunch& launch : program.launches) use(launch);
-    if (program.persistent) use(*program.persistent);
-  }
-  std::vector<Function*> unused;
-  for (Function& function : module) {
-    if (!function.isDeclaration() && !used.contains(function.getName().str())) unused.push_back(&function);
-  }
-  // What LLVM knows about a kernel beside its code names it: those notes go first.
-  if (llvm::NamedMDNode* notes = module.getNamedMetadata("nvvm.annotations")) {
-    std::vector<llvm::MDNode*> kept;
-    for (llvm::MDNode* note : notes->operands()) {
-      const auto* of = llvm::mdconst::dyn_extract_or_null<Function>(note->getOperand(0));
-      if (std::find(unused.begin(), unused.end(), of) == unused.end()) kept.push_back(note);
-    }
-    notes->clearOperands();
-    for (llvm::MDNode* note : kept) notes->addOperand(note);
-  }
-  for (Function* function : unused) function->eraseFromParent();
-  for (llvm::GlobalVariable& variable : llvm::make_early_inc_range(module.globals())) {
-    variable.removeDeadConstantUsers();
-    if (variable.use_empty() && variable.hasLocalLinkage()) variable.eraseFromParent();
-  }
-}
-
-void set_block(llvm::Function& function, int64_t threads, int64_t blocks) {
-#if LLVM_VERSION_MAJOR >= 22
-  function.addFnAttr("nvvm.maxntid", fmt::format("{},1,1", threads));
-  if (blocks > 0) function.addFnAttr("nvvm.minctasm", std::to_string(blocks));
-#else
-  llvm::LLVMContext& context = function.getContext();
-  llvm::Type* word = llvm::Type::getInt32Ty(context);
-  const auto annotate = [&](const char* what, int64_t value) {
-    llvm::Metadata* parts[] = {
-        llvm::ValueAsMetadata::get(&function), llvm::MDString::get(context, what),
-        llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(word, static_cast<uint64_t>(value)))};
-    function.getParent()
-        ->getOrInsertNamedMetadata("nvvm.annotations")
-        ->addOperand(llvm::MDNode::get(context, parts));
-  };
-  annotate("maxntidx", threads);
-  annotate("maxntidy", 1);
-  annotate("maxntidz", 1);
-  if (blocks > 0) annotate("minctasm", blocks);
-#endif
 }
 
 }  // namespace gacc::codegen

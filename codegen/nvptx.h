@@ -16,7 +16,7 @@ struct DeviceCode {
   Program program;  // calls with operands, extents, items, block, per_block
   std::vector<std::string>
       entries;  // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents
-  std::vector<GemmKernel> products;  // built-in kernels of the matrix products; entries under their names
+  std::vector<GemmKernel> products;   // built-in kernels of the matrix products; entries under their names
   std::vector<PlanProgram> programs;  // of a planned module: the launches, merged (codegen/merge.h)
   std::string ptx;
   std::string llvm_ir;  // what the PTX was made of, after the passes

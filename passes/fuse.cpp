@@ -179,7 +179,10 @@ class Fuser {
     }
     const Shape own = domain(op);
     const bool same_domain = own == domain(region_.ops[group.ops.front()]);
-    if (gain == 0 && same_domain && elements(own, module_.micro_batch()) <= options_.small_domain) gain = 1;
+    // In the update launches of parameters run side by side anyway (codegen/merge.h, host/engine.h), and a
+    // parameter's ops should stay together.
+    const int64_t small = region_.kind == RegionKind::update ? 1 : options_.small_domain;
+    if (gain == 0 && same_domain && elements(own, module_.micro_batch()) <= small) gain = 1;
     return gain;
   }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/artifact.h"
 
@@ -20,6 +21,15 @@ enum class GemmChoice : uint8_t { automatic, cublas, builtin };
 struct DeviceOptions {
   int threads = 0;  // CPU: 0 means all cores this process may use
   GemmChoice gemm = GemmChoice::automatic;
+};
+
+// One kernel or matrix product of a profiled run.
+struct Timing {
+  std::string name;
+  Program program = Program::step;
+  int64_t launch = 0;              // its number in the program
+  int64_t batch = 0;               // samples
+  double begin = 0, duration = 0;  // of Device::profile_unit; begin counts from the first one's
 };
 
 class Device {
@@ -42,6 +52,15 @@ class Device {
   virtual std::string kind() const { return "cpu"; }
   // A line for the user after `load`, such as the memory taken; empty when there is nothing to say.
   virtual std::string load_note() const { return {}; }
+  // From now on every launch is measured, one after the other and without graphs, so the run is slower; at
+  // most kMostTimings of them. After `load`.
+  virtual Status start_profile() { return Status::error("{} does not measure launches", name()); }
+  // Waits for everything queued so far, and gives what was measured.
+  virtual Status read_profile(std::vector<Timing>& timings) {
+    timings.clear();
+    return {};
+  }
+  virtual std::string profile_unit() const { return "microseconds"; }
   // Ends a run, whether it failed or not: what a checking device found, one line each, goes to `reports`, and
   // makes the run an error.
   virtual Status finish(std::string& reports) {
@@ -50,8 +69,10 @@ class Device {
   }
 };
 
+constexpr size_t kMostTimings = 50000;
+
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 2;
+constexpr int kDeviceAbi = 3;
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

@@ -23,6 +23,7 @@
 #include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/process_memory.h"
+#include "runtime/profile.h"
 #include "runtime/progress.h"
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
@@ -39,7 +40,7 @@ enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto";
   std::string checkpoint, tensorboard;
-  std::string profile;  // of later issues
+  std::string profile;
   std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every;
   std::optional<double> lr;
   int64_t eval_every = 0;
@@ -206,7 +207,7 @@ Status Run::prepare() {
   options_.keep_gradients = !given.dump_grads.empty();
   options_.interrupted = [] { return interrupt_seen.load(); };
 
-  for (const std::string& path : {given.save, given.dump_grads})
+  for (const std::string& path : {given.save, given.dump_grads, given.profile})
     if (Status status = check_writable(path); !status) return status;
   if (Status status = open_checkpoint(); !status) return status;
   if (!given.log.empty()) {
@@ -291,6 +292,8 @@ Status Run::work() {
   if (Status status = session.open(artifact_); !status) return status;
   if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet)
     fmt::print(stderr, "{}\n", note);
+  if (!arguments_.profile.empty())
+    if (Status status = device_->start_profile(); !status) return status;
   Status status = session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr));
   if (!status) return status;
   if (!arguments_.load.empty() && !resumes_)
@@ -360,6 +363,13 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (Status status = session.parameters(tensors); !status) return status;
     if (Status status = save(arguments_.save, tensors); !status) return status;
   }
+  if (!arguments_.profile.empty()) {
+    std::vector<Timing> timings;
+    if (Status status = device_->read_profile(timings); !status) return status;
+    const std::string text = profile_text(plan, *device_, timings);
+    if (Status status = write_file_atomically(arguments_.profile, text); !status) return status;
+    written_ += fmt::format("; wrote {}", arguments_.profile);
+  }
   if (device_->kind() == "cpu")
     if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes()); !text.empty())
       progress.say(text);
@@ -375,12 +385,6 @@ Status Run::finish_device(Status status) {
   return status ? finished : status;
 }
 
-// Options of the contract that this version does not have yet; empty when none was given.
-std::string unsupported(const Arguments& given) {
-  if (!given.profile.empty()) return "--profile";
-  return "";
-}
-
 // What the option parser cannot see; empty when the command line makes sense.
 std::string wrong_command(const Arguments& given) {
   const std::string& device = given.device;
@@ -392,6 +396,8 @@ std::string wrong_command(const Arguments& given) {
     return "--lr: expected a number of at least 0";
   if (given.init_only && !given.eval.empty())
     return "--init-only launches nothing: --eval does not go with it";
+  if (given.init_only && !given.profile.empty())
+    return "--init-only launches nothing: --profile does not go with it";
   if (given.init_only && !given.dump_grads.empty())
     return "--init-only launches nothing: --dump-grads does not go with it";
   if (given.verify) {
@@ -403,6 +409,7 @@ std::string wrong_command(const Arguments& given) {
                                                    {"--save", !given.save.empty()},
                                                    {"--log", !given.log.empty()},
                                                    {"--dump-grads", !given.dump_grads.empty()},
+                                                   {"--profile", !given.profile.empty()},
                                                    {"--checkpoint", !given.checkpoint.empty()},
                                                    {"--tensorboard", !given.tensorboard.empty()}};
     for (const auto& [name, present] : others)
@@ -416,8 +423,10 @@ std::string wrong_command(const Arguments& given) {
   if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
     return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
   if (given.eval_every > 0 && given.eval.empty()) return "--eval-every needs --eval";
-  const std::pair<const char*, const std::string*> outputs[] = {
-      {"--save", &given.save}, {"--log", &given.log}, {"--dump-grads", &given.dump_grads}};
+  const std::pair<const char*, const std::string*> outputs[] = {{"--save", &given.save},
+                                                                {"--log", &given.log},
+                                                                {"--dump-grads", &given.dump_grads},
+                                                                {"--profile", &given.profile}};
   for (const auto& [name, path] : outputs)
     for (const auto& [other_name, other] : outputs)
       if (name != other_name && !path->empty() && *path == *other)
@@ -459,10 +468,10 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_flag("--resume", to.resume,
                "go on, bit for bit, from the checkpoint in that folder, if there is one");
   app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder");
-  const std::string later = " (not supported yet)";
   app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
-  app.add_option("--profile", to.profile, "write a Chrome trace" + later);
+  app.add_option("--profile", to.profile,
+                 "measure every launch, and write a Chrome trace of them (launches then run one by one)");
   app.add_flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
   app.set_version_flag("--version",
                        fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
@@ -481,8 +490,6 @@ int main(int argc, char** argv) {
       return app.exit(error) == 0 ? kDone : kWrongCommand;
     }
     if (std::string text = wrong_command(arguments); !text.empty()) return fail(kWrongCommand, text);
-    if (std::string text = unsupported(arguments); !text.empty())
-      return fail(kFailed, text + " is not supported yet");
     handle_interrupts();
     return Run(arguments).execute();
   } catch (const std::bad_alloc&) {

@@ -62,6 +62,15 @@ class HostDevice final : public Device {
     return {};
   }
 
+  Status start_profile() override {
+    engine_.start_profile();
+    return {};
+  }
+  Status read_profile(std::vector<Timing>& timings) override {
+    timings = engine_.timings();
+    return failure_;
+  }
+
   int64_t peak_bytes() const override { return engine_.arena().bytes(); }
 
  private:

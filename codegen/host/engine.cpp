@@ -117,6 +117,9 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
                      .result = element(plan->result)};
       if (plan->n.times_batch) return Status::error("internal error: a matrix product has B columns");
       launch.gemm.cut();
+      launch.name =
+          fmt::format("{} {}x{}x{}", module.region(kind).ops[call.kernel.members.front().op].info->name,
+                      launch.gemm.m, launch.gemm.n, launch.gemm.k);
       const int64_t m = launch.gemm.m, n = launch.gemm.n, k = launch.gemm.k;
       const int64_t bytes = element_bytes(launch.gemm.type), c_bytes = element_bytes(launch.gemm.result);
       ranges = {{plan->a, plan->a + bytes * m * k, false},
@@ -128,6 +131,7 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
       for (const Range& range : ranges) launch.operands.push_back(arena_.data() + range.begin);
     } else {
       const codegen::Body& body = program.functions[static_cast<size_t>(call.function)];
+      launch.name = body.name;
       launch.function = code_->function(call.function);
       launch.extents = call.extents;
       launch.values.resize(call.extents.size());
@@ -197,13 +201,34 @@ void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) 
     gemm_failed_.store(true, std::memory_order_relaxed);
 }
 
+void Engine::run_profiled(Program program, const Prepared& prepared) {
+  using Clock = std::chrono::steady_clock;
+  const auto microseconds = [](Clock::duration d) {
+    return std::chrono::duration<double, std::micro>(d).count();
+  };
+  for (const Wave& wave : prepared.waves) {
+    for (size_t i = wave.first; i < wave.last; ++i) {
+      const int64_t first = prepared.first_task[i];
+      const int64_t end = i + 1 < wave.last ? prepared.first_task[i + 1] : wave.tasks;
+      const Clock::time_point begin = Clock::now();
+      pool_.run(end - first, [&](int64_t task) { run_task(prepared, {wave.first, i + 1, 0}, first + task); });
+      const Clock::time_point done = Clock::now();
+      if (timings_.empty()) profile_begin_ = begin;
+      if (timings_.size() == kMostTimings) continue;
+      timings_.push_back({prepared.launches[i].name, program, static_cast<int64_t>(i), prepared.batch,
+                          microseconds(begin - profile_begin_), microseconds(done - begin)});
+    }
+  }
+}
+
 Status Engine::run(Program program, int64_t batch) {
   Prepared& prepared = programs_[static_cast<size_t>(program)];
   if (program == Program::init || program == Program::update) batch = micro_batch_;
   if (batch < 1 || batch > micro_batch_)
     return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, micro_batch_);
   if (batch != prepared.batch) set_batch(prepared, batch);
-  for (const Wave& wave : prepared.waves)
+  if (profiling_) run_profiled(program, prepared);
+  for (const Wave& wave : profiling_ ? std::vector<Wave>() : prepared.waves)
     pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });
   if (gemm_failed_.load(std::memory_order_relaxed))
     return Status::error("oneDNN: a matrix product failed (out of memory?)");

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,6 +42,10 @@ class Engine {
   // Runs a program to its end; `batch` (1..micro batch) counts for step and eval.
   Status run(Program program, int64_t batch);
 
+  // From now on launches run one after the other, and how long each took is kept.
+  void start_profile() { profiling_ = true; }
+  const std::vector<Timing>& timings() const { return timings_; }
+
   const Arena& arena() const { return arena_; }
   int threads() const { return pool_.threads(); }
   bool from_cache() const { return from_cache_; }
@@ -48,6 +53,7 @@ class Engine {
  private:
   // One kernel or matrix product.
   struct Launch {
+    std::string name{};                        // for people
     codegen::HostFunction function = nullptr;  // null: a matrix product of operands a, b, c
     std::vector<char*> operands{};
     std::vector<codegen::Extent> extents{};
@@ -73,6 +79,7 @@ class Engine {
 
   Status prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind);
   static void set_batch(Prepared& prepared, int64_t batch);
+  void run_profiled(Program program, const Prepared& prepared);
   void run_task(const Prepared& prepared, const Wave& wave, int64_t task);
 
   Pool pool_;
@@ -83,6 +90,9 @@ class Engine {
   int64_t micro_batch_ = 1;
   std::atomic<bool> gemm_failed_{false};
   bool from_cache_ = false;
+  bool profiling_ = false;
+  std::vector<Timing> timings_;
+  std::chrono::steady_clock::time_point profile_begin_{};  // of the first launch
 };
 
 }  // namespace gacc::host

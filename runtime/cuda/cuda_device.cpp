@@ -12,6 +12,7 @@
 #include "runtime/cuda/emulator_link.h"
 #include "runtime/cuda/gemm_engine.h"
 #include "runtime/cuda/gpu_choice.h"
+#include "runtime/cuda/profiler.h"
 #include "runtime/cuda/programs.h"
 #include "runtime/cuda/staging.h"
 
@@ -57,6 +58,14 @@ class CudaDevice final : public Device {
   Status read(int64_t offset, std::span<std::byte> bytes) override;
   int64_t peak_bytes() const override { return peak_bytes_; }
   std::string load_note() const override;
+  Status start_profile() override {
+    profiler_.open(driver_, options_.emulated ? &emulator_ : nullptr);
+    return {};
+  }
+  Status read_profile(std::vector<Timing>& timings) override;
+  std::string profile_unit() const override {
+    return options_.emulated ? "warp instructions of the emulator, which has no clock" : "microseconds";
+  }
   Status finish(std::string& reports) override;
 
  private:
@@ -95,6 +104,7 @@ class CudaDevice final : public Device {
   Pointer arena_ = 0, workspace_ = 0;
   std::unique_ptr<GemmEngine> gemm_;  // null when the plan has no products
   Programs programs_;
+  Profiler profiler_;
   Staging staging_;
   std::vector<Variant> full_, ragged_;
   size_t next_ragged_ = 0;  // the one to give up when there are too many
@@ -319,6 +329,13 @@ Status CudaDevice::run(Program program, int64_t batch) {
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, micro_batch_);
   if (Status status = enter(); !status) return status;
   window_bytes_ = 0;
+  if (profiler_.is_open() && !profiler_.full()) {
+    if (Status status = programs_.prepare(program, batch, stream_); !status) return status;
+    if (Status status = profiler_.begin(stream_); !status) return status;
+    return programs_.launch(program, batch, stream_, [&](int64_t launch, const std::string& name) {
+      return profiler_.queued(program, launch, name, batch, stream_);
+    });
+  }
   // Once, or one launch: not worth a graph.
   if (program == Program::init || (program == Program::step && programs_.persistent()))
     return programs_.launch(program, batch, stream_);
@@ -379,10 +396,17 @@ Status CudaDevice::finish(std::string& reports) {
                        count == 1 ? "" : "s");
 }
 
+Status CudaDevice::read_profile(std::vector<Timing>& timings) {
+  if (Status status = enter(); !status) return status;
+  if (Status status = wait(); !status) return status;
+  return profiler_.read(timings);
+}
+
 void CudaDevice::close() {
   if (!retained_) return;
   driver_.context_set(context_);
   if (stream_) driver_.stream_wait(stream_);
+  profiler_.close();
   for (const std::vector<Variant>* list : {&full_, &ragged_})
     for (const Variant& variant : *list)
       if (variant.graph) driver_.graph_exec_destroy(variant.graph);

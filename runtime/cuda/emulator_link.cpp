@@ -14,7 +14,8 @@ Status EmulatorLink::open(const Driver& driver) {
   find(count_, "gacc_emu_report_count");
   find(text_, "gacc_emu_reports");
   find(declare_, "gacc_emu_declare_live");
-  if (count_ && text_ && declare_) return {};
+  find(executed_, "gacc_emu_executed");
+  if (count_ && text_ && declare_ && executed_) return {};
   return Status::error("libgacc-emu.so is not gacc's emulator: it lacks gacc_emu_report_count and its like");
 }
 

@@ -1,5 +1,5 @@
 // What the CUDA device tells the emulator beyond the driver's calls, and hears from it. The emulator,
-// libgacc-emu.so, exports the driver's names and three more, which a real driver does not have.
+// libgacc-emu.so, exports the driver's names and four more, which a real driver does not have.
 #pragma once
 #include <string>
 #include <vector>
@@ -18,9 +18,12 @@ class EmulatorLink {
   void declare_live(const Plan& plan, Pointer arena) const;
   // The reports so far, and how many there are.
   int64_t reports(std::string& text) const;
+  // Warp instructions executed so far.
+  uint64_t executed() const { return executed_(); }
 
  private:
   size_t (*count_)() = nullptr;
+  uint64_t (*executed_)() = nullptr;
   size_t (*text_)(char* to, size_t bytes) = nullptr;
   void (*declare_)(uint64_t allocation, uint64_t offset, uint64_t bytes, const char* name) = nullptr;
 };

@@ -155,12 +155,19 @@ Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
   return {};
 }
 
-Status Programs::launch(Program program, int64_t batch, Stream stream) const {
+Status Programs::launch(Program program, int64_t batch, Stream stream, const Queued& queued) const {
+  int64_t number = -1;
   uint64_t values[kMostArguments];  // the driver copies them at every launch
   void* parameters[kMostArguments];
   for (const Launch& launch : programs_[index(program)]) {
+    ++number;
     if (!launch.function) {
-      if (Status status = gemm_->launch(at_batch(launch, batch), stream); !status) return status;
+      const Product product = at_batch(launch, batch);
+      if (Status status = gemm_->launch(product, stream); !status) return status;
+      if (queued)
+        if (Status status = queued(number, fmt::format("product {}x{}x{}", product.m, product.n, product.k));
+            !status)
+          return status;
       continue;
     }
     const auto per_block = static_cast<uint64_t>(launch.per_block);
@@ -180,6 +187,8 @@ Status Programs::launch(Program program, int64_t batch, Stream stream) const {
             ? driver_->launch_cooperative(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters)
             : driver_->launch(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters, nullptr);
     if (error != 0) return driver_->check(error, fmt::format("cannot launch kernel {}", launch.name));
+    if (queued)
+      if (Status status = queued(number, launch.name); !status) return status;
   }
   return {};
 }

@@ -2,6 +2,7 @@
 // then `launch` only fills in the micro-batch's extent. What it queues, a graph may capture.
 #pragma once
 #include <array>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -23,8 +24,9 @@ class Programs {
   bool persistent() const { return persistent_; }
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
   Status prepare(Program program, int64_t batch, Stream stream) const;
-  // Queues all launches of a program.
-  Status launch(Program program, int64_t batch, Stream stream) const;
+  // Queues all launches of a program. `queued`, if given, hears of each: its number and name.
+  using Queued = std::function<Status(int64_t launch, const std::string& name)>;
+  Status launch(Program program, int64_t batch, Stream stream, const Queued& queued = {}) const;
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
 
  private:

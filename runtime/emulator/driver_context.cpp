@@ -198,6 +198,11 @@ GACC_DRIVER_EXPORT int cuGetErrorString(int error, const char** text) {
   return error_text(error, text, false);
 }
 
+// Warp instructions executed so far, by all kernels: the emulator's measure of time.
+GACC_DRIVER_EXPORT uint64_t gacc_emu_executed() {
+  std::lock_guard lock(device().mutex);
+  return device().emulator.executed();
+}
 // The number of different defects found so far.
 GACC_DRIVER_EXPORT size_t gacc_emu_report_count() {
   std::lock_guard lock(device().mutex);

@@ -121,10 +121,11 @@ def test_emulate_reports_end_the_run(folder):
     emulator_or_skip()
     import json, zlib
     model = harness.example("regression")
-    artifact, spec = artifact_of(folder), harness.make_data(model, 64, folder)
+    artifact = harness.compile_model(model, folder / "step.ptx", launch__mode="graph")
+    spec = harness.make_data(model, 64, folder)
     head, plan_line, rest = artifact.read_bytes().split(b"\n", 2)
     plan = json.loads(plan_line.removeprefix(b"//plan "))
-    launches = [l for p in plan["programs"] if p["name"] == "update" for l in p["launches"] if "kernel" in l]
+    launches = [l for p in plan["programs"] if p["name"] == "step" for l in p["launches"] if "kernel" in l]
     launch = max(launches, key=lambda l: l["grid"]["extent"])
     max((a for a in launch["arguments"] if isinstance(a, dict)), key=lambda a: a["extent"])["extent"] *= 64
     launch["grid"]["extent"] *= 64

@@ -1,0 +1,33 @@
+// A kernel's entry as a function of a merged kernel (codegen/merge.h): a copy that is told which thread,
+// which block of work and which place it is, instead of asking the hardware.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace llvm {
+class Function;
+class GlobalVariable;
+class Module;
+}  // namespace llvm
+
+namespace gacc::codegen {
+
+struct Part {
+  llvm::Function* function = nullptr;  // the entry's parameters, then thread, block of work, place: i32
+  int64_t threads = 0;                 // of a place
+  int64_t places = 1;                  // of a merged kernel's block
+  int64_t shared_bytes = 0;            // of a place
+  std::vector<llvm::GlobalVariable*> shared{};  // that the entry has
+};
+
+// Copies `entry` into part.function; part.threads is set, `block` are the merged kernel's threads. False and
+// a sentence in `problem` when it uses anything but thread and block indices, `bar.sync 0` and shared memory
+// of fixed size. What it has in shared memory is still the entry's own.
+bool make_part(llvm::Module& module, const std::string& entry, int64_t block, Part& part,
+               std::string& problem);
+
+// Gives all parts one array of shared memory, `name`, which they use one after the other.
+void place_shared(llvm::Module& module, const std::string& name, const std::vector<Part*>& parts);
+
+}  // namespace gacc::codegen

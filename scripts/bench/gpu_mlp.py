@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+"""A full update of the MNIST network on a GPU, gacc beside PyTorch and JAX, one line for each contender; and the bandwidth
+of a large model's update. Goals G1 and G5 of notes/performance.md.
+
+    gpu_mlp.py PACK [--seconds 300] [--out F.json]     PACK: a folder made by scripts/gpu-check --pack
+    gpu_mlp.py PACK --contender NAME                   one of them, in this process: prints a JSON line
+
+T is the time of a whole window: K = 4 micro-batches of 32 samples, fresh data copied from pinned memory for each, then
+unscaling, the finite test and Adam. Every contender runs in a process of its own, in the order A B C C B A; 15 windows
+(or 3 s) of warm-up, then the median over the rest. A contender that is not installed is one line that says so.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+BATCH, K, SIZES = 32, 4, (784, 512, 256, 128, 10)
+WARM_WINDOWS, WARM_SECONDS, SECONDS, WINDOWS = 15, 3.0, 4.0, 30
+FP16 = ("torch eager AMP", "torch.compile AMP", "torch graph AMP", "gacc graph f16", "gacc persistent f16")
+FP32 = ("torch eager f32", "torch graph f32", "jax f32", "gacc graph f32", "gacc graph f32 builtin", "gacc persistent f32")
+UPDATE = ("torch update", "gacc update")
+
+
+def median_windows(window, sync):
+    """Median and spread of `window()` in microseconds; each ends in a wait, so that T is a latency and a rate."""
+    begin, count = time.perf_counter(), 0
+    while count < WARM_WINDOWS or time.perf_counter() - begin < WARM_SECONDS:
+        window()
+        count += 1
+    sync()
+    times, begin = [], time.perf_counter()
+    while len(times) < WINDOWS or time.perf_counter() - begin < SECONDS:
+        start = time.perf_counter()
+        for _ in range(10):  # the host may run ahead within ten windows, as in training
+            window()
+        sync()
+        times.append((time.perf_counter() - start) / 10 * 1e6)
+    return times
+
+
+def summary(times, **more):
+    quarters = statistics.quantiles(times, n=4)
+    return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0], "windows": len(times) * 10, **more}
+
+
+# ---- PyTorch
+
+def torch_setup():
+    import torch
+    if not torch.cuda.is_available():
+        raise ImportError("torch sees no GPU")
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    layers = []
+    for a, b in zip(SIZES, SIZES[1:]):
+        layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers[:-1]).cuda()
+    images = [torch.randn(BATCH, SIZES[0]).pin_memory() for _ in range(64)]
+    labels = [torch.randint(0, SIZES[-1], (BATCH,)).pin_memory() for _ in range(64)]
+    return torch, model, images, labels
+
+
+def torch_contender(kind, half):
+    torch, model, images, labels = torch_setup()
+    captured = kind == "graph"
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True, capturable=captured)
+    scaler = torch.amp.GradScaler("cuda", init_scale=65536, growth_interval=2000, enabled=half)
+    forward = torch.compile(model) if kind == "compile" else model
+    if not half:
+        torch.set_float32_matmul_precision("highest")  # gacc uses no TF32 either
+    x, y = images[0].cuda(), labels[0].cuda()
+
+    def micro():
+        with torch.autocast("cuda", torch.float16, enabled=half):
+            loss = torch.nn.functional.cross_entropy(forward(x), y) / K
+        scaler.scale(loss).backward()
+
+    def update():
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=not captured)
+
+    turn = [0]
+
+    def feed():
+        turn[0] += 1
+        x.copy_(images[turn[0] % 64], non_blocking=True)
+        y.copy_(labels[turn[0] % 64], non_blocking=True)
+
+    if captured:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                micro()
+                update()
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+        torch.cuda.synchronize()
+        step_graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(step_graph):
+            micro()
+        run_micro, run_update = step_graph.replay, update
+        if not half:  # GradScaler reads back whether to step, which no graph can hold
+            update_graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(update_graph):
+                update()
+            run_update = update_graph.replay
+    else:
+        run_micro, run_update = micro, update
+
+    def window():
+        for _ in range(K):
+            feed()
+            run_micro()
+        run_update()
+
+    return summary(median_windows(window, torch.cuda.synchronize), library=f"torch {torch.__version__}")
+
+
+def torch_update():
+    """GradScaler's unscale and test, clipping, fused AdamW and zeroing, over the parameters of the large model."""
+    import torch
+    if not torch.cuda.is_available():
+        raise ImportError("torch sees no GPU")
+    shapes = [s for _ in range(6) for s in ((4096, 4096), (4096,))]
+    parameters = [torch.nn.Parameter(torch.randn(s, device="cuda") * 0.01) for s in shapes]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+    scaler = torch.amp.GradScaler("cuda")
+    scaler.scale(torch.zeros((), device="cuda"))
+
+    def window():
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=False)
+
+    times = median_windows(window, torch.cuda.synchronize)
+    source = torch.randn(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    copies = median_windows(lambda: target.copy_(source), torch.cuda.synchronize)
+    copy_rate = 2 * source.numel() * 4 / statistics.median(copies) * 1e6
+    count = sum(p.numel() for p in parameters)
+    return summary(times, parameters=count, copy_bytes_per_second=copy_rate)
+
+
+# ---- JAX
+
+def jax_contender():
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    if jax.default_backend() != "gpu":
+        raise ImportError("jax sees no GPU")
+    jax.config.update("jax_default_matmul_precision", "highest")
+    keys = jax.random.split(jax.random.PRNGKey(0), len(SIZES))
+    weights = [(jax.random.normal(k, (a, b)) * 0.05, jnp.zeros(b)) for k, a, b in zip(keys, SIZES, SIZES[1:])]
+
+    def loss(weights, x, y):
+        for i, (w, b) in enumerate(weights):
+            x = x @ w + b
+            if i + 1 < len(weights):
+                x = jax.nn.relu(x)
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(x), y[:, None], 1))
+
+    add = lambda a, b: jax.tree_util.tree_map(jnp.add, a, b)
+    zeros = lambda w: jax.tree_util.tree_map(jnp.zeros_like, w)
+
+    @jax.jit
+    def micro(weights, sums, x, y):
+        return add(sums, jax.grad(loss)(weights, x, y))
+
+    def one_adam(w, m, v, g, t):
+        g = g / K
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        return w - 1e-3 * (m / (1 - 0.9 ** t)) / (jnp.sqrt(v / (1 - 0.999 ** t)) + 1e-8), m, v
+
+    @jax.jit
+    def update(weights, m, v, sums, t):
+        flat, tree = jax.tree_util.tree_flatten(weights)
+        done = [one_adam(*leaf, t) for leaf in zip(flat, *(jax.tree_util.tree_leaves(x) for x in (m, v, sums)))]
+        return (*(tree.unflatten(part) for part in zip(*done)), zeros(sums), t + 1)
+
+    images = [np.random.randn(BATCH, SIZES[0]).astype("f") for _ in range(64)]
+    labels = [np.random.randint(0, SIZES[-1], BATCH).astype("i") for _ in range(64)]
+    state = [weights, zeros(weights), zeros(weights), zeros(weights), jnp.float32(1), 0]
+
+    def window():
+        for _ in range(K):
+            state[5] += 1
+            state[3] = micro(state[0], state[3], images[state[5] % 64], labels[state[5] % 64])
+        state[0], state[1], state[2], state[3], state[4] = update(*state[:5])
+
+    return summary(median_windows(window, lambda: jax.block_until_ready(state[0])), library=f"jax {jax.__version__}")
+
+
+# ---- gacc
+
+def gacc_files(pack, name, mode):
+    found = json.loads((pack / "manifest.json").read_text())["benchmarks"].get(name, {}).get(mode)
+    if not found:
+        raise ImportError(f"the pack has no {name} {mode}")
+    return pack / "work" / found["artifact"], found["parameters"]
+
+
+def gacc_data(pack, inputs, samples, work):
+    sys.path.insert(0, str(pack))
+    loader = __import__("importlib.machinery", fromlist=["x"]).SourceFileLoader("gpu_check", str(pack / "gpu-check"))
+    check = __import__("types").ModuleType("gpu_check")
+    loader.exec_module(check)
+    return check.spec(check.make_data("bench", inputs, samples, work), work), check
+
+
+def gacc_run(pack, artifact, *options):
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        with open(artifact) as lines:
+            inputs = json.loads(next(line for line in lines if line.startswith("//plan "))[7:])["inputs"]
+        data, _ = gacc_data(pack, inputs, 2048 if inputs[0]["shape"] == [784] else 64, work)
+        log, trace = work / "log.jsonl", work / "trace.json"
+        extra = ["--profile", trace] if "--profile" in options else []
+        options = [o for o in options if o != "--profile"]
+        done = subprocess.run([pack / "bin/gacc-exec", artifact, "--data", data, "--device", "cuda", "--quiet", "--log", log,
+                               *extra, *options], capture_output=True, text=True)
+        if done.returncode:
+            raise ImportError((done.stderr.strip().splitlines() or ["gacc-exec failed"])[-1])
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        return events, json.loads(trace.read_text()) if extra else None
+
+
+def gacc_contender(pack, name, mode, *options):
+    artifact, _ = gacc_files(pack, name, mode)
+    events, _ = gacc_run(pack, artifact, "--updates", "4000", "--epochs", "1000", *options)
+    seconds = [e["seconds"] * 1e6 for e in events if e["event"] == "update"][WARM_WINDOWS:]
+    quarters = statistics.quantiles(seconds, n=4)
+    return {"median_us": statistics.median(seconds), "iqr_us": quarters[2] - quarters[0], "windows": len(seconds)}
+
+
+def gacc_update(pack):
+    artifact, parameters = gacc_files(pack, "update", "graph")
+    _, trace = gacc_run(pack, artifact, "--updates", "30", "--profile")
+    sums = {}
+    for event in trace["traceEvents"]:
+        if event["cat"] == "program" and event["name"] == "update":
+            sums.setdefault("update", []).append(event["dur"])
+    times = sums["update"][5:]
+    # Each element: the gradient twice (norm; update), weight, m and v once; written: weight, m, v and the zeroed gradient.
+    return {"median_us": statistics.median(times), "iqr_us": max(times) - min(times), "windows": len(times),
+            "parameters": parameters, "bytes": 36 * parameters}
+
+
+# ---- one process for each
+
+def contender(name, pack):
+    if name == "torch update":
+        return torch_update()
+    if name == "gacc update":
+        return gacc_update(pack)
+    if name.startswith("torch"):
+        kind = "compile" if "compile" in name else "graph" if "graph" in name else "eager"
+        return torch_contender(kind, "AMP" in name)
+    if name.startswith("jax"):
+        return jax_contender()
+    mode = "persistent" if "persistent" in name else "graph"
+    return gacc_contender(pack, "mlp_f16" if "f16" in name else "mlp_f32", mode,
+                          *(("--gemm", "builtin") if "builtin" in name else ()))
+
+
+def run_all(pack, seconds):
+    end, found = time.time() + seconds, {}
+    for group in (FP16, FP32, UPDATE):
+        for turn, name in enumerate(group + group[::-1] if group != UPDATE else group):
+            if name in found and "skipped" in found[name][0]:
+                continue
+            if time.time() > end:
+                found.setdefault(name, []).append({"skipped": "out of time"})
+                continue
+            try:
+                done = subprocess.run([sys.executable, __file__, str(pack), "--contender", name], capture_output=True,
+                                      text=True, timeout=max(5, end - time.time()))
+                line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+                result = json.loads(line) if line.startswith("{") else {
+                    "skipped": (done.stderr.strip().splitlines() or ["no output"])[-1][:160]}
+            except subprocess.TimeoutExpired:
+                result = {"skipped": "out of time"}
+            found.setdefault(name, []).append(result)
+    return found
+
+
+def show(found):
+    def best(name):
+        times = [r["median_us"] for r in found.get(name, []) if "median_us" in r]
+        return min(times) if times else None
+
+    for group, base in ((FP16, "torch eager AMP"), (FP32, "torch eager f32"), (UPDATE, "torch update")):
+        for name in group:
+            results = found.get(name, [{"skipped": "not run"}])
+            time_us = best(name)
+            if time_us is None:
+                print(f"{name:<26} skipped: {results[0].get('skipped')}")
+                continue
+            medians = [r["median_us"] for r in results if "median_us" in r]
+            ratio = f"{best(base) / time_us:6.2f}x of {base}" if best(base) else ""
+            print(f"{name:<26} T {time_us:9.1f} us  iqr {results[0]['iqr_us']:7.1f}  A/A {max(medians) - min(medians):6.1f}  {ratio}")
+    ours, theirs = best("gacc update"), found.get("torch update", [{}])[0]
+    if ours and "copy_bytes_per_second" in theirs:
+        rate = found["gacc update"][0]["bytes"] / ours * 1e6
+        print(f"update bandwidth {rate / 1e9:.0f} GB/s, {100 * rate / theirs['copy_bytes_per_second']:.0f} % of a copy's "
+              f"{theirs['copy_bytes_per_second'] / 1e9:.0f} GB/s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pack", type=pathlib.Path)
+    parser.add_argument("--contender")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--out", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.contender:
+        try:
+            print(json.dumps(contender(arguments.contender, arguments.pack)))
+        except Exception as error:  # whatever keeps a peer from running is one line of the table
+            print(json.dumps({"skipped": f"{type(error).__name__}: {error}".replace("\n", " ")[:200]}))
+        return
+    found = run_all(arguments.pack, arguments.seconds)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(found, indent=1))
+    show(found)
+
+
+if __name__ == "__main__":
+    main()

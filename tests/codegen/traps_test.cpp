@@ -1,0 +1,117 @@
+// Rules without which LLVM's NVPTX back end makes wrong or slow code of a merged kernel (the traps of
+// notes/codegen.md); ptx_test.cpp has those of single kernels. Each test fails without its rule: a `noalias`
+// on the arena, an asm call that is not convergent, IR atomics for the grid barrier.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "codegen/nvptx.h"
+#include "frontend/frontend.h"
+#include "passes/pipeline.h"
+
+namespace gacc::codegen {
+namespace {
+
+constexpr const char* kModel = R"([model]
+name = "traps"
+[inputs.x]
+shape = [64]
+[inputs.y]
+dtype = "i32"
+range = 5
+[[layers]]
+type = "linear"
+name = "a"
+features = 96
+activation = "gelu"
+[[layers]]
+type = "layer_norm"
+[[layers]]
+type = "linear"
+name = "b"
+features = 5
+[loss]
+type = "cross_entropy"
+target = "y"
+[optimizer]
+type = "adamw"
+[train]
+micro_batch = 16
+[launch]
+mode = "persistent"
+)";
+
+DeviceCode code_for(std::string_view target) {
+  Diag diag("traps.toml", kModel);
+  std::optional<ir::Module> module = compile_model(kModel, "traps.toml", {}, diag);
+  EXPECT_TRUE(module && passes::run_pipeline(*module, {}, diag)) << diag.render();
+  if (!module) return {};
+  std::optional<DeviceCode> code = emit_nvptx(*module, target, diag);
+  EXPECT_TRUE(code) << diag.render();
+  return code ? std::move(*code) : DeviceCode{};
+}
+
+size_t count(const std::string& text, std::string_view what) {
+  size_t found = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+class Traps : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Targets, Traps, testing::Values("sm_75", "sm_80", "sm_90"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Trap 1: reads of a pointer that is only read and `noalias` become ld.global.nc, even after a barrier.
+TEST_P(Traps, MemoryIsReadAnewAfterABarrier) {
+  const DeviceCode code = code_for(GetParam());
+  EXPECT_EQ(code.ptx.find("ld.global.nc"), std::string::npos);
+  EXPECT_EQ(code.llvm_ir.find("noalias"), std::string::npos);
+}
+
+// Trap 2: a collective that is not convergent is duplicated or moved into branches.
+TEST_P(Traps, CollectivesAreConvergentAndStandOnce) {
+  const DeviceCode code = code_for(GetParam());
+  std::istringstream lines(code.llvm_ir);
+  std::set<std::string> groups;
+  size_t collectives = 0, barriers = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(" asm ") != std::string::npos) {
+      ++collectives;
+      barriers += count(line, "bar.sync");
+      groups.insert(line.substr(line.rfind('#')));
+    } else if (line.rfind("attributes #", 0) == 0 &&
+               groups.contains(line.substr(11, line.find(' ', 11) - 11))) {
+      EXPECT_NE(line.find("convergent"), std::string::npos) << line;
+    }
+  }
+  EXPECT_GT(collectives, 0U);
+  EXPECT_EQ(count(code.ptx, "bar.sync"), barriers);
+}
+
+// LLVM 19 cannot select acquiring loads and fences, LLVM 22 drops `release` from atomics: the grid barrier is
+// assembly, in one piece.
+TEST_P(Traps, GridBarrierReleasesAndAcquires) {
+  const DeviceCode code = code_for(GetParam());
+  const size_t arrive = code.ptx.find("atom.add.release.gpu.global.u32");
+  const size_t wait = code.ptx.find("ld.acquire.gpu.global.u32");
+  ASSERT_NE(arrive, std::string::npos);
+  ASSERT_NE(wait, std::string::npos);
+  EXPECT_LT(arrive, wait);
+  EXPECT_EQ(count(code.ptx, "atom."), 1U);  // one barrier, in a loop over the phases
+  for (const char* other : {"atom.global.add", "red.", "membar", "fence"})
+    EXPECT_EQ(code.ptx.find(other), std::string::npos) << other;
+}
+
+// What the merged kernel is made of stands inside it: no calls through the stack, no jump tables, no copies
+// of tables in local memory. Divisions and roots are IEEE's unless asked for.
+TEST_P(Traps, NothingIsCalledCopiedOrApproximate) {
+  const DeviceCode code = code_for(GetParam());
+  for (const char* text : {"call.uni", "call ", ".func", "brx.idx", ".local", "ld.local", ".approx", ".ftz"})
+    EXPECT_EQ(code.ptx.find(text), std::string::npos) << text;
+  EXPECT_NE(code.ptx.find("step_persistent"), std::string::npos);
+  EXPECT_NE(code.ptx.find(".minnctapersm 1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gacc::codegen
