@@ -331,6 +331,7 @@ class Merger {
           std::vector<Value*> all = arguments;
           all.insert(all.end(), {rank, t, place});
           calls_.push_back(b_.CreateCall(part.function, all));
+          finish_turn(b_, part, place);
         });
       });
     };

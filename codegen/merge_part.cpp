@@ -28,6 +28,15 @@ int64_t size_of(const llvm::GlobalVariable& variable) {
   return (static_cast<int64_t>(layout.getTypeAllocSize(variable.getValueType())) + 15) / 16 * 16;
 }
 
+// All threads of a place: its barrier's number, after 0, which is the block's.
+void place_barrier(llvm::IRBuilderBase& at, Value* place, int64_t threads) {
+  llvm::FunctionType* type = llvm::FunctionType::get(at.getVoidTy(), {at.getInt32Ty()}, false);
+  const std::string text = fmt::format("bar.sync $0, {};", threads);
+  at.CreateCall(type, llvm::InlineAsm::get(type, text, "r,~{memory}", /*hasSideEffects=*/true),
+                {at.CreateAdd(place, at.getInt32(1))})
+      ->setConvergent();
+}
+
 class PartMaker {
  public:
   PartMaker(llvm::Module& module, const std::string& name, Part& part, std::string& problem)
@@ -95,21 +104,13 @@ class PartMaker {
     const auto* assembly = llvm::dyn_cast<llvm::InlineAsm>(call.getCalledOperand());
     if (assembly == nullptr) return failed(name_ + " calls through a pointer");
     const std::string text = assembly->getAsmString();
+    part_.copies = part_.copies || text.find("cp.async") != std::string::npos;
     if (text.find("bar.") == std::string::npos && text.find("barrier.") == std::string::npos) return true;
     if (text != "bar.sync 0;") return failed(name_ + " has `" + text + "`");
     llvm::IRBuilder<> at(&call);
-    place_barrier(at);
+    place_barrier(at, place_, part_.threads);
     call.eraseFromParent();
     return true;
-  }
-
-  // All threads of a place: its barrier's number, after 0, which is the block's.
-  void place_barrier(llvm::IRBuilder<>& at) {
-    llvm::FunctionType* type = llvm::FunctionType::get(at.getVoidTy(), {at.getInt32Ty()}, false);
-    const std::string text = fmt::format("bar.sync $0, {};", part_.threads);
-    at.CreateCall(type, llvm::InlineAsm::get(type, text, "r,~{memory}", /*hasSideEffects=*/true),
-                  {at.CreateAdd(place_, at.getInt32(1))})
-        ->setConvergent();
   }
 
   static bool used_in(const llvm::GlobalVariable& variable, const Function& function) {
@@ -140,6 +141,15 @@ bool make_part(llvm::Module& module, const std::string& entry, int64_t block, Pa
   return PartMaker(module, entry, part, problem).copy(block);
 }
 
+void finish_turn(llvm::IRBuilderBase& at, const Part& part, Value* place) {
+  if (part.shared_bytes == 0) return;
+  if (part.copies) {
+    llvm::FunctionType* type = llvm::FunctionType::get(at.getVoidTy(), false);
+    at.CreateCall(type, llvm::InlineAsm::get(type, "cp.async.wait_all;", "~{memory}", true))->setConvergent();
+  }
+  place_barrier(at, place, part.threads);
+}
+
 void place_shared(llvm::Module& module, const std::string& name, const std::vector<Part*>& parts) {
   int64_t bytes = 0;
   for (const Part* part : parts) bytes = std::max(bytes, part->places * part->shared_bytes);
@@ -149,7 +159,7 @@ void place_shared(llvm::Module& module, const std::string& name, const std::vect
   auto* all = new llvm::GlobalVariable(module, type, false, llvm::GlobalValue::InternalLinkage,
                                        llvm::UndefValue::get(type), name, nullptr,
                                        llvm::GlobalValue::NotThreadLocal, kShared);
-  all->setAlignment(llvm::Align(16));
+  all->setAlignment(llvm::Align(128));
   for (const Part* part : parts) {
     const std::vector<llvm::Constant*> constants(part->shared.begin(), part->shared.end());
     llvm::convertUsersOfConstantsToInstructions(constants, part->function);

@@ -8,7 +8,9 @@
 namespace llvm {
 class Function;
 class GlobalVariable;
+class IRBuilderBase;
 class Module;
+class Value;
 }  // namespace llvm
 
 namespace gacc::codegen {
@@ -26,6 +28,10 @@ struct Part {
 // of fixed size. What it has in shared memory is still the entry's own.
 bool make_part(llvm::Module& module, const std::string& entry, int64_t block, Part& part,
                std::string& problem);
+
+// Before a place uses its shared memory for something else: its threads wait for each other, and for what
+// still travels there.
+void finish_turn(llvm::IRBuilderBase& at, const Part& part, llvm::Value* place);
 
 // Gives all parts one array of shared memory, `name`, which they use one after the other.
 void place_shared(llvm::Module& module, const std::string& name, const std::vector<Part*>& parts);

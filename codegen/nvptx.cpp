@@ -185,6 +185,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
   // Once planned, launches that need not wait for each other are merged; the plan then has those.
   if (module.phase == ir::Phase::planned) {
     Plan plan;
+    plan.target = target;
     if (!add_programs(module, code, plan, problem)) return failed();
     code.programs = std::move(plan.programs);
     merge_update(module, device, code);

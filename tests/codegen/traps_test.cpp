@@ -99,7 +99,7 @@ TEST_P(Traps, GridBarrierReleasesAndAcquires) {
   ASSERT_NE(wait, std::string::npos);
   EXPECT_LT(arrive, wait);
   EXPECT_EQ(count(code.ptx, "atom."), 1U);  // one barrier, in a loop over the phases
-  for (const char* other : {"atom.global.add", "red.", "membar", "fence"})
+  for (const char* other : {"atom.global.add", "\tred.", "membar", "fence"})
     EXPECT_EQ(code.ptx.find(other), std::string::npos) << other;
 }
 

@@ -85,6 +85,7 @@ uint64_t encode(const Number& n, const Format& f, char mode) {
   auto whole = static_cast<uint64_t>(scaled);
   const Real left = scaled - static_cast<Real>(whole);
   if (rest < 0 && left == 0) {  // just below a representable number
+    if (whole == uint64_t{1} << fraction && exponent > f.least) --exponent, whole *= 2;
     whole -= 1;
     const bool up = mode == 'n' || mode == 'a' || (mode == 'p' && !n.negative) || (mode == 'm' && n.negative);
     whole += up;
@@ -393,7 +394,7 @@ std::optional<uint64_t> convert(const Words& w, const std::vector<uint64_t>& b) 
   }
   const auto read = [&](uint64_t bits) {
     return s ? Number{.negative = value_of(bits, *s) < 0, .value = static_cast<Real>(value_of(bits, *s))}
-             : decode(ftz ? flushed(bits, *f) : bits, *f);
+             : decode(ftz && f->bits == 32 ? flushed(bits, *f) : bits, *f);
   };
   Number n = read(b[0]);
   if (integral) {  // to a whole number, in the source's range
