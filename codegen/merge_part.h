@@ -20,6 +20,7 @@ struct Part {
   int64_t threads = 0;                 // of a place
   int64_t places = 1;                  // of a merged kernel's block
   int64_t shared_bytes = 0;            // of a place
+  bool copies = false;                 // it uses cp.async
   std::vector<llvm::GlobalVariable*> shared{};  // that the entry has
 };
 

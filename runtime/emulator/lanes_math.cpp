@@ -12,6 +12,7 @@ using namespace lanes;
 namespace {
 
 float nan_or(float x) { return x != x ? bits_as<float>(0x7fffffffu) : x; }
+double nan_or(double x) { return x; }  // the bits of an f64 NaN are not defined
 
 // Runs a lane function in another rounding mode. The operands are in memory and the call is opaque, so the
 // compiler can move no arithmetic past the change of mode.
@@ -45,13 +46,13 @@ struct FtzOf {
 template <int mode, class T>
 void directed(LaneSink& sink, const char* round, const char* type) {
   uint8_t w = sizeof(T), source[] = {w, w, w};
-  auto add = [](T a, T b) { return a + b; };
-  auto sub = [](T a, T b) { return a - b; };
-  auto mul = [](T a, T b) { return a * b; };
-  auto div = [](T a, T b) { return a / b; };
-  auto fma = [](T a, T b, T c) { return std::fma(a, b, c); };
-  auto root = [](T a) { return std::sqrt(a); };
-  auto rcp = [](T a) { return T{1} / a; };
+  auto add = [](T a, T b) { return nan_or(a + b); };
+  auto sub = [](T a, T b) { return nan_or(a - b); };
+  auto mul = [](T a, T b) { return nan_or(a * b); };
+  auto div = [](T a, T b) { return nan_or(a / b); };
+  auto fma = [](T a, T b, T c) { return nan_or(std::fma(a, b, c)); };
+  auto root = [](T a) { return nan_or(std::sqrt(a)); };
+  auto rcp = [](T a) { return nan_or(T{1} / a); };
   auto entry2 = [&]<class F>(const char* op, F) {
     sink.add(Name(op, ".", round, ".", type), &directed2<mode, F, T>, w, source, 2);
     if constexpr (sizeof(T) == 4)
