@@ -63,12 +63,14 @@ struct Functions {
 
 #if defined(__x86_64__)
 
+// _mm256_zeroupper: g++ forgets it before a tail call, and what runs next then takes 100 ns longer.
 #define GACC_AVX2 __attribute__((target("avx2,f16c")))
 
 GACC_AVX2 void widen_f16(const uint16_t* from, float* to, int64_t count) {
   int64_t i = 0;
   for (; i + 8 <= count; i += 8)
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  _mm256_zeroupper();
   each<float_of_f16>(from + i, to + i, count - i);
 }
 GACC_AVX2 void widen_bf16(const uint16_t* from, float* to, int64_t count) {
@@ -77,6 +79,7 @@ GACC_AVX2 void widen_bf16(const uint16_t* from, float* to, int64_t count) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_slli_epi32(wide, 16));
   }
+  _mm256_zeroupper();
   each<float_of_bf16>(from + i, to + i, count - i);
 }
 GACC_AVX2 void narrow_f16(const float* from, uint16_t* to, int64_t count) {
@@ -84,6 +87,7 @@ GACC_AVX2 void narrow_f16(const float* from, uint16_t* to, int64_t count) {
   for (; i + 8 <= count; i += 8)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+  _mm256_zeroupper();
   each<f16_of_float>(from + i, to + i, count - i);
 }
 GACC_AVX2 void narrow_bf16(const float* from, uint16_t* to, int64_t count) {
@@ -99,6 +103,7 @@ GACC_AVX2 void narrow_bf16(const float* from, uint16_t* to, int64_t count) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
                      _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
   }
+  _mm256_zeroupper();
   each<bf16_of_float>(from + i, to + i, count - i);
 }
 
