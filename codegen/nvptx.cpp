@@ -7,6 +7,7 @@
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/CommandLine.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
 
@@ -39,6 +40,11 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
     LLVMInitializeNVPTXTarget();
     LLVMInitializeNVPTXTargetMC();
     LLVMInitializeNVPTXAsmPrinter();
+    // Blocks stay in program order: ptxas places them anyway, and threads that part meet again before what
+    // follows in the text, which is where the emulator (and a reader) expects a barrier.
+    auto& options = llvm::cl::getRegisteredOptions();
+    const auto placement = options.find("disable-block-placement");
+    if (placement != options.end()) placement->second->addOccurrence(0, "disable-block-placement", "true");
   });
 #if LLVM_VERSION_MAJOR >= 22
   const llvm::Triple triple(kTriple);
