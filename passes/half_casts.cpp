@@ -60,6 +60,9 @@ class HalfCasts {
            is_float(operand_type(module_, *region_, operand).dtype);
   }
 
+  // What the op keeps in f32 is never wanted as half.
+  static bool keeps(const Op& op, size_t i) { return (op.info->keeps >> i & 1U) != 0; }
+
   const Buffer* parameter(const Operand& operand) const {
     const BufferId* id = as_buffer(operand);
     return id != nullptr && module_[*id].kind == BufferKind::param ? &module_[*id] : nullptr;
@@ -84,7 +87,7 @@ class HalfCasts {
         if (value == nullptr) continue;
         used[index(*value)] = true;
         summed[index(*value)] = summed[index(*value)] && sums;
-        if (half && is_real(op, i)) wanted_[index(*value)] = true;
+        if (half && is_real(op, i) && !keeps(op, i)) wanted_[index(*value)] = true;
       }
     }
     only_summed_.resize(count);
@@ -122,7 +125,8 @@ class HalfCasts {
     bool half = computes_half(op);
     if (op.info->precision == Precision::follow && !op.full) half = all_half(op);
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (is_real(op, i)) op.operands[i] = half ? as_half(op, op.operands[i]) : as_it_is(op.operands[i]);
+      if (!is_real(op, i)) continue;
+      op.operands[i] = half && !keeps(op, i) ? as_half(op, op.operands[i]) : as_it_is(op.operands[i]);
     }
     // Kept out, and nothing but half to read: an op that asks for one type gets f32, another is as wide as
     // its widest.
