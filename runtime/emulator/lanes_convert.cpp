@@ -27,10 +27,10 @@ double to_integral(double x) {
 }
 
 template <class T, Round mode>
-T integer_from(double x) {
+T integer_from(double x, bool from_f64) {
   using L = std::numeric_limits<T>;
-  if (x != x)
-    return sizeof(T) == 8 ? static_cast<T>(uint64_t{1} << 63) : T{0};  // f64/f32 NaN to 64 bits: 2^63
+  // A NaN gives 0, but the top bit alone where the source is f64 or the result has 64 bits.
+  if (x != x) return from_f64 || sizeof(T) == 8 ? static_cast<T>(uint64_t{1} << (8 * sizeof(T) - 1)) : T{0};
   double r = to_integral<mode>(x);
   if (r <= static_cast<double>(L::min())) return L::min();
   if (r >= std::ldexp(1.0, L::digits)) return L::max();
@@ -55,12 +55,12 @@ template <class T, class S, class W, Round mode>
 void float_to_int(LaneSink& sink, const char* round, const char* to, const char* from, W) {
   char root[48];
   std::snprintf(root, sizeof root, "cvt.%s.%s.%s", round, to, from);
-  one<T, S>(sink, root, [](S a) { return integer_from<T, mode>(W{}(a)); });
+  one<T, S>(sink, root, [](S a) { return integer_from<T, mode>(W{}(a), sizeof(S) == 8); });
   std::snprintf(root, sizeof root, "cvt.%s.ftz.%s.%s", round, to, from);
   if (sizeof(S) == 4)
     one<T, S>(sink, root, [](S a) {
       double x = W{}(a);
-      return integer_from<T, mode>(std::fabs(x) < 0x1p-126 ? std::copysign(0.0, x) : x);
+      return integer_from<T, mode>(std::fabs(x) < 0x1p-126 ? std::copysign(0.0, x) : x, false);
     });
 }
 template <class S, class W>

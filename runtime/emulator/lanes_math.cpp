@@ -100,6 +100,7 @@ void add_math_lanes(LaneSink& sink) {
   }
   one<double, double>(sink, "rsqrt.approx.f64", [](double a) { return 1.0 / std::sqrt(a); });
   one<double, double>(sink, "rcp.approx.ftz.f64", [](double a) {  // the upper 32 bits only
+    if (std::fabs(a) < 0x1p-1022) a = std::copysign(0.0, a);
     return bits_as<double>(bits_as<uint64_t>(1.0 / a) & ~0xffffffffull);
   });
 }

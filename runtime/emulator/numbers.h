@@ -25,7 +25,8 @@ static inline uint32_t encode_small(double value, int mantissa, int exponent, Ro
   int power = static_cast<int>(bits >> 52 & 0x7ff);
   uint32_t infinity = ((1u << exponent) - 1) << mantissa;
   if (power == 0x7ff) return fraction ? nan : sign | infinity;
-  if (power == 0) return sign;  // zero; a subnormal double is far below every format's range
+  if (power == 0 && fraction == 0)
+    return sign;  // a subnormal double is all rest: far below every format's range
   int bias = (1 << (exponent - 1)) - 1;
   int target = power - 1023 + bias;       // biased exponent in the small format
   uint64_t full = fraction | 1ull << 52;  // 53 bits

@@ -413,7 +413,7 @@ std::optional<uint64_t> convert(const Words& w, const std::vector<uint64_t>& b) 
       n.value = static_cast<Real>(whole);
     }
     if (g != nullptr) return encode(n, *g, 'n');
-    if (n.nan) return cut(0, d->bits);
+    if (n.nan) return f->bits == 64 || d->bits == 64 ? uint64_t{1} << (d->bits - 1) : 0;
     const Int low = d->sign ? -(Int{1} << (d->bits - 1)) : 0, high = (Int{1} << (d->bits - d->sign)) - 1;
     if (n.infinite) return cut(n.negative ? low : high, d->bits);
     return cut(n.value < static_cast<Real>(low)    ? low
@@ -588,6 +588,7 @@ std::optional<bool> right(const Words& w, const std::vector<uint64_t>& b, uint64
     want = *bits;
     const Format* g = format_of(w[w.size() - 2]);
     if (g != nullptr && g->bits != 16 && decode(want, *g).nan) return decode(found, *g).nan;
+    if (w[w.size() - 2] == "tf32" && decode(want, kF32).nan) return decode(found, kF32).nan;
   } else if (has(w, "approx") || has(w, "full")) {
     if (type.find("x2") == std::string::npos) return near(w, *f, b, found);
     std::vector<uint64_t> low, high;
