@@ -137,7 +137,8 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   plan.bytes = facts.bytes;
   plan.passes = facts.passes;
   plan.flops_per_launch = ir::cost(module, module.step).flops;
-  plan.kernels_per_launch = codegen::launch_mode(module).persistent ? 1 : launches_of(module, module.step);
+  // With "auto" the step may run as one kernel, on a GPU that can; the plan counts what it is made of.
+  plan.kernels_per_launch = codegen::launch_mode(module).required ? 1 : launches_of(module, module.step);
   // Accumulators hold sums; what is not exact all the same, the frontend says.
   plan.because = words(module.setting("equivalence.because", ""), ';');
   plan.exact = plan.because.empty();
