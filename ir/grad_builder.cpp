@@ -21,6 +21,20 @@ Operand sum_down(Builder& b, const std::string& name, Operand d, const Shape& wa
       return shaped(b.make("total_sum", name + ".sum", {d}));
     case Access::row:
       return shaped(b.make("row_sum", name + ".sum", {d}));
+    case Access::channel: {
+      // [..,C,s..] -> [C,1..]: a channel's elements become one axis, then the samples' sums are summed.
+      std::ptrdiff_t inner = 0, first = 0;  // axes of a channel's elements, leading 1s
+      for (auto axis = wanted.rbegin(); *axis == 1; ++axis) ++inner;
+      for (auto axis = wanted.begin(); *axis == 1; ++axis) ++first;
+      const std::ptrdiff_t own = static_cast<std::ptrdiff_t>(wanted.size()) - inner - first;
+      Shape flat(from.begin(), from.end() - inner), samples(from.begin(), from.end() - inner - own);
+      flat.push_back(channel_inner(wanted, from));
+      samples.push_back(elements(wanted, 1));
+      if (flat != from) d = b.make("reshape", name + ".flat", {d}, {{"shape", flat}});
+      d = b.make("row_sum", name + ".row", {d});
+      d = b.make("reshape", name + ".rows", {d}, {{"shape", samples}});
+      return shaped(samples.size() == 1 ? d : Operand(b.make("column_sum", name + ".sum", {d})));
+    }
     case Access::suffix:
       break;
   }

@@ -39,10 +39,20 @@ std::optional<Access> access(const Shape& operand, const Shape& domain) {
   size_t skip = 0;
   while (operand[skip] == 1) ++skip;  // ends: not one_element
   const size_t rest = operand.size() - skip;
-  if (rest > domain.size() || !std::equal(operand.begin() + static_cast<std::ptrdiff_t>(skip), operand.end(),
-                                          domain.end() - static_cast<std::ptrdiff_t>(rest)))
-    return std::nullopt;
-  return Access::suffix;
+  if (rest > domain.size()) return std::nullopt;
+  const auto first = operand.begin() + static_cast<std::ptrdiff_t>(skip);
+  const auto from = domain.end() - static_cast<std::ptrdiff_t>(rest);
+  if (std::equal(first, operand.end(), from)) return Access::suffix;
+  auto last = operand.end();  // of the axes before the trailing 1s
+  while (*(last - 1) == 1) --last;
+  if (last == operand.end() || !std::equal(first, last, from)) return std::nullopt;
+  return Access::channel;
+}
+
+int64_t channel_inner(const Shape& operand, const Shape& domain) {
+  int64_t inner = 1;
+  for (size_t axis = 1; operand[operand.size() - axis] == 1; ++axis) inner *= domain[domain.size() - axis];
+  return inner;
 }
 
 Operand storage_root(const Region& region, Operand operand) {
@@ -101,7 +111,7 @@ class KernelBuilder {
 
   std::optional<Kernel> build(std::string& problem) {
     kernel_.id = region_.ops[ops_.front()].kernel;
-    const bool good = classify() && members();
+    const bool good = classify() && members() && walkable();
     if (!good) problem = problem_;
     return good ? std::optional(std::move(kernel_)) : std::nullopt;
   }
@@ -196,7 +206,28 @@ class KernelBuilder {
     if (!how)
       return refuse(fmt::format("`{}` cannot index {} over {}", op.info->name, shape_text(shape),
                                 shape_text(kernel_.domain)));
+    if (how == Access::channel) {
+      const int64_t inner = channel_inner(shape, kernel_.domain);
+      if (inner != columns(kernel_.domain) && kernel_.inner != 0 && kernel_.inner != inner)
+        return refuse(fmt::format("`{}` has channels of other lengths", op.info->name));
+      if (inner != columns(kernel_.domain)) kernel_.inner = inner;
+    }
+    by_row_ = by_row_ || how == Access::row || how == Access::suffix ||
+              (how == Access::channel && channel_inner(shape, kernel_.domain) == columns(kernel_.domain));
     return true;
+  }
+
+  // Channels longer than a row: rows and columns are redrawn, so nobody may count on them.
+  bool walkable() {
+    if (kernel_.inner == 0) return true;
+    const bool columns_used = std::any_of(ops_.begin(), ops_.end(), [&](size_t i) {
+      const OpView view{module_, region_, region_.ops[i]};
+      const std::vector<ScalarNode> nodes = record(view).nodes;
+      return std::any_of(nodes.begin(), nodes.end(),
+                         [](const ScalarNode& node) { return node.op == ScalarOp::column; });
+    });
+    if (kernel_.form == KernelForm::pointwise && !by_row_ && !columns_used) return true;
+    return refuse("channels of several axes go with pointwise ops alone");
   }
 
   const KernelMember* produced(const Operand& operand) const {
@@ -213,6 +244,7 @@ class KernelBuilder {
   const Region& region_;
   const std::vector<size_t>& ops_;
   Kernel kernel_;
+  bool by_row_ = false;  // an operand is found by its row or column
   std::string problem_;
 };
 

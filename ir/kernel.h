@@ -37,14 +37,20 @@ std::string_view form_text(KernelForm form);
 //                                               ([C] has period 1)
 //   row     row                                 the domain's leading axes, last extent 1
 //   scalar  0                                   one element
+//   channel (element / inner) % period          a middle axis: [C,1,..,1] in [B,..,C,s1,..,sk]; inner = s1 ..
+//   sk,
+//                                               period = C. With inner = columns a row has one value; other
+//                                               inners only where a pointwise kernel can be walked in rows of
+//                                               `inner` elements instead.
 // A domain with columns == 1 counts its [.., 1] operands as full.
 //
 // Order inside an element (or a vector of elements): codegen loads every memory operand of one stage before
 // it stores any result of that stage. may_reuse relies on it: a result may take the bytes of an operand that
 // another result reads.
-enum class Access : uint8_t { full, suffix, row, scalar };
+enum class Access : uint8_t { full, suffix, row, scalar, channel };
 std::optional<Access> access(const Shape& operand, const Shape& domain);
-int64_t suffix_period(const Shape& operand);  // product of all extents but the last
+int64_t suffix_period(const Shape& operand);                       // product of all extents but the last
+int64_t channel_inner(const Shape& operand, const Shape& domain);  // of an Access::channel
 
 struct KernelMember {
   size_t op;             // index in region.ops
@@ -58,6 +64,7 @@ struct Kernel {
   Shape domain{};
   std::vector<KernelMember> members{};
   int stages = 1;
+  int64_t inner = 0;  // not 0: walked in rows of so many elements, for operands with Access::channel
   std::vector<Operand>
       reads{};  // values and buffers loaded from memory, in order of first use, no duplicates
   std::vector<Operand> writes{};  // values stored (used outside, or yielded) and buffers written, in op order

@@ -27,7 +27,8 @@ Tensor tensor(const Shape& shape, int64_t batch) {
   return result;
 }
 
-size_t element_of(Access access, int64_t period, int64_t row, int64_t column, int64_t columns) {
+size_t element_of(Access access, int64_t period, int64_t inner, int64_t row, int64_t column,
+                  int64_t columns) {
   switch (access) {
     case Access::full:
       return static_cast<size_t>(row * columns + column);
@@ -37,6 +38,8 @@ size_t element_of(Access access, int64_t period, int64_t row, int64_t column, in
       return static_cast<size_t>(row);
     case Access::scalar:
       return 0;
+    case Access::channel:
+      return static_cast<size_t>((row * columns + column) / inner % period);
   }
   return 0;
 }
@@ -83,19 +86,20 @@ class Evaluator {
     const int64_t row_total = rows(domain, batch_), column_total = columns(domain);
     const size_t count = operands_.size();
     std::vector<Access> how(count, Access::scalar);
-    std::vector<int64_t> period(count, 1);
+    std::vector<int64_t> period(count, 1), inner(count, 1);
     for (size_t i = 0; i < count; ++i) {
       const Shape shape = op_.operand(i).shape;
       const std::optional<Access> found = access(shape, domain);
       if (!found) broken(op_.op, "an operand does not broadcast to the domain");
       how[i] = *found;
       if (*found == Access::suffix) period[i] = suffix_period(shape);
+      if (*found == Access::channel) period[i] = elements(shape, 1), inner[i] = channel_inner(shape, domain);
     }
     std::vector<double> inputs(count), results(program.results.size());
     for (int64_t r = 0; r < row_total; ++r) {
       for (int64_t c = 0; c < column_total; ++c) {
         for (size_t i = 0; i < count; ++i)
-          inputs[i] = operands_[i]->data[element_of(how[i], period[i], r, c, column_total)];
+          inputs[i] = operands_[i]->data[element_of(how[i], period[i], inner[i], r, c, column_total)];
         const int64_t element = r * column_total + c;
         evaluate(program, inputs, c, element, results, batch_);
         for (size_t i = 0; i < results.size(); ++i)

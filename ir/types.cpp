@@ -83,7 +83,7 @@ std::string shape_text(const Shape& shape) {
 namespace {
 
 // Whether `small` reaches every element of `big` in one of the ways a kernel indexes: the same shape, one
-// element, trailing axes, or one value per row.
+// element, trailing axes, one value for each of a middle axis, or one value per row.
 bool broadcasts_to(const Shape& small, const Shape& big) {
   if (small == big) return true;
   bool one = true;
@@ -96,6 +96,11 @@ bool broadcasts_to(const Shape& small, const Shape& big) {
   bool suffix = !has_batch(small);
   for (size_t i = 0; i < rest && suffix; ++i) suffix = small[skip + i] == big[big.size() - rest + i];
   if (suffix) return true;
+  size_t ones = 0;  // trailing 1s: one value for each element of a middle axis, [C,1,1] in [B,C,H,W]
+  while (small[small.size() - 1 - ones] == 1) ++ones;
+  bool channel = ones > 0 && !has_batch(small);
+  for (size_t i = 0; i + ones < rest && channel; ++i) channel = small[skip + i] == big[big.size() - rest + i];
+  if (channel) return true;
   bool row = small.size() == big.size() && small.back() == 1;
   for (size_t i = 0; i + 1 < small.size() && row; ++i) row = small[i] == big[i];
   return row;

@@ -40,7 +40,26 @@ Types infer_max_gradient(const OpView& op, Diag& diag) {
                  fmt::format("{}, {}; the pooled images are {}", describe(op, 0), describe(op, 1),
                              shape_text(*shape)));
   }
-  return std::vector<Type>{{op.operand(1).dtype, op.operand(0).shape}};
+  const std::optional<DType> dtype = common_dtype(op, 0, diag);
+  if (!dtype) return std::nullopt;
+  return std::vector<Type>{{*dtype, op.operand(0).shape}};
+}
+
+// Operand dy; `size` is the height and width of the images, which do not follow from it.
+Types infer_mean_gradient(const OpView& op, Diag& diag) {
+  if (!expect_images(op, 0, diag)) return std::nullopt;
+  const Type dy = op.operand(0);
+  const std::vector<int64_t>& size = std::get<std::vector<int64_t>>(op.attr("size"));
+  if (size.size() != 2)
+    return wrong(op, diag, Kind::invalid_ir, "`size` is the height and width of the images");
+  Shape images = {dy.shape[0], dy.shape[1], size[0], size[1]};
+  const std::optional<Window2d> window = expect_window(op, diag);
+  if (!window || !fits(images, op.module.micro_batch())) return std::nullopt;
+  const std::optional<Shape> places = window_shape(op, images, images[1], *window, diag);
+  if (!places) return std::nullopt;
+  if (*places == dy.shape) return std::vector<Type>{{dy.dtype, std::move(images)}};
+  return wrong(op, diag, Kind::shape_mismatch,
+               fmt::format("{}; the pooled images are {}", describe(op, 0), shape_text(*places)));
 }
 
 // Calls f(place, first row, first column, plane) for every window of every plane.
@@ -89,12 +108,35 @@ void max_gradient_reference(EvalView& view) {
   });
 }
 
+// The padding counts, as zeros.
+double share(const Window2d& w) { return 1.0 / static_cast<double>(w.kernel[0] * w.kernel[1]); }
+
+void mean_reference(EvalView& view) {
+  const Tensor& x = view.operand(0);
+  const Window2d w = window_of(view.op);
+  windows(x.shape, view.result().shape, w, [&](size_t place, int64_t top, int64_t left, int64_t plane) {
+    inside(x.shape, w, plane, top, left,
+           [&](size_t i) { view.result().data[place] += x.data[i] * share(w); });
+  });
+}
+
+void mean_gradient_reference(EvalView& view) {
+  const Tensor& dy = view.operand(0);
+  const Window2d w = window_of(view.op);
+  const Shape images = view.result().shape;
+  windows(images, dy.shape, w, [&](size_t place, int64_t top, int64_t left, int64_t plane) {
+    inside(images, w, plane, top, left,
+           [&](size_t i) { view.result().data[i] += dy.data[place] * share(w); });
+  });
+}
+
 // Each place looks at its window once.
 Cost pool_cost(const OpView& op) {
   const int64_t batch = op.module.micro_batch();
   const Window2d w = window_of(op);
-  const Type& last = op.op.operands.size() == 2 ? op.operand(1) : op.result();
-  Cost cost{.flops = elements(last.shape, batch) * w.kernel[0] * w.kernel[1],
+  const bool gradient = op.op.info->name.ends_with(".grad");
+  const Type places = gradient ? op.operand(op.op.operands.size() - 1) : op.result();
+  Cost cost{.flops = elements(places.shape, batch) * w.kernel[0] * w.kernel[1],
             .bytes = type_bytes(op.result(), batch)};
   for (size_t i = 0; i < op.op.operands.size(); ++i) cost.bytes += type_bytes(op.operand(i), batch);
   return cost;
@@ -132,6 +174,42 @@ extern const OpInfo op_max_pool2d_grad{
     .infer = infer_max_gradient,
     .lowering = Lowering::special,
     .reference = max_gradient_reference,
+    .cost = pool_cost,
+    .precision = Precision::follow,
+    .differentiable = false,
+};
+
+extern const OpInfo op_avg_pool2d{
+    .name = "avg_pool2d",
+    .summary =
+        "the mean of every window of images [B,C,H,W]; padding counts, as zeros. "
+        "kernel and stride along H and W; padding: top, left, bottom, right",
+    .attrs = kPoolAttrs,
+    .infer = infer_pool,
+    .lowering = Lowering::special,
+    // d_x: each dy, divided by the elements of a window, to all elements of its window
+    .gradient =
+        [](GradBuilder& g) {
+          const Shape images = g.b.type(g.operand(0)).shape;
+          Attrs attrs = g.op().attrs;
+          attrs["size"] = std::vector<int64_t>{images[2], images[3]};
+          g.add(0, g.b.make("avg_pool2d.grad", g.d_name(0), {*g.d_result()}, std::move(attrs)));
+        },
+    .reference = mean_reference,
+    .cost = pool_cost,
+    .precision = Precision::follow,
+    .user = true,
+};
+
+extern const OpInfo op_avg_pool2d_grad{
+    .name = "avg_pool2d.grad",
+    .summary =
+        "the gradient of avg_pool2d: each dy shared by the elements of its window; operand: dy; size: "
+        "height and width of the images",
+    .attrs = {kPoolAttrs[0], kPoolAttrs[1], kPoolAttrs[2], {"size", std::vector<int64_t>{1, 1}}},
+    .infer = infer_mean_gradient,
+    .lowering = Lowering::special,
+    .reference = mean_gradient_reference,
     .cost = pool_cost,
     .precision = Precision::follow,
     .differentiable = false,

@@ -30,4 +30,7 @@ bool expect_images(const OpView& op, size_t i, Diag& diag);
 std::optional<Shape> window_shape(const OpView& op, const Shape& images, int64_t channels,
                                   const Window2d& window, Diag& diag);
 
+// Samples of one part of a conv2d.weight_grad: micro-batch / parts, rounded up.
+int64_t conv_part(const OpView& op);
+
 }  // namespace gacc::ir

@@ -37,7 +37,11 @@ TEST(Access, FollowsFromShapes) {
   EXPECT_EQ(suffix_period({5, 8}), 5);
   EXPECT_EQ(access({kBatch, 5, 1}, domain), Access::row);
   EXPECT_EQ(access({kBatch, 1, 8}, domain), std::nullopt);
-  EXPECT_EQ(access({5, 1}, domain), std::nullopt);
+  EXPECT_EQ(access({5, 1}, domain), Access::channel);
+  EXPECT_EQ(access({5, 1, 1}, {kBatch, 5, 3, 2}), Access::channel);
+  EXPECT_EQ(channel_inner({5, 1, 1}, {kBatch, 5, 3, 2}), 6);
+  EXPECT_EQ(access({1, 3, 1}, {kBatch, 5, 3, 2}), Access::channel);
+  EXPECT_EQ(access({3, 1, 1}, {kBatch, 5, 3, 2}), std::nullopt);
   EXPECT_EQ(access({kBatch, 1}, {kBatch, 1}), Access::full);
   EXPECT_EQ(rows(domain, 3), 15);
   EXPECT_EQ(columns({kBatch}), 1);

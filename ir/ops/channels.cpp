@@ -1,0 +1,52 @@
+// See channels.h.
+#include "ir/ops/channels.h"
+
+namespace gacc::ir {
+
+int64_t channel_elements(const Shape& shape) { return elements(Shape(shape.begin() + 2, shape.end()), 1); }
+
+bool expect_channels(const OpView& op, size_t i, Diag& diag) {
+  const Shape shape = op.operand(i).shape;
+  if (as_number(op.op.operands[i]) == nullptr && is_float(op.operand(i).dtype) && shape.size() >= 2 &&
+      shape[1] != kBatch)
+    return true;
+  wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it takes channels, [B,C,..]", describe(op, i)));
+  return false;
+}
+
+bool expect_per_channel(const OpView& op, size_t first, size_t last, Diag& diag) {
+  const Shape wanted{op.operand(0).shape[1]};
+  for (size_t i = first; i <= last; ++i) {
+    if (op.operand(i).shape == wanted && is_float(op.operand(i).dtype)) continue;
+    wrong(op, diag, Kind::shape_mismatch,
+          fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, i),
+                      shape_text(wanted)));
+    return false;
+  }
+  return true;
+}
+
+Operand per_channel(Builder& b, const std::string& name, Operand values, const Shape& shape) {
+  if (shape.size() == 2) return values;
+  Shape wide(shape.size() - 1, 1);
+  wide[0] = shape[1];
+  return b.make("reshape", name, {values}, {{"shape", wide}});
+}
+
+Operand flat_channels(Builder& b, const std::string& name, Operand x) {
+  const Shape shape = b.type(x).shape;
+  if (shape.size() <= 3) return x;
+  return b.make("reshape", name, {x}, {{"shape", Shape{shape[0], shape[1], channel_elements(shape)}}});
+}
+
+Operand channel_sum(Builder& b, const std::string& name, Operand flat, Operand* rows) {
+  const Shape shape = b.type(flat).shape;
+  if (shape.size() == 3) {
+    const Operand sums = b.make("row_sum", name + ".row", {flat});
+    flat = b.make("reshape", name + ".rows", {sums}, {{"shape", Shape{shape[0], shape[1]}}});
+  }
+  if (rows != nullptr) *rows = flat;
+  return b.make("column_sum", name, {flat});
+}
+
+}  // namespace gacc::ir

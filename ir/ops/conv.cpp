@@ -1,0 +1,242 @@
+// Two-dimensional convolutions of images [B,C,H,W] with a weight [O,C/groups,kh,kw], and their gradients.
+// The gradient of the weight comes in parts, each the sum over a fixed share of the samples: parts are
+// independent, so they give a device its parallelism, and are added in order.
+#include "ir/ops/window.h"
+
+namespace gacc::ir {
+
+namespace {
+
+const std::vector<int64_t> kOnes = {1, 1}, kNone = {0, 0, 0, 0};
+
+std::vector<AttrSpec> attrs(std::vector<AttrSpec> more = {}) {
+  std::vector<AttrSpec> all = {
+      {"kernel", kOnes}, {"stride", kOnes}, {"padding", kNone}, {"dilation", kOnes}, {"groups", int64_t{1}}};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// The window, once the attributes and the weight's shape agree with images of this many channels.
+std::optional<Window2d> expect_conv(const OpView& op, const Shape& weight, int64_t channels, Diag& diag) {
+  const std::optional<Window2d> window = expect_window(op, diag);
+  if (!window) return std::nullopt;
+  const int64_t groups = op.integer("groups");
+  const bool divides = groups >= 1 && weight.size() == 4 && weight[0] % groups == 0 && channels % groups == 0;
+  if (divides && weight[1] == channels / groups && weight[2] == window->kernel[0] &&
+      weight[3] == window->kernel[1])
+    return window;
+  return wrong(op, diag, Kind::shape_mismatch,
+               fmt::format("a weight {} does not fit {} channels in {} groups and a kernel of {} x {}",
+                           shape_text(weight), channels, groups, window->kernel[0], window->kernel[1]));
+}
+
+bool expect_places(const OpView& op, size_t i, const Shape& images, int64_t channels, const Window2d& window,
+                   Diag& diag) {
+  if (!expect_images(op, i, diag)) return false;
+  const std::optional<Shape> places = window_shape(op, images, channels, window, diag);
+  if (!places) return false;
+  if (op.operand(i).shape == *places) return true;
+  wrong(op, diag, Kind::shape_mismatch,
+        fmt::format("{}; the convolved images are {}", describe(op, i), shape_text(*places)));
+  return false;
+}
+
+Types infer_forward(const OpView& op, Diag& diag) {
+  if (!expect_images(op, 0, diag) || !expect_images(op, 1, diag)) return std::nullopt;
+  const Type x = op.operand(0), weight = op.operand(1);
+  if (!expect_dtype(op, 1, x.dtype, diag)) return std::nullopt;
+  const auto window = expect_conv(op, weight.shape, x.shape[1], diag);
+  if (!window) return std::nullopt;
+  std::optional<Shape> shape = window_shape(op, x.shape, weight.shape[0], *window, diag);
+  if (!shape) return std::nullopt;
+  return std::vector<Type>{{x.dtype, std::move(*shape)}};
+}
+
+// Operands dy, weight; the size of the images does not follow from theirs.
+Types infer_images(const OpView& op, Diag& diag) {
+  if (!expect_images(op, 0, diag) || !expect_images(op, 1, diag)) return std::nullopt;
+  const Type dy = op.operand(0), weight = op.operand(1);
+  if (!expect_dtype(op, 1, dy.dtype, diag)) return std::nullopt;
+  const std::vector<int64_t>& size = std::get<std::vector<int64_t>>(op.attr("size"));
+  const int64_t groups = op.integer("groups");
+  if (size.size() != 2 || groups < 1)
+    return wrong(op, diag, Kind::invalid_ir, "`size` is the height and width of the images");
+  Shape images = {dy.shape[0], weight.shape[1] * groups, size[0], size[1]};
+  const auto window = expect_conv(op, weight.shape, images[1], diag);
+  if (!window || !expect_places(op, 0, images, weight.shape[0], *window, diag)) return std::nullopt;
+  return std::vector<Type>{{dy.dtype, std::move(images)}};
+}
+
+// Operands dy, x.
+Types infer_weight(const OpView& op, Diag& diag) {
+  if (!expect_images(op, 0, diag) || !expect_images(op, 1, diag)) return std::nullopt;
+  const Type dy = op.operand(0), x = op.operand(1);
+  if (!expect_dtype(op, 1, dy.dtype, diag)) return std::nullopt;
+  const int64_t groups = op.integer("groups"), parts = op.integer("parts");
+  const auto window = expect_window(op, diag);
+  if (!window) return std::nullopt;
+  if (groups < 1 || x.shape[1] % groups != 0 || parts < 1 || parts > op.module.micro_batch())
+    return wrong(op, diag, Kind::invalid_ir,
+                 "`groups` divides the channels, `parts` is at most the micro-batch");
+  Shape weight = {dy.shape[1], x.shape[1] / groups, window->kernel[0], window->kernel[1]};
+  if (!expect_conv(op, weight, x.shape[1], diag) ||
+      !expect_places(op, 0, x.shape, dy.shape[1], *window, diag))
+    return std::nullopt;
+  weight.insert(weight.begin(), parts);
+  return std::vector<Type>{{DType::f32, std::move(weight)}};
+}
+
+// Calls f(element of the images, of the weight, of the places, sample) for every product of the convolution.
+template <class F>
+void products(const OpView& op, const Shape& images, const Shape& places, F&& f) {
+  const Window2d w = window_of(op);
+  const int64_t groups = op.integer("groups"), in = images[1] / groups, out = places[1] / groups;
+  for (int64_t b = 0; b < places[0]; ++b) {
+    for (int64_t o = 0; o < places[1]; ++o) {
+      for (int64_t py = 0; py < places[2]; ++py) {
+        for (int64_t px = 0; px < places[3]; ++px) {
+          const int64_t place = ((b * places[1] + o) * places[2] + py) * places[3] + px;
+          for (int64_t c = 0; c < in; ++c) {
+            for (int64_t ky = 0; ky < w.kernel[0]; ++ky) {
+              for (int64_t kx = 0; kx < w.kernel[1]; ++kx) {
+                const int64_t y = py * w.stride[0] - w.before[0] + ky * w.dilation[0];
+                const int64_t x = px * w.stride[1] - w.before[1] + kx * w.dilation[1];
+                if (y < 0 || y >= images[2] || x < 0 || x >= images[3]) continue;
+                const int64_t image = ((b * images[1] + o / out * in + c) * images[2] + y) * images[3] + x;
+                const int64_t weight = ((o * in + c) * w.kernel[0] + ky) * w.kernel[1] + kx;
+                f(static_cast<size_t>(image), static_cast<size_t>(weight), static_cast<size_t>(place), b);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+void forward_reference(EvalView& view) {
+  const Tensor &x = view.operand(0), &weight = view.operand(1);
+  Tensor& y = view.result();
+  products(view.op, x.shape, y.shape, [&](size_t image, size_t w, size_t place, int64_t) {
+    y.data[place] += x.data[image] * weight.data[w];
+  });
+}
+
+void images_reference(EvalView& view) {
+  const Tensor &dy = view.operand(0), &weight = view.operand(1);
+  Tensor& dx = view.result();
+  products(view.op, dx.shape, dy.shape, [&](size_t image, size_t w, size_t place, int64_t) {
+    dx.data[image] += dy.data[place] * weight.data[w];
+  });
+}
+
+void weight_reference(EvalView& view) {
+  const Tensor &dy = view.operand(0), &x = view.operand(1);
+  Tensor& parts = view.result();
+  const int64_t chunk = conv_part(view.op);
+  const size_t size = parts.data.size() / static_cast<size_t>(view.op.integer("parts"));
+  products(view.op, x.shape, dy.shape, [&](size_t image, size_t w, size_t place, int64_t sample) {
+    parts.data[static_cast<size_t>(sample / chunk) * size + w] += x.data[image] * dy.data[place];
+  });
+}
+
+// Two operations for every product, padding counted: places times the weights that each one sees.
+Cost conv_cost(const OpView& op) {
+  const int64_t batch = op.module.micro_batch();
+  const Window2d w = window_of(op);
+  const bool forward = op.op.info->name == "conv2d";
+  const Shape places = forward ? op.result().shape : op.operand(0).shape;
+  const Shape images = forward                                    ? op.operand(0).shape
+                       : op.op.info->name == "conv2d.weight_grad" ? op.operand(1).shape
+                                                                  : op.result().shape;
+  const int64_t each = images[1] / op.integer("groups") * w.kernel[0] * w.kernel[1];
+  return {.flops = 2 * elements(places, batch) * each,
+          .bytes = type_bytes(op.operand(0), batch) + type_bytes(op.operand(1), batch) +
+                   type_bytes(op.result(), batch)};
+}
+
+// Enough parts for a device with many cores, few enough that they take little memory.
+int64_t parts_for(int64_t weights, int64_t micro_batch) {
+  constexpr int64_t kMost = 16, kElements = int64_t{1} << 21;
+  return std::max<int64_t>(1, std::min({kMost, micro_batch, kElements / std::max<int64_t>(weights, 1)}));
+}
+
+// With * the convolution:
+//   d_x = dy *^T weight: each product of forward back to its element of x    d_weight: likewise to its weight
+void gradient(GradBuilder& g) {
+  const Operand x = g.operand(0), weight = g.operand(1), dy = *g.d_result();
+  if (g.wanted(0)) {
+    const Shape images = g.b.type(x).shape;
+    Attrs more = g.op().attrs;
+    more["size"] = std::vector<int64_t>{images[2], images[3]};
+    g.add(0, g.b.make("conv2d.grad", g.d_name(0), {dy, weight}, std::move(more)));
+  }
+  if (g.wanted(1)) {
+    const Shape shape = g.b.type(weight).shape;
+    const std::string name = g.d_name(1);
+    const int64_t size = elements(shape, 1), parts = parts_for(size, g.b.module().micro_batch());
+    Attrs more = g.op().attrs;
+    more["parts"] = parts;
+    const Operand all = g.b.make("conv2d.weight_grad", name + ".parts", {dy, x}, std::move(more));
+    const Operand rows = g.b.make("reshape", name + ".rows", {all}, {{"shape", Shape{parts, size}}});
+    const Operand sum = g.b.make("column_sum", name + ".sum", {rows});
+    g.add(1, g.b.make("reshape", name, {sum}, {{"shape", shape}}));
+  }
+}
+
+}  // namespace
+
+int64_t conv_part(const OpView& op) {
+  const int64_t parts = op.integer("parts");
+  return (op.module.micro_batch() + parts - 1) / parts;
+}
+
+extern const OpInfo op_conv2d{
+    .name = "conv2d",
+    .summary =
+        "the convolution (cross-correlation) of images x [B,C,H,W] with weight [O,C/groups,kh,kw]; "
+        "padding: zeros at top, left, bottom, right. Operands: x, weight",
+    .operands = 2,
+    .attrs = attrs(),
+    .infer = infer_forward,
+    .lowering = Lowering::special,
+    .gradient = gradient,
+    .reference = forward_reference,
+    .cost = conv_cost,
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+    .user = true,
+};
+
+extern const OpInfo op_conv2d_grad{
+    .name = "conv2d.grad",
+    .summary = "the gradient of conv2d's images; operands: dy, weight; size: their height and width",
+    .operands = 2,
+    .attrs = attrs({{"size", std::vector<int64_t>{1, 1}}}),
+    .infer = infer_images,
+    .lowering = Lowering::special,
+    .reference = images_reference,
+    .cost = conv_cost,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+    .differentiable = false,
+};
+
+extern const OpInfo op_conv2d_weight_grad{
+    .name = "conv2d.weight_grad",
+    .summary =
+        "the gradient of conv2d's weight in parts, [parts, weight..] in f32: part p is the sum over "
+        "samples p n to (p + 1) n with n = micro-batch / parts, rounded up. Operands: dy, x",
+    .operands = 2,
+    .attrs = attrs({{"parts", int64_t{1}}}),
+    .infer = infer_weight,
+    .lowering = Lowering::special,
+    .reference = weight_reference,
+    .cost = conv_cost,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+    .differentiable = false,
+};
+
+}  // namespace gacc::ir
