@@ -106,7 +106,10 @@ class BodyBuilder {
     // None: the result [P] of a sum in parts (see reduced_slot), or [T,1] in [B,T,C], for ops with one result
     // a row.
     made.access = access.value_or(Access::row);
-    repeats_rows_.push_back(!access);
+    // [C,1] in [B,C,S], or [C,1,1] in [B,C,H,W] walked in rows of H W elements
+    const bool channel = access == Access::channel;
+    if (channel) made.access = Access::row;
+    repeats_rows_.push_back(!access || channel);
     shapes_.push_back(type.shape);
     return made;
   }
@@ -182,6 +185,10 @@ class BodyBuilder {
   void set_domain() {
     const bool batch = ir::has_batch(kernel_.domain);
     int64_t rows = ir::rows(kernel_.domain, 1), columns = ir::columns(kernel_.domain);
+    if (kernel_.inner != 0) {
+      rows = rows * columns / kernel_.inner;
+      columns = kernel_.inner;
+    }
     bool flat = true, mergeable = true;
     int64_t period = 0;
     for (size_t i = 0; i < body_.slots.size(); ++i) {

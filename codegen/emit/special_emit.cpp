@@ -26,6 +26,11 @@ constexpr Emitter kEmitters[] = {
     {"embedding", emit_embedding},
     {"embedding.grad", emit_embedding_gradient},
     {"embedding.grad.acc", emit_embedding_gradient},
+    {"avg_pool2d", emit_mean_pool},
+    {"avg_pool2d.grad", emit_mean_pool_gradient},
+    {"conv2d", emit_conv},
+    {"conv2d.grad", emit_conv_images},
+    {"conv2d.weight_grad", emit_conv_weight},
 };
 
 }  // namespace

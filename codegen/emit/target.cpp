@@ -107,7 +107,8 @@ Value* Target::load(int32_t slot, Value* index, const Point& point) {
 }
 
 Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise) {
-  Type* element = type_of(body.slots[static_cast<size_t>(slot)].dtype);
+  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  Type* element = type_of(dtype);
   llvm::Constant* rest = element->isFloatTy()
                              ? llvm::ConstantFP::get(element, otherwise)
                              : llvm::ConstantInt::get(element, static_cast<uint64_t>(otherwise));
@@ -121,10 +122,17 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask, dou
     return mask == nullptr ? value : b.CreateSelect(mask, value, rest);
   }
   if (mask == nullptr) mask = llvm::Constant::getAllOnesValue(Math::with_lanes(b.getInt1Ty(), lanes));
-  Value* start = b.CreateInBoundsGEP(element, operands[static_cast<size_t>(slot)], base);
-  Value* places = b.CreateGEP(element, start, b.CreateSExt(offset, Math::with_lanes(b.getInt64Ty(), lanes)));
-  return b.CreateMaskedGather(Math::with_lanes(element, lanes), places, llvm::Align(4), mask,
-                              llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(lanes), rest));
+  Type* stored = memory_type(dtype);
+  Value* start = b.CreateInBoundsGEP(stored, operands[static_cast<size_t>(slot)], base);
+  Value* places = b.CreateGEP(stored, start, b.CreateSExt(offset, Math::with_lanes(b.getInt64Ty(), lanes)));
+  const auto all = [&](llvm::Constant* one) {
+    return llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(lanes), one);
+  };
+  llvm::Constant* none = all(is_half(dtype) ? llvm::Constant::getNullValue(stored) : rest);
+  Value* value =
+      b.CreateMaskedGather(Math::with_lanes(stored, lanes), places, element_alignment(dtype), mask, none);
+  if (is_half(dtype)) value = b.CreateSelect(mask, half.widen(value, dtype), all(rest));
+  return value;
 }
 
 void Target::store(int32_t slot, Value* index, Value* value, const Point& point) {

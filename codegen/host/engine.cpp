@@ -129,6 +129,22 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
         if (Status status = scratch_.allocate(Gemm::kScratchBytes * pool_.threads()); !status) return status;
       }
       for (const Range& range : ranges) launch.operands.push_back(arena_.data() + range.begin);
+    } else if (call.function < 0) {
+      const ir::Op& op = region.ops[call.kernel.members.front().op];
+      launch.library = make_library_call({module, region, op});
+      if (launch.library == nullptr)
+        return Status::error("internal error: `{}` is no library call", op.info->name);
+      for (const ir::Operand& operand : call.operands) {
+        const std::optional<int64_t> offset = arena_offset(module, region, operand);
+        if (!offset)
+          return Status::error("internal error: {} of `{}` has no place",
+                               operand_text(module, region, operand), op.info->name);
+        const auto& writes = call.kernel.writes;
+        const bool written = std::find(writes.begin(), writes.end(), operand) != writes.end();
+        const int64_t bytes = ir::type_bytes(operand_type(module, region, operand), micro_batch_);
+        ranges.push_back({*offset, *offset + bytes, written});
+        launch.operands.push_back(arena_.data() + *offset);
+      }
     } else {
       const codegen::Body& body = program.functions[static_cast<size_t>(call.function)];
       launch.name = body.name;
@@ -170,6 +186,10 @@ void Engine::set_batch(Prepared& prepared, int64_t batch) {
     for (size_t i = wave.first; i < wave.last; ++i) {
       Launch& launch = prepared.launches[i];
       prepared.first_task[i] = wave.tasks;
+      if (launch.library != nullptr) {
+        wave.tasks += launch.library->tasks(batch);
+        continue;
+      }
       if (launch.function == nullptr) {
         launch.gemm.m = launch.gemm_m.at(batch);
         launch.gemm.k = launch.gemm_k.at(batch);
@@ -194,11 +214,16 @@ void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) 
                     std::min(begin + launch.tile, launch.item_count));
     return;
   }
+  if (launch.library != nullptr) {
+    if (!launch.library->run(launch.operands.data(), prepared.batch, task))
+      library_failed_.store(true, std::memory_order_relaxed);
+    return;
+  }
   auto* scratch = reinterpret_cast<float*>(scratch_.data());
   if (scratch != nullptr) scratch += Gemm::kScratchBytes / 4 * Pool::current();
   const std::vector<char*>& matrix = launch.operands;
   if (!launch.gemm.run(matrix[0], matrix[1], matrix[2], task, scratch))
-    gemm_failed_.store(true, std::memory_order_relaxed);
+    library_failed_.store(true, std::memory_order_relaxed);
 }
 
 void Engine::run_profiled(Program program, const Prepared& prepared) {
@@ -230,8 +255,8 @@ Status Engine::run(Program program, int64_t batch) {
   if (profiling_) run_profiled(program, prepared);
   for (const Wave& wave : profiling_ ? std::vector<Wave>() : prepared.waves)
     pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });
-  if (gemm_failed_.load(std::memory_order_relaxed))
-    return Status::error("oneDNN: a matrix product failed (out of memory?)");
+  if (library_failed_.load(std::memory_order_relaxed))
+    return Status::error("oneDNN: a matrix product or convolution failed (out of memory?)");
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include "codegen/emit/program.h"
 #include "codegen/host/cache.h"
 #include "codegen/host/gemm.h"
+#include "codegen/host/library.h"
 #include "codegen/host/pool.h"
 #include "codegen/host_jit.h"
 #include "runtime/device.h"
@@ -51,10 +52,11 @@ class Engine {
   bool from_cache() const { return from_cache_; }
 
  private:
-  // One kernel or matrix product.
+  // One kernel, library call or matrix product.
   struct Launch {
     std::string name{};                        // for people
-    codegen::HostFunction function = nullptr;  // null: a matrix product of operands a, b, c
+    codegen::HostFunction function = nullptr;  // null: `library`, or a matrix product of a, b, c
+    std::unique_ptr<LibraryCall> library{};
     std::vector<char*> operands{};
     std::vector<codegen::Extent> extents{};
     codegen::Extent items{};
@@ -88,7 +90,7 @@ class Engine {
   std::unique_ptr<codegen::HostCode> code_;
   std::array<Prepared, 4> programs_;  // by ir::RegionKind
   int64_t micro_batch_ = 1;
-  std::atomic<bool> gemm_failed_{false};
+  std::atomic<bool> library_failed_{false};
   bool from_cache_ = false;
   bool profiling_ = false;
   std::vector<Timing> timings_;

@@ -101,6 +101,13 @@ bool Gemm::multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* 
   return true;
 }
 
+bool multiply(const Product& p) {
+  static thread_local const bool alone = forbid_nested_threads();
+  (void)alone;
+  return dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, p.a, p.lda,
+                    p.b, p.ldb, p.accumulate ? 1.0f : 0.0f, p.c, p.ldc) == dnnl_success;
+}
+
 bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scratch) const {
   static thread_local const bool alone = forbid_nested_threads();
   (void)alone;

@@ -40,4 +40,18 @@ struct Gemm {
                        int64_t ldc) const;
 };
 
+// One product on the calling thread, of row-major matrices whose rows lie lda, ldb, ldc elements apart:
+// c[m, n] (+)= op(a)[m, k] @ op(b)[k, n]. False when oneDNN refuses.
+struct Product {
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  int64_t m = 0, n = 0, k = 0;
+  const float* a = nullptr;
+  int64_t lda = 0;
+  const float* b = nullptr;
+  int64_t ldb = 0;
+  float* c = nullptr;
+  int64_t ldc = 0;
+};
+bool multiply(const Product& product);
+
 }  // namespace gacc::host

@@ -5,6 +5,7 @@
 #include "codegen/host_jit.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
+#include "tests/codegen/library.h"
 #include "tests/codegen/simulator.h"
 
 namespace gacc::codegen {
@@ -47,6 +48,7 @@ void check_eval(const Module& module, std::vector<int64_t> batches, double toler
     tight.expect_equal(values, after, tolerance);
     native.set(inputs, state);
     native.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      if (call.function < 0) return run_library(module, RegionKind::eval, call, operands, batch, false);
       code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
     });
     if (pointwise) {

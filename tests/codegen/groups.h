@@ -54,6 +54,24 @@ inline const Group kGroups[] = {
        %y = sub %x, %m : f32[B,T,C]
        yield metric y %y, metric s %s
      })"},
+    {"channel_rows", R"(param @p : f32[T,1]
+     param @q : f32[T,1]
+     eval(%x : f32[B,T,C]) {
+       %a = sub %x, @p : f32[B,T,C]
+       %m = mul %a, @q : f32[B,T,C]
+       %s = row_sum %m : f32[B,T,1]
+       yield metric m %m, metric s %s
+     })"},
+    {"channels", R"(param @p : f32[T,1,1]
+     param @q : f32[T,1,1]
+     param @s : f32[]
+     eval(%x : f32[B,T,3,C], %y : f32[B,T,3,C]) {
+       %a = mul %x, @p : f32[B,T,3,C]
+       %b = add %a, @q : f32[B,T,3,C]
+       %c = add %b, %y : f32[B,T,3,C]
+       %d = mul %c, @s : f32[B,T,3,C]
+       yield metric b %b, metric d %d
+     })"},
     {"when", R"(param @w : f32[C]
      accum @g : f32[C]
      state @ok : i32[]

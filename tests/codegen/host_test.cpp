@@ -6,6 +6,7 @@
 #include "ir/text.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
+#include "tests/codegen/library.h"
 #include "tests/numeric/examples.h"
 
 namespace gacc::codegen {
@@ -35,15 +36,17 @@ std::unique_ptr<Compiled> compile(const Module& module) {
 }
 
 // All items at once, or in tasks of one tile, last task first.
-Machine::Launch launch(const HostCode& code, int64_t batch, bool in_tiles) {
-  return
-      [&code, batch, in_tiles](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
-        const HostFunction function = code.function(call.function);
-        const int64_t items = call.items.at(batch), tile = in_tiles ? call.tile : std::max<int64_t>(items, 1);
-        for (int64_t begin = (items - 1) / tile * tile; begin >= 0; begin -= tile) {
-          function(operands, extents.data(), begin, std::min(begin + tile, items));
-        }
-      };
+Machine::Launch launch(const Module& module, RegionKind kind, const HostCode& code, int64_t batch,
+                       bool in_tiles) {
+  return [&module, kind, &code, batch, in_tiles](const Call& call, char* const* operands,
+                                                 const std::vector<int64_t>& extents) {
+    if (call.function < 0) return run_library(module, kind, call, operands, batch, in_tiles);
+    const HostFunction function = code.function(call.function);
+    const int64_t items = call.items.at(batch), tile = in_tiles ? call.tile : std::max<int64_t>(items, 1);
+    for (int64_t begin = (items - 1) / tile * tile; begin >= 0; begin -= tile) {
+      function(operands, extents.data(), begin, std::min(begin + tile, items));
+    }
+  };
 }
 
 // f32 rounding of a few dependent operations; sums of n terms add some ulp more.
@@ -56,15 +59,15 @@ void check(const Module& module, RegionKind kind, int64_t batch,
   const auto values = ir::evaluate(module, kind, batch, inputs, after);
   Machine machine(module, compiled.program, kind, batch), tiled(module, compiled.program, kind, batch);
   machine.set(inputs, state);
-  machine.run(launch(*compiled.code, batch, false));
+  machine.run(launch(module, kind, *compiled.code, batch, false));
   machine.expect_equal(values, after, tolerance);
   tiled.set(inputs, state);
-  tiled.run(launch(*compiled.code, batch, true));
+  tiled.run(launch(module, kind, *compiled.code, batch, true));
   EXPECT_EQ(machine.words(), tiled.words()) << "the result depends on the cut into tasks";
   Machine tight(module, compiled.program, kind, batch);
   tight.reuse_memory();
   tight.set(inputs, state);
-  tight.run(launch(*compiled.code, batch, true));
+  tight.run(launch(module, kind, *compiled.code, batch, true));
   tight.expect_equal(values, after, tolerance);
 }
 

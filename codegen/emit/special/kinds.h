@@ -14,6 +14,13 @@ void emit_attention_gradient(Target& t);
 SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
 void emit_max_pool(Target& t);
 void emit_max_pool_gradient(Target& t);
+void emit_mean_pool(Target& t);
+void emit_mean_pool_gradient(Target& t);
+// conv: parameters are those of ConvShape. A library call on the host.
+SpecialCall describe_conv(const ir::OpView& op, Purpose purpose);
+void emit_conv(Target& t);
+void emit_conv_images(Target& t);
+void emit_conv_weight(Target& t);
 
 // layout: elements in another order.
 SpecialCall describe_permute(const ir::OpView& op, Purpose purpose);
@@ -38,5 +45,14 @@ struct WindowShape {
 };
 // Of an op with a window (ir/ops/window.h) over images of this shape, with places of that shape.
 WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places);
+
+// A convolution's: channels of one group in the images and in the places; `tile` channels (of the weight's
+// gradient: taps) belong to one thread; the weight's gradient has `part` samples a part.
+struct ConvShape {
+  WindowShape window;
+  int64_t groups = 1, in = 1, out = 1, tile = 1, part = 1;
+  std::vector<int64_t> list() const;
+  static ConvShape of(const Body& body);
+};
 
 }  // namespace gacc::codegen

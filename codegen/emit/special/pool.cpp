@@ -26,9 +26,24 @@ class Pooling {
               });
   }
 
+  void mean() {
+    t_.points([&](Value* row) { begin_row(row, w_.to[0]); },
+              [&](const Point& point) {
+                begin_point(point);
+                const Window window = window_at(y_, x_);
+                Value* sum = each(static_cast<int>(w_.kernel[0]), static_cast<int>(w_.kernel[1]), {zero()},
+                                  [&](Value* ky, Value* kx, const Values& carried) {
+                                    const Element e = element(window, ky, kx);
+                                    Value* x = t_.gather(0, plane(w_.from), e.at, both(e.there, mask_), 0.0);
+                                    return Values{b_.CreateFAdd(carried[0], x)};
+                                  })[0];
+                t_.store(1, output(point, w_.to[1]), b_.CreateFDiv(sum, elements()), point);
+              });
+  }
+
   // The element (y, x) lies in the windows of places (y + before) / stride - j for j = 0, 1, ...; of each
-  // whose largest element it is, it gets the gradient.
-  void gradient() {
+  // (largest: of each whose largest element it is) it gets the gradient.
+  void gradient(bool of_largest) {
     t_.points(
         [&](Value* row) { begin_row(row, w_.from[0]); },
         [&](const Point& point) {
@@ -38,8 +53,7 @@ class Pooling {
           Value* px = b_.CreateAdd(x_, lane(w_.before[1]));
           Value* last_y = b_.CreateUDiv(py, lane(w_.stride[0]));
           Value* last_x = b_.CreateUDiv(px, lane(w_.stride[1]));
-          Value* start = t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), point.lanes);
-          Value* sum = each(steps[0], steps[1], {start}, [&](Value* j, Value* i, const Values& carried) {
+          Value* sum = each(steps[0], steps[1], {zero()}, [&](Value* j, Value* i, const Values& carried) {
             Value *oy = b_.CreateSub(last_y, j), *ox = b_.CreateSub(last_x, i);
             // Of unsigned numbers those before the first place are large as well.
             Value* there = both(b_.CreateICmpULT(oy, lane(w_.to[0])), b_.CreateICmpULT(ox, lane(w_.to[1])));
@@ -48,14 +62,21 @@ class Pooling {
             there = both(there, both(b_.CreateICmpULT(ky, lane(w_.kernel[0])),
                                      b_.CreateICmpULT(kx, lane(w_.kernel[1]))));
             there = both(there, point.mask);
-            const Best best = largest(window_at(oy, ox), there);
-            Value* own = b_.CreateAdd(b_.CreateMul(ky, lane(w_.kernel[1])), kx);
-            Value* mine = both(there, b_.CreateICmpEQ(best.step, own));
+            Value* mine = there;
+            if (of_largest) {
+              const Best best = largest(window_at(oy, ox), there);
+              Value* own = b_.CreateAdd(b_.CreateMul(ky, lane(w_.kernel[1])), kx);
+              mine = both(there, b_.CreateICmpEQ(best.step, own));
+            }
             Value* place = b_.CreateAdd(b_.CreateMul(oy, lane(w_.to[1])), ox);
-            Value* dy = t_.gather(1, plane(w_.to), place, mine, 0.0);
+            Value* dy = t_.gather(of_largest ? 1 : 0, plane(w_.to), place, mine, 0.0);
             return Values{b_.CreateFAdd(carried[0], dy)};
           })[0];
-          t_.store(2, output(point, w_.from[1]), sum, point);
+          if (of_largest) {
+            t_.store(2, output(point, w_.from[1]), sum, point);
+          } else {
+            t_.store(1, output(point, w_.from[1]), b_.CreateFDiv(sum, elements()), point);
+          }
         });
   }
 
@@ -63,6 +84,9 @@ class Pooling {
   using Values = std::vector<Value*>;
   struct Window {
     Value *top, *left;  // of its first element; may be negative
+  };
+  struct Element {
+    Value *at, *there;  // its index in the plane; whether it lies in the image
   };
   struct Best {
     Value *value, *step;  // step: row * kernel width + column within the window
@@ -73,7 +97,6 @@ class Pooling {
   }
   Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
   Value* word(Value* index) { return b_.CreateTrunc(b_.CreateZExt(index, b_.getInt64Ty()), b_.getInt32Ty()); }
-  static Value* null() { return nullptr; }
   Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
 
   // A row is (plane, y) of [planes, height].
@@ -98,6 +121,18 @@ class Pooling {
             b_.CreateSub(b_.CreateMul(x, lane(w_.stride[1])), lane(w_.before[1]))};
   }
 
+  Value* zero() { return t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), lanes_); }
+  Value* elements() {
+    const auto count = static_cast<double>(w_.kernel[0] * w_.kernel[1]);
+    return t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), count), lanes_);
+  }
+  Element element(const Window& window, Value* ky, Value* kx) {
+    Value *y = b_.CreateAdd(window.top, ky), *x = b_.CreateAdd(window.left, kx);
+    // Of unsigned numbers those before the first are large as well.
+    Value* there = both(b_.CreateICmpULT(y, lane(w_.from[0])), b_.CreateICmpULT(x, lane(w_.from[1])));
+    return {b_.CreateAdd(b_.CreateMul(y, lane(w_.from[1])), x), there};
+  }
+
   // carried = f(row, column, carried) for row and column (i32, in every lane) of a small rectangle, row by
   // row.
   Values each(int rows, int columns, Values carried,
@@ -116,16 +151,14 @@ class Pooling {
   }
 
   // The window's largest element: the first of equals, and a NaN over everything, as PyTorch has it.
-  Best largest(const Window& window, Value* wanted = null()) {
+  Best largest(const Window& window, Value* wanted = nullptr) {
     Value* lowest = t_.splat(llvm::ConstantFP::getInfinity(b_.getFloatTy(), /*Negative=*/true), lanes_);
     const Values found = each(
         static_cast<int>(w_.kernel[0]), static_cast<int>(w_.kernel[1]), {lowest, lane(-1)},
         [&](Value* ky, Value* kx, const Values& best) {
-          Value *y = b_.CreateAdd(window.top, ky), *x = b_.CreateAdd(window.left, kx);
-          Value* there = both(b_.CreateICmpULT(y, lane(w_.from[0])), b_.CreateICmpULT(x, lane(w_.from[1])));
-          there = both(both(there, mask_), wanted);
-          Value* at = b_.CreateAdd(b_.CreateMul(y, lane(w_.from[1])), x);
-          Value* value = t_.gather(0, plane(w_.from), at, there, 0.0);
+          const Element e = element(window, ky, kx);
+          Value* there = both(both(e.there, mask_), wanted);
+          Value* value = t_.gather(0, plane(w_.from), e.at, there, 0.0);
           Value* better = b_.CreateOr(b_.CreateFCmpOGT(value, best[0]), b_.CreateFCmpUNO(value, value));
           better = b_.CreateOr(better, b_.CreateICmpEQ(best[1], lane(-1)));  // -inf alone is found as well
           better = b_.CreateAnd(better, there);
@@ -146,6 +179,8 @@ class Pooling {
 }  // namespace
 
 void emit_max_pool(Target& t) { Pooling(t).forward(); }
-void emit_max_pool_gradient(Target& t) { Pooling(t).gradient(); }
+void emit_max_pool_gradient(Target& t) { Pooling(t).gradient(true); }
+void emit_mean_pool(Target& t) { Pooling(t).mean(); }
+void emit_mean_pool_gradient(Target& t) { Pooling(t).gradient(false); }
 
 }  // namespace gacc::codegen

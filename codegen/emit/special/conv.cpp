@@ -1,0 +1,196 @@
+// Convolutions for the GPU. A thread computes `tile` neighbouring channels of one pixel: what it reads of the
+// images it uses for each of them, neighbouring threads read neighbouring pixels, and all threads of a warp
+// read the same weights. Sums run over channels and windows in order, in f32.
+//
+// The gradient of the weight: a block computes `tile` neighbouring taps for one pair of channels, its threads
+// share the samples and places of its part.
+#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/target.h"
+
+namespace gacc::codegen {
+
+namespace {
+
+class Convolving {
+ public:
+  explicit Convolving(Target& t) : t_(t), b_(t.b), s_(ConvShape::of(t.body)), w_(s_.window) {}
+
+  void forward() {
+    t_.items([&](Value* item) {
+      const Place at = place(item, w_.to, s_.out);
+      Value *top = shifted(at.y, 0), *left = shifted(at.x, 1);
+      Value* x = times(b_.CreateAdd(times(at.sample, s_.groups), at.group), s_.in * area(w_.from));
+      Value* weight = times(at.channel, s_.in * taps());
+      const Values sums = sweep(s_.in, [&](Value* c, Value* ky, Value* kx, Values sums) {
+        Value* y = b_.CreateAdd(top, b_.CreateMul(ky, word(w_.dilation[0])));
+        Value* column = b_.CreateAdd(left, b_.CreateMul(kx, word(w_.dilation[1])));
+        Value* there = inside(y, column, w_.from);
+        Value* value =
+            t_.gather(0, b_.CreateAdd(x, times(c, area(w_.from))), offset(y, column, w_.from), there, 0.0);
+        Value* tap = b_.CreateAdd(weight, b_.CreateAdd(times(c, taps()), tap_of(ky, kx)));
+        for (size_t j = 0; j < sums.size(); ++j) {
+          Value* w = t_.load_one(1, b_.CreateAdd(tap, t_.index(static_cast<int64_t>(j) * s_.in * taps())));
+          sums[j] = t_.math.fma(value, w, sums[j]);
+        }
+        return sums;
+      });
+      store(at, w_.to, s_.out, sums);
+    });
+  }
+
+  // The element (y, x) meets tap (ky, kx) in the place whose first element lies that tap before it, if the
+  // stride has a place there.
+  void images() {
+    t_.items([&](Value* item) {
+      const Place at = place(item, w_.from, s_.in);
+      Value* py = b_.CreateAdd(at.y, word(w_.before[0]));
+      Value* px = b_.CreateAdd(at.x, word(w_.before[1]));
+      Value* dy = times(b_.CreateAdd(times(at.sample, s_.groups), at.group), s_.out * area(w_.to));
+      const Values sums = sweep(s_.out, [&](Value* o, Value* ky, Value* kx, Values sums) {
+        const Step y = back(py, ky, 0), x = back(px, kx, 1);
+        Value* there = b_.CreateAnd(b_.CreateAnd(y.whole, x.whole), inside(y.place, x.place, w_.to));
+        Value* value = t_.gather(0, b_.CreateAdd(dy, times(o, area(w_.to))), offset(y.place, x.place, w_.to),
+                                 there, 0.0);
+        // weight[group * out + o, channel within the group, ky, kx]
+        Value* row = b_.CreateAdd(times(at.group, s_.out), o);
+        Value* tap = b_.CreateAdd(times(b_.CreateAdd(times(row, s_.in), at.within), taps()), tap_of(ky, kx));
+        for (size_t j = 0; j < sums.size(); ++j) {
+          Value* w = t_.load_one(1, b_.CreateAdd(tap, t_.index(static_cast<int64_t>(j) * taps())));
+          sums[j] = t_.math.fma(value, w, sums[j]);
+        }
+        return sums;
+      });
+      store(at, w_.from, s_.in, sums);
+    });
+  }
+
+  void weight() {
+    t_.parts([&](Value* item) {
+      const int64_t tiles = taps() / s_.tile, outs = s_.groups * s_.out, places = area(w_.to);
+      Value *tile = b_.CreateURem(item, t_.index(tiles)), *rest = b_.CreateUDiv(item, t_.index(tiles));
+      Value *c = b_.CreateURem(rest, t_.index(s_.in)), *row = b_.CreateUDiv(rest, t_.index(s_.in));
+      Value *o = b_.CreateURem(row, t_.index(outs)), *part = b_.CreateUDiv(row, t_.index(outs));
+      Value* channel = b_.CreateAdd(times(b_.CreateUDiv(o, t_.index(s_.out)), s_.in), c);
+      Value* begin = least(times(part, s_.part), t_.extents[1]);
+      Value* end = least(b_.CreateAdd(times(part, s_.part), t_.index(s_.part)), t_.extents[1]);
+      const std::vector<Reduction> sums(static_cast<size_t>(s_.tile), {ir::Combine::sum, b_.getFloatTy()});
+      Value* first = times(tile, s_.tile);
+      Value* count = times(b_.CreateSub(end, begin), places);
+      const Values totals = t_.reduce(t_.index(0), t_.index(0), count, sums, [&](const Point& point) {
+        Value* sample = b_.CreateAdd(begin, b_.CreateUDiv(point.column, t_.index(places)));
+        Value* at = b_.CreateURem(point.column, t_.index(places));
+        Value* dy = t_.load_one(0, b_.CreateAdd(times(b_.CreateAdd(times(sample, outs), o), places), at));
+        Value* top = shifted(narrow(b_.CreateUDiv(at, t_.index(w_.to[1]))), 0);
+        Value* left = shifted(narrow(b_.CreateURem(at, t_.index(w_.to[1]))), 1);
+        Value* x = times(b_.CreateAdd(times(sample, s_.groups * s_.in), channel), area(w_.from));
+        Values terms;
+        for (int64_t j = 0; j < s_.tile; ++j) {
+          Value* tap = narrow(b_.CreateAdd(first, t_.index(j)));
+          Value* ky = b_.CreateUDiv(tap, word(w_.kernel[1]));
+          Value* kx = b_.CreateURem(tap, word(w_.kernel[1]));
+          Value* y = b_.CreateAdd(top, b_.CreateMul(ky, word(w_.dilation[0])));
+          Value* column = b_.CreateAdd(left, b_.CreateMul(kx, word(w_.dilation[1])));
+          Value* value = t_.gather(1, x, offset(y, column, w_.from), inside(y, column, w_.from), 0.0);
+          terms.push_back(b_.CreateFMul(dy, value));
+        }
+        return terms;
+      });
+      t_.once([&] {
+        Value* to = b_.CreateAdd(times(rest, taps()), first);
+        for (size_t j = 0; j < totals.size(); ++j)
+          t_.store_one(2, b_.CreateAdd(to, t_.index(static_cast<int64_t>(j))), totals[j]);
+      });
+    });
+  }
+
+ private:
+  using Values = std::vector<Value*>;
+  // What a thread computes: channels channel, channel + 1, ... of one pixel of one sample.
+  struct Place {
+    Value *sample, *group, *within, *channel;  // within: channel, counted in its group
+    Value *pixel, *y, *x;                      // y, x: i32
+  };
+  struct Step {
+    Value *place, *whole;
+  };
+
+  int64_t taps() const { return w_.kernel[0] * w_.kernel[1]; }
+  static int64_t area(const int64_t (&size)[2]) { return size[0] * size[1]; }
+  Value* word(int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); }
+  Value* narrow(Value* index) {
+    return b_.CreateTrunc(b_.CreateZExt(index, b_.getInt64Ty()), b_.getInt32Ty());
+  }
+  Value* times(Value* index, int64_t factor) { return b_.CreateMul(index, t_.index(factor)); }
+  Value* least(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
+
+  // Items count pixels first, then tiles of channels, then samples. `channels`: of a group.
+  Place place(Value* item, const int64_t (&size)[2], int64_t channels) {
+    const int64_t tiles = channels / s_.tile;
+    Place at{};
+    at.pixel = b_.CreateURem(item, t_.index(area(size)));
+    Value* rest = b_.CreateUDiv(item, t_.index(area(size)));
+    Value* tile = b_.CreateURem(rest, t_.index(tiles * s_.groups));
+    at.sample = b_.CreateUDiv(rest, t_.index(tiles * s_.groups));
+    at.group = b_.CreateUDiv(tile, t_.index(tiles));
+    at.within = times(b_.CreateURem(tile, t_.index(tiles)), s_.tile);
+    at.channel = b_.CreateAdd(times(at.group, channels), at.within);
+    at.y = narrow(b_.CreateUDiv(at.pixel, t_.index(size[1])));
+    at.x = narrow(b_.CreateURem(at.pixel, t_.index(size[1])));
+    return at;
+  }
+
+  // The first element of the window at a place; may be negative.
+  Value* shifted(Value* place, int axis) {
+    return b_.CreateSub(b_.CreateMul(place, word(w_.stride[axis])), word(w_.before[axis]));
+  }
+  Step back(Value* element, Value* tap, int axis) {
+    Value* from =
+        b_.CreateSub(element, b_.CreateMul(tap, word(w_.dilation[axis])));  // wraps: then not inside
+    Value* stride = word(w_.stride[axis]);
+    Value* whole =
+        b_.CreateAnd(b_.CreateICmpEQ(b_.CreateURem(from, stride), word(0)), b_.CreateICmpSGE(from, word(0)));
+    return {b_.CreateUDiv(from, stride), whole};
+  }
+  // Of unsigned numbers those before the first are large as well.
+  Value* inside(Value* y, Value* x, const int64_t (&size)[2]) {
+    return b_.CreateAnd(b_.CreateICmpULT(y, word(size[0])), b_.CreateICmpULT(x, word(size[1])));
+  }
+  Value* offset(Value* y, Value* x, const int64_t (&size)[2]) {
+    return b_.CreateAdd(b_.CreateMul(y, word(size[1])), x);
+  }
+  Value* tap_of(Value* ky, Value* kx) {
+    Value* tap = b_.CreateAdd(b_.CreateMul(ky, word(w_.kernel[1])), kx);
+    return b_.CreateZExtOrTrunc(tap, t_.index_type);
+  }
+
+  // The sums after f(channel, ky, kx, sums) for all `channels` and taps, in order.
+  Values sweep(int64_t channels, const std::function<Values(Value*, Value*, Value*, Values)>& f) {
+    const Values zeros(static_cast<size_t>(s_.tile), llvm::ConstantFP::get(b_.getFloatTy(), 0.0));
+    return t_.loop(t_.index(0), t_.index(channels), t_.index(1), zeros, [&](Value* c, const Values& outer) {
+      return t_.loop(word(0), word(w_.kernel[0]), word(1), outer, [&](Value* ky, const Values& middle) {
+        return t_.loop(word(0), word(w_.kernel[1]), word(1), middle,
+                       [&](Value* kx, const Values& inner) { return f(c, ky, kx, inner); });
+      });
+    });
+  }
+
+  void store(const Place& at, const int64_t (&size)[2], int64_t channels, const Values& sums) {
+    Value* row = b_.CreateAdd(times(at.sample, s_.groups * channels), at.channel);
+    Value* to = b_.CreateAdd(times(row, area(size)), at.pixel);
+    for (size_t j = 0; j < sums.size(); ++j)
+      t_.store_one(2, b_.CreateAdd(to, t_.index(static_cast<int64_t>(j) * area(size))), sums[j]);
+  }
+
+  Target& t_;
+  llvm::IRBuilder<>& b_;
+  ConvShape s_;
+  WindowShape w_;
+};
+
+}  // namespace
+
+void emit_conv(Target& t) { Convolving(t).forward(); }
+void emit_conv_images(Target& t) { Convolving(t).images(); }
+void emit_conv_weight(Target& t) { Convolving(t).weight(); }
+
+}  // namespace gacc::codegen

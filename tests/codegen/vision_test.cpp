@@ -1,0 +1,107 @@
+// Kernels over images where the op table's examples do not go: ties and NaN of pooling, and convolutions that
+// take several tiles of columns and several blocks of channels on the host.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "codegen/host_jit.h"
+#include "tests/codegen/groups.h"
+#include "tests/codegen/library.h"
+#include "tests/codegen/simulator.h"
+
+namespace gacc::codegen {
+namespace {
+
+using ir::Module;
+using ir::RegionKind;
+
+enum class On : uint8_t { host, device };
+
+// Runs eval with inputs made by `element`, and compares with the reference.
+void check(const Module& module, int64_t batch, On on, const std::function<double(std::mt19937&)>& element,
+           double tolerance) {
+  std::string problem;
+  const auto program =
+      make_program(module, on == On::host ? Purpose::host : Purpose::device, problem);
+  ASSERT_TRUE(program) << problem;
+  std::mt19937 random(5);
+  auto inputs = ir::random_inputs(module, batch, false, random);
+  for (auto& [name, tensor] : inputs) {
+    for (double& x : tensor.data) x = static_cast<float>(element(random));
+  }
+  ir::State state, after;
+  const auto values = ir::evaluate(module, RegionKind::eval, batch, inputs, after);
+  Machine machine(module, *program, RegionKind::eval, batch);
+  machine.set(inputs, state);
+  if (on == On::device) {
+    Simulator simulator(*program);
+    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
+    });
+  } else {
+    const auto code = HostCode::load(compile_host(*program, problem), *program, problem);
+    ASSERT_TRUE(code) << problem;
+    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      if (call.function < 0) return run_library(module, RegionKind::eval, call, operands, batch, true);
+      code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
+    });
+  }
+  machine.expect_equal(values, after, tolerance);
+}
+
+TEST(Vision, PoolingOfTiesAndNans) {
+  const Module module = ir::parse_module(R"(set train.micro_batch = 3
+    eval(%x : f32[B,2,9,21], %d : f32[B,2,5,11], %e : f32[B,2,4,10]) {
+      %a = max_pool2d %x : f32[B,2,5,11] {kernel = [3, 3], padding = [1, 1, 1, 1]}
+      %b = max_pool2d.grad %x, %d : f32[B,2,9,21] {kernel = [3, 3], padding = [1, 1, 1, 1]}
+      %c = max_pool2d.grad %x, %e : f32[B,2,9,21]
+      yield metric a %a, metric b %b, metric c %c
+    })");
+  const auto ties = [](std::mt19937& random) { return static_cast<double>(random() % 3); };
+  const auto nans = [](std::mt19937& random) {
+    const auto n = random() % 12;
+    return n == 0 ? std::nan("") : n < 3 ? -INFINITY : static_cast<double>(n % 3);
+  };
+  for (const On on : {On::host, On::device}) {
+    check(module, 3, on, ties, 0);
+    const Module forward = ir::parse_module(R"(set train.micro_batch = 3
+      eval(%x : f32[B,2,9,21]) {
+        %a = max_pool2d %x : f32[B,2,5,11] {kernel = [3, 3], padding = [1, 1, 1, 1]}
+        yield metric a %a
+      })");
+    check(forward, 2, on, nans, 0);
+  }
+}
+
+// A gradient of 1 for every window is counted where its maximum is: the first of equals, the last NaN.
+TEST(Vision, PoolingGradientGoesToTheLastNan) {
+  const Module module = ir::parse_module(R"(eval(%x : f32[B,1,1,4]) {
+      %d = max_pool2d %x : f32[B,1,1,1] {kernel = [1, 4], stride = [1, 4]}
+      %o = equal %d, %d : i32[B,1,1,1]
+      %p = cast %o : f32[B,1,1,1]
+      %q = sub 1.0, %p : f32[B,1,1,1]
+      %g = max_pool2d.grad %x, %q : f32[B,1,1,4] {kernel = [1, 4], stride = [1, 4]}
+      yield metric g %g
+    })");
+  int next = 0;
+  const double row[] = {1, std::nan(""), std::nan(""), 2};
+  for (const On on : {On::host, On::device})
+    check(module, 1, on, [&](std::mt19937&) { return row[next++ % 4]; }, 0);
+}
+
+TEST(Vision, ConvolutionsLargerThanATile) {
+  const Module module = ir::parse_module(R"(set train.micro_batch = 3
+    eval(%x : f32[B,36,21,33], %d : f32[B,2,21,33], %w : f32[B,36,3,3], %p : f32[B,2,21,33]) {
+      %a = conv2d.weight_grad %d, %x : f32[1,2,36,3,3] {kernel = [3, 3], padding = [1, 1, 1, 1]}
+      %v = reshape %a : f32[2,36,3,3] {shape = [2, 36, 3, 3]}
+      %y = conv2d %x, %v : f32[B,2,21,33] {kernel = [3, 3], padding = [1, 1, 1, 1]}
+      %z = conv2d.grad %p, %v : f32[B,36,21,33] {kernel = [3, 3], padding = [1, 1, 1, 1], size = [21, 33]}
+      yield metric a %a, metric y %y, metric z %z
+    })");
+  const auto small = [](std::mt19937& random) { return static_cast<double>(random() % 9) / 8 - 0.5; };
+  check(module, 3, On::host, small, 2e-5);
+  check(module, 1, On::host, small, 2e-5);
+}
+
+}  // namespace
+}  // namespace gacc::codegen
