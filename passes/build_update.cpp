@@ -11,7 +11,8 @@
 //   @window.lr = rate
 //   6. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0, everywhere if windows
 //   are skipped
-//   7. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 as G
+//   7. running statistics, where go: what they moved in the window; the window's part is cleared always
+//   8. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 as G
 //
 // Nothing is gated by a multiplication: when() keeps the old bytes. Bias corrections need no pow: c <- c *
 // beta + (1 - beta) is exactly 1 - beta^t, and has no cancellation. Where an update stands for K launches
@@ -74,6 +75,7 @@ class UpdateBuilder {
     zero(count);
     for (const Trained& one : trained_) parameter(one, rule);
     if (rule == Rule::adam_micro) zero(accum("window.launches", DType::i32));
+    commit_statistics();
     write_when(go_, "add.acc", {updates_, 1.0});
   }
 
@@ -83,6 +85,21 @@ class UpdateBuilder {
   }
   BufferId state(const std::string& name, DType dtype) {
     return need_buffer(module_, name, BufferKind::state, {dtype, {}});
+  }
+
+  // Running statistics move with the window's micro-batches in @NAME.change, and for good when it is good.
+  // What a skipped window did to them is forgotten.
+  void commit_statistics() {
+    for (size_t i = 0; i < module_.buffers.size(); ++i) {
+      const BufferId change{static_cast<int32_t>(i)};
+      constexpr std::string_view suffix = ".change";
+      const std::string_view name = module_[change].name;
+      if (module_[change].kind != BufferKind::accum || !name.ends_with(suffix)) continue;
+      const auto statistic = module_.find_buffer(name.substr(0, name.size() - suffix.size()));
+      if (!statistic) continue;
+      write_when(go_, "add.acc", {*statistic, change});
+      build_.effect("fill", {change});
+    }
   }
 
   // The sum of one value a parameter, as "NAME".
