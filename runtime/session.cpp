@@ -26,6 +26,13 @@ void sort_by_name(std::vector<NamedTensor>& tensors) {
             [](const auto& left, const auto& right) { return left.name < right.name; });
 }
 
+// What --save and --load carry: parameters, and the running statistics of batch_norm.
+bool is_saved(const PlanBuffer& buffer) {
+  const std::string_view name = buffer.name;
+  return buffer.kind == "param" ||
+         (buffer.kind == "state" && (name.ends_with(".running_mean") || name.ends_with(".running_var")));
+}
+
 bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
@@ -80,7 +87,7 @@ Status Session::find_scalar(std::string_view name, const char* dtype, const Plan
 Status Session::find_parameters() {
   parameters_.clear();
   for (const PlanBuffer& buffer : plan_.buffers) {
-    if (buffer.kind != "param") continue;
+    if (!is_saved(buffer)) continue;
     if (buffer.dtype != "f32")
       return Status::error("the artifact's parameter {} is {}, not f32", buffer.name, buffer.dtype);
     Parameter& parameter = parameters_.emplace_back();
@@ -90,7 +97,7 @@ Status Session::find_parameters() {
     if (parameter.half && (parameter.half->dtype == "f32" || parameter.half->dtype == "i32" ||
                            elements_of(parameter.half->shape) != parameter.elements))
       return Status::error("the artifact's half copy of parameter {} does not fit it", buffer.name);
-    if (!buffer.trainable) continue;
+    if (!buffer.trainable || buffer.kind != "param") continue;
     parameter.gradient = plan_.find(buffer.name + ".grad");
     if (!parameter.gradient || parameter.gradient->dtype != "f32" ||
         elements_of(parameter.gradient->shape) != parameter.elements)
@@ -337,7 +344,7 @@ Status Session::set_parameters(const std::vector<NamedTensor>& tensors, const st
   }
   for (const NamedTensor& tensor : tensors) {
     const PlanBuffer* buffer = plan_.find(tensor.name);
-    if (!buffer || buffer->kind != "param")
+    if (!buffer || !is_saved(*buffer))
       problems.push_back(fmt::format("the model has no {} {}", tensor.name, shape_text(tensor.shape)));
   }
   if (problems.size() > kShown) {
