@@ -18,13 +18,14 @@ void finish_settings(const ModelFile& model, ir::Attrs& settings) {
   settings["loss.target"] = model.loss.target.name;
 }
 
-// The forward pass of one region, with its loss.
-void build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& model, Parameters& parameters,
-                  Diag& diag) {
+// The forward pass of one region, with its loss; gives what makes its update differ from the big batch's.
+std::vector<Inexact> build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& model,
+                                  Parameters& parameters, Diag& diag) {
   ir::Builder builder(module, module.region(kind), diag);
   LayerLowering layers(builder, parameters, model);
   const Flow output = layers.run();
   lower_loss(builder, layers, model, output, kind == ir::RegionKind::eval);
+  return layers.inexact();
 }
 
 }  // namespace
@@ -43,7 +44,8 @@ std::optional<ir::Module> compile_model(std::string_view text, std::string_view 
   finish_settings(model, module.settings);
   Parameters parameters(module, diag);
   // Building goes on after errors of the schema: shapes are checked as far as they are known.
-  build_region(module, ir::RegionKind::step, model, parameters, diag);
+  const std::vector<Inexact> inexact = build_region(module, ir::RegionKind::step, model, parameters, diag);
+  judge_equivalence(model, inexact, module.settings, diag);
   if (diag.failed()) return std::nullopt;
   build_region(module, ir::RegionKind::eval, model, parameters, diag);
   if (diag.failed()) return std::nullopt;

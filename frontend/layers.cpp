@@ -91,6 +91,16 @@ LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flo
       return rms_norm(spec, x, scope);
     case LayerKind::position_embedding:
       return position_embedding(spec, x, scope);
+    case LayerKind::conv2d:
+      return conv2d(spec, x, scope);
+    case LayerKind::pool2d:
+      return {.output = pool(spec, x, scope)};
+    case LayerKind::global_avg_pool2d:
+      return {.output = global_pool(spec, x, scope)};
+    case LayerKind::batch_norm:
+      return batch_norm(spec, x, scope);
+    case LayerKind::group_norm:
+      return group_norm(spec, x, scope);
     case LayerKind::activation:
       return {.output = {.value = activation(spec, name, *x.value)}};
     case LayerKind::softmax:

@@ -28,6 +28,8 @@ class LayerLowering {
   std::optional<int64_t> rows_of(std::string_view input) const;
   // The shape per sample, for messages: "[784]".
   std::string shape_of(const Flow& flow) const;
+  // What in the layers makes an update differ from the one big batch's.
+  const std::vector<Inexact>& inexact() const { return inexact_; }
 
  private:
   struct Layer {  // what a scope knows of a layer that has been lowered
@@ -61,6 +63,19 @@ class LayerLowering {
   bool within_table(const LayerSpec& spec, const Flow& tokens);
   Flow permute(const LayerSpec& spec, const Flow& x, const Scope& scope);
   Flow concat(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
+  // layers_vision.cpp
+  struct Affine {
+    ir::BufferId weight, bias;
+  };
+  Layer conv2d(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow pool(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow global_pool(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Layer batch_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Layer group_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  std::optional<Affine> affine(const LayerSpec& spec, const Flow& x, const Scope& scope);  // [C] each
+  bool is_image(const LayerSpec& spec, const Flow& x) const;
+  bool window_fits(const LayerSpec& spec, const Flow& x) const;
+
   Flow reshape(const LayerSpec& spec, const Flow& x, const Scope& scope);
   Flow elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
   Flow sequential(const LayerSpec& spec, Flow x, const Scope& scope);
@@ -83,6 +98,7 @@ class LayerLowering {
   Scope top_;
   std::map<std::string, Flow, std::less<>> inputs_;
   std::map<std::string, int64_t, std::less<>> table_rows_;  // by input: of the smallest table
+  std::vector<Inexact> inexact_;
   int64_t lowered_ = 0;
   bool too_many_ = false;
 };

@@ -45,7 +45,7 @@ struct InitSpec {
   Location at{};
 };
 
-// Layer types that become ops today; `other` is one that the schema knows and the compiler not yet.
+// Layer types by how they are lowered; `other` is one that cannot be, because something about it is wrong.
 enum class LayerKind : uint8_t {
   linear,
   activation,
@@ -60,12 +60,25 @@ enum class LayerKind : uint8_t {
   rms_norm,
   embedding,
   position_embedding,
+  conv2d,
+  pool2d,
+  global_avg_pool2d,
+  batch_norm,
+  group_norm,
   add,
   mul,
   concat,
   sequential,
   residual,
   other
+};
+
+// Windows over images: conv2d and pooling; `groups` also of group_norm. Index 0 is along H, 1 along W.
+struct WindowSpec {
+  int64_t channels = 1, groups = 1;
+  int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+  bool same = false;  // padding so that a stride of 1 keeps the size
+  Location channels_at{}, kernel_at{}, groups_at{};
 };
 
 struct LayerSpec {
@@ -96,6 +109,9 @@ struct LayerSpec {
   int64_t heads = 1;  // attention
   Location heads_at{};
   bool causal = false;
+  WindowSpec window{};
+  double momentum = 0.1;            // batch_norm
+  bool compensate = false;          // batch_norm: accumulation = "compensate"
   std::vector<LayerSpec> layers{};  // sequential, residual
   std::optional<int64_t> repeat{};  // sequential
   Location repeat_at{};
@@ -111,6 +127,13 @@ struct LossSpec {
   double label_smoothing = 0;
 };
 
+// Why an update is not the one big batch's, where that is said, and what would be exact.
+struct Inexact {
+  std::string name{};
+  Location at{};
+  std::string instead{};
+};
+
 struct ModelFile {
   std::string name;
   std::vector<Named> metrics{};
@@ -119,7 +142,8 @@ struct ModelFile {
   LossSpec loss{};
   int64_t micro_batch = 1, accumulate = 1;
   Location micro_batch_at{}, require_at{};
-  std::vector<Named> inexact{};  // why an update is not the one big batch's, and where that is said
+  std::vector<Inexact>
+      inexact{};  // what [optimizer] and [train] say; layers add theirs when they are lowered
   Location inputs_at{}, layers_at{};
   // The scalars that passes and the artifact need, by dotted key, defaults filled in.
   ir::Attrs settings{};
@@ -129,5 +153,9 @@ struct ModelFile {
 ModelFile read_model(const Node& root, Diag& diag);
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
 void read_training(const Node& root, ModelFile& model, Diag& diag);  // [train] ... [memory]
+// Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the settings for
+// the plan; with train.require = "exact" each is an error.
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Attrs& settings,
+                       Diag& diag);
 
 }  // namespace gacc::frontend

@@ -59,6 +59,29 @@ std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape s
   return buffer;
 }
 
+ir::BufferId Parameters::statistic(const std::string& name, int64_t size, double value, const Location& at) {
+  if (const auto found = module_.find_buffer(name)) return *found;
+  const ir::BufferId buffer = module_.add_buffer({.name = name,
+                                                  .kind = ir::BufferKind::state,
+                                                  .type = {ir::DType::f32, {size}},
+                                                  .offset = {},
+                                                  .at = at});
+  ir::Builder b(module_, module_.init, diag_);
+  b.location = at;
+  b.effect("fill", {buffer}, {{"value", value}});
+  return buffer;
+}
+
+ir::BufferId Parameters::change_of(ir::BufferId statistic) {
+  const std::string name = module_[statistic].name + ".change";
+  if (const auto found = module_.find_buffer(name)) return *found;
+  return module_.add_buffer({.name = name,
+                             .kind = ir::BufferKind::accum,
+                             .type = module_[statistic].type,
+                             .offset = {},
+                             .at = module_[statistic].at});
+}
+
 void Parameters::start(ir::BufferId buffer, const InitSpec& init, Standard standard, Fan fan,
                        const Location& at) {
   ir::Builder b(module_, module_.init, diag_);

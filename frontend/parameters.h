@@ -33,6 +33,11 @@ class Parameters {
   // that a layer keeps its start and its masks when another one is added.
   static int64_t stream(std::string_view name);
 
+  // A running statistic [size] that starts at `value`: state that --save and --load carry, made at its first
+  // mention. `change_of` is what it has moved since the last update, in the window that is open.
+  ir::BufferId statistic(const std::string& name, int64_t size, double value, const Location& at);
+  ir::BufferId change_of(ir::BufferId statistic);
+
  private:
   ir::BufferId state(const char* name);
 

@@ -1,5 +1,4 @@
-// Reads [[layers]]: one table of layer types says which keys each has; the keys of types that are not lowered
-// yet are checked all the same, and then the type is refused at its line.
+// Reads [[layers]]: one table of layer types says which keys each has and how they are read.
 #include <algorithm>
 #include <map>
 
@@ -80,58 +79,78 @@ void read_permute(TableReader& table, LayerSpec& layer) {
   layer.axes = *axes;
 }
 
-// A number, or two along height and width.
-void read_pair(TableReader& table, std::string_view key, Range range) {
+// A number, or two along height and width. False when the key is not there.
+bool read_pair(TableReader& table, std::string_view key, Range range, int64_t (&into)[2]) {
   const Node* node = table.find(key);
-  if (node == nullptr) return;
+  if (node == nullptr) return false;
   if (!node->is_list()) {
-    table.integer(key, range);
+    if (const auto both = table.integer(key, range)) into[0] = into[1] = *both;
   } else if (const auto pair = table.integers(key, range, 2); pair && pair->size() != 2) {
     table.diag().error(Kind::out_of_range, node->at, "`{}` must be one number or two", key);
+  } else if (pair) {
+    std::copy(pair->begin(), pair->end(), into);
   }
+  return true;
 }
 
+constexpr double kLargestWindow = 32767;  // kernels compute places within an image in 32 bits
+constexpr Range window_extent = between(1, kLargestWindow), window_padding = between(0, kLargestWindow);
+
 void read_conv(TableReader& table, LayerSpec& layer) {
-  constexpr Range padding = between(0, kLargest);
-  if (table.require("channels")) table.integer("channels", extent);
-  if (table.require("kernel")) read_pair(table, "kernel", extent);
-  read_pair(table, "stride", extent);
-  read_pair(table, "dilation", extent);
+  WindowSpec& w = layer.window;
+  if (table.require("channels")) w.channels = table.integer("channels", extent).value_or(1);
+  w.channels_at = table.at("channels");
+  if (table.require("kernel")) read_pair(table, "kernel", window_extent, w.kernel);
+  w.kernel_at = table.at("kernel");
+  read_pair(table, "stride", window_extent, w.stride);
+  read_pair(table, "dilation", window_extent, w.dilation);
   const Node* pad = table.find("padding");
   if (pad != nullptr && pad->form == Node::Form::text) {
     static constexpr std::string_view words[] = {"same"};
-    table.choice(*pad, "padding", words);
+    w.same = table.choice(*pad, "padding", words).has_value();
+    if (w.same && (w.stride[0] != 1 || w.stride[1] != 1)) {
+      table.diag().error(
+          Kind::conflict, table.at("stride"),
+          "`padding` = \"same\" goes with a stride of 1; with another one write the padding out");
+    }
   } else {
-    read_pair(table, "padding", padding);
+    read_pair(table, "padding", window_padding, w.padding);
   }
-  const auto groups = table.integer("groups", extent);
-  const auto channels =
-      table.find("channels") != nullptr && table.find("channels")->form == Node::Form::integer
-          ? table.find("channels")->integer
-          : 0;
-  if (groups && channels > 0 && channels % *groups != 0) {
+  w.groups = table.integer("groups", extent).value_or(1);
+  w.groups_at = table.at("groups");
+  if (w.channels % w.groups != 0) {
     table.diag().error(Kind::out_of_range, table.at("groups"), "{} channels do not divide into {} groups",
-                       channels, *groups);
+                       w.channels, w.groups);
   }
   layer.bias = table.flag("bias").value_or(true);
   read_activation(table, layer, "activation");
 }
 
-void read_pool(TableReader& table, LayerSpec&) {
-  if (table.require("kernel")) read_pair(table, "kernel", extent);
-  read_pair(table, "stride", extent);
-  read_pair(table, "padding", between(0, kLargest));
+void read_pool(TableReader& table, LayerSpec& layer) {
+  WindowSpec& w = layer.window;
+  if (table.require("kernel")) read_pair(table, "kernel", window_extent, w.kernel);
+  w.kernel_at = table.at("kernel");
+  if (!read_pair(table, "stride", window_extent, w.stride)) std::copy(w.kernel, w.kernel + 2, w.stride);
+  read_pair(table, "padding", window_padding, w.padding);
+  for (int axis = 0; axis < 2; ++axis) {
+    if (2 * w.padding[axis] <= w.kernel[axis]) continue;
+    table.diag().error(Kind::out_of_range, table.at("padding"),
+                       "`padding` must be at most half of `kernel`: {} of {}", w.padding[axis],
+                       w.kernel[axis]);
+    break;
+  }
 }
 
 void read_batch_norm(TableReader& table, LayerSpec& layer) {
-  table.real("momentum", fraction);
+  layer.momentum = table.real("momentum", fraction).value_or(0.1);
   static constexpr std::string_view words[] = {"micro", "compensate"};
-  table.choice("accumulation", "accumulation", words);
+  layer.compensate = table.choice("accumulation", "accumulation", words).value_or("micro") == "compensate";
   read_eps(table, layer);
 }
 
 void read_group_norm(TableReader& table, LayerSpec& layer) {
-  if (table.require("groups")) table.integer("groups", extent);
+  if (table.require("groups")) layer.window.groups = table.integer("groups", extent).value_or(1);
+  layer.window.groups_at = table.at("groups");
   read_eps(table, layer);
 }
 
@@ -180,14 +199,14 @@ constexpr LayerType kTypes[] = {
     {"reshape", LayerKind::reshape, read_shape},
     {"permute", LayerKind::permute, read_permute},
     {"dropout", LayerKind::dropout, read_dropout},
-    {"conv2d", LayerKind::other, read_conv, true, true},
-    {"max_pool2d", LayerKind::other, read_pool},
-    {"avg_pool2d", LayerKind::other, read_pool},
-    {"global_avg_pool2d", LayerKind::other, no_keys},
-    {"batch_norm", LayerKind::other, read_batch_norm, true, true},
+    {"conv2d", LayerKind::conv2d, read_conv, true, true},
+    {"max_pool2d", LayerKind::pool2d, read_pool},
+    {"avg_pool2d", LayerKind::pool2d, read_pool},
+    {"global_avg_pool2d", LayerKind::global_avg_pool2d, no_keys},
+    {"batch_norm", LayerKind::batch_norm, read_batch_norm, true, true},
     {"layer_norm", LayerKind::layer_norm, read_eps, true, true},
     {"rms_norm", LayerKind::rms_norm, read_eps, true},
-    {"group_norm", LayerKind::other, read_group_norm, true, true},
+    {"group_norm", LayerKind::group_norm, read_group_norm, true, true},
     {"embedding", LayerKind::embedding, read_embedding, true},
     {"position_embedding", LayerKind::position_embedding, no_keys, true},
     {"attention", LayerKind::attention, read_attention, true, true},
@@ -334,7 +353,7 @@ class LayerReader {
     type->keys(table, layer);
     read_inputs(table, layer, *type);
     // What follows says nothing about the output, so later layers can still be checked.
-    layer.sound = type->kind != LayerKind::other && diag_.reports().size() == before;
+    layer.sound = diag_.reports().size() == before;
     read_common(table, layer, *type);
     if (type->container && table.require("layers")) {
       if (const Node* inner = table.list("layers")) {
@@ -349,9 +368,6 @@ class LayerReader {
                   "a residual block has no `repeat`; put it into a sequential block that has");
     }
     table.finish();
-    if (type->kind == LayerKind::other) {
-      diag_.error(Kind::unsupported, layer.type_at, "layer type \"{}\" is not supported yet", type->name);
-    }
     return layer;
   }
 

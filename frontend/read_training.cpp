@@ -105,8 +105,8 @@ void read_micro(TableReader& table, ModelFile& model) {
   model.settings["optimizer.second_moment"] = "micro";
   if (model.accumulate > 1)
     model.inexact.push_back(
-        {"optimizer.second_moment = \"micro\" sums the squares of the micro-batches' gradients",
-         table.at("second_moment")});
+        {.name = "optimizer.second_moment = \"micro\" sums the squares of the micro-batches' gradients",
+         .at = table.at("second_moment")});
 }
 
 void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
@@ -338,20 +338,22 @@ void read_memory(const Node& node, Diag& diag) {
   table.finish();
 }
 
-// What makes an update differ from the big batch's goes into the plan, and is an error where the user says
-// so.
-void judge_equivalence(ModelFile& model, Diag& diag) {
+}  // namespace
+
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Attrs& settings,
+                       Diag& diag) {
+  std::vector<Inexact> all = model.inexact;
+  all.insert(all.end(), layers.begin(), layers.end());
   std::string because;
-  for (const Named& one : model.inexact) (because += because.empty() ? "" : "; ") += one.name;
-  if (!because.empty()) model.settings["equivalence.because"] = because;
+  for (const Inexact& one : all) (because += because.empty() ? "" : "; ") += one.name;
+  if (!because.empty()) settings["equivalence.because"] = because;
   if (!model.settings.contains("train.require")) return;
-  for (const Named& one : model.inexact) {
-    diag.error(Kind::not_exact, one.at, "the update is not the one big batch's: {}", one.name)
+  for (const Inexact& one : all) {
+    diag.error(Kind::not_exact, one.at, "the update is not the one big batch's: {}{}{}", one.name,
+               one.instead.empty() ? "" : "; ", one.instead)
         .note(model.require_at, "it is required here");
   }
 }
-
-}  // namespace
 
 void read_training(const Node& root, ModelFile& model, Diag& diag) {
   static const Node empty;
@@ -371,7 +373,6 @@ void read_training(const Node& root, ModelFile& model, Diag& diag) {
   read_recompute(section("recompute"), diag);
   read_launch(section("launch"), model, diag);
   read_memory(section("memory"), diag);
-  judge_equivalence(model, diag);
 }
 
 }  // namespace gacc::frontend
