@@ -131,6 +131,7 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
       for (const Range& range : ranges) launch.operands.push_back(arena_.data() + range.begin);
     } else if (call.function < 0) {
       const ir::Op& op = region.ops[call.kernel.members.front().op];
+      launch.name = op.info->name;
       launch.library = make_library_call({module, region, op});
       if (launch.library == nullptr)
         return Status::error("internal error: `{}` is no library call", op.info->name);

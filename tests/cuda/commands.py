@@ -55,7 +55,7 @@ def losses(artifact, folder, data, *options):
 
 def compare(folder, device, options=(), name="mnist_mlp", samples=400, limit=("--updates", 3), **settings):
     """Losses within 1e-5 of the CPU's, parameters within 1e-4 of their norm."""
-    model = harness.example(name)
+    model = harness.ROOT / name if name.endswith(".toml") else harness.example(name)
     artifact = harness.compile_model(model, folder / "step.ptx", **settings)
     spec = harness.make_data(model, samples, folder)
     data = ("--data", spec, "--eval", f"{spec},limit={samples // 2}", *limit)
@@ -114,6 +114,12 @@ def test_emulate_ragged_micro_batches_and_evaluation(folder):
         data = ("--epochs", 1)
         compare(folder, "emulate", (), name, 5 * micro_batch + 3, data, train__micro_batch=micro_batch,
                 train__accumulate=2)
+
+
+def test_emulate_convolutions_and_norms(folder):
+    """Kernels of their own: convolutions, pooling; channels of a middle axis. The last micro-batch has 2 samples."""
+    emulator_or_skip()
+    compare(folder, "emulate", (), "tests/parity/models/vision.toml", 16, ("--epochs", 1))
 
 
 def test_emulate_reports_end_the_run(folder):

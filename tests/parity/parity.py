@@ -34,6 +34,13 @@ def make_cases():
     cases = []
     for name in harness.EXAMPLE_NAMES:  # 3.3 windows of 4 micro-batches and a bit: the last window and micro-batch are ragged
         cases += [case(f"{name}-seed{seed}", f"examples/{name}.toml", 425 + seed, seed) for seed in (1, 2, 3, 4)]
+    # Convolutions and both batch-norm modes; windows of 21, micro-batches of 7 and a last one of 3.
+    for name in ("mnist_cnn", "mnist_resnet"):
+        for seed in (1, 2, 3, 4):
+            cases.append(case(f"{name}-seed{seed}", f"examples/{name}.toml", 101, seed, bounds=(LOSS_BOUND, 1e-3, 1e-3),
+                              train__micro_batch=7, train__accumulate=3))
+    cases.append(case("mnist_cnn-drop", "examples/mnist_cnn.toml", 60, 5, 4, (LOSS_BOUND, 1e-3, 1e-3), train__tail="drop",
+                      train__micro_batch=7, train__accumulate=3))
     for tail in ("flush", "drop", "carry"):
         for name in ("mnist_mlp", "regression", "residual_mlp"):
             cases.append(case(f"{name}-{tail}", f"examples/{name}.toml", 301, 5, train__tail=tail,
