@@ -85,11 +85,54 @@ def test_emulate_persistent_trains_like_the_cpu(folder):
     compare(folder, "emulate", launch__mode="persistent")
 
 
+SEQUENCE = """[model]
+name = "sequence"
+[inputs.tokens]
+shape = [8]
+dtype = "i32"
+range = 11
+[inputs.next]
+shape = [8]
+dtype = "i32"
+range = 11
+[[layers]]
+type = "embedding"
+vocab = 11
+features = 16
+[[layers]]
+type = "attention"
+heads = 2
+causal = true
+dropout = 0.1
+[[layers]]
+type = "layer_norm"
+[[layers]]
+type = "linear"
+features = 11
+[loss]
+type = "cross_entropy"
+target = "next"
+[optimizer]
+type = "adamw"
+"""
+
+
 def test_emulate_launch_modes_have_the_same_bits(folder):
     """Epochs with ragged micro-batches, and the file that --launch wrote rather than --set."""
     emulator_or_skip()
     model = harness.example("residual_mlp")
-    data = ("--data", harness.make_data(model, 37, folder), "--epochs", 1)
+    same_bits(folder, model, ("--data", harness.make_data(model, 37, folder)))
+
+
+def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
+    emulator_or_skip()
+    model = folder / "sequence.toml"
+    model.write_text(SEQUENCE)
+    same_bits(folder, model, ("--data", "synthetic:tokens,limit=19"))
+
+
+def same_bits(folder, model, data):
+    data = (*data, "--epochs", 1)
     files = []
     for mode in ("graph", "persistent"):
         artifact, weights = folder / f"{mode}.ptx", folder / f"{mode}.safetensors"
