@@ -28,6 +28,7 @@ std::vector<ValueId> Builder::make_n(std::string_view name, std::vector<std::str
         .operands = std::move(operands),
         .attrs = without_defaults(*info, std::move(attrs)),
         .full = full,
+        .segment = segment,
         .at = location};
   if (info->writes != 0) op.when = when;
   if (auto inferred = info->infer(OpView{module_, region_, op}, diag_);

@@ -14,6 +14,8 @@ class Builder {
 
   // Ops made from here on carry this place.
   Location location{};
+  // Ops made from here on belong to this segment; -1: none.
+  int32_t segment = -1;
   // Ops made from here on carry this predicate.
   std::optional<Operand> when{};
   // Ops made from here on are kept out of half precision (Op::full).

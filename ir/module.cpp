@@ -9,7 +9,7 @@ namespace gacc::ir {
 
 namespace {
 constexpr std::string_view kPhases[] = {"model", "gradient", "accumulated", "scaled",
-                                        "half",  "fused",    "planned"};
+                                        "half",  "fused",    "recomputed",  "planned"};
 }
 
 std::string_view phase_text(Phase phase) { return kPhases[static_cast<size_t>(phase)]; }
@@ -132,6 +132,7 @@ void compact(Region& region) {
     std::for_each(op.operands.begin(), op.operands.end(), rename_operand);
     std::for_each(op.results.begin(), op.results.end(), rename);
     if (op.when) rename_operand(*op.when);
+    if (op.remat) rename(*op.remat);
   }
   for (Yield& yield : region.yields) rename_operand(yield.what);
 }

@@ -37,7 +37,7 @@ const double* as_number(Operand&&) = delete;
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 using Attrs = std::map<std::string, Attr, std::less<>>;  // sorted: the printed order is the key order
 
-enum class Phase : uint8_t { model, gradient, accumulated, scaled, half, fused, planned };
+enum class Phase : uint8_t { model, gradient, accumulated, scaled, half, fused, recomputed, planned };
 std::string_view phase_text(Phase phase);
 std::optional<Phase> parse_phase(std::string_view text);
 
@@ -71,6 +71,8 @@ struct Op {
   // To be kept out of half precision, whatever the table says: half-casts gives it f32 operands and clears
   // the mark. Layers with precision = "f32", and gradients of ops that compute in f32.
   bool full = false;
+  int32_t segment = -1;            // what is dropped and made again together (recompute); -1: none
+  std::optional<ValueId> remat{};  // a recomputed op: the first result of the op it repeats
   Location at{};
 };
 

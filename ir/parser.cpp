@@ -312,6 +312,17 @@ class Parser {
       open("("), out.kernel = small_integer(), close(")");
     }
     out.full = accept_word("full");
+    if (accept_word("seg")) {
+      open("("), out.segment = small_integer(), close(")");
+    }
+    if (accept_word("remat")) {
+      open("(");
+      const Token of = expect(Tok::value, "the %name of what is made again");
+      const auto found = region.find(of.text);
+      if (!found) fail(of.at, Kind::unknown_name, "there is no value `%{}` before this", of.text);
+      out.remat = *found;
+      close(")");
+    }
     if (accept("{")) out.attrs = attrs();
     location(out.at);
     region.ops.push_back(std::move(out));

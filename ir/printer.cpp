@@ -110,6 +110,8 @@ std::string op_text(const Module& module, const Region& region, const Op& op, co
   }
   if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
   if (op.full) out += " full";
+  if (op.segment >= 0) out += fmt::format(" seg({})", op.segment);
+  if (op.remat) out += fmt::format(" remat(%{})", id(region[*op.remat].name));
   if (!op.attrs.empty()) out += attrs_text(op.attrs);
   return out + location_text(op.at, options);
 }

@@ -33,6 +33,7 @@ class Verifier {
       memory_rule(region);
       region_writes(region);
       yields(region);
+      clones(region);
       if (diag_.reports().size() == before) kernels_and_places(region);
     }
     if (module_.phase >= Phase::accumulated) accumulators();
@@ -258,6 +259,65 @@ class Verifier {
     }
     if (losses != 1 || counts != 1)
       broken("R10", region.at, "{} yields one loss and one count", region_text(region.kind));
+  }
+
+  // R16: a clone equals its original, and takes its place: neither the original nor an earlier clone is read
+  // after it.
+  void clones(const Region& region) {
+    std::vector<const Op*> maker(region.values.size(), nullptr);
+    std::vector<bool> read(region.values.size(), false);
+    for (const Op& op : region.ops) {
+      for (const ValueId result : op.results) maker[static_cast<size_t>(result.index)] = &op;
+      for (const Operand& operand : op.operands) {
+        if (const ValueId* value = as_value(operand)) read[static_cast<size_t>(value->index)] = true;
+      }
+    }
+    // The value that a value is, or repeats.
+    const auto base = [&](ValueId value) {
+      const Op* op = maker[static_cast<size_t>(value.index)];
+      if (op == nullptr || !op->remat) return value;
+      const Op* original = maker[static_cast<size_t>(op->remat->index)];
+      for (size_t i = 0; original != nullptr && i < op->results.size() && i < original->results.size(); ++i) {
+        if (op->results[i] == value) return original->results[i];
+      }
+      return value;
+    };
+    const auto same = [&](const Operand& a, const Operand& b) {
+      const ValueId *x = as_value(a), *y = as_value(b);
+      return x != nullptr && y != nullptr ? base(*x) == base(*y) : a == b;
+    };
+    std::vector<ValueId> newest(region.values.size());  // by value: its last clone so far
+    for (const Op& op : region.ops) {
+      for (const Operand& operand : op.operands) {
+        const ValueId* value = as_value(operand);
+        if (value == nullptr) continue;
+        const ValueId now = newest[static_cast<size_t>(base(*value).index)];
+        if (now.index >= 0 && now != *value)
+          broken("R16", op.at, "`%{}` is read after `%{}` took its place", region[*value].name,
+                 region[now].name);
+      }
+      if (!op.remat) continue;
+      if (!at_least(Phase::recomputed))
+        broken("R16", op.at, "a clone stands in phase {}", phase_text(module_.phase));
+      const Op* original = op.remat->index >= 0 && static_cast<size_t>(op.remat->index) < maker.size()
+                               ? maker[static_cast<size_t>(op.remat->index)]
+                               : nullptr;
+      const bool equal =
+          original != nullptr && !original->remat && original->results.front() == *op.remat &&
+          original->info == op.info && original->attrs == op.attrs && op.info->writes == 0 &&
+          std::equal(op.operands.begin(), op.operands.end(), original->operands.begin(),
+                     original->operands.end(), same) &&
+          std::equal(op.results.begin(), op.results.end(), original->results.begin(), original->results.end(),
+                     [&](ValueId a, ValueId b) { return region[a].type == region[b].type; });
+      if (!equal) {
+        broken("R16", op.at, "this `{}` does not repeat what makes `%{}`", op.info->name,
+               original != nullptr ? region[*op.remat].name : "?");
+        continue;
+      }
+      for (const ValueId result : op.results) {
+        if (read[static_cast<size_t>(result.index)]) newest[static_cast<size_t>(base(result).index)] = result;
+      }
+    }
   }
 
   // R11: accumulators

@@ -19,7 +19,7 @@ void merge(Region& region) {
     replaced.apply(op);
     const auto earlier = std::find_if(kept.begin(), kept.end(), [&](const Op& other) {
       return other.info == op.info && other.operands == op.operands && other.attrs == op.attrs &&
-             other.full == op.full;
+             other.full == op.full && other.remat == op.remat;
     });
     if (op.info->writes != 0 || earlier == kept.end()) {
       kept.push_back(std::move(op));

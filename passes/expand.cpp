@@ -26,6 +26,7 @@ bool sweep(Module& module, Region& region, Diag& diag) {
     any = true;
     Builder build(module, region, diag);
     build.location = op.at;
+    build.segment = op.segment;
     build.when = op.when;
     build.full = op.full;
     const std::vector<Operand> by = op.info->expand(build, op);
