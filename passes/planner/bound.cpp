@@ -136,7 +136,7 @@ class Model {
         if (input >= 0) flow_.edge(node, input, kInfinite);
       }
     }
-    for (const int o : todo_) scale_ += graph.operation(o).cost;
+    for (const int o : todo_) scale_ += graph.operation(o).once ? 0 : graph.operation(o).again_cost();
   }
 
   Cut solve(double price, double& value, int64_t& work) {
@@ -147,7 +147,7 @@ class Model {
     cut.price = price;
     cut.kept.assign(graph_.tensors.size(), 0);
     for (const int o : todo_) {
-      if (flow_.with_source(again_[static_cast<size_t>(o)])) cut.cost += graph_.operation(o).cost;
+      if (flow_.with_source(again_[static_cast<size_t>(o)])) cut.cost += graph_.operation(o).again_cost();
     }
     for (const auto& [x, edge] : keep_) {
       const int maker = graph_.tensor(x).producer;
@@ -173,7 +173,8 @@ class Model {
       int& again = again_[static_cast<size_t>(maker)];
       if (again < 0) {
         again = flow_.node();
-        flow_.edge(again, sink_, graph_.operation(maker).cost);
+        flow_.edge(again, sink_,
+                   graph_.operation(maker).once ? kInfinite : graph_.operation(maker).again_cost());
         todo_.push_back(maker);
       }
       keep_.emplace_back(x, flow_.edge(available_[at], again, 0));

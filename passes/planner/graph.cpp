@@ -172,7 +172,37 @@ int64_t Graph::own_bytes(int o) const {
   for (const int x : operation(o).outputs) add_once(storages, tensor(x).storage);
   int64_t sum = 0;
   for (const int s : storages) sum += tensor(s).bytes;
+  std::vector<int> shared;
+  for (const auto& [input, output] : operation(o).in_place) add_once(shared, output);
+  for (const int x : shared) sum -= tensor(x).bytes;
   return sum;
+}
+
+std::vector<int64_t> Graph::least_bytes() const {
+  std::vector<int64_t> out(operations.size()), change(operations.size() + 1, 0);
+  for (size_t x = 0; x < tensors.size(); ++x) {
+    const Tensor& tensor = tensors[x];
+    if (!once(static_cast<int>(x)) || tensor.uses.empty()) continue;
+    // Across the operations strictly between its maker and its last reader; those that read it count it
+    // themselves.
+    change[static_cast<size_t>(tensor.producer) + 1] += tensor.bytes;
+    change[static_cast<size_t>(tensor.uses.back())] -= tensor.bytes;
+  }
+  int64_t across = 0;
+  for (size_t o = 0; o < operations.size(); ++o) {
+    across += change[o];
+    int64_t own = 0;  // of those across, what the operation counts as its input
+    for (const int x : operations[o].inputs) {
+      if (once(x) && tensor(x).uses.back() > static_cast<int>(o)) own += tensor(x).bytes;
+    }
+    out[o] = own_bytes(static_cast<int>(o)) + across - own;
+  }
+  return out;
+}
+
+bool Graph::plain() const {
+  return std::none_of(operations.begin(), operations.end(),
+                      [](const Operation& op) { return op.once || op.again >= 0 || !op.in_place.empty(); });
 }
 
 bool parse_graph(std::string_view text, Graph& graph, std::string& problem) {

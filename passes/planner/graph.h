@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gacc::passes::planner {
@@ -14,6 +15,13 @@ struct Operation {
   bool backward = false;
   std::string name{};
   std::vector<int> inputs{}, outputs{};  // tensors, each once
+  // What a file does not say; the pass does.
+  bool once = false;  // never runs again: its outputs live until nothing reads them
+  double again = -1;  // the cost of running it again, where it is not the cost of the first time
+  // (input, output) of one size: the output may take the bytes of the input, if that dies here.
+  std::vector<std::pair<int, int>> in_place{};
+
+  double again_cost() const { return again < 0 ? cost : again; }
 };
 
 struct Tensor {
@@ -34,8 +42,14 @@ struct Graph {
   const Operation& operation(int o) const { return operations[static_cast<size_t>(o)]; }
   const Tensor& tensor(int x) const { return tensors[static_cast<size_t>(x)]; }
   double base_cost() const;
-  // Bytes of the inputs and outputs of an operation: nothing runs it in less.
+  // Bytes of the inputs and outputs of an operation, those that can be shared in place once: nothing runs it
+  // in less.
   int64_t own_bytes(int o) const;
+  // The same with the tensors that must live across it since nothing makes them again; by operation.
+  std::vector<int64_t> least_bytes() const;
+  // Whether the tensor's maker never runs again.
+  bool once(int x) const { return tensor(x).producer >= 0 && operation(tensor(x).producer).once; }
+  bool plain() const;  // no operation says what a file cannot
 };
 
 // `OP cost backward name n_in in... n_out {out bytes alias}...` and `GET id 1`, one per line.

@@ -14,6 +14,7 @@
 #include <random>
 
 #include "passes/planner/bound.h"
+#include "passes/planner/chain.h"
 #include "passes/planner/exact.h"
 #include "passes/planner/simulate.h"
 
@@ -41,13 +42,14 @@ class Planner {
       take(nothing, base);
       return finish(std::move(out));
     }
-    for (int o = 0; o <= graph_.end(); ++o) {
-      if (graph_.own_bytes(o) > budget_) {
+    for (const int64_t least : graph_.least_bytes()) {
+      if (least > budget_) {
         out.proven = true;
         return out;
       }
     }
-    Exact exact = solve_exactly(graph_, budget_, 200000 * (1 + int64_t{effort_}));
+    Exact exact;
+    if (graph_.plain()) exact = solve_exactly(graph_, budget_, 200000 * (1 + int64_t{effort_}));
     if (exact.outcome != Exact::Outcome::gave_up) {
       out.proven = exact.outcome == Exact::Outcome::infeasible;
       if (!out.proven) accept_exact(out, std::move(exact));
@@ -69,6 +71,7 @@ class Planner {
       const PointBound hull = bound_at(graph_, bounds[i].point, budget_, 24, work);
       from_cuts(hull);
     }
+    if (effort_ > 0 && !good_enough()) from_chain();
     if (!found_) polish(nothing, 0);
     restarts();
     return finish(std::move(out));
@@ -133,7 +136,7 @@ class Planner {
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const int x = static_cast<int>(i);
       const Tensor& tensor = graph_.tensors[i];
-      if (tensor.producer < 0 || tensor.producer > point) continue;
+      if (tensor.producer < 0 || tensor.producer > point || graph_.once(x)) continue;
       const bool kept =
           (tensor.producer < from ? below : above).kept[static_cast<size_t>(tensor.storage)] != 0;
       const int gap = spanning(x, point);
@@ -182,6 +185,21 @@ class Planner {
     if (effort_ > 0) polish(plan_of(point, hull.cuts[over], hull.cuts[over], 0), 0);
   }
 
+  // The cheapest plans along the chain of blocks that fit, and the next one that does not.
+  void from_chain() {
+    std::vector<Plan> plans = chain_plans(graph_);
+    std::vector<std::pair<double, size_t>> order;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const Measure measure = simulator_.run(plans[i]);
+      // Above the budget the excess counts as if all memory cost as much as the step.
+      const double over = static_cast<double>(std::max<int64_t>(0, measure.peak - budget_));
+      order.emplace_back(measure.cost + over / static_cast<double>(budget_) * graph_.base_cost(), i);
+    }
+    std::sort(order.begin(), order.end());
+    for (size_t i = 0; i < std::min<size_t>(order.size(), 3) && !good_enough(); ++i)
+      polish(std::move(plans[order[i].second]), 0);
+  }
+
   // What it costs to have x again at operation n, if what the plan keeps until then is there.
   double closure(const Plan& plan, int x, int n) {
     ++stamp_;
@@ -191,7 +209,7 @@ class Planner {
       const int o = graph_.tensor(todo_[next]).producer;
       if (seen_[static_cast<size_t>(o)] == stamp_) continue;
       seen_[static_cast<size_t>(o)] = stamp_;
-      sum += graph_.operation(o).cost;
+      sum += graph_.operation(o).again_cost();
       for (const int y : graph_.operation(o).inputs) {
         const Tensor& tensor = graph_.tensor(y);
         if (tensor.producer < 0) continue;
@@ -245,7 +263,7 @@ class Planner {
         int far = 0;
         for (; i < by_storage.size() && by_storage[i].first == storage; ++i) {
           const Resident& r = residents[by_storage[i].second];
-          busy = busy || r.gap == -2 || r.next < 0;
+          busy = busy || r.gap == -2 || r.next < 0 || graph_.once(r.tensor);
           if (busy) continue;
           cost = std::max(cost, closure(plan, r.tensor, r.next));
           far = std::max(far, r.next);
@@ -283,7 +301,8 @@ class Planner {
         if (plan.gaps[static_cast<size_t>(g)] != Gap::keep) dropped.push_back(g);
       }
       for (size_t x = 0; x < plan.held.size(); ++x) {
-        if (plan.held[x] != 0) dropped.push_back(gaps + static_cast<int>(x));
+        if (plan.held[x] != 0 && !graph_.once(static_cast<int>(x)))
+          dropped.push_back(gaps + static_cast<int>(x));
       }
       for (size_t i = dropped.size(); i > 1; --i) std::swap(dropped[i - 1], dropped[random_() % i]);
       bool better = false;
@@ -353,6 +372,14 @@ class Planner {
 };
 
 }  // namespace
+
+double lower_bound(const Graph& graph, int64_t budget) {
+  int64_t work = 0;
+  double extra = 0;
+  for (const int point : bound_points(graph))
+    extra = std::max(extra, bound_at(graph, point, budget, 0, work).extra);
+  return graph.base_cost() + extra;
+}
 
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort) {
   return Planner(graph, budget, effort).solve();

@@ -21,6 +21,9 @@ struct Recompute {
   double gap() const { return base_cost > 0 ? (cost - lower_bound) / base_cost : 0; }
 };
 
+// What every schedule with this order of first executions costs at least; `graph` has a plan of that size.
+double lower_bound(const Graph& graph, int64_t budget);
+
 // `effort` scales the work of the search (never seconds: the same input gives the same plan). 0: the first
 // plan found.
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort = 1);

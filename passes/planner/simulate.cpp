@@ -12,6 +12,7 @@ Plan::Plan(const Graph& graph) : held(graph.tensors.size(), 0) {
     count += static_cast<int>(x.uses.size());
   }
   gaps.assign(static_cast<size_t>(count), Gap::keep);
+  for (size_t x = 0; x < held.size(); ++x) held[x] = graph.once(static_cast<int>(x)) ? 1 : 0;
 }
 
 Simulator::Simulator(const Graph& graph)
@@ -22,7 +23,9 @@ Simulator::Simulator(const Graph& graph)
       pending_(graph.tensors.size()),
       needed_at_(graph.tensors.size()),
       in_burst_(graph.operations.size()),
-      held_until_(graph.tensors.size(), -1) {}
+      held_until_(graph.tensors.size(), -1),
+      fresh_at_(graph.tensors.size(), -1),
+      taken_at_(graph.tensors.size(), -1) {}
 
 void Simulator::allocate(int x) {
   if (live_[static_cast<size_t>(x)] != 0) return;
@@ -40,9 +43,13 @@ void Simulator::release(int x) {
 }
 
 void Simulator::execute(int operation, int at) {
-  for (const int x : graph_.operation(operation).outputs) allocate(x);
-  if (bytes_ > measure_.peak) measure_.peak = bytes_, measure_.peak_step = step_;
-  measure_.cost += graph_.operation(operation).cost;
+  for (const int x : graph_.operation(operation).outputs) {
+    if (live_[static_cast<size_t>(x)] == 0) fresh_at_[static_cast<size_t>(x)] = step_;
+    allocate(x);
+  }
+  full_ = bytes_;
+  measure_.cost +=
+      operation != at ? graph_.operation(operation).again_cost() : graph_.operation(operation).cost;
   if (operation != at) ++measure_.reruns;
   work_ += 4 + static_cast<int64_t>(graph_.operation(operation).inputs.size());
   if (schedule_ != nullptr && operation != graph_.end()) schedule_->push_back({operation, {}});
@@ -52,6 +59,19 @@ void Simulator::execute(int operation, int at) {
     snapshot(*plan_, at);
   }
   ++step_;
+}
+
+// After an operation's inputs were released: what died there may have given its bytes to an output.
+void Simulator::settle(int operation) {
+  const int64_t step = step_ - 1;
+  for (const auto& [input, output] : graph_.operation(operation).in_place) {
+    const auto from = static_cast<size_t>(input), to = static_cast<size_t>(output);
+    if (live_[from] != 0 || fresh_at_[to] != step || taken_at_[to] == step || taken_at_[from] == step)
+      continue;
+    taken_at_[from] = taken_at_[to] = step;
+    full_ -= graph_.tensor(output).bytes;
+  }
+  if (full_ > measure_.peak) measure_.peak = full_, measure_.peak_step = step;
 }
 
 // Whether a tensor that the burst made, or read beyond its last use, stays when the burst is done with it.
@@ -132,6 +152,7 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
       if (over && plan.held[at] != 0 && (measure_holds || held_until_[at] > operation)) continue;
       release(x);
     }
+    settle(o);
   }
 }
 
@@ -142,6 +163,8 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
   std::fill(pending_.begin(), pending_.end(), 0);
   std::fill(needed_at_.begin(), needed_at_.end(), -1);
   std::fill(in_burst_.begin(), in_burst_.end(), -1);
+  std::fill(fresh_at_.begin(), fresh_at_.end(), -1);
+  std::fill(taken_at_.begin(), taken_at_.end(), -1);
   if (measure_holds) std::fill(held_until_.begin(), held_until_.end(), -1);
   bytes_ = step_ = 0;
   measure_ = {};
@@ -162,9 +185,13 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
   for (int t = 0; t <= graph_.end(); ++t) {
     burst(plan, t, measure_holds);
     execute(t, t);
-    if (t == graph_.end()) break;
+    if (t == graph_.end()) {
+      settle(t);
+      break;
+    }
     for (const int x : graph_.operation(t).inputs) ++passed_[static_cast<size_t>(x)], after(x, t);
     for (const int x : graph_.operation(t).outputs) after(x, t);
+    settle(t);
   }
   schedule_ = nullptr;
   return measure_;

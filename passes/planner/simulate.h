@@ -59,6 +59,7 @@ class Simulator {
   Measure pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule);
   void burst(const Plan& plan, int operation, bool measure_holds);
   void execute(int operation, int at);
+  void settle(int operation);
   void allocate(int x);
   void release(int x);
   bool stays(const Plan& plan, int x) const;
@@ -72,8 +73,9 @@ class Simulator {
   std::vector<int> needed_at_;  // by tensor: the operation that reads it or whose burst does
   std::vector<int> in_burst_;   // by operation: the last burst that held it
   std::vector<int> held_until_;
+  std::vector<int64_t> fresh_at_, taken_at_;  // by tensor: the step that made it, that shared its bytes
   std::vector<int> list_, fresh_;
-  int64_t bytes_ = 0, step_ = 0, stop_ = -1, work_ = 0;
+  int64_t bytes_ = 0, full_ = 0, step_ = 0, stop_ = -1, work_ = 0;
   const Plan* plan_ = nullptr;
   Measure measure_;
   std::vector<Step>* schedule_ = nullptr;
