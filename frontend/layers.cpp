@@ -2,12 +2,25 @@
 #include "frontend/layers.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace gacc::frontend {
 
 namespace {
 
 constexpr int64_t kMaxLayers = 4096;  // with all repeats written out
+
+// The units of recompute: layers, and copies of repeated blocks.
+double count_units(const std::vector<LayerSpec>& specs) {
+  double units = 0;
+  for (const LayerSpec& spec : specs) {
+    if (spec.kind != LayerKind::sequential)
+      units += 1;
+    else
+      units += spec.repeat ? static_cast<double>(*spec.repeat) : count_units(spec.layers);
+  }
+  return units;
+}
 
 ir::Shape with_batch(const ir::Shape& per_sample) {
   ir::Shape shape{ir::kBatch};
@@ -35,6 +48,10 @@ Flow LayerLowering::run() {
     if (inputs_.empty()) first = flow;
     inputs_.emplace(input.name, std::move(flow));
   }
+  if (model_.recompute_policy == "sqrt") {  // about as many segments as each has units
+    const double units = std::min(count_units(model_.layers), static_cast<double>(kMaxLayers));
+    units_per_segment_ = std::max(1, static_cast<int32_t>(std::ceil(units / std::ceil(std::sqrt(units)))));
+  }
   return list(model_.layers, first, top_);
 }
 
@@ -54,7 +71,10 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
     }
     b_.location = spec.type_at;
     b_.full = scope.full || spec.full;
+    const int32_t outer = b_.segment;
+    if (spec.kind != LayerKind::sequential) b_.segment = segment_for(spec);
     Layer layer = lower(spec, std::move(inputs), scope);
+    b_.segment = outer;
     b_.full = full;
     layer.output.label = fmt::format("`{}`", spec.name);
     layer.output.at = spec.name_at;
@@ -247,7 +267,11 @@ Flow LayerLowering::elementwise(const LayerSpec& spec, const std::vector<Flow>& 
 
 Flow LayerLowering::sequential(const LayerSpec& spec, Flow x, const Scope& scope) {
   const int64_t copies = spec.repeat.value_or(1);
+  const int32_t outer = b_.segment;
   for (int64_t i = 0; i < copies; ++i) {
+    // Under the other policies the layers of a block that is not repeated are units themselves.
+    b_.segment = outer;
+    if (spec.repeat || model_.recompute_policy == "marked") b_.segment = segment_for(spec);
     Scope inner{.parent = &scope,
                 .prefix = scope.prefix + spec.name + ".",
                 .trainable = scope.trainable && spec.trainable,
@@ -278,6 +302,17 @@ Flow LayerLowering::residual(const LayerSpec& spec, const Flow& x, const Scope& 
   }
   b_.location = spec.type_at;
   return {.value = b_.make("add", scope.prefix + spec.name, {*x.value, *y.value})};
+}
+
+// --- recompute
+
+// The number of the segment that a unit opens or joins, by the policy; -1: none. Inside one there are no
+// others.
+int32_t LayerLowering::segment_for(const LayerSpec& spec) {
+  const std::string& policy = model_.recompute_policy;
+  if (b_.segment >= 0 || b_.region().kind != ir::RegionKind::step) return b_.segment;
+  if (policy == "marked" ? !spec.recompute : policy != "all" && policy != "sqrt") return -1;
+  return units_++ / units_per_segment_;
 }
 
 // --- checks

@@ -82,6 +82,7 @@ class LayerLowering {
   Flow residual(const LayerSpec& spec, const Flow& x, const Scope& scope);
   ir::ValueId activation(const LayerSpec& spec, const std::string& name, ir::ValueId x);
 
+  int32_t segment_for(const LayerSpec& spec);
   Flow resolve(const Named& name, const Scope& scope) const;
   std::optional<ir::BufferId> tied_weight(const LayerSpec& spec, const Scope& scope) const;
   void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
@@ -101,6 +102,8 @@ class LayerLowering {
   std::vector<Inexact> inexact_;
   int64_t lowered_ = 0;
   bool too_many_ = false;
+  int32_t units_ = 0;              // of recompute, so far
+  int32_t units_per_segment_ = 1;  // more than one under policy sqrt
 };
 
 }  // namespace gacc::frontend

@@ -92,7 +92,8 @@ struct LayerSpec {
   InitSpec init{}, bias_init{};
   bool trainable = true;
   bool full = false;     // precision = "f32"
-  int64_t features = 0;  // linear
+  bool recompute = false;  // a segment of its own under recompute.policy "marked"
+  int64_t features = 0;    // linear
   Location features_at{};
   bool bias = true;
   std::optional<Named> tied{};
@@ -141,6 +142,7 @@ struct ModelFile {
   std::vector<LayerSpec> layers{};
   LossSpec loss{};
   int64_t micro_batch = 1, accumulate = 1;
+  std::string recompute_policy = "none";
   Location micro_batch_at{}, require_at{};
   std::vector<Inexact>
       inexact{};  // what [optimizer] and [train] say; layers add theirs when they are lowered

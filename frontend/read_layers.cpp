@@ -284,8 +284,7 @@ void read_common(TableReader& table, LayerSpec& layer, const LayerType& type) {
                "this layer of type \"{}\" has no bias that `bias_init` could start", type.name);
   }
   layer.trainable = table.flag("trainable").value_or(true);
-  if (table.flag("recompute").value_or(false))
-    diag.error(Kind::unsupported, table.at("recompute"), "`recompute = true` is not supported yet");
+  layer.recompute = table.flag("recompute").value_or(false);
   static constexpr std::string_view precisions[] = {"f32"};
   layer.full = table.choice("precision", "layer precision", precisions).has_value();
 }

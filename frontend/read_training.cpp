@@ -1,6 +1,7 @@
 // Reads [train], [optimizer], [schedule], [precision], [recompute], [launch] and [memory]: the whole schema
 // is checked, what is not built yet is refused at its line, and the rest becomes settings of the module.
 #include <algorithm>
+#include <limits>
 
 #include "frontend/model_file.h"
 #include "frontend/schema.h"
@@ -26,16 +27,13 @@ void only_for(TableReader& table, std::string_view type, Texts keys, std::string
   }
 }
 
-// A count of samples or launches, or "auto" (which is not built yet and gives nothing).
+// A count of samples or launches, or "auto", which gives nothing.
 std::optional<int64_t> read_count(TableReader& table, std::string_view key, bool& automatic) {
   const Node* node = table.find(key);
   if (node == nullptr) return 1;
   if (node->form == Node::Form::text) {
     static constexpr std::string_view words[] = {"auto"};
-    if (table.choice(*node, fmt::format("value of `{}`", table.path(key)), words)) {
-      automatic = true;
-      unsupported(table, key, fmt::format("`{} = \"auto\"`", table.path(key)));
-    }
+    if (table.choice(*node, fmt::format("value of `{}`", table.path(key)), words)) automatic = true;
     return std::nullopt;
   }
   return table.integer(key, extent);
@@ -44,14 +42,20 @@ std::optional<int64_t> read_count(TableReader& table, std::string_view key, bool
 void read_train(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[train]", "train.", diag);
   ir::Attrs& settings = model.settings;
-  bool automatic = false;
-  const auto micro_batch = read_count(table, "micro_batch", automatic);
-  const auto accumulate = read_count(table, "accumulate", automatic);
+  bool auto_micro = false, auto_accumulate = false;
+  const auto micro_batch = read_count(table, "micro_batch", auto_micro);
+  const auto accumulate = read_count(table, "accumulate", auto_accumulate);
+  const bool automatic = auto_micro || auto_accumulate;
   model.micro_batch = micro_batch.value_or(1);
   model.accumulate = accumulate.value_or(1);
   model.micro_batch_at = table.at("micro_batch");
   const auto effective = table.integer("effective_batch", extent);
-  if (effective && micro_batch && accumulate && model.micro_batch * model.accumulate != *effective) {
+  if (automatic && effective) {
+    // Where one is "auto" and the other not given, that one is chosen as well.
+    if (auto_micro || table.find("micro_batch") == nullptr) settings["auto.micro_batch"] = true;
+    if (auto_accumulate || table.find("accumulate") == nullptr) settings["auto.accumulate"] = true;
+    settings["auto.effective_batch"] = *effective;
+  } else if (effective && micro_batch && accumulate && model.micro_batch * model.accumulate != *effective) {
     diag.error(Kind::conflict, table.at("effective_batch"),
                "`train.effective_batch` is {}, but micro_batch {} x accumulate {} is {}", *effective,
                model.micro_batch, model.accumulate, model.micro_batch * model.accumulate);
@@ -309,18 +313,30 @@ void read_precision(const Node& node, ModelFile& model, Diag& diag) {
   table.finish();
 }
 
-void read_recompute(const Node& node, Diag& diag) {
+// With a memory budget and no policy named, recompute is chosen to fit it; "auto" says that in so many words.
+void read_recompute(const Node& node, const std::optional<int64_t>& memory, ModelFile& model, Diag& diag) {
   TableReader table(node, "[recompute]", "recompute.", diag);
-  static constexpr std::string_view policies[] = {"none", "all", "sqrt", "marked", "budget"};
-  const std::string policy = table.choice("policy", "recompute policy", policies).value_or("none");
-  if (policy != "none") unsupported(table, "policy", fmt::format("`recompute.policy = \"{}\"`", policy));
-  table.bytes("budget");
+  static constexpr std::string_view policies[] = {"none", "all", "sqrt", "marked", "budget", "auto"};
+  std::string policy =
+      table.choice("policy", "recompute policy", policies).value_or(memory ? "auto" : "none");
+  const std::optional<int64_t> budget = table.bytes("budget");
+  if (policy == "auto") {
+    if (!memory)
+      diag.error(Kind::conflict, table.at("policy"),
+                 "`recompute.policy = \"auto\"` needs a `memory.budget` to fit");
+    policy = "budget";
+  }
   if (policy == "budget") {
-    table.require("budget");
+    if (!memory) table.require("budget");
+    constexpr int64_t any = std::numeric_limits<int64_t>::max();
+    if (budget || memory)
+      model.settings["recompute.budget"] = std::min(budget.value_or(any), memory.value_or(any));
   } else if (table.find("budget") != nullptr) {
     diag.error(Kind::conflict, table.at("budget"),
                "`recompute.budget` is for policy \"budget\"; the policy here is \"{}\"", policy);
   }
+  if (policy != "none") model.settings["recompute.policy"] = policy;
+  model.recompute_policy = policy;
   table.finish();
 }
 
@@ -332,10 +348,12 @@ void read_launch(const Node& node, ModelFile& model, Diag& diag) {
   table.finish();
 }
 
-void read_memory(const Node& node, Diag& diag) {
+std::optional<int64_t> read_memory(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[memory]", "memory.", diag);
-  if (table.bytes("budget")) unsupported(table, "budget", "`memory.budget`");
+  const std::optional<int64_t> budget = table.bytes("budget");
+  if (budget) model.settings["memory.budget"] = *budget;
   table.finish();
+  return budget;
 }
 
 }  // namespace
@@ -370,9 +388,9 @@ void read_training(const Node& root, ModelFile& model, Diag& diag) {
   if (const Node* schedule = root.find("schedule"); schedule != nullptr && schedule->is_table())
     read_schedule(*schedule, model, diag);
   read_precision(section("precision"), model, diag);
-  read_recompute(section("recompute"), diag);
+  const std::optional<int64_t> memory = read_memory(section("memory"), model, diag);
+  read_recompute(section("recompute"), memory, model, diag);
   read_launch(section("launch"), model, diag);
-  read_memory(section("memory"), diag);
 }
 
 }  // namespace gacc::frontend
