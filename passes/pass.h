@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "ir/module.h"
+#include "passes/cost_model.h"
 
 namespace gacc::passes {
 
@@ -19,6 +20,8 @@ struct Options {
   int64_t small_domain = 4096;       // elements; unrelated ops over a smaller domain share a launch
   int64_t elements_per_part = 4096;  // of a large total_sum, one task's share
   int64_t parts = 64;                // at most
+  CostModel costs{};                 // what recompute weighs: of gaccc's target
+  int plan_effort = 1;               // scales the work of the recompute search
 };
 
 struct Pass {
@@ -46,6 +49,7 @@ bool fold(ir::Module& module, const Options& options, Diag& diag);
 bool cse(ir::Module& module, const Options& options, Diag& diag);
 bool dce(ir::Module& module, const Options& options, Diag& diag);
 bool fuse(ir::Module& module, const Options& options, Diag& diag);
+bool recompute(ir::Module& module, const Options& options, Diag& diag);
 bool plan_memory(ir::Module& module, const Options& options, Diag& diag);
 
 }  // namespace gacc::passes

@@ -1,6 +1,7 @@
 // What a planned module's arena holds, by category.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "ir/module.h"
 
@@ -24,5 +25,11 @@ struct MemoryReport {
   int64_t lower_bound = 0;  // no plan of this graph in this order can be smaller
 };
 MemoryReport memory_report(const ir::Module& module);
+
+// "12.34 MiB", for messages.
+std::string size_text(int64_t bytes);
+
+// The most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
+int64_t transient_bytes(const ir::Module& module, const ir::Region& region);
 
 }  // namespace gacc::passes

@@ -25,7 +25,11 @@ constexpr Pass kPasses[] = {
     {"dce", "drops what nobody reads", {}, {}, dce},
     {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused,
      fuse},
-    {"plan-memory", "gives every buffer and value its place in the one arena", fused, planned, plan_memory},
+    {"recompute",
+     "drops values of the forward pass and makes them again in the backward pass, as recompute.policy says",
+     fused, recomputed, recompute},
+    {"plan-memory", "gives every buffer and value its place in the one arena", recomputed, planned,
+     plan_memory},
 };
 
 }  // namespace

@@ -51,7 +51,7 @@ TEST(Meaning, CleanUpsKeepItInEveryPhase) {
     run_passes(module, {"expand", "cse", "fold",
                         "dce"});  // fold before autodiff, expand before it: the gradient of the parts
     run_passes(module, {"autodiff", "cse", "fold", "dce", "accumulate", "dce", "cse", "fold", "loss-scale",
-                        "half-casts", "expand", "fuse", "plan-memory"});
+                        "half-casts", "expand", "fuse", "recompute", "plan-memory"});
     const State actual = trained(module);
     for (const auto& [name, tensor] : expected.buffers) {
       EXPECT_LT(largest_difference(tensor, actual.buffers.at(name)), 1e-9) << module.name << ": @" << name;
@@ -142,7 +142,8 @@ TEST(Meaning, RandomModulesSurvive) {
     const std::string text = random_module(seed);
     const Module before = parse(text);
     Module after = before;
-    run_passes(after, {"loss-scale", "half-casts", "expand", "fold", "cse", "dce", "fuse", "plan-memory"});
+    run_passes(after, {"loss-scale", "half-casts", "expand", "fold", "cse", "dce", "fuse", "recompute",
+                       "plan-memory"});
     ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << text;
     State expected = random_state(before, seed), actual = expected;
     for (const int64_t batch : {6, 1}) {
@@ -166,7 +167,7 @@ TEST(Meaning, LargeSumsAreSplitAndStayTheSame) {
       "%q = square @w : f32[300,50]\n%all = total_sum %q : f32[]\nadd.acc @s, %all\n}\n}\n";
   const Module before = parse(text);
   Module after = before;
-  run_passes(after, {"fuse", "plan-memory"});
+  run_passes(after, {"fuse", "recompute", "plan-memory"});
   EXPECT_NE(print(after).find("parts = 3"), std::string::npos)
       << print(after);  // 15,000 elements at 4,096 a part
   for (const int64_t batch : {96, 95, 40, 1}) {

@@ -1,0 +1,66 @@
+// Recompute as a promise: what was chosen, what it costs by the model, and how far from the optimum it can
+// be. The pass itself is declared in passes/pass.h; docs/memory.md says how it works.
+//
+//   RecomputeReport report = recompute_report(planned, costs);      // --plan, --report
+//   std::vector<TradeOff> curve = trade_off(planned, options, 16);  // --report: budget against overhead
+#pragma once
+#include "passes/pass.h"
+#include "passes/step_graph.h"
+
+namespace gacc::passes {
+
+// One value of the forward pass that is dropped and made again.
+struct Remade {
+  std::string value;     // "fc1": the original; its clones are fc1.r, ...
+  int32_t segment = -1;  // of the first clone: those of one segment are made together
+  int64_t times = 0;     // how often
+  int64_t bytes = 0;     // of the value, as it lies in the arena; 0 when it is made in a register
+  int64_t flops = 0;     // of all its clones
+  double seconds = 0;    // by the cost model, of the clones' kernels, at the first value of each
+};
+
+struct RecomputeReport {
+  std::string policy = "none";
+  int64_t recomputed_ops = 0;       // clones in the step; reshapes are none
+  int64_t extra_flops = 0;          // a launch
+  double base_seconds = 0;          // of a launch without recompute, by the cost model
+  double overhead = 0;              // fraction of base_seconds, clones counted as kernels of their own
+  double overhead_lower_bound = 0;  // no schedule of these kernels in this order that fits costs less
+  double gap() const { return overhead - overhead_lower_bound; }
+  std::vector<Remade> values{};  // in the order of their first clone
+};
+RecomputeReport recompute_report(const ir::Module& planned, const CostModel& costs);
+
+// One point of the curve: the arena, and what the fastest plan found for it costs.
+struct TradeOff {
+  int64_t arena = 0;       // bytes, all categories
+  double overhead = 0;     // fraction of the step's time without recompute
+  double lower_bound = 0;  // proven
+};
+// `points` budgets between the least that a plan was found for and what policy none needs, ascending; of one
+// module, fused or later. Deterministic; takes about as long as `points` plans.
+std::vector<TradeOff> trade_off(const ir::Module& module, const Options& options, int points);
+
+// What the step would need, proven: no plan of this module has a smaller arena.
+int64_t least_arena(const StepGraph& step);
+
+// A plan for the step within an arena of `budget` bytes.
+struct StepPlan {
+  bool feasible = false;
+  bool proven = false;     // without a plan: that there is none
+  ir::Module module{};     // in phase fused, with clones
+  int64_t arena = 0;       // as plan-memory gives it
+  double seconds = 0;      // of a launch, by the cost model
+  double lower_bound = 0;  // of every plan in that budget
+};
+// `fused` is in phase fused, without clones. A larger budget never gives more seconds.
+StepPlan plan_step(const ir::Module& fused, const StepGraph& step, int64_t budget, const Options& options);
+// The arena of the module as it is.
+int64_t arena_of(const ir::Module& fused);
+
+// The schedule of the policies all, sqrt and marked: values used in one segment alone are dropped between the
+// forward and the backward pass.
+std::vector<planner::Step> segment_schedule(const ir::Module& module, const StepGraph& step, int64_t& peak,
+                                            double& seconds);
+
+}  // namespace gacc::passes

@@ -1,0 +1,87 @@
+// The policies that name segments: the frontend numbers them (recompute.policy all, sqrt; layers marked
+// `recompute = true`).
+#include <algorithm>
+
+#include "passes/planner/simulate.h"
+#include "passes/recompute.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+// By op. A cast that the compiler made between two ops belongs where its user does.
+std::vector<int32_t> segments_of(const Region& region) {
+  std::vector<int32_t> out(region.ops.size(), -1), of_user(region.values.size(), -2);  // -2: no user yet
+  for (size_t i = region.ops.size(); i-- > 0;) {
+    const Op& op = region.ops[i];
+    out[i] = op.segment;
+    if (out[i] < 0 && !op.at.why.empty() && op.results.size() == 1)
+      out[i] = std::max(-1, of_user[static_cast<size_t>(op.results.front().index)]);
+    for (const Operand& operand : op.operands) {
+      const ValueId* value = as_value(operand);
+      if (value == nullptr) continue;
+      int32_t& user = of_user[static_cast<size_t>(value->index)];
+      user = user == -2 || user == out[i] ? out[i] : -1;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<planner::Step> segment_schedule(const Module& module, const StepGraph& step, int64_t& peak,
+                                            double& seconds) {
+  const Region& region = module.step;
+  const std::vector<int32_t> segments = segments_of(region);
+  planner::Plan plan(step.graph);
+  std::vector<int32_t> segment(step.graph.tensors.size(), -1);  // of a tensor, while it is inside one
+  std::vector<int> last(step.graph.tensors.size(), -1);         // op: its last reader in the forward pass
+  std::vector<int> tensor_of = step.tensor_of;                  // reshapes included
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    const Op& op = region.ops[i];
+    if (op.info->lowering == Lowering::alias) {
+      const ValueId* value = as_value(op.operands.front());
+      if (value != nullptr)
+        tensor_of[static_cast<size_t>(op.results.front().index)] =
+            tensor_of[static_cast<size_t>(value->index)];
+      continue;
+    }
+    for (const Operand& operand : op.operands) {
+      const ValueId* value = as_value(operand);
+      const int x = value != nullptr ? tensor_of[static_cast<size_t>(value->index)] : -1;
+      if (x < 0 || !step.forward[i]) continue;
+      last[static_cast<size_t>(x)] = static_cast<int>(i);
+      if (segment[static_cast<size_t>(x)] != segments[i]) segment[static_cast<size_t>(x)] = -1;
+    }
+    for (const ValueId result : op.results) {
+      const int x = tensor_of[static_cast<size_t>(result.index)];
+      if (x >= 0) segment[static_cast<size_t>(x)] = step.forward[i] ? segments[i] : -1;
+    }
+  }
+  std::vector<int> operation_of(region.ops.size(), -1);
+  for (size_t o = 0; o < step.kernel_of.size(); ++o) {
+    if (step.kernel_of[o] < 0) continue;
+    for (const KernelMember& member : step.kernels[static_cast<size_t>(step.kernel_of[o])].members) {
+      if (operation_of[member.op] < 0) operation_of[member.op] = static_cast<int>(o);
+    }
+    for (const size_t i : step.parts[o]) operation_of[i] = static_cast<int>(o);
+  }
+  for (size_t x = 0; x < step.graph.tensors.size(); ++x) {
+    const planner::Tensor& tensor = step.graph.tensors[x];
+    if (segment[x] < 0 || step.graph.once(static_cast<int>(x))) continue;
+    const int from = last[x] >= 0 ? operation_of[static_cast<size_t>(last[x])] : tensor.producer;
+    const auto next = std::upper_bound(tensor.uses.begin(), tensor.uses.end(), from);
+    if (next == tensor.uses.end()) continue;
+    plan.gaps[static_cast<size_t>(plan.first(static_cast<int>(x)) +
+                                  static_cast<int>(next - tensor.uses.begin()))] = planner::Gap::drop;
+  }
+  std::vector<planner::Step> schedule;
+  const planner::Measure measure = planner::Simulator(step.graph).run(plan, &schedule);
+  peak = measure.peak;
+  seconds = measure.cost;
+  return schedule;
+}
+
+}  // namespace gacc::passes

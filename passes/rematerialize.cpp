@@ -1,0 +1,271 @@
+// Clones of kernels: how a schedule becomes ops.
+#include "passes/rematerialize.h"
+
+#include <algorithm>
+#include <map>
+
+#include "passes/rewrite.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+size_t index(ValueId value) { return static_cast<size_t>(value.index); }
+
+class Writer {
+ public:
+  Writer(Module& module, const StepGraph& step) : region_(module.step), step_(step), old_(module.step.ops) {
+    for (size_t i = 0; i < region_.values.size(); ++i) current_.push_back(ValueId{static_cast<int32_t>(i)});
+    alias_.assign(region_.values.size(), -1);
+    root_.resize(region_.values.size());
+    for (size_t i = 0; i < old_.size(); ++i) {
+      if (old_[i].info->lowering == Lowering::alias)
+        alias_[index(old_[i].results.front())] = static_cast<int>(i);
+      segments_ = std::max(segments_, old_[i].segment + 1);
+    }
+    live_.assign(step.graph.tensors.size(), false);
+    done_.assign(step.graph.operations.size(), false);
+  }
+
+  void run(const std::vector<planner::Step>& schedule) {
+    bool again = false;  // the last step ran something again
+    for (const planner::Step& s : schedule) {
+      const int k = step_.kernel_of[static_cast<size_t>(s.operation)];
+      if (k >= 0 && !done_[static_cast<size_t>(s.operation)]) {
+        while (next_ <= static_cast<size_t>(k)) original(next_++);  // aliases on the way
+        again = false;
+      } else if (k >= 0) {
+        if (!again) ++segments_;
+        again = true;
+        clone(s.operation);
+      }
+      done_[static_cast<size_t>(s.operation)] = true;
+      for (const int x : step_.graph.operation(s.operation).outputs) live_[static_cast<size_t>(x)] = true;
+      for (const int x : s.drops) live_[static_cast<size_t>(x)] = false;
+    }
+    while (next_ < step_.kernels.size()) original(next_++);
+    for (Yield& yield : region_.yields) yield.what = now(yield.what);
+    sweep();
+    region_.ops = std::move(ops_);
+    compact(region_);
+  }
+
+ private:
+  void original(size_t k) {
+    for (const KernelMember& member : step_.kernels[k].members) {
+      Op op = old_[member.op];
+      for (Operand& operand : op.operands) operand = now(operand);
+      if (op.when) op.when = now(*op.when);
+      op.kernel = kernels_;
+      if (op.info->lowering == Lowering::alias) root_[index(op.results.front())] = op.operands.front();
+      ops_.push_back(std::move(op));
+    }
+    ++kernels_;
+  }
+
+  // The newest clone of an operand; a reshape of a clone is made where it is first wanted.
+  Operand now(const Operand& operand) {
+    const ValueId* value = as_value(operand);
+    if (value == nullptr) return operand;
+    const int at = alias_[index(*value)];
+    if (at < 0) return current_[index(*value)];
+    const Op& from = old_[static_cast<size_t>(at)];
+    const Operand below = now(from.operands.front());
+    if (root_[index(*value)] && *root_[index(*value)] != below) {
+      root_[index(*value)] = below;
+      Op op = repeat(from);
+      op.operands.front() = below;
+      op.kernel = kernels_++;
+      current_[index(*value)] = op.results.front();
+      ops_.push_back(std::move(op));
+    }
+    return current_[index(*value)];
+  }
+
+  Op repeat(const Op& from) {
+    Op op = from;
+    op.remat = from.results.front();
+    if (op.segment < 0) op.segment = segments_ - 1;
+    for (ValueId& result : op.results) {
+      const Value value = region_[result];
+      result = region_.add_value(value.name + ".r", value.type);
+    }
+    return op;
+  }
+
+  void clone(int o) {
+    const planner::Operation& operation = step_.graph.operation(o);
+    std::vector<Op> made;
+    std::map<ValueId, ValueId> inside;
+    const auto lives = [&](ValueId value) {
+      const int x = step_.tensor_of[index(value)];
+      return x >= 0 && live_[static_cast<size_t>(x)];
+    };
+    for (const size_t i : step_.parts[static_cast<size_t>(o)]) {
+      Op op = old_[i];
+      if (std::all_of(op.results.begin(), op.results.end(), lives)) continue;
+      for (Operand& operand : op.operands) {
+        const ValueId* value = as_value(operand);
+        const auto own = value != nullptr && !lives(*value) ? inside.find(*value) : inside.end();
+        operand = own != inside.end() ? Operand(own->second) : now(operand);
+      }
+      const std::vector<Operand> operands = std::move(op.operands);
+      op = repeat(old_[i]);
+      op.operands = operands;
+      for (size_t r = 0; r < op.results.size(); ++r) inside[old_[i].results[r]] = op.results[r];
+      made.push_back(std::move(op));
+    }
+    for (Op& op : made) {
+      op.kernel = kernels_;
+      ops_.push_back(std::move(op));
+    }
+    ++kernels_;
+    for (const int x : operation.outputs) {  // what still lives is not made again
+      const ValueId value = step_.value_of[static_cast<size_t>(x)];
+      if (!live_[static_cast<size_t>(x)]) current_[index(value)] = inside.at(value);
+    }
+  }
+
+  // Clones that nobody reads.
+  void sweep() {
+    std::vector<bool> wanted(region_.values.size(), false);
+    const auto want = [&](const Operand& operand) {
+      if (const ValueId* value = as_value(operand)) wanted[index(*value)] = true;
+    };
+    for (const Yield& yield : region_.yields) want(yield.what);
+    std::vector<Op> kept;
+    for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
+      if (op->remat && std::none_of(op->results.begin(), op->results.end(),
+                                    [&](ValueId result) { return wanted[index(result)]; }))
+        continue;
+      std::for_each(op->operands.begin(), op->operands.end(), want);
+      if (op->when) want(*op->when);
+      kept.push_back(std::move(*op));
+    }
+    std::reverse(kept.begin(), kept.end());
+    ops_ = std::move(kept);
+  }
+
+  Region& region_;
+  const StepGraph& step_;
+  const std::vector<Op> old_;
+  std::vector<Op> ops_;
+  std::vector<ValueId> current_;              // by value of the original
+  std::vector<int> alias_;                    // by value: the op, where it is a reshape
+  std::vector<std::optional<Operand>> root_;  // by value that is a reshape: what of, now
+  std::vector<bool> done_;                    // by operation
+  std::vector<bool> live_;                    // by tensor
+  size_t next_ = 0;                           // kernel
+  int32_t kernels_ = 0, segments_ = 0;
+};
+
+// First op of every kernel, and the end.
+std::vector<size_t> starts_of(const Region& region) {
+  std::vector<size_t> starts;
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    if (i == 0 || region.ops[i].kernel != region.ops[i - 1].kernel) starts.push_back(i);
+  }
+  starts.push_back(region.ops.size());
+  return starts;
+}
+
+void renumber(Region& region) {
+  int32_t number = -1, last = -1;
+  for (size_t i = 0; i < region.ops.size(); ++i) {
+    Op& op = region.ops[i];
+    if (i == 0 || op.kernel != last) ++number;
+    last = op.kernel;
+    op.kernel = number;
+  }
+}
+
+bool reads_from(const Region& region, size_t begin, size_t middle, size_t end) {
+  for (size_t i = middle; i < end; ++i) {
+    for (const Operand& operand : region.ops[i].operands) {
+      const ValueId* value = as_value(operand);
+      for (size_t j = begin; value != nullptr && j < middle; ++j) {
+        const auto& results = region.ops[j].results;
+        if (std::find(results.begin(), results.end(), *value) != results.end()) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Whether the ops of [begin, end) may be one kernel of a size that `fuse` would make.
+bool fits(const Module& module, const Region& region, size_t begin, size_t end, const Options& options) {
+  if (end - begin > options.kernel_ops) return false;
+  std::vector<size_t> ops;
+  std::vector<Operand> made, operands;
+  for (size_t i = begin; i < end; ++i) {
+    ops.push_back(i);
+    const Op& op = region.ops[i];
+    for (const Operand& operand : op.operands) {
+      if (as_number(operand) == nullptr && std::find(made.begin(), made.end(), operand) == made.end() &&
+          std::find(operands.begin(), operands.end(), operand) == operands.end())
+        operands.push_back(operand);
+    }
+    for (const ValueId result : op.results) made.emplace_back(result);
+  }
+  return operands.size() < options.kernel_operands && may_fuse(module, region, ops);
+}
+
+}  // namespace
+
+void rematerialize(Module& module, const StepGraph& step, const std::vector<planner::Step>& schedule) {
+  Writer(module, step).run(schedule);
+  renumber(module.step);
+}
+
+void fuse_clones(Module& module, const Options& options) {
+  Region& region = module.step;
+  std::vector<size_t> starts = starts_of(region);
+  for (size_t k = starts.size() - 1; k-- > 1;) {
+    // Kernel k takes in those before it as long as that works.
+    while (k > 0) {
+      const size_t begin = starts[k - 1], middle = starts[k], end = starts[k + 1];
+      const bool clones = std::all_of(region.ops.begin() + static_cast<std::ptrdiff_t>(begin),
+                                      region.ops.begin() + static_cast<std::ptrdiff_t>(middle),
+                                      [](const Op& op) { return op.remat.has_value(); });
+      if (!clones || !reads_from(region, begin, middle, end) || !fits(module, region, begin, end, options))
+        break;
+      for (size_t i = begin; i < end; ++i) region.ops[i].kernel = region.ops[begin].kernel;
+      starts.erase(starts.begin() + static_cast<std::ptrdiff_t>(k));
+      --k;
+    }
+  }
+  renumber(region);
+}
+
+Module without_clones(const Module& module) {
+  Module out = module;
+  Region& region = out.step;
+  Replacements originals(region);
+  std::vector<std::vector<ValueId>> results(region.values.size());  // by first result
+  std::vector<Op> kept;
+  for (Op& op : region.ops) {
+    if (!op.results.empty()) results[index(op.results.front())] = op.results;
+    if (op.remat) {
+      for (size_t i = 0; i < op.results.size(); ++i)
+        originals.set(op.results[i], results[index(*op.remat)].at(i));
+      continue;
+    }
+    originals.apply(op);
+    kept.push_back(std::move(op));
+  }
+  region.ops = std::move(kept);
+  originals.apply(region.yields);
+  renumber(region);
+  compact(region);
+  out.phase = Phase::fused;
+  out.arena_bytes.reset();
+  for (Buffer& buffer : out.buffers) buffer.offset.reset();
+  for (const RegionKind kind : all_regions) {
+    for (Value& value : out.region(kind).values) value.offset.reset();
+  }
+  return out;
+}
+
+}  // namespace gacc::passes

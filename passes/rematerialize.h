@@ -1,0 +1,20 @@
+// Writes a schedule of the recompute planner into the step, and takes it out again.
+#pragma once
+#include "passes/pass.h"
+#include "passes/step_graph.h"
+
+namespace gacc::passes {
+
+// `step` is step_graph(module). Operations that the schedule runs again become clones: `%x.r`, a kernel of
+// their own, right where the schedule has them; whoever reads %x from there on reads the clone. Clones keep
+// their original's segment; where it has none, those that stand together get a new one.
+void rematerialize(ir::Module& module, const StepGraph& step, const std::vector<planner::Step>& schedule);
+
+// Joins clones to the kernel right after them that reads them, where ir/kernel.h allows it: they are rounded
+// there as in the forward pass, and need not be stored.
+void fuse_clones(ir::Module& module, const Options& options);
+
+// The module without its clones: what it was before, in phase fused.
+ir::Module without_clones(const ir::Module& module);
+
+}  // namespace gacc::passes

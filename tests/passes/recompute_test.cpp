@@ -1,0 +1,155 @@
+// Recompute: the same meaning to the bit, sound plans that are never over budget, budgets that never cost
+// more when they grow.
+#include "passes/recompute.h"
+
+#include "ir/verify.h"
+#include "passes/check_plan.h"
+#include "passes/rematerialize.h"
+#include "tests/passes/models.h"
+
+namespace gacc::test {
+namespace {
+
+using namespace ir;
+
+// A random stack of linear layers, activations, branches and norms over [B, 16], in phase model. Layers carry
+// segments in groups of three.
+std::string random_model(uint32_t seed) {
+  std::mt19937 random(seed);
+  const int layers = 3 + static_cast<int>(random() % 8);
+  std::string buffers, forward, last = "x";
+  std::vector<std::string> outputs = {last};
+  constexpr const char* kActivations[] = {"relu", "gelu", "tanh", "sigmoid", "silu"};
+  for (int i = 0; i < layers; ++i) {
+    const std::string name = fmt::format("l{}", i), seg = fmt::format(" seg({})", i / 3);
+    const std::string input = random() % 4 == 0 ? outputs[random() % outputs.size()] : last;
+    switch (random() % 4) {
+      case 0:
+        buffers += fmt::format("  param @{0}.weight : f32[16]\n  param @{0}.bias : f32[16]\n", name);
+        forward += fmt::format(
+            "    %{0}, %{0}.mean, %{0}.rstd = layer_norm %{1}, @{0}.weight, @{0}.bias : f32[B,16], f32[B,1], "
+            "f32[B,1]{2}\n",
+            name, input, seg);
+        break;
+      case 1:
+        forward += fmt::format("    %{0} = add %{1}, %{2} : f32[B,16]{3}\n", name, last, input, seg);
+        break;
+      default:
+        buffers += fmt::format("  param @{0}.weight : f32[16,16]\n  param @{0}.bias : f32[16]\n", name);
+        forward +=
+            fmt::format("    %{0}.mm = matmul %{1}, @{0}.weight : f32[B,16]{2} {{tb}}\n", name, input, seg);
+        forward += fmt::format("    %{0}.pre = add %{0}.mm, @{0}.bias : f32[B,16]{1}\n", name, seg);
+        forward +=
+            fmt::format("    %{0} = {1} %{0}.pre : f32[B,16]{2}\n", name, kActivations[random() % 5], seg);
+    }
+    outputs.push_back(last = name);
+  }
+  buffers += "  param @out.weight : f32[16,16]\n";
+  forward += fmt::format("    %out = matmul %{}, @out.weight : f32[B,16] {{tb}}\n", last);
+  return fmt::format(R"(module @m{0} phase(model) {{
+  set optimizer.type = "sgd"
+  set train.micro_batch = 512
+{1}  state @lr : f32[]
+  step(%x : f32[B,16], %y : f32[B,16]) {{
+{2}    %error = squared_error %out, %y : f32[B,16]
+    %loss = total_sum %error : f32[]
+    %ones = ones_like %error : i32[B,16]
+    %count = total_sum %ones : i32[]
+    yield loss %loss, count %count
+  }}
+}}
+)",
+                     seed, buffers, forward);
+}
+
+State after_step(const Module& module) {
+  State state = random_state(module, 5);
+  evaluate(module, RegionKind::step, 9, random_inputs(module, RegionKind::step, 9, 3), state);
+  return state;
+}
+
+// In double and in program order a clone must give the very same number.
+void expect_sound(const Module& fused, Module module, const std::string& what) {
+  Diag diag("recompute_test", "");
+  module.phase = Phase::recomputed;
+  EXPECT_TRUE(verify(module, diag)) << what << "\n" << diag.render() << print(module);
+  const State expected = after_step(fused), actual = after_step(module);
+  for (const auto& [name, tensor] : expected.buffers)
+    EXPECT_EQ(tensor.data, actual.buffers.at(name).data) << what << ": @" << name;
+  run_passes(module, {"plan-memory"});
+  EXPECT_EQ(passes::check_plan(module), "") << what;
+  EXPECT_EQ(print(passes::without_clones(module)), print(fused)) << what;
+}
+
+TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
+  passes::Options options;
+  options.plan_effort = 0;
+  int plans = 0;
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const Module fused = compiled(random_model(seed), "fuse");
+    const passes::StepGraph step = passes::step_graph(fused, options.costs);
+    const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
+    EXPECT_LE(least, base);
+    for (const double part : {0.8, 0.5, 0.2}) {
+      const int64_t budget = least + static_cast<int64_t>(part * static_cast<double>(base - least));
+      const passes::StepPlan plan = passes::plan_step(fused, step, budget, options);
+      if (!plan.feasible) continue;
+      ++plans;
+      const std::string what = fmt::format("model {} in {} of {}", seed, budget, base);
+      EXPECT_LE(plan.arena, budget) << what;
+      EXPECT_EQ(passes::arena_of(plan.module), plan.arena) << what;
+      EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
+      expect_sound(fused, plan.module, what);
+    }
+    EXPECT_FALSE(passes::plan_step(fused, step, least - 1, options).feasible);
+    EXPECT_TRUE(passes::plan_step(fused, step, least - 1, options).proven);
+  }
+  EXPECT_GT(plans, 18);
+}
+
+TEST(Recompute, SegmentsChangeNothing) {
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const Module fused = compiled(random_model(seed), "fuse");
+    Module module = fused;
+    module.settings["recompute.policy"] = std::string("marked");
+    run_passes(module, {"recompute"});
+    const passes::RecomputeReport report = passes::recompute_report(module, {});
+    EXPECT_GT(report.recomputed_ops, 0) << seed;
+    EXPECT_GE(report.gap(), 0) << seed;
+    for (const char* key : {"recompute.policy", "recompute.overhead", "recompute.overhead_lower_bound"})
+      module.settings.erase(key);
+    expect_sound(fused, module, fmt::format("model {}", seed));
+  }
+}
+
+TEST(Recompute, ALargerBudgetNeverCostsMore) {
+  passes::Options options;
+  options.plan_effort = 0;
+  for (uint32_t seed = 20; seed < 25; ++seed) {
+    const Module fused = compiled(random_model(seed), "fuse");
+    const passes::StepGraph step = passes::step_graph(fused, options.costs);
+    const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
+    double before = -1;
+    for (int i = 0; i <= 20; ++i) {
+      const passes::StepPlan plan = passes::plan_step(fused, step, least + (base - least) / 20 * i, options);
+      EXPECT_TRUE(plan.feasible || before < 0) << "model " << seed << ", budget " << i;
+      if (!plan.feasible) continue;
+      if (before >= 0) {
+        EXPECT_LE(plan.seconds, before) << "model " << seed << ", budget " << i;
+      }
+      before = plan.seconds;
+    }
+  }
+}
+
+TEST(Recompute, TheGraphOfAStepReadsBack) {
+  const Module fused = compiled(random_model(1), "fuse");
+  const passes::StepGraph step = passes::step_graph(fused, {});
+  passes::planner::Graph graph;
+  std::string problem;
+  EXPECT_TRUE(passes::planner::parse_graph(passes::print_graph(step), graph, problem)) << problem;
+  EXPECT_EQ(graph.operations.size() + 1, step.graph.operations.size());  // without the micro-batch
+}
+
+}  // namespace
+}  // namespace gacc::test
