@@ -157,7 +157,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   return plan;
 }
 
-nlohmann::ordered_json plan_json(const Plan& plan) {
+nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute) {
   using json = nlohmann::ordered_json;
   const PlanBytes& bytes = plan.bytes;
   json equivalence = {{"exact", plan.exact}};
@@ -170,12 +170,12 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
           {"effective_batch", plan.micro_batch * plan.accumulate},
           {"precision", plan.precision},
           {"recompute",
-           {{"policy", "none"},
-            {"recomputed_ops", 0},
-            {"extra_flops", 0},
-            {"overhead", 0.0},
-            {"overhead_lower_bound", 0.0},
-            {"gap", 0.0}}},
+           {{"policy", recompute.policy},
+            {"recomputed_ops", recompute.recomputed_ops},
+            {"extra_flops", recompute.extra_flops},
+            {"overhead", recompute.overhead},
+            {"overhead_lower_bound", recompute.overhead_lower_bound},
+            {"gap", recompute.overhead - recompute.overhead_lower_bound}}},
           {"flops_per_launch", plan.flops_per_launch},
           {"kernels_per_launch", plan.kernels_per_launch},
           {"bytes",
@@ -192,7 +192,7 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
           {"equivalence", std::move(equivalence)}};
 }
 
-std::string plan_text(const Plan& plan) {
+std::string plan_text(const Plan& plan, const PlanRecompute& recompute) {
   const PlanBytes& bytes = plan.bytes;
   std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
                                  plan.precision, count_text(plan.parameters));
@@ -203,7 +203,16 @@ std::string plan_text(const Plan& plan) {
        fmt::format("{} ({} x {})", plan.micro_batch * plan.accumulate, plan.micro_batch, plan.accumulate));
   line("launches", fmt::format("{} kernels a micro-batch", plan.kernels_per_launch));
   line("work", fmt::format("{:.1f} MFLOP a micro-batch", static_cast<double>(plan.flops_per_launch) / 1e6));
-  line("recompute", "none");
+  if (recompute.recomputed_ops == 0) {
+    line("recompute",
+         recompute.policy == "none" ? "none" : fmt::format("{}: nothing to do", recompute.policy));
+  } else {
+    line("recompute",
+         fmt::format("{}: {} ops again, {:.1f} MFLOP more", recompute.policy, recompute.recomputed_ops,
+                     static_cast<double>(recompute.extra_flops) / 1e6));
+    line("", fmt::format("{:.2f} % more time by the cost model; at least {:.2f} % for this memory (proven)",
+                         100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
+  }
   if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
   for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
   text += "memory\n";

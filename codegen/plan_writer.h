@@ -18,12 +18,21 @@ struct PlanFacts {
   PlanBytes bytes{};                  // by category, from plan-memory
 };
 
+// What recompute costs, by the cost model: fractions of the step's time without it.
+struct PlanRecompute {
+  std::string policy = "none";
+  int64_t recomputed_ops = 0;
+  int64_t extra_flops = 0;  // a launch
+  double overhead = 0;
+  double overhead_lower_bound = 0;  // proven for the same memory, kernels and order
+};
+
 // All of the plan but the programs, which need device code (codegen/artifact_plan.h). The module is planned.
 Plan write_plan(const ir::Module& module, const PlanFacts& facts);
 
 // `--plan --json`: the keys of CONTRACT section 6. `--plan`: the same for people.
-nlohmann::ordered_json plan_json(const Plan& plan);
-std::string plan_text(const Plan& plan);
+nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute = {});
+std::string plan_text(const Plan& plan, const PlanRecompute& recompute = {});
 // "8.91 MiB" and "567,434".
 std::string size_text(int64_t bytes);
 std::string count_text(int64_t count);

@@ -21,8 +21,11 @@
 #include "ir/text.h"
 #include "passes/pipeline.h"
 #include "passes/plan_memory.h"
+#include "passes/recompute.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "tools/choose_batch.h"
+#include "tools/read_costs.h"
 #include "tools/report/page.h"
 #include "tools/report/timeline.h"
 
@@ -35,7 +38,7 @@ enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
 constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
 
 struct Arguments {
-  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
+  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
   std::vector<std::string> sets, print_after;
   bool plan = false, json = false, times = false, locations = false;
 };
@@ -76,7 +79,10 @@ class Clock {
 
 std::string output_path(const Arguments& arguments) {
   if (!arguments.output.empty()) return arguments.output;
-  const char* extension = arguments.emit == "ir" ? ".gir" : arguments.emit == "llvm" ? ".ll" : ".ptx";
+  const char* extension = arguments.emit == "ir"      ? ".gir"
+                          : arguments.emit == "llvm"  ? ".ll"
+                          : arguments.emit == "graph" ? ".txt"
+                                                      : ".ptx";
   return std::filesystem::path(arguments.model).filename().replace_extension(extension).string();
 }
 
@@ -90,6 +96,7 @@ std::string wrong_command(const Arguments& arguments, std::vector<Override>& ove
     return "--report needs all passes: it excludes --stop-after";
   if (arguments.report == "-" && (arguments.plan || arguments.output == "-"))
     return "--report - would share standard output";
+  if (arguments.plan && arguments.emit == "graph") return "--plan needs all passes: it excludes --emit graph";
   if (arguments.plan && arguments.output == "-") return "--plan and -o - would share standard output";
   if (arguments.model == "-" && arguments.output.empty() && !arguments.plan)
     return "a model from standard input needs -o";
@@ -170,11 +177,52 @@ PlanFacts facts_of(const ir::Module& module, const Arguments& arguments) {
   return facts;
 }
 
+PlanRecompute recompute_of(const ir::Module& module, const passes::CostModel& costs) {
+  const passes::RecomputeReport report = passes::recompute_report(module, costs);
+  return {report.policy, report.recomputed_ops, report.extra_flops, report.overhead,
+          report.overhead_lower_bound};
+}
+
+// Micro-batch, accumulation and recompute under the budget: prints the choice and compiles the model again
+// with it. An exit code when nothing fits.
+std::optional<int> choose(const std::string& text, const std::string& file, std::vector<Override>& overrides,
+                          const passes::Options& options, std::optional<ir::Module>& module, Diag& diag) {
+  std::string refused;  // why a candidate cannot be compiled at all
+  const CompileToFused compile = [&](const std::vector<Override>& more) -> std::optional<ir::Module> {
+    std::vector<Override> all = overrides;
+    all.insert(all.end(), more.begin(), more.end());
+    Diag candidate_diag(file, text);
+    std::optional<ir::Module> candidate = compile_model(text, file, all, candidate_diag);
+    passes::PipelineOptions pipeline;
+    pipeline.stop_after = "fuse";
+    pipeline.options = options;
+    if (candidate && passes::run_pipeline(*candidate, pipeline, candidate_diag)) return candidate;
+    if (refused.empty()) refused = candidate_diag.render();
+    return std::nullopt;
+  };
+  const BatchChoice choice = choose_batch(*module, compile, options);
+  if (!choice.done) {
+    if (choice.problem.empty()) {
+      to_stderr(refused);
+      return kWrongFile;
+    }
+    diag.error(Kind::does_not_fit, {}, "{}", choice.problem);
+    to_stderr(diag.render());
+    return kWrongFile;
+  }
+  to_stderr(choice.why);
+  if (choice.overrides.empty()) return std::nullopt;
+  overrides.insert(overrides.end(), choice.overrides.begin(), choice.overrides.end());
+  module = compile_model(text, file, overrides, diag);
+  if (module && !diag.failed()) return std::nullopt;
+  to_stderr(diag.render());
+  return kWrongFile;
+}
+
 int compile(const Arguments& arguments) {
   std::vector<Override> overrides;
   if (const std::string wrong = wrong_command(arguments, overrides); !wrong.empty())
     return fail(kWrongCommand, wrong);
-  if (arguments.emit == "graph") return fail(kWrongFile, "--emit graph is not supported yet");
 
   Clock clock(arguments.times);
   std::string text;
@@ -189,8 +237,18 @@ int compile(const Arguments& arguments) {
   clock.phase("frontend");
 
   passes::PipelineOptions pipeline;
+  pipeline.options.costs = passes::cost_model(arguments.target);
+  if (!arguments.costs.empty()) {
+    if (Status status = read_costs(arguments.costs, pipeline.options.costs); !status)
+      return fail(kWrongFile, status.text());
+  }
+  const passes::CostModel& costs = pipeline.options.costs;
+  if (has_choice(*module)) {
+    if (const auto exit = choose(text, file, overrides, pipeline.options, module, diag)) return *exit;
+    clock.phase("choice");
+  }
   pipeline.print_after = arguments.print_after;
-  pipeline.stop_after = arguments.stop_after;
+  pipeline.stop_after = arguments.emit == "graph" ? "fuse" : arguments.stop_after;
   pipeline.time_passes = arguments.times;
   pipeline.print_locations = arguments.locations;
   pipeline.sink = to_stderr;
@@ -205,12 +263,14 @@ int compile(const Arguments& arguments) {
   const bool write = !arguments.plan || !arguments.output.empty();
   if (arguments.emit == "ir") {
     output = ir::print(*module, {.locations = arguments.locations});
+  } else if (arguments.emit == "graph") {
+    output = passes::print_graph(passes::step_graph(*module, costs));
   }
   Plan plan;
   const bool report = !arguments.report.empty();
   if (arguments.plan || report || arguments.emit == "ptx")
     plan = write_plan(*module, facts_of(*module, arguments));
-  if (write && arguments.emit != "ir") {
+  if (write && arguments.emit != "ir" && arguments.emit != "graph") {
     const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(*module, arguments.target, diag);
     if (!code) return bug(diag.failed() ? diag.render() : "code generation gave up without a reason");
     clock.phase("codegen");
@@ -230,10 +290,12 @@ int compile(const Arguments& arguments) {
     outputs.push_back({arguments.report, report::report_page(*module, plan)});
     clock.phase("report");
   }
-  if (arguments.plan)
-    outputs.push_back({"-", arguments.json
-                                ? plan_json(plan).dump(2) + "\n"
-                                : plan_text(plan) + report::timeline_text(report::memory_map(*module))});
+  if (arguments.plan) {
+    const PlanRecompute recompute = recompute_of(*module, costs);
+    outputs.push_back({"-", arguments.json ? plan_json(plan, recompute).dump(2) + "\n"
+                                           : plan_text(plan, recompute) +
+                                                 report::timeline_text(report::memory_map(*module))});
+  }
   if (Status status = write_outputs(outputs); !status) return fail(kWrongFile, status.text());
   clock.phase("write");
   return kDone;
@@ -257,6 +319,9 @@ int run(int argc, char** argv) {
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--memory", arguments.memory, "short for --set memory.budget=\"SIZE\"")->type_name("SIZE");
+  app.add_option("--costs", arguments.costs,
+                 "what kernels cost: measured times or a device's rates (docs/memory.md)")
+      ->type_name("FILE");
   app.add_option("--launch", arguments.launch, "short for --set launch.mode=MODE")->type_name("MODE");
   app.add_flag("--plan", arguments.plan, "print the plan; writes no artifact unless -o is given");
   app.add_flag("--json", arguments.json, "with --plan: as one JSON object");

@@ -1,0 +1,171 @@
+"""Recompute changes no bit, and the arena is what the plan says: on the CPU, through whole commands.
+
+    recompute.py test_random_cases         30 random (model, plan, precision) cases
+    recompute.py --cases N [--from SEED]   any number of them, with a line each
+"""
+import json
+import random
+import sys
+import tempfile
+import pathlib
+
+import harness
+from harness import expect, run
+
+PRECISIONS = ["f32", "f16", "bf16"]
+
+
+def plan_of(model, *options):
+    return json.loads(run("gaccc", model, "--plan", "--json", *options).stdout)
+
+
+def gradients(folder, name, model, spec, *options):
+    """The bytes of the accumulated gradients after three launches, and the arena that was allocated."""
+    artifact, log, out = folder / f"{name}.ptx", folder / f"{name}.jsonl", folder / f"{name}.safetensors"
+    run("gaccc", model, "-o", artifact, *options)
+    run("gacc-exec", artifact, "--device", "cpu", "--data", spec, "--launches", 3, "--no-shuffle", "--dump-grads", out,
+        "--log", log, "--quiet")
+    return out.read_bytes(), harness.read_log(log)[0]["arena_bytes"]
+
+
+def budgets_of(model, *options):
+    """Budgets between the least that is possible and what policy none needs."""
+    most = plan_of(model, *options)["bytes"]["peak"]
+    done = run("gaccc", model, "--plan", "--set", "recompute.policy=budget", "--set", "recompute.budget=1B", *options,
+               code=1)
+    least = int(done.stderr.split("it needs at least ")[1].split("(")[1].split(" bytes")[0])
+    return least, most
+
+
+def check(folder, model, spec, *options, choices):
+    """Compiles `model` without recompute and with each of `choices`; all gradients must be equal. Returns clones."""
+    plain, _ = gradients(folder, "plain", model, spec, *options)
+    clones = 0
+    for choice in choices:
+        plan = plan_of(model, *options, *choice)
+        got, arena = gradients(folder, "other", model, spec, *options, *choice)
+        expect(got == plain, f"{model.name} {options} {choice}: the gradients differ from those of policy none")
+        expect(arena == plan["bytes"]["peak"], f"{model.name} {choice}: the plan says {plan['bytes']['peak']}, "
+                                               f"the runtime allocates {arena}")
+        recompute = plan["recompute"]
+        expect(recompute["gap"] >= 0 and recompute["overhead"] >= recompute["overhead_lower_bound"], f"{recompute}")
+        clones += recompute["recomputed_ops"]
+    return clones
+
+
+def choices_for(model, chance, count, *options):
+    least, most = budgets_of(model, *options)
+    choices = []
+    for _ in range(count):
+        budget = least + int((most - least) * chance.choice([0.9, 0.7, 0.5, 0.3]))
+        choice = ["--set", "recompute.policy=budget", "--set", f"recompute.budget={budget}B"]
+        if run("gaccc", model, "--plan", *options, *choice, code=(0, 1)).returncode == 0:
+            choices.append(choice)
+    return choices
+
+
+def test_examples(folder):
+    """Every example, every policy; micro-batches large enough that activations matter."""
+    for name in harness.EXAMPLE_NAMES:
+        model = harness.example(name)
+        spec = harness.make_data(model, 200, folder)
+        options = ["--set", "train.micro_batch=64"]
+        policies = [["--set", f"recompute.policy={policy}"] for policy in ("all", "sqrt", "marked")]
+        check(folder, model, spec, *options, choices=policies + choices_for(model, random.Random(1), 1, *options))
+
+
+def test_marked_layers(folder):
+    model = harness.example("residual_mlp")
+    spec = harness.make_data(model, 200, folder)
+    marked = ["--set", "recompute.policy=marked", "--set", "layers.blocks.recompute=true"]
+    clones = check(folder, model, spec, "--set", "train.micro_batch=64", choices=[marked])
+    expect(clones > 0, "a marked block is made again")
+    text = run("gaccc", model, *marked, "--emit", "ir", "-o", "-").stdout
+    segments = {line.split("seg(")[1].split(")")[0] for line in text.splitlines() if "remat(" in line}
+    expect(segments == {"0", "1", "2"}, f"each copy of the block is a segment of its own, not {segments}")
+
+
+# ---------------------------------------------------------------- random models
+def random_model(chance):
+    """A small stack over [12] or [5, 12]: linear layers, activations, norms, residual blocks."""
+    shape = chance.choice(["[12]", "[5, 12]"])
+    lines = ['[model]', 'name = "random"', f'seed = {chance.randrange(1000)}', '[inputs.x]', f'shape = {shape}',
+             '[inputs.y]', f'shape = {shape}']
+    activation = lambda: chance.choice(["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
+
+    def layer(prefix, features):
+        kind = chance.choice(["linear", "linear", "activation", "layer_norm"])
+        out = [f'[[{prefix}]]', f'type = "{kind}"']
+        if kind == "linear":
+            out += [f'features = {features}', f'activation = "{activation()}"']
+        if kind == "activation":
+            out += [f'fn = "{activation()}"']
+        if chance.random() < 0.4:
+            out += ['recompute = true']
+        return out
+
+    for _ in range(chance.randrange(2, 6)):
+        if chance.random() < 0.4:
+            lines += ['[[layers]]', 'type = "residual"'] + (['recompute = true'] if chance.random() < 0.5 else [])
+            for _ in range(chance.randrange(1, 4)):
+                lines += layer("layers.layers", 12)
+        else:
+            lines += layer("layers", 12)
+    lines += ['[[layers]]', 'type = "linear"', 'features = 12']
+    lines += ['[loss]', 'type = "mse"', 'target = "y"', '[train]', f'micro_batch = {chance.choice([16, 64, 200])}',
+              'accumulate = 3', '[optimizer]', 'type = "sgd"']
+    return "\n".join(lines) + "\n"
+
+
+def one_case(folder, seed):
+    chance = random.Random(seed)
+    model = folder / "model.toml"
+    model.write_text(random_model(chance))
+    spec = harness.make_data(model, 150, folder, seed)
+    precision = PRECISIONS[seed % len(PRECISIONS)]
+    options = ["--set", f"precision.compute={precision}"]
+    done = run("gaccc", model, "--plan", *options, code=(0, 1))
+    if done.returncode == 1:
+        expect("is not supported yet" in done.stderr, done.stderr)
+        precision, options = "f32", []
+    policy = chance.choice(["all", "sqrt", "marked", "budget", "budget"])
+    if policy == "budget":
+        choices = choices_for(model, chance, 1, *options)
+    else:
+        choices = [["--set", f"recompute.policy={policy}"]]
+    clones = check(folder, model, spec, *options, choices=choices)
+    return f"case {seed}: {precision}, {' '.join(choices[0][1::2]) if choices else 'no plan'}: {clones} ops again, equal"
+
+
+def test_random_cases(folder):
+    for seed in range(30):
+        one_case(folder, seed)
+
+
+def test_more_memory_never_takes_longer(folder):
+    """Budgets from the least to the most, through the joint choice: the time of an update by the model never grows."""
+    model = harness.example("residual_mlp")
+    options = ["--set", "train.micro_batch=auto", "--set", "train.accumulate=auto", "--set", "train.effective_batch=64"]
+    before = None
+    for kib in range(5000, 6400, 200):
+        done = run("gaccc", model, "--plan", "--memory", f"{kib}KiB", *options, code=(0, 1))
+        if done.returncode == 1:
+            expect(before is None, f"{kib} KiB does not fit, less did")
+            expect("does-not-fit" in done.stderr, done.stderr)
+            continue
+        chosen = next(line for line in done.stderr.splitlines() if "->" in line)
+        number, unit = chosen.split(": ")[1].split()[:2]
+        seconds = float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit]
+        expect(before is None or seconds <= before, f"{kib} KiB takes {seconds} s, less took {before} s")
+        before = seconds
+    expect(before is not None, "some budget fits")
+
+
+if __name__ == "__main__":
+    if "--cases" in sys.argv:
+        first = int(sys.argv[sys.argv.index("--from") + 1]) if "--from" in sys.argv else 0
+        for seed in range(first, first + int(sys.argv[sys.argv.index("--cases") + 1])):
+            with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
+                print(one_case(pathlib.Path(folder), seed), flush=True)
+    else:
+        harness.main(globals())

@@ -1,0 +1,33 @@
+// The joint choice: micro_batch, accumulate and recompute under memory.budget. Frontend and passes do not
+// know each other, so it stands here.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "frontend/frontend.h"
+#include "passes/pass.h"
+
+namespace gacc {
+
+// The model with these overrides in phase fused, or nothing (with the reason reported elsewhere).
+using CompileToFused = std::function<std::optional<ir::Module>(const std::vector<Override>& overrides)>;
+
+struct BatchChoice {
+  bool done = false;
+  std::vector<Override> overrides{};  // to add: train.micro_batch, train.accumulate
+  std::string why{};                  // what was chosen and what not, a line each
+  std::string problem{};              // when nothing fits: what would, proven
+};
+
+// Whether the model leaves something to choose, or states a budget that must be shown to hold.
+bool has_choice(const ir::Module& model);
+
+// `model`: as the frontend made it, with what is "auto" still open. Branch and bound over the micro-batches
+// that divide the effective batch: in order of a proven lower bound of the time of an update; ties go to
+// fewer launches. A larger budget never gives a longer update by the model.
+BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,
+                         const passes::Options& options);
+
+}  // namespace gacc
