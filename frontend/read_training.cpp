@@ -320,14 +320,15 @@ void read_recompute(const Node& node, const std::optional<int64_t>& memory, Mode
   std::string policy =
       table.choice("policy", "recompute policy", policies).value_or(memory ? "auto" : "none");
   const std::optional<int64_t> budget = table.bytes("budget");
-  if (policy == "auto") {
+  const bool automatic = policy == "auto";
+  if (automatic) {
     if (!memory)
       diag.error(Kind::conflict, table.at("policy"),
                  "`recompute.policy = \"auto\"` needs a `memory.budget` to fit");
     policy = "budget";
   }
   if (policy == "budget") {
-    if (!memory) table.require("budget");
+    if (!memory && table.find("budget") == nullptr && !automatic) table.require("budget");
     constexpr int64_t any = std::numeric_limits<int64_t>::max();
     if (budget || memory)
       model.settings["recompute.budget"] = std::min(budget.value_or(any), memory.value_or(any));

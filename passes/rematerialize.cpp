@@ -128,24 +128,43 @@ class Writer {
     }
   }
 
-  // Clones that nobody reads.
+  // Clones that nobody reads go, and so do originals that were made and dropped before anybody read them: the
+  // first clone is the original then. So recompute also moves ops to where they are wanted.
   void sweep() {
     std::vector<bool> wanted(region_.values.size(), false);
     const auto want = [&](const Operand& operand) {
       if (const ValueId* value = as_value(operand)) wanted[index(*value)] = true;
     };
     for (const Yield& yield : region_.yields) want(yield.what);
+    std::vector<bool> gone(region_.values.size(), false);
     std::vector<Op> kept;
     for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
-      if (op->remat && std::none_of(op->results.begin(), op->results.end(),
-                                    [&](ValueId result) { return wanted[index(result)]; }))
+      const bool read = std::any_of(op->results.begin(), op->results.end(),
+                                    [&](ValueId result) { return wanted[index(result)]; });
+      if (!read && op->info->writes == 0) {
+        for (const ValueId result : op->results) gone[index(result)] = true;
         continue;
+      }
       std::for_each(op->operands.begin(), op->operands.end(), want);
       if (op->when) want(*op->when);
       kept.push_back(std::move(*op));
     }
     std::reverse(kept.begin(), kept.end());
     ops_ = std::move(kept);
+    std::map<ValueId, std::vector<ValueId>> instead;  // by first result of what is gone: of its first clone
+    for (Op& op : ops_) {
+      if (!op.remat || !gone[index(*op.remat)]) continue;
+      const auto [at, first] = instead.emplace(*op.remat, op.results);
+      op.remat = at->second.front();
+      if (!first) continue;
+      const Op& original = *std::find_if(old_.begin(), old_.end(), [&](const Op& other) {
+        return !other.results.empty() && other.results.front() == at->first;
+      });
+      op.remat.reset();
+      op.segment = original.segment;
+      for (size_t i = 0; i < op.results.size(); ++i)
+        std::swap(region_[op.results[i]].name, region_[original.results[i]].name);
+    }
   }
 
   Region& region_;

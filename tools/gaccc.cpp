@@ -94,6 +94,8 @@ std::string wrong_command(const Arguments& arguments, std::vector<Override>& ove
     return "--plan needs all passes: it excludes --stop-after";
   if (!arguments.report.empty() && !arguments.stop_after.empty())
     return "--report needs all passes: it excludes --stop-after";
+  if (!arguments.report.empty() && arguments.emit == "graph")
+    return "--report needs all passes: it excludes --emit graph";
   if (arguments.report == "-" && (arguments.plan || arguments.output == "-"))
     return "--report - would share standard output";
   if (arguments.plan && arguments.emit == "graph") return "--plan needs all passes: it excludes --emit graph";

@@ -78,7 +78,10 @@ void expect_sound(const Module& fused, Module module, const std::string& what) {
     EXPECT_EQ(tensor.data, actual.buffers.at(name).data) << what << ": @" << name;
   run_passes(module, {"plan-memory"});
   EXPECT_EQ(passes::check_plan(module), "") << what;
-  EXPECT_EQ(print(passes::without_clones(module)), print(fused)) << what;
+  // Without its clones the module is the old one, but for ops that were moved to their first reader.
+  Module plain = passes::without_clones(module);
+  EXPECT_TRUE(verify(plain, diag)) << what;
+  EXPECT_EQ(plain.step.ops.size(), fused.step.ops.size()) << what;
 }
 
 TEST(Recompute, BudgetsAreKeptAndNothingChanges) {

