@@ -115,10 +115,19 @@ class Fuser {
   }
 
  private:
+  // An effect that follows from buffers alone (a counter). Under a recompute policy it stays at the end: ops
+  // that read what it writes may run again until then.
+  bool comes_last(const Op& op) const {
+    return op.info->writes != 0 && module_.setting("recompute.policy", "none") != "none" &&
+           region_.kind == RegionKind::step &&
+           std::none_of(op.operands.begin(), op.operands.end(),
+                        [](const Operand& operand) { return as_value(operand) != nullptr; });
+  }
+
   void place(size_t index) {
     const Op& op = region_.ops[index];
-    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::alias ||
-                       op.info->lowering == Lowering::special;
+    const bool alone = comes_last(op) || op.info->lowering == Lowering::gemm ||
+                       op.info->lowering == Lowering::alias || op.info->lowering == Lowering::special;
     const size_t first = first_possible(op);
     size_t best = groups_.size();
     int64_t best_gain = 0;

@@ -25,7 +25,15 @@ class Translator {
     out_.kernels = kernels(module_, region_);
     roots();
     out_.forward = forward_ops();
-    for (size_t k = 0; k < out_.kernels.size(); ++k) {
+    // Effects at the very end come after everything that may run again.
+    size_t last = out_.kernels.size();
+    while (last > 0 &&
+           std::all_of(out_.kernels[last - 1].reads.begin(), out_.kernels[last - 1].reads.end(),
+                       [](const Operand& read) { return as_buffer(read) != nullptr; }) &&
+           std::all_of(out_.kernels[last - 1].writes.begin(), out_.kernels[last - 1].writes.end(),
+                       [](const Operand& write) { return as_buffer(write) != nullptr; }))
+      --last;
+    for (size_t k = 0; k < last; ++k) {
       for (const Operand& write : out_.kernels[k].writes) {
         if (const BufferId* buffer = as_buffer(write)) written_.insert(*buffer);
       }
