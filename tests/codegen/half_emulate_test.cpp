@@ -82,8 +82,9 @@ TEST_P(HalfEmulated, TheHostsBits) {
         const ir::Type type = ir::operand_type(module, module.eval, call.operands[i]);
         bytes.push_back(ir::type_bytes(type, batch));
         arguments.push_back(emulator.allocate(bytes[i]));
-        if (device->program.functions[function].slots[i].read)
+        if (device->program.functions[function].slots[i].read) {
           ASSERT_TRUE(emulator.write(arguments[i], operands[i], bytes[i]));
+        }
       }
       for (const int64_t extent : extents) arguments.push_back(static_cast<uint64_t>(extent));
       emulator::Dim3 grid, block;
@@ -93,9 +94,11 @@ TEST_P(HalfEmulated, TheHostsBits) {
       const Status run = emulator.launch(*loaded->find(device->entries[function]), grid, block, 0,
                                          std::vector<uint8_t>(first, first + 8 * arguments.size()));
       ASSERT_TRUE(run.ok()) << run.text();
-      for (size_t i = 0; i < call.operands.size(); ++i)
-        if (device->program.functions[function].slots[i].written)
+      for (size_t i = 0; i < call.operands.size(); ++i) {
+        if (device->program.functions[function].slots[i].written) {
           ASSERT_TRUE(emulator.read(arguments[i], operands[i], bytes[i]));
+        }
+      }
     });
     EXPECT_EQ(emulator.reports().size(), 0U);
     for (const char* name : {"%d", "%e"}) EXPECT_EQ(machine.words(name), native.words(name)) << name;
