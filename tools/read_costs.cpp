@@ -67,13 +67,16 @@ Status read_trace(const json& file, passes::CostModel& costs) {
     if (at >= sums.size()) sums.resize(at + 1, 0), counts.resize(at + 1, 0);
     sums[at] += duration.get<double>();
     ++counts[at];
+    const json samples = arguments.value("samples", json());
+    if (samples.is_number_integer())
+      costs.measured_batch = std::max(costs.measured_batch, samples.get<int64_t>());
   }
   for (size_t i = 0; i < sums.size(); ++i) {
     if (counts[i] == 0) return Status::error("launch {} of the step was never measured", i);
     costs.measured.push_back(std::max(1e-9, sums[i] * 1e-6 / static_cast<double>(counts[i])));
   }
   if (sums.empty()) return Status::error("no event is a kernel of the step");
-  return read_batch(file.contains("micro_batch") ? file : file.value("otherData", json::object()), costs);
+  return costs.measured_batch > 0 ? Status() : Status::error("no event says its `args.samples`");
 }
 
 Status read_file_of_costs(const json& file, passes::CostModel& costs) {
