@@ -20,7 +20,7 @@ std::string read(const std::filesystem::path& path) {
   return text.str();
 }
 
-const std::filesystem::path kRoot = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+const std::filesystem::path kRoot = GACC_SOURCE_DIR;
 
 constexpr std::string_view kHead =
     "[model]\nname = \"m\"\n[inputs.x]\nshape = [4]\n[inputs.y]\ndtype = \"i32\"\n"

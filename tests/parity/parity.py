@@ -25,8 +25,9 @@ LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND = 1e-5, 1e-4, 1e-4  # relative; weights nor
 BUCKETS = 16
 
 
-def case(name, model, samples, seed=1, updates=10, bounds=(LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND), **settings):
-    return dict(name=name, model=model, samples=samples, seed=seed, updates=updates, bounds=bounds,
+def case(name, model, samples, seed=1, updates=10, bounds=(LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND), windows=(), **settings):
+    """`windows`: the launches and samples of each window, where the case is about them."""
+    return dict(name=name, model=model, samples=samples, seed=seed, updates=updates, bounds=bounds, windows=windows,
                 sets=[f"{k.replace('__', '.')}={v}" for k, v in {"model__seed": seed, **settings}.items()])
 
 
@@ -49,7 +50,8 @@ def make_cases():
         cases.append(case(f"{name}-micro1", f"examples/{name}.toml", 23, 6, train__micro_batch=1, train__accumulate=4))
         cases.append(case(f"{name}-k1", f"examples/{name}.toml", 150, 7, train__micro_batch=32, train__accumulate=1))
     # 1,000 samples, 16 x 4, 3 epochs: 63 launches each, the last window has 3, the last micro-batch 8; 48 updates.
-    thousand = dict(train__micro_batch=16, train__accumulate=4, train__epochs=3)
+    thousand = dict(train__micro_batch=16, train__accumulate=4, train__epochs=3, windows=3 * (15 * [(4, 64)] + [(3, 40)]))
+    assert sum(launches for launches, _ in thousand["windows"]) == 3 * 63
     cases.append(case("regression-thousand", "examples/regression.toml", 1000, 8, 48, **thousand))
     cases.append(case("mnist_mlp-thousand", "examples/mnist_mlp.toml", 1000, 8, 10, **thousand))
     # The update: every optimizer, second moment, schedule; clipping, decay, scaling. Windows of 4, the last of an epoch
@@ -148,6 +150,9 @@ def train(case, folder, spec, artifact, initial):
     events = harness.updates_of(log)
     harness.expect(len(events) == case["updates"], f"{len(events)} updates, expected {case['updates']}")
     harness.expect(not any(e["skipped"] for e in events), "an update was skipped")
+    for event, (launches, samples) in zip(events, case["windows"]):
+        harness.expect((event["launches"], event["samples"]) == (launches, samples),
+                       f"update {event['update']}: {event['launches']} launches, {event['samples']} samples; expected {launches}, {samples}")
     return [e["loss"] for e in events], [e["grad_norm"] for e in events], final
 
 
