@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Do the tests notice? Deletes one statement of passes/ or ir/ at a time, rebuilds, and runs the tests.
+"""Do the tests notice? Deletes one statement of passes/ or ir/ at a time and runs the tests.
 
     mutate.py [--count 30] [--seed 1] [--work DIR] [--files PATTERN]
     mutate.py --self-test
 
 Works on a copy of the tree with a build of its own, so the checkout is untouched. The statements are a random sample
-with a fixed seed; one whose deletion does not compile is not counted, and the next of the sample takes its place. The
-fast tests (golden, numeric, unit) run first, the others only for what survives them; a mutant that hangs is caught.
+with a fixed seed; one whose deletion does not compile is not counted, and the next of the sample takes its place. All
+of them are built at once, each under a switch that the environment variable GACC_MUTANT throws, so that a mutant costs
+a run of the tests and no build. Whole test programs run first, then every other test; a mutant that hangs is caught.
 Survivors are listed at the end and in DIR/report.json.
 """
 import argparse
+import collections
+import concurrent.futures
 import json
+import os
 import pathlib
 import random
 import re
@@ -20,8 +24,19 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FAST = "^(golden|numeric|unit)$"
-NOT_COUNTED = r"^(format|layers.*|run\.mnist\..*|run\.scripts\..*)$"  # text checks, clocks, long runs
+# Not run: checks of the text, what is long, and what is fuzzed rather than tested.
+NOT_RUN = r"^(format|layers.*|run\.mnist\..*|run\.scripts\..*|.*[kK]ill.*)$"
+SWITCH = """#pragma once
+#include <cstdlib>
+#pragma GCC diagnostic ignored "-Wreturn-type"
+#pragma GCC diagnostic ignored "-Wimplicit-fallthrough"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wmisleading-indentation"
+inline bool gacc_keeps(int statement) {
+  static const int deleted = std::getenv("GACC_MUTANT") ? std::atoi(std::getenv("GACC_MUTANT")) : 0;
+  return statement != deleted;
+}
+"""
 
 # What cannot be deleted alone: declarations (something uses them) and labels.
 DECLARATION = re.compile(r"(const|constexpr|static|auto|using|struct|extern|template|case|default|public|private|friend|enum|typedef)\b")
@@ -87,73 +102,144 @@ def shell(command, **options):
 
 
 class Copy:
+    """A copy of the checkout in which the chosen statements can be switched off."""
+
     def __init__(self, work, jobs):
-        self.tree, self.build, self.jobs = work / "tree", work / "build", jobs
-        self.ignored = []  # tests that fail in the untouched copy
+        self.tree, self.build, self.jobs = work / "tree", work / "tree/build", jobs
 
     def prepare(self):
-        """A fresh copy of the checkout (what git knows and what is new); builds it and sees the tests pass."""
         names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
         shutil.rmtree(self.tree, ignore_errors=True)
         for name in names.decode().split("\0"):
             if name and (ROOT / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.tree / name)
+        (self.tree / "switch.h").write_text(SWITCH)
         done = shell(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"])
-        if done.returncode == 0:
-            done = self.ninja()
         if done.returncode != 0:
+            sys.exit(f"error: the copy cannot be configured\n{done.stdout[-3000:]}")
+
+    def instrument(self, chosen):
+        """Writes the files with a switch around each chosen (name, begin, end); they are numbered from 1."""
+        by_file = collections.defaultdict(list)
+        for number, (name, begin, end) in enumerate(chosen, 1):
+            by_file[name].append((begin, end, number))
+        for name in {n for n, *_ in chosen} | {p.relative_to(self.tree).as_posix() for p in self.tree.glob("*/**/*.switched")}:
+            path, kept = self.tree / name, self.tree / (name + ".switched")
+            if not kept.exists():
+                shutil.copy2(path, kept)
+        for kept in self.tree.glob("*/**/*.switched"):
+            path = kept.with_suffix("")
+            text = kept.read_text()
+            edits = [(begin, 0, f"{{ if (gacc_keeps({number})) {{ ") for begin, _, number in by_file[path.relative_to(self.tree).as_posix()]]
+            edits += [(end, 1, " } }") for _, end, _ in by_file[path.relative_to(self.tree).as_posix()]]
+            for at, _, what in sorted(edits, key=lambda e: (e[0], -e[1]), reverse=True):
+                text = text[:at] + what + text[at:]
+            text = f'#include "{self.tree}/switch.h"\n#line 1 "{path}"\n{text}'
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
+
+    def compile(self):
+        """Places "file:line" of errors; empty when the build is whole."""
+        done = shell(["ninja", "-C", str(self.build), "-k", "0", "-j", str(self.jobs)])
+        if done.returncode == 0:
+            return set()
+        places = set(re.findall(rf"{re.escape(str(self.tree))}/(\S+?:\d+):\d+: error:", done.stdout))
+        if not places:
             sys.exit(f"error: the copy does not build\n{done.stdout[-3000:]}")
-        while failing := self.test(FAST) or self.test(None):
-            if not failing[0].isalpha() or len(self.ignored) == 10 or " " in failing:
-                sys.exit(f"error: the tests fail before anything is deleted: {failing}, {self.ignored}")
-            print(f"not counted, it fails before anything is deleted: {failing}", flush=True)
-            self.ignored.append(failing)
+        return places
 
-    def ninja(self):
-        return shell(["ninja", "-C", self.build, "-j", str(self.jobs)])
+    def tests(self):
+        """(name, command, folder), the quickest to notice first: whole GoogleTest programs and all goldens, then the rest."""
+        listed = json.loads(shell(["ctest", "--test-dir", str(self.build), "--show-only=json-v1"]).stdout)["tests"]
+        whole, rest, seen = [], [], set()
+        for test in listed:
+            if re.search(NOT_RUN, test["name"]) or "command" not in test:
+                continue
+            properties = {p["name"]: p["value"] for p in test["properties"]}
+            labels, command = properties.get("LABELS", []), test["command"]
+            program, folder = pathlib.Path(command[0]).name, properties.get("WORKING_DIRECTORY", str(self.build))
+            if "gpu" in labels:
+                continue
+            if program.endswith("_test"):
+                if program not in seen:
+                    (whole if {"unit", "numeric"} & set(labels) else rest).append((program, [command[0], "--gtest_fail_fast"], folder))
+                seen.add(program)
+            elif "golden" in labels and len(command) > 4 and not command[-1].startswith("--"):
+                if "golden" not in seen:
+                    whole.append(("golden", command[:-1], folder))
+                seen.add("golden")
+            elif labels != ["unit"] or not program.startswith("fuzz_"):
+                rest.append((test["name"], command, folder))
+        order = ["ir_test", "passes_test", "frontend_test", "numeric_test", "planner_test", "golden"]
+        whole.sort(key=lambda t: order.index(t[0]) if t[0] in order else len(order))
+        return whole + rest
 
-    def test(self, labels):
-        """The first failing test, "" when all pass."""
-        command = ["ctest", "--test-dir", str(self.build), "-j", str(self.jobs), "--stop-on-failure", "-E", "|".join([NOT_COUNTED, *(f"^{re.escape(t)}$" for t in self.ignored)])]
-        command += ["-L", labels] if labels else ["-LE", FAST]
+    @staticmethod
+    def run(test, mutant):
+        """Whether the test passes or is skipped."""
+        name, command, folder = test
+        environment = dict(os.environ, GACC_MUTANT=str(mutant), XDG_CACHE_HOME=f"/tmp/gacc-mutant-{mutant}")
         try:
-            done = shell(command, timeout=300 if labels else 1200, stdin=subprocess.DEVNULL)
+            done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL, timeout=600)
         except subprocess.TimeoutExpired:
-            return "a test that hangs"
-        failed = re.search(r"Test +#\d+: (\S+) .*(\*\*\*|Failed|Timeout|Exception)(?!.*Skipped)", done.stdout)
-        return failed[1] if failed and done.returncode else "ctest itself" if done.returncode else ""
+            return False
+        finally:
+            shutil.rmtree(f"/tmp/gacc-mutant-{mutant}", ignore_errors=True)
+        return done.returncode in (0, 77)  # 77: skipped
 
 
 def line_of(text, at):
     return text.count("\n", 0, at) + 1
 
 
+def choose(copy, options):
+    """The first `count` statements of the shuffled pool whose deletion compiles, built; and how many were refused."""
+    pool = candidates(copy.tree, options.files)
+    texts = {name: (copy.tree / name).read_text() for name, *_ in pool}
+    print(f"{len(pool)} statements; deleting {options.count} of them, seed {options.seed}", flush=True)
+    random.Random(options.seed).shuffle(pool)
+    chosen, refused = [], 0
+    while True:
+        while len(chosen) < min(options.count, len(pool)):
+            chosen.append(pool.pop(0))
+        copy.instrument(chosen)
+        places = copy.compile()
+        if not places:
+            return chosen, refused, texts
+        bad = [(name, begin, end) for name, begin, end in chosen
+               if any(f"{name}:{line}" in places for line in range(line_of(texts[name], begin), line_of(texts[name], end) + 2))]
+        if not bad:
+            sys.exit(f"error: the copy does not build: {sorted(places)}")
+        refused += len(bad)
+        chosen = [statement for statement in chosen if statement not in bad]
+
+
 def experiment(options):
     copy = Copy(options.work, options.jobs)
     copy.prepare()
-    pool = candidates(copy.tree, options.files)
-    print(f"{len(pool)} statements; deleting {options.count} of them, seed {options.seed}", flush=True)
-    random.Random(options.seed).shuffle(pool)
-    report, refused = [], 0
-    for name, begin, end in pool:
-        if len(report) == options.count:
-            break
-        path, start = copy.tree / name, time.monotonic()
-        text = path.read_text()
-        path.write_text(text[:begin] + ";" + re.sub(r"[^\n]", "", text[begin:end]) + text[end:])  # lines keep their numbers
-        try:
-            if copy.ninja().returncode != 0:
-                refused += 1
-                continue
-            by = copy.test(FAST) or copy.test(None)
-        finally:
-            path.write_text(text)
+    chosen, refused, texts = choose(copy, options)
+    tests = copy.tests()
+    ignored = {test[0] for test in tests if not copy.run(test, 0)}
+    for name in sorted(ignored):
+        print(f"not counted, it fails before anything is deleted: {name}", flush=True)
+    tests = [test for test in tests if test[0] not in ignored]
+    report = []
+
+    def judge(number):
+        start = time.monotonic()
+        by = next((test[0] for test in tests if not copy.run(test, number)), "")
+        name, begin, end = chosen[number - 1]
+        text = texts[name]
         entry = {"file": name, "line": line_of(text, begin), "statement": " ".join(text[begin:end].split()), "caught_by": by}
         report.append(entry)
         print(f"{len(report):3} {'caught  ' if by else 'SURVIVED'} {time.monotonic() - start:4.0f} s  {name}:{entry['line']}: "
               f"{entry['statement'][:100]}{'  <- ' + by if by else ''}", flush=True)
         (options.work / "report.json").write_text(json.dumps(report, indent=1))
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(judge, range(1, len(chosen) + 1)))
     survivors = [e for e in report if not e["caught_by"]]
     print(f"\n{len(report) - len(survivors)} of {len(report)} caught; {refused} deletions did not compile")
     for entry in survivors:

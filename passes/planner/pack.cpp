@@ -202,7 +202,6 @@ class Search {
   // Places the items of one connected part, all unplaced, after `rank` at `offset`.
   Outcome solve(const std::vector<int>& part, int64_t offset, int rank) {
     work_ -= static_cast<int64_t>(part.size());
-    if (work_ < 0) return Outcome::unknown;
     const uint64_t key = state_key(part, offset);
     Failed& failed = failed_[key & (failed_.size() - 1)];
     if (failed.key == key && failed.rank <= rank) return Outcome::none;

@@ -102,6 +102,10 @@ TEST(Builder, ReportsWhatDoesNotFitAndGoesOn) {
   b.make("matmul", "y", {x, w});
   EXPECT_EQ(diag.reports().size(), 1U);
   EXPECT_EQ(diag.reports()[0].kind, Kind::shape_mismatch);
+  b.make_n("relu", {"y", "z"}, {x});  // an op has as many results as it has
+  ASSERT_EQ(diag.reports().size(), 2U);
+  EXPECT_EQ(diag.reports()[1].kind, Kind::invalid_ir);
+  EXPECT_NE(diag.reports()[1].text.find("has 1 results, 2 names were given"), std::string::npos);
 }
 
 TEST(Module, CompactKeepsMeaning) {
