@@ -124,11 +124,11 @@ class Copy:
         by_file = collections.defaultdict(list)
         for number, (name, begin, end) in enumerate(chosen, 1):
             by_file[name].append((begin, end, number))
-        for name in {n for n, *_ in chosen} | {p.relative_to(self.tree).as_posix() for p in self.tree.glob("*/**/*.switched")}:
+        for name in by_file:
             path, kept = self.tree / name, self.tree / (name + ".switched")
             if not kept.exists():
                 shutil.copy2(path, kept)
-        for kept in self.tree.glob("*/**/*.switched"):
+        for kept in sorted(self.tree.glob("*/**/*.switched")):  # a file that lost its last statement is whole again
             path = kept.with_suffix("")
             text = kept.read_text()
             edits = [(begin, 0, f"{{ if (gacc_keeps({number})) {{ ") for begin, _, number in by_file[path.relative_to(self.tree).as_posix()]]
@@ -194,6 +194,14 @@ def line_of(text, at):
     return text.count("\n", 0, at) + 1
 
 
+def blame(place, chosen, texts):
+    """The chosen statement without which the code at "file:line" does not compile: that which covers it, else the last one
+    before it (a declaration, mostly)."""
+    file, line = place.rsplit(":", 1)
+    before = [s for s in chosen if s[0] == file and line_of(texts[file], s[1]) <= int(line)]
+    return max(before, key=lambda s: s[1], default=None)
+
+
 def choose(copy, options):
     """The first `count` statements of the shuffled pool whose deletion compiles, built; and how many were refused."""
     pool = candidates(copy.tree, options.files)
@@ -208,8 +216,7 @@ def choose(copy, options):
         places = copy.compile()
         if not places:
             return chosen, refused, texts
-        bad = [(name, begin, end) for name, begin, end in chosen
-               if any(f"{name}:{line}" in places for line in range(line_of(texts[name], begin), line_of(texts[name], end) + 2))]
+        bad = {blame(place, chosen, texts) for place in places} - {None}
         if not bad:
             sys.exit(f"error: the copy does not build: {sorted(places)}")
         refused += len(bad)
