@@ -2,6 +2,12 @@
 // checks; here they are the last line, for IR text and for mistakes of passes.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "tests/numeric/examples.h"
@@ -129,6 +135,49 @@ TEST(Refusals, Writes) {
       "`sgd_momentum`: `@b` is f32[5], `@f` is f32[]; it must be a buffer of that shape [shape-mismatch]");
   EXPECT_EQ(refusal("sgd_momentum @w, @w, @w, @f, @k"),
             "`sgd_momentum`: `@k` is i32[5]; it must be a scalar [shape-mismatch]");
+}
+
+// Every op of the table, with one operand of each of its examples made wrong: integers for floats and the
+// other way round, or one more axis. Most are refused; accepted_operands.txt lists what is not (GACC_BLESS=1
+// rewrites it).
+std::string accepted_operands() {
+  std::string accepted;
+  for (const OpInfo* info : all_ops()) {
+    std::set<std::string> lines;
+    for (const Example& example : examples(*info)) {
+      for (size_t i = 0; i < example.op().operands.size(); ++i) {
+        for (const bool axis : {false, true}) {
+          Module module = example.module;
+          Type* type = nullptr;
+          const Operand& operand = module.eval.ops.front().operands[i];
+          if (const ValueId* value = as_value(operand)) type = &module.eval[*value].type;
+          if (const BufferId* buffer = as_buffer(operand)) type = &module[*buffer].type;
+          if (type == nullptr) continue;
+          if (axis)
+            type->shape.push_back(7);
+          else
+            type->dtype = is_float(type->dtype) ? DType::i32 : DType::f32;
+          Diag diag;
+          const Op& op = module.eval.ops.front();
+          const auto types = info->infer(OpView{module, module.eval, op}, diag);
+          EXPECT_NE(types.has_value(), diag.failed()) << example.text;
+          if (types)
+            lines.insert(fmt::format("{} operand {}: another {}\n", info->name, i, axis ? "shape" : "dtype"));
+        }
+      }
+    }
+    for (const std::string& line : lines) accepted += line;
+  }
+  return accepted;
+}
+
+TEST(Refusals, OperandsOfAnotherKind) {
+  const std::filesystem::path path = GACC_ACCEPTED_OPERANDS;
+  const std::string accepted = accepted_operands();
+  if (std::getenv("GACC_BLESS") != nullptr) std::ofstream(path) << accepted;
+  std::stringstream expected;
+  expected << std::ifstream(path).rdbuf();
+  EXPECT_EQ(accepted, expected.str());
 }
 
 }  // namespace

@@ -73,6 +73,20 @@ TEST(Buffers, ColumnsInAnyOrder) {
   EXPECT_EQ(print_buffers(table, {0, 16}), "size,upper,id,lower,offset\n8,4,a,0,0\n4,9,b,4,16\n");
 }
 
+TEST(Buffers, InstantsNumberTheBounds) {
+  BufferTable table;
+  std::string problem;
+  ASSERT_TRUE(parse_buffers("id,lower,upper,size\na,0,10,4\nb,10,1000,4\nc,5,15,8\n", table, problem))
+      << problem;
+  const int expected[][2] = {{0, 1}, {2, 3}, {1, 2}};  // of the instants 0, 5, 10, 15, 1000
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(table.blocks[i].first, expected[i][0]) << i;
+    EXPECT_EQ(table.blocks[i].last, expected[i][1]) << i;
+  }
+  EXPECT_TRUE(meet(table.blocks[0], table.blocks[2]) && meet(table.blocks[1], table.blocks[2]));
+  EXPECT_FALSE(meet(table.blocks[0], table.blocks[1]));
+}
+
 TEST(Buffers, MistakesAreNamedByLine) {
   const auto problem_of = [](std::string_view text) {
     BufferTable table;
