@@ -115,6 +115,9 @@ class Copy:
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.tree / name)
         (self.tree / "switch.h").write_text(SWITCH)
+        for folder in ("ir", "passes"):  # without its `return` a function ends in a trap, not in whatever comes next
+            path = self.tree / folder / "CMakeLists.txt"
+            path.write_text(f"add_compile_options(-fsanitize=return -fsanitize-undefined-trap-on-error)\n{path.read_text()}")
         done = shell(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"])
         if done.returncode != 0:
             sys.exit(f"error: the copy cannot be configured\n{done.stdout[-3000:]}")

@@ -24,7 +24,8 @@ constexpr std::string_view kText = R"(module @m source("m.toml") phase(model) {
     %"fc 2" = matmul %fc, @"fc 2.weight" : f32[B,2] {tb}
     %half = mul %"fc 2", 0.5 : f32[B,2]
     %tiny = mul %half, -1e-30 : f32[B,2]
-    %huge = mul %tiny, inf : f32[B,2]
+    %low = mul %tiny, -inf : f32[B,2]
+    %huge = mul %low, inf : f32[B,2]
     %loss = total_sum %huge : f32[]
     %one = equal %huge, %huge : i32[B,2]
     %n = total_sum %one : i32[]
@@ -86,6 +87,7 @@ TEST(Builder, NamesStayUniqueAndDefaultsAreLeftOut) {
   Builder b(module, module.step, diag);
   const ValueId y = b.make("relu", "x", {x});
   EXPECT_EQ(b.name(y), "x.2");
+  EXPECT_EQ(b.name(b.make("relu", "x", {y})), "x.3");
   const ValueId z = b.make("leaky_relu", "z", {y}, {{"slope", 0.01}});
   EXPECT_TRUE(module.step.ops.back().attrs.empty());
   EXPECT_EQ(b.type(z), (Type{DType::f32, {kBatch, 4}}));

@@ -96,6 +96,8 @@ TEST(Buffers, MistakesAreNamedByLine) {
   };
   EXPECT_EQ(problem_of("").substr(0, 2), "1:");
   EXPECT_NE(problem_of("id,lower,upper\n").find("no column `size`"), std::string::npos);
+  EXPECT_EQ(problem_of("id,lower,size,upper,size\n"), "1: the header names the column `size` twice");
+  EXPECT_NE(problem_of("id,lower,upper,size,offset\n").find("has a column `offset`"), std::string::npos);
   EXPECT_EQ(problem_of("id,lower,upper,size\na,0,1\n"), "2: 3 fields, the header has 4");
   EXPECT_EQ(problem_of("id,lower,upper,size\na,0,1,x\n"), "2: size is `x`, not a whole number");
   EXPECT_EQ(problem_of("id,lower,upper,size\na,0,1,-4\n"), "2: size is -4");
