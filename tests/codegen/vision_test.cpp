@@ -21,8 +21,7 @@ enum class On : uint8_t { host, device };
 void check(const Module& module, int64_t batch, On on, const std::function<double(std::mt19937&)>& element,
            double tolerance) {
   std::string problem;
-  const auto program =
-      make_program(module, on == On::host ? Purpose::host : Purpose::device, problem);
+  const auto program = make_program(module, on == On::host ? Purpose::host : Purpose::device, problem);
   ASSERT_TRUE(program) << problem;
   std::mt19937 random(5);
   auto inputs = ir::random_inputs(module, batch, false, random);
@@ -86,7 +85,8 @@ TEST(Vision, PoolingGradientGoesToTheLastNan) {
   int next = 0;
   const double row[] = {1, std::nan(""), std::nan(""), 2};
   for (const On on : {On::host, On::device})
-    check(module, 1, on, [&](std::mt19937&) { return row[next++ % 4]; }, 0);
+    check(
+        module, 1, on, [&](std::mt19937&) { return row[next++ % 4]; }, 0);
 }
 
 TEST(Vision, ConvolutionsLargerThanATile) {
