@@ -22,6 +22,11 @@ Types infer_permute(const OpView& op, Diag& diag) {
     return wrong(op, diag, Kind::shape_mismatch,
                  fmt::format("{}; axes must name each of its {} axes once", describe(op, 0), all.size()));
   }
+  constexpr int64_t kMost = int64_t{1} << 27;  // kernels count steps within a vector with 32 bits
+  if (elements(from.shape, 1) > kMost) {
+    return wrong(op, diag, Kind::out_of_range,
+                 fmt::format("{}; permute takes at most {} elements a sample", describe(op, 0), kMost));
+  }
   Shape shape = from.shape;
   const size_t first = first_axis(shape);
   for (size_t i = 0; i < axes.size(); ++i)

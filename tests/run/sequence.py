@@ -60,6 +60,16 @@ def test_bits_do_not_depend_on_threads(folder):
     expect(len(files) == 1, "the weights depend on the number of threads")
 
 
+def test_the_emulator_agrees(folder):
+    """Every kernel of the sequence layers, as PTX, interpreted and checked for races and bounds."""
+    artifact = harness.compile_model(harness.ROOT / "tests/parity/models/sequence.toml", folder / "step.ptx")
+    for device in ("cpu", "emulate"):
+        run("gacc-exec", artifact, "--data", "synthetic:tokens,limit=20", "--no-shuffle", "--updates", 4, "--device", device,
+            "--log", folder / f"{device}.log", "--save", folder / device)
+    worst = harness.far_apart(harness.read_safetensors(folder / "emulate"), harness.read_safetensors(folder / "cpu"))
+    expect(worst[0] < 1e-5, f"CPU and emulator differ by {worst}")
+
+
 def test_gpt2_compiles_in_little_memory(folder):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     plan = json.loads(run("gaccc", harness.example("gpt2_124m"), "-o", folder / "step.ptx", "--plan", "--json").stdout)
