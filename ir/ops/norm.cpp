@@ -158,7 +158,10 @@ std::vector<Operand> expand_rms(Builder& b, const Op& op) {
   const Operand x = op.operands[0];
   const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
   const double eps = std::get<double>(*find_attr(op, "eps"));
-  const Operand squares = b.make("square", name + ".squares", {x});
+  // The square of a half would be rounded to a half again.
+  const bool half = is_half(b.type(x).dtype);
+  const Operand wide = half ? Operand(b.make("cast", name + ".wide", {x})) : x;
+  const Operand squares = b.make("square", name + ".squares", {wide});
   const Operand total = b.make("row_sum", name + ".total", {squares});
   const Operand mean = b.make("mul", name + ".mean_square", {total, inverse});
   const Operand shifted = b.make("add", name + ".shifted", {mean, eps});
