@@ -289,7 +289,11 @@ int compile(const Arguments& arguments) {
   std::vector<Output> outputs;
   if (write) outputs.push_back({output_path(arguments), std::move(output)});
   if (report) {
-    outputs.push_back({arguments.report, report::report_page(*module, plan)});
+    // A point of the curve is a plan of its own: fewer of a large step.
+    const int points = plan.kernels_per_launch < 400 ? 12 : plan.kernels_per_launch < 1500 ? 8 : 5;
+    outputs.push_back(
+        {arguments.report, report::report_page(*module, plan, passes::recompute_report(*module, costs),
+                                               passes::trade_off(*module, pipeline.options, points))});
     clock.phase("report");
   }
   if (arguments.plan) {

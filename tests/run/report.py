@@ -73,6 +73,18 @@ def test_examples(folder):
         expect(again == text, f"{name}: two pages of one model differ")
 
 
+def test_recompute(folder):
+    """What is computed again, what that costs, and what other budgets would cost."""
+    model = harness.example("residual_mlp")
+    text, tree, plan = make(model, folder, "--set", "recompute.policy=sqrt", "--set", "train.micro_batch=512")
+    said, again = words(tree), plan["recompute"]["recomputed_ops"]
+    check_page(text, tree, plan)
+    expect(again > 0 and f"This plan (policy sqrt) computes {again} operations again" in said, said[-3000:])
+    expect("this plan" in said and sum("no plan can do with less than" in t for t in titles(tree)) >= 3, "the curve")
+    text, tree, plan = make(model, folder)
+    expect("its recompute policy is none" in words(tree), "policy none is said")
+
+
 def test_any_name_is_shown_as_it_is(folder):
     name = "<b>&\"'</title></svg>--> ]]> \x01 \uffff ünï 漢"
     model = re.sub(r"(?m)^name = .*$", lambda _: f"name = {json.dumps(name)}", harness.example("mnist_mlp_plain").read_text(), count=1)

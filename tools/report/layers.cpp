@@ -30,15 +30,9 @@ size_t distinct(const std::vector<std::string>& names) {
   return std::set<std::string>(names.begin(), names.end()).size();
 }
 
-template <class AnyOp>
-bool repeats(const AnyOp& op) {
-  if constexpr (requires { op.remat; }) return op.remat.has_value();
-  return false;
-}
-
 }  // namespace
 
-bool is_recomputed(const Op& op) { return repeats(op); }
+bool is_recomputed(const Op& op) { return op.remat.has_value(); }
 
 LayerNames::LayerNames(const Module& module, const Region& region) : module_(module), region_(region) {
   for (const Buffer& buffer : module.buffers) {

@@ -132,7 +132,8 @@ std::string categories(const Plan& plan) {
 
 }  // namespace
 
-std::string report_page(const ir::Module& module, const Plan& plan) {
+std::string report_page(const ir::Module& module, const Plan& plan, const passes::RecomputeReport& recompute,
+                        const std::vector<passes::TradeOff>& curve) {
   const MemoryMap map = memory_map(module);
   std::string out = fmt::format(
       "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta "
@@ -164,7 +165,7 @@ std::string report_page(const ir::Module& module, const Plan& plan) {
         "kernel of a neighbour.</p>\n" +
         step_graph_html(map);
   }
-  out += recompute_html(module);
+  out += recompute_html(recompute, curve, plan.bytes.peak);
   return out + "</body>\n</html>\n";
 }
 

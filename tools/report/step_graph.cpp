@@ -88,14 +88,14 @@ std::string picture(const RegionMap& step, const std::vector<Row>& rows, bool an
       svg.path(fmt::format("M{} {}l-7 -4.5v9z", number(backward - 7), number(at)), "fill=\"#555\"");
       svg.text(text, at + 4, fmt::format("{}{}", size_text(bytes), what), "middle");
     };
-    const bool both = row.kept > 0 && row.again > 0 && height > 22;
+    const bool both = row.kept > 0 && row.again > 0 && height > 26;
     const bool beside = row.kept > 0 && row.again > 0 && !both;  // no room for two: their sum
     if (beside) {
       arrow(row.kept + row.again, center, "class=\"s d\"", " in part again");
       continue;
     }
-    arrow(row.kept, center - (both ? 5 : 0), "class=\"s\"", "");
-    arrow(row.again, center + (both ? 5 : 0), "class=\"s d\"", " again");
+    arrow(row.kept, center - (both ? 7 : 0), "class=\"s\"", "");
+    arrow(row.again, center + (both ? 7 : 0), "class=\"s d\"", " again");
   }
   return svg.finish();
 }
