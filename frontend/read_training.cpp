@@ -1,5 +1,5 @@
 // Reads [train], [optimizer], [schedule], [precision], [recompute], [launch] and [memory]: the whole schema
-// is checked, what is not built yet is refused at its line, and the rest becomes settings of the module.
+// is checked, and what it says becomes settings of the module.
 #include <algorithm>
 #include <limits>
 
@@ -11,11 +11,6 @@ namespace gacc::frontend {
 namespace {
 
 using Texts = std::initializer_list<std::string_view>;
-
-// A setting the schema has and the compiler not yet.
-void unsupported(TableReader& table, std::string_view key, std::string_view what) {
-  table.diag().error(Kind::unsupported, table.at(key), "{} is not supported yet", what);
-}
 
 // Keys that another type of the same table has: reported with the reason, not as unknown.
 void only_for(TableReader& table, std::string_view type, Texts keys, std::string_view others) {
@@ -267,7 +262,6 @@ void read_precision(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[precision]", "precision.", diag);
   static constexpr std::string_view computes[] = {"f32", "f16", "bf16"};
   const std::string compute = table.choice("compute", "precision", computes).value_or("f32");
-  if (compute != "f32") unsupported(table, "compute", fmt::format("`precision.compute = \"{}\"`", compute));
   ir::Attrs& settings = model.settings;
   settings["precision.compute"] = compute;
   bool dynamic = compute == "f16";

@@ -103,7 +103,6 @@ class HalfCasts {
     for (const ValueId input : region.inputs) {
       if (is_half(region[input].type.dtype) || !wanted_[index(input)]) continue;
       Builder build(module_, region, diag_);
-      build.location.why = "half";
       half_[index(input)] = cast(build, input, dtype_, ".h");
     }
     for (Op& op : old) {

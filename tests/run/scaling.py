@@ -77,5 +77,36 @@ def test_pain_19_a_resumed_scale_goes_on(folder):
     expect(without(harness.updates_of(folder / "log.jsonl")) == without(events), "another log")
 
 
+def losses(folder, name, spec, words=(), **settings):
+    artifact = harness.compile_model(harness.example("small_gradients_f16"), folder / f"{name}.ptx", **settings)
+    log = folder / f"{name}.jsonl"
+    run("gacc-exec", artifact, "--data", spec, "--updates", 120, "--log", log, *words)
+    return [e["loss"] for e in harness.updates_of(log)]
+
+
+def test_small_gradients_need_a_scale(folder):
+    """The example: f16 alone stays where it starts, dynamic scaling follows f32 (docs/training.md, small gradients)."""
+    spec = harness.make_data(harness.example("small_gradients_f16"), 512, folder)
+    f32 = losses(folder, "f32", spec, precision__compute="f32", precision__loss_scale="none")
+    none = losses(folder, "none", spec, precision__loss_scale="none")
+    scaled = losses(folder, "scaled", spec)
+    for name, values in (("f32", f32), ("f16, no scale", none), ("f16, dynamic", scaled)):
+        print(f"{name:14}", " ".join(f"{values[i]:.3g}" for i in (0, 20, 40, 80, 119)))
+    expect(sum(none[100:]) > 0.6 * sum(none[:20]), f"without a scale it learns: {none[::20]}")
+    expect(f32[-1] < 0.2 * f32[0], f"f32 does not learn: {f32[::20]}")
+    expect(all(abs(a - b) < 0.05 * f32[0] for a, b in zip(f32, scaled)), "the scaled run leaves the f32 curve")
+
+
+def test_half_copies_stay_with_their_masters_in_a_skipped_window(folder):
+    """In f16: after the window that overflows in its launch 2 of 4 every weight has the bits it had before."""
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL | dict(precision__compute="f16"))
+    spec, weights = update.data(folder, "planted", planted=[22]), []
+    for launches in (4, 8):
+        events, final, _ = update.train(folder, artifact, spec, f"{launches}", "--launches", launches)
+        weights.append(final.read_bytes())
+    expect([(e["skipped"], e["loss_scale"]) for e in events] == [(False, 65536), (True, 65536)], f"{events}")
+    expect(weights[0] == weights[1], "the window has left a trace in the weights")
+
+
 if __name__ == "__main__":
     harness.main(globals())
