@@ -91,7 +91,7 @@ struct LayerSpec {
   std::vector<Named> inputs{};  // as named by `input` or `inputs`; empty: the previous layer
   InitSpec init{}, bias_init{};
   bool trainable = true;
-  bool full = false;     // precision = "f32"
+  bool full = false;       // precision = "f32"
   bool recompute = false;  // a segment of its own under recompute.policy "marked"
   int64_t features = 0;    // linear
   Location features_at{};

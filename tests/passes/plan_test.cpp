@@ -116,7 +116,8 @@ TEST(PlanMemory, TheReportAddsUp) {
 
 TEST(PlanMemory, ChainsRunInPlace) {
   Module module = parse(
-      "module @chain phase(recomputed) {\nset train.micro_batch = 64\naccum @s : f32[]\nstep(%x : f32[B,8]) {\n%a "
+      "module @chain phase(recomputed) {\nset train.micro_batch = 64\naccum @s : f32[]\nstep(%x : f32[B,8]) "
+      "{\n%a "
       "= tanh %x : f32[B,8] k(0)\n"
       "%b = tanh %a : f32[B,8] k(1)\n%c = tanh %b : f32[B,8] k(2)\ntotal_sum.acc @s, %c k(3)\n}\n}\n");
   run_passes(module, {"plan-memory"});
