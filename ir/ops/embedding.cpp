@@ -131,7 +131,7 @@ extern const OpInfo op_embedding_grad_acc{
     .writes = 1,
     .attrs = {{"rows", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_rows(op, 2, diag) || !expect_write(op, 0, diag)) return std::nullopt;
+      if (!expect_rows(op, 2, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
       const Shape shape{op.integer("rows"), op.operand(2).shape.back()};
       if (op.operand(0).shape == shape) return std::vector<Type>{};
       return wrong(op, diag, Kind::shape_mismatch,

@@ -128,13 +128,15 @@ def test_special_files_stay_special(folder):
         harness.skip("no mkfifo here")
     model, pipe = harness.example("regression"), folder / "pipe"
     os.mkfifo(pipe)
-    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    with open(folder / "read", "wb") as read:  # a file: a second pipe would fill up while nobody reads it
+        reader = subprocess.Popen(["cat", str(pipe)], stdout=read)
     try:
         run("gaccc", model, "-o", pipe, timeout=30)
         expect(pathlib.Path(pipe).is_fifo(), "-o replaced the pipe by a file")
-        text = reader.communicate(timeout=10)[0]
+        reader.wait(timeout=10)
     finally:
         reader.kill()
+    text = (folder / "read").read_bytes()
     whole = run("gaccc", model, "-o", "-").stdout
     expect(text.decode() == whole, "the artifact through a pipe is another than on standard output")
 
