@@ -9,8 +9,8 @@ FULL = dict(train__micro_batch=4, train__accumulate=2, optimizer__type="adam", o
             schedule__type="cosine", schedule__total=20, schedule__warmup=2, precision__on_nonfinite="skip")
 
 
-def data(folder, name, without=(), planted=()):
-    """48 samples in file order but those of `without`; in the rows `planted` one input is infinite."""
+def data(folder, name, without=(), planted=(), value=math.inf):
+    """48 samples in file order but those of `without`; in the rows `planted` one input is `value`."""
     arrays = harness.make_arrays(MODEL, 48, 3)
     (folder / name).mkdir()
     parts = []
@@ -18,7 +18,7 @@ def data(folder, name, without=(), planted=()):
         width = math.prod(shape[1:])
         if key == "x":
             for row in planted:
-                values[row * width] = math.inf
+                values[row * width] = value
         kept = type(values)(values.typecode, [values[r * width + c] for r in range(48) if r not in without for c in range(width)])
         harness.write_npy(folder / name / f"{key}.npy", kept, [len(kept) // width, *shape[1:]])
         parts.append(f"{key}={folder / name / key}.npy")
