@@ -54,12 +54,16 @@ class Writer {
 
  private:
   void original(size_t k) {
+    std::vector<Op> made;  // `now` may put reshapes, kernels of their own, before them
     for (const KernelMember& member : step_.kernels[k].members) {
       Op op = old_[member.op];
       for (Operand& operand : op.operands) operand = now(operand);
       if (op.when) op.when = now(*op.when);
-      op.kernel = kernels_;
       if (op.info->lowering == Lowering::alias) root_[index(op.results.front())] = op.operands.front();
+      made.push_back(std::move(op));
+    }
+    for (Op& op : made) {
+      op.kernel = kernels_;
       ops_.push_back(std::move(op));
     }
     ++kernels_;

@@ -84,6 +84,13 @@ def test_dropout_does_not_depend_on_the_split(folder):
     check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "emulate"), 2)
 
 
+def test_half_with_batch_norm(folder):
+    """The reshapes that recompute repeats stand between f16 kernels; relu and max_pool2d turn over in rounding (check 4's bound)."""
+    small = dict(layers__conv1__channels=6, layers__conv2__channels=6, layers__fc__features=16, train__micro_batch=8)
+    artifact, spec = make("mnist_cnn", folder, precision__compute="f16", **small)
+    check_report(run("gacc-exec", artifact, "--data", spec, "--verify"), 3)
+
+
 def test_emulated(folder):
     artifact, spec = make("regression", folder, samples=12, train__micro_batch=4, train__accumulate=2)
     check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "emulate"), 2)
