@@ -290,7 +290,7 @@ int compile(const Arguments& arguments) {
   if (write) outputs.push_back({output_path(arguments), std::move(output)});
   if (report) {
     // A point of the curve is a plan of its own: fewer of a large step.
-    const int points = plan.kernels_per_launch < 400 ? 12 : plan.kernels_per_launch < 1500 ? 8 : 5;
+    const int points = plan.kernels_per_launch < 400 ? 12 : plan.kernels_per_launch < 800 ? 6 : 3;
     outputs.push_back(
         {arguments.report, report::report_page(*module, plan, passes::recompute_report(*module, costs),
                                                passes::trade_off(*module, pipeline.options, points))});
