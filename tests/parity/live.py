@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""live.py PREFIX: trains every parity case whose name starts so and compares losses, gradient norms and all weights
+"""live.py PREFIX: trains every live parity case whose name starts so and compares losses, gradient norms and all weights
 with ../shared/oracle/oracle.py, run here and now. Skipped aloud without the oracle or without numpy and PyTorch."""
 import pathlib
 import subprocess
@@ -31,7 +31,7 @@ def oracle_run(python, case, spec, initial, folder):
 
 def main():
     python, failed = find_python(), False
-    cases = [c for name, c in parity.CASES.items() if name.startswith(sys.argv[1])]
+    cases = [c for name, c in parity.CASES.items() if name.startswith(sys.argv[1]) and c["live"]]
     harness.expect(cases, f"no case starts with {sys.argv[1]}")
     for case in cases:
         with tempfile.TemporaryDirectory(prefix="gacc-") as name:

@@ -25,9 +25,12 @@ LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND = 1e-5, 1e-4, 1e-4  # relative; weights nor
 BUCKETS = 16
 
 
-def case(name, model, samples, seed=1, updates=10, bounds=(LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND), windows=(), **settings):
-    """`windows`: the launches and samples of each window, where the case is about them."""
+def case(name, model, samples, seed=1, updates=10, bounds=(LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND), windows=(), group=None, live=True,
+         **settings):
+    """`windows`: the launches and samples of each window, where the case is about them. `group`: the ctest that compares it
+    with its stored reference, one of its own unless said. `live`: also compared with the oracle in every run of the tests."""
     return dict(name=name, model=model, samples=samples, seed=seed, updates=updates, bounds=bounds, windows=windows,
+                group=group or name, live=live,
                 sets=[f"{k.replace('__', '.')}={v}" for k, v in {"model__seed": seed, **settings}.items()])
 
 
@@ -55,15 +58,21 @@ def make_cases():
     cases.append(case("regression-thousand", "examples/regression.toml", 1000, 8, 48, **thousand))
     cases.append(case("mnist_mlp-thousand", "examples/mnist_mlp.toml", 1000, 8, 10, **thousand))
     # The update: every optimizer, second moment, schedule; clipping, decay, scaling. Windows of 4, the last of an epoch
-    # short, on the smallest model; each case has two or three features that do not hide one another.
+    # short, on the smallest model; each case has two or three features that do not hide one another. Four seeds, of which
+    # one is also live: PyTorch takes longer to start than all four take.
     def update(name, **settings):
         settings = dict(train__micro_batch=5, train__accumulate=4, optimizer__lr=0.1, optimizer__type="sgd") | settings
-        cases.append(case(f"update-{name}", "tests/parity/models/update.toml", 94, 11, 12, **settings))
+        for seed in (11, 12, 13, 14):
+            cases.append(case(f"update-{name}-seed{seed}", "tests/parity/models/update.toml", 94, seed, 12, group=f"update-{name}",
+                              live=seed == 11, **settings))
     update("clip", train__clip_norm=0.05, optimizer__momentum=0.9)
     update("decay", optimizer__weight_decay=0.3, optimizer__momentum=0.8, optimizer__dampening=0.3)
     update("lion", optimizer__type="lion", optimizer__weight_decay=0.1, optimizer__lr=0.001)
+    update("nesterov", optimizer__momentum=0.9, optimizer__nesterov="true", optimizer__weight_decay=0.05)
     for kind in ("adam", "adamw"):
-        for tail in ("flush", "carry"):
+        for tail in ("flush", "carry", "drop"):
+            update(f"{kind}-{tail}", optimizer__type=kind, optimizer__weight_decay=0.05, optimizer__betas="[0.8, 0.95]",
+                   optimizer__lr=0.01, train__tail=tail)
             update(f"{kind}_micro-{tail}", optimizer__type=kind, optimizer__second_moment="micro", optimizer__weight_decay=0.05,
                    optimizer__betas="[0.8, 0.95]", optimizer__lr=0.01, train__clip_norm=0.2, train__tail=tail)
     update("linear_scaling", optimizer__lr_scaling="linear", optimizer__reference_batch=8)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""stored.py CASE: trains a parity case and compares it with references/CASE.json (parity.py says what that keeps)."""
+"""stored.py GROUP: trains the parity cases of a group and compares each with references/CASE.json (parity.py says what
+that keeps)."""
 import json
 import pathlib
 import sys
@@ -9,8 +10,7 @@ import parity
 from parity import harness
 
 
-def main():
-    case = parity.CASES[sys.argv[1]]
+def compare(case):
     reference = json.loads((parity.REFERENCES / f"{case['name']}.json").read_text())
     remake = "run tests/parity/make_references.py and say in the commit why"
     harness.expect(reference["sets"] == case["sets"] and reference["samples"] == case["samples"] and
@@ -31,6 +31,13 @@ def main():
         difference = harness.norm([a - b for a, b in zip(parity.sketch(tensors[key][1]), kept["sketch"], strict=True)])
         worst = max(worst, (difference / max(kept["norm"], 1e-6), key))
     parity.judge(case, parity.far(losses, reference["loss"]), parity.far(norms, reference["grad_norm"]), *worst)
+
+
+def main():
+    cases = [c for c in parity.CASES.values() if c["group"] == sys.argv[1]]
+    harness.expect(cases, f"no case is in the group {sys.argv[1]}")
+    for case in cases:
+        compare(case)
 
 
 if __name__ == "__main__":
