@@ -360,8 +360,8 @@ double order_bound(std::string_view precision) {
   return precision == "f32" ? 1e-4 : precision == "f16" ? 1e-2 : 5e-2;
 }
 
-// Four times the root of the unit roundoff: rounding turns over that share of relu and max_pool2d choices, and a
-// gradient moves by the root of it (mnist_cnn: 4.3e-2 in f16, 1.2e-1 in bf16, a factor of sqrt(8)).
+// Four times the root of the unit roundoff: rounding turns over that share of relu and max_pool2d choices,
+// and a gradient moves by the root of it (mnist_cnn: 4.3e-2 in f16, 1.2e-1 in bf16, a factor of sqrt(8)).
 double half_bound(std::string_view precision) { return precision == "f16" ? 9e-2 : 2.5e-1; }
 
 Status verify(const Artifact& artifact, const Dataset& data, const VerifyOptions& options,

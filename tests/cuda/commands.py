@@ -165,6 +165,22 @@ def test_emulate_convolutions_and_norms(folder):
     compare(folder, "emulate", (), "tests/parity/models/vision.toml", 16, ("--epochs", 1))
 
 
+SMALL_HALF = dict(train__micro_batch=4, train__accumulate=2, layers__fc1__features=16, layers__fc2__features=16, layers__fc3__features=8)
+
+
+def test_emulate_half_precision(folder):
+    """Half copies, products and loss scale: built-in products, cuBLASLt's, and one persistent kernel."""
+    emulator_or_skip()
+    for mode, options in (("graph", ("--gemm", "builtin")), ("graph", ("--gemm", "cublas")), ("persistent", ())):
+        compare(folder, "emulate", options, "mnist_mlp_f16", 16, ("--updates", 1), launch__mode=mode, **SMALL_HALF)
+
+
+def test_emulate_half_convolutions_and_norms(folder):
+    emulator_or_skip()
+    compare(folder, "emulate", (), "tests/parity/models/vision.toml", 16, ("--epochs", 1), precision__compute="f16",
+            launch__mode="graph")
+
+
 def test_emulate_reports_end_the_run(folder):
     """A kernel that reads beyond its buffer: one kernel's extent in the plan is altered, and the checksum with it."""
     emulator_or_skip()
