@@ -172,7 +172,7 @@ class Chooser {
     return text;
   }
 
-  // What the smallest candidate needs, and which micro-batch would do where M was fixed.
+  // What the smallest candidate needs; where that is not 1, which micro-batch would do, or what 1 would need.
   std::string failure(const Candidate& smallest) {
     std::string text;
     const int64_t limit = std::min(budget_, step_budget_);
@@ -199,7 +199,13 @@ class Chooser {
         high = middle - 1;
       }
     }
-    if (fits.seconds < 0) return text + (smallest.micro > 1 ? "; no smaller micro_batch fits" : "");
+    if (fits.seconds < 0) {
+      Candidate one;
+      if (smallest.micro == 1 || !prepare(1, smallest.launches, one)) return text;
+      if (one.least > limit)
+        return text + fmt::format("; micro_batch 1 needs at least {} (proven)", passes::size_text(one.least));
+      return text + "; no smaller micro_batch fits";
+    }
     text += fmt::format("; micro_batch {} fits", fits.micro);
     if (fits.overhead > 0)
       text += fmt::format(" with {:.1f} % recompute", 100 * fits.overhead);
