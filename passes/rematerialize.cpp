@@ -161,8 +161,9 @@ class Writer {
       const auto [at, first] = instead.emplace(*op.remat, op.results);
       op.remat = at->second.front();
       if (!first) continue;
+      const ValueId gone_result = at->first;
       const Op& original = *std::find_if(old_.begin(), old_.end(), [&](const Op& other) {
-        return !other.results.empty() && other.results.front() == at->first;
+        return !other.results.empty() && other.results.front() == gone_result;
       });
       op.remat.reset();
       op.segment = original.segment;

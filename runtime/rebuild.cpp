@@ -93,9 +93,9 @@ Status Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>
     const size_t equals = std::min(set.find('='), set.size());
     all.emplace_back(set.substr(0, equals), set.substr(std::min(equals + 1, set.size())));
   }
-  for (const auto& [key, value] : settings) {
-    std::erase_if(all, [&](const auto& earlier) { return earlier.first == key; });
-    all.emplace_back(key, value);
+  for (const auto& setting : settings) {
+    std::erase_if(all, [&](const auto& earlier) { return earlier.first == setting.first; });
+    all.emplace_back(setting.first, setting.second);
   }
   for (const auto& [key, value] : all) words.insert(words.end(), {"--set", key + "=" + value});
   int code = 0;

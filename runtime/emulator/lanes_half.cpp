@@ -12,13 +12,11 @@ struct Half {
   static double wide(uint16_t bits) { return float_of_half(bits); }
   static uint16_t narrow(double value) { return half_from(value); }
   static constexpr uint16_t kInfinity = 0x7c00;
-  static constexpr uint16_t kMinNormal = 0x0400;
 };
 struct Brain {
   static double wide(uint16_t bits) { return float_of_bf16(bits); }
   static uint16_t narrow(double value) { return bf16_from(value); }
   static constexpr uint16_t kInfinity = 0x7f80;
-  static constexpr uint16_t kMinNormal = 0x0080;
 };
 constexpr uint16_t kNan = 0x7fff;
 

@@ -129,7 +129,8 @@ TEST_F(Machine, MatrixProductsOfAllEngines) {
 // Half operands through cuBLASLt: a half result, and f32 sums added to.
 TEST_F(Machine, HalfProductsOfCublas) {
   options_.gemm = GemmChoice::cublas;
-  for (const auto& [dtype, name] : {std::pair{ir::DType::f16, "f16"}, {ir::DType::bf16, "bf16"}}) {
+  for (const ir::DType dtype : {ir::DType::f16, ir::DType::bf16}) {
+    const std::string name = dtype == ir::DType::f16 ? "f16" : "bf16";
     for (const bool accumulate : {false, true}) {
       std::vector<float> a, b;
       Artifact artifact = product_artifact(a, b);
