@@ -2,10 +2,9 @@
 // parameters, accumulators and the optimizer's state stay f32, and so do losses, norms and reductions. With
 // f32 the pass changes only the phase, so that there is one pipeline for all precisions.
 //
-//   1. Demand: a value that an op of half precision reads gets one half copy, %x.h, made where %x is.
-//   Everybody
-//      else reads the copy too, so that the f32 value need not be kept; but losses and norms read the inputs
-//      of the region as they are.
+//   1. Demand: a value that an op of half precision reads gets one half copy, %x.h, made where %x is. Losses,
+//      norms and reductions read the copy too, so that the f32 value need not be kept, but for inputs of the
+//      region; `full`-marked ops read the f32 value where there is one.
 //   2. Every op of `step` and `eval` gets operands by the table:
 //        half    all half; a parameter is read from its half copy, @w.h
 //        follow  all half where all of them are (parameters follow the others), else f32
@@ -121,15 +120,17 @@ class HalfCasts {
   }
 
   void set_operands(Op& op) {
+    const bool kept_out = op.full && op.info->precision != Precision::full;
     bool half = computes_half(op);
     if (op.info->precision == Precision::follow && !op.full) half = all_half(op);
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (!is_real(op, i)) continue;
-      op.operands[i] = half && !keeps(op, i) ? as_half(op, op.operands[i]) : as_it_is(op.operands[i]);
+      if (half && !keeps(op, i))
+        op.operands[i] = as_half(op, op.operands[i]);
+      else if (!kept_out)
+        op.operands[i] = as_it_is(op.operands[i]);
     }
-    // Kept out, and nothing but half to read: an op that asks for one type gets f32, another is as wide as
-    // its widest.
-    const bool kept_out = op.full && op.info->precision != Precision::full;
+    // Nothing but half to read: an op that asks for one type gets f32, another is as wide as its widest.
     for (size_t i = 0; i < op.operands.size() && kept_out; ++i) {
       if (!is_real(op, i) || !is_half(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
       if (op.info->precision == Precision::follow && !gives_half(op)) break;
