@@ -6,6 +6,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness
+import update
 from harness import expect, run
 
 FAKE = os.environ.get("GACC_FAKE_FOLDER", "")
@@ -171,8 +172,33 @@ SMALL_HALF = dict(train__micro_batch=4, train__accumulate=2, layers__fc1__featur
 def test_emulate_half_precision(folder):
     """Half copies, products and loss scale: built-in products, cuBLASLt's, and one persistent kernel."""
     emulator_or_skip()
-    for mode, options in (("graph", ("--gemm", "builtin")), ("graph", ("--gemm", "cublas")), ("persistent", ())):
-        compare(folder, "emulate", options, "mnist_mlp_f16", 16, ("--updates", 1), launch__mode=mode, **SMALL_HALF)
+    for mode, options, updates in (("graph", ("--gemm", "builtin"), 3), ("graph", ("--gemm", "cublas"), 1), ("persistent", (), 1)):
+        compare(folder, "emulate", options, "mnist_mlp_f16", 16, ("--updates", updates), launch__mode=mode, **SMALL_HALF)
+    compare(folder, "emulate", (), "mnist_mlp_f16", 16, ("--updates", 3), launch__mode="graph", precision__compute="bf16",
+            precision__loss_scale="none", **SMALL_HALF)
+
+
+def test_emulate_pain_33_no_scalar_is_frozen(folder):
+    """Rate, scale, counters and the window's count are read at every launch of a captured graph, not when it was captured:
+    the log of six windows, one of them skipped, is the CPU's."""
+    emulator_or_skip()
+    spec = update.data(folder, "planted", planted=[20])
+    for mode in ("graph", "persistent"):
+        artifact = harness.compile_model(update.MODEL, folder / "m.ptx", launch__mode=mode, train__micro_batch=3, train__accumulate=3,
+                                         optimizer__type="adam", optimizer__lr=0.1, schedule__type="cosine", schedule__total=6,
+                                         schedule__warmup=2, precision__loss_scale="dynamic", precision__scale_interval=2)
+        logs = []
+        for device in ("cpu", "emulate"):
+            events, _, _ = update.train(folder, artifact, spec, device, "--device", device)
+            logs.append(events)
+        for figure in ("update", "launches", "samples", "loss_scale", "skipped"):
+            expect([e[figure] for e in logs[0]] == [e[figure] for e in logs[1]], f"{mode}: {figure}: {logs}")
+        for a, b in zip(*logs):
+            for figure in ("lr", "loss"):
+                far = 0 if a[figure] is None else abs(a[figure] - b[figure])
+                expect(far <= 1e-5, f"{mode}: {figure} of update {a['update']}: {a[figure]} and {b[figure]}")
+        scales, rates = ([e[k] for e in logs[1]] for k in ("loss_scale", "lr"))
+        expect(len(set(scales)) > 1 and len(set(rates)) > 3, f"{mode}: nothing moves: {scales} {rates}")
 
 
 def test_emulate_half_convolutions_and_norms(folder):

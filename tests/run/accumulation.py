@@ -6,8 +6,9 @@ from harness import expect, run
 BOUND = 1e-6
 
 
-def gradients(folder, name, model, spec, micro_batch, accumulate):
-    artifact = harness.compile_model(model, folder / f"{name}.ptx", train__micro_batch=micro_batch, train__accumulate=accumulate)
+def gradients(folder, name, model, spec, micro_batch, accumulate, **settings):
+    artifact = harness.compile_model(model, folder / f"{name}.ptx", train__micro_batch=micro_batch, train__accumulate=accumulate,
+                                     **settings)
     dump, log = folder / f"{name}.safetensors", folder / f"{name}.jsonl"
     run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--updates", 1, "--dump-grads", dump, "--log", log)
     return harness.read_safetensors(dump), harness.updates_of(log)[0]
@@ -38,13 +39,44 @@ def test_residual_mlp(folder):
     compare(folder, harness.example("residual_mlp"))
 
 
-def test_ignored_targets_and_smoothing(folder):
+def test_pain_1_8_ignored_targets_and_smoothing(folder):
     """Micro-batches with different counts of ignored targets still weigh every counted sample the same."""
     compare(folder, harness.ROOT / "tests/parity/models/adamw_smoothing.toml")
 
 
 def test_several_targets(folder):
     compare(folder, harness.ROOT / "tests/parity/models/bce_nesterov.toml")
+
+
+def test_pain_4_5_neither_k_nor_the_scale_is_divided_out_twice(folder):
+    """Loss and gradient of 15 scaled launches are those of one that is not."""
+    model = harness.example("regression")
+    spec = harness.make_data(model, 100, folder)
+    whole, event = gradients(folder, "whole", model, spec, 100, 1)
+    split, scaled = gradients(folder, "split", model, spec, 7, 15, precision__loss_scale=1024)
+    worst, who = harness.far_apart(split, whole)
+    expect(worst <= BOUND, f"gradient of {who} is {worst:.2e} away from the big batch's")
+    for figure in ("loss", "grad_norm"):
+        expect(abs(scaled[figure] - event[figure]) <= 1e-6 * abs(event[figure]), f"{figure} {scaled[figure]}, at once {event[figure]}")
+
+
+def test_pain_7_an_epoch_smaller_than_a_window_trains_or_is_refused(folder):
+    """Three samples, K = 4: an update over three, under carry every fourth launch, or no run at all."""
+    model = harness.example("regression")
+    spec = harness.make_data(model, 3, folder)
+    whole, _ = gradients(folder, "whole", model, spec, 3, 1)
+    tail, event = gradients(folder, "tail", model, spec, 1, 4)
+    worst, who = harness.far_apart(tail, whole)
+    expect(worst <= BOUND, f"gradient of {who} is {worst:.2e} away from the big batch's")
+    expect((event["launches"], event["samples"]) == (3, 3), f"{event}")
+    for rule, code in (("carry", 0), ("drop", 1)):
+        artifact = harness.compile_model(model, folder / f"{rule}.ptx", train__micro_batch=1, train__accumulate=4, train__tail=rule)
+        done = run("gacc-exec", artifact, "--data", spec, "--epochs", 4, "--log", folder / "log.jsonl", code=code)
+        if code == 0:
+            windows = [(e["launches"], e["samples"]) for e in harness.updates_of(folder / "log.jsonl")]
+            expect(windows == [(4, 4)] * 3, f"{windows}")
+        else:
+            harness.one_error(done, "no update could ever happen")
 
 
 harness.main(globals())

@@ -1,4 +1,5 @@
 """Loss scaling by whole commands: exact where it must be, a skipped window without a trace, ends with a reason."""
+import array
 import json
 
 import harness
@@ -97,6 +98,64 @@ def test_small_gradients_need_a_scale(folder):
     expect(sum(none[100:]) > 0.6 * sum(none[:20]), f"without a scale it learns: {none[::20]}")
     expect(f32[-1] < 0.2 * f32[0], f"f32 does not learn: {f32[::20]}")
     expect(all(abs(a - b) < 0.05 * f32[0] for a, b in zip(f32, scaled)), "the scaled run leaves the f32 curve")
+
+
+SUM = """
+[model]
+name = "sum"
+[inputs.x]
+shape = [1]
+[inputs.y]
+shape = [1]
+[[layers]]
+type = "linear"
+name = "fc"
+features = 1
+init = "zeros"
+bias_init = "zeros"
+[loss]
+type = "mse"
+target = "y"
+[train]
+micro_batch = 1
+accumulate = 2
+[optimizer]
+type = "sgd"
+[precision]
+loss_scale = "none"
+"""
+
+
+def test_pain_18_accumulators_are_f32(folder):
+    """Two launches whose gradients are 256 and 1 (bf16 has no 257), 2048 and 1 (f16 has no 2049): their mean is exact."""
+    model = folder / "sum.toml"
+    model.write_text(SUM)
+    for compute, large in (("bf16", 256), ("f16", 2048)):
+        harness.write_npy(folder / "x.npy", array.array("f", [1, 1]), [2, 1])
+        harness.write_npy(folder / "y.npy", array.array("f", [-large / 2, -0.5]), [2, 1])
+        artifact = harness.compile_model(model, folder / f"{compute}.ptx", precision__compute=compute)
+        for device in ("cpu", "emulate") if (harness.BIN / "libgacc-emu.so").exists() else ("cpu",):
+            dump = folder / "gradients.safetensors"
+            run("gacc-exec", artifact, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy", "--no-shuffle", "--updates", 1,
+                "--device", device, "--dump-grads", dump)
+            means = {name: list(values) for name, (_, values) in harness.read_safetensors(dump).items()}
+            want = [(large + 1) / 2]
+            expect(means == {"fc.weight": want, "fc.bias": want}, f"{compute} on {device}: {means}, not {want}")
+
+
+def test_k_launches_do_not_shrink_half_gradients(folder):
+    """A launch of a window of 64 gives the bits of a window of 1, down to the smallest, also where f16 ends."""
+    for example, scale in (("mnist_mlp_f16", "none"), ("mnist_mlp_f16", 1024), ("small_gradients_f16", 256)):
+        model, dumps = harness.example(example), []
+        spec = harness.make_data(model, 64, folder)
+        for k in (1, 64):
+            artifact = harness.compile_model(model, folder / f"{k}.ptx", train__accumulate=k, precision__loss_scale=scale)
+            dumps.append(folder / f"{k}.safetensors")
+            run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--launches", 1, "--dump-grads", dumps[-1])
+        smallest = [min(abs(v) for _, values in harness.read_safetensors(d).values() for v in values if v != 0) for d in dumps]
+        print(f"{example}, scale {scale}: the smallest gradient is {smallest[0]:.3g}")
+        expect(smallest[0] == smallest[1], f"{example}: {smallest}")
+        expect(dumps[0].read_bytes() == dumps[1].read_bytes(), f"{example}: K = 64 has other gradients than K = 1")
 
 
 NORMED = """

@@ -1,5 +1,6 @@
 """What happens once per window, by whole commands: skipped windows, their limit, rates that evaluations cut."""
 import math
+import tomllib
 
 import harness
 from harness import expect, run
@@ -63,13 +64,58 @@ def test_plateaus_cut_the_rate(folder):
     expect(all(abs(e["lr"] / want - 1) < 1e-6 for e, want in zip(events, expected, strict=True)), f"{[e['lr'] for e in events]}")
 
 
-def test_epochs_are_those_of_the_data(folder):
+def test_pain_28_epochs_are_those_of_the_data(folder):
     """48 samples, 8 an update: 6 updates an epoch, also over a resumed run."""
     settings = dict(train__micro_batch=4, train__accumulate=2, optimizer__lr=0.5, schedule__type="exponential", schedule__gamma=0.5,
                     schedule__unit="epochs")
     artifact = harness.compile_model(MODEL, folder / "m.ptx", **settings)
     events, _, _ = train(folder, artifact, data(folder, "data"), "run", "--updates", 15)
     expect([e["lr"] for e in events] == [0.5] * 6 + [0.25] * 6 + [0.125] * 3, f"{[e['lr'] for e in events]}")
+
+
+def test_pain_29_the_rate_follows_the_effective_batch(folder):
+    """As far as the model file says so, whatever M and K; the log has the rate that was used."""
+    spec = data(folder, "data")
+    for scaling, rate in (("none", 0.5), ("linear", 2.0), ("sqrt", 1.0)):
+        for micro_batch, accumulate in ((32, 1), (8, 4)):
+            artifact = harness.compile_model(MODEL, folder / "m.ptx", train__micro_batch=micro_batch, train__accumulate=accumulate,
+                                             optimizer__lr=0.5, optimizer__lr_scaling=scaling,
+                                             **({} if scaling == "none" else dict(optimizer__reference_batch=8)))
+            events, _, _ = train(folder, artifact, spec, "run")
+            expect([(e["lr"], e["effective_batch"]) for e in events] == [(rate, 32)] * 2, f"{scaling}: {events}")
+
+
+def test_pain_10_a_launch_without_targets_adds_nothing(folder):
+    """All its targets are ignored: no 0 / 0, and the window is the mean of what is counted. A window of such launches is
+    no update, and no skip either."""
+    model = harness.ROOT / "tests/parity/models/adamw_smoothing.toml"
+    arrays, ignored = harness.make_arrays(model, 48, 3), tomllib.loads(model.read_text())["loss"]["ignore_index"]
+    target = tomllib.loads(model.read_text())["loss"]["target"]
+
+    def written(name, silent, without=()):
+        (folder / name).mkdir()
+        parts = []
+        for key, (values, shape) in arrays.items():
+            width = math.prod(shape[1:])
+            kept = values[:0]
+            for row in range(48):
+                mine = values[row * width:(row + 1) * width]
+                if row not in without:
+                    kept += type(values)(values.typecode, [ignored] * width) if key == target and row in silent else mine
+            harness.write_npy(folder / name / f"{key}.npy", kept, [len(kept) // width, *shape[1:]])
+            parts.append(f"{key}={folder / name / key}.npy")
+        return "npy:" + ",".join(parts)
+
+    artifact = harness.compile_model(model, folder / "m.ptx", train__micro_batch=4, train__accumulate=4)
+    silent = {*range(4, 8), *range(16, 32)}  # launch 2 of the first window, and the whole second
+    events, final, _ = train(folder, artifact, written("silent", silent), "silent", "--epochs", 1)
+    alone, reference, _ = train(folder, artifact, written("alone", range(4, 8), range(16, 32)), "alone", "--epochs", 1)
+    expect([e["skipped"] for e in events] == [False, False] and all(math.isfinite(e["loss"]) for e in events), f"{events}")
+    expect([e["loss"] for e in events] == [e["loss"] for e in alone], f"{events} and {alone}")
+    expect(final.read_bytes() == reference.read_bytes(), "the window without targets has left a trace")
+    short = harness.compile_model(model, folder / "s.ptx", train__micro_batch=12, train__accumulate=1)
+    whole, _, _ = train(folder, short, written("whole", (), {*range(4, 8), *range(16, 48)}), "whole", "--epochs", 1)
+    expect(abs(whole[0]["loss"] - events[0]["loss"]) <= 1e-6 * whole[0]["loss"], f"{events[0]}, without the launch {whole[0]}")
 
 
 if __name__ == "__main__":
