@@ -110,7 +110,6 @@ class KernelBuilder {
       : module_(module), region_(region), ops_(ops) {}
 
   std::optional<Kernel> build(std::string& problem) {
-    kernel_.id = region_.ops[ops_.front()].kernel;
     const bool good = classify() && members() && walkable();
     if (!good) problem = problem_;
     return good ? std::optional(std::move(kernel_)) : std::nullopt;
@@ -220,13 +219,14 @@ class KernelBuilder {
   // Channels longer than a row: rows and columns are redrawn, so nobody may count on them.
   bool walkable() {
     if (kernel_.inner == 0) return true;
-    const bool columns_used = std::any_of(ops_.begin(), ops_.end(), [&](size_t i) {
-      const OpView view{module_, region_, region_.ops[i]};
-      const std::vector<ScalarNode> nodes = record(view).nodes;
+    const auto uses_column = [&](size_t i) {
+      const std::vector<ScalarNode> nodes = record(OpView{module_, region_, region_.ops[i]}).nodes;
       return std::any_of(nodes.begin(), nodes.end(),
                          [](const ScalarNode& node) { return node.op == ScalarOp::column; });
-    });
-    if (kernel_.form == KernelForm::pointwise && !by_row_ && !columns_used) return true;
+    };
+    if (kernel_.form == KernelForm::pointwise && !by_row_ &&
+        std::none_of(ops_.begin(), ops_.end(), uses_column))
+      return true;
     return refuse("channels of several axes go with pointwise ops alone");
   }
 

@@ -59,7 +59,6 @@ struct KernelMember {
 };
 
 struct Kernel {
-  int32_t id = -1;
   KernelForm form = KernelForm::pointwise;
   Shape domain{};
   std::vector<KernelMember> members{};
