@@ -2,6 +2,8 @@
 // and a masked vector for what is left. The function works on items [begin, end) of its unit.
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
+
 #include "codegen/emit/target.h"
 
 namespace gacc::codegen {
@@ -14,10 +16,12 @@ class HostTarget final : public Target {
       : Target(module, body, fma, {.f16 = f16c}), width_(lanes) {
     index_type = b.getInt64Ty();
     lanes_ = width_;
-    // Sums need several accumulators to hide the latency of an addition; large bodies have enough to do
-    // anyway.
+    // Sums need several accumulators to hide the latency of an addition, and always the same number of them:
+    // a sum that is recomputed in another kernel has the same bits. How often the code stands in the loop is
+    // free.
     const bool sums = body.form == ir::KernelForm::rowwise || body.form == ir::KernelForm::total_reduce;
-    copies_ = body.cost > 40 ? 1 : sums ? 4 : body.cost > 8 ? 1 : 2;
+    copies_ = sums ? 4 : 1;
+    unroll_ = body.cost > 40 ? 1 : sums ? 4 : body.cost > 8 ? 1 : 2;
   }
 
   void begin(const std::string& name) override {
@@ -79,21 +83,24 @@ class HostTarget final : public Target {
  protected:
   Carried walk(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,
                Carried accumulators, const OnTerms& on_point) override {
+    // The accumulators take turns, so vector i of the walk always goes to the same one.
+    const auto visit = [&](const Point& point, Carried& carried) {
+      accumulate(reductions, on_point(point), point, carried);
+      std::rotate(carried.begin(), carried.begin() + static_cast<std::ptrdiff_t>(reductions.size()),
+                  carried.end());
+    };
     Value* middle = low;
     if (body.cost < 200) {  // beyond, a second copy of the code costs more than masks do
-      const unsigned step = copies_ * width_;
+      const unsigned step = unroll_ * width_;
       middle = whole(low, high, step);
       accumulators = loop(low, middle, index(step), accumulators, [&](Value* column, Carried carried) {
-        for (unsigned copy = 0; copy < copies_; ++copy) {
-          const Point point{row, b.CreateAdd(column, index(copy * width_)), nullptr, width_};
-          accumulate(reductions, on_point(point), point, carried, copy * reductions.size());
-        }
+        for (unsigned copy = 0; copy < unroll_; ++copy)
+          visit({row, b.CreateAdd(column, index(copy * width_)), nullptr, width_}, carried);
         return carried;
       });
     }
     return loop(middle, high, index(width_), accumulators, [&](Value* column, Carried carried) {
-      const Point point{row, column, mask(column, high), width_};
-      accumulate(reductions, on_point(point), point, carried, 0);
+      visit({row, column, mask(column, high), width_}, carried);
       return carried;
     });
   }
@@ -113,7 +120,7 @@ class HostTarget final : public Target {
     return b.CreateICmpULT(iota(b.getInt32Ty(), width_), splat(b.CreateTrunc(left, b.getInt32Ty()), width_));
   }
 
-  unsigned width_;
+  unsigned width_, unroll_ = 1;
   Value *low_ = nullptr, *high_ = nullptr;
 };
 

@@ -97,7 +97,7 @@ class NvptxTarget final : public Target {
     return loop(first, high, index(static_cast<int64_t>(group_) * body.vector), accumulators,
                 [&](Value* column, Carried carried) {
                   const Point point{row, column, nullptr, static_cast<unsigned>(body.vector)};
-                  accumulate(reductions, on_point(point), point, carried, 0);
+                  accumulate(reductions, on_point(point), point, carried);
                   return carried;
                 });
   }

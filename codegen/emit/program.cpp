@@ -313,7 +313,8 @@ class BodyBuilder {
         break;
       }
       case KernelForm::rowwise:
-        body_.vector = eights && columns.factor >= 256 ? 8 : fours && columns.factor >= 128 ? 4 : 1;
+        // By the row's length alone: a sum that is recomputed in another kernel has the same bits.
+        body_.vector = fours && columns.factor >= 128 ? 4 : 1;
         body_.block_per_row = columns.factor > 1024;
         call_.items = rows;
         call_.block = body_.block_per_row ? 256 : 128;

@@ -157,9 +157,9 @@ Target::Carried Target::start(const std::vector<Reduction>& reductions) {
 }
 
 void Target::accumulate(const std::vector<Reduction>& reductions, const Terms& terms, const Point& point,
-                        Carried& accumulators, size_t first) {
+                        Carried& accumulators) {
   for (size_t r = 0; r < reductions.size(); ++r) {
-    Value*& accumulator = accumulators[first + r];
+    Value*& accumulator = accumulators[r];
     Value* sum = math.combine(reductions[r].how, accumulator, splat(terms[r], point.lanes));
     accumulator = point.mask == nullptr ? sum : b.CreateSelect(point.mask, sum, accumulator);
   }

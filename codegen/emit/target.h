@@ -110,9 +110,10 @@ class Target {
                        Carried accumulators, const OnTerms& on_point) = 0;
   virtual Value* across_threads(ir::Combine, Value* scalar) { return scalar; }
   Terms finish(const std::vector<Reduction>& reductions, Carried accumulators);
-  // One point's terms onto accumulators first, first + 1, ...; lanes that its mask excludes stay as they are.
+  // One point's terms onto the first accumulator of each reduction; lanes that its mask excludes stay as they
+  // are.
   void accumulate(const std::vector<Reduction>& reductions, const Terms& terms, const Point& point,
-                  Carried& accumulators, size_t first);
+                  Carried& accumulators);
 
   llvm::Type* memory_type(ir::DType dtype) { return is_half(dtype) ? b.getInt16Ty() : type_of(dtype); }
   virtual llvm::Align alignment(const Point& point, ir::DType dtype) const = 0;
