@@ -8,6 +8,7 @@
 
 #include "codegen/merge_plan.h"
 #include "ir/cost.h"
+#include "ir/size_text.h"
 
 namespace gacc {
 
@@ -99,18 +100,6 @@ int64_t launches_of(const ir::Module& module, const ir::Region& region) {
 }
 
 }  // namespace
-
-std::string size_text(int64_t bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  const char* unit = "KiB";
-  double size = static_cast<double>(bytes) / 1024;
-  for (const char* next : {"MiB", "GiB", "TiB"}) {
-    if (size < 1024) break;
-    size /= 1024;
-    unit = next;
-  }
-  return fmt::format("{:.{}f} {}", size, size < 10 ? 2 : size < 100 ? 1 : 0, unit);
-}
 
 std::string count_text(int64_t count) {  // 567434 -> "567,434"
   std::string text = std::to_string(count);
@@ -217,7 +206,8 @@ std::string plan_text(const Plan& plan, const PlanRecompute& recompute) {
   for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
   text += "memory\n";
   const auto row = [&](std::string_view name, int64_t size) {
-    if (size > 0) text += fmt::format("  {:<18}{:>10}{:>18}\n", name, size_text(size), count_text(size));
+    if (size > 0)
+      text += fmt::format("  {:<18}{:>10}{:>18}\n", name, ir::short_size_text(size), count_text(size));
   };
   row("weights", bytes.weights);
   row("half weights", bytes.half_weights);

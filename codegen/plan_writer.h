@@ -33,8 +33,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts);
 // `--plan --json`: the keys of CONTRACT section 6. `--plan`: the same for people.
 nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute = {});
 std::string plan_text(const Plan& plan, const PlanRecompute& recompute = {});
-// "8.91 MiB" and "567,434".
-std::string size_text(int64_t bytes);
+// "567,434".
 std::string count_text(int64_t count);
 
 }  // namespace gacc

@@ -234,7 +234,7 @@ Flow LayerLowering::reshape(const LayerSpec& spec, const Flow& x, const Scope& s
         .error(Kind::shape_mismatch, spec.shape_at,
                "layer `{}` reshapes to {}, {} gives {}, which has {} elements", spec.name,
                ir::shape_text(spec.shape), x.label, shape_of(x), count)
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return wrong();
   }
   if (to == from) return x;
@@ -254,8 +254,8 @@ Flow LayerLowering::elementwise(const LayerSpec& spec, const std::vector<Flow>& 
           .error(Kind::shape_mismatch, at, "layer `{}` cannot {} {} {} and {} {}", spec.name,
                  spec.kind == LayerKind::add ? "add" : "multiply", inputs[0].label, shape_of(inputs[0]),
                  inputs[i].label, shape_of(inputs[i]))
-          .note(inputs[0].at, fmt::format("{} is defined here", inputs[0].label))
-          .note(inputs[i].at, fmt::format("{} is defined here", inputs[i].label));
+          .note(inputs[0].at, inputs[0].defined_here())
+          .note(inputs[i].at, inputs[i].defined_here());
       return wrong();
     }
     shape = *both;
@@ -327,7 +327,7 @@ std::string LayerLowering::shape_of(const Flow& flow) const {
 bool LayerLowering::takes_floats(const LayerSpec& spec, const Flow& x) const {
   if (type(x).dtype == ir::DType::f32) return true;
   diag_.error(Kind::type_mismatch, spec.type_at, "layer `{}` takes f32, {} is i32", spec.name, x.label)
-      .note(x.at, fmt::format("{} is defined here", x.label));
+      .note(x.at, x.defined_here());
   return false;
 }
 
@@ -337,7 +337,7 @@ bool LayerLowering::has_last_axis(const LayerSpec& spec, const Flow& x) const {
       .error(Kind::shape_mismatch, spec.type_at,
              "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]",
              spec.name, x.label)
-      .note(x.at, fmt::format("{} is defined here", x.label));
+      .note(x.at, x.defined_here());
   return false;
 }
 

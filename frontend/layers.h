@@ -13,6 +13,7 @@ struct Flow {
   std::optional<ir::ValueId> value{};
   std::string label{};  // "`fc1`", "input `image`": who gives it, for messages
   Location at{};        // where that is written
+  std::string defined_here() const { return label + " is defined here"; }  // the note at `at`
 };
 
 class LayerLowering {

@@ -9,7 +9,7 @@ namespace gacc::frontend {
 LayerLowering::Layer LayerLowering::embedding(const LayerSpec& spec, const Flow& tokens, const Scope& scope) {
   if (type(tokens).dtype != ir::DType::i32) {
     diag_.error(Kind::type_mismatch, spec.type_at, "layer `{}` takes i32, {} is f32", spec.name, tokens.label)
-        .note(tokens.at, fmt::format("{} is defined here", tokens.label));
+        .note(tokens.at, tokens.defined_here());
     return {};
   }
   if (!within_table(spec, tokens)) return {};
@@ -55,7 +55,7 @@ LayerLowering::Layer LayerLowering::position_embedding(const LayerSpec& spec, co
         .error(Kind::shape_mismatch, spec.type_at,
                "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, x.label,
                shape_of(x))
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return {};
   }
   const std::string path = scope.prefix + spec.name;

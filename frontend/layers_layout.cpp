@@ -13,7 +13,7 @@ Flow LayerLowering::permute(const LayerSpec& spec, const Flow& x, const Scope& s
     diag_
         .error(Kind::shape_mismatch, spec.axes_at, "layer `{}` permutes {} axes, {} gives {}", spec.name,
                spec.axes.size(), x.label, shape_of(x))
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return wrong();
   }
   if (std::is_sorted(spec.axes.begin(), spec.axes.end())) return x;
@@ -36,7 +36,7 @@ Flow LayerLowering::concat(const LayerSpec& spec, const std::vector<Flow>& input
     diag_
         .error(Kind::out_of_range, spec.axes_at, "layer `{}` joins along axis {}, {} gives {}", spec.name,
                axis - 1, inputs[0].label, shape_of(inputs[0]))
-        .note(inputs[0].at, fmt::format("{} is defined here", inputs[0].label));
+        .note(inputs[0].at, inputs[0].defined_here());
     return wrong();
   }
   std::vector<ir::Operand> operands;
@@ -48,8 +48,8 @@ Flow LayerLowering::concat(const LayerSpec& spec, const std::vector<Flow>& input
       diag_
           .error(Kind::shape_mismatch, at, "layer `{}` cannot join {} {} and {} {} along axis {}", spec.name,
                  inputs[0].label, shape_of(inputs[0]), inputs[i].label, shape_of(inputs[i]), axis - 1)
-          .note(inputs[0].at, fmt::format("{} is defined here", inputs[0].label))
-          .note(inputs[i].at, fmt::format("{} is defined here", inputs[i].label));
+          .note(inputs[0].at, inputs[0].defined_here())
+          .note(inputs[i].at, inputs[i].defined_here());
       return wrong();
     }
     operands.emplace_back(*inputs[i].value);

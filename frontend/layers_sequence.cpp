@@ -43,7 +43,7 @@ LayerLowering::Layer LayerLowering::attention(const LayerSpec& spec, const Flow&
         .error(Kind::shape_mismatch, spec.type_at,
                "layer `{}` takes positions and features, [T, C]; {} gives {}", spec.name, x.label,
                shape_of(x))
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return {};
   }
   const int64_t length = shape[1], width = shape[2];
@@ -51,7 +51,7 @@ LayerLowering::Layer LayerLowering::attention(const LayerSpec& spec, const Flow&
     diag_
         .error(Kind::shape_mismatch, spec.heads_at, "layer `{}` cannot divide {} features into {} heads",
                spec.name, width, spec.heads)
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return {};
   }
   const std::string path = scope.prefix + spec.name;

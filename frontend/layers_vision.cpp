@@ -25,7 +25,7 @@ bool LayerLowering::is_image(const LayerSpec& spec, const Flow& x) const {
   diag_
       .error(Kind::shape_mismatch, spec.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
              x.label, shape_of(x))
-      .note(x.at, fmt::format("{} is defined here", x.label));
+      .note(x.at, x.defined_here());
   return false;
 }
 
@@ -40,7 +40,7 @@ bool LayerLowering::window_fits(const LayerSpec& spec, const Flow& x) const {
         .error(Kind::shape_mismatch, w.kernel_at,
                "the kernel of layer `{}` reaches over {} elements, {} gives {} with padding {}", spec.name,
                reach, x.label, shape_of(x), w.padding[axis])
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return false;
   }
   return true;
@@ -55,7 +55,7 @@ LayerLowering::Layer LayerLowering::conv2d(const LayerSpec& spec, const Flow& x,
     diag_
         .error(Kind::shape_mismatch, w.groups_at,
                "layer `{}`: {} input channels do not divide into {} groups", spec.name, in, w.groups)
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return {};
   }
   std::vector<int64_t> padding = {w.padding[0], w.padding[1], w.padding[0], w.padding[1]};
@@ -183,7 +183,7 @@ LayerLowering::Layer LayerLowering::group_norm(const LayerSpec& spec, const Flow
         .error(Kind::shape_mismatch, spec.window.groups_at,
                "layer `{}`: {} channels do not divide into {} groups", spec.name, channels,
                spec.window.groups)
-        .note(x.at, fmt::format("{} is defined here", x.label));
+        .note(x.at, x.defined_here());
     return {};
   }
   const std::optional<Affine> own = affine(spec, x, scope);

@@ -18,7 +18,7 @@ class LossLowering {
     b_.location = loss_.at;
     if (type(output).dtype != ir::DType::f32) {
       diag_.error(Kind::type_mismatch, loss_.at, "the loss takes f32, {} is i32", output.label)
-          .note(output.at, fmt::format("{} is defined here", output.label));
+          .note(output.at, output.defined_here());
       return;
     }
     if (loss_.type == "cross_entropy")
@@ -70,7 +70,7 @@ class LossLowering {
       diag_
           .error(Kind::shape_mismatch, loss_.at,
                  "cross_entropy needs classes on the last axis, {} is one number per sample", logits.label)
-          .note(logits.at, fmt::format("{} is defined here", logits.label));
+          .note(logits.at, logits.defined_here());
       return;
     }
     if (type(target).dtype != ir::DType::i32) {
@@ -124,7 +124,7 @@ class LossLowering {
       diag_
           .error(Kind::shape_mismatch, input.range_at, "input `{}` has {} classes, {} gives {}", input.name,
                  *input.range, logits.label, classes)
-          .note(logits.at, fmt::format("{} is defined here", logits.label));
+          .note(logits.at, logits.defined_here());
       return false;
     }
     ir::Attrs& settings = b_.module().settings;
@@ -146,7 +146,7 @@ class LossLowering {
           .error(Kind::shape_mismatch, loss_.target.at,
                  "{} needs as many targets as outputs: {} has {}, {} gives {}", loss_.type, target.label,
                  layers_.shape_of(target), output.label, layers_.shape_of(output))
-          .note(output.at, fmt::format("{} is defined here", output.label));
+          .note(output.at, output.defined_here());
       return;
     }
     if (!countable(ir::elements(shape, 1))) return;

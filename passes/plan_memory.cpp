@@ -182,18 +182,6 @@ bool plan_memory(Module& module, const Options&, Diag&) {
   return true;
 }
 
-std::string size_text(int64_t bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  const char* unit = "KiB";
-  double size = static_cast<double>(bytes) / 1024;
-  for (const char* next : {"MiB", "GiB", "TiB"}) {
-    if (size < 1024) break;
-    size /= 1024;
-    unit = next;
-  }
-  return fmt::format("{:.2f} {}", size, unit);
-}
-
 int64_t transient_bytes(const Module& module, const Region& region) {
   return planner::liveness_bound(transients(module, region).blocks);
 }

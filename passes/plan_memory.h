@@ -26,9 +26,6 @@ struct MemoryReport {
 };
 MemoryReport memory_report(const ir::Module& module);
 
-// "12.34 MiB", for messages.
-std::string size_text(int64_t bytes);
-
 // The most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
 int64_t transient_bytes(const ir::Module& module, const ir::Region& region);
 

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ir/size_text.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute.h"
 #include "passes/rematerialize.h"

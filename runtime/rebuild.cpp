@@ -20,6 +20,8 @@ extern char** environ;
 namespace gacc {
 namespace {
 
+constexpr int kCompilerFault = 3;  // gaccc's exit status for an internal error; lower ones refuse the input
+
 // Runs a command with its output in a file; `code` is the exit status, 128 + N after a signal.
 Status run_command(std::vector<std::string> words, const std::string& output, int& code) {
   std::vector<char*> arguments;
@@ -83,6 +85,7 @@ Status Rebuilder::prepare() {
 
 Status Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>& settings,
                           Artifact& artifact) {
+  faulty_ = false;
   if (Status status = prepare(); !status) return status;
   const std::string product = folder_ + "/step.ptx", output = folder_ + "/output";
   std::vector<std::string> words = {compiler_,  folder_ + "/model.toml", "-o", product,
@@ -100,6 +103,7 @@ Status Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>
   for (const auto& [key, value] : all) words.insert(words.end(), {"--set", key + "=" + value});
   int code = 0;
   if (Status status = run_command(words, output, code); !status) return status;
+  faulty_ = code >= kCompilerFault;
   if (code != 0) {
     std::string text;
     if (Status status = read_file(output, text); !status) return status;

@@ -20,12 +20,15 @@ class Rebuilder {
   // Settings by dotted key, as after `--set`, on top of those the artifact was compiled with. The error says
   // why there is no such artifact: no gaccc, no record of the model, or gaccc's own reason.
   Status compile(const std::vector<std::pair<std::string, std::string>>& settings, Artifact& artifact);
+  // Whether the last compile failed by a fault of gaccc itself: an internal error, or a signal.
+  bool faulty() const { return faulty_; }
 
  private:
   Status prepare();
 
   const Artifact& artifact_;
   std::string compiler_, folder_;
+  bool faulty_ = false;
 };
 
 }  // namespace gacc

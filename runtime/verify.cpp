@@ -65,6 +65,10 @@ class Verifier {
   Status resume();
   Status half();
 
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+  // The model with other settings, at the same micro-batch and accumulation whatever memory that takes. False
+  // when there is none, which is said: the check is left out, or has failed where the compiler did.
+  bool compile_variant(const std::string& what, Settings settings, Artifact& variant);
   Status one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale,
                     WindowOutcome& outcome);
   Status all_buffers(Session& session, std::vector<std::vector<std::byte>>& buffers);
@@ -107,6 +111,21 @@ void Verifier::judge(const std::vector<Deviation>& table, double bound) {
   say(fmt::format("  {}: the largest deviation is {:.2e}{}; the bound is {}", good ? "passed" : "FAILED",
                   worst.value, worst.value > 0 ? " (" + worst.name + ")" : "",
                   bound == 0 ? "0, the same bits" : fmt::format("{:.0e}", bound)));
+}
+
+bool Verifier::compile_variant(const std::string& what, Settings settings, Artifact& variant) {
+  settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
+  settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
+  if (!setting(artifact_, "memory.budget").empty()) settings.emplace_back("memory.budget", "1048576GiB");
+  const Status status = rebuilder_.compile(settings, variant);
+  if (status) return true;
+  if (!rebuilder_.faulty()) {
+    leave_out(what, status.text());
+  } else {
+    say(fmt::format("{}\n  FAILED: {}", what, status.text()));
+    ++result_.failed;
+  }
+  return false;
 }
 
 Status Verifier::one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale,
@@ -167,16 +186,8 @@ Status Verifier::recompute() {
   if (policy.empty()) policy = "none";
   const std::string other = policy == "none" ? "all" : "none";
   const std::string what = fmt::format("2. recompute: policy {} against {}", policy, other);
-  std::vector<std::pair<std::string, std::string>> settings = {
-      {"recompute.policy", other},
-      {"train.micro_batch", fmt::format("{}", plan_.micro_batch)},
-      {"train.accumulate", fmt::format("{}", plan_.accumulate)}};
-  if (!setting(artifact_, "memory.budget").empty()) settings.emplace_back("memory.budget", "1048576GiB");
   Artifact variant;
-  if (Status status = rebuilder_.compile(settings, variant); !status) {
-    leave_out(what, status.text());
-    return {};
-  }
+  if (!compile_variant(what, {{"recompute.policy", other}}, variant)) return {};
   say(fmt::format("{}: arenas of {} and {} bytes, two windows", what, plan_.arena_bytes,
                   variant.plan.arena_bytes));
   std::vector<Deviation> table;
@@ -309,17 +320,9 @@ Status Verifier::half() {
     return {};
   }
   const std::string what = fmt::format("4. {} against f32: the gradient of one window", plan_.precision);
-  std::vector<std::pair<std::string, std::string>> settings = {
-      {"precision.compute", "f32"},
-      {"precision.loss_scale", "none"},
-      {"train.micro_batch", fmt::format("{}", plan_.micro_batch)},
-      {"train.accumulate", fmt::format("{}", plan_.accumulate)}};
-  if (!setting(artifact_, "memory.budget").empty()) settings.emplace_back("memory.budget", "1048576GiB");
   Artifact variant;
-  if (Status status = rebuilder_.compile(settings, variant); !status) {
-    leave_out(what, status.text());
+  if (!compile_variant(what, {{"precision.compute", "f32"}, {"precision.loss_scale", "none"}}, variant))
     return {};
-  }
   say(what);
   WindowOutcome of_half, of_full;
   if (Status status = one_window(artifact_, sizes_, scale_, of_half); !status) return status;

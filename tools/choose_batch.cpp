@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ir/size_text.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute.h"
 #include "passes/recompute.h"
@@ -152,17 +153,17 @@ class Chooser {
 
   std::string explain(const std::vector<Candidate>& all, int64_t chosen) const {
     std::string text = fmt::format("effective batch {}", effective_);
-    if (budget_ != kNoBudget) text += fmt::format(" in {}", passes::size_text(budget_));
+    if (budget_ != kNoBudget) text += fmt::format(" in {}", ir::size_text(budget_));
     text += ", times by the cost model of " + options_.costs.name + ":\n";
     for (const Candidate& c : all) {
       std::string what;
       if (c.seconds >= 0) {
-        what = fmt::format("{} an update, arena {}", time_text(c.seconds), passes::size_text(c.arena));
+        what = fmt::format("{} an update, arena {}", time_text(c.seconds), ir::size_text(c.arena));
         if (c.overhead > 0) what += fmt::format(", recompute {:.1f} %", 100 * c.overhead);
       } else if (c.least > std::min(budget_, step_budget_)) {
-        what = fmt::format("needs at least {} (proven)", passes::size_text(c.least));
+        what = fmt::format("needs at least {} (proven)", ir::size_text(c.least));
       } else if (policy_ != "budget") {
-        what = c.arena > budget_ ? fmt::format("needs {}", passes::size_text(c.arena))
+        what = c.arena > budget_ ? fmt::format("needs {}", ir::size_text(c.arena))
                                  : fmt::format("takes at least {} (proven)", time_text(c.bound));
       } else {
         what = fmt::format("takes at least {} (proven)", time_text(c.bound));
@@ -177,14 +178,14 @@ class Chooser {
     std::string text;
     const int64_t limit = std::min(budget_, step_budget_);
     if (smallest.least > limit)
-      text = fmt::format("needs at least {} with micro_batch {} (proven)", passes::size_text(smallest.least),
+      text = fmt::format("needs at least {} with micro_batch {} (proven)", ir::size_text(smallest.least),
                          smallest.micro);
     else if (policy_ != "budget")
       text = fmt::format("needs {} with micro_batch {} and recompute.policy \"{}\"",
-                         passes::size_text(smallest.arena), smallest.micro, policy_);
+                         ir::size_text(smallest.arena), smallest.micro, policy_);
     else
       text = fmt::format("no plan was found with micro_batch {}; less than {} is impossible (proven)",
-                         smallest.micro, passes::size_text(smallest.least));
+                         smallest.micro, ir::size_text(smallest.least));
     // The largest micro-batch below that fits.
     Candidate fits;
     for (int64_t low = 1, high = smallest.micro - 1; low <= high;) {
@@ -203,7 +204,7 @@ class Chooser {
       Candidate one;
       if (smallest.micro == 1 || !prepare(1, smallest.launches, one)) return text;
       if (one.least > limit)
-        return text + fmt::format("; micro_batch 1 needs at least {} (proven)", passes::size_text(one.least));
+        return text + fmt::format("; micro_batch 1 needs at least {} (proven)", ir::size_text(one.least));
       return text + "; no smaller micro_batch fits";
     }
     text += fmt::format("; micro_batch {} fits", fits.micro);

@@ -179,8 +179,7 @@ PlanFacts facts_of(const ir::Module& module, const Arguments& arguments) {
   return facts;
 }
 
-PlanRecompute recompute_of(const ir::Module& module, const passes::CostModel& costs) {
-  const passes::RecomputeReport report = passes::recompute_report(module, costs);
+PlanRecompute plan_recompute(const passes::RecomputeReport& report) {
   return {report.policy, report.recomputed_ops, report.extra_flops, report.overhead,
           report.overhead_lower_bound};
 }
@@ -288,18 +287,19 @@ int compile(const Arguments& arguments) {
   }
   std::vector<Output> outputs;
   if (write) outputs.push_back({output_path(arguments), std::move(output)});
+  passes::RecomputeReport recompute;
+  if (report || arguments.plan) recompute = passes::recompute_report(*module, costs);
   if (report) {
     // A point of the curve is a plan of its own: fewer of a large step.
     const int points = plan.kernels_per_launch < 400 ? 12 : plan.kernels_per_launch < 800 ? 6 : 3;
     outputs.push_back(
-        {arguments.report, report::report_page(*module, plan, passes::recompute_report(*module, costs),
+        {arguments.report, report::report_page(*module, plan, recompute,
                                                passes::trade_off(*module, pipeline.options, points))});
     clock.phase("report");
   }
   if (arguments.plan) {
-    const PlanRecompute recompute = recompute_of(*module, costs);
-    outputs.push_back({"-", arguments.json ? plan_json(plan, recompute).dump(2) + "\n"
-                                           : plan_text(plan, recompute) +
+    outputs.push_back({"-", arguments.json ? plan_json(plan, plan_recompute(recompute)).dump(2) + "\n"
+                                           : plan_text(plan, plan_recompute(recompute)) +
                                                  report::timeline_text(report::memory_map(*module))});
   }
   if (Status status = write_outputs(outputs); !status) return fail(kWrongFile, status.text());

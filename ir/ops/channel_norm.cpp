@@ -149,24 +149,14 @@ std::vector<Operand> expand_group_norm(Builder& b, const Op& op) {
                     rstd_name = take_name(b, op, 2);
   const Shape shape = b.type(op.operands[0]).shape;
   const Shape group = group_shape(shape, std::get<int64_t>(*find_attr(op, "groups")));
-  const double inverse = 1.0 / static_cast<double>(group[2]);
   const double eps = std::get<double>(*find_attr(op, "eps"));
   const Operand x = reshaped(b, name + ".groups", op.operands[0], group);
-  const Operand sum = b.make("row_sum", name + ".sum", {x});
-  const Operand mean = b.make("mul", mean_name, {sum, inverse});
-  const Operand centred = b.make("sub", name + ".centred", {x, mean});
-  const Operand squares = b.make("square", name + ".squares", {centred});
-  const Operand total = b.make("row_sum", name + ".total", {squares});
-  const Operand variance = b.make("mul", name + ".variance", {total, inverse});
-  const Operand shifted = b.make("add", name + ".shifted", {variance, eps});
-  const Operand deviation = b.make("sqrt", name + ".deviation", {shifted});
-  const Operand rstd = b.make("reciprocal", rstd_name, {deviation});
-  const Operand normal = b.make("mul", name + ".normal", {centred, rstd});
-  const Operand images = reshaped(b, name + ".images", normal, shape);
+  const NormalRows rows = normal_rows(b, name, mean_name, rstd_name, x, eps);
+  const Operand images = reshaped(b, name + ".images", rows.normal, shape);
   const Operand weight = per_channel(b, name + ".weight.wide", op.operands[1], shape);
   const Operand bias = per_channel(b, name + ".bias.wide", op.operands[2], shape);
   const Operand scaled = b.make("mul", name + ".scaled", {images, weight});
-  return {b.make("add", name, {scaled, bias}), mean, rstd};
+  return {b.make("add", name, {scaled, bias}), rows.mean, rows.rstd};
 }
 
 // With h = (x - mean) * rstd and k = dy * weight, means taken over the group:
@@ -181,7 +171,6 @@ void group_norm_gradient(GradBuilder& g) {
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const Shape shape = b.type(x).shape, group = group_shape(shape, g.view().integer("groups"));
   const std::string name = "d." + b.name(g.op().results[0]);
-  const double inverse = 1.0 / static_cast<double>(group[2]);
   const Operand grouped = reshaped(b, name + ".x", x, group);
   const Operand centred = b.make("sub", name + ".centred", {grouped, g.result(1)});
   const Operand h = b.make("mul", name + ".normal", {centred, g.result(2)});
@@ -189,16 +178,8 @@ void group_norm_gradient(GradBuilder& g) {
     const Operand wide = per_channel(b, name + ".weight.wide", g.operand(1), shape);
     const Operand scaled = b.make("mul", name + ".scaled", {dy, wide});
     const Operand k = reshaped(b, name + ".groups", scaled, group);
-    const Operand sum = b.make("row_sum", name + ".sum", {k});
-    const Operand mean = b.make("mul", name + ".mean", {sum, inverse});
-    const Operand product = b.make("mul", name + ".product", {k, h});
-    const Operand dot = b.make("row_sum", name + ".dot", {product});
-    const Operand along = b.make("mul", name + ".along", {dot, inverse});
-    const Operand first = b.make("sub", name + ".first", {k, mean});
-    const Operand second = b.make("mul", name + ".second", {h, along});
-    const Operand inner = b.make("sub", name + ".inner", {first, second});
-    const Operand dx = b.make("mul", group == shape ? g.d_name(0) : name + ".dx", {inner, g.result(2)});
-    g.add(0, reshaped(b, g.d_name(0), dx, shape));
+    const std::string dx = group == shape ? g.d_name(0) : name + ".dx";
+    g.add(0, reshaped(b, g.d_name(0), normal_rows_gradient(b, name, dx, k, h, g.result(2)), shape));
   }
   if (g.wanted(1)) {
     const Operand normal = flat_channels(b, name + ".h", reshaped(b, name + ".h.images", h, shape));
@@ -215,11 +196,7 @@ void group_norm_reference(EvalView& view) {
   const double eps = view.op.real("eps");
   for (int64_t r = 0; r < x.shape[0] * groups; ++r) {
     const double* row = x.data.data() + r * within;
-    double mean = 0, variance = 0;
-    for (int64_t i = 0; i < within; ++i) mean += row[i] / static_cast<double>(within);
-    for (int64_t i = 0; i < within; ++i)
-      variance += (row[i] - mean) * (row[i] - mean) / static_cast<double>(within);
-    const double rstd = 1 / std::sqrt(variance + eps);
+    const auto [mean, rstd] = row_statistics(row, within, eps);
     for (int64_t i = 0; i < within; ++i) {
       const auto c = static_cast<size_t>((r % groups * within + i) / size);
       view.result(0).data[static_cast<size_t>(r * within + i)] =

@@ -163,6 +163,43 @@ std::string take_name(Builder& b, const Op& op, size_t i) {
 
 int64_t column_count(const Tensor& tensor) { return tensor.shape.empty() ? 1 : tensor.shape.back(); }
 
+NormalRows normal_rows(Builder& b, const std::string& name, const std::string& mean_name,
+                       const std::string& rstd_name, const Operand& x, double eps) {
+  const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
+  const Operand sum = b.make("row_sum", name + ".sum", {x});
+  const Operand mean = b.make("mul", mean_name, {sum, inverse});
+  const Operand centred = b.make("sub", name + ".centred", {x, mean});
+  const Operand squares = b.make("square", name + ".squares", {centred});
+  const Operand total = b.make("row_sum", name + ".total", {squares});
+  const Operand variance = b.make("mul", name + ".variance", {total, inverse});
+  const Operand shifted = b.make("add", name + ".shifted", {variance, eps});
+  const Operand deviation = b.make("sqrt", name + ".deviation", {shifted});
+  const Operand rstd = b.make("reciprocal", rstd_name, {deviation});
+  return {mean, rstd, b.make("mul", name + ".normal", {centred, rstd})};
+}
+
+Operand normal_rows_gradient(Builder& b, const std::string& name, const std::string& result, const Operand& k,
+                             const Operand& h, const Operand& rstd) {
+  const double inverse = 1.0 / static_cast<double>(b.type(k).shape.back());
+  const Operand sum = b.make("row_sum", name + ".sum", {k});
+  const Operand mean = b.make("mul", name + ".mean", {sum, inverse});
+  const Operand product = b.make("mul", name + ".product", {k, h});
+  const Operand dot = b.make("row_sum", name + ".dot", {product});
+  const Operand along = b.make("mul", name + ".along", {dot, inverse});
+  const Operand first = b.make("sub", name + ".first", {k, mean});
+  const Operand second = b.make("mul", name + ".second", {h, along});
+  const Operand inner = b.make("sub", name + ".inner", {first, second});
+  return b.make("mul", result, {inner, rstd});
+}
+
+RowStatistics row_statistics(const double* row, int64_t columns, double eps) {
+  const double count = static_cast<double>(columns);
+  double mean = 0, variance = 0;
+  for (int64_t c = 0; c < columns; ++c) mean += row[c] / count;
+  for (int64_t c = 0; c < columns; ++c) variance += (row[c] - mean) * (row[c] - mean) / count;
+  return {mean, 1 / std::sqrt(variance + eps)};
+}
+
 int64_t row_count(const Tensor& tensor) {
   return static_cast<int64_t>(tensor.data.size()) / std::max<int64_t>(1, column_count(tensor));
 }

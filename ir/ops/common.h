@@ -58,6 +58,24 @@ struct Exponentials {
 };
 Exponentials shifted_exponentials(Builder& b, const std::string& name, const Operand& x);
 
+// Rows brought to mean 0 and variance 1, over the last axis, as layer_norm and group_norm do: the variance is
+// the mean of the squared deviations, and rstd = 1 / sqrt(variance + eps). For OpInfo::expand.
+struct NormalRows {
+  Operand mean, rstd, normal;  // [.., 1], [.., 1] and x's shape
+};
+NormalRows normal_rows(Builder& b, const std::string& name, const std::string& mean_name,
+                       const std::string& rstd_name, const Operand& x, double eps);
+// The gradient to x, called `result`, of h = (x - mean) * rstd, where k is that to h and means are over the
+// row:
+//   rstd * (k - mean(k) - h * mean(k * h))
+Operand normal_rows_gradient(Builder& b, const std::string& name, const std::string& result, const Operand& k,
+                             const Operand& h, const Operand& rstd);
+// The same statistics of one row, for references.
+struct RowStatistics {
+  double mean = 0, rstd = 0;
+};
+RowStatistics row_statistics(const double* row, int64_t columns, double eps);
+
 // References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).
 int64_t row_count(const Tensor& tensor);
 int64_t column_count(const Tensor& tensor);

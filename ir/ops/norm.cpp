@@ -31,7 +31,6 @@ void gradient(GradBuilder& g) {
   if (!g.d_result(0)) return;
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
-  const double inverse = 1.0 / static_cast<double>(g.b.type(x).shape.back());
   Operand h = 0.0;
   if (g.wanted(0) || g.wanted(1)) {
     const Operand centred = g.b.make("sub", name + ".centred", {x, g.result(1)});
@@ -39,15 +38,7 @@ void gradient(GradBuilder& g) {
   }
   if (g.wanted(0)) {
     const Operand scaled = g.b.make("mul", name + ".scaled", {dy, g.operand(1)});
-    const Operand sum = g.b.make("row_sum", name + ".sum", {scaled});
-    const Operand mean = g.b.make("mul", name + ".mean", {sum, inverse});
-    const Operand product = g.b.make("mul", name + ".product", {scaled, h});
-    const Operand dot = g.b.make("row_sum", name + ".dot", {product});
-    const Operand along = g.b.make("mul", name + ".along", {dot, inverse});
-    const Operand first = g.b.make("sub", name + ".first", {scaled, mean});
-    const Operand second = g.b.make("mul", name + ".second", {h, along});
-    const Operand inner = g.b.make("sub", name + ".inner", {first, second});
-    g.add(0, g.b.make("mul", name, {inner, g.result(2)}));
+    g.add(0, normal_rows_gradient(g.b, name, name, scaled, h, g.result(2)));
   }
   if (g.wanted(1)) g.add(1, g.b.make("mul", g.d_name(1) + ".rows", {dy, h}));
   if (g.wanted(2)) g.add(2, dy);
@@ -56,21 +47,10 @@ void gradient(GradBuilder& g) {
 std::vector<Operand> expand(Builder& b, const Op& op) {
   const std::string name = take_name(b, op, 0), mean_name = take_name(b, op, 1),
                     rstd_name = take_name(b, op, 2);
-  const Operand x = op.operands[0];
-  const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
   const double eps = std::get<double>(*find_attr(op, "eps"));
-  const Operand sum = b.make("row_sum", name + ".sum", {x});
-  const Operand mean = b.make("mul", mean_name, {sum, inverse});
-  const Operand centred = b.make("sub", name + ".centred", {x, mean});
-  const Operand squares = b.make("square", name + ".squares", {centred});
-  const Operand total = b.make("row_sum", name + ".total", {squares});
-  const Operand variance = b.make("mul", name + ".variance", {total, inverse});
-  const Operand shifted = b.make("add", name + ".shifted", {variance, eps});
-  const Operand deviation = b.make("sqrt", name + ".deviation", {shifted});
-  const Operand rstd = b.make("reciprocal", rstd_name, {deviation});
-  const Operand normal = b.make("mul", name + ".normal", {centred, rstd});
-  const Operand scaled = b.make("mul", name + ".scaled", {normal, op.operands[1]});
-  return {b.make("add", name, {scaled, op.operands[2]}), mean, rstd};
+  const NormalRows rows = normal_rows(b, name, mean_name, rstd_name, op.operands[0], eps);
+  const Operand scaled = b.make("mul", name + ".scaled", {rows.normal, op.operands[1]});
+  return {b.make("add", name, {scaled, op.operands[2]}), rows.mean, rows.rstd};
 }
 
 void reference(EvalView& view) {
@@ -79,11 +59,7 @@ void reference(EvalView& view) {
   const double eps = view.op.real("eps");
   for (int64_t r = 0; r < row_count(x); ++r) {
     const double* row = x.data.data() + r * columns;
-    double mean = 0, variance = 0;
-    for (int64_t c = 0; c < columns; ++c) mean += row[c] / static_cast<double>(columns);
-    for (int64_t c = 0; c < columns; ++c)
-      variance += (row[c] - mean) * (row[c] - mean) / static_cast<double>(columns);
-    const double rstd = 1.0 / std::sqrt(variance + eps);
+    const auto [mean, rstd] = row_statistics(row, columns, eps);
     for (int64_t c = 0; c < columns; ++c) {
       const auto i = static_cast<size_t>(c);
       view.result(0).data[static_cast<size_t>(r * columns + c)] =

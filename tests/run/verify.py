@@ -123,17 +123,31 @@ def test_a_foreign_model_fails(folder):
     harness.one_error(done, "--verify", "failed")
 
 
-def test_without_a_compiler_it_says_so(folder):
-    artifact, spec = make("regression", folder, train__micro_batch=8, train__accumulate=2)
+def lean_folder(folder):
+    """gacc-exec with its plug-in and no gaccc beside it."""
     lean = folder / "bin"
     lean.mkdir()
-    for file in ("gacc-exec", "libgacc-host.so"):
-        os.symlink(harness.BIN / file, lean / file)
-    # A link is followed by /proc/self/exe; a copy of the small executable is not.
-    (lean / "gacc-exec").unlink()
-    shutil.copy(harness.BIN / "gacc-exec", lean / "gacc-exec")
+    os.symlink(harness.BIN / "libgacc-host.so", lean / "libgacc-host.so")
+    shutil.copy(harness.BIN / "gacc-exec", lean / "gacc-exec")  # a link would be followed by /proc/self/exe
+    return lean
+
+
+def test_without_a_compiler_it_says_so(folder):
+    artifact, spec = make("regression", folder, train__micro_batch=8, train__accumulate=2)
+    lean = lean_folder(folder)
     done = subprocess.run([lean / "gacc-exec", artifact, "--data", spec, "--verify"], capture_output=True, text=True, timeout=300)
     expect(done.returncode == 0 and re.search(r"2\. recompute.*\n  left out: .*gaccc is not there", done.stdout), done.stdout + done.stderr)
+
+
+def test_a_fault_of_the_compiler_fails(folder):
+    """A refusal leaves the check out; an internal error does not pass for one."""
+    artifact, spec = make("regression", folder, train__micro_batch=8, train__accumulate=2)
+    lean = lean_folder(folder)
+    for status, code, says in ((1, 0, "left out: "), (3, 1, "FAILED: "), (139, 1, "FAILED: ")):
+        (lean / "gaccc").write_text(f"#!/bin/sh\necho error: no such luck\nexit {status}\n")
+        (lean / "gaccc").chmod(0o755)
+        done = subprocess.run([lean / "gacc-exec", artifact, "--data", spec, "--verify"], capture_output=True, text=True, timeout=300)
+        expect(done.returncode == code and f"\n  {says}gaccc gives up with exit {status}: error: no such luck" in done.stdout, done.stdout + done.stderr)
 
 
 def test_it_goes_with_nothing_that_writes(folder):

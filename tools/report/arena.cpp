@@ -8,6 +8,7 @@
 #include <set>
 
 #include "codegen/plan_writer.h"
+#include "ir/size_text.h"
 #include "tools/report/markup.h"
 #include "tools/report/timeline.h"
 
@@ -70,16 +71,16 @@ std::string arena_html(const MemoryMap& map) {
   svg.text(kColumnLeft + kColumnWidth / 2, kTop - 9, "the whole arena", "middle", "t b");
   for (int64_t at = 0, step = byte_step(arena, 5); at <= arena; at += step) {
     svg.line(kColumnLeft - 4, whole_y(at), kColumnLeft, whole_y(at), "class=\"a\"");
-    svg.text(kColumnLeft - 7, whole_y(at) + 4, size_text(at), "end");
+    svg.text(kColumnLeft - 7, whole_y(at) + 4, ir::short_size_text(at), "end");
   }
   svg.rect(kColumnLeft, kTop, kColumnWidth, kHeight, "class=\"e\"");
   std::vector<Box> boxes;
   for (const Holding& buffer : map.buffers) {
     const double y = whole_y(buffer.offset + buffer.bytes);
-    boxes.push_back(
-        {&buffer, kColumnLeft, y, kColumnWidth, whole_y(buffer.offset) - y,
-         fmt::format("{} {}\n{}: {} at {}", shortened(buffer.name, 90), buffer.type,
-                     category_text(buffer.category), size_text(buffer.bytes), count_text(buffer.offset))});
+    boxes.push_back({&buffer, kColumnLeft, y, kColumnWidth, whole_y(buffer.offset) - y,
+                     fmt::format("{} {}\n{}: {} at {}", shortened(buffer.name, 90), buffer.type,
+                                 category_text(buffer.category), ir::short_size_text(buffer.bytes),
+                                 count_text(buffer.offset))});
   }
   const size_t buffers = boxes.size();
   draw(svg, std::move(boxes));
@@ -98,12 +99,12 @@ std::string arena_html(const MemoryMap& map) {
   const double inner = kWidth - kRight - kPanelLeft - kGap * static_cast<double>(regions - 1);
   svg.text(kPanelLeft, kTop - 9,
            fmt::format("the transient part: {}, by kernels from left to right",
-                       size_text(map.arena - map.buffers_end)),
+                       ir::short_size_text(map.arena - map.buffers_end)),
            "start", "t b");
   for (int64_t at = 0, step = byte_step(transient, 5); at <= transient; at += step) {
     svg.line(kPanelLeft - 4, panel_y(at + map.buffers_end), kWidth - kRight, panel_y(at + map.buffers_end),
              "class=\"g\"");
-    svg.text(kPanelLeft - 7, panel_y(at + map.buffers_end) + 4, "+" + size_text(at), "end", "t w");
+    svg.text(kPanelLeft - 7, panel_y(at + map.buffers_end) + 4, "+" + ir::short_size_text(at), "end", "t w");
   }
   double x = kPanelLeft;
   boxes.clear();
@@ -128,7 +129,7 @@ std::string arena_html(const MemoryMap& map) {
       boxes.push_back(
           {&value, x + each * begin, y, each * (end - begin), panel_y(value.offset) - y,
            fmt::format("{} {}\n{}: {} at {}, kernels {} to {} of the {}", shortened(value.name, 90),
-                       value.type, category_text(value.category), size_text(value.bytes),
+                       value.type, category_text(value.category), ir::short_size_text(value.bytes),
                        count_text(value.offset), value.first + 1, value.last + 1, region_name(region.kind))});
     }
     values += region.values.size();

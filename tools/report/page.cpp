@@ -3,6 +3,7 @@
 #include "tools/report/page.h"
 
 #include "codegen/plan_writer.h"
+#include "ir/size_text.h"
 #include "tools/report/arena.h"
 #include "tools/report/markup.h"
 #include "tools/report/memory_map.h"
@@ -54,8 +55,8 @@ std::string header(const Plan& plan) {
   for (const std::string& because : plan.because)
     out += fmt::format("<p class=\"sub\">not exact: {}</p>\n", escaped(because));
   out += "<div class=\"cards\">\n";
-  card(out, size_text(plan.bytes.peak), "peak: all that is allocated");
-  card(out, size_text(plan.bytes.lower_bound), "no plan can need less");
+  card(out, ir::short_size_text(plan.bytes.peak), "peak: all that is allocated");
+  card(out, ir::short_size_text(plan.bytes.lower_bound), "no plan can need less");
   card(out,
        fmt::format("{} ({} × {})", plan.micro_batch * plan.accumulate, plan.micro_batch, plan.accumulate),
        "effective batch (M × K)");
@@ -104,7 +105,7 @@ std::string categories(const Plan& plan) {
     if (part.bytes > 0)
       out += fmt::format("<div style=\"width:{:.3f}%;background:{}\" title=\"{} {}\"></div>",
                          100 * static_cast<double>(part.bytes) / peak, colour(part.category),
-                         category_text(part.category), size_text(part.bytes));
+                         category_text(part.category), ir::short_size_text(part.bytes));
   }
   out +=
       "</div>\n<table><tr><th>kind</th><th>what it is</th><th class=\"n\">memory</th><th "
@@ -116,7 +117,7 @@ std::string categories(const Plan& plan) {
         "<tr><td><i style=\"background:{}\"></i>{}</td><td>{}</td><td class=\"n\">{}</td><td "
         "class=\"n\">{}</td><td "
         "class=\"n\">{}</td></tr>\n",
-        colour(part.category), category_text(part.category), part.what, size_text(part.bytes),
+        colour(part.category), category_text(part.category), part.what, ir::short_size_text(part.bytes),
         count_text(part.bytes), percent(static_cast<double>(part.bytes) / peak));
   }
   out += fmt::format(
@@ -125,8 +126,8 @@ std::string categories(const Plan& plan) {
       "class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n<tr "
       "class=\"sum\"><td>peak</td>"
       "<td></td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\"></td></tr>\n</table>\n",
-      size_text(rest), count_text(rest), percent(static_cast<double>(rest) / peak), size_text(bytes.peak),
-      count_text(bytes.peak));
+      ir::short_size_text(rest), count_text(rest), percent(static_cast<double>(rest) / peak),
+      ir::short_size_text(bytes.peak), count_text(bytes.peak));
   return out;
 }
 

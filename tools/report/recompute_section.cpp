@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "codegen/plan_writer.h"
+#include "ir/size_text.h"
 #include "tools/report/markup.h"
 
 namespace gacc::report {
@@ -44,8 +45,9 @@ std::string table(const RecomputeReport& report) {
     out += fmt::format(
         "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:.3f}</td><td "
         "class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-        escaped(shortened(row.value, 60)), row.times, row.bytes > 0 ? size_text(row.bytes) : "in registers",
-        static_cast<double>(row.flops) / 1e6, row.seconds > 0 ? seconds_text(row.seconds) : "with another",
+        escaped(shortened(row.value, 60)), row.times,
+        row.bytes > 0 ? ir::short_size_text(row.bytes) : "in registers", static_cast<double>(row.flops) / 1e6,
+        row.seconds > 0 ? seconds_text(row.seconds) : "with another",
         row.seconds > 0 ? share(row.seconds) : "");
   }
   if (rows.size() > kShown)
@@ -53,7 +55,7 @@ std::string table(const RecomputeReport& report) {
         "<tr><td>{} others</td><td></td><td class=\"n\">{}</td><td class=\"n\">{:.3f}</td><td "
         "class=\"n\">{}</td><td "
         "class=\"n\">{}</td></tr>\n",
-        rows.size() - kShown, size_text(rest.bytes), static_cast<double>(rest.flops) / 1e6,
+        rows.size() - kShown, ir::short_size_text(rest.bytes), static_cast<double>(rest.flops) / 1e6,
         seconds_text(rest.seconds), share(rest.seconds));
   return out + "</table>\n";
 }
@@ -81,7 +83,7 @@ std::string curve_picture(const std::vector<TradeOff>& curve, int64_t arena, dou
   }
   for (int i = 0; i <= 4; ++i) {
     const int64_t bytes = least + (most - least) / 4 * i;
-    svg.text(x(bytes), bottom + 16, size_text(bytes), "middle");
+    svg.text(x(bytes), bottom + 16, ir::short_size_text(bytes), "middle");
   }
   svg.text((kLeft + kWidth) / 2, bottom + 36, "size of the arena →", "middle");
   svg.text(kLeft, kTop - 12, "↑ more time for a step", "start");
@@ -97,12 +99,13 @@ std::string curve_picture(const std::vector<TradeOff>& curve, int64_t arena, dou
   svg.path(bounds, "fill=\"none\" stroke=\"#888\" stroke-width=\"1.5\" stroke-dasharray=\"5 4\"");
   svg.path(plans, "fill=\"none\" stroke=\"#4c78a8\" stroke-width=\"2.5\"");
   for (const TradeOff& point : curve)
-    svg.rect(x(point.arena) - 3.5, y(point.overhead) - 3.5, 7, 7, "class=\"k\" fill=\"#4c78a8\"",
-             fmt::format("{}: {} more time; no plan can do with less than {}", size_text(point.arena),
-                         percent(point.overhead), percent(point.lower_bound)));
+    svg.rect(
+        x(point.arena) - 3.5, y(point.overhead) - 3.5, 7, 7, "class=\"k\" fill=\"#4c78a8\"",
+        fmt::format("{}: {} more time; no plan can do with less than {}", ir::short_size_text(point.arena),
+                    percent(point.overhead), percent(point.lower_bound)));
   svg.path(fmt::format("M{} {}l7 -7l-7 -7l-7 7z", number(x(arena)), number(y(overhead) + 7)),
            "fill=\"#d62728\"",
-           fmt::format("this plan: {}, {} more time", size_text(arena), percent(overhead)));
+           fmt::format("this plan: {}, {} more time", ir::short_size_text(arena), percent(overhead)));
   const bool right = x(arena) > kWidth / 2;
   svg.text(x(arena) + (right ? -12 : 12), y(overhead) - 9, "this plan", right ? "end" : "start", "t b");
   return svg.finish();

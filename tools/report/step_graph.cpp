@@ -7,6 +7,7 @@
 #include <map>
 
 #include "codegen/plan_writer.h"
+#include "ir/size_text.h"
 #include "tools/report/layers.h"
 #include "tools/report/markup.h"
 
@@ -86,7 +87,7 @@ std::string picture(const RegionMap& step, const std::vector<Row>& rows, bool an
                            number(text + gap), number(at), number(backward - 14)),
                fmt::format("{} stroke-width=\"{}\"", style, number(thick)));
       svg.path(fmt::format("M{} {}l-7 -4.5v9z", number(backward - 7), number(at)), "fill=\"#555\"");
-      svg.text(text, at + 4, fmt::format("{}{}", size_text(bytes), what), "middle");
+      svg.text(text, at + 4, fmt::format("{}{}", ir::short_size_text(bytes), what), "middle");
     };
     const bool both = row.kept > 0 && row.again > 0 && height > 26;
     const bool beside = row.kept > 0 && row.again > 0 && !both;  // no room for two: their sum
@@ -114,7 +115,7 @@ std::string list(const RegionMap& step) {
         "<tr><td class=\"n\">{}</td><td>{}</td><td>{}</td><td><i style=\"background:{}\"></i>{}</td><td "
         "class=\"n\">{:.3f}</td><td class=\"n\">{}</td></tr>\n",
         k + 1, escaped(shortened(row.label, 90)), escaped(shortened(row.layer, 40)), role_colour(row.role),
-        role_text(row.role), static_cast<double>(row.flops) / 1e6, size_text(row.live_bytes));
+        role_text(row.role), static_cast<double>(row.flops) / 1e6, ir::short_size_text(row.live_bytes));
   }
   out += "</table>\n";
   if (shown < step.kernels.size())

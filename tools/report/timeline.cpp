@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "codegen/plan_writer.h"
+#include "ir/size_text.h"
 #include "tools/report/markup.h"
 
 namespace gacc::report {
@@ -59,11 +60,11 @@ std::string column_title(const MemoryMap& map, const Column& column) {
       fmt::format("{}, kernel {} of {}", region_name(region.kind), column.fullest + 1, region.kernels.size());
   if (column.first != column.last)
     title += fmt::format(" (the fullest of {} to {})", column.first + 1, column.last + 1);
-  title += fmt::format("\n{}\n{} in use", shortened(row.label, 90), size_text(sum(row.live, true)));
+  title += fmt::format("\n{}\n{} in use", shortened(row.label, 90), ir::short_size_text(sum(row.live, true)));
   for (const Category category :
        {Category::inputs, Category::activations, Category::recomputed, Category::workspace}) {
     if (const int64_t bytes = row.live[static_cast<size_t>(category)]; bytes > 0)
-      title += fmt::format("\n  {} {}", category_text(category), size_text(bytes));
+      title += fmt::format("\n  {} {}", category_text(category), ir::short_size_text(bytes));
   }
   return title;
 }
@@ -85,7 +86,7 @@ std::string picture(const MemoryMap& map, bool everything, double height) {
   const int64_t step = byte_step(top, 4);
   for (int64_t at = 0; at <= top; at += step) {
     svg.line(kLeft, y(at), kWidth - kRight, y(at), "class=\"g\"");
-    svg.text(kLeft - 6, y(at) + 4, size_text(at), "end");
+    svg.text(kLeft - 6, y(at) + 4, ir::short_size_text(at), "end");
   }
   double x = kLeft, peak_x = kLeft;
   std::string hover;
@@ -131,13 +132,14 @@ std::string picture(const MemoryMap& map, bool everything, double height) {
   if (everything) {
     svg.line(kLeft, y(map.arena), kWidth - kRight, y(map.arena), "class=\"p\"");
     svg.text(kWidth - kRight, y(map.arena) - 5,
-             fmt::format("the arena: {} (all that is allocated)", size_text(map.arena)), "end", "t b");
+             fmt::format("the arena: {} (all that is allocated)", ir::short_size_text(map.arena)), "end",
+             "t b");
   } else {
     svg.line(peak_x, kTop - 6, peak_x, bottom, "class=\"p\"");
     const bool left = peak_x < kWidth / 2;
     svg.text(peak_x + (left ? 5 : -5), kTop - 10,
-             fmt::format("peak: {} of values, while {} runs", size_text(sum(map.peak().live, false)),
-                         shortened(map.peak().label, 60)),
+             fmt::format("peak: {} of values, while {} runs",
+                         ir::short_size_text(sum(map.peak().live, false)), shortened(map.peak().label, 60)),
              left ? "start" : "end", "t b");
   }
   return svg.finish();
@@ -220,7 +222,7 @@ std::string peak_html(const MemoryMap& map) {
                        int64_t bytes, std::string_view square) {
     out += fmt::format("<tr><td>{}{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td></tr>\n",
                        square.empty() ? "" : fmt::format("<i style=\"background:{}\"></i>", square),
-                       escaped(shortened(name, 60)), what, escaped(shape), size_text(bytes));
+                       escaped(shortened(name, 60)), what, escaped(shape), ir::short_size_text(bytes));
   };
   int64_t rest = 0, values = 0;
   for (size_t i = 0; i < alive.size(); ++i) {
@@ -244,7 +246,7 @@ std::string peak_html(const MemoryMap& map) {
   row("rounding of places to 256 bytes, and gaps", "", "", map.arena - buffers - values, "");
   out += fmt::format(
       "<tr class=\"sum\"><td>together: the arena</td><td></td><td></td><td class=\"n\">{}</td></tr>\n",
-      size_text(map.arena));
+      ir::short_size_text(map.arena));
   return out + "</table>\n";
 }
 
@@ -257,7 +259,7 @@ std::string timeline_text(const MemoryMap& map) {
   for (const RegionMap& region : map.regions) {
     for (const KernelRow& row : region.kernels) top = std::max(top, sum(row.live, false));
   }
-  out += fmt::format(" (full block: {})\n", size_text(top));
+  out += fmt::format(" (full block: {})\n", ir::short_size_text(top));
   for (size_t r = 0; r < map.regions.size(); ++r) {
     const RegionMap& region = map.regions[r];
     if (region.kernels.empty() || region.kind == ir::RegionKind::init) continue;
@@ -271,13 +273,15 @@ std::string timeline_text(const MemoryMap& map) {
   out += fmt::format("  {:<18}{}\n", "peak at", peak_sentence(map));
   const std::vector<const Holding*> alive = alive_at_peak(map);
   for (size_t i = 0; i < alive.size() && i < kShown; ++i)
-    out += fmt::format("  {:<18}{:>10}  {} ({})\n", i == 0 ? "alive then" : "", size_text(alive[i]->bytes),
-                       alive[i]->name, category_text(alive[i]->category));
+    out +=
+        fmt::format("  {:<18}{:>10}  {} ({})\n", i == 0 ? "alive then" : "",
+                    ir::short_size_text(alive[i]->bytes), alive[i]->name, category_text(alive[i]->category));
   if (alive.size() > kShown) {
     const int64_t rest =
         std::accumulate(alive.begin() + kShown, alive.end(), int64_t{0},
                         [](int64_t sum, const Holding* value) { return sum + value->bytes; });
-    out += fmt::format("  {:<18}{:>10}  {} smaller values\n", "", size_text(rest), alive.size() - kShown);
+    out += fmt::format("  {:<18}{:>10}  {} smaller values\n", "", ir::short_size_text(rest),
+                       alive.size() - kShown);
   }
   return out;
 }
