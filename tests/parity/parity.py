@@ -38,17 +38,20 @@ def make_cases():
     cases = []
     for name in harness.EXAMPLE_NAMES:  # 3.3 windows of 4 micro-batches and a bit: the last window and micro-batch are ragged
         cases += [case(f"{name}-seed{seed}", f"examples/{name}.toml", 425 + seed, seed) for seed in (1, 2, 3, 4)]
+    # A relu or a max-pool whose input is zero but for rounding goes one way here and the other way there, on one of the CPUs
+    # (with and without AVX-512) if not on this one, and a high rate makes much of it: these cases learn slowly.
+    slowly = dict(optimizer__lr=1e-4)
     # Convolutions and both batch-norm modes; windows of 21, micro-batches of 7 and a last one of 3.
     for name in ("mnist_cnn", "mnist_resnet"):
         for seed in (1, 2, 3, 4):
             cases.append(case(f"{name}-seed{seed}", f"examples/{name}.toml", 101, seed, bounds=(LOSS_BOUND, 1e-3, 1e-3),
-                              train__micro_batch=7, train__accumulate=3))
+                              train__micro_batch=7, train__accumulate=3, **slowly))
     cases.append(case("mnist_cnn-drop", "examples/mnist_cnn.toml", 60, 5, 4, (LOSS_BOUND, 1e-3, 1e-3), train__tail="drop",
                       train__micro_batch=7, train__accumulate=3))
     for tail in ("flush", "drop", "carry"):
         for name in ("mnist_mlp", "regression", "residual_mlp"):
             cases.append(case(f"{name}-{tail}", f"examples/{name}.toml", 301, 5, train__tail=tail,
-                              train__micro_batch=16, train__accumulate=4))
+                              train__micro_batch=16, train__accumulate=4, **slowly))
     for name in ("mnist_mlp", "regression"):
         cases.append(case(f"{name}-micro1", f"examples/{name}.toml", 23, 6, train__micro_batch=1, train__accumulate=4))
         cases.append(case(f"{name}-k1", f"examples/{name}.toml", 150, 7, train__micro_batch=32, train__accumulate=1))

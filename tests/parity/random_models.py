@@ -5,7 +5,7 @@ Each model is a random stack of the layers of the contract (nested, repeated, re
 inputs), a loss, an optimizer and windows of random sizes; it is trained a few updates in file order and its losses,
 gradient norms and weights are compared with ../shared/oracle/oracle.py, which runs in this process. Every model is also
 compiled with recompute "all", whose weights must have the same bits, and in f16, whose first loss must be near. The same
-seed gives the same models. What fails is named, and kept in DIR. Needs numpy and PyTorch.
+seed gives the same models. The model is evaluated too, with its running statistics. What fails is named, and kept in DIR. Needs numpy and PyTorch.
 """
 import argparse
 import copy
@@ -313,6 +313,17 @@ def difference(a, b):
     return abs(a - b) / max(abs(b), 1e-6) if a is not None and math.isfinite(a) else math.inf
 
 
+def evaluate(net, config, oracle, data):
+    """(sum of the loss, counted elements) over all of the data."""
+    size, total, count = config["train"]["micro_batch"], 0.0, 0
+    for first in range(0, len(next(iter(data.values()))), size):
+        batch = {name: values[first:first + size] for name, values in data.items()}
+        net(batch)
+        loss, counted = oracle.loss_sum(config, net, batch)
+        total, count = total + float(loss.detach()), count + counted
+    return total, count
+
+
 def check(seed, folder, oracle, np, device, updates=3):
     config = make_model(seed)
     text = model_text(config)
@@ -329,15 +340,15 @@ def check(seed, folder, oracle, np, device, updates=3):
         harness.run("gaccc", folder / "model.toml", *[word for s in settings for word in ("--set", s)], "-o", step)
         if not initial.exists():
             harness.run("gacc-exec", step, "--data", spec, "--init-only", "--save", initial, "--device", "cpu")
-        harness.run("gacc-exec", step, "--data", spec, "--no-shuffle", "--updates", updates, "--load", initial, "--log", log,
-                    "--save", final, "--device", device)
-        return harness.updates_of(log), final
+        harness.run("gacc-exec", step, "--data", spec, "--eval", spec, "--no-shuffle", "--updates", updates, "--load", initial,
+                    "--log", log, "--save", final, "--device", device)
+        return harness.updates_of(log), final, [e for e in harness.read_log(log) if e["event"] == "eval"][-1]
 
-    plain, final = train("plain", device=device)
+    plain, final, evaluated = train("plain", device=device)
     problems = []
     net, losses, norms = oracle.train(copy.deepcopy(config), oracle.load_safetensors(initial), oracle.load_data(spec, config), updates)
     loss = max(difference(e["loss"], r) for e, r in zip(plain, losses, strict=True))
-    norm = max(difference(e["grad_norm"], r) for e, r in zip(plain, norms, strict=True))
+    norm = max(difference(e["grad_norm"], r) for e, r in zip(plain, norms, strict=True) if r > 1e-3 * norms[0])  # not of what is learnt
     if loss > BOUNDS[0]:
         problems.append(f"losses differ by {loss:.1e}")
     if norm > BOUNDS[1]:
@@ -349,11 +360,15 @@ def check(seed, folder, oracle, np, device, updates=3):
         apart = (ours[name] - theirs[name].detach()).norm().item() / max(theirs[name].norm().item(), 1e-2)  # biases start at 0
         if not apart <= BOUNDS[2]:
             problems.append(f"{name} differs by {apart:.1e}")
+    net.train = False
+    total, count = evaluate(net, config, oracle, oracle.load_data(spec, config))
+    if count and difference(evaluated["loss"], total / count) > 10 * BOUNDS[0]:
+        problems.append(f"the evaluated loss is {evaluated['loss']}, expected {total / count}")
     if device == "cpu":
-        _, remade = train("all", "recompute.policy=all")
+        _, remade, _ = train("all", "recompute.policy=all")
         if remade.read_bytes() != final.read_bytes():
             problems.append("recompute changes bits")
-        half, _ = train("half", "precision.compute=f16")
+        half, _, _ = train("half", "precision.compute=f16")
         first = difference(half[0]["loss"], losses[0])
         if first > 3e-2:
             problems.append(f"the first loss in f16 differs by {first:.1e}")
