@@ -24,8 +24,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Not run: checks of the text, what is long, and what is fuzzed rather than tested.
-NOT_RUN = r"^(format|layers.*|run\.mnist\..*|run\.scripts\..*|.*[kK]ill.*)$"
+# Not run: checks of the text, what is long (the stored parity references hold the live ones' cases), and what is fuzzed
+# rather than tested.
+NOT_RUN = r"^(format|layers.*|run\.mnist\..*|run\.scripts\..*|parity\.live\..*|.*[kK]ill.*)$"
 SWITCH = """#pragma once
 #include <cstdlib>
 #pragma GCC diagnostic ignored "-Wreturn-type"
@@ -174,7 +175,7 @@ class Copy:
                 seen.add("golden")
             elif labels != ["unit"] or not program.startswith("fuzz_"):
                 rest.append((test["name"], command, folder))
-        order = ["ir_test", "passes_test", "frontend_test", "numeric_test", "planner_test", "golden"]
+        order = ["ir_test", "passes_test", "frontend_test", "golden", "planner_test", "numeric_test"]
         whole.sort(key=lambda t: order.index(t[0]) if t[0] in order else len(order))
         return whole + rest
 
