@@ -168,16 +168,22 @@ Status Verifier::split() {
     WindowOutcome outcome;
     if (Status status = one_window(artifact_, sizes, scale_, outcome); !status) return status;
     keep_largest(loss, deviations(figures(outcome), figures(reference), 0));
-    keep_largest(table, deviations(outcome.gradients, reference.gradients));
+    keep_largest(table, deviations(outcome.gradients, reference.gradients, share_floor(plan_.precision)));
   }
   table.insert(table.begin(), loss.begin(), loss.end());
-  if (plan_.exact) {
+  // With one launch a window the plan is exact whatever its layers are; a part of that launch is not.
+  const bool per_launch = plan_.exact && artifact_.ir.find("moving_mean.acc") != std::string::npos;
+  if (plan_.exact && !per_launch) {
     judge(table, order_bound(plan_.precision));
     return {};
   }
   judge(table, -1);
-  say(fmt::format("  not judged: the plan says that an update is not that of the one big batch: {}",
-                  fmt::join(plan_.because, "; ")));
+  if (per_launch) {
+    say("  not judged: batch_norm takes its statistics per launch");
+  } else {
+    say(fmt::format("  not judged: the plan says that an update is not that of the one big batch: {}",
+                    fmt::join(plan_.because, "; ")));
+  }
   return {};
 }
 
@@ -328,7 +334,8 @@ Status Verifier::half() {
   if (Status status = one_window(artifact_, sizes_, scale_, of_half); !status) return status;
   if (Status status = one_window(variant, sizes_, 0, of_full); !status) return status;
   std::vector<Deviation> table = deviations(figures(of_half), figures(of_full), 0);
-  const std::vector<Deviation> gradients = deviations(of_half.gradients, of_full.gradients);
+  const std::vector<Deviation> gradients =
+      deviations(of_half.gradients, of_full.gradients, share_floor(plan_.precision));
   table.insert(table.end(), gradients.begin(), gradients.end());
   judge(table, half_bound(plan_.precision));
   return {};
@@ -358,6 +365,8 @@ Status Verifier::run() {
 }
 
 }  // namespace
+
+double share_floor(std::string_view precision) { return precision == "f32" ? 1e-2 : 1e-1; }
 
 double order_bound(std::string_view precision) {
   return precision == "f32" ? 1e-4 : precision == "f16" ? 1e-2 : 5e-2;

@@ -47,7 +47,7 @@ struct Deviation {
 // By tensor, in their order; `floor` is the share of the norm of all tensors below which a tensor's own norm
 // counts no more.
 std::vector<Deviation> deviations(const std::vector<NamedTensor>& got,
-                                  const std::vector<NamedTensor>& reference, double floor = 1e-3);
+                                  const std::vector<NamedTensor>& reference, double floor);
 // Keeps the larger one of each tensor.
 void keep_largest(std::vector<Deviation>& so_far, const std::vector<Deviation>& more);
 

@@ -123,6 +123,39 @@ def test_a_foreign_model_fails(folder):
     harness.one_error(done, "--verify", "failed")
 
 
+def test_a_launch_with_batch_norm_is_not_split(folder):
+    """With K = 1 the plan is exact, and yet parts of its one launch have statistics of their own; and the bias of a
+    convolution before group_norm with a group per channel has a gradient that is rounding alone."""
+    model = folder / "model.toml"
+    norms = {"batch_norm": "", "group_norm": "groups = 4"}
+    for norm, keys in norms.items():
+        model.write_text(f"""
+model = {{ name = "norms", seed = 3 }}
+inputs.x = {{ shape = [2, 5, 5] }}
+inputs.y = {{ dtype = "i32", range = 3 }}
+loss = {{ type = "cross_entropy", target = "y" }}
+optimizer = {{ type = "sgd" }}
+train = {{ micro_batch = 8 }}
+[[layers]]
+type = "conv2d"
+channels = 4
+kernel = 3
+[[layers]]
+type = "{norm}"
+{keys}
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+features = 3
+""")
+        spec = harness.make_data(model, 20, folder)
+        for precision in ("f32", "f16", "bf16"):
+            run("gaccc", model, "-o", folder / "step.ptx", "--set", f"precision.compute={precision}")
+            done = run("gacc-exec", folder / "step.ptx", "--data", spec, "--verify", "--device", "cpu")
+            expect(("not judged: batch_norm takes" in done.stdout) == (norm == "batch_norm"), done.stdout)
+
+
 def lean_folder(folder):
     """gacc-exec with its plug-in and no gaccc beside it."""
     lean = folder / "bin"
