@@ -68,7 +68,7 @@ Placement place_greedily(const std::vector<Block>& blocks, int64_t enough) {
     for (int t = blocks[i].first; t <= blocks[i].last; ++t)
       crowd[i] = std::max(crowd[i], bytes[static_cast<size_t>(t)]);
   }
-  const auto length = [&](size_t i) { return int64_t{blocks[i].last} - blocks[i].first + 1; };
+  const auto length = [&](size_t i) { return length_of(blocks[i]); };
   using Key = std::array<int64_t, 3>;  // the smallest goes first
   const auto keys = [&](size_t i) {
     const Block& b = blocks[i];

@@ -13,7 +13,11 @@ struct Block {
   int64_t bytes = 0;
   int first = 0;
   int last = 0;
+  int64_t length = 0;  // of its life, where the instants are not equally far apart; 0: their number
 };
+inline int64_t length_of(const Block& block) {
+  return block.length > 0 ? block.length : int64_t{block.last} - block.first + 1;
+}
 
 struct Placement {
   std::vector<int64_t> offsets{};  // by block

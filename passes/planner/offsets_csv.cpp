@@ -95,7 +95,9 @@ bool parse_buffers(std::string_view text, BufferTable& table, std::string& probl
     if (bytes > kMostBytes || total + bytes > kMostBytes) return wrong("the sizes add up to more than 2^60");
     total += bytes;
     table.rows.emplace_back(line);
-    table.blocks.push_back({bytes, 0, 0});
+    // In unsigned arithmetic: the bounds may lie further apart than 2^63.
+    const uint64_t length = static_cast<uint64_t>(upper) - static_cast<uint64_t>(lower);
+    table.blocks.push_back({bytes, 0, 0, static_cast<int64_t>(std::min(length, uint64_t{1} << 62))});
     lives.push_back({lower, upper});
   }
   if (columns == 0) {

@@ -16,9 +16,10 @@
 //     on to the fixed point;
 //   - a block whose lowest offset is above all that could carry it waits until something is put below it;
 //   - a block is no candidate while another would fit entirely below its offset: that one could come down.
-// When the unplaced blocks fall apart in time, the parts are solved one by one: a part that fails sends the
-// search straight back past the others. States that failed are remembered: different stacks often leave the
-// same. Runs of growing length alternate between ranks of the blocks, later ones with noise (fixed seed).
+// When the unplaced blocks fall apart in time, the parts are ranked anew, by what is left there, and solved
+// one by one: a part that fails sends the search straight back past the others. States that failed are
+// remembered: different stacks often leave the same. Runs of growing length alternate between orders of the
+// blocks, later ones with noise (fixed seed).
 #include "passes/planner/pack.h"
 
 #include <algorithm>
@@ -36,7 +37,23 @@ namespace {
 struct Item {
   int64_t bytes = 0;
   int begin = 0, end = 0;
+  int64_t length = 0;  // of its life
 };
+
+// What items are ranked by, the largest first; ties go to the next.
+enum class Fact : uint8_t {
+  fullest,  // unplaced bytes of its fullest section
+  length,
+  area,  // length times bytes
+  sections,
+  section_area,
+};
+using Order = std::array<Fact, 3>;
+// Each solves cases that the others do not.
+constexpr std::array<Order, 4> kOrders = {{{Fact::fullest, Fact::length, Fact::area},
+                                           {Fact::fullest, Fact::section_area, Fact::sections},
+                                           {Fact::sections, Fact::section_area, Fact::fullest},
+                                           {Fact::fullest, Fact::sections, Fact::section_area}}};
 
 enum class Outcome : uint8_t { found, none, unknown };
 
@@ -62,20 +79,21 @@ class Search {
     }
   }
 
-  // One run with this order of the items: rank_of[i] is the place of item i.
-  Outcome run(const std::vector<int>& rank_of, int64_t work) {
-    rank_ = rank_of;
+  // One run with this order of the items; all facts but `fullest` are multiplied by an item's noise.
+  Outcome run(const Order& order, std::vector<double> noise, int64_t work) {
+    order_ = order;
+    noise_ = std::move(noise);
     work_ = work;
     ++run_;
     std::vector<int> all(items_.size());
     std::iota(all.begin(), all.end(), 0);
     std::sort(all.begin(), all.end(),
               [&](int a, int b) { return std::pair(item(a).begin, a) < std::pair(item(b).begin, b); });
+    rank(all);
     const Outcome outcome = solve_parts(all, 0, -1);
     if (outcome != Outcome::found) undo(0);
     return outcome;
   }
-  int64_t work_left() const { return work_; }
   const std::vector<int64_t>& offsets() const { return placed_; }
 
  private:
@@ -181,37 +199,80 @@ class Search {
     return false;
   }
 
+  double value(Fact fact, int i) const {
+    const double noise = noise_[static_cast<size_t>(i)];
+    const auto sections = [&] { return static_cast<double>(item(i).end - item(i).begin) * noise; };
+    const auto length = [&] { return static_cast<double>(item(i).length) * noise; };
+    switch (fact) {
+      case Fact::length:
+        return length();
+      case Fact::area:
+        return length() * static_cast<double>(item(i).bytes);
+      case Fact::sections:
+        return sections();
+      case Fact::section_area:
+        return sections() * static_cast<double>(item(i).bytes);
+      case Fact::fullest:
+        break;
+    }
+    return static_cast<double>(*std::max_element(rest_.begin() + item(i).begin, rest_.begin() + item(i).end));
+  }
+
+  // Ranks the items of a part among themselves.
+  void rank(const std::vector<int>& part) {
+    std::vector<std::pair<std::array<double, 3>, int>> keys;
+    for (const int i : part) {
+      std::array<double, 3> key{};
+      std::transform(order_.begin(), order_.end(), key.begin(), [&](Fact fact) { return -value(fact, i); });
+      keys.emplace_back(key, i);
+    }
+    work_ -= static_cast<int64_t>(part.size());
+    std::sort(keys.begin(), keys.end());
+    ranks_key_ = 0;
+    for (size_t place = 0; place < keys.size(); ++place) {
+      rank_[static_cast<size_t>(keys[place].second)] = static_cast<int>(place);
+      ranks_key_ = mix(ranks_key_ ^ static_cast<uint64_t>(keys[place].second));
+    }
+  }
+
   // `part` is sorted by first section. Splits its unplaced items where none crosses.
-  Outcome solve_parts(const std::vector<int>& part, int64_t offset, int rank) {
-    std::vector<int> piece;
+  Outcome solve_parts(const std::vector<int>& part, int64_t offset, int rank_before) {
+    std::vector<std::vector<int>> pieces;
     int end = 0;
     for (const int i : part) {
       if (placed_[static_cast<size_t>(i)] >= 0) continue;
-      if (!piece.empty() && item(i).begin >= end) {
-        const Outcome outcome = solve(piece, offset, rank);
-        if (outcome != Outcome::found) return outcome;
-        piece.clear();
-        end = 0;
-      }
-      piece.push_back(i);
+      if (pieces.empty() || item(i).begin >= end) pieces.emplace_back();
+      pieces.back().push_back(i);
       end = std::max(end, item(i).end);
     }
-    return piece.empty() ? Outcome::found : solve(piece, offset, rank);
+    if (pieces.size() == 1) return solve(pieces.front(), offset, rank_before);
+    const uint64_t key_before = ranks_key_;
+    for (const std::vector<int>& piece : pieces) {
+      std::vector<int> ranks_before;
+      for (const int i : piece) ranks_before.push_back(rank_[static_cast<size_t>(i)]);
+      rank(piece);
+      const Outcome outcome = solve(piece, offset, -1);
+      for (size_t k = 0; k < piece.size(); ++k) rank_[static_cast<size_t>(piece[k])] = ranks_before[k];
+      ranks_key_ = key_before;
+      if (outcome != Outcome::found) return outcome;
+    }
+    return Outcome::found;
   }
 
-  // Places the items of one connected part, all unplaced, after `rank` at `offset`.
-  Outcome solve(const std::vector<int>& part, int64_t offset, int rank) {
+  // Places the items of one connected part, all unplaced, after `rank_before` at `offset`.
+  Outcome solve(const std::vector<int>& part, int64_t offset, int rank_before) {
     work_ -= static_cast<int64_t>(part.size());
     const uint64_t key = state_key(part, offset);
     Failed& failed = failed_[key & (failed_.size() - 1)];
-    if (failed.key == key && failed.rank <= rank) return Outcome::none;
+    if (failed.key == key && failed.rank <= rank_before) return Outcome::none;
     int64_t fits_below = std::numeric_limits<int64_t>::max();
     for (const int i : part)
       fits_below = std::min(fits_below, lowest_[static_cast<size_t>(i)] + item(i).bytes);
     std::vector<int> candidates;
     for (const int i : part) {
       const int64_t at = lowest_[static_cast<size_t>(i)];
-      if (at >= fits_below || (at == offset && rank_[static_cast<size_t>(i)] < rank) || !carried(i, at))
+      if (at >= fits_below || (at == offset && rank_[static_cast<size_t>(i)] < rank_before) ||
+          !carried(i, at))
         continue;
       candidates.push_back(i);
     }
@@ -229,14 +290,15 @@ class Search {
       undo(mark);
       if (work_ < 0) return Outcome::unknown;
     }
-    failed = {key, rank};
+    failed = {key, rank_before};
     return Outcome::none;
   }
 
-  // What decides whether `part` can be completed: its items, how low each can still be, what may carry them.
+  // What decides whether `part` can be completed: its items and their ranks, how low each can still be, what
+  // may carry them.
   // Different stacks below often leave the same.
   uint64_t state_key(const std::vector<int>& part, int64_t offset) const {
-    uint64_t key = mix(run_ ^ mix(static_cast<uint64_t>(offset)));
+    uint64_t key = mix(run_ ^ mix(static_cast<uint64_t>(offset) ^ ranks_key_));
     int section = 0;
     for (const int i : part) {
       key = mix(key ^ (static_cast<uint64_t>(lowest_[static_cast<size_t>(i)]) * 0x9e3779b97f4a7c15u +
@@ -260,6 +322,8 @@ class Search {
     int rank = 0;
   };
   uint64_t run_ = 0;
+  Order order_{};
+  std::vector<double> noise_;  // by item
   std::vector<Item> items_;
   int64_t capacity_;
   std::vector<std::vector<int>> members_;  // by section
@@ -268,7 +332,8 @@ class Search {
   std::vector<int> queue_;
   std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have
   std::vector<int64_t> placed_;  // by item: its offset, or -1
-  std::vector<int> rank_;
+  std::vector<int> rank_;        // by item, within its part
+  uint64_t ranks_key_ = 0;       // tells the ranks of this part from others
   std::vector<Failed> failed_;
   std::vector<Change> trail_;
   int64_t work_ = 0;
@@ -299,56 +364,14 @@ int cut_sections(const std::vector<Block>& blocks, std::vector<Item>& items) {
   items.assign(blocks.size(), {});
   for (size_t i = 0; i < blocks.size(); ++i) {
     items[i] = {blocks[i].bytes, section_at[static_cast<size_t>(blocks[i].first)],
-                section_at[static_cast<size_t>(blocks[i].last)] + 1};
+                section_at[static_cast<size_t>(blocks[i].last)] + 1, length_of(blocks[i])};
   }
   return sections;
 }
 
-// Orders to try. Total: the bytes of the fullest section of an item; width: its sections; area: width times
-// bytes.
-std::vector<std::vector<int>> rankings(const std::vector<Item>& items, int sections) {
-  std::vector<int64_t> total(static_cast<size_t>(sections), 0);
-  for (const Item& item : items) {
-    for (int s = item.begin; s < item.end; ++s) total[static_cast<size_t>(s)] += item.bytes;
-  }
-  const size_t n = items.size();
-  std::vector<std::array<int64_t, 4>> facts(n);  // total, width, area, bytes; negated: large goes first
-  for (size_t i = 0; i < n; ++i) {
-    int64_t fullest = 0;
-    for (int s = items[i].begin; s < items[i].end; ++s)
-      fullest = std::max(fullest, total[static_cast<size_t>(s)]);
-    const int64_t width = items[i].end - items[i].begin;
-    facts[i] = {-fullest, -width, -width * items[i].bytes, -items[i].bytes};
-  }
-  constexpr int kTotal = 0, kWidth = 1, kArea = 2, kBytes = 3;
-  const std::array<std::array<int, 3>, 6> keys = {{{kWidth, kArea, kTotal},
-                                                   {kTotal, kArea, kWidth},
-                                                   {kTotal, kWidth, kArea},
-                                                   {kArea, kTotal, kWidth},
-                                                   {kBytes, kWidth, kTotal},
-                                                   {kTotal, kBytes, kWidth}}};
-  std::vector<std::vector<int>> out;
-  for (const auto& key : keys) {
-    std::vector<int> order(n), rank(n);
-    std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](int a, int b) {
-      const auto &fa = facts[static_cast<size_t>(a)], &fb = facts[static_cast<size_t>(b)];
-      for (const int k : key) {
-        if (fa[static_cast<size_t>(k)] != fb[static_cast<size_t>(k)])
-          return fa[static_cast<size_t>(k)] < fb[static_cast<size_t>(k)];
-      }
-      return a < b;
-    });
-    for (size_t place = 0; place < n; ++place)
-      rank[static_cast<size_t>(order[place])] = static_cast<int>(place);
-    out.push_back(std::move(rank));
-  }
-  return out;
-}
-
 }  // namespace
 
-Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64_t work) {
+Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64_t work, int64_t first_run) {
   if (liveness_bound(blocks) > capacity) return {std::nullopt, true};
   std::vector<Block> real;  // blocks of no bytes have no influence: they stand at 0
   std::vector<size_t> origin;
@@ -359,28 +382,19 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
   if (real.size() > kMostItems) return {};
   std::vector<Item> items;
   const int sections = cut_sections(real, items);
-  const std::vector<std::vector<int>> ranks = rankings(items, sections);
   Search search(items, sections, capacity);
-  // Rounds: each plain ranking with long runs, then four noisy ones of it with short runs; twice as long next
-  // round.
-  const size_t round = 5 * ranks.size();
+  // Rounds: each order as it is, then each with noise and a quarter of the work; twice as long next round.
+  constexpr size_t kRound = 2 * kOrders.size();
   std::mt19937 random(1);
   for (size_t turn = 0; work > 0; ++turn) {
-    const bool plain = turn % round < ranks.size();
-    const int64_t length = (int64_t{1} << (plain ? 21 : 19)) << std::min<size_t>(turn / round, 20);
-    const int64_t now = std::min(work, length);
-    std::vector<int> rank = ranks[turn % ranks.size()];
+    const bool plain = turn % kRound < kOrders.size();
+    const int64_t length = first_run << std::min<size_t>(turn / kRound, 20);
+    const int64_t now = std::min(work, plain ? length : length / 4 + 1);
+    std::vector<double> noise(items.size(), 1);
     if (!plain) {
-      const size_t n = rank.size();
-      std::vector<std::pair<double, int>> noisy(n);
-      for (size_t i = 0; i < n; ++i) {
-        const double noise = static_cast<double>(random()) * 0x1p-32;
-        noisy[i] = {rank[i] + noise * 0.3 * static_cast<double>(n), static_cast<int>(i)};
-      }
-      std::sort(noisy.begin(), noisy.end());
-      for (size_t i = 0; i < n; ++i) rank[static_cast<size_t>(noisy[i].second)] = static_cast<int>(i);
+      for (double& factor : noise) factor = 256 + random() % 256;
     }
-    const Outcome outcome = search.run(rank, now);
+    const Outcome outcome = search.run(kOrders[turn % kOrders.size()], std::move(noise), now);
     if (outcome == Outcome::none) return {std::nullopt, true};
     if (outcome == Outcome::found) {
       Placement placement;

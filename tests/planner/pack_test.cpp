@@ -30,30 +30,70 @@ bool fits(const std::vector<Block>& blocks, int64_t capacity, std::vector<int64_
   return false;
 }
 
+void expect_placed(const std::vector<Block>& blocks, int64_t capacity, const Placement& placement) {
+  EXPECT_LE(placement.height, capacity);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const int64_t a = placement.offsets[i], b = placement.offsets[j];
+      EXPECT_TRUE(!meet(blocks[i], blocks[j]) || a + blocks[i].bytes <= b || b + blocks[j].bytes <= a);
+    }
+  }
+}
+
+std::vector<Block> random_blocks(std::mt19937& random, size_t most) {
+  std::vector<Block> blocks(2 + random() % most);
+  for (Block& block : blocks) {
+    block.bytes = static_cast<int64_t>(random() % 5);
+    block.first = static_cast<int>(random() % 9);
+    block.last = block.first + static_cast<int>(random() % 5);
+  }
+  return blocks;
+}
+
 TEST(Pack, AgreesWithExhaustiveSearch) {
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);
-    std::vector<Block> blocks(2 + random() % 7);
-    for (Block& block : blocks) {
-      block.bytes = static_cast<int64_t>(random() % 5);
-      block.first = static_cast<int>(random() % 9);
-      block.last = block.first + static_cast<int>(random() % 5);
-    }
+    const std::vector<Block> blocks = random_blocks(random, 7);
     const int64_t capacity = liveness_bound(blocks) + static_cast<int64_t>(random() % 8 == 0);
     std::vector<int64_t> offsets;
     const bool possible = fits(blocks, capacity, offsets);
     const Packing packing = search_packing(blocks, capacity, kPackWork);
     ASSERT_EQ(packing.placement.has_value(), possible) << "seed " << seed;
     EXPECT_EQ(packing.proven, !possible);
-    if (!possible) continue;
-    EXPECT_LE(packing.placement->height, capacity);
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      for (size_t j = 0; j < i; ++j) {
-        const int64_t a = packing.placement->offsets[i], b = packing.placement->offsets[j];
-        EXPECT_TRUE(!meet(blocks[i], blocks[j]) || a + blocks[i].bytes <= b || b + blocks[j].bytes <= a)
-            << "seed " << seed;
-      }
+    if (possible) expect_placed(blocks, capacity, *packing.placement);
+  }
+}
+
+// Cuts instants x bytes into `count` blocks that fill it.
+std::vector<Block> slice(std::mt19937& random, int instants, int64_t bytes, size_t count) {
+  std::vector<Block> blocks = {{bytes, 0, instants - 1}};
+  while (blocks.size() < count) {
+    Block& whole = blocks[random() % blocks.size()];
+    Block rest = whole;
+    const auto cut = [&](int64_t size) { return 1 + static_cast<int64_t>(random()) % (size - 1); };
+    if (random() % 2 == 0 && whole.last > whole.first) {
+      rest.first = whole.first + static_cast<int>(cut(whole.last - whole.first + 1));
+      whole.last = rest.first - 1;
+    } else if (whole.bytes > 1) {
+      rest.bytes = cut(whole.bytes);
+      whole.bytes -= rest.bytes;
+    } else {
+      continue;
     }
+    blocks.push_back(rest);
+  }
+  return blocks;
+}
+
+// The first runs are given up after a dead end or a few: what they placed must not reach the run that ends.
+TEST(Pack, RunsThatAreGivenUpLeaveNothing) {
+  for (uint32_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const std::vector<Block> blocks = slice(random, 12, 100, 20);
+    const Packing packing = search_packing(blocks, 100, kPackWork, 1);
+    ASSERT_TRUE(packing.placement);
+    expect_placed(blocks, 100, *packing.placement);
   }
 }
 
