@@ -41,6 +41,7 @@ struct Checkpoint {
   RunRate rate;
   TrainState train;
   LogPosition log;
+  std::string gemm_choices{};  // Device::gemm_choices
 };
 
 // A folder with a checkpoint, reserved for this process: another run that names the same folder is refused.

@@ -21,6 +21,10 @@ enum class GemmChoice : uint8_t { automatic, cublas, builtin };
 struct DeviceOptions {
   int threads = 0;  // CPU: 0 means all cores this process may use
   GemmChoice gemm = GemmChoice::automatic;
+  // Algorithms of a library's products, as Device::gemm_choices gave them; where they are from, for messages.
+  // They are used if they are of this GPU and library. `tune_gemm` measures, in `load`, what they leave open.
+  std::string gemm_choices{}, gemm_choices_from{};
+  bool tune_gemm = false;
 };
 
 // One kernel or matrix product of a profiled run.
@@ -52,6 +56,9 @@ class Device {
   virtual std::string kind() const { return "cpu"; }
   // A line for the user after `load`, such as the memory taken; empty when there is nothing to say.
   virtual std::string load_note() const { return {}; }
+  // After `load`: the algorithms of the products that were measured or given; empty when the device has none
+  // to choose among, or was not asked to.
+  virtual std::string gemm_choices() const { return {}; }
   // From now on every launch is measured, one after the other and without graphs, so the run is slower; at
   // most kMostTimings of them. After `load`.
   virtual Status start_profile() { return Status::error("{} does not measure launches", name()); }
@@ -72,7 +79,7 @@ class Device {
 constexpr size_t kMostTimings = 50000;
 
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 3;
+constexpr int kDeviceAbi = 4;
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

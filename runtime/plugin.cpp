@@ -51,6 +51,9 @@ Status open_device(std::string_view choice, const DeviceOptions& options, const 
   note.clear();
   cuda::Options gpu;
   gpu.gemm = options.gemm;
+  gpu.gemm_choices = options.gemm_choices;
+  gpu.gemm_choices_from = options.gemm_choices_from;
+  gpu.tune_gemm = options.tune_gemm;
   if (choice == "emulate") {
     gpu.driver = executable_folder() + "/" + kEmulator;
     gpu.emulated = true;

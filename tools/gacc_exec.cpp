@@ -38,7 +38,7 @@ using namespace gacc;
 enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 130 };
 
 struct Arguments {
-  std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto";
+  std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
   std::string checkpoint, tensorboard;
   std::string profile;
   std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every;
@@ -155,6 +155,8 @@ class Run {
  private:
   Status prepare();
   Status open_checkpoint();
+  Status read_gemm_choices();
+  Status write_gemm_choices();
   Status check_checkpoint();
   Status work();
   Status verify_artifact();
@@ -235,9 +237,41 @@ Status Run::prepare() {
   device_options_.threads = given.threads;
   if (given.gemm != "auto")
     device_options_.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
+  if (Status read = read_gemm_choices(); !read) return read;
   Status status = open_device(given.device, device_options_, artifact_, device_, note);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
   return status;
+}
+
+// A run that goes on takes the algorithms that it began with.
+Status Run::read_gemm_choices() {
+  const std::string& file = arguments_.tune_gemm;
+  device_options_.tune_gemm = !file.empty();
+  if (resumes_ && !earlier_.content().gemm_choices.empty()) {
+    device_options_.gemm_choices = earlier_.content().gemm_choices;
+    device_options_.gemm_choices_from = folder_.file();
+    return {};
+  }
+  if (file.empty()) return {};
+  if (Status status = check_writable(file); !status) return status;
+  if (access(file.c_str(), F_OK) != 0) return {};
+  device_options_.gemm_choices_from = file;
+  if (Status status = read_file(file, device_options_.gemm_choices); !status) return status;
+  return device_options_.gemm_choices.empty() ? Status::error("{} is empty", file) : Status();
+}
+
+Status Run::write_gemm_choices() {
+  const std::string& file = arguments_.tune_gemm;
+  if (file.empty()) return {};
+  const std::string text = device_->gemm_choices();
+  if (text.empty()) {
+    fmt::print(stderr,
+               "gacc-exec: note: --tune-gemm: {} has no algorithms of matrix products to choose among\n",
+               device_->name());
+    return {};
+  }
+  const bool holds_it = device_options_.gemm_choices_from == file && device_options_.gemm_choices == text;
+  return holds_it ? Status() : write_file_atomically(file, text);
 }
 
 Status Run::open_checkpoint() {
@@ -282,7 +316,7 @@ Status Run::check_checkpoint() {
 Status Run::save_checkpoint(Session& session, const TrainState& state) {
   // The log must not be behind the checkpoint, whatever happens.
   if (Status status = log_.sync(); !status) return status;
-  Checkpoint checkpoint{settings_, rate_, state, log_.position()};
+  const Checkpoint checkpoint{settings_, rate_, state, log_.position(), device_->gemm_choices()};
   return write_checkpoint(folder_.file(), checkpoint, artifact_.plan, session);
 }
 
@@ -292,6 +326,7 @@ Status Run::work() {
   if (Status status = session.open(artifact_); !status) return status;
   if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet)
     fmt::print(stderr, "{}\n", note);
+  if (Status status = write_gemm_choices(); !status) return status;
   if (!arguments_.profile.empty())
     if (Status status = device_->start_profile(); !status) return status;
   Status status = session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr));
@@ -396,6 +431,8 @@ std::string wrong_command(const Arguments& given) {
     return "--lr: expected a number of at least 0";
   if (given.init_only && !given.eval.empty())
     return "--init-only launches nothing: --eval does not go with it";
+  if (!given.tune_gemm.empty() && given.gemm == "builtin")
+    return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
   if (given.init_only && !given.profile.empty())
     return "--init-only launches nothing: --profile does not go with it";
   if (given.init_only && !given.dump_grads.empty())
@@ -411,6 +448,7 @@ std::string wrong_command(const Arguments& given) {
                                                    {"--dump-grads", !given.dump_grads.empty()},
                                                    {"--profile", !given.profile.empty()},
                                                    {"--checkpoint", !given.checkpoint.empty()},
+                                                   {"--tune-gemm", !given.tune_gemm.empty()},
                                                    {"--tensorboard", !given.tensorboard.empty()}};
     for (const auto& [name, present] : others)
       if (present)
@@ -470,6 +508,10 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder");
   app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
+  app.add_option("--tune-gemm", to.tune_gemm,
+                 "on a GPU: measure cuBLASLt's algorithms for every matrix product and keep the fastest ones "
+                 "in FILE, which later runs read")
+      ->type_name("FILE");
   app.add_option("--profile", to.profile,
                  "measure every launch, and write a Chrome trace of them (launches then run one by one)");
   app.add_flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");

@@ -31,6 +31,7 @@ Status LtLibrary::open(std::span<const char* const> names) {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr size_t kCandidates = 8;  // measured for a product
 
 int real_type(Element element) {
   return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
@@ -58,23 +59,29 @@ class CublasLt final : public GemmEngine {
   int64_t workspace_bytes() const override { return workspace_bytes_; }
   void use_workspace(Pointer workspace) override { workspace_ = workspace; }
 
-  // Takes the library's first proposal, which is a fixed function of the product, the library and the GPU.
+  bool tune(GemmTuning& tuning) override {
+    tuning_ = &tuning;
+    return true;
+  }
+
+  // Without tuning takes the library's first proposal, which is a fixed function of the product, the library
+  // and the GPU.
   Status prepare(const Product& product, Stream stream) override {
     if (product.m == 0 || product.n == 0 || product.k == 0 || find(product)) return {};
+    const ChosenAlgorithm* chosen = tuning_ ? tuning_->choices.find(key(product)) : nullptr;
+    const bool measures = tuning_ && tuning_->measure && !chosen;
     Choice choice;
     choice.key = key(product);
-    void* preference = nullptr;
-    LtHeuristic best{};
-    int found = 0;
-    const Status status = describe(product, choice, preference, best, found);
-    if (preference) library_.preference_destroy(preference);
-    if (!status) {
+    std::vector<LtHeuristic> proposals(measures ? kCandidates : 1);
+    if (Status status = describe(product, choice, proposals); !status) {
       destroy(choice);
       return status;
     }
-    choice.algorithm = best.algorithm;
+    choice.algorithm = chosen ? chosen->algorithm : proposals.front().algorithm;
     choices_.push_back(choice);
-    return warm_up(product, choice, best.workspace_bytes, stream);
+    if (measures) return choose(product, choices_.back(), proposals, stream);
+    const auto own = static_cast<int64_t>(proposals.front().workspace_bytes);
+    return warm_up(product, choice, static_cast<size_t>(chosen ? chosen->workspace_bytes : own), stream);
   }
 
   Status launch(const Product& product, Stream stream) override {
@@ -92,8 +99,7 @@ class CublasLt final : public GemmEngine {
   }
 
  private:
-  // What the choice of an algorithm depends on.
-  using Key = std::array<int64_t, 11>;
+  using Key = ChosenAlgorithm::Key;
   struct Choice {
     Key key{};
     void* operation = nullptr;
@@ -147,7 +153,38 @@ class CublasLt final : public GemmEngine {
     return check(error, "cannot run a matrix product");
   }
 
-  Status describe(const Product& p, Choice& choice, void*& preference, LtHeuristic& best, int& found) const {
+  // The fastest of the proposals that run; of equals the first.
+  Status choose(const Product& product, Choice& choice, const std::vector<LtHeuristic>& proposals,
+                Stream stream) {
+    ChosenAlgorithm best{.product = choice.key};
+    for (const LtHeuristic& proposal : proposals) {
+      choice.algorithm = proposal.algorithm;
+      double microseconds = 0;
+      const auto run = [&] { return launch(product, stream); };
+      if (proposal.state != 0 || !tuning_->measure(run, microseconds)) continue;
+      if (++best.candidates > 1 && microseconds >= best.microseconds) continue;
+      best.algorithm = proposal.algorithm;
+      best.workspace_bytes = static_cast<int64_t>(proposal.workspace_bytes);
+      best.microseconds = microseconds;
+    }
+    if (best.candidates == 0)
+      return Status::error("none of cuBLASLt's {} ways to compute a matrix product of {} x {} x {} runs",
+                           proposals.size(), product.m, product.n, product.k);
+    choice.algorithm = best.algorithm;
+    tuning_->choices.products.push_back(best);
+    return {};
+  }
+
+  // Makes the library's descriptors, and asks for as many proposals as there is room for; leaves those given.
+  Status describe(const Product& p, Choice& choice, std::vector<LtHeuristic>& proposals) const {
+    void* preference = nullptr;
+    const Status status = propose(p, choice, preference, proposals);
+    if (preference) library_.preference_destroy(preference);
+    return status;
+  }
+
+  Status propose(const Product& p, Choice& choice, void*& preference,
+                 std::vector<LtHeuristic>& proposals) const {
     // 1. The operation and the matrices as they lie in memory: rows of cuBLAS are our columns.
     int error = library_.operation_create(&choice.operation, kCompute32F, kReal32F);
     const int32_t first = p.transpose_b, second = p.transpose_a;
@@ -170,11 +207,14 @@ class CublasLt final : public GemmEngine {
       const uint32_t value = alignment(operands[i]);
       error = library_.preference_set(preference, kPreferAlignmentA + i, &value, sizeof value);
     }
-    // 3. The choice.
+    // 3. The proposals, the one that the library expects to be fastest first.
+    int found = 0;
     if (!error)
       error = library_.heuristic(handle_, choice.operation, choice.layouts[0], choice.layouts[1],
-                                 choice.layouts[2], choice.layouts[2], preference, 1, &best, &found);
-    if (!error && found > 0) error = best.state;
+                                 choice.layouts[2], choice.layouts[2], preference,
+                                 static_cast<int>(proposals.size()), proposals.data(), &found);
+    proposals.resize(static_cast<size_t>(std::clamp(found, 0, static_cast<int>(proposals.size()))));
+    if (!error && found > 0) error = proposals.front().state;
     if (!error && found > 0) return {};
     const std::string what = fmt::format("cannot compute a matrix product of {} x {} x {}", p.m, p.n, p.k);
     return error ? check(error, what) : Status::error("{}: cuBLASLt has no way to", what);
@@ -184,6 +224,7 @@ class CublasLt final : public GemmEngine {
   cublasLtContext* handle_;
   int64_t workspace_bytes_;
   Pointer workspace_ = 0;
+  GemmTuning* tuning_ = nullptr;
   std::vector<Choice> choices_;
 };
 

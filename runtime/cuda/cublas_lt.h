@@ -12,10 +12,7 @@ struct cublasLtContext;
 
 namespace gacc::cuda {
 
-// The library's structures, opaque but for their sizes.
-struct LtAlgorithm {
-  uint64_t data[8];
-};
+// A proposal of the library, laid out as it has it.
 struct LtHeuristic {
   LtAlgorithm algorithm;
   size_t workspace_bytes;

@@ -62,6 +62,9 @@ class CudaDevice final : public Device {
     profiler_.open(driver_, options_.emulated ? &emulator_ : nullptr);
     return {};
   }
+  std::string gemm_choices() const override {
+    return tuning_.choices.products.empty() ? "" : gemm_choices_text(tuning_.choices);
+  }
   Status read_profile(std::vector<Timing>& timings) override;
   std::string profile_unit() const override {
     return options_.emulated ? "warp instructions of the emulator, which has no clock" : "microseconds";
@@ -78,6 +81,8 @@ class CudaDevice final : public Device {
   void close();
   Status enter();
   Status choose_gemm(const Artifact& artifact);
+  Status use_gemm_choices();
+  Status time_launch(const std::function<Status()>& launch, double& microseconds) const;
   Status choose_launches(const Artifact& artifact);
   Status clear(const Plan& plan);
   Status load_module(const Artifact& artifact);
@@ -102,7 +107,9 @@ class CudaDevice final : public Device {
   Module module_ = nullptr;
   Stream stream_ = nullptr;
   Pointer arena_ = 0, workspace_ = 0;
+  GemmTuning tuning_;
   std::unique_ptr<GemmEngine> gemm_;  // null when the plan has no products
+  std::string gemm_note_;
   Programs programs_;
   Profiler profiler_;
   Staging staging_;
@@ -129,6 +136,7 @@ Status CudaDevice::open(const Artifact& artifact) {
   retained_ = true;
   if (Status status = enter(); !status) return status;
   if (Status status = choose_gemm(artifact); !status) return status;
+  if (Status status = use_gemm_choices(); !status) return status;
   size_t total = 0;
   if (Status status = check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory");
       !status)
@@ -168,6 +176,47 @@ Status CudaDevice::choose_gemm(const Artifact& artifact) {
         reason);
   gemm_ = make_builtin_gemm(driver_);
   return {};
+}
+
+Status CudaDevice::use_gemm_choices() {
+  if (options_.gemm_choices.empty() && !options_.tune_gemm) return {};
+  if (!gemm_ || !gemm_->tune(tuning_)) return {};
+  tuning_.choices = {fmt::format("{} (sm_{})", gpu_.name, gpu_.capability), gemm_->name()};
+  if (options_.gemm_choices.empty()) return {};
+  GemmChoices given;
+  if (Status status = parse_gemm_choices(options_.gemm_choices, given); !status)
+    return Status::error("{} does not hold algorithms of matrix products: {}", options_.gemm_choices_from,
+                         status.text());
+  if (given.gpu == tuning_.choices.gpu && given.library == tuning_.choices.library) {
+    tuning_.choices = std::move(given);
+    return {};
+  }
+  const std::string differ =
+      fmt::format("the algorithms in {} are for {} with {}, this is {} with {}", options_.gemm_choices_from,
+                  given.gpu, given.library, tuning_.choices.gpu, tuning_.choices.library);
+  if (options_.tune_gemm) return Status::error("{}; name another file", differ);
+  gemm_note_ = fmt::format("{}: they are not used, and sums may be in another order", differ);
+  return {};
+}
+
+// Between two events, after one launch that loads the code.
+Status CudaDevice::time_launch(const std::function<Status()>& launch, double& microseconds) const {
+  constexpr int kRuns = 5;
+  Event events[2] = {};
+  Status status = launch();
+  for (Event& event : events)
+    if (status) status = check(driver_.event_create(&event, 0), "cannot create an event");
+  if (status) status = check(driver_.event_record(events[0], stream_), "cannot record an event");
+  for (int i = 0; i < kRuns && status; ++i) status = launch();
+  if (status) status = check(driver_.event_record(events[1], stream_), "cannot record an event");
+  if (status) status = check(driver_.event_wait(events[1]), "the GPU failed");
+  float milliseconds = 0;
+  if (status)
+    status = check(driver_.event_elapsed(&milliseconds, events[0], events[1]), "cannot read an event's time");
+  for (Event event : events)
+    if (event) driver_.event_destroy(event);
+  microseconds = static_cast<double>(milliseconds) * 1000 / kRuns;
+  return status;
 }
 
 Status CudaDevice::enter() {
@@ -214,6 +263,8 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (status) status = load_module(artifact);
   if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get(), gpu_.handle);
   if (status) status = choose_launches(artifact);
+  if (options_.tune_gemm)
+    tuning_.measure = [this](const auto& launch, double& time) { return time_launch(launch, time); };
   if (status) status = programs_.prepare(Program::init, micro_batch_, stream_);
   for (Program program : {Program::step, Program::update, Program::eval}) {
     if (!status) break;
@@ -222,6 +273,7 @@ Status CudaDevice::load(const Artifact& artifact) {
     status = capture(program, micro_batch_, full.graph);
   }
   if (status) status = wait();
+  tuning_.measure = nullptr;  // from now on the arena holds more than zeros
   return status ? measure() : status;
 }
 
@@ -313,13 +365,13 @@ Status CudaDevice::measure() {
 }
 
 std::string CudaDevice::load_note() const {
-  if (options_.emulated) return "";
+  if (options_.emulated) return gemm_note_;
   const int64_t workspace = gemm_ ? gemm_->workspace_bytes() : 0;
   return fmt::format(
       "{}: {} a micro-batch; {} bytes taken (arena {}, matrix products' workspace {}, code and graphs {}), "
-      "besides the driver's context",
+      "besides the driver's context{}{}",
       name(), programs_.persistent() ? "one kernel" : "one graph", peak_bytes_, arena_bytes_, workspace,
-      peak_bytes_ - arena_bytes_ - workspace);
+      peak_bytes_ - arena_bytes_ - workspace, gemm_note_.empty() ? "" : "\n", gemm_note_);
 }
 
 Status CudaDevice::run(Program program, int64_t batch) {

@@ -16,6 +16,8 @@ struct Options {
   int ordinal = -1;                     // which GPU; -1: the first that can run the artifact
   GemmChoice gemm = GemmChoice::automatic;
   std::vector<const char*> cublas = {"libcublasLt.so.13", "libcublasLt.so.12"};
+  std::string gemm_choices{}, gemm_choices_from{};  // DeviceOptions
+  bool tune_gemm = false;
   bool emulated = false;  // the driver is gacc's emulator: cuBLAS only if asked for, and reports at the end
 };
 

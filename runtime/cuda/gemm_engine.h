@@ -2,10 +2,12 @@
 // PTX.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "runtime/cuda/cuda_driver.h"
+#include "runtime/cuda/gemm_choices.h"
 
 namespace gacc::cuda {
 
@@ -27,6 +29,14 @@ struct Product {
   Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
 };
 
+// What an engine that has several algorithms for a product does with them.
+struct GemmTuning {
+  GemmChoices choices{};  // taken where they have the product; what is measured is added
+  // The time of one such launch on the stream, in microseconds; it runs several times. None: of what
+  // `choices` lacks the library's first proposal is taken.
+  std::function<Status(const std::function<Status()>& launch, double& microseconds)> measure{};
+};
+
 class GemmEngine {
  public:
   virtual ~GemmEngine() = default;
@@ -34,8 +44,11 @@ class GemmEngine {
   // Device memory it needs for itself; given once, before the first prepare.
   virtual int64_t workspace_bytes() const = 0;
   virtual void use_workspace(Pointer workspace) = 0;
+  // Before the first prepare; `tuning` must outlive the engine. False when there is nothing to choose among.
+  virtual bool tune(GemmTuning& /*tuning*/) { return false; }
   // Chooses how to compute a product and loads its code. Called before `launch`, never while the stream is
-  // captured; may queue work on it that changes nothing but the workspace.
+  // captured; may queue work on it that changes nothing but the workspace and, while the tuning measures, the
+  // result: operands and result are zeros then.
   virtual Status prepare(const Product& product, Stream stream) = 0;
   // Queues a prepared product; the stream may be under capture.
   virtual Status launch(const Product& product, Stream stream) = 0;

@@ -46,6 +46,37 @@ def test_auto_falls_back_to_the_cpu(folder):
         expect('"device":"cpu"' in (folder / "log").read_text().replace(" ", ""), "the log names another device")
 
 
+def test_emulate_tuned_products(folder):
+    """The choice is measured once and kept; it is of one machine; a run that goes on takes it from its checkpoint."""
+    model = harness.example("regression")
+    artifact = harness.compile_model(model, folder / "step.ptx", train__micro_batch=4, train__accumulate=2)
+    spec, choices, state = harness.make_data(model, 30, folder), folder / "choices.json", folder / "state"
+    common = [artifact, "--data", spec, "--no-shuffle", "--device", "emulate", "--gemm", "cublas"]
+    tune = ["--tune-gemm", choices]
+    run("gacc-exec", *common, *tune, "--updates", 2, "--save", folder / "a", "--checkpoint", state)
+    text = choices.read_text()
+    expect(text.count('"product"') > 3 and "cuBLASLt" in text, text)
+    run("gacc-exec", *common, *tune, "--updates", 2, "--save", folder / "b")
+    expect(choices.read_text() == text, "measured again")
+    expect((folder / "a").read_bytes() == (folder / "b").read_bytes(), "the same choice, other bits")
+    # The checkpoint has the choice: with --resume the file is made from it.
+    choices.unlink()
+    run("gacc-exec", *common, *tune, "--updates", 3, "--checkpoint", state, "--resume")
+    expect(choices.read_text() == text, "not the checkpoint's choice")
+    # A file of another machine, or none at all, stays as it is.
+    for bad, words in ((text.replace("sm_", "sm_1"), "name another file"), (text[:200], "does not hold"), ("", "is empty")):
+        choices.write_text(bad)
+        done = run("gacc-exec", *common, *tune, "--updates", 1, code=1)
+        harness.one_error(done, words)
+        expect(choices.read_text() == bad, "the file was changed")
+    # Nothing to choose among: said, and no file.
+    choices.unlink()
+    for device in (["--device", "cpu"], ["--device", "emulate"]):
+        done = run("gacc-exec", artifact, "--data", spec, "--updates", 1, *device, *tune)
+        expect("no algorithms of matrix products" in done.stderr and not choices.exists(), done.stderr)
+    run("gacc-exec", *common[:-1], "builtin", *tune, code=2)
+
+
 def losses(artifact, folder, data, *options):
     log, weights = folder / "log.jsonl", folder / "w.safetensors"
     run("gacc-exec", artifact, *data, "--no-shuffle", "--log", log, "--save", weights, *options, timeout=800)

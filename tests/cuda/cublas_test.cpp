@@ -1,5 +1,6 @@
 // Row-major products through the column-major interface of cuBLASLt, computed by the fake: all transposes,
 // with and without accumulation, against the definition.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/cublas_lt.h"
@@ -51,6 +52,74 @@ TEST(CublasLt, TheWorkspaceFollowsTheGpu) {
   EXPECT_EQ(engine->workspace_bytes(), 4 << 20);
   ASSERT_EQ(open_cublas_lt(names, 90, engine).text(), "");
   EXPECT_EQ(engine->workspace_bytes(), 32 << 20);
+}
+
+// The fake's algorithms take 3, 1 and 1 microseconds.
+struct Stopwatch {
+  int (*last)() = reinterpret_cast<int (*)()>(dlsym(dlopen(GACC_FAKE_CUBLAS, RTLD_NOW | RTLD_NOLOAD),
+                                                    "fake_last_algorithm"));
+  int measured = 0;
+  Status operator()(const std::function<Status()>& launch, double& microseconds) {
+    if (Status status = launch(); !status) return status;
+    ++measured;
+    microseconds = last() == 42 ? 3 : 1;
+    return {};
+  }
+};
+
+TEST(CublasLt, TuningKeepsTheFastestAlgorithm) {
+  const char* const names[] = {GACC_FAKE_CUBLAS};
+  std::vector<float> workspace(1 << 20);
+  const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2);
+  std::vector<float> c(kM * kN);
+  const Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  Product other = product;
+  other.m = 4;
+  std::unique_ptr<GemmEngine> engine;
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  engine->use_workspace(pointer(workspace));
+  Stopwatch watch;
+  GemmTuning tuning{{"a GPU", engine->name()}, std::ref(watch)};
+  ASSERT_TRUE(engine->tune(tuning));
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "") << "known by now";
+  EXPECT_EQ(watch.measured, 3);
+  ASSERT_EQ(tuning.choices.products.size(), 1U);
+  EXPECT_EQ(tuning.choices.products[0].algorithm.data[0], 43U) << "the first of the two fastest";
+  EXPECT_EQ(tuning.choices.products[0].candidates, 3);
+  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+  EXPECT_EQ(watch.last(), 43);
+  // What is not measured any more is the library's first proposal.
+  tuning.measure = nullptr;
+  ASSERT_EQ(engine->prepare(other, nullptr).text(), "");
+  ASSERT_EQ(engine->launch(other, nullptr).text(), "");
+  EXPECT_EQ(watch.last(), 42);
+  // Another run takes what the text says.
+  GemmTuning later;
+  ASSERT_EQ(parse_gemm_choices(gemm_choices_text(tuning.choices), later.choices).text(), "");
+  EXPECT_EQ(gemm_choices_text(later.choices), gemm_choices_text(tuning.choices));
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  engine->use_workspace(pointer(workspace));
+  engine->tune(later);
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+  EXPECT_EQ(watch.last(), 43);
+}
+
+TEST(CublasLt, TextThatHoldsNoAlgorithmsIsRefused) {
+  GemmChoices choices;
+  const std::string good = gemm_choices_text({"a GPU", "cuBLASLt 13.1", {ChosenAlgorithm{}}});
+  ASSERT_EQ(parse_gemm_choices(good, choices).text(), "");
+  for (size_t size = 0; size + 2 < good.size(); ++size)
+    EXPECT_FALSE(parse_gemm_choices(good.substr(0, size), choices)) << size;
+  for (const auto& [from, to] : {std::pair("00000000\"", "0000000g\""), std::pair("00000000\"", "0000000\""),
+                                 std::pair("\"workspace_bytes\": 0", "\"workspace_bytes\": -1"),
+                                 std::pair("[0, ", "[\"0\", "), std::pair("\"gpu\"", "\"cpu\"")}) {
+    std::string bad = good;
+    ASSERT_NE(bad.find(from), std::string::npos);
+    bad.replace(bad.find(from), std::string_view(from).size(), to);
+    EXPECT_FALSE(parse_gemm_choices(bad, choices)) << bad;
+  }
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ struct Layout {
   int64_t leading;
 };
 constexpr int kInvalid = 7;  // CUBLAS_STATUS_INVALID_VALUE
+constexpr uint64_t kFirst = 42;
+constexpr int kAlgorithms = 3;  // all the same; 42, 43 and 44
+uint64_t last_algorithm = 0;    // that ran
 
 }  // namespace
 
@@ -75,12 +78,16 @@ FAKE cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const
 }
 FAKE cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void*, void*, void*, void*, void* preference,
                                     int wanted, LtHeuristic* results, int* found) {
-  *found = wanted == 1 ? 1 : 0;
-  results[0] = {};
-  results[0].algorithm.data[0] = 42;
-  results[0].workspace_bytes = *static_cast<uint64_t*>(preference) / 2;
+  *found = wanted < kAlgorithms ? wanted : kAlgorithms;
+  for (int i = 0; i < *found; ++i) {
+    results[i] = {};
+    results[i].algorithm.data[0] = kFirst + static_cast<uint64_t>(i);
+    results[i].algorithm.data[7] = ~uint64_t{0};
+    results[i].workspace_bytes = *static_cast<uint64_t*>(preference) / 2;
+  }
   return 0;
 }
+FAKE fake_last_algorithm() { return static_cast<int>(last_algorithm); }
 FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const void* a, void* a_layout,
                     const void* b, void* b_layout, const void* beta, const void* c, void* c_layout, void* d,
                     void* d_layout, const LtAlgorithm* algorithm, void* workspace, size_t workspace_bytes,
@@ -91,8 +98,10 @@ FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const 
   const uint64_t m = op.transpose_a ? la.columns : la.rows, k = op.transpose_a ? la.rows : la.columns;
   const uint64_t n = op.transpose_b ? lb.rows : lb.columns;
   if (k != (op.transpose_b ? lb.columns : lb.rows) || lc.rows != m || lc.columns != n || ld.rows != m ||
-      c != d || algorithm->data[0] != 42 || (workspace_bytes > 0 && !workspace))
+      c != d || algorithm->data[0] < kFirst || algorithm->data[0] >= kFirst + kAlgorithms ||
+      algorithm->data[7] != ~uint64_t{0} || (workspace_bytes > 0 && !workspace))
     return kInvalid;
+  last_algorithm = algorithm->data[0];
   const auto at = [](const void* base, const Layout& layout, bool transposed, uint64_t row, uint64_t column) {
     if (transposed) std::swap(row, column);
     return static_cast<const float*>(base)[row + column * static_cast<uint64_t>(layout.leading)];
