@@ -1,17 +1,12 @@
-// gacc-exec: runs a compiled step on data. Options, files and signals are handled here; the training itself
-// is runtime/train.h. Links neither compiler nor GPU library: devices are plug-ins.
+// gacc-exec: runs a compiled step on data. Files and signals are handled here, options in exec_arguments.h;
+// the training itself is runtime/train.h. Links neither compiler nor GPU library: devices are plug-ins.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <atomic>
-#include <cmath>
 #include <cstdio>
 #include <new>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,23 +25,14 @@
 #include "runtime/tensorboard.h"
 #include "runtime/train.h"
 #include "runtime/verify.h"
+#include "tools/exec_arguments.h"
+#include "tools/exec_reporter.h"
 
 namespace {
 
 using namespace gacc;
 
 enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 130 };
-
-struct Arguments {
-  std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
-  std::string checkpoint, tensorboard;
-  std::string profile;
-  std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every;
-  std::optional<double> lr;
-  int64_t eval_every = 0;
-  int threads = 0;
-  bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false;
-};
 
 std::atomic<bool> interrupt_seen = false;
 
@@ -76,61 +62,6 @@ int fail(Exit status, const std::string& text) {
   fmt::print(stderr, "gacc-exec: error: {}\n", text);
   return status;
 }
-
-// Writes the events to the log and to TensorBoard, and shows them.
-class Reporter : public TrainObserver {
- public:
-  // `updates`: good ones before this process.
-  Reporter(const Plan& plan, LogFile& log, EventFile& events, Progress& progress, int64_t updates)
-      : plan_(plan), log_(log), events_(events), progress_(progress), updates_(updates) {}
-  Status launched(const LaunchReport& report) override {
-    progress_.launched(report);
-    return {};
-  }
-  Status updated(const UpdateReport& report) override {
-    progress_.updated(report);
-    const WindowReport& window = report.window;
-    updates_ += window.applied;
-    if (events_.is_open()) {
-      // The loss and norm of a skipped window are of no use in a curve.
-      Scalar scalars[] = {{"loss_scale", window.scale},
-                          {"skipped", static_cast<double>(report.update - updates_)},
-                          {"lr", window.lr},
-                          {"loss", window.loss},
-                          {"grad_norm", window.norm}};
-      auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
-      if (Status status = events_.write(updates_, shown); !status) return status;
-    }
-    return log_.is_open() ? log_.write(update_line(report, plan_)) : Status();
-  }
-  Status epoch_done(const EpochReport& report) override {
-    progress_.say(epoch_text(report));
-    const Scalar scalars[] = {
-        {"epoch/loss", report.loss},
-        {"epoch/epoch", static_cast<double>(report.epoch)},
-        {"epoch/samples_per_second",
-         report.seconds > 0 ? static_cast<double>(report.samples) / report.seconds : 0}};
-    if (Status status = events_.write(updates_, scalars); !status) return status;
-    return log_.write(epoch_line(report));
-  }
-  Status evaluated(const EvaluationReport& report) override {
-    progress_.say(evaluation_text(report, plan_));
-    std::vector<std::string> tags = {"eval/loss"};
-    for (const std::string& metric : plan_.metrics) tags.push_back("eval/" + metric);
-    std::vector<Scalar> scalars = {{tags[0], report.result.loss}};
-    for (size_t i = 0; i < report.result.metrics.size(); ++i)
-      scalars.push_back({tags[i + 1], report.result.metrics[i]});
-    if (Status status = events_.write(report.updates, scalars); !status) return status;
-    return log_.write(eval_line(report, plan_));
-  }
-
- private:
-  const Plan& plan_;
-  LogFile& log_;
-  EventFile& events_;
-  Progress& progress_;
-  int64_t updates_;
-};
 
 // One run: prepare everything that can be wrong, train, write what was asked for.
 class Run {
@@ -420,118 +351,17 @@ Status Run::finish_device(Status status) {
   return status ? finished : status;
 }
 
-// What the option parser cannot see; empty when the command line makes sense.
-std::string wrong_command(const Arguments& given) {
-  const std::string& device = given.device;
-  bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
-                  device.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (device != "auto" && device != "cpu" && device != "cuda" && device != "emulate" && !numbered)
-    return fmt::format("--device {}: expected auto, cpu, cuda, cuda:N or emulate", device);
-  if (given.lr && !(std::isfinite(static_cast<float>(*given.lr)) && *given.lr >= 0))
-    return "--lr: expected a number of at least 0";
-  if (given.init_only && !given.eval.empty())
-    return "--init-only launches nothing: --eval does not go with it";
-  if (!given.tune_gemm.empty() && given.gemm == "builtin")
-    return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
-  if (given.init_only && !given.profile.empty())
-    return "--init-only launches nothing: --profile does not go with it";
-  if (given.init_only && !given.dump_grads.empty())
-    return "--init-only launches nothing: --dump-grads does not go with it";
-  if (given.verify) {
-    const std::pair<const char*, bool> others[] = {{"--init-only", given.init_only},
-                                                   {"--epochs", given.epochs.has_value()},
-                                                   {"--updates", given.updates.has_value()},
-                                                   {"--launches", given.launches.has_value()},
-                                                   {"--eval", !given.eval.empty()},
-                                                   {"--save", !given.save.empty()},
-                                                   {"--log", !given.log.empty()},
-                                                   {"--dump-grads", !given.dump_grads.empty()},
-                                                   {"--profile", !given.profile.empty()},
-                                                   {"--checkpoint", !given.checkpoint.empty()},
-                                                   {"--tune-gemm", !given.tune_gemm.empty()},
-                                                   {"--tensorboard", !given.tensorboard.empty()}};
-    for (const auto& [name, present] : others)
-      if (present)
-        return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
-                           name);
-  }
-  if (!given.init_only && given.data.empty()) return "--data is required (or --init-only)";
-  if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
-    return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
-  if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
-    return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
-  if (given.eval_every > 0 && given.eval.empty()) return "--eval-every needs --eval";
-  const std::pair<const char*, const std::string*> outputs[] = {{"--save", &given.save},
-                                                                {"--log", &given.log},
-                                                                {"--dump-grads", &given.dump_grads},
-                                                                {"--profile", &given.profile}};
-  for (const auto& [name, path] : outputs)
-    for (const auto& [other_name, other] : outputs)
-      if (name != other_name && !path->empty() && *path == *other)
-        return fmt::format("{} and {} name the same file {}", name, other_name, *path);
-  return "";
-}
-
-void add_options(CLI::App& app, Arguments& to) {
-  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->required();
-  app.add_option("--data", to.data,
-                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, tokens:F.bin, text:F, "
-                 "synthetic:digits|tokens; ,limit=N");
-  app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end");
-  app.add_option("--device", to.device,
-                 "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU");
-  app.add_option("--epochs", to.epochs,
-                 "stop after N epochs; default: the model's, unless another limit is given")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--updates", to.updates, "stop after N updates")->check(CLI::NonNegativeNumber);
-  app.add_option("--launches", to.launches, "stop after N launches")->check(CLI::NonNegativeNumber);
-  app.add_option("--load", to.load, "parameters to begin with (safetensors)");
-  app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)");
-  app.add_option("--log", to.log, "write one JSON object a line");
-  app.add_option("--eval-every", to.eval_every, "evaluate after every N updates, too")
-      ->check(CLI::PositiveNumber);
-  app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
-  app.add_option("--seed", to.seed, "replaces model.seed");
-  app.add_option("--lr", to.lr, "replaces optimizer.lr");
-  app.add_option("--threads", to.threads, "on a CPU; default: all cores")->check(CLI::Range(1, 4096));
-  app.add_flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
-  app.add_option("--dump-grads", to.dump_grads,
-                 "write the mean gradient of the last window (safetensors, f32)");
-  app.add_flag("--quiet", to.quiet, "show no progress");
-  app.add_option("--checkpoint", to.checkpoint,
-                 "folder for the full state of the run, written after every epoch, at the end and on Ctrl-C");
-  app.add_option("--checkpoint-every", to.checkpoint_every,
-                 "write it after every N updates instead of epochs")
-      ->check(CLI::PositiveNumber);
-  app.add_flag("--resume", to.resume,
-               "go on, bit for bit, from the checkpoint in that folder, if there is one");
-  app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder");
-  app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
-      ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
-  app.add_option("--tune-gemm", to.tune_gemm,
-                 "on a GPU: measure cuBLASLt's algorithms for every matrix product and keep the fastest ones "
-                 "in FILE, which later runs read")
-      ->type_name("FILE");
-  app.add_option("--profile", to.profile,
-                 "measure every launch, and write a Chrome trace of them (launches then run one by one)");
-  app.add_flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
-  app.set_version_flag("--version",
-                       fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   Arguments arguments;
   try {
-    CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
-    add_options(app, arguments);
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-      return app.exit(error) == 0 ? kDone : kWrongCommand;
+    std::string wrong;
+    if (!parse_arguments(argc, argv, arguments, wrong)) {
+      if (wrong.empty()) return kDone;
+      fmt::print(stderr, "{}", wrong);
+      return kWrongCommand;
     }
-    if (std::string text = wrong_command(arguments); !text.empty()) return fail(kWrongCommand, text);
     handle_interrupts();
     return Run(arguments).execute();
   } catch (const std::bad_alloc&) {

@@ -1,0 +1,136 @@
+#include "tools/exec_arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cmath>
+#include <iostream>
+#include <sstream>
+
+#include "runtime/artifact.h"
+
+namespace gacc {
+
+namespace {
+
+// What the option parser cannot see; empty when the command line makes sense.
+std::string wrong_command(const Arguments& given) {
+  const std::string& device = given.device;
+  bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
+                  device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (device != "auto" && device != "cpu" && device != "cuda" && device != "emulate" && !numbered)
+    return fmt::format("--device {}: expected auto, cpu, cuda, cuda:N or emulate", device);
+  if (given.lr && !(std::isfinite(static_cast<float>(*given.lr)) && *given.lr >= 0))
+    return "--lr: expected a number of at least 0";
+  if (given.init_only && !given.eval.empty())
+    return "--init-only launches nothing: --eval does not go with it";
+  if (!given.tune_gemm.empty() && given.gemm == "builtin")
+    return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
+  if (given.init_only && !given.profile.empty())
+    return "--init-only launches nothing: --profile does not go with it";
+  if (given.init_only && !given.dump_grads.empty())
+    return "--init-only launches nothing: --dump-grads does not go with it";
+  if (given.verify) {
+    const std::pair<const char*, bool> others[] = {{"--init-only", given.init_only},
+                                                   {"--epochs", given.epochs.has_value()},
+                                                   {"--updates", given.updates.has_value()},
+                                                   {"--launches", given.launches.has_value()},
+                                                   {"--eval", !given.eval.empty()},
+                                                   {"--save", !given.save.empty()},
+                                                   {"--log", !given.log.empty()},
+                                                   {"--dump-grads", !given.dump_grads.empty()},
+                                                   {"--profile", !given.profile.empty()},
+                                                   {"--checkpoint", !given.checkpoint.empty()},
+                                                   {"--tune-gemm", !given.tune_gemm.empty()},
+                                                   {"--tensorboard", !given.tensorboard.empty()}};
+    for (const auto& [name, present] : others)
+      if (present)
+        return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
+                           name);
+  }
+  if (!given.init_only && given.data.empty()) return "--data is required (or --init-only)";
+  if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
+    return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
+  if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
+    return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
+  if (given.eval_every > 0 && given.eval.empty()) return "--eval-every needs --eval";
+  const std::pair<const char*, const std::string*> outputs[] = {{"--save", &given.save},
+                                                                {"--log", &given.log},
+                                                                {"--dump-grads", &given.dump_grads},
+                                                                {"--tune-gemm", &given.tune_gemm},
+                                                                {"--profile", &given.profile}};
+  for (const auto& [name, path] : outputs)
+    for (const auto& [other_name, other] : outputs)
+      if (name != other_name && !path->empty() && *path == *other)
+        return fmt::format("{} and {} name the same file {}", name, other_name, *path);
+  return "";
+}
+
+void add_options(CLI::App& app, Arguments& to) {
+  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->required();
+  app.add_option("--data", to.data,
+                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, tokens:F.bin, text:F, "
+                 "synthetic:digits|tokens; ,limit=N");
+  app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end");
+  app.add_option("--device", to.device,
+                 "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU");
+  app.add_option("--epochs", to.epochs,
+                 "stop after N epochs; default: the model's, unless another limit is given")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--updates", to.updates, "stop after N updates")->check(CLI::NonNegativeNumber);
+  app.add_option("--launches", to.launches, "stop after N launches")->check(CLI::NonNegativeNumber);
+  app.add_option("--load", to.load, "parameters to begin with (safetensors)");
+  app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)");
+  app.add_option("--log", to.log, "write one JSON object a line");
+  app.add_option("--eval-every", to.eval_every, "evaluate after every N updates, too")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
+  app.add_option("--seed", to.seed, "replaces model.seed");
+  app.add_option("--lr", to.lr, "replaces optimizer.lr");
+  app.add_option("--threads", to.threads, "on a CPU; default: all cores")->check(CLI::Range(1, 4096));
+  app.add_flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
+  app.add_option("--dump-grads", to.dump_grads,
+                 "write the mean gradient of the last window (safetensors, f32)");
+  app.add_flag("--quiet", to.quiet, "show no progress");
+  app.add_option("--checkpoint", to.checkpoint,
+                 "folder for the full state of the run, written after every epoch, at the end and on Ctrl-C");
+  app.add_option("--checkpoint-every", to.checkpoint_every,
+                 "write it after every N updates instead of epochs")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--resume", to.resume,
+               "go on, bit for bit, from the checkpoint in that folder, if there is one");
+  app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder");
+  app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
+      ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
+  app.add_option("--tune-gemm", to.tune_gemm,
+                 "on a GPU: measure cuBLASLt's algorithms for every matrix product and keep the fastest ones "
+                 "in FILE, which later runs read")
+      ->type_name("FILE");
+  app.add_option("--profile", to.profile,
+                 "measure every launch, and write a Chrome trace of them (launches then run one by one)");
+  app.add_flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
+  app.set_version_flag("--version",
+                       fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
+}
+
+}  // namespace
+
+bool parse_arguments(int argc, char** argv, Arguments& to, std::string& wrong) {
+  CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
+  add_options(app, to);
+  wrong.clear();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream text;
+    if (app.exit(error, std::cout, text) != 0) wrong = text.str();
+    return false;
+  }
+  if (const std::string text = wrong_command(to); !text.empty())
+    wrong = fmt::format("gacc-exec: error: {}\n", text);
+  return wrong.empty();
+}
+
+}  // namespace gacc

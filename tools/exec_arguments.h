@@ -1,0 +1,24 @@
+// The command line of gacc-exec.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gacc {
+
+struct Arguments {
+  std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
+  std::string checkpoint, tensorboard;
+  std::string profile;
+  std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every;
+  std::optional<double> lr;
+  int64_t eval_every = 0;
+  int threads = 0;
+  bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false;
+};
+
+// False when there is nothing to run: `wrong` says what is wrong with the command line, or is empty after
+// --help and --version, which are printed.
+bool parse_arguments(int argc, char** argv, Arguments& to, std::string& wrong);
+
+}  // namespace gacc

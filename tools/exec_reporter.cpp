@@ -1,0 +1,52 @@
+#include "tools/exec_reporter.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gacc {
+
+Status Reporter::launched(const LaunchReport& report) {
+  progress_.launched(report);
+  return {};
+}
+
+Status Reporter::updated(const UpdateReport& report) {
+  progress_.updated(report);
+  const WindowReport& window = report.window;
+  updates_ += window.applied;
+  if (events_.is_open()) {
+    // The loss and norm of a skipped window are of no use in a curve.
+    Scalar scalars[] = {{"loss_scale", window.scale},
+                        {"skipped", static_cast<double>(report.update - updates_)},
+                        {"lr", window.lr},
+                        {"loss", window.loss},
+                        {"grad_norm", window.norm}};
+    auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
+    if (Status status = events_.write(updates_, shown); !status) return status;
+  }
+  return log_.is_open() ? log_.write(update_line(report, plan_)) : Status();
+}
+
+Status Reporter::epoch_done(const EpochReport& report) {
+  progress_.say(epoch_text(report));
+  const Scalar scalars[] = {{"epoch/loss", report.loss},
+                            {"epoch/epoch", static_cast<double>(report.epoch)},
+                            {"epoch/samples_per_second",
+                             report.seconds > 0 ? static_cast<double>(report.samples) / report.seconds : 0}};
+  if (Status status = events_.write(updates_, scalars); !status) return status;
+  return log_.write(epoch_line(report));
+}
+
+Status Reporter::evaluated(const EvaluationReport& report) {
+  progress_.say(evaluation_text(report, plan_));
+  std::vector<std::string> tags = {"eval/loss"};
+  for (const std::string& metric : plan_.metrics) tags.push_back("eval/" + metric);
+  std::vector<Scalar> scalars = {{tags[0], report.result.loss}};
+  for (size_t i = 0; i < report.result.metrics.size(); ++i)
+    scalars.push_back({tags[i + 1], report.result.metrics[i]});
+  if (Status status = events_.write(report.updates, scalars); !status) return status;
+  return log_.write(eval_line(report, plan_));
+}
+
+}  // namespace gacc
