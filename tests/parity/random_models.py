@@ -12,6 +12,7 @@ import copy
 import importlib.util
 import json
 import math
+import os
 import pathlib
 import random
 import shutil
@@ -20,7 +21,7 @@ import tempfile
 import tomllib
 import traceback
 
-from live import ORACLE
+from live import ORACLE, find_python
 from parity import harness
 
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu"]
@@ -382,13 +383,12 @@ def main():
     arguments.add_argument("--keep", type=pathlib.Path, help="where the models that fail go")
     arguments.add_argument("--device", default="cpu")
     given = arguments.parse_args()
+    python = find_python()
     try:
         import numpy as np
         import torch
     except ImportError:
-        harness.skip("no numpy and PyTorch here")
-    if not ORACLE.exists():
-        harness.skip("no ../shared/oracle/oracle.py here")
+        os.execv(python, [python, *sys.argv])
     loader = importlib.util.spec_from_file_location("oracle", ORACLE)
     oracle = importlib.util.module_from_spec(loader)
     loader.loader.exec_module(oracle)
