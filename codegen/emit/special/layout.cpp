@@ -36,19 +36,24 @@ void emit_permute(Target& t) {
       });
 }
 
-// A part is a row of the result: the operands' rows side by side.
+// A part is a piece of a row of the result: the same piece of each operand's row, all side by side.
 void emit_concat(Target& t) {
   llvm::IRBuilder<>& b = t.b;
-  const std::vector<int64_t>& lengths = t.body.parameters;
+  const int64_t pieces = t.body.parameters.front();
+  const std::vector<int64_t> lengths(t.body.parameters.begin() + 1, t.body.parameters.end());
   int64_t all = 0;
   for (const int64_t length : lengths) all += length;
   const auto result = static_cast<int32_t>(lengths.size());
-  t.parts([&](Value* row) {
+  t.parts([&](Value* part) {
+    Value* row = b.CreateUDiv(part, t.index(pieces));
+    Value* piece = b.CreateURem(part, t.index(pieces));
     int64_t at = 0;
     for (size_t i = 0; i < lengths.size(); ++i) {
-      Value* from = b.CreateMul(row, t.index(lengths[i]));
-      Value* to = b.CreateAdd(b.CreateMul(row, t.index(all)), t.index(at));
-      t.reduce(row, t.index(0), t.index(lengths[i]), {}, [&](const Point& point) {
+      const int64_t size = lengths[i] / pieces;
+      Value* first = b.CreateMul(piece, t.index(size));
+      Value* from = b.CreateAdd(b.CreateMul(row, t.index(lengths[i])), first);
+      Value* to = b.CreateAdd(b.CreateMul(row, t.index(all)), b.CreateAdd(t.index(at), first));
+      t.reduce(part, t.index(0), t.index(size), {}, [&](const Point& point) {
         Value* value = t.load(static_cast<int32_t>(i), b.CreateAdd(from, point.column), point);
         t.store(result, b.CreateAdd(to, point.column), value, point);
         return Target::Terms{};

@@ -2,12 +2,15 @@
 // parameters mean.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "codegen/emit/special/kinds.h"
 
 namespace gacc::codegen {
 
 namespace {
+
+constexpr int64_t kPiece = 2048;  // elements of a row that one task of concat moves, about
 
 // The geometry of an op that cuts or joins along one axis: `before` rows of what follows.
 struct Cut {
@@ -59,16 +62,25 @@ SpecialCall describe_permute(const ir::OpView& op, Purpose purpose) {
   return call;
 }
 
-// Parameters: how long each operand's rows are.
+// Parameters: into how many pieces a row is cut, and how long each operand's rows are. Long rows are cut, for
+// there may be few: along its first axis a sample is one row.
 SpecialCall describe_concat(const ir::OpView& op, Purpose purpose) {
   const Cut cut = cut_at(op, op.result().shape);
   std::vector<int64_t> lengths;
-  for (size_t i = 0; i < op.op.operands.size(); ++i)
-    lengths.push_back(ir::elements(op.operand(i).shape, 1) / cut.rows.factor);
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const int64_t threads = std::clamp<int64_t>((longest + 31) / 32 * 32, 32, 256);
-  SpecialCall call = block_items(op, purpose, cut.rows, 4 * cut.after * longest, threads);
-  call.parameters = lengths;
+  int64_t longest = 0, pieces = 0;
+  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+    const int64_t length = ir::elements(op.operand(i).shape, 1) / cut.rows.factor;
+    lengths.push_back(length);
+    longest = std::max(longest, length);
+    pieces = std::gcd(pieces, length);
+  }
+  pieces = std::min<int64_t>(pieces & -pieces,
+                             std::bit_floor(std::max<uint64_t>(static_cast<uint64_t>(longest) / kPiece, 1)));
+  const int64_t threads = std::clamp<int64_t>((longest / pieces + 31) / 32 * 32, 32, 256);
+  const Extent parts{cut.rows.factor * pieces, cut.rows.times_batch};
+  SpecialCall call = block_items(op, purpose, parts, 4 * cut.after * longest / pieces, threads);
+  call.parameters = {pieces};
+  call.parameters.insert(call.parameters.end(), lengths.begin(), lengths.end());
   call.cost = 4;
   return call;
 }
