@@ -146,7 +146,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   return plan;
 }
 
-nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute) {
+nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks) {
   using json = nlohmann::ordered_json;
   const PlanBytes& bytes = plan.bytes;
   json equivalence = {{"exact", plan.exact}};
@@ -167,6 +167,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recomput
             {"gap", recompute.overhead - recompute.overhead_lower_bound}}},
           {"flops_per_launch", plan.flops_per_launch},
           {"kernels_per_launch", plan.kernels_per_launch},
+          {"loss_chunks", loss_chunks},
           {"bytes",
            {{"weights", bytes.weights},
             {"half_weights", bytes.half_weights},
@@ -181,7 +182,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recomput
           {"equivalence", std::move(equivalence)}};
 }
 
-std::string plan_text(const Plan& plan, const PlanRecompute& recompute) {
+std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks) {
   const PlanBytes& bytes = plan.bytes;
   std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
                                  plan.precision, count_text(plan.parameters));
@@ -202,6 +203,8 @@ std::string plan_text(const Plan& plan, const PlanRecompute& recompute) {
     line("", fmt::format("{:.2f} % more time by the cost model; at least {:.2f} % for this memory (proven)",
                          100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
   }
+  if (loss_chunks > 1)
+    line("loss", fmt::format("in {} parts of the sequence, one after the other", loss_chunks));
   if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
   for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
   text += "memory\n";

@@ -135,6 +135,8 @@ void read_loss(const Node& node, ModelFile& model, Diag& diag) {
   if (table.require("type")) loss.type = table.choice("type", "loss", types).value_or("");
   if (table.require("target")) loss.target = {table.text("target").value_or(""), table.at("target")};
   if (const auto input = table.text("input")) loss.input = Named{*input, table.at("input")};
+  // Into how many parts the pass chunk-loss cuts it; without the key it chooses.
+  if (const auto chunks = table.integer("chunks", extent)) model.settings["loss.chunks"] = *chunks;
   if (loss.type == "cross_entropy" || loss.type.empty()) {
     loss.ignore_index = table.integer("ignore_index", between(-2147483648.0, 2147483647.0)).value_or(-100);
     loss.label_smoothing = table.real("label_smoothing", fraction).value_or(0);

@@ -48,6 +48,7 @@ bool expand(ir::Module& module, const Options& options, Diag& diag);
 bool fold(ir::Module& module, const Options& options, Diag& diag);
 bool cse(ir::Module& module, const Options& options, Diag& diag);
 bool dce(ir::Module& module, const Options& options, Diag& diag);
+bool chunk_loss(ir::Module& module, const Options& options, Diag& diag);
 bool fuse(ir::Module& module, const Options& options, Diag& diag);
 bool recompute(ir::Module& module, const Options& options, Diag& diag);
 bool plan_memory(ir::Module& module, const Options& options, Diag& diag);

@@ -23,6 +23,8 @@ constexpr Pass kPasses[] = {
     {"fold", "computes what is constant, and drops operations that change nothing", {}, {}, fold},
     {"cse", "computes equal things once", {}, {}, cse},
     {"dce", "drops what nobody reads", {}, {}, dce},
+    {"chunk-loss", "cuts the head and the loss of a large vocabulary, so that its logits never exist at once",
+     half, half, chunk_loss},
     {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused,
      fuse},
     {"recompute",

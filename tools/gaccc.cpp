@@ -298,8 +298,9 @@ int compile(const Arguments& arguments) {
     clock.phase("report");
   }
   if (arguments.plan) {
-    outputs.push_back({"-", arguments.json ? plan_json(plan, plan_recompute(recompute)).dump(2) + "\n"
-                                           : plan_text(plan, plan_recompute(recompute)) +
+    const int64_t chunks = module->setting("loss.chunks", int64_t{1});
+    outputs.push_back({"-", arguments.json ? plan_json(plan, plan_recompute(recompute), chunks).dump(2) + "\n"
+                                           : plan_text(plan, plan_recompute(recompute), chunks) +
                                                  report::timeline_text(report::memory_map(*module))});
   }
   if (Status status = write_outputs(outputs); !status) return fail(kWrongFile, status.text());

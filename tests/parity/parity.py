@@ -106,6 +106,11 @@ def make_cases():
         cases.append(case(f"gpt2_124m-seed{seed}", "examples/gpt2_124m.toml", 19 + seed, seed, bounds=noisy, **gpt2))
         cases.append(case(f"mixer-seed{seed}", "examples/mixer.toml", 37 + seed, seed, train__micro_batch=6, train__accumulate=2))
         cases.append(case(f"sequence-seed{seed}", "tests/parity/models/sequence.toml", 19 + seed, seed, **ragged))
+        # The loss in parts: tied heads without and with a bias.
+        cases.append(case(f"gpt2_124m-chunks-seed{seed}", "examples/gpt2_124m.toml", 19 + seed, seed, bounds=noisy, live=seed == 1,
+                          loss__chunks=3, **gpt2))
+        cases.append(case(f"sequence-chunks-seed{seed}", "tests/parity/models/sequence.toml", 19 + seed, seed, live=seed == 1,
+                          loss__chunks=2 + seed, **ragged))
     for path in sorted((HERE / "models").glob("*.toml")):  # what the examples leave out
         if path.stem not in ("update", "sequence"):
             cases.append(case(path.stem, f"tests/parity/models/{path.name}", 90, 9))

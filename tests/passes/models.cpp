@@ -103,13 +103,56 @@ std::string tied() {
 )";
 }
 
+std::string sequence() {
+  return R"(module @sequence phase(model) {
+  set loss.chunks = 3
+  set optimizer.type = "sgd"
+  set train.micro_batch = 8
+  param @fc.weight : f32[4,4]
+  param @head.weight : f32[6,4]
+  param @head.bias : f32[6]
+  state @lr : f32[]
+  step(%x : f32[B,5,4], %y : i32[B,5]) {
+    %fc.mm = matmul %x, @fc.weight : f32[B,5,4] {tb}
+    %fc = tanh %fc.mm : f32[B,5,4]
+    %head.mm = matmul %fc, @head.weight : f32[B,5,6] {tb}
+    %head = add %head.mm, @head.bias : f32[B,5,6]
+    %target = reshape %y : i32[B,5,1] {shape = [-1, 5, 1]}
+    %ce, %lse, %counted = cross_entropy %head, %target : f32[B,5,1], f32[B,5,1], i32[B,5,1] {label_smoothing = 0.1}
+    %loss = total_sum %ce : f32[]
+    %count = total_sum %counted : i32[]
+    yield loss %loss, count %count
+  }
+  eval(%x : f32[B,5,4], %y : i32[B,5]) {
+    %fc.mm = matmul %x, @fc.weight : f32[B,5,4] {tb}
+    %fc = tanh %fc.mm : f32[B,5,4]
+    %head.mm = matmul %fc, @head.weight : f32[B,5,6] {tb}
+    %head = add %head.mm, @head.bias : f32[B,5,6]
+    %target = reshape %y : i32[B,5,1] {shape = [-1, 5, 1]}
+    %ce, %lse, %counted = cross_entropy %head, %target : f32[B,5,1], f32[B,5,1], i32[B,5,1]
+    %loss = total_sum %ce : f32[]
+    %count = total_sum %counted : i32[]
+    %best = row_argmax %head : i32[B,5,1]
+    %hit = equal %best, %target : i32[B,5,1]
+    %hit.f = cast %hit : f32[B,5,1]
+    %accuracy = total_sum %hit.f : f32[]
+    yield loss %loss, count %count, metric accuracy %accuracy
+  }
+}
+)";
+}
+
 const std::vector<std::string>& models() {
   const auto with = [](std::string text, const std::string& optimizer) {
     const std::string old = "optimizer.type = \"adam\"";
     return text.replace(text.find(old), old.size(), optimizer);
   };
   static const std::vector<std::string> all = {
-      mlp(), residual(), tied(), with(mlp(), "optimizer.type = \"lamb\""),
+      mlp(),
+      residual(),
+      tied(),
+      sequence(),
+      with(mlp(), "optimizer.type = \"lamb\""),
       with(mlp(), "optimizer.type = \"adam\"\n  set optimizer.second_moment = \"micro\"")};
   return all;
 }

@@ -16,7 +16,8 @@ using Tensors = std::map<std::string, ir::Tensor>;
 std::string mlp();                         // two layers, relu, cross-entropy with an ignored target, adam
 std::string residual();                    // layer_norm, a residual branch, gelu, mse, momentum sgd
 std::string tied();                        // one weight used twice, sgd with decay
-const std::vector<std::string>& models();  // all three, and the first with lamb and with the micro moment
+std::string sequence();                    // a head with bias over 5 positions, its loss in 3 parts
+const std::vector<std::string>& models();  // all four, and the first with lamb and with the micro moment
 
 ir::Module parse(const std::string& text);
 // Parses and runs the passes up to `last`; "" runs none, "all" runs all. Fails the test on any report.

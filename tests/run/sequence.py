@@ -70,6 +70,51 @@ def test_the_emulator_agrees(folder):
     expect(worst[0] < 1e-5, f"CPU and emulator differ by {worst}")
 
 
+def trained(folder, name, model, device="cpu", **settings):
+    """The weights after four updates of two ragged micro-batches; beside them the last window's gradients, and the log."""
+    artifact = harness.compile_model(model, folder / f"{name}.ptx", **settings)
+    run("gacc-exec", artifact, "--data", "synthetic:tokens,limit=20", "--eval", "synthetic:tokens,limit=7", "--no-shuffle", "--updates", 4,
+        "--device", device, "--log", folder / f"{name}.log", "--save", folder / name, "--dump-grads", folder / f"{name}.grads")
+    return folder / name
+
+
+def test_a_loss_in_parts_is_the_same_loss(folder):
+    """Within rounding: on the CPU and as PTX; and with and without recompute to the bit."""
+    model = harness.ROOT / "tests/parity/models/sequence.toml"
+    for precision, bound in (("f32", 1e-5), ("f16", 2e-3), ("bf16", 2e-2)):
+        some = dict(precision__compute=precision, optimizer__type="sgd")
+        whole = trained(folder, f"{precision}.whole", model, loss__chunks=1, **some)
+        for chunks in (2, 4, 6):
+            name = f"{precision}.{chunks}"
+            parts = trained(folder, name, model, loss__chunks=chunks, **some)
+            for suffix in ("", ".grads"):
+                worst = harness.far_apart(harness.read_safetensors(folder / (name + suffix)),
+                                          harness.read_safetensors(folder / (f"{precision}.whole" + suffix)))
+                expect(worst[0] < bound, f"{name}{suffix}: {worst}")
+            losses = [[e["loss"] for e in harness.read_log(folder / f"{n}.log") if e["event"] in ("update", "eval")]
+                      for n in (name, f"{precision}.whole")]
+            expect(all(abs(a - b) < bound * b for a, b in zip(*losses, strict=True)), f"{name}: losses {losses}")
+            again = trained(folder, f"{name}.again", model, loss__chunks=chunks, recompute__policy="all", **some)
+            expect(again.read_bytes() == parts.read_bytes(), f"{name}: recompute changes bits")
+        emulated = trained(folder, f"{precision}.ptx", model, "emulate", loss__chunks=4, **some)
+        worst = harness.far_apart(harness.read_safetensors(emulated), harness.read_safetensors(whole))
+        expect(worst[0] < bound, f"{precision} emulated: {worst}")
+
+
+def test_large_vocabularies_run_in_parts(folder):
+    """By itself where it lowers the peak; the plan says so."""
+    def plan(name, **settings):
+        sets = [w for key, value in settings.items() for w in ("--set", f"{key.replace('__', '.')}={value}")]
+        return json.loads(run("gaccc", harness.example(name), "--plan", "--json", *sets).stdout)
+    sizes = {n: plan("gpt2_124m", precision__compute="f16", **({"loss__chunks": n} if n else {})) for n in (0, 1, 16)}
+    logits = 4 * 1024 * 50257 * 2
+    expect(sizes[0]["loss_chunks"] == 4 and sizes[1]["loss_chunks"] == 1 and sizes[16]["loss_chunks"] == 16, "the parts that there are")
+    saved = [sizes[1]["bytes"]["peak"] - sizes[n]["bytes"]["peak"] for n in (0, 16)]
+    expect(logits * 0.7 < saved[0] < saved[1] < logits, f"parts save {saved} of {logits} bytes of logits")
+    expect(plan("shakespeare_gpt")["loss_chunks"] == 1, "a narrow head stays whole")
+    expect("in 4 parts" in run("gaccc", harness.example("gpt2_124m"), "--plan", "--set", "precision.compute=f16").stdout, "said in words")
+
+
 def test_gpt2_compiles_in_little_memory(folder):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     plan = json.loads(run("gaccc", harness.example("gpt2_124m"), "-o", folder / "step.ptx", "--plan", "--json").stdout)

@@ -1,0 +1,410 @@
+// Large vocabularies: the head, its loss and the gradient of both run in parts of the sequence, so that the
+// logits of a whole micro-batch never exist at once.
+//
+//   %head = matmul %x, @w {tb} : f32[B,T,V]       %x.0 = slice %x : f32[B,T/n,C]
+//   ... the loss by row, %d.head ...        →     %head.0 = matmul %x.0, @w {tb} : f32[B,T/n,V]
+//   %d.x = matmul %d.head, @w                     ... the loss by row, %d.head.0 ...
+//   matmul.acc @w.grad, %d.head, %x {ta}          %d.x.0 = matmul %d.head.0, @w
+//                                                 matmul.acc @w.grad, %d.head.0, %x.0 {ta}
+//                                                 ... parts 1 to n - 1 ...
+//                                                 %d.x = concat %d.x.0, ..
+//
+// What the backward pass starts from is known before the loss is (loss_scale.cpp), so that a part need not
+// wait for the others. Parts are of positions, not of samples: how many of those there are is known at the
+// launch. Sums over rows, the weight's gradient, are rounded in another order. All that decides is shapes:
+// recompute must not change a bit.
+//
+//   1. The logits are what the sum of the loss comes from: the first shape wider than one value a row.
+//   2. Every op that reads or makes a value of that shape is cut, and so is what stands between such ops. All
+//      of them must work row by row, or sum over rows. What they give by row goes on in the parts as far as
+//      it has one value a row.
+//   3. Parts are as many as memory wants (choose_parts), or `loss.chunks`, which then holds their number.
+//   4. The parts are written where the last value that they read is made; what reads their results follows.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "ir/builder.h"
+#include "ir/kernel.h"
+#include "passes/pass.h"
+#include "passes/rewrite.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+// Logits narrower than this many inputs of the head are left whole: what is copied would not pay.
+constexpr int64_t kWide = 4;
+// A part's logits of 1 / kShare of all else that is in memory then: more parts could not save much, and each
+// part reads the weight and adds to its gradient once more.
+constexpr int64_t kShare = 32;
+constexpr int64_t kRows = 64;   // a part has at least so many, at the full micro-batch
+constexpr int64_t kParts = 16;  // at most
+
+// The op that adds to the buffer, or none.
+const Op* adds_to(const Module& module, const Region& region, std::string_view buffer) {
+  const auto id = module.find_buffer(buffer);
+  const auto found = std::find_if(region.ops.begin(), region.ops.end(), [&](const Op& op) {
+    return id && writes_operand(op, 0) && op.operands.front() == Operand(*id);
+  });
+  return found == region.ops.end() ? nullptr : &*found;
+}
+
+// A random number belongs to an element of a sample, which is another one in a part.
+bool is_random(const OpView& op) {
+  const ScalarProgram program = record(op);
+  return std::any_of(program.nodes.begin(), program.nodes.end(), [](const ScalarNode& node) {
+    return node.op == ScalarOp::element || node.op == ScalarOp::sample_uniform;
+  });
+}
+
+// The loss of one region and what has to be cut with it.
+class Loss {
+ public:
+  Loss(const Module& module, const Region& region, std::string_view sum)
+      : module_(module), region_(region), maker_(region.values.size(), kNone) {
+    for (size_t i = 0; i < region.ops.size(); ++i) {
+      for (const ValueId result : region.ops[i].results) maker_[index(result)] = i;
+    }
+    find_logits(sum);
+  }
+
+  // Finds what is to be cut; false when it is nothing, or something of it cannot be.
+  bool find() {
+    if (logits_.size() < 3 || logits_.front() != kBatch || logits_[1] < 2) return false;
+    find_members();
+    for (size_t i = 0; i < region_.ops.size(); ++i) {
+      const Op& op = region_.ops[i];
+      if (!member_[i]) continue;
+      if (!may_cut(op)) return false;
+      if (op.info->lowering == Lowering::gemm && makes_logits(op)) head_ = i;
+      for (const Operand& operand : op.operands) {
+        const ValueId* value = as_value(operand);
+        const size_t maker = value != nullptr ? maker_[index(*value)] : kNone;
+        if (maker != kNone && !member_[maker]) ready_ = std::max(ready_, maker + 1);
+      }
+    }
+    return head_ != kNone;
+  }
+
+  int64_t choose_parts() const {
+    const int64_t batch = module_.micro_batch();
+    const OpView head{module_, region_, region_.ops[head_]};
+    if (elements(logits_, batch) <= kWide * elements(head.operand(0).shape, batch)) return 1;
+    const int64_t bytes = type_bytes(head.result(), batch), share = other_bytes() / kShare;
+    int64_t parts = 1;
+    while (bytes / parts > share && 2 * parts <= std::min(kParts, positions()) &&
+           rows(logits_, batch) / (2 * parts) >= kRows)
+      parts *= 2;
+    return parts;
+  }
+
+  int64_t positions() const { return logits_[1]; }
+  bool is_cut(size_t op) const { return member_[op]; }
+  // Whether what is cut makes the value.
+  bool makes(ValueId value) const {
+    const size_t maker = maker_[index(value)];
+    return maker != kNone && member_[maker];
+  }
+  // Whether it needs a result of what is cut.
+  bool follows(size_t op) const { return follows_[op]; }
+  // What the parts read is made by the ops before this one.
+  size_t ready() const { return ready_; }
+  // Whether a value of this shape has the logits' rows, and so is cut with them.
+  bool has_rows(const Shape& shape) const {
+    return shape.size() > 1 && shape[0] == logits_[0] && shape[1] == logits_[1];
+  }
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+
+  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
+
+  bool makes_logits(const Op& op) const {
+    return std::any_of(op.results.begin(), op.results.end(),
+                       [&](ValueId value) { return region_[value].type.shape == logits_; });
+  }
+
+  bool reads_logits(const Op& op) const {
+    return std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+      return as_value(operand) != nullptr && operand_type(module_, region_, operand).shape == logits_;
+    });
+  }
+
+  // Backwards from what is summed, over what has one value a row.
+  void find_logits(std::string_view sum) {
+    const Op* adds = adds_to(module_, region_, sum);
+    if (adds == nullptr) return;
+    std::vector<bool> wanted(region_.values.size(), false);
+    const auto want = [&](const Op& op) {
+      for (const Operand& operand : op.operands) {
+        const ValueId* value = as_value(operand);
+        if (value == nullptr) continue;
+        wanted[index(*value)] = true;
+        const Shape& shape = region_[*value].type.shape;
+        if (shape.size() > 1 && shape.back() > 1) logits_ = shape;
+      }
+    };
+    want(*adds);
+    for (size_t i = region_.ops.size(); i-- > 0 && logits_.empty();) {
+      const Op& op = region_.ops[i];
+      if (std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return wanted[index(v)]; }))
+        want(op);
+    }
+  }
+
+  void find_members() {
+    const std::vector<Op>& ops = region_.ops;
+    member_.assign(ops.size(), false);
+    follows_.assign(ops.size(), false);
+    std::vector<bool> after(region_.values.size(), false), before(region_.values.size(), false);
+    for (size_t i = 0; i < ops.size(); ++i) {
+      member_[i] = makes_logits(ops[i]) || reads_logits(ops[i]);
+      follows_[i] =
+          member_[i] || std::any_of(ops[i].operands.begin(), ops[i].operands.end(), [&](const Operand& o) {
+            return as_value(o) != nullptr && after[index(*as_value(o))];
+          });
+      for (const ValueId result : ops[i].results) after[index(result)] = follows_[i];
+    }
+    for (size_t i = ops.size(); i-- > 0;) {
+      const bool leads = member_[i] || std::any_of(ops[i].results.begin(), ops[i].results.end(),
+                                                   [&](ValueId value) { return before[index(value)]; });
+      if (!leads) continue;
+      member_[i] = follows_[i];
+      for (const Operand& operand : ops[i].operands) {
+        if (const ValueId* value = as_value(operand)) before[index(*value)] = true;
+      }
+    }
+    for (size_t i = 0; i < ops.size(); ++i) member_[i] = member_[i] || is_one_a_row(ops[i]);
+  }
+
+  // One number a row that follows from others of the same row: where it is cut too, it alone has to be put
+  // together again.
+  bool is_one_a_row(const Op& op) const {
+    const auto cut = [&](const Operand& operand) {
+      const ValueId* value = as_value(operand);
+      return value != nullptr && makes(*value);
+    };
+    const auto fits = [&](const Operand& operand) {
+      const ValueId* value = as_value(operand);
+      const size_t maker = value != nullptr ? maker_[index(*value)] : kNone;
+      return maker == kNone || member_[maker] || !follows_[maker];
+    };
+    return op.info->lowering == Lowering::pointwise && may_cut(op) &&
+           region_[op.results.front()].type.shape.back() == 1 &&
+           std::any_of(op.operands.begin(), op.operands.end(), cut) &&
+           std::all_of(op.operands.begin(), op.operands.end(), fits);
+  }
+
+  // Whether every row reads the same of it.
+  static bool is_shared(const Shape& shape) {
+    return !has_batch(shape) &&
+           (shape.empty() || std::all_of(shape.begin(), shape.end() - 1, [](int64_t n) { return n == 1; }));
+  }
+
+  bool may_cut(const Op& op) const {
+    const OpView view{module_, region_, op};
+    const size_t first = op.info->writes != 0 ? 1 : 0;  // of what is read
+    const auto cut = [&](size_t i) { return has_rows(view.operand(i).shape); };
+    switch (op.info->lowering) {
+      case Lowering::pointwise:
+        for (size_t i = 0; i < op.operands.size(); ++i) {
+          if (!cut(i) && !is_shared(view.operand(i).shape)) return false;
+        }
+        return op.info->writes == 0 && op.results.size() == 1 && has_rows(view.result().shape) &&
+               !is_random(view);
+      case Lowering::row_reduce:
+        return cut(0);
+      case Lowering::column_reduce:
+        return cut(first) && op.info->combine == Combine::sum;
+      case Lowering::gemm:
+        if (first == 1) return view.flag("ta") && !view.flag("tb") && cut(1) && cut(2);
+        return !view.flag("ta") && cut(0) && !has_batch(view.operand(1).shape);
+      default:
+        return false;
+    }
+  }
+
+  // Buffers, and what is made before the parts and read by others after them.
+  int64_t other_bytes() const {
+    std::vector<bool> lives(region_.values.size(), false);
+    for (size_t i = ready_; i < region_.ops.size(); ++i) {
+      for (const Operand& operand : region_.ops[i].operands) {
+        const Operand root = storage_root(region_, operand);
+        const ValueId* value = as_value(root);
+        if (member_[i] || value == nullptr) continue;
+        const size_t maker = maker_[index(*value)];
+        lives[index(*value)] = maker == kNone || (maker < ready_ && !follows_[maker]);
+      }
+    }
+    int64_t bytes = 0;
+    for (const Buffer& buffer : module_.buffers) bytes += type_bytes(buffer.type, 1);
+    for (size_t i = 0; i < lives.size(); ++i)
+      bytes += lives[i] ? type_bytes(region_.values[i].type, module_.micro_batch()) : 0;
+    return bytes;
+  }
+
+  const Module& module_;
+  const Region& region_;
+  std::vector<size_t> maker_;  // by value: the op; kNone for an input
+  Shape logits_{};
+  size_t head_ = kNone;  // the product that makes the logits
+  size_t ready_ = 0;
+  std::vector<bool> member_, follows_;  // by op
+};
+
+// Writes the parts in place of what is cut.
+class Parts {
+ public:
+  Parts(Module& module, Region& region, const Loss& loss, Diag& diag)
+      : module_(module), region_(region), loss_(loss), diag_(diag), old_(std::exchange(region.ops, {})) {}
+
+  // Parts of `size` positions, the last one perhaps shorter.
+  void run(int64_t size) {
+    for (size_t i = 0; i < loss_.ready(); ++i) {
+      if (!loss_.follows(i)) region_.ops.push_back(old_[i]);
+    }
+    for (from_ = 0; from_ < loss_.positions(); from_ += size) {
+      size_ = std::min(size, loss_.positions() - from_);
+      add_slices();
+      for (size_t i = 0; i < old_.size(); ++i) {
+        if (loss_.is_cut(i)) add_part(i);
+      }
+      ++number_;
+    }
+    Replacements replaced(region_);
+    for (size_t i = 0; i < old_.size(); ++i) {
+      if (loss_.is_cut(i)) join(i, replaced);
+    }
+    for (size_t i = 0; i < old_.size(); ++i) {
+      if (!loss_.is_cut(i) && (i >= loss_.ready() || loss_.follows(i))) region_.ops.push_back(old_[i]);
+    }
+    for (Op& op : region_.ops) replaced.apply(op);
+    compact(region_);
+  }
+
+ private:
+  Builder builder(const Op& op) {
+    Builder build(module_, region_, diag_);
+    build.location = op.at;
+    build.segment = op.segment;
+    return build;
+  }
+
+  std::string part_name(const std::string& of) const { return fmt::format("{}.{}", of, number_); }
+
+  // What others made comes first, so that nothing stands between ops that can share a kernel. It belongs to
+  // no segment: the backward pass of the part follows at once, and nothing is gained by making it again.
+  void add_slices() {
+    slices_.clear();
+    for (size_t i = 0; i < old_.size(); ++i) {
+      if (!loss_.is_cut(i)) continue;
+      Builder build = builder(old_[i]);
+      build.segment = -1;
+      for (const Operand& operand : old_[i].operands) {
+        const ValueId* value = as_value(operand);
+        if (value == nullptr || !loss_.has_rows(region_[*value].type.shape) || loss_.makes(*value)) continue;
+        if (const auto [slice, fresh] = slices_.try_emplace(*value); fresh) {
+          slice->second = build.make("slice", part_name(region_[*value].name), {operand},
+                                     {{"from", from_}, {"size", size_}});
+        }
+      }
+    }
+  }
+
+  Operand part_of(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    if (value == nullptr) return operand;
+    if (const auto made = parts_.find(*value); made != parts_.end()) return made->second.back();
+    const auto slice = slices_.find(*value);
+    return slice != slices_.end() ? slice->second : operand;
+  }
+
+  void add_part(size_t i) {
+    const Op& op = old_[i];
+    Builder build = builder(op);
+    const bool sums = op.info->lowering == Lowering::column_reduce;
+    std::vector<Operand> operands;
+    for (const Operand& operand : op.operands) operands.push_back(part_of(operand));
+    if (sums) {
+      const Operand summed = operands.back();
+      sums_[i].push_back(build.make("column_sum", part_name(name_of(op)), {summed}));
+      return;
+    }
+    Attrs attrs = op.attrs;
+    if (const auto shape = attrs.find("shape"); shape != attrs.end())
+      std::get<std::vector<int64_t>>(shape->second)[1] = size_;
+    std::vector<std::string> names;
+    for (const ValueId result : op.results) names.push_back(part_name(region_[result].name));
+    const auto made = build.make_n(op.info->name, std::move(names), std::move(operands), std::move(attrs));
+    for (size_t r = 0; r < made.size(); ++r) parts_[op.results[r]].push_back(made[r]);
+  }
+
+  std::string name_of(const Op& op) const {
+    return op.results.empty() ? module_[*as_buffer(op.operands.front())].name
+                              : region_[op.results.front()].name;
+  }
+
+  bool is_read(ValueId value) const {
+    for (size_t i = 0; i < old_.size(); ++i) {
+      const std::vector<Operand>& operands = old_[i].operands;
+      if (!loss_.is_cut(i) && std::find(operands.begin(), operands.end(), Operand(value)) != operands.end())
+        return true;
+    }
+    return false;
+  }
+
+  // The whole of what others read: rows one after the other, and sums added up.
+  void join(size_t i, Replacements& replaced) {
+    const Op& op = old_[i];
+    Builder build = builder(op);
+    if (const auto sums = sums_.find(i); sums != sums_.end()) {
+      Operand total = sums->second.front();
+      for (size_t part = 1; part < sums->second.size(); ++part)
+        total = build.make("add", name_of(op) + ".sum", {total, sums->second[part]});
+      if (op.results.empty())
+        build.effect("add.acc", {op.operands.front(), total});
+      else
+        replaced.set(op.results.front(), total);
+      return;
+    }
+    for (const ValueId result : op.results) {
+      if (!is_read(result)) continue;
+      std::string name = std::exchange(region_[result].name, "replaced");
+      replaced.set(result, build.make("concat", std::move(name), parts_[result]));
+    }
+  }
+
+  Module& module_;
+  Region& region_;
+  const Loss& loss_;
+  Diag& diag_;
+  std::vector<Op> old_;
+  int64_t number_ = 0, from_ = 0, size_ = 0;       // of the part that is being written
+  std::map<ValueId, Operand> slices_;              // in this part, of what others made
+  std::map<ValueId, std::vector<Operand>> parts_;  // of what is cut
+  std::map<size_t, std::vector<Operand>> sums_;    // by op
+};
+
+}  // namespace
+
+bool chunk_loss(Module& module, const Options&, Diag& diag) {
+  Loss loss(module, module.step, "loss.sum");
+  const int64_t asked = module.setting("loss.chunks", int64_t{0});
+  int64_t parts = 1, size = 0;
+  if (asked != 1 && loss.find()) {
+    parts = asked > 0 ? std::min(asked, loss.positions()) : loss.choose_parts();
+    size = (loss.positions() + parts - 1) / parts;
+    parts = (loss.positions() + size - 1) / size;
+  }
+  if (asked > 0 || parts > 1) module.settings["loss.chunks"] = parts;
+  if (parts == 1) return true;
+  Parts(module, module.step, loss, diag).run(size);
+  if (Loss evaluated(module, module.eval, "eval.loss"); evaluated.find())
+    Parts(module, module.eval, evaluated, diag).run(size);
+  return !diag.failed();
+}
+
+}  // namespace gacc::passes
