@@ -87,7 +87,7 @@ def test_splits(folder):
 def test_emulator(folder):
     model, spec = prepare(folder)
     whole = masks(folder, model, spec, N, 1)
-    for micro_batch, accumulate in ((N, 1), (7, 4)):
+    for micro_batch, accumulate in ((N, 1), (7, 4), (1, 24), (4, 6)):
         expect(masks(folder, model, spec, micro_batch, accumulate, device="emulate") == whole,
                f"emulated, {micro_batch} x {accumulate}: other masks than on the CPU")
 
@@ -96,11 +96,11 @@ def test_resume(folder):
     """Resumed within the second window."""
     model, spec = prepare(folder)
     straight = masks(folder, model, spec, 4, 6, updates=2)
-    artifact = folder / "m4x6.ptx"
-    checkpoint = ["--data", spec, "--no-shuffle", "--device", "cpu", "--checkpoint", folder / "checkpoint"]
-    run("gacc-exec", artifact, *checkpoint, "--launches", 8)
-    resumed = masks(folder, model, spec, 4, 6, "--checkpoint", folder / "checkpoint", "--resume", updates=2)
-    expect(resumed == straight, "after --resume other elements are dropped")
+    for device in ("cpu", "emulate"):
+        checkpoint = ["--checkpoint", folder / device]
+        run("gacc-exec", folder / "m4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
+        resumed = masks(folder, model, spec, 4, 6, *checkpoint, "--resume", device=device, updates=2)
+        expect(resumed == straight, f"{device}: after --resume other elements are dropped")
 
 
 def test_tails(folder):
