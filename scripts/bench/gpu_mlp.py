@@ -25,26 +25,26 @@ FP32 = ("torch eager f32", "torch graph f32", "jax f32", "gacc graph f32", "gacc
 UPDATE = ("torch update", "gacc update")
 
 
-def median_windows(window, sync):
-    """Median and spread of `window()` in microseconds; each ends in a wait, so that T is a latency and a rate."""
+def median_windows(window, sync, warm=WARM_WINDOWS, least=WINDOWS, at_once=10):
+    """The times of `window()` in microseconds; each ends in a wait, so that T is a latency and a rate."""
     begin, count = time.perf_counter(), 0
-    while count < WARM_WINDOWS or time.perf_counter() - begin < WARM_SECONDS:
+    while count < warm or time.perf_counter() - begin < WARM_SECONDS:
         window()
         count += 1
     sync()
     times, begin = [], time.perf_counter()
-    while len(times) < WINDOWS or time.perf_counter() - begin < SECONDS:
+    while len(times) < least or time.perf_counter() - begin < SECONDS:
         start = time.perf_counter()
-        for _ in range(10):  # the host may run ahead within ten windows, as in training
+        for _ in range(at_once):  # the host may run ahead within them, as in training
             window()
         sync()
-        times.append((time.perf_counter() - start) / 10 * 1e6)
+        times.append((time.perf_counter() - start) / at_once * 1e6)
     return times
 
 
-def summary(times, **more):
+def summary(times, at_once=10, **more):
     quarters = statistics.quantiles(times, n=4)
-    return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0], "windows": len(times) * 10, **more}
+    return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0], "windows": len(times) * at_once, **more}
 
 
 # ---- PyTorch
@@ -217,13 +217,13 @@ def gacc_data(pack, inputs, samples, work):
     return check.spec(check.make_data("bench", inputs, samples, work), work), check
 
 
-def gacc_run(pack, artifact, *options):
+def gacc_run(pack, artifact, *options, samples=None):
     import tempfile
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         with open(artifact) as lines:
             inputs = json.loads(next(line for line in lines if line.startswith("//plan "))[7:])["inputs"]
-        data, _ = gacc_data(pack, inputs, 2048 if inputs[0]["shape"] == [784] else 64, work)
+        data, _ = gacc_data(pack, inputs, samples or (2048 if inputs[0]["shape"] == [784] else 64), work)
         log, trace = work / "log.jsonl", work / "trace.json"
         extra = ["--profile", trace] if "--profile" in options else []
         options = [o for o in options if o != "--profile"]
@@ -273,17 +273,18 @@ def contender(name, pack):
                           *(("--gemm", "builtin") if "builtin" in name else ()))
 
 
-def run_all(pack, seconds):
+def run_all(pack, seconds, groups, script):
+    """The results of every contender by name; a group's contenders run in order and, where `twice`, back again."""
     end, found = time.time() + seconds, {}
-    for group in (FP16, FP32, UPDATE):
-        for turn, name in enumerate(group + group[::-1] if group != UPDATE else group):
+    for group, twice in groups:
+        for name in group + group[::-1] if twice else group:
             if name in found and "skipped" in found[name][0]:
                 continue
             if time.time() > end:
                 found.setdefault(name, []).append({"skipped": "out of time"})
                 continue
             try:
-                done = subprocess.run([sys.executable, __file__, str(pack), "--contender", name], capture_output=True,
+                done = subprocess.run([sys.executable, script, str(pack), "--contender", name], capture_output=True,
                                       text=True, timeout=max(5, end - time.time()))
                 line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
                 result = json.loads(line) if line.startswith("{") else {
@@ -316,8 +317,8 @@ def show(found):
               f"{theirs['copy_bytes_per_second'] / 1e9:.0f} GB/s")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command(doc, contender, groups, show, script):
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pack", type=pathlib.Path)
     parser.add_argument("--contender")
     parser.add_argument("--seconds", type=float, default=300)
@@ -329,11 +330,11 @@ def main():
         except Exception as error:  # whatever keeps a peer from running is one line of the table
             print(json.dumps({"skipped": f"{type(error).__name__}: {error}".replace("\n", " ")[:200]}))
         return
-    found = run_all(arguments.pack, arguments.seconds)
+    found = run_all(arguments.pack, arguments.seconds, groups, script)
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1))
     show(found)
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, contender, ((FP16, True), (FP32, True), (UPDATE, False)), show, __file__)

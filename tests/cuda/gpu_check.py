@@ -16,6 +16,12 @@ with tempfile.TemporaryDirectory() as folder:
     manifest = json.loads((pack / "manifest.json").read_text())
     manifest["cases"] = {name: case for name, case in manifest["cases"].items() if name != "mnist_mlp"}  # others test it
     (pack / "manifest.json").write_text(json.dumps(manifest))
+    assert {"gpt2_b4", "gpt2_b16", "gpt2_b64", "char_gpt"} <= manifest["benchmarks"].keys(), manifest["benchmarks"]
+    # Without a GPU every contender is a line that says why it did not run.
+    for name in ("gacc graph f16, char-GPT", "torch graph AMP, gpt2 B=16"):
+        line = subprocess.run([sys.executable, pack / "gpu_gpt2.py", pack, "--contender", name], check=True, capture_output=True,
+                              text=True).stdout
+        assert "skipped" in json.loads(line), line
     dry = subprocess.run([pack / "gpu-check", "--dry"], check=True, capture_output=True, text=True).stdout
     assert "regression persistent" in dry and "benchmarks" in dry, dry
     done = subprocess.run([pack / "gpu-check", "--driver", driver, "--out", out], capture_output=True, text=True)
