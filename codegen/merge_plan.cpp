@@ -64,7 +64,7 @@ std::vector<int> launch_levels(const ir::Module& module, const ir::Region& regio
 LaunchMode launch_mode(const ir::Module& module) {
   const std::string mode = module.setting("launch.mode", "auto");
   if (mode == "graph") return {};
-  if (mode == "persistent") return {true, true};
+  if (mode == "persistent") return {.persistent = true, .required = true, .update = true};
   const ir::Cost cost = ir::cost(module, module.step);
   int64_t bytes = 0, kernels = 0;
   for (const ir::Kernel& kernel : ir::kernels(module, module.step)) {
@@ -75,7 +75,9 @@ LaunchMode launch_mode(const ir::Module& module) {
         bytes += ir::type_bytes(ir::operand_type(module, module.step, operand), module.micro_batch());
     }
   }
-  return {bytes <= kSmallStepBytes && cost.flops <= kSmallStepFlops && kernels <= kSmallStepKernels, false};
+  const bool small =
+      bytes <= kSmallStepBytes && cost.flops <= kSmallStepFlops && kernels <= kSmallStepKernels;
+  return {.persistent = small, .update = true};
 }
 
 }  // namespace gacc::codegen

@@ -15,10 +15,11 @@ namespace gacc::codegen {
 std::vector<int> launch_levels(const ir::Module& module, const ir::Region& region,
                                const std::vector<Call>& calls);
 
-// How a micro-batch runs on the GPU, by launch.mode.
+// How a micro-batch, and the update, run on the GPU, by launch.mode.
 struct LaunchMode {
-  bool persistent = false;  // as one cooperative kernel ...
-  bool required = false;    // ... or not at all: the model file asks for it
+  bool persistent = false;  // a micro-batch is one cooperative kernel ...
+  bool required = false;    // ... or does not run: the model file asks for it
+  bool update = false;      // the update is one, where the GPU can run it
 };
 // "auto" takes the persistent kernel for a small step: one that moves at most kSmallStepBytes, which the
 // second-level cache of a data-centre GPU holds, and computes at most kSmallStepFlops, so that waiting for

@@ -80,13 +80,33 @@ bool choose_products(const ir::Module& module, int capability, DeviceCode& code,
 // "mul_adam_fill_14" -> "mul_adam_fill"
 std::string without_number(const std::string& entry) { return entry.substr(0, entry.rfind('_')); }
 
-// The update's launches that are independent of each other become one.
+// A whole program as one kernel, in phases; nothing and a sentence in `problem` where that cannot be.
+std::optional<PlanLaunch> one_kernel(const ir::Module& module, ir::RegionKind kind, llvm::Module& device,
+                                     const DeviceCode& code, std::string& problem) {
+  const PlanProgram& program = code.programs[static_cast<size_t>(kind)];
+  MergeRequest request{program.name + "_persistent", {}, module.micro_batch()};
+  const std::vector<int> levels = launch_levels(module, module.region(kind), code.program.calls(kind));
+  for (size_t i = 0; i < levels.size(); ++i) {
+    const auto level = static_cast<size_t>(levels[i]);
+    if (request.phases.size() <= level) request.phases.resize(level + 1);
+    request.phases[level].push_back(i);
+  }
+  if (levels.empty()) return std::nullopt;
+  return emit_merged(device, request, program.launches, problem);
+}
+
+// The update's launches that are independent of each other become one; and, unless launch.mode is "graph",
+// all of them, with barriers of the grid in between.
 void merge_update(const ir::Module& module, llvm::Module& device, DeviceCode& code) {
-  std::vector<PlanLaunch>& launches = code.programs[static_cast<size_t>(ir::RegionKind::update)].launches;
+  PlanProgram& update = code.programs[static_cast<size_t>(ir::RegionKind::update)];
+  std::vector<PlanLaunch>& launches = update.launches;
   const std::vector<int> levels =
       launch_levels(module, module.update, code.program.calls(ir::RegionKind::update));
-  std::vector<PlanLaunch> merged;
   const int count = levels.empty() ? 0 : *std::max_element(levels.begin(), levels.end()) + 1;
+  std::string reason;  // why some cannot be merged: then they stay as they are
+  if (count > 1 && launch_mode(module).update)
+    update.persistent = one_kernel(module, ir::RegionKind::update, device, code, reason);
+  std::vector<PlanLaunch> merged;
   for (int level = 0; level < count; ++level) {
     MergeRequest request{"", {{}}, module.micro_batch()};
     for (size_t i = 0; i < launches.size(); ++i) {
@@ -97,7 +117,6 @@ void merge_update(const ir::Module& module, llvm::Module& device, DeviceCode& co
     request.name = fmt::format("update_{}_{}", level, without_number(first.kernel));
     const bool kernels =
         std::none_of(together.begin(), together.end(), [&](size_t i) { return launches[i].kernel.empty(); });
-    std::string reason;  // why some cannot be merged: then they stay as they are
     std::optional<PlanLaunch> one;
     if (together.size() > 1 && kernels) one = emit_merged(device, request, launches, reason);
     if (one) {
@@ -112,18 +131,9 @@ void merge_update(const ir::Module& module, llvm::Module& device, DeviceCode& co
 // The whole of `step` as one kernel, where launch.mode wants it.
 bool make_persistent(const ir::Module& module, llvm::Module& device, DeviceCode& code, std::string& problem) {
   const LaunchMode mode = launch_mode(module);
-  if (!mode.persistent) return true;
   PlanProgram& step = code.programs[static_cast<size_t>(ir::RegionKind::step)];
-  const std::vector<int> levels =
-      launch_levels(module, module.step, code.program.calls(ir::RegionKind::step));
-  MergeRequest request{"step_persistent", {}, module.micro_batch()};
-  for (size_t i = 0; i < levels.size(); ++i) {
-    const auto level = static_cast<size_t>(levels[i]);
-    if (request.phases.size() <= level) request.phases.resize(level + 1);
-    request.phases[level].push_back(i);
-  }
-  if (levels.empty()) return true;
-  step.persistent = emit_merged(device, request, step.launches, problem);
+  if (!mode.persistent || step.launches.empty()) return true;
+  step.persistent = one_kernel(module, ir::RegionKind::step, device, code, problem);
   step.persistent_required = mode.required;
   return step.persistent || !mode.required;
 }

@@ -80,8 +80,8 @@ struct PlanLaunch {
 struct PlanProgram {
   std::string name;  // "init", "step", "update", "eval"
   std::vector<PlanLaunch> launches;
-  // step: all launches as one cooperative kernel, for a GPU on which its blocks run at once. Where they do
-  // not, the launches do the same one after the other, unless the model file insists.
+  // step and update: all launches as one cooperative kernel, for a GPU on which its blocks run at once.
+  // Where they do not, the launches do the same one after the other, unless the model file insists.
   std::optional<PlanLaunch> persistent{};
   bool persistent_required = false;
 };

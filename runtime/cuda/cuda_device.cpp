@@ -268,7 +268,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (status) status = programs_.prepare(Program::init, micro_batch_, stream_);
   for (Program program : {Program::step, Program::update, Program::eval}) {
     if (!status) break;
-    if (program == Program::step && programs_.persistent()) continue;  // one launch: no graph needed
+    if (programs_.persistent(program)) continue;  // one launch: no graph needed
     Variant& full = full_.emplace_back(Variant{program, micro_batch_, nullptr});
     status = capture(program, micro_batch_, full.graph);
   }
@@ -277,20 +277,22 @@ Status CudaDevice::load(const Artifact& artifact) {
   return status ? measure() : status;
 }
 
-// Whether `step` is one cooperative kernel: where the artifact has it, the GPU can run it, and nobody asked
-// for products that are not in it.
+// Which of step and update are one cooperative kernel: where the artifact has it, the GPU can run it, and
+// nobody asked for products that are not in it.
 Status CudaDevice::choose_launches(const Artifact& artifact) {
-  const auto& programs = artifact.plan.programs;
-  const auto step = std::find_if(programs.begin(), programs.end(), [](const PlanProgram& p) {
-    return p.name == "step" && p.persistent.has_value();
-  });
-  if (step == programs.end()) return {};
-  Status status = options_.gemm == GemmChoice::cublas
-                      ? Status::error("its matrix products are built in, and --gemm cublas was asked for")
-                      : programs_.use_persistent(module_, artifact, arena_);
-  if (status || !step->persistent_required) return {};
-  return Status::error("the step cannot be one kernel, as `launch.mode = \"persistent\"` wants it: {}",
-                       status.text());
+  for (const PlanProgram& planned : artifact.plan.programs) {
+    const bool step = planned.name == "step";
+    if (!planned.persistent || (!step && planned.name != "update")) continue;
+    const Status status =
+        step && options_.gemm == GemmChoice::cublas
+            ? Status::error("its matrix products are built in, and --gemm cublas was asked for")
+            : programs_.use_persistent(step ? Program::step : Program::update, module_, *planned.persistent,
+                                       artifact, arena_);
+    if (!status && planned.persistent_required)
+      return Status::error("the step cannot be one kernel, as `launch.mode = \"persistent\"` wants it: {}",
+                           status.text());
+  }
+  return {};
 }
 
 // In the emulator only the buffers: a value that is read before it was written then shows.
@@ -370,8 +372,8 @@ std::string CudaDevice::load_note() const {
   return fmt::format(
       "{}: {} a micro-batch; {} bytes taken (arena {}, matrix products' workspace {}, code and graphs {}), "
       "besides the driver's context{}{}",
-      name(), programs_.persistent() ? "one kernel" : "one graph", peak_bytes_, arena_bytes_, workspace,
-      peak_bytes_ - arena_bytes_ - workspace, gemm_note_.empty() ? "" : "\n", gemm_note_);
+      name(), programs_.persistent(Program::step) ? "one kernel" : "one graph", peak_bytes_, arena_bytes_,
+      workspace, peak_bytes_ - arena_bytes_ - workspace, gemm_note_.empty() ? "" : "\n", gemm_note_);
 }
 
 Status CudaDevice::run(Program program, int64_t batch) {
@@ -389,7 +391,7 @@ Status CudaDevice::run(Program program, int64_t batch) {
     });
   }
   // Once, or one launch: not worth a graph.
-  if (program == Program::init || (program == Program::step && programs_.persistent()))
+  if (program == Program::init || programs_.persistent(program))
     return programs_.launch(program, batch, stream_);
   GraphExec graph = nullptr;
   if (Status status = variant(program, batch, graph); !status) return status;

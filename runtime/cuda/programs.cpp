@@ -103,21 +103,18 @@ Status Programs::find_residency(Launch& launch) const {
                        launch.block);
 }
 
-Status Programs::use_persistent(Module module, const Artifact& artifact, Pointer arena) {
-  for (const PlanProgram& program : artifact.plan.programs) {
-    if (program.name != "step" || !program.persistent) continue;
-    int able = 0;
-    Status status = driver_->check(driver_->device_attribute(&able, kAttributeCooperative, device_),
-                                   "cannot ask about the GPU");
-    if (!status) return status;
-    if (able == 0) return Status::error("this GPU cannot run cooperative kernels");
-    Launch launch;
-    if (status = add(module, artifact, arena, *program.persistent, launch); !status) return status;
-    programs_[index(Program::step)] = {launch};
-    persistent_ = true;
-    return {};
-  }
-  return Status::error("the artifact's step is not one kernel");
+Status Programs::use_persistent(Program program, Module module, const PlanLaunch& planned,
+                                const Artifact& artifact, Pointer arena) {
+  int able = 0;
+  Status status = driver_->check(driver_->device_attribute(&able, kAttributeCooperative, device_),
+                                 "cannot ask about the GPU");
+  if (!status) return status;
+  if (able == 0) return Status::error("this GPU cannot run cooperative kernels");
+  Launch launch;
+  if (status = add(module, artifact, arena, planned, launch); !status) return status;
+  programs_[index(program)] = {launch};
+  persistent_[index(program)] = true;
+  return {};
 }
 
 Status Programs::load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena,

@@ -18,10 +18,11 @@ class Programs {
   // no products.
   Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena, GemmEngine* gemm,
               int device);
-  // From here on `step` is one cooperative kernel. An error when the artifact has none or its blocks do not
-  // run at once here.
-  Status use_persistent(Module module, const Artifact& artifact, Pointer arena);
-  bool persistent() const { return persistent_; }
+  // From here on the program is this one cooperative kernel. An error when its blocks do not run at once
+  // here: then it stays as it was.
+  Status use_persistent(Program program, Module module, const PlanLaunch& planned, const Artifact& artifact,
+                        Pointer arena);
+  bool persistent(Program program) const { return persistent_[index(program)]; }
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
   Status prepare(Program program, int64_t batch, Stream stream) const;
   // Queues all launches of a program. `queued`, if given, hears of each: its number and name.
@@ -59,7 +60,7 @@ class Programs {
   const Driver* driver_ = nullptr;
   GemmEngine* gemm_ = nullptr;
   int device_ = 0;
-  bool persistent_ = false;
+  std::array<bool, 4> persistent_{};
   std::array<std::vector<Launch>, 4> programs_;
 };
 

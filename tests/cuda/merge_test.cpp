@@ -142,7 +142,33 @@ TEST_F(Merge, UpdateHasTheBitsOfItsLaunches) {
       EXPECT_LE(count, 5U) << optimizer;  // momentum reads the count of updates, which is advanced last
     }
     EXPECT_FALSE(program(merged, "step").persistent);
+    EXPECT_FALSE(program(merged, "update").persistent);
     EXPECT_TRUE(run(apart) == run(merged)) << optimizer;
+  }
+}
+
+// With launch.mode "auto" and "persistent" the whole update is one cooperative kernel, whatever the
+// optimizer.
+TEST_F(Merge, TheUpdateIsOneKernelWithTheBitsOfItsLaunches) {
+  const std::string half = "clip_norm = 0.5\n[precision]\ncompute = \"f16\"\nscale_initial = 64\n";
+  const struct {
+    const char* optimizer;
+    std::string more;
+  } cases[] = {{"type = \"adamw\"", half},
+               {"type = \"adam\"\nsecond_moment = \"micro\"", "clip_norm = 0.5\n"},
+               {"type = \"lamb\"", ""},
+               {"type = \"lion\"", ""},
+               {"type = \"sgd\"\nmomentum = 0.9", "[schedule]\ntype = \"cosine\"\ntotal = 5\n"}};
+  for (const auto& [optimizer, more] : cases) {
+    for (const std::string mode : {"auto", "persistent"}) {
+      if (mode == "persistent" && more != half) continue;  // "auto" takes the same kernel
+      const ir::Module module = planned(model(optimizer, more + "[launch]\nmode = \"" + mode + "\"\n"));
+      const Artifact merged = artifact_of(module, true);
+      ASSERT_TRUE(program(merged, "update").persistent) << optimizer;
+      EXPECT_TRUE(program(merged, "update").persistent->cooperative);
+      EXPECT_FALSE(program(merged, "update").persistent_required);
+      EXPECT_TRUE(run(artifact_of(module, false)) == run(merged)) << optimizer << " " << mode;
+    }
   }
 }
 
@@ -168,7 +194,7 @@ TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {
   options_.gemm = GemmChoice::builtin;
   Artifact artifact = artifact_of(planned(model("type = \"sgd\"")), true);
   for (PlanProgram& one : artifact.plan.programs)
-    if (one.persistent) one.persistent->block = 2048;  // no GPU has such blocks
+    if (one.persistent) one.persistent->block = 2048;  // no GPU has such blocks: nor has the update's
   std::unique_ptr<Device> device;
   ASSERT_EQ(cuda::open_device(options_, artifact, device).text(), "");
   EXPECT_EQ(device->load(artifact).text(), "");
