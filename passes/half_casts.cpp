@@ -120,17 +120,18 @@ class HalfCasts {
   }
 
   void set_operands(Op& op) {
-    const bool kept_out = op.full && op.info->precision != Precision::full;
     bool half = computes_half(op);
     if (op.info->precision == Precision::follow && !op.full) half = all_half(op);
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (!is_real(op, i)) continue;
       if (half && !keeps(op, i))
         op.operands[i] = as_half(op, op.operands[i]);
-      else if (!kept_out)
+      else if (!op.full)
         op.operands[i] = as_it_is(op.operands[i]);
     }
-    // Nothing but half to read: an op that asks for one type gets f32, another is as wide as its widest.
+    // Kept out, and nothing but half to read: an op that asks for one type gets f32, another is as wide as
+    // its widest.
+    const bool kept_out = op.full && op.info->precision != Precision::full;
     for (size_t i = 0; i < op.operands.size() && kept_out; ++i) {
       if (!is_real(op, i) || !is_half(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
       if (op.info->precision == Precision::follow && !gives_half(op)) break;
