@@ -246,8 +246,8 @@ class Merger {
     kernel_ = Function::Create(type, llvm::GlobalValue::ExternalLinkage, request_.name, module_);
     kernel_->setCallingConv(llvm::CallingConv::PTX_Kernel);
     kernel_->addFnAttr(llvm::Attribute::NoUnwind);
-    // One block of a cooperative kernel to a multiprocessor is enough: registers are worth more than threads.
-    set_block(*kernel_, block_, request_.phases.size() > 1 ? 1 : 0);
+    // One block to a multiprocessor is enough: left alone, ptxas would rather spill than have fewer.
+    set_block(*kernel_, block_, 1);
     b_.SetInsertPoint(block("entry"));
     arena_ = kernel_->getArg(0), samples_ = kernel_->getArg(1);
     thread_ = special("tid.x"), work_ = special("ctaid.x"), grid_ = special("nctaid.x");
