@@ -347,7 +347,12 @@ def check(seed, folder, oracle, np, device, updates=3):
 
     plain, final, evaluated = train("plain", device=device)
     problems = []
-    net, losses, norms = oracle.train(copy.deepcopy(config), oracle.load_safetensors(initial), oracle.load_data(spec, config), updates)
+    def reference():
+        return oracle.train(copy.deepcopy(config), oracle.load_safetensors(initial), oracle.load_data(spec, config), updates)
+
+    net, losses, norms = reference()
+    if reference()[1:] != (losses, norms):  # gelu's gradient of PyTorch 1.13 with AVX2, where the layer below permutes
+        return ["the oracle differs from itself"], (math.nan, math.nan)
     loss = max(difference(e["loss"], r) for e, r in zip(plain, losses, strict=True))
     norm = max(difference(e["grad_norm"], r) for e, r in zip(plain, norms, strict=True) if r > 1e-3 * norms[0])  # not of what is learnt
     if loss > BOUNDS[0]:
@@ -401,8 +406,9 @@ def main():
             except (AssertionError, SystemExit, Exception):
                 problems, worst = [traceback.format_exc(limit=3)], (math.nan, math.nan)
             print(f"{seed}: loss {worst[0]:.1e}, grad_norm {worst[1]:.1e}{''.join('; ' + p for p in problems)}", flush=True)
-            failed += bool(problems)
-            if problems and given.keep:
+            wrong = bool(problems) and problems != ["the oracle differs from itself"]
+            failed += wrong
+            if wrong and given.keep:
                 shutil.copytree(name, given.keep / str(seed), dirs_exist_ok=True)
     print(f"{given.count} models, {failed} failed")
     sys.exit(failed != 0)
