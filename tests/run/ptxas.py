@@ -12,7 +12,7 @@ import tempfile
 import harness
 
 SPILLS = re.compile(r"Function properties for (\S+)\n.*?, (\d+) bytes spill stores")
-MAY_SPILL = re.compile("attention.*grad")  # docs/gpu.md, not reached
+MAY_SPILL = re.compile("attention.*grad")  # heads of 64: docs/gpu.md, not reached
 ALWAYS = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"}  # the rest as far as the LLVM in use knows them
 
 

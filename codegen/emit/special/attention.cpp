@@ -22,7 +22,7 @@ class Attention {
   explicit Attention(Target& t) : t_(t), b_(t.b), s_(AttentionShape::of(t.body)) {}
 
   void forward() {
-    at_points(/*parts=*/1, [&] {
+    at_points([&] {
       const LaneArrays::Array query = arrays().make(), out = arrays().make();
       const LaneArrays::Array top = arrays().make(1), sum = arrays().make(1);
       arrays().load(query, part(0), first_, arrays().real(scale()));
@@ -60,9 +60,12 @@ class Attention {
   }
 
   void gradient() {
-    at_points(/*parts=*/2, [&] {
+    at_points([&] {
+      const bool apart = s_.parts == 3;
       t_.branch(b_.CreateICmpEQ(part_, t_.index(0)), [&] { query_gradient(); });
-      t_.branch(b_.CreateICmpEQ(part_, t_.index(1)), [&] { key_gradient(); });
+      t_.branch(b_.CreateICmpEQ(part_, t_.index(1)), [&] { key_gradient(/*dk=*/true, /*dv=*/!apart); });
+      if (apart)
+        t_.branch(b_.CreateICmpEQ(part_, t_.index(2)), [&] { key_gradient(/*dk=*/false, /*dv=*/true); });
     });
   }
 
@@ -94,46 +97,56 @@ class Attention {
     arrays().store(dq, part(0, result()), first_, arrays().real(scale()));
   }
 
-  // Lanes are keys.
-  void key_gradient() {
-    const LaneArrays::Array key = arrays().make(), value = arrays().make(), dk = arrays().make(),
-                            dv = arrays().make();
+  // Lanes are keys; d_k, d_v or both.
+  void key_gradient(bool wants_k, bool wants_v) {
+    LaneArrays::Array key = arrays().make(), value = nullptr, dk = nullptr, dv = nullptr;
     arrays().load(key, part(1), first_, arrays().real(scale()));
-    arrays().load(value, part(2), first_, nullptr);
-    arrays().clear(dk);
-    arrays().clear(dv);
+    if (wants_k) {
+      value = arrays().make(), dk = arrays().make();
+      arrays().load(value, part(2), first_, nullptr);
+      arrays().clear(dk);
+    }
+    if (wants_v) {
+      dv = arrays().make();
+      arrays().clear(dv);
+    }
     over_queries([&](Value* query, int count, bool masked) {
       const std::vector<LaneArrays::Row> q = rows(0, query, count), dy = output_rows(query, count);
-      const auto sums = arrays().dots({{key, q}, {value, dy}});
+      std::vector<LaneArrays::Dot> dots = {{key, q}};
+      if (wants_k) dots.push_back({value, dy});
+      const auto sums = arrays().dots(dots);
       Values p_weights, s_weights;
       for (int u = 0; u < count; ++u) {
         const auto i = static_cast<size_t>(u);
         Value* at = position(query, u);
         Value* lse = everywhere(t_.load_one(kLse, b_.CreateAdd(statistics_base(), at)));
-        Value* delta =
-            everywhere(t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
         Value* p = t_.math.exp(b_.CreateFSub(sums[0][i], lse));
         if (masked)
           p = b_.CreateSelect(b_.CreateICmpULE(positions_, everywhere(word(at))), p, arrays().real(0));
-        Value *dp = sums[1][i], *kept = p;
-        if (Value* z = factor(everywhere(word(at)), at, /*lanes_are_keys=*/true))
-          dp = b_.CreateFMul(dp, z), kept = b_.CreateFMul(p, z);
-        p_weights.push_back(kept);
+        Value* z = factor(everywhere(word(at)), at, /*lanes_are_keys=*/true);
+        p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
+        if (!wants_k) continue;
+        Value* delta =
+            everywhere(t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
+        Value* dp = z != nullptr ? b_.CreateFMul(sums[1][i], z) : sums[1][i];
         s_weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
       }
-      arrays().add({{dk, nullptr, s_weights, q}, {dv, nullptr, p_weights, dy}});
+      std::vector<LaneArrays::Sum> added;
+      if (wants_k) added.push_back({dk, nullptr, s_weights, q});
+      if (wants_v) added.push_back({dv, nullptr, p_weights, dy});
+      arrays().add(added);
     });
-    arrays().store(dk, part(1, result()), first_, arrays().real(scale()));
-    arrays().store(dv, part(2, result()), first_, nullptr);
+    if (wants_k) arrays().store(dk, part(1, result()), first_, arrays().real(scale()));
+    if (wants_v) arrays().store(dv, part(2, result()), first_, nullptr);
   }
 
   // --- where we are
 
-  void at_points(int64_t parts, const std::function<void()>& body) {
+  void at_points(const std::function<void()>& body) {
     t_.points(
         [&](Value* row) {
-          part_ = b_.CreateURem(row, t_.index(parts));
-          Value* rest = b_.CreateUDiv(row, t_.index(parts));
+          part_ = b_.CreateURem(row, t_.index(s_.parts));
+          Value* rest = b_.CreateUDiv(row, t_.index(s_.parts));
           block_ = b_.CreateURem(rest, t_.index(s_.blocks()));
           rest = b_.CreateUDiv(rest, t_.index(s_.blocks()));
           head_ = b_.CreateURem(rest, t_.index(s_.heads));

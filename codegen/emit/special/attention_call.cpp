@@ -9,7 +9,7 @@
 namespace gacc::codegen {
 
 std::vector<int64_t> AttentionShape::list() const {
-  return {heads, length, channels, block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p)};
+  return {heads, length, channels, block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p), parts};
 }
 
 AttentionShape AttentionShape::of(const Body& body) {
@@ -20,7 +20,8 @@ AttentionShape AttentionShape::of(const Body& body) {
           .block = list[3],
           .causal = list[4] != 0,
           .words = list[5],
-          .p = std::bit_cast<double>(list[6])};
+          .p = std::bit_cast<double>(list[6]),
+          .parts = list[7]};
 }
 
 SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
@@ -35,11 +36,14 @@ SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
                              .block = std::min(kAttentionBlock, length),
                              .causal = op.flag("causal"),
                              .words = dropout ? own : 0,
-                             .p = dropout ? op.real("p") : 0};
+                             .p = dropout ? op.real("p") : 0,
+                             .parts = !gradient                    ? 1
+                                      : purpose == Purpose::device ? 3
+                                                                   : 2};
   // A position meets up to T others in 2 to 4 products of D terms.
   const int64_t work = std::clamp<int64_t>(length * shape.channels / 4, 200, 10000);
-  SpecialCall call = point_items(op, purpose, {heads * shape.blocks() * (gradient ? 2 : 1), true},
-                                 shape.block, static_cast<int>(work));
+  SpecialCall call = point_items(op, purpose, {heads * shape.blocks() * shape.parts, true}, shape.block,
+                                 static_cast<int>(work));
   call.parameters = shape.list();
   if (dropout) call.extents.push_back({op.integer("stream"), false});
   call.block = call.per_block = 128;

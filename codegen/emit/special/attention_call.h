@@ -5,7 +5,9 @@
 namespace gacc::codegen {
 
 // A row of the kernel is one block of kAttentionBlock neighbouring positions (queries, or keys) of one head
-// of one sample; in the gradient every block has two rows, one for d_q and one for d_k and d_v.
+// of one sample. In the gradient every block has `parts` rows: 2 are d_q, and d_k with d_v; 3 are d_q, d_k
+// and d_v. With 3 a lane holds three arrays of D values instead of four, and computes scores once more: for
+// the registers of a GPU's thread.
 inline constexpr int64_t kAttentionBlock = 64;
 
 struct AttentionShape {
@@ -14,6 +16,7 @@ struct AttentionShape {
   bool causal;
   int64_t words;  // the slot where dropout's four words begin; 0: no dropout
   double p;       // dropout's
+  int64_t parts;  // rows of a block
   int64_t width() const { return heads * channels; }
   int64_t blocks() const { return (length + block - 1) / block; }
   std::vector<int64_t> list() const;
