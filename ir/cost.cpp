@@ -34,4 +34,23 @@ Cost cost(const Module& module, const Region& region) {
   return total;
 }
 
+int64_t function_calls(const OpView& op) {
+  if (op.op.info->lowering != Lowering::pointwise) return 0;
+  const ScalarProgram program = record(op);
+  const auto calls = std::count_if(program.nodes.begin(), program.nodes.end(), [](const ScalarNode& node) {
+    switch (node.op) {
+      case ScalarOp::exp:
+      case ScalarOp::log:
+      case ScalarOp::tanh:
+      case ScalarOp::erf:
+      case ScalarOp::uniform:
+      case ScalarOp::sample_uniform:
+        return true;
+      default:
+        return false;
+    }
+  });
+  return calls * elements(pointwise_domain(op), op.module.micro_batch());
+}
+
 }  // namespace gacc::ir

@@ -7,4 +7,8 @@ namespace gacc::ir {
 Cost cost(const OpView& op);
 Cost cost(const Module& module, const Region& region);  // sum over the ops, at the full micro-batch
 
+// Calls of exp, log, tanh and the like that the formula of a pointwise op makes over its domain; each takes
+// tens of instructions, and none of them is among the FLOPs. 0 for every other op.
+int64_t function_calls(const OpView& op);
+
 }  // namespace gacc::ir

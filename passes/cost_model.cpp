@@ -21,29 +21,55 @@ constexpr Device kDevices[] = {{"sm_75", 8.1, 65, 320},    {"sm_80", 19.5, 312, 
                                {"sm_90", 67, 989, 3350},   {"sm_90a", 67, 989, 3350},
                                {"sm_100", 75, 2250, 8000}, {"sm_120", 105, 210, 1792}};
 
+// One core at 2.5 to 3 GHz, measured (docs/BENCHMARKS.md): what products of a training step reach, and what
+// kernels move whose operands are in the caches. Half types are computed in f32.
+constexpr std::string_view kHost = "cpu";
+constexpr double kHostFlops = 80e9, kHostFunctions = 0.65e9, kHostBytes = 30e9, kHostLaunch = 1e-6;
+
+constexpr double kFunctionFlops = 60;       // on a GPU, of one call of exp, tanh, ...
+constexpr double kSpecialEfficiency = 0.4;  // of products in special kernels, against matrix products
+
+const Device* find_device(std::string_view target) {
+  const auto* found = std::find_if(std::begin(kDevices), std::end(kDevices),
+                                   [&](const Device& device) { return device.target == target; });
+  return found == std::end(kDevices) ? nullptr : found;
+}
+
+bool has_products(const Op& op) { return op.info->recompute != Recompute::cheap; }
+
 bool half_product(const Module& module, const Region& region, const Op& op) {
-  return op.info->recompute != Recompute::cheap &&
-         std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+  return has_products(op) && std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
            const DType dtype = operand_type(module, region, operand).dtype;
            return dtype == DType::f16 || dtype == DType::bf16;
          });
 }
 
+// Seconds that an op's arithmetic takes.
+double compute_seconds(const CostModel& model, const Module& module, const Region& region, const Op& op) {
+  const OpView view{module, region, op};
+  const double rate = half_product(module, region, op) ? model.flops_half : model.flops_f32;
+  const bool special = op.info->lowering == Lowering::special && has_products(op);
+  return static_cast<double>(cost(view).flops) / (special ? kSpecialEfficiency * rate : rate) +
+         static_cast<double>(function_calls(view)) / model.functions;
+}
+
 }  // namespace
 
 CostModel cost_model(std::string_view target) {
-  if (target == "cpu")  // a core with 512-bit vectors at 2.5 GHz; half types are computed in f32
-    return {"cpu", 60e9, 60e9, 8e9, 1e-6, {}, 0};
-  const auto* found = std::find_if(std::begin(kDevices), std::end(kDevices),
-                                   [&](const Device& device) { return device.target == target; });
-  if (found == std::end(kDevices)) return {};
   CostModel model;
+  if (target == kHost)
+    return {std::string(kHost), kHostFlops, kHostFlops, kHostFunctions, kHostBytes, kHostLaunch, {}, 0};
+  const Device* found = find_device(target);
+  if (found == nullptr) return model;
   model.name = target;
   model.flops_f32 = 0.6e12 * found->tera_f32;
   model.flops_half = 0.6e12 * found->tera_half;
+  model.functions = model.flops_f32 / kFunctionFlops;
   model.bytes = 0.8e9 * found->giga_bytes;
   return model;
 }
+
+bool has_cost_model(std::string_view target) { return target == kHost || find_device(target) != nullptr; }
 
 int64_t kernel_flops(const Module& module, const Region& region, const Kernel& kernel) {
   if (kernel.form == KernelForm::alias) return 0;
@@ -62,11 +88,8 @@ double kernel_seconds(const CostModel& model, const Module& module, const Region
     for (const Operand& operand : *list) moved += type_bytes(operand_type(module, region, operand), batch);
   }
   double compute = 0;
-  for (const KernelMember& member : kernel.members) {
-    const Op& op = region.ops[member.op];
-    const double flops = static_cast<double>(cost(OpView{module, region, op}).flops);
-    compute += flops / (half_product(module, region, op) ? model.flops_half : model.flops_f32);
-  }
+  for (const KernelMember& member : kernel.members)
+    compute += compute_seconds(model, module, region, region.ops[member.op]);
   return std::max(compute, static_cast<double>(moved) / model.bytes) + model.launch;
 }
 

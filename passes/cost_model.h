@@ -1,5 +1,6 @@
-// What a kernel costs on a device: time = max(FLOPs / rate, bytes / bandwidth) + launch. The planner weighs
-// recomputation with it; it is a model, and every figure made from it is called so.
+// What a kernel costs on a device: time = max(arithmetic / rates, bytes / bandwidth) + launch. Products
+// inside special kernels (attention, convolution) run at 0.4 of the rate of plain matrix products. The
+// planner weighs recomputation with it; it is a model, and every figure made from it is called so.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,7 +16,8 @@ namespace gacc::passes {
 struct CostModel {
   std::string name = "sm_80";
   double flops_f32 = 0.6 * 19.5e12;
-  double flops_half = 0.6 * 312e12;  // products of f16 or bf16, added in f32
+  double flops_half = 0.6 * 312e12;       // products of f16 or bf16, added in f32
+  double functions = 0.6 * 19.5e12 / 60;  // calls of exp, tanh, ...: 60 FLOPs each
   double bytes = 0.8 * 1555e9;
   double launch = 4e-6;  // seconds
   // Measured seconds of the step's launches, in order, at `measured_batch` samples; empty: none. Where the
@@ -24,8 +26,9 @@ struct CostModel {
   int64_t measured_batch = 0;
 };
 
-// Of a target as gaccc --target names it, or "cpu": one core with wide vectors. Unknown names: sm_80's.
+// Of a target as gaccc --target names it, or "cpu": one core with vectors. Unknown names: sm_80's.
 CostModel cost_model(std::string_view target);
+bool has_cost_model(std::string_view target);
 
 // Of one kernel at the full micro-batch, by the rates. An alias costs nothing.
 double kernel_seconds(const CostModel& model, const ir::Module& module, const ir::Region& region,

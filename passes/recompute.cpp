@@ -37,6 +37,7 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
   fuse_clones(joined, options);
   if (transient_bytes(joined, joined.step) <= transient_bytes(out.module, out.module.step))
     out.module = std::move(joined);
+  share_reads(out.module, options);
   out.arena = arena_of(out.module);
   return out;
 }
@@ -61,10 +62,9 @@ class Ladder {
     // Joined clones may save more than a level, so one above the budget is tried as well.
     int64_t level = transient / unit + 1;
     const int64_t first = level;
-    for (; level > 0 && try_level(level * unit); --level) {
-    }
-    if (!exhausted_ && level < first) {  // below the lowest coarse level that has a plan
-      const int64_t fine = std::max<int64_t>(kAlignment, unit / kFineLevels);
+    while (level > 0 && try_level(level * unit)) --level;
+    const int64_t fine = std::max<int64_t>(kAlignment, unit / kFineLevels);
+    if (level < first && lowest_is_above(level * unit, fine)) {
       for (int64_t bytes = (level + 1) * unit - fine; bytes > level * unit && try_level(bytes);
            bytes -= fine) {
       }
@@ -75,13 +75,24 @@ class Ladder {
   }
 
  private:
+  bool may_be_better(int64_t bytes) const {
+    return !best_.feasible || planner::lower_bound(step_.graph, bytes) < best_.seconds;
+  }
+
+  planner::Recompute solve(int64_t bytes) const {
+    return planner::plan_recompute(step_.graph, bytes, options_.plan_effort);
+  }
+
+  // Whether the coarse level of so many bytes, where the search stopped, has no plan: then the finer levels
+  // just above it are levels of every budget.
+  bool lowest_is_above(int64_t bytes, int64_t fine) const {
+    return may_be_better(bytes + fine) && !solve(bytes).feasible;
+  }
+
   // False: neither this level nor one below it can be better.
   bool try_level(int64_t bytes) {
-    if (best_.feasible && planner::lower_bound(step_.graph, bytes) >= best_.seconds) {
-      exhausted_ = true;
-      return false;
-    }
-    const planner::Recompute plan = planner::plan_recompute(step_.graph, bytes, options_.plan_effort);
+    if (!may_be_better(bytes)) return false;
+    const planner::Recompute plan = solve(bytes);
     if (!plan.feasible) return false;
     if (best_.feasible && plan.cost >= best_.seconds) return true;
     StepPlan written = write_back(fused_, step_, plan.schedule, options_);
@@ -95,7 +106,6 @@ class Ladder {
   int64_t budget_;
   const Options& options_;
   StepPlan base_, best_;
-  bool exhausted_ = false;
 };
 
 void note(Module& module, double base, double seconds, double bound) {

@@ -185,17 +185,9 @@ class Writer {
   int32_t kernels_ = 0, segments_ = 0;
 };
 
-// First op of every kernel, and the end.
-std::vector<size_t> starts_of(const Region& region) {
-  std::vector<size_t> starts;
-  for (size_t i = 0; i < region.ops.size(); ++i) {
-    if (i == 0 || region.ops[i].kernel != region.ops[i - 1].kernel) starts.push_back(i);
-  }
-  starts.push_back(region.ops.size());
-  return starts;
-}
+}  // namespace
 
-void renumber(Region& region) {
+void renumber_kernels(Region& region) {
   int32_t number = -1, last = -1;
   for (size_t i = 0; i < region.ops.size(); ++i) {
     Op& op = region.ops[i];
@@ -205,62 +197,9 @@ void renumber(Region& region) {
   }
 }
 
-bool reads_from(const Region& region, size_t begin, size_t middle, size_t end) {
-  for (size_t i = middle; i < end; ++i) {
-    for (const Operand& operand : region.ops[i].operands) {
-      const ValueId* value = as_value(operand);
-      for (size_t j = begin; value != nullptr && j < middle; ++j) {
-        const auto& results = region.ops[j].results;
-        if (std::find(results.begin(), results.end(), *value) != results.end()) return true;
-      }
-    }
-  }
-  return false;
-}
-
-// Whether the ops of [begin, end) may be one kernel of a size that `fuse` would make.
-bool fits(const Module& module, const Region& region, size_t begin, size_t end, const Options& options) {
-  if (end - begin > options.kernel_ops) return false;
-  std::vector<size_t> ops;
-  std::vector<Operand> made, operands;
-  for (size_t i = begin; i < end; ++i) {
-    ops.push_back(i);
-    const Op& op = region.ops[i];
-    for (const Operand& operand : op.operands) {
-      if (as_number(operand) == nullptr && std::find(made.begin(), made.end(), operand) == made.end() &&
-          std::find(operands.begin(), operands.end(), operand) == operands.end())
-        operands.push_back(operand);
-    }
-    for (const ValueId result : op.results) made.emplace_back(result);
-  }
-  return operands.size() < options.kernel_operands && may_fuse(module, region, ops);
-}
-
-}  // namespace
-
 void rematerialize(Module& module, const StepGraph& step, const std::vector<planner::Step>& schedule) {
   Writer(module, step).run(schedule);
-  renumber(module.step);
-}
-
-void fuse_clones(Module& module, const Options& options) {
-  Region& region = module.step;
-  std::vector<size_t> starts = starts_of(region);
-  for (size_t k = starts.size() - 1; k-- > 1;) {
-    // Kernel k takes in those before it as long as that works.
-    while (k > 0) {
-      const size_t begin = starts[k - 1], middle = starts[k], end = starts[k + 1];
-      const bool clones = std::all_of(region.ops.begin() + static_cast<std::ptrdiff_t>(begin),
-                                      region.ops.begin() + static_cast<std::ptrdiff_t>(middle),
-                                      [](const Op& op) { return op.remat.has_value(); });
-      if (!clones || !reads_from(region, begin, middle, end) || !fits(module, region, begin, end, options))
-        break;
-      for (size_t i = begin; i < end; ++i) region.ops[i].kernel = region.ops[begin].kernel;
-      starts.erase(starts.begin() + static_cast<std::ptrdiff_t>(k));
-      --k;
-    }
-  }
-  renumber(region);
+  renumber_kernels(module.step);
 }
 
 Module without_clones(const Module& module) {
@@ -281,7 +220,7 @@ Module without_clones(const Module& module) {
   }
   region.ops = std::move(kept);
   originals.apply(region.yields);
-  renumber(region);
+  renumber_kernels(region);
   compact(region);
   out.phase = Phase::fused;
   out.arena_bytes.reset();

@@ -238,8 +238,9 @@ int compile(const Arguments& arguments) {
   clock.phase("frontend");
 
   passes::PipelineOptions pipeline;
-  pipeline.options.costs = passes::cost_model(arguments.target);
-  if (!arguments.costs.empty()) {
+  const bool named = passes::has_cost_model(arguments.costs);
+  pipeline.options.costs = passes::cost_model(named ? arguments.costs : arguments.target);
+  if (!arguments.costs.empty() && !named) {
     if (Status status = read_costs(arguments.costs, pipeline.options.costs); !status)
       return fail(kWrongFile, status.text());
   }
@@ -255,6 +256,10 @@ int compile(const Arguments& arguments) {
   pipeline.sink = to_stderr;
   if (const passes::PipelineResult result = passes::run_pipeline(*module, pipeline, diag); !result) {
     if (!result.internal_error.empty()) return bug(result.internal_error);
+    const bool too_small = diag.reports().back().kind == Kind::does_not_fit;
+    if (Diag better(file, text); too_small) {  // what would fit
+      if (const auto exit = choose(text, file, overrides, pipeline.options, module, better)) return *exit;
+    }
     to_stderr(diag.render());
     return kWrongFile;
   }
@@ -327,8 +332,8 @@ int run(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--memory", arguments.memory, "short for --set memory.budget=\"SIZE\"")->type_name("SIZE");
   app.add_option("--costs", arguments.costs,
-                 "what kernels cost: measured times or a device's rates (docs/memory.md)")
-      ->type_name("FILE");
+                 "what kernels cost: those of a target or of the cpu, or measured ones (docs/memory.md)")
+      ->type_name("NAME|FILE");
   app.add_option("--launch", arguments.launch, "short for --set launch.mode=MODE")->type_name("MODE");
   app.add_flag("--plan", arguments.plan, "print the plan; writes no artifact unless -o is given");
   app.add_flag("--json", arguments.json, "with --plan: as one JSON object");

@@ -28,6 +28,7 @@ Status read_rates(const json& rates, passes::CostModel& costs) {
   if (!rates.is_object()) return Status::error("`rates` is not an object");
   const std::pair<const char*, double*> keys[] = {{"flops_f32", &costs.flops_f32},
                                                   {"flops_half", &costs.flops_half},
+                                                  {"functions_per_second", &costs.functions},
                                                   {"bytes_per_second", &costs.bytes},
                                                   {"launch_seconds", &costs.launch}};
   for (const auto& [key, to] : keys) {

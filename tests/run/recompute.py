@@ -5,6 +5,7 @@
 """
 import json
 import random
+import re
 import sys
 import tempfile
 import pathlib
@@ -35,8 +36,8 @@ def budgets_of(model, *options):
     most = plan_of(model, *options)["bytes"]["peak"]
     done = run("gaccc", model, "--plan", "--set", "recompute.policy=budget", "--set", "recompute.budget=1B", *options,
                code=1)
-    least = int(done.stderr.split("it needs at least ")[1].split("(")[1].split(" bytes")[0])
-    return least, most
+    number, unit = re.search(r"needs at least ([0-9.]+) (B|KiB|MiB)", done.stderr).groups()
+    return int(float(number) * {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}[unit]), most
 
 
 def check(folder, model, spec, *options, choices):
@@ -53,6 +54,19 @@ def check(folder, model, spec, *options, choices):
         expect(recompute["gap"] >= 0 and recompute["overhead"] >= recompute["overhead_lower_bound"], f"{recompute}")
         clones += recompute["recomputed_ops"]
     return clones
+
+
+def test_what_would_fit(folder):
+    """A budget of the recompute policy alone is too small: what is needed, proven, and what fits."""
+    model = harness.example("residual_mlp")
+    options = ["--set", "train.micro_batch=256", "--set", "recompute.policy=budget"]
+    told = run("gaccc", model, "--plan", *options, "--set", "recompute.budget=5.5MiB", code=1).stderr
+    found = re.search(r"needs at least [0-9.]+ MiB with micro_batch 256 \(proven\); micro_batch ([0-9]+) fits", told)
+    expect(found, told)
+    fits = ["--set", f"train.micro_batch={found[1]}", "--set", "recompute.budget=5.5MiB"]
+    expect(plan_of(model, *options, *fits)["bytes"]["peak"] <= 11 << 19, f"micro_batch {found[1]} does not fit")
+    told = run("gaccc", model, "--plan", *options, "--set", "recompute.budget=4MiB", code=1).stderr
+    expect(re.search(r"; micro_batch 1 needs at least [0-9.]+ MiB \(proven\)", told), told)
 
 
 def choices_for(model, chance, count, *options):
