@@ -5,13 +5,14 @@
 
 namespace gacc::passes::planner {
 
-std::vector<Plan> chain_plans(const Graph& graph) {
-  int turn = 0;  // the first operation of the backward pass
+Chain find_chain(const Graph& graph) {
+  Chain chain;
+  int& turn = chain.turn;
   while (turn < graph.end() && !graph.operation(turn).backward) ++turn;
-  // By tensor: its last use in the forward pass. Between points o and o + 1 lies what was made up to o and is
-  // used after it.
-  std::vector<int> last(graph.tensors.size(), -1), crossing(static_cast<size_t>(turn) + 1, 0),
-      separator(static_cast<size_t>(turn) + 1, -1);
+  // Between points o and o + 1 lies what was made up to o and is used after it.
+  std::vector<int>& last = chain.last;
+  last.assign(graph.tensors.size(), -1);
+  std::vector<int> crossing(static_cast<size_t>(turn) + 1, 0), separator(static_cast<size_t>(turn) + 1, -1);
   for (size_t x = 0; x < graph.tensors.size(); ++x) {
     const Tensor& tensor = graph.tensors[x];
     if (tensor.producer < 0 || tensor.producer >= turn) continue;
@@ -25,15 +26,24 @@ std::vector<Plan> chain_plans(const Graph& graph) {
       separator[static_cast<size_t>(o)] = static_cast<int>(x);
     }
   }
-  std::vector<int> chain;
   for (int o = 0; o < turn; ++o) {
     const int x = separator[static_cast<size_t>(o)];
-    if (crossing[static_cast<size_t>(o)] == 1 && (chain.empty() || chain.back() != x)) chain.push_back(x);
+    if (crossing[static_cast<size_t>(o)] != 1 || (!chain.tensors.empty() && chain.tensors.back() == x))
+      continue;
+    chain.tensors.push_back(x);
+    chain.points.push_back(o);
   }
+  return chain;
+}
+
+std::vector<Plan> chain_plans(const Graph& graph) {
+  const Chain chain = find_chain(graph);
+  const std::vector<int>& last = chain.last;
   std::vector<Plan> plans;
-  for (size_t stride = 1; stride <= 16 && stride <= chain.size() + 1; ++stride) {
+  for (size_t stride = 1; stride <= 16 && stride <= chain.tensors.size() + 1; ++stride) {
     std::vector<char> kept(graph.tensors.size(), 0);
-    for (size_t i = stride - 1; i < chain.size(); i += stride) kept[static_cast<size_t>(chain[i])] = 1;
+    for (size_t i = stride - 1; i < chain.tensors.size(); i += stride)
+      kept[static_cast<size_t>(chain.tensors[i])] = 1;
     Plan plan(graph);
     for (size_t x = 0; x < graph.tensors.size(); ++x) {
       const Tensor& tensor = graph.tensors[x];

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <random>
 
+#include "passes/planner/blocks.h"
 #include "passes/planner/bound.h"
 #include "passes/planner/chain.h"
 #include "passes/planner/exact.h"
@@ -21,6 +22,8 @@
 namespace gacc::passes::planner {
 
 namespace {
+
+constexpr double kDeep = 0.002;  // of the base cost: a gap above which blocks are planned as a chain
 
 class Planner {
  public:
@@ -71,7 +74,9 @@ class Planner {
       const PointBound hull = bound_at(graph_, bounds[i].point, budget_, 24, work);
       from_cuts(hull);
     }
-    if (effort_ > 0 && !good_enough()) from_chain();
+    if (effort_ > 0 && !good_enough()) best_of(chain_plans(graph_));
+    if (effort_ > 0 && (!found_ || best_measure_.cost > enough_ + kDeep * out.base_cost))
+      best_of(block_plans(graph_, budget_));
     if (!found_) polish(nothing, 0);
     restarts();
     return finish(std::move(out));
@@ -185,9 +190,8 @@ class Planner {
     if (effort_ > 0) polish(plan_of(point, hull.cuts[over], hull.cuts[over], 0), 0);
   }
 
-  // The cheapest plans along the chain of blocks that fit, and the next one that does not.
-  void from_chain() {
-    std::vector<Plan> plans = chain_plans(graph_);
+  // Polishes the cheapest of the plans that fit, and the next one that does not.
+  void best_of(std::vector<Plan> plans) {
     std::vector<std::pair<double, size_t>> order;
     for (size_t i = 0; i < plans.size(); ++i) {
       const Measure measure = simulator_.run(plans[i]);

@@ -20,6 +20,7 @@ Simulator::Simulator(const Graph& graph)
       live_(graph.tensors.size()),
       members_(graph.tensors.size()),
       passed_(graph.tensors.size()),
+      made_(graph.tensors.size()),
       pending_(graph.tensors.size()),
       needed_at_(graph.tensors.size()),
       in_burst_(graph.operations.size()),
@@ -79,8 +80,13 @@ bool Simulator::stays(const Plan& plan, int x) const {
   const size_t at = static_cast<size_t>(x);
   const int passed = passed_[at];
   if (passed < static_cast<int>(graph_.tensor(x).uses.size()))
-    return plan.gaps[static_cast<size_t>(plan.first(x) + passed)] != Gap::drop_again;
+    return made_[at] >= static_cast<int>(plan.gaps[static_cast<size_t>(plan.first(x) + passed)]);
   return false;
+}
+
+bool Simulator::held(const Plan& plan, int x) const {
+  const auto at = static_cast<size_t>(x);
+  return plan.held[at] != 0 && made_[at] + 1 >= plan.held[at];
 }
 
 void Simulator::snapshot(const Plan& plan, int at) {
@@ -141,6 +147,7 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
     }
     execute(o, operation);
     for (const int x : fresh_) {
+      ++made_[static_cast<size_t>(x)];
       if (pending_[static_cast<size_t>(x)] == 0 && !stays(plan, x)) release(x);
     }
     for (const int x : graph_.operation(o).inputs) {
@@ -149,7 +156,7 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
       needed_at_[at] = -1;
       if (stays(plan, x)) continue;
       const bool over = passed_[at] == static_cast<int>(graph_.tensor(x).uses.size());
-      if (over && plan.held[at] != 0 && (measure_holds || held_until_[at] > operation)) continue;
+      if (over && held(plan, x) && (measure_holds || held_until_[at] > operation)) continue;
       release(x);
     }
     settle(o);
@@ -160,6 +167,7 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
   std::fill(live_.begin(), live_.end(), 0);
   std::fill(members_.begin(), members_.end(), 0);
   std::fill(passed_.begin(), passed_.end(), 0);
+  std::fill(made_.begin(), made_.end(), 0);
   std::fill(pending_.begin(), pending_.end(), 0);
   std::fill(needed_at_.begin(), needed_at_.end(), -1);
   std::fill(in_burst_.begin(), in_burst_.end(), -1);
@@ -178,7 +186,7 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
     const int uses = static_cast<int>(graph_.tensor(x).uses.size());
     if (passed_[at] < uses) {
       if (plan.gaps[static_cast<size_t>(plan.first(x) + passed_[at])] != Gap::keep) release(x);
-    } else if (plan.held[at] == 0 || (!measure_holds && held_until_[at] <= t)) {
+    } else if (!held(plan, x) || (!measure_holds && held_until_[at] <= t)) {
       release(x);
     }
   };
@@ -189,7 +197,8 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
       settle(t);
       break;
     }
-    for (const int x : graph_.operation(t).inputs) ++passed_[static_cast<size_t>(x)], after(x, t);
+    for (const int x : graph_.operation(t).inputs)
+      ++passed_[static_cast<size_t>(x)], made_[static_cast<size_t>(x)] = 0, after(x, t);
     for (const int x : graph_.operation(t).outputs) after(x, t);
     settle(t);
   }

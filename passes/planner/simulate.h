@@ -5,6 +5,7 @@
 // dropped in a gap is made again when the next operation needs it, with whatever else is missing for that
 // (the *burst*, in program order, right before that operation).
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -14,9 +15,11 @@ namespace gacc::passes::planner {
 
 enum class Gap : uint8_t {
   keep,
-  drop,        // but what a burst makes again on its way stays for its next use
-  drop_again,  // even that goes
+  drop,              // but what a burst makes again on its way stays for its next use
+  drop_again = 255,  // even that goes
 };
+// The first `times` times it goes, what a burst makes then stays: keep is 0 times, drop 1.
+constexpr Gap dropped(int times) { return static_cast<Gap>(std::min(times, 254)); }
 
 // Gaps by tensor, in order of time. After its last use a tensor may be held for the bursts that read it.
 class Plan {
@@ -24,7 +27,7 @@ class Plan {
   explicit Plan(const Graph& graph);
   int first(int x) const { return first_[static_cast<size_t>(x)]; }
   std::vector<Gap> gaps;
-  std::vector<char> held;  // by tensor
+  std::vector<char> held;  // by tensor; n + 1: from the n-th time on that a burst makes it
 
  private:
   std::vector<int> first_;
@@ -63,12 +66,14 @@ class Simulator {
   void allocate(int x);
   void release(int x);
   bool stays(const Plan& plan, int x) const;
+  bool held(const Plan& plan, int x) const;
   void snapshot(const Plan& plan, int at);
 
   const Graph& graph_;
   std::vector<char> live_;
   std::vector<int> members_;    // by storage: its live tensors
   std::vector<int> passed_;     // by tensor: uses in program order so far
+  std::vector<int> made_;       // by tensor: how often bursts made it since its last use
   std::vector<int> pending_;    // by tensor: readers still to come in the burst
   std::vector<int> needed_at_;  // by tensor: the operation that reads it or whose burst does
   std::vector<int> in_burst_;   // by operation: the last burst that held it
