@@ -246,7 +246,7 @@ class Planner {
     seen_.resize(graph_.operations.size(), 0);
     measure = simulator_.run(plan);
     for (int turn = 0; measure.peak > budget_; ++turn) {
-      if (turn > 4000) return false;
+      if (turn > 4000 || (found_ && spent() > limit_)) return false;
       const std::vector<Resident> residents = simulator_.residents(plan, measure.peak_step);
       struct Choice {
         double score;
