@@ -101,6 +101,22 @@ def test_marked_layers(folder):
     expect(segments >= {"0", "1", "2"}, f"each copy of the block is a segment of its own, not {segments}")
 
 
+def test_a_segment_is_made_again_once(folder):
+    """What a segment starts from is kept, also where the backward pass itself does not read it; so nothing is made again
+    twice, and the memory that the segments' insides took is free."""
+    model = harness.example("shakespeare_gpt")
+    for precision in PRECISIONS:
+        options = ["--set", f"precision.compute={precision}"]
+        most = plan_of(model, *options)["bytes"]["peak"]
+        for policy in ("all", "sqrt"):
+            chosen = [*options, "--set", f"recompute.policy={policy}"]
+            text = run("gaccc", model, *chosen, "--emit", "ir", "-o", "-").stdout
+            again = [line.split("remat(")[1].split(")")[0] for line in text.splitlines() if "remat(" in line]
+            expect(len(again) > 50 and len(again) == len(set(again)), f"{precision}, {policy}: {len(again)} clones of {len(set(again))} ops")
+            peak = plan_of(model, *chosen)["bytes"]["peak"]
+            expect(peak < 0.9 * most, f"{precision}, {policy}: {peak} bytes, {most} without recompute")
+
+
 # ---------------------------------------------------------------- layers of other families
 HEAD = """
 [model]
