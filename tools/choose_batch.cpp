@@ -66,13 +66,13 @@ class Chooser {
                            (candidate.seconds == best->seconds && candidate.launches < best->launches));
       if (better) best = &candidate;
     }
+    const int64_t chosen = best != nullptr ? best->micro : 0;  // sorting moves what `best` points to
     std::stable_sort(all.begin(), all.end(),
                      [](const Candidate& a, const Candidate& b) { return a.micro > b.micro; });
-    if (best == nullptr) {
+    if (chosen == 0) {
       out.problem = failure(all.back());
       return out;
     }
-    const int64_t chosen = best->micro;
     out.done = true;
     if (open_) {
       out.overrides = {{"train.micro_batch", fmt::to_string(chosen)},

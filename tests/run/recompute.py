@@ -117,6 +117,31 @@ def test_a_segment_is_made_again_once(folder):
             expect(peak < 0.9 * most, f"{precision}, {policy}: {peak} bytes, {most} without recompute")
 
 
+def chosen_batch(model, batch, budget, *options):
+    """The micro-batch that gaccc takes for a budget; none that it has a time for is faster."""
+    auto = [word for key, value in (("micro_batch", "auto"), ("accumulate", "auto"), ("effective_batch", batch))
+            for word in ("--set", f"train.{key}={value}")]
+    done = run("gaccc", model, *auto, "--memory", budget, "--set", "recompute.policy=budget", "--plan", "--json", *options)
+    times, chosen = {}, None
+    for line in done.stderr.splitlines():
+        row = re.match(r"  (->|  ) (\d+) x (\d+): ([\d.]+) (\S+) an update", line)
+        if row:
+            times[int(row[2])] = float(row[4]) * {"s": 1, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6}[row[5]]
+        if line.startswith("  ->"):
+            chosen = int(line.split()[1])
+    expect(chosen == json.loads(done.stdout)["micro_batch"] and chosen in times, done.stderr)
+    expect(times[chosen] == min(times.values()), done.stderr)
+    return chosen
+
+
+def test_the_choice_is_the_fastest_that_fits(folder):
+    """What gaccc says of the micro-batches agrees with what it takes."""
+    taken = {chosen_batch(harness.example("residual_mlp"), 4096, budget) for budget in ("5MiB", "8MiB", "24MiB", "96MiB")}
+    expect(len(taken) > 1, f"every budget takes {taken}")
+    # Neither the largest nor the smallest micro-batch is the fastest.
+    expect(chosen_batch(harness.example("gpt2_124m"), 64, "8GiB", "--set", "precision.compute=f16") == 16, "gpt2_124m in 8 GiB")
+
+
 # ---------------------------------------------------------------- layers of other families
 HEAD = """
 [model]
