@@ -98,7 +98,9 @@ TEST_P(Traps, GridBarrierReleasesAndAcquires) {
   ASSERT_NE(arrive, std::string::npos);
   ASSERT_NE(wait, std::string::npos);
   EXPECT_LT(arrive, wait);
-  EXPECT_EQ(count(code.ptx, "atom."), 1U);  // one barrier, in a loop over the phases
+  // One barrier in each merged kernel, in a loop over the phases, and no other atomics.
+  EXPECT_EQ(count(code.ptx, "atom.add.release.gpu.global.u32"), count(code.ptx, "_persistent("));
+  EXPECT_EQ(count(code.ptx, "atom."), count(code.ptx, "_persistent("));
   for (const char* other : {"atom.global.add", "\tred.", "membar", "fence"})
     EXPECT_EQ(code.ptx.find(other), std::string::npos) << other;
 }
