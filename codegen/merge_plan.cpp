@@ -77,7 +77,8 @@ LaunchMode launch_mode(const ir::Module& module) {
   }
   const bool small =
       bytes <= kSmallStepBytes && cost.flops <= kSmallStepFlops && kernels <= kSmallStepKernels;
-  return {.persistent = small, .update = true};
+  const auto updates = static_cast<int64_t>(ir::kernels(module, module.update).size());
+  return {.persistent = small, .update = updates <= kSmallUpdateKernels};
 }
 
 }  // namespace gacc::codegen

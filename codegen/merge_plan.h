@@ -23,10 +23,13 @@ struct LaunchMode {
 };
 // "auto" takes the persistent kernel for a small step: one that moves at most kSmallStepBytes, which the
 // second-level cache of a data-centre GPU holds, and computes at most kSmallStepFlops, so that waiting for
-// launches and not arithmetic is what it would spend its time with.
+// launches and not arithmetic is what it would spend its time with; and one kernel for an update of at most
+// kSmallUpdateKernels.
 LaunchMode launch_mode(const ir::Module& module);
 inline constexpr int64_t kSmallStepBytes = int64_t{40} << 20;
 inline constexpr int64_t kSmallStepFlops = 500'000'000;
 inline constexpr int64_t kSmallStepKernels = 96;  // beyond: the kernel's code grows too large to be worth it
+// Of the update, whose kernels are small: beyond, ptxas spills registers (gpt2_124m in f16 has 347 and did).
+inline constexpr int64_t kSmallUpdateKernels = 300;
 
 }  // namespace gacc::codegen
