@@ -163,15 +163,17 @@ std::string take_name(Builder& b, const Op& op, size_t i) {
 
 int64_t column_count(const Tensor& tensor) { return tensor.shape.empty() ? 1 : tensor.shape.back(); }
 
+Operand row_mean(Builder& b, const std::string& sum, const std::string& name, const Operand& x) {
+  const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
+  return b.make("mul", name, {b.make("row_sum", sum, {x}), inverse});
+}
+
 NormalRows normal_rows(Builder& b, const std::string& name, const std::string& mean_name,
                        const std::string& rstd_name, const Operand& x, double eps) {
-  const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
-  const Operand sum = b.make("row_sum", name + ".sum", {x});
-  const Operand mean = b.make("mul", mean_name, {sum, inverse});
+  const Operand mean = row_mean(b, name + ".sum", mean_name, x);
   const Operand centred = b.make("sub", name + ".centred", {x, mean});
   const Operand squares = b.make("square", name + ".squares", {centred});
-  const Operand total = b.make("row_sum", name + ".total", {squares});
-  const Operand variance = b.make("mul", name + ".variance", {total, inverse});
+  const Operand variance = row_mean(b, name + ".total", name + ".variance", squares);
   const Operand shifted = b.make("add", name + ".shifted", {variance, eps});
   const Operand deviation = b.make("sqrt", name + ".deviation", {shifted});
   const Operand rstd = b.make("reciprocal", rstd_name, {deviation});
@@ -180,12 +182,9 @@ NormalRows normal_rows(Builder& b, const std::string& name, const std::string& m
 
 Operand normal_rows_gradient(Builder& b, const std::string& name, const std::string& result, const Operand& k,
                              const Operand& h, const Operand& rstd) {
-  const double inverse = 1.0 / static_cast<double>(b.type(k).shape.back());
-  const Operand sum = b.make("row_sum", name + ".sum", {k});
-  const Operand mean = b.make("mul", name + ".mean", {sum, inverse});
+  const Operand mean = row_mean(b, name + ".sum", name + ".mean", k);
   const Operand product = b.make("mul", name + ".product", {k, h});
-  const Operand dot = b.make("row_sum", name + ".dot", {product});
-  const Operand along = b.make("mul", name + ".along", {dot, inverse});
+  const Operand along = row_mean(b, name + ".dot", name + ".along", product);
   const Operand first = b.make("sub", name + ".first", {k, mean});
   const Operand second = b.make("mul", name + ".second", {h, along});
   const Operand inner = b.make("sub", name + ".inner", {first, second});

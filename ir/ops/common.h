@@ -58,6 +58,9 @@ struct Exponentials {
 };
 Exponentials shifted_exponentials(Builder& b, const std::string& name, const Operand& x);
 
+// The mean over the last axis, [.., 1], by way of the sum. For OpInfo::expand and gradients.
+Operand row_mean(Builder& b, const std::string& sum, const std::string& name, const Operand& x);
+
 // Rows brought to mean 0 and variance 1, over the last axis, as layer_norm and group_norm do: the variance is
 // the mean of the squared deviations, and rstd = 1 / sqrt(variance + eps). For OpInfo::expand.
 struct NormalRows {

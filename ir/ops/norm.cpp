@@ -115,13 +115,11 @@ void rms_gradient(GradBuilder& g) {
   if (!g.d_result(0)) return;
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
-  const double inverse = 1.0 / static_cast<double>(g.b.type(x).shape.back());
   const Operand h = g.b.make("mul", name + ".normal", {x, g.result(1)});
   if (g.wanted(0)) {
     const Operand scaled = g.b.make("mul", name + ".scaled", {dy, g.operand(1)});
     const Operand product = g.b.make("mul", name + ".product", {scaled, h});
-    const Operand dot = g.b.make("row_sum", name + ".dot", {product});
-    const Operand along = g.b.make("mul", name + ".along", {dot, inverse});
+    const Operand along = row_mean(g.b, name + ".dot", name + ".along", product);
     const Operand second = g.b.make("mul", name + ".second", {h, along});
     const Operand inner = g.b.make("sub", name + ".inner", {scaled, second});
     g.add(0, g.b.make("mul", name, {inner, g.result(1)}));
@@ -132,14 +130,12 @@ void rms_gradient(GradBuilder& g) {
 std::vector<Operand> expand_rms(Builder& b, const Op& op) {
   const std::string name = take_name(b, op, 0), rstd_name = take_name(b, op, 1);
   const Operand x = op.operands[0];
-  const double inverse = 1.0 / static_cast<double>(b.type(x).shape.back());
   const double eps = std::get<double>(*find_attr(op, "eps"));
   // The square of a half would be rounded to a half again.
   const bool half = is_half(b.type(x).dtype);
   const Operand wide = half ? Operand(b.make("cast", name + ".wide", {x})) : x;
   const Operand squares = b.make("square", name + ".squares", {wide});
-  const Operand total = b.make("row_sum", name + ".total", {squares});
-  const Operand mean = b.make("mul", name + ".mean_square", {total, inverse});
+  const Operand mean = row_mean(b, name + ".total", name + ".mean_square", squares);
   const Operand shifted = b.make("add", name + ".shifted", {mean, eps});
   const Operand root = b.make("sqrt", name + ".root", {shifted});
   const Operand rstd = b.make("reciprocal", rstd_name, {root});
