@@ -81,17 +81,16 @@ bool choose_products(const ir::Module& module, int capability, DeviceCode& code,
 std::string without_number(const std::string& entry) { return entry.substr(0, entry.rfind('_')); }
 
 // A whole program as one kernel, in phases; nothing and a sentence in `problem` where that cannot be.
-std::optional<PlanLaunch> one_kernel(const ir::Module& module, ir::RegionKind kind, llvm::Module& device,
-                                     const DeviceCode& code, std::string& problem) {
-  const PlanProgram& program = code.programs[static_cast<size_t>(kind)];
+// `levels`: its launch_levels, at least one.
+std::optional<PlanLaunch> one_kernel(const ir::Module& module, const PlanProgram& program,
+                                     const std::vector<int>& levels, llvm::Module& device,
+                                     std::string& problem) {
   MergeRequest request{program.name + "_persistent", {}, module.micro_batch()};
-  const std::vector<int> levels = launch_levels(module, module.region(kind), code.program.calls(kind));
   for (size_t i = 0; i < levels.size(); ++i) {
     const auto level = static_cast<size_t>(levels[i]);
     if (request.phases.size() <= level) request.phases.resize(level + 1);
     request.phases[level].push_back(i);
   }
-  if (levels.empty()) return std::nullopt;
   return emit_merged(device, request, program.launches, problem);
 }
 
@@ -105,7 +104,7 @@ void merge_update(const ir::Module& module, llvm::Module& device, DeviceCode& co
   const int count = levels.empty() ? 0 : *std::max_element(levels.begin(), levels.end()) + 1;
   std::string reason;  // why some cannot be merged: then they stay as they are
   if (count > 1 && launch_mode(module).update)
-    update.persistent = one_kernel(module, ir::RegionKind::update, device, code, reason);
+    update.persistent = one_kernel(module, update, levels, device, reason);
   std::vector<PlanLaunch> merged;
   for (int level = 0; level < count; ++level) {
     MergeRequest request{"", {{}}, module.micro_batch()};
@@ -133,7 +132,9 @@ bool make_persistent(const ir::Module& module, llvm::Module& device, DeviceCode&
   const LaunchMode mode = launch_mode(module);
   PlanProgram& step = code.programs[static_cast<size_t>(ir::RegionKind::step)];
   if (!mode.persistent || step.launches.empty()) return true;
-  step.persistent = one_kernel(module, ir::RegionKind::step, device, code, problem);
+  const std::vector<int> levels =
+      launch_levels(module, module.step, code.program.calls(ir::RegionKind::step));
+  step.persistent = one_kernel(module, step, levels, device, problem);
   step.persistent_required = mode.required;
   return step.persistent || !mode.required;
 }
