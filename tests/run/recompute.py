@@ -20,14 +20,14 @@ def plan_of(model, *options):
     return json.loads(run("gaccc", model, "--plan", "--json", *options).stdout)
 
 
-def gradients(folder, name, model, spec, *options):
-    """The bytes of the last window's gradients and of the weights, and the arena that was allocated. Three windows: with
-    the initial weights, ones and zeros among them, many roundings are exact."""
+def gradients(folder, name, model, spec, *options, device="cpu", updates=3):
+    """The bytes of the last window's gradients and of the weights, and the arena that was allocated. More windows than one:
+    with the initial weights, ones and zeros among them, many roundings are exact."""
     artifact, log = folder / f"{name}.ptx", folder / f"{name}.jsonl"
     out, weights = folder / f"{name}.safetensors", folder / f"{name}.weights.safetensors"
     run("gaccc", model, "-o", artifact, *options)
-    run("gacc-exec", artifact, "--device", "cpu", "--data", spec, "--updates", 3, "--epochs", 1000, "--no-shuffle", "--dump-grads", out,
-        "--save", weights, "--log", log, "--quiet")
+    run("gacc-exec", artifact, "--device", device, "--data", spec, "--updates", updates, "--epochs", 1000, "--no-shuffle",
+        "--dump-grads", out, "--save", weights, "--log", log, "--quiet")
     return out.read_bytes() + weights.read_bytes(), harness.read_log(log)[0]["arena_bytes"]
 
 
@@ -40,13 +40,13 @@ def budgets_of(model, *options):
     return int(float(number) * {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}[unit]), most
 
 
-def check(folder, model, spec, *options, choices):
+def check(folder, model, spec, *options, choices, **how):
     """Compiles `model` without recompute and with each of `choices`; all gradients must be equal. Returns clones."""
-    plain, _ = gradients(folder, "plain", model, spec, *options)
+    plain, _ = gradients(folder, "plain", model, spec, *options, **how)
     clones = 0
     for choice in choices:
         plan = plan_of(model, *options, *choice)
-        got, arena = gradients(folder, "other", model, spec, *options, *choice)
+        got, arena = gradients(folder, "other", model, spec, *options, *choice, **how)
         expect(got == plain, f"{model.name} {options} {choice}: the gradients differ from those of policy none")
         expect(arena == plan["bytes"]["peak"], f"{model.name} {choice}: the plan says {plan['bytes']['peak']}, "
                                                f"the runtime allocates {arena}")
@@ -241,21 +241,54 @@ def test_attention_and_dropout(folder):
     family(folder, ATTENTION, ["all", "marked"])
 
 
+# ---------------------------------------------------------------- the GPU's kernels
+def emulated(folder, text, precisions):
+    """Every policy on the emulator, which runs the artifact's PTX."""
+    model = folder / "emulated.toml"
+    model.write_text(text)
+    spec = harness.make_data(model, 16, folder)
+    for precision in precisions:
+        options = ["--set", f"precision.compute={precision}", "--set", "train.micro_batch=4", "--set", "train.accumulate=2"]
+        choices = [["--set", f"recompute.policy={policy}"] for policy in ("all", "sqrt", "marked")]
+        choices += choices_for(model, random.Random(3), 1, *options)
+        expect(len(choices) == 4, f"{precision}: no budget")
+        clones = check(folder, model, spec, *options, choices=choices, device="emulate", updates=2)
+        expect(clones > 0, f"{precision}: nothing was made again")
+
+
+def test_emulated_attention_and_dropout_f32(folder):
+    emulated(folder, ATTENTION, ["f32"])
+
+
+def test_emulated_attention_and_dropout_f16(folder):
+    emulated(folder, ATTENTION, ["f16"])
+
+
+def test_emulated_batch_norm_bf16(folder):
+    emulated(folder, BATCH_NORM, ["bf16"])
+
+
 # ---------------------------------------------------------------- random models
 def random_model(chance):
-    """A small stack over [12] or [5, 12]: linear layers, activations, norms, residual blocks."""
+    """A small stack over [12] or [5, 12]: linear layers, activations, norms, dropout, attention, residual blocks."""
     shape = chance.choice(["[12]", "[5, 12]"])
     lines = ['[model]', 'name = "random"', f'seed = {chance.randrange(1000)}', '[inputs.x]', f'shape = {shape}',
              '[inputs.y]', f'shape = {shape}']
     activation = lambda: chance.choice(["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
 
     def layer(prefix, features):
-        kind = chance.choice(["linear", "linear", "activation", "layer_norm"])
+        kinds = ["linear", "linear", "activation", "layer_norm", "rms_norm", "softmax", "dropout"]
+        kind = chance.choice(kinds + ["attention"] * (shape != "[12]" and features == 12))
         out = [f'[[{prefix}]]', f'type = "{kind}"']
         if kind == "linear":
             out += [f'features = {features}', f'activation = "{activation()}"']
         if kind == "activation":
             out += [f'fn = "{activation()}"']
+        if kind == "dropout":
+            out += [f'p = {chance.choice([0.1, 0.5])}']
+        if kind == "attention":
+            out += [f'heads = {chance.choice([1, 3])}', f'causal = {chance.choice(["true", "false"])}',
+                    f'dropout = {chance.choice([0.0, 0.2])}']
         if chance.random() < 0.4:
             out += ['recompute = true']
         return out
