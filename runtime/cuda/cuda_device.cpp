@@ -4,7 +4,6 @@
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include "runtime/cuda/cublas_lt.h"
@@ -12,16 +11,16 @@
 #include "runtime/cuda/emulator_link.h"
 #include "runtime/cuda/gemm_engine.h"
 #include "runtime/cuda/gpu_choice.h"
+#include "runtime/cuda/graphs.h"
 #include "runtime/cuda/profiler.h"
 #include "runtime/cuda/programs.h"
+#include "runtime/cuda/read_window.h"
 #include "runtime/cuda/staging.h"
 
 namespace gacc::cuda {
 namespace {
 
 constexpr size_t kStagingBytes = size_t{1} << 20;  // of a half, at least
-constexpr int64_t kWindowBytes = 16384;            // of the arena, copied at once by a small read
-constexpr size_t kMostRagged = 16;                 // graphs of micro-batches that are not full
 constexpr size_t kLogBytes = 8192;
 
 std::string one_line(std::string_view text) {
@@ -72,12 +71,6 @@ class CudaDevice final : public Device {
   Status finish(std::string& reports) override;
 
  private:
-  struct Variant {  // a program captured for one batch
-    Program program = Program::step;
-    int64_t batch = 0;
-    GraphExec graph = nullptr;
-  };
-
   void close();
   Status enter();
   Status choose_gemm(const Artifact& artifact);
@@ -86,8 +79,6 @@ class CudaDevice final : public Device {
   Status choose_launches(const Artifact& artifact);
   Status clear(const Plan& plan);
   Status load_module(const Artifact& artifact);
-  Status capture(Program program, int64_t batch, GraphExec& graph);
-  Status variant(Program program, int64_t batch, GraphExec& graph);
   Status measure();
   Status wait();
   Status check_range(int64_t offset, size_t bytes) const;
@@ -113,15 +104,12 @@ class CudaDevice final : public Device {
   Programs programs_;
   Profiler profiler_;
   Staging staging_;
-  std::vector<Variant> full_, ragged_;
-  size_t next_ragged_ = 0;  // the one to give up when there are too many
+  Graphs graphs_;
+  ReadWindow window_;
+  bool loaded_ = false;
   int64_t micro_batch_ = 0, arena_bytes_ = 0;
   size_t free_before_ = 0;  // bytes free on the device once the context stood
   int64_t peak_bytes_ = 0;
-  // What a small read copied: state lies close together and is read in a row, so one copy serves several
-  // reads.
-  std::byte* window_ = nullptr;
-  int64_t window_offset_ = 0, window_bytes_ = 0;  // 0 bytes: nothing valid
 };
 
 Status CudaDevice::open(const Artifact& artifact) {
@@ -252,9 +240,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   }
   Status status = staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes)));
   if (!status) return status;
-  void* window = nullptr;
-  status = check(driver_.host_allocate(&window, kWindowBytes, 0), "cannot allocate page-locked memory");
-  window_ = static_cast<std::byte*>(window);
+  status = window_.open(driver_);
   if (status)
     status = check(driver_.stream_create(&stream_, kStreamNonBlocking), "cannot create a stream on the GPU");
   if (status) status = clear(plan);
@@ -266,15 +252,16 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (options_.tune_gemm)
     tuning_.measure = [this](const auto& launch, double& time) { return time_launch(launch, time); };
   if (status) status = programs_.prepare(Program::init, micro_batch_, stream_);
+  graphs_.open(driver_, programs_, stream_);
   for (Program program : {Program::step, Program::update, Program::eval}) {
-    if (!status) break;
     if (programs_.persistent(program)) continue;  // one launch: no graph needed
-    Variant& full = full_.emplace_back(Variant{program, micro_batch_, nullptr});
-    status = capture(program, micro_batch_, full.graph);
+    if (status) status = graphs_.add_full(program, micro_batch_);
   }
   if (status) status = wait();
   tuning_.measure = nullptr;  // from now on the arena holds more than zeros
-  return status ? measure() : status;
+  if (status) status = measure();
+  loaded_ = status.ok();
+  return status;
 }
 
 // Which of step and update are one cooperative kernel: where the artifact has it, the GPU can run it, and
@@ -322,41 +309,6 @@ Status CudaDevice::load_module(const Artifact& artifact) {
   return Status::error(std::move(text));
 }
 
-Status CudaDevice::capture(Program program, int64_t batch, GraphExec& graph) {
-  if (Status status = programs_.prepare(program, batch, stream_); !status) return status;
-  // Relaxed: only this thread works with the context, and a library may still have to load code.
-  if (int error = driver_.capture_begin(stream_, kCaptureRelaxed); error != 0)
-    return check(error, "cannot capture a graph");
-  Status status = programs_.launch(program, batch, stream_);
-  Graph captured = nullptr;
-  const int error = driver_.capture_end(stream_, &captured);  // also after a failure: it ends the capture
-  if (status) status = check(error, "cannot capture a graph");
-  if (status) status = check(driver_.graph_instantiate(&graph, captured, 0), "cannot prepare a graph");
-  if (status) status = check(driver_.graph_upload(graph, stream_), "cannot upload a graph");
-  if (captured) driver_.graph_destroy(captured);
-  return status;
-}
-
-Status CudaDevice::variant(Program program, int64_t batch, GraphExec& graph) {
-  for (const std::vector<Variant>* list : {&full_, &ragged_})
-    for (const Variant& candidate : *list)
-      if (candidate.program == program && candidate.batch == batch) {
-        graph = candidate.graph;
-        return {};
-      }
-  Variant fresh{program, batch, nullptr};
-  if (Status status = capture(program, batch, fresh.graph); !status) return status;
-  graph = fresh.graph;
-  if (ragged_.size() < kMostRagged) {
-    ragged_.push_back(fresh);
-  } else {
-    driver_.graph_exec_destroy(ragged_[next_ragged_].graph);  // one still running is freed when it is done
-    ragged_[next_ragged_] = fresh;
-    next_ragged_ = (next_ragged_ + 1) % kMostRagged;
-  }
-  return measure();
-}
-
 // What is taken now: other programs on the same GPU count as well, so this never goes below our own figures.
 Status CudaDevice::measure() {
   size_t free = 0, total = 0;
@@ -377,12 +329,12 @@ std::string CudaDevice::load_note() const {
 }
 
 Status CudaDevice::run(Program program, int64_t batch) {
-  if (full_.empty()) return Status::error("internal error: run before load");
+  if (!loaded_) return Status::error("internal error: run before load");
   if (program == Program::init || program == Program::update) batch = micro_batch_;
   if (batch < 1 || batch > micro_batch_)
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, micro_batch_);
   if (Status status = enter(); !status) return status;
-  window_bytes_ = 0;
+  window_.forget();
   if (profiler_.is_open() && !profiler_.full()) {
     if (Status status = programs_.prepare(program, batch, stream_); !status) return status;
     if (Status status = profiler_.begin(stream_); !status) return status;
@@ -394,12 +346,15 @@ Status CudaDevice::run(Program program, int64_t batch) {
   if (program == Program::init || programs_.persistent(program))
     return programs_.launch(program, batch, stream_);
   GraphExec graph = nullptr;
-  if (Status status = variant(program, batch, graph); !status) return status;
+  bool captured = false;
+  if (Status status = graphs_.find(program, batch, graph, captured); !status) return status;
+  if (captured)
+    if (Status status = measure(); !status) return status;
   return check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
 }
 
 Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
-  if (full_.empty()) return Status::error("internal error: the device is not loaded");
+  if (!loaded_) return Status::error("internal error: the device is not loaded");
   if (offset >= 0 && offset <= arena_bytes_ && bytes <= static_cast<size_t>(arena_bytes_ - offset)) return {};
   return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset,
                        arena_bytes_);
@@ -408,33 +363,14 @@ Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
 Status CudaDevice::write(int64_t offset, std::span<const std::byte> bytes) {
   if (Status status = check_range(offset, bytes.size()); !status) return status;
   if (Status status = enter(); !status) return status;
-  window_bytes_ = 0;
+  window_.forget();
   return staging_.write(arena_ + static_cast<Pointer>(offset), bytes, stream_);
 }
 
 Status CudaDevice::read(int64_t offset, std::span<std::byte> bytes) {
   if (Status status = check_range(offset, bytes.size()); !status) return status;
   if (Status status = enter(); !status) return status;
-  const auto size = static_cast<int64_t>(bytes.size());
-  if (size > kWindowBytes / 4) {
-    const int error =
-        driver_.copy_out(bytes.data(), arena_ + static_cast<Pointer>(offset), bytes.size(), stream_);
-    if (error != 0) return check(error, "cannot copy from the GPU");
-    return wait();
-  }
-  if (offset < window_offset_ || offset + size > window_offset_ + window_bytes_) {
-    const int64_t from = std::max<int64_t>(0, offset - kWindowBytes / 2);
-    const int64_t copied = std::min(kWindowBytes, arena_bytes_ - from);
-    window_bytes_ = 0;
-    const int error =
-        driver_.copy_out(window_, arena_ + static_cast<Pointer>(from), static_cast<size_t>(copied), stream_);
-    if (error != 0) return check(error, "cannot copy from the GPU");
-    if (Status status = wait(); !status) return status;
-    window_offset_ = from;
-    window_bytes_ = copied;
-  }
-  std::memcpy(bytes.data(), window_ + (offset - window_offset_), bytes.size());
-  return {};
+  return window_.read(arena_, arena_bytes_, offset, bytes, stream_);
 }
 
 Status CudaDevice::wait() { return check(driver_.stream_wait(stream_), "the GPU failed"); }
@@ -461,12 +397,10 @@ void CudaDevice::close() {
   driver_.context_set(context_);
   if (stream_) driver_.stream_wait(stream_);
   profiler_.close();
-  for (const std::vector<Variant>* list : {&full_, &ragged_})
-    for (const Variant& variant : *list)
-      if (variant.graph) driver_.graph_exec_destroy(variant.graph);
+  graphs_.close();
   gemm_.reset();
   staging_.close();
-  if (window_) driver_.host_release(window_);
+  window_.close();
   if (stream_) driver_.stream_destroy(stream_);
   if (module_) driver_.module_unload(module_);
   if (workspace_) driver_.release(workspace_);

@@ -1,0 +1,37 @@
+// Programs captured as CUDA graphs, one for each micro-batch size that ran: those of the full micro-batch for
+// good, of others (ragged ones) a limited number, the oldest given up first.
+#pragma once
+#include <vector>
+
+#include "runtime/cuda/programs.h"
+
+namespace gacc::cuda {
+
+class Graphs {
+ public:
+  // All three must outlive this; `stream` is the one that is captured.
+  void open(const Driver& driver, const Programs& programs, Stream stream);
+  void close();
+  // Captures the program for a full micro-batch.
+  Status add_full(Program program, int64_t micro_batch);
+  // The graph of a program for this batch; `captured` when there was none before, so that the driver now
+  // holds more memory. Owned by this, valid until the next call.
+  Status find(Program program, int64_t batch, GraphExec& graph, bool& captured);
+
+ private:
+  struct Variant {
+    Program program = Program::step;
+    int64_t batch = 0;
+    GraphExec graph = nullptr;
+  };
+
+  Status capture(Variant& variant) const;
+
+  const Driver* driver_ = nullptr;
+  const Programs* programs_ = nullptr;
+  Stream stream_ = nullptr;
+  std::vector<Variant> full_, ragged_;
+  size_t next_ragged_ = 0;  // the one to give up when there are too many
+};
+
+}  // namespace gacc::cuda
