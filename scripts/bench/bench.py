@@ -1,9 +1,11 @@
 """What the benchmarks of gacc against PyTorch share: contenders that are timed in turns, an FMA probe before each turn,
 and the verdict. cpu_mlp says what makes it fair."""
 import argparse
+import array
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/run"))
+import harness  # noqa: E402
 
 PROBE = r"""
 #include <chrono>
@@ -103,6 +106,16 @@ class Gacc:
 
     def close(self):
         pass
+
+
+def write_images(folder, samples, shape):
+    """Random f32 images of 784 elements in 0..1, with that shape, and labels of 0..9: gacc's --data and the two files."""
+    chance = random.Random(1)
+    bright = [v / 255 for v in range(256)]
+    image, label = folder / "image.npy", folder / "label.npy"
+    harness.write_npy(image, array.array("f", map(bright.__getitem__, chance.randbytes(samples * 784))), [samples, *shape])
+    harness.write_npy(label, array.array("i", [v % 10 for v in chance.randbytes(samples)]), [samples])
+    return f"npy:image={image},label={label}", [image, label]
 
 
 def build_probe(folder):
