@@ -1,4 +1,4 @@
-// One function per kind of layer; names and scopes are at the end.
+// Lists of layers, blocks and what every layer needs; the kinds of layers are in layers_*.cpp.
 #include "frontend/layers.h"
 
 #include <algorithm>
@@ -22,13 +22,13 @@ double count_units(const std::vector<LayerSpec>& specs) {
   return units;
 }
 
+}  // namespace
+
 ir::Shape with_batch(const ir::Shape& per_sample) {
   ir::Shape shape{ir::kBatch};
   shape.insert(shape.end(), per_sample.begin(), per_sample.end());
   return shape;
 }
-
-}  // namespace
 
 LayerLowering::LayerLowering(ir::Builder& builder, Parameters& parameters, const ModelFile& model)
     : b_(builder), parameters_(parameters), model_(model), diag_(builder.diag()) {}
@@ -144,127 +144,6 @@ LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flo
   }
 }
 
-// y = x @ weight^T + bias over the last axis; then the activation. weight [out, in], bias [out]
-LayerLowering::Layer LayerLowering::linear(const LayerSpec& spec, const Flow& x, const Scope& scope) {
-  if (!has_last_axis(spec, x)) return {};
-  const int64_t in = type(x).shape.back(), out = spec.features;
-  const std::string path = scope.prefix + spec.name;
-  const bool trainable = scope.trainable && spec.trainable;
-  std::optional<ir::BufferId> weight;
-  if (spec.tied) {
-    weight = tied_weight(spec, scope);
-    if (!weight) return {};
-    const ir::Shape owned = b_.module()[*weight].type.shape;
-    if (owned != ir::Shape{out, in}) {
-      const Location owner = b_.module()[*weight].at;
-      if (owned.size() == 2 && owned.front() == out) {
-        diag_
-            .error(Kind::shape_mismatch, spec.tied->at, "layer `{}` takes {} inputs, {} gives {}", spec.name,
-                   owned.back(), x.label, in)
-            .note(owner, fmt::format("the weight of `{}`, {}, is defined here", spec.tied->name,
-                                     ir::shape_text(owned)));
-      } else {
-        diag_
-            .error(Kind::shape_mismatch, spec.tied->at, "layer `{}` needs a weight [{},{}], `{}` has {}",
-                   spec.name, out, in, spec.tied->name, ir::shape_text(owned))
-            .note(owner, "that weight is defined here");
-      }
-      return {};
-    }
-  } else {
-    weight = parameters_.get(path + ".weight", {out, in}, spec.init, Parameters::Standard::spread, {in, out},
-                             trainable, spec.features_at);
-    if (!weight) return {};
-  }
-  std::optional<ir::BufferId> bias;
-  if (spec.bias) {
-    bias = parameters_.get(path + ".bias", {out}, spec.bias_init, Parameters::Standard::spread, {in, out},
-                           trainable, spec.features_at);
-    if (!bias) return {};
-  }
-  const bool active = !spec.activation.empty();
-  ir::ValueId y =
-      b_.make("matmul", bias || active ? path + ".mm" : path, {*x.value, *weight}, {{"tb", true}});
-  if (bias) y = b_.make("add", active ? path + ".pre" : path, {y, *bias});
-  if (active) y = activation(spec, path, y);
-  return {.output = {.value = y}, .weight = weight};
-}
-
-LayerLowering::Layer LayerLowering::layer_norm(const LayerSpec& spec, const Flow& x, const Scope& scope) {
-  if (!has_last_axis(spec, x)) return {};
-  const int64_t width = type(x).shape.back();
-  const std::string path = scope.prefix + spec.name;
-  const bool trainable = scope.trainable && spec.trainable;
-  const auto weight = parameters_.get(path + ".weight", {width}, spec.init, Parameters::Standard::ones, {},
-                                      trainable, spec.type_at);
-  const auto bias = parameters_.get(path + ".bias", {width}, spec.bias_init, Parameters::Standard::zeros, {},
-                                    trainable, spec.type_at);
-  if (!weight || !bias) return {};
-  const auto results = b_.make_n("layer_norm", {path, path + ".mean", path + ".rstd"},
-                                 {*x.value, *weight, *bias}, {{"eps", spec.eps}});
-  return {.output = {.value = results.front()}, .weight = weight};
-}
-
-LayerLowering::Layer LayerLowering::rms_norm(const LayerSpec& spec, const Flow& x, const Scope& scope) {
-  if (!has_last_axis(spec, x)) return {};
-  const std::string path = scope.prefix + spec.name;
-  const auto weight =
-      parameters_.get(path + ".weight", {type(x).shape.back()}, spec.init, Parameters::Standard::ones, {},
-                      scope.trainable && spec.trainable, spec.type_at);
-  if (!weight) return {};
-  const auto results =
-      b_.make_n("rms_norm", {path, path + ".rstd"}, {*x.value, *weight}, {{"eps", spec.eps}});
-  return {.output = {.value = results.front()}, .weight = weight};
-}
-
-ir::ValueId LayerLowering::activation(const LayerSpec& spec, const std::string& name, ir::ValueId x) {
-  ir::Attrs attrs;
-  if (spec.activation == "leaky_relu") attrs["slope"] = spec.slope;
-  return b_.make(spec.activation, name, {x}, std::move(attrs));
-}
-
-// flatten is the reshape to one axis.
-Flow LayerLowering::reshape(const LayerSpec& spec, const Flow& x, const Scope& scope) {
-  const ir::Shape& from = type(x).shape;
-  const int64_t count = ir::elements(from, 1);
-  const bool flatten = spec.kind == LayerKind::flatten;
-  const ir::Shape to = with_batch(flatten ? ir::Shape{count} : spec.shape);
-  if (!ir::fits(to, 1) || ir::elements(to, 1) != count) {
-    diag_
-        .error(Kind::shape_mismatch, spec.shape_at,
-               "layer `{}` reshapes to {}, {} gives {}, which has {} elements", spec.name,
-               ir::shape_text(spec.shape), x.label, shape_of(x), count)
-        .note(x.at, x.defined_here());
-    return wrong();
-  }
-  if (to == from) return x;
-  return {.value = b_.make("reshape", scope.prefix + spec.name, {*x.value}, {{"shape", to}})};
-}
-
-// add and mul of two inputs or more, from left to right.
-Flow LayerLowering::elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope) {
-  const std::string path = scope.prefix + spec.name;
-  ir::ValueId y = *inputs.front().value;
-  ir::Shape shape = type(inputs.front()).shape;
-  for (size_t i = 1; i < inputs.size(); ++i) {
-    const std::optional<ir::Shape> both = ir::broadcast(shape, type(inputs[i]).shape);
-    if (!both || !ir::has_batch(*both)) {
-      const Location at = i < spec.inputs.size() ? spec.inputs[i].at : spec.type_at;
-      diag_
-          .error(Kind::shape_mismatch, at, "layer `{}` cannot {} {} {} and {} {}", spec.name,
-                 spec.kind == LayerKind::add ? "add" : "multiply", inputs[0].label, shape_of(inputs[0]),
-                 inputs[i].label, shape_of(inputs[i]))
-          .note(inputs[0].at, inputs[0].defined_here())
-          .note(inputs[i].at, inputs[i].defined_here());
-      return wrong();
-    }
-    shape = *both;
-    const bool last = i + 1 == inputs.size();
-    y = b_.make(spec.type, last ? path : fmt::format("{}.part{}", path, i), {y, *inputs[i].value});
-  }
-  return {.value = y};
-}
-
 Flow LayerLowering::sequential(const LayerSpec& spec, Flow x, const Scope& scope) {
   const int64_t copies = spec.repeat.value_or(1);
   const int32_t outer = b_.segment;
@@ -351,70 +230,6 @@ bool LayerLowering::within_limits(const LayerSpec& spec, const Flow& output) con
               "the output of layer `{}` is too large: {} per sample, {} samples in a micro-batch", spec.name,
               shape_of(output), model_.micro_batch);
   return false;
-}
-
-// --- names
-
-const Flow* LayerLowering::input(std::string_view name) const {
-  const auto found = inputs_.find(name);
-  return found != inputs_.end() ? &found->second : nullptr;
-}
-
-Flow LayerLowering::resolve(const Named& name, const Scope& scope) const {
-  for (const Scope* at = &scope; at != nullptr; at = at->parent) {
-    if (const auto found = at->layers.find(name.name); found != at->layers.end()) return found->second.output;
-  }
-  if (const Flow* found = input(name.name)) return *found;
-  unknown(name, scope, true);
-  return wrong();
-}
-
-std::optional<Flow> LayerLowering::find_output(const Named& name) const {
-  if (const auto found = top_.layers.find(name.name); found != top_.layers.end()) return found->second.output;
-  if (const Flow* found = input(name.name)) return *found;
-  unknown(name, top_, true);
-  return std::nullopt;
-}
-
-std::optional<ir::BufferId> LayerLowering::tied_weight(const LayerSpec& spec, const Scope& scope) const {
-  for (const Scope* at = &scope; at != nullptr; at = at->parent) {
-    const auto found = at->layers.find(spec.tied->name);
-    if (found == at->layers.end()) continue;
-    if (found->second.weight) return found->second.weight;
-    // The owner may be wrong itself, which is reported.
-    const auto owner = std::find_if(at->specs->begin(), at->specs->end(),
-                                    [&](const LayerSpec& other) { return other.name == spec.tied->name; });
-    if (owner != at->specs->end() && owner->kind != LayerKind::linear && owner->kind != LayerKind::other) {
-      diag_.error(Kind::conflict, spec.tied->at, "layer `{}` of type \"{}\" has no weight to share",
-                  owner->name, owner->type);
-    }
-    return std::nullopt;
-  }
-  unknown(*spec.tied, scope, false);
-  return std::nullopt;
-}
-
-void LayerLowering::unknown(const Named& name, const Scope& scope, bool with_inputs) const {
-  std::vector<std::string_view> known;
-  for (const Scope* at = &scope; at != nullptr; at = at->parent) {
-    if (at->specs != nullptr) {
-      const auto later = std::find_if(at->specs->begin(), at->specs->end(),
-                                      [&](const LayerSpec& other) { return other.name == name.name; });
-      if (later != at->specs->end()) {
-        diag_
-            .error(Kind::unknown_name, name.at, "layer `{}` comes later; only earlier ones can be named",
-                   name.name)
-            .note(later->name_at, "it is defined here");
-        return;
-      }
-    }
-    for (const auto& [layer, _] : at->layers) known.push_back(layer);
-  }
-  if (with_inputs) {
-    for (const auto& [input, _] : inputs_) known.push_back(input);
-  }
-  diag_.error(Kind::unknown_name, name.at, "there is no layer {}`{}` here{}", with_inputs ? "or input " : "",
-              name.name, did_you_mean(name.name, known));
 }
 
 }  // namespace gacc::frontend

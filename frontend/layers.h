@@ -16,6 +16,9 @@ struct Flow {
   std::string defined_here() const { return label + " is defined here"; }  // the note at `at`
 };
 
+// [B, extents of one sample].
+ir::Shape with_batch(const ir::Shape& per_sample);
+
 class LayerLowering {
  public:
   LayerLowering(ir::Builder& builder, Parameters& parameters, const ModelFile& model);
@@ -46,10 +49,36 @@ class LayerLowering {
     std::map<std::string, Layer, std::less<>> layers{};
   };
 
+  // layers.cpp
   Flow list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope);
   Layer lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope);
+  Flow sequential(const LayerSpec& spec, Flow x, const Scope& scope);
+  Flow residual(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  int32_t segment_for(const LayerSpec& spec);
+  bool takes_floats(const LayerSpec& spec, const Flow& x) const;
+  bool has_last_axis(const LayerSpec& spec, const Flow& x) const;
+  bool within_limits(const LayerSpec& spec, const Flow& output) const;
+  const ir::Type& type(const Flow& flow) const;
+  Flow wrong() const { return {}; }
+
+  // layers_names.cpp; each reports what it does not find
+  Flow resolve(const Named& name, const Scope& scope) const;
+  std::optional<ir::BufferId> tied_weight(const LayerSpec& spec, const Scope& scope) const;
+  void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
+
+  // layers_dense.cpp
   Layer linear(const LayerSpec& spec, const Flow& x, const Scope& scope);
   Layer layer_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Layer rms_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  ir::ValueId activation(const LayerSpec& spec, const std::string& name, ir::ValueId x);
+  Flow elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
+
+  // layers_layout.cpp
+  Flow reshape(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow permute(const LayerSpec& spec, const Flow& x, const Scope& scope);
+  Flow concat(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
+
+  // layers_sequence.cpp
   Flow dropout(const LayerSpec& spec, const Flow& x, const Scope& scope);
   Layer attention(const LayerSpec& spec, const Flow& x, const Scope& scope);
   // Whether a layer draws random numbers here: p > 0, and not in eval.
@@ -58,12 +87,12 @@ class LayerLowering {
   std::optional<ir::ValueId> projection(const LayerSpec& spec, const std::string& name,
                                         const std::string& value, ir::ValueId x, int64_t out,
                                         const Scope& scope);
-  Layer rms_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
+
+  // layers_embedding.cpp
   Layer embedding(const LayerSpec& spec, const Flow& tokens, const Scope& scope);
   Layer position_embedding(const LayerSpec& spec, const Flow& x, const Scope& scope);
   bool within_table(const LayerSpec& spec, const Flow& tokens);
-  Flow permute(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Flow concat(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
+
   // layers_vision.cpp
   struct Affine {
     ir::BufferId weight, bias;
@@ -76,22 +105,6 @@ class LayerLowering {
   std::optional<Affine> affine(const LayerSpec& spec, const Flow& x, const Scope& scope);  // [C] each
   bool is_image(const LayerSpec& spec, const Flow& x) const;
   bool window_fits(const LayerSpec& spec, const Flow& x) const;
-
-  Flow reshape(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Flow elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
-  Flow sequential(const LayerSpec& spec, Flow x, const Scope& scope);
-  Flow residual(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  ir::ValueId activation(const LayerSpec& spec, const std::string& name, ir::ValueId x);
-
-  int32_t segment_for(const LayerSpec& spec);
-  Flow resolve(const Named& name, const Scope& scope) const;
-  std::optional<ir::BufferId> tied_weight(const LayerSpec& spec, const Scope& scope) const;
-  void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
-  bool takes_floats(const LayerSpec& spec, const Flow& x) const;
-  bool has_last_axis(const LayerSpec& spec, const Flow& x) const;
-  bool within_limits(const LayerSpec& spec, const Flow& output) const;
-  const ir::Type& type(const Flow& flow) const;
-  Flow wrong() const { return {}; }
 
   ir::Builder& b_;
   Parameters& parameters_;

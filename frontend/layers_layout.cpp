@@ -1,9 +1,27 @@
-// Layers that put elements into another order.
+// Layers that compute nothing: another shape, another order, several inputs side by side.
 #include <algorithm>
 
 #include "frontend/layers.h"
 
 namespace gacc::frontend {
+
+// flatten is the reshape to one axis.
+Flow LayerLowering::reshape(const LayerSpec& spec, const Flow& x, const Scope& scope) {
+  const ir::Shape& from = type(x).shape;
+  const int64_t count = ir::elements(from, 1);
+  const bool flatten = spec.kind == LayerKind::flatten;
+  const ir::Shape to = with_batch(flatten ? ir::Shape{count} : spec.shape);
+  if (!ir::fits(to, 1) || ir::elements(to, 1) != count) {
+    diag_
+        .error(Kind::shape_mismatch, spec.shape_at,
+               "layer `{}` reshapes to {}, {} gives {}, which has {} elements", spec.name,
+               ir::shape_text(spec.shape), x.label, shape_of(x), count)
+        .note(x.at, x.defined_here());
+    return wrong();
+  }
+  if (to == from) return x;
+  return {.value = b_.make("reshape", scope.prefix + spec.name, {*x.value}, {{"shape", to}})};
+}
 
 // Axis i of the output is axis axes[i] of the input. Where only axes of one element change their places,
 // nothing moves and a reshape says it.

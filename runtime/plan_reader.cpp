@@ -1,0 +1,242 @@
+// Reads a plan from JSON and trusts nothing: every field is checked for its type and range, every offset
+// against the arena, so that a hostile artifact ends in one sentence and never in a bad access.
+#include <algorithm>
+#include <limits>
+
+#include "runtime/json_fields.h"
+#include "runtime/plan.h"
+
+namespace gacc {
+namespace {
+
+using nlohmann::json;
+using Fields = JsonFields;
+
+constexpr int64_t kMost = JsonFields::kMost;  // bytes and elements: far beyond any machine
+constexpr int64_t kElementBytes = 4;          // of inputs: f32 and i32
+
+// An address, a plain number up to `arena`, or an extent object.
+void read_argument(Fields& fields, const std::string& name, const json& value, PlanArgument& to,
+                   int64_t arena) {
+  if (!value.is_object()) {
+    to.kind = PlanArgument::Kind::address;
+    return fields.integer(name, value, to.offset, 0, arena);
+  }
+  to.kind = PlanArgument::Kind::extent;
+  Fields extent(value, fields.where() + name + ".", fields.status());
+  extent.read("extent", to.extent, 0, kMost);
+  extent.read("times_batch", to.times_batch);
+}
+
+void read_extent(Fields& fields, const char* key, PlanArgument& to) {
+  const json* value = fields.find(key);
+  if (value == nullptr) return;
+  if (!value->is_object()) return fields.wrong(key, *value, "an extent");
+  read_argument(fields, key, *value, to, 0);
+}
+
+int64_t element_bytes(std::string_view dtype) { return dtype == "f16" || dtype == "bf16" ? 2 : 4; }
+
+void read_input(const json& value, const std::string& where, const Plan& plan, Status& status,
+                PlanInput& input) {
+  Fields fields(value, where + ".", status);
+  int64_t elements = 1;
+  fields.read_name("name", input.name);
+  fields.read("dtype", input.dtype, {"f32", "i32"});
+  fields.read_shape("shape", input.shape, elements);
+  if (!status) return;
+  if (elements > kMost / kElementBytes / plan.micro_batch ||
+      elements * kElementBytes * plan.micro_batch > plan.arena_bytes)
+    return fields.fail(
+        fmt::format("{}: a micro-batch of input {} is larger than the arena", where, input.name));
+  int64_t last = plan.arena_bytes - elements * kElementBytes * plan.micro_batch;
+  fields.read("step_offset", input.step_offset, 0, last);
+  fields.read("eval_offset", input.eval_offset, 0, last);
+  fields.read("mean", input.mean);
+  fields.read("std", input.std);
+  if (fields.has("range"))
+    fields.read("range", input.range.emplace(), 1, std::numeric_limits<int32_t>::max());
+  if (fields.has("ignore_index"))
+    fields.read("ignore_index", input.ignore_index.emplace(), std::numeric_limits<int32_t>::min(),
+                std::numeric_limits<int32_t>::max());
+  if (!status) return;
+  size_t axis = input.shape.empty() ? 1 : static_cast<size_t>(std::min<int64_t>(input.shape[0], 1 << 30));
+  for (const auto* list : {&input.mean, &input.std})
+    if (list->size() > 1 && list->size() != axis)
+      fields.fail(fmt::format("{}: normalize has {} numbers, the first axis {}", where, list->size(), axis));
+  if (std::find(input.std.begin(), input.std.end(), 0.0) != input.std.end())
+    fields.fail(fmt::format("{}.std has a zero", where));
+  if (input.step_offset % kElementBytes || input.eval_offset % kElementBytes)
+    fields.fail(fmt::format("{}: an offset is not a multiple of {}", where, kElementBytes));
+}
+
+void read_buffer(const json& value, const std::string& where, const Plan& plan, Status& status,
+                 PlanBuffer& buffer) {
+  Fields fields(value, where + ".", status);
+  int64_t elements = 1;
+  fields.read_name("name", buffer.name);
+  fields.read("kind", buffer.kind, {"param", "accum", "state"});
+  fields.read("dtype", buffer.dtype, {"f32", "f16", "bf16", "i32"});
+  fields.read_shape("shape", buffer.shape, elements);
+  fields.read("offset", buffer.offset, 0, plan.arena_bytes);
+  fields.read("bytes", buffer.bytes, 0, plan.arena_bytes);
+  if (buffer.kind == "param") fields.read("trainable", buffer.trainable);
+  if (!status) return;
+  int64_t size = element_bytes(buffer.dtype);
+  if (elements * size > buffer.bytes || buffer.bytes > plan.arena_bytes - buffer.offset)
+    fields.fail(fmt::format("{}: buffer {} of {} elements does not fit its {} bytes at {}", where,
+                            buffer.name, elements, buffer.bytes, buffer.offset));
+  else if (buffer.offset % size)
+    fields.fail(fmt::format("{}: the offset {} is not a multiple of {}", where, buffer.offset, size));
+}
+
+void read_launch(const json& value, const std::string& where, int64_t arena, Status& status,
+                 PlanLaunch& launch) {
+  Fields fields(value, where + ".", status);
+  if (!fields.has("kernel")) {
+    fields.read("a", launch.a, 0, arena);
+    fields.read("b", launch.b, 0, arena);
+    fields.read("c", launch.c, 0, arena);
+    read_extent(fields, "m", launch.m);
+    read_extent(fields, "n", launch.n);
+    read_extent(fields, "k", launch.k);
+    fields.read("transpose_a", launch.transpose_a);
+    fields.read("transpose_b", launch.transpose_b);
+    fields.read("accumulate", launch.accumulate);
+    fields.read("type", launch.type, {"f32", "f16", "bf16"});
+    fields.read("result", launch.result, {"f32", "f16", "bf16"});
+    if (status && launch.accumulate && launch.result != "f32")
+      fields.fail(fmt::format("{}.result is {}; what is added to is f32", where, launch.result));
+    if (!fields.has("builtin")) return;
+    Fields builtin(value["builtin"], where + ".builtin.", status);
+    builtin.read_name("kernel", launch.builtin.kernel);
+    builtin.read("block", launch.builtin.block, 1, 1024);
+    builtin.read("tile_m", launch.builtin.tile_m, 1, kMost);
+    builtin.read("tile_n", launch.builtin.tile_n, 1, kMost);
+    return;
+  }
+  fields.read_name("kernel", launch.kernel);
+  fields.each("arguments", [&](const json& item, const std::string& name) {
+    read_argument(fields, name, item, launch.arguments.emplace_back(), arena);
+  });
+  fields.read("block", launch.block, 1, 1024);
+  read_extent(fields, "grid", launch.grid);
+  fields.read("per_block", launch.per_block, 1, kMost);
+  if (fields.has("resident")) fields.read("resident", launch.resident);
+  if (fields.has("cooperative")) fields.read("cooperative", launch.cooperative);
+  if (fields.has("touches")) {
+    fields.each("touches", [&](const json& item, const std::string& name) {
+      fields.integer(name, item, launch.touches.emplace_back(), 0, arena);
+    });
+  }
+}
+
+void read_program(const json& value, const std::string& where, int64_t arena, Status& status,
+                  PlanProgram& program) {
+  Fields fields(value, where + ".", status);
+  fields.read("name", program.name, {"init", "step", "update", "eval"});
+  fields.each("launches", [&](const json& launch, const std::string& at) {
+    read_launch(launch, where + "." + at, arena, status, program.launches.emplace_back());
+  });
+  if (!fields.has("persistent")) return;
+  read_launch(value["persistent"], where + ".persistent", arena, status, program.persistent.emplace());
+  fields.read("persistent_required", program.persistent_required);
+}
+
+// The fields that are no list of objects.
+void read_settings(Fields& fields, Plan& plan) {
+  constexpr int64_t kCount = int64_t{1} << 40;  // samples, launches, epochs
+  fields.read("model", plan.model);
+  fields.read("target", plan.target);
+  fields.read("parameters", plan.parameters, 0, kMost);
+  fields.read("micro_batch", plan.micro_batch, 1, std::numeric_limits<int32_t>::max());
+  fields.read("accumulate", plan.accumulate, 1, std::numeric_limits<int32_t>::max());
+  fields.read("tail", plan.tail, {"flush", "drop", "carry"});
+  fields.read("epochs", plan.epochs, 0, kCount);
+  fields.read("shuffle", plan.shuffle);
+  fields.read("seed", plan.seed, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  fields.read("lr", plan.lr);
+  fields.read("optimizer", plan.optimizer);
+  fields.read("precision", plan.precision, {"f32", "f16", "bf16"});
+  fields.read("metrics", plan.metrics);
+  fields.read("arena_bytes", plan.arena_bytes, 0, kMost);
+  fields.read("flops_per_launch", plan.flops_per_launch, 0, std::numeric_limits<int64_t>::max());
+  fields.read("kernels_per_launch", plan.kernels_per_launch, 0, kCount);
+  fields.read("passes", plan.passes);
+  fields.read("exact", plan.exact);
+  fields.read("because", plan.because);
+  fields.read("skip_nonfinite", plan.skip_nonfinite);
+  fields.read("max_skips", plan.max_skips, 1, std::numeric_limits<int32_t>::max());
+  if (const json* object = fields.has("plateau") ? fields.find("plateau") : nullptr) {
+    Fields plateau(*object, "plan: plateau.", fields.status());
+    PlateauRules& rules = plan.plateau.emplace();
+    plateau.read("metric", rules.metric, {"loss", "accuracy", "perplexity"});
+    plateau.read("patience", rules.patience, 0, std::numeric_limits<int32_t>::max());
+    plateau.read("threshold", rules.threshold);
+  }
+  if (const json* object = fields.has("seed_rules") ? fields.find("seed_rules") : nullptr) {
+    Fields seed(*object, "plan: seed_rules.", fields.status());
+    SeedRules& rules = plan.seed_rules.emplace();
+    seed.read("elements", rules.elements, 1, kMost);
+    seed.read("dynamic", rules.dynamic);
+  }
+}
+
+void read_bytes(const json& value, Status& status, PlanBytes& bytes) {
+  Fields fields(value, "plan: bytes.", status);
+  fields.read("weights", bytes.weights, 0, kMost);
+  fields.read("half_weights", bytes.half_weights, 0, kMost);
+  fields.read("gradients", bytes.gradients, 0, kMost);
+  fields.read("optimizer", bytes.optimizer, 0, kMost);
+  fields.read("activations", bytes.activations, 0, kMost);
+  fields.read("workspace", bytes.workspace, 0, kMost);
+  fields.read("inputs", bytes.inputs, 0, kMost);
+  fields.read("peak", bytes.peak, 0, kMost);
+  fields.read("lower_bound", bytes.lower_bound, 0, kMost);
+}
+
+// What no single field shows: names are unique, buffers do not overlap.
+void check_names(const Plan& plan, Status& status) {
+  auto twice = [&](std::vector<std::string> names, const char* what) {
+    std::sort(names.begin(), names.end());
+    auto found = std::adjacent_find(names.begin(), names.end());
+    if (status && found != names.end()) status = Status::error("{} {} stands twice", what, *found);
+  };
+  std::vector<std::string> inputs, buffers, programs;
+  for (const auto& input : plan.inputs) inputs.push_back(input.name);
+  for (const auto& buffer : plan.buffers) buffers.push_back(buffer.name);
+  for (const auto& program : plan.programs) programs.push_back(program.name);
+  twice(std::move(inputs), "input");
+  twice(std::move(buffers), "buffer");
+  twice(std::move(programs), "program");
+  std::vector<const PlanBuffer*> order;
+  for (const auto& buffer : plan.buffers) order.push_back(&buffer);
+  std::sort(order.begin(), order.end(), [](auto* left, auto* right) { return left->offset < right->offset; });
+  for (size_t i = 1; i < order.size() && status; ++i)
+    if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
+      status = Status::error("buffers {} and {} overlap", order[i - 1]->name, order[i]->name);
+}
+
+}  // namespace
+
+Status from_json(const nlohmann::json& object, Plan& result) {
+  Plan plan;
+  Status status;
+  Fields fields(object, "plan: ", status);
+  read_settings(fields, plan);
+  if (const json* bytes = fields.find("bytes")) read_bytes(*bytes, status, plan.bytes);
+  fields.each("inputs", [&](const json& item, const std::string& name) {
+    read_input(item, "plan: " + name, plan, status, plan.inputs.emplace_back());
+  });
+  fields.each("buffers", [&](const json& item, const std::string& name) {
+    read_buffer(item, "plan: " + name, plan, status, plan.buffers.emplace_back());
+  });
+  fields.each("programs", [&](const json& item, const std::string& name) {
+    read_program(item, "plan: " + name, plan.arena_bytes, status, plan.programs.emplace_back());
+  });
+  if (status) check_names(plan, status);
+  if (status) result = std::move(plan);
+  return status;
+}
+
+}  // namespace gacc
