@@ -26,6 +26,7 @@
 #include <set>
 
 #include "codegen/merge_part.h"
+#include "codegen/merge_table.h"
 
 namespace gacc::codegen {
 
@@ -34,45 +35,8 @@ namespace {
 using llvm::Function;
 using llvm::Value;
 
-constexpr unsigned kGlobal = 1, kConstant = 4;  // address spaces
-constexpr uint64_t kTableBytes = 48 * 1024;     // of the 64 KiB of constant memory of a module
-constexpr int64_t kThreads = 256;               // of a merged kernel's block, at least
-constexpr uint64_t kTimesBatch = uint64_t{1} << 63;
-
-// A number of the plan: `factor`, times the samples when `batch`; divided by `by`, rounded up.
-struct Count {
-  int64_t factor = 1, by = 1;
-  bool batch = false;
-  int64_t at(int64_t samples) const { return (factor * (batch ? samples : 1) + by - 1) / by; }
-};
-
-struct Task {
-  std::string entry;
-  std::vector<PlanArgument> arguments;
-  Count down, across;  // blocks of work: their product
-  int64_t threads = 0;
-  int64_t blocks(int64_t samples) const { return down.at(samples) * across.at(samples); }
-  bool batch() const { return down.batch || across.batch; }
-};
-
-Task task_of(const PlanLaunch& launch) {
-  const auto count = [](const PlanArgument& a, int64_t by) { return Count{a.extent, by, a.times_batch}; };
-  if (!launch.kernel.empty())
-    return {launch.kernel, launch.arguments, count(launch.grid, launch.per_block), {}, launch.block};
-  const PlanBuiltin& kernel = launch.builtin;
-  const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
-  return {kernel.kernel,
-          {address(launch.a), address(launch.b), address(launch.c), launch.m, launch.n, launch.k},
-          count(launch.m, kernel.tile_m),
-          count(launch.n, kernel.tile_n),
-          kernel.block};
-}
-
-// A part and who calls it.
-struct SharedPart : Part {
-  std::vector<const Task*> tasks{};
-};
-
+constexpr unsigned kGlobal = 1;    // address space
+constexpr int64_t kThreads = 256;  // of a merged kernel's block, at least
 class Merger {
  public:
   Merger(llvm::Module& module, const MergeRequest& request, std::string& problem)
@@ -89,7 +53,9 @@ class Merger {
       std::vector<Part*> parts;
       for (SharedPart& part : parts_) parts.push_back(&part);
       place_shared(module_, request_.name + "_shared", parts);
-      make_table();
+      std::vector<size_t> part_of;
+      for (const Task& task : tasks_) part_of.push_back(part_of_.at(task.entry));
+      table_ = make_table(module_, request_, tasks_, parts_, part_of);
       emit();
     }
     for (SharedPart& part : parts_) {
@@ -119,80 +85,6 @@ class Merger {
     return true;
   }
 
-  // 1. The table: where each phase's tasks begin, then a record for every task.
-  enum Field : int64_t { kPart, kSync, kDown, kDownBy, kAcross, kAcrossBy, kArguments };
-
-  // Whether an argument is the same in all calls of a part: then it is no entry of the table.
-  static bool same(const SharedPart& part, size_t argument) {
-    return std::all_of(part.tasks.begin(), part.tasks.end(), [&](const Task* task) {
-      return word(task->arguments[argument]) == word(part.tasks.front()->arguments[argument]);
-    });
-  }
-  static uint64_t word(const PlanArgument& argument) {
-    if (argument.kind == PlanArgument::Kind::address) return static_cast<uint64_t>(argument.offset);
-    return static_cast<uint64_t>(argument.extent) | (argument.times_batch ? kTimesBatch : 0);
-  }
-  static uint64_t word(const Count& count) {
-    return static_cast<uint64_t>(count.factor) | (count.batch ? kTimesBatch : 0);
-  }
-
-  void make_table() {
-    size_t most = 0;
-    for (SharedPart& part : parts_) {
-      size_t own = 0;
-      for (size_t i = 0; i < part.tasks.front()->arguments.size(); ++i) own += !same(part, i);
-      most = std::max(most, own);
-    }
-    stride_ = kArguments + static_cast<int64_t>(most);
-    std::vector<uint64_t> words;
-    uint64_t first = 0;
-    for (const std::vector<size_t>& phase : request_.phases) {
-      words.push_back(first);
-      first += phase.size();
-    }
-    words.push_back(first);
-    for (const Task& task : tasks_) batch_ = batch_ || task.batch();
-    size_t t = 0;
-    for (const std::vector<size_t>& phase : request_.phases) {
-      for (size_t i = 0; i < phase.size(); ++i, ++t) {
-        const Task& task = tasks_[t];
-        const size_t number = part_of_.at(task.entry);
-        const SharedPart& part = parts_[number];
-        // The next task's function may use the shared memory that threads of this one still read.
-        const bool last = i + 1 == phase.size();
-        const bool sync = !last && task.entry != tasks_[t + 1].entry && part.shared_bytes > 0;
-        std::vector<uint64_t> record = {number, static_cast<uint64_t>(sync)};
-        if (batch_) {
-          record.insert(record.end(), {word(task.down), static_cast<uint64_t>(task.down.by),
-                                       word(task.across), static_cast<uint64_t>(task.across.by)});
-        } else {
-          record.insert(record.end(), {static_cast<uint64_t>(task.blocks(1)), 0, 0, 0});
-        }
-        for (size_t a = 0; a < task.arguments.size(); ++a) {
-          if (!same(part, a)) record.push_back(word(task.arguments[a]));
-        }
-        record.resize(static_cast<size_t>(stride_), 0);
-        words.insert(words.end(), record.begin(), record.end());
-      }
-    }
-    // Constant memory for what fits: its reads are the same for all threads of a warp.
-    const bool small = words.size() * 8 + table_bytes(module_) <= kTableBytes;
-    llvm::Constant* values = llvm::ConstantDataArray::get(module_.getContext(), words);
-    table_ = new llvm::GlobalVariable(module_, values->getType(), true, llvm::GlobalValue::InternalLinkage,
-                                      values, request_.name + "_table", nullptr,
-                                      llvm::GlobalValue::NotThreadLocal, small ? kConstant : kGlobal);
-    table_->setAlignment(llvm::Align(16));
-  }
-  static uint64_t table_bytes(const llvm::Module& module) {
-    uint64_t bytes = 0;
-    for (const llvm::GlobalVariable& variable : module.globals()) {
-      if (variable.getAddressSpace() == kConstant)
-        bytes += module.getDataLayout().getTypeAllocSize(variable.getValueType());
-    }
-    return bytes;
-  }
-
-  // 2. The kernel.
   Value* special(const char* name) {
     llvm::FunctionType* type = llvm::FunctionType::get(b_.getInt32Ty(), false);
     return b_.CreateCall(module_.getOrInsertFunction(std::string("llvm.nvvm.read.ptx.sreg.") + name, type));
@@ -201,7 +93,7 @@ class Merger {
     return llvm::BasicBlock::Create(module_.getContext(), name, kernel_);
   }
   Value* entry_at(Value* index) {  // of the table, 64 bits
-    return b_.CreateAlignedLoad(b_.getInt64Ty(), b_.CreateInBoundsGEP(b_.getInt64Ty(), table_, index),
+    return b_.CreateAlignedLoad(b_.getInt64Ty(), b_.CreateInBoundsGEP(b_.getInt64Ty(), table_.words, index),
                                 llvm::Align(8));
   }
   Value* field(Value* record, int64_t which) {
@@ -257,7 +149,7 @@ class Merger {
     const auto phase = [&](Value* p) {
       b_.CreateStore(b_.getInt32(0), begun_);
       loop(low(entry_at(p)), low(field(p, 1)), b_.getInt32(1), [&](Value* t) {
-        this->task(b_.CreateAdd(b_.CreateMul(t, b_.getInt32(static_cast<uint32_t>(stride_))),
+        this->task(b_.CreateAdd(b_.CreateMul(t, b_.getInt32(static_cast<uint32_t>(table_.stride))),
                                 b_.getInt32(static_cast<uint32_t>(tasks))));
       });
     };
@@ -279,16 +171,17 @@ class Merger {
   }
 
   void task(Value* record) {
-    Value* number = low(field(record, kPart));
+    Value* number = low(field(record, MergeTable::kPart));
     Value* blocks = nullptr;
-    if (batch_) {
+    if (table_.batch) {
       const auto count = [&](int64_t of, int64_t by) {
         Value *all = low(at_batch(field(record, of))), *each = low(field(record, by));
         return b_.CreateUDiv(b_.CreateSub(b_.CreateAdd(all, each), b_.getInt32(1)), each);
       };
-      blocks = b_.CreateMul(count(kDown, kDownBy), count(kAcross, kAcrossBy));
+      blocks = b_.CreateMul(count(MergeTable::kDown, MergeTable::kDownBy),
+                            count(MergeTable::kAcross, MergeTable::kAcrossBy));
     } else {
-      blocks = low(field(record, kDown));
+      blocks = low(field(record, MergeTable::kDown));
     }
     for (size_t p = 0; p < parts_.size(); ++p) {
       const auto run = [&] { part(parts_[p], record, blocks); };
@@ -299,7 +192,7 @@ class Merger {
       }
     }
     if (request_.phases.size() > 1 || parts_.size() > 1)
-      when(b_.CreateICmpNE(low(field(record, kSync)), b_.getInt32(0)), [&] { block_barrier(); });
+      when(b_.CreateICmpNE(low(field(record, MergeTable::kSync)), b_.getInt32(0)), [&] { block_barrier(); });
   }
 
   void part(const SharedPart& part, Value* record, Value* blocks) {
@@ -315,10 +208,10 @@ class Merger {
       first = b_.CreateSelect(b_.CreateICmpUGE(first, places), b_.CreateSub(first, places), first);
       when(b_.CreateICmpULT(first, blocks), [&] {
         std::vector<Value*> arguments;
-        int64_t next = kArguments;
+        int64_t next = MergeTable::kArguments;
         for (size_t a = 0; a < part.tasks.front()->arguments.size(); ++a) {
-          Value* value =
-              same(part, a) ? b_.getInt64(word(part.tasks.front()->arguments[a])) : field(record, next++);
+          Value* value = part.same(a) ? b_.getInt64(table_word(part.tasks.front()->arguments[a]))
+                                      : field(record, next++);
           if (part.function->getArg(static_cast<unsigned>(a))->getType()->isPointerTy()) {
             value = b_.CreateInBoundsGEP(b_.getInt8Ty(), arena_, value);
           } else if (std::any_of(part.tasks.begin(), part.tasks.end(),
@@ -422,9 +315,8 @@ class Merger {
   std::vector<SharedPart> parts_;
   std::map<std::string, size_t> part_of_;  // by entry
   std::vector<llvm::CallInst*> calls_;
-  int64_t block_ = kThreads, stride_ = 0;
-  bool batch_ = false;  // some task has more blocks of work for more samples
-  llvm::GlobalVariable* table_ = nullptr;
+  int64_t block_ = kThreads;
+  MergeTable table_;
   Function* kernel_ = nullptr;
   Value *arena_ = nullptr, *samples_ = nullptr, *thread_ = nullptr, *work_ = nullptr, *grid_ = nullptr;
   llvm::AllocaInst* begun_ = nullptr;

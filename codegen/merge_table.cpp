@@ -1,0 +1,107 @@
+#include "codegen/merge_table.h"
+
+#include <llvm/IR/Constants.h>
+#include <llvm/IR/GlobalVariable.h>
+#include <llvm/IR/Module.h>
+
+#include <algorithm>
+
+namespace gacc::codegen {
+
+namespace {
+
+constexpr unsigned kGlobal = 1, kConstant = 4;  // address spaces
+constexpr uint64_t kTableBytes = 48 * 1024;     // of the 64 KiB of constant memory of a module
+
+uint64_t table_word(const Count& count) {
+  return static_cast<uint64_t>(count.factor) | (count.batch ? kTimesBatch : 0);
+}
+
+// Of the module's constant memory in use.
+uint64_t constant_bytes(const llvm::Module& module) {
+  uint64_t bytes = 0;
+  for (const llvm::GlobalVariable& variable : module.globals()) {
+    if (variable.getAddressSpace() == kConstant)
+      bytes += module.getDataLayout().getTypeAllocSize(variable.getValueType());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+uint64_t table_word(const PlanArgument& argument) {
+  if (argument.kind == PlanArgument::Kind::address) return static_cast<uint64_t>(argument.offset);
+  return static_cast<uint64_t>(argument.extent) | (argument.times_batch ? kTimesBatch : 0);
+}
+
+bool SharedPart::same(size_t argument) const {
+  return std::all_of(tasks.begin(), tasks.end(), [&](const Task* task) {
+    return table_word(task->arguments[argument]) == table_word(tasks.front()->arguments[argument]);
+  });
+}
+
+Task task_of(const PlanLaunch& launch) {
+  const auto count = [](const PlanArgument& a, int64_t by) { return Count{a.extent, by, a.times_batch}; };
+  if (!launch.kernel.empty())
+    return {launch.kernel, launch.arguments, count(launch.grid, launch.per_block), {}, launch.block};
+  const PlanBuiltin& kernel = launch.builtin;
+  const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
+  return {kernel.kernel,
+          {address(launch.a), address(launch.b), address(launch.c), launch.m, launch.n, launch.k},
+          count(launch.m, kernel.tile_m),
+          count(launch.n, kernel.tile_n),
+          kernel.block};
+}
+
+MergeTable make_table(llvm::Module& module, const MergeRequest& request, const std::vector<Task>& tasks,
+                      const std::vector<SharedPart>& parts, const std::vector<size_t>& part_of) {
+  MergeTable table;
+  size_t most = 0;
+  for (const SharedPart& part : parts) {
+    size_t own = 0;
+    for (size_t i = 0; i < part.tasks.front()->arguments.size(); ++i) own += !part.same(i);
+    most = std::max(most, own);
+  }
+  table.stride = MergeTable::kArguments + static_cast<int64_t>(most);
+  std::vector<uint64_t> words;
+  uint64_t first = 0;
+  for (const std::vector<size_t>& phase : request.phases) {
+    words.push_back(first);
+    first += phase.size();
+  }
+  words.push_back(first);
+  for (const Task& task : tasks) table.batch = table.batch || task.batch();
+  size_t t = 0;
+  for (const std::vector<size_t>& phase : request.phases) {
+    for (size_t i = 0; i < phase.size(); ++i, ++t) {
+      const Task& task = tasks[t];
+      const size_t number = part_of[t];
+      const SharedPart& part = parts[number];
+      // The next task's function may use the shared memory that threads of this one still read.
+      const bool last = i + 1 == phase.size();
+      const bool sync = !last && task.entry != tasks[t + 1].entry && part.shared_bytes > 0;
+      std::vector<uint64_t> record = {number, static_cast<uint64_t>(sync)};
+      if (table.batch) {
+        record.insert(record.end(), {table_word(task.down), static_cast<uint64_t>(task.down.by),
+                                     table_word(task.across), static_cast<uint64_t>(task.across.by)});
+      } else {
+        record.insert(record.end(), {static_cast<uint64_t>(task.blocks(1)), 0, 0, 0});
+      }
+      for (size_t a = 0; a < task.arguments.size(); ++a) {
+        if (!part.same(a)) record.push_back(table_word(task.arguments[a]));
+      }
+      record.resize(static_cast<size_t>(table.stride), 0);
+      words.insert(words.end(), record.begin(), record.end());
+    }
+  }
+  // Constant memory for what fits: its reads are the same for all threads of a warp.
+  const bool small = words.size() * 8 + constant_bytes(module) <= kTableBytes;
+  llvm::Constant* values = llvm::ConstantDataArray::get(module.getContext(), words);
+  table.words = new llvm::GlobalVariable(module, values->getType(), true, llvm::GlobalValue::InternalLinkage,
+                                         values, request.name + "_table", nullptr,
+                                         llvm::GlobalValue::NotThreadLocal, small ? kConstant : kGlobal);
+  table.words->setAlignment(llvm::Align(16));
+  return table;
+}
+
+}  // namespace gacc::codegen
