@@ -112,20 +112,7 @@ def torch_contender(kind, shape):
         scaler.update()
         optimizer.zero_grad(set_to_none=not captured)
 
-    run_micro = micro
-    if captured:
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                micro()
-                update()
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            micro()
-        run_micro = graph.replay
+    run_micro = gpu_mlp.torch_capture(torch, model, micro, update) if captured else micro
 
     def window():
         for _ in range(accumulate):

@@ -64,6 +64,27 @@ def torch_setup():
     return torch, model, images, labels
 
 
+def torch_graph(torch, work):
+    """`work` as a CUDA graph, to be replayed."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def torch_capture(torch, model, micro, update):
+    """A micro-batch as a CUDA graph: after some updates on a stream of their own, as PyTorch asks, and with gradients that
+    stay where they are, so that the graph adds to them."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(3):
+            micro()
+            update()
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    torch.cuda.synchronize()
+    return torch_graph(torch, micro)
+
+
 def torch_contender(kind, half):
     torch, model, images, labels = torch_setup()
     captured = kind == "graph"
@@ -92,23 +113,9 @@ def torch_contender(kind, half):
         y.copy_(labels[turn[0] % 64], non_blocking=True)
 
     if captured:
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                micro()
-                update()
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-        torch.cuda.synchronize()
-        step_graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(step_graph):
-            micro()
-        run_micro, run_update = step_graph.replay, update
+        run_micro, run_update = torch_capture(torch, model, micro, update), update
         if not half:  # GradScaler reads back whether to step, which no graph can hold
-            update_graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(update_graph):
-                update()
-            run_update = update_graph.replay
+            run_update = torch_graph(torch, update)
     else:
         run_micro, run_update = micro, update
 
