@@ -103,5 +103,40 @@ TEST(Vision, ConvolutionsLargerThanATile) {
   check(module, 1, On::host, small, 2e-5);
 }
 
+// The host makes the images' gradient by columns of dy or by columns of dx, whichever costs less.
+TEST(Vision, ImageGradientsOfEveryGeometry) {
+  struct Case {
+    int64_t channels, outputs, groups;
+    const char *size, *places, *kernel, *window;
+  };
+  const Case cases[] = {
+      {2, 3, 1, "9, 7", "9, 7", "3, 3", "padding = [1, 1, 1, 1]"},
+      {2, 3, 1, "9, 7", "7, 5", "3, 3", ""},                        // fewer places than elements
+      {2, 3, 1, "5, 6", "9, 9", "1, 2", "padding = [2, 2, 2, 2]"},  // more padding than the window reaches
+      {3, 2, 1, "9, 8", "7, 9", "2, 3", "padding = [1, 2, 0, 3], dilation = [3, 2]"},
+      {4, 8, 4, "6, 5", "6, 5", "3, 3", "padding = [1, 1, 1, 1], groups = 4"},
+      {2, 3, 1, "9, 7", "5, 4", "3, 3", "padding = [1, 1, 1, 1], stride = [2, 2]"},  // by columns of dx
+      {2, 40, 1, "5, 5", "5, 5", "3, 3", "padding = [1, 1, 1, 1]"},                  // by columns of dx
+      {16, 16, 1, "40, 64", "40, 64", "3, 3", "padding = [1, 1, 1, 1]"},             // several tiles
+  };
+  for (const Case& c : cases) {
+    const int64_t depth = c.channels / c.groups;
+    const std::string window =
+        fmt::format("kernel = [{}]{}{}", c.kernel, *c.window == 0 ? "" : ", ", c.window);
+    SCOPED_TRACE(window);
+    const Module module = ir::parse_module(fmt::format(
+        R"(set train.micro_batch = 20
+        eval(%x : f32[B,{0},{1}], %d : f32[B,{2},{3}]) {{
+          %a = conv2d.weight_grad %d, %x : f32[1,{2},{4},{5}] {{{6}}}
+          %v = reshape %a : f32[{2},{4},{5}] {{shape = [{2}, {4}, {5}]}}
+          %z = conv2d.grad %d, %v : f32[B,{0},{1}] {{{6}, size = [{1}]}}
+          yield metric z %z
+        }})",
+        c.channels, c.size, c.outputs, c.places, depth, c.kernel, window));
+    const auto small = [](std::mt19937& random) { return static_cast<double>(random() % 9) / 8 - 0.5; };
+    for (const int64_t batch : {3, 1}) check(module, batch, On::host, small, 2e-5);
+  }
+}
+
 }  // namespace
 }  // namespace gacc::codegen
