@@ -148,7 +148,6 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
 
 nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks) {
   using json = nlohmann::ordered_json;
-  const PlanBytes& bytes = plan.bytes;
   json equivalence = {{"exact", plan.exact}};
   if (!plan.exact) equivalence["because"] = plan.because;
   return {{"model", plan.model},
@@ -168,16 +167,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recomput
           {"flops_per_launch", plan.flops_per_launch},
           {"kernels_per_launch", plan.kernels_per_launch},
           {"loss_chunks", loss_chunks},
-          {"bytes",
-           {{"weights", bytes.weights},
-            {"half_weights", bytes.half_weights},
-            {"gradients", bytes.gradients},
-            {"optimizer", bytes.optimizer},
-            {"activations", bytes.activations},
-            {"workspace", bytes.workspace},
-            {"inputs", bytes.inputs},
-            {"peak", bytes.peak},
-            {"lower_bound", bytes.lower_bound}}},
+          {"bytes", to_json(plan.bytes)},
           {"passes", plan.passes},
           {"equivalence", std::move(equivalence)}};
 }

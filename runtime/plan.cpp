@@ -75,8 +75,15 @@ const PlanBuffer* Plan::find(std::string_view buffer) const {
   return nullptr;
 }
 
+nlohmann::ordered_json to_json(const PlanBytes& bytes) {
+  return {{"weights", bytes.weights},         {"half_weights", bytes.half_weights},
+          {"gradients", bytes.gradients},     {"optimizer", bytes.optimizer},
+          {"activations", bytes.activations}, {"workspace", bytes.workspace},
+          {"inputs", bytes.inputs},           {"peak", bytes.peak},
+          {"lower_bound", bytes.lower_bound}};
+}
+
 nlohmann::json to_json(const Plan& plan) {
-  const PlanBytes& bytes = plan.bytes;
   json result = {{"model", plan.model},
                  {"target", plan.target},
                  {"parameters", plan.parameters},
@@ -91,16 +98,7 @@ nlohmann::json to_json(const Plan& plan) {
                  {"precision", plan.precision},
                  {"metrics", plan.metrics},
                  {"arena_bytes", plan.arena_bytes},
-                 {"bytes",
-                  {{"weights", bytes.weights},
-                   {"half_weights", bytes.half_weights},
-                   {"gradients", bytes.gradients},
-                   {"optimizer", bytes.optimizer},
-                   {"activations", bytes.activations},
-                   {"workspace", bytes.workspace},
-                   {"inputs", bytes.inputs},
-                   {"peak", bytes.peak},
-                   {"lower_bound", bytes.lower_bound}}},
+                 {"bytes", json(to_json(plan.bytes))},
                  {"flops_per_launch", plan.flops_per_launch},
                  {"kernels_per_launch", plan.kernels_per_launch},
                  {"passes", plan.passes},

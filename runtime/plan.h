@@ -145,6 +145,7 @@ struct Plan {
 
 // JSON as the artifact carries it. from_json checks every field (a hostile file must not crash the reader).
 nlohmann::json to_json(const Plan& plan);
+nlohmann::ordered_json to_json(const PlanBytes& bytes);  // in the order of the fields
 Status from_json(const nlohmann::json& json, Plan& plan);
 
 // Names of the state buffers that the runtime reads and writes (all f32[] unless said otherwise). The IR's

@@ -91,6 +91,29 @@ def updates_of(path):
     return [e for e in read_log(path) if e["event"] == "update"]
 
 
+def classifier(name, shape, classes, layers, train="micro_batch = 8", optimizer='type = "sgd"', seed=0):
+    """A model file as text: the input x of `shape`, `layers` and the cross-entropy with the labels y. The last layer gives
+    `classes` numbers; `layers`, `train` and `optimizer` are TOML."""
+    return f"""
+[model]
+name = "{name}"
+seed = {seed}
+[inputs.x]
+shape = {shape}
+[inputs.y]
+dtype = "i32"
+range = {classes}
+{layers.strip()}
+[loss]
+type = "cross_entropy"
+target = "y"
+[train]
+{train}
+[optimizer]
+{optimizer}
+"""
+
+
 # ---------------------------------------------------------------- tensors
 def read_safetensors(path):
     """name -> (shape, array of f32)."""

@@ -7,14 +7,7 @@ from harness import expect, run
 
 SLACK = 8 << 20  # bytes: pages that the allocator keeps, and what is touched of a library in one run and not in another
 
-MODEL = """
-[model]
-name = "wide"
-[inputs.x]
-shape = [16]
-[inputs.y]
-dtype = "i32"
-range = 4
+MODEL = harness.classifier("wide", [16], 4, """
 [[layers]]
 type = "linear"
 features = 2048
@@ -26,15 +19,7 @@ activation = "gelu"
 [[layers]]
 type = "linear"
 features = 4
-[loss]
-type = "cross_entropy"
-target = "y"
-[train]
-micro_batch = 64
-[optimizer]
-type = "sgd"
-lr = 0.01
-"""
+""", train="micro_batch = 64")
 
 
 def plan_bytes(model, **settings):

@@ -143,31 +143,13 @@ def test_the_choice_is_the_fastest_that_fits(folder):
 
 
 # ---------------------------------------------------------------- layers of other families
-HEAD = """
-[model]
-name = "family"
-seed = 4
-[inputs.x]
-shape = {shape}
-[inputs.y]
-dtype = "i32"
-range = 3
-"""
-TAIL = """
-[[layers]]
-type = "linear"
-features = 3
-[loss]
-type = "cross_entropy"
-target = "y"
-[train]
-micro_batch = 16
-accumulate = 3
-[optimizer]
-type = "sgd"
-"""
+def classifier(shape, layers):
+    last = '[[layers]]\ntype = "linear"\nfeatures = 3'
+    return harness.classifier("family", shape, 3, layers + last, train="micro_batch = 16\naccumulate = 3", seed=4)
+
+
 # Statistics of the micro-batch and their effects; reshapes of what is made again.
-BATCH_NORM = HEAD.format(shape="[2, 6, 6]") + """
+BATCH_NORM = classifier([2, 6, 6], """
 [[layers]]
 type = "conv2d"
 channels = 4
@@ -179,9 +161,9 @@ type = "activation"
 fn = "relu"
 [[layers]]
 type = "global_avg_pool2d"
-""" + TAIL
+""")
 # Sums over a row in a kernel with much other work.
-LAYER_NORM = HEAD.format(shape="[16]") + """
+LAYER_NORM = classifier([16], """
 [[layers]]
 type = "linear"
 features = 300
@@ -193,9 +175,9 @@ fn = "tanh"
 [[layers]]
 type = "linear"
 features = 6
-""" + TAIL
+""")
 # Masks that must come out the same when they are made again.
-ATTENTION = HEAD.format(shape="[6, 8]") + """
+ATTENTION = classifier([6, 8], """
 [[layers]]
 type = "residual"
 name = "mix"
@@ -214,7 +196,7 @@ type = "dropout"
 p = 0.25
 [[layers]]
 type = "flatten"
-""" + TAIL
+""")
 
 
 def family(folder, text, policies):

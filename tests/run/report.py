@@ -97,14 +97,7 @@ def test_any_name_is_shown_as_it_is(folder):
 
 def deep_model(folder, blocks):
     model = folder / "deep.toml"
-    model.write_text(f"""
-[model]
-name = "deep"
-[inputs.x]
-shape = [16]
-[inputs.y]
-dtype = "i32"
-range = 4
+    model.write_text(harness.classifier("deep", [16], 4, f"""
 [[layers]]
 type = "sequential"
 name = "h"
@@ -128,14 +121,7 @@ features = 16
 type = "linear"
 name = "out"
 features = 4
-[loss]
-type = "cross_entropy"
-target = "y"
-[train]
-micro_batch = 8
-[optimizer]
-type = "adamw"
-""")
+""", optimizer='type = "adamw"'))
     return model
 
 

@@ -158,14 +158,7 @@ def test_k_launches_do_not_shrink_half_gradients(folder):
         expect(dumps[0].read_bytes() == dumps[1].read_bytes(), f"{example}: K = 64 has other gradients than K = 1")
 
 
-NORMED = """
-[model]
-name = "normed"
-[inputs.x]
-shape = [6]
-[inputs.y]
-dtype = "i32"
-range = 4
+NORMED = harness.classifier("normed", [6], 4, """
 [[layers]]
 type = "linear"
 name = "fc1"
@@ -177,10 +170,7 @@ name = "bn"
 type = "linear"
 name = "fc2"
 features = 4
-[loss]
-type = "cross_entropy"
-target = "y"
-"""
+""")
 # What a skipped window may change: the scale and its counter, the row of skips, what is reported of the window, and the
 # ordinals of samples, which count launches (docs/training.md, dropout).
 OF_THE_WINDOW = {"loss.scale", "scale.good", "skips", "samples.low", "samples.high", "window.loss", "window.norm", "window.lr", "window.ok",

@@ -44,14 +44,7 @@ def test_every_example_passes(folder):
         expect(sorted(p.name for p in folder.iterdir()) == before, "nothing is written")
 
 
-DROPOUT = """
-[model]
-name = "dropped"
-[inputs.x]
-shape = [12]
-[inputs.y]
-dtype = "i32"
-range = 3
+DROPOUT = harness.classifier("dropped", [12], 3, """
 [[layers]]
 type = "linear"
 features = 32
@@ -64,15 +57,7 @@ type = "layer_norm"
 [[layers]]
 type = "linear"
 features = 3
-[loss]
-type = "cross_entropy"
-target = "y"
-[train]
-micro_batch = 8
-accumulate = 3
-[optimizer]
-type = "adamw"
-"""
+""", train="micro_batch = 8\naccumulate = 3", optimizer='type = "adamw"')
 
 
 def test_dropout_does_not_depend_on_the_split(folder):
@@ -129,13 +114,7 @@ def test_a_launch_with_batch_norm_is_not_split(folder):
     model = folder / "model.toml"
     norms = {"batch_norm": "", "group_norm": "groups = 4"}
     for norm, keys in norms.items():
-        model.write_text(f"""
-model = {{ name = "norms", seed = 3 }}
-inputs.x = {{ shape = [2, 5, 5] }}
-inputs.y = {{ dtype = "i32", range = 3 }}
-loss = {{ type = "cross_entropy", target = "y" }}
-optimizer = {{ type = "sgd" }}
-train = {{ micro_batch = 8 }}
+        model.write_text(harness.classifier("norms", [2, 5, 5], 3, f"""
 [[layers]]
 type = "conv2d"
 channels = 4
@@ -148,7 +127,7 @@ type = "flatten"
 [[layers]]
 type = "linear"
 features = 3
-""")
+""", seed=3))
         spec = harness.make_data(model, 20, folder)
         for precision in ("f32", "f16", "bf16"):
             run("gaccc", model, "-o", folder / "step.ptx", "--set", f"precision.compute={precision}")
