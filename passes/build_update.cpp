@@ -11,7 +11,7 @@
 //   @window.lr = rate
 //   6. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0, everywhere if windows
 //   are skipped
-//   7. running statistics, where go: what they moved in the window; the window's part is cleared always
+//   7. running statistics, where ok: what they moved in the window; the window's part is cleared always
 //   8. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 as G
 //
 // Nothing is gated by a multiplication: when() keeps the old bytes. Bias corrections need no pow: c <- c *
@@ -87,8 +87,8 @@ class UpdateBuilder {
     return need_buffer(module_, name, BufferKind::state, {dtype, {}});
   }
 
-  // Running statistics move with the window's micro-batches in @NAME.change, and for good when it is good.
-  // What a skipped window did to them is forgotten.
+  // Running statistics move with the window's micro-batches in @NAME.change, and for good when it is good,
+  // counted targets or not: they are of the inputs. What a skipped window did to them is forgotten.
   void commit_statistics() {
     for (size_t i = 0; i < module_.buffers.size(); ++i) {
       const BufferId change{static_cast<int32_t>(i)};
@@ -97,7 +97,7 @@ class UpdateBuilder {
       if (module_[change].kind != BufferKind::accum || !name.ends_with(suffix)) continue;
       const auto statistic = module_.find_buffer(name.substr(0, name.size() - suffix.size()));
       if (!statistic) continue;
-      write_when(go_, "add.acc", {*statistic, change});
+      write_when(ok_, "add.acc", {*statistic, change});
       build_.effect("fill", {change});
     }
   }

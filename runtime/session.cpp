@@ -135,6 +135,9 @@ Status Session::open(const Artifact& artifact) {
     if (Status status = find_scalar(name, "f32", buffer); !status) return status;
   }
   if (Status status = find_parameters(); !status) return status;
+  has_statistics_ = std::ranges::any_of(plan_.buffers, [](const PlanBuffer& buffer) {
+    return buffer.kind == "accum" && buffer.name.ends_with(".change");
+  });
   zeros_.assign(kZeroBlock, std::byte{0});
   return device_.load(artifact);
 }
@@ -191,7 +194,11 @@ Status Session::update(WindowReport& report) {
   report.launches = launches_;
   report.samples = samples_;
   if (Status status = sums(report.sums); !status) return status;
-  if (report.sums.count == 0) return drop_window();  // a mean over nothing: no update
+  if (report.sums.count == 0) {  // a mean over nothing: no update, and update moves the statistics alone
+    if (has_statistics_)
+      if (Status status = device_.run(Program::update, 0); !status) return status;
+    return drop_window();
+  }
   if (Status status = device_.run(Program::update, 0); !status) return status;
   int32_t ok = 0;
   if (Status status = read_scalar(window_ok_, ok); !status) return status;

@@ -77,7 +77,8 @@ class Session {
   Status init(uint64_t seed, float lr);
   // Forward and backward of `samples` samples (1 to micro_batch); adds to the window. Does not wait.
   Status step(InputBytes inputs, int64_t samples);
-  // Ends the window with one optimizer update, or, when nothing in it was counted, without one. Waits.
+  // Ends the window with one optimizer update, or, when nothing in it was counted, without one: then only
+  // running statistics move. Waits.
   Status update(WindowReport& report);
   // Ends the window without an update: its sums are set to zero. Does not wait.
   Status drop_window();
@@ -153,6 +154,7 @@ class Session {
                    *window_lr_ = nullptr, *window_ok_ = nullptr, *eval_loss_ = nullptr,
                    *eval_count_ = nullptr;
   std::vector<const PlanBuffer*> eval_metrics_;  // null: perplexity, which follows from the loss
+  bool has_statistics_ = false;  // that move in accumulators NAME.change until update commits them
   std::vector<std::byte> zeros_;
   int64_t launches_ = 0, samples_ = 0;  // of the window
   int64_t eval_samples_ = 0;

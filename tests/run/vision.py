@@ -10,8 +10,8 @@ MODEL = harness.ROOT / "tests/parity/models/vision.toml"
 SETS = dict(train__micro_batch=4, train__accumulate=2, precision__on_nonfinite="skip")
 
 
-def data(folder, name, samples=48, without=(), planted=()):
-    """Real images in file order but those of `without`; the rows `planted` hold an infinite number."""
+def data(folder, name, samples=48, without=(), planted=(), unlabelled=()):
+    """Real images in file order but those of `without`; the rows `planted` hold an infinite number, `unlabelled` the label -100."""
     arrays = harness.make_arrays(MODEL, samples, 3)
     (folder / name).mkdir()
     parts = []
@@ -21,6 +21,8 @@ def data(folder, name, samples=48, without=(), planted=()):
             values = array.array("f", [v / 255 for v in values])
             for row in planted:
                 values[row * width] = math.inf
+        if key == "label":
+            values = array.array("i", [-100 if row in unlabelled else v for row, v in enumerate(values)])
         kept = type(values)(values.typecode, [values[r * width + c] for r in range(samples) if r not in without for c in range(width)])
         harness.write_npy(folder / name / f"{key}.npy", kept, [len(kept) // width, *shape[1:]])
         parts.append(f"{key}={folder / name / key}.npy")
@@ -55,6 +57,15 @@ def test_a_dropped_window_leaves_no_statistics(folder):
     expect(final.read_bytes() != reference.read_bytes(), "the sixth window counts when it is full")
 
 
+def test_a_window_in_which_nothing_is_counted_keeps_its_statistics(folder):
+    # At a rate of 0 the statistics follow from the images alone.
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", **SETS | dict(optimizer__lr="0.0"))
+    events, final = train(folder, artifact, data(folder, "unlabelled", unlabelled=range(8, 16)), "unlabelled")
+    all_events, reference = train(folder, artifact, data(folder, "labelled"), "labelled")
+    expect(len(events) == len(all_events) - 1, f"{len(events)} updates, {len(all_events)} with labels")
+    expect(statistics(final) == statistics(reference), "images without labels did not move the statistics")
+
+
 def test_statistics_survive_a_checkpoint_inside_a_window(folder):
     artifact = harness.compile_model(MODEL, folder / "m.ptx", **SETS)
     spec = data(folder, "data")
@@ -77,3 +88,6 @@ def test_the_plan_names_batch_norm(folder):
     expect(verdicts[1] == {"exact": False, "because": [f"batch_norm {n} takes its statistics per micro-batch" for n in ("bn_a", "bn_c")]}, f"{verdicts[1]}")
     done = run("gaccc", MODEL, "--set", "train.require=exact", "-o", folder / "no.ptx", code=1)
     expect(done.stderr.count("error:") == 2 and "bn_a" in done.stderr and "group_norm" in done.stderr, done.stderr)
+
+
+harness.main(globals())
