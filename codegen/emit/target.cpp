@@ -106,6 +106,44 @@ Value* Target::load(int32_t slot, Value* index, const Point& point) {
   return is_half(dtype) ? half.widen(value, dtype) : value;
 }
 
+Point Target::spread(const Point& point, unsigned count) {
+  Point wide{point.row, point.column, nullptr, point.lanes * count};
+  if (point.mask == nullptr) return wide;
+  std::vector<int> from;
+  for (unsigned i = 0; i < wide.lanes; ++i) from.push_back(static_cast<int>(i / count));
+  wide.mask = b.CreateShuffleVector(point.mask, from);
+  return wide;
+}
+
+std::vector<Value*> Target::load_runs(int32_t slot, Value* index, unsigned count, const Point& point) {
+  Value* all = load(slot, index, spread(point, count));
+  std::vector<Value*> values;
+  for (unsigned j = 0; j < count; ++j) {
+    std::vector<int> from;
+    for (unsigned lane = 0; lane < point.lanes; ++lane) from.push_back(static_cast<int>(lane * count + j));
+    values.push_back(b.CreateShuffleVector(all, from));
+  }
+  return values;
+}
+
+void Target::store_runs(int32_t slot, Value* index, const std::vector<Value*>& values, const Point& point) {
+  const auto count = static_cast<unsigned>(values.size());
+  // One after the other, then lane by lane.
+  Value* all = values.front();
+  for (unsigned j = 1; j < count; ++j) {
+    std::vector<int> from;
+    for (unsigned i = 0; i < (j + 1) * point.lanes; ++i) from.push_back(static_cast<int>(i));
+    std::vector<int> same;  // of as many lanes as what stands before it
+    for (unsigned i = 0; i < j * point.lanes; ++i) same.push_back(i < point.lanes ? static_cast<int>(i) : -1);
+    all = b.CreateShuffleVector(all, b.CreateShuffleVector(values[j], same), from);
+  }
+  std::vector<int> from;
+  for (unsigned lane = 0; lane < point.lanes; ++lane) {
+    for (unsigned j = 0; j < count; ++j) from.push_back(static_cast<int>(j * point.lanes + lane));
+  }
+  store(slot, index, b.CreateShuffleVector(all, from), spread(point, count));
+}
+
 Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise) {
   const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
   Type* element = type_of(dtype);

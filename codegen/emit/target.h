@@ -72,6 +72,9 @@ class Target {
   // Slots of half type are read as f32, and written rounded to nearest even.
   Value* load(int32_t slot, Value* index, const Point& point);  // lanes side by side
   Value* load_one(int32_t slot, Value* index);                  // a scalar
+  // `count` elements of every lane, all side by side: element j of a lane is at index + lane * count + j.
+  std::vector<Value*> load_runs(int32_t slot, Value* index, unsigned count, const Point& point);
+  void store_runs(int32_t slot, Value* index, const std::vector<Value*>& values, const Point& point);
   // Elements base + offset: `base` one index, `offset` an i32 in every lane (or one), not negative where
   // `mask` holds. A lane without mask reads nothing and is `otherwise`; mask may be null.
   Value* gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise);
@@ -115,6 +118,8 @@ class Target {
   void accumulate(const std::vector<Reduction>& reductions, const Terms& terms, const Point& point,
                   Carried& accumulators);
 
+  // The lanes of `point`, each `count` times.
+  Point spread(const Point& point, unsigned count);
   llvm::Type* memory_type(ir::DType dtype) { return is_half(dtype) ? b.getInt16Ty() : type_of(dtype); }
   virtual llvm::Align alignment(const Point& point, ir::DType dtype) const = 0;
   unsigned lanes_ = 1, copies_ = 1;  // of accumulators

@@ -1,5 +1,6 @@
 // Kernels over images where the op table's examples do not go: ties and NaN of pooling, and convolutions that
 // take several tiles of columns and several blocks of channels on the host.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -69,6 +70,43 @@ TEST(Vision, PoolingOfTiesAndNans) {
         yield metric a %a
       })");
     check(forward, 2, on, nans, 0);
+  }
+}
+
+// Windows side by side, which the host reads as runs: with rows and columns of the image that are in no
+// window, with fewer places than lanes and more, with windows of one element.
+TEST(Vision, PoolingOfTiles) {
+  struct Case {
+    const char *size, *places, *kernel;
+  };
+  for (const Case& c : {Case{"8,16", "4,8", "2, 2"},
+                        {"9,41", "4,20", "2, 2"},
+                        {"11,23", "3,11", "3, 2"},
+                        {"6,31", "6,7", "1, 4"},
+                        {"14,3", "3,1", "4, 3"},
+                        {"3,5", "3,5", "1, 1"}}) {
+    SCOPED_TRACE(c.size);
+    const std::string window = fmt::format("{{kernel = [{0}], stride = [{0}]}}", c.kernel);
+    const Module module = ir::parse_module(fmt::format(R"(set train.micro_batch = 3
+      eval(%x : f32[B,2,{0}], %d : f32[B,2,{1}]) {{
+        %a = max_pool2d %x : f32[B,2,{1}] {2}
+        %b = max_pool2d.grad %x, %d : f32[B,2,{0}] {2}
+        yield metric a %a, metric b %b
+      }})",
+                                                       c.size, c.places, window));
+    const auto ties = [](std::mt19937& random) {
+      const auto n = random() % 5;
+      return n == 0 ? -INFINITY : n == 1 ? -0.0 : static_cast<double>(n);
+    };
+    for (const On on : {On::host, On::device}) check(module, 2, on, ties, 0);
+    const Module forward = ir::parse_module(fmt::format(R"(set train.micro_batch = 3
+      eval(%x : f32[B,2,{0}]) {{
+        %a = max_pool2d %x : f32[B,2,{1}] {2}
+        yield metric a %a
+      }})",
+                                                        c.size, c.places, window));
+    const auto nans = [](std::mt19937& random) { return random() % 6 == 0 ? std::nan("") : -INFINITY; };
+    for (const On on : {On::host, On::device}) check(forward, 3, on, nans, 0);
   }
 }
 

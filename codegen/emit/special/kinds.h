@@ -10,7 +10,7 @@ SpecialCall describe_attention(const ir::OpView& op, Purpose purpose);
 void emit_attention(Target& t);
 void emit_attention_gradient(Target& t);
 
-// pool: windows over images; parameters are those of WindowShape.
+// pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
 SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
 void emit_max_pool(Target& t);
 void emit_max_pool_gradient(Target& t);
@@ -40,6 +40,8 @@ void emit_embedding_gradient(Target& t);
 // places [planes, to_h, to_w]; index 0 is along H, 1 along W.
 struct WindowShape {
   int64_t from[2], to[2], kernel[2], stride[2], dilation[2], before[2];
+  // Small windows side by side from the first element on, all inside the image: no element is in two.
+  bool tiles() const;
   std::vector<int64_t> list() const;
   static WindowShape of(const Body& body);  // from body.parameters
 };

@@ -2,6 +2,11 @@
 // nothing scattered, so no two points store to one address and windows may overlap.
 //
 // Within a plane indices are 32 bits; what lies outside of the image has its lane masked.
+//
+// Windows that are tiles (WindowShape::tiles) need no gathers on the host: a row of the windows of
+// neighbouring places is one run of the image, whose elements are dealt out to as many vectors as a window
+// has columns. No element is in two windows, so there the gradient's points are places: each stores all
+// elements of its window.
 #include <cmath>
 
 #include "codegen/emit/special/kinds.h"
@@ -21,8 +26,8 @@ class Pooling {
     t_.points([&](Value* row) { begin_row(row, w_.to[0]); },
               [&](const Point& point) {
                 begin_point(point);
-                const Window window = window_at(y_, x_);
-                t_.store(1, output(point, w_.to[1]), largest(window).value, point);
+                const Best best = by_window() ? largest_of(tile(point)) : largest(window_at(y_, x_));
+                t_.store(1, output(point, w_.to[1]), best.value, point);
               });
   }
 
@@ -40,6 +45,39 @@ class Pooling {
                 t_.store(1, output(point, w_.to[1]), b_.CreateFDiv(sum, elements()), point);
               });
   }
+
+  // Of tiles: the largest element of every window gets the gradient, the others 0, and so do the rows and
+  // columns of the image that lie in no window.
+  void tiles_gradient() {
+    const int64_t rows = w_.kernel[0], columns = w_.kernel[1];
+    t_.points(
+        [&](Value* row) {
+          begin_row(row, w_.to[0]);
+          for (int64_t ky = 0; ky < rows; ++ky) clear(image_row(ky), w_.to[1] * columns);
+          const int64_t below = w_.from[0] - w_.to[0] * rows;  // rows in no window
+          if (below == 0) return;
+          Value* last = b_.CreateICmpEQ(row_y_, b_.getInt32(static_cast<uint32_t>(w_.to[0] - 1)));
+          t_.branch(last, [&] {
+            for (int64_t y = 0; y < below; ++y) clear(image_row(rows + y), 0);
+          });
+        },
+        [&](const Point& point) {
+          begin_point(point);
+          const Best best = largest_of(tile(point));
+          // Added to 0, as every sum of gradients is.
+          Value* dy = b_.CreateFAdd(zero(), t_.load(1, output(point, w_.to[1]), point));
+          for (int64_t ky = 0; ky < rows; ++ky) {
+            Values shares;
+            for (int64_t kx = 0; kx < columns; ++kx) {
+              Value* mine = b_.CreateICmpEQ(best.step, lane(ky * columns + kx));
+              shares.push_back(b_.CreateSelect(mine, dy, zero()));
+            }
+            t_.store_runs(2, first_of_run(point, ky), shares, point);
+          }
+        });
+  }
+
+  bool by_window() const { return t_.body.parameters.back() != 0; }
 
   // The element (y, x) lies in the windows of places (y + before) / stride - j for j = 0, 1, ...; of each
   // (largest: of each whose largest element it is) it gets the gradient.
@@ -121,6 +159,34 @@ class Pooling {
             b_.CreateSub(b_.CreateMul(x, lane(w_.stride[1])), lane(w_.before[1]))};
   }
 
+  // Of a tile's row `ky` (beyond the window's: of a row after it): the index of its first element in x.
+  Value* image_row(int64_t ky) {
+    Value* y = b_.CreateAdd(b_.CreateMul(b_.CreateZExt(row_y_, t_.index_type), t_.index(w_.kernel[0])),
+                            t_.index(ky));
+    y = b_.CreateAdd(b_.CreateMul(plane_, t_.index(w_.from[0])), y);
+    return b_.CreateMul(y, t_.index(w_.from[1]));
+  }
+  Value* first_of_run(const Point& point, int64_t ky) {
+    return b_.CreateAdd(image_row(ky), b_.CreateMul(point.column, t_.index(w_.kernel[1])));
+  }
+  // The elements of the windows of a point's places, row by row.
+  Values tile(const Point& point) {
+    Values all;
+    for (int64_t ky = 0; ky < w_.kernel[0]; ++ky) {
+      const Values row = t_.load_runs(0, first_of_run(point, ky), static_cast<unsigned>(w_.kernel[1]), point);
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    return all;
+  }
+  // Zeros in a row of the result from column `first` on.
+  void clear(Value* row, int64_t first) {
+    if (first == w_.from[1]) return;
+    t_.loop(t_.index(first), t_.index(w_.from[1]), t_.index(1), {}, [&](Value* column, const Values&) {
+      t_.store_one(2, b_.CreateAdd(row, column), llvm::ConstantFP::get(b_.getFloatTy(), 0.0));
+      return Values{};
+    });
+  }
+
   Value* zero() { return t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), lanes_); }
   Value* elements() {
     const auto count = static_cast<double>(w_.kernel[0] * w_.kernel[1]);
@@ -150,6 +216,18 @@ class Pooling {
     });
   }
 
+  Value* is_better(Value* value, Value* best) {
+    return b_.CreateOr(b_.CreateFCmpOGT(value, best), b_.CreateFCmpUNO(value, value));
+  }
+  Best largest_of(const Values& window) {
+    Best best{window.front(), lane(0)};
+    for (size_t i = 1; i < window.size(); ++i) {
+      Value* better = is_better(window[i], best.value);
+      best = {b_.CreateSelect(better, window[i], best.value),
+              b_.CreateSelect(better, lane(static_cast<int64_t>(i)), best.step)};
+    }
+    return best;
+  }
   // The window's largest element: the first of equals, and a NaN over everything, as PyTorch has it.
   Best largest(const Window& window, Value* wanted = nullptr) {
     Value* lowest = t_.splat(llvm::ConstantFP::getInfinity(b_.getFloatTy(), /*Negative=*/true), lanes_);
@@ -159,7 +237,7 @@ class Pooling {
           const Element e = element(window, ky, kx);
           Value* there = both(both(e.there, mask_), wanted);
           Value* value = t_.gather(0, plane(w_.from), e.at, there, 0.0);
-          Value* better = b_.CreateOr(b_.CreateFCmpOGT(value, best[0]), b_.CreateFCmpUNO(value, value));
+          Value* better = is_better(value, best[0]);
           better = b_.CreateOr(better, b_.CreateICmpEQ(best[1], lane(-1)));  // -inf alone is found as well
           better = b_.CreateAnd(better, there);
           Value* step = b_.CreateAdd(b_.CreateMul(ky, lane(w_.kernel[1])), kx);
@@ -179,7 +257,14 @@ class Pooling {
 }  // namespace
 
 void emit_max_pool(Target& t) { Pooling(t).forward(); }
-void emit_max_pool_gradient(Target& t) { Pooling(t).gradient(true); }
+void emit_max_pool_gradient(Target& t) {
+  Pooling pooling(t);
+  if (pooling.by_window()) {
+    pooling.tiles_gradient();
+  } else {
+    pooling.gradient(true);
+  }
+}
 void emit_mean_pool(Target& t) { Pooling(t).mean(); }
 void emit_mean_pool_gradient(Target& t) { Pooling(t).gradient(false); }
 
