@@ -1,11 +1,10 @@
 // What the emitters of matrix products share: the kernel's function over Target, short names for its
 // arithmetic, and the ends of the block's collectives.
 #pragma once
-#include <llvm/IR/InlineAsm.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
 
 #include "codegen/emit/gemm.h"
+#include "codegen/emit/gpu.h"
 #include "codegen/emit/target.h"
 
 namespace gacc::codegen {
@@ -37,9 +36,7 @@ class GemmBase {
   }
 
   Value* word(int64_t value) { return b.getInt32(static_cast<uint32_t>(value)); }
-  Value* special(llvm::Intrinsic::ID id) {
-    return b.CreateIntrinsic(id, llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<Value*>{});
-  }
+  Value* special(llvm::Intrinsic::ID id) { return gpu::special(b, id); }
   Value* min(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }
   Value* offset(Value* address, Value* bytes) { return b.CreateInBoundsGEP(b.getInt8Ty(), address, bytes); }
   Value* wide(Value* value) { return b.CreateZExt(value, b.getInt64Ty()); }
@@ -58,45 +55,15 @@ class GemmBase {
     return b.CreateICmpEQ(b.CreateAnd(low, b.getInt64(static_cast<uint64_t>(bytes - 1))), b.getInt64(0));
   }
 
-  // `condition` holds for all threads or for none; both sides give values of the same types.
   Values either(Value* condition, const std::function<Values()>& yes, const std::function<Values()>& no) {
-    llvm::BasicBlock *ends[2], *blocks[2];
-    for (llvm::BasicBlock*& block : blocks)
-      block = llvm::BasicBlock::Create(b.getContext(), "side", target_->function);
-    llvm::BasicBlock* after = llvm::BasicBlock::Create(b.getContext(), "both", target_->function);
-    b.CreateCondBr(condition, blocks[0], blocks[1]);
-    Values results[2];
-    for (int i = 0; i < 2; ++i) {
-      b.SetInsertPoint(blocks[i]);
-      results[i] = i == 0 ? yes() : no();
-      ends[i] = b.GetInsertBlock();
-      b.CreateBr(after);
-    }
-    b.SetInsertPoint(after);
-    Values out;
-    for (size_t v = 0; v < results[0].size(); ++v) {
-      llvm::PHINode* phi = b.CreatePHI(results[0][v]->getType(), 2);
-      phi->addIncoming(results[0][v], ends[0]);
-      phi->addIncoming(results[1][v], ends[1]);
-      out.push_back(phi);
-    }
-    return out;
+    return target_->either(condition, yes, no);
   }
 
-  void barrier() {
-    llvm::FunctionType* type = llvm::FunctionType::get(b.getVoidTy(), false);
-    b.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", /*hasSideEffects=*/true))
-        ->setConvergent();
-  }
+  void barrier() { gpu::barrier(b); }
 
   // The block's shared memory.
   llvm::GlobalVariable* make_shared(llvm::Type* element, uint64_t count) {
-    llvm::Type* type = llvm::ArrayType::get(element, count);
-    auto* made = new llvm::GlobalVariable(target_->module, type, false, llvm::GlobalValue::InternalLinkage,
-                                          llvm::UndefValue::get(type), kernel_.name() + "_shared", nullptr,
-                                          llvm::GlobalValue::NotThreadLocal, /*AddressSpace=*/3);
-    made->setAlignment(llvm::Align(16));
-    return made;
+    return gpu::shared_array(target_->module, element, count, kernel_.name());
   }
 
   // An element of C.

@@ -15,6 +15,7 @@
 // onto it (the products are computed and not stored); past the end of the inner dimension both operands are
 // zero.
 #include "codegen/emit/gemm_base.h"
+#include "codegen/emit/tensor_cores.h"
 
 namespace gacc::codegen {
 
@@ -25,7 +26,7 @@ constexpr int kChunk = 8;  // elements of 16 bytes
 class MmaEmitter : GemmBase {
  public:
   MmaEmitter(llvm::Module& module, const GemmKernel& kernel, int capability)
-      : GemmBase(module, kernel, capability), modern_(capability >= 80) {}
+      : GemmBase(module, kernel, capability), modern_(capability >= 80), cores_(b, kernel.type, modern_) {}
 
   llvm::Function* emit() {
     begin();
@@ -61,17 +62,6 @@ class MmaEmitter : GemmBase {
   int stages() const { return modern_ ? tile_.stages : 2; }
 
   Value* add(Value* x, int64_t constant) { return constant == 0 ? x : b.CreateAdd(x, word(constant)); }
-
-  llvm::CallInst* assembly(llvm::Type* result, const std::string& text, const std::string& constraints,
-                           const Values& operands, bool effects) {
-    std::vector<llvm::Type*> types;
-    for (Value* operand : operands) types.push_back(operand->getType());
-    llvm::FunctionType* type = llvm::FunctionType::get(result, types, false);
-    llvm::CallInst* call =
-        b.CreateCall(type, llvm::InlineAsm::get(type, text, constraints, effects), operands);
-    call->setConvergent();
-    return call;
-  }
 
   void place() {
     llvm::GlobalVariable* shared =
@@ -153,15 +143,7 @@ class MmaEmitter : GemmBase {
         Value* exists = b.CreateICmpULT(inner(o, k0, v), k_);
         Value* from = address(o, k0, v, exists);
         Value* to = b.CreateAdd(o.to, add(buffer, v * o.rows_apart * o.row_bytes()));
-        if (modern_) {
-          Value* bytes = b.CreateSelect(exists, word(16), word(0));  // the rest is zeros
-          assembly(b.getVoidTy(), "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
-                   {to, b.CreatePtrToInt(from, b.getInt64Ty()), bytes}, true);
-        } else {
-          llvm::Type* four = llvm::FixedVectorType::get(b.getInt32Ty(), 4);
-          Value* words = b.CreateAlignedLoad(four, from, llvm::Align(16));
-          put(to, b.CreateSelect(exists, words, llvm::Constant::getNullValue(four)));
-        }
+        cores_.copy(to, from, exists);
       }
       return Values{};
     };
@@ -175,8 +157,8 @@ class MmaEmitter : GemmBase {
           Value* element = b.CreateAlignedLoad(b.getInt16Ty(), from, llvm::Align(2));
           chunk = b.CreateInsertElement(chunk, b.CreateSelect(exists, element, b.getInt16(0)), uint64_t(j));
         }
-        put(b.CreateAdd(o.to, add(buffer, v * o.rows_apart * o.row_bytes())),
-            b.CreateBitCast(chunk, llvm::FixedVectorType::get(b.getInt32Ty(), 4)));
+        cores_.put(b.CreateAdd(o.to, add(buffer, v * o.rows_apart * o.row_bytes())),
+                   b.CreateBitCast(chunk, llvm::FixedVectorType::get(b.getInt32Ty(), 4)));
       }
       return Values{};
     };
@@ -196,13 +178,6 @@ class MmaEmitter : GemmBase {
     Value* row = offset(o.begin[0], b.CreateMul(place, o.stride));
     return j == 0 ? row : offset(row, o.beside[j]);
   }
-  void put(Value* to, Value* words) {
-    assembly(b.getVoidTy(), "st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "r,r,r,r,r,~{memory}",
-             {to, lane(words, 0), lane(words, 1), lane(words, 2), lane(words, 3)}, true);
-  }
-  void commit() {
-    if (modern_) assembly(b.getVoidTy(), "cp.async.commit_group;", "~{memory}", {}, true);
-  }
 
   // The thread's elements of the product: of each fragment of 16 x 8 four, rows lane_row_ and 8 on, columns
   // lane_column_ and its neighbour.
@@ -211,22 +186,20 @@ class MmaEmitter : GemmBase {
     for (int stage = 0; stage < last; ++stage) {
       send(a_, word(stage * tile_.k), word(stage * buffer_bytes()));
       send(b_, word(stage * tile_.k), word(stage * buffer_bytes()));
-      commit();
+      cores_.commit();
     }
     Values carried = {word(0), word(last * buffer_bytes())};  // the buffers of this tile and of the next sent
     carried.resize(2 + static_cast<size_t>(fragments_m() * fragments_n() * 4),
                    llvm::ConstantFP::get(b.getFloatTy(), 0.0));
     carried = target_->loop(word(0), k_, word(tile_.k), carried, [&](Value* k0, const Values& now) {
-      if (modern_)
-        assembly(b.getVoidTy(), "cp.async.wait_group " + std::to_string(last - 1) + ";", "~{memory}", {},
-                 true);
+      cores_.wait(last - 1);
       barrier();
       Value* next = add(k0, last * tile_.k);
       target_->branch(b.CreateICmpULT(next, k_), [&] {
         send(a_, next, now[1]);
         send(b_, next, now[1]);
       });
-      commit();
+      cores_.commit();
       Values sums(now.begin() + 2, now.end());
       for (int step = 0; step < tile_.k / 16; ++step) multiply(step, now[0], sums);
       Value* after = add(now[0], buffer_bytes());
@@ -243,14 +216,7 @@ class MmaEmitter : GemmBase {
   Values fragment(const Operand& o, int i, int step, Value* buffer) {
     Value* from = o.from[static_cast<size_t>(o.inner_last ? step : i)];
     from = add(b.CreateAdd(from, buffer), (o.inner_last ? i : step) * 16 * o.row_bytes());
-    llvm::Type* word = b.getInt32Ty();
-    const std::string text = std::string("ldmatrix.sync.aligned.m8n8.x4") + (o.inner_last ? "" : ".trans") +
-                             ".shared.b16 {$0, $1, $2, $3}, [$4];";
-    Value* four = assembly(llvm::StructType::get(word, word, word, word), text, "=r,=r,=r,=r,r,~{memory}",
-                           {from}, true);
-    Values result;
-    for (unsigned r = 0; r < 4; ++r) result.push_back(b.CreateExtractValue(four, r));
-    return result;
+    return cores_.load_matrices(from, !o.inner_last);
   }
 
   void multiply(int step, Value* buffer, Values& sums) {
@@ -263,36 +229,9 @@ class MmaEmitter : GemmBase {
         const Values& y = right[static_cast<size_t>(j / 2)];
         const size_t first = j % 2 == 0 ? 0 : 2;
         Value** sum = &sums[static_cast<size_t>(4 * (i * fragments_n() + j))];
-        if (modern_) {
-          mma(16, {x[0], x[1], x[2], x[3]}, {y[first], y[first + 1]}, sum);
-        } else {
-          mma(8, {x[0], x[1]}, {y[first]}, sum);
-          mma(8, {x[2], x[3]}, {y[first + 1]}, sum);
-        }
+        cores_.multiply(x, y[first], y[first + 1], sum);
       }
     }
-  }
-
-  // sum[0..3] += x y over `depth` of the inner dimension.
-  void mma(int depth, const Values& x, const Values& y, Value** sum) {
-    const std::string type(ir::dtype_text(kernel_.type));
-    const auto list = [](size_t first, size_t count) {
-      std::string text = "{";
-      for (size_t i = first; i < first + count; ++i) text += (i == first ? "$" : ", $") + std::to_string(i);
-      return text + "}";
-    };
-    const std::string text = "mma.sync.aligned.m16n8k" + std::to_string(depth) + ".row.col.f32." + type +
-                             "." + type + ".f32 " + list(0, 4) + ", " + list(4, x.size()) + ", " +
-                             list(4 + x.size(), y.size()) + ", " + list(0, 4) + ";";
-    std::string constraints = "=f,=f,=f,=f";
-    Values operands = x;
-    operands.insert(operands.end(), y.begin(), y.end());
-    for (size_t i = 0; i < operands.size(); ++i) constraints += ",r";
-    constraints += ",0,1,2,3";
-    operands.insert(operands.end(), sum, sum + 4);
-    llvm::Type* real = b.getFloatTy();
-    Value* four = assembly(llvm::StructType::get(real, real, real, real), text, constraints, operands, false);
-    for (unsigned r = 0; r < 4; ++r) sum[r] = b.CreateExtractValue(four, r);
   }
 
   // The 16 rows of fragments i: two neighbouring elements at a time where C allows it.
@@ -331,6 +270,7 @@ class MmaEmitter : GemmBase {
   const bool modern_;                                   // cp.async, and mma over 16 of the inner dimension
   Value *warp_row_ = nullptr, *warp_column_ = nullptr;  // the warp's first element in the tile
   Value *lane_row_ = nullptr, *lane_column_ = nullptr;  // the thread's in a fragment
+  TensorCores cores_;
   Operand a_{}, b_{};
 };
 

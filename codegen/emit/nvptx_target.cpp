@@ -2,10 +2,9 @@
 // warp or a block has one, its threads take turns along the columns. Columns: a thread has one and walks all
 // rows. Parts: one block each. Everything that threads do together is convergent, or LLVM would duplicate or
 // move it.
-#include <llvm/IR/InlineAsm.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/Module.h>
 
+#include "codegen/emit/gpu.h"
 #include "codegen/emit/target.h"
 
 namespace gacc::codegen {
@@ -13,7 +12,7 @@ namespace gacc::codegen {
 namespace {
 
 constexpr unsigned kWarp = 32;
-constexpr unsigned kGlobal = 1, kShared = 3;  // address spaces
+constexpr unsigned kGlobal = 1;  // address space
 
 class NvptxTarget final : public Target {
  public:
@@ -106,7 +105,7 @@ class NvptxTarget final : public Target {
   // order.
   Value* across_threads(ir::Combine how, Value* value) override {
     for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
-      value = math.combine(how, value, shuffle(value, distance));
+      value = math.combine(how, value, gpu::exchange(b, value, distance));
     const unsigned warps = group_ / kWarp;
     if (warps <= 1) return value;
     llvm::GlobalVariable* shared = scratch(warps);
@@ -116,13 +115,13 @@ class NvptxTarget final : public Target {
     branch(b.CreateICmpEQ(lane, b.getInt32(0)), [&] {
       b.CreateAlignedStore(b.CreateBitCast(value, word), place(b.CreateLShr(thread_, 5)), llvm::Align(4));
     });
-    barrier();
+    gpu::barrier(b);
     std::vector<Value*> results;
     for (unsigned warp = 0; warp < warps; ++warp) {
       Value* bits = b.CreateAlignedLoad(word, place(b.getInt32(warp)), llvm::Align(4));
       results.push_back(b.CreateBitCast(bits, value->getType()));
     }
-    barrier();  // the next reduction writes the same words
+    gpu::barrier(b);  // the next reduction writes the same words
     for (unsigned gap = warps / 2; gap > 0; gap /= 2) {
       for (unsigned i = 0; i < gap; ++i) results[i] = math.combine(how, results[i], results[i + gap]);
     }
@@ -135,41 +134,17 @@ class NvptxTarget final : public Target {
   }
 
  private:
-  Value* special(llvm::Intrinsic::ID id) {
-    return b.CreateIntrinsic(id, llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<Value*>{});
-  }
+  Value* special(llvm::Intrinsic::ID id) { return gpu::special(b, id); }
   Value* to_index(Value* word) { return b.CreateZExt(word, index_type); }
   Value* block_index() { return to_index(group_block_); }
   Value* global_thread() { return b.CreateAdd(b.CreateMul(block_index(), index(block_)), to_index(thread_)); }
   // The thread's number among those that share its row.
   Value* rank() { return group_ == kWarp ? b.CreateAnd(thread_, b.getInt32(kWarp - 1)) : thread_; }
 
-  Value* shuffle(Value* value, unsigned distance) {
-    llvm::Type* word = b.getInt32Ty();
-    llvm::FunctionType* type = llvm::FunctionType::get(word, {word}, false);
-    const std::string text = "shfl.sync.bfly.b32 $0, $1, " + std::to_string(distance) + ", 31, 0xffffffff;";
-    llvm::CallInst* call =
-        b.CreateCall(type, llvm::InlineAsm::get(type, text, "=r,r", /*hasSideEffects=*/true),
-                     {b.CreateBitCast(value, word)});
-    call->setConvergent();
-    return b.CreateBitCast(call, value->getType());
-  }
-
-  void barrier() {
-    llvm::FunctionType* type = llvm::FunctionType::get(b.getVoidTy(), false);
-    b.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", /*hasSideEffects=*/true))
-        ->setConvergent();
-  }
-
   // One word of shared memory a warp.
   llvm::GlobalVariable* scratch(unsigned words) {
-    if (shared_ == nullptr) {
-      llvm::Type* type = llvm::ArrayType::get(b.getInt32Ty(), words);
-      shared_ = new llvm::GlobalVariable(module, type, false, llvm::GlobalValue::InternalLinkage,
-                                         llvm::UndefValue::get(type), function->getName() + "_shared",
-                                         nullptr, llvm::GlobalValue::NotThreadLocal, kShared);
-      shared_->setAlignment(llvm::Align(16));
-    }
+    if (shared_ == nullptr)
+      shared_ = gpu::shared_array(module, b.getInt32Ty(), words, function->getName().str());
     return shared_;
   }
 

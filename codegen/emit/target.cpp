@@ -59,6 +59,30 @@ void Target::branch(Value* condition, const std::function<void()>& then) {
   b.SetInsertPoint(after);
 }
 
+Target::Carried Target::either(Value* condition, const std::function<Carried()>& yes,
+                               const std::function<Carried()>& no) {
+  BasicBlock *ends[2], *blocks[2];
+  for (BasicBlock*& block : blocks) block = BasicBlock::Create(b.getContext(), "side", function);
+  BasicBlock* after = BasicBlock::Create(b.getContext(), "both", function);
+  b.CreateCondBr(condition, blocks[0], blocks[1]);
+  Carried results[2];
+  for (int i = 0; i < 2; ++i) {
+    b.SetInsertPoint(blocks[i]);
+    results[i] = i == 0 ? yes() : no();
+    ends[i] = b.GetInsertBlock();
+    b.CreateBr(after);
+  }
+  b.SetInsertPoint(after);
+  Carried out;
+  for (size_t v = 0; v < results[0].size(); ++v) {
+    llvm::PHINode* phi = b.CreatePHI(results[0][v]->getType(), 2);
+    phi->addIncoming(results[0][v], ends[0]);
+    phi->addIncoming(results[1][v], ends[1]);
+    out.push_back(phi);
+  }
+  return out;
+}
+
 Value* Target::splat(Value* value, unsigned lanes) {
   if (lanes == 1 || value->getType()->isVectorTy()) return value;
   return b.CreateVectorSplat(lanes, value);

@@ -68,6 +68,8 @@ class Target {
   Carried loop(Value* low, Value* high, Value* step, Carried carried,
                const std::function<Carried(Value*, const Carried&)>& body);
   void branch(Value* condition, const std::function<void()>& then);
+  // Both sides give values of the same types.
+  Carried either(Value* condition, const std::function<Carried()>& yes, const std::function<Carried()>& no);
 
   // Slots of half type are read as f32, and written rounded to nearest even.
   Value* load(int32_t slot, Value* index, const Point& point);  // lanes side by side

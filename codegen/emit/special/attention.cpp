@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "codegen/emit/special/attention_call.h"
+#include "codegen/emit/special/attention_dropout.h"
 #include "codegen/emit/special/kinds.h"
 #include "codegen/emit/special/lane_arrays.h"
 
@@ -158,7 +159,7 @@ class Attention {
           first_ = b_.CreateAdd(b_.CreateMul(block_, t_.index(s_.block)), at.column);
           t_.branch(b_.CreateICmpULT(first_, t_.index(s_.length)), [&] {
             positions_ = b_.CreateAdd(everywhere(word(first_)), t_.iota(b_.getInt32Ty(), lanes_));
-            begin_dropout();
+            if (s_.words != 0) dropout_.emplace(t_, s_, sample_);
             body();
           });
         });
@@ -240,17 +241,6 @@ class Attention {
 
   // --- dropout
 
-  void begin_dropout() {
-    if (s_.words == 0) return;
-    const auto scalar = [&](int64_t i) {
-      return t_.load_one(static_cast<int32_t>(s_.words + i), t_.index(0));
-    };
-    const auto wide = [&](Value* v) { return b_.CreateZExt(v, b_.getInt64Ty()); };
-    seed_low_ = scalar(0), seed_high_ = scalar(1);
-    ordinal_ = b_.CreateOr(wide(scalar(2)), b_.CreateShl(wide(scalar(3)), 32));
-    ordinal_ = b_.CreateAdd(ordinal_, b_.CreateZExtOrTrunc(sample_, b_.getInt64Ty()));
-  }
-
   // 0 or 1 / (1 - p) for queries and one key or, if lanes are keys, one query and keys; null without dropout.
   Value* factor(Value* queries, Value* other, bool lanes_are_keys = false) {
     if (s_.words == 0) return nullptr;
@@ -261,12 +251,7 @@ class Attention {
                                           b_.getInt64(static_cast<uint64_t>(s_.length))));
     Value* element = b_.CreateMul(b_.CreateAdd(head, wide(queries)), constant(s_.length));
     element = b_.CreateAdd(element, wide(keys));
-    Value* high = b_.CreateAnd(ordinal_, ~uint64_t{0xffffffff});
-    Value* u = t_.math.uniform(
-        everywhere(seed_low_), everywhere(seed_high_), everywhere(t_.constants[kAttentionStream]),
-        everywhere(b_.CreateTrunc(ordinal_, b_.getInt32Ty())), b_.CreateAdd(element, everywhere(high)));
-    return b_.CreateSelect(b_.CreateFCmpOLT(u, arrays().real(static_cast<double>(static_cast<float>(s_.p)))),
-                           arrays().real(0), arrays().real(1 / (1 - s_.p)));
+    return dropout_->factor(element);
   }
 
   // --- small things
@@ -297,7 +282,7 @@ class Attention {
   unsigned lanes_ = 1;
   Value *part_ = nullptr, *block_ = nullptr, *head_ = nullptr, *sample_ = nullptr;  // of the row
   Value *first_ = nullptr, *positions_ = nullptr;  // the first lane's position; every lane's, i32
-  Value *seed_low_ = nullptr, *seed_high_ = nullptr, *ordinal_ = nullptr;
+  std::optional<AttentionDropout> dropout_;
 };
 
 }  // namespace

@@ -1,0 +1,25 @@
+// What kernels of the GPU are made of beside arithmetic: special registers, the block's barrier, exchanges in
+// a warp, shared memory. Everything that threads do together is convergent, or LLVM would duplicate or move
+// it.
+#pragma once
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
+
+namespace llvm {
+class GlobalVariable;
+}
+
+namespace gacc::codegen::gpu {
+
+// A special register (i32): llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x and its like.
+llvm::Value* special(llvm::IRBuilder<>& b, llvm::Intrinsic::ID id);
+// All threads of the block wait for each other, and see each other's memory.
+void barrier(llvm::IRBuilder<>& b);
+// The value (32 bits) of the lane whose number differs by exactly this bit (1, 2, 4, 8 or 16); all 32 lanes
+// act.
+llvm::Value* exchange(llvm::IRBuilder<>& b, llvm::Value* value, unsigned distance);
+// An array in shared memory, undefined at first, at a multiple of 16 bytes; "NAME_shared".
+llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,
+                                   const std::string& name);
+
+}  // namespace gacc::codegen::gpu
