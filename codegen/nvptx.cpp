@@ -171,7 +171,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     diag.error(Kind::invalid_ir, {}, "internal error: {}", problem);
     return std::nullopt;
   };
-  std::optional<Program> program = make_program(module, Purpose::device, problem);
+  std::optional<Program> program = make_program(module, Purpose::device, problem, capability(target));
   if (!program) return failed();
   const std::unique_ptr<llvm::TargetMachine> machine = device_machine(target, problem);
   if (machine == nullptr) return failed();

@@ -28,7 +28,8 @@ int64_t constant_bits(const ir::ScalarNode& node) {
 // A kernel with an emitter of its own. Slots are the op's operands as they stand, then its results, so that
 // the emitter knows them by number. No function: on this target it is a library call.
 std::optional<Instance> special_instance(const ir::Module& module, const ir::Region& region,
-                                         const ir::Kernel& kernel, Purpose purpose, std::string& problem) {
+                                         const ir::Kernel& kernel, Purpose purpose, int capability,
+                                         std::string& problem) {
   const ir::Op& op = region.ops[kernel.members.front().op];
   Instance instance;
   Call& call = instance.call;
@@ -50,7 +51,7 @@ std::optional<Instance> special_instance(const ir::Module& module, const ir::Reg
   }
   for (const ir::ValueId result : op.results) add(result, false, true);
   if (op.when) add(*op.when, true, false);
-  const std::optional<SpecialCall> made = describe_special({module, region, op}, purpose);
+  const std::optional<SpecialCall> made = describe_special({module, region, op}, purpose, capability);
   if (!made) {
     problem = fmt::format("`{}` has no kernel", op.info->name);
     return std::nullopt;
@@ -61,7 +62,7 @@ std::optional<Instance> special_instance(const ir::Module& module, const ir::Reg
   call.tile = made->tile;
   call.block = made->block;
   call.per_block = made->per_block;
-  body.special = made->library ? std::string() : std::string(op.info->name);
+  body.special = made->library ? std::string() : std::string(op.info->name) + std::string(made->variant);
   body.parameters = made->parameters;
   body.extents = static_cast<int32_t>(made->extents.size());
   body.block = made->block;
@@ -131,8 +132,8 @@ Call call_without_body(const ir::Kernel& kernel) {
 // Kernels one after the other; equal bodies become one function.
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ir::Module& module, Purpose purpose, std::string& problem)
-      : module_(module), purpose_(purpose), problem_(problem) {}
+  ProgramBuilder(const ir::Module& module, Purpose purpose, int capability, std::string& problem)
+      : module_(module), purpose_(purpose), capability_(capability), problem_(problem) {}
 
   std::optional<Program> build() {
     for (const ir::RegionKind kind : ir::all_regions) {
@@ -166,9 +167,10 @@ class ProgramBuilder {
       calls.push_back(call_without_body(kernel));
       return true;
     }
-    std::optional<Instance> instance = kernel.form == KernelForm::special
-                                           ? special_instance(module_, region, kernel, purpose_, problem_)
-                                           : make_instance(module_, region, kernel, purpose_, problem_);
+    std::optional<Instance> instance =
+        kernel.form == KernelForm::special
+            ? special_instance(module_, region, kernel, purpose_, capability_, problem_)
+            : make_instance(module_, region, kernel, purpose_, problem_);
     if (!instance) return false;
     if (kernel.form == KernelForm::special && instance->body.special.empty()) {  // a library call
       calls.push_back(std::move(instance->call));
@@ -209,6 +211,7 @@ class ProgramBuilder {
 
   const ir::Module& module_;
   Purpose purpose_;
+  int capability_;
   std::string& problem_;
   Program program_;
   std::map<std::string, int32_t> known_;  // body key -> function
@@ -217,8 +220,9 @@ class ProgramBuilder {
 
 }  // namespace
 
-std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem) {
-  return ProgramBuilder(module, purpose, problem).build();
+std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
+                                    int capability) {
+  return ProgramBuilder(module, purpose, capability, problem).build();
 }
 
 }  // namespace gacc::codegen

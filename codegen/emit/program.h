@@ -108,7 +108,8 @@ struct Program {
 enum class Purpose : uint8_t { host, device };
 
 // The program of a fused (or planned) module; nothing and a sentence in `problem` when a group of ops is no
-// kernel.
-std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem);
+// kernel. `capability`: the GPU's, 80 for sm_80; 0: no kernel may count on tensor cores.
+std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
+                                    int capability = 0);
 
 }  // namespace gacc::codegen

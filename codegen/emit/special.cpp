@@ -10,10 +10,10 @@ namespace gacc::codegen {
 namespace {
 
 constexpr Special kSpecials[] = {
-    {"attention", describe_attention},
-    {"attention.dropout", describe_attention},
-    {"attention.grad", describe_attention},
-    {"attention.dropout.grad", describe_attention},
+    {"attention", describe_attention, describe_attention_mma},
+    {"attention.dropout", describe_attention, describe_attention_mma},
+    {"attention.grad", describe_attention, describe_attention_mma},
+    {"attention.dropout.grad", describe_attention, describe_attention_mma},
     {"max_pool2d", describe_pool},
     {"max_pool2d.grad", describe_pool},
     {"avg_pool2d", describe_pool},
@@ -72,10 +72,13 @@ SpecialCall block_items(const ir::OpView& op, Purpose, Extent items, int64_t wor
   return call;
 }
 
-std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose) {
+std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, int capability) {
   const auto* found = std::find_if(std::begin(kSpecials), std::end(kSpecials),
                                    [&](const Special& s) { return s.op == op.op.info->name; });
   if (found == std::end(kSpecials)) return std::nullopt;
+  if (purpose == Purpose::device && found->by_tensor_cores != nullptr) {
+    if (std::optional<SpecialCall> call = found->by_tensor_cores(op, capability)) return call;
+  }
   return found->describe(op, purpose);
 }
 

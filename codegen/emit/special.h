@@ -32,16 +32,20 @@ struct SpecialCall {
   bool wide_index = false;               // device: an operand has an element whose index needs 32 bits
   int cost = 10;                         // rough scalar operations a point
   bool library = false;                  // host: no code; codegen/host/library.h knows the op
+  std::string_view variant{};            // another emitter of the op: found by its name and this
 };
 
 // One entry of the registry. `describe` sees the op in its place; shapes are as planned.
+// `by_tensor_cores` comes first on a GPU, and says nothing where it does not take the op.
 struct Special {
   std::string_view op;
   SpecialCall (*describe)(const ir::OpView& op, Purpose purpose);
+  std::optional<SpecialCall> (*by_tensor_cores)(const ir::OpView& op, int capability) = nullptr;
 };
 
-// How an op with Lowering::special is called; nothing when no entry has its name.
-std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose);
+// How an op with Lowering::special is called; nothing when no entry has its name. `capability`: the GPU's, as
+// make_program has it.
+std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, int capability);
 // Emits the body of the function between Target::begin and Target::end, by target.body.special. False when
 // there is no emitter, which is a bug.
 bool emit_special(Target& target);

@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "codegen/host_jit.h"
-#include "codegen/nvptx.h"
-#include "runtime/emulator/emulator.h"
+#include "tests/codegen/emulated.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/half_values.h"
 
@@ -68,39 +67,11 @@ TEST_P(HalfEmulated, TheHostsBits) {
     Diag diag;
     const auto device = emit_nvptx(module, target, diag);
     ASSERT_TRUE(device) << diag.render();
-    emulator::Emulator emulator;
-    std::unique_ptr<emulator::LoadedModule> loaded;
-    const Status status = emulator.load(device->ptx, loaded);
-    ASSERT_TRUE(status.ok()) << status.text();
+    Emulated gpu(*device);
     Machine machine(module, device->program, ir::RegionKind::eval, batch);
     machine.set(inputs, state);
-    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
-      const auto function = static_cast<size_t>(call.function);
-      std::vector<uint64_t> arguments;
-      std::vector<int64_t> bytes;
-      for (size_t i = 0; i < call.operands.size(); ++i) {
-        const ir::Type type = ir::operand_type(module, module.eval, call.operands[i]);
-        bytes.push_back(ir::type_bytes(type, batch));
-        arguments.push_back(emulator.allocate(bytes[i]));
-        if (device->program.functions[function].slots[i].read) {
-          ASSERT_TRUE(emulator.write(arguments[i], operands[i], bytes[i]));
-        }
-      }
-      for (const int64_t extent : extents) arguments.push_back(static_cast<uint64_t>(extent));
-      emulator::Dim3 grid, block;
-      grid.x = static_cast<uint32_t>((call.items.at(batch) + call.per_block - 1) / call.per_block);
-      block.x = static_cast<uint32_t>(call.block);
-      const auto* first = reinterpret_cast<const uint8_t*>(arguments.data());
-      const Status run = emulator.launch(*loaded->find(device->entries[function]), grid, block, 0,
-                                         std::vector<uint8_t>(first, first + 8 * arguments.size()));
-      ASSERT_TRUE(run.ok()) << run.text();
-      for (size_t i = 0; i < call.operands.size(); ++i) {
-        if (device->program.functions[function].slots[i].written) {
-          ASSERT_TRUE(emulator.read(arguments[i], operands[i], bytes[i]));
-        }
-      }
-    });
-    EXPECT_EQ(emulator.reports().size(), 0U);
+    gpu.run(module, machine, batch);
+    EXPECT_EQ(gpu.emulator.reports().size(), 0U);
     for (const char* name : {"%d", "%e"}) EXPECT_EQ(machine.words(name), native.words(name)) << name;
   }
 }

@@ -6,7 +6,7 @@
 #include "codegen/host_jit.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
-#include "tests/codegen/half_values.h"
+#include "tests/codegen/half_modules.h"
 #include "tests/codegen/library.h"
 #include "tests/codegen/simulator.h"
 
@@ -16,47 +16,6 @@ namespace {
 using ir::DType;
 using ir::Module;
 using ir::RegionKind;
-
-// The module with inputs and parameters of half type but for statistics, and results as the table then infers
-// them; nothing where an op does not take them.
-std::optional<Module> to_half(Module module, DType dtype) {
-  const auto is_kept = [&](ir::ValueId input) {
-    return std::any_of(module.eval.ops.begin(), module.eval.ops.end(), [&](const ir::Op& op) {
-      for (size_t i = 0; i < op.operands.size(); ++i)
-        if (op.operands[i] == ir::Operand(input) && (op.info->keeps >> i & 1U) != 0) return true;
-      return false;
-    });
-  };
-  for (const ir::ValueId input : module.eval.inputs)
-    if (module.eval[input].type.dtype == DType::f32 && !is_kept(input)) module.eval[input].type.dtype = dtype;
-  for (ir::Buffer& buffer : module.buffers)
-    if (buffer.kind == ir::BufferKind::param && buffer.type.dtype == DType::f32) buffer.type.dtype = dtype;
-  for (const ir::Op& op : module.eval.ops) {
-    Diag diag;
-    const auto types = op.info->infer({module, module.eval, op}, diag);
-    if (!types) return std::nullopt;
-    for (size_t r = 0; r < op.results.size(); ++r) module.eval[op.results[r]].type = (*types)[r];
-  }
-  return module;
-}
-
-// Inputs as their types hold them.
-void as_stored(ir::Tensor& tensor, DType dtype) {
-  for (double& x : tensor.data) x = is_half(dtype) ? nearest_half(x, dtype) : static_cast<float>(x);
-}
-
-struct Data {
-  std::map<std::string, ir::Tensor> inputs;
-  ir::State state;
-};
-Data random_data(const Module& module, int64_t batch, std::mt19937& random) {
-  Data data{ir::random_inputs(module, batch, true, random), ir::random_state(module, random)};
-  for (const ir::ValueId input : module.eval.inputs)
-    as_stored(data.inputs.at(module.eval[input].name), module.eval[input].type.dtype);
-  for (const ir::Buffer& buffer : module.buffers)
-    as_stored(data.state.buffers.at(buffer.name), buffer.type.dtype);
-  return data;
-}
 
 struct Host {
   explicit Host(const Module& module) : module(module) {
@@ -97,9 +56,6 @@ struct Device {
   Program program;
   std::unique_ptr<Simulator> simulator;
 };
-
-// Half an ulp of a result, and as much again for operands of a fused op that were themselves rounded.
-double tolerance(DType dtype) { return dtype == DType::f16 ? 0x1p-9 : 0x1p-6; }
 
 void check_eval(const Module& module, std::vector<int64_t> batches, double tolerance) {
   const Host host(module);

@@ -2,14 +2,10 @@
 // it.
 #include "codegen/nvptx.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
+#include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
+#include "tests/codegen/half_modules.h"
+#include "tests/codegen/ptxas.h"
 
 namespace gacc::codegen {
 namespace {
@@ -64,33 +60,55 @@ Module everything() {
   return all;
 }
 
-std::string find_ptxas() {
-  for (const char* path : {"/usr/local/cuda/bin/ptxas", "/usr/bin/ptxas"}) {
-    if (access(path, X_OK) == 0) return path;
-  }
-  return std::system("command -v ptxas > /dev/null 2>&1") == 0 ? "ptxas" : "";
-}
-
 class Ptx : public testing::TestWithParam<std::string_view> {};
 INSTANTIATE_TEST_SUITE_P(Targets, Ptx, testing::ValuesIn(known_targets()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Ptx, AssemblesEverything) {
-  const std::string ptxas = find_ptxas(), target(GetParam());
-  if (ptxas.empty()) GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
+  const std::string target(GetParam());
+  if (find_ptxas().empty())
+    GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
   Diag diag;
   const auto code = emit_nvptx(everything(), target, diag);
   ASSERT_TRUE(code) << diag.render();
-  char folder[] = "/tmp/gacc-ptx-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string path = std::string(folder) + "/all.ptx", log = std::string(folder) + "/log";
-  std::ofstream(path) << code->ptx;
-  const int status = std::system(
-      fmt::format("{} -O1 -arch={} -o {}/all.cubin {} > {} 2>&1", ptxas, target, folder, path, log).c_str());
-  std::ifstream in(log);
-  const std::string messages((std::istreambuf_iterator<char>(in)), {});
-  EXPECT_EQ(status, 0) << messages.substr(0, 2000);
-  if (status == 0) std::filesystem::remove_all(folder);
+  assemble(code->ptx, target, "-O1");
+}
+
+// Attention of half types: both kernels with their gradients, for every width of heads that tensor cores
+// take.
+class AttentionPtx : public testing::TestWithParam<std::string_view> {};
+INSTANTIATE_TEST_SUITE_P(Targets, AttentionPtx, testing::ValuesIn(known_targets()),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(AttentionPtx, AssemblesWithoutSpills) {
+  const std::string target(GetParam());
+  if (find_ptxas().empty())
+    GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
+  Module all;
+  all.settings["train.micro_batch"] = int64_t{2};
+  int64_t count = 0;
+  // Shared out: a width takes a second to assemble.
+  std::vector<int64_t> widths = {64};
+  if (target == "sm_75") widths = {16, 64, 96, 128};
+  if (target == "sm_80") widths = {32, 48, 80, 112, 128};
+  for (const int64_t channels : widths) {
+    for (const bool dropout : {false, true}) {
+      const bool bf16 = dropout && target != "sm_75";
+      const auto module =
+          to_half(attention_module({256, 1, channels, !dropout || channels % 32 == 0, dropout}, 2),
+                  bf16 ? ir::DType::bf16 : ir::DType::f16);
+      ASSERT_TRUE(module);
+      append(all, *module, fmt::format("e{}.", count++));
+    }
+  }
+  // Only attention itself, each a kernel of its own.
+  std::erase_if(all.eval.ops, [](const ir::Op& op) { return !op.info->name.starts_with("attention"); });
+  for (size_t i = 0; i < all.eval.ops.size(); ++i) all.eval.ops[i].kernel = static_cast<int32_t>(i);
+  Diag diag;
+  const auto code = emit_nvptx(all, target, diag);
+  ASSERT_TRUE(code) << diag.render();
+  EXPECT_NE(code->ptx.find("mma.sync"), std::string::npos);
+  expect_no_spills(code->ptx, target, static_cast<size_t>(2 * count));
 }
 
 TEST(PtxText, WrittenMemoryIsNeverReadThroughTheConstantPath) {

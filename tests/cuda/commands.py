@@ -163,6 +163,21 @@ def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
     same_bits(folder, model, ("--data", "synthetic:tokens,limit=19"))
 
 
+def test_emulate_attention_by_tensor_cores(folder):
+    """In kernels of its own and in the persistent one; next to the CPU, whose probabilities are not rounded to halves."""
+    emulator_or_skip()
+    model = folder / "sequence.toml"
+    model.write_text(SEQUENCE.replace("features = 16", "features = 32") + '[precision]\ncompute = "f16"\n')
+    expect("ex2.approx" in harness.compile_model(model, folder / "step.ptx").read_text(), "attention without tensor cores")
+    data = ("--data", "synthetic:tokens,limit=19")
+    same_bits(folder, model, data)
+    found = [losses(folder / "graph.ptx", folder, data, "--epochs", 1, "--device", device) for device in ("cpu", "emulate")]
+    far, tensor = harness.far_apart(found[1][2], found[0][2])
+    print(f"losses {found[0][0]} on the CPU, {found[1][0]} emulated; parameters {far:.1e} apart in {tensor}")
+    for a, b in zip(found[0][0], found[1][0]):
+        expect(abs(a - b) <= 1e-4 * abs(a), f"losses {found[0][0]} on the CPU, {found[1][0]} emulated")
+
+
 def same_bits(folder, model, data):
     data = (*data, "--epochs", 1)
     files = []

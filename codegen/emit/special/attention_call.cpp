@@ -8,8 +8,16 @@
 
 namespace gacc::codegen {
 
+namespace {
+
+constexpr int64_t kMostMmaChannels = 128;
+constexpr int64_t kMostMmaLength = (int64_t{1} << 30) - 256;  // positions are 32 bits, and run past the end
+
+}  // namespace
+
 std::vector<int64_t> AttentionShape::list() const {
-  return {heads, length, channels, block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p), parts};
+  return {heads, length, channels,      block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p),
+          parts, tile,   modern ? 1 : 0};
 }
 
 AttentionShape AttentionShape::of(const Body& body) {
@@ -21,32 +29,65 @@ AttentionShape AttentionShape::of(const Body& body) {
           .causal = list[4] != 0,
           .words = list[5],
           .p = std::bit_cast<double>(list[6]),
-          .parts = list[7]};
+          .parts = list[7],
+          .tile = list[8],
+          .modern = list[9] != 0};
 }
 
-SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
+namespace {
+
+AttentionShape shape_of(const ir::OpView& op) {
   const ir::Shape qkv = op.operand(0).shape;
   const bool gradient = op.op.info->name.ends_with(".grad");
   const int64_t own = gradient ? 4 : 1;  // operands without dropout
   const bool dropout = static_cast<int64_t>(op.op.operands.size()) > own;
   const int64_t heads = op.integer("heads"), length = qkv[1];
-  const AttentionShape shape{.heads = heads,
-                             .length = length,
-                             .channels = qkv[2] / 3 / heads,
-                             .block = std::min(kAttentionBlock, length),
-                             .causal = op.flag("causal"),
-                             .words = dropout ? own : 0,
-                             .p = dropout ? op.real("p") : 0,
-                             .parts = !gradient                    ? 1
-                                      : purpose == Purpose::device ? 3
-                                                                   : 2};
+  return {.heads = heads,
+          .length = length,
+          .channels = qkv[2] / 3 / heads,
+          .block = std::min(kAttentionBlock, length),
+          .causal = op.flag("causal"),
+          .words = dropout ? own : 0,
+          .p = dropout ? op.real("p") : 0,
+          .parts = gradient ? 2 : 1};
+}
+
+SpecialCall call_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
   // A position meets up to T others in 2 to 4 products of D terms.
-  const int64_t work = std::clamp<int64_t>(length * shape.channels / 4, 200, 10000);
-  SpecialCall call = point_items(op, purpose, {heads * shape.blocks() * shape.parts, true}, shape.block,
+  const int64_t work = std::clamp<int64_t>(shape.length * shape.channels / 4, 200, 10000);
+  SpecialCall call = point_items(op, purpose, {shape.heads * shape.blocks() * shape.parts, true}, shape.block,
                                  static_cast<int>(work));
   call.parameters = shape.list();
-  if (dropout) call.extents.push_back({op.integer("stream"), false});
+  if (shape.words != 0) call.extents.push_back({op.integer("stream"), false});
   call.block = call.per_block = 128;
+  return call;
+}
+
+}  // namespace
+
+SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
+  AttentionShape shape = shape_of(op);
+  if (purpose == Purpose::device && shape.parts == 2) shape.parts = 3;
+  return call_of(op, purpose, shape);
+}
+
+std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, int capability) {
+  const ir::DType type = op.operand(0).dtype;
+  AttentionShape shape = shape_of(op);
+  if (capability < (type == ir::DType::f16 ? 75 : 80) || !ir::is_half(type)) return std::nullopt;
+  if (shape.channels % 16 != 0 || shape.channels > kMostMmaChannels || shape.length > kMostMmaLength)
+    return std::nullopt;
+  shape.modern = capability >= 80;
+  shape.block = kAttentionBlock;
+  // What two stages of tiles need fits 48 KiB, and a thread's sums of a tile its registers.
+  shape.tile = shape.channels <= 64 && shape.words == 0 ? 64 : 32;
+  if (shape.parts > 1 && shape.channels > 64) shape.tile = 16;
+  if (shape.parts > 1 && shape.channels > 96) shape.parts = 3;
+  while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
+  SpecialCall call = call_of(op, Purpose::device, shape);
+  call.items = call.extents[0];
+  call.per_block = 1;
+  call.variant = ".mma";
   return call;
 }
 

@@ -14,9 +14,11 @@ struct AttentionShape {
   int64_t heads, length, channels;  // H, T, D = C / H
   int64_t block;                    // positions of a row: kAttentionBlock, or T where that is less
   bool causal;
-  int64_t words;  // the slot where dropout's four words begin; 0: no dropout
-  double p;       // dropout's
-  int64_t parts;  // rows of a block
+  int64_t words;        // the slot where dropout's four words begin; 0: no dropout
+  double p;             // dropout's
+  int64_t parts;        // rows of a block
+  int64_t tile = 0;     // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
+  bool modern = false;  // they are those of sm_80 and later
   int64_t width() const { return heads * channels; }
   int64_t blocks() const { return (length + block - 1) / block; }
   std::vector<int64_t> list() const;

@@ -9,6 +9,10 @@ namespace gacc::codegen {
 SpecialCall describe_attention(const ir::OpView& op, Purpose purpose);
 void emit_attention(Target& t);
 void emit_attention_gradient(Target& t);
+// The same by tensor cores: of half types (bf16 from capability 80 on), heads of 16, 32, ... 128 channels.
+std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, int capability);
+void emit_attention_mma(Target& t);
+void emit_attention_mma_gradient(Target& t);
 
 // pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
 SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);

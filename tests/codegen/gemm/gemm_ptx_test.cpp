@@ -1,26 +1,11 @@
 // The built-in products' PTX: assembled for every target without a spilled register, where there is a ptxas;
 // and what must or must not stand in it.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <regex>
-
 #include "codegen/nvptx.h"
 #include "tests/codegen/gemm/products.h"
+#include "tests/codegen/ptxas.h"
 
 namespace gacc::codegen {
 namespace {
-
-std::string find_ptxas() {
-  for (const char* path : {"/usr/local/cuda/bin/ptxas", "/usr/bin/ptxas"}) {
-    if (access(path, X_OK) == 0) return path;
-  }
-  return std::system("command -v ptxas > /dev/null 2>&1") == 0 ? "ptxas" : "";
-}
 
 class GemmPtx : public testing::TestWithParam<std::string_view> {};
 INSTANTIATE_TEST_SUITE_P(Targets, GemmPtx, testing::ValuesIn(known_targets()),
@@ -29,27 +14,11 @@ INSTANTIATE_TEST_SUITE_P(Targets, GemmPtx, testing::ValuesIn(known_targets()),
 // Every product of a type: `count` kernels.
 void assemble(const std::string& target, ir::DType dtype, size_t count) {
   SCOPED_TRACE(ir::dtype_text(dtype));
-  const std::string ptxas = find_ptxas();
   Diag diag;
   const auto code = emit_nvptx(every_product(dtype), target, diag);
   ASSERT_TRUE(code) << diag.render();
   ASSERT_EQ(code->products.size(), count);
-  char folder[] = "/tmp/gacc-gemm-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string path = std::string(folder) + "/all.ptx", log = std::string(folder) + "/log";
-  std::ofstream(path) << code->ptx;
-  const int status = std::system(
-      fmt::format("{} -v -arch={} -o {}/all.cubin {} > {} 2>&1", ptxas, target, folder, path, log).c_str());
-  std::ifstream in(log);
-  const std::string messages((std::istreambuf_iterator<char>(in)), {});
-  ASSERT_EQ(status, 0) << messages.substr(0, 2000);
-  size_t reports = 0;
-  const std::regex spills("(\\d+) bytes stack frame, (\\d+) bytes spill stores, (\\d+) bytes spill loads");
-  for (std::sregex_iterator at(messages.begin(), messages.end(), spills), end; at != end; ++at, ++reports) {
-    for (int i : {1, 2, 3}) EXPECT_EQ((*at)[static_cast<size_t>(i)], "0") << messages;
-  }
-  EXPECT_EQ(reports, count);
-  if (!testing::Test::HasFailure()) std::filesystem::remove_all(folder);
+  expect_no_spills(code->ptx, target, count);
 }
 
 TEST_P(GemmPtx, AssemblesWithoutSpills) {

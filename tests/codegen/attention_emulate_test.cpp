@@ -1,0 +1,150 @@
+// Attention by tensor cores: its PTX in the emulator against the double reference, at the edges of tiles and
+// blocks, without one report; and that a missing barrier or a lax wait is noticed.
+#include "tests/codegen/attention_cases.h"
+#include "tests/codegen/emulated.h"
+#include "tests/codegen/half_modules.h"
+
+namespace gacc::codegen {
+namespace {
+
+using ir::DType;
+using ir::RegionKind;
+
+struct Machine16 {
+  DType dtype;
+  const char* target;
+  bool cores;  // it has tensor cores for the type
+};
+
+class MmaAttention : public testing::TestWithParam<Machine16> {};
+INSTANTIATE_TEST_SUITE_P(Machines, MmaAttention,
+                         testing::Values(Machine16{DType::f16, "sm_75", true},
+                                         Machine16{DType::bf16, "sm_75", false},
+                                         Machine16{DType::f16, "sm_80", true},
+                                         Machine16{DType::bf16, "sm_80", true}),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", ir::dtype_text(info.param.dtype), info.param.target);
+                         });
+
+bool by_tensor_cores(const DeviceCode& code) {
+  return std::any_of(code.program.functions.begin(), code.program.functions.end(),
+                     [](const Body& body) { return body.special.ends_with(".mma"); });
+}
+
+// Both results and the gradient, twice with the same bits; as close as the other kernels (half_test.cpp).
+// Those without tensor cores are slow to emulate, and have that test: one case is enough.
+void check(const AttentionCase& c, const Machine16& on, int64_t batch, bool cores) {
+  if (!on.cores && c.length != 17 && c.length != 5) return;
+  SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, causal {}, dropout {}", c.length, c.heads, c.channels,
+                           c.causal, c.dropout));
+  const auto module = to_half(attention_module(c, batch), on.dtype);
+  ASSERT_TRUE(module);
+  Diag diag;
+  const auto code = emit_nvptx(*module, on.target, diag);
+  ASSERT_TRUE(code) << diag.render();
+  ASSERT_EQ(by_tensor_cores(*code), cores);
+  std::mt19937 random(11);
+  const Data data = random_data(*module, batch, random);
+  ir::State after = data.state;
+  const auto values = ir::evaluate(*module, RegionKind::eval, batch, data.inputs, after);
+  Emulated gpu(*code);
+  std::vector<uint32_t> words;
+  for (int run = 0; run < 2; ++run) {
+    Machine machine(*module, code->program, RegionKind::eval, batch);
+    machine.set(data.inputs, data.state);
+    gpu.run(*module, machine, batch);
+    EXPECT_EQ(gpu.emulator.reports().size(), 0U) << gpu.emulator.reports().front().render();
+    machine.expect_equal(values, after, 4 * tolerance(on.dtype));
+    if (run == 1) {
+      EXPECT_EQ(machine.words(), words);
+    }
+    words = machine.words();
+  }
+}
+
+TEST_P(MmaAttention, AtTheEdges) {
+  for (const AttentionCase& c : {AttentionCase{1, 1, 16, false, false},
+                                 {3, 2, 16, true, false},
+                                 {16, 1, 32, false, true},
+                                 {17, 1, 32, true, true},
+                                 {33, 2, 48, true, false},
+                                 {64, 1, 64, true, false},
+                                 {65, 1, 64, false, false},
+                                 {100, 1, 16, false, true},
+                                 {130, 1, 16, true, true},
+                                 {129, 1, 64, true, false}}) {
+    check(c, GetParam(), c.length < 20 ? 2 : 1, GetParam().cores);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(MmaAttention, WideHeads) {
+  for (const AttentionCase& c : {AttentionCase{37, 1, 80, true, false},
+                                 {19, 1, 96, false, true},
+                                 {70, 1, 128, true, false},
+                                 {35, 1, 112, true, true}}) {
+    check(c, GetParam(), 1, GetParam().cores);
+    if (HasFailure()) return;
+  }
+}
+
+// Heads that are not of whole fragments, or too wide for a thread's registers, have the other kernels.
+TEST_P(MmaAttention, OtherHeads) {
+  for (const AttentionCase& c : {AttentionCase{5, 1, 8, true, false}, {5, 1, 144, true, false}})
+    check(c, GetParam(), 1, false);
+}
+
+// Scores far apart: the running maximum moves late, and probabilities vanish.
+TEST(MmaAttentionValues, LargeScores) {
+  const auto module = to_half(attention_module({96, 1, 16, false, false}, 1), DType::f16);
+  ASSERT_TRUE(module);
+  Diag diag;
+  const auto code = emit_nvptx(*module, "sm_80", diag);
+  ASSERT_TRUE(code) << diag.render();
+  std::mt19937 random(5);
+  Data data = random_data(*module, 1, random);
+  std::vector<double>& qkv = data.inputs.at("qkv").data;
+  for (size_t i = 0; i < qkv.size(); ++i) {
+    const size_t position = i / 48, channel = i % 48;
+    if (channel < 32)
+      qkv[i] = nearest_half(qkv[i] * (channel < 16 ? 4.0 : static_cast<double>(position) / 4), DType::f16);
+  }
+  ir::State after = data.state;
+  const auto values = ir::evaluate(*module, RegionKind::eval, 1, data.inputs, after);
+  Emulated gpu(*code);
+  Machine machine(*module, code->program, RegionKind::eval, 1);
+  machine.set(data.inputs, data.state);
+  gpu.run(*module, machine, 1);
+  EXPECT_EQ(gpu.emulator.reports().size(), 0U);
+  // Positions are 96 / 4 times larger than above, and so are the queries' gradients and their errors.
+  machine.expect_equal(values, after, 16 * tolerance(DType::f16));
+}
+
+void expect_reports(const std::string& what, const std::string& with, bool remove) {
+  const auto module = to_half(attention_module({130, 1, 16, true, false}, 1), DType::f16);
+  Diag diag;
+  const auto code = emit_nvptx(*module, "sm_80", diag);
+  ASSERT_TRUE(code) << diag.render();
+  std::string ptx = code->ptx;
+  size_t found = 0;
+  for (size_t at = 0; (at = ptx.find(what, at)) != std::string::npos; ++at, ++found)
+    ptx.replace(at, remove ? ptx.find(';', at) + 1 - at : what.size(), with);
+  ASSERT_GE(found, 3U);
+  std::mt19937 random(5);
+  const Data data = random_data(*module, 1, random);
+  Emulated gpu(*code, ptx);
+  gpu.broken = true;
+  Machine machine(*module, code->program, RegionKind::eval, 1);
+  machine.set(data.inputs, data.state);
+  gpu.run(*module, machine, 1);
+  EXPECT_GT(gpu.emulator.reports().size(), 0U) << "not noticed";
+}
+
+// The tests above can fail.
+TEST(MmaAttentionRules, MissingBarriersAreNoticed) { expect_reports("bar.sync", "", true); }
+TEST(MmaAttentionRules, LaxWaitsAreNoticed) {
+  expect_reports("cp.async.wait_group 0", "cp.async.wait_group 5", false);
+}
+
+}  // namespace
+}  // namespace gacc::codegen
