@@ -100,8 +100,13 @@ void Decoder::lay_out() {
 void Decoder::fail(std::string text) {
   if (status_) status_ = Status::error("line {}: {}", s_->line, text);
 }
-void Decoder::unknown(std::string_view what) {
-  fail(fmt::format("unknown opcode or modifier `{}` in `{}`", what, s_->opcode));
+bool Decoder::accepted(const Parts& parts) {
+  if (known_.contains(s_->opcode)) return true;
+  const std::string what = unknown_part(parts);
+  if (what.empty()) return known_.insert(s_->opcode), true;
+  fail(what == s_->opcode ? fmt::format("unknown opcode or modifier `{}`", what)
+                          : fmt::format("unknown opcode or modifier `{}` in `{}`", what, s_->opcode));
+  return false;
 }
 bool Decoder::operands(size_t least, size_t most) {
   if (s_->operands.size() >= least && s_->operands.size() <= most) return true;
@@ -110,15 +115,11 @@ bool Decoder::operands(size_t least, size_t most) {
 }
 
 void Decoder::statement(const Statement& s) {
-  Parts parts;
-  std::string_view opcode = s.opcode;
-  for (size_t at = 0; at <= opcode.size();) {
-    size_t dot = std::min(opcode.find('.', at), opcode.size());
-    parts.push_back(opcode.substr(at, dot - at));
-    at = dot + 1;
-  }
-  if (scalar(parts) || memory(parts) || collective(parts)) return;
-  fail(fmt::format("unknown opcode or modifier `{}`", s.opcode));
+  if (const LaneOp* op = find_lane_op(s.opcode); op && !s.opcode.starts_with("setp."))
+    return lanes(*op, s.opcode.starts_with("cvt."));
+  const Parts parts = split_opcode(s.opcode);
+  if (parts[0] == "setp") return set_predicate(parts);
+  if (accepted(parts) && !scalar(parts) && !memory(parts)) collective(parts);
 }
 
 int Decoder::add_slot(uint8_t bytes, std::string name) {
@@ -142,39 +143,9 @@ int Decoder::constant(uint8_t bytes, uint64_t value) {
 }
 
 int Decoder::special(const std::string& name) {
-  struct Known {
-    const char* name;
-    Special which;
-    uint8_t bytes;
-  };
-  static constexpr Known known[] = {{"%tid.x", Special::tid_x, 4},
-                                    {"%tid.y", Special::tid_y, 4},
-                                    {"%tid.z", Special::tid_z, 4},
-                                    {"%ntid.x", Special::ntid_x, 4},
-                                    {"%ntid.y", Special::ntid_y, 4},
-                                    {"%ntid.z", Special::ntid_z, 4},
-                                    {"%ctaid.x", Special::ctaid_x, 4},
-                                    {"%ctaid.y", Special::ctaid_y, 4},
-                                    {"%ctaid.z", Special::ctaid_z, 4},
-                                    {"%nctaid.x", Special::nctaid_x, 4},
-                                    {"%nctaid.y", Special::nctaid_y, 4},
-                                    {"%nctaid.z", Special::nctaid_z, 4},
-                                    {"%laneid", Special::laneid, 4},
-                                    {"%warpid", Special::warpid, 4},
-                                    {"%nwarpid", Special::nwarpid, 4},
-                                    {"%smid", Special::smid, 4},
-                                    {"%nsmid", Special::nsmid, 4},
-                                    {"%gridid", Special::gridid, 8},
-                                    {"%lanemask_eq", Special::lanemask_eq, 4},
-                                    {"%lanemask_lt", Special::lanemask_lt, 4},
-                                    {"%lanemask_le", Special::lanemask_le, 4},
-                                    {"%lanemask_gt", Special::lanemask_gt, 4},
-                                    {"%lanemask_ge", Special::lanemask_ge, 4},
-                                    {"%dynamic_smem_size", Special::dynamic_smem_size, 4},
-                                    {"%total_smem_size", Special::total_smem_size, 4}};
   if (auto found = specials_.find(name); found != specials_.end()) return found->second;
-  for (const Known& k : known)
-    if (name == k.name) {
+  for (const SpecialRegister& k : special_registers())
+    if (name == k.name && k.which < Special::clock) {  // clocks are read by mov, when it runs
       int reg = add_slot(k.bytes, name);
       program_.specials.push_back({reg, k.which});
       return specials_[name] = reg;
@@ -250,7 +221,6 @@ int Decoder::source(const Operand& operand, uint8_t bytes, bool narrow) {
         fail(fmt::format("`{}` is not defined", operand.name));
         return constant(4, 0);
       }
-      if (space == Space::param) address += kParamWindow;
       if (bytes == kPredicate || bytes < 4) break;
       return constant(bytes, address + static_cast<uint64_t>(operand.offset));
     }

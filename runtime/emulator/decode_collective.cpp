@@ -3,35 +3,21 @@
 
 namespace gacc::emulator {
 
-bool Decoder::collective(const Parts& parts) {
-  std::string_view root = parts[0];
-  if (root == "shfl") return shuffle(parts), true;
-  if (root == "vote") return vote(parts), true;
-  if (root == "bar" || root == "barrier") return barrier(parts), true;
-  if (root == "redux" || root == "match") return reduce(parts), true;
-  if (root == "ldmatrix") return matrix_load(parts), true;
-  if (root == "mma") return mma(parts), true;
-  if (s_->opcode == "activemask.b32") {
-    if (operands(1, 1)) emit(run_active_mask, destination(s_->operands[0], 4), {});
-    return true;
-  }
-  return false;
+void Decoder::collective(const Parts& parts) {
+  const std::string_view root = parts[0];
+  if (root == "shfl") shuffle(parts);
+  if (root == "vote") vote(parts);
+  if (root == "bar" || root == "barrier") barrier(parts);
+  if (root == "redux" || root == "match") reduce(parts);
+  if (root == "ldmatrix") matrix_load(parts);
+  if (root == "mma") mma();
+  if (root == "activemask" && operands(1, 1)) emit(run_active_mask, destination(s_->operands[0], 4), {});
 }
 
 // shfl.sync.MODE.b32 d[|p], a, b, c, mask
 void Decoder::shuffle(const Parts& parts) {
-  if (parts.size() != 4 || parts[1] != "sync" || parts[3] != "b32") return unknown(s_->opcode);
   Extra x;
-  if (parts[2] == "up")
-    x.mode = up;
-  else if (parts[2] == "down")
-    x.mode = down;
-  else if (parts[2] == "bfly")
-    x.mode = bfly;
-  else if (parts[2] == "idx")
-    x.mode = idx;
-  else
-    return unknown(parts[2]);
+  x.mode = parts[2] == "up" ? up : parts[2] == "down" ? down : parts[2] == "bfly" ? bfly : idx;
   if (!operands(5, 6)) return;
   const auto& list = s_->operands;
   size_t at = list.size() - 4;
@@ -44,19 +30,11 @@ void Decoder::shuffle(const Parts& parts) {
 
 // vote.sync.MODE.pred p, {!}q, mask; vote.sync.ballot.b32 d, {!}q, mask
 void Decoder::vote(const Parts& parts) {
-  if (parts.size() != 4 || parts[1] != "sync") return unknown(s_->opcode);
   Extra x;
-  if (parts[2] == "all")
-    x.mode = vote_all;
-  else if (parts[2] == "any")
-    x.mode = vote_any;
-  else if (parts[2] == "uni")
-    x.mode = vote_uni;
-  else if (parts[2] == "ballot")
-    x.mode = vote_ballot;
-  else
-    return unknown(parts[2]);
-  if (parts[3] != (x.mode == vote_ballot ? "b32" : "pred")) return unknown(parts[3]);
+  x.mode = parts[2] == "all"   ? vote_all
+           : parts[2] == "any" ? vote_any
+           : parts[2] == "uni" ? vote_uni
+                               : vote_ballot;
   if (!operands(3, 3)) return;
   int p = source(s_->operands[1], kPredicate), mask = source(s_->operands[2], 4);
   emit(run_vote, destination(s_->operands[0], x.mode == vote_ballot ? uint8_t{4} : kPredicate), {p, mask}, x);
@@ -65,36 +43,22 @@ void Decoder::vote(const Parts& parts) {
 // bar.sync a[, n]; bar.arrive a, n; bar.red.OP.TYPE d, a[, n], {!}p; bar.warp.sync mask; barrier with .cta,
 // .aligned
 void Decoder::barrier(const Parts& parts) {
+  if (parts[1] == "warp") {
+    if (operands(1, 1)) emit(run_warp_barrier, -1, {source(s_->operands[0], 4)});
+    return;
+  }
   Extra x;
-  x.mode = -1;
   x.aligned = parts[0] == "bar";
   bool red = false;
-  Type type;
-  for (size_t i = 1; i < parts.size(); ++i) {
-    std::string_view part = parts[i];
-    if (part == "cta") {
-    } else if (part == "warp" && parts.size() == 3 && parts[2] == "sync") {
-      if (operands(1, 1)) emit(run_warp_barrier, -1, {source(s_->operands[0], 4)});
-      return;
-    } else if (part == "aligned")
-      x.aligned = true;
-    else if (part == "sync" && !red)
-      x.mode = bar_sync;
-    else if (part == "arrive")
-      x.mode = bar_arrive;
-    else if (part == "red")
-      red = true;
-    else if (red && part == "popc")
-      x.mode = red_popc;
-    else if (red && part == "and")
-      x.mode = red_and;
-    else if (red && part == "or")
-      x.mode = red_or;
-    else if (red && (part == "u32" || part == "pred")) {
-    } else
-      return unknown(part);
+  for (const std::string_view part : parts) {
+    if (part == "aligned") x.aligned = true;
+    if (part == "red") red = true;
+    if (part == "sync") x.mode = bar_sync;
+    if (part == "arrive") x.mode = bar_arrive;
+    if (part == "popc") x.mode = red_popc;
+    if (part == "and") x.mode = red_and;
+    if (part == "or") x.mode = red_or;
   }
-  if (x.mode < 0) return unknown(s_->opcode);
   const auto& list = s_->operands;
   size_t first = red ? 1 : 0;
   size_t fixed = red ? 3 : x.mode == bar_arrive ? 2 : 1;
@@ -116,27 +80,12 @@ void Decoder::barrier(const Parts& parts) {
 
 // redux.sync.OP.TYPE d, a, mask; match.any.sync.b32 d, a, mask
 void Decoder::reduce(const Parts& parts) {
+  static const std::map<std::string_view, Mode> modes = {
+      {"any", match_any}, {"add", sum},   {"min", minimum}, {"max", maximum},
+      {"and", bit_and},   {"or", bit_or}, {"xor", bit_xor}};
   Extra x;
-  x.mode = -1;
-  if (s_->opcode == "match.any.sync.b32")
-    x.mode = match_any;
-  else if (parts[0] == "redux" && parts.size() == 4 && parts[1] == "sync") {
-    bool bits = parts[3] == "b32", number = parts[3] == "u32" || parts[3] == "s32";
-    x.sign = parts[3] == "s32";
-    if (number && parts[2] == "add")
-      x.mode = sum;
-    else if (number && parts[2] == "min")
-      x.mode = minimum;
-    else if (number && parts[2] == "max")
-      x.mode = maximum;
-    else if (bits && parts[2] == "and")
-      x.mode = bit_and;
-    else if (bits && parts[2] == "or")
-      x.mode = bit_or;
-    else if (bits && parts[2] == "xor")
-      x.mode = bit_xor;
-  }
-  if (x.mode < 0) return unknown(s_->opcode);
+  x.mode = modes.at(parts[parts[0] == "match" ? 1 : 2]);
+  x.sign = parts[3] == "s32";
   if (!operands(3, 3)) return;
   int a = source(s_->operands[1], 4), mask = source(s_->operands[2], 4);
   emit(run_reduce, destination(s_->operands[0], 4), {a, mask}, x);
@@ -145,30 +94,14 @@ void Decoder::reduce(const Parts& parts) {
 // ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 {…}, [a]
 void Decoder::matrix_load(const Parts& parts) {
   Extra x;
-  bool shape = false, type = false;
   x.space = Space::generic;
-  x.count = 0;
-  for (size_t i = 1; i < parts.size(); ++i) {
-    std::string_view part = parts[i];
-    if (part == "sync" || part == "aligned") {
-    } else if (part == "m8n8")
-      shape = true;
-    else if (part == "x1")
-      x.count = 1;
-    else if (part == "x2")
-      x.count = 2;
-    else if (part == "x4")
-      x.count = 4;
-    else if (part == "trans")
-      x.transposed = true;
-    else if (part == "shared" || part == "shared::cta")
-      x.space = Space::shared;
-    else if (part == "b16")
-      type = true;
-    else
-      return unknown(part);
+  for (const std::string_view part : parts) {
+    if (part == "x1") x.count = 1;
+    if (part == "x2") x.count = 2;
+    if (part == "x4") x.count = 4;
+    if (part == "trans") x.transposed = true;
+    if (part == "shared" || part == "shared::cta") x.space = Space::shared;
   }
-  if (!shape || !type || x.count == 0) return unknown(s_->opcode);
   if (!operands(2, 2)) return;
   const Operand& to = s_->operands[0];
   std::vector<Operand> elements = to.kind == Kind::vector ? to.elements : std::vector<Operand>{to};
@@ -180,7 +113,7 @@ void Decoder::matrix_load(const Parts& parts) {
 }
 
 // mma.sync.aligned.m16n8kK.row.col.f32.T.T.f32 d, a, b, c
-void Decoder::mma(const Parts& parts) {
+void Decoder::mma() {
   struct Known {
     const char* name;
     MatrixKind kind;
@@ -196,8 +129,6 @@ void Decoder::mma(const Parts& parts) {
   const Known* found = nullptr;
   for (const Known& k : known)
     if (s_->opcode == k.name) found = &k;
-  if (!found)
-    return unknown(parts.back() == "f32" ? parts[std::min<size_t>(3, parts.size() - 1)] : parts.back());
   if (!operands(4, 4)) return;
   Extra x;
   x.mode = found->kind;

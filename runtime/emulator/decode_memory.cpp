@@ -1,6 +1,4 @@
 // ld, st, atom, red, fences, cp.async: which space, which order, which type.
-#include <charconv>
-
 #include "runtime/emulator/decoder.h"
 
 namespace gacc::emulator {
@@ -21,70 +19,47 @@ bool parse_space(std::string_view part, Space& space) {
     return false;
   return true;
 }
-bool is_scope(std::string_view part) {
-  return part == "cta" || part == "gpu" || part == "sys" || part == "cluster";
-}
-bool is_cache_hint(std::string_view part) {
-  for (const char* known :
-       {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal", "L1::evict_unchanged",
-        "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B",
-        "L2::evict_first", "L2::evict_last", "L2::evict_normal"})
-    if (part == known) return true;
-  return false;
-}
-
 }  // namespace
 
 bool Decoder::memory(const Parts& parts) {
-  std::string_view root = parts[0];
-  if (root == "ld" || root == "ldu") return access(parts, true), true;
-  if (root == "st") return access(parts, false), true;
-  if (root == "atom" || root == "red") {
-    if (parts.size() > 1 && parts[1] == "async") return false;
-    return atomic(parts, root == "atom"), true;
-  }
-  if (root == "membar" || root == "fence") {
-    for (size_t i = 1; i < parts.size(); ++i) {
-      bool kind = root == "fence" ? parts[i] == "sc" || parts[i] == "acq_rel" || is_scope(parts[i])
-                                  : parts[i] == "cta" || parts[i] == "gl" || parts[i] == "sys";
-      if (!kind) return unknown(parts[i]), true;
-    }
-    return emit(run_fence, -1, {}), true;
-  }
-  if (root == "cp" && parts.size() > 1 && parts[1] == "async") return copy_async(parts), true;
-  return false;
+  const std::string_view root = parts[0];
+  if (root == "ld" || root == "ldu" || root == "st")
+    access(parts, root != "st");
+  else if (root == "atom" || root == "red")
+    atomic(parts, root == "atom");
+  else if (root == "membar" || root == "fence")
+    emit(run_fence, -1, {});
+  else if (root == "cp")
+    copy_async(parts);
+  else
+    return false;
+  return true;
 }
 
 void Decoder::access(const Parts& parts, bool load) {
   Extra x;
   Type type;
   size_t count = 1;
-  for (size_t i = 1; i < parts.size(); ++i) {
-    std::string_view part = parts[i];
-    if (part == "volatile" || part == "relaxed" || part == "mmio")
+  for (const std::string_view part : parts) {
+    if (part == "volatile" || part == "relaxed")
       x.order = Order::relaxed;
-    else if (part == "acquire" && load)
+    else if (part == "acquire")
       x.order = Order::acquire;
-    else if (part == "release" && !load)
+    else if (part == "release")
       x.order = Order::release;
-    else if (part == "weak" || is_scope(part) || is_cache_hint(part)) {
-    } else if (part == "nc" && load)
+    else if (part == "nc")
       x.non_coherent = true;
     else if (part == "v2")
       count = 2;
     else if (part == "v4")
       count = 4;
-    else if (parse_space(part, x.space)) {
-    } else if (i + 1 == parts.size() && parse_type(part, type) && type.bits != 1) {
-    } else
-      return unknown(part);
+    else if (!parse_space(part, x.space))
+      parse_type(part, type);  // the others are hints
   }
-  if (type.bits == 0) return unknown(s_->opcode);
   if (!operands(2, 2)) return;
   x.bytes = static_cast<uint8_t>(type.bytes());
   x.count = static_cast<uint8_t>(count);
   x.sign = type.is_signed();
-  if (x.bytes * count > 16) return fail(fmt::format("`{}` moves more than 16 bytes", s_->opcode));
   const Operand& value = s_->operands[load ? 0 : 1];
   const Operand& address = s_->operands[load ? 1 : 0];
   std::vector<Operand> elements = value.kind == Kind::vector ? value.elements : std::vector<Operand>{value};
@@ -112,7 +87,8 @@ void Decoder::access(const Parts& parts, bool load) {
       emit(run_load_param, -1, {}, x);
       return;
     }
-    x.space = Space::generic;  // a computed address, made by mov or cvta.param
+    x.space = Space::generic;  // a computed address
+    x.offset += static_cast<int64_t>(kParamWindow);
   }
   emit(load ? run_load : run_store, -1, {}, x);
 }
@@ -125,31 +101,20 @@ void Decoder::atomic(const Parts& parts, bool returns) {
       {"dec", AtomicOp::dec}};
   Extra x;
   Type type;
-  bool have_op = false, noftz = false;
   x.order = Order::relaxed;
-  for (size_t i = 1; i < parts.size(); ++i) {
-    std::string_view part = parts[i];
-    if (auto found = ops.find(part); found != ops.end() && !have_op)
-      x.atomic = found->second, have_op = true;
-    else if (part == "relaxed" || is_scope(part)) {
-    } else if (part == "acquire")
+  for (const std::string_view part : parts) {
+    if (auto found = ops.find(part); found != ops.end())
+      x.atomic = found->second;
+    else if (part == "acquire")
       x.order = Order::acquire;
     else if (part == "release")
       x.order = Order::release;
     else if (part == "acq_rel")
       x.order = Order::acq_rel;
-    else if (part == "noftz")
-      noftz = true;
-    else if (part == "global" || part == "shared" || part == "shared::cta")
-      parse_space(part, x.space);
-    else if (i + 1 == parts.size() && parse_type(part, type)) {
-    } else
-      return unknown(part);
+    else if (!parse_space(part, x.space))
+      parse_type(part, type);
   }
-  bool is16 = type.name.find("f16") != std::string::npos;
-  bool fits = (type.bits == 32 || type.bits == 64 || is16) &&
-              (!type.is_float() || x.atomic == AtomicOp::add) && noftz == is16;
-  if (!have_op || !fits) return unknown(s_->opcode);
+  const bool is16 = type.name.find("f16") != std::string::npos;
   x.type_bits = static_cast<uint8_t>(type.bits);
   x.type_class = is16 ? (type.name[0] == 'b' ? 'w' : 'h') : type.name[0];
   auto bytes = static_cast<uint8_t>(type.bytes());
@@ -163,22 +128,18 @@ void Decoder::atomic(const Parts& parts, bool returns) {
 }
 
 void Decoder::copy_async(const Parts& parts) {
-  if (parts.size() == 3 && parts[2] == "commit_group") return void(emit(run_copy_commit, -1, {}));
-  if (parts.size() == 3 && parts[2] == "wait_all")
-    return void(emit(run_copy_wait, -1, {}).value = ~uint64_t{0});
-  if (parts.size() == 3 && parts[2] == "wait_group") {
+  if (parts[2] == "commit_group") return void(emit(run_copy_commit, -1, {}));
+  if (parts[2] == "wait_all") return void(emit(run_copy_wait, -1, {}).value = ~uint64_t{0});
+  if (parts[2] == "wait_group") {
     if (!operands(1, 1)) return;
     uint64_t keep = immediate(s_->operands[0]);
     emit(run_copy_wait, -1, {}).value = std::min<uint64_t>(keep, 1u << 20);
     return;
   }
   Extra x;
-  for (size_t i = 2; i < parts.size(); ++i)
-    if (parts[i] != "ca" && parts[i] != "cg" && parts[i] != "shared" && parts[i] != "shared::cta" &&
-        parts[i] != "global" && !(is_cache_hint(parts[i]) && parts[i].starts_with("L2")))
-      return unknown(parts[i]);
-  if (parts.size() < 5 || !operands(3, 4)) return unknown(s_->opcode);
-  uint64_t bytes = immediate(s_->operands[2]);
+  if (!operands(3, 4)) return;
+  const uint64_t bytes = immediate(s_->operands[2]);
+  if (parts[2] == "cg" && bytes != 16) return fail("cp.async.cg copies 16 bytes");
   if (bytes != 4 && bytes != 8 && bytes != 16) return fail("cp.async copies 4, 8 or 16 bytes");
   x.space = Space::shared;
   x.bytes = static_cast<uint8_t>(bytes);

@@ -4,16 +4,14 @@
 namespace gacc::emulator {
 
 bool Decoder::scalar(const Parts& parts) {
-  std::string_view root = parts[0];
-  if (root == "mov") return move(parts), true;
-  if (root == "setp") return set_predicate(parts), true;
-  if (root == "cvta") return address_conversion(parts), true;
-  if (root == "bra" || root == "ret" || root == "exit" || root == "trap" || root == "brkpt" ||
-      root == "nanosleep" || root == "prefetch" || root == "prefetchu" || root == "pmevent" ||
-      root == "isspacep")
-    return control(parts), true;
-  if (const LaneOp* op = find_lane_op(s_->opcode)) return lanes(*op, root == "cvt"), true;
-  return false;
+  const std::string_view root = parts[0];
+  if (root == "mov")
+    move(parts);
+  else if (root == "cvta")
+    address_conversion(parts);
+  else
+    return control(parts);
+  return true;
 }
 
 void Decoder::lanes(const LaneOp& op, bool convert) {
@@ -46,18 +44,20 @@ void Decoder::lanes(const LaneOp& op, bool convert) {
 void Decoder::set_predicate(const Parts& parts) {
   std::string name;
   std::string_view combine;
-  for (std::string_view part : parts) {
-    if (part == "and" || part == "or" || part == "xor")
-      combine = part;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i == 2 && (parts[i] == "and" || parts[i] == "or" || parts[i] == "xor"))
+      combine = parts[i];
     else
-      name.append(name.empty() ? "" : ".").append(part);
+      name.append(name.empty() ? "" : ".").append(parts[i]);
   }
   const LaneOp* op = find_lane_op(name);
-  if (!op) return unknown(s_->opcode);
+  if (!op) return fail(fmt::format("unknown opcode or modifier `{}`", s_->opcode));
   size_t extra = combine.empty() ? 0 : 1;
   if (!operands(3 + extra, 4 + extra)) return;
   const auto& list = s_->operands;
   size_t at = list.size() - 2 - extra;  // 1, or 2 with |q
+  if (at == 2 && name.find("f16") != std::string::npos)
+    return fail(fmt::format("`{}` writes one predicate", s_->opcode));
   int a = source(list[at], op->source[0]), b = source(list[at + 1], op->source[1]);
   int p = destination(list[0], kPredicate);
   if (at == 1 && combine.empty()) return emit_lanes(*op, p, {a, b});
@@ -79,7 +79,7 @@ void Decoder::set_predicate(const Parts& parts) {
 
 void Decoder::move(const Parts& parts) {
   Type type;
-  if (parts.size() != 2 || !parse_type(parts[1], type)) return unknown(s_->opcode);
+  parse_type(parts[1], type);
   if (!operands(2, 2)) return;
   const Operand& to = s_->operands[0];
   const Operand& from = s_->operands[1];
@@ -105,8 +105,9 @@ void Decoder::move(const Parts& parts) {
     return;
   }
   if (from.kind == Kind::special &&
-      (from.name == "%clock" || from.name == "%clock64" || from.name == "%globaltimer" ||
-       from.name == "%clock_hi" || from.name == "%globaltimer_lo")) {
+      std::any_of(special_registers().begin(), special_registers().end(), [&](const SpecialRegister& r) {
+        return r.which >= Special::clock && r.name == from.name;
+      })) {
     emit(run_clock, destination(to, bytes), {});
     return;
   }
@@ -115,45 +116,35 @@ void Decoder::move(const Parts& parts) {
 
 // cvta.SPACE and cvta.to.SPACE: shared, local and param windows lie at fixed generic addresses.
 void Decoder::address_conversion(const Parts& parts) {
-  bool to = parts.size() > 1 && parts[1] == "to";
-  size_t at = to ? 2 : 1;
-  if (parts.size() != at + 2 || (parts[at + 1] != "u64" && parts[at + 1] != "u32"))
-    return unknown(s_->opcode);
-  uint64_t window = 0;
-  if (parts[at] == "shared" || parts[at] == "shared::cta")
+  const bool to = parts[1] == "to";
+  const std::string_view space = parts[to ? 2 : 1];
+  uint64_t window = 0;  // of global and constant memory
+  if (space == "shared" || space == "shared::cta")
     window = kSharedWindow;
-  else if (parts[at] == "local")
+  else if (space == "local")
     window = kLocalWindow;
-  else if (parts[at] == "param")
+  else if (space == "param")
     window = kParamWindow;
-  else if (parts[at] != "global" && parts[at] != "const")
-    return unknown(parts[at]);
-  if (parts[at + 1] == "u32") return fail("generic addresses have 64 bits");
   if (!operands(2, 2)) return;
   const Operand& from = s_->operands[1];
-  // The address of a parameter is generic here already.
-  if (from.kind == Kind::symbol && window == kParamWindow) window = 0;
   emit_lanes(*find_lane_op(to ? "sub.u64" : "add.u64"), destination(s_->operands[0], 8),
              {source(from, 8), constant(8, window)});
 }
 
-void Decoder::control(const Parts& parts) {
-  std::string_view root = parts[0];
-  bool uniform = parts.size() == 2 && parts[1] == "uni";
+bool Decoder::control(const Parts& parts) {
+  const std::string_view root = parts[0];
   if (root == "bra") {
-    if (parts.size() > 1 && !uniform) return unknown(s_->opcode);
     if (operands(1, 1)) emit(run_branch, -1, {});
   } else if (root == "ret" || root == "exit") {
-    if (parts.size() > 1 && !uniform) return unknown(s_->opcode);
     if (operands(0, 0)) emit(run_exit, -1, {});
   } else if (root == "trap" || root == "brkpt") {
-    if (parts.size() > 1) return unknown(s_->opcode);
     emit(run_trap, -1, {});
-  } else if (root == "isspacep") {
-    unknown(s_->opcode);
-  } else {
+  } else if (root == "nanosleep" || root == "prefetch" || root == "prefetchu" || root == "pmevent") {
     emit(run_nothing, -1, {});  // hints
+  } else {
+    return false;
   }
+  return true;
 }
 
 }  // namespace gacc::emulator

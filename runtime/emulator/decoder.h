@@ -2,13 +2,13 @@
 // The families live in decode_*.cpp.
 #pragma once
 #include <algorithm>
+#include <set>
 
 #include "runtime/emulator/exec.h"
+#include "runtime/emulator/opcodes.h"
 #include "runtime/emulator/program.h"
 
 namespace gacc::emulator {
-
-using Parts = std::vector<std::string_view>;  // of an opcode, between its dots
 
 class Decoder {
  public:
@@ -22,7 +22,7 @@ class Decoder {
   void lay_out();
   void statement(const Statement& s);
   void fail(std::string text);               // of the current statement
-  void unknown(std::string_view what);       // "unknown opcode or modifier `what` in `opcode`"
+  bool accepted(const Parts& parts);         // else "unknown opcode or modifier `what` in `opcode`"
   bool operands(size_t least, size_t most);  // checks their number
   int add_slot(uint8_t bytes, std::string name);
   int temporary(uint8_t bytes) { return add_slot(bytes, "a temporary"); }
@@ -48,20 +48,20 @@ class Decoder {
   void set_predicate(const Parts& parts);
   void move(const Parts& parts);
   void address_conversion(const Parts& parts);
-  void control(const Parts& parts);
+  bool control(const Parts& parts);  // false: not of this family
   // decode_memory.cpp
   bool memory(const Parts& parts);
   void access(const Parts& parts, bool load);
   void atomic(const Parts& parts, bool returns);
   void copy_async(const Parts& parts);
   // decode_collective.cpp
-  bool collective(const Parts& parts);
+  void collective(const Parts& parts);
   void shuffle(const Parts& parts);
   void vote(const Parts& parts);
   void barrier(const Parts& parts);
   void reduce(const Parts& parts);
   void matrix_load(const Parts& parts);
-  void mma(const Parts& parts);
+  void mma();
 
   const Function& function_;
   const PtxFile& module_;
@@ -71,6 +71,7 @@ class Decoder {
   const Statement* s_ = nullptr;  // the current one
   std::map<std::pair<uint8_t, uint64_t>, int> constants_;
   std::map<std::string, int> specials_;
+  std::set<std::string_view> known_;  // opcodes that the table of forms has
   struct Place {
     Space space;
     uint64_t address;

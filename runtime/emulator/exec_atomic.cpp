@@ -1,5 +1,6 @@
 // atom, red and fences. Lanes go one after another. A release publishes what the block did so far at the
 // address; an acquire learns what was published there; a fence does both for the relaxed accesses around it.
+#include <cmath>
 #include <cstring>
 
 #include "runtime/emulator/exec.h"
@@ -35,11 +36,15 @@ T apply_integer(AtomicOp op, T old, T b, T c) {
   return old;
 }
 
-uint64_t apply(const Extra& x, uint64_t old, uint64_t b, uint64_t c) {
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+// add.f32 takes and leaves subnormal numbers as zeros in global memory, and keeps them in shared memory.
+uint64_t apply(const Extra& x, Space space, uint64_t old, uint64_t b, uint64_t c) {
   if (x.atomic == AtomicOp::add) {
-    if (x.type_class == 'f' && x.type_bits == 32)
-      return bits_as<uint32_t>(bits_as<float>(static_cast<uint32_t>(old)) +
-                               bits_as<float>(static_cast<uint32_t>(b)));
+    if (x.type_class == 'f' && x.type_bits == 32) {
+      const auto p = bits_as<float>(static_cast<uint32_t>(old)), q = bits_as<float>(static_cast<uint32_t>(b));
+      return bits_as<uint32_t>(space == Space::shared ? p + q : flushed(flushed(p) + flushed(q)));
+    }
     if (x.type_class == 'f') return bits_as<uint64_t>(bits_as<double>(old) + bits_as<double>(b));
     if (x.type_class == 'h' || x.type_class == 'w') {
       uint64_t sum = 0;
@@ -93,7 +98,7 @@ void run_atomic(Warp& warp, const Instr& in) {
     uint64_t old = 0;
     uint8_t* at = place.region->data() + place.at;
     std::memcpy(&old, at, static_cast<size_t>(bytes));
-    uint64_t value = apply(x, old, read_lane(warp, in.s[0], l), read_lane(warp, in.s[1], l));
+    uint64_t value = apply(x, place.space, old, read_lane(warp, in.s[0], l), read_lane(warp, in.s[1], l));
     std::memcpy(at, &value, static_cast<size_t>(bytes));
     place.region->mark_written(place.at, bytes);
     if (value != old) warp.launch->progress_at = warp.launch->executed;

@@ -49,10 +49,10 @@ Status tokenize(std::string_view text, std::vector<Token>& tokens) {
       token.kind = Token::Kind::string;
     } else if (is_letter(c) || (c == '.' && is_letter(at(i + 1)))) {
       token.kind = c == '.' ? Token::Kind::directive : Token::Kind::word;
-      // Dots and `::` join modifiers: ".shared::cta", "mov.u32", "%tid.x".
+      // Dots and `::` join modifiers: ".shared::cta", ".L2::128B", "mov.u32", "%tid.x".
       for (++i; i < text.size(); ++i) {
         if (is_word(text[i]) || (text[i] == '.' && is_word(at(i + 1)))) continue;
-        if (text[i] == ':' && at(i + 1) == ':' && is_letter(at(i + 2))) {
+        if (text[i] == ':' && at(i + 1) == ':' && is_word(at(i + 2))) {
           ++i;
           continue;
         }

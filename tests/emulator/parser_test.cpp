@@ -23,6 +23,15 @@ TEST(Parser, UnknownIsNamedWithItsLine) {
       refused(".reg .b32 %r<3>;\nmma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1},{%r1},{%r1},{%r1};")
           .find("m8n8k4"),
       std::string::npos);
+  EXPECT_EQ(refused(".reg .b32 %r<3>; .reg .b64 %rd<3>;\natom.global.and.u32 %r1, [%rd1], %r2;"),
+            "line 7: unknown opcode or modifier `atom.global.and.u32`");
+  EXPECT_EQ(refused(".reg .b32 %r<3>;\nmma.sync.aligned.m16n8k8.col.row.f32.f16.f16.f32 "
+                    "{%r1},{%r1},{%r1},{%r1};"),
+            "line 7: unknown opcode or modifier `mma.sync.aligned.m16n8k8.col.row.f32.f16.f16.f32`");
+  EXPECT_EQ(refused(".reg .b64 %rd<3>; .shared .b8 s[16];\ncp.async.cg.shared.global [s], [%rd1], 4;"),
+            "line 7: cp.async.cg copies 16 bytes");
+  EXPECT_EQ(refused(".reg .b16 %h<3>; .reg .pred %p<3>;\nsetp.lt.f16 %p1|%p2, %h1, %h2;"),
+            "line 7: `setp.lt.f16` writes one predicate");
   EXPECT_EQ(refused("bra NOWHERE;"), "line 6: label `NOWHERE` is not defined");
   EXPECT_NE(refused(".reg .b32 %r<3>;\nadd.s32 %r1, %r9, 1;").find("unknown register `%r9`"),
             std::string::npos);
