@@ -105,14 +105,23 @@ TEST_P(Traps, GridBarrierReleasesAndAcquires) {
     EXPECT_EQ(code.ptx.find(other), std::string::npos) << other;
 }
 
-// What the merged kernel is made of stands inside it: no calls through the stack, no jump tables, no copies
-// of tables in local memory. Divisions and roots are IEEE's unless asked for.
+// Trap 4 and more: divisions and roots are IEEE's unless asked for. What the merged kernel is made of stands
+// inside it: no calls through the stack, no jump tables, no copies of tables in local memory.
 TEST_P(Traps, NothingIsCalledCopiedOrApproximate) {
   const DeviceCode code = code_for(GetParam());
   for (const char* text : {"call.uni", "call ", ".func", "brx.idx", ".local", "ld.local", ".approx", ".ftz"})
     EXPECT_EQ(code.ptx.find(text), std::string::npos) << text;
-  EXPECT_NE(code.ptx.find("step_persistent"), std::string::npos);
-  EXPECT_NE(code.ptx.find(".minnctapersm 1"), std::string::npos);
+  for (const char* text : {"step_persistent", ".minnctapersm 1", "div.rn.f32", "sqrt.rn.f32"})
+    EXPECT_NE(code.ptx.find(text), std::string::npos) << text;
+}
+
+// Without FPOpFusion::Strict the back end writes `add.f32` and `mul.f32`, which ptxas may fuse: the bits of
+// the CPU would be lost.
+TEST_P(Traps, NothingIsLeftToBeFused) {
+  const DeviceCode code = code_for(GetParam());
+  for (const char* text : {"\tadd.f32", "\tsub.f32", "\tmul.f32", "\tfma.f32"})
+    EXPECT_EQ(code.ptx.find(text), std::string::npos) << text;
+  EXPECT_NE(code.ptx.find("\tadd.rn.f32"), std::string::npos);
 }
 
 }  // namespace
