@@ -7,9 +7,8 @@ namespace gacc {
 
 std::optional<int64_t> arena_offset(const ir::Module& module, const ir::Region& region,
                                     const ir::Operand& operand) {
-  const ir::Operand root = ir::storage_root(region, operand);
-  if (const ir::ValueId* value = ir::as_value(root)) return region[*value].offset;
-  if (const ir::BufferId* buffer = ir::as_buffer(root)) return module[*buffer].offset;
+  if (const ir::ValueId* value = ir::as_value(operand)) return region[*value].offset;
+  if (const ir::BufferId* buffer = ir::as_buffer(operand)) return module[*buffer].offset;
   return std::nullopt;
 }
 

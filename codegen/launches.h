@@ -10,7 +10,8 @@
 
 namespace gacc {
 
-// Byte offset of a value or buffer in the arena, through reshapes. Nothing for numbers and register values.
+// Byte offset of a value or buffer in the arena: a reshape has that of what it is a reshape of. Nothing for
+// numbers and register values.
 std::optional<int64_t> arena_offset(const ir::Module& module, const ir::Region& region,
                                     const ir::Operand& operand);
 

@@ -55,15 +55,13 @@ int64_t channel_inner(const Shape& operand, const Shape& domain) {
   return inner;
 }
 
-Operand storage_root(const Region& region, Operand operand) {
-  // Straight-line code: walking backwards once meets every reshape after the reshapes that depend on it.
-  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
-    const ValueId* value = as_value(operand);
-    if (value == nullptr) return operand;
-    if (op->info->lowering == Lowering::alias && op->results.front() == *value)
-      operand = op->operands.front();
+StorageRoots::StorageRoots(const Region& region) {
+  by_value_.reserve(region.values.size());
+  for (size_t i = 0; i < region.values.size(); ++i) by_value_.emplace_back(ValueId{static_cast<int32_t>(i)});
+  for (const Op& op : region.ops) {  // straight-line code: what a reshape reads has its root already
+    if (op.info->lowering == Lowering::alias)
+      by_value_[static_cast<size_t>(op.results.front().index)] = (*this)(op.operands.front());
   }
-  return operand;
 }
 
 namespace {

@@ -78,9 +78,25 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
 // accepts.
 bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops);
 
-// The storage a value occupies: follows reshapes to the value that owns the bytes. Inputs own theirs.
-// A reshape of a buffer shares the buffer's bytes.
-Operand storage_root(const Region& region, Operand operand);
+// The storage that operands occupy: follows reshapes to the value that owns the bytes. Inputs own theirs. A
+// reshape of a buffer shares the buffer's bytes. Made for the values and reshapes that a region has at the
+// time; the order of its ops may change afterwards.
+class StorageRoots {
+ public:
+  explicit StorageRoots(const Region& region);
+  const Operand& operator()(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    return value != nullptr ? by_value_[static_cast<size_t>(value->index)] : operand;
+  }
+  // The buffer whose bytes the operand is, if it is one's.
+  std::optional<BufferId> buffer(const Operand& operand) const {
+    const BufferId* buffer = as_buffer((*this)(operand));
+    return buffer != nullptr ? std::optional(*buffer) : std::nullopt;
+  }
+
+ private:
+  std::vector<Operand> by_value_;
+};
 
 // Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
 // both accessed `full`, and every read of operand's element (r, c) happens no later than the write of

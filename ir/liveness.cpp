@@ -10,13 +10,13 @@ std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
   const int64_t batch = module.micro_batch();
   std::vector<LiveRange> ranges;
   std::vector<int> slot(region.values.size(), -1);  // of a value that owns bytes: its index in `ranges`
+  const StorageRoots roots(region);
   const auto own = [&](ValueId value, int kernel) {
     slot[static_cast<size_t>(value.index)] = static_cast<int>(ranges.size());
     ranges.push_back({value, kernel, kernel, type_bytes(region[value].type, batch)});
   };
   const auto use = [&](const Operand& operand, int kernel) {
-    const Operand root = storage_root(region, operand);
-    const ValueId* value = as_value(root);
+    const ValueId* value = as_value(roots(operand));
     if (value == nullptr || slot[static_cast<size_t>(value->index)] < 0) return;
     LiveRange& range = ranges[static_cast<size_t>(slot[static_cast<size_t>(value->index)])];
     range.last = std::max(range.last, kernel);

@@ -182,12 +182,12 @@ class Verifier {
 
   // R6: a buffer is written at most once, and never read after that; or several ops add to it, one by one
   void memory_rule(const Region& region) {
+    const StorageRoots roots(region);
     std::vector<const Op*> written(module_.buffers.size(), nullptr);
     for (const Op& op : region.ops) {
       const auto read = [&](const Operand& operand, bool added_to) {
-        const Operand root = storage_root(region, operand);
-        const BufferId* id = as_buffer(root);
-        const Op* before = id != nullptr ? written[static_cast<size_t>(id->index)] : nullptr;
+        const std::optional<BufferId> id = roots.buffer(operand);
+        const Op* before = id ? written[static_cast<size_t>(id->index)] : nullptr;
         if (before == nullptr || (added_to && adds_alone(op) && adds_alone(*before))) return;
         broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };

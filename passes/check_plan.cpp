@@ -128,6 +128,7 @@ class Checker {
 
   void region(const Region& region) {
     where_ = fmt::format("{}: ", region_text(region.kind));
+    roots_.emplace(region);
     Bytes bytes = buffers_;
     for (const ValueId input : region.inputs) {
       if (!write(region, bytes, input, nullptr)) return;
@@ -168,7 +169,7 @@ class Checker {
 
   // The bytes of `operand` must hold it (a reshape: what it is a reshape of).
   bool read(const Region& region, const Bytes& bytes, const Operand& operand) {
-    const Operand root = storage_root(region, operand);
+    const Operand root = (*roots_)(operand);
     if (!place(region, root)) return false;
     const int64_t offset = offset_;
     if (!bytes.held(offset, size_, root)) {
@@ -197,7 +198,7 @@ class Checker {
         return;
       }
       for (const Operand& operand_read : kernel->reads) {
-        if (storage_root(region, operand_read) != other) continue;
+        if ((*roots_)(operand_read) != other) continue;
         const ValueId *from = as_value(operand_read), *to = as_value(operand), *root = as_value(other);
         const bool in_place = from != nullptr && to != nullptr && region[*root].offset == offset_ &&
                               type_bytes(region[*root].type, module_.micro_batch()) == size_ &&
@@ -213,6 +214,7 @@ class Checker {
 
   const Module& module_;
   Bytes buffers_;
+  std::optional<StorageRoots> roots_{};  // of the region that is being checked
   std::string where_, problem_;
   int64_t offset_ = 0, size_ = 0;
 };

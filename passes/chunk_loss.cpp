@@ -229,11 +229,11 @@ class Loss {
 
   // Buffers, and what is made before the parts and read by others after them.
   int64_t other_bytes() const {
+    const StorageRoots roots(region_);
     std::vector<bool> lives(region_.values.size(), false);
     for (size_t i = ready_; i < region_.ops.size(); ++i) {
       for (const Operand& operand : region_.ops[i].operands) {
-        const Operand root = storage_root(region_, operand);
-        const ValueId* value = as_value(root);
+        const ValueId* value = as_value(roots(operand));
         if (member_[i] || value == nullptr) continue;
         const size_t maker = maker_[index(*value)];
         lives[index(*value)] = maker == kNone || (maker < ready_ && !follows_[maker]);

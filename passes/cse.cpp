@@ -1,6 +1,7 @@
 // Common subexpressions: an op that writes nothing and equals an earlier one (same op, operands and
 // attributes, and no write in between to a buffer it reads) is replaced by it.
 #include <algorithm>
+#include <map>
 
 #include "ir/op_info.h"
 #include "passes/pass.h"
@@ -12,20 +13,27 @@ namespace {
 
 using namespace ir;
 
+bool equal(const Op& a, const Op& b) {
+  return a.info == b.info && a.operands == b.operands && a.attrs == b.attrs && a.full == b.full &&
+         a.remat == b.remat;
+}
+
 void merge(Region& region) {
   Replacements replaced(region);
   std::vector<Op> kept;
+  std::map<std::pair<std::string_view, int32_t>, std::vector<size_t>> by_first;  // of `kept`
   for (Op& op : region.ops) {
     replaced.apply(op);
-    const auto earlier = std::find_if(kept.begin(), kept.end(), [&](const Op& other) {
-      return other.info == op.info && other.operands == op.operands && other.attrs == op.attrs &&
-             other.full == op.full && other.remat == op.remat;
-    });
-    if (op.info->writes != 0 || earlier == kept.end()) {
+    const ValueId* first = op.operands.empty() ? nullptr : as_value(op.operands.front());
+    std::vector<size_t>& alike = by_first[{op.info->name, first != nullptr ? first->index : -1}];
+    const auto earlier =
+        std::find_if(alike.begin(), alike.end(), [&](size_t i) { return equal(kept[i], op); });
+    if (op.info->writes != 0 || earlier == alike.end()) {
+      alike.push_back(kept.size());
       kept.push_back(std::move(op));
       continue;
     }
-    for (size_t i = 0; i < op.results.size(); ++i) replaced.set(op.results[i], earlier->results[i]);
+    for (size_t i = 0; i < op.results.size(); ++i) replaced.set(op.results[i], kept[*earlier].results[i]);
   }
   region.ops = std::move(kept);
   replaced.apply(region.yields);

@@ -54,6 +54,7 @@ void hoist_reshapes(Region& region) {
 // reads.
 void sink_pointwise(Region& region) {
   std::vector<Op>& ops = region.ops;
+  const StorageRoots roots(region);
   for (size_t i = ops.size(); i-- > 0;) {
     if (ops[i].info->lowering != Lowering::pointwise || ops[i].info->writes != 0) continue;
     const auto stop = [&](const Op& other) {
@@ -66,7 +67,7 @@ void sink_pointwise(Region& region) {
           (other.when && used(*other.when)))
         return true;
       return std::any_of(ops[i].operands.begin(), ops[i].operands.end(), [&](const Operand& operand) {
-        const std::optional<BufferId> buffer = root_buffer(region, operand);
+        const std::optional<BufferId> buffer = roots.buffer(operand);
         return buffer && writes(other, *buffer);
       });
     };
@@ -89,6 +90,9 @@ class Fuser {
       : module_(module),
         region_(region),
         options_(options),
+        batch_(module.micro_batch()),
+        roots_(region),
+        domains_(region.ops.size()),
         maker_(region.values.size(), -1),
         group_of_(region.ops.size(), -1),
         users_(region.values.size()) {
@@ -128,12 +132,13 @@ class Fuser {
     const Op& op = region_.ops[index];
     const bool alone = comes_last(op) || op.info->lowering == Lowering::gemm ||
                        op.info->lowering == Lowering::alias || op.info->lowering == Lowering::special;
+    if (!alone) domains_[index] = domain_of(op);
     const size_t first = first_possible(op);
     size_t best = groups_.size();
     int64_t best_gain = 0;
     for (size_t g = first; g < groups_.size() && !alone; ++g) {
       if (groups_[g].alone) continue;
-      const int64_t gain = gain_of(op, groups_[g]);
+      const int64_t gain = gain_of(index, groups_[g]);
       if (gain > 0 && gain >= best_gain && fits(index, groups_[g])) best = g, best_gain = gain;
     }
     if (best == groups_.size()) groups_.push_back({.ops = {}, .alone = alone});
@@ -158,7 +163,8 @@ class Fuser {
     return static_cast<size_t>(after);
   }
 
-  Shape domain(const Op& op) const {
+  // What an op that may share a kernel runs over.
+  Shape domain_of(const Op& op) const {
     if (op.info->lowering == Lowering::pointwise) {
       return op.results.empty() ? operand_type(module_, region_, op.operands.front()).shape
                                 : region_[op.results.front()].type.shape;
@@ -166,6 +172,7 @@ class Fuser {
     return operand_type(module_, region_, op.operands[op.results.empty() ? 1 : 0])
         .shape;  // what a reduction reads
   }
+  const Shape& domain(size_t index) const { return domains_[index]; }
 
   bool made_in(const Operand& operand, const Group& group) const {
     const ValueId* value = as_value(operand);
@@ -175,23 +182,26 @@ class Fuser {
 
   // Bytes that need not be loaded if the op joins the group: what the group makes (and perhaps need not store
   // either), and what it loads anyway. Small unrelated ops gain the launch.
-  int64_t gain_of(const Op& op, const Group& group) const {
+  int64_t gain_of(size_t index, const Group& group) const {
+    const Op& op = region_.ops[index];
+    const Shape& own = domain(index);
     int64_t gain = 0;
     for (const Operand& operand : op.operands) {
       if (as_number(operand) != nullptr) continue;
+      const bool made = made_in(operand, group);
+      if (!made && !touches(group, operand)) continue;
       const Type type = operand_type(module_, region_, operand);
-      const int64_t bytes = type_bytes(type, module_.micro_batch());
-      if (made_in(operand, group))
+      const int64_t bytes = type_bytes(type, batch_);
+      if (made)
         gain += 2 * bytes;
-      else if (type.shape == domain(op) && touches(group, operand))
+      else if (type.shape == own)
         gain += bytes;
     }
-    const Shape own = domain(op);
-    const bool same_domain = own == domain(region_.ops[group.ops.front()]);
+    const bool same_domain = own == domain(group.ops.front());
     // In the update launches of parameters run side by side anyway (codegen/merge.h, host/engine.h), and a
     // parameter's ops should stay together.
     const int64_t small = region_.kind == RegionKind::update ? 1 : options_.small_domain;
-    if (gain == 0 && same_domain && elements(own, module_.micro_batch()) <= small) gain = 1;
+    if (gain == 0 && same_domain && elements(own, batch_) <= small) gain = 1;
     return gain;
   }
 
@@ -201,11 +211,11 @@ class Fuser {
 
   bool fits(size_t index, const Group& group) const {
     const Op& op = region_.ops[index];
-    const bool tiny = elements(domain(op), module_.micro_batch()) <= options_.parts;
+    const bool tiny = elements(domain(index), batch_) <= options_.parts;
     if (group.ops.size() >= (tiny ? options_.scalar_kernel_ops : options_.kernel_ops)) return false;
     if (memory_operands(op, group) > (tiny ? options_.scalar_kernel_operands : options_.kernel_operands))
       return false;
-    if (!buffers_allowed(op, group) || better_elsewhere(op, group)) return false;
+    if (!buffers_allowed(index, group) || better_elsewhere(op, group)) return false;
     std::vector<size_t> ops = group.ops;
     ops.push_back(index);
     return may_fuse(module_, region_, ops);
@@ -257,29 +267,30 @@ class Fuser {
   // Whether the op writes a buffer that a member reads.
   bool writes_what_is_read(const Op& op, const Group& group) const {
     return std::any_of(group.operands.begin(), group.operands.end(), [&](const Operand& operand) {
-      const std::optional<BufferId> buffer = root_buffer(region_, operand);
+      const std::optional<BufferId> buffer = roots_.buffer(operand);
       return buffer && writes(op, *buffer);
     });
   }
 
   // A buffer that one member reads and another writes: only where both touch the same element at the same
   // time, that is in a purely pointwise kernel over the buffer's shape.
-  bool buffers_allowed(const Op& op, const Group& group) const {
+  bool buffers_allowed(size_t index, const Group& group) const {
+    const Op& op = region_.ops[index];
     if (!group.in_place && !writes_what_is_read(op, group)) return true;
-    const Shape own = domain(op);
+    const Shape& own = domain(index);
     const auto written = [&](BufferId buffer) {
       return writes(op, buffer) || std::any_of(group.ops.begin(), group.ops.end(),
                                                [&](size_t i) { return writes(region_.ops[i], buffer); });
     };
-    const auto plain = [&](const Op& other) {
-      return other.info->lowering == Lowering::pointwise && domain(other) == own &&
+    const auto plain = [&](size_t i) {
+      const Op& other = region_.ops[i];
+      return other.info->lowering == Lowering::pointwise && domain(i) == own &&
              std::all_of(other.operands.begin(), other.operands.end(), [&](const Operand& operand) {
-               const std::optional<BufferId> buffer = root_buffer(region_, operand);
+               const std::optional<BufferId> buffer = roots_.buffer(operand);
                return !buffer || !written(*buffer) || operand_type(module_, region_, operand).shape == own;
              });
     };
-    return plain(op) &&
-           std::all_of(group.ops.begin(), group.ops.end(), [&](size_t i) { return plain(region_.ops[i]); });
+    return plain(index) && std::all_of(group.ops.begin(), group.ops.end(), plain);
   }
 
   static void add_operands(const Op& op, std::vector<Operand>& to) {
@@ -301,7 +312,7 @@ class Fuser {
     add_operands(op, groups_[group].operands);
     for (const ValueId result : op.results) maker_[static_cast<size_t>(result.index)] = number;
     const auto read = [&](const Operand& operand) {
-      const std::optional<BufferId> buffer = root_buffer(region_, operand);
+      const std::optional<BufferId> buffer = roots_.buffer(operand);
       if (!buffer) return;
       int32_t& last = last_read_.try_emplace(*buffer, number).first->second;
       last = std::max(last, number);
@@ -315,6 +326,9 @@ class Fuser {
   const Module& module_;
   Region& region_;
   const Options& options_;
+  const int64_t batch_;
+  const StorageRoots roots_;
+  std::vector<Shape> domains_;  // by op; of those placed that may share a kernel
   std::vector<Group> groups_;
   std::vector<int32_t> maker_;              // the group that makes a value; -1 for inputs
   std::vector<int32_t> group_of_;           // by op; -1 for one not placed yet

@@ -1,5 +1,8 @@
 // Clones in kernels that were there before: what they make is loaded, stored or launched less often.
 #include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
 
 #include "passes/plan_memory.h"
 #include "passes/rematerialize.h"
@@ -36,13 +39,12 @@ bool reads_from(const Region& region, size_t begin, size_t middle, size_t end) {
   return false;
 }
 
-// Whether the ops of [begin, end) may be one kernel of a size that `fuse` would make.
-bool fits(const Module& module, const Region& region, size_t begin, size_t end, const Options& options) {
-  if (end - begin > options.kernel_ops) return false;
-  std::vector<size_t> ops;
+// Whether these ops, in this order, may be one kernel of a size that `fuse` would make.
+bool fits(const Module& module, const Region& region, const std::vector<size_t>& ops,
+          const Options& options) {
+  if (ops.size() > options.kernel_ops) return false;
   std::vector<Operand> made, operands;
-  for (size_t i = begin; i < end; ++i) {
-    ops.push_back(i);
+  for (const size_t i : ops) {
     const Op& op = region.ops[i];
     for (const Operand& operand : op.operands) {
       if (as_number(operand) == nullptr && std::find(made.begin(), made.end(), operand) == made.end() &&
@@ -54,16 +56,22 @@ bool fits(const Module& module, const Region& region, size_t begin, size_t end, 
   return operands.size() < options.kernel_operands && may_fuse(module, region, ops);
 }
 
-using KernelOps = std::vector<Op>;
+using KernelOps = std::span<const Op>;
 
-std::vector<KernelOps> by_kernel(const Region& region) {
-  std::vector<KernelOps> out;
-  for (const Op& op : region.ops) {
-    if (out.empty() || out.back().back().kernel != op.kernel) out.emplace_back();
-    out.back().push_back(op);
-  }
-  return out;
-}
+// The kernels of a region, in place: kernel k is its ops from starts[k] to starts[k + 1].
+class Kernels {
+ public:
+  explicit Kernels(const Region& region) : region_(region), starts_(starts_of(region)) {}
+  size_t count() const { return starts_.size() - 1; }
+  size_t start(size_t k) const { return starts_[k]; }
+  size_t end(size_t k) const { return starts_[k + 1]; }
+  KernelOps operator[](size_t k) const { return KernelOps(region_.ops).subspan(start(k), end(k) - start(k)); }
+  void renew() { starts_ = starts_of(region_); }
+
+ private:
+  const Region& region_;
+  std::vector<size_t> starts_;
+};
 
 bool all_clones(const KernelOps& kernel) {
   return std::all_of(kernel.begin(), kernel.end(), [](const Op& op) { return op.remat.has_value(); });
@@ -99,18 +107,18 @@ bool has_results(const KernelOps& kernel) {
   return std::any_of(kernel.begin(), kernel.end(), [](const Op& op) { return !op.results.empty(); });
 }
 
-bool touches(const Region& region, const KernelOps& kernel, BufferId buffer) {
-  return any_operand(kernel, [&](const Operand& operand) { return root_buffer(region, operand) == buffer; });
+bool touches(const StorageRoots& roots, const KernelOps& kernel, BufferId buffer) {
+  return any_operand(kernel, [&](const Operand& operand) { return roots.buffer(operand) == buffer; });
 }
 
 // Whether one writes a buffer that the other touches.
-bool conflict(const Region& region, const KernelOps& a, const KernelOps& b) {
+bool conflict(const StorageRoots& roots, const KernelOps& a, const KernelOps& b) {
   const auto writes_into = [&](const KernelOps& from, const KernelOps& other) {
     return std::any_of(from.begin(), from.end(), [&](const Op& op) {
       for (size_t i = 0; i < op.operands.size(); ++i) {
         const std::optional<BufferId> buffer =
-            writes_operand(op, i) ? root_buffer(region, op.operands[i]) : std::nullopt;
-        if (buffer && touches(region, other, *buffer)) return true;
+            writes_operand(op, i) ? roots.buffer(op.operands[i]) : std::nullopt;
+        if (buffer && touches(roots, other, *buffer)) return true;
       }
       return false;
     });
@@ -142,52 +150,56 @@ bool replaces(const KernelOps& kernel, const KernelOps& late, const std::vector<
   });
 }
 
-struct Order {
-  std::vector<KernelOps> kernels;
-  size_t joined = 0;
-};
-
-// Kernel `clone` joined to kernel `to` further down; those between that read the clone move behind, which
-// only those with effects alone can.
-std::optional<Order> join(const Region& region, const std::vector<KernelOps>& kernels, size_t clone,
-                          size_t to, const std::vector<ValueId>& origin) {
-  const auto at = [&](size_t k) { return kernels.begin() + static_cast<std::ptrdiff_t>(k); };
-  Order out{{kernels.begin(), at(clone)}};
-  std::vector<KernelOps> behind;
+// Kernel `clone` joined to kernel `to` further down: the kernels from the one to the other in their new
+// order, the two side by side. Those between that read the clone move behind, which only those with effects
+// alone can.
+std::optional<std::vector<size_t>> join(const StorageRoots& roots, const Kernels& kernels, size_t clone,
+                                        size_t to, const std::vector<ValueId>& origin) {
+  std::vector<size_t> order, behind;
   for (size_t k = clone + 1; k <= to; ++k) {
     const bool moves = k < to && reads(kernels[k], kernels[clone]);
-    const auto conflicts = [&](const KernelOps& moved) {
-      return conflict(region, moved, kernels[k]) || replaces(kernels[k], moved, origin);
+    const auto conflicts = [&](size_t moved) {
+      return conflict(roots, kernels[moved], kernels[k]) || replaces(kernels[k], kernels[moved], origin);
     };
     if (moves && has_results(kernels[k])) return std::nullopt;
     if (!moves && (replaces(kernels[k], kernels[clone], origin) ||
                    std::any_of(behind.begin(), behind.end(), conflicts)))
       return std::nullopt;
-    if (k < to) (moves ? behind : out.kernels).push_back(kernels[k]);
+    if (k < to) (moves ? behind : order).push_back(k);
   }
-  out.joined = out.kernels.size();
-  out.kernels.push_back(kernels[clone]);
-  out.kernels.back().insert(out.kernels.back().end(), kernels[to].begin(), kernels[to].end());
-  out.kernels.insert(out.kernels.end(), behind.begin(), behind.end());
-  out.kernels.insert(out.kernels.end(), at(to + 1), kernels.end());
-  return out;
+  order.insert(order.end(), {clone, to});
+  order.insert(order.end(), behind.begin(), behind.end());
+  return order;
 }
 
-void write_kernels(Region& region, const std::vector<KernelOps>& kernels) {
-  region.ops.clear();
-  for (size_t k = 0; k < kernels.size(); ++k) {
-    for (const Op& op : kernels[k]) {
-      region.ops.push_back(op);
-      region.ops.back().kernel = static_cast<int32_t>(k);
-    }
+std::vector<size_t> ops_of(const Kernels& kernels, std::span<const size_t> which) {
+  std::vector<size_t> ops;
+  for (const size_t k : which) {
+    for (size_t i = kernels.start(k); i < kernels.end(k); ++i) ops.push_back(i);
   }
+  return ops;
 }
 
-bool joined_fits(const Module& module, const Order& order, const Options& options) {
-  size_t begin = 0;
-  for (size_t k = 0; k < order.joined; ++k) begin += order.kernels[k].size();
-  return fits(module, module.step, begin, begin + order.kernels[order.joined].size(), options);
-}
+// A stretch of the region's ops in another order: position i of it is taken by the op `from[i]`.
+class Reordered {
+ public:
+  Reordered(std::vector<Op>& ops, std::vector<size_t> from) : ops_(ops), from_(std::move(from)) {
+    first_ = *std::min_element(from_.begin(), from_.end());
+    std::vector<Op> moved;
+    for (const size_t i : from_) moved.push_back(std::move(ops_[i]));
+    std::move(moved.begin(), moved.end(), ops_.begin() + static_cast<std::ptrdiff_t>(first_));
+  }
+  void undo() {
+    std::vector<Op> moved(from_.size());
+    for (size_t i = 0; i < from_.size(); ++i) moved[from_[i] - first_] = std::move(ops_[first_ + i]);
+    std::move(moved.begin(), moved.end(), ops_.begin() + static_cast<std::ptrdiff_t>(first_));
+  }
+
+ private:
+  std::vector<Op>& ops_;
+  std::vector<size_t> from_;
+  size_t first_ = 0;
+};
 
 }  // namespace
 
@@ -201,8 +213,9 @@ void fuse_clones(Module& module, const Options& options) {
       const bool clones = std::all_of(region.ops.begin() + static_cast<std::ptrdiff_t>(begin),
                                       region.ops.begin() + static_cast<std::ptrdiff_t>(middle),
                                       [](const Op& op) { return op.remat.has_value(); });
-      if (!clones || !reads_from(region, begin, middle, end) || !fits(module, region, begin, end, options))
-        break;
+      std::vector<size_t> ops(end - begin);
+      std::iota(ops.begin(), ops.end(), begin);
+      if (!clones || !reads_from(region, begin, middle, end) || !fits(module, region, ops, options)) break;
       for (size_t i = begin; i < end; ++i) region.ops[i].kernel = region.ops[begin].kernel;
       starts.erase(starts.begin() + static_cast<std::ptrdiff_t>(k));
       --k;
@@ -212,27 +225,35 @@ void fuse_clones(Module& module, const Options& options) {
 }
 
 void share_reads(Module& module, const Options& options) {
-  std::vector<KernelOps> kernels = by_kernel(module.step);
-  const std::vector<ValueId> origin = origins(module.step);
-  int64_t bytes = transient_bytes(module, module.step);
-  for (size_t clone = 0; clone < kernels.size(); ++clone) {
+  Region& region = module.step;
+  Kernels kernels(region);
+  const std::vector<ValueId> origin = origins(region);
+  const StorageRoots roots(region);
+  int64_t bytes = transient_bytes(module, region);
+  for (size_t clone = 0; clone < kernels.count(); ++clone) {
     if (!all_clones(kernels[clone])) continue;
-    for (size_t to = clone + 1; to < std::min(kernels.size(), clone + 1 + kWindow); ++to) {
+    for (size_t to = clone + 1; to < std::min(kernels.count(), clone + 1 + kWindow); ++to) {
       if (!share_a_value(kernels[clone], kernels[to]) && !reads(kernels[to], kernels[clone])) continue;
-      std::optional<Order> order = join(module.step, kernels, clone, to, origin);
-      if (!order) continue;
-      Module trial = module;
-      write_kernels(trial.step, order->kernels);
-      if (!joined_fits(trial, *order, options)) continue;
-      const int64_t now = transient_bytes(trial, trial.step);
-      if (now > bytes) continue;
-      bytes = now;
-      module = std::move(trial);
-      kernels = std::move(order->kernels);
-      --clone;  // what took its place
-      break;
+      const std::optional<std::vector<size_t>> order = join(roots, kernels, clone, to, origin);
+      if (!order || !fits(module, region, ops_of(kernels, std::array{clone, to}), options)) continue;
+      const auto number = [&](int32_t kernel) {
+        for (size_t i = kernels.start(clone); i < kernels.end(clone); ++i) region.ops[i].kernel = kernel;
+      };
+      const int32_t own = kernels[clone].front().kernel;
+      number(kernels[to].front().kernel);
+      Reordered trial(region.ops, ops_of(kernels, *order));
+      const int64_t now = transient_bytes(module, region);
+      if (now <= bytes) {
+        bytes = now;
+        kernels.renew();
+        --clone;  // what took its place
+        break;
+      }
+      trial.undo();
+      number(own);
     }
   }
+  renumber_kernels(region);
 }
 
 }  // namespace gacc::passes

@@ -37,36 +37,47 @@ struct Transients {
 };
 
 // Whether `result` may be written over all that `kernel` reads of `operand`'s bytes.
-bool may_take(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
-              ValueId result) {
+bool may_take(const Module& module, const Region& region, const StorageRoots& roots, const Kernel& kernel,
+              ValueId operand, ValueId result) {
   bool any = false;
   for (const Operand& read : kernel.reads) {
-    if (storage_root(region, read) != Operand(operand)) continue;
+    if (roots(read) != Operand(operand)) continue;
     any = true;
     if (!may_reuse(module, region, kernel, *as_value(read), result)) return false;
   }
   return any;
 }
 
+// Ranges by the kernel that they begin and end in; an input begins in none.
+struct Turnover {
+  std::vector<size_t> born{}, dying{};
+};
+std::vector<Turnover> turnovers(const Region& region, const Transients& t) {
+  std::vector<Turnover> out(t.kernels.size());
+  for (size_t i = 0; i < t.ranges.size(); ++i) {
+    const LiveRange& range = t.ranges[i];
+    const bool input =
+        std::find(region.inputs.begin(), region.inputs.end(), range.value) != region.inputs.end();
+    if (t.kernels.empty()) break;
+    if (input || range.first < range.last) out[static_cast<size_t>(range.last)].dying.push_back(i);
+    if (!input) out[static_cast<size_t>(range.first)].born.push_back(i);
+  }
+  return out;
+}
+
 // The pairs of one kernel, (operand, result) as indices of ranges: a matching of most bytes. Both of a pair
 // have one size, so taking results by falling size and augmenting is optimal.
 std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, const Region& region,
-                                                      const Transients& t, int k) {
-  std::vector<size_t> dying, born;
-  for (size_t i = 0; i < t.ranges.size(); ++i) {
-    const bool input =
-        std::find(region.inputs.begin(), region.inputs.end(), t.ranges[i].value) != region.inputs.end();
-    if (t.ranges[i].last == k && (input || t.ranges[i].first < k)) dying.push_back(i);
-    if (t.ranges[i].first == k && !input) born.push_back(i);
-  }
+                                                      const StorageRoots& roots, const Transients& t,
+                                                      const Kernel& kernel, Turnover turnover) {
+  auto& [born, dying] = turnover;
   std::stable_sort(born.begin(), born.end(),
                    [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
-  const Kernel& kernel = t.kernels[static_cast<size_t>(k)];
   std::vector<std::vector<size_t>> options(born.size());  // indices into dying
   for (size_t r = 0; r < born.size(); ++r) {
     for (size_t o = 0; o < dying.size(); ++o) {
       const LiveRange &from = t.ranges[dying[o]], &to = t.ranges[born[r]];
-      if (from.bytes == to.bytes && may_take(module, region, kernel, from.value, to.value))
+      if (from.bytes == to.bytes && may_take(module, region, roots, kernel, from.value, to.value))
         options[r].push_back(o);
     }
   }
@@ -101,8 +112,11 @@ Transients transients(const Module& module, const Region& region) {
   t.block_of.resize(t.ranges.size());
   std::iota(t.block_of.begin(), t.block_of.end(), size_t{0});
   // In kernel order an operand's block is final when its pair is made, so chains need no union-find.
-  for (int k = 0; k < static_cast<int>(t.kernels.size()); ++k) {
-    for (const auto& [operand, result] : in_place_pairs(module, region, t, k))
+  const StorageRoots roots(region);
+  std::vector<Turnover> by_kernel = turnovers(region, t);
+  for (size_t k = 0; k < t.kernels.size(); ++k) {
+    for (const auto& [operand, result] :
+         in_place_pairs(module, region, roots, t, t.kernels[k], std::move(by_kernel[k])))
       t.block_of[result] = t.block_of[operand];
   }
   std::vector<size_t> number(t.ranges.size(), SIZE_MAX);

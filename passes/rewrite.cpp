@@ -1,7 +1,7 @@
 // Replacing values of a region by others.
 #include "passes/rewrite.h"
 
-#include "ir/kernel.h"
+#include "ir/op_info.h"
 
 namespace gacc::passes {
 
@@ -30,12 +30,6 @@ void Replacements::apply(std::vector<ir::Yield>& yields) const {
 }
 
 bool writes_operand(const ir::Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
-
-std::optional<ir::BufferId> root_buffer(const ir::Region& region, const ir::Operand& operand) {
-  const ir::Operand root = ir::storage_root(region, operand);
-  const ir::BufferId* buffer = ir::as_buffer(root);
-  return buffer != nullptr ? std::optional(*buffer) : std::nullopt;
-}
 
 void rename(ir::Region& region, ir::ValueId value, const std::string& wanted) {
   std::string name = wanted;

@@ -23,9 +23,6 @@ class Replacements {
 // Whether the op writes its operand i.
 bool writes_operand(const ir::Op& op, size_t i);
 
-// The buffer whose bytes the operand is: itself, or what it is a reshape of.
-std::optional<ir::BufferId> root_buffer(const ir::Region& region, const ir::Operand& operand);
-
 // Gives `value` the name `wanted`, or the first free one made from it.
 void rename(ir::Region& region, ir::ValueId value, const std::string& wanted);
 

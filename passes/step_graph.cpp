@@ -19,11 +19,10 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 class Translator {
  public:
   Translator(const Module& module, const CostModel& costs)
-      : module_(module), region_(module.step), costs_(costs) {}
+      : module_(module), region_(module.step), costs_(costs), root_(module.step) {}
 
   StepGraph run() {
     out_.kernels = kernels(module_, region_);
-    roots();
     out_.forward = forward_ops();
     // Effects at the very end come after everything that may run again.
     size_t last = out_.kernels.size();
@@ -52,18 +51,7 @@ class Translator {
   }
 
  private:
-  // What owns the bytes of each value: itself, or what it is a reshape of.
-  void roots() {
-    for (size_t i = 0; i < region_.values.size(); ++i) root_.emplace_back(ValueId{static_cast<int32_t>(i)});
-    for (const Op& op : region_.ops) {
-      if (op.info->lowering == Lowering::alias) root_[index(op.results.front())] = root(op.operands.front());
-    }
-  }
   static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-  Operand root(const Operand& operand) const {
-    const ValueId* value = as_value(operand);
-    return value != nullptr ? root_[index(*value)] : operand;
-  }
 
   // The ops that something other than a gradient's accumulator depends on.
   std::vector<bool> forward_ops() const {
@@ -136,7 +124,7 @@ class Translator {
     for (const size_t i : ops) {
       for (const Operand& operand : region_.ops[i].operands) {
         const ValueId* value = as_value(operand);
-        const Operand owner = root(operand);
+        const Operand owner = root_(operand);
         if (value != nullptr && as_value(owner) != nullptr && !made.contains(value->index)) return true;
       }
       for (const ValueId value : region_.ops[i].results) made.insert(value.index);
@@ -152,7 +140,7 @@ class Translator {
     op.cost = seconds;
     std::vector<size_t> ops = slice(kernel, results, known);
     const auto read = [&](const Operand& operand) {
-      const Operand owner = root(operand);
+      const Operand owner = root_(operand);
       const ValueId* value = as_value(owner);
       if (value == nullptr || out_.tensor_of[index(*value)] < 0) return;
       const int x = out_.tensor_of[index(*value)];
@@ -186,7 +174,7 @@ class Translator {
   bool runs_once(const Op& op) const {
     if (op.info->recompute == Recompute::never || op.info->writes != 0 || op.when) return true;
     return std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
-      const Operand owner = root(operand);
+      const Operand owner = root_(operand);
       const BufferId* buffer = as_buffer(owner);
       return buffer != nullptr && written_.contains(*buffer);
     });
@@ -212,7 +200,7 @@ class Translator {
             type_bytes(region_[to].type, module_.micro_batch()))
           continue;
         const bool allowed = std::all_of(kernel.reads.begin(), kernel.reads.end(), [&](const Operand& read) {
-          return root(read) != Operand(from) || may_reuse(module_, region_, kernel, *as_value(read), to);
+          return root_(read) != Operand(from) || may_reuse(module_, region_, kernel, *as_value(read), to);
         });
         if (allowed) op.in_place.emplace_back(x, out_.tensor_of[index(to)]);
       }
@@ -268,7 +256,7 @@ class Translator {
     planner::Operation op;
     op.name = "end";
     for (const Yield& yield : region_.yields) {
-      const Operand owner = root(yield.what);
+      const Operand owner = root_(yield.what);
       const ValueId* value = as_value(owner);
       if (value == nullptr || out_.tensor_of[index(*value)] < 0) continue;
       const int x = out_.tensor_of[index(*value)];
@@ -287,7 +275,7 @@ class Translator {
   const Region& region_;
   const CostModel& costs_;
   StepGraph out_;
-  std::vector<Operand> root_;    // by value
+  StorageRoots root_;
   std::vector<double> seconds_;  // by kernel
   std::set<BufferId> written_;
 };

@@ -226,8 +226,9 @@ class Chooser {
 }  // namespace
 
 bool has_choice(const ir::Module& model) {
-  return model.setting("auto.micro_batch", false) || model.setting("auto.accumulate", false) ||
-         model.settings.contains("memory.budget");
+  const bool open = model.setting("auto.micro_batch", false) || model.setting("auto.accumulate", false);
+  const bool kept = model.setting("recompute.policy", "none") == "budget";
+  return open || (model.settings.contains("memory.budget") && !kept);
 }
 
 BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,

@@ -49,10 +49,14 @@ void Machine::put(Memory& memory, size_t i, double value) {
 }
 
 Machine::Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch)
-    : module_(module), region_(module.region(kind)), calls_(program.calls(kind)), batch_(batch) {}
+    : module_(module),
+      region_(module.region(kind)),
+      roots_(region_),
+      calls_(program.calls(kind)),
+      batch_(batch) {}
 
 Machine::Memory& Machine::memory(const Operand& operand) {
-  const Operand root = ir::storage_root(region_, operand);
+  const Operand root = roots_(operand);
   const auto [place, fresh] = memory_.try_emplace(root);
   Memory& memory = place->second;
   if (fresh) {
@@ -116,17 +120,16 @@ std::map<Operand, Operand> Machine::reused(size_t number) {
   if (!reuse_) return result;
   const Call& call = calls_[number];
   std::set<Operand> kept;  // roots that somebody reads later
-  for (const ir::Yield& yield : region_.yields) kept.insert(ir::storage_root(region_, yield.what));
+  for (const ir::Yield& yield : region_.yields) kept.insert(roots_(yield.what));
   for (size_t later = number + 1; later < calls_.size(); ++later) {
-    for (const Operand& read : calls_[later].kernel.reads) kept.insert(ir::storage_root(region_, read));
+    for (const Operand& read : calls_[later].kernel.reads) kept.insert(roots_(read));
   }
   for (const Operand& write : call.kernel.writes) {
     for (const Operand& read : call.kernel.reads) {
-      if (ir::as_value(write) == nullptr || ir::as_value(read) == nullptr ||
-          kept.contains(ir::storage_root(region_, read)))
+      if (ir::as_value(write) == nullptr || ir::as_value(read) == nullptr || kept.contains(roots_(read)))
         continue;
       if (!ir::may_reuse(module_, region_, call.kernel, *ir::as_value(read), *ir::as_value(write))) continue;
-      kept.insert(ir::storage_root(region_, read));  // only one result can have it
+      kept.insert(roots_(read));  // only one result can have it
       result[write] = read;
       break;
     }

@@ -50,6 +50,7 @@ class Machine {
 
   const ir::Module& module_;
   const ir::Region& region_;
+  const ir::StorageRoots roots_;
   const std::vector<Call>& calls_;
   int64_t batch_;
   bool reuse_ = false;
