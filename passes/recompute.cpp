@@ -59,14 +59,19 @@ class Ladder {
     const int64_t transient = budget_ - step_.fixed_bytes;  // what the step may use beside the buffers
     const int64_t peak = base_.arena - step_.fixed_bytes;
     const int64_t unit = std::max<int64_t>(kAlignment, peak / kLevels);
-    // Joined clones may save more than a level, so one above the budget is tried as well.
-    int64_t level = transient / unit + 1;
-    const int64_t first = level;
-    while (level > 0 && try_level(level * unit)) --level;
+    // Joined clones may save more than a level, so one above the budget is tried as well. The search can miss
+    // a plan where a tighter level has one: only a proof, of size or of cost, ends the walk.
+    int64_t lowest = 0;
+    for (int64_t level = transient / unit + 1; level > 0 && may_be_better(level * unit); --level) {
+      const Level found = try_level(level * unit);
+      if (found == Level::planned) lowest = level;
+      if (found == Level::impossible) break;
+    }
     const int64_t fine = std::max<int64_t>(kAlignment, unit / kFineLevels);
-    if (level < first && lowest_is_above(level * unit, fine)) {
-      for (int64_t bytes = (level + 1) * unit - fine; bytes > level * unit && try_level(bytes);
+    if (lowest > 0 && none_at((lowest - 1) * unit, fine)) {
+      for (int64_t bytes = lowest * unit - fine; bytes > (lowest - 1) * unit && may_be_better(bytes);
            bytes -= fine) {
+        if (try_level(bytes) != Level::planned) break;
       }
     }
     if (!best_.feasible) return none;
@@ -75,6 +80,8 @@ class Ladder {
   }
 
  private:
+  enum class Level : uint8_t { planned, missed, impossible };
+
   bool may_be_better(int64_t bytes) const {
     return !best_.feasible || planner::lower_bound(step_.graph, bytes) < best_.seconds;
   }
@@ -83,22 +90,20 @@ class Ladder {
     return planner::plan_recompute(step_.graph, bytes, options_.plan_effort);
   }
 
-  // Whether the coarse level of so many bytes, where the search stopped, has no plan: then the finer levels
-  // just above it are levels of every budget.
-  bool lowest_is_above(int64_t bytes, int64_t fine) const {
-    return may_be_better(bytes + fine) && !solve(bytes).feasible;
+  // Whether the coarse level of so many bytes has no plan, where the one above has: then the finer levels
+  // between them are levels of every budget.
+  bool none_at(int64_t bytes, int64_t fine) const {
+    return may_be_better(bytes + fine) && (bytes == 0 || !solve(bytes).feasible);
   }
 
-  // False: neither this level nor one below it can be better.
-  bool try_level(int64_t bytes) {
-    if (!may_be_better(bytes)) return false;
+  Level try_level(int64_t bytes) {
     const planner::Recompute plan = solve(bytes);
-    if (!plan.feasible) return false;
-    if (best_.feasible && plan.cost >= best_.seconds) return true;
+    if (!plan.feasible) return plan.proven ? Level::impossible : Level::missed;
+    if (best_.feasible && plan.cost >= best_.seconds) return Level::planned;
     StepPlan written = write_back(fused_, step_, plan.schedule, options_);
     written.seconds = plan.cost;
     if (written.arena <= budget_) best_ = std::move(written);
-    return true;
+    return Level::planned;
   }
 
   const Module& fused_;
