@@ -19,6 +19,6 @@ struct Arguments {
 
 // False when there is nothing to run: `wrong` says what is wrong with the command line, or is empty after
 // --help and --version, which are printed.
-bool parse_arguments(int argc, char** argv, Arguments& to, std::string& wrong);
+[[nodiscard]] bool parse_arguments(int argc, char** argv, Arguments& to, std::string& wrong);
 
 }  // namespace gacc

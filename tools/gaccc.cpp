@@ -2,16 +2,16 @@
 // LLVM IR), the plan, or both. CONTRACT section 2 fixes its options and exit codes.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "codegen/artifact_plan.h"
@@ -25,6 +25,7 @@
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "tools/choose_batch.h"
+#include "tools/compiler_arguments.h"
 #include "tools/read_costs.h"
 #include "tools/report/page.h"
 #include "tools/report/timeline.h"
@@ -36,12 +37,6 @@ using namespace gacc;
 enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
 
 constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
-
-struct Arguments {
-  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
-  std::vector<std::string> sets, print_after;
-  bool plan = false, json = false, times = false, locations = false;
-};
 
 void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
@@ -76,54 +71,6 @@ class Clock {
   std::string text_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
-
-std::string output_path(const Arguments& arguments) {
-  if (!arguments.output.empty()) return arguments.output;
-  const char* extension = arguments.emit == "ir"      ? ".gir"
-                          : arguments.emit == "llvm"  ? ".ll"
-                          : arguments.emit == "graph" ? ".txt"
-                                                      : ".ptx";
-  return std::filesystem::path(arguments.model).filename().replace_extension(extension).string();
-}
-
-// What no model file can make right; "" when the command line is sound.
-std::string wrong_command(const Arguments& arguments, std::vector<Override>& overrides) {
-  if (arguments.json && !arguments.plan) return "--json goes with --plan";
-  if (!arguments.stop_after.empty() && arguments.emit != "ir") return "--stop-after goes with --emit ir";
-  if (!arguments.stop_after.empty() && arguments.plan)
-    return "--plan needs all passes: it excludes --stop-after";
-  if (!arguments.report.empty() && !arguments.stop_after.empty())
-    return "--report needs all passes: it excludes --stop-after";
-  if (!arguments.report.empty() && arguments.emit == "graph")
-    return "--report needs all passes: it excludes --emit graph";
-  if (arguments.report == "-" && (arguments.plan || arguments.output == "-"))
-    return "--report - would share standard output";
-  if (arguments.plan && arguments.emit == "graph") return "--plan needs all passes: it excludes --emit graph";
-  if (arguments.plan && arguments.output == "-") return "--plan and -o - would share standard output";
-  if (arguments.model == "-" && arguments.output.empty() && !arguments.plan)
-    return "a model from standard input needs -o";
-  for (const std::string& set : arguments.sets) {
-    const size_t equals = set.find('=');
-    if (equals == std::string::npos || equals == 0) return fmt::format("--set {}: expected KEY=VALUE", set);
-    overrides.push_back({set.substr(0, equals), set.substr(equals + 1)});
-  }
-  std::error_code none;
-  if (std::filesystem::equivalent(output_path(arguments), arguments.model, none))
-    return "the output would replace the model file";
-  if (std::filesystem::equivalent(arguments.report, arguments.model, none))
-    return "the report would replace the model file";
-  if (!arguments.report.empty() && arguments.report == output_path(arguments))
-    return "-o and --report name the same file";
-  if (!arguments.memory.empty()) overrides.push_back({"memory.budget", arguments.memory});
-  if (!arguments.launch.empty()) overrides.push_back({"launch.mode", arguments.launch});
-  passes::PipelineOptions pipeline;
-  pipeline.print_after = arguments.print_after;
-  pipeline.stop_after = arguments.stop_after;
-  if (const std::string unknown = passes::unknown_pass(pipeline); !unknown.empty()) return unknown;
-  Diag diag("--target", "");
-  if (!codegen::check_target(arguments.target, diag)) return diag.reports().front().text;
-  return "";
-}
 
 Status read_model(const std::string& path, std::string& text) {
   if (path != "-") return read_file(path, text, kModelLimit);
@@ -162,7 +109,7 @@ Status write_outputs(const std::vector<Output>& outputs) {
   return {};
 }
 
-PlanFacts facts_of(const ir::Module& module, const Arguments& arguments) {
+PlanFacts facts_of(const ir::Module& module, const CompilerArguments& arguments) {
   PlanFacts facts;
   facts.target = arguments.target;
   for (const passes::Pass& pass : passes::all_passes()) facts.passes.emplace_back(pass.name);
@@ -184,175 +131,179 @@ PlanRecompute plan_recompute(const passes::RecomputeReport& report) {
           report.overhead_lower_bound};
 }
 
-// Micro-batch, accumulation and recompute under the budget: prints the choice and compiles the model again
-// with it. An exit code when nothing fits.
-std::optional<int> choose(const std::string& text, const std::string& file, std::vector<Override>& overrides,
-                          const passes::Options& options, std::optional<ir::Module>& module, Diag& diag) {
-  std::string refused;  // why a candidate cannot be compiled at all
-  const CompileToFused compile = [&](const std::vector<Override>& more) -> std::optional<ir::Module> {
-    std::vector<Override> all = overrides;
-    all.insert(all.end(), more.begin(), more.end());
-    Diag candidate_diag(file, text);
-    std::optional<ir::Module> candidate = compile_model(text, file, all, candidate_diag);
+// One run of the compiler. Its steps follow each other; each gives an exit code when the run ends there.
+class Compilation {
+ public:
+  explicit Compilation(const CompilerArguments& arguments) : arguments_(arguments), clock_(arguments.times) {}
+
+  int run() {
+    for (const auto step : {&Compilation::read, &Compilation::transform, &Compilation::generate}) {
+      if (const std::optional<int> exit = (this->*step)()) return *exit;
+    }
+    describe();
+    if (Status status = write_outputs(outputs_); !status) return fail(kWrongFile, status.text());
+    clock_.phase("write");
+    return kDone;
+  }
+
+ private:
+  using Ended = std::optional<int>;
+
+  int wrong_model() const {
+    to_stderr(diag_.render());
+    return kWrongFile;
+  }
+  bool writes_output() const { return !arguments_.plan || !arguments_.output.empty(); }
+
+  // Command line and model file, to a module of phase `model`.
+  Ended read() {
+    if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
+      return fail(kWrongCommand, wrong);
+    if (Status status = read_model(arguments_.model, text_); !status) return fail(kWrongFile, status.text());
+    file_ = arguments_.model == "-" ? "<stdin>" : arguments_.model;
+    diag_ = Diag(file_, text_);
+    module_ = compile_model(text_, file_, overrides_, diag_);
+    if (diag_.failed()) return wrong_model();
+    if (!module_) return bug("the frontend gave up without a reason");
+    clock_.phase("frontend");
+    return {};
+  }
+
+  // The passes, after micro-batch and recompute are chosen where the model leaves that open.
+  Ended transform() {
+    const bool named = passes::has_cost_model(arguments_.costs);
+    options_.costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
+    if (!arguments_.costs.empty() && !named) {
+      if (Status status = read_costs(arguments_.costs, options_.costs); !status)
+        return fail(kWrongFile, status.text());
+    }
+    if (has_choice(*module_)) {
+      if (const Ended exit = choose()) return exit;
+      clock_.phase("choice");
+    }
     passes::PipelineOptions pipeline;
-    pipeline.stop_after = "fuse";
-    pipeline.options = options;
-    if (candidate && passes::run_pipeline(*candidate, pipeline, candidate_diag)) return candidate;
-    if (refused.empty()) refused = candidate_diag.render();
-    return std::nullopt;
-  };
-  const BatchChoice choice = choose_batch(*module, compile, options);
-  if (!choice.done) {
-    if (choice.problem.empty()) {
-      to_stderr(refused);
-      return kWrongFile;
+    pipeline.options = options_;
+    pipeline.print_after = arguments_.print_after;
+    pipeline.stop_after = arguments_.emit == "graph" ? "fuse" : arguments_.stop_after;
+    pipeline.time_passes = arguments_.times;
+    pipeline.print_locations = arguments_.locations;
+    pipeline.sink = to_stderr;
+    if (const passes::PipelineResult result = passes::run_pipeline(*module_, pipeline, diag_); !result) {
+      if (!result.internal_error.empty()) return bug(result.internal_error);
+      if (diag_.reports().back().kind != Kind::does_not_fit) return wrong_model();
+      // Too small a budget: what would fit.
+      const Diag refused = std::exchange(diag_, Diag(file_, text_));
+      if (const Ended exit = choose()) return exit;
+      diag_ = refused;
+      return wrong_model();
     }
-    diag.error(Kind::does_not_fit, {}, "{}", choice.problem);
-    to_stderr(diag.render());
-    return kWrongFile;
+    clock_.phase("passes");
+    return {};
   }
-  to_stderr(choice.why);
-  if (choice.overrides.empty()) return std::nullopt;
-  overrides.insert(overrides.end(), choice.overrides.begin(), choice.overrides.end());
-  module = compile_model(text, file, overrides, diag);
-  if (module && !diag.failed()) return std::nullopt;
-  to_stderr(diag.render());
-  return kWrongFile;
-}
 
-int compile(const Arguments& arguments) {
-  std::vector<Override> overrides;
-  if (const std::string wrong = wrong_command(arguments, overrides); !wrong.empty())
-    return fail(kWrongCommand, wrong);
-
-  Clock clock(arguments.times);
-  std::string text;
-  if (Status status = read_model(arguments.model, text); !status) return fail(kWrongFile, status.text());
-  const std::string file = arguments.model == "-" ? "<stdin>" : arguments.model;
-  Diag diag(file, text);
-  std::optional<ir::Module> module = compile_model(text, file, overrides, diag);
-  if (!module || diag.failed()) {
-    to_stderr(diag.render());
-    return diag.failed() ? kWrongFile : bug("the frontend gave up without a reason");
-  }
-  clock.phase("frontend");
-
-  passes::PipelineOptions pipeline;
-  const bool named = passes::has_cost_model(arguments.costs);
-  pipeline.options.costs = passes::cost_model(named ? arguments.costs : arguments.target);
-  if (!arguments.costs.empty() && !named) {
-    if (Status status = read_costs(arguments.costs, pipeline.options.costs); !status)
-      return fail(kWrongFile, status.text());
-  }
-  const passes::CostModel& costs = pipeline.options.costs;
-  if (has_choice(*module)) {
-    if (const auto exit = choose(text, file, overrides, pipeline.options, module, diag)) return *exit;
-    clock.phase("choice");
-  }
-  pipeline.print_after = arguments.print_after;
-  pipeline.stop_after = arguments.emit == "graph" ? "fuse" : arguments.stop_after;
-  pipeline.time_passes = arguments.times;
-  pipeline.print_locations = arguments.locations;
-  pipeline.sink = to_stderr;
-  if (const passes::PipelineResult result = passes::run_pipeline(*module, pipeline, diag); !result) {
-    if (!result.internal_error.empty()) return bug(result.internal_error);
-    const bool too_small = diag.reports().back().kind == Kind::does_not_fit;
-    if (Diag better(file, text); too_small) {  // what would fit
-      if (const auto exit = choose(text, file, overrides, pipeline.options, module, better)) return *exit;
+  // Micro-batch, accumulation and recompute under the budget: prints the choice and compiles the model again
+  // with it. Ends when nothing fits.
+  Ended choose() {
+    std::string refused;  // why a candidate cannot be compiled at all
+    const CompileToFused compile = [&](const std::vector<Override>& more) -> std::optional<ir::Module> {
+      std::vector<Override> all = overrides_;
+      all.insert(all.end(), more.begin(), more.end());
+      Diag candidate_diag(file_, text_);
+      std::optional<ir::Module> candidate = compile_model(text_, file_, all, candidate_diag);
+      passes::PipelineOptions pipeline;
+      pipeline.stop_after = "fuse";
+      pipeline.options = options_;
+      if (candidate && passes::run_pipeline(*candidate, pipeline, candidate_diag)) return candidate;
+      if (refused.empty()) refused = candidate_diag.render();
+      return std::nullopt;
+    };
+    const BatchChoice choice = choose_batch(*module_, compile, options_);
+    if (!choice.done) {
+      if (choice.problem.empty()) {
+        to_stderr(refused);
+        return kWrongFile;
+      }
+      diag_.error(Kind::does_not_fit, {}, "{}", choice.problem);
+      return wrong_model();
     }
-    to_stderr(diag.render());
-    return kWrongFile;
+    to_stderr(choice.why);
+    if (choice.overrides.empty()) return {};
+    overrides_.insert(overrides_.end(), choice.overrides.begin(), choice.overrides.end());
+    module_ = compile_model(text_, file_, overrides_, diag_);
+    if (module_ && !diag_.failed()) return {};
+    return wrong_model();
   }
-  clock.phase("passes");
 
-  std::string output;
-  const bool write = !arguments.plan || !arguments.output.empty();
-  if (arguments.emit == "ir") {
-    output = ir::print(*module, {.locations = arguments.locations});
-  } else if (arguments.emit == "graph") {
-    output = passes::print_graph(passes::step_graph(*module, costs));
-  }
-  Plan plan;
-  const bool report = !arguments.report.empty();
-  if (arguments.plan || report || arguments.emit == "ptx")
-    plan = write_plan(*module, facts_of(*module, arguments));
-  if (write && arguments.emit != "ir" && arguments.emit != "graph") {
-    const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(*module, arguments.target, diag);
-    if (!code) return bug(diag.failed() ? diag.render() : "code generation gave up without a reason");
-    clock.phase("codegen");
-    if (arguments.emit == "llvm") {
-      output = code->llvm_ir;
+  // The output that --emit names, and the plan.
+  Ended generate() {
+    if (arguments_.plan || !arguments_.report.empty() || arguments_.emit == "ptx")
+      plan_ = write_plan(*module_, facts_of(*module_, arguments_));
+    if (!writes_output()) return {};
+    std::string output;
+    if (arguments_.emit == "ir") {
+      output = ir::print(*module_, {.locations = arguments_.locations});
+    } else if (arguments_.emit == "graph") {
+      output = passes::print_graph(passes::step_graph(*module_, options_.costs));
     } else {
-      std::string problem;
-      if (!add_programs(*module, *code, plan, problem)) return bug(problem);
-      Artifact artifact{plan, ir::print(*module), code->ptx, text};
-      for (const Override& each : overrides) artifact.overrides.push_back(each.key + "=" + each.value);
-      output = write_artifact(artifact);
+      const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(*module_, arguments_.target, diag_);
+      if (!code) return bug(diag_.failed() ? diag_.render() : "code generation gave up without a reason");
+      clock_.phase("codegen");
+      if (arguments_.emit == "llvm") {
+        output = code->llvm_ir;
+      } else if (const Ended exit = make_artifact(*code, output)) {
+        return exit;
+      }
     }
+    outputs_.push_back({output_path(arguments_), std::move(output)});
+    return {};
   }
-  std::vector<Output> outputs;
-  if (write) outputs.push_back({output_path(arguments), std::move(output)});
-  passes::RecomputeReport recompute;
-  if (report || arguments.plan) recompute = passes::recompute_report(*module, costs);
-  if (report) {
-    // A point of the curve is a plan of its own: fewer of a large step.
-    const int points = plan.kernels_per_launch < 400 ? 12 : plan.kernels_per_launch < 800 ? 6 : 3;
-    outputs.push_back(
-        {arguments.report, report::report_page(*module, plan, recompute,
-                                               passes::trade_off(*module, pipeline.options, points))});
-    clock.phase("report");
+
+  Ended make_artifact(const codegen::DeviceCode& code, std::string& output) {
+    std::string problem;
+    if (!add_programs(*module_, code, plan_, problem)) return bug(problem);
+    Artifact artifact{plan_, ir::print(*module_), code.ptx, text_};
+    for (const Override& each : overrides_) artifact.overrides.push_back(each.key + "=" + each.value);
+    output = write_artifact(artifact);
+    return {};
   }
-  if (arguments.plan) {
-    const int64_t chunks = module->setting("loss.chunks", int64_t{1});
-    outputs.push_back({"-", arguments.json ? plan_json(plan, plan_recompute(recompute), chunks).dump(2) + "\n"
-                                           : plan_text(plan, plan_recompute(recompute), chunks) +
-                                                 report::timeline_text(report::memory_map(*module))});
+
+  // What --report and --plan show.
+  void describe() {
+    const bool report = !arguments_.report.empty();
+    if (!report && !arguments_.plan) return;
+    const passes::RecomputeReport recompute = passes::recompute_report(*module_, options_.costs);
+    if (report) {
+      // A point of the curve is a plan of its own: fewer of a large step.
+      const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
+      outputs_.push_back(
+          {arguments_.report,
+           report::report_page(*module_, plan_, recompute, passes::trade_off(*module_, options_, points))});
+      clock_.phase("report");
+    }
+    if (!arguments_.plan) return;
+    const PlanRecompute costs = plan_recompute(recompute);
+    const int64_t chunks = module_->setting("loss.chunks", int64_t{1});
+    outputs_.push_back({"-", arguments_.json ? plan_json(plan_, costs, chunks).dump(2) + "\n"
+                                             : plan_text(plan_, costs, chunks) +
+                                                   report::timeline_text(report::memory_map(*module_))});
   }
-  if (Status status = write_outputs(outputs); !status) return fail(kWrongFile, status.text());
-  clock.phase("write");
-  return kDone;
-}
+
+  const CompilerArguments& arguments_;
+  Clock clock_;
+  std::vector<Override> overrides_;  // of the command line, then what `choose` chose
+  std::string text_, file_;          // the model's, and its name in messages
+  Diag diag_;
+  std::optional<ir::Module> module_;
+  passes::Options options_;
+  Plan plan_;
+  std::vector<Output> outputs_;
+};
 
 int run(int argc, char** argv) {
-  Arguments arguments;
-  CLI::App app{"gaccc: compiles a model file to a training step", "gaccc"};
-  app.set_version_flag("--version", "gaccc " GACC_VERSION);
-  app.add_option("MODEL", arguments.model, "the model file (TOML), or - for standard input")->required();
-  app.add_option("-o", arguments.output,
-                 "the file to write; - is standard output; default: MODEL with .ptx in the current folder")
-      ->type_name("FILE");
-  app.add_option("--emit", arguments.emit, "what to write: ptx (the artifact), ir, llvm or graph")
-      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph"}));
-  app.add_option("--target", arguments.target,
-                 "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89, sm_90, sm_90a, ...")
-      ->type_name("sm_NN");
-  app.add_option("--set", arguments.sets,
-                 "override a value of the model file: --set train.accumulate=8; repeatable")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  app.add_option("--memory", arguments.memory, "short for --set memory.budget=\"SIZE\"")->type_name("SIZE");
-  app.add_option("--costs", arguments.costs,
-                 "what kernels cost: those of a target or of the cpu, or measured ones (docs/memory.md)")
-      ->type_name("NAME|FILE");
-  app.add_option("--launch", arguments.launch, "short for --set launch.mode=MODE")->type_name("MODE");
-  app.add_flag("--plan", arguments.plan, "print the plan; writes no artifact unless -o is given");
-  app.add_flag("--json", arguments.json, "with --plan: as one JSON object");
-  app.add_option("--report", arguments.report, "a page about the plan")->type_name("FILE.html");
-  app.add_option("--print-after", arguments.print_after,
-                 "the IR after that pass, on standard error; repeatable")
-      ->type_name("PASS|all")
-      ->allow_extra_args(false);
-  app.add_option("--stop-after", arguments.stop_after,
-                 "with --emit ir: stop there; model: before the first pass")
-      ->type_name("PASS");
-  app.add_flag("--time-passes", arguments.times, "a table of times on standard error");
-  app.add_flag("--print-locs", arguments.locations, "print the place in the model file of each op");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kDone : kWrongCommand;
-  }
-  return compile(arguments);
+  CompilerArguments arguments;
+  if (const std::optional<int> exit = parse_arguments(argc, argv, arguments))
+    return *exit == 0 ? kDone : kWrongCommand;
+  return Compilation(arguments).run();
 }
 
 }  // namespace

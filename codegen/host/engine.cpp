@@ -48,18 +48,6 @@ int64_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2;
 
 codegen::Extent extent(const PlanArgument& argument) { return {argument.extent, argument.times_batch}; }
 
-// What a launch touches, at the full micro-batch, to find launches that may run at once.
-struct Range {
-  int64_t begin, end;
-  bool written;
-};
-bool conflict(const std::vector<Range>& a, const std::vector<Range>& b) {
-  for (const Range& x : a)
-    for (const Range& y : b)
-      if ((x.written || y.written) && x.begin < y.end && y.begin < x.end) return true;
-  return false;
-}
-
 }  // namespace
 
 Status Engine::load(std::string_view text, const Cache& cache) {
@@ -91,82 +79,34 @@ Status Engine::load(std::string_view text, const Cache& cache) {
   return {};
 }
 
+bool Engine::conflict(const std::vector<Range>& a, const std::vector<Range>& b) {
+  for (const Range& x : a)
+    for (const Range& y : b)
+      if ((x.written || y.written) && x.begin < y.end && y.begin < x.end) return true;
+  return false;
+}
+
 // 1. Each kernel becomes a launch with the addresses of its operands; 2. consecutive launches that do not
 // touch each other's results become one wave.
 Status Engine::prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind) {
-  const ir::Region& region = module.region(kind);
   Prepared& prepared = programs_[static_cast<size_t>(kind)];
   std::vector<std::vector<Range>> touched;
   for (const codegen::Call& call : program.calls(kind)) {
     if (call.kernel.form == ir::KernelForm::alias) continue;
+    const Place place{module, module.region(kind), call};
     Launch launch;
     std::vector<Range> ranges;
-    if (call.kernel.form == ir::KernelForm::gemm) {
-      std::string problem;
-      const std::optional<PlanLaunch> plan = gemm_launch(module, region, call.kernel, problem);
-      if (!plan) return Status::error("internal error: {}", problem);
-      launch.gemm_m = extent(plan->m);
-      launch.gemm_k = extent(plan->k);
-      launch.gemm = {.m = launch.gemm_m.at(micro_batch_),
-                     .n = plan->n.extent,
-                     .k = launch.gemm_k.at(micro_batch_),
-                     .transpose_a = plan->transpose_a,
-                     .transpose_b = plan->transpose_b,
-                     .accumulate = plan->accumulate,
-                     .type = element(plan->type),
-                     .result = element(plan->result)};
-      if (plan->n.times_batch) return Status::error("internal error: a matrix product has B columns");
-      launch.gemm.cut();
-      launch.name =
-          fmt::format("{} {}x{}x{}", module.region(kind).ops[call.kernel.members.front().op].info->name,
-                      launch.gemm.m, launch.gemm.n, launch.gemm.k);
-      const int64_t m = launch.gemm.m, n = launch.gemm.n, k = launch.gemm.k;
-      const int64_t bytes = element_bytes(launch.gemm.type), c_bytes = element_bytes(launch.gemm.result);
-      ranges = {{plan->a, plan->a + bytes * m * k, false},
-                {plan->b, plan->b + bytes * k * n, false},
-                {plan->c, plan->c + c_bytes * m * n, true}};
-      if (launch.gemm.needs_scratch() && scratch_.data() == nullptr) {
-        if (Status status = scratch_.allocate(Gemm::kScratchBytes * pool_.threads()); !status) return status;
-      }
-      for (const Range& range : ranges) launch.operands.push_back(arena_.data() + range.begin);
-    } else if (call.function < 0) {
-      const ir::Op& op = region.ops[call.kernel.members.front().op];
-      launch.name = op.info->name;
-      launch.library = make_library_call({module, region, op});
-      if (launch.library == nullptr)
-        return Status::error("internal error: `{}` is no library call", op.info->name);
-      for (const ir::Operand& operand : call.operands) {
-        const std::optional<int64_t> offset = arena_offset(module, region, operand);
-        if (!offset)
-          return Status::error("internal error: {} of `{}` has no place",
-                               operand_text(module, region, operand), op.info->name);
-        const auto& writes = call.kernel.writes;
-        const bool written = std::find(writes.begin(), writes.end(), operand) != writes.end();
-        const int64_t bytes = ir::type_bytes(operand_type(module, region, operand), micro_batch_);
-        ranges.push_back({*offset, *offset + bytes, written});
-        launch.operands.push_back(arena_.data() + *offset);
-      }
-    } else {
-      const codegen::Body& body = program.functions[static_cast<size_t>(call.function)];
-      launch.name = body.name;
-      launch.function = code_->function(call.function);
-      launch.extents = call.extents;
-      launch.values.resize(call.extents.size());
-      launch.items = call.items;
-      launch.tile = std::max<int64_t>(call.tile, 1);
-      for (size_t i = 0; i < call.operands.size(); ++i) {
-        const std::optional<int64_t> offset = arena_offset(module, region, call.operands[i]);
-        if (!offset || launch.function == nullptr)
-          return Status::error("internal error: {} of kernel {} has no place",
-                               operand_text(module, region, call.operands[i]), body.name);
-        const int64_t bytes = ir::type_bytes(operand_type(module, region, call.operands[i]), micro_batch_);
-        ranges.push_back({*offset, *offset + bytes, body.slots[i].written});
-        launch.operands.push_back(arena_.data() + *offset);
-      }
-    }
-    for (const Range& range : ranges)
+    const Status status =
+        call.kernel.form == ir::KernelForm::gemm ? prepare_product(place, launch, ranges)
+        : call.function < 0
+            ? prepare_library_call(place, launch, ranges)
+            : prepare_function(place, program.functions[static_cast<size_t>(call.function)], launch, ranges);
+    if (!status) return status;
+    for (const Range& range : ranges) {
       if (range.begin < 0 || range.end > arena_.bytes())
         return Status::error("the artifact's IR reaches outside its arena");
+      launch.operands.push_back(arena_.data() + range.begin);
+    }
     bool apart = prepared.waves.empty();
     for (size_t other = apart ? 0 : prepared.waves.back().first; other < touched.size() && !apart; ++other)
       apart = conflict(ranges, touched[other]);
@@ -177,6 +117,71 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
   }
   prepared.first_task.resize(prepared.launches.size());
   set_batch(prepared, micro_batch_);
+  return {};
+}
+
+Status Engine::prepare_product(const Place& at, Launch& launch, std::vector<Range>& ranges) {
+  std::string problem;
+  const std::optional<PlanLaunch> plan = gemm_launch(at.module, at.region, at.call.kernel, problem);
+  if (!plan) return Status::error("internal error: {}", problem);
+  if (plan->n.times_batch) return Status::error("internal error: a matrix product has B columns");
+  launch.gemm_m = extent(plan->m);
+  launch.gemm_k = extent(plan->k);
+  const int64_t m = launch.gemm_m.at(micro_batch_), n = plan->n.extent, k = launch.gemm_k.at(micro_batch_);
+  launch.gemm = {.m = m,
+                 .n = n,
+                 .k = k,
+                 .transpose_a = plan->transpose_a,
+                 .transpose_b = plan->transpose_b,
+                 .accumulate = plan->accumulate,
+                 .type = element(plan->type),
+                 .result = element(plan->result)};
+  launch.gemm.cut();
+  launch.name = fmt::format("{} {}x{}x{}", at.op().info->name, m, n, k);
+  const int64_t bytes = element_bytes(launch.gemm.type), c_bytes = element_bytes(launch.gemm.result);
+  ranges = {{plan->a, plan->a + bytes * m * k, false},
+            {plan->b, plan->b + bytes * k * n, false},
+            {plan->c, plan->c + c_bytes * m * n, true}};
+  if (!launch.gemm.needs_scratch() || scratch_.data() != nullptr) return {};
+  return scratch_.allocate(Gemm::kScratchBytes * pool_.threads());
+}
+
+Status Engine::prepare_library_call(const Place& at, Launch& launch, std::vector<Range>& ranges) {
+  launch.name = at.op().info->name;
+  launch.library = make_library_call({at.module, at.region, at.op()});
+  if (launch.library == nullptr) return Status::error("internal error: `{}` is no library call", launch.name);
+  const std::vector<ir::Operand>& writes = at.call.kernel.writes;
+  for (const ir::Operand& operand : at.call.operands) {
+    const bool written = std::find(writes.begin(), writes.end(), operand) != writes.end();
+    if (Status status = add_range(at, operand, written, launch.name, ranges); !status) return status;
+  }
+  return {};
+}
+
+Status Engine::prepare_function(const Place& at, const codegen::Body& body, Launch& launch,
+                                std::vector<Range>& ranges) {
+  launch.name = body.name;
+  launch.function = code_->function(at.call.function);
+  if (launch.function == nullptr) return Status::error("internal error: no code for kernel {}", body.name);
+  launch.extents = at.call.extents;
+  launch.values.resize(launch.extents.size());
+  launch.items = at.call.items;
+  launch.tile = std::max<int64_t>(at.call.tile, 1);
+  for (size_t i = 0; i < at.call.operands.size(); ++i) {
+    const Status status = add_range(at, at.call.operands[i], body.slots[i].written, body.name, ranges);
+    if (!status) return status;
+  }
+  return {};
+}
+
+Status Engine::add_range(const Place& at, const ir::Operand& operand, bool written, std::string_view who,
+                         std::vector<Range>& ranges) const {
+  const std::optional<int64_t> offset = arena_offset(at.module, at.region, operand);
+  if (!offset)
+    return Status::error("internal error: {} of `{}` has no place",
+                         operand_text(at.module, at.region, operand), who);
+  const int64_t bytes = ir::type_bytes(operand_type(at.module, at.region, operand), micro_batch_);
+  ranges.push_back({*offset, *offset + bytes, written});
   return {};
 }
 

@@ -79,7 +79,29 @@ class Engine {
     int64_t batch = 0;  // that the values are for
   };
 
+  // What a launch touches of the arena, in bytes of a full micro-batch, to find launches that may run at
+  // once.
+  struct Range {
+    int64_t begin, end;
+    bool written;
+  };
+  // A kernel where it stands.
+  struct Place {
+    const ir::Module& module;
+    const ir::Region& region;
+    const codegen::Call& call;
+    const ir::Op& op() const { return region.ops[call.kernel.members.front().op]; }
+  };
+
   Status prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind);
+  // Each fills a launch but for its addresses; `ranges` are those of its operands, in order.
+  Status prepare_product(const Place& at, Launch& launch, std::vector<Range>& ranges);
+  Status prepare_library_call(const Place& at, Launch& launch, std::vector<Range>& ranges);
+  Status prepare_function(const Place& at, const codegen::Body& body, Launch& launch,
+                          std::vector<Range>& ranges);
+  Status add_range(const Place& at, const ir::Operand& operand, bool written, std::string_view who,
+                   std::vector<Range>& ranges) const;
+  static bool conflict(const std::vector<Range>& a, const std::vector<Range>& b);
   static void set_batch(Prepared& prepared, int64_t batch);
   void run_profiled(Program program, const Prepared& prepared);
   void run_task(const Prepared& prepared, const Wave& wave, int64_t task);

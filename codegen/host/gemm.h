@@ -28,16 +28,16 @@ struct Gemm {
   // Computes tile `task`. False when oneDNN refuses (out of memory for its packing buffers).
   // Allocates only inside oneDNN, which packs operands into buffers of its own in every call. `scratch`:
   // kScratchBytes that no other thread uses, or null where none is needed.
-  bool run(const void* a, const void* b, void* c, int64_t task, float* scratch = nullptr) const;
+  [[nodiscard]] bool run(const void* a, const void* b, void* c, int64_t task, float* scratch = nullptr) const;
 
  private:
   struct Tile {
     int64_t i, j, rows, columns;  // of C
   };
-  bool multiply(const Tile& tile, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth,
-                bool add, float* c, int64_t ldc) const;
-  bool multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks, float* c,
-                       int64_t ldc) const;
+  [[nodiscard]] bool multiply(const Tile& tile, const float* a, int64_t lda, const float* b, int64_t ldb,
+                              int64_t depth, bool add, float* c, int64_t ldc) const;
+  [[nodiscard]] bool multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks,
+                                     float* c, int64_t ldc) const;
 };
 
 // One product on the calling thread, of row-major matrices whose rows lie lda, ldb, ldc elements apart:
@@ -52,6 +52,6 @@ struct Product {
   float* c = nullptr;
   int64_t ldc = 0;
 };
-bool multiply(const Product& product);
+[[nodiscard]] bool multiply(const Product& product);
 
 }  // namespace gacc::host

@@ -15,7 +15,7 @@ class LibraryCall {
   virtual int64_t tasks(int64_t batch) const = 0;
   // `operands`: addresses of the op's operands, then of its results. False when the library refuses (out of
   // memory). Many threads call this at once.
-  virtual bool run(char* const* operands, int64_t batch, int64_t task) const = 0;
+  [[nodiscard]] virtual bool run(char* const* operands, int64_t batch, int64_t task) const = 0;
 };
 
 // The call of an op in its place; null for an op that is none.

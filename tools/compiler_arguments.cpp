@@ -1,0 +1,98 @@
+#include "tools/compiler_arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "codegen/nvptx.h"
+#include "passes/pipeline.h"
+
+namespace gacc {
+
+std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to) {
+  CLI::App app{"gaccc: compiles a model file to a training step", "gaccc"};
+  app.set_version_flag("--version", "gaccc " GACC_VERSION);
+  app.add_option("MODEL", to.model, "the model file (TOML), or - for standard input")->required();
+  app.add_option("-o", to.output,
+                 "the file to write; - is standard output; default: MODEL with .ptx in the current folder")
+      ->type_name("FILE");
+  app.add_option("--emit", to.emit, "what to write: ptx (the artifact), ir, llvm or graph")
+      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph"}));
+  app.add_option("--target", to.target,
+                 "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89, sm_90, sm_90a, ...")
+      ->type_name("sm_NN");
+  app.add_option("--set", to.sets, "override a value of the model file: --set train.accumulate=8; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--memory", to.memory, "short for --set memory.budget=\"SIZE\"")->type_name("SIZE");
+  app.add_option("--costs", to.costs,
+                 "what kernels cost: those of a target or of the cpu, or measured ones (docs/memory.md)")
+      ->type_name("NAME|FILE");
+  app.add_option("--launch", to.launch, "short for --set launch.mode=MODE")->type_name("MODE");
+  app.add_flag("--plan", to.plan, "print the plan; writes no artifact unless -o is given");
+  app.add_flag("--json", to.json, "with --plan: as one JSON object");
+  app.add_option("--report", to.report, "a page about the plan")->type_name("FILE.html");
+  app.add_option("--print-after", to.print_after, "the IR after that pass, on standard error; repeatable")
+      ->type_name("PASS|all")
+      ->allow_extra_args(false);
+  app.add_option("--stop-after", to.stop_after, "with --emit ir: stop there; model: before the first pass")
+      ->type_name("PASS");
+  app.add_flag("--time-passes", to.times, "a table of times on standard error");
+  app.add_flag("--print-locs", to.locations, "print the place in the model file of each op");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  return std::nullopt;
+}
+
+std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides) {
+  if (arguments.json && !arguments.plan) return "--json goes with --plan";
+  if (!arguments.stop_after.empty() && arguments.emit != "ir") return "--stop-after goes with --emit ir";
+  if (!arguments.stop_after.empty() && arguments.plan)
+    return "--plan needs all passes: it excludes --stop-after";
+  if (!arguments.report.empty() && !arguments.stop_after.empty())
+    return "--report needs all passes: it excludes --stop-after";
+  if (!arguments.report.empty() && arguments.emit == "graph")
+    return "--report needs all passes: it excludes --emit graph";
+  if (arguments.report == "-" && (arguments.plan || arguments.output == "-"))
+    return "--report - would share standard output";
+  if (arguments.plan && arguments.emit == "graph") return "--plan needs all passes: it excludes --emit graph";
+  if (arguments.plan && arguments.output == "-") return "--plan and -o - would share standard output";
+  if (arguments.model == "-" && arguments.output.empty() && !arguments.plan)
+    return "a model from standard input needs -o";
+  for (const std::string& set : arguments.sets) {
+    const size_t equals = set.find('=');
+    if (equals == std::string::npos || equals == 0) return fmt::format("--set {}: expected KEY=VALUE", set);
+    overrides.push_back({set.substr(0, equals), set.substr(equals + 1)});
+  }
+  std::error_code none;
+  if (std::filesystem::equivalent(output_path(arguments), arguments.model, none))
+    return "the output would replace the model file";
+  if (std::filesystem::equivalent(arguments.report, arguments.model, none))
+    return "the report would replace the model file";
+  if (!arguments.report.empty() && arguments.report == output_path(arguments))
+    return "-o and --report name the same file";
+  if (!arguments.memory.empty()) overrides.push_back({"memory.budget", arguments.memory});
+  if (!arguments.launch.empty()) overrides.push_back({"launch.mode", arguments.launch});
+  passes::PipelineOptions pipeline;
+  pipeline.print_after = arguments.print_after;
+  pipeline.stop_after = arguments.stop_after;
+  if (const std::string unknown = passes::unknown_pass(pipeline); !unknown.empty()) return unknown;
+  Diag diag("--target", "");
+  if (!codegen::check_target(arguments.target, diag)) return diag.reports().front().text;
+  return "";
+}
+
+std::string output_path(const CompilerArguments& arguments) {
+  if (!arguments.output.empty()) return arguments.output;
+  const char* extension = arguments.emit == "ir"      ? ".gir"
+                          : arguments.emit == "llvm"  ? ".ll"
+                          : arguments.emit == "graph" ? ".txt"
+                                                      : ".ptx";
+  return std::filesystem::path(arguments.model).filename().replace_extension(extension).string();
+}
+
+}  // namespace gacc

@@ -1,0 +1,28 @@
+// The command line of gaccc.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "frontend/frontend.h"
+
+namespace gacc {
+
+struct CompilerArguments {
+  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
+  std::vector<std::string> sets, print_after;
+  bool plan = false, json = false, times = false, locations = false;
+};
+
+// The exit status, and everything is printed, when there is nothing to compile: after --help and --version,
+// and for a command line that the option parser refuses (not 0).
+[[nodiscard]] std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to);
+
+// What the option parser cannot see and no model file can make right; "" when the command line is sound.
+// `overrides` receives those of the model file: --set, and the options that are short for one.
+[[nodiscard]] std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides);
+
+// Where the artifact (or IR, or text) goes; "-" is standard output.
+std::string output_path(const CompilerArguments& arguments);
+
+}  // namespace gacc
