@@ -9,7 +9,7 @@ namespace gacc {
 
 // Fills plan.programs: the code's own launches where it has merged them, else one for each kernel. False and
 // a sentence in `problem` when an operand has no place in the arena (a bug).
-bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Plan& plan,
-                  std::string& problem);
+[[nodiscard]] bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Plan& plan,
+                                std::string& problem);
 
 }  // namespace gacc

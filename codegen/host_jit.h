@@ -3,9 +3,9 @@
 // generation.
 //
 //   auto program = make_program(module, Purpose::host, problem);
-//   std::string object = compile_host(*program, problem);         // or from the cache, when host_key() is
-//   the same auto code = HostCode::load(object, *program, problem); code->function(call.function)(operands,
-//   extents, begin, end);
+//   std::string object = compile_host(*program, problem);  // or from the cache, when host_key() is the same
+//   auto code = HostCode::load(object, *program, problem);
+//   code->function(call.function)(operands, extents, begin, end);
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -37,7 +37,9 @@ class HostCode {
   static std::unique_ptr<HostCode> load(std::string_view object, const Program& program,
                                         std::string& problem);
   ~HostCode();
-  HostFunction function(int32_t index) const;  // index: Call::function
+  // index: Call::function, not negative. Valid as long as this lives.
+  HostFunction function(int32_t index) const;
+
  private:
   HostCode();
   struct Impl;

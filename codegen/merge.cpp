@@ -3,8 +3,8 @@
 //   for every phase:
 //     for every task of it:                          from the table; the same for all threads
 //       f: place = thread / T; id = place * blocks of the grid + block
-//          for (t = id rotated by the blocks of work before; t < blocks of work; t += places): f(arguments,
-//          t)
+//          for (t = id rotated by the blocks of work before; t < blocks of work; t += places):
+//            f(arguments, t)
 //     barrier of the grid
 //
 // The barrier is the arrival counter of cooperative groups: block 0 adds 2^31 - (blocks - 1), the others 1,

@@ -27,8 +27,8 @@ struct Part {
 // Copies `entry` into part.function; part.threads is set, `block` are the merged kernel's threads. False and
 // a sentence in `problem` when it uses anything but thread and block indices, `bar.sync 0` and shared memory
 // of fixed size. What it has in shared memory is still the entry's own.
-bool make_part(llvm::Module& module, const std::string& entry, int64_t block, Part& part,
-               std::string& problem);
+[[nodiscard]] bool make_part(llvm::Module& module, const std::string& entry, int64_t block, Part& part,
+                             std::string& problem);
 
 // Before a place uses its shared memory for something else: its threads wait for each other, and for what
 // still travels there.

@@ -14,8 +14,8 @@ namespace gacc::codegen {
 
 struct DeviceCode {
   Program program;  // calls with operands, extents, items, block, per_block
-  std::vector<std::string>
-      entries;  // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents
+  // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents.
+  std::vector<std::string> entries;
   std::vector<GemmKernel> products;   // built-in kernels of the matrix products; entries under their names
   std::vector<PlanProgram> programs;  // of a planned module: the launches, merged (codegen/merge.h)
   std::string ptx;
@@ -25,7 +25,7 @@ struct DeviceCode {
 // Targets that the LLVM in use knows: "sm_75" ... "sm_90a".
 std::vector<std::string_view> known_targets();
 // Checks a target's name; an unknown one is reported to `diag` with the known ones.
-bool check_target(std::string_view target, Diag& diag);
+[[nodiscard]] bool check_target(std::string_view target, Diag& diag);
 std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag);
 
 }  // namespace gacc::codegen

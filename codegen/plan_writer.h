@@ -31,9 +31,9 @@ struct PlanRecompute {
 Plan write_plan(const ir::Module& module, const PlanFacts& facts);
 
 // `--plan --json`: the keys of CONTRACT section 6, and `loss_chunks`: the parts that chunk-loss made.
-// `--plan`: the same for people.
 nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute = {},
                                  int64_t loss_chunks = 1);
+// `--plan`: the same for people.
 std::string plan_text(const Plan& plan, const PlanRecompute& recompute = {}, int64_t loss_chunks = 1);
 // "567,434".
 std::string count_text(int64_t count);

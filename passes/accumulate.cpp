@@ -2,17 +2,16 @@
 // window of K micro-batches adds up to the gradient of one big batch, ragged ones included.
 //
 //   1. Every gradient that step yields gets an f32 accumulator @PARAM.grad; the loss and the count of its
-//   elements
-//      go into @loss.sum and @loss.count. In eval they go into @eval.loss, @eval.count and @eval.METRIC.
+//      elements go into @loss.sum and @loss.count. In eval they go into @eval.loss, @eval.count and
+//      @eval.METRIC.
 //   2. A yielded value is added by the op that makes it where that op has an `.acc` form and nobody else
-//   reads the
-//      value: a weight gradient accumulates inside its matrix product. Else an add.acc follows it.
+//      reads the value: a weight gradient accumulates inside its matrix product. Else an add.acc follows
+//      it.
 //   3. For optimizer.second_moment = "micro" the step also adds the square of its own mean gradient to
 //   @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
 //   4. Where samples have random numbers, the step ends with advancing the ordinal of its first sample.
-//   5. The update region is built (build_update.cpp), and `init` clears every accumulator and state but those
-//   that
-//      the runtime writes.
+//   5. The update region is built (build_update.cpp), and `init` clears every accumulator and state but
+//      those that the runtime writes.
 #include <algorithm>
 #include <functional>
 

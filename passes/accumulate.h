@@ -16,6 +16,6 @@ struct Trained {
 };
 
 // Writes the update region for the optimizer of the settings, and its state buffers.
-bool build_update(ir::Module& module, const std::vector<Trained>& trained, Diag& diag);
+[[nodiscard]] bool build_update(ir::Module& module, const std::vector<Trained>& trained, Diag& diag);
 
 }  // namespace gacc::passes

@@ -6,9 +6,8 @@
 //   *sum*), or, where it is to be scaled, `seed`.
 //      At an op all users of its results have been met: sum what they contributed, then ask the table for the
 //      contributions to its operands, for active ones only.
-//   3. Yield the gradient of every trainable parameter that was reached. One that the loss does not reach has
-//   none,
-//      as in PyTorch, and is not updated; reaching none at all is an error.
+//   3. Yield the gradient of every trainable parameter that was reached. One that the loss does not
+//      reach has none, as in PyTorch, and is not updated; reaching none at all is an error.
 #include <algorithm>
 
 #include "ir/builder.h"

@@ -1,16 +1,15 @@
 // The update region: what happens once per window. With G the accumulated gradient sums and n = @loss.count:
 //
 //   1. sum of squares of every G, in parts              S = sum over parameters of sum(G^2)
-//   2. finite test, mean, norm                          ok = isfinite(S), mean = 1 / n, norm = sqrt(S) *
-//   mean;
+//   2. finite test, mean, norm                          ok = isfinite(S), mean = 1 / n, norm = sqrt(S) * mean
 //      where the loss is scaled mean <- mean * unscale, so that everything after it is of the unscaled
 //      gradient
 //   3. go = ok and n != 0: a window in which nothing is counted is no error, but makes no update
 //   4. clipping and the rate: mean <- mean * clip / norm where norm is above it; rate = the schedule of @lr
 //   5. what the runtime reads: @window.ok, @window.loss = loss / n, @window.norm (before clipping),
-//   @window.lr = rate
+//      @window.lr = rate
 //   6. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0, everywhere if windows
-//   are skipped
+//      are skipped
 //   7. running statistics, where ok: what they moved in the window; the window's part is cleared always
 //   8. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 as G
 //

@@ -4,8 +4,7 @@
 //   2. for each region: the inputs take theirs, then kernel by kernel
 //      a. every read must find its bytes held by the value it means (a buffer: by that buffer),
 //      b. every write takes its bytes; it may take those of a buffer only if it is a write to that buffer,
-//      and those
-//         that this kernel reads only where the kernel may work in place,
+//         and those that this kernel reads only where the kernel may work in place,
 //      c. no two writes of one kernel meet;
 //   3. at the end of a region every buffer still owns all of its bytes, and so does every yielded value.
 //

@@ -2,12 +2,12 @@
 // memory.
 //
 //   1. Large sums are cut into parts (split_sums.cpp). Reshapes move up to what they are reshapes of: they
-//   cost
-//      nothing, and a group cannot reach over one it depends on. Pointwise ops move down to their first user.
+//      cost nothing, and a group cannot reach over one it depends on. Pointwise ops move down to their
+//      first user.
 //   2. Ops join groups greedily, in program order. Everything an op depends on (values, and buffers read or
-//   written
-//      before) is in groups up to some index; from that group on, it joins the one that saves the most memory
-//      traffic, where ir/kernel.h accepts it and the kernel stays small; else it opens a new group.
+//      written before) is in groups up to some index; from that group on, it joins the one that saves the
+//      most memory traffic, where ir/kernel.h accepts it and the kernel stays small; else it opens a new
+//      group.
 //   3. The ops of a group are made neighbours, groups in order of creation, and numbered.
 //
 // An op joins a later group than its dependencies or the same one, and groups keep their order, so every use

@@ -12,9 +12,8 @@
 //      and `full`-marked ops (layers with precision = "f32", gradients of what is full) f32.
 //   3. A product whose result only goes into accumulators keeps its f32 sum.
 //   4. The half copies @w.h are state. Whatever sets @w in `init` and `update` becomes its NAME.half, which
-//   writes
-//      both: once per update, not per micro-batch, and in the same kernel. The runtime writes the copy where
-//      it writes the parameter (Session::set_parameters).
+//      writes both: once per update, not per micro-batch, and in the same kernel. The runtime writes the
+//      copy where it writes the parameter (Session::set_parameters).
 #include <algorithm>
 #include <utility>
 

@@ -1,9 +1,8 @@
 // The pass manager: runs passes in order, checks phases, verifies after each, and prints what was asked for.
 //
 //   PipelineResult result = run_pipeline(module, {.print_after = {"fuse"}, .sink = to_stderr}, diag);
-//   if (!result) → result.internal_error is the text of a bug in gacc (exit 3), or empty and `diag` says what
-//   is
-//                  wrong with the model (exit 1)
+//   if (!result) → result.internal_error is the text of a bug in gacc (exit 3), or empty and `diag` says
+//                  what is wrong with the model (exit 1)
 #pragma once
 #include <functional>
 #include <string>

@@ -3,8 +3,8 @@
 //
 //   1. Live ranges, from ir/liveness.h, at kernel granularity.
 //   2. In-place pairs: a result may take the bytes of an operand that dies in its kernel where may_reuse
-//   allows it.
-//      In each kernel the pairs are a matching that saves the most bytes; pairs chain to one block.
+//      allows it. In each kernel the pairs are a matching that saves the most bytes; pairs chain to one
+//      block.
 //   3. The blocks of each region are placed by planner/offsets.h.
 //
 // A kernel's pairs depend on that kernel alone and save the most there, so the bytes live after step 2, at

@@ -17,9 +17,8 @@ struct MemoryReport {
   int64_t gradients = 0;     // accumulators: of gradients, the loss and the count
   int64_t optimizer = 0;     // state: moments, counters, rates
   int64_t activations = 0;   // values the forward pass made
-  int64_t workspace =
-      0;  // values that compiler-made ops made: gradients in flight, partial sums, update's values
-  int64_t inputs = 0;  // the micro-batch
+  int64_t workspace = 0;  // what compiler-made ops made: gradients in flight, partial sums, update's values
+  int64_t inputs = 0;     // the micro-batch
   int64_t padding = 0;
   int64_t peak = 0;         // the arena: what the runtime allocates
   int64_t lower_bound = 0;  // no plan of this graph in this order can be smaller

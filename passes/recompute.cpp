@@ -123,7 +123,7 @@ void note(Module& module, double base, double seconds, double bound) {
 int64_t arena_of(const Module& fused) {
   Module copy = fused;
   Diag none("", "");
-  plan_memory(copy, {}, none);
+  if (!plan_memory(copy, {}, none)) return std::numeric_limits<int64_t>::max();
   return copy.arena_bytes.value_or(0);
 }
 

@@ -55,7 +55,7 @@ struct StepPlan {
 };
 // `fused` is in phase fused, without clones. A larger budget never gives more seconds.
 StepPlan plan_step(const ir::Module& fused, const StepGraph& step, int64_t budget, const Options& options);
-// The arena of the module as it is.
+// The arena of the module as it is; the largest number when it has no plan.
 int64_t arena_of(const ir::Module& fused);
 
 // The schedule of the policies all, sqrt and marked: values used in one segment alone are dropped between the
