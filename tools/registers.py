@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""registers.py --bin BIN [--bless]: registers and spills of the hot kernels, as ptxas counts them, against the golden table
-tests/run/registers.txt. Hot are the matrix products, merged kernels and the largest row kernels; every other kernel must
-not spill either. Skipped aloud without ptxas; the table is compared only with the ptxas that made it, spills with any.
+"""registers.py [--bin BIN] [--bless] [MODEL ...]: registers, shared memory and spills of the examples' kernels, as ptxas counts them, for three
+targets, in f32 and in f16. Prints the table; --bless writes it (or what it says of MODEL ...) to tests/run/registers.txt, which tests/run/ptxas.py compares.
+Kernels of one name but for its number are one line with the most of each; those that only fill buffers are left out.
 """
 import argparse
-import difflib
 import os
 import pathlib
 import re
@@ -15,29 +14,81 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests/run/registers.txt"
-MODELS, TARGETS = ("mnist_mlp", "residual_mlp"), ("sm_75", "sm_80", "sm_90")
-HOT = re.compile(r"^(gacc_gemm_|update_|step_persistent)")
+TARGETS = ("sm_75", "sm_80", "sm_90")
+F16 = "precision.compute=f16"
+EXAMPLES = ("mnist_mlp", "mnist_mlp_f16", "small_gradients_f16", "mnist_mlp_plain", "regression", "residual_mlp", "adam_micro", "schedules",
+            "mixer", "shakespeare_gpt", "gpt2_124m", "mnist_cnn", "mnist_resnet")
+MODELS = [(name, ()) for name in EXAMPLES] + [(name, (F16,)) for name in ("mixer", "shakespeare_gpt", "gpt2_124m", "mnist_cnn", "mnist_resnet")]
+
+# The only kernels that may spill registers: attention's gradient with heads of 64 (docs/gpu.md, not reached).
+MAY_SPILL = re.compile("attention.*grad")
+
+COLD = re.compile(r"^((fill|random_uniform|random_normal)_)+\d+$")  # initial values
 KERNEL = re.compile(r"Compiling entry function '(\S+)' for .*?\n.*?Function properties.*?\n\s*(\d+) bytes stack frame, "
                     r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 
-def measure(bin, ptxas):
-    rows, spills = [], []
+def find_ptxas():
+    return os.environ.get("GACC_PTXAS") or shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+
+
+def version(ptxas):
+    found = re.search(r"release \S+, (V\S+)", subprocess.run([ptxas, "--version"], capture_output=True, text=True).stdout)
+    return f"ptxas {found[1] if found else 'unknown'}"
+
+
+def label(model, settings):
+    return model + ("_f16" if F16 in settings else "")
+
+
+def read(log):
+    """What `ptxas -v` wrote: {kernel without its number: cell}, and the spills that may not be."""
+    most, spills = {}, []
+    for name, _, stores, loads, registers, shared in (m.groups(default="0") for m in KERNEL.finditer(log)):
+        spilled = int(stores) + int(loads)
+        if spilled and not MAY_SPILL.search(name):
+            spills.append(f"{name}: {stores} bytes spilled, {loads} read back")
+        if COLD.match(name):
+            continue
+        old = most.get(re.sub(r"_\d+$", "", name), (0, 0, 0))
+        most[re.sub(r"_\d+$", "", name)] = tuple(max(pair) for pair in zip(old, (int(registers), int(shared), spilled)))
+    cells = {name: str(registers) + (f"/{shared}" if shared else "") + (f"+{spilled}" if spilled else "")
+             for name, (registers, shared, spilled) in most.items()}
+    return cells, spills
+
+
+def load():
+    """The golden table: its first line, and {model: {kernel: [cell of each target]}}."""
+    lines = TABLE.read_text().splitlines() if TABLE.exists() else ["none"]
+    table = {}
+    for line in lines[3:]:
+        model, kernel, *cells = line.split()
+        table.setdefault(model, {})[kernel] = cells
+    return lines[0], table
+
+
+def differences(model, target, cells):
+    """Lines that say how a model's cells differ from the golden ones."""
+    at = TARGETS.index(target)
+    golden = {kernel: row[at] for kernel, row in load()[1].get(model, {}).items() if row[at] != "-"}
+    return [f"{model} {target} {kernel}: {golden.get(kernel, 'not there')} in the table, now {cells.get(kernel, 'not there')}"
+            for kernel in sorted(golden.keys() | cells.keys()) if golden.get(kernel) != cells.get(kernel)]
+
+
+def measure(bin, ptxas, model, settings):
+    rows, spills = {}, []
     with tempfile.TemporaryDirectory() as folder:
-        for model in MODELS:
-            for target in TARGETS:
-                artifact = pathlib.Path(folder, "step.ptx")
-                subprocess.run([bin / "gaccc", ROOT / f"examples/{model}.toml", "--target", target, "-o", artifact], check=True)
-                text = subprocess.run([ptxas, "-v", f"-arch={target}", artifact, "-o", "/dev/null"], check=True,
-                                      capture_output=True, text=True).stderr
-                found = sorted(m.groups(default="0") for m in KERNEL.finditer(text))
-                if not found:
-                    raise SystemExit(f"registers.py: ptxas -v has another form:\n{text[:500]}")
-                for name, stack, stores, loads, registers, shared in found:
-                    if int(stores) or int(loads):
-                        spills.append(f"{model} {target} {name}: {stores} bytes spilled, {loads} read back")
-                    if HOT.match(name):
-                        rows.append(f"{model:<13} {target:<6} {name:<40} {registers:>4} {int(stores) + int(loads):>6} {shared:>7}")
+        artifact = pathlib.Path(folder, "step.ptx")
+        for at, target in enumerate(TARGETS):
+            subprocess.run([bin / "gaccc", ROOT / f"examples/{model}.toml", "--target", target, "-o", artifact, *(w for s in settings for w in ("--set", s))],
+                           check=True)
+            log = subprocess.run([ptxas, "-v", f"-arch={target}", artifact, "-o", "/dev/null"], check=True, capture_output=True, text=True).stderr
+            cells, found = read(log)
+            if not cells:
+                raise SystemExit(f"registers.py: ptxas -v has another form:\n{log[:500]}")
+            spills += [f"{label(model, settings)} {target} {line}" for line in found]
+            for kernel, cell in cells.items():
+                rows.setdefault(kernel, ["-"] * len(TARGETS))[at] = cell
     return rows, spills
 
 
@@ -45,30 +96,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
     parser.add_argument("--bless", action="store_true")
+    parser.add_argument("models", nargs="*", help="mnist_mlp, gpt2_124m_f16, ...")
     arguments = parser.parse_args()
-    ptxas = os.environ.get("GACC_PTXAS") or shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+    ptxas = find_ptxas()
     if not ptxas:
         print("skipped: no ptxas on PATH, in /usr/local/cuda/bin or in GACC_PTXAS")
         return 77
-    version = re.search(r"release \S+, (V\S+)", subprocess.run([ptxas, "--version"], capture_output=True, text=True).stdout)
-    rows, spills = measure(arguments.bin, ptxas)
-    head = f"ptxas {version[1] if version else 'unknown'}"
-    text = "\n".join([head, f"{'model':<13} {'target':<6} {'kernel':<40} regs  spill  shared", *rows]) + "\n"
+    table, spills = load()[1] if arguments.models else {}, []
+    for model, settings in MODELS:
+        name = label(model, settings)
+        if arguments.models and name not in arguments.models:
+            continue
+        table[name], found = measure(arguments.bin, ptxas, model, settings)
+        spills += found
+    width = max(len(kernel) for rows in table.values() for kernel in rows)
+    line = "{:<20} {:<" + str(width) + "} {:>12} {:>12} {:>12}"
+    order = {label(*model): at for at, model in enumerate(MODELS)}
+    rows = [line.format(model, kernel, *table[model][kernel]) for model in sorted(table, key=order.get) for kernel in sorted(table[model])]
+    text = "\n".join([version(ptxas), "registers/bytes of shared memory+bytes spilled and read back", line.format("model", "kernel", *TARGETS), *rows]) + "\n"
+    print(text)
     if spills:
         print("\n".join(spills))
         return 1
     if arguments.bless:
         TABLE.write_text(text)
-        return 0
-    expected = TABLE.read_text()
-    if expected.splitlines()[0] != head:
-        print(f"{text}no kernel spills; the table was made with another assembler ({expected.splitlines()[0]}), so it is not compared")
-        return 0
-    if text != expected:
-        sys.stdout.writelines(difflib.unified_diff(expected.splitlines(True), text.splitlines(True), "registers.txt", "now"))
-        print("tools/registers.py --bless writes the table anew; say in the commit why it changed")
-        return 1
-    print(text)
     return 0
 
 

@@ -1,24 +1,22 @@
 #!/usr/bin/env python3
 """ptxas.py EXAMPLE TARGET [KEY=VALUE ...]: NVIDIA's assembler accepts the artifact of the example, with settings, for that GPU,
-and no kernel spills registers but those of attention's gradient. Skipped without ptxas."""
-import os
+no kernel spills registers but those that tools/registers.py names, and registers are those of registers.txt. Skipped without ptxas."""
 import pathlib
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
 import harness
 
-SPILLS = re.compile(r"Function properties for (\S+)\n.*?, (\d+) bytes spill stores")
-MAY_SPILL = re.compile("attention.*grad")  # heads of 64: docs/gpu.md, not reached
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+import registers
+
 ALWAYS = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"}  # the rest as far as the LLVM in use knows them
 
 
 def main():
     name, target, *settings = sys.argv[1:]
-    ptxas = os.environ.get("GACC_PTXAS") or shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+    ptxas = registers.find_ptxas()
     if not ptxas:
         harness.skip("no ptxas on PATH, in /usr/local/cuda/bin or in GACC_PTXAS")
     with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
@@ -32,8 +30,16 @@ def main():
             harness.skip(f"this ptxas does not know {target}")
         done = subprocess.run([ptxas, "-v", f"-arch={target}", artifact, "-o", "/dev/null"], capture_output=True, text=True)
         harness.expect(done.returncode == 0, f"ptxas -arch={target} refuses the artifact of {name}:\n{done.stdout}{done.stderr}")
-        spills = [f"{kernel}: {stores} bytes" for kernel, stores in SPILLS.findall(done.stderr) if int(stores) and not MAY_SPILL.search(kernel)]
+        cells, spills = registers.read(done.stderr)
+        harness.expect(cells, f"ptxas -v has another form:\n{done.stderr[:500]}")
         harness.expect(not spills, f"{name} for {target} spills registers: {spills}")
+        made_with = registers.load()[0]
+        model = registers.label(name, settings)
+        if target in registers.TARGETS and made_with == registers.version(ptxas):
+            differences = registers.differences(model, target, cells)
+            harness.expect(not differences, "\n".join(differences) + f"\n`tools/registers.py --bless {model}` writes the table anew; say in the commit why it changed")
+        elif target in registers.TARGETS:
+            print(f"registers.txt was made with {made_with}, so registers are not compared")
         text = artifact.read_text()
         harness.expect(text.count(".entry ") > 0, "the artifact has no kernel")
         print(f"{name} for {target}: {text.count('.entry ')} kernels accepted")
