@@ -47,6 +47,60 @@ std::optional<PlanLaunch> product_launch(const ir::Module& module, const ir::Reg
   return launch;
 }
 
+// The vector that `op` adds to each row of `product` ([.., n] f32), when that is all it does and the vector
+// is a parameter, which no step writes.
+std::optional<int64_t> added_vector(const ir::Module& module, const ir::Region& region, const ir::Op& op,
+                                    const ir::StorageRoots& root, ir::ValueId product) {
+  if (op.info->name != "add" || op.when) return std::nullopt;
+  for (const size_t at : {size_t{0}, size_t{1}}) {
+    const ir::BufferId* vector = ir::as_buffer(op.operands[at]);
+    if (vector == nullptr || root(op.operands[1 - at]) != ir::Operand(product)) continue;
+    const ir::Buffer& buffer = module[*vector];
+    const ir::Shape row = {region[product].type.shape.back()};
+    const bool fits = buffer.type.shape == row && buffer.type.dtype == ir::DType::f32;
+    if (fits && buffer.kind == ir::BufferKind::param) return buffer.offset;
+  }
+  return std::nullopt;
+}
+
+// Notes which products a library may give their bias (PlanBias). `launched`: the launch of each call, or -1.
+void add_biases(const ir::Module& module, const ir::Region& region, const std::vector<codegen::Call>& calls,
+                const std::vector<int64_t>& launched, PlanProgram& program) {
+  constexpr int64_t kAlignment = 16;  // of a bias, for the library
+  // 1. Who reads each value: its readers' number, and the last of them.
+  const ir::StorageRoots root(region);
+  std::vector<int> readers(region.values.size(), 0);
+  std::vector<size_t> reader(region.values.size(), 0);
+  const auto index = [&](const ir::Operand& operand) -> std::optional<size_t> {
+    const ir::Operand owner = root(operand);
+    const ir::ValueId* value = ir::as_value(owner);
+    return value != nullptr ? std::optional(static_cast<size_t>(value->index)) : std::nullopt;
+  };
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (launched[i] < 0) continue;
+    for (const ir::Operand& operand : calls[i].kernel.reads)
+      if (const std::optional<size_t> value = index(operand)) ++readers[*value], reader[*value] = i;
+  }
+  for (const ir::Yield& yield : region.yields)
+    if (const std::optional<size_t> value = index(yield.what)) ++readers[*value];
+  // 2. Products that one kernel reads, which adds a vector and whose result takes the product's place.
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].kernel.form != ir::KernelForm::gemm) continue;
+    PlanLaunch& launch = program.launches[static_cast<size_t>(launched[i])];
+    if (launch.accumulate || launch.type != "f32" || launch.result != "f32") continue;
+    const ir::ValueId product = region.ops[calls[i].kernel.members.front().op].results[0];
+    const auto at = static_cast<size_t>(product.index);
+    if (readers[at] != 1 || reader[at] <= i) continue;
+    const ir::Kernel& kernel = calls[reader[at]].kernel;
+    if (kernel.members.size() != 1 || kernel.form != ir::KernelForm::pointwise) continue;
+    const ir::Op& op = region.ops[kernel.members.front().op];
+    const std::optional<int64_t> vector = added_vector(module, region, op, root, product);
+    if (!vector || *vector % kAlignment != 0) continue;
+    if (arena_offset(module, region, ir::Operand(op.results[0])) == launch.c)
+      launch.bias = PlanBias{*vector, launched[reader[at]]};
+  }
+}
+
 }  // namespace
 
 bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Plan& plan,
@@ -59,8 +113,11 @@ bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Pla
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
     PlanProgram program{std::string(ir::region_text(kind)), {}};
+    std::vector<int64_t> launched;
     for (const codegen::Call& call : code.program.calls(kind)) {
-      if (call.kernel.form == ir::KernelForm::alias) continue;
+      const bool none = call.kernel.form == ir::KernelForm::alias;
+      launched.push_back(none ? -1 : static_cast<int64_t>(program.launches.size()));
+      if (none) continue;
       std::optional<PlanLaunch> launch =
           call.kernel.form == ir::KernelForm::gemm
               ? product_launch(module, region, call.kernel, codegen::capability(plan.target), problem)
@@ -69,6 +126,8 @@ bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Pla
       if (!launch) return false;
       program.launches.push_back(std::move(*launch));
     }
+    if (kind == ir::RegionKind::step || kind == ir::RegionKind::eval)
+      add_biases(module, region, code.program.calls(kind), launched, program);
     plan.programs.push_back(std::move(program));
   }
   return true;

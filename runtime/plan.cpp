@@ -32,6 +32,7 @@ json launch_json(const PlanLaunch& launch) {
                             {"block", builtin.block},
                             {"tile_m", builtin.tile_m},
                             {"tile_n", builtin.tile_n}};
+    if (launch.bias) product["bias"] = {{"offset", launch.bias->offset}, {"launch", launch.bias->launch}};
     return product;
   }
   json arguments = json::array();

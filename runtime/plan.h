@@ -56,6 +56,14 @@ struct PlanBuiltin {
   int64_t tile_m = 1, tile_n = 1;
 };
 
+// Where the only launch that reads a product's f32 result is one that adds a vector to each of its rows, in
+// place: a library that can do so adds it itself, and that launch is left out. The bits are the same: both
+// round the sum to f32, and then what is added to it.
+struct PlanBias {
+  int64_t offset = 0;  // of n f32 numbers in the arena
+  int64_t launch = 0;  // which one of the program, after the product
+};
+
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, with f32 sums that are rounded once to C's type.
 struct PlanLaunch {
@@ -75,6 +83,7 @@ struct PlanLaunch {
   bool transpose_a = false, transpose_b = false, accumulate = false;  // accumulate: C is f32
   std::string type = "f32", result = "f32";                           // of A and B, and of C: f32, f16, bf16
   PlanBuiltin builtin;
+  std::optional<PlanBias> bias{};
 };
 
 struct PlanProgram {

@@ -107,6 +107,12 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
     fields.read("result", launch.result, {"f32", "f16", "bf16"});
     if (status && launch.accumulate && launch.result != "f32")
       fields.fail(fmt::format("{}.result is {}; what is added to is f32", where, launch.result));
+    if (fields.has("bias")) {
+      PlanBias& bias = launch.bias.emplace();
+      Fields adds(value["bias"], where + ".bias.", status);
+      adds.read("offset", bias.offset, 0, arena);
+      adds.read("launch", bias.launch, 0, kMost);
+    }
     if (!fields.has("builtin")) return;
     Fields builtin(value["builtin"], where + ".builtin.", status);
     builtin.read_name("kernel", launch.builtin.kernel);
@@ -131,6 +137,22 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
   }
 }
 
+// A product's bias: a later kernel of the program stands for it, and its elements lie in the arena.
+void check_bias(Fields& fields, const std::string& where, int64_t arena, const PlanProgram& program,
+                size_t number) {
+  const PlanLaunch& product = program.launches[number];
+  const PlanBias& bias = *product.bias;
+  const auto count = static_cast<int64_t>(program.launches.size());
+  if (product.accumulate || product.type != "f32" || product.result != "f32" || product.n.times_batch)
+    fields.fail(fmt::format("{}: only plain products of f32 with a fixed n have a bias", where));
+  else if (product.n.extent > (arena - bias.offset) / 4)
+    fields.fail(
+        fmt::format("{}: {} numbers at {} are not in the arena", where, product.n.extent, bias.offset));
+  else if (bias.launch <= static_cast<int64_t>(number) || bias.launch >= count ||
+           program.launches[static_cast<size_t>(bias.launch)].kernel.empty())
+    fields.fail(fmt::format("{}: launch {} is no kernel after the product", where, bias.launch));
+}
+
 void read_program(const json& value, const std::string& where, int64_t arena, Status& status,
                   PlanProgram& program) {
   Fields fields(value, where + ".", status);
@@ -138,6 +160,9 @@ void read_program(const json& value, const std::string& where, int64_t arena, St
   fields.each("launches", [&](const json& launch, const std::string& at) {
     read_launch(launch, where + "." + at, arena, status, program.launches.emplace_back());
   });
+  for (size_t i = 0; i < program.launches.size() && status; ++i)
+    if (program.launches[i].bias)
+      check_bias(fields, fmt::format("{}.launches[{}].bias", where, i), arena, program, i);
   if (!fields.has("persistent")) return;
   read_launch(value["persistent"], where + ".persistent", arena, status, program.persistent.emplace());
   fields.read("persistent_required", program.persistent_required);

@@ -64,10 +64,47 @@ class CublasLt final : public GemmEngine {
     return true;
   }
 
+  Status prepare(const Product& product, Stream stream) override {
+    if (product.m == 0 || product.n == 0 || product.k == 0) return {};
+    if (!find(product))
+      if (Status status = choose_algorithm(product, stream); !status) return status;
+    if (product.bias != 0) prepare_bias(product, stream);
+    return {};
+  }
+
+  bool adds_bias(const Product& product) const override {
+    const Choice* choice = find(product);
+    return product.bias != 0 && choice != nullptr && operation_with_bias(*choice, product) != nullptr;
+  }
+
+  Status launch(const Product& product, Stream stream) override {
+    if (product.m == 0 || product.n == 0 || product.k == 0)
+      return Status::error("a matrix product without elements");
+    const Choice* choice = find(product);
+    if (!choice) return Status::error("internal error: a matrix product was not prepared");
+    void* with_bias = operation_with_bias(*choice, product);
+    return check(multiply(*choice, with_bias ? with_bias : choice->operation, product, product.c,
+                          product.accumulate, workspace_, static_cast<size_t>(workspace_bytes_), stream),
+                 "cannot launch a matrix product");
+  }
+
+ private:
+  using Key = ChosenAlgorithm::Key;
+  struct Biased {
+    Pointer bias = 0;
+    void* operation = nullptr;  // null: the algorithm cannot add one
+  };
+  struct Choice {
+    Key key{};
+    void* operation = nullptr;
+    void* layouts[3] = {};  // of B, A and C, as cuBLAS sees them
+    LtAlgorithm algorithm{};
+    std::vector<Biased> biased{};
+  };
+
   // Without tuning takes the library's first proposal, which is a fixed function of the product, the library
   // and the GPU.
-  Status prepare(const Product& product, Stream stream) override {
-    if (product.m == 0 || product.n == 0 || product.k == 0 || find(product)) return {};
+  Status choose_algorithm(const Product& product, Stream stream) {
     const ChosenAlgorithm* chosen = tuning_ ? tuning_->choices.find(key(product)) : nullptr;
     const bool measures = tuning_ && tuning_->measure && !chosen;
     Choice choice;
@@ -81,31 +118,9 @@ class CublasLt final : public GemmEngine {
     choices_.push_back(choice);
     if (measures) return choose(product, choices_.back(), proposals, stream);
     const auto own = static_cast<int64_t>(proposals.front().workspace_bytes);
-    return warm_up(product, choice, static_cast<size_t>(chosen ? chosen->workspace_bytes : own), stream);
+    return warm_up(product, choice, choice.operation,
+                   static_cast<size_t>(chosen ? chosen->workspace_bytes : own), stream);
   }
-
-  Status launch(const Product& product, Stream stream) override {
-    if (product.m == 0 || product.n == 0 || product.k == 0)
-      return Status::error("a matrix product without elements");
-    const Choice* choice = find(product);
-    if (!choice) return Status::error("internal error: a matrix product was not prepared");
-    const float alpha = 1, beta = product.accumulate ? 1 : 0;
-    const int error =
-        library_.matmul(handle_, choice->operation, &alpha, address(product.b), choice->layouts[0],
-                        address(product.a), choice->layouts[1], &beta, address(product.c), choice->layouts[2],
-                        address(product.c), choice->layouts[2], &choice->algorithm, address(workspace_),
-                        static_cast<size_t>(workspace_bytes_), stream);
-    return check(error, "cannot launch a matrix product");
-  }
-
- private:
-  using Key = ChosenAlgorithm::Key;
-  struct Choice {
-    Key key{};
-    void* operation = nullptr;
-    void* layouts[3] = {};  // of B, A and C, as cuBLAS sees them
-    LtAlgorithm algorithm{};
-  };
 
   static void* address(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
   static Key key(const Product& product) {
@@ -121,11 +136,15 @@ class CublasLt final : public GemmEngine {
             alignment(product.b),
             alignment(product.c)};
   }
-  const Choice* find(const Product& product) const {
+  size_t position(const Product& product) const {  // in choices_, or their number
     const Key wanted = key(product);
-    for (const Choice& choice : choices_)
-      if (choice.key == wanted) return &choice;
-    return nullptr;
+    size_t at = 0;
+    while (at < choices_.size() && !(choices_[at].key == wanted)) ++at;
+    return at;
+  }
+  const Choice* find(const Product& product) const {
+    const size_t at = position(product);
+    return at < choices_.size() ? &choices_[at] : nullptr;
   }
   Status check(int error, std::string_view what) const {
     if (error == 0) return {};
@@ -133,23 +152,62 @@ class CublasLt final : public GemmEngine {
   }
   void destroy(Choice& choice) const {
     if (choice.operation) library_.operation_destroy(choice.operation);
+    for (const Biased& biased : choice.biased)
+      if (biased.operation) library_.operation_destroy(biased.operation);
     for (void* layout : choice.layouts)
       if (layout) library_.layout_destroy(layout);
   }
 
+  int multiply(const Choice& choice, void* operation, const Product& product, Pointer result, bool accumulate,
+               Pointer workspace, size_t workspace_bytes, Stream stream) const {
+    const float alpha = 1, beta = accumulate ? 1 : 0;
+    return library_.matmul(handle_, operation, &alpha, address(product.b), choice.layouts[0],
+                           address(product.a), choice.layouts[1], &beta, address(result), choice.layouts[2],
+                           address(result), choice.layouts[2], &choice.algorithm, address(workspace),
+                           workspace_bytes, stream);
+  }
+
+  static void* operation_with_bias(const Choice& choice, const Product& product) {
+    for (const Biased& biased : choice.biased)
+      if (biased.bias == product.bias) return biased.operation;
+    return nullptr;
+  }
+
+  // The product with its bias, by the algorithm of the product alone: the sums are the same, so that a
+  // product has one result wherever it is computed. Where that algorithm cannot, the bias stays a launch of
+  // its own.
+  void prepare_bias(const Product& product, Stream stream) {
+    Choice& choice = choices_[position(product)];
+    for (const Biased& biased : choice.biased)
+      if (biased.bias == product.bias) return;
+    Biased& biased = choice.biased.emplace_back(Biased{product.bias, nullptr});
+    void* operation = nullptr;
+    int error = create_operation(product, operation);
+    const void* vector = address(product.bias);
+    if (!error) error = library_.operation_set(operation, kEpilogue, &kEpilogueBias, sizeof kEpilogueBias);
+    if (!error) error = library_.operation_set(operation, kBiasPointer, &vector, sizeof vector);
+    LtHeuristic found{};
+    if (!error)
+      error = library_.algorithm_check(handle_, operation, choice.layouts[0], choice.layouts[1],
+                                       choice.layouts[2], choice.layouts[2], &choice.algorithm, &found);
+    const bool fits =
+        !error && found.state == 0 && found.workspace_bytes <= static_cast<size_t>(workspace_bytes_);
+    if (fits && warm_up(product, choice, operation, found.workspace_bytes, stream))
+      biased.operation = operation;
+    else if (operation)
+      library_.operation_destroy(operation);
+  }
+
   // The library loads a kernel when it first runs, which should not be while a graph is captured. So it runs
   // once now, with its result in the workspace where that has the room.
-  Status warm_up(const Product& product, const Choice& choice, size_t workspace_bytes, Stream stream) const {
+  Status warm_up(const Product& product, const Choice& choice, void* operation, size_t workspace_bytes,
+                 Stream stream) const {
     const auto result_bytes =
         static_cast<size_t>((product.m * product.n * element_bytes(product.result) + 255) / 256 * 256);
     const auto room = static_cast<size_t>(workspace_bytes_);
     if (workspace_bytes > room || result_bytes > room - workspace_bytes) return {};
-    const float alpha = 1, beta = 0;
-    void* result = address(workspace_);
-    const int error = library_.matmul(handle_, choice.operation, &alpha, address(product.b),
-                                      choice.layouts[0], address(product.a), choice.layouts[1], &beta, result,
-                                      choice.layouts[2], result, choice.layouts[2], &choice.algorithm,
-                                      address(workspace_ + result_bytes), room - result_bytes, stream);
+    const int error = multiply(choice, operation, product, workspace_, false, workspace_ + result_bytes,
+                               room - result_bytes, stream);
     return check(error, "cannot run a matrix product");
   }
 
@@ -175,6 +233,14 @@ class CublasLt final : public GemmEngine {
     return {};
   }
 
+  int create_operation(const Product& p, void*& operation) const {
+    const int32_t first = p.transpose_b, second = p.transpose_a;
+    int error = library_.operation_create(&operation, kCompute32F, kReal32F);
+    if (!error) error = library_.operation_set(operation, kTransposeA, &first, sizeof first);
+    if (!error) error = library_.operation_set(operation, kTransposeB, &second, sizeof second);
+    return error;
+  }
+
   // Makes the library's descriptors, and asks for as many proposals as there is room for; leaves those given.
   Status describe(const Product& p, Choice& choice, std::vector<LtHeuristic>& proposals) const {
     void* preference = nullptr;
@@ -186,10 +252,7 @@ class CublasLt final : public GemmEngine {
   Status propose(const Product& p, Choice& choice, void*& preference,
                  std::vector<LtHeuristic>& proposals) const {
     // 1. The operation and the matrices as they lie in memory: rows of cuBLAS are our columns.
-    int error = library_.operation_create(&choice.operation, kCompute32F, kReal32F);
-    const int32_t first = p.transpose_b, second = p.transpose_a;
-    if (!error) error = library_.operation_set(choice.operation, kTransposeA, &first, sizeof first);
-    if (!error) error = library_.operation_set(choice.operation, kTransposeB, &second, sizeof second);
+    int error = create_operation(p, choice.operation);
     const auto layout = [&](int which, int64_t rows, int64_t columns) {
       if (!error)
         error = library_.layout_create(&choice.layouts[which], real_type(which == 2 ? p.result : p.type),

@@ -39,6 +39,9 @@ struct LtHeuristic {
   F(heuristic, cublasLtMatmulAlgoGetHeuristic,                                                        \
     (cublasLtContext * handle, void* operation, void* a, void* b, void* c, void* d, void* preference, \
      int wanted, LtHeuristic* results, int* found))                                                   \
+  F(algorithm_check, cublasLtMatmulAlgoCheck,                                                         \
+    (cublasLtContext * handle, void* operation, void* a, void* b, void* c, void* d,                   \
+     const LtAlgorithm* algorithm, LtHeuristic* result))                                              \
   F(matmul, cublasLtMatmul,                                                                           \
     (cublasLtContext * handle, void* operation, const void* alpha, const void* a, void* a_layout,     \
      const void* b, void* b_layout, const void* beta, const void* c, void* c_layout, void* d,         \
@@ -60,7 +63,9 @@ inline constexpr const char* kCublasLibraries[] = {"libcublasLt.so.13", "libcubl
 // Values of the library's enumerations.
 inline constexpr int kCompute32F = 68;  // f32 throughout: no TF32
 inline constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;
-inline constexpr int kTransposeA = 3, kTransposeB = 4;             // of an operation
+inline constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation
+inline constexpr int kEpilogue = 7, kBiasPointer = 8;
+inline constexpr uint32_t kEpilogueNone = 1, kEpilogueBias = 4;
 inline constexpr int kPreferWorkspace = 1, kPreferAlignmentA = 5;  // then B, C, D
 
 // Opens the library on the current context; `capability` is the GPU's, 90 for 9.0.

@@ -27,6 +27,7 @@ struct Product {
   bool transpose_a = false, transpose_b = false, accumulate = false;
   BuiltinGemm builtin{};
   Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
+  Pointer bias = 0;  // of n f32 numbers that are added to each row of C, where adds_bias; 0: none
 };
 
 // What an engine that has several algorithms for a product does with them.
@@ -50,6 +51,8 @@ class GemmEngine {
   // captured; may queue work on it that changes nothing but the workspace and, while the tuning measures, the
   // result: operands and result are zeros then.
   virtual Status prepare(const Product& product, Stream stream) = 0;
+  // Whether `launch` adds the bias of a prepared product. If not, it computes the product alone.
+  virtual bool adds_bias(const Product& /*product*/) const { return false; }
   // Queues a prepared product; the stream may be under capture.
   virtual Status launch(const Product& product, Stream stream) = 0;
 };

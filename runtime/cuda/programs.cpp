@@ -81,6 +81,7 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   };
   product.type = element(planned.type);
   product.result = element(planned.result);
+  if (planned.bias) product.bias = address(planned.bias->offset);
   const PlanBuiltin& builtin = planned.builtin;
   if (builtin.kernel.empty()) return {};
   product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n};
@@ -133,6 +134,9 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     for (const PlanLaunch& planned : found->launches)
       if (Status status = add(module, artifact, arena, planned, programs_[i].emplace_back()); !status)
         return status;
+    for (size_t j = 0; j < found->launches.size(); ++j)
+      if (const std::optional<PlanBias>& bias = found->launches[j].bias)
+        programs_[i][static_cast<size_t>(bias->launch)].bias_of = static_cast<int64_t>(j);
   }
   return {};
 }
@@ -143,6 +147,11 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) {
   product.n = static_cast<int64_t>(launch.n.at(batch));
   product.k = static_cast<int64_t>(launch.k.at(batch));
   return product;
+}
+
+bool Programs::done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const {
+  return launch.bias_of >= 0 &&
+         gemm_->adds_bias(at_batch(launches[static_cast<size_t>(launch.bias_of)], batch));
 }
 
 Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
@@ -156,8 +165,15 @@ Status Programs::launch(Program program, int64_t batch, Stream stream, const Que
   int64_t number = -1;
   uint64_t values[kMostArguments];  // the driver copies them at every launch
   void* parameters[kMostArguments];
-  for (const Launch& launch : programs_[index(program)]) {
+  const std::vector<Launch>& launches = programs_[index(program)];
+  for (const Launch& launch : launches) {
     ++number;
+    if (done_before(launches, launch, batch)) {  // a profile shows it, without a duration
+      if (queued)
+        if (Status status = queued(number, fmt::format("{} (in its product)", launch.name)); !status)
+          return status;
+      continue;
+    }
     if (!launch.function) {
       const Product product = at_batch(launch, batch);
       if (Status status = gemm_->launch(product, stream); !status) return status;

@@ -47,6 +47,7 @@ class Programs {
     bool cooperative = false;
     Product product;  // m, n, k are set at launch from these:
     Number m, n, k;
+    int64_t bias_of = -1;  // the product of the program that may have done already what this kernel does
   };
 
   static size_t index(Program program) { return static_cast<size_t>(program); }
@@ -56,6 +57,8 @@ class Programs {
              Launch& launch);
   Status find_residency(Launch& launch) const;
   static Product at_batch(const Launch& launch, int64_t batch);
+  // Whether a product has added the bias that this launch is there for.
+  bool done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const;
 
   const Driver* driver_ = nullptr;
   GemmEngine* gemm_ = nullptr;

@@ -19,11 +19,15 @@ namespace {
 enum Status : int { kDone = 0, kInvalid = 7, kFailed = 13, kUnsupported = 15 };
 constexpr int kCompute32F = 68, kReal32F = 0, kReal16F = 2, kReal16BF = 14;
 constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation; the values are CUBLAS_OP_N, _T
-constexpr int kPreferences = 8;                  // attributes below this are 8 (workspace) or 4 bytes
-constexpr uint64_t kAlgorithm = 0x67616363;      // what we propose
+constexpr int kEpilogue = 7, kBiasPointer = 8;
+constexpr uint32_t kEpilogueNone = 1, kEpilogueBias = 4;
+constexpr int kPreferences = 8;              // attributes below this are 8 (workspace) or 4 bytes
+constexpr uint64_t kAlgorithm = 0x67616363;  // what we propose
 
 struct Matmul {
   int32_t transpose_a = 0, transpose_b = 0;
+  uint32_t epilogue = kEpilogueNone;
+  const void* bias = nullptr;  // one f32 for each row of D, in the epilogue's place
 };
 struct Layout {
   int type = kReal32F;
@@ -103,7 +107,13 @@ struct Product {
     const uint8_t *from_a = in_a.data(), *from_b = in_b.data();
     uint8_t* to = out.data();
     // What was never written makes a result that counts as unwritten: the kernel that reads it is reported.
-    const bool written = in_a.written && in_b.written && (beta == 0 || out.written);
+    bool written = in_a.written && in_b.written && (beta == 0 || out.written);
+    Place bias;
+    if (op.epilogue == kEpilogueBias) {
+      bias = place(op.bias, Layout{kReal32F, m(), 1, m()});
+      if (!bias.region) return kIllegalAddress;
+      written = written && bias.written;
+    }
     // op(A) column by column, so that the inner loop runs along a column of D.
     std::vector<float> left(static_cast<size_t>(m() * k())), sums(static_cast<size_t>(m()));
     for (uint64_t p = 0; p < k(); ++p)
@@ -121,7 +131,8 @@ struct Product {
       const uint64_t first = j * d_layout.leading;
       for (uint64_t i = 0; i < m(); ++i) {
         const float held = beta == 0 ? 0 : beta * element(to, d_layout, first + i);
-        put(to, d_layout, first + i, alpha * sums[i] + held);
+        const float sum = alpha * sums[i] + held;
+        put(to, d_layout, first + i, bias.region ? sum + element(bias.data(), Layout{}, i) : sum);
       }
       const int64_t at = out.at + static_cast<int64_t>(first) * d_layout.element();
       const int64_t bytes = static_cast<int64_t>(m()) * d_layout.element();
@@ -172,11 +183,19 @@ GACC_DRIVER_EXPORT int cublasLtMatmulDescDestroy(void* operation) {
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulDescSetAttribute(void* operation, int attribute, const void* value,
                                                       size_t bytes) {
+  auto* to = static_cast<Matmul*>(operation);
+  if (attribute == kBiasPointer && bytes == sizeof to->bias) {
+    std::memcpy(&to->bias, value, bytes);
+    return kDone;
+  }
+  if (attribute == kEpilogue && bytes == 4) {
+    std::memcpy(&to->epilogue, value, 4);
+    return to->epilogue == kEpilogueNone || to->epilogue == kEpilogueBias ? kDone : kUnsupported;
+  }
   if (bytes != 4 || (attribute != kTransposeA && attribute != kTransposeB)) return kUnsupported;
   int32_t transpose = 0;
   std::memcpy(&transpose, value, 4);
   if (transpose != 0 && transpose != 1) return kUnsupported;
-  auto* to = static_cast<Matmul*>(operation);
   (attribute == kTransposeA ? to->transpose_a : to->transpose_b) = transpose;
   return kDone;
 }
@@ -212,6 +231,16 @@ GACC_DRIVER_EXPORT int cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, v
   if (*found == 0) return kUnsupported;
   results[0] = {};
   results[0].algorithm[0] = kAlgorithm;
+  return kDone;
+}
+GACC_DRIVER_EXPORT int cublasLtMatmulAlgoCheck(cublasLtContext*, void* operation, void*, void*, void*,
+                                               void* d, const Heuristic* algorithm, Heuristic* result) {
+  if (algorithm->algorithm[0] != kAlgorithm) return kInvalid;
+  const Matmul& op = *static_cast<Matmul*>(operation);
+  // The real library has a bias of D's type in all three; only f32 is asked of it.
+  if (op.epilogue == kEpilogueBias && (!op.bias || static_cast<Layout*>(d)->type != kReal32F))
+    return kUnsupported;
+  *result = {};
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmul(cublasLtContext* handle, void* operation, const void* alpha,

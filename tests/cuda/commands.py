@@ -1,8 +1,10 @@
 """gacc-exec on machines without a usable GPU, played by the fake driver (tests/cuda/fake_driver.cpp), and the same
 artifact on the CPU, in the emulator and on a GPU. Each test_* function is a ctest."""
+import json
 import os
 import pathlib
 import sys
+import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness
@@ -253,21 +255,73 @@ def test_emulate_half_convolutions_and_norms(folder):
             launch__mode="graph")
 
 
+def change_plan(artifact, change):
+    """Alters the plan inside an artifact, and the checksum with it."""
+    _, plan_line, rest = artifact.read_bytes().split(b"\n", 2)
+    plan = json.loads(plan_line.removeprefix(b"//plan "))
+    change(plan)
+    body = b"//plan " + json.dumps(plan, separators=(",", ":")).encode() + b"\n" + rest
+    artifact.write_bytes(f"// gacc artifact 1 bytes={len(body)} crc32={zlib.crc32(body):08x}\n".encode() + body)
+
+
+def test_emulate_bias_in_the_product(folder):
+    """cuBLASLt adds the bias of attention's first product: one launch less for each, and the same bits; recompute changes none either."""
+    emulator_or_skip()
+    model = pathlib.Path(__file__).resolve().parents[1] / "parity/models/attention.toml"
+    spec = harness.make_data(model, 20, folder)
+    removed = []
+
+    def train(name, gemm="cublas", change=None, **settings):
+        artifact, weights, trace = folder / f"{name}.ptx", folder / f"{name}.safetensors", folder / f"{name}.json"
+        harness.compile_model(model, artifact, launch__mode="graph", **settings)
+        if change:
+            change_plan(artifact, change)
+        run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--device", "emulate", "--gemm", gemm, "--save", weights,
+            "--profile", trace)
+        launches = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") == "kernel"]
+        done = [e for e in launches if e["name"].endswith("(in its product)")]
+        expect(all(e["dur"] == 0 for e in done), f"what was not launched took time: {done}")
+        return weights.read_bytes(), len(launches) - len(done)
+
+    def without(plan):
+        for program in plan["programs"]:
+            removed.extend(launch.pop("bias") for launch in program["launches"] if "bias" in launch)
+
+    fused, fused_launches = train("fused")
+    plain, plain_launches = train("plain", change=without)
+    expect(removed, "no product has a bias")
+    expect(fused == plain, "other bits with the bias in the product")
+    expect(fused_launches < plain_launches, f"{fused_launches} launches with the bias in the product, {plain_launches} without")
+    expect(train("builtin", "builtin")[1] == plain_launches, "built-in products leave launches out")
+    run("gaccc", model, "--launch", "graph", "--costs", folder / "fused.json", "-o", folder / "again.ptx")
+    expect(train("recompute", recompute__policy="all")[0] == fused, "recompute changes bits")
+    # What the plan says is checked before it is believed.
+    for field, value, words in (("launch", 0, "no kernel after the product"), ("launch", 1 << 30, "no kernel after the product"),
+                                ("offset", 1 << 50, "bias")):
+        def damage(plan):
+            next(l["bias"] for p in plan["programs"] for l in p["launches"] if "bias" in l)[field] = value
+        artifact = harness.compile_model(model, folder / "damaged.ptx", launch__mode="graph")
+        change_plan(artifact, damage)
+        harness.one_error(run("gacc-exec", artifact, "--init-only", "--device", "emulate", code=1), words)
+
+
 def test_emulate_reports_end_the_run(folder):
     """A kernel that reads beyond its buffer: one kernel's extent in the plan is altered, and the checksum with it."""
     emulator_or_skip()
-    import json, zlib
     model = harness.example("regression")
     artifact = harness.compile_model(model, folder / "step.ptx", launch__mode="graph")
     spec = harness.make_data(model, 64, folder)
-    head, plan_line, rest = artifact.read_bytes().split(b"\n", 2)
-    plan = json.loads(plan_line.removeprefix(b"//plan "))
-    launches = [l for p in plan["programs"] if p["name"] == "step" for l in p["launches"] if "kernel" in l]
-    launch = max(launches, key=lambda l: l["grid"]["extent"])
-    max((a for a in launch["arguments"] if isinstance(a, dict)), key=lambda a: a["extent"])["extent"] *= 64
-    launch["grid"]["extent"] *= 64
-    body = b"//plan " + json.dumps(plan, separators=(",", ":")).encode() + b"\n" + rest
-    artifact.write_bytes(f"// gacc artifact 1 bytes={len(body)} crc32={zlib.crc32(body):08x}\n".encode() + body)
+    found = {}
+
+    def widen(plan):
+        launches = [l for p in plan["programs"] if p["name"] == "step" for l in p["launches"] if "kernel" in l]
+        launch = max(launches, key=lambda l: l["grid"]["extent"])
+        max((a for a in launch["arguments"] if isinstance(a, dict)), key=lambda a: a["extent"])["extent"] *= 64
+        launch["grid"]["extent"] *= 64
+        found.update(launch)
+
+    change_plan(artifact, widen)
+    launch = found
     done = run("gacc-exec", artifact, "--data", spec, "--updates", 1, "--device", "emulate", code=1)
     expect(launch["kernel"] in done.stderr, f"no report names {launch['kernel']}:\n{done.stderr}")
     line = int(done.stderr.split(launch["kernel"] + ": line ", 1)[1].split(":", 1)[0])

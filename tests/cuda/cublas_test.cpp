@@ -45,6 +45,59 @@ TEST(CublasLt, RowMajorProductsOfAllKinds) {
   }
 }
 
+// A bias is added by the product's own algorithm; two products that differ in it alone are both there.
+TEST(CublasLt, BiasIsAddedToEveryRow) {
+  const char* const names[] = {GACC_FAKE_CUBLAS};
+  std::unique_ptr<GemmEngine> engine;
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  std::vector<float> workspace(1 << 20);
+  engine->use_workspace(pointer(workspace));
+  const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2), first = fill(kN, 5),
+                           second = fill(kN, 8);
+  std::vector<float> plain(kM * kN), c(kM * kN);
+  Product product{pointer(a), pointer(b), pointer(plain), kM, kN, kK, false, false, false, {}};
+  EXPECT_FALSE(engine->adds_bias(product));
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+  product.c = pointer(c);
+  for (const std::vector<float>* bias : {&first, &second, &first}) {
+    product.bias = pointer(*bias);
+    ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+    ASSERT_TRUE(engine->adds_bias(product));
+    ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+    for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i], plain[i] + (*bias)[i % kN]) << "element " << i;
+  }
+}
+
+// Where the algorithm that the product has cannot add a bias, the product stays as it was and says so.
+TEST(CublasLt, TheAlgorithmIsNotChangedForABias) {
+  const char* const names[] = {GACC_FAKE_CUBLAS};
+  std::unique_ptr<GemmEngine> engine;
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  std::vector<float> workspace(1 << 20);
+  engine->use_workspace(pointer(workspace));
+  GemmTuning tuning;
+  int calls = 0;  // the third algorithm is the fastest, and takes no bias
+  tuning.measure = [&](const std::function<Status()>& launch, double& microseconds) {
+    microseconds = 10 - ++calls;
+    return launch();
+  };
+  ASSERT_TRUE(engine->tune(tuning));
+  const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2), bias = fill(kN, 5);
+  std::vector<float> c(kM * kN), again(kM * kN);
+  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  product.bias = pointer(bias);
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  EXPECT_EQ(calls, 3);
+  EXPECT_FALSE(engine->adds_bias(product));
+  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+  product.bias = 0;
+  product.c = pointer(again);
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+  EXPECT_EQ(c, again);
+}
+
 TEST(CublasLt, TheWorkspaceFollowsTheGpu) {
   const char* const names[] = {"libgacc-no-such-cublas.so", GACC_FAKE_CUBLAS};
   std::unique_ptr<GemmEngine> engine;

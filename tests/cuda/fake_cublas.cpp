@@ -13,6 +13,8 @@ namespace {
 
 struct Operation {
   int32_t transpose_a = 0, transpose_b = 0;
+  uint32_t epilogue = kEpilogueNone;
+  const float* bias = nullptr;
 };
 struct Layout {
   uint64_t rows, columns;
@@ -48,6 +50,10 @@ FAKE cublasLtMatmulDescDestroy(void* operation) {
   return 0;
 }
 FAKE cublasLtMatmulDescSetAttribute(void* operation, int attribute, const void* value, size_t bytes) {
+  if (attribute == kEpilogue && bytes == 4)
+    return std::memcpy(&static_cast<Operation*>(operation)->epilogue, value, bytes), 0;
+  if (attribute == kBiasPointer && bytes == 8)
+    return std::memcpy(&static_cast<Operation*>(operation)->bias, value, bytes), 0;
   if (bytes != 4 || (attribute != kTransposeA && attribute != kTransposeB)) return kInvalid;
   auto& to = *static_cast<Operation*>(operation);
   std::memcpy(attribute == kTransposeA ? &to.transpose_a : &to.transpose_b, value, bytes);
@@ -87,6 +93,13 @@ FAKE cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void*, void*, void*
   }
   return 0;
 }
+// The last algorithm takes no bias.
+FAKE cublasLtMatmulAlgoCheck(cublasLtContext*, void* operation, void*, void*, void*, void*,
+                             const LtAlgorithm* algorithm, LtHeuristic* result) {
+  *result = {};
+  const bool last = algorithm->data[0] == kFirst + kAlgorithms - 1;
+  return last && static_cast<Operation*>(operation)->epilogue == kEpilogueBias ? kInvalid : 0;
+}
 FAKE fake_last_algorithm() { return static_cast<int>(last_algorithm); }
 FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const void* a, void* a_layout,
                     const void* b, void* b_layout, const void* beta, const void* c, void* c_layout, void* d,
@@ -113,6 +126,7 @@ FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const 
         sum += at(a, la, op.transpose_a, row, i) * at(b, lb, op.transpose_b, i, column);
       float& to = static_cast<float*>(d)[row + column * static_cast<uint64_t>(ld.leading)];
       to = *static_cast<const float*>(alpha) * sum + *static_cast<const float*>(beta) * to;
+      if (op.epilogue == kEpilogueBias) to += op.bias[row];
     }
   return 0;
 }

@@ -92,6 +92,35 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/programs/1/name", "init"), "program init stands twice");
 }
 
+// A product's bias is of f32, in the arena, and stands for a kernel after it.
+TEST(Plan, bias_of_a_product) {
+  Plan plan = full_plan();
+  std::vector<PlanLaunch>& launches = plan.programs[1].launches;
+  std::swap(launches[0], launches[1]);
+  launches[0].accumulate = false;
+  launches[0].bias = PlanBias{plan.arena_bytes - 32, 1};
+  const std::string good = to_json(plan).dump();
+  Plan back;
+  ASSERT_EQ(from_json(json::parse(good), back).text(), "");
+  EXPECT_EQ(to_json(back).dump(), good);
+  const auto with = [&](const char* pointer, json value) {
+    json object = json::parse(good);
+    object[json::json_pointer(pointer)] = std::move(value);
+    return reading(object);
+  };
+  const char* launch = "/programs/1/launches/0/bias/launch";
+  EXPECT_NE(with(launch, 0).find("bias: launch 0 is no kernel after the product"), std::string::npos);
+  EXPECT_NE(with(launch, 2).find("bias: launch 2 is no kernel after the product"), std::string::npos);
+  EXPECT_NE(with("/programs/1/launches/0/bias/offset", plan.arena_bytes - 28).find("are not in the arena"),
+            std::string::npos);
+  for (const auto& [field, value] :
+       {std::pair<const char*, json>{"accumulate", true}, {"result", "f16"}, {"type", "bf16"}})
+    EXPECT_NE(with((std::string("/programs/1/launches/0/") + field).c_str(), value)
+                  .find("only plain products of f32"),
+              std::string::npos)
+        << field;
+}
+
 TEST(Plan, every_missing_field_is_an_error) {
   json whole = to_json(full_plan());
   for (const auto& [key, value] : whole.items()) {
