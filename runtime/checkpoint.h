@@ -84,7 +84,6 @@ class CheckpointReader {
     uint32_t crc = 0;
   };
   Status damaged(std::string_view what) const;
-  Status check_tensors() const;
 
   std::string path_;
   Checkpoint content_;

@@ -63,10 +63,8 @@ Status Engine::load(std::string_view text, const Cache& cache) {
       codegen::make_program(*module, codegen::Purpose::host, problem);
   if (!program) return Status::error("internal error: {}", problem);
   const std::string key = CacheKey().add(build_id()).add(codegen::host_key()).add(text).text();
-  if (const std::optional<std::string> object = cache.load(key)) {
+  if (const std::optional<std::string> object = cache.load(key))
     code_ = codegen::HostCode::load(*object, *program, problem);
-    from_cache_ = code_ != nullptr;
-  }
   if (!code_) {
     const std::string object = codegen::compile_host(*program, problem);
     if (!object.empty()) code_ = codegen::HostCode::load(object, *program, problem);

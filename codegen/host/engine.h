@@ -49,7 +49,6 @@ class Engine {
 
   const Arena& arena() const { return arena_; }
   int threads() const { return pool_.threads(); }
-  bool from_cache() const { return from_cache_; }
 
  private:
   // One kernel, library call or matrix product.
@@ -113,7 +112,6 @@ class Engine {
   std::array<Prepared, 4> programs_;  // by ir::RegionKind
   int64_t micro_batch_ = 1;
   std::atomic<bool> library_failed_{false};
-  bool from_cache_ = false;
   bool profiling_ = false;
   std::vector<Timing> timings_;
   std::chrono::steady_clock::time_point profile_begin_{};  // of the first launch
