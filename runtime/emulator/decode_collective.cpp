@@ -129,6 +129,7 @@ void Decoder::mma() {
   const Known* found = nullptr;
   for (const Known& k : known)
     if (s_->opcode == k.name) found = &k;
+  if (!found) return fail(fmt::format("internal error: no fragments of `{}`", s_->opcode));
   if (!operands(4, 4)) return;
   Extra x;
   x.mode = found->kind;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""random_models.py [--count 20] [--seed 1] [--keep DIR] [--device cpu]: models nobody wrote, against the oracle.
+"""random_models.py [--count 20] [--seed 1] [--keep DIR] [--device cpu] [--gemm cublas]: models nobody wrote, against the oracle.
 
 Each model is a random stack of the layers of the contract (nested, repeated, residual, tied, frozen, with several
 inputs), a loss, an optimizer and windows of random sizes; it is trained a few updates in file order and its losses,
@@ -325,7 +325,7 @@ def evaluate(net, config, oracle, data):
     return total, count
 
 
-def check(seed, folder, oracle, np, device, updates=3):
+def check(seed, folder, oracle, np, device, gemm, updates=3):
     config = make_model(seed)
     text = model_text(config)
     assert tomllib.loads(text) == config, "the generator's TOML"
@@ -336,16 +336,17 @@ def check(seed, folder, oracle, np, device, updates=3):
     spec = "npy:" + ",".join(f"{name}={folder / name}.npy" for name in arrays)
     initial = folder / "initial.safetensors"
 
-    def train(name, *settings, device="cpu"):
+    def train(name, *settings, options=("--device", "cpu")):
         step, log, final = folder / f"{name}.ptx", folder / f"{name}.jsonl", folder / f"{name}.safetensors"
         harness.run("gaccc", folder / "model.toml", *[word for s in settings for word in ("--set", s)], "-o", step)
         if not initial.exists():
             harness.run("gacc-exec", step, "--data", spec, "--init-only", "--save", initial, "--device", "cpu")
         harness.run("gacc-exec", step, "--data", spec, "--eval", spec, "--no-shuffle", "--updates", updates, "--load", initial,
-                    "--log", log, "--save", final, "--device", device)
+                    "--log", log, "--save", final, *options)
         return harness.updates_of(log), final, [e for e in harness.read_log(log) if e["event"] == "eval"][-1]
 
-    plain, final, evaluated = train("plain", device=device)
+    options = ("--device", device, *(("--gemm", gemm) if gemm else ()))
+    plain, final, evaluated = train("plain", options=options)
     problems = []
     def reference():
         return oracle.train(copy.deepcopy(config), oracle.load_safetensors(initial), oracle.load_data(spec, config), updates)
@@ -370,10 +371,11 @@ def check(seed, folder, oracle, np, device, updates=3):
     total, count = evaluate(net, config, oracle, oracle.load_data(spec, config))
     if count and difference(evaluated["loss"], total / count) > 10 * BOUNDS[0]:
         problems.append(f"the evaluated loss is {evaluated['loss']}, expected {total / count}")
-    if device == "cpu":
-        _, remade, _ = train("all", "recompute.policy=all")
+    if device == "cpu" or gemm:
+        _, remade, _ = train("all", "recompute.policy=all", options=options)
         if remade.read_bytes() != final.read_bytes():
             problems.append("recompute changes bits")
+    if device == "cpu":
         half, _, _ = train("half", "precision.compute=f16")
         first = difference(half[0]["loss"], losses[0])
         if first > 3e-2:
@@ -387,6 +389,7 @@ def main():
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--keep", type=pathlib.Path, help="where the models that fail go")
     arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--gemm", help="with --device emulate: cublas, builtin")
     given = arguments.parse_args()
     python = find_python()
     try:
@@ -402,7 +405,7 @@ def main():
     for seed in range(given.seed, given.seed + given.count):
         with tempfile.TemporaryDirectory(prefix="gacc-") as name:
             try:
-                problems, worst = check(seed, pathlib.Path(name), oracle, np, given.device)
+                problems, worst = check(seed, pathlib.Path(name), oracle, np, given.device, given.gemm)
             except (AssertionError, SystemExit, Exception):
                 problems, worst = [traceback.format_exc(limit=3)], (math.nan, math.nan)
             print(f"{seed}: loss {worst[0]:.1e}, grad_norm {worst[1]:.1e}{''.join('; ' + p for p in problems)}", flush=True)
