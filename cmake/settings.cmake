@@ -4,7 +4,18 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-add_compile_options(-Wall -Wextra -Werror -fno-math-errno -ffp-contract=off)
+# Warnings are errors with the compilers that the project is kept clean with; others warn of things of their own.
+set(clean OFF)
+if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13) OR
+   (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15))
+  set(clean ON)
+endif()
+option(GACC_WERROR "treat warnings as errors" ${clean})
+
+add_compile_options(-Wall -Wextra -fno-math-errno -ffp-contract=off)
+if(GACC_WERROR)
+  add_compile_options(-Werror)
+endif()
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 endif()

@@ -1,6 +1,8 @@
 // Walks dotted keys through tables and, by name, through lists of layers.
 #include "frontend/overrides.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
 
 namespace gacc::frontend {

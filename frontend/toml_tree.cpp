@@ -11,6 +11,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace gacc::frontend {
 

@@ -1,6 +1,7 @@
 // The lexer of the textual IR.
 #include "ir/lexer.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>

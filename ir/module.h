@@ -2,6 +2,7 @@
 // ops. Everything is a vector addressed by small typed ids, so a Module copies by copying. docs/ir.md is the
 // spec.
 #pragma once
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>

@@ -2,6 +2,7 @@
 // gacc-exec --profile writes, whose kernel events carry the program and the launch's number in it.
 #include "tools/read_costs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 

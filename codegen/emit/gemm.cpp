@@ -14,6 +14,8 @@
 // from its beginning and replaced by zeros.
 #include "codegen/emit/gemm_base.h"
 
+#include <algorithm>
+
 namespace gacc::codegen {
 
 namespace {

@@ -1,6 +1,8 @@
 // See gpu.h.
 #include "codegen/emit/gpu.h"
 
+#include <cstdint>
+
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Module.h>
 

@@ -2,6 +2,8 @@
 // a warp, shared memory. Everything that threads do together is convergent, or LLVM would duplicate or move
 // it.
 #pragma once
+#include <cstdint>
+
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 

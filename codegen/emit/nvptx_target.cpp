@@ -4,6 +4,8 @@
 // move it.
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
+
 #include "codegen/emit/gpu.h"
 #include "codegen/emit/target.h"
 

@@ -1,6 +1,7 @@
 // What the op families share.
 #include "ir/ops/common.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace gacc::ir {

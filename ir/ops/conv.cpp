@@ -3,6 +3,8 @@
 // independent, so they give a device its parallelism, and are added in order.
 #include "ir/ops/window.h"
 
+#include <algorithm>
+
 namespace gacc::ir {
 
 namespace {

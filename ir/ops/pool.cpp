@@ -1,5 +1,6 @@
 // Pooling over windows of images [B,C,H,W]. The gradient of a maximum goes to the first largest element of
 // each window (to the last NaN, as PyTorch), which is found again from x: nothing but x need be kept.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

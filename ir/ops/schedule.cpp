@@ -5,6 +5,7 @@
 //   cosine     (1 + cos(pi f)) / 2 = sin(pi g / 2)^2, with g = 1 - f, what remains, from whole numbers
 //   linear     lr + (min_lr - lr) * f = min_lr + (lr - min_lr) * g
 //   quotients  of whole numbers, corrected to be exact
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 

@@ -1,4 +1,5 @@
 // Modules and functions: PTX text in, kernels out; a refused text leaves its reason in the caller's JIT log.
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/emulator/driver.h"

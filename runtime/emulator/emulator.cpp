@@ -1,6 +1,7 @@
 // Modules, memory and launches behind emulator.h.
 #include "runtime/emulator/emulator.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/emulator/warp.h"

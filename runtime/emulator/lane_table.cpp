@@ -1,5 +1,6 @@
 // The table of accepted arithmetic spellings, filled once for the instruction set of this machine.
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "runtime/emulator/lane_ops.h"

@@ -2,6 +2,8 @@
 // host where the order of operations is the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "codegen/host_jit.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"

@@ -1,6 +1,8 @@
 // Fused groups of every form, with extents to be filled in: what both targets' tests run at the edges of
 // vectors, warps and tiles.
 #pragma once
+#include <algorithm>
+
 #include "tests/codegen/machine.h"
 #include "tests/numeric/examples.h"
 

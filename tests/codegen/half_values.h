@@ -1,6 +1,7 @@
 // Half precision for the tests, worked out in double and apart from the code under test: a number's nearest
 // f16 or bf16, ties to even, as 16 bits and back.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>

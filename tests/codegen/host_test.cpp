@@ -2,6 +2,8 @@
 // tiles, random groups, and what the object cache relies on.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "codegen/host_jit.h"
 #include "ir/text.h"
 #include "tests/codegen/attention_cases.h"

@@ -2,6 +2,8 @@
 // it.
 #include "codegen/nvptx.h"
 
+#include <sstream>
+
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/half_modules.h"

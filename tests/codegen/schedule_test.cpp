@@ -1,7 +1,10 @@
 // Rates and powers as the host computes them in f32, against the contract's formulas in double: within 1e-6.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <numbers>
 
 #include "codegen/host_jit.h"

@@ -12,7 +12,9 @@
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <memory>
 
 #include "codegen/nvptx.h"
 #include "tests/codegen/gemm/products.h"

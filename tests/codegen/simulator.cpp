@@ -2,6 +2,9 @@
 // thread of a block is a fiber that gives way at every collective.
 #include "tests/codegen/simulator.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include <fmt/format.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/IR/InlineAsm.h>

@@ -1,6 +1,9 @@
 // The CUDA device on a machine that really executes PTX: gacc's emulator, or a GPU (GACC_ON_GPU). Skipped
 // aloud where that machine is not there.
 #include <gtest/gtest.h>
+
+#include <cstdio>
+
 #include <unistd.h>
 
 #include "runtime/cuda/cuda_device.h"

@@ -1,4 +1,5 @@
 // From SPEC to columns: every kind, and every mismatch with the model in one sentence.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 

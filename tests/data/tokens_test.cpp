@@ -1,4 +1,5 @@
 // Streams of tokens: windows without gaps, targets one token later, splits, limits, and what is refused.
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/data/tokens.h"

@@ -1,6 +1,8 @@
 // Each class of defect, planted in defects/defects.ptx, is reported by line, block and thread, and only that.
 #include "tests/emulator/harness.h"
 
+#include <algorithm>
+
 namespace gacc::emulator {
 namespace {
 

@@ -1,6 +1,9 @@
 // Moves, comparisons with a second predicate, control flow and special registers, against the text of the PTX
 // ISA (not confirmed on hardware); and that every opcode of the table has its test.
 #include "runtime/emulator/lane_ops.h"
+
+#include <cstdio>
+
 #include "tests/emulator/opcodes.h"
 
 namespace gacc::emulator {

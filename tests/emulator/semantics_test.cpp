@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 
 #include "runtime/emulator/lane_ops.h"

@@ -1,6 +1,7 @@
 // libFuzzer target for the model file: any bytes give a module or diagnostics, never a crash, a hang or a
 // leak. The bytes after a first line that starts with "set " are the file; that line holds overrides,
 // KEY=VALUE each.
+#include <algorithm>
 #include <cstdint>
 
 #include "frontend/frontend.h"

@@ -1,6 +1,8 @@
 // Kernels: accesses, forms, stages, traffic, reuse, and live ranges.
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "ir/liveness.h"
 #include "ir/text.h"
 

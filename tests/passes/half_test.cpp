@@ -1,5 +1,6 @@
 // Half precision and loss scaling in the double reference, which rounds where a value is half. Each test is
 // named after what it claims; Pain numbers are those of the notes on what users of other systems suffer.
+#include <algorithm>
 #include <cmath>
 
 #include "passes/plan_memory.h"

@@ -1,6 +1,8 @@
 #include "tests/passes/models.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace gacc::test {
 

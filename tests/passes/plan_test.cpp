@@ -1,5 +1,8 @@
 // Plans are sound, the checker sees planted faults, and the report adds up.
 #include "ir/kernel.h"
+
+#include <algorithm>
+
 #include "ir/liveness.h"
 #include "passes/check_plan.h"
 #include "passes/plan_memory.h"

@@ -2,6 +2,8 @@
 // sentence above it. No scripts; hints are <title> elements, which browsers show on hover.
 #include "tools/report/page.h"
 
+#include <algorithm>
+
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/arena.h"

@@ -1,5 +1,8 @@
 // How kernels over windows of images are called. No LLVM here.
 #include "codegen/emit/special/kinds.h"
+
+#include <algorithm>
+
 #include "ir/ops/window.h"
 
 namespace gacc::codegen {

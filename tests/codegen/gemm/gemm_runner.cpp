@@ -1,6 +1,8 @@
 // See gemm_runner.h.
 #include "tests/codegen/gemm/gemm_runner.h"
 
+#include <cstdlib>
+
 #include <fmt/format.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/IR/InlineAsm.h>
