@@ -14,7 +14,6 @@
 
 #include "ir/size_text.h"
 #include "passes/plan_memory.h"
-#include "passes/planner/recompute.h"
 #include "passes/rematerialize.h"
 
 namespace gacc::passes {
@@ -42,77 +41,6 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
   return out;
 }
 
-class Ladder {
- public:
-  Ladder(const Module& fused, const StepGraph& step, int64_t budget, const Options& options)
-      : fused_(fused), step_(step), budget_(budget), options_(options) {}
-
-  StepPlan run() {
-    base_.module = fused_;
-    base_.arena = arena_of(fused_);
-    base_.seconds = base_.lower_bound = step_.seconds;
-    base_.feasible = true;
-    if (base_.arena <= budget_) return std::move(base_);
-    StepPlan none;
-    none.proven = least_arena(step_) > budget_;
-    if (none.proven) return none;
-    const int64_t transient = budget_ - step_.fixed_bytes;  // what the step may use beside the buffers
-    const int64_t peak = base_.arena - step_.fixed_bytes;
-    const int64_t unit = std::max<int64_t>(kAlignment, peak / kLevels);
-    // Joined clones may save more than a level, so one above the budget is tried as well. The search can miss
-    // a plan where a tighter level has one: only a proof, of size or of cost, ends the walk.
-    int64_t lowest = 0;
-    for (int64_t level = transient / unit + 1; level > 0 && may_be_better(level * unit); --level) {
-      const Level found = try_level(level * unit);
-      if (found == Level::planned) lowest = level;
-      if (found == Level::impossible) break;
-    }
-    const int64_t fine = std::max<int64_t>(kAlignment, unit / kFineLevels);
-    if (lowest > 0 && none_at((lowest - 1) * unit, fine)) {
-      for (int64_t bytes = lowest * unit - fine; bytes > (lowest - 1) * unit && may_be_better(bytes);
-           bytes -= fine) {
-        if (try_level(bytes) != Level::planned) break;
-      }
-    }
-    if (!best_.feasible) return none;
-    best_.lower_bound = std::min(best_.seconds, planner::lower_bound(step_.graph, transient));
-    return std::move(best_);
-  }
-
- private:
-  enum class Level : uint8_t { planned, missed, impossible };
-
-  bool may_be_better(int64_t bytes) const {
-    return !best_.feasible || planner::lower_bound(step_.graph, bytes) < best_.seconds;
-  }
-
-  planner::Recompute solve(int64_t bytes) const {
-    return planner::plan_recompute(step_.graph, bytes, options_.plan_effort);
-  }
-
-  // Whether the coarse level of so many bytes has no plan, where the one above has: then the finer levels
-  // between them are levels of every budget.
-  bool none_at(int64_t bytes, int64_t fine) const {
-    return may_be_better(bytes + fine) && (bytes == 0 || !solve(bytes).feasible);
-  }
-
-  Level try_level(int64_t bytes) {
-    const planner::Recompute plan = solve(bytes);
-    if (!plan.feasible) return plan.proven ? Level::impossible : Level::missed;
-    if (best_.feasible && plan.cost >= best_.seconds) return Level::planned;
-    StepPlan written = write_back(fused_, step_, plan.schedule, options_);
-    written.seconds = plan.cost;
-    if (written.arena <= budget_) best_ = std::move(written);
-    return Level::planned;
-  }
-
-  const Module& fused_;
-  const StepGraph& step_;
-  int64_t budget_;
-  const Options& options_;
-  StepPlan base_, best_;
-};
-
 void note(Module& module, double base, double seconds, double bound) {
   module.settings["recompute.overhead"] = base > 0 ? std::max(0.0, seconds / base - 1) : 0.0;
   module.settings["recompute.overhead_lower_bound"] = base > 0 ? std::max(0.0, bound / base - 1) : 0.0;
@@ -133,8 +61,94 @@ int64_t least_arena(const StepGraph& step) {
   return step.fixed_bytes + least;
 }
 
-StepPlan plan_step(const Module& fused, const StepGraph& step, int64_t budget, const Options& options) {
-  return Ladder(fused, step, budget, options).run();
+// The best within the budget that is being met.
+struct StepPlanner::Best {
+  int64_t budget = 0, level = -1;
+  StepPlan plan{};  // its module stays empty where the level's arena was known already
+};
+
+StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Options& options)
+    : fused_(fused), step_(step), options_(options), base_arena_(arena_of(fused)) {}
+
+const StepPlanner::Level& StepPlanner::level(int64_t bytes) {
+  const auto [at, fresh] = levels_.try_emplace(bytes);
+  if (fresh) at->second.plan = planner::plan_recompute(step_.graph, bytes, options_.plan_effort);
+  return at->second;
+}
+
+double StepPlanner::bound(int64_t bytes) {
+  const auto [at, fresh] = bounds_.try_emplace(bytes, 0);
+  if (fresh) at->second = planner::lower_bound(step_.graph, bytes);
+  return at->second;
+}
+
+bool StepPlanner::may_be_better(const Best& best, int64_t bytes) {
+  return !best.plan.feasible || bound(bytes) < best.plan.seconds;
+}
+
+// Whether the coarse level of so many bytes has no plan, where the one above has: then the finer levels
+// between them are levels of every budget.
+bool StepPlanner::none_at(const Best& best, int64_t bytes, int64_t fine) {
+  return may_be_better(best, bytes + fine) && (bytes == 0 || !level(bytes).plan.feasible);
+}
+
+// The plan of a level that has one.
+void StepPlanner::consider(Best& best, int64_t bytes) {
+  Level& found = levels_.at(bytes);
+  const double seconds = found.plan.cost;
+  if (best.plan.feasible && seconds >= best.plan.seconds) return;
+  StepPlan written;
+  if (!found.arena) {
+    written = write_back(fused_, step_, found.plan.schedule, options_);
+    found.arena = written.arena;
+  }
+  if (*found.arena > best.budget) return;
+  written.feasible = true;
+  written.arena = *found.arena;
+  written.seconds = seconds;
+  best.plan = std::move(written);
+  best.level = bytes;
+}
+
+StepPlan StepPlanner::plan(int64_t budget) {
+  if (base_arena_ <= budget)
+    return {.feasible = true,
+            .module = fused_,
+            .arena = base_arena_,
+            .seconds = step_.seconds,
+            .lower_bound = step_.seconds};
+  StepPlan none;
+  none.proven = least_arena(step_) > budget;
+  if (none.proven) return none;
+  const int64_t transient = budget - step_.fixed_bytes;  // what the step may use beside the buffers
+  const int64_t peak = base_arena_ - step_.fixed_bytes;
+  const int64_t unit = std::max<int64_t>(kAlignment, peak / kLevels);
+  // Joined clones may save more than a level, so one above the budget is tried as well. The search can miss a
+  // plan where a tighter level has one: only a proof, of size or of cost, ends the walk.
+  Best best{.budget = budget};
+  int64_t lowest = 0;
+  for (int64_t number = transient / unit + 1; number > 0 && may_be_better(best, number * unit); --number) {
+    const planner::Recompute& found = level(number * unit).plan;
+    if (!found.feasible && found.proven) break;
+    if (!found.feasible) continue;
+    lowest = number;
+    consider(best, number * unit);
+  }
+  const int64_t fine = std::max<int64_t>(kAlignment, unit / kFineLevels);
+  if (lowest > 0 && none_at(best, (lowest - 1) * unit, fine)) {
+    for (int64_t bytes = lowest * unit - fine; bytes > (lowest - 1) * unit && may_be_better(best, bytes);
+         bytes -= fine) {
+      if (!level(bytes).plan.feasible) break;
+      consider(best, bytes);
+    }
+  }
+  if (!best.plan.feasible) return none;
+  best.plan.lower_bound = std::min(best.plan.seconds, bound(transient));
+  if (best.plan.module.step.ops.empty()) {
+    const planner::Recompute& found = levels_.at(best.level).plan;
+    best.plan.module = write_back(fused_, step_, found.schedule, options_).module;
+  }
+  return std::move(best.plan);
 }
 
 bool recompute(Module& module, const Options& options, Diag& diag) {
@@ -143,7 +157,7 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
   const StepGraph step = step_graph(module, options.costs);
   if (policy == "budget") {
     const int64_t budget = module.setting("recompute.budget", std::numeric_limits<int64_t>::max());
-    StepPlan plan = plan_step(module, step, budget, options);
+    StepPlan plan = StepPlanner(module, step, options).plan(budget);
     if (!plan.feasible) {
       const int64_t least = least_arena(step);
       if (plan.proven)
@@ -175,11 +189,12 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
 std::vector<TradeOff> trade_off(const Module& module, const Options& options, int points) {
   const Module fused = module.phase == Phase::fused ? module : without_clones(module);
   const StepGraph step = step_graph(fused, options.costs);
+  StepPlanner planner(fused, step, options);
   std::vector<TradeOff> curve;
   const int64_t most = arena_of(fused), least = least_arena(step);
   for (int i = points; i-- > 0;) {
     const int64_t budget = least + (points > 1 ? (most - least) / (points - 1) * i : 0);
-    const StepPlan plan = plan_step(fused, step, i + 1 == points ? most : budget, options);
+    const StepPlan plan = planner.plan(i + 1 == points ? most : budget);
     if (!plan.feasible) break;
     curve.push_back({plan.arena, plan.seconds / step.seconds - 1, plan.lower_bound / step.seconds - 1});
   }

@@ -4,7 +4,10 @@
 //   RecomputeReport report = recompute_report(planned, costs);      // --plan, --report
 //   std::vector<TradeOff> curve = trade_off(planned, options, 16);  // --report: budget against overhead
 #pragma once
+#include <map>
+
 #include "passes/pass.h"
+#include "passes/planner/recompute.h"
 #include "passes/step_graph.h"
 
 namespace gacc::passes {
@@ -53,8 +56,34 @@ struct StepPlan {
   double seconds = 0;      // of a launch, by the cost model
   double lower_bound = 0;  // of every plan in that budget
 };
-// `fused` is in phase fused, without clones. A larger budget never gives more seconds.
-StepPlan plan_step(const ir::Module& fused, const StepGraph& step, int64_t budget, const Options& options);
+
+// Plans of one step for any number of budgets: what was searched for one is known for the next. A larger
+// budget never gives more seconds. Keeps references to what it is made with.
+class StepPlanner {
+ public:
+  // `fused` is in phase fused, without clones; `step` is its graph.
+  StepPlanner(const ir::Module& fused, const StepGraph& step, const Options& options);
+  StepPlan plan(int64_t budget);
+
+ private:
+  struct Level {
+    planner::Recompute plan;
+    std::optional<int64_t> arena{};  // once the plan was written back
+  };
+  struct Best;
+  const Level& level(int64_t bytes);
+  double bound(int64_t bytes);
+  bool may_be_better(const Best& best, int64_t bytes);
+  bool none_at(const Best& best, int64_t bytes, int64_t fine);
+  void consider(Best& best, int64_t bytes);
+
+  const ir::Module& fused_;
+  const StepGraph& step_;
+  const Options& options_;
+  int64_t base_arena_ = 0;
+  std::map<int64_t, Level> levels_;   // by the bytes that the planner is given
+  std::map<int64_t, double> bounds_;  // seconds, by the same
+};
 // The arena of the module as it is; the largest number when it has no plan.
 int64_t arena_of(const ir::Module& fused);
 

@@ -135,7 +135,7 @@ class Chooser {
     double launch = out.step.seconds;
     if (policy_ == "budget") {
       if (out.least > step_budget_) return;
-      const passes::StepPlan plan = passes::plan_step(out.fused, out.step, step_budget_, options_);
+      const passes::StepPlan plan = passes::StepPlanner(out.fused, out.step, options_).plan(step_budget_);
       if (!plan.feasible) return;
       launch = plan.seconds;
       out.arena = plan.arena;

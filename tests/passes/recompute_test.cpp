@@ -93,9 +93,10 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
     const passes::StepGraph step = passes::step_graph(fused, options.costs);
     const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
     EXPECT_LE(least, base);
+    passes::StepPlanner planner(fused, step, options);
     for (const double part : {0.8, 0.5, 0.2}) {
       const int64_t budget = least + static_cast<int64_t>(part * static_cast<double>(base - least));
-      const passes::StepPlan plan = passes::plan_step(fused, step, budget, options);
+      const passes::StepPlan plan = planner.plan(budget);
       if (!plan.feasible) continue;
       ++plans;
       const std::string what = fmt::format("model {} in {} of {}", seed, budget, base);
@@ -104,8 +105,8 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
       EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
       expect_sound(fused, plan.module, what);
     }
-    EXPECT_FALSE(passes::plan_step(fused, step, least - 1, options).feasible);
-    EXPECT_TRUE(passes::plan_step(fused, step, least - 1, options).proven);
+    EXPECT_FALSE(planner.plan(least - 1).feasible);
+    EXPECT_TRUE(planner.plan(least - 1).proven);
   }
   EXPECT_GT(plans, 18);
 }
@@ -132,12 +133,13 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
   const Module fused = compiled(random_model(seed), "fuse");
   const passes::StepGraph step = passes::step_graph(fused, options.costs);
   const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
+  passes::StepPlanner planner(fused, step, options);
   double before = -1;
   int plans = 0;
   for (int i = 0; i < kBudgets; ++i) {
     const int64_t budget = least - 1 + (base - least + 1) * i / (kBudgets - 1);
     const std::string what = fmt::format("model {}, {} of {} bytes", seed, budget, base);
-    const passes::StepPlan plan = passes::plan_step(fused, step, budget, options);
+    const passes::StepPlan plan = planner.plan(budget);
     EXPECT_TRUE(plan.feasible || before < 0) << what << ": less was enough";
     if (!plan.feasible) continue;
     ++plans;
@@ -146,6 +148,10 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
     EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
     if (before >= 0) {
       EXPECT_LE(plan.seconds, before) << what;
+    }
+    if (i % 10 == 9) {  // what was searched for other budgets changes nothing
+      passes::StepPlanner fresh(fused, step, options);
+      EXPECT_EQ(print(fresh.plan(budget).module), print(plan.module)) << what;
     }
     before = plan.seconds;
   }
