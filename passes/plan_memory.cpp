@@ -166,12 +166,16 @@ bool plan_memory(Module& module, const Options&, Diag&) {
       end += aligned(type_bytes(buffer.type, 1));
     }
   }
-  int64_t height = 0;
+  int64_t height = 0, least = 0;  // of the area that the regions share; no plan has less
   std::map<RegionKind, planner::Placement> placements;
   std::map<RegionKind, Transients> values;
   for (const RegionKind kind : all_regions) {
     const Transients& t = values[kind] = transients(module, module.region(kind));
-    const planner::Placement& placement = placements[kind] = planner::place(t.blocks);
+    least = std::max(least, planner::liveness_bound(t.blocks));
+  }
+  for (const RegionKind kind : all_regions) {
+    const Transients& t = values[kind];
+    const planner::Placement& placement = placements[kind] = planner::place(t.blocks, least);
     if (!t.blocks.empty()) height = std::max(height, placement.height);
   }
   // The update's kernels are many, small, and mostly independent of each other, unless one takes the bytes of

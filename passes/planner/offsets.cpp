@@ -99,14 +99,14 @@ Packing pack(const std::vector<Block>& blocks, int64_t capacity, int64_t work) {
   return search_packing(blocks, capacity, work);
 }
 
-Placement place(const std::vector<Block>& blocks) {
-  constexpr int64_t kWork = int64_t{1} << 26;  // about a second
+Placement place(const std::vector<Block>& blocks, int64_t enough) {
   const int64_t bound = liveness_bound(blocks);
   Placement best = place_greedily(blocks, bound);
+  const int64_t work = int64_t{1} << (best.height <= enough ? 20 : 26);  // about a second at most
   // The bound itself first, then heights between what failed and what was found.
   int64_t failed = bound - 1, next = bound;
   for (int turn = 0; turn < 4 && best.height > next; ++turn) {
-    Packing packing = search_packing(blocks, next, turn == 0 ? kWork : kWork / 4);
+    Packing packing = search_packing(blocks, next, turn == 0 ? work : work / 4);
     if (packing.placement)
       best = std::move(*packing.placement);
     else
