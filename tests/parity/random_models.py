@@ -3,7 +3,7 @@
 
 Each model is a random stack of the layers of the contract (nested, repeated, residual, tied, frozen, with several
 inputs), a loss, an optimizer and windows of random sizes; it is trained a few updates in file order and its losses,
-gradient norms and weights are compared with ../shared/oracle/oracle.py, which runs in this process. Every model is also
+gradient norms and weights are compared with ../shared/oracle/oracle.py, which runs in this process, in double. Every model is also
 compiled with recompute "all", whose weights must have the same bits, and in f16, whose first loss must be near. The same
 seed gives the same models. The model is evaluated too, with its running statistics. What fails is named, and kept in DIR. Needs numpy and PyTorch.
 """
@@ -348,8 +348,11 @@ def check(seed, folder, oracle, np, device, gemm, updates=3):
     options = ("--device", device, *(("--gemm", gemm) if gemm else ()))
     plain, final, evaluated = train("plain", options=options)
     problems = []
+    def double(tensors):
+        return {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
+
     def reference():
-        return oracle.train(copy.deepcopy(config), oracle.load_safetensors(initial), oracle.load_data(spec, config), updates)
+        return oracle.train(copy.deepcopy(config), double(oracle.load_safetensors(initial)), double(oracle.load_data(spec, config)), updates)
 
     net, losses, norms = reference()
     if reference()[1:] != (losses, norms):  # gelu's gradient of PyTorch 1.13 with AVX2, where the layer below permutes
@@ -368,7 +371,7 @@ def check(seed, folder, oracle, np, device, gemm, updates=3):
         if not apart <= BOUNDS[2]:
             problems.append(f"{name} differs by {apart:.1e}")
     net.train = False
-    total, count = evaluate(net, config, oracle, oracle.load_data(spec, config))
+    total, count = evaluate(net, config, oracle, double(oracle.load_data(spec, config)))
     if count and difference(evaluated["loss"], total / count) > 10 * BOUNDS[0]:
         problems.append(f"the evaluated loss is {evaluated['loss']}, expected {total / count}")
     if device == "cpu" or gemm:
@@ -401,6 +404,7 @@ def main():
     oracle = importlib.util.module_from_spec(loader)
     loader.loader.exec_module(oracle)
     torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
     failed = 0
     for seed in range(given.seed, given.seed + given.count):
         with tempfile.TemporaryDirectory(prefix="gacc-") as name:
