@@ -1,7 +1,9 @@
 """Dropout's masks belong to samples, counted since training began: they are equal for every split of an effective batch
-into micro-batches, on the CPU and under emulation, and after --resume; eval has none."""
+into micro-batches, on the CPU and under emulation, and after --resume; eval has none. Attention's own, of its
+probabilities, is seen by the window's gradients: with other masks they are far away."""
 import array
 import json
+import random
 
 import harness
 from harness import expect, run
@@ -122,6 +124,94 @@ def test_eval(folder):
     expect(losses[0] == losses[1], f"evaluated with dropout {losses[0]}, without {losses[1]}")
     plain = masks(folder, model, spec, 4, 6, updates=3)
     expect(masks(folder, model, spec, 4, 6, "--eval", spec, "--eval-every", 1, updates=3) == plain, "an evaluation moves the masks")
+
+
+ATTENTION = """
+[model]
+name = "attends"
+seed = 5
+[inputs.x]
+shape = [9, 16]
+[inputs.y]
+shape = [9, 16]
+[[layers]]
+type = "attention"
+name = "attn"
+heads = 1
+causal = true
+dropout = 0.375
+[loss]
+type = "mse"
+target = "y"
+[train]
+micro_batch = 4
+accumulate = 6
+[optimizer]
+type = "sgd"
+lr = 0.0
+"""
+
+
+def attention_data(folder):
+    model = folder / "attends.toml"
+    model.write_text(ATTENTION)
+    numbers = random.Random(3)
+    for name in "xy":
+        harness.write_npy(folder / f"{name}.npy", array.array("f", [numbers.uniform(-1, 1) for _ in range(N * 9 * 16)]), [N, 9, 16])
+    return model, f"npy:x={folder / 'x.npy'},y={folder / 'y.npy'}"
+
+
+def gradients(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
+    """Of the last window."""
+    artifact = harness.compile_model(model, folder / f"a{micro_batch}x{accumulate}.ptx", train__micro_batch=micro_batch,
+                                     train__accumulate=accumulate, **settings)
+    dump = folder / "grads.safetensors"
+    run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--device", device, "--updates", updates, "--dump-grads", dump, *options)
+    return harness.read_safetensors(dump)
+
+
+def near(found, wanted, within, what):
+    far, tensor = harness.far_apart(found, wanted)
+    expect(far <= within, f"{what}: {tensor} is {far:.1e} apart: other probabilities are dropped")
+
+
+def other_masks_are_far(folder, model, spec, whole, **settings):
+    """What the bounds of the tests below must stay under: the second window has the same samples, weights and rate 0."""
+    far, _ = harness.far_apart(gradients(folder, model, spec, N, 1, updates=2, **settings), whole)
+    expect(far > 0.1, f"with other masks gradients are only {far:.1e} apart")
+
+
+def test_attention_splits(folder):
+    """Every split, in the first window and in the third."""
+    model, spec = attention_data(folder)
+    for updates in (1, 3):
+        whole = gradients(folder, model, spec, N, 1, updates=updates)
+        for micro_batch, accumulate in ((4, 6), (1, 24), (7, 4), (23, 2)):
+            split = gradients(folder, model, spec, micro_batch, accumulate, updates=updates)
+            near(split, whole, 1e-5, f"update {updates}, {micro_batch} x {accumulate}")
+        if updates == 1:
+            other_masks_are_far(folder, model, spec, whole)
+
+
+def test_attention_on_the_emulator(folder):
+    """In f32, and in f16 by tensor cores, whose masks are the CPU's too."""
+    model, spec = attention_data(folder)
+    for compute, within in (("f32", 1e-5), ("f16", 1e-2)):
+        settings = dict(precision__compute=compute)
+        whole = gradients(folder, model, spec, N, 1, **settings)
+        for micro_batch, accumulate in ((7, 4), (4, 6)):
+            found = gradients(folder, model, spec, micro_batch, accumulate, device="emulate", **settings)
+            near(found, whole, within, f"emulated in {compute}, {micro_batch} x {accumulate}")
+
+
+def test_attention_resume(folder):
+    """Resumed within the second window."""
+    model, spec = attention_data(folder)
+    straight = gradients(folder, model, spec, 4, 6, updates=2)
+    for device in ("cpu", "emulate"):
+        checkpoint = ["--checkpoint", folder / device]
+        run("gacc-exec", folder / "a4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
+        near(gradients(folder, model, spec, 4, 6, *checkpoint, "--resume", device=device, updates=2), straight, 1e-5, f"{device}, resumed")
 
 
 harness.main(globals())
