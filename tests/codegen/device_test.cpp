@@ -103,6 +103,9 @@ TEST(Device, AttentionAtTheEdges) {
       if (HasFailure()) return;
     }
   }
+  // Wide heads, whose gradients meet one position at a time.
+  check_eval(attention_module({37, 1, 40, true, true}, 1), {1}, 2e-5);
+  check_eval(attention_module({10, 1, 36, false, false}, 1), {1}, 2e-5);
   // More channels than are written out.
   check_eval(attention_module({6, 1, 130, true, true}, 2), {2}, 2e-5);
 }

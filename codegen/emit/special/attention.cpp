@@ -93,7 +93,7 @@ class Attention {
         if (Value* z = factor(positions_, position(key, u))) dp = b_.CreateFMul(dp, z);
         weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
       }
-      arrays().add({{dq, nullptr, weights, rows(1, key, count)}});
+      arrays().add({{dq, nullptr, weights, again(rows(1, key, count))}});
     });
     arrays().store(dq, part(0, result()), first_, arrays().real(scale()));
   }
@@ -133,7 +133,7 @@ class Attention {
         s_weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
       }
       std::vector<LaneArrays::Sum> added;
-      if (wants_k) added.push_back({dk, nullptr, s_weights, q});
+      if (wants_k) added.push_back({dk, nullptr, s_weights, again(q)});
       if (wants_v) added.push_back({dv, nullptr, p_weights, dy});
       arrays().add(added);
     });
@@ -201,7 +201,9 @@ class Attention {
     });
   }
 
-  int64_t step() const { return lanes_ == 1 ? 4 : 8; }
+  // The gradient of wide heads on a GPU: one at a time, or there are no registers for the rows.
+  int64_t step() const { return lanes_ > 1 ? 8 : scarce() ? 1 : 4; }
+  bool scarce() const { return lanes_ == 1 && s_.parts > 1 && s_.channels > 32; }
   Value* down(Value* v) { return b_.CreateMul(b_.CreateUDiv(v, t_.index(step())), t_.index(step())); }
   Value* smaller(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
 
@@ -234,6 +236,14 @@ class Attention {
   }
   std::vector<LaneArrays::Row> rows(int64_t which, Value* first, int count) {
     return rows_of(part(which), first, count);
+  }
+  // The same rows, to be read again: where registers are scarce a thread has none to keep them from the dots
+  // to the sums, but LLVM and ptxas would. They cannot know that the top bit of a number of rows is 0.
+  std::vector<LaneArrays::Row> again(std::vector<LaneArrays::Row> rows) {
+    if (!scarce()) return rows;
+    Value* zero = b_.CreateLShr(t_.row_count(), t_.index_type->getIntegerBitWidth() - 1);
+    for (LaneArrays::Row& row : rows) row.base = b_.CreateAdd(row.base, zero);
+    return rows;
   }
   std::vector<LaneArrays::Row> output_rows(Value* first, int count) {
     return rows_of({kDy, output_base(), s_.width(), s_.length}, first, count);
