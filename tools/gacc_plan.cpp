@@ -79,6 +79,16 @@ struct RecomputeArguments {
   int effort = 1;
 };
 
+std::string to_json(const planner::Recompute& plan) {
+  if (!plan.feasible)
+    return fmt::format("{{\"feasible\": false, \"proven\": {}, \"base_peak\": {}, \"base_cost\": {}}}\n",
+                       plan.proven, plan.base_peak, plan.base_cost);
+  return fmt::format(
+      "{{\"feasible\": true, \"base_peak\": {}, \"base_cost\": {}, \"peak\": {}, \"cost\": {}, "
+      "\"lower_bound_cost\": {}, \"gap\": {}, \"recomputed_ops\": {}}}\n",
+      plan.base_peak, plan.base_cost, plan.peak, plan.cost, plan.lower_bound, plan.gap(), plan.reruns);
+}
+
 int run_recompute(const RecomputeArguments& arguments) {
   std::string text, problem;
   if (!read_input(arguments.file, text, problem)) return fail(problem);
@@ -89,7 +99,7 @@ int run_recompute(const RecomputeArguments& arguments) {
     const int code = write_output(arguments.out, planner::print_schedule(graph, plan.schedule));
     if (code != kDone) return code;
   }
-  const int code = write_output("-", planner::to_json(plan));
+  const int code = write_output("-", to_json(plan));
   return plan.feasible ? code : kNoPlan;
 }
 

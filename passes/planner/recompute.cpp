@@ -7,8 +7,6 @@
 // Tiny graphs are solved exactly instead.
 #include "passes/planner/recompute.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -387,16 +385,6 @@ double lower_bound(const Graph& graph, int64_t budget) {
 
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort) {
   return Planner(graph, budget, effort).solve();
-}
-
-std::string to_json(const Recompute& plan) {
-  if (!plan.feasible)
-    return fmt::format("{{\"feasible\": false, \"proven\": {}, \"base_peak\": {}, \"base_cost\": {}}}\n",
-                       plan.proven, plan.base_peak, plan.base_cost);
-  return fmt::format(
-      "{{\"feasible\": true, \"base_peak\": {}, \"base_cost\": {}, \"peak\": {}, \"cost\": {}, "
-      "\"lower_bound_cost\": {}, \"gap\": {}, \"recomputed_ops\": {}}}\n",
-      plan.base_peak, plan.base_cost, plan.peak, plan.cost, plan.lower_bound, plan.gap(), plan.reruns);
 }
 
 }  // namespace gacc::passes::planner

@@ -1,7 +1,6 @@
 // The recompute planner: the cheapest schedule it finds within a budget, with a proven bound beside it.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "passes/planner/graph.h"
@@ -27,6 +26,5 @@ double lower_bound(const Graph& graph, int64_t budget);
 // `effort` scales the work of the search (never seconds: the same input gives the same plan). 0: the first
 // plan found.
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort = 1);
-std::string to_json(const Recompute& plan);
 
 }  // namespace gacc::passes::planner
