@@ -70,7 +70,7 @@ class GradBuilder {
   void add(size_t i, Operand contribution);
   // Adds the op's gradient by the table: NAME.grad of its derivative, or OpInfo::gradient. False, with a
   // diagnostic, when it has none.
-  bool run();
+  [[nodiscard]] bool run();
   const std::vector<std::optional<Operand>>& contributions() const { return contributions_; }
 
  private:

@@ -10,16 +10,13 @@
 //   rowwise        pointwise ops and row_reduces over the domain, and pointwise ops on their [.., 1] results.
 //                  A task owns whole rows and runs them in stages: stage s may use row_reduces of stages < s.
 //   column_reduce  pointwise ops, then column_reduces of domain-shaped values. A task owns columns and walks
-//   all rows
-//                  in order. Results ([C]) are not used inside the kernel.
+//                  all rows in order. Results ([C]) are not used inside the kernel.
 //   total_reduce   pointwise ops, then total_reduces of domain-shaped values; results ([]) are not used
-//   inside.
-//                  One task, unless `fuse` has split the reduction (total_sum {parts}).
+//                  inside. One task, unless `fuse` has split the reduction (total_sum {parts}).
 //   gemm           one matmul or matmul.acc.
 //   alias          one reshape: no launch.
 //   special        one op with a kernel of its own; it reads its operands, writes its results and buffers as
-//   it
-//                  likes, and stores all its results, also those that nobody uses.
+//                  it likes, and stores all its results, also those that nobody uses.
 #pragma once
 #include <vector>
 
@@ -33,15 +30,13 @@ std::string_view form_text(KernelForm form);
 // How an operand's element is found from (row, column) of the domain [rows, columns]:
 //   full    row * columns + column              the domain's own shape
 //   suffix  (row % period) * columns + column   trailing axes of the domain; period = product of its leading
-//   axes
-//                                               ([C] has period 1)
+//                                               axes ([C] has period 1)
 //   row     row                                 the domain's leading axes, last extent 1
 //   scalar  0                                   one element
-//   channel (element / inner) % period          a middle axis: [C,1,..,1] in [B,..,C,s1,..,sk]; inner = s1 ..
-//   sk,
-//                                               period = C. With inner = columns a row has one value; other
-//                                               inners only where a pointwise kernel can be walked in rows of
-//                                               `inner` elements instead.
+//   channel (element / inner) % period          a middle axis: [C,1,..,1] in [B,..,C,s1,..,sk];
+//                                               inner = s1 .. sk, period = C. With inner = columns a row
+//                                               has one value; other inners only where a pointwise kernel
+//                                               can be walked in rows of `inner` elements instead.
 // A domain with columns == 1 counts its [.., 1] operands as full.
 //
 // Order inside an element (or a vector of elements): codegen loads every memory operand of one stage before
@@ -64,8 +59,7 @@ struct Kernel {
   std::vector<KernelMember> members{};
   int stages = 1;
   int64_t inner = 0;  // not 0: walked in rows of so many elements, for operands with Access::channel
-  std::vector<Operand>
-      reads{};  // values and buffers loaded from memory, in order of first use, no duplicates
+  std::vector<Operand> reads{};   // values and buffers loaded from memory, by first use, no duplicates
   std::vector<Operand> writes{};  // values stored (used outside, or yielded) and buffers written, in op order
 };
 

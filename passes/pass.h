@@ -40,17 +40,17 @@ std::string passes_text();                     // --list-passes
 std::string passes_markdown();                 // docs/passes.md
 
 // One file each, of that name.
-bool autodiff(ir::Module& module, const Options& options, Diag& diag);
-bool accumulate(ir::Module& module, const Options& options, Diag& diag);
-bool loss_scale(ir::Module& module, const Options& options, Diag& diag);
-bool half_casts(ir::Module& module, const Options& options, Diag& diag);
-bool expand(ir::Module& module, const Options& options, Diag& diag);
-bool fold(ir::Module& module, const Options& options, Diag& diag);
-bool cse(ir::Module& module, const Options& options, Diag& diag);
-bool dce(ir::Module& module, const Options& options, Diag& diag);
-bool chunk_loss(ir::Module& module, const Options& options, Diag& diag);
-bool fuse(ir::Module& module, const Options& options, Diag& diag);
-bool recompute(ir::Module& module, const Options& options, Diag& diag);
-bool plan_memory(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool autodiff(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool accumulate(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool loss_scale(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool half_casts(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool expand(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool fold(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool cse(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool dce(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool chunk_loss(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool fuse(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool recompute(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool plan_memory(ir::Module& module, const Options& options, Diag& diag);
 
 }  // namespace gacc::passes

@@ -72,10 +72,9 @@ struct PlanLaunch {
   int64_t block = 0;                              // threads in a block
   PlanArgument grid{PlanArgument::Kind::extent};  // work items; blocks = ceil(items / per_block)
   int64_t per_block = 1;
-  // A merged kernel (codegen/merge.h): its blocks take turns, so the grid has at most as many as run at once
-  // ...
+  // A merged kernel (codegen/merge.h): its blocks take turns, so the grid has no more than run at once ...
   bool resident = false;
-  bool cooperative = false;      // ... and all of them must, because they wait for each other
+  bool cooperative = false;      // ... and all of them must run at once, because they wait for each other
   std::vector<int64_t> touches;  // offsets of what it reads and writes, which its arguments do not show
   // matrix product
   int64_t a = 0, b = 0, c = 0;  // offsets
@@ -131,8 +130,8 @@ struct Plan {
   double lr = 1e-3;       // optimizer.lr
   std::string optimizer;  // "adam"
   std::string precision = "f32";
-  std::vector<std::string>
-      metrics;  // names that eval accumulates in state `eval.NAME` (f32 sums over counted elements)
+  // Names that eval accumulates in state `eval.NAME` (f32 sums over counted elements).
+  std::vector<std::string> metrics;
   int64_t arena_bytes = 0;
   PlanBytes bytes;
   int64_t flops_per_launch = 0;
@@ -140,8 +139,9 @@ struct Plan {
   std::vector<std::string> passes;
   bool exact = true;  // equivalence
   std::vector<std::string> because;
-  bool skip_nonfinite =
-      false;  // dynamic loss scale, on_nonfinite = "skip": the window is left out, and the run goes on ...
+  // Dynamic loss scale, or on_nonfinite = "skip": a window with a non-finite gradient is left out, and the
+  // run goes on ...
+  bool skip_nonfinite = false;
   int64_t max_skips = 100;  // ... until so many in a row
   std::optional<PlateauRules> plateau;
   std::optional<SeedRules> seed_rules;
@@ -168,11 +168,11 @@ inline constexpr std::string_view samples_low = "samples.low", samples_high = "s
 inline constexpr std::string_view loss_sum = "loss.sum";      // accum: sum over the window's counted elements
 inline constexpr std::string_view loss_count = "loss.count";  // accum, i32: how many
 inline constexpr std::string_view window_loss = "window.loss";  // written by update: the window's mean loss
-inline constexpr std::string_view window_norm =
-    "window.norm";  // written by update: global norm of the mean gradient
-inline constexpr std::string_view window_lr = "window.lr";  // written by update: the rate used
-inline constexpr std::string_view window_ok =
-    "window.ok";  // written by update, i32: 0 when a gradient was not finite
+// Written by update: the global norm of the mean gradient, the rate used, and (i32) 0 when a gradient was not
+// finite.
+inline constexpr std::string_view window_norm = "window.norm";
+inline constexpr std::string_view window_lr = "window.lr";
+inline constexpr std::string_view window_ok = "window.ok";
 inline constexpr std::string_view updates = "updates";  // i32: good updates so far
 // Only where the model needs them (i32 but for plateau.best and the scales). A state P.h of half type is the
 // half copy of parameter P.
@@ -180,18 +180,17 @@ inline constexpr std::string_view skips = "skips";  // windows skipped in a row,
 // f32: the scale of the loss, which dynamic scaling adjusts at the end of update, and the one that window
 // had.
 inline constexpr std::string_view loss_scale = "loss.scale";
-inline constexpr std::string_view window_scale = "window.scale";  // written by update
-inline constexpr std::string_view updates_per_epoch =
-    "updates_per_epoch";  // written by the runtime before training
+inline constexpr std::string_view window_scale = "window.scale";            // written by update
+inline constexpr std::string_view updates_per_epoch = "updates_per_epoch";  // by the runtime, before training
 // schedule "plateau", written by the runtime after evaluations: how often the rate was cut, the best value,
 // the evaluations since then, and whether there was one at all.
 inline constexpr std::string_view plateau_cuts = "plateau.cuts";
 inline constexpr std::string_view plateau_best = "plateau.best";
 inline constexpr std::string_view plateau_bad = "plateau.bad";
 inline constexpr std::string_view plateau_seen = "plateau.seen";
-inline constexpr std::string_view eval_loss =
-    "eval.loss";  // sum over counted elements; cleared by the runtime
-inline constexpr std::string_view eval_count = "eval.count";  // i32
+// Sum over counted elements, and (i32) their number; cleared by the runtime.
+inline constexpr std::string_view eval_loss = "eval.loss";
+inline constexpr std::string_view eval_count = "eval.count";
 }  // namespace state
 
 }  // namespace gacc

@@ -29,8 +29,8 @@ struct TrainOptions {
   int64_t eval_every = 0;  // also evaluate after every that many updates; 0: only after epochs and at the end
   bool shuffle = true;
   uint64_t seed = 0;  // of the shuffling
-  bool keep_gradients =
-      false;  // fill TrainResult::gradients (a copy of all gradients at the end of every window)
+  // Fill TrainResult::gradients: a copy of all gradients at the end of every window.
+  bool keep_gradients = false;
   std::function<bool()> interrupted;  // asked after every launch; true ends the run in order. May be empty
   // Called with the loop's state, the session's buffers belonging to it, after every `checkpoint_every` good
   // updates (0: after every epoch), and at the end of the run, unless it fails. Its error ends the run. May

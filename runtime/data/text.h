@@ -21,6 +21,6 @@ std::string hint(std::string_view word, std::span<const std::string> known);
 std::string shape_text(std::span<const int64_t> shape);
 
 // A whole non-negative decimal number, nothing else.
-bool parse_count(std::string_view text, int64_t& value);
+[[nodiscard]] bool parse_count(std::string_view text, int64_t& value);
 
 }  // namespace gacc

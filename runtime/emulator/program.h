@@ -40,9 +40,9 @@ struct Extra {
   int base2 = -1;  // cp.async: the source's address
   int64_t offset2 = 0;
   int size = -1;  // cp.async: register with the number of bytes to copy, or -1
-  std::vector<int>
-      registers;  // the vector operand; matrix fragments d, a, b, c one after another; -1: discarded
-  int mode = 0;   // shuffle, vote, barrier, reduction, matrix kind: see the handlers
+  // The vector operand; matrix fragments d, a, b, c one after another; -1: discarded.
+  std::vector<int> registers;
+  int mode = 0;  // shuffle, vote, barrier, reduction, matrix kind: see the handlers
   bool transposed = false;
   bool aligned = true;  // barrier.sync without .aligned may diverge
 };
