@@ -3,13 +3,15 @@
 //    the program, until that fits.
 // 3. Repair: at the fullest step, what lives there only because the plan wants it goes, least cost per useful
 //    byte first. Then in reverse: drops that the budget does not need are undone, in groups.
-// 4. Restarts from the best plan with some drops undone at random and noise in the choice of the others.
+// 4. Restarts from the best plan with the drops of a part of the program undone, or some at random, and noise
+//    in the choice of the others.
 // Tiny graphs are solved exactly instead.
 #include "passes/planner/recompute.h"
 
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "passes/planner/blocks.h"
 #include "passes/planner/bound.h"
@@ -22,6 +24,7 @@ namespace gacc::passes::planner {
 namespace {
 
 constexpr double kDeep = 0.002;  // of the base cost: a gap above which blocks are planned as a chain
+constexpr double kFar = 0.005;   // and one above which restarts may take three times as long
 
 class Planner {
  public:
@@ -68,6 +71,7 @@ class Planner {
     std::stable_sort(bounds.begin(), bounds.end(),
                      [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
     const size_t seeds = std::min<size_t>(bounds.size(), effort_ > 0 ? 3 : 1);
+    const int64_t limit = std::exchange(limit_, limit_ / 2);  // the rest is for restarts
     for (size_t i = 0; i < seeds && !good_enough(); ++i) {
       const PointBound hull = bound_at(graph_, bounds[i].point, budget_, 24, work);
       from_cuts(hull);
@@ -75,6 +79,8 @@ class Planner {
     if (effort_ > 0 && !good_enough()) best_of(chain_plans(graph_));
     if (effort_ > 0 && (!found_ || best_measure_.cost > enough_ + kDeep * out.base_cost))
       best_of(block_plans(graph_, budget_));
+    limit_ = limit;
+    if (found_ && best_measure_.cost > enough_ + kFar * out.base_cost) limit_ += limit;
     if (!found_) polish(nothing, 0);
     restarts();
     return finish(std::move(out));
@@ -295,15 +301,19 @@ class Planner {
   }
 
   // Undoes drops that the budget does not need: whole groups where they fit, halves where not.
-  void reverse(Plan& plan, Measure& measure) {
+  // With `known` only drops that it has not: those it has were tried before.
+  void reverse(Plan& plan, Measure& measure, const Plan* known) {
     const int gaps = static_cast<int>(plan.gaps.size());
-    for (int round = 0; round < 3; ++round) {
+    for (int round = known == nullptr ? 0 : 1; round < 3; ++round) {
       std::vector<int> dropped;  // gaps; beyond them the held tensors
       for (int g = 0; g < gaps; ++g) {
-        if (plan.gaps[static_cast<size_t>(g)] != Gap::keep) dropped.push_back(g);
+        const auto at = static_cast<size_t>(g);
+        if (plan.gaps[at] != Gap::keep && (known == nullptr || known->gaps[at] != plan.gaps[at]))
+          dropped.push_back(g);
       }
       for (size_t x = 0; x < plan.held.size(); ++x) {
-        if (plan.held[x] != 0 && !graph_.once(static_cast<int>(x)))
+        if (plan.held[x] != 0 && !graph_.once(static_cast<int>(x)) &&
+            (known == nullptr || known->held[x] == 0))
           dropped.push_back(gaps + static_cast<int>(x));
       }
       for (size_t i = dropped.size(); i > 1; --i) std::swap(dropped[i - 1], dropped[random_() % i]);
@@ -337,24 +347,47 @@ class Planner {
     }
   }
 
-  void polish(Plan plan, double noise) {
+  void polish(Plan plan, double noise, const Plan* known = nullptr) {
     Measure measure;
     if (!repair(plan, measure, noise)) return;
     take(plan, measure);
-    reverse(plan, measure);
+    reverse(plan, measure, known);
     take(plan, measure);
   }
 
   int64_t spent() const { return simulator_.work() + work_; }
 
-  void restarts() {
-    for (int turn = 0; turn < 64 * effort_ && spent() < limit_ && !good_enough(); ++turn) {
-      Plan plan = found_ ? best_ : Plan(graph_);
-      const double undo = turn % 4 == 0 ? 0.5 : turn % 4 == 1 ? 0.2 : turn % 4 == 2 ? 0.05 : 1.0;
-      for (Gap& gap : plan.gaps) {
-        if (gap != Gap::keep && static_cast<double>(random_()) * 0x1p-32 < undo) gap = Gap::keep;
+  double chance() { return static_cast<double>(random_()) * 0x1p-32; }
+
+  // Undoes the drops of tensors that are made or read again in a part of the program.
+  void undo(Plan& plan, int from, int to) const {
+    const auto inside = [&](int n) { return n >= from && n < to; };
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const Tensor& tensor = graph_.tensors[i];
+      const auto first = static_cast<size_t>(plan.first(static_cast<int>(i)));
+      for (size_t k = 0; k < tensor.uses.size(); ++k) {
+        if (inside(tensor.producer) || inside(tensor.uses[k])) plan.gaps[first + k] = Gap::keep;
       }
-      polish(std::move(plan), 0.1 + 0.2 * static_cast<double>(turn % 5));
+    }
+  }
+
+  void restarts() {
+    const int length = graph_.end();
+    for (int turn = 0; turn < 256 * effort_ && spent() < limit_ && !good_enough(); ++turn) {
+      const Plan base = found_ ? best_ : Plan(graph_);
+      Plan plan = base;
+      const double noise = 0.1 + 0.1 * static_cast<double>(turn % 5);
+      if (turn % 8 == 7) {
+        for (Gap& gap : plan.gaps) {
+          if (gap != Gap::keep && chance() < 0.2) gap = Gap::keep;
+        }
+        polish(std::move(plan), noise);
+      } else {
+        const int width = std::max(2, length / (8 << turn % 3));
+        const int from = static_cast<int>(chance() * (length + width)) - width;
+        undo(plan, from, from + width);
+        polish(std::move(plan), noise, &base);
+      }
     }
   }
 

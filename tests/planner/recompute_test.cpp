@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -117,35 +118,51 @@ void expect_sound(const Graph& graph, const Recompute& plan, int64_t budget, con
   EXPECT_EQ(static_cast<int64_t>(plan.schedule.size()), graph.end() + plan.reruns) << what;
 }
 
-TEST(Recompute, OptimalOnTinyGraphs) {
+// How many of the plans were infeasible, and how many could not do without recompute.
+struct Tally {
   int infeasible = 0, costly = 0;
-  for (uint32_t seed = 0; seed < 1000; ++seed) {
-    std::mt19937 random(seed);
-    const std::string text = random_graph(random, 5 + static_cast<int>(random() % 6), 11);
-    const Graph graph = parsed(text);
-    const int64_t base = plan_recompute(graph, int64_t{1} << 40).base_peak;
-    int64_t least = 0;
-    for (int o = 0; o <= graph.end(); ++o) least = std::max(least, graph.own_bytes(o));
-    const int64_t budget =
-        least + static_cast<int64_t>(random() % static_cast<uint32_t>(base - least + 2)) - (seed % 50 == 0);
-    const double best = exhaustive(graph, budget);
-    const Recompute plan = plan_recompute(graph, budget);
-    const std::string what = fmt::format("seed {}, budget {}\n{}", seed, budget, text);
-    ASSERT_EQ(plan.feasible, std::isfinite(best)) << what;
-    infeasible += plan.feasible ? 0 : 1;
-    EXPECT_EQ(plan.proven, !plan.feasible) << what;
-    if (!plan.feasible) continue;
-    ASSERT_NEAR(plan.cost, best, 1e-9) << what;
-    costly += best > plan.base_cost ? 1 : 0;
-    expect_sound(graph, plan, budget, what);
-    // The bound by cuts holds at every point.
-    int64_t work = 0;
-    for (int t = 0; t <= graph.end(); ++t)
-      ASSERT_LE(plan.base_cost + bound_at(graph, t, budget, 4, work).extra, best + 1e-6)
-          << what << " at " << t;
-  }
-  EXPECT_GT(infeasible, 10);
-  EXPECT_GT(costly, 200);
+};
+
+void expect_optimal(uint32_t seed, int more_operations, int most_tensors, Tally& tally) {
+  std::mt19937 random(seed);
+  const int operations = 5 + static_cast<int>(random() % static_cast<uint32_t>(more_operations));
+  const std::string text = random_graph(random, operations, most_tensors);
+  const Graph graph = parsed(text);
+  const int64_t base = plan_recompute(graph, int64_t{1} << 40).base_peak;
+  int64_t least = 0;
+  for (int o = 0; o <= graph.end(); ++o) least = std::max(least, graph.own_bytes(o));
+  const int64_t budget =
+      least + static_cast<int64_t>(random() % static_cast<uint32_t>(base - least + 2)) - (seed % 50 == 0);
+  const double best = exhaustive(graph, budget);
+  const Recompute plan = plan_recompute(graph, budget);
+  const std::string what = fmt::format("seed {}, budget {}\n{}", seed, budget, text);
+  ASSERT_EQ(plan.feasible, std::isfinite(best)) << what;
+  tally.infeasible += plan.feasible ? 0 : 1;
+  EXPECT_EQ(plan.proven, !plan.feasible) << what;
+  if (!plan.feasible) return;
+  ASSERT_NEAR(plan.cost, best, 1e-9) << what;
+  tally.costly += best > plan.base_cost ? 1 : 0;
+  expect_sound(graph, plan, budget, what);
+  // The bound by cuts holds at every point.
+  int64_t work = 0;
+  for (int t = 0; t <= graph.end(); ++t)
+    ASSERT_LE(plan.base_cost + bound_at(graph, t, budget, 4, work).extra, best + 1e-6) << what << " at " << t;
+}
+
+TEST(Recompute, OptimalOnTinyGraphs) {
+  Tally tally;
+  for (uint32_t seed = 0; seed < 1000 && !HasFatalFailure(); ++seed) expect_optimal(seed, 6, 11, tally);
+  EXPECT_GT(tally.infeasible, 10);
+  EXPECT_GT(tally.costly, 200);
+}
+
+// The exhaustive search takes a third of a second for each of them: GACC_TINY_GRAPHS=1000 tries that many.
+TEST(Recompute, OptimalOnGraphsOf24Tensors) {
+  const char* many = std::getenv("GACC_TINY_GRAPHS");
+  const auto graphs = static_cast<uint32_t>(many == nullptr ? 20 : std::strtoul(many, nullptr, 10));
+  Tally tally;
+  for (uint32_t seed = 0; seed < graphs && !HasFatalFailure(); ++seed) expect_optimal(seed, 16, 23, tally);
+  EXPECT_GT(tally.costly, graphs / 5);
 }
 
 TEST(Recompute, SoundOnRandomGraphs) {
