@@ -55,8 +55,6 @@ class Simulator {
   std::vector<Resident> residents(const Plan& plan, int64_t step);
   // Visits of operations and tensors so far: the measure of work.
   int64_t work() const { return work_; }
-  // By tensor that is held: the last operation whose burst reads it, or -1.
-  const std::vector<int>& held_until() const { return held_until_; }
 
  private:
   Measure pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule);
@@ -71,13 +69,13 @@ class Simulator {
 
   const Graph& graph_;
   std::vector<char> live_;
-  std::vector<int> members_;    // by storage: its live tensors
-  std::vector<int> passed_;     // by tensor: uses in program order so far
-  std::vector<int> made_;       // by tensor: how often bursts made it since its last use
-  std::vector<int> pending_;    // by tensor: readers still to come in the burst
-  std::vector<int> needed_at_;  // by tensor: the operation that reads it or whose burst does
-  std::vector<int> in_burst_;   // by operation: the last burst that held it
-  std::vector<int> held_until_;
+  std::vector<int> members_;     // by storage: its live tensors
+  std::vector<int> passed_;      // by tensor: uses in program order so far
+  std::vector<int> made_;        // by tensor: how often bursts made it since its last use
+  std::vector<int> pending_;     // by tensor: readers still to come in the burst
+  std::vector<int> needed_at_;   // by tensor: the operation that reads it or whose burst does
+  std::vector<int> in_burst_;    // by operation: the last burst that held it
+  std::vector<int> held_until_;  // by tensor that is held: the last operation whose burst reads it, or -1
   std::vector<int64_t> fresh_at_, taken_at_;  // by tensor: the step that made it, that shared its bytes
   std::vector<int> list_, fresh_;
   int64_t bytes_ = 0, full_ = 0, step_ = 0, stop_ = -1, work_ = 0;
