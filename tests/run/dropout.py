@@ -54,13 +54,18 @@ def prepare(folder):
     return model, f"npy:x={folder / 'x.npy'},y={folder / 'y.npy'}"
 
 
-def masks(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
-    """Which elements the last window kept."""
-    artifact = harness.compile_model(model, folder / f"m{micro_batch}x{accumulate}.ptx", train__micro_batch=micro_batch,
+def gradients(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
+    """Of the last window, by parameter. The artifact stays in the folder: attends4x6.ptx of attends.toml at 4 x 6."""
+    artifact = harness.compile_model(model, folder / f"{model.stem}{micro_batch}x{accumulate}.ptx", train__micro_batch=micro_batch,
                                      train__accumulate=accumulate, **settings)
     dump = folder / "grads.safetensors"
     run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--device", device, "--updates", updates, "--dump-grads", dump, *options)
-    values = harness.read_safetensors(dump)["sum.weight"][1]
+    return harness.read_safetensors(dump)
+
+
+def masks(folder, model, spec, micro_batch, accumulate, *options, **settings):
+    """Which elements the last window kept. The rest as for `gradients`."""
+    values = gradients(folder, model, spec, micro_batch, accumulate, *options, **settings)["sum.weight"][1]
     kept = [v != 0 for v in values]
     each = -2 / 0.625 / min(accumulate * micro_batch, N)  # the mean over the window's samples
     for v in values:
@@ -100,7 +105,7 @@ def test_resume(folder):
     straight = masks(folder, model, spec, 4, 6, updates=2)
     for device in ("cpu", "emulate"):
         checkpoint = ["--checkpoint", folder / device]
-        run("gacc-exec", folder / "m4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
+        run("gacc-exec", folder / "masks4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
         resumed = masks(folder, model, spec, 4, 6, *checkpoint, "--resume", device=device, updates=2)
         expect(resumed == straight, f"{device}: after --resume other elements are dropped")
 
@@ -161,15 +166,6 @@ def attention_data(folder):
     return model, f"npy:x={folder / 'x.npy'},y={folder / 'y.npy'}"
 
 
-def gradients(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
-    """Of the last window."""
-    artifact = harness.compile_model(model, folder / f"a{micro_batch}x{accumulate}.ptx", train__micro_batch=micro_batch,
-                                     train__accumulate=accumulate, **settings)
-    dump = folder / "grads.safetensors"
-    run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--device", device, "--updates", updates, "--dump-grads", dump, *options)
-    return harness.read_safetensors(dump)
-
-
 def near(found, wanted, within, what):
     far, tensor = harness.far_apart(found, wanted)
     expect(far <= within, f"{what}: {tensor} is {far:.1e} apart: other probabilities are dropped")
@@ -210,7 +206,7 @@ def test_attention_resume(folder):
     straight = gradients(folder, model, spec, 4, 6, updates=2)
     for device in ("cpu", "emulate"):
         checkpoint = ["--checkpoint", folder / device]
-        run("gacc-exec", folder / "a4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
+        run("gacc-exec", folder / "attends4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
         near(gradients(folder, model, spec, 4, 6, *checkpoint, "--resume", device=device, updates=2), straight, 1e-5, f"{device}, resumed")
 
 
