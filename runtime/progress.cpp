@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "runtime/standard_streams.h"
+
 namespace gacc {
 namespace {
 
@@ -100,7 +102,7 @@ void Progress::draw(const LaunchReport& report, Clock::time_point now) {
   last_ = now;
   last_samples_ = report.samples;
   std::string line = progress_line(state_, plan_);
-  fmt::print(stderr, "\r\x1b[K{}", clip_columns(line, terminal_columns()));
+  print_stderr("\r\x1b[K{}", clip_columns(line, terminal_columns()));
   std::fflush(stderr);
   drawn_ = true;
 }

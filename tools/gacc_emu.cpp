@@ -2,36 +2,54 @@
 // the line and the opcode.
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <string>
+#include <vector>
 
+#include "runtime/atomic_file.h"
 #include "runtime/emulator/emulator.h"
+#include "runtime/standard_streams.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "usage: gacc-emu FILE.ptx\nLists the file's kernels with parameters, registers and shared memory.\n";
+
+int write_output(const std::string& text) {
+  const bool whole = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (std::fflush(stdout) == 0 && whole) return 0;
+  gacc::print_stderr("gacc-emu: error: cannot write standard output: {}\n", std::strerror(errno));
+  return 1;
+}
+
+std::string kernel_text(const gacc::emulator::KernelInfo& kernel) {
+  std::string text = fmt::format("{}: {} registers, {} bytes shared, {} bytes local", kernel.name,
+                                 kernel.registers, kernel.shared_bytes, kernel.local_bytes);
+  if (kernel.max_threads > 0) text += fmt::format(", at most {} threads", kernel.max_threads);
+  text += "\n";
+  for (const auto& param : kernel.params)
+    text +=
+        fmt::format("  {:>4}  {:<5} {:>3} bytes  {}\n", param.offset, param.type, param.bytes, param.name);
+  return text;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 2 && !std::strcmp(argv[1], "--version")) return fmt::print("gacc-emu {}\n", GACC_VERSION), 0;
-  if (argc != 2 || argv[1][0] == '-') {
-    bool help = argc == 2 && (!std::strcmp(argv[1], "--help") || !std::strcmp(argv[1], "-h"));
-    fmt::print(
-        help ? stdout : stderr,
-        "usage: gacc-emu FILE.ptx\nLists the file's kernels with parameters, registers and shared memory.\n");
-    return help ? 0 : 2;
-  }
-  std::ifstream file(argv[1], std::ios::binary);
-  if (!file) return fmt::print(stderr, "gacc-emu: error: cannot open `{}`\n", argv[1]), 1;
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.good() && !file.eof())
-    return fmt::print(stderr, "gacc-emu: error: cannot read `{}`\n", argv[1]), 1;
+  gacc::hold_standard_streams();
+  const std::string word = argc == 2 ? argv[1] : "-";
+  if (word == "--version") return write_output("gacc-emu " GACC_VERSION "\n");
+  if (word == "--help" || word == "-h") return write_output(kUsage);
+  if (word[0] == '-') return gacc::to_stderr(kUsage), 2;
+  std::string text;
+  if (gacc::Status status = gacc::read_file(word, text); !status)
+    return gacc::print_stderr("gacc-emu: error: {}\n", status.text()), 1;
   std::vector<gacc::emulator::KernelInfo> kernels;
   if (gacc::Status status = gacc::emulator::list_kernels(text, kernels); !status)
-    return fmt::print(stderr, "{}: error: {}\n", argv[1], status.text()), 1;
-  for (const auto& kernel : kernels) {
-    fmt::print("{}: {} registers, {} bytes shared, {} bytes local", kernel.name, kernel.registers,
-               kernel.shared_bytes, kernel.local_bytes);
-    if (kernel.max_threads > 0) fmt::print(", at most {} threads", kernel.max_threads);
-    fmt::print("\n");
-    for (const auto& param : kernel.params)
-      fmt::print("  {:>4}  {:<5} {:>3} bytes  {}\n", param.offset, param.type, param.bytes, param.name);
-  }
-  return 0;
+    return gacc::print_stderr("{}: error: {}\n", word, status.text()), 1;
+  std::string out;
+  for (const auto& kernel : kernels) out += kernel_text(kernel);
+  return write_output(out);
 }

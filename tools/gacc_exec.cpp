@@ -23,6 +23,7 @@
 #include "runtime/progress.h"
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
+#include "runtime/standard_streams.h"
 #include "runtime/tensorboard.h"
 #include "runtime/train.h"
 #include "runtime/verify.h"
@@ -60,7 +61,7 @@ void handle_interrupts() {
 }
 
 int fail(Exit status, const std::string& text) {
-  fmt::print(stderr, "gacc-exec: error: {}\n", text);
+  print_stderr("gacc-exec: error: {}\n", text);
   return status;
 }
 
@@ -79,8 +80,8 @@ class Run {
     if (!result_.interrupted) return kDone;
     if (!arguments_.checkpoint.empty())
       written_ += fmt::format("; --resume continues from {}", folder_.file());
-    fmt::print(stderr, "gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1,
-               result_.updates, written_);
+    print_stderr("gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1,
+                 result_.updates, written_);
     return kInterrupted;
   }
 
@@ -156,7 +157,7 @@ Status Run::prepare() {
     if (!given.eval.empty())
       if (Status status = load_dataset(given.eval, plan, eval_); !status) return status;
     if (plan.plateau && given.eval.empty())
-      fmt::print(stderr, "gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
+      print_stderr("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
     if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
     if (Status status = check_checkpoint(); !status) return status;
   }
@@ -171,7 +172,7 @@ Status Run::prepare() {
     device_options_.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
   if (Status read = read_gemm_choices(); !read) return read;
   Status status = open_device(given.device, device_options_, artifact_, device_, note);
-  if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  if (!note.empty()) print_stderr("{}\n", note);
   return status;
 }
 
@@ -197,9 +198,8 @@ Status Run::write_gemm_choices() {
   if (file.empty()) return {};
   const std::string text = device_->gemm_choices();
   if (text.empty()) {
-    fmt::print(stderr,
-               "gacc-exec: note: --tune-gemm: {} has no algorithms of matrix products to choose among\n",
-               device_->name());
+    print_stderr("gacc-exec: note: --tune-gemm: {} has no algorithms of matrix products to choose among\n",
+                 device_->name());
     return {};
   }
   const bool holds_it = device_options_.gemm_choices_from == file && device_options_.gemm_choices == text;
@@ -212,10 +212,10 @@ Status Run::open_checkpoint() {
   if (Status status = folder_.open(given.checkpoint); !status) return status;
   resumes_ = given.resume && folder_.has_checkpoint();
   if (given.resume && !resumes_)
-    fmt::print(stderr, "gacc-exec: no checkpoint in {}: starting from the beginning\n", given.checkpoint);
+    print_stderr("gacc-exec: no checkpoint in {}: starting from the beginning\n", given.checkpoint);
   if (!given.resume && folder_.has_checkpoint())
-    fmt::print(stderr, "gacc-exec: without --resume the run starts from the beginning and will replace {}\n",
-               folder_.file());
+    print_stderr("gacc-exec: without --resume the run starts from the beginning and will replace {}\n",
+                 folder_.file());
   if (!resumes_) return {};
   if (Status status = earlier_.open(folder_.file()); !status) return status;
   options_.resume = &earlier_.content().train;
@@ -235,11 +235,10 @@ Status Run::check_checkpoint() {
                            folder_.file(), was.of_model, rate_.of_model);
     if (!arguments_.lr) plan.lr = was.used;
     const TrainState& state = earlier_.content().train;
-    fmt::print(stderr, "gacc-exec: resuming from {}: {} epochs, {} updates, {} launches in the open window\n",
-               folder_.file(), state.epochs, state.updates, state.window_launches);
+    print_stderr("gacc-exec: resuming from {}: {} epochs, {} updates, {} launches in the open window\n",
+                 folder_.file(), state.epochs, state.updates, state.window_launches);
     if (log_.is_open() && !log_.continues())
-      fmt::print(stderr, "gacc-exec: {} is not the log of the run before: a new one begins\n",
-                 arguments_.log);
+      print_stderr("gacc-exec: {} is not the log of the run before: a new one begins\n", arguments_.log);
   }
   rate_.used = plan.lr;
   return {};
@@ -256,8 +255,7 @@ Status Run::work() {
   const Plan& plan = artifact_.plan;
   Session session(*device_, plan);
   if (Status status = session.open(artifact_); !status) return status;
-  if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet)
-    fmt::print(stderr, "{}\n", note);
+  if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet) print_stderr("{}\n", note);
   if (Status status = write_gemm_choices(); !status) return status;
   if (!arguments_.profile.empty())
     if (Status status = device_->start_profile(); !status) return status;
@@ -348,19 +346,20 @@ Status Run::train_and_write(Session& session, Progress& progress) {
 Status Run::finish_device(Status status) {
   std::string reports;
   Status finished = device_->finish(reports);
-  if (!reports.empty()) fmt::print(stderr, "{}{}", reports, reports.back() == '\n' ? "" : "\n");
+  if (!reports.empty()) print_stderr("{}{}", reports, reports.back() == '\n' ? "" : "\n");
   return status ? finished : status;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_streams();
   Arguments arguments;
   try {
     std::string wrong;
     if (!parse_arguments(argc, argv, arguments, wrong)) {
       if (wrong.empty()) return kDone;
-      fmt::print(stderr, "{}", wrong);
+      print_stderr("{}", wrong);
       return kWrongCommand;
     }
     handle_interrupts();

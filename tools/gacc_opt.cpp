@@ -20,6 +20,7 @@
 #include "passes/check_plan.h"
 #include "passes/pipeline.h"
 #include "runtime/atomic_file.h"
+#include "runtime/standard_streams.h"
 
 namespace {
 
@@ -33,8 +34,6 @@ struct Arguments {
   bool list_passes = false, list_ops = false, markdown = false, locations = false, times = false,
        check = false;
 };
-
-void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 bool read_all(const std::string& path, std::string& text) {
   std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
@@ -122,6 +121,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_streams();
   signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
   Arguments arguments;
   CLI::App app("Runs passes over textual IR (.gir) and prints the result.", "gacc-opt");

@@ -11,6 +11,7 @@
 #include "passes/planner/offsets_csv.h"
 #include "passes/planner/recompute.h"
 #include "runtime/atomic_file.h"
+#include "runtime/standard_streams.h"
 
 namespace {
 
@@ -20,8 +21,7 @@ using namespace gacc::passes;
 enum Exit { kDone = 0, kNoPlan = 1, kWrongCommand = 2 };
 
 int fail(std::string_view text) {
-  const std::string line = fmt::format("gacc-plan: error: {}\n", text);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  print_stderr("gacc-plan: error: {}\n", text);
   return kNoPlan;
 }
 
@@ -106,6 +106,7 @@ int run_recompute(const RecomputeArguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_streams();
   CLI::App app("Plans offsets and recompute for graphs given as files.", "gacc-plan");
   app.set_version_flag("--version", "gacc-plan " GACC_VERSION);
   app.require_subcommand(1);

@@ -26,6 +26,7 @@
 #include "passes/recompute.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "runtime/standard_streams.h"
 #include "tools/choose_batch.h"
 #include "tools/compiler_arguments.h"
 #include "tools/read_costs.h"
@@ -39,8 +40,6 @@ using namespace gacc;
 enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
 
 constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
-
-void to_stderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 int fail(Exit exit, std::string_view text) {
   to_stderr(fmt::format("gaccc: {}\n", text));
@@ -311,6 +310,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_streams();
   try {
     signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
     return run(argc, argv);

@@ -103,6 +103,31 @@ def test_sigterm_gives_130(folder):
     interrupt(folder, signal.SIGTERM)
 
 
+def test_closed_streams_stay_closed(folder):
+    """A file that is opened must not get the number of a stream that the caller has closed: what is meant for the reader
+    would be written into it. And what cannot be shown (a full disk, a terminal that is gone) ends no run."""
+    artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
+    train = f"gacc-exec {artifact} --data {harness.make_data(harness.example('regression'), 40, folder)} --epochs 2"
+    wanted = None
+    for streams in ("", "<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>/dev/full"):
+        command = f"{harness.BIN}/{train} --log log.jsonl --save w.safetensors --checkpoint run {streams}"
+        expect(subprocess.run(command, shell=True, cwd=folder, capture_output=True).returncode == 0, f"{streams} ends the run")
+        events = [{k: v for k, v in e.items() if k != "seconds"} for e in harness.read_log(folder / "log.jsonl")]
+        kept = events, (folder / "w.safetensors").read_bytes()
+        wanted = wanted or kept
+        expect(kept == wanted, f"{streams}: other files")
+        run("gacc-exec", artifact, *train.split()[2:], "--checkpoint", "run", "--resume", cwd=folder)
+    for command, code in (("gaccc absent.toml", 1), ("gacc-exec absent.ptx --data x", 1), ("gacc-exec", 2), ("gacc-opt absent", 1),
+                          ("gacc-plan recompute absent --budget 1", 1), ("gacc-emu absent", 1), ("gacc-emu", 2)):
+        for streams in (">&- 2>&-", "2>/dev/full"):
+            done = subprocess.run(f"{harness.BIN}/{command} {streams}", shell=True, cwd=folder)
+            expect(done.returncode == code, f"{command} {streams}: exit {done.returncode}")
+    for command in (f"gacc-emu {artifact}", f"gaccc {harness.example('regression')} --plan", "gacc-opt --list-passes"):
+        for streams in (">&-", ">/dev/full"):
+            done = subprocess.run(f"{harness.BIN}/{command} {streams}", shell=True, capture_output=True)
+            expect(done.returncode == 1 and b"standard output" in done.stderr, f"{command} {streams}: {done}")
+
+
 def test_readme_commands(folder):
     """The README's ```sh blocks run as they stand, from the top of the tree (but for scripts/, which run the tests)."""
     text = (harness.ROOT / "README.md").read_text()

@@ -1,0 +1,24 @@
+// Standard input, output and error of a command, as the caller left them: perhaps closed, perhaps a full disk
+// or a terminal that is gone. None of that may damage a file or end a run that goes well.
+#pragma once
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace gacc {
+
+// Called first in main. A descriptor that the caller has closed (`gacc-exec ... >&-`) would be given to the
+// next file that is opened, and what is meant for the reader would be written into a log or a checkpoint. It
+// is taken here by something that can be neither read nor written.
+void hold_standard_streams();
+
+// To standard error. What cannot be written is lost, and that is all.
+void to_stderr(std::string_view text);
+
+template <class... Args>
+void print_stderr(fmt::format_string<Args...> form, Args&&... args) {
+  to_stderr(fmt::format(form, std::forward<Args>(args)...));
+}
+
+}  // namespace gacc
