@@ -10,6 +10,17 @@
 
 namespace gacc {
 
+namespace {
+
+// The word as a TOML string, also where TOML would read a number: `--memory 1` lacks a unit, not quotes.
+std::string toml_string(std::string_view word) {
+  std::string text = "\"";
+  for (const char c : word) (text += c == '"' || c == '\\' ? "\\" : "") += c;
+  return text + '"';
+}
+
+}  // namespace
+
 std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to) {
   CLI::App app{"gaccc: compiles a model file to a training step", "gaccc"};
   app.set_version_flag("--version", "gaccc " GACC_VERSION);
@@ -75,8 +86,8 @@ std::string wrong_command(const CompilerArguments& arguments, std::vector<Overri
     return "the report would replace the model file";
   if (!arguments.report.empty() && arguments.report == output_path(arguments))
     return "-o and --report name the same file";
-  if (!arguments.memory.empty()) overrides.push_back({"memory.budget", arguments.memory});
-  if (!arguments.launch.empty()) overrides.push_back({"launch.mode", arguments.launch});
+  if (!arguments.memory.empty()) overrides.push_back({"memory.budget", toml_string(arguments.memory)});
+  if (!arguments.launch.empty()) overrides.push_back({"launch.mode", toml_string(arguments.launch)});
   passes::PipelineOptions pipeline;
   pipeline.print_after = arguments.print_after;
   pipeline.stop_after = arguments.stop_after;

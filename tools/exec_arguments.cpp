@@ -5,8 +5,11 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <iostream>
+#include <limits>
 #include <sstream>
 
 #include "runtime/artifact.h"
@@ -68,6 +71,22 @@ std::string wrong_command(const Arguments& given) {
   return "";
 }
 
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+
+// A number of decimal digits from `low` to `high`. The option parser's own reading takes 010 for 8, and for a
+// number past the largest one the largest.
+CLI::Validator whole_number(int64_t low, int64_t high = kMost) {
+  return {[low, high](std::string& text) -> std::string {
+            int64_t value = 0;
+            const char *begin = text.data() + text.starts_with('+'), *const end = text.data() + text.size();
+            const auto [rest, error] = std::from_chars(begin, end, value);
+            if (error == std::errc{} && rest == end && value >= low && value <= high)
+              return text = fmt::format("{}", value), "";
+            return fmt::format("\"{}\" is not a whole number from {} to {}", text, low, high);
+          },
+          ""};
+}
+
 void add_options(CLI::App& app, Arguments& to) {
   app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->required();
   app.add_option("--data", to.data,
@@ -78,18 +97,24 @@ void add_options(CLI::App& app, Arguments& to) {
                  "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU");
   app.add_option("--epochs", to.epochs,
                  "stop after N epochs; default: the model's, unless another limit is given")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--updates", to.updates, "stop after N updates")->check(CLI::NonNegativeNumber);
-  app.add_option("--launches", to.launches, "stop after N launches")->check(CLI::NonNegativeNumber);
+      ->transform(whole_number(0))
+      ->type_name("N");
+  app.add_option("--updates", to.updates, "stop after N updates")->transform(whole_number(0))->type_name("N");
+  app.add_option("--launches", to.launches, "stop after N launches")
+      ->transform(whole_number(0))
+      ->type_name("N");
   app.add_option("--load", to.load, "parameters to begin with (safetensors)");
   app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)");
   app.add_option("--log", to.log, "write one JSON object a line");
   app.add_option("--eval-every", to.eval_every, "evaluate after every N updates, too")
-      ->check(CLI::PositiveNumber);
+      ->transform(whole_number(1))
+      ->type_name("N");
   app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
-  app.add_option("--seed", to.seed, "replaces model.seed");
+  app.add_option("--seed", to.seed, "replaces model.seed")->transform(whole_number(kLeast))->type_name("N");
   app.add_option("--lr", to.lr, "replaces optimizer.lr");
-  app.add_option("--threads", to.threads, "on a CPU; default: all cores")->check(CLI::Range(1, 4096));
+  app.add_option("--threads", to.threads, "on a CPU; default: all cores")
+      ->transform(whole_number(1, 4096))
+      ->type_name("N");
   app.add_flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
   app.add_option("--dump-grads", to.dump_grads,
                  "write the mean gradient of the last window (safetensors, f32)");
@@ -98,7 +123,8 @@ void add_options(CLI::App& app, Arguments& to) {
                  "folder for the full state of the run, written after every epoch, at the end and on Ctrl-C");
   app.add_option("--checkpoint-every", to.checkpoint_every,
                  "write it after every N updates instead of epochs")
-      ->check(CLI::PositiveNumber);
+      ->transform(whole_number(1))
+      ->type_name("N");
   app.add_flag("--resume", to.resume,
                "go on, bit for bit, from the checkpoint in that folder, if there is one");
   app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder");
