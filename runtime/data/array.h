@@ -34,8 +34,8 @@ int64_t checked_product(std::span<const int64_t> extents, int64_t limit = int64_
 // IDX, the format of MNIST: big-endian, types u8 i8 i16 i32 f32 f64.
 Status parse_idx(std::string_view bytes, std::string_view name, Array& array);
 
-// NumPy's .npy, versions 1 to 3, either byte order; f16 becomes f32, u32 and u64 i64, bool i8. Arrays in
-// Fortran order are refused, and so are structures and text.
+// NumPy's .npy, versions 1 to 3, either byte order of elements and either order of axes; f16 becomes f32, u32
+// and u64 i64, bool i8. Structures and text are refused.
 Status parse_npy(std::string_view bytes, std::string_view name, Array& array);
 
 // NumPy's .npz, a zip of .npy entries. Reads those entries whose name (without .npy) is in `wanted`, all when

@@ -137,6 +137,26 @@ bool widen(std::string_view descr, std::vector<std::byte>& bytes, int64_t elemen
   return true;
 }
 
+// From Fortran's order, in which the first axis runs fastest, to ours.
+void to_row_major(std::vector<std::byte>& bytes, std::span<const int64_t> shape, size_t size) {
+  std::vector<std::byte> rows(bytes.size());
+  std::vector<size_t> stride(shape.size(), size), at(shape.size());
+  for (size_t axis = 1; axis < shape.size(); ++axis)
+    stride[axis] = stride[axis - 1] * static_cast<size_t>(shape[axis - 1]);
+  size_t from = 0;
+  for (size_t to = 0; to < rows.size(); to += size) {
+    std::memcpy(rows.data() + to, bytes.data() + from, size);
+    // The next element of our order: the last axis that is not at its end moves on, those after it go back.
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      from += stride[axis];
+      if (++at[axis] < static_cast<size_t>(shape[axis])) break;
+      from -= stride[axis] * at[axis];
+      at[axis] = 0;
+    }
+  }
+  bytes = std::move(rows);
+}
+
 }  // namespace
 
 Status parse_npy(std::string_view bytes, std::string_view name, Array& array) {
@@ -173,8 +193,6 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array) {
         "{}: holds elements of type {}; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8 and b1", name,
         quoted(header.descr));
   if (header.shape.empty()) return Status::error("{}: holds a single number, not samples", name);
-  if (header.fortran)
-    return Status::error("{}: is in Fortran order; save numpy.ascontiguousarray(x) instead", name);
 
   // 3. The elements.
   int64_t count = checked_product(header.shape);
@@ -185,6 +203,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array) {
                          count < 0 ? "too many" : std::to_string(count * elements->stored), data.size());
   array.bytes.resize(data.size());
   if (!data.empty()) std::memcpy(array.bytes.data(), data.data(), data.size());
+  if (header.fortran) to_row_major(array.bytes, header.shape, static_cast<size_t>(elements->stored));
   if (big) swap_elements(array.bytes, elements->stored);
   if (!widen(descr, array.bytes, count))
     return Status::error("{}: holds unsigned numbers beyond 2^63 - 1", name);
