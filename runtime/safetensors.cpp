@@ -117,6 +117,11 @@ int64_t stored_bytes(std::string_view dtype) {
   return dtype == "F32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
 }
 
+// PyTorch's batch norms count the batches they have seen, in an integer that nothing here has.
+bool counts_batches(const Entry& entry) {
+  return entry.dtype == "I64" && entry.name.ends_with(".num_batches_tracked");
+}
+
 // Elements of the tensor, or -1 when the product exceeds what a file can hold.
 int64_t element_count(const std::vector<uint64_t>& shape) {
   constexpr uint64_t kMost = uint64_t{1} << 46;
@@ -165,7 +170,8 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
   // 2. Every tensor for itself.
   std::vector<Entry>& entries = header.entries;
   for (const Entry& entry : entries) {
-    int64_t each = stored_bytes(entry.dtype), elements = element_count(entry.shape);
+    int64_t each = counts_batches(entry) ? 8 : stored_bytes(entry.dtype),
+            elements = element_count(entry.shape);
     if (each == 0)
       return Status::error("{}: tensor {} has the type {}; known are F32, F16 and BF16", name,
                            shown(entry.name), shown(entry.dtype));
@@ -200,6 +206,7 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
 
   // 4. The elements.
   for (Entry& entry : entries) {
+    if (counts_batches(entry)) continue;
     NamedTensor& tensor = tensors.emplace_back();
     tensor.name = std::move(entry.name);
     tensor.shape.assign(entry.shape.begin(), entry.shape.end());

@@ -45,6 +45,20 @@ TEST(Safetensors, ReadsHalvesMetadataAndAnyOrder) {
   EXPECT_EQ(tensors[1].data, (std::vector<float>{1, -2}));
 }
 
+// A state_dict of PyTorch: what counts its batches is left out, any other integer is refused.
+TEST(Safetensors, LeavesOutHowManyBatchesPyTorchSaw) {
+  std::string header =
+      R"({"bn.bias":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},"bn.num_batches_tracked":{"dtype":"I64","shape":[],"data_offsets":[0,8]}})";
+  std::vector<NamedTensor> tensors;
+  ASSERT_EQ(parse_safetensors(file(header, little(int64_t{7}) + raw<float>({2})), "f", tensors).text(), "");
+  ASSERT_EQ(tensors.size(), 1u);
+  EXPECT_EQ(tensors[0].name, "bn.bias");
+  EXPECT_EQ(tensors[0].data, (std::vector<float>{2}));
+  header = R"({"bn.count":{"dtype":"I64","shape":[],"data_offsets":[0,8]}})";
+  EXPECT_EQ(error(file(header, little(int64_t{7}))),
+            "f: tensor \"bn.count\" has the type \"I64\"; known are F32, F16 and BF16");
+}
+
 TEST(Safetensors, TheEmptyFileOfTensorsIsFine) { EXPECT_EQ(error(file("{}", "")), ""); }
 
 TEST(Safetensors, RefusesHostileHeaders) {
