@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <utility>
 
 #include "runtime/data/text.h"
 
@@ -123,6 +124,10 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table) {
     return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name,
                          header_line);
   size_t columns = table.columns.size();
+  for (const auto& [separator, separators] : {std::pair(';', "semicolons"), std::pair('\t', "tabs")})
+    if (columns == 1 && table.columns[0].find(separator) != std::string::npos)
+      return Status::error("{}:{}: its fields are separated by {}; write commas (and points in numbers)",
+                           name, header_line, separators);
   std::vector<std::string> fields;
   while (!records.at_end()) {
     int64_t line = records.line();

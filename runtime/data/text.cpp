@@ -9,21 +9,41 @@
 
 namespace gacc {
 
+namespace {
+
+// Bytes of the UTF-8 character that `text` begins with; 0 where it begins with none.
+size_t character_bytes(std::string_view text) {
+  const auto byte = static_cast<unsigned char>(text[0]);
+  const size_t length = byte < 0x80   ? 1
+                        : byte < 0xc2 ? 0
+                        : byte < 0xe0 ? 2
+                        : byte < 0xf0 ? 3
+                        : byte < 0xf5 ? 4
+                                      : 0;
+  if (length > text.size()) return 0;
+  const bool whole =
+      std::all_of(text.begin() + 1, text.begin() + length, [](char c) { return (c & 0xc0) == 0x80; });
+  return whole ? length : 0;
+}
+
+}  // namespace
+
 std::string quoted(std::string_view text) {
   constexpr size_t kMost = 80;
   std::string result = "\"";
-  for (char c : text.substr(0, kMost)) {
-    auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
+  size_t at = 0;
+  while (at < std::min(text.size(), kMost)) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const size_t length = character_bytes(text.substr(at));
+    if (length == 0 || byte < 0x20 || byte == 0x7f) {
       result += fmt::format("\\x{:02x}", byte);
     } else {
-      result += c;  // bytes beyond ASCII are taken for UTF-8
+      if (byte == '"' || byte == '\\') result += '\\';
+      result += text.substr(at, length);
     }
+    at += std::max<size_t>(length, 1);
   }
-  if (text.size() > kMost) result += "...";
+  if (text.size() > at) result += "...";
   return result + '"';
 }
 

@@ -31,6 +31,13 @@ TEST(Csv, CountsLinesWithinQuotes) {
   EXPECT_EQ(csv_error("\"a\nb\",c\n1,2\n3,x\n"), "f.csv:4: column 2 (\"c\"): \"x\" is no number");
 }
 
+TEST(Csv, OtherSeparatorsAreNamed) {
+  EXPECT_EQ(csv_error("a;b\n1,5;2\n"),
+            "f.csv:1: its fields are separated by semicolons; write commas (and points in numbers)");
+  EXPECT_EQ(csv_error("\na\tb\n1\t2\n"),
+            "f.csv:2: its fields are separated by tabs; write commas (and points in numbers)");
+}
+
 TEST(Csv, ErrorsNameLineAndColumn) {
   EXPECT_EQ(csv_error(""), "f.csv: is empty");
   EXPECT_EQ(csv_error("\n\r\n"), "f.csv: is empty");
@@ -41,6 +48,16 @@ TEST(Csv, ErrorsNameLineAndColumn) {
   EXPECT_EQ(csv_error("a,b\n\"1\"2,3\n"), "f.csv:2: field 1 goes on after its closing quote");
   EXPECT_EQ(csv_error("1.5,2\n3,4\n"),
             "f.csv:1: the first line must name the columns, but it holds numbers only");
+}
+
+// A terminal, and whoever reads standard error, can show every message.
+TEST(Csv, ErrorsAreUtf8) {
+  EXPECT_EQ(csv_error("gr\xc3\xb6\xc3\x9f"
+                      "e\nx\n"),
+            "f.csv:2: column 1 (\"gr\xc3\xb6\xc3\x9f"
+            "e\"): \"x\" is no number");
+  EXPECT_EQ(csv_error("a\n\xff\xfe\xe2\x82\n"),
+            "f.csv:2: column 1 (\"a\"): \"\\xff\\xfe\\xe2\\x82\" is no number");
 }
 
 TEST(Csv, NumbersThatCountTheColumnsAreNames) { EXPECT_EQ(csv_error("0,1,2\n5,6,7\n"), ""); }
