@@ -318,6 +318,8 @@ Status Run::train_and_write(Session& session, Progress& progress) {
   if (!arguments_.dump_grads.empty()) {
     if (!result_.gradients.empty()) {
       if (Status status = save(arguments_.dump_grads, result_.gradients); !status) return status;
+    } else if (resumes_) {  // a run that had nothing left to do
+      print_stderr("gacc-exec: note: nothing was launched: {} is not written\n", arguments_.dump_grads);
     } else if (!result_.interrupted) {
       return Status::error("--dump-grads {}: nothing was launched, so there are no gradients",
                            arguments_.dump_grads);

@@ -131,6 +131,9 @@ def test_a_finished_run_goes_on(folder):
         once = case.weights.read_bytes(), without_seconds(case.log)
         case.go("--epochs", 1)
         expect(once == (case.weights.read_bytes(), without_seconds(case.log)), "nothing was left to do")
+        gradients = folder / f"{tail}.gradients"  # of the open window under carry; else of one that another process had
+        text = case.go("--epochs", 1, "--dump-grads", gradients).stderr
+        expect(gradients.exists() == (tail == "carry") == ("nothing was launched" not in text), text)
         case.go(*case.limits)
         case.check(tail)
 
