@@ -99,8 +99,8 @@ Status Session::find_parameters() {
       return Status::error("the artifact's half copy of parameter {} does not fit it", buffer.name);
     if (!buffer.trainable || buffer.kind != "param") continue;
     parameter.gradient = plan_.find(buffer.name + ".grad");
-    if (!parameter.gradient || parameter.gradient->dtype != "f32" ||
-        elements_of(parameter.gradient->shape) != parameter.elements)
+    if (!parameter.gradient) continue;  // the loss does not reach it
+    if (parameter.gradient->dtype != "f32" || elements_of(parameter.gradient->shape) != parameter.elements)
       return Status::error("the artifact has no fitting accumulator for parameter {}", buffer.name);
   }
   return {};

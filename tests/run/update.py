@@ -118,5 +118,25 @@ def test_pain_10_a_launch_without_targets_adds_nothing(folder):
     expect(abs(whole[0]["loss"] - events[0]["loss"]) <= 1e-6 * whole[0]["loss"], f"{events[0]}, without the launch {whole[0]}")
 
 
+def test_a_layer_that_the_loss_does_not_reach_stays_as_it_starts(folder):
+    """As in PyTorch, where its gradient is None: no decay either. All others are trained as without it."""
+    text = harness.example("regression").read_text()
+    last = tomllib.loads(text)["layers"][-1]["name"]
+    model = folder / "aside.toml"
+    model.write_text(text.replace("[loss]", f'[[layers]]\ntype = "linear"\nname = "aside"\nfeatures = 3\n\n[loss]\ninput = "{last}"'))
+    spec = harness.make_data(model, 48, folder)
+    settings = dict(optimizer__weight_decay=0.5)
+    plain = harness.compile_model(harness.example("regression"), folder / "plain.ptx", **settings)
+    aside = harness.compile_model(model, folder / "aside.ptx", **settings)
+    _, reference, _ = train(folder, plain, spec, "plain", "--updates", 3)
+    for device in ("cpu", "emulate"):
+        train(folder, aside, spec, "start", "--updates", 0, "--device", device)
+        _, final, _ = train(folder, aside, spec, "aside", "--updates", 3, "--device", device)
+        start, ours, theirs = (harness.read_safetensors(folder / f"{name}.safetensors") for name in ("start", "aside", "plain"))
+        expect(all(ours.pop(name) == start[name] for name in ("aside.weight", "aside.bias")), f"{device}: aside has changed")
+        expect(ours == theirs if device == "cpu" else set(ours) == set(theirs), f"{device}: others are trained otherwise")
+    run("gacc-exec", aside, "--data", spec, "--verify")
+
+
 if __name__ == "__main__":
     harness.main(globals())
