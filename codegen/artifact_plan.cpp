@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "codegen/product_workspace.h"
+
 namespace gacc {
 
 namespace {
@@ -101,6 +103,17 @@ void add_biases(const ir::Module& module, const ir::Region& region, const std::v
   }
 }
 
+// Gives every product the bytes of the arena that hold nothing while it runs.
+void add_workspaces(const ir::Module& module, const ir::Region& region,
+                    const std::vector<codegen::Call>& calls, const std::vector<int64_t>& launched,
+                    PlanProgram& program) {
+  std::vector<ir::Kernel> kernels;
+  for (const codegen::Call& call : calls) kernels.push_back(call.kernel);
+  const std::vector<std::optional<PlanWorkspace>> found = product_workspaces(module, region, kernels);
+  for (size_t i = 0; i < found.size(); ++i)
+    if (found[i]) program.launches[static_cast<size_t>(launched[i])].workspace = found[i];
+}
+
 }  // namespace
 
 bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Plan& plan,
@@ -126,8 +139,11 @@ bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Pla
       if (!launch) return false;
       program.launches.push_back(std::move(*launch));
     }
-    if (kind == ir::RegionKind::step || kind == ir::RegionKind::eval)
+    // The update's launches are merged, and then run in another order (merge_update in nvptx.cpp).
+    if (kind == ir::RegionKind::step || kind == ir::RegionKind::eval) {
       add_biases(module, region, code.program.calls(kind), launched, program);
+      add_workspaces(module, region, code.program.calls(kind), launched, program);
+    }
     plan.programs.push_back(std::move(program));
   }
   return true;

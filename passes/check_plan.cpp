@@ -5,7 +5,9 @@
 //      a. every read must find its bytes held by the value it means (a buffer: by that buffer),
 //      b. every write takes its bytes; it may take those of a buffer only if it is a write to that buffer,
 //         and those that this kernel reads only where the kernel may work in place,
-//      c. no two writes of one kernel meet;
+//      c. no two writes of one kernel meet,
+//      d. what it works in takes its bytes too, which may be nothing's that it reads or writes, nor a
+//      buffer's;
 //   3. at the end of a region every buffer still owns all of its bytes, and so does every yielded value.
 //
 // Overwriting a value that is read later shows as the later read finding somebody else's bytes.
@@ -78,7 +80,7 @@ class Bytes {
 
 class Checker {
  public:
-  explicit Checker(const Module& module) : module_(module) {}
+  Checker(const Module& module, std::span<const Scratch> scratch) : module_(module), scratch_(scratch) {}
 
   std::string run() {
     if (!module_.arena_bytes) return "the module has no arena size";
@@ -141,6 +143,9 @@ class Checker {
     for (size_t k = 0; k < all.size() && problem_.empty(); ++k) {
       where_ = fmt::format("{}, kernel {}: ", region_text(region.kind), k);
       kernel(region, all[k], bytes);
+      for (const Scratch& scratch : scratch_)
+        if (scratch.region == region.kind && scratch.kernel == k && problem_.empty())
+          work(region, all[k], scratch, bytes);
     }
     where_ = fmt::format("end of {}: ", region_text(region.kind));
     for (const Yield& yield : region.yields) {
@@ -164,6 +169,29 @@ class Checker {
       written.take(offset_, size_, operand);
       if (!write(region, bytes, operand, &kernel)) return;
     }
+  }
+
+  void work(const Region& region, const Kernel& kernel, const Scratch& scratch, Bytes& bytes) {
+    const std::string name = fmt::format("what it works in ({} bytes at {})", scratch.bytes, scratch.offset);
+    if (scratch.offset % kAlignment != 0) {
+      fail("{} is not at a multiple of {}", name, kAlignment);
+      return;
+    }
+    if (scratch.offset < 0 || scratch.bytes < 0 || scratch.bytes > *module_.arena_bytes - scratch.offset) {
+      fail("{} leaves the arena of {} bytes", name, *module_.arena_bytes);
+      return;
+    }
+    for (const auto* operands : {&kernel.reads, &kernel.writes}) {
+      for (const Operand& operand : *operands) {
+        if (!place(region, (*roots_)(operand))) return;
+        if (offset_ < scratch.offset + scratch.bytes && scratch.offset < offset_ + size_)
+          fail("{} meets {}", name, operand_text(module_, region, operand));
+      }
+    }
+    bytes.owners(scratch.offset, scratch.bytes, [&](const Operand& other) {
+      if (as_buffer(other) != nullptr) fail("{} meets buffer @{}", name, module_[*as_buffer(other)].name);
+    });
+    bytes.take(scratch.offset, scratch.bytes, Operand(0.0));  // nobody's
   }
 
   // The bytes of `operand` must hold it (a reshape: what it is a reshape of).
@@ -212,6 +240,7 @@ class Checker {
   }
 
   const Module& module_;
+  std::span<const Scratch> scratch_;
   Bytes buffers_;
   std::optional<StorageRoots> roots_{};  // of the region that is being checked
   std::string where_, problem_;
@@ -220,6 +249,8 @@ class Checker {
 
 }  // namespace
 
-std::string check_plan(const Module& module) { return Checker(module).run(); }
+std::string check_plan(const Module& module, std::span<const Scratch> scratch) {
+  return Checker(module, scratch).run();
+}
 
 }  // namespace gacc::passes

@@ -33,6 +33,8 @@ json launch_json(const PlanLaunch& launch) {
                             {"tile_m", builtin.tile_m},
                             {"tile_n", builtin.tile_n}};
     if (launch.bias) product["bias"] = {{"offset", launch.bias->offset}, {"launch", launch.bias->launch}};
+    if (launch.workspace)
+      product["workspace"] = {{"offset", launch.workspace->offset}, {"bytes", launch.workspace->bytes}};
     return product;
   }
   json arguments = json::array();

@@ -64,6 +64,15 @@ struct PlanBias {
   int64_t launch = 0;  // which one of the program, after the product
 };
 
+// A part of the arena that holds nothing while a matrix product runs: what is written before and read later
+// lies elsewhere, and so do the product's operands, its result and its bias. A library's algorithm may work
+// there.
+struct PlanWorkspace {
+  int64_t offset = 0, bytes = 0;  // multiples of kWorkspaceAlignment
+};
+constexpr int64_t kWorkspaceAlignment = 256;
+constexpr int64_t kMostWorkspace = int64_t{32} << 20;  // no library is asked to take more
+
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, with f32 sums that are rounded once to C's type.
 struct PlanLaunch {
@@ -83,6 +92,7 @@ struct PlanLaunch {
   std::string type = "f32", result = "f32";                           // of A and B, and of C: f32, f16, bf16
   PlanBuiltin builtin;
   std::optional<PlanBias> bias{};
+  std::optional<PlanWorkspace> workspace{};
 };
 
 struct PlanProgram {

@@ -113,6 +113,12 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
       adds.read("offset", bias.offset, 0, arena);
       adds.read("launch", bias.launch, 0, kMost);
     }
+    if (fields.has("workspace")) {
+      PlanWorkspace& workspace = launch.workspace.emplace();
+      Fields range(value["workspace"], where + ".workspace.", status);
+      range.read("offset", workspace.offset, 0, arena);
+      range.read("bytes", workspace.bytes, 1, kMostWorkspace);
+    }
     if (!fields.has("builtin")) return;
     Fields builtin(value["builtin"], where + ".builtin.", status);
     builtin.read_name("kernel", launch.builtin.kernel);
@@ -153,16 +159,57 @@ void check_bias(Fields& fields, const std::string& where, int64_t arena, const P
     fields.fail(fmt::format("{}: launch {} is no kernel after the product", where, bias.launch));
 }
 
-void read_program(const json& value, const std::string& where, int64_t arena, Status& status,
+// Bytes of the product of two extents, at the full micro-batch; kMost where it would be more.
+int64_t matrix_bytes(const PlanArgument& rows, const PlanArgument& columns, std::string_view dtype,
+                     int64_t micro_batch) {
+  int64_t bytes = element_bytes(dtype);
+  for (const PlanArgument* extent : {&rows, &columns})
+    for (const int64_t factor : {extent->extent, extent->times_batch ? micro_batch : 1}) {
+      if (factor != 0 && bytes > kMost / factor) return kMost;
+      bytes *= factor;
+    }
+  return bytes;
+}
+
+// A product's workspace is aligned, in the arena, and shares no byte with the product or with a buffer. That
+// no other value is there at the time is what the compiler has checked (passes/check_plan.h).
+void check_workspace(Fields& fields, const std::string& where, const Plan& plan, const PlanLaunch& product) {
+  const PlanWorkspace& workspace = *product.workspace;
+  if (workspace.offset % kWorkspaceAlignment != 0 || workspace.bytes % kWorkspaceAlignment != 0)
+    return fields.fail(fmt::format("{}: {} bytes at {} are not in multiples of {}", where, workspace.bytes,
+                                   workspace.offset, kWorkspaceAlignment));
+  if (workspace.bytes > plan.arena_bytes - workspace.offset)
+    return fields.fail(
+        fmt::format("{}: {} bytes at {} are not in the arena", where, workspace.bytes, workspace.offset));
+  const auto keep_off = [&](int64_t offset, int64_t bytes, std::string_view what) {
+    if (bytes == 0 || offset >= workspace.offset + workspace.bytes || offset + bytes <= workspace.offset)
+      return;
+    fields.fail(fmt::format("{}: {} bytes at {} overlap {} at {}", where, workspace.bytes, workspace.offset,
+                            what, offset));
+  };
+  const int64_t batch = plan.micro_batch;
+  keep_off(product.a, matrix_bytes(product.m, product.k, product.type, batch), "the first operand");
+  keep_off(product.b, matrix_bytes(product.k, product.n, product.type, batch), "the second operand");
+  keep_off(product.c, matrix_bytes(product.m, product.n, product.result, batch), "the result");
+  if (product.bias) keep_off(product.bias->offset, 4 * product.n.extent, "the bias");
+  for (const PlanBuffer& buffer : plan.buffers)
+    keep_off(buffer.offset, buffer.bytes, "buffer " + buffer.name);
+}
+
+void read_program(const json& value, const std::string& where, const Plan& plan, Status& status,
                   PlanProgram& program) {
+  const int64_t arena = plan.arena_bytes;
   Fields fields(value, where + ".", status);
   fields.read("name", program.name, {"init", "step", "update", "eval"});
   fields.each("launches", [&](const json& launch, const std::string& at) {
     read_launch(launch, where + "." + at, arena, status, program.launches.emplace_back());
   });
-  for (size_t i = 0; i < program.launches.size() && status; ++i)
-    if (program.launches[i].bias)
-      check_bias(fields, fmt::format("{}.launches[{}].bias", where, i), arena, program, i);
+  for (size_t i = 0; i < program.launches.size() && status; ++i) {
+    const std::string launch = fmt::format("{}.launches[{}].", where, i);
+    if (program.launches[i].bias) check_bias(fields, launch + "bias", arena, program, i);
+    if (status && program.launches[i].workspace)
+      check_workspace(fields, launch + "workspace", plan, program.launches[i]);
+  }
   if (!fields.has("persistent")) return;
   read_launch(value["persistent"], where + ".persistent", arena, status, program.persistent.emplace());
   fields.read("persistent_required", program.persistent_required);
@@ -257,7 +304,7 @@ Status from_json(const nlohmann::json& object, Plan& result) {
     read_buffer(item, "plan: " + name, plan, status, plan.buffers.emplace_back());
   });
   fields.each("programs", [&](const json& item, const std::string& name) {
-    read_program(item, "plan: " + name, plan.arena_bytes, status, plan.programs.emplace_back());
+    read_program(item, "plan: " + name, plan, status, plan.programs.emplace_back());
   });
   if (status) check_names(plan, status);
   if (status) result = std::move(plan);

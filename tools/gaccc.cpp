@@ -2,12 +2,14 @@
 // LLVM IR), the plan, or both. CONTRACT section 2 fixes its options and exit codes.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -20,7 +22,9 @@
 #include "codegen/nvptx.h"
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
+#include "ir/kernel.h"
 #include "ir/text.h"
+#include "passes/check_plan.h"
 #include "passes/pipeline.h"
 #include "passes/plan_memory.h"
 #include "passes/recompute.h"
@@ -130,6 +134,25 @@ PlanFacts facts_of(const ir::Module& module, const CompilerArguments& arguments)
 PlanRecompute plan_recompute(const passes::RecomputeReport& report) {
   return {report.policy, report.recomputed_ops, report.extra_flops, report.overhead,
           report.overhead_lower_bound};
+}
+
+// Where the plan's matrix products work, kernel by kernel. The launches of `step` and `eval` are their
+// kernels in order; the update's are merged, and no product of it has a workspace.
+std::vector<passes::Scratch> workspaces(const ir::Module& module, const Plan& plan) {
+  std::vector<passes::Scratch> found;
+  for (const PlanProgram& program : plan.programs) {
+    const auto kind = std::find_if(std::begin(ir::all_regions), std::end(ir::all_regions),
+                                   [&](ir::RegionKind k) { return ir::region_text(k) == program.name; });
+    if (kind == std::end(ir::all_regions)) continue;
+    const std::vector<ir::Kernel> kernels = ir::kernels(module, module.region(*kind));
+    size_t launch = 0;
+    for (size_t k = 0; k < kernels.size() && launch < program.launches.size(); ++k) {
+      if (kernels[k].form == ir::KernelForm::alias) continue;
+      if (const std::optional<PlanWorkspace>& workspace = program.launches[launch++].workspace)
+        found.push_back({*kind, k, workspace->offset, workspace->bytes});
+    }
+  }
+  return found;
 }
 
 // One run of the compiler. Its steps follow each other; each gives an exit code when the run ends there.
@@ -262,6 +285,8 @@ class Compilation {
   Ended make_artifact(const codegen::DeviceCode& code, std::string& output) {
     std::string problem;
     if (!add_programs(*module_, code, plan_, problem)) return bug(problem);
+    problem = passes::check_plan(*module_, workspaces(*module_, plan_));
+    if (!problem.empty()) return bug(problem);
     Artifact artifact{plan_, ir::print(*module_), code.ptx, text_};
     for (const Override& each : overrides_) artifact.overrides.push_back(each.key + "=" + each.value);
     output = write_artifact(artifact);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "codegen/product_workspace.h"
+
 namespace gacc::test {
 
 using namespace ir;
@@ -182,6 +184,17 @@ Module compiled(const std::string& text, const std::string& last) {
   }
   run_passes(module, names);
   return module;
+}
+
+std::vector<passes::Scratch> product_scratch(const Module& module) {
+  std::vector<passes::Scratch> found;
+  for (const RegionKind kind : {RegionKind::step, RegionKind::eval}) {
+    const Region& region = module.region(kind);
+    const auto workspaces = product_workspaces(module, region, kernels(module, region));
+    for (size_t k = 0; k < workspaces.size(); ++k)
+      if (workspaces[k]) found.push_back({kind, k, workspaces[k]->offset, workspaces[k]->bytes});
+  }
+  return found;
 }
 
 Tensors random_inputs(const Module& module, RegionKind kind, int64_t batch, uint32_t seed, bool ignored) {

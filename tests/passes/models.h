@@ -7,6 +7,7 @@
 
 #include "ir/reference.h"
 #include "ir/text.h"
+#include "passes/check_plan.h"
 #include "passes/pipeline.h"
 
 namespace gacc::test {
@@ -23,6 +24,9 @@ ir::Module parse(const std::string& text);
 // Parses and runs the passes up to `last`; "" runs none, "all" runs all. Fails the test on any report.
 ir::Module compiled(const std::string& text, const std::string& last);
 void run_passes(ir::Module& module, const std::vector<std::string>& passes);
+
+// Where the matrix products of a planned module may work.
+std::vector<passes::Scratch> product_scratch(const ir::Module& module);
 
 // Values for every input of a region; i32 inputs count up and stay below 3, one in five is -100 when
 // `ignored`.

@@ -92,6 +92,47 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/programs/1/name", "init"), "program init stands twice");
 }
 
+// Where a product works is aligned, in the arena, and nobody else's: not an operand's, the result's, a
+// buffer's.
+TEST(Plan, workspace_of_a_product) {
+  Plan plan = full_plan();
+  plan.arena_bytes = 1 << 20;
+  plan.buffers[0].offset = 65536;
+  PlanLaunch& product = plan.programs[1].launches[1];
+  product.a = 4096;   // m * k: 4 * 9 f32
+  product.b = 8192;   // 9 * 8
+  product.c = 12288;  // 4 * 8
+  product.workspace = PlanWorkspace{16384, 8192};
+  const std::string good = to_json(plan).dump();
+  Plan back;
+  ASSERT_EQ(from_json(json::parse(good), back).text(), "");
+  EXPECT_EQ(to_json(back).dump(), good);
+  const auto at = [&](int64_t offset, int64_t bytes) {
+    json object = json::parse(good);
+    object["programs"][1]["launches"][1]["workspace"] = {{"offset", offset}, {"bytes", bytes}};
+    return reading(object);
+  };
+  const std::string where = "plan: programs[1].launches[1].workspace";
+  EXPECT_EQ(at(16640, 256), "");
+  EXPECT_EQ(at(4352, 3840), "");  // between the operands
+  EXPECT_EQ(at(16388, 256), where + ": 256 bytes at 16388 are not in multiples of 256");
+  EXPECT_EQ(at(16384, 4), where + ": 4 bytes at 16384 are not in multiples of 256");
+  EXPECT_EQ(at((1 << 20) - 256, 256), "");
+  EXPECT_EQ(at((1 << 20) - 256, 512), where + ": 512 bytes at 1048320 are not in the arena");
+  EXPECT_TRUE(at(-256, 256).starts_with(where + ".offset is "));
+  EXPECT_TRUE(at(16384, 0).starts_with(where + ".bytes is "));
+  EXPECT_TRUE(at(16384, kMostWorkspace + 256).starts_with(where + ".bytes is "));
+  EXPECT_EQ(at(4096, 256), where + ": 256 bytes at 4096 overlap the first operand at 4096");
+  EXPECT_EQ(at(0, 4352), where + ": 4352 bytes at 0 overlap the first operand at 4096");
+  EXPECT_EQ(at(8448, 256), where + ": 256 bytes at 8448 overlap the second operand at 8192");
+  EXPECT_EQ(at(12288, 256), where + ": 256 bytes at 12288 overlap the result at 12288");
+  EXPECT_EQ(at(65536, 256), where + ": 256 bytes at 65536 overlap buffer w at 65536");
+  // Extents beyond all bounds are no way around it.
+  json object = json::parse(good);
+  object["programs"][1]["launches"][1]["k"]["extent"] = int64_t{1} << 48;
+  EXPECT_EQ(reading(object), where + ": 8192 bytes at 16384 overlap the first operand at 4096");
+}
+
 // A product's bias is of f32, in the arena, and stands for a kernel after it.
 TEST(Plan, bias_of_a_product) {
   Plan plan = full_plan();
