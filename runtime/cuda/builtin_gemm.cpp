@@ -13,8 +13,6 @@ class BuiltinGemmEngine final : public GemmEngine {
  public:
   explicit BuiltinGemmEngine(const Driver& driver) : driver_(driver) {}
   std::string name() const override { return "built-in matrix products"; }
-  int64_t workspace_bytes() const override { return 0; }
-  void use_workspace(Pointer) override {}
 
   Status prepare(const Product& product, Stream) override {
     const int64_t rows = ceil_divide(product.m, product.builtin.tile_m);

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <utility>
 #include <vector>
+
+#include "runtime/plan.h"
 
 namespace gacc::cuda {
 
@@ -44,9 +46,9 @@ uint32_t alignment(Pointer pointer) {
 
 class CublasLt final : public GemmEngine {
  public:
-  // 32 MiB of workspace from Hopper on, 4 MiB before: NVIDIA's recommendation.
+  // At most 32 MiB of workspace from Hopper on, 4 MiB before: NVIDIA's recommendation.
   CublasLt(const LtLibrary& library, cublasLtContext* handle, int capability)
-      : library_(library), handle_(handle), workspace_bytes_((capability >= 90 ? 32 : 4) * kMiB) {}
+      : library_(library), handle_(handle), most_workspace_(capability >= 90 ? kMostWorkspace : 4 * kMiB) {}
   ~CublasLt() override {
     for (Choice& choice : choices_) destroy(choice);
     library_.destroy(handle_);
@@ -56,8 +58,7 @@ class CublasLt final : public GemmEngine {
     return version >= 100000 ? fmt::format("cuBLASLt {}.{}", version / 10000, version % 10000 / 100)
                              : fmt::format("cuBLASLt {}", version);
   }
-  int64_t workspace_bytes() const override { return workspace_bytes_; }
-  void use_workspace(Pointer workspace) override { workspace_ = workspace; }
+  int64_t most_workspace() const override { return most_workspace_; }
 
   bool tune(GemmTuning& tuning) override {
     tuning_ = &tuning;
@@ -68,13 +69,33 @@ class CublasLt final : public GemmEngine {
     if (product.m == 0 || product.n == 0 || product.k == 0) return {};
     if (!find(product))
       if (Status status = choose_algorithm(product, stream); !status) return status;
-    if (product.bias != 0) prepare_bias(product, stream);
+    if (product.bias != 0) prepare_bias(product);
     return {};
+  }
+
+  // With and without the bias: the one without is there should the other not run.
+  int64_t workspace_bytes(const Product& product) const override {
+    const Choice* choice = find(product);
+    if (!choice) return 0;
+    const Variant* biased = with_bias(*choice, product);
+    return std::max(choice->plain.workspace_bytes, biased ? biased->workspace_bytes : 0);
   }
 
   bool adds_bias(const Product& product) const override {
     const Choice* choice = find(product);
-    return product.bias != 0 && choice != nullptr && operation_with_bias(*choice, product) != nullptr;
+    return choice != nullptr && with_bias(*choice, product) != nullptr;
+  }
+
+  Status warm_up(const Product& product, Stream stream) override {
+    const size_t at = position(product);
+    if (at == choices_.size()) return {};  // without elements
+    Variant* biased = with_bias(choices_[at], product);
+    Variant& variant = biased ? *biased : choices_[at].plain;
+    if (std::exchange(variant.warm, true)) return {};
+    const Status status = launch(product, stream);
+    if (status || !biased) return status;
+    forget(*biased);  // the bias stays a launch of its own
+    return warm_up(product, stream);
   }
 
   Status launch(const Product& product, Stream stream) override {
@@ -82,44 +103,52 @@ class CublasLt final : public GemmEngine {
       return Status::error("a matrix product without elements");
     const Choice* choice = find(product);
     if (!choice) return Status::error("internal error: a matrix product was not prepared");
-    void* with_bias = operation_with_bias(*choice, product);
-    return check(multiply(*choice, with_bias ? with_bias : choice->operation, product, product.c,
-                          product.accumulate, workspace_, static_cast<size_t>(workspace_bytes_), stream),
-                 "cannot launch a matrix product");
+    const Variant* biased = with_bias(*choice, product);
+    const Variant& variant = biased ? *biased : choice->plain;
+    if (variant.workspace_bytes > 0 && product.workspace == 0)
+      return Status::error("internal error: a matrix product has no workspace");
+    return check(multiply(*choice, variant, product, stream), "cannot launch a matrix product");
   }
 
  private:
   using Key = ChosenAlgorithm::Key;
-  struct Biased {
+  // The product alone, or with a bias.
+  struct Variant {
     Pointer bias = 0;
-    void* operation = nullptr;  // null: the algorithm cannot add one
+    void* operation = nullptr;  // null: the algorithm cannot
+    int64_t workspace_bytes = 0;
+    bool warm = false;  // has run
   };
   struct Choice {
     Key key{};
-    void* operation = nullptr;
+    bool ragged = false;
     void* layouts[3] = {};  // of B, A and C, as cuBLAS sees them
     LtAlgorithm algorithm{};
-    std::vector<Biased> biased{};
+    Variant plain{};
+    std::vector<Variant> biased{};
   };
 
-  // Without tuning takes the library's first proposal, which is a fixed function of the product, the library
-  // and the GPU.
+  // What was chosen before, or the fastest where the tuning measures, or the library's first proposal, which
+  // is a fixed function of the product, the library and the GPU. Where its workspace lies plays no part, so
+  // a product has the same bits in every plan. A ragged one comes when no memory can be taken any more: it is
+  // asked for without a workspace, always, so that what happens to be free plays no part there either.
   Status choose_algorithm(const Product& product, Stream stream) {
-    const ChosenAlgorithm* chosen = tuning_ ? tuning_->choices.find(key(product)) : nullptr;
-    const bool measures = tuning_ && tuning_->measure && !chosen;
+    GemmTuning* tuning = product.ragged ? nullptr : tuning_;
+    const ChosenAlgorithm* chosen = tuning ? tuning->choices.find(key(product)) : nullptr;
+    const bool measures = tuning && tuning->measure && !chosen;
     Choice choice;
     choice.key = key(product);
+    choice.ragged = product.ragged;
+    Status status = describe(product, choice);
     std::vector<LtHeuristic> proposals(measures ? kCandidates : 1);
-    if (Status status = describe(product, choice, proposals); !status) {
+    if (status) status = chosen ? take(*chosen, product, choice) : propose(product, choice, proposals);
+    if (!status) {
       destroy(choice);
       return status;
     }
-    choice.algorithm = chosen ? chosen->algorithm : proposals.front().algorithm;
+    if (!chosen) use(proposals.front(), choice);
     choices_.push_back(choice);
-    if (measures) return choose(product, choices_.back(), proposals, stream);
-    const auto own = static_cast<int64_t>(proposals.front().workspace_bytes);
-    return warm_up(product, choice, choice.operation,
-                   static_cast<size_t>(chosen ? chosen->workspace_bytes : own), stream);
+    return measures ? choose_fastest(product, choices_.back(), proposals, stream) : Status();
   }
 
   static void* address(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
@@ -139,7 +168,8 @@ class CublasLt final : public GemmEngine {
   size_t position(const Product& product) const {  // in choices_, or their number
     const Key wanted = key(product);
     size_t at = 0;
-    while (at < choices_.size() && !(choices_[at].key == wanted)) ++at;
+    while (at < choices_.size() && (choices_[at].key != wanted || choices_[at].ragged != product.ragged))
+      ++at;
     return at;
   }
   const Choice* find(const Product& product) const {
@@ -151,84 +181,101 @@ class CublasLt final : public GemmEngine {
     return Status::error("{}: cuBLASLt says {}", what, library_.status_string(error));
   }
   void destroy(Choice& choice) const {
-    if (choice.operation) library_.operation_destroy(choice.operation);
-    for (const Biased& biased : choice.biased)
-      if (biased.operation) library_.operation_destroy(biased.operation);
+    forget(choice.plain);
+    for (Variant& biased : choice.biased) forget(biased);
     for (void* layout : choice.layouts)
       if (layout) library_.layout_destroy(layout);
   }
-
-  int multiply(const Choice& choice, void* operation, const Product& product, Pointer result, bool accumulate,
-               Pointer workspace, size_t workspace_bytes, Stream stream) const {
-    const float alpha = 1, beta = accumulate ? 1 : 0;
-    return library_.matmul(handle_, operation, &alpha, address(product.b), choice.layouts[0],
-                           address(product.a), choice.layouts[1], &beta, address(result), choice.layouts[2],
-                           address(result), choice.layouts[2], &choice.algorithm, address(workspace),
-                           workspace_bytes, stream);
+  void forget(Variant& variant) const {
+    if (variant.operation) library_.operation_destroy(variant.operation);
+    variant.operation = nullptr;
   }
 
-  static void* operation_with_bias(const Choice& choice, const Product& product) {
-    for (const Biased& biased : choice.biased)
-      if (biased.bias == product.bias) return biased.operation;
+  // The library hears of just the workspace that the algorithm asked for, however large the place is.
+  int multiply(const Choice& choice, const Variant& variant, const Product& product, Stream stream) const {
+    const float alpha = 1, beta = product.accumulate ? 1 : 0;
+    const auto bytes = static_cast<size_t>(variant.workspace_bytes);
+    return library_.matmul(handle_, variant.operation, &alpha, address(product.b), choice.layouts[0],
+                           address(product.a), choice.layouts[1], &beta, address(product.c),
+                           choice.layouts[2], address(product.c), choice.layouts[2], &choice.algorithm,
+                           bytes > 0 ? address(product.workspace) : nullptr, bytes, stream);
+  }
+
+  // Null where the product has no bias, or its algorithm cannot add it.
+  template <class AnyChoice>
+  static auto with_bias(AnyChoice& choice, const Product& product) -> decltype(choice.biased.data()) {
+    if (product.bias == 0) return nullptr;
+    for (auto& biased : choice.biased)
+      if (biased.bias == product.bias) return biased.operation ? &biased : nullptr;
     return nullptr;
+  }
+
+  int64_t most_workspace(bool ragged) const { return ragged ? 0 : most_workspace_; }
+
+  // Whether an algorithm can compute an operation here; sets the workspace that it then needs.
+  int check_algorithm(const Choice& choice, const LtAlgorithm& algorithm, void* operation,
+                      int64_t& workspace_bytes) const {
+    LtHeuristic found{};
+    int error = library_.algorithm_check(handle_, operation, choice.layouts[0], choice.layouts[1],
+                                         choice.layouts[2], choice.layouts[2], &algorithm, &found);
+    if (!error) error = found.state;
+    if (!error && found.workspace_bytes > static_cast<size_t>(most_workspace(choice.ragged)))
+      error = kNotSupported;
+    if (!error) workspace_bytes = static_cast<int64_t>(found.workspace_bytes);
+    return error;
+  }
+
+  // An algorithm out of a file or a checkpoint.
+  Status take(const ChosenAlgorithm& chosen, const Product& p, Choice& choice) const {
+    choice.algorithm = chosen.algorithm;
+    return check(
+        check_algorithm(choice, chosen.algorithm, choice.plain.operation, choice.plain.workspace_bytes),
+        fmt::format("the stored algorithm of a matrix product of {} x {} x {} is none here", p.m, p.n, p.k));
+  }
+  static void use(const LtHeuristic& proposal, Choice& choice) {
+    choice.algorithm = proposal.algorithm;
+    choice.plain.workspace_bytes = static_cast<int64_t>(proposal.workspace_bytes);
   }
 
   // The product with its bias, by the algorithm of the product alone: the sums are the same, so that a
   // product has one result wherever it is computed. Where that algorithm cannot, the bias stays a launch of
   // its own.
-  void prepare_bias(const Product& product, Stream stream) {
+  void prepare_bias(const Product& product) {
     Choice& choice = choices_[position(product)];
-    for (const Biased& biased : choice.biased)
+    for (const Variant& biased : choice.biased)
       if (biased.bias == product.bias) return;
-    Biased& biased = choice.biased.emplace_back(Biased{product.bias, nullptr});
-    void* operation = nullptr;
-    int error = create_operation(product, operation);
+    Variant& biased = choice.biased.emplace_back(Variant{.bias = product.bias});
+    int error = create_operation(product, biased.operation);
     const void* vector = address(product.bias);
-    if (!error) error = library_.operation_set(operation, kEpilogue, &kEpilogueBias, sizeof kEpilogueBias);
-    if (!error) error = library_.operation_set(operation, kBiasPointer, &vector, sizeof vector);
-    LtHeuristic found{};
     if (!error)
-      error = library_.algorithm_check(handle_, operation, choice.layouts[0], choice.layouts[1],
-                                       choice.layouts[2], choice.layouts[2], &choice.algorithm, &found);
-    const bool fits =
-        !error && found.state == 0 && found.workspace_bytes <= static_cast<size_t>(workspace_bytes_);
-    if (fits && warm_up(product, choice, operation, found.workspace_bytes, stream))
-      biased.operation = operation;
-    else if (operation)
-      library_.operation_destroy(operation);
-  }
-
-  // The library loads a kernel when it first runs, which should not be while a graph is captured. So it runs
-  // once now, with its result in the workspace where that has the room.
-  Status warm_up(const Product& product, const Choice& choice, void* operation, size_t workspace_bytes,
-                 Stream stream) const {
-    const auto result_bytes =
-        static_cast<size_t>((product.m * product.n * element_bytes(product.result) + 255) / 256 * 256);
-    const auto room = static_cast<size_t>(workspace_bytes_);
-    if (workspace_bytes > room || result_bytes > room - workspace_bytes) return {};
-    const int error = multiply(choice, operation, product, workspace_, false, workspace_ + result_bytes,
-                               room - result_bytes, stream);
-    return check(error, "cannot run a matrix product");
+      error = library_.operation_set(biased.operation, kEpilogue, &kEpilogueBias, sizeof kEpilogueBias);
+    if (!error) error = library_.operation_set(biased.operation, kBiasPointer, &vector, sizeof vector);
+    if (!error) error = check_algorithm(choice, choice.algorithm, biased.operation, biased.workspace_bytes);
+    if (error) forget(biased);
   }
 
   // The fastest of the proposals that run; of equals the first.
-  Status choose(const Product& product, Choice& choice, const std::vector<LtHeuristic>& proposals,
-                Stream stream) {
+  Status choose_fastest(const Product& product, Choice& choice, const std::vector<LtHeuristic>& proposals,
+                        Stream stream) {
+    Product measured = product;
+    measured.workspace = tuning_->workspace;
     ChosenAlgorithm best{.product = choice.key};
+    const LtHeuristic* fastest = nullptr;
     for (const LtHeuristic& proposal : proposals) {
-      choice.algorithm = proposal.algorithm;
+      if (proposal.state != 0 || proposal.workspace_bytes > static_cast<size_t>(most_workspace_)) continue;
+      use(proposal, choice);
       double microseconds = 0;
-      const auto run = [&] { return launch(product, stream); };
-      if (proposal.state != 0 || !tuning_->measure(run, microseconds)) continue;
+      if (!tuning_->measure([&] { return launch(measured, stream); }, microseconds)) continue;
       if (++best.candidates > 1 && microseconds >= best.microseconds) continue;
-      best.algorithm = proposal.algorithm;
-      best.workspace_bytes = static_cast<int64_t>(proposal.workspace_bytes);
+      fastest = &proposal;
       best.microseconds = microseconds;
     }
-    if (best.candidates == 0)
+    if (!fastest)
       return Status::error("none of cuBLASLt's {} ways to compute a matrix product of {} x {} x {} runs",
                            proposals.size(), product.m, product.n, product.k);
-    choice.algorithm = best.algorithm;
+    use(*fastest, choice);
+    best.algorithm = choice.algorithm;
+    best.workspace_bytes = choice.plain.workspace_bytes;
     tuning_->choices.products.push_back(best);
     return {};
   }
@@ -241,18 +288,13 @@ class CublasLt final : public GemmEngine {
     return error;
   }
 
-  // Makes the library's descriptors, and asks for as many proposals as there is room for; leaves those given.
-  Status describe(const Product& p, Choice& choice, std::vector<LtHeuristic>& proposals) const {
-    void* preference = nullptr;
-    const Status status = propose(p, choice, preference, proposals);
-    if (preference) library_.preference_destroy(preference);
-    return status;
+  static std::string what(const Product& p) {
+    return fmt::format("cannot compute a matrix product of {} x {} x {}", p.m, p.n, p.k);
   }
 
-  Status propose(const Product& p, Choice& choice, void*& preference,
-                 std::vector<LtHeuristic>& proposals) const {
-    // 1. The operation and the matrices as they lie in memory: rows of cuBLAS are our columns.
-    int error = create_operation(p, choice.operation);
+  // The operation and the matrices as they lie in memory: rows of cuBLAS are our columns.
+  Status describe(const Product& p, Choice& choice) const {
+    int error = create_operation(p, choice.plain.operation);
     const auto layout = [&](int which, int64_t rows, int64_t columns) {
       if (!error)
         error = library_.layout_create(&choice.layouts[which], real_type(which == 2 ? p.result : p.type),
@@ -261,32 +303,39 @@ class CublasLt final : public GemmEngine {
     layout(0, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
     layout(1, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
     layout(2, p.n, p.m);
-    // 2. What the choice may rely on.
-    if (!error) error = library_.preference_create(&preference);
-    const auto bytes = static_cast<uint64_t>(workspace_bytes_);
+    return check(error, what(p));
+  }
+
+  // Asks for as many proposals as there is room for, the one that the library expects to be fastest first;
+  // leaves those given, at least one.
+  Status propose(const Product& p, const Choice& choice, std::vector<LtHeuristic>& proposals) const {
+    // 1. What the choice may rely on.
+    void* preference = nullptr;
+    int error = library_.preference_create(&preference);
+    const auto bytes = static_cast<uint64_t>(most_workspace(p.ragged));
     if (!error) error = library_.preference_set(preference, kPreferWorkspace, &bytes, sizeof bytes);
     const Pointer operands[] = {p.b, p.a, p.c, p.c};
     for (int i = 0; i < 4 && !error; ++i) {
       const uint32_t value = alignment(operands[i]);
       error = library_.preference_set(preference, kPreferAlignmentA + i, &value, sizeof value);
     }
-    // 3. The proposals, the one that the library expects to be fastest first.
+    // 2. The proposals.
     int found = 0;
     if (!error)
-      error = library_.heuristic(handle_, choice.operation, choice.layouts[0], choice.layouts[1],
+      error = library_.heuristic(handle_, choice.plain.operation, choice.layouts[0], choice.layouts[1],
                                  choice.layouts[2], choice.layouts[2], preference,
                                  static_cast<int>(proposals.size()), proposals.data(), &found);
+    if (preference) library_.preference_destroy(preference);
     proposals.resize(static_cast<size_t>(std::clamp(found, 0, static_cast<int>(proposals.size()))));
-    if (!error && found > 0) error = proposals.front().state;
+    if (!error && found > 0)
+      error = proposals.front().workspace_bytes > bytes ? kNotSupported : proposals.front().state;
     if (!error && found > 0) return {};
-    const std::string what = fmt::format("cannot compute a matrix product of {} x {} x {}", p.m, p.n, p.k);
-    return error ? check(error, what) : Status::error("{}: cuBLASLt has no way to", what);
+    return error ? check(error, what(p)) : Status::error("{}: cuBLASLt has no way to", what(p));
   }
 
   LtLibrary library_;
   cublasLtContext* handle_;
-  int64_t workspace_bytes_;
-  Pointer workspace_ = 0;
+  int64_t most_workspace_;
   GemmTuning* tuning_ = nullptr;
   std::vector<Choice> choices_;
 };

@@ -64,6 +64,7 @@ inline constexpr const char* kCublasLibraries[] = {"libcublasLt.so.13", "libcubl
 inline constexpr int kCompute32F = 68;  // f32 throughout: no TF32
 inline constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;
 inline constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation
+inline constexpr int kNotSupported = 15;                // a status
 inline constexpr int kEpilogue = 7, kBiasPointer = 8;
 inline constexpr uint32_t kEpilogueNone = 1, kEpilogueBias = 4;
 inline constexpr int kPreferWorkspace = 1, kPreferAlignmentA = 5;  // then B, C, D

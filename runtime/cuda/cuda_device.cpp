@@ -1,15 +1,17 @@
 // See cuda_device.h. Order of events: `open` finds driver, GPU and matrix products and checks that the
-// artifact fits; `load` takes all memory, loads the PTX and captures the graphs; after that only a
-// micro-batch size not seen before allocates anything (one more graph, inside the driver).
+// artifact fits; `load` takes all memory, loads the PTX, chooses the algorithms of the matrix products and
+// captures the graphs; after that only a micro-batch that is not full allocates anything, when its size comes
+// again (one more graph, inside the driver).
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
-#include "runtime/cuda/cublas_lt.h"
 #include "runtime/cuda/cuda_driver.h"
 #include "runtime/cuda/emulator_link.h"
 #include "runtime/cuda/gemm_engine.h"
+#include "runtime/cuda/gemm_selection.h"
 #include "runtime/cuda/gpu_choice.h"
 #include "runtime/cuda/graphs.h"
 #include "runtime/cuda/profiler.h"
@@ -22,6 +24,7 @@ namespace {
 
 constexpr size_t kStagingBytes = size_t{1} << 20;  // of a half, at least
 constexpr size_t kLogBytes = 8192;
+constexpr Program kPrograms[] = {Program::init, Program::step, Program::update, Program::eval};
 
 std::string one_line(std::string_view text) {
   std::string result;
@@ -73,16 +76,16 @@ class CudaDevice final : public Device {
  private:
   void close();
   Status enter();
-  Status choose_gemm(const Artifact& artifact);
-  Status use_gemm_choices();
-  Status time_launch(const std::function<Status()>& launch, double& microseconds) const;
   Status choose_launches(const Artifact& artifact);
   Status clear(const Plan& plan);
   Status load_module(const Artifact& artifact);
+  Status load_products(const Plan& plan);
+  Status tune_products();
   Status measure();
   Status wait();
   Status check_range(int64_t offset, size_t bytes) const;
-  int64_t needed_bytes() const { return arena_bytes_ + (gemm_ ? gemm_->workspace_bytes() : 0); }
+  Status allocate(Pointer& to, int64_t bytes);
+  int64_t needed_bytes() const { return arena_bytes_ + workspace_bytes_; }
   // Success, or the driver's error.
   Status check(int error, std::string_view what) const {
     return error == 0 ? Status() : driver_.check(error, what);
@@ -108,7 +111,8 @@ class CudaDevice final : public Device {
   ReadWindow window_;
   bool loaded_ = false;
   int64_t micro_batch_ = 0, arena_bytes_ = 0;
-  size_t free_before_ = 0;  // bytes free on the device once the context stood
+  int64_t workspace_bytes_ = 0;  // of the products that have too little in the arena
+  size_t free_before_ = 0;       // bytes free on the device once the context stood
   int64_t peak_bytes_ = 0;
 };
 
@@ -123,8 +127,9 @@ Status CudaDevice::open(const Artifact& artifact) {
     return status;
   retained_ = true;
   if (Status status = enter(); !status) return status;
-  if (Status status = choose_gemm(artifact); !status) return status;
-  if (Status status = use_gemm_choices(); !status) return status;
+  if (Status status = choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_); !status) return status;
+  if (gemm_)
+    if (Status status = use_gemm_choices(options_, gpu_, *gemm_, tuning_, gemm_note_); !status) return status;
   size_t total = 0;
   if (Status status = check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory");
       !status)
@@ -133,78 +138,6 @@ Status CudaDevice::open(const Artifact& artifact) {
   if (static_cast<uint64_t>(needed_bytes()) > free_before_)
     return too_little_memory(gpu_, needed_bytes(), static_cast<int64_t>(free_before_));
   return {};
-}
-
-Status CudaDevice::choose_gemm(const Artifact& artifact) {
-  // 1. What the plan has.
-  bool products = false, all_builtin = true;
-  for (const PlanProgram& program : artifact.plan.programs)
-    for (const PlanLaunch& launch : program.launches) {
-      if (!launch.kernel.empty()) continue;
-      products = true;
-      all_builtin = all_builtin && !launch.builtin.kernel.empty();
-    }
-  if (!products) return {};
-  // 2. cuBLAS, unless somebody asked for something else. The emulator has its own, which it is to be asked
-  // for: it is there to check the artifact's kernels.
-  std::string reason = "--gemm builtin was asked for";
-  if (options_.emulated && options_.gemm == GemmChoice::automatic) {
-    reason = "the emulator takes the artifact's own, unless --gemm cublas is given";
-  } else if (options_.gemm != GemmChoice::builtin) {
-    const char* const emulator[] = {options_.driver.c_str()};
-    const Status status = options_.emulated ? open_cublas_lt(emulator, gpu_.capability, gemm_)
-                                            : open_cublas_lt(options_.cublas, gpu_.capability, gemm_);
-    if (status || options_.gemm == GemmChoice::cublas) return status;
-    reason = status.text();
-  }
-  // 3. The artifact's own.
-  if (!all_builtin)
-    return Status::error(
-        "no matrix products for the GPU: {}, and the artifact has no built-in ones; compile it again",
-        reason);
-  gemm_ = make_builtin_gemm(driver_);
-  return {};
-}
-
-Status CudaDevice::use_gemm_choices() {
-  if (options_.gemm_choices.empty() && !options_.tune_gemm) return {};
-  if (!gemm_ || !gemm_->tune(tuning_)) return {};
-  tuning_.choices = {fmt::format("{} (sm_{})", gpu_.name, gpu_.capability), gemm_->name()};
-  if (options_.gemm_choices.empty()) return {};
-  GemmChoices given;
-  if (Status status = parse_gemm_choices(options_.gemm_choices, given); !status)
-    return Status::error("{} does not hold algorithms of matrix products: {}", options_.gemm_choices_from,
-                         status.text());
-  if (given.gpu == tuning_.choices.gpu && given.library == tuning_.choices.library) {
-    tuning_.choices = std::move(given);
-    return {};
-  }
-  const std::string differ =
-      fmt::format("the algorithms in {} are for {} with {}, this is {} with {}", options_.gemm_choices_from,
-                  given.gpu, given.library, tuning_.choices.gpu, tuning_.choices.library);
-  if (options_.tune_gemm) return Status::error("{}; name another file", differ);
-  gemm_note_ = fmt::format("{}: they are not used, and sums may be in another order", differ);
-  return {};
-}
-
-// Between two events, after one launch that loads the code.
-Status CudaDevice::time_launch(const std::function<Status()>& launch, double& microseconds) const {
-  constexpr int kRuns = 5;
-  Event events[2] = {};
-  Status status = launch();
-  for (Event& event : events)
-    if (status) status = check(driver_.event_create(&event, 0), "cannot create an event");
-  if (status) status = check(driver_.event_record(events[0], stream_), "cannot record an event");
-  for (int i = 0; i < kRuns && status; ++i) status = launch();
-  if (status) status = check(driver_.event_record(events[1], stream_), "cannot record an event");
-  if (status) status = check(driver_.event_wait(events[1]), "the GPU failed");
-  float milliseconds = 0;
-  if (status)
-    status = check(driver_.event_elapsed(&milliseconds, events[0], events[1]), "cannot read an event's time");
-  for (Event event : events)
-    if (event) driver_.event_destroy(event);
-  microseconds = static_cast<double>(milliseconds) * 1000 / kRuns;
-  return status;
 }
 
 Status CudaDevice::enter() {
@@ -220,18 +153,8 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
   if (Status status = enter(); !status) return status;
   micro_batch_ = plan.micro_batch;
-  // 1. Memory: the arena, zeroed, and the workspace; on the host the staging halves and the window of reads.
-  const auto allocate = [&](Pointer& to, int64_t bytes) {
-    const int error = driver_.allocate(&to, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-    if (error != kErrorOutOfMemory) return check(error, "cannot allocate memory on the GPU");
-    size_t free = 0, total = 0;
-    driver_.memory_info(&free, &total);
-    return too_little_memory(gpu_, needed_bytes(), static_cast<int64_t>(free));
-  };
+  // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
   if (Status status = allocate(arena_, arena_bytes_); !status) return status;
-  if (gemm_ && gemm_->workspace_bytes() > 0)
-    if (Status status = allocate(workspace_, gemm_->workspace_bytes()); !status) return status;
-  if (gemm_) gemm_->use_workspace(workspace_);
   int64_t input_bytes = 0;
   for (const PlanInput& input : plan.inputs) {
     int64_t elements = plan.micro_batch;
@@ -245,22 +168,60 @@ Status CudaDevice::load(const Artifact& artifact) {
     status = check(driver_.stream_create(&stream_, kStreamNonBlocking), "cannot create a stream on the GPU");
   if (status) status = clear(plan);
   if (status && options_.emulated) emulator_.declare_live(plan, arena_);
-  // 2. Code, and the graphs of a full micro-batch.
+  // 2. Code, matrix products, and the graphs of a full micro-batch.
   if (status) status = load_module(artifact);
   if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get(), gpu_.handle);
   if (status) status = choose_launches(artifact);
-  if (options_.tune_gemm)
-    tuning_.measure = [this](const auto& launch, double& time) { return time_launch(launch, time); };
-  if (status) status = programs_.prepare(Program::init, micro_batch_, stream_);
+  if (status && gemm_) status = load_products(plan);
   graphs_.open(driver_, programs_, stream_);
   for (Program program : {Program::step, Program::update, Program::eval}) {
     if (programs_.persistent(program)) continue;  // one launch: no graph needed
     if (status) status = graphs_.add_full(program, micro_batch_);
   }
   if (status) status = wait();
-  tuning_.measure = nullptr;  // from now on the arena holds more than zeros
   if (status) status = measure();
   loaded_ = status.ok();
+  return status;
+}
+
+Status CudaDevice::allocate(Pointer& to, int64_t bytes) {
+  const int error = driver_.allocate(&to, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  if (error != kErrorOutOfMemory) return check(error, "cannot allocate memory on the GPU");
+  size_t free = 0, total = 0;
+  driver_.memory_info(&free, &total);
+  const int64_t taken = arena_ != 0 ? arena_bytes_ : 0;
+  return too_little_memory(gpu_, taken + bytes, taken + static_cast<int64_t>(free));
+}
+
+// The matrix products of full micro-batches: their algorithms, the memory that these work in beside the
+// arena, and their code, which a library loads when an algorithm first runs. For that they run once where
+// their operands lie, before anything is there; the arena is then cleared again.
+Status CudaDevice::load_products(const Plan& plan) {
+  Status status = tune_products();
+  for (const Program program : kPrograms)
+    if (status) status = programs_.prepare(program, micro_batch_, stream_);
+  for (const Program program : kPrograms)
+    workspace_bytes_ = std::max(workspace_bytes_, programs_.workspace_bytes(program));
+  if (status && workspace_bytes_ > 0) status = allocate(workspace_, workspace_bytes_);
+  programs_.use_workspace(workspace_);
+  for (const Program program : kPrograms)
+    if (status) status = programs_.warm_up(program, stream_);
+  return status ? clear(plan) : status;
+}
+
+// With --tune-gemm: measures what is not known yet, on an arena of zeros, in a workspace that is given back.
+Status CudaDevice::tune_products() {
+  if (!options_.tune_gemm || gemm_->most_workspace() == 0) return {};
+  if (Status status = allocate(tuning_.workspace, gemm_->most_workspace()); !status) return status;
+  tuning_.measure = [this](const auto& launch, double& microseconds) {
+    return time_launch(driver_, stream_, launch, microseconds);
+  };
+  Status status;
+  for (const Program program : kPrograms)
+    if (status) status = programs_.prepare(program, micro_batch_, stream_);
+  if (status) status = wait();
+  tuning_.measure = nullptr;
+  driver_.release(std::exchange(tuning_.workspace, 0));
   return status;
 }
 
@@ -320,12 +281,11 @@ Status CudaDevice::measure() {
 
 std::string CudaDevice::load_note() const {
   if (options_.emulated) return gemm_note_;
-  const int64_t workspace = gemm_ ? gemm_->workspace_bytes() : 0;
   return fmt::format(
       "{}: {} a micro-batch; {} bytes taken (arena {}, matrix products' workspace {}, code and graphs {}), "
       "besides the driver's context{}{}",
       name(), programs_.persistent(Program::step) ? "one kernel" : "one graph", peak_bytes_, arena_bytes_,
-      workspace, peak_bytes_ - arena_bytes_ - workspace, gemm_note_.empty() ? "" : "\n", gemm_note_);
+      workspace_bytes_, peak_bytes_ - needed_bytes(), gemm_note_.empty() ? "" : "\n", gemm_note_);
 }
 
 Status CudaDevice::run(Program program, int64_t batch) {
@@ -348,6 +308,11 @@ Status CudaDevice::run(Program program, int64_t batch) {
   GraphExec graph = nullptr;
   bool captured = false;
   if (Status status = graphs_.find(program, batch, graph, captured); !status) return status;
+  if (!graph) {
+    if (Status status = programs_.prepare(program, batch, stream_); !status) return status;
+    if (Status status = programs_.launch(program, batch, stream_); !status) return status;
+    return measure();  // a library may have loaded code
+  }
   if (captured)
     if (Status status = measure(); !status) return status;
   return check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");

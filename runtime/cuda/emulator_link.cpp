@@ -55,6 +55,7 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
   for (const PlanProgram& program : plan.programs)
     for (const PlanLaunch& launch : program.launches) {
       if (launch.kernel.empty()) used.insert(used.end(), {launch.a, launch.b, launch.c});
+      if (launch.workspace) used.push_back(launch.workspace->offset);
       used.insert(used.end(), launch.touches.begin(), launch.touches.end());
       for (const PlanArgument& argument : launch.arguments)
         if (argument.kind == PlanArgument::Kind::address) used.push_back(argument.offset);

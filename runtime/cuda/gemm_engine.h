@@ -28,11 +28,16 @@ struct Product {
   BuiltinGemm builtin{};
   Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
   Pointer bias = 0;  // of n f32 numbers that are added to each row of C, where adds_bias; 0: none
+  // Of a micro-batch that is not full: its size is known only when it comes, and its algorithm works in no
+  // memory besides the operands and the result.
+  bool ragged = false;
+  Pointer workspace = 0;  // as many bytes as workspace_bytes says, at launch
 };
 
 // What an engine that has several algorithms for a product does with them.
 struct GemmTuning {
   GemmChoices choices{};  // taken where they have the product; what is measured is added
+  Pointer workspace = 0;  // where they are measured: most_workspace() bytes
   // The time of one such launch on the stream, in microseconds; it runs several times. None: of what
   // `choices` lacks the library's first proposal is taken.
   std::function<Status(const std::function<Status()>& launch, double& microseconds)> measure{};
@@ -42,15 +47,18 @@ class GemmEngine {
  public:
   virtual ~GemmEngine() = default;
   virtual std::string name() const = 0;
-  // Device memory it needs for itself; given once, before the first prepare.
-  virtual int64_t workspace_bytes() const = 0;
-  virtual void use_workspace(Pointer workspace) = 0;
   // Before the first prepare; `tuning` must outlive the engine. False when there is nothing to choose among.
   virtual bool tune(GemmTuning& /*tuning*/) { return false; }
-  // Chooses how to compute a product and loads its code. Called before `launch`, never while the stream is
-  // captured; may queue work on it that changes nothing but the workspace and, while the tuning measures, the
-  // result: operands and result are zeros then.
+  // Chooses how to compute a product: a function of its shape, whether it is ragged, the library and the GPU.
+  // Called before anything below, never while the stream is captured. Queues nothing, unless the tuning
+  // measures: then launches, and operands and result are zeros.
   virtual Status prepare(const Product& product, Stream stream) = 0;
+  // Device memory that a prepared product works in, and the most that any may ask for.
+  virtual int64_t workspace_bytes(const Product& /*product*/) const { return 0; }
+  virtual int64_t most_workspace() const { return 0; }
+  // Launches a prepared product, where the library has not run its algorithm before and may have code to
+  // load.
+  virtual Status warm_up(const Product& /*product*/, Stream /*stream*/) { return {}; }
   // Whether `launch` adds the bias of a prepared product. If not, it computes the product alone.
   virtual bool adds_bias(const Product& /*product*/) const { return false; }
   // Queues a prepared product; the stream may be under capture.

@@ -1,5 +1,7 @@
 #include "runtime/cuda/graphs.h"
 
+#include <algorithm>
+
 namespace gacc::cuda {
 
 namespace {
@@ -26,12 +28,18 @@ Status Graphs::add_full(Program program, int64_t micro_batch) {
 
 Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& captured) {
   captured = false;
+  graph = nullptr;
   for (const std::vector<Variant>* list : {&full_, &ragged_})
     for (const Variant& candidate : *list)
       if (candidate.program == program && candidate.batch == batch) {
         graph = candidate.graph;
         return {};
       }
+  const std::pair asked{program, batch};
+  if (std::find(seen_.begin(), seen_.end(), asked) == seen_.end()) {
+    seen_.push_back(asked);
+    return {};
+  }
   Variant fresh{program, batch, nullptr};
   if (Status status = capture(fresh); !status) return status;
   captured = true;

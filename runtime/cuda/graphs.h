@@ -1,6 +1,7 @@
 // Programs captured as CUDA graphs, one for each micro-batch size that ran: those of the full micro-batch for
 // good, of others (ragged ones) a limited number, the oldest given up first.
 #pragma once
+#include <utility>
 #include <vector>
 
 #include "runtime/cuda/programs.h"
@@ -15,7 +16,9 @@ class Graphs {
   // Captures the program for a full micro-batch.
   Status add_full(Program program, int64_t micro_batch);
   // The graph of a program for this batch; `captured` when there was none before, so that the driver now
-  // holds more memory. Owned by this, valid until the next call.
+  // holds more memory. Owned by this, valid until the next call. Null when a batch that is not full is asked
+  // for the first time: the program is then launched as it is, so that a library has loaded its code when it
+  // is captured, and a size that never comes again gets no graph.
   Status find(Program program, int64_t batch, GraphExec& graph, bool& captured);
 
  private:
@@ -31,7 +34,8 @@ class Graphs {
   const Programs* programs_ = nullptr;
   Stream stream_ = nullptr;
   std::vector<Variant> full_, ragged_;
-  size_t next_ragged_ = 0;  // the one to give up when there are too many
+  std::vector<std::pair<Program, int64_t>> seen_;  // batches that are not full
+  size_t next_ragged_ = 0;                         // the one to give up when there are too many
 };
 
 }  // namespace gacc::cuda

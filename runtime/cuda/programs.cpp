@@ -82,6 +82,10 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   product.type = element(planned.type);
   product.result = element(planned.result);
   if (planned.bias) product.bias = address(planned.bias->offset);
+  if (planned.workspace) {
+    product.workspace = address(planned.workspace->offset);
+    launch.workspace_bytes = planned.workspace->bytes;
+  }
   const PlanBuiltin& builtin = planned.builtin;
   if (builtin.kernel.empty()) return {};
   product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n};
@@ -123,6 +127,7 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
   driver_ = &driver;
   device_ = device;
   gemm_ = gemm;
+  micro_batch_ = artifact.plan.micro_batch;
   constexpr std::string_view kNames[] = {"init", "step", "update", "eval"};  // in the order of enum Program
   for (size_t i = 0; i < programs_.size(); ++i) {
     const auto& programs = artifact.plan.programs;
@@ -141,11 +146,14 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
   return {};
 }
 
-Product Programs::at_batch(const Launch& launch, int64_t batch) {
+Product Programs::at_batch(const Launch& launch, int64_t batch) const {
   Product product = launch.product;
   product.m = static_cast<int64_t>(launch.m.at(batch));
   product.n = static_cast<int64_t>(launch.n.at(batch));
   product.k = static_cast<int64_t>(launch.k.at(batch));
+  const bool varies = launch.m.times_batch || launch.n.times_batch || launch.k.times_batch;
+  product.ragged = varies && batch != micro_batch_;
+  if (gemm_->workspace_bytes(product) > launch.workspace_bytes) product.workspace = workspace_;
   return product;
 }
 
@@ -158,6 +166,23 @@ Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
   for (const Launch& launch : programs_[index(program)])
     if (!launch.function)
       if (Status status = gemm_->prepare(at_batch(launch, batch), stream); !status) return status;
+  return {};
+}
+
+int64_t Programs::workspace_bytes(Program program) const {
+  int64_t most = 0;
+  for (const Launch& launch : programs_[index(program)]) {
+    if (launch.function) continue;
+    const int64_t wanted = gemm_->workspace_bytes(at_batch(launch, micro_batch_));
+    if (wanted > launch.workspace_bytes) most = std::max(most, wanted);
+  }
+  return most;
+}
+
+Status Programs::warm_up(Program program, Stream stream) const {
+  for (const Launch& launch : programs_[index(program)])
+    if (!launch.function)
+      if (Status status = gemm_->warm_up(at_batch(launch, micro_batch_), stream); !status) return status;
   return {};
 }
 

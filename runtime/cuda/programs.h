@@ -25,6 +25,13 @@ class Programs {
   bool persistent(Program program) const { return persistent_[index(program)]; }
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
   Status prepare(Program program, int64_t batch, Stream stream) const;
+  // Of full micro-batches, prepared: the bytes that a product works in and the plan has no room for at the
+  // time, the most of any; 0 when all have room in the arena. So many must be given before `launch`.
+  int64_t workspace_bytes(Program program) const;
+  void use_workspace(Pointer workspace) { workspace_ = workspace; }
+  // Runs the matrix products of a full micro-batch whose code the library may have to load, on whatever the
+  // arena holds, and leaves their results there.
+  Status warm_up(Program program, Stream stream) const;
   // Queues all launches of a program. `queued`, if given, hears of each: its number and name.
   using Queued = std::function<Status(int64_t launch, const std::string& name)>;
   Status launch(Program program, int64_t batch, Stream stream, const Queued& queued = {}) const;
@@ -47,6 +54,7 @@ class Programs {
     bool cooperative = false;
     Product product;  // m, n, k are set at launch from these:
     Number m, n, k;
+    int64_t workspace_bytes = 0;  // that the plan has for it, from product.workspace on
     int64_t bias_of = -1;  // the product of the program that may have done already what this kernel does
   };
 
@@ -56,13 +64,15 @@ class Programs {
   Status add(Module module, const Artifact& artifact, Pointer arena, const PlanLaunch& planned,
              Launch& launch);
   Status find_residency(Launch& launch) const;
-  static Product at_batch(const Launch& launch, int64_t batch);
+  Product at_batch(const Launch& launch, int64_t batch) const;
   // Whether a product has added the bias that this launch is there for.
   bool done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const;
 
   const Driver* driver_ = nullptr;
   GemmEngine* gemm_ = nullptr;
   int device_ = 0;
+  int64_t micro_batch_ = 1;
+  Pointer workspace_ = 0;  // for products that have too little in the arena
   std::array<bool, 4> persistent_{};
   std::array<std::vector<Launch>, 4> programs_;
 };

@@ -1,11 +1,14 @@
 // The calls of cuBLASLt that the CUDA device makes, beside the driver's: f32, f16 and bf16 matrices in column
-// order, f32 sums in order of the inner dimension, rounded once. One algorithm, which needs no workspace.
-// Signatures and values follow NVIDIA's public documentation; a product that touches memory which is not
-// there fails when it runs.
+// order, f32 sums, rounded once. Two algorithms: one adds in order of the inner dimension and needs no
+// workspace; the other, proposed first where it may have one, adds halves of the inner dimension apart and
+// asks for room for the partial sums. It leaves bytes there that count as never written, so whoever lends it
+// memory that holds something hears of that. Signatures and values follow NVIDIA's public documentation; a
+// product that touches memory which is not there fails when it runs.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/emulator/driver.h"
 #include "runtime/emulator/numbers.h"
@@ -21,8 +24,8 @@ constexpr int kCompute32F = 68, kReal32F = 0, kReal16F = 2, kReal16BF = 14;
 constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation; the values are CUBLAS_OP_N, _T
 constexpr int kEpilogue = 7, kBiasPointer = 8;
 constexpr uint32_t kEpilogueNone = 1, kEpilogueBias = 4;
-constexpr int kPreferences = 8;              // attributes below this are 8 (workspace) or 4 bytes
-constexpr uint64_t kAlgorithm = 0x67616363;  // what we propose
+constexpr int kPreferWorkspace = 1, kPreferences = 8;  // attributes up to this are 8 (workspace) or 4 bytes
+constexpr uint64_t kInOrder = 0x67616363, kInHalves = kInOrder + 1;  // what we propose
 
 struct Matmul {
   int32_t transpose_a = 0, transpose_b = 0;
@@ -34,6 +37,9 @@ struct Layout {
   uint64_t rows = 0, columns = 0, leading = 0;
   int64_t element() const { return type == kReal32F ? 4 : 2; }
   int64_t bytes() const { return static_cast<int64_t>((columns - 1) * leading + rows) * element(); }
+};
+struct Preference {
+  uint64_t workspace_bytes = 0;
 };
 struct Heuristic {
   uint64_t algorithm[8];
@@ -84,12 +90,18 @@ void put(uint8_t* data, const Layout& layout, uint64_t index, float value) {
   std::memcpy(data + 2 * index, &bits, 2);
 }
 
+// That an algorithm needs for a result: one f32 for each element, and up to a multiple of 256.
+size_t workspace_of(uint64_t algorithm, const Layout& d) {
+  return algorithm == kInHalves ? (d.rows * d.columns * 4 + 255) / 256 * 256 : 0;
+}
+
 struct Product {
   Matmul op;
   Layout a_layout, b_layout, d_layout;
   const void *a, *b;
-  void* d;
+  void *d, *workspace;
   float alpha, beta;
+  uint64_t algorithm;
 
   uint64_t m() const { return d_layout.rows; }
   uint64_t n() const { return d_layout.columns; }
@@ -101,7 +113,25 @@ struct Product {
     return a_rows == m() && b_rows == k() && b_columns == n();
   }
 
+  // NaNs, all over the workspace.
+  bool scribble() const {
+    const auto bytes = static_cast<int64_t>(workspace_of(algorithm, d_layout));
+    if (bytes == 0) return true;
+    const Place room = place(workspace, Layout{kReal32F, static_cast<uint64_t>(bytes) / 4, 1, 0});
+    if (!room.region) return false;
+    std::memset(room.data(), 0xff, static_cast<size_t>(bytes));
+    room.region->forget_written(room.at, bytes);
+    return true;
+  }
+
+  // What lies in the workspace is lost before the operands are read, and once more after the result is there.
   int run() const {
+    if (!scribble()) return kIllegalAddress;
+    const int done = multiply();
+    return scribble() ? done : kIllegalAddress;
+  }
+
+  int multiply() const {
     const Place in_a = place(a, a_layout), in_b = place(b, b_layout), out = place(d, d_layout);
     if (!in_a.region || !in_b.region || !out.region) return kIllegalAddress;
     const uint8_t *from_a = in_a.data(), *from_b = in_b.data();
@@ -115,7 +145,7 @@ struct Product {
       written = written && bias.written;
     }
     // op(A) column by column, so that the inner loop runs along a column of D.
-    std::vector<float> left(static_cast<size_t>(m() * k())), sums(static_cast<size_t>(m()));
+    std::vector<float> left(static_cast<size_t>(m() * k())), sums(static_cast<size_t>(m())), first_half;
     for (uint64_t p = 0; p < k(); ++p)
       for (uint64_t i = 0; i < m(); ++i)
         left[p * m() + i] =
@@ -123,11 +153,13 @@ struct Product {
     for (uint64_t j = 0; j < n(); ++j) {
       std::fill(sums.begin(), sums.end(), 0.0f);
       for (uint64_t p = 0; p < k(); ++p) {
+        if (algorithm == kInHalves && p == k() / 2) first_half = std::exchange(sums, std::vector<float>(m()));
         const float y =
             element(from_b, b_layout, op.transpose_b ? j + p * b_layout.leading : p + j * b_layout.leading);
         const float* column = &left[p * m()];
         for (uint64_t i = 0; i < m(); ++i) sums[i] += column[i] * y;
       }
+      for (uint64_t i = 0; i < first_half.size(); ++i) sums[i] += first_half[i];
       const uint64_t first = j * d_layout.leading;
       for (uint64_t i = 0; i < m(); ++i) {
         const float held = beta == 0 ? 0 : beta * element(to, d_layout, first + i);
@@ -211,45 +243,59 @@ GACC_DRIVER_EXPORT int cublasLtMatrixLayoutDestroy(void* layout) {
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceCreate(void** preference) {
-  *preference = new char;
+  *preference = new Preference;
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceDestroy(void* preference) {
-  delete static_cast<char*>(preference);
+  delete static_cast<Preference*>(preference);
   return kDone;
 }
-GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceSetAttribute(void*, int attribute, const void*, size_t bytes) {
+GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute,
+                                                            const void* value, size_t bytes) {
+  if (attribute == kPreferWorkspace && bytes == 8)
+    std::memcpy(&static_cast<Preference*>(preference)->workspace_bytes, value, bytes);
   return attribute > 0 && attribute <= kPreferences && (bytes == 4 || bytes == 8) ? kDone : kInvalid;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void* a, void* b, void* c,
-                                                      void* d, void*, int wanted, Heuristic* results,
-                                                      int* found) {
-  const int from = static_cast<Layout*>(a)->type, to = static_cast<Layout*>(d)->type;
+                                                      void* d, void* preference, int wanted,
+                                                      Heuristic* results, int* found) {
+  const Layout& result = *static_cast<Layout*>(d);
+  const int from = static_cast<Layout*>(a)->type, to = result.type;
   const bool types = static_cast<Layout*>(b)->type == from && static_cast<Layout*>(c)->type == to &&
                      (to == from || to == kReal32F);
-  *found = types && wanted > 0 ? 1 : 0;
-  if (*found == 0) return kUnsupported;
-  results[0] = {};
-  results[0].algorithm[0] = kAlgorithm;
+  *found = 0;
+  if (!types || wanted < 1) return kUnsupported;
+  for (const uint64_t algorithm : {kInHalves, kInOrder}) {
+    const size_t bytes = workspace_of(algorithm, result);
+    if (*found == wanted || bytes > static_cast<Preference*>(preference)->workspace_bytes) continue;
+    Heuristic& proposal = results[(*found)++] = {};
+    proposal.algorithm[0] = algorithm;
+    proposal.workspace_bytes = bytes;
+  }
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulAlgoCheck(cublasLtContext*, void* operation, void*, void*, void*,
                                                void* d, const Heuristic* algorithm, Heuristic* result) {
-  if (algorithm->algorithm[0] != kAlgorithm) return kInvalid;
+  const uint64_t number = algorithm->algorithm[0];
+  if (number != kInOrder && number != kInHalves) return kInvalid;
   const Matmul& op = *static_cast<Matmul*>(operation);
   // The real library has a bias of D's type in all three; only f32 is asked of it.
   if (op.epilogue == kEpilogueBias && (!op.bias || static_cast<Layout*>(d)->type != kReal32F))
     return kUnsupported;
   *result = {};
+  result->workspace_bytes = workspace_of(number, *static_cast<Layout*>(d));
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmul(cublasLtContext* handle, void* operation, const void* alpha,
                                       const void* a, void* a_layout, const void* b, void* b_layout,
                                       const void* beta, const void* c, void* c_layout, void* d,
-                                      void* d_layout, const Heuristic* algorithm, void*, size_t,
-                                      CUstream_st* stream) {
+                                      void* d_layout, const Heuristic* algorithm, void* workspace,
+                                      size_t workspace_bytes, CUstream_st* stream) {
   std::lock_guard lock(device().mutex);
-  if (!handle || !operation || !algorithm || algorithm->algorithm[0] != kAlgorithm || c != d) return kInvalid;
+  if (!handle || !operation || !algorithm || c != d) return kInvalid;
+  const uint64_t number = algorithm->algorithm[0];
+  if (number != kInOrder && number != kInHalves) return kInvalid;
+  if (workspace_bytes < workspace_of(number, *static_cast<Layout*>(d_layout))) return kInvalid;
   // Descriptors may be gone when a captured product runs.
   Product product{*static_cast<Matmul*>(operation),
                   *static_cast<Layout*>(a_layout),
@@ -258,8 +304,10 @@ GACC_DRIVER_EXPORT int cublasLtMatmul(cublasLtContext* handle, void* operation, 
                   a,
                   b,
                   d,
+                  workspace,
                   0,
-                  0};
+                  0,
+                  number};
   std::memcpy(&product.alpha, alpha, 4), std::memcpy(&product.beta, beta, 4);
   if (!product.sound() || static_cast<Layout*>(c_layout)->type != product.d_layout.type) return kInvalid;
   return submit(stream, [product] { return product.run(); }) == kSuccess ? kDone : kFailed;

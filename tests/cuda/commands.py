@@ -305,6 +305,98 @@ def test_emulate_bias_in_the_product(folder):
         harness.one_error(run("gacc-exec", artifact, "--init-only", "--device", "emulate", code=1), words)
 
 
+def products(plan):
+    return [l for p in plan["programs"] for l in p["launches"] if "kernel" not in l]
+
+
+def fits(plan, launch):
+    """Whether the emulator's algorithm, which wants room for one f32 for each element of C, has it in the arena."""
+    m, n = (launch[x]["extent"] * (plan["micro_batch"] if launch[x]["times_batch"] else 1) for x in ("m", "n"))
+    return launch.get("workspace", {"bytes": 0})["bytes"] >= (4 * m * n + 255) // 256 * 256
+
+
+def plan_of(artifact):
+    return json.loads(artifact.read_bytes().split(b"\n", 2)[1].removeprefix(b"//plan "))
+
+
+def cublas_bits(folder, artifact, spec, *options):
+    """Weights after two epochs, the second's last micro-batch captured; nothing may be reported."""
+    weights = folder / "weights.safetensors"
+    run("gacc-exec", artifact, "--data", spec, "--eval", spec, "--epochs", 2, "--device", "emulate", "--gemm", "cublas",
+        "--save", weights, *options, timeout=400)
+    return weights.read_bytes()
+
+
+def test_emulate_products_work_in_the_arena(folder):
+    """The emulator's algorithm destroys all of the workspace that it is lent. Without any in the plan, with recompute, and
+    under a budget that leaves little free, the weights are the same to the bit, ragged micro-batches included."""
+    emulator_or_skip()
+    folders = pathlib.Path(__file__).resolve().parents[1] / "parity/models"
+    for model, samples in ((harness.example("residual_mlp"), 21), (folders / "attention.toml", 10), (folders / "vision.toml", 10)):
+        spec = harness.make_data(model, samples, folder)
+        settings = dict(launch__mode="graph", train__micro_batch=8, train__accumulate=2)
+        artifact = harness.compile_model(model, folder / "plain.ptx", **settings)
+        plan = plan_of(artifact)
+        expect(any(fits(plan, l) for l in products(plan)), f"{model}: no product has room in the arena")
+        expected = cublas_bits(folder, artifact, spec)
+        change_plan(artifact, lambda plan: [l.pop("workspace", None) for l in products(plan)])
+        expect(cublas_bits(folder, artifact, spec) == expected, f"{model}: other bits beside the arena")
+        least = None
+        for recompute in (dict(recompute__policy="all"), dict(recompute__policy="sqrt"), "budget"):
+            if recompute == "budget":
+                recompute = dict(memory__budget=f"{least}B")
+            artifact = harness.compile_model(model, folder / "recompute.ptx", **settings, **recompute)
+            peak = plan_of(artifact)["arena_bytes"]
+            least = min(least or peak, peak)
+            expect(cublas_bits(folder, artifact, spec) == expected, f"{model}: other bits with {recompute}")
+
+
+def test_emulate_a_wrong_workspace_is_noticed(folder):
+    """One that lies where something else is: refused where the plan alone shows it, else reported when that is read."""
+    emulator_or_skip()
+    model = harness.example("mnist_mlp")
+    artifact = folder / "step.ptx"
+    spec = harness.make_data(model, 32, folder)
+
+    def with_workspace(where):
+        """The first product of the step whose workspace is used gets another."""
+        harness.compile_model(model, artifact, launch__mode="graph", train__micro_batch=16, train__accumulate=2)
+
+        def change(plan):
+            launches = [l for p in plan["programs"] if p["name"] == "step" for l in p["launches"] if "kernel" not in l]
+            where(plan, launches)
+
+        change_plan(artifact, change)
+        return run("gacc-exec", artifact, "--data", spec, "--updates", 1, "--device", "emulate", "--gemm", "cublas", code=1)
+
+    def on(name):
+        def move(plan, launches):
+            launches[0]["workspace"]["offset"] = launches[0][name]
+        return move
+
+    def odd(plan, launches):
+        launches[0]["workspace"]["offset"] += 4
+
+    def beyond(plan, launches):
+        launches[0]["workspace"]["offset"] = (plan["arena_bytes"] + 255) // 256 * 256 - 256
+        launches[0]["workspace"]["bytes"] = 512
+
+    def on_a_buffer(plan, launches):
+        launches[0]["workspace"]["offset"] = next(b["offset"] for b in plan["buffers"] if b["name"] == "lr")
+
+    for where, words in ((on("a"), "overlap the first operand"), (on("b"), "overlap the second operand"),
+                         (on("c"), "overlap the result"), (odd, "are not in multiples of 256"),
+                         (beyond, "are not in the arena"), (on_a_buffer, "overlap buffer")):
+        harness.one_error(with_workspace(where), words)
+
+    def on_the_image(plan, launches):  # which the gradient of the first weight reads again
+        expect(launches[1]["a"] != plan["inputs"][0]["step_offset"], "the second product reads the image, too")
+        launches[1]["workspace"] = {"offset": plan["inputs"][0]["step_offset"], "bytes": 16 * 784 * 4}
+
+    done = with_workspace(on_the_image)
+    expect("uninitialised" in done.stderr, done.stderr)
+
+
 def test_emulate_reports_end_the_run(folder):
     """A kernel that reads beyond its buffer: one kernel's extent in the plan is altered, and the checksum with it."""
     emulator_or_skip()

@@ -18,12 +18,19 @@ std::vector<float> fill(int64_t count, int start) {
 
 Pointer pointer(const std::vector<float>& values) { return reinterpret_cast<Pointer>(values.data()); }
 
+constexpr int64_t kDemand = 2 << 20;  // of the fake's first two algorithms, in bytes
+
+// A function of the fake.
+template <class Function>
+Function fake(const char* name) {
+  return reinterpret_cast<Function>(dlsym(dlopen(GACC_FAKE_CUBLAS, RTLD_NOW | RTLD_NOLOAD), name));
+}
+
 TEST(CublasLt, RowMajorProductsOfAllKinds) {
   const char* const names[] = {GACC_FAKE_CUBLAS};
   std::unique_ptr<GemmEngine> engine;
   ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  std::vector<float> workspace(1 << 20);  // 4 MiB, of which a warm-up may use all
-  engine->use_workspace(pointer(workspace));
+  const std::vector<float> workspace(kDemand / 4);
   for (int kind = 0; kind < 8; ++kind) {
     const bool ta = kind & 1, tb = kind & 2, accumulate = kind & 4;
     const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2), before = fill(kM * kN, 3);
@@ -36,10 +43,13 @@ TEST(CublasLt, RowMajorProductsOfAllKinds) {
                  b[static_cast<size_t>(tb ? column * kK + i : i * kN + column)];
         expected[static_cast<size_t>(row * kN + column)] = sum;
       }
-    const Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, ta, tb, accumulate, {}};
+    Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, ta, tb, accumulate, {}};
     EXPECT_NE(engine->launch(product, nullptr).text(), "") << "not prepared";
     ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
     EXPECT_EQ(c, before) << "prepare touched the result";
+    EXPECT_EQ(engine->workspace_bytes(product), kDemand);
+    EXPECT_NE(engine->launch(product, nullptr).text(), "") << "no workspace";
+    product.workspace = pointer(workspace);
     ASSERT_EQ(engine->launch(product, nullptr).text(), "");
     EXPECT_EQ(c, expected) << "kind " << kind;
   }
@@ -50,12 +60,12 @@ TEST(CublasLt, BiasIsAddedToEveryRow) {
   const char* const names[] = {GACC_FAKE_CUBLAS};
   std::unique_ptr<GemmEngine> engine;
   ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  std::vector<float> workspace(1 << 20);
-  engine->use_workspace(pointer(workspace));
+  const std::vector<float> workspace(kDemand / 4);
   const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2), first = fill(kN, 5),
                            second = fill(kN, 8);
   std::vector<float> plain(kM * kN), c(kM * kN);
   Product product{pointer(a), pointer(b), pointer(plain), kM, kN, kK, false, false, false, {}};
+  product.workspace = pointer(workspace);
   EXPECT_FALSE(engine->adds_bias(product));
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   ASSERT_EQ(engine->launch(product, nullptr).text(), "");
@@ -74,9 +84,9 @@ TEST(CublasLt, TheAlgorithmIsNotChangedForABias) {
   const char* const names[] = {GACC_FAKE_CUBLAS};
   std::unique_ptr<GemmEngine> engine;
   ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  std::vector<float> workspace(1 << 20);
-  engine->use_workspace(pointer(workspace));
+  const std::vector<float> workspace(kDemand / 4);
   GemmTuning tuning;
+  tuning.workspace = pointer(workspace);
   int calls = 0;  // the third algorithm is the fastest, and takes no bias
   tuning.measure = [&](const std::function<Status()>& launch, double& microseconds) {
     microseconds = 10 - ++calls;
@@ -89,6 +99,7 @@ TEST(CublasLt, TheAlgorithmIsNotChangedForABias) {
   product.bias = pointer(bias);
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   EXPECT_EQ(calls, 3);
+  EXPECT_EQ(engine->workspace_bytes(product), 0);
   EXPECT_FALSE(engine->adds_bias(product));
   ASSERT_EQ(engine->launch(product, nullptr).text(), "");
   product.bias = 0;
@@ -98,19 +109,116 @@ TEST(CublasLt, TheAlgorithmIsNotChangedForABias) {
   EXPECT_EQ(c, again);
 }
 
-TEST(CublasLt, TheWorkspaceFollowsTheGpu) {
+// A bias that the library does not add after all is a launch of its own, and the product is as it would be.
+TEST(CublasLt, ABiasThatFailsIsLeftToItsLaunch) {
+  const char* const names[] = {GACC_FAKE_CUBLAS};
+  std::unique_ptr<GemmEngine> engine;
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2),
+                                                   bias = fill(kN, 5);
+  std::vector<float> c(kM * kN), plain(kM * kN);
+  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  product.workspace = pointer(workspace);
+  product.bias = pointer(bias);
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_TRUE(engine->adds_bias(product));
+  fake<int (*)(int)>("fake_refuse_biases")(1);
+  EXPECT_EQ(engine->warm_up(product, nullptr).text(), "");
+  fake<int (*)(int)>("fake_refuse_biases")(0);
+  EXPECT_FALSE(engine->adds_bias(product));
+  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+  product.bias = 0;
+  product.c = pointer(plain);
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+  EXPECT_EQ(c, plain);
+}
+
+TEST(CublasLt, AnAlgorithmIsWarmedUpOnce) {
+  const char* const names[] = {GACC_FAKE_CUBLAS};
+  std::unique_ptr<GemmEngine> engine;
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
+  const std::vector<float> before(kM * kN, 0.5F);
+  std::vector<float> c = before;
+  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  product.workspace = pointer(workspace);
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_EQ(engine->warm_up(product, nullptr).text(), "");
+  EXPECT_NE(c, before) << "it runs where its operands lie";
+  c = before;
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  ASSERT_EQ(engine->warm_up(product, nullptr).text(), "");
+  EXPECT_EQ(c, before);
+}
+
+// Whatever a plan has free: a product of a full micro-batch may have the workspace that the library is asked
+// with, one of any other size has none.
+TEST(CublasLt, RaggedProductsWorkInNoMemory) {
+  const char* const names[] = {GACC_FAKE_CUBLAS};
+  std::unique_ptr<GemmEngine> engine;
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  const auto last = fake<int (*)()>("fake_last_algorithm");
+  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
+  std::vector<float> c(kM * kN);
+  for (const bool ragged : {true, false, true}) {
+    Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+    product.ragged = ragged;
+    ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+    EXPECT_EQ(engine->workspace_bytes(product), ragged ? 0 : kDemand);
+    if (!ragged) product.workspace = pointer(workspace);
+    ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+    EXPECT_EQ(last(), ragged ? 44 : 42);
+  }
+}
+
+// What a file says of an algorithm is believed as far as the library confirms it.
+TEST(CublasLt, StoredAlgorithmsAreChecked) {
+  const char* const names[] = {GACC_FAKE_CUBLAS};
+  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
+  std::vector<float> c(kM * kN);
+  const Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  std::unique_ptr<GemmEngine> engine;
+  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  GemmTuning measuring;
+  measuring.workspace = pointer(workspace);
+  measuring.measure = [](const std::function<Status()>& launch, double& microseconds) {
+    microseconds = 1;
+    return launch();
+  };
+  engine->tune(measuring);
+  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+  const auto with = [&](uint64_t algorithm, size_t demand) {
+    GemmTuning stored{measuring.choices};
+    stored.choices.products.at(0).algorithm.data[0] = algorithm;
+    stored.choices.products.at(0).workspace_bytes = 1;  // what counts is the library's word
+    EXPECT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+    engine->tune(stored);
+    fake<int (*)(size_t)>("fake_demand")(demand);
+    Status status = engine->prepare(product, nullptr);
+    fake<int (*)(size_t)>("fake_demand")(size_t{kDemand});
+    return status ? fmt::format("{} bytes", engine->workspace_bytes(product)) : status.text();
+  };
+  EXPECT_EQ(with(43, 12345), "12345 bytes");
+  EXPECT_EQ(with(44, 12345), "0 bytes");
+  const std::string refused =
+      "the stored algorithm of a matrix product of 5 x 7 x 3 is none here: cuBLASLt says ";
+  EXPECT_EQ(with(45, 12345), refused + "CUBLAS_STATUS_INVALID_VALUE");
+  EXPECT_EQ(with(43, (4 << 20) + 1), refused + "CUBLAS_STATUS_INTERNAL_ERROR") << "more than any is given";
+}
+
+TEST(CublasLt, TheMostWorkspaceFollowsTheGpu) {
   const char* const names[] = {"libgacc-no-such-cublas.so", GACC_FAKE_CUBLAS};
   std::unique_ptr<GemmEngine> engine;
   ASSERT_EQ(open_cublas_lt(names, 89, engine).text(), "");
-  EXPECT_EQ(engine->workspace_bytes(), 4 << 20);
+  EXPECT_EQ(engine->most_workspace(), 4 << 20);
   ASSERT_EQ(open_cublas_lt(names, 90, engine).text(), "");
-  EXPECT_EQ(engine->workspace_bytes(), 32 << 20);
+  EXPECT_EQ(engine->most_workspace(), 32 << 20);
 }
 
 // The fake's algorithms take 3, 1 and 1 microseconds.
 struct Stopwatch {
-  int (*last)() = reinterpret_cast<int (*)()>(dlsym(dlopen(GACC_FAKE_CUBLAS, RTLD_NOW | RTLD_NOLOAD),
-                                                    "fake_last_algorithm"));
+  int (*last)() = fake<int (*)()>("fake_last_algorithm");
   int measured = 0;
   Status operator()(const std::function<Status()>& launch, double& microseconds) {
     if (Status status = launch(); !status) return status;
@@ -122,17 +230,16 @@ struct Stopwatch {
 
 TEST(CublasLt, TuningKeepsTheFastestAlgorithm) {
   const char* const names[] = {GACC_FAKE_CUBLAS};
-  std::vector<float> workspace(1 << 20);
-  const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2);
+  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
   std::vector<float> c(kM * kN);
-  const Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  product.workspace = pointer(workspace);
   Product other = product;
   other.m = 4;
   std::unique_ptr<GemmEngine> engine;
   ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  engine->use_workspace(pointer(workspace));
   Stopwatch watch;
-  GemmTuning tuning{{"a GPU", engine->name()}, std::ref(watch)};
+  GemmTuning tuning{{"a GPU", engine->name()}, pointer(workspace), std::ref(watch)};
   ASSERT_TRUE(engine->tune(tuning));
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "") << "known by now";
@@ -152,7 +259,6 @@ TEST(CublasLt, TuningKeepsTheFastestAlgorithm) {
   ASSERT_EQ(parse_gemm_choices(gemm_choices_text(tuning.choices), later.choices).text(), "");
   EXPECT_EQ(gemm_choices_text(later.choices), gemm_choices_text(tuning.choices));
   ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  engine->use_workspace(pointer(workspace));
   engine->tune(later);
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   ASSERT_EQ(engine->launch(product, nullptr).text(), "");

@@ -22,8 +22,14 @@ struct Layout {
 };
 constexpr int kInvalid = 7;  // CUBLAS_STATUS_INVALID_VALUE
 constexpr uint64_t kFirst = 42;
-constexpr int kAlgorithms = 3;  // all the same; 42, 43 and 44
-uint64_t last_algorithm = 0;    // that ran
+constexpr int kAlgorithms = 3;    // all the same; 42, 43 and 44
+uint64_t last_algorithm = 0;      // that ran
+size_t demand = size_t{2} << 20;  // bytes of workspace that 42 and 43 ask for; 44 asks for none
+
+bool refuses_biases = false;
+
+bool known(uint64_t algorithm) { return algorithm >= kFirst && algorithm < kFirst + kAlgorithms; }
+size_t workspace_of(uint64_t algorithm) { return algorithm < kFirst + kAlgorithms - 1 ? demand : 0; }
 
 }  // namespace
 
@@ -84,12 +90,13 @@ FAKE cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const
 }
 FAKE cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void*, void*, void*, void*, void* preference,
                                     int wanted, LtHeuristic* results, int* found) {
-  *found = wanted < kAlgorithms ? wanted : kAlgorithms;
-  for (int i = 0; i < *found; ++i) {
-    results[i] = {};
-    results[i].algorithm.data[0] = kFirst + static_cast<uint64_t>(i);
-    results[i].algorithm.data[7] = ~uint64_t{0};
-    results[i].workspace_bytes = *static_cast<uint64_t*>(preference) / 2;
+  *found = 0;
+  for (uint64_t algorithm = kFirst; known(algorithm) && *found < wanted; ++algorithm) {
+    if (workspace_of(algorithm) > *static_cast<uint64_t*>(preference)) continue;
+    LtHeuristic& proposal = results[(*found)++] = {};
+    proposal.algorithm.data[0] = algorithm;
+    proposal.algorithm.data[7] = ~uint64_t{0};
+    proposal.workspace_bytes = workspace_of(algorithm);
   }
   return 0;
 }
@@ -97,8 +104,19 @@ FAKE cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void*, void*, void*
 FAKE cublasLtMatmulAlgoCheck(cublasLtContext*, void* operation, void*, void*, void*, void*,
                              const LtAlgorithm* algorithm, LtHeuristic* result) {
   *result = {};
+  if (!known(algorithm->data[0])) return kInvalid;
+  result->workspace_bytes = workspace_of(algorithm->data[0]);
   const bool last = algorithm->data[0] == kFirst + kAlgorithms - 1;
   return last && static_cast<Operation*>(operation)->epilogue == kEpilogueBias ? kInvalid : 0;
+}
+FAKE fake_demand(size_t bytes) {
+  demand = bytes;
+  return 0;
+}
+// From now on products with a bias fail, whatever the check has said.
+FAKE fake_refuse_biases(int refuse) {
+  refuses_biases = refuse != 0;
+  return 0;
 }
 FAKE fake_last_algorithm() { return static_cast<int>(last_algorithm); }
 FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const void* a, void* a_layout,
@@ -111,9 +129,12 @@ FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const 
   const uint64_t m = op.transpose_a ? la.columns : la.rows, k = op.transpose_a ? la.rows : la.columns;
   const uint64_t n = op.transpose_b ? lb.rows : lb.columns;
   if (k != (op.transpose_b ? lb.columns : lb.rows) || lc.rows != m || lc.columns != n || ld.rows != m ||
-      c != d || algorithm->data[0] < kFirst || algorithm->data[0] >= kFirst + kAlgorithms ||
-      algorithm->data[7] != ~uint64_t{0} || (workspace_bytes > 0 && !workspace))
+      c != d || !known(algorithm->data[0]) || algorithm->data[7] != ~uint64_t{0} ||
+      workspace_bytes < workspace_of(algorithm->data[0]) ||
+      (refuses_biases && op.epilogue == kEpilogueBias) || (workspace_bytes > 0 && !workspace))
     return kInvalid;
+  // Whatever lies in the workspace is lost.
+  if (workspace_bytes > 0) std::memset(workspace, 0xff, workspace_bytes);
   last_algorithm = algorithm->data[0];
   const auto at = [](const void* base, const Layout& layout, bool transposed, uint64_t row, uint64_t column) {
     if (transposed) std::swap(row, column);

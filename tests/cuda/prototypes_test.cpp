@@ -82,6 +82,7 @@ static_assert(offsetof(LtHeuristic, workspace_bytes) ==
 static_assert(offsetof(LtHeuristic, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
 static_assert(kCompute32F == CUBLAS_COMPUTE_32F && kReal32F == CUDA_R_32F);
 static_assert(kTransposeA == CUBLASLT_MATMUL_DESC_TRANSA && kTransposeB == CUBLASLT_MATMUL_DESC_TRANSB);
+static_assert(kNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
 static_assert(kEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE &&
               kBiasPointer == CUBLASLT_MATMUL_DESC_BIAS_POINTER);
 static_assert(kEpilogueNone == CUBLASLT_EPILOGUE_DEFAULT && kEpilogueBias == CUBLASLT_EPILOGUE_BIAS);

@@ -1,0 +1,87 @@
+// See gemm_selection.h.
+#include "runtime/cuda/gemm_selection.h"
+
+#include <utility>
+
+#include "runtime/cuda/cublas_lt.h"
+
+namespace gacc::cuda {
+
+Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
+                   std::unique_ptr<GemmEngine>& gemm) {
+  // 1. What the plan has.
+  bool products = false, all_builtin = true;
+  for (const PlanProgram& program : plan.programs)
+    for (const PlanLaunch& launch : program.launches) {
+      if (!launch.kernel.empty()) continue;
+      products = true;
+      all_builtin = all_builtin && !launch.builtin.kernel.empty();
+    }
+  if (!products) return {};
+  // 2. cuBLAS, unless somebody asked for something else. The emulator has its own, which it is to be asked
+  // for: it is there to check the artifact's kernels.
+  std::string reason = "--gemm builtin was asked for";
+  if (options.emulated && options.gemm == GemmChoice::automatic) {
+    reason = "the emulator takes the artifact's own, unless --gemm cublas is given";
+  } else if (options.gemm != GemmChoice::builtin) {
+    const char* const emulator[] = {options.driver.c_str()};
+    const Status status = options.emulated ? open_cublas_lt(emulator, gpu.capability, gemm)
+                                           : open_cublas_lt(options.cublas, gpu.capability, gemm);
+    if (status || options.gemm == GemmChoice::cublas) return status;
+    reason = status.text();
+  }
+  // 3. The artifact's own.
+  if (!all_builtin)
+    return Status::error(
+        "no matrix products for the GPU: {}, and the artifact has no built-in ones; compile it again",
+        reason);
+  gemm = make_builtin_gemm(driver);
+  return {};
+}
+
+Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm, GemmTuning& tuning,
+                        std::string& note) {
+  if (options.gemm_choices.empty() && !options.tune_gemm) return {};
+  if (!gemm.tune(tuning)) return {};
+  tuning.choices = {fmt::format("{} (sm_{})", gpu.name, gpu.capability), gemm.name()};
+  if (options.gemm_choices.empty()) return {};
+  GemmChoices given;
+  if (Status status = parse_gemm_choices(options.gemm_choices, given); !status)
+    return Status::error("{} does not hold algorithms of matrix products: {}", options.gemm_choices_from,
+                         status.text());
+  if (given.gpu == tuning.choices.gpu && given.library == tuning.choices.library) {
+    tuning.choices = std::move(given);
+    return {};
+  }
+  const std::string differ =
+      fmt::format("the algorithms in {} are for {} with {}, this is {} with {}", options.gemm_choices_from,
+                  given.gpu, given.library, tuning.choices.gpu, tuning.choices.library);
+  if (options.tune_gemm) return Status::error("{}; name another file", differ);
+  note = fmt::format("{}: they are not used, and sums may be in another order", differ);
+  return {};
+}
+
+Status time_launch(const Driver& driver, Stream stream, const std::function<Status()>& launch,
+                   double& microseconds) {
+  constexpr int kRuns = 5;
+  const auto check = [&](int error, std::string_view what) {
+    return error == 0 ? Status() : driver.check(error, what);
+  };
+  Event events[2] = {};
+  Status status = launch();
+  for (Event& event : events)
+    if (status) status = check(driver.event_create(&event, 0), "cannot create an event");
+  if (status) status = check(driver.event_record(events[0], stream), "cannot record an event");
+  for (int i = 0; i < kRuns && status; ++i) status = launch();
+  if (status) status = check(driver.event_record(events[1], stream), "cannot record an event");
+  if (status) status = check(driver.event_wait(events[1]), "the GPU failed");
+  float milliseconds = 0;
+  if (status)
+    status = check(driver.event_elapsed(&milliseconds, events[0], events[1]), "cannot read an event's time");
+  for (Event event : events)
+    if (event) driver.event_destroy(event);
+  microseconds = static_cast<double>(milliseconds) * 1000 / kRuns;
+  return status;
+}
+
+}  // namespace gacc::cuda

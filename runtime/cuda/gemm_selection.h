@@ -1,0 +1,28 @@
+// Which matrix products a run computes with: cuBLASLt's or the artifact's own, by which algorithms of the
+// library, and how long one takes.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/gemm_engine.h"
+#include "runtime/cuda/gpu_choice.h"
+#include "runtime/plan.h"
+
+namespace gacc::cuda {
+
+// Leaves `gemm` null when the plan has no products. `driver` must outlive the engine.
+Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
+                   std::unique_ptr<GemmEngine>& gemm);
+
+// Takes the algorithms that the options bring along, unless they are another machine's: with --tune-gemm an
+// error, else said in `note`. `tuning` must outlive the engine.
+Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm, GemmTuning& tuning,
+                        std::string& note);
+
+// The time of one launch: several between two events, after one that loads the code.
+Status time_launch(const Driver& driver, Stream stream, const std::function<Status()>& launch,
+                   double& microseconds);
+
+}  // namespace gacc::cuda
