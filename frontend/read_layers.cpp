@@ -10,7 +10,6 @@ namespace gacc::frontend {
 
 namespace {
 
-constexpr size_t kMaxNameLength = 100;
 constexpr size_t kMaxRank = 8;
 constexpr int kMaxNesting = 24;
 
@@ -374,9 +373,9 @@ class LayerReader {
     const auto name = table.text("name");
     if (!name) return;
     layer.name_at = table.at("name");
-    if (name->empty() || name->size() > kMaxNameLength || name->find('.') != std::string::npos) {
-      diag_.error(Kind::out_of_range, layer.name_at, "a layer's name has 1 to {} characters and no dots",
-                  kMaxNameLength);
+    if (!is_name(*name)) {
+      diag_.error(Kind::out_of_range, layer.name_at,
+                  "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
     }
   }
 

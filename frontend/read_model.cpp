@@ -11,7 +11,6 @@ namespace {
 
 constexpr size_t kMaxRank = 8;  // axes of an input, per sample
 constexpr size_t kMaxInputs = 256;
-constexpr size_t kMaxNameLength = 100;
 
 void read_name_and_metrics(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[model]", "model.", diag);
@@ -82,9 +81,9 @@ InputSpec read_input(const Entry& entry, Diag& diag) {
     input.sound = false;
     return input;
   }
-  if (entry.key.empty() || entry.key.size() > kMaxNameLength || entry.key.find('.') != std::string::npos) {
-    diag.error(Kind::out_of_range, entry.key_at, "an input's name has 1 to {} characters and no dots",
-               kMaxNameLength);
+  if (!is_name(entry.key)) {
+    diag.error(Kind::out_of_range, entry.key_at,
+               "an input's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
   }
   TableReader table(entry.value, what, fmt::format("inputs.{}.", entry.key), diag);
   input.shape_at = table.at("shape");

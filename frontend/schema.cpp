@@ -7,6 +7,12 @@
 
 namespace gacc::frontend {
 
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxNameLength && std::none_of(text.begin(), text.end(), [](char c) {
+    return c == '.' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+}
+
 std::string number_text(double value) { return fmt::format("{}", value); }
 
 std::string Range::text(double found) const {

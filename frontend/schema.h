@@ -30,6 +30,8 @@ constexpr double kLargest = 2147483647;                             // counts an
 constexpr Range extent{.low = 1, .high = kLargest};                 // a size in elements along one axis
 constexpr Range any_number{};
 
+constexpr size_t kMaxNameLength = 100;  // bytes
+
 using Words = std::span<const std::string_view>;
 
 class TableReader {
@@ -77,6 +79,9 @@ class TableReader {
   std::vector<std::string> known_;
 };
 
+// Whether an input or a layer can be called so: the name becomes a part of parameters' paths, which have
+// dots, and of one-line messages.
+bool is_name(std::string_view text);
 std::string number_text(double value);                      // "0.5", "3"
 std::string list_words(Words words);                        // "a", "b" or "c"
 std::optional<int64_t> parse_bytes(std::string_view text);  // "1.5GiB"; nothing when it is not a size

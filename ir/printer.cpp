@@ -14,7 +14,7 @@ bool plain(std::string_view name) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (!letter && c != '_' && c != '.' && c != '-' && c != '/' && c != '$') return false;
   }
-  return true;
+  return name.find("//") == std::string_view::npos;  // where a comment begins
 }
 
 std::string quoted(std::string_view text) {

@@ -49,6 +49,19 @@ TEST(Text, PrintsWhatItParsed) {
   EXPECT_EQ(print(*module), kText);
 }
 
+// `//` begins a comment: a name that has it is printed in quotes.
+TEST(Text, NamesLikeCommentsRoundTrip) {
+  for (const char* name : {"//", "a//b", "a/b", "/", "a/"}) {
+    Module module{.name = name};
+    module.step.inputs = {module.step.add_value(name, {DType::f32, {kBatch, 4}})};
+    Diag diag;
+    const std::optional<Module> again = parse(print(module), diag);
+    ASSERT_TRUE(again.has_value()) << diag.render();
+    EXPECT_EQ(again->name, name);
+    EXPECT_EQ(print(*again), print(module));
+  }
+}
+
 TEST(Text, LocationsRoundTrip) {
   std::string errors;
   auto module = parse_text(kText, &errors);
