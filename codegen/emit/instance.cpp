@@ -217,7 +217,7 @@ class BodyBuilder {
   void add_samples() {
     if (uses_position_) {
       body_.rows_of_sample = static_cast<int32_t>(call_.extents.size());
-      call_.extents.push_back({ir::rows(kernel_.domain, 1), false});
+      call_.extents.push_back({call_.extents[0].factor, false});  // as walked: Kernel::inner may redraw them
     }
     if (uses_samples_) {
       body_.samples = static_cast<int32_t>(call_.extents.size());

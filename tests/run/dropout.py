@@ -200,6 +200,45 @@ def test_attention_on_the_emulator(folder):
             near(found, whole, within, f"emulated in {compute}, {micro_batch} x {accumulate}")
 
 
+CONVOLVES = harness.classifier("convolves", [2, 4, 5], 3, """
+[[layers]]
+type = "conv2d"
+channels = 4
+kernel = 3
+padding = 1
+activation = "gelu"
+[[layers]]
+type = "dropout"
+p = 0.375
+[[layers]]
+type = "conv2d"
+channels = 4
+kernel = 2
+[[layers]]
+type = "dropout"
+p = 0.2
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+features = 3
+""", optimizer='type = "sgd"\nlr = 0.0')
+
+
+def test_behind_convolutions(folder):
+    """A kernel that adds the channels' bias walks an image in other rows than its shape has: masks are those of the elements all
+    the same, in every split, in the backward pass (or recompute would change bits), and on the emulator."""
+    model = folder / "convolves.toml"
+    model.write_text(CONVOLVES)
+    spec = harness.make_data(model, N, folder)
+    whole = gradients(folder, model, spec, N, 1)
+    for micro_batch, accumulate in ((4, 6), (7, 4), (1, 24)):
+        near(gradients(folder, model, spec, micro_batch, accumulate), whole, 1e-5, f"{micro_batch} x {accumulate}")
+    near(gradients(folder, model, spec, 7, 4, device="emulate"), whole, 1e-5, "emulated")
+    expect(gradients(folder, model, spec, N, 1, recompute__policy="all") == whole, "recompute drops other elements")
+    other_masks_are_far(folder, model, spec, whole)
+
+
 def test_attention_resume(folder):
     """Resumed within the second window."""
     model, spec = attention_data(folder)
