@@ -116,7 +116,8 @@ void Verifier::judge(const std::vector<Deviation>& table, double bound) {
 bool Verifier::compile_variant(const std::string& what, Settings settings, Artifact& variant) {
   settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
   settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
-  if (!setting(artifact_, "memory.budget").empty()) settings.emplace_back("memory.budget", "1048576GiB");
+  for (const char* budget : {"memory.budget", "recompute.budget"})
+    if (!setting(artifact_, budget).empty()) settings.emplace_back(budget, "1048576GiB");
   const Status status = rebuilder_.compile(settings, variant);
   if (status) return true;
   if (!rebuilder_.faulty()) {
@@ -193,7 +194,8 @@ Status Verifier::recompute() {
   const std::string other = policy == "none" ? "all" : "none";
   const std::string what = fmt::format("2. recompute: policy {} against {}", policy, other);
   Artifact variant;
-  if (!compile_variant(what, {{"recompute.policy", other}}, variant)) return {};
+  // A budget goes with its own policy alone, and as much as there is of it is no recompute.
+  if (!compile_variant(what, {{"recompute.policy", policy == "budget" ? policy : other}}, variant)) return {};
   say(fmt::format("{}: arenas of {} and {} bytes, two windows", what, plan_.arena_bytes,
                   variant.plan.arena_bytes));
   std::vector<Deviation> table;
@@ -327,7 +329,9 @@ Status Verifier::half() {
   }
   const std::string what = fmt::format("4. {} against f32: the gradient of one window", plan_.precision);
   Artifact variant;
-  if (!compile_variant(what, {{"precision.compute", "f32"}, {"precision.loss_scale", "none"}}, variant))
+  // The keys of a dynamic scale go with one; in f32 a power of two changes no bit.
+  const std::string scale = setting(artifact_, "precision.loss_scale") == "dynamic" ? "dynamic" : "none";
+  if (!compile_variant(what, {{"precision.compute", "f32"}, {"precision.loss_scale", scale}}, variant))
     return {};
   say(what);
   WindowOutcome of_half, of_full;

@@ -66,6 +66,7 @@ Status Bench::settle(const Dataset& data, std::span<const int64_t> order, std::s
   if (!artifact_.plan.find("loss.scale")) return {};
   for (int tries = 0; tries < kMostTries; ++tries) {
     if (Status status = session_->read_state("loss.scale", scale); !status) return status;
+    if (Status status = session_->set_ordinal(0); !status) return status;  // with the same masks each time
     WindowOutcome outcome;
     if (Status status = window(data, order, sizes, outcome); !status) return status;
     if (outcome.report.applied) return {};

@@ -69,6 +69,18 @@ def test_dropout_does_not_depend_on_the_split(folder):
     check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "emulate"), 2)
 
 
+def test_settings_leave_out_no_check(folder):
+    """The variants that checks 2 and 4 compile have no place for a recompute budget and for a dynamic scale's start. That start
+    overflows here, and the scale must settle on the masks that the comparisons will have."""
+    model = folder / "model.toml"
+    model.write_text(DROPOUT.replace("p = 0.3", "p = 0.9").replace("[optimizer]", "[precision]\nscale_initial = 16777216.0\n[optimizer]"))
+    spec = harness.make_data(model, 40, folder)
+    artifact = harness.compile_model(model, folder / "step.ptx", model__seed=2, precision__compute="f16", train__micro_batch=2,
+                                     train__accumulate=1, recompute__policy="budget", recompute__budget="1MiB")
+    done = run("gacc-exec", artifact, "--data", spec, "--verify")
+    expect("4 checks passed, 0 failed, 0 left out" in done.stdout, done.stdout)
+
+
 def test_half_with_batch_norm(folder):
     """The reshapes that recompute repeats stand between f16 kernels; relu and max_pool2d turn over in rounding (check 4's bound)."""
     small = dict(layers__conv1__channels=6, layers__conv2__channels=6, layers__fc__features=16, train__micro_batch=8)
