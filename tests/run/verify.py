@@ -1,4 +1,5 @@
 """gacc-exec --verify passes for what gaccc makes, and fails for an artifact that is not what it says it is."""
+import array
 import os
 import re
 import shutil
@@ -79,6 +80,8 @@ def test_settings_leave_out_no_check(folder):
                                      train__accumulate=1, recompute__policy="budget", recompute__budget="1MiB")
     done = run("gacc-exec", artifact, "--data", spec, "--verify")
     expect("4 checks passed, 0 failed, 0 left out" in done.stdout, done.stdout)
+    harness.write_npy(folder / "y.npy", array.array("i", [-100] * 40), [40])  # no scale can be found, and that is not why
+    harness.one_error(run("gacc-exec", artifact, "--data", spec, "--verify", code=1), "nothing is counted in the first window")
 
 
 def test_half_with_batch_norm(folder):
