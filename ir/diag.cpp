@@ -32,12 +32,34 @@ std::string_view line_of(std::string_view text, int32_t number) {
   return line;
 }
 
+// What a terminal can show, byte for byte: a question mark for each control character and for each byte that
+// is no UTF-8. Tabs and line ends stay.
+std::string printable(std::string_view text) {
+  std::string out(text);
+  for (size_t i = 0; i < out.size();) {
+    const auto byte = static_cast<unsigned char>(out[i]);
+    size_t length = byte < 0x80   ? 1
+                    : byte < 0xC2 ? 0
+                    : byte < 0xE0 ? 2
+                    : byte < 0xF0 ? 3
+                    : byte < 0xF5 ? 4
+                                  : 0;
+    if (length > out.size() - i || (byte < 0x20 && byte != '\t' && byte != '\n') || byte == 0x7F) length = 0;
+    for (size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(out[i + k]) & 0xC0U) != 0x80U) length = 0;
+    }
+    if (length == 0) out[i] = '?', length = 1;
+    i += length;
+  }
+  return out;
+}
+
 // "file:line:col: what: message" and, when the line is known, the line with a caret under it.
 std::string render_at(const Diag& diag, const Location& at, std::string_view what, std::string_view message) {
   if (!at.origin.empty()) return fmt::format("{}: {}: {}\n", at.origin, what, message);
   if (at.line <= 0) return fmt::format("{}: {}: {}\n", diag.file(), what, message);
   std::string out = fmt::format("{}:{}:{}: {}: {}\n", diag.file(), at.line, at.column, what, message);
-  const std::string_view line = line_of(diag.source(), at.line);
+  const std::string line = printable(line_of(diag.source(), at.line));
   if (line.empty()) return out;
   out += fmt::format("{:>5} | {}\n      | ", at.line, line);
   // Columns count bytes; tabs are kept and the continuation bytes of UTF-8 take no room, so that the caret
@@ -74,8 +96,8 @@ std::string Diag::render() const {
     const std::string because =
         report.at.why.empty() ? "" : fmt::format(" (in the {} of this)", report.at.why);
     out += render_at(*this, report.at, "error",
-                     fmt::format("{}{} [{}]", report.text, because, kind_text(report.kind)));
-    for (const Note& note : report.notes) out += render_at(*this, note.at, "note", note.text);
+                     fmt::format("{}{} [{}]", printable(report.text), because, kind_text(report.kind)));
+    for (const Note& note : report.notes) out += render_at(*this, note.at, "note", printable(note.text));
   }
   return out;
 }

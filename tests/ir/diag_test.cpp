@@ -32,6 +32,15 @@ TEST(Diag, CaretStandsUnderItsCharacterAfterTabsAndUmlauts) {
   EXPECT_NE(diag.render().find("\n      | \t       ^"), std::string::npos) << diag.render();
 }
 
+TEST(Diag, WhatNoTerminalShowsIsAQuestionMark) {
+  Diag diag("m.toml", "\xC3\xA4 \x1B[31m\xFF\xE2\x82 x\n");
+  diag.error(Kind::syntax, {.line = 1, .column = 13}, "\xC3\xA4\x80\x7F");
+  EXPECT_EQ(diag.render(),
+            "m.toml:1:13: error: \xC3\xA4?? [syntax]\n"
+            "    1 | \xC3\xA4 ?[31m??? x\n"
+            "      |            ^\n");
+}
+
 TEST(Diag, PlacesBeyondTheTextDoNotCrash) {
   Diag diag("m.toml", "x\n");
   diag.error(Kind::syntax, {.line = 99, .column = 99, .length = 99}, "far away");
