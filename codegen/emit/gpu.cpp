@@ -20,14 +20,28 @@ void barrier(llvm::IRBuilder<>& b) {
       ->setConvergent();
 }
 
-Value* exchange(llvm::IRBuilder<>& b, Value* value, unsigned distance) {
+namespace {
+
+Value* shuffle(llvm::IRBuilder<>& b, Value* value, const std::string& mode, unsigned lane, unsigned segment) {
   llvm::Type* word = b.getInt32Ty();
   llvm::FunctionType* type = llvm::FunctionType::get(word, {word}, false);
-  const std::string text = "shfl.sync.bfly.b32 $0, $1, " + std::to_string(distance) + ", 31, 0xffffffff;";
+  const std::string text = "shfl.sync." + mode + ".b32 $0, $1, " + std::to_string(lane) + ", " +
+                           std::to_string(segment) + ", 0xffffffff;";
   llvm::CallInst* call = b.CreateCall(type, llvm::InlineAsm::get(type, text, "=r,r", /*hasSideEffects=*/true),
                                       {b.CreateBitCast(value, word)});
   call->setConvergent();
   return b.CreateBitCast(call, value->getType());
+}
+
+}  // namespace
+
+Value* exchange(llvm::IRBuilder<>& b, Value* value, unsigned distance) {
+  return shuffle(b, value, "bfly", distance, 31);
+}
+
+Value* of_member(llvm::IRBuilder<>& b, Value* value, unsigned member, unsigned team) {
+  // The upper bits say which bits of a lane's number are its team's.
+  return shuffle(b, value, "idx", member, ((32 - team) << 8) | 31);
 }
 
 llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,

@@ -20,6 +20,9 @@ void barrier(llvm::IRBuilder<>& b);
 // The value (32 bits) of the lane whose number differs by exactly this bit (1, 2, 4, 8 or 16); all 32 lanes
 // act.
 llvm::Value* exchange(llvm::IRBuilder<>& b, llvm::Value* value, unsigned distance);
+// The value (32 bits) that the lane has whose number is `member` among a team of `team` neighbouring lanes, a
+// power of two; all 32 lanes act.
+llvm::Value* of_member(llvm::IRBuilder<>& b, llvm::Value* value, unsigned member, unsigned team);
 // An array in shared memory, undefined at first, at a multiple of 16 bytes; "NAME_shared".
 llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,
                                    const std::string& name);

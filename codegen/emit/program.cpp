@@ -66,6 +66,7 @@ std::optional<Instance> special_instance(const ir::Module& module, const ir::Reg
   body.parameters = made->parameters;
   body.extents = static_cast<int32_t>(made->extents.size());
   body.block = made->block;
+  body.resident = made->resident;
   body.cost = made->cost;
   body.wide_index = purpose == Purpose::device && made->wide_index;
   return instance;

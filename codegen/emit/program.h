@@ -71,6 +71,9 @@ struct Body {
   bool wide_index = false;     // device: element indices need 64 bits
   bool block_per_row = false;  // device, rowwise: a block rather than a warp owns a row
   int64_t block = 0;           // device: threads of a block
+  // Device: blocks that a multiprocessor must have registers for. Where it is said, ptxas uses what there is;
+  // left alone (0) it may spill a few registers for one block more.
+  int64_t resident = 0;
   std::vector<Slot> slots{};
   std::vector<Member> members{};
   // Where formulas ask: which extent is the rows of one sample, and which the samples; else -1.

@@ -29,6 +29,7 @@ struct SpecialCall {
   Extent items{};                        // as Call::items
   int64_t tile = 1;                      // host
   int64_t block = 256, per_block = 256;  // device
+  int64_t resident = 0;                  // device: as Body::resident
   bool wide_index = false;               // device: an operand has an element whose index needs 32 bits
   int cost = 10;                         // rough scalar operations a point
   bool library = false;                  // host: no code; codegen/host/library.h knows the op

@@ -1,5 +1,6 @@
-// Attention by tensor cores: its PTX in the emulator against the double reference, at the edges of tiles and
-// blocks, without one report; and that a missing barrier or a lax wait is noticed.
+// Attention on a GPU: its PTX in the emulator against the double reference, without one report. By tensor
+// cores, at the edges of tiles and blocks, and that a missing barrier or a lax wait is noticed; by teams of
+// threads, at the edges of teams, warps and steps.
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/emulated.h"
 #include "tests/codegen/half_modules.h"
@@ -31,7 +32,28 @@ bool by_tensor_cores(const DeviceCode& code) {
                      [](const Body& body) { return body.special.ends_with(".mma"); });
 }
 
-// Both results and the gradient, twice with the same bits; as close as the other kernels (half_test.cpp).
+// Both results and the gradient, twice with the same bits.
+void check_twice(const ir::Module& module, const DeviceCode& code, int64_t batch, double error) {
+  std::mt19937 random(11);
+  const Data data = random_data(module, batch, random);
+  ir::State after = data.state;
+  const auto values = ir::evaluate(module, RegionKind::eval, batch, data.inputs, after);
+  Emulated gpu(code);
+  std::vector<uint32_t> words;
+  for (int run = 0; run < 2; ++run) {
+    Machine machine(module, code.program, RegionKind::eval, batch);
+    machine.set(data.inputs, data.state);
+    gpu.run(module, machine, batch);
+    ASSERT_EQ(gpu.emulator.reports().size(), 0U) << gpu.emulator.reports().front().render();
+    machine.expect_equal(values, after, error);
+    if (run == 1) {
+      EXPECT_EQ(machine.words(), words);
+    }
+    words = machine.words();
+  }
+}
+
+// As close as the other kernels (half_test.cpp).
 // Those without tensor cores are slow to emulate, and have that test: one case is enough.
 void check(const AttentionCase& c, const Machine16& on, int64_t batch, bool cores) {
   if (!on.cores && c.length != 17 && c.length != 5) return;
@@ -43,23 +65,7 @@ void check(const AttentionCase& c, const Machine16& on, int64_t batch, bool core
   const auto code = emit_nvptx(*module, on.target, diag);
   ASSERT_TRUE(code) << diag.render();
   ASSERT_EQ(by_tensor_cores(*code), cores);
-  std::mt19937 random(11);
-  const Data data = random_data(*module, batch, random);
-  ir::State after = data.state;
-  const auto values = ir::evaluate(*module, RegionKind::eval, batch, data.inputs, after);
-  Emulated gpu(*code);
-  std::vector<uint32_t> words;
-  for (int run = 0; run < 2; ++run) {
-    Machine machine(*module, code->program, RegionKind::eval, batch);
-    machine.set(data.inputs, data.state);
-    gpu.run(*module, machine, batch);
-    EXPECT_EQ(gpu.emulator.reports().size(), 0U) << gpu.emulator.reports().front().render();
-    machine.expect_equal(values, after, 4 * tolerance(on.dtype));
-    if (run == 1) {
-      EXPECT_EQ(machine.words(), words);
-    }
-    words = machine.words();
-  }
+  check_twice(*module, *code, batch, 4 * tolerance(on.dtype));
 }
 
 TEST_P(MmaAttention, AtTheEdges) {
@@ -144,6 +150,40 @@ void expect_reports(const std::string& what, const std::string& with, bool remov
 TEST(MmaAttentionRules, MissingBarriersAreNoticed) { expect_reports("bar.sync", "", true); }
 TEST(MmaAttentionRules, LaxWaitsAreNoticed) {
   expect_reports("cp.async.wait_group 0", "cp.async.wait_group 5", false);
+}
+
+// Heads that a thread has to itself, and teams of 2 to 32; in chunks of 4, 2 and 1; some members with a chunk
+// less than others; warps with positions past the end, steps with rows past it.
+struct TeamCase {
+  AttentionCase shape;
+  int64_t batch;
+  const char* target;
+  friend void PrintTo(const TeamCase& c, std::ostream* out) {
+    *out << fmt::format("T {}, {} heads of {}, causal {}, dropout {}", c.shape.length, c.shape.heads,
+                        c.shape.channels, c.shape.causal, c.shape.dropout);
+  }
+};
+class TeamAttention : public testing::TestWithParam<TeamCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Cases, TeamAttention,
+    testing::Values(
+        TeamCase{{1, 1, 1, false, false}, 1, "sm_80"}, TeamCase{{3, 2, 24, true, false}, 2, "sm_80"},
+        TeamCase{{70, 1, 8, true, false}, 1, "sm_80"}, TeamCase{{9, 1, 16, true, true}, 1, "sm_86"},
+        TeamCase{{5, 1, 17, false, true}, 1, "sm_75"}, TeamCase{{67, 1, 20, true, true}, 1, "sm_90"},
+        TeamCase{{33, 1, 64, true, false}, 1, "sm_80"}, TeamCase{{13, 2, 80, false, false}, 1, "sm_80"},
+        TeamCase{{17, 1, 127, true, true}, 1, "sm_80"}, TeamCase{{7, 1, 128, false, true}, 1, "sm_80"},
+        TeamCase{{6, 1, 256, true, false}, 1, "sm_80"}, TeamCase{{5, 1, 510, false, true}, 1, "sm_80"},
+        TeamCase{{6, 1, 512, true, true}, 1, "sm_80"},
+        // More channels than are kept in registers.
+        TeamCase{{3, 1, 514, true, true}, 1, "sm_80"}));
+
+TEST_P(TeamAttention, AtTheEdges) {
+  const TeamCase& c = GetParam();
+  const ir::Module module = attention_module(c.shape, c.batch);
+  Diag diag;
+  const auto code = emit_nvptx(module, c.target, diag);
+  ASSERT_TRUE(code) << diag.render();
+  check_twice(module, *code, c.batch, 2e-5);
 }
 
 }  // namespace

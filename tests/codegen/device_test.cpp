@@ -103,11 +103,12 @@ TEST(Device, AttentionAtTheEdges) {
       if (HasFailure()) return;
     }
   }
-  // Wide heads, whose gradients meet one position at a time.
+  // Positions that are teams of threads: of 4, with chunks left over; of 2, which meet four rows; of 16.
   check_eval(attention_module({37, 1, 40, true, true}, 1), {1}, 2e-5);
-  check_eval(attention_module({10, 1, 36, false, false}, 1), {1}, 2e-5);
-  // More channels than are written out.
+  check_eval(attention_module({10, 1, 18, false, false}, 1), {1}, 2e-5);
   check_eval(attention_module({6, 1, 130, true, true}, 2), {2}, 2e-5);
+  // More channels than are written out.
+  check_eval(attention_module({3, 1, 515, true, false}, 1), {1}, 2e-5);
 }
 
 // Kernels whose full micro-batch has more than 2^31 elements index with 64 bits.
@@ -124,6 +125,20 @@ TEST(Device, WideIndices) {
                 name == std::string("norm"));  // which has no B
     check_eval(module, {3}, 3e-5);
   }
+}
+
+// So do those with fewer elements but as many threads.
+TEST(Device, ManyTeams) {
+  Module module = attention_module({1, 1, 1, false, false}, 1 << 26);
+  std::string problem;
+  const auto program = make_program(module, Purpose::device, problem);
+  ASSERT_TRUE(program) << problem;
+  for (const Body& body : program->functions) {
+    if (body.special == "attention.grad") {
+      EXPECT_TRUE(body.wide_index);
+    }
+  }
+  check_eval(module, {2}, 2e-5);
 }
 
 }  // namespace

@@ -76,20 +76,33 @@ TEST_P(Ptx, AssemblesEverything) {
   assemble(code->ptx, target, "-O1");
 }
 
-// Attention of half types: both kernels with their gradients, for every width of heads that tensor cores
-// take.
+// Attention's kernels with their gradients, for widths of heads that are shared out among targets: a width
+// takes a second to assemble.
 class AttentionPtx : public testing::TestWithParam<std::string_view> {};
 INSTANTIATE_TEST_SUITE_P(Targets, AttentionPtx, testing::ValuesIn(known_targets()),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(AttentionPtx, AssemblesWithoutSpills) {
+void assemble_attention(Module all, const std::string& target, const std::string& with,
+                        const std::string& without) {
+  // Only attention itself, each a kernel of its own.
+  std::erase_if(all.eval.ops, [](const ir::Op& op) { return !op.info->name.starts_with("attention"); });
+  for (size_t i = 0; i < all.eval.ops.size(); ++i) all.eval.ops[i].kernel = static_cast<int32_t>(i);
+  Diag diag;
+  const auto code = emit_nvptx(all, target, diag);
+  ASSERT_TRUE(code) << diag.render();
+  EXPECT_NE(code->ptx.find(with), std::string::npos);
+  EXPECT_EQ(code->ptx.find(without), std::string::npos);
+  expect_no_spills(code->ptx, target, all.eval.ops.size());
+}
+
+// Every width that tensor cores take.
+TEST_P(AttentionPtx, TensorCoresWithoutSpills) {
   const std::string target(GetParam());
   if (find_ptxas().empty())
     GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
   Module all;
   all.settings["train.micro_batch"] = int64_t{2};
   int64_t count = 0;
-  // Shared out: a width takes a second to assemble.
   std::vector<int64_t> widths = {64};
   if (target == "sm_75") widths = {16, 64, 96, 128};
   if (target == "sm_80") widths = {32, 48, 80, 112, 128};
@@ -103,14 +116,32 @@ TEST_P(AttentionPtx, AssemblesWithoutSpills) {
       append(all, *module, fmt::format("e{}.", count++));
     }
   }
-  // Only attention itself, each a kernel of its own.
-  std::erase_if(all.eval.ops, [](const ir::Op& op) { return !op.info->name.starts_with("attention"); });
-  for (size_t i = 0; i < all.eval.ops.size(); ++i) all.eval.ops[i].kernel = static_cast<int32_t>(i);
-  Diag diag;
-  const auto code = emit_nvptx(all, target, diag);
-  ASSERT_TRUE(code) << diag.render();
-  EXPECT_NE(code->ptx.find("mma.sync"), std::string::npos);
-  expect_no_spills(code->ptx, target, static_cast<size_t>(2 * count));
+  assemble_attention(std::move(all), target, "mma.sync", "shfl.sync.idx");
+}
+
+// Threads alone and teams of every size, whole and ragged; f32, and bf16 where tensor cores do not take it.
+TEST_P(AttentionPtx, TeamsWithoutSpills) {
+  const std::string target(GetParam());
+  if (find_ptxas().empty())
+    GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
+  static const std::map<std::string_view, std::vector<int64_t>> shares = {
+      {"sm_75", {4, 12, 32, 64, 96, 160, 510}},
+      {"sm_80", {7, 16, 40, 64, 100, 128, 384}},
+      {"sm_86", {8, 24, 48, 64, 80, 127, 192}},
+      {"sm_89", {11, 31, 33, 64, 112, 126, 256}},
+      {"sm_90", {9, 17, 63, 64, 72, 128, 512}}};
+  const auto found = shares.find(target);
+  Module all;
+  all.settings["train.micro_batch"] = int64_t{2};
+  int64_t count = 0;
+  for (const int64_t channels : found == shares.end() ? std::vector<int64_t>{64} : found->second) {
+    for (const bool both : {false, true}) {
+      Module module = attention_module({256, 2, channels, both, both}, 2);
+      if (target == "sm_75" && channels == 32) module = *to_half(module, ir::DType::bf16);
+      append(all, module, fmt::format("e{}.", count++));
+    }
+  }
+  assemble_attention(std::move(all), target, "shfl.sync.idx", "mma.sync");
 }
 
 TEST(PtxText, WrittenMemoryIsNeverReadThroughTheConstantPath) {

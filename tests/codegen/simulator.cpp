@@ -3,6 +3,7 @@
 #include "tests/codegen/simulator.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ struct Block {
     std::vector<char> stack = std::vector<char>(64 << 10);
     bool done = false;
     int collectives = 0;
-    int last = 0;  // distance of the shuffle it waits in; -1: a barrier
+    int last = 0;  // which shuffle it waits in; -1: a barrier
     uint32_t mail[2] = {0, 0};
   };
   std::vector<Fiber> fibers;
@@ -50,12 +51,13 @@ void give_way(int kind) {
 extern "C" uint32_t sim_thread() { return static_cast<uint32_t>(block->current); }
 extern "C" uint32_t sim_block() { return block->number; }
 extern "C" void sim_barrier() { give_way(-1); }
-extern "C" uint32_t sim_shuffle(uint32_t value, uint32_t distance) {
+// Of the thread whose number is this one's bits in `own`, xor `other`.
+extern "C" uint32_t sim_shuffle(uint32_t value, uint32_t own, uint32_t other) {
   const size_t self = block->current;
   const int box = block->fibers[self].collectives & 1;
   block->fibers[self].mail[box] = value;
-  give_way(static_cast<int>(distance));
-  return block->fibers[self ^ distance].mail[box];
+  give_way(static_cast<int>((own & 31) << 5 | other));
+  return block->fibers[(self & own) ^ other].mail[box];
 }
 
 void run_fiber() {
@@ -130,9 +132,14 @@ void make_runnable(llvm::Function& kernel) {
       if (code == "bar.sync 0;") {
         with = b.CreateCall(module.getOrInsertFunction("sim_barrier", b.getVoidTy()));
       } else {
-        const int distance = std::stoi(code.substr(std::string("shfl.sync.bfly.b32 $0, $1, ").size()));
-        with = b.CreateCall(module.getOrInsertFunction("sim_shuffle", word, word, word),
-                            {call->getArgOperand(0), b.getInt32(static_cast<uint32_t>(distance))});
+        char mode[8];
+        unsigned lane = 0, segment = 0;
+        if (std::sscanf(code.c_str(), "shfl.sync.%4[a-z].b32 $0, $1, %u, %u, 0xffffffff;", mode, &lane,
+                        &segment) != 3)
+          fmt::print(stderr, "unknown assembly: {}\n", code), std::abort();
+        const uint32_t own = std::string_view(mode) == "idx" ? ~uint32_t{31} | segment >> 8 : ~uint32_t{0};
+        with = b.CreateCall(module.getOrInsertFunction("sim_shuffle", word, word, word, word),
+                            {call->getArgOperand(0), b.getInt32(own), b.getInt32(lane)});
       }
     } else {
       continue;

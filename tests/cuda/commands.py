@@ -159,10 +159,12 @@ def test_emulate_launch_modes_have_the_same_bits(folder):
 
 
 def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
+    """Among them attention: a thread for a position, and a team of four, two of which have fewer channels."""
     emulator_or_skip()
     model = folder / "sequence.toml"
-    model.write_text(SEQUENCE)
-    same_bits(folder, model, ("--data", "synthetic:tokens,limit=19"))
+    for features in (16, 80):
+        model.write_text(SEQUENCE.replace("features = 16", f"features = {features}"))
+        same_bits(folder, model, ("--data", "synthetic:tokens,limit=19"))
 
 
 def test_emulate_attention_by_tensor_cores(folder):

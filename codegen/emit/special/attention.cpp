@@ -3,8 +3,13 @@
 // forward carries each query's running maximum and sum (online softmax), backward computes probabilities from
 // lse.
 //
-// A lane's order of operations follows from T and the step alone, so its bits depend neither on threads, nor
-// on the samples beside it, nor (on the host) on the width of vectors. All arithmetic is f32.
+// On a GPU a lane is a team of threads (lane_arrays.h). The threads of a warp walk together: positions that
+// are none repeat the last one and are not stored, and so do the last step's rows, which weigh nothing.
+//
+// A lane's order of operations follows from T, the step and the width of heads alone, so its bits depend
+// neither on threads, nor on the samples beside it, nor (on the host) on the width of vectors. All arithmetic
+// is f32.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -30,48 +35,54 @@ class Attention {
       arrays().clear(out);
       one(top, arrays().real(-std::numeric_limits<double>::infinity()));
       one(sum, arrays().real(0));
-      over_keys([&](Value* key, int count, bool masked) {
-        Values scores = arrays().dots({{query, rows(1, key, count)}})[0];
+      over_keys([&](const Step& keys) {
+        Values scores = arrays().dots({{query, rows(1, keys)}})[0];
         Value *before = one(top), *now = before;
-        for (int u = 0; u < count; ++u) {
-          Value*& score = scores[static_cast<size_t>(u)];
-          if (masked)
-            score = b_.CreateSelect(sees(position(key, u)), score,
-                                    arrays().real(-std::numeric_limits<double>::infinity()));
-          now = t_.math.max(now, score);
+        for (size_t i = 0; i < scores.size(); ++i) {
+          scores[i] = seen(keys, i, scores[i], -std::numeric_limits<double>::infinity());
+          now = t_.math.max(now, scores[i]);
         }
+        now = arrays().over_rows(ir::Combine::max, now, keys.count);
         Value* decay = t_.math.exp(b_.CreateFSub(before, now));
         Value* total = b_.CreateFMul(one(sum), decay);
-        for (int u = 0; u < count; ++u) {
-          Value*& score = scores[static_cast<size_t>(u)];
-          score = t_.math.exp(b_.CreateFSub(score, now));
-          total = b_.CreateFAdd(total, score);
-          if (Value* z = factor(positions_, position(key, u))) score = b_.CreateFMul(score, z);
+        for (size_t i = 0; i < scores.size(); ++i) {
+          scores[i] = t_.math.exp(b_.CreateFSub(scores[i], now));
+          total = b_.CreateFAdd(total, scores[i]);
+          if (Value* z = factor(positions_, position(keys, i))) scores[i] = b_.CreateFMul(scores[i], z);
         }
         one(top, now);
         one(sum, total);
-        arrays().add({{out, decay, scores, rows(2, key, count)}});
+        arrays().add({{out, decay, scores, rows(2, keys)}});
       });
+      Value* total = arrays().over_rows(ir::Combine::sum, one(sum), step());
       const int32_t result = s_.words == 0 ? 1 : static_cast<int32_t>(s_.words) + 4;
-      arrays().store(out, {result, output_base(), s_.width(), s_.length}, first_,
-                     b_.CreateFDiv(arrays().real(1), one(sum)));
-      Value* lse = b_.CreateFAdd(one(top), t_.math.log(one(sum)));
-      t_.store(result + 1, b_.CreateAdd(statistics_base(), first_), lse, point());
+      where_stored([&] {
+        arrays().store(out, {result, output_base(), s_.width(), s_.length}, first_,
+                       b_.CreateFDiv(arrays().real(1), total));
+        Value* lse = b_.CreateFAdd(one(top), t_.math.log(total));
+        once([&] { t_.store(result + 1, b_.CreateAdd(statistics_base(), first_), lse, point()); });
+      });
     });
   }
 
   void gradient() {
     at_points([&] {
-      const bool apart = s_.parts == 3;
       t_.branch(b_.CreateICmpEQ(part_, t_.index(0)), [&] { query_gradient(); });
-      t_.branch(b_.CreateICmpEQ(part_, t_.index(1)), [&] { key_gradient(/*dk=*/true, /*dv=*/!apart); });
-      if (apart)
-        t_.branch(b_.CreateICmpEQ(part_, t_.index(2)), [&] { key_gradient(/*dk=*/false, /*dv=*/true); });
+      t_.branch(b_.CreateICmpEQ(part_, t_.index(1)), [&] { key_gradient(); });
     });
   }
 
  private:
   using Values = std::vector<Value*>;
+
+  // Neighbouring positions that all lanes meet at a time.
+  struct Step {
+    bool queries = false;  // else keys
+    bool masked = false;   // a lane may not see one
+    bool ragged = false;   // some are past the end
+    Value* first = nullptr;
+    size_t count = 0;
+  };
 
   // Lanes are queries.
   void query_gradient() {
@@ -82,63 +93,49 @@ class Attention {
     Value* lse = t_.load(kLse, b_.CreateAdd(statistics_base(), first_), point());
     Value* delta = t_.gather(kDelta, delta_base(),
                              b_.CreateMul(positions_, lane(static_cast<uint32_t>(s_.heads))), valid(), 0.0);
-    over_keys([&](Value* key, int count, bool masked) {
-      const auto sums = arrays().dots({{query, rows(1, key, count)}, {dy, rows(2, key, count)}});
+    over_keys([&](const Step& keys) {
+      const auto sums = arrays().dots({{query, rows(1, keys)}, {dy, rows(2, keys)}});
       Values weights;
-      for (int u = 0; u < count; ++u) {
-        const auto i = static_cast<size_t>(u);
-        Value* p = t_.math.exp(b_.CreateFSub(sums[0][i], lse));
-        if (masked) p = b_.CreateSelect(sees(position(key, u)), p, arrays().real(0));
+      for (size_t i = 0; i < sums[0].size(); ++i) {
+        Value* p = seen(keys, i, t_.math.exp(b_.CreateFSub(sums[0][i], lse)), 0);
         Value* dp = sums[1][i];
-        if (Value* z = factor(positions_, position(key, u))) dp = b_.CreateFMul(dp, z);
+        if (Value* z = factor(positions_, position(keys, i))) dp = b_.CreateFMul(dp, z);
         weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
       }
-      arrays().add({{dq, nullptr, weights, again(rows(1, key, count))}});
+      arrays().add({{dq, nullptr, weights, rows(1, keys)}});
     });
-    arrays().store(dq, part(0, result()), first_, arrays().real(scale()));
+    where_stored([&] { arrays().store(dq, part(0, result()), first_, arrays().real(scale())); });
   }
 
-  // Lanes are keys; d_k, d_v or both.
-  void key_gradient(bool wants_k, bool wants_v) {
-    LaneArrays::Array key = arrays().make(), value = nullptr, dk = nullptr, dv = nullptr;
+  // Lanes are keys.
+  void key_gradient() {
+    const LaneArrays::Array key = arrays().make(), value = arrays().make();
+    const LaneArrays::Array dk = arrays().make(), dv = arrays().make();
     arrays().load(key, part(1), first_, arrays().real(scale()));
-    if (wants_k) {
-      value = arrays().make(), dk = arrays().make();
-      arrays().load(value, part(2), first_, nullptr);
-      arrays().clear(dk);
-    }
-    if (wants_v) {
-      dv = arrays().make();
-      arrays().clear(dv);
-    }
-    over_queries([&](Value* query, int count, bool masked) {
-      const std::vector<LaneArrays::Row> q = rows(0, query, count), dy = output_rows(query, count);
-      std::vector<LaneArrays::Dot> dots = {{key, q}};
-      if (wants_k) dots.push_back({value, dy});
-      const auto sums = arrays().dots(dots);
+    arrays().load(value, part(2), first_, nullptr);
+    arrays().clear(dk);
+    arrays().clear(dv);
+    over_queries([&](const Step& queries) {
+      const std::vector<LaneArrays::Row> q = rows(0, queries), dy = output_rows(queries);
+      const auto sums = arrays().dots({{key, q}, {value, dy}});
       Values p_weights, s_weights;
-      for (int u = 0; u < count; ++u) {
-        const auto i = static_cast<size_t>(u);
-        Value* at = position(query, u);
+      for (size_t i = 0; i < sums[0].size(); ++i) {
+        Value *query = position(queries, i), *at = inside(queries, query);
         Value* lse = everywhere(t_.load_one(kLse, b_.CreateAdd(statistics_base(), at)));
-        Value* p = t_.math.exp(b_.CreateFSub(sums[0][i], lse));
-        if (masked)
-          p = b_.CreateSelect(b_.CreateICmpULE(positions_, everywhere(word(at))), p, arrays().real(0));
-        Value* z = factor(everywhere(word(at)), at, /*lanes_are_keys=*/true);
+        Value* p = seen(queries, i, t_.math.exp(b_.CreateFSub(sums[0][i], lse)), 0);
+        Value* z = factor(everywhere(word(query)), query, /*lanes_are_keys=*/true);
         p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
-        if (!wants_k) continue;
         Value* delta =
             everywhere(t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
         Value* dp = z != nullptr ? b_.CreateFMul(sums[1][i], z) : sums[1][i];
         s_weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
       }
-      std::vector<LaneArrays::Sum> added;
-      if (wants_k) added.push_back({dk, nullptr, s_weights, again(q)});
-      if (wants_v) added.push_back({dv, nullptr, p_weights, dy});
-      arrays().add(added);
+      arrays().add({{dk, nullptr, s_weights, q}, {dv, nullptr, p_weights, dy}});
     });
-    if (wants_k) arrays().store(dk, part(1, result()), first_, arrays().real(scale()));
-    if (wants_v) arrays().store(dv, part(2, result()), first_, nullptr);
+    where_stored([&] {
+      arrays().store(dk, part(1, result()), first_, arrays().real(scale()));
+      arrays().store(dv, part(2, result()), first_, nullptr);
+    });
   }
 
   // --- where we are
@@ -155,55 +152,89 @@ class Attention {
         },
         [&](const Point& at) {
           lanes_ = at.lanes;
-          arrays_.emplace(t_, lanes_, s_.channels);
-          first_ = b_.CreateAdd(b_.CreateMul(block_, t_.index(s_.block)), at.column);
-          t_.branch(b_.CreateICmpULT(first_, t_.index(s_.length)), [&] {
+          Value* begin = b_.CreateMul(block_, t_.index(s_.block));
+          Value* member = nullptr;
+          if (s_.team > 0) {
+            member = b_.CreateURem(at.column, t_.index(s_.team));
+            Value* position = b_.CreateAdd(begin, b_.CreateUDiv(at.column, t_.index(s_.team)));
+            Value* warp = b_.CreateUDiv(at.column, t_.index(Team::kWarp));
+            low_ = b_.CreateAdd(begin, b_.CreateMul(warp, t_.index(together())));
+            first_ = smaller(position, t_.index(s_.length - 1));
+            exists_ = b_.CreateICmpULT(position, t_.index(s_.length));
+            leads_ = b_.CreateICmpEQ(member, t_.index(0));
+          } else {
+            low_ = first_ = b_.CreateAdd(begin, at.column);
+          }
+          arrays_.emplace(t_, lanes_, s_.channels, s_.team, member);
+          t_.branch(b_.CreateICmpULT(low_, t_.index(s_.length)), [&] {
             positions_ = b_.CreateAdd(everywhere(word(first_)), t_.iota(b_.getInt32Ty(), lanes_));
-            if (s_.words != 0) dropout_.emplace(t_, s_, sample_);
+            // On a GPU the words are read where they are needed: all that follows from them would be moved
+            // in front of the loops, into twenty registers.
+            if (s_.words != 0 && s_.team == 0) dropout_.emplace(t_, s_, sample_);
             body();
           });
         });
   }
 
+  // Positions whose lanes walk together.
+  int64_t together() const { return s_.team > 0 ? Team::kWarp / s_.team : static_cast<int64_t>(lanes_); }
+  // Runs `store` where the lane is a position; stores know that by themselves on the host.
+  void where_stored(const std::function<void()>& store) {
+    exists_ == nullptr ? store() : t_.branch(exists_, store);
+  }
+  // By one of a team's threads.
+  void once(const std::function<void()>& store) { leads_ == nullptr ? store() : t_.branch(leads_, store); }
+
   // Steps of `step()` keys for all lanes that see any; masked where a lane may not see one.
-  void over_keys(const std::function<void(Value* key, int count, bool masked)>& f) {
-    const int64_t whole = s_.length / step() * step(), rest = s_.length - whole;
-    Value *end = t_.index(whole), *past = b_.CreateAdd(first_, t_.index(lanes_));
+  using OnStep = std::function<void(const Step&)>;
+  void over_keys(const OnStep& f) {
+    Value *end = t_.index(whole()), *past = b_.CreateAdd(low_, t_.index(together()));
     if (!s_.causal) {
-      steps(t_.index(0), end, false, f);
-      if (rest > 0) f(end, static_cast<int>(rest), false);
+      steps(t_.index(0), end, {}, f);
+      last_step({}, f);
       return;
     }
-    Value* clear = down(b_.CreateAdd(first_, t_.index(1)));  // keys before are seen by the first lane too
-    steps(t_.index(0), clear, false, f);
-    steps(clear, smaller(down(b_.CreateAdd(past, t_.index(step() - 1))), end), true, f);
-    if (rest > 0) t_.branch(b_.CreateICmpUGT(past, end), [&] { f(end, static_cast<int>(rest), true); });
+    const Step masked{.masked = true};
+    Value* clear = down(b_.CreateAdd(low_, t_.index(1)));  // keys before are seen by the first lane too
+    steps(t_.index(0), clear, {}, f);
+    steps(clear, smaller(down(b_.CreateAdd(past, t_.index(step() - 1))), end), masked, f);
+    if (whole() < s_.length) t_.branch(b_.CreateICmpUGT(past, end), [&] { last_step(masked, f); });
   }
 
   // The same for queries that see one of the lanes' keys.
-  void over_queries(const std::function<void(Value* query, int count, bool masked)>& f) {
-    const int64_t whole = s_.length / step() * step(), rest = s_.length - whole;
-    Value *begin = t_.index(0), *clear = begin, *end = t_.index(whole);
+  void over_queries(const OnStep& f) {
+    Value *begin = t_.index(0), *clear = begin, *end = t_.index(whole());
+    Step queries{.queries = true};
     if (s_.causal) {
-      begin = down(first_);
+      queries.masked = true;
+      begin = down(low_);
       // From here on every query sees the last lane's key.
-      clear =
-          smaller(down(b_.CreateAdd(first_, t_.index(static_cast<int64_t>(lanes_) - 1 + step() - 1))), end);
-      steps(begin, clear, true, f);
+      clear = smaller(down(b_.CreateAdd(low_, t_.index(together() - 1 + step() - 1))), end);
+      steps(begin, clear, queries, f);
     }
-    steps(clear, end, false, f);
-    if (rest > 0) f(end, static_cast<int>(rest), s_.causal);
+    steps(clear, end, {.queries = true}, f);
+    last_step(queries, f);
   }
 
-  void steps(Value* low, Value* high, bool masked, const std::function<void(Value*, int, bool)>& f) {
+  void steps(Value* low, Value* high, Step how, const OnStep& f) {
+    how.count = static_cast<size_t>(step());
     t_.loop(low, high, t_.index(step()), {}, [&](Value* at, const Target::Carried&) {
-      return f(at, static_cast<int>(step()), masked), Target::Carried{};
+      how.first = at;
+      return f(how), Target::Carried{};
     });
   }
 
-  // The gradient of wide heads on a GPU: one at a time, or there are no registers for the rows.
-  int64_t step() const { return lanes_ > 1 ? 8 : scarce() ? 1 : 4; }
-  bool scarce() const { return lanes_ == 1 && s_.parts > 1 && s_.channels > 32; }
+  // What is left after whole steps: fewer positions on the host, a ragged step on a GPU.
+  void last_step(Step how, const OnStep& f) {
+    if (whole() == s_.length) return;
+    how.first = t_.index(whole());
+    how.ragged = s_.team > 0;
+    how.count = static_cast<size_t>(how.ragged ? step() : s_.length - whole());
+    f(how);
+  }
+
+  int64_t step() const { return s_.team > 0 ? s_.step() : 8; }
+  int64_t whole() const { return s_.length / step() * step(); }
   Value* down(Value* v) { return b_.CreateMul(b_.CreateUDiv(v, t_.index(step())), t_.index(step())); }
   Value* smaller(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
 
@@ -228,25 +259,13 @@ class Attention {
   }
   // [B,T,H]
   Value* delta_base() { return b_.CreateAdd(b_.CreateMul(sample_, t_.index(s_.length * s_.heads)), head_); }
-  std::vector<LaneArrays::Row> rows_of(const LaneArrays::Positions& p, Value* first, int count) {
-    std::vector<LaneArrays::Row> rows;
-    Value* base = b_.CreateAdd(p.base, b_.CreateMul(first, t_.index(p.stride)));
-    for (int u = 0; u < count; ++u) rows.push_back({p.slot, b_.CreateAdd(base, t_.index(u * p.stride))});
-    return rows;
+  std::vector<LaneArrays::Row> rows_of(const LaneArrays::Positions& p, const Step& step) {
+    const size_t there = step.ragged ? static_cast<size_t>(s_.length - whole()) : step.count;
+    return arrays().rows(p, step.first, step.count, there);
   }
-  std::vector<LaneArrays::Row> rows(int64_t which, Value* first, int count) {
-    return rows_of(part(which), first, count);
-  }
-  // The same rows, to be read again: where registers are scarce a thread has none to keep them from the dots
-  // to the sums, but LLVM and ptxas would. They cannot know that the top bit of a number of rows is 0.
-  std::vector<LaneArrays::Row> again(std::vector<LaneArrays::Row> rows) {
-    if (!scarce()) return rows;
-    Value* zero = b_.CreateLShr(t_.row_count(), t_.index_type->getIntegerBitWidth() - 1);
-    for (LaneArrays::Row& row : rows) row.base = b_.CreateAdd(row.base, zero);
-    return rows;
-  }
-  std::vector<LaneArrays::Row> output_rows(Value* first, int count) {
-    return rows_of({kDy, output_base(), s_.width(), s_.length}, first, count);
+  std::vector<LaneArrays::Row> rows(int64_t which, const Step& step) { return rows_of(part(which), step); }
+  std::vector<LaneArrays::Row> output_rows(const Step& step) {
+    return rows_of({kDy, output_base(), s_.width(), s_.length}, step);
   }
 
   // --- dropout
@@ -261,7 +280,7 @@ class Attention {
                                           b_.getInt64(static_cast<uint64_t>(s_.length))));
     Value* element = b_.CreateMul(b_.CreateAdd(head, wide(queries)), constant(s_.length));
     element = b_.CreateAdd(element, wide(keys));
-    return dropout_->factor(element);
+    return dropout_ ? dropout_->factor(element) : AttentionDropout(t_, s_, sample_).factor(element);
   }
 
   // --- small things
@@ -273,9 +292,27 @@ class Attention {
   Value* word(Value* index) {
     return b_.CreateTrunc(b_.CreateZExtOrTrunc(index, b_.getInt64Ty()), b_.getInt32Ty());
   }
-  Value* position(Value* first, int u) { return b_.CreateAdd(first, t_.index(u)); }
-  // Whether the lanes' queries see the key.
-  Value* sees(Value* key) { return b_.CreateICmpULE(everywhere(word(key)), positions_); }
+  // The position of the lane's own row i.
+  Value* position(const Step& step, size_t i) {
+    return b_.CreateAdd(step.first, arrays().row_of(i, step.count));
+  }
+  Value* inside(const Step& step, Value* position) {
+    return step.ragged ? smaller(position, t_.index(s_.length - 1)) : position;
+  }
+  // The value of the lane's own row i, or `otherwise` where the query does not see the key, or there is none.
+  Value* seen(const Step& step, size_t i, Value* value, double otherwise) {
+    Value* at = position(step, i);
+    Value* sees = nullptr;
+    if (step.masked) {
+      Value* other = everywhere(word(at));
+      sees = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
+    }
+    if (step.ragged && (step.queries || !step.masked)) {
+      Value* there = b_.CreateICmpULT(at, t_.index(s_.length));
+      sees = sees == nullptr ? there : b_.CreateAnd(sees, there);
+    }
+    return sees == nullptr ? value : b_.CreateSelect(sees, value, arrays().real(otherwise));
+  }
   // Lanes that are positions; null: all.
   Value* valid() {
     if (lanes_ == 1 || s_.length % lanes_ == 0) return nullptr;
@@ -292,6 +329,8 @@ class Attention {
   unsigned lanes_ = 1;
   Value *part_ = nullptr, *block_ = nullptr, *head_ = nullptr, *sample_ = nullptr;  // of the row
   Value *first_ = nullptr, *positions_ = nullptr;  // the first lane's position; every lane's, i32
+  Value* low_ = nullptr;                           // the first position of those that walk together
+  Value *exists_ = nullptr, *leads_ = nullptr;  // GPU: the lane is a position; the thread is its team's first
   std::optional<AttentionDropout> dropout_;
 };
 

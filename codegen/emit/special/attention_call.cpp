@@ -15,9 +15,15 @@ constexpr int64_t kMostMmaLength = (int64_t{1} << 30) - 256;  // positions are 3
 
 }  // namespace
 
+int64_t Team::threads(int64_t channels) {
+  int64_t team = 1;
+  while (team < kWarp && share(channels, team) > (team == 1 ? kAlone : kOwn)) team *= 2;
+  return team;
+}
+
 std::vector<int64_t> AttentionShape::list() const {
-  return {heads, length, channels,      block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p),
-          parts, tile,   modern ? 1 : 0};
+  return {heads, length, channels,       block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p),
+          parts, tile,   modern ? 1 : 0, team};
 }
 
 AttentionShape AttentionShape::of(const Body& body) {
@@ -31,7 +37,8 @@ AttentionShape AttentionShape::of(const Body& body) {
           .p = std::bit_cast<double>(list[6]),
           .parts = list[7],
           .tile = list[8],
-          .modern = list[9] != 0};
+          .modern = list[9] != 0,
+          .team = list[10]};
 }
 
 namespace {
@@ -55,8 +62,13 @@ AttentionShape shape_of(const ir::OpView& op) {
 SpecialCall call_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
   // A position meets up to T others in 2 to 4 products of D terms.
   const int64_t work = std::clamp<int64_t>(shape.length * shape.channels / 4, 200, 10000);
-  SpecialCall call = point_items(op, purpose, {shape.heads * shape.blocks() * shape.parts, true}, shape.block,
+  // A thread for every member of a position's team, and whole warps for a row.
+  int64_t columns = shape.block;
+  if (shape.team > 0) columns = (shape.block * shape.team + Team::kWarp - 1) / Team::kWarp * Team::kWarp;
+  SpecialCall call = point_items(op, purpose, {shape.heads * shape.blocks() * shape.parts, true}, columns,
                                  static_cast<int>(work));
+  call.wide_index =
+      call.wide_index || call.items.at(op.module.micro_batch()) >= (int64_t{1} << 31) - (1 << 20);
   call.parameters = shape.list();
   if (shape.words != 0) call.extents.push_back({op.integer("stream"), false});
   call.block = call.per_block = 128;
@@ -67,8 +79,10 @@ SpecialCall call_of(const ir::OpView& op, Purpose purpose, const AttentionShape&
 
 SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
   AttentionShape shape = shape_of(op);
-  if (purpose == Purpose::device && shape.parts == 2) shape.parts = 3;
-  return call_of(op, purpose, shape);
+  if (purpose == Purpose::device) shape.team = Team::threads(shape.channels);
+  SpecialCall call = call_of(op, purpose, shape);
+  call.resident = 2;
+  return call;
 }
 
 std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, int capability) {

@@ -6,9 +6,22 @@ namespace gacc::codegen {
 
 // A row of the kernel is one block of kAttentionBlock neighbouring positions (queries, or keys) of one head
 // of one sample. In the gradient every block has `parts` rows: 2 are d_q, and d_k with d_v; 3 are d_q, d_k
-// and d_v. With 3 a lane holds three arrays of D values instead of four, and computes scores once more: for
-// the registers of a GPU's thread.
+// and d_v, for the registers (by tensor cores, wide heads).
 inline constexpr int64_t kAttentionBlock = 64;
+
+// GPU, not by tensor cores: the threads that share a position, and what each has of its channels.
+struct Team {
+  static constexpr int64_t kWarp = 32, kOwn = 16, kAlone = 8;
+  // A power of two, and so many that none has more than kOwn channels, or kAlone where it has all of them and
+  // LLVM keeps rows from the products to the sums; but a warp at most (wider heads are not in registers).
+  static int64_t threads(int64_t channels);
+  // Neighbouring channels that a thread reads at once, and that go round the team.
+  static int64_t chunk(int64_t channels) { return channels % 4 == 0 ? 4 : channels % 2 == 0 ? 2 : 1; }
+  // The channels of a thread that has the most.
+  static int64_t share(int64_t channels, int64_t team) {
+    return (channels / chunk(channels) + team - 1) / team * chunk(channels);
+  }
+};
 
 struct AttentionShape {
   int64_t heads, length, channels;  // H, T, D = C / H
@@ -19,6 +32,10 @@ struct AttentionShape {
   int64_t parts;        // rows of a block
   int64_t tile = 0;     // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
   bool modern = false;  // they are those of sm_80 and later
+  int64_t team = 0;     // GPU, not by tensor cores: threads that share a position; 0 on the host
+  // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
+  // for.
+  int64_t step() const { return parts > 1 ? 2 : 4; }
   int64_t width() const { return heads * channels; }
   int64_t blocks() const { return (length + block - 1) / block; }
   std::vector<int64_t> list() const;

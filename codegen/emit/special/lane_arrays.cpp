@@ -1,7 +1,21 @@
 // See lane_arrays.h.
 #include "codegen/emit/special/lane_arrays.h"
 
+#include <algorithm>
+
+#include "codegen/emit/gpu.h"
+
 namespace gacc::codegen {
+
+LaneArrays::LaneArrays(Target& t, unsigned lanes, int64_t channels, int64_t team, Value* member)
+    : t_(t),
+      b_(t.b),
+      lanes_(lanes),
+      channels_(channels),
+      team_(team),
+      own_(team == 0 ? channels : Team::share(channels, team)),
+      mine_(team == 0 ? nullptr : b_.CreateMul(member, t.index(chunk()))),
+      type_(Math::with_lanes(t.b.getFloatTy(), lanes)) {}
 
 LaneArrays::Array LaneArrays::make(int64_t count) {
   llvm::BasicBlock& entry = t_.function->getEntryBlock();
@@ -11,78 +25,186 @@ LaneArrays::Array LaneArrays::make(int64_t count) {
   return array;
 }
 
-void LaneArrays::each(const std::function<void(Value*)>& f) {
-  if (unrolled()) {
-    for (int64_t c = 0; c < channels_; ++c) f(t_.index(c));
-    return;
-  }
-  t_.loop(t_.index(0), t_.index(channels_), t_.index(1), {},
-          [&](Value* c, const Target::Carried&) { return f(c), Target::Carried{}; });
+// --- channels
+
+LaneArrays::Chunk LaneArrays::chunk_at(Value* own) {
+  if (team_ == 0) return {own, own, t_.index(0), nullptr};
+  Value* offset = b_.CreateMul(own, t_.index(team_));
+  const auto* number = llvm::dyn_cast<llvm::ConstantInt>(own);
+  const int64_t turn = chunk() * team_;
+  const bool whole =
+      channels_ % turn == 0 || (number != nullptr && number->getSExtValue() * team_ + turn <= channels_);
+  if (whole) return {own, mine_, offset, nullptr};
+  Value* there = b_.CreateICmpULT(b_.CreateAdd(mine_, offset), t_.index(channels_));
+  return {own, mine_, b_.CreateSelect(there, offset, t_.index(0)), there};
 }
 
-std::vector<Value*> LaneArrays::fetch(const Row& row, Value* channel) {
-  Value* at = b_.CreateAdd(row.base, channel);
-  if (chunk() == 1) return {t_.splat(t_.load_one(row.slot, at), lanes_)};
-  Value* four = t_.load(row.slot, at, Point{nullptr, nullptr, nullptr, chunk()});
+Target::Carried LaneArrays::over_chunks(
+    const Target::Carried& start, const std::function<Target::Carried(const Chunk&, Target::Carried)>& f) {
+  if (team_ == 0 || own_ > Team::kOwn) {
+    return t_.loop(t_.index(0), t_.index(own_), t_.index(chunk()), start,
+                   [&](Value* own, const Target::Carried& carried) { return f(chunk_at(own), carried); });
+  }
+  Target::Carried carried = start;
+  for (int64_t own = 0; own < own_; own += chunk()) carried = f(chunk_at(t_.index(own)), std::move(carried));
+  return carried;
+}
+
+void LaneArrays::each(const std::function<void(const Chunk&)>& f) {
+  over_chunks({}, [&](const Chunk& chunk, const Target::Carried&) { return f(chunk), Target::Carried{}; });
+}
+
+void LaneArrays::clear(Array array) {
+  each([&](const Chunk& at) {
+    for (unsigned i = 0; i < chunk(); ++i) set(array, element(at, i), real(0));
+  });
+}
+
+// On the device a constant is the last thing added, for then it becomes part of the instruction: it must be
+// known that sums of indices do not overflow.
+Value* LaneArrays::place(const Row& row, const Chunk& chunk) {
+  if (team_ == 0) return b_.CreateAdd(row.base, chunk.own);
+  const auto sum = [&](Value* a, Value* b) {
+    return b_.CreateAdd(a, b, "", /*HasNUW=*/true, /*HasNSW=*/true);
+  };
+  return sum(sum(row.base, chunk.start), sum(chunk.offset, t_.index(row.offset)));
+}
+
+std::vector<LaneArrays::Row> LaneArrays::rows(const Positions& p, Value* first, size_t count, size_t there) {
+  std::vector<Row> rows;
+  Value* base = b_.CreateAdd(p.base, b_.CreateMul(first, t_.index(p.stride)));
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t offset = static_cast<int64_t>(std::min(i, there - 1)) * p.stride;
+    if (team_ == 0) {
+      rows.push_back({p.slot, b_.CreateAdd(base, t_.index(offset)), 0});
+    } else {
+      rows.push_back({p.slot, base, offset});
+    }
+  }
+  return rows;
+}
+
+std::vector<Value*> LaneArrays::fetch(const Row& row, const Chunk& chunk) {
+  Value* at = place(row, chunk);
+  const unsigned count = this->chunk();
+  if (count == 1) return {t_.splat(t_.load_one(row.slot, at), lanes_)};
+  Value* all = t_.load(row.slot, at, Point{nullptr, nullptr, nullptr, count});
   std::vector<Value*> values;
-  for (unsigned i = 0; i < chunk(); ++i) values.push_back(b_.CreateExtractElement(four, uint64_t{i}));
+  for (unsigned i = 0; i < count; ++i) values.push_back(b_.CreateExtractElement(all, uint64_t{i}));
   return values;
 }
+
+// --- products
 
 std::vector<std::vector<Value*>> LaneArrays::dots(const std::vector<Dot>& sets) {
   Target::Carried sums;
   for (const Dot& set : sets) sums.insert(sums.end(), set.rows.size(), real(0));
-  const auto step = [&](Value* channel, Target::Carried carried) {
+  sums = over_chunks(sums, [&](const Chunk& at, Target::Carried carried) {
     size_t k = 0;
     for (const Dot& set : sets) {
       std::vector<Value*> own;
-      for (unsigned i = 0; i < chunk(); ++i)
-        own.push_back(get(set.array, b_.CreateAdd(channel, t_.index(i))));
+      for (unsigned i = 0; i < chunk(); ++i) own.push_back(get(set.array, element(at, i)));
       for (const Row& row : set.rows) {
-        const std::vector<Value*> values = fetch(row, channel);
-        for (size_t i = 0; i < values.size(); ++i) carried[k] = t_.math.fma(own[i], values[i], carried[k]);
+        const std::vector<Value*> values = fetch(row, at);
+        Value* sum = carried[k];
+        for (size_t i = 0; i < values.size(); ++i) sum = t_.math.fma(own[i], values[i], sum);
+        carried[k] = at.there == nullptr ? sum : b_.CreateSelect(at.there, sum, carried[k]);
         ++k;
       }
     }
     return carried;
-  };
-  if (unrolled()) {
-    for (int64_t c = 0; c < channels_; c += chunk()) sums = step(t_.index(c), std::move(sums));
-  } else {
-    sums = t_.loop(t_.index(0), t_.index(channels_), t_.index(1), sums, step);
-  }
+  });
   std::vector<std::vector<Value*>> results;
   auto next = sums.begin();
   for (const Dot& set : sets) {
     const auto count = static_cast<std::ptrdiff_t>(set.rows.size());
-    results.emplace_back(next, next + count);
+    results.push_back(dealt(Vectors(next, next + count)));
     next += count;
   }
   return results;
 }
 
 void LaneArrays::add(const std::vector<Sum>& sets) {
-  const auto step = [&](Value* channel) {
-    for (const Sum& set : sets) {
+  std::vector<Vectors> weights;
+  for (const Sum& set : sets) weights.push_back(gathered(set.weights, set.rows.size()));
+  each([&](const Chunk& at) {
+    for (size_t s = 0; s < sets.size(); ++s) {
+      const Sum& set = sets[s];
       std::vector<Value*> places, own;
       for (unsigned i = 0; i < chunk(); ++i) {
-        places.push_back(b_.CreateAdd(channel, t_.index(i)));
+        places.push_back(element(at, i));
         own.push_back(get(set.array, places[i]));
         if (set.decay != nullptr) own[i] = b_.CreateFMul(own[i], set.decay);
       }
       for (size_t r = 0; r < set.rows.size(); ++r) {
-        const std::vector<Value*> values = fetch(set.rows[r], channel);
-        for (size_t i = 0; i < values.size(); ++i) own[i] = t_.math.fma(set.weights[r], values[i], own[i]);
+        const std::vector<Value*> values = fetch(set.rows[r], at);
+        for (size_t i = 0; i < values.size(); ++i) own[i] = t_.math.fma(weights[s][r], values[i], own[i]);
       }
       for (unsigned i = 0; i < chunk(); ++i) this->set(set.array, places[i], own[i]);
     }
-  };
-  if (unrolled()) {
-    for (int64_t c = 0; c < channels_; c += chunk()) step(t_.index(c));
-  } else {
-    each(step);
-  }
+  });
 }
+
+// --- the team
+
+// Every exchange halves the rows that a thread has sums of, until it has one (of every `team` rows): it keeps
+// those of its half of the threads, and gives the others away. With fewer rows than threads the last
+// exchanges are with threads of the same row.
+LaneArrays::Vectors LaneArrays::dealt(Vectors sums) {
+  if (team_ <= 1) return sums;
+  const size_t together = std::min(sums.size(), static_cast<size_t>(team_));
+  Vectors results;
+  for (size_t first = 0; first < sums.size(); first += together) {
+    Vectors now(sums.begin() + static_cast<std::ptrdiff_t>(first),
+                sums.begin() + static_cast<std::ptrdiff_t>(first + together));
+    for (auto distance = static_cast<unsigned>(team_ / 2); distance > 0; distance /= 2) {
+      const size_t half = now.size() / 2;
+      if (half == 0) {
+        now[0] = b_.CreateFAdd(now[0], gpu::exchange(b_, now[0], distance));
+        continue;
+      }
+      Value* bit = b_.CreateAnd(mine_, t_.index(distance * chunk()));
+      Value* upper = b_.CreateICmpNE(bit, t_.index(0));
+      for (size_t i = 0; i < half; ++i) {
+        Value* kept = b_.CreateSelect(upper, now[i + half], now[i]);
+        Value* given = b_.CreateSelect(upper, now[i], now[i + half]);
+        now[i] = b_.CreateFAdd(kept, gpu::exchange(b_, given, distance));
+      }
+      now.resize(half);
+    }
+    results.push_back(now[0]);
+  }
+  return results;
+}
+
+Value* LaneArrays::row_of(size_t i, size_t count) {
+  const auto number = static_cast<int64_t>(i);
+  if (team_ <= 1) return t_.index(number);
+  const int64_t together = std::min(static_cast<int64_t>(count), team_);
+  Value* own = b_.CreateUDiv(mine_, t_.index(team_ / together * chunk()));
+  return b_.CreateAdd(own, t_.index(number * together));
+}
+
+Value* LaneArrays::over_rows(ir::Combine how, Value* value, size_t count) {
+  if (team_ <= 1) return value;
+  const int64_t same = team_ / std::min(static_cast<int64_t>(count), team_);  // threads of one row
+  for (int64_t distance = team_ / 2; distance >= same; distance /= 2)
+    value = t_.math.combine(how, value, gpu::exchange(b_, value, static_cast<unsigned>(distance)));
+  return value;
+}
+
+LaneArrays::Vectors LaneArrays::gathered(const Vectors& weights, size_t count) {
+  if (team_ <= 1) return weights;
+  const auto team = static_cast<size_t>(team_), together = std::min(count, team);
+  Vectors all;
+  for (size_t r = 0; r < count; ++r) {
+    const auto from = static_cast<unsigned>(r % together * (team / together));
+    all.push_back(gpu::of_member(b_, weights[r / together], from, static_cast<unsigned>(team_)));
+  }
+  return all;
+}
+
+// --- memory
 
 // Exchanges the halves of pairs of rows, then quarters, and so on down to neighbours.
 LaneArrays::Vectors LaneArrays::transposed(Vectors rows) {
@@ -129,16 +251,12 @@ void LaneArrays::load(Array to, const Positions& from, Value* first, Value* scal
   const auto put = [&](Value* channel, Value* value) {
     set(to, channel, scale == nullptr ? value : b_.CreateFMul(value, scale));
   };
-  if (lanes_ == 1) {
-    const Row row{from.slot, element(from, first, t_.index(0))};
-    const auto step = [&](Value* channel) {
-      const std::vector<Value*> values = fetch(row, channel);
-      for (size_t i = 0; i < values.size(); ++i)
-        put(b_.CreateAdd(channel, t_.index(static_cast<int64_t>(i))), values[i]);
-    };
-    if (!unrolled()) return each(step);
-    for (int64_t c = 0; c < channels_; c += chunk()) step(t_.index(c));
-    return;
+  if (team_ > 0) {
+    const Row row = rows(from, first, 1, 1)[0];
+    return each([&](const Chunk& at) {
+      const std::vector<Value*> values = fetch(row, at);
+      for (unsigned i = 0; i < chunk(); ++i) put(element(at, i), values[i]);
+    });
   }
   tiles(from, first, [&](Value* channel, const std::function<Point(unsigned)>& point) {
     Vectors rows;
@@ -156,9 +274,19 @@ void LaneArrays::store(Array from, const Positions& to, Value* first, Value* sca
     Value* one = get(from, channel);
     return scale == nullptr ? one : b_.CreateFMul(one, scale);
   };
-  if (lanes_ == 1) {
-    each([&](Value* channel) { t_.store_one(to.slot, element(to, first, channel), value(channel)); });
-    return;
+  if (team_ > 0) {
+    const Row row = rows(to, first, 1, 1)[0];
+    return each([&](const Chunk& at) {
+      const unsigned count = chunk();
+      const auto put = [&] {
+        if (count == 1) return t_.store_one(to.slot, place(row, at), value(at.own));
+        Value* all = llvm::PoisonValue::get(Math::with_lanes(type_, count));
+        for (unsigned i = 0; i < count; ++i)
+          all = b_.CreateInsertElement(all, value(element(at, i)), uint64_t{i});
+        t_.store(to.slot, place(row, at), all, Point{nullptr, nullptr, nullptr, count});
+      };
+      at.there == nullptr ? put() : t_.branch(at.there, put);
+    });
   }
   tiles(to, first, [&](Value* channel, const std::function<Point(unsigned)>& point) {
     Vectors rows;

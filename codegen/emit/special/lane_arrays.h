@@ -1,41 +1,41 @@
 // Small arrays of lane values over the channels of a head, and the two inner products that attention is made
-// of. A lane is one position (a query, or a key): on the host a vector has many, on the device a thread is
-// one.
+// of.
 //
-// Host: an array lies on the stack, and channels are a loop. Device: channels are written out as far as
-// kUnrolled, so that LLVM keeps arrays in registers.
+// Host: a lane is one position (a query, or a key), a vector has many of them. An array lies on the stack,
+// and channels are a loop.
+//
+// Device: a position belongs to a *team*, a power of two of neighbouring threads of a warp, so that a thread
+// keeps few channels of an array (Team): written out, they are registers. Chunks of 4 channels (2 or 1 where
+// 4 do not divide the width) go round the team, so its threads read a row side by side. Sums over channels
+// are finished by shuffles, and dealt out: of the rows that are met at a time every thread has its own, to
+// make a weight of, and gets the others' weights when it adds up. All threads of a warp must get here
+// together. The order of a sum depends on the width alone.
 #pragma once
+#include "codegen/emit/special/attention_call.h"
 #include "codegen/emit/target.h"
 
 namespace gacc::codegen {
 
 class LaneArrays {
  public:
-  static constexpr int64_t kUnrolled = 128;
-
-  LaneArrays(Target& t, unsigned lanes, int64_t channels)
-      : t_(t),
-        b_(t.b),
-        lanes_(lanes),
-        channels_(channels),
-        type_(Math::with_lanes(t.b.getFloatTy(), lanes)) {}
+  // `team`: 0 on the host. `member`: which of its team's threads this is, of index type.
+  LaneArrays(Target& t, unsigned lanes, int64_t channels, int64_t team, Value* member);
 
   // One lane value for each channel; what it holds at first is undefined.
   using Array = llvm::AllocaInst*;
   Array make(int64_t count);
-  Array make() { return make((channels_ + lanes_ - 1) / lanes_ * lanes_); }
+  Array make() { return make((own_ + lanes_ - 1) / lanes_ * lanes_); }
   Value* get(Array array, Value* channel) {
     return b_.CreateAlignedLoad(type_, place(array, channel), align());
   }
   void set(Array array, Value* channel, Value* value) {
     b_.CreateAlignedStore(value, place(array, channel), align());
   }
-  void clear(Array array) {
-    each([&](Value* c) { set(array, c, real(0)); });
-  }
+  void clear(Array array);
 
   // Positions first, first + 1, .. of a slot whose position i has its channels at base + i * stride. Those
-  // from `length` on are read as 0 and not stored. `scale` (a lane value) multiplies; null: 1.
+  // from `length` on are read as 0 and not stored (host; the device's only position exists). `scale` (a lane
+  // value) multiplies; null: 1.
   struct Positions {
     int32_t slot;
     Value* base;
@@ -44,18 +44,28 @@ class LaneArrays {
   void load(Array to, const Positions& from, Value* first, Value* scale);
   void store(Array from, const Positions& to, Value* first, Value* scale);
 
-  // Rows of one position each: channels at slot[base ..]; the same for all lanes.
+  // Rows of one position each: channels at slot[base + offset ..]; the same for all lanes.
   struct Row {
     int32_t slot;
     Value* base;
+    int64_t offset;
   };
-  // For each set and each of its rows: sum over channels of array * row, from the first channel to the last.
+  // Of positions first .. first + count - 1, of which `there` exist; the others repeat the last of those. On
+  // the device `count` is a power of two.
+  std::vector<Row> rows(const Positions& p, Value* first, size_t count, size_t there);
+  // For each set and each of its rows: sum over channels of array * row, from the first channel to the last
+  // (device: of the thread's; then thread by thread in pairs). Results are those of the lane's own rows.
   struct Dot {
     Array array;
     std::vector<Row> rows;
   };
   std::vector<std::vector<Value*>> dots(const std::vector<Dot>& sets);
-  // For each set: array = array * decay (null: 1) + sum of weight * row, in the order of the rows.
+  // The number, among `count` rows, of the one that result i is of.
+  Value* row_of(size_t i, size_t count);
+  // Over all `count` rows from the lane's own: the largest, the sum.
+  Value* over_rows(ir::Combine how, Value* value, size_t count);
+  // For each set: array = array * decay (null: 1) + sum of weight * row, in the order of the rows. Weights
+  // are those of the lane's own rows.
   struct Sum {
     Array array;
     Value* decay;
@@ -69,13 +79,26 @@ class LaneArrays {
  private:
   llvm::Align align() const { return llvm::Align(4 * lanes_); }
   Value* place(Array array, Value* channel) { return b_.CreateInBoundsGEP(type_, array, channel); }
-  bool unrolled() const { return lanes_ == 1 && channels_ <= kUnrolled; }
-  // Channels that one load of a row fetches where channels are written out.
-  unsigned chunk() const { return unrolled() && channels_ % 4 == 0 ? 4 : 1; }
-  void each(const std::function<void(Value* channel)>& f);
-  // The chunk of a row from `channel` on, each element in all lanes.
-  std::vector<Value*> fetch(const Row& row, Value* channel);
+  // Channels that one load of a row fetches.
+  unsigned chunk() const { return team_ == 0 ? 1 : static_cast<unsigned>(Team::chunk(channels_)); }
+  // Neighbouring channels: where they are in arrays and, as a sum, in rows. `there`: whether the team's
+  // thread has them (null: it has); if not, it reads its first ones.
+  struct Chunk {
+    Value *own, *start, *offset, *there;
+  };
+  Chunk chunk_at(Value* own);
+  Target::Carried over_chunks(const Target::Carried& start,
+                              const std::function<Target::Carried(const Chunk&, Target::Carried)>& f);
+  void each(const std::function<void(const Chunk&)>& f);
+  Value* element(const Chunk& chunk, unsigned i) { return b_.CreateAdd(chunk.own, t_.index(i)); }
+  // The chunk's place in a row.
+  Value* place(const Row& row, const Chunk& chunk);
+  // The chunk of a row, each element in all lanes.
+  std::vector<Value*> fetch(const Row& row, const Chunk& chunk);
   using Vectors = std::vector<Value*>;
+  Vectors dealt(Vectors sums);
+  // The weights of all rows.
+  Vectors gathered(const Vectors& weights, size_t count);
   Vectors transposed(Vectors rows);
   // Calls f(first channel, masks of the rows) for each block of `lanes` channels; host only.
   void tiles(const Positions& p, Value* first,
@@ -87,8 +110,10 @@ class LaneArrays {
   Target& t_;
   llvm::IRBuilder<>& b_;
   unsigned lanes_;
-  int64_t channels_;
-  llvm::Type* type_;
+  int64_t channels_, team_;
+  int64_t own_;       // elements of an array
+  Value* mine_;       // device: the thread's first channel
+  llvm::Type* type_;  // of an element
 };
 
 }  // namespace gacc::codegen
