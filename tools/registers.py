@@ -20,10 +20,6 @@ EXAMPLES = ("mnist_mlp", "mnist_mlp_f16", "small_gradients_f16", "mnist_mlp_plai
             "mixer", "shakespeare_gpt", "gpt2_124m", "mnist_cnn", "mnist_resnet")
 MODELS = [(name, ()) for name in EXAMPLES] + [(name, (F16,)) for name in ("mixer", "shakespeare_gpt", "gpt2_124m", "mnist_cnn", "mnist_resnet")]
 
-# The only kernels that may spill registers, and how much: attention's gradient in f32 with heads of 64, on sm_86 and sm_89 (docs/gpu.md, not
-# reached).
-MAY_SPILL, MOST_SPILLED = re.compile(r"^attention_grad"), 12
-
 COLD = re.compile(r"^((fill|random_uniform|random_normal)_)+\d+$")  # initial values
 KERNEL = re.compile(r"Compiling entry function '(\S+)' for .*?\n.*?Function properties.*?\n\s*(\d+) bytes stack frame, "
                     r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -47,7 +43,7 @@ def read(log):
     most, spills = {}, []
     for name, _, stores, loads, registers, shared in (m.groups(default="0") for m in KERNEL.finditer(log)):
         spilled = int(stores) + int(loads)
-        if spilled > (MOST_SPILLED if MAY_SPILL.search(name) else 0):
+        if spilled > 0:
             spills.append(f"{name}: {stores} bytes spilled, {loads} read back")
         if COLD.match(name):
             continue

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """ptxas.py EXAMPLE TARGET [KEY=VALUE ...]: NVIDIA's assembler accepts the artifact of the example, with settings, for that GPU,
-no kernel spills registers but those that tools/registers.py names, and registers are those of registers.txt. Skipped without ptxas."""
+no kernel spills registers, and registers are those of registers.txt. Skipped without ptxas."""
 import pathlib
 import subprocess
 import sys
