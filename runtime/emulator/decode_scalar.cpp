@@ -40,7 +40,8 @@ void Decoder::lanes(const LaneOp& op, bool convert) {
                op.name.find(".s32.") != std::string::npos);
 }
 
-// setp.CMP[.and|.or|.xor][.ftz].type p[|q], a, b[, c]: p = (a CMP b) BOOL c, q = !(a CMP b) BOOL c.
+// setp.CMP[.and|.or|.xor][.ftz].type p[|q], a, b[, c]: p = (a CMP b) BOOL c, q = !(a CMP b) BOOL c. Of a pair
+// of halves p is for the low ones and q for the high ones.
 void Decoder::set_predicate(const Parts& parts) {
   std::string name;
   std::string_view combine;
@@ -50,8 +51,10 @@ void Decoder::set_predicate(const Parts& parts) {
     else
       name.append(name.empty() ? "" : ".").append(parts[i]);
   }
-  const LaneOp* op = find_lane_op(name);
+  const bool pairs = name.ends_with("f16x2");
+  const LaneOp* op = find_lane_op(pairs ? name.substr(0, name.size() - 2) : name);
   if (!op) return fail(fmt::format("unknown opcode or modifier `{}`", s_->opcode));
+  if (pairs) return set_predicates_of_pairs(*op, combine);
   size_t extra = combine.empty() ? 0 : 1;
   if (!operands(3 + extra, 4 + extra)) return;
   const auto& list = s_->operands;
@@ -75,6 +78,29 @@ void Decoder::set_predicate(const Parts& parts) {
   if (q >= 0) emit_lanes(logic, opposite, {opposite, c});
   emit_lanes(logic, p, {plain, c});
   if (q >= 0) emit(run_move, q, {opposite});
+}
+
+void Decoder::set_predicates_of_pairs(const LaneOp& op, std::string_view combine) {
+  const size_t extra = combine.empty() ? 0 : 1;
+  if (!operands(4 + extra, 4 + extra)) return;
+  const auto& list = s_->operands;
+  constexpr uint8_t kHalf = 2, kPair = 4;  // bytes
+  int halves[2][2];                        // of a and b: low, high
+  for (size_t i = 0; i < 2; ++i) {
+    Extra parts;
+    for (int& half : halves[i]) parts.registers.push_back(half = temporary(kHalf));
+    emit(run_unpack, -1, {source(list[2 + i], kPair)}, parts);
+  }
+  const int c = combine.empty() ? -1 : source(list[4], kPredicate);
+  int compared[2];  // before anything is written: c may be p or q
+  for (const size_t half : {0, 1}) {
+    compared[half] = temporary(kPredicate);
+    emit_lanes(op, compared[half], {halves[0][half], halves[1][half]});
+    if (c < 0) continue;
+    const LaneOp& logic = *find_lane_op(fmt::format("{}.pred", combine));
+    emit_lanes(logic, compared[half], {compared[half], c});
+  }
+  for (const size_t half : {0, 1}) emit(run_move, destination(list[half], kPredicate), {compared[half]});
 }
 
 void Decoder::move(const Parts& parts) {

@@ -46,6 +46,7 @@ class Decoder {
   bool scalar(const Parts& parts);  // false: not of this family
   void lanes(const LaneOp& op, bool convert);
   void set_predicate(const Parts& parts);
+  void set_predicates_of_pairs(const LaneOp& op, std::string_view combine);
   void move(const Parts& parts);
   void address_conversion(const Parts& parts);
   bool control(const Parts& parts);  // false: not of this family

@@ -175,8 +175,10 @@ std::vector<std::string> all_opcodes() {
   for (const LaneOp* op : all_lane_ops()) {
     if (!op->name.starts_with("setp.")) continue;
     const size_t at = op->name.find('.', 5);
-    for (const char* combine : {"", ".and", ".or", ".xor"})
+    for (const char* combine : {"", ".and", ".or", ".xor"}) {
       all.push_back(op->name.substr(0, at) + combine + op->name.substr(at));
+      if (op->name.ends_with("f16")) all.push_back(all.back() + "x2");
+    }
   }
   std::sort(all.begin(), all.end());
   all.erase(std::unique(all.begin(), all.end()), all.end());  // two forms may share a spelling

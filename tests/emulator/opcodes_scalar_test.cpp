@@ -61,6 +61,54 @@ TEST(Opcodes, MovesOfVectors) {
   }
 }
 
+// p = (low a CMP low b) BOOL c, q = (high a CMP high b) BOOL c, every pair of relations, also onto c itself.
+TEST(Opcodes, ComparisonsOfPairs) {
+  // 1 and 2 and a NaN, whose bits are those of a small, a larger one and a NaN in both half types.
+  constexpr uint16_t kValues[] = {0x3c00, 0x4000, 0x7fff};
+  Bytes in(512);
+  for (size_t lane = 0; lane < 32; ++lane)
+    for (size_t operand = 0; operand < 2; ++operand)
+      for (size_t half = 0; half < 2; ++half) {
+        const size_t which = (lane / (operand == 0 ? 1 : 3) + half * (operand + 1)) % 3;
+        std::memcpy(in.data() + 16 * lane + 4 * operand + 2 * half, &kValues[which], 2);
+      }
+  for (const std::string& opcode : opcodes_of(kComparisons)) {
+    if (!opcode.ends_with("f16x2")) continue;
+    Words words(opcode.substr(0, opcode.size() - 2));
+    const std::string combine = words.take({"and", "or", "xor"});
+    std::string plain;
+    for (const std::string_view word : words.rest) plain.append(plain.empty() ? "" : ".").append(word);
+    const LaneOp* op = find_lane_op(plain);
+    ASSERT_NE(op, nullptr) << opcode;
+    std::string body = "ld.global.b32 %r1, [%rd29]; ld.global.b32 %r2, [%rd29+4]; and.b32 %r3, %r31, 1;\n";
+    body += "setp.eq.u32 %p3, %r3, 0; setp.eq.u32 %p1, %r3, 0;\n";
+    const auto operands = [&](const char* c) {
+      return combine.empty() ? std::string("%r1, %r2;\n") : fmt::format("%r1, %r2, {};\n", c);
+    };
+    body += fmt::format("{} %p1|%p2, {}", opcode, operands("%p1"));
+    body += fmt::format("{} _|%p4, {}", opcode, operands("!%p3"));
+    body +=
+        "selp.u32 %r10, 1, 0, %p1; selp.u32 %r11, 2, 0, %p2; selp.u32 %r12, 4, 0, %p4;\n"
+        "add.u32 %r10, %r10, %r11; add.u32 %r10, %r10, %r12; st.global.u32 [%rd28], %r10;\n";
+    const Bytes out = run_vector({.opcode = opcode, .text = kernel_text(body), .in = in, .out_bytes = 512});
+    for (size_t lane = 0; lane < 32; ++lane) {
+      const auto relation = [&](size_t half, bool c) {
+        alignas(64) uint8_t data[3][8 * kLanes] = {};
+        const void* sources[2] = {data[0], data[1]};
+        for (size_t operand = 0; operand < 2; ++operand)
+          std::memcpy(data[operand], in.data() + 16 * lane + 4 * operand + 2 * half, 2);
+        op->fn(data[2], sources, 1);
+        const bool x = data[2][0] & 1;
+        return combine.empty() ? x : combine == "and" ? x && c : combine == "or" ? x || c : x != c;
+      };
+      const bool even = lane % 2 == 0;
+      const uint32_t want =
+          uint32_t{relation(0, even)} + uint32_t{relation(1, even)} * 2 + uint32_t{relation(1, !even)} * 4;
+      ASSERT_EQ(value_at<uint32_t>(out, lane * 4), want) << opcode << " lane " << lane;
+    }
+  }
+}
+
 // p = (a CMP b) BOOL c, q = !(a CMP b) BOOL c. What CMP means is semantics_test's.
 TEST(Opcodes, Comparisons) {
   for (const std::string& opcode : opcodes_of(kComparisons)) {
@@ -68,6 +116,7 @@ TEST(Opcodes, Comparisons) {
     const std::string combine = words.take({"and", "or", "xor"});
     std::string plain;
     for (const std::string_view word : words.rest) plain.append(plain.empty() ? "" : ".").append(word);
+    if (plain.ends_with("f16x2")) continue;  // below
     const LaneOp* op = find_lane_op(plain);
     ASSERT_NE(op, nullptr) << opcode << " is no entry of the arithmetic";
     if (op->source[0] == kPredicate) continue;
