@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "codegen/product_workspace.h"
 
 namespace gacc {
@@ -18,6 +20,8 @@ PlanArgument argument(const codegen::Extent& extent) {
   return result;
 }
 
+PlanArgument address(int64_t offset) { return {PlanArgument::Kind::address, offset}; }
+
 std::optional<PlanLaunch> kernel_launch(const ir::Module& module, const ir::Region& region,
                                         const codegen::Call& call, const std::string& entry,
                                         std::string& problem) {
@@ -30,7 +34,7 @@ std::optional<PlanLaunch> kernel_launch(const ir::Module& module, const ir::Regi
                             operand_text(module, region, operand));
       return std::nullopt;
     }
-    launch.arguments.push_back({PlanArgument::Kind::address, *offset});
+    launch.arguments.push_back(address(*offset));
   }
   for (const codegen::Extent& extent : call.extents) launch.arguments.push_back(argument(extent));
   launch.block = call.block;
@@ -39,14 +43,39 @@ std::optional<PlanLaunch> kernel_launch(const ir::Module& module, const ir::Regi
   return launch;
 }
 
-std::optional<PlanLaunch> product_launch(const ir::Module& module, const ir::Region& region,
-                                         const ir::Kernel& kernel, int capability, std::string& problem) {
-  std::optional<PlanLaunch> launch = gemm_launch(module, region, kernel, problem);
+// Of call number `product`.
+std::optional<PlanLaunch> product_launch(const ir::Module& module, ir::RegionKind kind,
+                                         const codegen::DeviceCode& code, size_t product, int capability,
+                                         std::string& problem) {
+  const ir::Region& region = module.region(kind);
+  const std::vector<codegen::Call>& calls = code.program.calls(kind);
+  std::optional<PlanLaunch> launch = gemm_launch(module, region, calls[product].kernel, problem);
   const std::optional<codegen::GemmKernel> builtin =
-      codegen::choose_gemm(module, region, kernel, capability, problem);
+      codegen::choose_product(module, region, code.program, calls, product,
+                              code.epilogues[static_cast<size_t>(kind)], capability, problem);
   if (!launch || !builtin) return std::nullopt;
   launch->builtin = {builtin->name(), builtin->tile->threads(), builtin->tile->m, builtin->tile->n};
   return launch;
+}
+
+// Gives the built-in products what their epilogues take. `launched`: the launch of each call, or -1.
+void add_arguments(const std::vector<codegen::Epilogue>& epilogues, const std::vector<int64_t>& launched,
+                   PlanProgram& program) {
+  for (const codegen::Epilogue& epilogue : epilogues) {
+    PlanLaunch& launch = program.launches[static_cast<size_t>(launched[epilogue.product])];
+    PlanBuiltin& builtin = launch.builtin;
+    builtin.does = launched[epilogue.kernel];
+    // As the entry takes them (codegen/emit/gemm.h): the kernel's operands, the product's, and so its
+    // extents.
+    const std::vector<PlanArgument>& own = program.launches[static_cast<size_t>(builtin.does)].arguments;
+    const auto extents = std::find_if(own.begin(), own.end(), [](const PlanArgument& argument) {
+      return argument.kind == PlanArgument::Kind::extent;
+    });
+    builtin.arguments.assign(own.begin(), extents);
+    for (const int64_t offset : {launch.a, launch.b, launch.c}) builtin.arguments.push_back(address(offset));
+    builtin.arguments.insert(builtin.arguments.end(), extents, own.end());
+    builtin.arguments.insert(builtin.arguments.end(), {launch.m, launch.n, launch.k});
+  }
 }
 
 // The vector that `op` adds to each row of `product` ([.., n] f32), when that is all it does and the vector
@@ -127,13 +156,15 @@ bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Pla
     const ir::Region& region = module.region(kind);
     PlanProgram program{std::string(ir::region_text(kind)), {}};
     std::vector<int64_t> launched;
-    for (const codegen::Call& call : code.program.calls(kind)) {
+    const std::vector<codegen::Call>& calls = code.program.calls(kind);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const codegen::Call& call = calls[i];
       const bool none = call.kernel.form == ir::KernelForm::alias;
       launched.push_back(none ? -1 : static_cast<int64_t>(program.launches.size()));
       if (none) continue;
       std::optional<PlanLaunch> launch =
           call.kernel.form == ir::KernelForm::gemm
-              ? product_launch(module, region, call.kernel, codegen::capability(plan.target), problem)
+              ? product_launch(module, kind, code, i, codegen::capability(plan.target), problem)
               : kernel_launch(module, region, call, code.entries[static_cast<size_t>(call.function)],
                               problem);
       if (!launch) return false;
@@ -141,9 +172,10 @@ bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Pla
     }
     // The update's launches are merged, and then run in another order (merge_update in nvptx.cpp).
     if (kind == ir::RegionKind::step || kind == ir::RegionKind::eval) {
-      add_biases(module, region, code.program.calls(kind), launched, program);
-      add_workspaces(module, region, code.program.calls(kind), launched, program);
+      add_biases(module, region, calls, launched, program);
+      add_workspaces(module, region, calls, launched, program);
     }
+    add_arguments(code.epilogues[static_cast<size_t>(kind)], launched, program);
     plan.programs.push_back(std::move(program));
   }
   return true;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace gacc {
 
 std::optional<int64_t> arena_offset(const ir::Module& module, const ir::Region& region,
@@ -72,6 +74,31 @@ std::optional<PlanLaunch> gemm_launch(const ir::Module& module, const ir::Region
     return std::nullopt;
   }
   return launch;
+}
+
+Touched touched(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel) {
+  const auto ranges = [&](const std::vector<ir::Operand>& operands) {
+    std::vector<Range> list;
+    for (const ir::Operand& operand : operands) {
+      const std::optional<int64_t> offset = arena_offset(module, region, operand);
+      if (!offset) continue;
+      const int64_t bytes = ir::type_bytes(ir::operand_type(module, region, operand), module.micro_batch());
+      list.push_back({*offset, *offset + bytes});
+    }
+    return list;
+  };
+  return {ranges(kernel.reads), ranges(kernel.writes)};
+}
+
+bool overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const Range& x) {
+    return std::any_of(b.begin(), b.end(),
+                       [&](const Range& y) { return x.begin < y.end && y.begin < x.end; });
+  });
+}
+
+bool conflict(const Touched& a, const Touched& b) {
+  return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
 }
 
 }  // namespace gacc

@@ -8,52 +8,26 @@
 
 namespace gacc::codegen {
 
-namespace {
-
-struct Range {
-  int64_t begin, end;
-};
-struct Touched {
-  std::vector<Range> reads, writes;
-};
-
-Touched touched(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel) {
-  const auto ranges = [&](const std::vector<ir::Operand>& operands) {
-    std::vector<Range> list;
-    for (const ir::Operand& operand : operands) {
-      const std::optional<int64_t> offset = arena_offset(module, region, operand);
-      if (!offset) continue;
-      const int64_t bytes = ir::type_bytes(ir::operand_type(module, region, operand), module.micro_batch());
-      list.push_back({*offset, *offset + bytes});
-    }
-    return list;
-  };
-  return {ranges(kernel.reads), ranges(kernel.writes)};
-}
-
-bool overlap(const std::vector<Range>& a, const std::vector<Range>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Range& x) {
-    return std::any_of(b.begin(), b.end(),
-                       [&](const Range& y) { return x.begin < y.end && y.begin < x.end; });
-  });
-}
-
-bool conflict(const Touched& a, const Touched& b) {
-  return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
-}
-
-}  // namespace
-
 std::vector<int> launch_levels(const ir::Module& module, const ir::Region& region,
-                               const std::vector<Call>& calls) {
+                               const std::vector<Call>& calls, const std::vector<Epilogue>& epilogues) {
+  const auto append = [](std::vector<Range>& to, const std::vector<Range>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+  };
   std::vector<int> levels;
   std::vector<Touched> earlier;
-  for (const Call& call : calls) {
-    if (call.kernel.form == ir::KernelForm::alias) continue;
-    Touched mine = touched(module, region, call.kernel);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].kernel.form == ir::KernelForm::alias) continue;
+    Touched mine = touched(module, region, calls[i].kernel);
     int level = 0;
-    for (size_t i = 0; i < earlier.size(); ++i) {
-      if (levels[i] >= level && conflict(earlier[i], mine)) level = levels[i] + 1;
+    for (const Epilogue& epilogue : epilogues) {
+      if (epilogue.kernel == i) level = kInItsProduct;
+      if (epilogue.product != i) continue;
+      const Touched kernel = touched(module, region, calls[epilogue.kernel].kernel);
+      append(mine.reads, kernel.reads);
+      append(mine.writes, kernel.writes);
+    }
+    for (size_t e = 0; e < earlier.size() && level != kInItsProduct; ++e) {
+      if (levels[e] >= level && conflict(earlier[e], mine)) level = levels[e] + 1;
     }
     levels.push_back(level);
     earlier.push_back(std::move(mine));

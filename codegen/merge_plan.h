@@ -5,15 +5,18 @@
 #include <vector>
 
 #include "codegen/emit/program.h"
+#include "codegen/epilogues.h"
 #include "ir/module.h"
 
 namespace gacc::codegen {
 
 // For each call of a region that is a launch (aliases are none), in order: the first step in which it can
 // run, when every step begins after all launches of the one before it have ended. Two launches share a step
-// only when neither writes bytes of the arena that the other touches. The module is planned.
+// only when neither writes bytes of the arena that the other touches. A kernel that its product does is no
+// launch, and its place is kInItsProduct. The module is planned.
 std::vector<int> launch_levels(const ir::Module& module, const ir::Region& region,
-                               const std::vector<Call>& calls);
+                               const std::vector<Call>& calls, const std::vector<Epilogue>& epilogues = {});
+inline constexpr int kInItsProduct = -1;
 
 // How a micro-batch, and the update, run on the GPU, by launch.mode.
 struct LaunchMode {

@@ -5,6 +5,7 @@
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace gacc::codegen {
 
@@ -46,10 +47,10 @@ Task task_of(const PlanLaunch& launch) {
     return {launch.kernel, launch.arguments, count(launch.grid, launch.per_block), {}, launch.block};
   const PlanBuiltin& kernel = launch.builtin;
   const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
-  return {kernel.kernel,
-          {address(launch.a), address(launch.b), address(launch.c), launch.m, launch.n, launch.k},
-          count(launch.m, kernel.tile_m),
-          count(launch.n, kernel.tile_n),
+  std::vector<PlanArgument> arguments = kernel.arguments;
+  if (arguments.empty())
+    arguments = {address(launch.a), address(launch.b), address(launch.c), launch.m, launch.n, launch.k};
+  return {kernel.kernel, std::move(arguments), count(launch.m, kernel.tile_m), count(launch.n, kernel.tile_n),
           kernel.block};
 }
 

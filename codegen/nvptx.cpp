@@ -65,10 +65,14 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
 // The distinct kernels of the matrix products, in order of first use.
 bool choose_products(const ir::Module& module, int capability, DeviceCode& code, std::string& problem) {
   for (const ir::RegionKind kind : ir::all_regions) {
-    for (const Call& call : code.program.calls(kind)) {
-      if (call.kernel.form != ir::KernelForm::gemm) continue;
+    const ir::Region& region = module.region(kind);
+    const std::vector<Call>& calls = code.program.calls(kind);
+    std::vector<Epilogue>& epilogues = code.epilogues[static_cast<size_t>(kind)];
+    if (module.phase == ir::Phase::planned) epilogues = find_epilogues(module, region, code.program, calls);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (calls[i].kernel.form != ir::KernelForm::gemm) continue;
       const std::optional<GemmKernel> kernel =
-          choose_gemm(module, module.region(kind), call.kernel, capability, problem);
+          choose_product(module, region, code.program, calls, i, epilogues, capability, problem);
       if (!kernel) return false;
       if (std::find(code.products.begin(), code.products.end(), *kernel) == code.products.end())
         code.products.push_back(*kernel);
@@ -87,6 +91,7 @@ std::optional<PlanLaunch> one_kernel(const ir::Module& module, const PlanProgram
                                      std::string& problem) {
   MergeRequest request{program.name + "_persistent", {}, module.micro_batch()};
   for (size_t i = 0; i < levels.size(); ++i) {
+    if (levels[i] == kInItsProduct) continue;
     const auto level = static_cast<size_t>(levels[i]);
     if (request.phases.size() <= level) request.phases.resize(level + 1);
     request.phases[level].push_back(i);
@@ -132,8 +137,8 @@ bool make_persistent(const ir::Module& module, llvm::Module& device, DeviceCode&
   const LaunchMode mode = launch_mode(module);
   PlanProgram& step = code.programs[static_cast<size_t>(ir::RegionKind::step)];
   if (!mode.persistent || step.launches.empty()) return true;
-  const std::vector<int> levels =
-      launch_levels(module, module.step, code.program.calls(ir::RegionKind::step));
+  const std::vector<int> levels = launch_levels(module, module.step, code.program.calls(ir::RegionKind::step),
+                                                code.epilogues[static_cast<size_t>(ir::RegionKind::step)]);
   step.persistent = one_kernel(module, step, levels, device, problem);
   step.persistent_required = mode.required;
   return step.persistent || !mode.required;
@@ -196,8 +201,11 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     set_block(*emitter->function, body.block, body.resident);
     code.entries.push_back(body.name);
   }
-  for (const GemmKernel& kernel : code.products)
-    set_block(*emit_gemm(device, kernel, capability(target)), kernel.tile->threads());
+  for (const GemmKernel& kernel : code.products) {
+    const std::optional<GemmEpilogue>& epilogue = kernel.epilogue;
+    const Body* then = epilogue ? &code.program.functions[static_cast<size_t>(epilogue->function)] : nullptr;
+    set_block(*emit_gemm(device, kernel, capability(target), then), kernel.tile->threads());
+  }
   if (!optimize(device, machine.get(), problem)) return failed();
   // Once planned, launches that need not wait for each other are merged; the plan then has those.
   if (module.phase == ir::Phase::planned) {

@@ -1,5 +1,6 @@
 // PTX of a fused or planned module: one text that ptxas accepts for the target it names.
 #pragma once
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -7,6 +8,7 @@
 
 #include "codegen/emit/gemm.h"
 #include "codegen/emit/program.h"
+#include "codegen/epilogues.h"
 #include "ir/diag.h"
 #include "runtime/plan.h"
 
@@ -16,6 +18,8 @@ struct DeviceCode {
   Program program;  // calls with operands, extents, items, block, per_block
   // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents.
   std::vector<std::string> entries;
+  // Of a planned module, by ir::RegionKind: what built-in products do of the kernels behind them.
+  std::array<std::vector<Epilogue>, 4> epilogues;
   std::vector<GemmKernel> products;   // built-in kernels of the matrix products; entries under their names
   std::vector<PlanProgram> programs;  // of a planned module: the launches, merged (codegen/merge.h)
   std::string ptx;

@@ -13,6 +13,12 @@ json argument_json(const PlanArgument& argument) {
   return {{"extent", argument.extent}, {"times_batch", argument.times_batch}};
 }
 
+json arguments_json(const std::vector<PlanArgument>& arguments) {
+  json list = json::array();
+  for (const PlanArgument& argument : arguments) list.push_back(argument_json(argument));
+  return list;
+}
+
 json launch_json(const PlanLaunch& launch) {
   if (launch.kernel.empty()) {
     json product = {{"a", launch.a},
@@ -32,15 +38,17 @@ json launch_json(const PlanLaunch& launch) {
                             {"block", builtin.block},
                             {"tile_m", builtin.tile_m},
                             {"tile_n", builtin.tile_n}};
+    if (!builtin.arguments.empty()) {
+      product["builtin"]["arguments"] = arguments_json(builtin.arguments);
+      product["builtin"]["does"] = builtin.does;
+    }
     if (launch.bias) product["bias"] = {{"offset", launch.bias->offset}, {"launch", launch.bias->launch}};
     if (launch.workspace)
       product["workspace"] = {{"offset", launch.workspace->offset}, {"bytes", launch.workspace->bytes}};
     return product;
   }
-  json arguments = json::array();
-  for (const PlanArgument& argument : launch.arguments) arguments.push_back(argument_json(argument));
   json kernel = {{"kernel", launch.kernel},
-                 {"arguments", std::move(arguments)},
+                 {"arguments", arguments_json(launch.arguments)},
                  {"block", launch.block},
                  {"grid", argument_json(launch.grid)},
                  {"per_block", launch.per_block}};

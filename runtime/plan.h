@@ -54,6 +54,10 @@ struct PlanBuiltin {
   std::string kernel;  // entry name; "" when the artifact has none
   int64_t block = 0;   // threads in a block
   int64_t tile_m = 1, tile_n = 1;
+  // What the entry takes instead of those six, where it also does what a later launch of the program is there
+  // for (codegen/epilogues.h), which is then left out: the same bits in one launch.
+  std::vector<PlanArgument> arguments{};
+  int64_t does = 0;  // with arguments: that launch
 };
 
 // Where the only launch that reads a product's f32 result is one that adds a vector to each of its rows, in

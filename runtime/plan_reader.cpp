@@ -125,6 +125,11 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
     builtin.read("block", launch.builtin.block, 1, 1024);
     builtin.read("tile_m", launch.builtin.tile_m, 1, kMost);
     builtin.read("tile_n", launch.builtin.tile_n, 1, kMost);
+    if (!builtin.has("arguments")) return;
+    builtin.each("arguments", [&](const json& item, const std::string& name) {
+      read_argument(builtin, name, item, launch.builtin.arguments.emplace_back(), arena);
+    });
+    builtin.read("does", launch.builtin.does, 0, kMost);
     return;
   }
   fields.read_name("kernel", launch.kernel);
@@ -143,19 +148,22 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
   }
 }
 
+bool kernel_after(const PlanProgram& program, size_t product, int64_t launch) {
+  return launch > static_cast<int64_t>(product) && launch < static_cast<int64_t>(program.launches.size()) &&
+         !program.launches[static_cast<size_t>(launch)].kernel.empty();
+}
+
 // A product's bias: a later kernel of the program stands for it, and its elements lie in the arena.
 void check_bias(Fields& fields, const std::string& where, int64_t arena, const PlanProgram& program,
                 size_t number) {
   const PlanLaunch& product = program.launches[number];
   const PlanBias& bias = *product.bias;
-  const auto count = static_cast<int64_t>(program.launches.size());
   if (product.accumulate || product.type != "f32" || product.result != "f32" || product.n.times_batch)
     fields.fail(fmt::format("{}: only plain products of f32 with a fixed n have a bias", where));
   else if (product.n.extent > (arena - bias.offset) / 4)
     fields.fail(
         fmt::format("{}: {} numbers at {} are not in the arena", where, product.n.extent, bias.offset));
-  else if (bias.launch <= static_cast<int64_t>(number) || bias.launch >= count ||
-           program.launches[static_cast<size_t>(bias.launch)].kernel.empty())
+  else if (!kernel_after(program, number, bias.launch))
     fields.fail(fmt::format("{}: launch {} is no kernel after the product", where, bias.launch));
 }
 
@@ -209,6 +217,9 @@ void read_program(const json& value, const std::string& where, const Plan& plan,
     if (program.launches[i].bias) check_bias(fields, launch + "bias", arena, program, i);
     if (status && program.launches[i].workspace)
       check_workspace(fields, launch + "workspace", plan, program.launches[i]);
+    const PlanBuiltin& builtin = program.launches[i].builtin;
+    if (!builtin.arguments.empty() && !kernel_after(program, i, builtin.does))
+      fields.fail(fmt::format("{}builtin: launch {} is no kernel after the product", launch, builtin.does));
   }
   if (!fields.has("persistent")) return;
   read_launch(value["persistent"], where + ".persistent", arena, status, program.persistent.emplace());

@@ -52,6 +52,9 @@ class Evaluator {
     slots_.clear();
   }
 
+  // What a slot holds at the point, instead of what memory does.
+  void give(int32_t slot, Value* value) { slots_[slot] = value; }
+
   Value* value(const Source& source) {
     switch (source.from) {
       case Source::From::number:

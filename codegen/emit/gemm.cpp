@@ -26,8 +26,8 @@ constexpr int kPad = 4;       // after a row in shared memory: fewer bank confli
 
 class GemmEmitter : GemmBase {
  public:
-  GemmEmitter(llvm::Module& module, const GemmKernel& kernel, int capability)
-      : GemmBase(module, kernel, capability) {}
+  GemmEmitter(llvm::Module& module, const GemmKernel& kernel, int capability, const Body* then)
+      : GemmBase(module, kernel, capability, then) {}
 
   llvm::Function* emit() {
     begin();
@@ -39,6 +39,7 @@ class GemmEmitter : GemmBase {
     Values held;
     if (early) held = load_c(0, rows());
     const Values sums = products();
+    begin_epilogue();
     for (int r = 0; r < rows(); r += at_once) {
       const auto first = sums.begin() + r * columns();
       Values some(first, first + at_once * columns());
@@ -77,8 +78,8 @@ class GemmEmitter : GemmBase {
     column_ = b.CreateMul(b.CreateAdd(b.CreateMul(warp_across, word(8)), b.CreateAnd(lane, word(7))),
                           word(tile_.micro_n));
 
-    a_ = operand(target_->operands[0], m_, row0_, !kernel_.transpose_a, tile_.m);
-    b_ = operand(target_->operands[1], n_, column0_, kernel_.transpose_b, tile_.n);
+    a_ = operand(a_address_, m_, row0_, !kernel_.transpose_a, tile_.m);
+    b_ = operand(b_address_, n_, column0_, kernel_.transpose_b, tile_.n);
     shared_ = make_shared(b.getFloatTy(), 2 * static_cast<uint64_t>(buffer_words()));
   }
 
@@ -283,7 +284,7 @@ class GemmEmitter : GemmBase {
 
   // The thread's rows of C from row `first` on.
   void store_c(int first, const Values& sums) {
-    const auto each = [&](bool whole) {
+    put_runs(tile_.micro_n, [&](bool whole) {
       for (int r = 0; r < static_cast<int>(sums.size()) / columns(); ++r) {
         Value* row = c_row(first + r);
         Value* row_exists = b.CreateICmpULT(row, m_);
@@ -301,17 +302,12 @@ class GemmEmitter : GemmBase {
                 for (int j = 0; j < tile_.micro_n; ++j)
                   value = b.CreateInsertElement(value, sum(j), static_cast<uint64_t>(j));
               }
-              if (c_bytes_ == 2) value = target_->half.narrow(value, kernel_.result);
-              b.CreateAlignedStore(value, c_address(row, column),
-                                   whole ? aligned_to(tile_.micro_n * c_bytes_) : aligned_to(c_bytes_));
+              put(row, column, value, whole ? tile_.micro_n : 1);
             });
           }
         }
       }
-      return Values{};
-    };
-    either(
-        c_aligned(tile_.micro_n), [&] { return each(true); }, [&] { return each(false); });
+    });
   }
 
   Value *row_ = nullptr, *column_ = nullptr;  // the thread's first ones, in the tile
@@ -321,13 +317,14 @@ class GemmEmitter : GemmBase {
 
 }  // namespace
 
-llvm::Function* emit_ffma_gemm(llvm::Module& module, const GemmKernel& kernel, int capability) {
-  return GemmEmitter(module, kernel, capability).emit();
+llvm::Function* emit_ffma_gemm(llvm::Module& module, const GemmKernel& kernel, int capability,
+                               const Body* then) {
+  return GemmEmitter(module, kernel, capability, then).emit();
 }
 
-llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel, int capability) {
-  return kernel.tile->mma() ? emit_mma_gemm(module, kernel, capability)
-                            : emit_ffma_gemm(module, kernel, capability);
+llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel, int capability, const Body* then) {
+  return kernel.tile->mma() ? emit_mma_gemm(module, kernel, capability, then)
+                            : emit_ffma_gemm(module, kernel, capability, then);
 }
 
 }  // namespace gacc::codegen

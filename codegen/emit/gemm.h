@@ -5,7 +5,8 @@
 //
 // A kernel is a tile shape and a variant. A block computes one tile of C and adds the inner dimension in
 // order, with fused multiply-adds or with tensor cores: an element's bits depend on nothing but its row of A,
-// its column of B, what C held, and the tile.
+// its column of B, what C held, and the tile. With an epilogue (codegen/epilogues.h) each element of C goes
+// from its thread's registers through a pointwise function.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,6 +21,8 @@ class Function;
 
 namespace gacc::codegen {
 
+struct Body;
+
 // A block's tile of C is m x n, and it walks the inner dimension k at a time.
 // By fused multiply-adds (f32): a thread owns `groups` x `groups` rectangles of micro_m x micro_n
 // neighbouring elements. By tensor cores (f16, bf16): warps_m x warps_n warps share the tile, and `stages`
@@ -32,12 +35,25 @@ struct GemmTile {
   }
 };
 
+// What a product does with C as it leaves its registers: all that a pointwise function of the program does,
+// with C, rounded to its type, for one of its operands.
+struct GemmEpilogue {
+  int32_t function = 0;  // in Program::functions ...
+  std::string name{};    // ... and its name there
+  int32_t slot = 0;      // which of its slots is C
+  bool keeps = false;    // C is needed elsewhere and stored, too
+  bool operator==(const GemmEpilogue&) const = default;
+};
+
 struct GemmKernel {
   const GemmTile* tile = nullptr;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   ir::DType type = ir::DType::f32, result = ir::DType::f32;  // of A and B, and of C; accumulate: C is f32
+  std::optional<GemmEpilogue> epilogue{};                    // not with accumulate
   bool operator==(const GemmKernel&) const = default;
-  std::string name() const;  // the PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."
+  // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3", and
+  // "..._64x64_c_add_relu_3" where C is stored, too.
+  std::string name() const;
 };
 
 // The compute capability that a target's name says: 90 of "sm_90a".
@@ -53,8 +69,10 @@ GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b,
 std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
                                       const ir::Kernel& kernel, int capability, std::string& problem);
 
-// Emits the kernel into `module`. Parameters, 8 bytes each: a, b, c, m, n, k (runtime/plan.h, PlanBuiltin).
+// Emits the kernel into `module`. Parameters, 8 bytes each: a, b, c, m, n, k (runtime/plan.h, PlanBuiltin);
+// with an epilogue, whose function is `then`: its operands, a, b, c, its extents, m, n, k.
 // `capability`: 75 for sm_75.
-llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel, int capability);
+llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel, int capability,
+                          const Body* then = nullptr);
 
 }  // namespace gacc::codegen

@@ -40,8 +40,9 @@ Extents extents(const ir::Shape& shape, int64_t batch) {
 
 std::string GemmKernel::name() const {
   const std::string to = result == type ? "" : fmt::format("_{}", ir::dtype_text(result));
-  return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
-                     transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n);
+  const std::string then = epilogue ? (epilogue->keeps ? "_c_" : "_") + epilogue->name : "";
+  return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
+                     transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n, then);
 }
 
 int capability(std::string_view target) {
@@ -50,7 +51,7 @@ int capability(std::string_view target) {
 
 GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type, ir::DType result, int capability) {
-  GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result};
+  GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result, {}};
   const bool mma = type == ir::DType::f16 || (type == ir::DType::bf16 && capability >= 80);
   for (const GemmTile& tile :
        mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {

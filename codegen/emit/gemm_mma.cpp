@@ -25,13 +25,16 @@ constexpr int kChunk = 8;  // elements of 16 bytes
 
 class MmaEmitter : GemmBase {
  public:
-  MmaEmitter(llvm::Module& module, const GemmKernel& kernel, int capability)
-      : GemmBase(module, kernel, capability), modern_(capability >= 80), cores_(b, kernel.type, modern_) {}
+  MmaEmitter(llvm::Module& module, const GemmKernel& kernel, int capability, const Body* then)
+      : GemmBase(module, kernel, capability, then),
+        modern_(capability >= 80),
+        cores_(b, kernel.type, modern_) {}
 
   llvm::Function* emit() {
     begin();
     place();
     const Values sums = products();
+    begin_epilogue();
     for (int i = 0; i < fragments_m(); ++i) store_rows(i, sums);
     target_->end();
     return target_->function;
@@ -73,8 +76,8 @@ class MmaEmitter : GemmBase {
     warp_column_ = b.CreateMul(b.CreateSub(warp, b.CreateMul(down, word(tile_.warps_n))), word(warp_n()));
     lane_row_ = b.CreateLShr(lane, 2);
     lane_column_ = b.CreateShl(b.CreateAnd(lane, word(3)), 1);
-    a_ = operand(target_->operands[0], m_, row0_, !kernel_.transpose_a, tile_.m, base);
-    b_ = operand(target_->operands[1], n_, column0_, kernel_.transpose_b, tile_.n, add(base, a_bytes()));
+    a_ = operand(a_address_, m_, row0_, !kernel_.transpose_a, tile_.m, base);
+    b_ = operand(b_address_, n_, column0_, kernel_.transpose_b, tile_.n, add(base, a_bytes()));
     // The four matrices of an ldmatrix, one for the lanes 8 i .. 8 i + 7: of A the upper and lower half of 16
     // rows, then both again 8 further along the inner dimension; of B (8 columns each) first along the inner
     // dimension, then the next columns.
@@ -236,7 +239,7 @@ class MmaEmitter : GemmBase {
 
   // The 16 rows of fragments i: two neighbouring elements at a time where C allows it.
   void store_rows(int i, const Values& sums) {
-    const auto each = [&](bool pairs) {
+    put_runs(2, [&](bool pairs) {
       for (int half = 0; half < 2; ++half) {
         Value* row = add(b.CreateAdd(b.CreateAdd(row0_, warp_row_), lane_row_), 16 * i + 8 * half);
         Value* row_exists = b.CreateICmpULT(row, m_);
@@ -250,21 +253,18 @@ class MmaEmitter : GemmBase {
           }
         }
       }
-      return Values{};
-    };
-    either(
-        c_aligned(2), [&] { return each(true); }, [&] { return each(false); });
+    });
   }
   Value* pair(Value* x, Value* y) {
     Value* both = b.CreateInsertElement(llvm::PoisonValue::get(lanes(2)), x, uint64_t{0});
     return b.CreateInsertElement(both, y, uint64_t{1});
   }
   void store(Value* row, Value* column, Value* value, int count) {
-    Value* to = c_address(row, column);
-    const llvm::Align align = aligned_to(count * c_bytes_);
-    if (kernel_.accumulate) value = b.CreateFAdd(value, b.CreateAlignedLoad(lanes(count), to, align));
-    if (c_bytes_ == 2) value = target_->half.narrow(value, kernel_.result);
-    b.CreateAlignedStore(value, to, align);
+    if (kernel_.accumulate) {
+      const llvm::Align align = aligned_to(count * c_bytes_);
+      value = b.CreateFAdd(value, b.CreateAlignedLoad(lanes(count), c_address(row, column), align));
+    }
+    put(row, column, value, count);
   }
 
   const bool modern_;                                   // cp.async, and mma over 16 of the inner dimension
@@ -276,8 +276,9 @@ class MmaEmitter : GemmBase {
 
 }  // namespace
 
-llvm::Function* emit_mma_gemm(llvm::Module& module, const GemmKernel& kernel, int capability) {
-  return MmaEmitter(module, kernel, capability).emit();
+llvm::Function* emit_mma_gemm(llvm::Module& module, const GemmKernel& kernel, int capability,
+                              const Body* then) {
+  return MmaEmitter(module, kernel, capability, then).emit();
 }
 
 }  // namespace gacc::codegen

@@ -13,6 +13,7 @@ class BuiltinGemmEngine final : public GemmEngine {
  public:
   explicit BuiltinGemmEngine(const Driver& driver) : driver_(driver) {}
   std::string name() const override { return "built-in matrix products"; }
+  bool builtin() const override { return true; }
 
   Status prepare(const Product& product, Stream) override {
     const int64_t rows = ceil_divide(product.m, product.builtin.tile_m);
@@ -26,16 +27,19 @@ class BuiltinGemmEngine final : public GemmEngine {
     const BuiltinGemm& kernel = product.builtin;
     const int64_t blocks = ceil_divide(product.m, kernel.tile_m) * ceil_divide(product.n, kernel.tile_n);
     if (blocks == 0) return {};
-    uint64_t values[] = {product.a,
-                         product.b,
-                         product.c,
-                         static_cast<uint64_t>(product.m),
-                         static_cast<uint64_t>(product.n),
-                         static_cast<uint64_t>(product.k)};
-    void* parameters[] = {&values[0], &values[1], &values[2], &values[3], &values[4], &values[5]};
+    std::vector<uint64_t> values = kernel.parameters;
+    if (values.empty())
+      values = {product.a,
+                product.b,
+                product.c,
+                static_cast<uint64_t>(product.m),
+                static_cast<uint64_t>(product.n),
+                static_cast<uint64_t>(product.k)};
+    std::vector<void*> parameters;
+    for (uint64_t& value : values) parameters.push_back(&value);
     return driver_.check(
         driver_.launch(kernel.function, static_cast<unsigned>(blocks), 1, 1,
-                       static_cast<unsigned>(kernel.block), 1, 1, 0, stream, parameters, nullptr),
+                       static_cast<unsigned>(kernel.block), 1, 1, 0, stream, parameters.data(), nullptr),
         "cannot launch a built-in matrix product");
   }
 

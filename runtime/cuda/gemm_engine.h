@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/cuda/cuda_driver.h"
 #include "runtime/cuda/gemm_choices.h"
@@ -15,6 +16,7 @@ namespace gacc::cuda {
 struct BuiltinGemm {
   Function function = nullptr;
   int64_t block = 0, tile_m = 1, tile_n = 1;
+  std::vector<uint64_t> parameters{};  // empty: a, b, c, m, n, k
 };
 
 enum class Element : uint8_t { f32, f16, bf16 };
@@ -61,6 +63,8 @@ class GemmEngine {
   virtual Status warm_up(const Product& /*product*/, Stream /*stream*/) { return {}; }
   // Whether `launch` adds the bias of a prepared product. If not, it computes the product alone.
   virtual bool adds_bias(const Product& /*product*/) const { return false; }
+  // Whether products are those of the artifact, which may have epilogues (PlanBuiltin::does).
+  virtual bool builtin() const { return false; }
   // Queues a prepared product; the stream may be under capture.
   virtual Status launch(const Product& product, Stream stream) = 0;
 };

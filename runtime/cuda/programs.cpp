@@ -51,13 +51,14 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
     return Number{static_cast<uint64_t>(argument.extent), argument.times_batch};
   };
   const auto address = [&](int64_t offset) { return arena + static_cast<uint64_t>(offset); };
+  const std::string& kernel = planned.kernel.empty() ? planned.builtin.kernel : planned.kernel;
+  const auto& arguments = planned.kernel.empty() ? planned.builtin.arguments : planned.arguments;
+  if (arguments.size() > kMostArguments) return Status::error("kernel {} has too many arguments", kernel);
+  for (const PlanArgument& argument : arguments)
+    launch.arguments.push_back(argument.kind == PlanArgument::Kind::address ? Number{address(argument.offset)}
+                                                                            : extent(argument));
   launch.name = planned.kernel.c_str();
   if (!planned.kernel.empty()) {
-    if (planned.arguments.size() > kMostArguments)
-      return Status::error("kernel {} has too many arguments", planned.kernel);
-    for (const PlanArgument& argument : planned.arguments)
-      launch.arguments.push_back(
-          argument.kind == PlanArgument::Kind::address ? Number{address(argument.offset)} : extent(argument));
     launch.items = extent(planned.grid);
     launch.block = planned.block;
     launch.per_block = planned.per_block;
@@ -88,8 +89,10 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   }
   const PlanBuiltin& builtin = planned.builtin;
   if (builtin.kernel.empty()) return {};
-  product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n};
-  return find_kernel(module, artifact.ptx, builtin.kernel, 6, builtin.block, product.builtin.function);
+  constexpr size_t kUsual = 6;  // a, b, c, m, n, k
+  product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n, {}};
+  return find_kernel(module, artifact.ptx, builtin.kernel, arguments.empty() ? kUsual : arguments.size(),
+                     builtin.block, product.builtin.function);
 }
 
 // How many blocks run at once: the device's multiprocessors times what each takes of this kernel.
@@ -139,9 +142,13 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     for (const PlanLaunch& planned : found->launches)
       if (Status status = add(module, artifact, arena, planned, programs_[i].emplace_back()); !status)
         return status;
-    for (size_t j = 0; j < found->launches.size(); ++j)
-      if (const std::optional<PlanBias>& bias = found->launches[j].bias)
-        programs_[i][static_cast<size_t>(bias->launch)].bias_of = static_cast<int64_t>(j);
+    for (size_t j = 0; j < found->launches.size(); ++j) {
+      const PlanLaunch& planned = found->launches[j];
+      const auto number = static_cast<int64_t>(j);
+      if (planned.bias) programs_[i][static_cast<size_t>(planned.bias->launch)].bias_of = number;
+      if (!planned.builtin.arguments.empty())
+        programs_[i][static_cast<size_t>(planned.builtin.does)].epilogue_of = number;
+    }
   }
   return {};
 }
@@ -154,10 +161,12 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) const {
   const bool varies = launch.m.times_batch || launch.n.times_batch || launch.k.times_batch;
   product.ragged = varies && batch != micro_batch_;
   if (gemm_->workspace_bytes(product) > launch.workspace_bytes) product.workspace = workspace_;
+  for (const Number& argument : launch.arguments) product.builtin.parameters.push_back(argument.at(batch));
   return product;
 }
 
 bool Programs::done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const {
+  if (launch.epilogue_of >= 0 && gemm_->builtin()) return true;
   return launch.bias_of >= 0 &&
          gemm_->adds_bias(at_batch(launches[static_cast<size_t>(launch.bias_of)], batch));
 }

@@ -45,9 +45,9 @@ class Programs {
     uint64_t at(int64_t batch) const { return times_batch ? factor * static_cast<uint64_t>(batch) : factor; }
   };
   struct Launch {
-    Function function = nullptr;  // null: a product
-    const char* name = "";        // of the kernel, in the plan
-    std::vector<Number> arguments;
+    Function function = nullptr;    // null: a product
+    const char* name = "";          // of the kernel, in the plan
+    std::vector<Number> arguments;  // of a product: of its built-in kernel, if that takes its own
     Number items;
     int64_t block = 1, per_block = 1;
     int64_t most_blocks = 0;  // that run at once, for a kernel whose blocks take turns; 0: any number
@@ -55,7 +55,9 @@ class Programs {
     Product product;  // m, n, k are set at launch from these:
     Number m, n, k;
     int64_t workspace_bytes = 0;  // that the plan has for it, from product.workspace on
-    int64_t bias_of = -1;  // the product of the program that may have done already what this kernel does
+    // The product of the program that may have done already what this kernel does, as its bias or as its
+    // built-in kernel's epilogue.
+    int64_t bias_of = -1, epilogue_of = -1;
   };
 
   static size_t index(Program program) { return static_cast<size_t>(program); }
@@ -65,7 +67,7 @@ class Programs {
              Launch& launch);
   Status find_residency(Launch& launch) const;
   Product at_batch(const Launch& launch, int64_t batch) const;
-  // Whether a product has added the bias that this launch is there for.
+  // Whether a product has done what this launch is there for.
   bool done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const;
 
   const Driver* driver_ = nullptr;

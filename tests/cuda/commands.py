@@ -294,7 +294,8 @@ def test_emulate_bias_in_the_product(folder):
     expect(removed, "no product has a bias")
     expect(fused == plain, "other bits with the bias in the product")
     expect(fused_launches < plain_launches, f"{fused_launches} launches with the bias in the product, {plain_launches} without")
-    expect(train("builtin", "builtin")[1] == plain_launches, "built-in products leave launches out")
+    # Built-in products have epilogues, which do more than a bias.
+    expect(train("builtin", "builtin")[1] < fused_launches, "built-in products have launches that their epilogues do")
     run("gaccc", model, "--launch", "graph", "--costs", folder / "fused.json", "-o", folder / "again.ptx")
     expect(train("recompute", recompute__policy="all")[0] == fused, "recompute changes bits")
     # What the plan says is checked before it is believed.

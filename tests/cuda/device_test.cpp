@@ -325,6 +325,36 @@ TEST_F(CudaDeviceTest, BuiltInProductsAreLaunchedAsThePlanDescribes) {
             (std::vector<uint64_t>{15, 17, 3}));
 }
 
+// A built-in product that does the kernel behind it takes what the plan says, and that kernel is left out;
+// with cuBLAS it is launched.
+TEST_F(CudaDeviceTest, AnEpilogueIsNoLaunchOfItsOwn) {
+  Artifact artifact = tiny_artifact(4, 1);
+  artifact.plan.arena_bytes = 8192;
+  std::vector<PlanLaunch>& launches = artifact.plan.programs[1].launches;
+  PlanLaunch kernel = launches.front();
+  PlanLaunch product = tiny_product(true);
+  product.builtin.arguments = {
+      {PlanArgument::Kind::address, 768},       {PlanArgument::Kind::address, 256},
+      {PlanArgument::Kind::address, 512},       {PlanArgument::Kind::extent, 0, 2, false},
+      {PlanArgument::Kind::extent, 0, 5, true}, {PlanArgument::Kind::extent, 0, 9, false}};
+  product.builtin.does = 1;
+  launches = {product, kernel};
+  ASSERT_EQ(open(artifact).text(), "");
+  ASSERT_EQ(device_->run(Program::step, 3).text(), "");
+  std::byte byte;
+  ASSERT_EQ(device_->read(0, std::span(&byte, 1)).text(), "");
+  ASSERT_EQ(fake_->launches.size(), 1U);
+  const std::vector<uint64_t>& arguments = fake_->launches[0].arguments;
+  EXPECT_EQ(fake_->launches[0].grid, 6U);  // as for the product alone
+  ASSERT_EQ(arguments.size(), 6U);
+  EXPECT_EQ(arguments[0] - arguments[1], 512U);
+  EXPECT_EQ(std::vector<uint64_t>(arguments.begin() + 3, arguments.end()), (std::vector<uint64_t>{2, 15, 9}));
+  // Four arguments are not what the entry takes.
+  artifact.plan.programs[1].launches[0].builtin.arguments.resize(4);
+  EXPECT_NE(error(artifact).find("gives kernel tiny_gemm_nt 4 arguments"), std::string::npos)
+      << error(artifact);
+}
+
 TEST_F(CudaDeviceTest, MatrixProductsAreChosenByWhatIsThere) {
   Artifact artifact = tiny_artifact(4, 1);
   artifact.plan.arena_bytes = 8192;

@@ -1,18 +1,12 @@
 // Merged kernels against the launches they stand for, in the emulator: the same bits in every buffer, and no
 // report.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "codegen/artifact_plan.h"
 #include "codegen/merge_plan.h"
-#include "codegen/plan_writer.h"
-#include "frontend/frontend.h"
-#include "ir/text.h"
-#include "passes/pipeline.h"
-#include "runtime/cuda/cuda_device.h"
+#include "tests/cuda/emulated_steps.h"
 
 namespace gacc::test {
 namespace {
@@ -50,85 +44,7 @@ accumulate = 2
 )" + more;
 }
 
-ir::Module planned(const std::string& text) {
-  Diag diag("m.toml", text);
-  std::optional<ir::Module> module = compile_model(text, "m.toml", {}, diag);
-  EXPECT_TRUE(module && !diag.failed()) << diag.render();
-  if (!module) return {};
-  EXPECT_TRUE(passes::run_pipeline(*module, {}, diag)) << diag.render();
-  return std::move(*module);
-}
-
-// The artifact with all launches as they are planned (`merged` false), or as gaccc merges them.
-Artifact artifact_of(const ir::Module& module, bool merged) {
-  Artifact artifact;
-  artifact.plan = write_plan(module, {});
-  ir::Module as = module;
-  if (!merged) as.phase = ir::Phase::fused;  // code is then made for each kernel alone
-  Diag diag;
-  const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(as, "sm_80", diag);
-  EXPECT_TRUE(code) << diag.render();
-  std::string problem;
-  EXPECT_TRUE(code && add_programs(as, *code, artifact.plan, problem)) << problem;
-  artifact.ir = ir::print(module);
-  if (code) artifact.ptx = code->ptx;
-  return artifact;
-}
-
-const PlanProgram& program(const Artifact& artifact, std::string_view name) {
-  for (const PlanProgram& one : artifact.plan.programs)
-    if (one.name == name) return one;
-  return artifact.plan.programs.front();
-}
-
-class Merge : public testing::Test {
- protected:
-  void SetUp() override {
-    options_.driver = GACC_EMULATOR;
-    options_.emulated = true;
-    if (access(GACC_EMULATOR, F_OK) != 0) GTEST_SKIP() << GACC_EMULATOR << " is not built";
-  }
-
-  // The bytes of all buffers after two windows, the second with a micro-batch of 5.
-  std::vector<std::byte> run(const Artifact& artifact) {
-    std::unique_ptr<Device> device;
-    EXPECT_EQ(cuda::open_device(options_, artifact, device).text(), "");
-    if (!device) return {};
-    EXPECT_EQ(device->load(artifact).text(), "");
-    const Plan& plan = artifact.plan;
-    const auto write = [&](std::string_view name, auto value) {
-      EXPECT_EQ(device->write(plan.find(name)->offset, std::as_bytes(std::span(&value, 1))).text(), "");
-    };
-    write("lr", 0.01F);
-    write("seed.low", 3);
-    EXPECT_EQ(device->run(Program::init, 8).text(), "");
-    int64_t number = 0;
-    for (const int64_t batch : {8, 8, 8, 5}) {
-      std::vector<float> x(static_cast<size_t>(batch * 40));
-      std::vector<int32_t> y(static_cast<size_t>(batch));
-      for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 7 + number) % 23) / 8 - 1.25F;
-      for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<int32_t>((i * 3 + number) % 7);
-      EXPECT_EQ(device->write(plan.inputs[0].step_offset, std::as_bytes(std::span(x))).text(), "");
-      EXPECT_EQ(device->write(plan.inputs[1].step_offset, std::as_bytes(std::span(y))).text(), "");
-      EXPECT_EQ(device->run(Program::step, batch).text(), "");
-      if (++number % 2 == 0) {
-        EXPECT_EQ(device->run(Program::update, 8).text(), "");
-      }
-    }
-    std::vector<std::byte> all;
-    for (const PlanBuffer& buffer : plan.buffers) {
-      std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes));
-      EXPECT_EQ(device->read(buffer.offset, bytes).text(), "") << buffer.name;
-      all.insert(all.end(), bytes.begin(), bytes.end());
-    }
-    std::string reports;
-    EXPECT_EQ(device->finish(reports).text(), "");
-    EXPECT_EQ(reports, "");
-    return all;
-  }
-
-  cuda::Options options_;
-};
+using Merge = EmulatedSteps;
 
 TEST_F(Merge, UpdateHasTheBitsOfItsLaunches) {
   for (const char* optimizer : {"type = \"adamw\"", "type = \"lamb\"", "type = \"sgd\"\nmomentum = 0.9"}) {

@@ -162,6 +162,34 @@ TEST(Plan, bias_of_a_product) {
         << field;
 }
 
+// A built-in product that also does a kernel after it takes arguments of its own.
+TEST(Plan, epilogue_of_a_product) {
+  Plan plan = full_plan();
+  std::vector<PlanLaunch>& launches = plan.programs[1].launches;
+  std::swap(launches[0], launches[1]);
+  PlanBuiltin& builtin = launches[0].builtin;
+  builtin.kernel = "gemm_add";
+  builtin.block = 64;
+  builtin.arguments = {{PlanArgument::Kind::address, 64}, {PlanArgument::Kind::extent, 0, 3, true}};
+  builtin.does = 1;
+  const std::string good = to_json(plan).dump();
+  Plan back;
+  ASSERT_EQ(from_json(json::parse(good), back).text(), "");
+  EXPECT_EQ(to_json(back).dump(), good);
+  const auto with = [&](const char* pointer, json value) {
+    json object = json::parse(good);
+    object[json::json_pointer(pointer)] = std::move(value);
+    return reading(object);
+  };
+  for (const int launch : {0, 2})
+    EXPECT_EQ(with("/programs/1/launches/0/builtin/does", launch),
+              fmt::format("plan: programs[1].launches[0].builtin: launch {} is no kernel after the product",
+                          launch));
+  EXPECT_NE(with("/programs/1/launches/0/builtin/arguments/0", plan.arena_bytes + 1)
+                .find("programs[1].launches[0].builtin.arguments[0] is "),
+            std::string::npos);
+}
+
 TEST(Plan, every_missing_field_is_an_error) {
   json whole = to_json(full_plan());
   for (const auto& [key, value] : whole.items()) {

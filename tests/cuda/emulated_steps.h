@@ -1,0 +1,131 @@
+// Compiled models in the emulator, launch by launch as planned or as gaccc merges them: what the tests of
+// merged kernels and of epilogues compare.
+#pragma once
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/artifact_plan.h"
+#include "codegen/plan_writer.h"
+#include "frontend/frontend.h"
+#include "ir/text.h"
+#include "passes/pipeline.h"
+#include "runtime/cuda/cuda_device.h"
+
+namespace gacc::test {
+
+inline ir::Module planned(const std::string& text) {
+  Diag diag("m.toml", text);
+  std::optional<ir::Module> module = compile_model(text, "m.toml", {}, diag);
+  EXPECT_TRUE(module && !diag.failed()) << diag.render();
+  if (!module) return {};
+  EXPECT_TRUE(passes::run_pipeline(*module, {}, diag)) << diag.render();
+  return std::move(*module);
+}
+
+// The artifact with all launches as they are planned (`merged` false), or as gaccc merges them.
+inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_view target = "sm_80") {
+  Artifact artifact;
+  artifact.plan = write_plan(module, {.target = std::string(target)});
+  ir::Module as = module;
+  if (!merged) as.phase = ir::Phase::fused;  // code is then made for each kernel alone
+  Diag diag;
+  const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(as, target, diag);
+  EXPECT_TRUE(code) << diag.render();
+  std::string problem;
+  EXPECT_TRUE(code && add_programs(as, *code, artifact.plan, problem)) << problem;
+  artifact.ir = ir::print(module);
+  if (code) artifact.ptx = code->ptx;
+  return artifact;
+}
+
+inline const PlanProgram& program(const Artifact& artifact, std::string_view name) {
+  for (const PlanProgram& one : artifact.plan.programs)
+    if (one.name == name) return one;
+  return artifact.plan.programs.front();
+}
+
+class EmulatedSteps : public testing::Test {
+ protected:
+  void SetUp() override {
+    options_.driver = GACC_EMULATOR;
+    options_.emulated = true;
+    if (access(GACC_EMULATOR, F_OK) != 0) GTEST_SKIP() << GACC_EMULATOR << " is not built";
+  }
+
+  // The bytes of all buffers after two windows, the second with a micro-batch of 5, and an evaluation. The
+  // micro-batch is 8.
+  std::vector<std::byte> run(const Artifact& artifact) { return run(artifact, {8, 8, 8, 5}, 5); }
+  // After an evaluation of one sample alone.
+  std::vector<std::byte> evaluate(const Artifact& artifact) { return run(artifact, {}, 1); }
+
+ private:
+  std::vector<std::byte> run(const Artifact& artifact, const std::vector<int64_t>& batches,
+                             int64_t evaluated) {
+    std::unique_ptr<Device> device;
+    EXPECT_EQ(cuda::open_device(options_, artifact, device).text(), "");
+    if (!device) return {};
+    EXPECT_EQ(device->load(artifact).text(), "");
+    const Plan& plan = artifact.plan;
+    const auto write = [&](std::string_view name, auto value) {
+      EXPECT_EQ(device->write(plan.find(name)->offset, std::as_bytes(std::span(&value, 1))).text(), "");
+    };
+    write("lr", 0.01F);
+    write("seed.low", 3);
+    EXPECT_EQ(device->run(Program::init, 8).text(), "");
+    int64_t number = 0;
+    for (const int64_t batch : batches) {
+      write_inputs(*device, plan, batch, number);
+      EXPECT_EQ(device->run(Program::step, batch).text(), "");
+      if (++number % 2 == 0) {
+        EXPECT_EQ(device->run(Program::update, 8).text(), "");
+      }
+    }
+    write_inputs(*device, plan, evaluated, number, /*eval=*/true);
+    EXPECT_EQ(device->run(Program::eval, evaluated).text(), "");
+    return buffers(*device, plan);
+  }
+
+  static std::vector<std::byte> buffers(Device& device, const Plan& plan) {
+    std::vector<std::byte> all;
+    for (const PlanBuffer& buffer : plan.buffers) {
+      std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes));
+      EXPECT_EQ(device.read(buffer.offset, bytes).text(), "") << buffer.name;
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    std::string reports;
+    EXPECT_EQ(device.finish(reports).text(), "");
+    EXPECT_EQ(reports, "");
+    return all;
+  }
+
+  // Eighths between -1.25 and 1.5, or classes.
+  static void write_inputs(Device& device, const Plan& plan, int64_t batch, int64_t number,
+                           bool eval = false) {
+    for (const PlanInput& input : plan.inputs) {
+      size_t count = static_cast<size_t>(batch);
+      for (const int64_t extent : input.shape) count *= static_cast<size_t>(extent);
+      const int64_t offset = eval ? input.eval_offset : input.step_offset;
+      const auto n = static_cast<size_t>(number);
+      if (input.dtype == "i32") {
+        std::vector<int32_t> values(count);
+        for (size_t i = 0; i < count; ++i)
+          values[i] = static_cast<int32_t>((i * 3 + n) % static_cast<size_t>(input.range.value_or(1)));
+        EXPECT_EQ(device.write(offset, std::as_bytes(std::span(values))).text(), "");
+      } else {
+        std::vector<float> values(count);
+        for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i * 7 + n) % 23) / 8 - 1.25F;
+        EXPECT_EQ(device.write(offset, std::as_bytes(std::span(values))).text(), "");
+      }
+    }
+  }
+
+ protected:
+  cuda::Options options_;
+};
+
+}  // namespace gacc::test
