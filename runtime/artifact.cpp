@@ -52,11 +52,12 @@ std::string_view guess(std::string_view text) {
   if (begins("\x7f"
              "ELF"))
     return "it is a binary (ELF)";
-  if (text.size() > 8 && text[8] == '{') return "it looks like a safetensors file";
-  if (holds("[model]") || holds("[[layers]]"))
+  // Eight bytes of a length, the last of them 0: a model file may well begin with `model = {`.
+  if (text.size() > 8 && text[7] == '\0' && text[8] == '{') return "it looks like a safetensors file";
+  if (holds("[model]") || holds("[[layers]]") || begins("model"))
     return "it looks like a model file; compile it with gaccc first";
   if (holds(".version") && holds(".target")) return "it is PTX without gacc's plan";
-  if (holds("\nstep(") || holds("\ninit(")) return "it looks like gacc's textual IR";
+  if (begins("module @")) return "it looks like gacc's textual IR";
   if (text.substr(0, 4096).find('\0') != std::string_view::npos) return "it is a binary file";
   return "its first line does not begin with \"// gacc artifact\"";
 }

@@ -59,6 +59,12 @@ TEST(Artifact, errors_say_what_the_file_is) {
   EXPECT_EQ(reading(""), "step.ptx: not a gacc artifact: it is empty");
   EXPECT_EQ(reading("[model]\nname = \"x\"\n"),
             "step.ptx: not a gacc artifact: it looks like a model file; compile it with gaccc first");
+  EXPECT_EQ(reading("model = { name = \"x\" }\n"),
+            "step.ptx: not a gacc artifact: it looks like a model file; compile it with gaccc first");
+  EXPECT_EQ(reading(std::string("\x02\0\0\0\0\0\0\0{}", 10)),
+            "step.ptx: not a gacc artifact: it looks like a safetensors file");
+  EXPECT_EQ(reading("module @x source(\"x.toml\") phase(planned) arena(256) {\n"),
+            "step.ptx: not a gacc artifact: it looks like gacc's textual IR");
   EXPECT_EQ(reading(".version 7.0\n.target sm_80\n"),
             "step.ptx: not a gacc artifact: it is PTX without gacc's plan");
   EXPECT_EQ(reading("// gacc artifact 9 bytes=0 crc32=00000000\n"),
