@@ -95,7 +95,10 @@ std::unique_ptr<llvm::Module> host_module(llvm::LLVMContext& context, const Prog
   for (size_t i = 0; i < program.functions.size(); ++i) {
     const std::unique_ptr<Target> target =
         make_host_target(*module, program.functions[i], cpu.lanes, cpu.fma, cpu.f16c);
-    emit_kernel(*target, symbol(static_cast<int32_t>(i)));
+    if (!emit_kernel(*target, symbol(static_cast<int32_t>(i)), problem)) {
+      problem = "internal error: " + problem;
+      return nullptr;
+    }
     target->function->addFnAttr("target-cpu", cpu.name);
     target->function->addFnAttr("target-features", cpu.features);
     // Without these LLVM cuts vectors of 16 into two on the CPUs that it thinks prefer it.

@@ -197,7 +197,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
   device.setDataLayout(machine->createDataLayout());
   for (const Body& body : code.program.functions) {
     const std::unique_ptr<Target> emitter = make_nvptx_target(device, body, capability(target));
-    emit_kernel(*emitter, body.name);
+    if (!emit_kernel(*emitter, body.name, problem)) return failed();
     set_block(*emitter->function, body.block, body.resident);
     code.entries.push_back(body.name);
   }

@@ -15,7 +15,8 @@ class KernelEmitter {
  public:
   explicit KernelEmitter(Target& target) : t_(target), body_(target.body), e_(target) {}
 
-  void emit(const std::string& name) {
+  bool emit(const std::string& name) {
+    bool known = true;
     t_.begin(name);
     e_.begin_function();
     switch (body_.form) {
@@ -26,7 +27,7 @@ class KernelEmitter {
         rowwise();
         break;
       case ir::KernelForm::special:
-        emit_special(t_);
+        known = emit_special(t_);
         break;
       case ir::KernelForm::column_reduce:
         column_reduce();
@@ -35,6 +36,7 @@ class KernelEmitter {
         total_reduce();
     }
     t_.end();
+    return known;
   }
 
  private:
@@ -207,6 +209,10 @@ class KernelEmitter {
 
 }  // namespace
 
-void emit_kernel(Target& target, const std::string& name) { KernelEmitter(target).emit(name); }
+bool emit_kernel(Target& target, const std::string& name, std::string& problem) {
+  if (KernelEmitter(target).emit(name)) return true;
+  problem = "nothing emits `" + target.body.special + "`";
+  return false;
+}
 
 }  // namespace gacc::codegen

@@ -129,8 +129,9 @@ class Target {
   Value* across_lanes(ir::Combine how, Value* vector);
 };
 
-// Emits body into target.module as the function `name`.
-void emit_kernel(Target& target, const std::string& name);
+// Emits body into target.module as the function `name`. False and a sentence in `problem` for a special op
+// without an emitter, which is a bug.
+[[nodiscard]] bool emit_kernel(Target& target, const std::string& name, std::string& problem);
 
 // `lanes` floats a vector; `f16c`: the CPU converts f16.
 std::unique_ptr<Target> make_host_target(llvm::Module& module, const Body& body, unsigned lanes, bool fma,

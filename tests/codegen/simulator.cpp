@@ -174,12 +174,13 @@ Simulator::Simulator(const Program& program, int capability) : impl_(new Impl{pr
   auto context = std::make_unique<llvm::LLVMContext>();
   auto module = std::make_unique<llvm::Module>("simulated", *context);
   module->setDataLayout(jit.getDataLayout());
-  for (const Body& body : program.functions) {
-    const auto target = make_nvptx_target(*module, body, capability);
-    emit_kernel(*target, body.name);
-  }
   std::string problem;
-  if (!optimize(*module, nullptr, problem)) fmt::print(stderr, "{}\n", problem), std::abort();
+  const auto must = [&](bool done) {
+    if (!done) fmt::print(stderr, "{}\n", problem), std::abort();
+  };
+  for (const Body& body : program.functions)
+    must(emit_kernel(*make_nvptx_target(*module, body, capability), body.name, problem));
+  must(optimize(*module, nullptr, problem));
   for (const Body& body : program.functions) make_runnable(*module->getFunction(body.name));
   llvm::orc::SymbolMap symbols;
   const auto define = [&](const char* name, auto* function) {
