@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "codegen/product_workspace.h"
 
@@ -20,8 +21,6 @@ PlanArgument argument(const codegen::Extent& extent) {
   return result;
 }
 
-PlanArgument address(int64_t offset) { return {PlanArgument::Kind::address, offset}; }
-
 std::optional<PlanLaunch> kernel_launch(const ir::Module& module, const ir::Region& region,
                                         const codegen::Call& call, const std::string& entry,
                                         std::string& problem) {
@@ -34,7 +33,7 @@ std::optional<PlanLaunch> kernel_launch(const ir::Module& module, const ir::Regi
                             operand_text(module, region, operand));
       return std::nullopt;
     }
-    launch.arguments.push_back(address(*offset));
+    launch.arguments.push_back({PlanArgument::Kind::address, *offset});
   }
   for (const codegen::Extent& extent : call.extents) launch.arguments.push_back(argument(extent));
   launch.block = call.block;
@@ -50,32 +49,11 @@ std::optional<PlanLaunch> product_launch(const ir::Module& module, ir::RegionKin
   const ir::Region& region = module.region(kind);
   const std::vector<codegen::Call>& calls = code.program.calls(kind);
   std::optional<PlanLaunch> launch = gemm_launch(module, region, calls[product].kernel, problem);
-  const std::optional<codegen::GemmKernel> builtin =
-      codegen::choose_product(module, region, code.program, calls, product,
-                              code.epilogues[static_cast<size_t>(kind)], capability, problem);
+  const std::optional<codegen::GemmKernel> builtin = codegen::choose_product(
+      module, region, calls, product, code.epilogues[static_cast<size_t>(kind)], capability, problem);
   if (!launch || !builtin) return std::nullopt;
   launch->builtin = {builtin->name(), builtin->tile->threads(), builtin->tile->m, builtin->tile->n};
   return launch;
-}
-
-// Gives the built-in products what their epilogues take. `launched`: the launch of each call, or -1.
-void add_arguments(const std::vector<codegen::Epilogue>& epilogues, const std::vector<int64_t>& launched,
-                   PlanProgram& program) {
-  for (const codegen::Epilogue& epilogue : epilogues) {
-    PlanLaunch& launch = program.launches[static_cast<size_t>(launched[epilogue.product])];
-    PlanBuiltin& builtin = launch.builtin;
-    builtin.does = launched[epilogue.kernel];
-    // As the entry takes them (codegen/emit/gemm.h): the kernel's operands, the product's, and so its
-    // extents.
-    const std::vector<PlanArgument>& own = program.launches[static_cast<size_t>(builtin.does)].arguments;
-    const auto extents = std::find_if(own.begin(), own.end(), [](const PlanArgument& argument) {
-      return argument.kind == PlanArgument::Kind::extent;
-    });
-    builtin.arguments.assign(own.begin(), extents);
-    for (const int64_t offset : {launch.a, launch.b, launch.c}) builtin.arguments.push_back(address(offset));
-    builtin.arguments.insert(builtin.arguments.end(), extents, own.end());
-    builtin.arguments.insert(builtin.arguments.end(), {launch.m, launch.n, launch.k});
-  }
 }
 
 // The vector that `op` adds to each row of `product` ([.., n] f32), when that is all it does and the vector
@@ -94,41 +72,42 @@ std::optional<int64_t> added_vector(const ir::Module& module, const ir::Region& 
   return std::nullopt;
 }
 
-// Notes which products a library may give their bias (PlanBias). `launched`: the launch of each call, or -1.
-void add_biases(const ir::Module& module, const ir::Region& region, const std::vector<codegen::Call>& calls,
-                const std::vector<int64_t>& launched, PlanProgram& program) {
+// The bias that a library may add in an epilogue's place: one kernel reads the product, adds a vector and
+// writes where the product was.
+std::optional<PlanBias> library_bias(const ir::Module& module, const ir::Region& region,
+                                     const std::vector<codegen::Call>& calls, const ir::StorageRoots& root,
+                                     const codegen::Epilogue& epilogue, const PlanLaunch& launch) {
   constexpr int64_t kAlignment = 16;  // of a bias, for the library
-  // 1. Who reads each value: its readers' number, and the last of them.
+  const ir::Kernel& kernel = calls[epilogue.kernel].kernel;
+  if (epilogue.part.keeps || kernel.members.size() != 1 || launch.type != "f32" || launch.result != "f32")
+    return std::nullopt;
+  const ir::ValueId product = region.ops[calls[epilogue.product].kernel.members.front().op].results[0];
+  const ir::Op& op = region.ops[kernel.members.front().op];
+  const std::optional<int64_t> vector = added_vector(module, region, op, root, product);
+  const bool in_place = arena_offset(module, region, ir::Operand(op.results[0])) == launch.c;
+  if (!vector || *vector % kAlignment != 0 || !in_place) return std::nullopt;
+  return PlanBias{*vector, launch.builtin.does};
+}
+
+// Gives products their epilogues: the built-in ones what these take, and those of a library a bias.
+// `launched`: the launch of each call, or -1.
+void add_epilogues(const ir::Module& module, const ir::Region& region,
+                   const std::vector<codegen::Call>& calls, const std::vector<codegen::Epilogue>& epilogues,
+                   const std::vector<int64_t>& launched, PlanProgram& program) {
   const ir::StorageRoots root(region);
-  std::vector<int> readers(region.values.size(), 0);
-  std::vector<size_t> reader(region.values.size(), 0);
-  const auto index = [&](const ir::Operand& operand) -> std::optional<size_t> {
-    const ir::Operand owner = root(operand);
-    const ir::ValueId* value = ir::as_value(owner);
-    return value != nullptr ? std::optional(static_cast<size_t>(value->index)) : std::nullopt;
-  };
-  for (size_t i = 0; i < calls.size(); ++i) {
-    if (launched[i] < 0) continue;
-    for (const ir::Operand& operand : calls[i].kernel.reads)
-      if (const std::optional<size_t> value = index(operand)) ++readers[*value], reader[*value] = i;
-  }
-  for (const ir::Yield& yield : region.yields)
-    if (const std::optional<size_t> value = index(yield.what)) ++readers[*value];
-  // 2. Products that one kernel reads, which adds a vector and whose result takes the product's place.
-  for (size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].kernel.form != ir::KernelForm::gemm) continue;
-    PlanLaunch& launch = program.launches[static_cast<size_t>(launched[i])];
-    if (launch.accumulate || launch.type != "f32" || launch.result != "f32") continue;
-    const ir::ValueId product = region.ops[calls[i].kernel.members.front().op].results[0];
-    const auto at = static_cast<size_t>(product.index);
-    if (readers[at] != 1 || reader[at] <= i) continue;
-    const ir::Kernel& kernel = calls[reader[at]].kernel;
-    if (kernel.members.size() != 1 || kernel.form != ir::KernelForm::pointwise) continue;
-    const ir::Op& op = region.ops[kernel.members.front().op];
-    const std::optional<int64_t> vector = added_vector(module, region, op, root, product);
-    if (!vector || *vector % kAlignment != 0) continue;
-    if (arena_offset(module, region, ir::Operand(op.results[0])) == launch.c)
-      launch.bias = PlanBias{*vector, launched[reader[at]]};
+  for (const codegen::Epilogue& epilogue : epilogues) {
+    PlanLaunch& launch = program.launches[static_cast<size_t>(launched[epilogue.product])];
+    PlanBuiltin& builtin = launch.builtin;
+    builtin.does = launched[epilogue.kernel];
+    launch.bias = library_bias(module, region, calls, root, epilogue, launch);
+    // As the entry takes them (codegen/emit/gemm.h): addresses of the kernel and of the product, and so
+    // their extents.
+    const std::vector<PlanArgument>& own = program.launches[static_cast<size_t>(builtin.does)].arguments;
+    const std::vector<PlanArgument> product = builtin_arguments(launch);
+    for (const PlanArgument::Kind kind : {PlanArgument::Kind::address, PlanArgument::Kind::extent})
+      for (const auto* arguments : {&own, &product})
+        std::copy_if(arguments->begin(), arguments->end(), std::back_inserter(builtin.arguments),
+                     [&](const PlanArgument& argument) { return argument.kind == kind; });
   }
 }
 
@@ -170,12 +149,10 @@ bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Pla
       if (!launch) return false;
       program.launches.push_back(std::move(*launch));
     }
+    add_epilogues(module, region, calls, code.epilogues[static_cast<size_t>(kind)], launched, program);
     // The update's launches are merged, and then run in another order (merge_update in nvptx.cpp).
-    if (kind == ir::RegionKind::step || kind == ir::RegionKind::eval) {
-      add_biases(module, region, calls, launched, program);
+    if (kind == ir::RegionKind::step || kind == ir::RegionKind::eval)
       add_workspaces(module, region, calls, launched, program);
-    }
-    add_arguments(code.epilogues[static_cast<size_t>(kind)], launched, program);
     plan.programs.push_back(std::move(program));
   }
   return true;

@@ -48,10 +48,11 @@ class Finder {
     if (readers == 0) return std::nullopt;
     const bool yielded = std::any_of(region_.yields.begin(), region_.yields.end(),
                                      [&](const ir::Yield& yield) { return root_(yield.what) == result; });
-    epilogue.keeps = readers > 1 || yielded;
-    const std::optional<int32_t> slot = slot_of(calls_[epilogue.kernel], result);
+    const Call& kernel = calls_[epilogue.kernel];
+    const std::optional<int32_t> slot = slot_of(kernel, result);
     if (!slot || !may_run_early(epilogue)) return std::nullopt;
-    epilogue.slot = *slot;
+    epilogue.part = {kernel.function, program_.functions[static_cast<size_t>(kernel.function)].name, *slot,
+                     readers > 1 || yielded};
     return epilogue;
   }
 
@@ -102,17 +103,13 @@ std::vector<Epilogue> find_epilogues(const ir::Module& module, const ir::Region&
 }
 
 std::optional<GemmKernel> choose_product(const ir::Module& module, const ir::Region& region,
-                                         const Program& program, const std::vector<Call>& calls,
-                                         size_t product, const std::vector<Epilogue>& epilogues,
-                                         int capability, std::string& problem) {
+                                         const std::vector<Call>& calls, size_t product,
+                                         const std::vector<Epilogue>& epilogues, int capability,
+                                         std::string& problem) {
   std::optional<GemmKernel> kernel = choose_gemm(module, region, calls[product].kernel, capability, problem);
   if (!kernel) return std::nullopt;
-  for (const Epilogue& epilogue : epilogues) {
-    if (epilogue.product != product) continue;
-    const int32_t function = calls[epilogue.kernel].function;
-    kernel->epilogue = GemmEpilogue{function, program.functions[static_cast<size_t>(function)].name,
-                                    epilogue.slot, epilogue.keeps};
-  }
+  for (const Epilogue& epilogue : epilogues)
+    if (epilogue.product == product) kernel->epilogue = epilogue.part;
   return kernel;
 }
 

@@ -13,8 +13,7 @@ namespace gacc::codegen {
 
 struct Epilogue {
   size_t product = 0, kernel = 0;  // calls of the region
-  int32_t slot = 0;                // of the kernel's function: the product's result
-  bool keeps = false;              // the result is needed by others as well
+  GemmEpilogue part{};             // of the product: what it does
 };
 
 // A kernel of more scalar operations for an element stays one: a product's thread has up to 64 elements, each
@@ -31,8 +30,8 @@ std::vector<Epilogue> find_epilogues(const ir::Module& module, const ir::Region&
 // The built-in kernel of the product that is call number `product` of the region: with its epilogue, if it
 // has one among `epilogues`. Nothing and a sentence in `problem` as for choose_gemm.
 std::optional<GemmKernel> choose_product(const ir::Module& module, const ir::Region& region,
-                                         const Program& program, const std::vector<Call>& calls,
-                                         size_t product, const std::vector<Epilogue>& epilogues,
-                                         int capability, std::string& problem);
+                                         const std::vector<Call>& calls, size_t product,
+                                         const std::vector<Epilogue>& epilogues, int capability,
+                                         std::string& problem);
 
 }  // namespace gacc::codegen

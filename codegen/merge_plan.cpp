@@ -10,27 +10,23 @@ namespace gacc::codegen {
 
 std::vector<int> launch_levels(const ir::Module& module, const ir::Region& region,
                                const std::vector<Call>& calls, const std::vector<Epilogue>& epilogues) {
-  const auto append = [](std::vector<Range>& to, const std::vector<Range>& more) {
-    to.insert(to.end(), more.begin(), more.end());
-  };
+  std::vector<Touched> all;
+  for (const Call& call : calls) all.push_back(touched(module, region, call.kernel));
+  const auto is_launch = [&](size_t i) { return calls[i].kernel.form != ir::KernelForm::alias; };
+  std::vector<int> level(calls.size(), 0);  // of each call
+  for (const Epilogue& epilogue : epilogues) {
+    const Touched& kernel = all[epilogue.kernel];
+    Touched& product = all[epilogue.product];
+    product.reads.insert(product.reads.end(), kernel.reads.begin(), kernel.reads.end());
+    product.writes.insert(product.writes.end(), kernel.writes.begin(), kernel.writes.end());
+    level[epilogue.kernel] = kInItsProduct;
+  }
   std::vector<int> levels;
-  std::vector<Touched> earlier;
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].kernel.form == ir::KernelForm::alias) continue;
-    Touched mine = touched(module, region, calls[i].kernel);
-    int level = 0;
-    for (const Epilogue& epilogue : epilogues) {
-      if (epilogue.kernel == i) level = kInItsProduct;
-      if (epilogue.product != i) continue;
-      const Touched kernel = touched(module, region, calls[epilogue.kernel].kernel);
-      append(mine.reads, kernel.reads);
-      append(mine.writes, kernel.writes);
-    }
-    for (size_t e = 0; e < earlier.size() && level != kInItsProduct; ++e) {
-      if (levels[e] >= level && conflict(earlier[e], mine)) level = levels[e] + 1;
-    }
-    levels.push_back(level);
-    earlier.push_back(std::move(mine));
+    if (!is_launch(i)) continue;
+    for (size_t e = 0; e < i && level[i] != kInItsProduct; ++e)
+      if (is_launch(e) && level[e] >= level[i] && conflict(all[e], all[i])) level[i] = level[e] + 1;
+    levels.push_back(level[i]);
   }
   return levels;
 }

@@ -5,7 +5,6 @@
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace gacc::codegen {
 
@@ -46,12 +45,8 @@ Task task_of(const PlanLaunch& launch) {
   if (!launch.kernel.empty())
     return {launch.kernel, launch.arguments, count(launch.grid, launch.per_block), {}, launch.block};
   const PlanBuiltin& kernel = launch.builtin;
-  const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
-  std::vector<PlanArgument> arguments = kernel.arguments;
-  if (arguments.empty())
-    arguments = {address(launch.a), address(launch.b), address(launch.c), launch.m, launch.n, launch.k};
-  return {kernel.kernel, std::move(arguments), count(launch.m, kernel.tile_m), count(launch.n, kernel.tile_n),
-          kernel.block};
+  return {kernel.kernel, builtin_arguments(launch), count(launch.m, kernel.tile_m),
+          count(launch.n, kernel.tile_n), kernel.block};
 }
 
 MergeTable make_table(llvm::Module& module, const MergeRequest& request, const std::vector<Task>& tasks,

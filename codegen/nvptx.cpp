@@ -72,7 +72,7 @@ bool choose_products(const ir::Module& module, int capability, DeviceCode& code,
     for (size_t i = 0; i < calls.size(); ++i) {
       if (calls[i].kernel.form != ir::KernelForm::gemm) continue;
       const std::optional<GemmKernel> kernel =
-          choose_product(module, region, code.program, calls, i, epilogues, capability, problem);
+          choose_product(module, region, calls, i, epilogues, capability, problem);
       if (!kernel) return false;
       if (std::find(code.products.begin(), code.products.end(), *kernel) == code.products.end())
         code.products.push_back(*kernel);

@@ -80,6 +80,12 @@ json buffer_json(const PlanBuffer& buffer) {
 
 }  // namespace
 
+std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product) {
+  if (!product.builtin.arguments.empty()) return product.builtin.arguments;
+  const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
+  return {address(product.a), address(product.b), address(product.c), product.m, product.n, product.k};
+}
+
 const PlanBuffer* Plan::find(std::string_view buffer) const {
   for (const PlanBuffer& candidate : buffers)
     if (candidate.name == buffer) return &candidate;

@@ -99,6 +99,9 @@ struct PlanLaunch {
   std::optional<PlanWorkspace> workspace{};
 };
 
+// What a product's built-in kernel takes: its own arguments, or a, b, c, m, n, k.
+std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product);
+
 struct PlanProgram {
   std::string name;  // "init", "step", "update", "eval"
   std::vector<PlanLaunch> launches;

@@ -28,13 +28,6 @@ class BuiltinGemmEngine final : public GemmEngine {
     const int64_t blocks = ceil_divide(product.m, kernel.tile_m) * ceil_divide(product.n, kernel.tile_n);
     if (blocks == 0) return {};
     std::vector<uint64_t> values = kernel.parameters;
-    if (values.empty())
-      values = {product.a,
-                product.b,
-                product.c,
-                static_cast<uint64_t>(product.m),
-                static_cast<uint64_t>(product.n),
-                static_cast<uint64_t>(product.k)};
     std::vector<void*> parameters;
     for (uint64_t& value : values) parameters.push_back(&value);
     return driver_.check(

@@ -16,7 +16,7 @@ namespace gacc::cuda {
 struct BuiltinGemm {
   Function function = nullptr;
   int64_t block = 0, tile_m = 1, tile_n = 1;
-  std::vector<uint64_t> parameters{};  // empty: a, b, c, m, n, k
+  std::vector<uint64_t> parameters{};  // as builtin_arguments has them
 };
 
 enum class Element : uint8_t { f32, f16, bf16 };

@@ -52,7 +52,8 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   };
   const auto address = [&](int64_t offset) { return arena + static_cast<uint64_t>(offset); };
   const std::string& kernel = planned.kernel.empty() ? planned.builtin.kernel : planned.kernel;
-  const auto& arguments = planned.kernel.empty() ? planned.builtin.arguments : planned.arguments;
+  const std::vector<PlanArgument> arguments =
+      planned.kernel.empty() ? builtin_arguments(planned) : planned.arguments;
   if (arguments.size() > kMostArguments) return Status::error("kernel {} has too many arguments", kernel);
   for (const PlanArgument& argument : arguments)
     launch.arguments.push_back(argument.kind == PlanArgument::Kind::address ? Number{address(argument.offset)}
@@ -89,10 +90,9 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   }
   const PlanBuiltin& builtin = planned.builtin;
   if (builtin.kernel.empty()) return {};
-  constexpr size_t kUsual = 6;  // a, b, c, m, n, k
   product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n, {}};
-  return find_kernel(module, artifact.ptx, builtin.kernel, arguments.empty() ? kUsual : arguments.size(),
-                     builtin.block, product.builtin.function);
+  return find_kernel(module, artifact.ptx, builtin.kernel, arguments.size(), builtin.block,
+                     product.builtin.function);
 }
 
 // How many blocks run at once: the device's multiprocessors times what each takes of this kernel.

@@ -47,7 +47,7 @@ class Programs {
   struct Launch {
     Function function = nullptr;    // null: a product
     const char* name = "";          // of the kernel, in the plan
-    std::vector<Number> arguments;  // of a product: of its built-in kernel, if that takes its own
+    std::vector<Number> arguments;  // of a product: of its built-in kernel
     Number items;
     int64_t block = 1, per_block = 1;
     int64_t most_blocks = 0;  // that run at once, for a kernel whose blocks take turns; 0: any number
