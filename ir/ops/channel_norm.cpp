@@ -18,7 +18,8 @@ Types infer_batch_norm(const OpView& op, Diag& diag) {
   return std::vector<Type>{{DType::f32, x.shape}, channel, channel, channel, channel};
 }
 
-// The mean over [B,C,S] is that of the samples' sums: B is known only at launch, so it is counted.
+// The mean over [B,C,S] is that of the samples' sums: B is known only at launch, so it is counted. Mean and
+// variance are corrected as in normal_rows.
 std::vector<Operand> expand_batch_norm(Builder& b, const Op& op) {
   std::string names[5];
   for (size_t i = 0; i < 5; ++i) names[i] = take_name(b, op, i);
@@ -36,12 +37,14 @@ std::vector<Operand> expand_batch_norm(Builder& b, const Op& op) {
   const Operand real = b.make("cast", size == 1 ? names[4] : name + ".samples.real", {samples});
   const Operand count =
       size == 1 ? real : Operand(b.make("mul", names[4], {real, static_cast<double>(size)}));
-  const Operand mean = b.make("div", names[1], {sum, count});
-  const Operand centred =
-      b.make("sub", name + ".centred", {flat, per_channel(b, name + ".mean.flat", mean, flat_shape)});
-  const Operand squares = b.make("square", name + ".squares", {centred});
-  const Operand total = channel_sum(b, name + ".total", squares);
-  const Operand variance = b.make("div", names[3], {total, count});
+  const Operand rough = b.make("div", name + ".rough", {sum, count});
+  const Operand near =
+      b.make("sub", name + ".near", {flat, per_channel(b, name + ".rough.flat", rough, flat_shape)});
+  const Operand off = b.make("div", name + ".off", {channel_sum(b, name + ".near.sum", near), count});
+  const Operand squares = b.make("square", name + ".squares", {near});
+  const Operand around = b.make("div", name + ".around", {channel_sum(b, name + ".total", squares), count});
+  const Operand mean = b.make("add", names[1], {rough, off});
+  const Operand variance = corrected_variance(b, name, names[3], around, off);
   const Operand shifted = b.make("add", name + ".shifted", {variance, eps});
   const Operand deviation = b.make("sqrt", name + ".deviation", {shifted});
   const Operand rstd = b.make("reciprocal", names[2], {deviation});

@@ -169,12 +169,23 @@ Operand row_mean(Builder& b, const std::string& sum, const std::string& name, co
   return b.make("mul", name, {b.make("row_sum", sum, {x}), inverse});
 }
 
+Operand corrected_variance(Builder& b, const std::string& name, const std::string& variance_name,
+                           const Operand& around, const Operand& off) {
+  const Operand excess = b.make("square", name + ".excess", {off});
+  const Operand difference = b.make("sub", name + ".corrected", {around, excess});
+  return b.make("maximum", variance_name, {difference, 0.0});
+}
+
 NormalRows normal_rows(Builder& b, const std::string& name, const std::string& mean_name,
                        const std::string& rstd_name, const Operand& x, double eps) {
-  const Operand mean = row_mean(b, name + ".sum", mean_name, x);
+  const Operand rough = row_mean(b, name + ".sum", name + ".rough", x);
+  const Operand near = b.make("sub", name + ".near", {x, rough});
+  const Operand off = row_mean(b, name + ".near.sum", name + ".off", near);
+  const Operand squares = b.make("square", name + ".squares", {near});
+  const Operand around = row_mean(b, name + ".total", name + ".around", squares);
+  const Operand mean = b.make("add", mean_name, {rough, off});
+  const Operand variance = corrected_variance(b, name, name + ".variance", around, off);
   const Operand centred = b.make("sub", name + ".centred", {x, mean});
-  const Operand squares = b.make("square", name + ".squares", {centred});
-  const Operand variance = row_mean(b, name + ".total", name + ".variance", squares);
   const Operand shifted = b.make("add", name + ".shifted", {variance, eps});
   const Operand deviation = b.make("sqrt", name + ".deviation", {shifted});
   const Operand rstd = b.make("reciprocal", rstd_name, {deviation});

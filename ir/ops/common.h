@@ -61,13 +61,19 @@ Exponentials shifted_exponentials(Builder& b, const std::string& name, const Ope
 // The mean over the last axis, [.., 1], by way of the sum. For OpInfo::expand and gradients.
 Operand row_mean(Builder& b, const std::string& sum, const std::string& name, const Operand& x);
 
-// Rows brought to mean 0 and variance 1, over the last axis, as layer_norm and group_norm do: the variance is
-// the mean of the squared deviations, and rstd = 1 / sqrt(variance + eps). For OpInfo::expand.
+// Rows brought to mean 0 and variance 1, over the last axis, as layer_norm and group_norm do:
+// rstd = 1 / sqrt(variance + eps). The mean of a row that is far from zero is rounded there, by more than the
+// row may vary, so both statistics are corrected by what the deviations from it sum up to (Chan, Golub and
+// LeVeque, "Algorithms for computing the sample variance", 1983): a constant row gives 0. For OpInfo::expand.
 struct NormalRows {
   Operand mean, rstd, normal;  // [.., 1], [.., 1] and x's shape
 };
 NormalRows normal_rows(Builder& b, const std::string& name, const std::string& mean_name,
                        const std::string& rstd_name, const Operand& x, double eps);
+// The variance, from the mean of the squared deviations from another number, and the mean's distance from it:
+// max(around - off^2, 0), which rounding may bring below.
+Operand corrected_variance(Builder& b, const std::string& name, const std::string& variance_name,
+                           const Operand& around, const Operand& off);
 // The gradient to x, called `result`, of h = (x - mean) * rstd, where k is that to h and means are over the
 // row:
 //   rstd * (k - mean(k) - h * mean(k * h))
