@@ -76,7 +76,7 @@ LayerLowering::Layer LayerLowering::attention(const LayerSpec& spec, const Flow&
     attrs["stream"] = Parameters::stream(path);
   }
   const auto heads = b_.make_n(drops(spec) ? "attention.dropout" : "attention",
-                               {path + ".heads", path + ".lse"}, std::move(operands), std::move(attrs));
+                               {path + ".heads", path + ".softmax"}, std::move(operands), std::move(attrs));
   const auto y = projection(spec, path + ".proj", path, heads.front(), width, scope);
   if (!y) return {};
   return {.output = {.value = *y}};

@@ -94,10 +94,10 @@ class LossLowering {
     if (!countable(ir::elements(rows, 1)) || !set_range(logits, shape.back())) return;
 
     const ir::Operand wanted = reshaped(target, loss_.target.name + ".rows", rows);
-    const auto results =
-        b_.make_n("cross_entropy", {"loss.rows", "loss.lse", "loss.counted"}, {*logits.value, wanted},
-                  {{"ignore_index", loss_.ignore_index}, {"label_smoothing", loss_.label_smoothing}});
-    const ir::ValueId counted = results[2];
+    const auto results = b_.make_n(
+        "cross_entropy", {"loss.rows", "loss.max", "loss.log", "loss.counted"}, {*logits.value, wanted},
+        {{"ignore_index", loss_.ignore_index}, {"label_smoothing", loss_.label_smoothing}});
+    const ir::ValueId counted = results[3];
     sum(results[0], counted);
     if (!metrics) return;
     for (const Named& metric : model_.metrics) {

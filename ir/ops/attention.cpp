@@ -1,9 +1,10 @@
 // Attention over the packed projections of a sequence, as one op that never makes the [T, T] matrix: forward
-// keeps the output and lse, the logarithm of each query's sum of exponentials, and backward computes the
-// probabilities again from them. Memory is linear in T.
+// keeps the output and two numbers of each query, its largest score m_i and the logarithm l_i of its sum of
+// exponentials, and backward computes the probabilities again from them. Memory is linear in T.
 //
 // qkv [B, T, 3 C]: query, key and value of a position side by side, each of H heads of D = C / H channels.
-//   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only)      p_ij = exp(s_ij) / sum_j exp(s_ij)
+//   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only)      m_i = max_j s_ij
+//   l_i = log(sum_j exp(s_ij - m_i))                       p_ij = exp((s_ij - m_i) - l_i)
 //   out_i = sum_j z_ij p_ij v_j                            z_ij = 1, or the dropout factor 0 or 1 / (1 - p)
 // Gradients, with dp_ij = z_ij (d_out_i v_j) and delta_i = d_out_i out_i = sum_j p_ij dp_ij:
 //   ds_ij = p_ij (dp_ij - delta_i)
@@ -62,13 +63,13 @@ Types results(const OpView& op) {
   const Type qkv = op.operand(0);
   const Sizes s = sizes(op);
   return std::vector<Type>{{qkv.dtype, {kBatch, s.length, s.width}},
-                           {DType::f32, {kBatch, s.heads, s.length}}};
+                           {DType::f32, {kBatch, s.heads, 2, s.length}}};
 }
 
-// Operands qkv, lse, delta, d_out.
+// Operands qkv, m and l, delta, d_out.
 Types gradient_results(const OpView& op, Diag& diag) {
   const Sizes s = sizes(op);
-  const Type wanted[] = {{DType::f32, {kBatch, s.heads, s.length}},
+  const Type wanted[] = {{DType::f32, {kBatch, s.heads, 2, s.length}},
                          {DType::f32, {kBatch, s.length, s.heads}},
                          {op.operand(0).dtype, {kBatch, s.length, s.width}}};
   for (size_t i = 1; i < 4; ++i) {
@@ -83,7 +84,8 @@ Types gradient_results(const OpView& op, Diag& diag) {
 
 void gradient(GradBuilder& g) {
   if (g.d_result(1)) {
-    g.b.diag().error(Kind::no_gradient, g.op().at, "`{}` has no gradient through its lse", g.op().info->name);
+    g.b.diag().error(Kind::no_gradient, g.op().at, "`{}` has no gradient through its statistics",
+                     g.op().info->name);
     return;
   }
   if (!g.d_result(0) || !g.wanted(0)) return;
@@ -119,6 +121,10 @@ struct Head {
     return sum;
   }
   int64_t keys(int64_t i) const { return causal ? i + 1 : s.length; }
+  // Where the statistics have m of query i; l comes T later.
+  size_t statistic(int64_t i) const {
+    return static_cast<size_t>((sample * s.heads + head) * 2 * s.length + i);
+  }
   double score(int64_t i, int64_t j) const { return dot(query(i), key(j)) * scale; }
   double factor(int64_t i, int64_t j) const {
     if (words == 0) return 1;
@@ -170,8 +176,8 @@ void forward_reference(EvalView& view, size_t words) {
         const double p = std::exp(scores[static_cast<size_t>(j)] - top) / sum * head.factor(i, j);
         for (int64_t c = 0; c < s.channels; ++c) out[c] += p * head.value(j)[c];
       }
-      view.result(1).data[static_cast<size_t>((head.sample * s.heads + head.head) * s.length + i)] =
-          top + std::log(sum);
+      view.result(1).data[head.statistic(i)] = top;
+      view.result(1).data[head.statistic(i + s.length)] = std::log(sum);
     }
   });
 }
@@ -183,11 +189,11 @@ void gradient_reference(EvalView& view, size_t words) {
     for (int64_t i = 0; i < s.length; ++i) {
       const int64_t at = head.sample * s.length + i;
       const double* dy = view.operand(3).data.data() + at * s.width + head.head * s.channels;
-      const double lse =
-          view.operand(1).data[static_cast<size_t>((head.sample * s.heads + head.head) * s.length + i)];
+      const double top = view.operand(1).data[head.statistic(i)];
+      const double log = view.operand(1).data[head.statistic(i + s.length)];
       const double delta = view.operand(2).data[static_cast<size_t>(at * s.heads + head.head)];
       for (int64_t j = 0; j < head.keys(i); ++j) {
-        const double p = std::exp(head.score(i, j) - lse), z = head.factor(i, j);
+        const double p = std::exp(head.score(i, j) - top - log), z = head.factor(i, j);
         const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.scale;
         double *dq = d_qkv + i * 3 * s.width, *dk = d_qkv + j * 3 * s.width + s.width, *dv = dk + s.width;
         for (int64_t c = 0; c < s.channels; ++c) {
@@ -261,8 +267,9 @@ extern const OpInfo op_row_dot{
 extern const OpInfo op_attention{
     .name = "attention",
     .summary =
-        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,3 C]; results: out [B,T,C] and the log of each "
-        "query's sum of exponentials [B,heads,T]. Never makes the [T,T] matrix",
+        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,3 C]; results: out [B,T,C] and, of each query's "
+        "scores, the largest and the log of the sum of exp(score - largest) [B,heads,2,T]. Never makes the "
+        "[T,T] matrix",
     .operands = 1,
     .results = 2,
     .attrs = {{"causal", false}, {"heads", int64_t{1}}},
@@ -303,7 +310,9 @@ extern const OpInfo op_attention_dropout{
 
 extern const OpInfo op_attention_grad{
     .name = "attention.grad",
-    .summary = "d_qkv of `attention`; operands: qkv, lse, delta [B,T,heads] (the sums of d_out * out), d_out",
+    .summary =
+        "d_qkv of `attention`; operands: qkv, statistics (its second result), delta [B,T,heads] (the sums of "
+        "d_out * out), d_out",
     .operands = 4,
     .keeps = 0b110,
     .attrs = {{"causal", false}, {"heads", int64_t{1}}},
@@ -321,7 +330,8 @@ extern const OpInfo op_attention_grad{
 
 extern const OpInfo op_attention_dropout_grad{
     .name = "attention.dropout.grad",
-    .summary = "d_qkv of `attention.dropout`; operands: qkv, lse, delta, d_out, seed and ordinal as there",
+    .summary =
+        "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there",
     .operands = 8,
     .keeps = 0b110,
     .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"p", 0.5}, {"stream", int64_t{0}}},

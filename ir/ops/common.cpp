@@ -148,8 +148,9 @@ Scalar column_of(const FormulaView& view, size_t i) {
   return view.op.operand(i).shape.back() == 1 ? Scalar(0) : view.recorder.column();
 }
 
-Exponentials shifted_exponentials(Builder& b, const std::string& name, const Operand& x) {
-  const Operand top = b.make("row_max", name + ".max", {x});
+Exponentials shifted_exponentials(Builder& b, const std::string& name, const std::string& top_name,
+                                  const Operand& x) {
+  const Operand top = b.make("row_max", top_name, {x});
   const Operand shifted = b.make("sub", name + ".shifted", {x, top});
   const Operand exp = b.make("exp", name + ".exp", {shifted});
   return {top, shifted, exp, b.make("row_sum", name + ".sum", {exp})};

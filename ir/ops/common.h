@@ -52,11 +52,12 @@ Scalar column_of(const FormulaView& view, size_t i);
 std::string take_name(Builder& b, const Op& op, size_t i);
 
 // The stable start of every softmax: top = max(x), shifted = x - top, exp = exp(shifted), sum = sum(exp),
-// over the last axis; values NAME.max, NAME.shifted, NAME.exp, NAME.sum. For OpInfo::expand.
+// over the last axis; values TOP_NAME, NAME.shifted, NAME.exp, NAME.sum. For OpInfo::expand.
 struct Exponentials {
   Operand top, shifted, exp, sum;
 };
-Exponentials shifted_exponentials(Builder& b, const std::string& name, const Operand& x);
+Exponentials shifted_exponentials(Builder& b, const std::string& name, const std::string& top_name,
+                                  const Operand& x);
 
 // The mean over the last axis, [.., 1], by way of the sum. For OpInfo::expand and gradients.
 Operand row_mean(Builder& b, const std::string& sum, const std::string& name, const Operand& x);

@@ -33,37 +33,34 @@ bool expect_classes(const OpView& op, size_t target, Diag& diag) {
 Types infer_cross_entropy(const OpView& op, Diag& diag) {
   if (!expect_classes(op, 1, diag)) return std::nullopt;
   const Shape rows = row_shape(op.operand(0).shape);
-  return std::vector<Type>{{DType::f32, rows}, {DType::f32, rows}, {DType::i32, rows}};
+  return std::vector<Type>{{DType::f32, rows}, {DType::f32, rows}, {DType::f32, rows}, {DType::i32, rows}};
 }
 
-// d_x = dloss * (exp(x - lse) - (1 - s) * [column == target] - s / C), 0 in ignored rows: one pointwise op.
-// Through lse itself: d_x = dlse * exp(x - lse).
+// d_x = dloss * (exp((x - m) - l) - (1 - s) * [column == target] - s / C), 0 in ignored rows: one pointwise
+// op. The maximum m and the logarithm l stay apart: m + l has lost digits where logits are far from zero.
 void cross_entropy_gradient(GradBuilder& g) {
-  const std::string name = g.d_name(0);
-  if (g.d_result(0)) {
-    g.add(0, g.b.make("cross_entropy.grad", name, {g.operand(0), g.result(1), g.operand(1), *g.d_result(0)},
-                      g.op().attrs));
+  if (g.d_result(1) || g.d_result(2)) {
+    g.b.diag().error(Kind::no_gradient, g.op().at,
+                     "`cross_entropy` has no gradient through its maximum and its logarithm");
+    return;
   }
-  if (g.d_result(1)) {
-    const Operand shifted = g.b.make("sub", name + ".shifted", {g.operand(0), g.result(1)});
-    const Operand softmax = g.b.make("exp", name + ".softmax", {shifted});
-    g.add(0, g.b.make("mul", name, {softmax, *g.d_result(1)}));
-  }
+  if (!g.d_result(0)) return;
+  g.add(0, g.b.make("cross_entropy.grad", g.d_name(0),
+                    {g.operand(0), g.result(1), g.result(2), g.operand(1), *g.d_result(0)}, g.op().attrs));
 }
 
 // With m the row's maximum, t = x - m and l = log(sum(exp(t))):
-//   lse = l + m    nll = l - t[target]    loss = (1 - s) * nll + s * (l - mean(t))
+//   nll = l - t[target]    loss = (1 - s) * nll + s * (l - mean(t))
 // The target's t is picked with select and a sum: multiplying with a one-hot row would make 0 * inf = NaN.
 std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
-  const std::string name = take_name(b, op, 0), lse_name = take_name(b, op, 1),
-                    counted_name = take_name(b, op, 2);
+  const std::string name = take_name(b, op, 0), top_name = take_name(b, op, 1),
+                    log_name = take_name(b, op, 2), counted_name = take_name(b, op, 3);
   const Operand x = op.operands[0], target = op.operands[1];
   const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
   const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
   const auto classes = static_cast<double>(b.type(x).shape.back());
-  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, x);
-  const Operand log = b.make("log", name + ".log", {sum});
-  const Operand lse = b.make("add", lse_name, {log, top});
+  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, top_name, x);
+  const Operand log = b.make("log", log_name, {sum});
   const Operand column = b.make("column", name + ".column", {x});
   const Operand hit = b.make("equal", name + ".hit", {column, target});
   const Operand masked = b.make("select", name + ".masked", {hit, shifted, 0.0});
@@ -78,7 +75,7 @@ std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
     row = b.make("add", name + ".smooth", {first, second});
   }
   const Operand counted = b.make("not_equal", counted_name, {target, ignored});
-  return {b.make("select", name, {counted, row, 0.0}), lse, counted};
+  return {b.make("select", name, {counted, row, 0.0}), top, log, counted};
 }
 
 void cross_entropy_reference(EvalView& view) {
@@ -91,13 +88,14 @@ void cross_entropy_reference(EvalView& view) {
     double top = row[0], sum = 0, flat = 0;
     for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
     for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
-    const double lse = top + std::log(sum);
-    for (int64_t c = 0; c < columns; ++c) flat += (lse - row[c]) / static_cast<double>(columns);
+    const double log = std::log(sum);
+    for (int64_t c = 0; c < columns; ++c) flat += (log - (row[c] - top)) / static_cast<double>(columns);
     const bool counted = target.data[i] != static_cast<double>(view.op.integer("ignore_index"));
-    const double nll = counted ? lse - row[static_cast<size_t>(target.data[i])] : 0;
+    const double nll = counted ? log - (row[static_cast<size_t>(target.data[i])] - top) : 0;
     view.result(0).data[i] = !counted ? 0 : smoothing == 0 ? nll : (1 - smoothing) * nll + smoothing * flat;
-    view.result(1).data[i] = lse;
-    view.result(2).data[i] = counted;
+    view.result(1).data[i] = top;
+    view.result(2).data[i] = log;
+    view.result(3).data[i] = counted;
   }
 }
 
@@ -106,11 +104,11 @@ void cross_entropy_reference(EvalView& view) {
 extern const OpInfo op_cross_entropy{
     .name = "cross_entropy",
     .summary =
-        "per row: (1 - label_smoothing) * (lse - x[target]) + label_smoothing * mean(lse - x), 0 where the "
-        "target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each [..,1]: loss, "
-        "lse = log(sum(exp(x))), counted (i32: 0 in ignored rows, else 1)",
+        "per row, with y = log_softmax(x): -(1 - label_smoothing) * y[target] - label_smoothing * mean(y), 0 "
+        "where the target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each "
+        "[..,1]: loss, max(x), log(sum(exp(x - max(x)))), counted (i32: 0 in ignored rows, else 1)",
     .operands = 2,
-    .results = 3,
+    .results = 4,
     .attrs = kClassAttrs,
     .infer = infer_cross_entropy,
     .lowering = Lowering::composite,
@@ -125,14 +123,15 @@ extern const OpInfo op_cross_entropy{
 extern const OpInfo op_cross_entropy_grad{
     .name = "cross_entropy.grad",
     .summary =
-        "dloss * (exp(x - lse) - (1 - label_smoothing) * [column == target] - label_smoothing / C), 0 in "
-        "ignored rows; operands: logits x [..,C], lse [..,1], target i32 [..,1], dloss [..,1] or scalar",
-    .operands = 4,
+        "dloss * (exp((x - max) - log) - (1 - label_smoothing) * [column == target] - label_smoothing / C), "
+        "0 in ignored rows; operands: logits x [..,C], the row's max and log of `cross_entropy` [..,1], "
+        "target i32 [..,1], dloss [..,1] or scalar",
+    .operands = 5,
     .attrs = kClassAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_classes(op, 2, diag)) return std::nullopt;
+      if (!expect_classes(op, 3, diag)) return std::nullopt;
       const Type x = op.operand(0);
-      for (const size_t i : {size_t{1}, size_t{3}}) {
+      for (const size_t i : {size_t{1}, size_t{2}, size_t{4}}) {
         if (!expect_dtype(op, i, DType::f32, diag)) return std::nullopt;
         if (broadcast(row_shape(x.shape), op.operand(i).shape) == row_shape(x.shape)) continue;
         return wrong(op, diag, Kind::shape_mismatch,
@@ -142,14 +141,14 @@ extern const OpInfo op_cross_entropy_grad{
     },
     .formula =
         [](const FormulaView& view) {
-          const Scalar x = view.operand(0), lse = view.operand(1), target = view.operand(2),
-                       dloss = view.operand(3);
+          const Scalar x = view.operand(0), top = view.operand(1), log = view.operand(2),
+                       target = view.operand(3), dloss = view.operand(4);
           const double smoothing = view.op.real("label_smoothing");
           const auto classes = static_cast<double>(view.op.operand(0).shape.back());
           const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
           const Scalar wanted =
               select(column_of(view, 0) == target, 1 - smoothing + smoothing / classes, smoothing / classes);
-          view.result(select(target == ignored, 0, dloss * (exp(x - lse) - wanted)));
+          view.result(select(target == ignored, 0, dloss * (exp((x - top) - log) - wanted)));
         },
     .precision = Precision::full,
     .differentiable = false,

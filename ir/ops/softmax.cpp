@@ -23,14 +23,16 @@ void each_row(EvalView& view, F row) {
   }
 }
 
-// log(sum(exp(x))) of a row, its maximum taken out. NaN where any is NaN.
-double log_sum_exp(const double* x, int64_t columns) {
-  double top = -std::numeric_limits<double>::infinity();
+// Of a row: y = x - max(x), and gives sum(exp(y)). NaN where any is NaN.
+double shift(const double* x, double* y, int64_t columns) {
+  double top = -std::numeric_limits<double>::infinity(), sum = 0;
   for (int64_t c = 0; c < columns; ++c)
     top = std::isnan(x[c]) || std::isnan(top) ? std::nan("") : std::fmax(top, x[c]);
-  double sum = 0;
-  for (int64_t c = 0; c < columns; ++c) sum += std::exp(x[c] - top);
-  return top + std::log(sum);
+  for (int64_t c = 0; c < columns; ++c) {
+    y[c] = x[c] - top;
+    sum += std::exp(y[c]);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -52,14 +54,14 @@ extern const OpInfo op_softmax{
     .expand =
         [](Builder& b, const Op& op) {
           const std::string name = take_name(b, op, 0);
-          const Exponentials row = shifted_exponentials(b, name, op.operands[0]);
+          const Exponentials row = shifted_exponentials(b, name, name + ".max", op.operands[0]);
           return std::vector<Operand>{b.make("div", name, {row.exp, row.sum})};
         },
     .reference =
         [](EvalView& view) {
           each_row(view, [](const double* x, double* y, int64_t columns) {
-            const double lse = log_sum_exp(x, columns);
-            for (int64_t c = 0; c < columns; ++c) y[c] = std::exp(x[c] - lse);
+            const double sum = shift(x, y, columns);
+            for (int64_t c = 0; c < columns; ++c) y[c] = std::exp(y[c]) / sum;
           });
         },
     .saves = Saves::result,
@@ -84,15 +86,15 @@ extern const OpInfo op_log_softmax{
     .expand =
         [](Builder& b, const Op& op) {
           const std::string name = take_name(b, op, 0);
-          const Exponentials row = shifted_exponentials(b, name, op.operands[0]);
+          const Exponentials row = shifted_exponentials(b, name, name + ".max", op.operands[0]);
           const Operand log = b.make("log", name + ".log", {row.sum});
           return std::vector<Operand>{b.make("sub", name, {row.shifted, log})};
         },
     .reference =
         [](EvalView& view) {
           each_row(view, [](const double* x, double* y, int64_t columns) {
-            const double lse = log_sum_exp(x, columns);
-            for (int64_t c = 0; c < columns; ++c) y[c] = x[c] - lse;
+            const double log = std::log(shift(x, y, columns));
+            for (int64_t c = 0; c < columns; ++c) y[c] -= log;
           });
         },
     .saves = Saves::result,

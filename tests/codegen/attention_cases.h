@@ -10,7 +10,8 @@ struct AttentionCase {
   bool causal, dropout;
 };
 
-// `out`, `lse` and `d`, the gradient of sum(w * out), by the op's own gradient: delta is made from out and w.
+// `out`, `stats` and `d`, the gradient of sum(w * out), by the op's own gradient: delta is made from out and
+// w.
 inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) {
   const int64_t width = c.heads * c.channels;
   const std::string words = c.dropout ? ", @low, @high, @first.low, @first.high" : "";
@@ -26,19 +27,36 @@ inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) 
       R"(set train.micro_batch = {micro}
     {state}
     eval(%qkv : f32[B,{t},{w3}], %w : f32[B,{t},{w}]) {{
-      %out, %lse = {name} %qkv{words} : f32[B,{t},{w}], f32[B,{h},{t}] {attrs}
+      %out, %stats = {name} %qkv{words} : f32[B,{t},{w}], f32[B,{h},2,{t}] {attrs}
       %o = reshape %out : f32{shaped} {shape}
       %g = reshape %w : f32{shaped} {shape}
       %p = mul %o, %g : f32{shaped}
       %s = row_sum %p : f32[B,{t},{h},1]
       %delta = reshape %s : f32[B,{t},{h}] {{shape = [-1, {t}, {h}]}}
-      %d = {name}.grad %qkv, %lse, %delta, %w{words} : f32[B,{t},{w3}] {attrs}
+      %d = {name}.grad %qkv, %stats, %delta, %w{words} : f32[B,{t},{w3}] {attrs}
       yield metric d %d
     }})",
       fmt::arg("micro", micro_batch), fmt::arg("t", c.length), fmt::arg("w3", 3 * width),
       fmt::arg("w", width), fmt::arg("h", c.heads), fmt::arg("state", state), fmt::arg("name", name),
       fmt::arg("words", words), fmt::arg("attrs", attrs), fmt::arg("shaped", shaped),
       fmt::arg("shape", shape_attr)));
+}
+
+// Queries and keys whose scores are far from zero (2^20 / sqrt(channels)), exact in f32, and differ by
+// little: probabilities depend on the last bits. Values and `w` are small. channels >= 2.
+inline std::map<std::string, ir::Tensor> far_scores(const AttentionCase& c, int64_t batch,
+                                                    std::map<std::string, ir::Tensor> inputs) {
+  const int64_t width = c.heads * c.channels;
+  std::vector<double>& qkv = inputs.at("qkv").data;
+  for (int64_t at = 0; at < batch * c.length; ++at) {
+    double* row = qkv.data() + at * 3 * width;
+    for (int64_t channel = 0; channel < width; ++channel) {
+      const int64_t within = channel % c.channels;
+      row[channel] = within == 0 ? 1024 : within == 1 ? static_cast<double>(1 + at % 3) : 0;
+      row[width + channel] = within == 0 ? 1024 : within == 1 ? static_cast<double>(at * 5 % 4) : 0;
+    }
+  }
+  return inputs;
 }
 
 }  // namespace gacc::codegen

@@ -33,9 +33,11 @@ bool by_tensor_cores(const DeviceCode& code) {
 }
 
 // Both results and the gradient, twice with the same bits.
-void check_twice(const ir::Module& module, const DeviceCode& code, int64_t batch, double error) {
+void check_twice(const ir::Module& module, const DeviceCode& code, int64_t batch, double error,
+                 const AttentionCase* far = nullptr) {
   std::mt19937 random(11);
-  const Data data = random_data(module, batch, random);
+  Data data = random_data(module, batch, random);
+  if (far != nullptr) data.inputs = far_scores(*far, batch, data.inputs);
   ir::State after = data.state;
   const auto values = ir::evaluate(module, RegionKind::eval, batch, data.inputs, after);
   Emulated gpu(code);
@@ -44,7 +46,7 @@ void check_twice(const ir::Module& module, const DeviceCode& code, int64_t batch
     Machine machine(module, code.program, RegionKind::eval, batch);
     machine.set(data.inputs, data.state);
     gpu.run(module, machine, batch);
-    ASSERT_EQ(gpu.emulator.reports().size(), 0U) << gpu.emulator.reports().front().render();
+    ASSERT_TRUE(gpu.emulator.reports().empty()) << gpu.emulator.reports().front().render();
     machine.expect_equal(values, after, error);
     if (run == 1) {
       EXPECT_EQ(machine.words(), words);
@@ -126,6 +128,17 @@ TEST(MmaAttentionValues, LargeScores) {
   machine.expect_equal(values, after, 16 * tolerance(DType::f16));
 }
 
+TEST(MmaAttentionValues, ScoresFarFromZero) {
+  const AttentionCase c{19, 1, 16, true, false};
+  const auto module = to_half(attention_module(c, 1), DType::f16);
+  ASSERT_TRUE(module);
+  Diag diag;
+  const auto code = emit_nvptx(*module, "sm_80", diag);
+  ASSERT_TRUE(code) << diag.render();
+  ASSERT_TRUE(by_tensor_cores(*code));
+  check_twice(*module, *code, 1, 2.5, &c);  // of d_q, which is 1024 times a difference of weights
+}
+
 void expect_reports(const std::string& what, const std::string& with, bool remove) {
   const auto module = to_half(attention_module({130, 1, 16, true, false}, 1), DType::f16);
   Diag diag;
@@ -184,6 +197,15 @@ TEST_P(TeamAttention, AtTheEdges) {
   const auto code = emit_nvptx(module, c.target, diag);
   ASSERT_TRUE(code) << diag.render();
   check_twice(module, *code, c.batch, 2e-5);
+}
+
+TEST(TeamAttentionValues, ScoresFarFromZero) {
+  const AttentionCase c{19, 1, 16, true, false};
+  const ir::Module module = attention_module(c, 1);
+  Diag diag;
+  const auto code = emit_nvptx(module, "sm_80", diag);
+  ASSERT_TRUE(code) << diag.render();
+  check_twice(module, *code, 1, 2e-3, &c);
 }
 
 }  // namespace

@@ -157,6 +157,17 @@ TEST(Host, AttentionAtTheEdges) {
   }
 }
 
+TEST(Host, AttentionOfScoresFarFromZero) {
+  const AttentionCase c{19, 2, 4, true, false};
+  const Module module = attention_module(c, 2);
+  const auto compiled = compile(module);
+  ASSERT_NE(compiled, nullptr);
+  std::mt19937 random(7);
+  auto inputs = far_scores(c, 2, ir::random_inputs(module, 2, false, random));
+  for (auto& [name, tensor] : inputs) round(tensor);
+  check(module, RegionKind::eval, 2, inputs, ir::random_state(module, random), *compiled, 2e-3);
+}
+
 // 4,096 positions: long sums, many steps; small heads, for the reference's sake.
 TEST(Host, LongAttention) { check_eval(attention_module({4096, 1, 2, true, false}, 1), {1}, 5e-5); }
 

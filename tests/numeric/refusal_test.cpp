@@ -98,14 +98,14 @@ TEST(Refusals, ShapesAndProducts) {
 }
 
 TEST(Refusals, LossesAndNorms) {
-  EXPECT_EQ(refusal("%y, %l, %c = cross_entropy %x, %v : f32[B,1], f32[B,1], i32[B,1]"),
+  EXPECT_EQ(refusal("%y, %m, %l, %c = cross_entropy %x, %v : f32[B,1], f32[B,1], f32[B,1], i32[B,1]"),
             "`cross_entropy`: `%x` is f32[B,4], `%v` is i32[B]; the target must be [B,1] [shape-mismatch]");
-  EXPECT_EQ(refusal("%y, %l, %c = cross_entropy %x, %r : f32[B,1], f32[B,1], i32[B,1]"),
+  EXPECT_EQ(refusal("%y, %m, %l, %c = cross_entropy %x, %r : f32[B,1], f32[B,1], f32[B,1], i32[B,1]"),
             "`cross_entropy`: `%r` is f32[B,1]; it must be i32 [type-mismatch]");
-  EXPECT_EQ(
-      refusal("%y, %l, %c = cross_entropy %x, %i : f32[B,1], f32[B,1], i32[B,1] {label_smoothing = 1.5}"),
-      "`cross_entropy`: label_smoothing is 1.5; it must be 0 to 1 [out-of-range]");
-  EXPECT_EQ(refusal("%y = cross_entropy.grad %x, %t, %i, 1.0 : f32[B,4]"),
+  EXPECT_EQ(refusal("%y, %m, %l, %c = cross_entropy %x, %i : f32[B,1], f32[B,1], f32[B,1], i32[B,1] "
+                    "{label_smoothing = 1.5}"),
+            "`cross_entropy`: label_smoothing is 1.5; it must be 0 to 1 [out-of-range]");
+  EXPECT_EQ(refusal("%y = cross_entropy.grad %x, %t, %r, %i, 1.0 : f32[B,4]"),
             "`cross_entropy.grad`: `%x` is f32[B,4], `%t` is f32[B,2,4]; it has one element a row "
             "[shape-mismatch]");
   EXPECT_EQ(refusal("%y, %m, %s = layer_norm %x, @b, @b : f32[B,4], f32[B,1], f32[B,1]"),

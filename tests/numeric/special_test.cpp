@@ -73,7 +73,7 @@ TEST(Special, LargeArgumentsDoNotOverflow) {
 }
 
 TEST(Special, CrossEntropyOfInfiniteLogits) {
-  const std::string op = "%l, %s, %c = cross_entropy %x, %k : f32[B,1], f32[B,1], i32[B,1]";
+  const std::string op = "%l, %m, %s, %c = cross_entropy %x, %k : f32[B,1], f32[B,1], f32[B,1], i32[B,1]";
   for (const bool expand : {false, true}) {
     // A class ruled out costs nothing unless it is the target; with smoothing every class costs.
     EXPECT_NEAR(row(op, "l", {1, -kInf, 1}, 0, expand)[0], std::log(2.0), 1e-15);
@@ -86,7 +86,7 @@ TEST(Special, CrossEntropyOfInfiniteLogits) {
     EXPECT_EQ(row(op, "c", {kNan, kInf}, -100, expand)[0], 0);
     EXPECT_EQ(row(op + " {label_smoothing = 0.1}", "l", {kNan, kInf}, -100, expand)[0], 0);
   }
-  EXPECT_EQ(row("%g = cross_entropy.grad %x, 1.0, %k, 1.0 : f32[B,2]", "g", {kNan, kInf}, -100),
+  EXPECT_EQ(row("%g = cross_entropy.grad %x, 1.0, 0.0, %k, 1.0 : f32[B,2]", "g", {kNan, kInf}, -100),
             (std::vector<double>{0, 0}));
 }
 

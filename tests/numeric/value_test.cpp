@@ -108,17 +108,17 @@ TEST(Values, LossesArePyTorchs) {
   const Tensor target{{3, 1}, {2, 0, 3}};
   // F.cross_entropy(x, t, reduction="none")
   Values values =
-      run("eval(%x : f32[B,4], %t : i32[B,1]) { %l, %s, %c = cross_entropy %x, %t : f32[B,1], f32[B,1], "
-          "i32[B,1] }",
+      run("eval(%x : f32[B,4], %t : i32[B,1]) { %l, %m, %s, %c = cross_entropy %x, %t : f32[B,1], f32[B,1], "
+          "f32[B,1], i32[B,1] }",
           3, {{"x", logits()}, {"t", target}});
   expect_near(values.at("l"), {0.33449861260366254, 0.18731000331487088, 0.09921435920463552});
   expect_near(values.at("c"), {1, 1, 1});
   // F.cross_entropy(x, t, reduction="none", label_smoothing=0.1, ignore_index=0), and the gradient of its sum
   const std::string attrs = " {ignore_index = 0, label_smoothing = 0.1}";
   values =
-      run("eval(%x : f32[B,4], %t : i32[B,1]) { %l, %s, %c = cross_entropy %x, %t : f32[B,1], f32[B,1], "
-          "i32[B,1]" +
-              attrs + "\n%g = cross_entropy.grad %x, %s, %t, 1.0 : f32[B,4]" + attrs + " }",
+      run("eval(%x : f32[B,4], %t : i32[B,1]) { %l, %m, %s, %c = cross_entropy %x, %t : f32[B,1], f32[B,1], "
+          "f32[B,1], i32[B,1]" +
+              attrs + "\n%g = cross_entropy.grad %x, %m, %s, %t, 1.0 : f32[B,4]" + attrs + " }",
           3, {{"x", logits()}, {"t", target}});
   expect_near(values.at("l"), {0.5032486126036626, 0, 0.3867143592046356});
   expect_near(values.at("c"), {1, 0, 1});

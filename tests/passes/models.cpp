@@ -27,7 +27,7 @@ std::string mlp() {
     %fc2.mm = matmul %fc1, @fc2.weight : f32[B,3] {tb}
     %fc2 = add %fc2.mm, @fc2.bias : f32[B,3]
     %target = reshape %y : i32[B,1] {shape = [-1, 1]}
-    %ce, %lse, %counted = cross_entropy %fc2, %target : f32[B,1], f32[B,1], i32[B,1] {label_smoothing = 0.1}
+    %ce, %max, %log, %counted = cross_entropy %fc2, %target : f32[B,1], f32[B,1], f32[B,1], i32[B,1] {label_smoothing = 0.1}
     %loss = total_sum %ce : f32[]
     %count = total_sum %counted : i32[]
     yield loss %loss, count %count
@@ -39,7 +39,7 @@ std::string mlp() {
     %fc2.mm = matmul %fc1, @fc2.weight : f32[B,3] {tb}
     %fc2 = add %fc2.mm, @fc2.bias : f32[B,3]
     %target = reshape %y : i32[B,1] {shape = [-1, 1]}
-    %ce, %lse, %counted = cross_entropy %fc2, %target : f32[B,1], f32[B,1], i32[B,1]
+    %ce, %max, %log, %counted = cross_entropy %fc2, %target : f32[B,1], f32[B,1], f32[B,1], i32[B,1]
     %loss = total_sum %ce : f32[]
     %count = total_sum %counted : i32[]
     %best = row_argmax %fc2 : i32[B,1]
@@ -122,7 +122,7 @@ std::string sequence() {
     %head.mm = matmul %fc, @head.weight : f32[B,5,6] {tb}
     %head = add %head.mm, @head.bias : f32[B,5,6]
     %target = reshape %y : i32[B,5,1] {shape = [-1, 5, 1]}
-    %ce, %lse, %counted = cross_entropy %head, %target : f32[B,5,1], f32[B,5,1], i32[B,5,1] {label_smoothing = 0.1}
+    %ce, %max, %log, %counted = cross_entropy %head, %target : f32[B,5,1], f32[B,5,1], f32[B,5,1], i32[B,5,1] {label_smoothing = 0.1}
     %loss = total_sum %ce : f32[]
     %count = total_sum %counted : i32[]
     yield loss %loss, count %count
@@ -133,7 +133,7 @@ std::string sequence() {
     %head.mm = matmul %fc, @head.weight : f32[B,5,6] {tb}
     %head = add %head.mm, @head.bias : f32[B,5,6]
     %target = reshape %y : i32[B,5,1] {shape = [-1, 5, 1]}
-    %ce, %lse, %counted = cross_entropy %head, %target : f32[B,5,1], f32[B,5,1], i32[B,5,1]
+    %ce, %max, %log, %counted = cross_entropy %head, %target : f32[B,5,1], f32[B,5,1], f32[B,5,1], i32[B,5,1]
     %loss = total_sum %ce : f32[]
     %count = total_sum %counted : i32[]
     %best = row_argmax %head : i32[B,5,1]

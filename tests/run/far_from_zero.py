@@ -96,6 +96,12 @@ def test_noise_far_from_zero(folder):
                     expect(worst <= allowed, f"{kind}, width {width}, {centre} + noise on {device}: {worst} off, {allowed} allowed")
 
 
+def table_data(folder, rows):
+    harness.write_npy(folder / "token.npy", array.array("i", range(rows)), [rows])
+    harness.write_npy(folder / "y.npy", array.array("i", [7 * i % 10 for i in range(rows)]), [rows])
+    return f"npy:token={folder}/token.npy,y={folder}/y.npy"
+
+
 def table_gradient(folder, artifact, table, data, device, **others):
     """The gradient of table.weight, by rows; the other parameters are `others`, "__" for the dot."""
     width, header, body = len(table[0]), {}, b""
@@ -110,6 +116,29 @@ def table_gradient(folder, artifact, table, data, device, **others):
         "--dump-grads", folder / "grads.safetensors")
     found = harness.read_safetensors(folder / "grads.safetensors")["table.weight"][1]
     return [list(found[width * i:width * (i + 1)]) for i in range(len(table))]
+
+
+def test_cross_entropy_far_from_zero(folder):
+    rows, classes = 8, 10
+    draw = random.Random(3)
+    text = (f'[inputs.token]\ndtype = "i32"\n[inputs.y]\ndtype = "i32"\n[[layers]]\ntype = "embedding"\nname = "table"\n'
+            f'vocab = {rows}\nfeatures = {classes}\n')
+    loss = '[loss]\ntype = "cross_entropy"\ntarget = "y"\n[train]\nmicro_batch = 8'
+    plain = [draw.gauss(0, 1) for _ in range(rows * classes)]
+    data = table_data(folder, rows)
+    for between in ("", '[[layers]]\ntype = "log_softmax"\n'):
+        artifact = model(text + between + loss, folder)
+        for offset in (0, 30, 100, 1e3, 1e4, 1e5, 1e6, 1e7, -1e7, -1e30):
+            table = [[f32(offset + v) for v in plain[classes * i:classes * (i + 1)]] for i in range(rows)]
+            wanted = []
+            for i, row in enumerate(table):
+                powers = [math.exp(x - max(row)) for x in row]
+                wanted.append([(p / math.fsum(powers) - (c == 7 * i % 10)) / rows for c, p in enumerate(powers)])
+            for device in ("cpu", "emulate"):
+                found = table_gradient(folder, artifact, table, data, device)
+                distance = math.sqrt(sum((a - b) ** 2 for f, w in zip(found, wanted) for a, b in zip(f, w)))
+                relative = distance / math.sqrt(sum(b * b for w in wanted for b in w))
+                expect(relative < 5e-7, f"{between or 'logits'} at {offset} on {device}: the gradient is {relative} off")
 
 
 def test_gradient_through_a_norm_of_constants(folder):

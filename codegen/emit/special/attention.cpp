@@ -1,7 +1,7 @@
 // Attention kernels (ir/ops/attention.cpp has the formulas). A lane is a query, or, for d_k and d_v, a key;
 // it walks the keys (queries) in steps of a few, whose rows all lanes share. Nothing of size T is kept:
 // forward carries each query's running maximum and sum (online softmax), backward computes probabilities from
-// lse.
+// them.
 //
 // On a GPU a lane is a team of threads (lane_arrays.h). The threads of a warp walk together: positions that
 // are none repeat the last one and are not stored, and so do the last step's rows, which weigh nothing.
@@ -59,8 +59,11 @@ class Attention {
       where_stored([&] {
         arrays().store(out, {result, output_base(), s_.width(), s_.length}, first_,
                        b_.CreateFDiv(arrays().real(1), total));
-        Value* lse = b_.CreateFAdd(one(top), t_.math.log(total));
-        once([&] { t_.store(result + 1, b_.CreateAdd(statistics_base(), first_), lse, point()); });
+        Value* log = t_.math.log(total);
+        once([&] {
+          t_.store(result + 1, top_of(first_), one(top), point());
+          t_.store(result + 1, log_of(first_), log, point());
+        });
       });
     });
   }
@@ -90,14 +93,15 @@ class Attention {
     arrays().load(query, part(0), first_, arrays().real(scale()));
     arrays().load(dy, {kDy, output_base(), s_.width(), s_.length}, first_, nullptr);
     arrays().clear(dq);
-    Value* lse = t_.load(kLse, b_.CreateAdd(statistics_base(), first_), point());
+    Value *top = t_.load(kStatistics, top_of(first_), point()),
+          *log = t_.load(kStatistics, log_of(first_), point());
     Value* delta = t_.gather(kDelta, delta_base(),
                              b_.CreateMul(positions_, lane(static_cast<uint32_t>(s_.heads))), valid(), 0.0);
     over_keys([&](const Step& keys) {
       const auto sums = arrays().dots({{query, rows(1, keys)}, {dy, rows(2, keys)}});
       Values weights;
       for (size_t i = 0; i < sums[0].size(); ++i) {
-        Value* p = seen(keys, i, t_.math.exp(b_.CreateFSub(sums[0][i], lse)), 0);
+        Value* p = seen(keys, i, probability(sums[0][i], top, log), 0);
         Value* dp = sums[1][i];
         if (Value* z = factor(positions_, position(keys, i))) dp = b_.CreateFMul(dp, z);
         weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
@@ -121,8 +125,9 @@ class Attention {
       Values p_weights, s_weights;
       for (size_t i = 0; i < sums[0].size(); ++i) {
         Value *query = position(queries, i), *at = inside(queries, query);
-        Value* lse = everywhere(t_.load_one(kLse, b_.CreateAdd(statistics_base(), at)));
-        Value* p = seen(queries, i, t_.math.exp(b_.CreateFSub(sums[0][i], lse)), 0);
+        Value* top = everywhere(t_.load_one(kStatistics, top_of(at)));
+        Value* log = everywhere(t_.load_one(kStatistics, log_of(at)));
+        Value* p = seen(queries, i, probability(sums[0][i], top, log), 0);
         Value* z = factor(everywhere(word(query)), query, /*lanes_are_keys=*/true);
         p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
         Value* delta =
@@ -239,7 +244,7 @@ class Attention {
   Value* smaller(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
 
   // --- operands: 0 is qkv; the gradient's further ones:
-  static constexpr int32_t kLse = 1, kDelta = 2, kDy = 3;
+  static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
   int32_t result() const { return s_.words == 0 ? 4 : static_cast<int32_t>(s_.words) + 4; }
 
   // Query, key or value (0, 1, 2) of every position of this head.
@@ -253,9 +258,14 @@ class Attention {
     return b_.CreateAdd(b_.CreateMul(sample_, t_.index(s_.length * s_.width())),
                         b_.CreateMul(head_, t_.index(s_.channels)));
   }
-  // [B,H,T]
-  Value* statistics_base() {
-    return b_.CreateMul(b_.CreateAdd(b_.CreateMul(sample_, t_.index(s_.heads)), head_), t_.index(s_.length));
+  // [B,H,2,T]: the largest of the query's scores, and the logarithm of their sum relative to it.
+  Value* top_of(Value* query) {
+    Value* head = b_.CreateAdd(b_.CreateMul(sample_, t_.index(s_.heads)), head_);
+    return b_.CreateAdd(b_.CreateMul(head, t_.index(2 * s_.length)), query);
+  }
+  Value* log_of(Value* query) { return b_.CreateAdd(top_of(query), t_.index(s_.length)); }
+  Value* probability(Value* score, Value* top, Value* log) {
+    return t_.math.exp(b_.CreateFSub(b_.CreateFSub(score, top), log));
   }
   // [B,T,H]
   Value* delta_base() { return b_.CreateAdd(b_.CreateMul(sample_, t_.index(s_.length * s_.heads)), head_); }

@@ -61,17 +61,22 @@ class MmaAttention : AttentionTiles {
         return now;
       };
       const Values end = walk({part(1), part(2)}, word(0), visible_keys(), start, tile);
-      Values scale(2);
+      Values sum(2), scale(2);
       for (size_t half : {0, 1}) {
-        Value* sum = end[2 + half];
-        for (unsigned distance : {1, 2}) sum = b_.CreateFAdd(sum, gpu::exchange(b_, sum, distance));
-        scale[half] = b_.CreateFDiv(real(1), sum);
-        Value* lse = b_.CreateFAdd(b_.CreateFMul(end[half], real(scale_)), t_.math.log(sum));
-        Value* first = b_.CreateICmpEQ(b_.CreateAnd(lane_, word(3)), word(0));
-        t_.branch(b_.CreateAnd(first, exists(half)),
-                  [&] { b_.CreateAlignedStore(lse, statistic(result() + 1, rows_[half]), llvm::Align(4)); });
+        sum[half] = end[2 + half];
+        for (unsigned distance : {1, 2})
+          sum[half] = b_.CreateFAdd(sum[half], gpu::exchange(b_, sum[half], distance));
+        scale[half] = b_.CreateFDiv(real(1), sum[half]);
       }
       store(end.data() + 4, scale, output(result()));
+      Value* first = b_.CreateICmpEQ(b_.CreateAnd(lane_, word(3)), word(0));
+      for (size_t half : {0, 1}) {
+        t_.branch(b_.CreateAnd(first, exists(half)), [&] {
+          Value* top = b_.CreateFMul(end[half], real(scale_));
+          store(top, top_of(result() + 1, rows_[half]));
+          store(log_of_sum(sum[half], end[half], top), log_of(result() + 1, rows_[half]));
+        });
+      }
     });
   }
 
@@ -89,15 +94,16 @@ class MmaAttention : AttentionTiles {
     with_statistics_ = false;
     place_queries();
     const std::vector<Values> query = own(part(0)), dy = own(output(kDy));
-    Values lse(2), delta(2);
+    Values top(2), log(2), delta(2);
     for (size_t half : {0, 1}) {
       Value* row = least(rows_[half], word(s_.length - 1));
-      lse[half] = b_.CreateFNeg(b_.CreateFMul(load(statistic(kLse, row)), real(kLog2E)));
+      top[half] = load(top_of(kStatistics, row));
+      log[half] = load(log_of(kStatistics, row));
       delta[half] = load(delta_of(row));
     }
     const auto tile = [&](Value* key, Value* buffer, Values now) {
       Values p = product(query, buffer), dp = product(dy, second(buffer));
-      for (size_t i = 0; i < p.size(); ++i) p[i] = power(t_.math.fma(p[i], real(unit()), lse[i % 4 / 2]));
+      for (size_t i = 0; i < p.size(); ++i) p[i] = probability(p[i], top[i % 4 / 2], log[i % 4 / 2]);
       p = masked(p, key, real(0), false);
       drop(dp, key, false);
       for (size_t i = 0; i < p.size(); ++i)
@@ -118,15 +124,15 @@ class MmaAttention : AttentionTiles {
     const size_t dv = wants_k ? sums_of_channels() : 0;  // where its sums begin
     const auto tile = [&](Value* query, Value* buffer, Values now) {
       Values p = product(key, buffer);
-      Values lse(p.size()), delta(p.size());
+      Values top(p.size()), log(p.size()), delta(p.size());
       for (size_t i = 0; i < p.size(); i += 4) {
         for (size_t column : {0, 1}) {
-          lse[i + column] = lse[i + 2 + column] = statistic_of(buffer, 0, i / 4, column);
-          if (wants_k) delta[i + column] = delta[i + 2 + column] = statistic_of(buffer, 1, i / 4, column);
+          top[i + column] = top[i + 2 + column] = statistic_of(buffer, 0, i / 4, column);
+          log[i + column] = log[i + 2 + column] = statistic_of(buffer, 1, i / 4, column);
+          if (wants_k) delta[i + column] = delta[i + 2 + column] = statistic_of(buffer, 2, i / 4, column);
         }
       }
-      for (size_t i = 0; i < p.size(); ++i)
-        p[i] = power(t_.math.fma(p[i], real(unit()), b_.CreateFNeg(b_.CreateFMul(lse[i], real(kLog2E)))));
+      for (size_t i = 0; i < p.size(); ++i) p[i] = probability(p[i], top[i], log[i]);
       if (s_.causal) p = masked(p, query, real(0), true);
       Values kept(p.size(), real(1));
       drop(kept, query, true);
@@ -153,6 +159,20 @@ class MmaAttention : AttentionTiles {
   }
 
   double unit() const { return scale_ * kLog2E; }  // of a score, in powers of 2
+  // Of sum, made with largest * unit rounded, relative to top, which is largest * scale rounded.
+  Value* log_of_sum(Value* sum, Value* largest, Value* top) {
+    // The product once more, in another form: the loop's own would stay in a register until here.
+    Value* product = t_.math.fma(largest, real(unit()), real(0));
+    Value* in_sum =
+        b_.CreateFMul(t_.math.fma(largest, real(unit()), b_.CreateFNeg(product)), real(1 / kLog2E));
+    Value* in_top = t_.math.fma(largest, real(scale_), b_.CreateFNeg(top));
+    return b_.CreateFAdd(t_.math.log(sum), b_.CreateFSub(in_top, in_sum));
+  }
+  // exp((score * scale_ - top) - log)
+  Value* probability(Value* score, Value* top, Value* log) {
+    Value* shifted = t_.math.fma(score, real(scale_), b_.CreateFNeg(top));
+    return power(t_.math.fma(shifted, real(kLog2E), b_.CreateFNeg(b_.CreateFMul(log, real(kLog2E)))));
+  }
   Value* power(Value* x) {
     return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, llvm::ArrayRef<llvm::Type*>{}, {x});
   }

@@ -1,6 +1,7 @@
 // What attention's kernels by tensor cores are made of (attention_mma.cpp): a block's place, its own rows in
 // registers, the tiles that pass by through shared memory, their products, masks and dropout.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
@@ -68,7 +69,7 @@ class AttentionTiles {
   }
 
   // --- memory: 0 is qkv; the gradient's further operands:
-  static constexpr int32_t kLse = 1, kDelta = 2, kDy = 3;
+  static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
   int32_t result() const {
     const int32_t own = gradient_ ? 4 : 1;
     return s_.words == 0 ? own : own + 4;
@@ -95,13 +96,14 @@ class AttentionTiles {
   Value* row_of(const Rows& rows, Value* position) {
     return offset(rows.begin, b_.CreateMul(b_.CreateZExt(position, b_.getInt64Ty()), wide(rows.stride)));
   }
-  // [B,H,T]
-  Value* statistic(int32_t slot, Value* position) {
+  // [B,H,2,T]: the largest of the query's scores, and the logarithm of their sum relative to it.
+  Value* top_of(int32_t slot, Value* position) {
     Value* head = b_.CreateAdd(b_.CreateMul(sample_, wide(s_.heads)), head_);
     Value* element =
-        b_.CreateAdd(b_.CreateMul(head, wide(s_.length)), b_.CreateZExt(position, b_.getInt64Ty()));
+        b_.CreateAdd(b_.CreateMul(head, wide(2 * s_.length)), b_.CreateZExt(position, b_.getInt64Ty()));
     return offset(t_.operands[static_cast<size_t>(slot)], b_.CreateShl(element, 2));
   }
+  Value* log_of(int32_t slot, Value* position) { return offset(top_of(slot, position), wide(4 * s_.length)); }
   // [B,T,H]
   Value* delta_of(Value* position) {
     Value* at =
@@ -110,6 +112,7 @@ class AttentionTiles {
     return offset(t_.operands[kDelta], b_.CreateShl(element, 2));
   }
   Value* load(Value* address) { return b_.CreateAlignedLoad(b_.getFloatTy(), address, llvm::Align(4)); }
+  void store(Value* value, Value* address) { b_.CreateAlignedStore(value, address, llvm::Align(4)); }
 
   // The warp's 16 rows as left factors, one for each 16 channels.
   std::vector<Values> own(const Rows& rows) {
@@ -144,10 +147,12 @@ class AttentionTiles {
     }
   }
 
-  // --- tiles: two in a stage, and, in the gradient, room for lse and delta of their positions
+  // --- tiles: two in a stage, and, in the gradient, room for three statistics of their positions
 
   int tile_bytes() const { return static_cast<int>(s_.tile) * row_bytes_; }
-  int stage_bytes() const { return 2 * tile_bytes() + (gradient_ ? static_cast<int>(8 * s_.tile) : 0); }
+  int stage_bytes() const { return 2 * tile_bytes() + (gradient_ ? static_cast<int>(12 * statistics()) : 0); }
+  // Places of a statistic: those of the tile, or of a warp, which must stay together.
+  int64_t statistics() const { return std::max<int64_t>(s_.tile, 32); }
   Value* second(Value* buffer) { return b_.CreateAdd(buffer, word(tile_bytes())); }
 
   // Calls use(position, stage, carried) for the tiles that begin at low, low + tile, ... < high.
@@ -201,24 +206,23 @@ class AttentionTiles {
     }
   }
 
-  // lse of the tile's positions, then delta, a thread each.
+  // Tops of the tile's positions, then logarithms, then delta; a thread for each position.
   void send_statistics(Value* position, Value* stage) {
-    const auto move = [&] {
-      Value* second_half = b_.CreateICmpUGE(thread_, word(s_.tile));
-      Value* mine = b_.CreateSelect(second_half, b_.CreateSub(thread_, word(s_.tile)), thread_);
-      Value* at = b_.CreateAdd(position, mine);
+    t_.branch(b_.CreateICmpULT(thread_, word(statistics())), [&] {
+      Value* at = b_.CreateAdd(position, thread_);
       Value* row = least(at, word(s_.length - 1));
+      Value* exists = b_.CreateICmpULT(at, word(s_.length));
       Value* to = b_.CreateAdd(b_.CreateAdd(stage, word(2 * tile_bytes())), b_.CreateShl(thread_, 2));
-      cores_.copy_word(to, b_.CreateSelect(second_half, delta_of(row), statistic(kLse, row)),
-                       b_.CreateICmpULT(at, word(s_.length)));
-    };
-    if (2 * s_.tile >= kThreads) return move();
-    t_.branch(b_.CreateICmpULT(thread_, word(2 * s_.tile)), move);
+      for (Value* from : {top_of(kStatistics, row), log_of(kStatistics, row), delta_of(row)}) {
+        cores_.copy_word(to, from, exists);
+        to = b_.CreateAdd(to, word(4 * statistics()));
+      }
+    });
   }
-  // lse (0) or delta (1) of the query in column `column` of the thread's fragment j.
+  // Top (0), logarithm (1) or delta (2) of the query in column `column` of the thread's fragment j.
   Value* statistic_of(Value* stage, int which, size_t j, size_t column) {
-    const auto at =
-        static_cast<int64_t>(2 * tile_bytes()) + 4 * (which * s_.tile + static_cast<int64_t>(8 * j + column));
+    const auto at = static_cast<int64_t>(2 * tile_bytes()) +
+                    4 * (which * statistics() + static_cast<int64_t>(8 * j + column));
     Value* address = b_.CreateAdd(b_.CreateAdd(stage, b_.CreateShl(column_, 2)), word(at));
     return b_.CreateAlignedLoad(b_.getFloatTy(), b_.CreateIntToPtr(address, b_.getPtrTy(3)), llvm::Align(4));
   }
