@@ -16,6 +16,12 @@ class Builder {
   Location location{};
   // Ops made from here on belong to this segment; -1: none.
   int32_t segment = -1;
+  // Ops made from here on stand for that op, or beside it: they have its place and its segment.
+  Builder& like(const Op& op) {
+    location = op.at;
+    segment = op.segment;
+    return *this;
+  }
   // Ops made from here on carry this predicate.
   std::optional<Operand> when{};
   // Ops made from here on are kept out of half precision (Op::full).

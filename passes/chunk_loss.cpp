@@ -286,12 +286,7 @@ class Parts {
   }
 
  private:
-  Builder builder(const Op& op) {
-    Builder build(module_, region_, diag_);
-    build.location = op.at;
-    build.segment = op.segment;
-    return build;
-  }
+  Builder builder(const Op& op) { return Builder(module_, region_, diag_).like(op); }
 
   std::string part_name(const std::string& of) const { return fmt::format("{}.{}", of, number_); }
 

@@ -24,9 +24,7 @@ bool sweep(Module& module, Region& region, Diag& diag) {
       continue;
     }
     any = true;
-    Builder build(module, region, diag);
-    build.location = op.at;
-    build.segment = op.segment;
+    Builder build = Builder(module, region, diag).like(op);
     build.when = op.when;
     build.full = op.full;
     const std::vector<Operand> by = op.info->expand(build, op);

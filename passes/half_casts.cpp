@@ -107,11 +107,9 @@ class HalfCasts {
       set_operands(op);
       set_results(op);
       const Op& done = region.ops.emplace_back(std::move(op));
-      const Location at = done.at;
+      Builder build = Builder(module_, region, diag_).like(done);
       for (const ValueId result : std::vector<ValueId>(done.results)) {
         if (region[result].type.dtype != DType::f32 || !wanted_[index(result)]) continue;
-        Builder build(module_, region, diag_);
-        build.location = at;
         half_[index(result)] = cast(build, result, dtype_, ".h");
       }
     }
@@ -134,8 +132,7 @@ class HalfCasts {
     for (size_t i = 0; i < op.operands.size() && kept_out; ++i) {
       if (!is_real(op, i) || !is_half(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
       if (op.info->precision == Precision::follow && !gives_half(op)) break;
-      Builder build(module_, *region_, diag_);
-      build.location = op.at;
+      Builder build = Builder(module_, *region_, diag_).like(op);
       op.operands[i] = cast(build, op.operands[i], DType::f32, ".f");
     }
     op.full = false;
@@ -177,8 +174,7 @@ class HalfCasts {
   Operand as_half(const Op& op, const Operand& operand) {
     if (const auto there = half_of(operand)) return *there;
     if (parameter(operand) != nullptr) return copy_of(*as_buffer(operand));
-    Builder build(module_, *region_, diag_);  // a state buffer
-    build.location = op.at;
+    Builder build = Builder(module_, *region_, diag_).like(op);  // a state buffer
     return cast(build, operand, dtype_, ".h");
   }
 

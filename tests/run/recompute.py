@@ -90,6 +90,19 @@ def test_examples(folder):
         check(folder, model, spec, *options, choices=policies + choices_for(model, random.Random(1), 1, *options))
 
 
+def test_half_needs_no_more_than_f32(folder):
+    """By every policy: half copies are made again with what they copy."""
+    for name in harness.EXAMPLE_NAMES + ["mnist_resnet", "shakespeare_gpt", "gpt2_124m"]:
+        for policy in ("none", "all", "sqrt"):
+            bytes_of = {p: plan_of(harness.example(name), "--set", f"recompute.policy={policy}", "--set", f"precision.compute={p}")["bytes"]
+                        for p in ("f32", "f16", "bf16")}
+            for half in ("f16", "bf16"):
+                most = bytes_of["f32"]["peak"] + bytes_of[half]["half_weights"] + 4096  # alignment, the state of the loss scale
+                expect(bytes_of[half]["peak"] <= most, f"{name}, {policy}: {half} needs {bytes_of[half]['peak']}, f32 {most} with half weights")
+    plan = plan_of(harness.example("gpt2_124m"), "--set", "recompute.policy=all", "--set", "precision.compute=f16")
+    expect(plan["bytes"]["peak"] <= 2_460_000_000, f"gpt2_124m in f16 needs {plan['bytes']['peak']} bytes when all is made again")
+
+
 def test_marked_layers(folder):
     model = harness.example("residual_mlp")
     spec = harness.make_data(model, 200, folder)
