@@ -41,6 +41,16 @@ int standard_stream(const struct stat& file) {
 
 std::string seconds(double value) { return fmt::format("{:.6f}", value); }
 
+// With links followed, so that a link keeps pointing at the log.
+std::string resolved(const std::string& path) {
+  char* real = realpath(path.c_str(), nullptr);
+  std::string result = real ? real : path;
+  std::free(real);
+  return result;
+}
+
+std::string beside(const std::string& log) { return log + ".partial"; }
+
 }  // namespace
 
 std::string start_line(const Plan& plan, std::string_view device) {
@@ -81,12 +91,22 @@ std::string end_line(const TrainResult& result, int64_t peak_bytes) {
       result.interrupted ? R"(,"interrupted":true)" : "");
 }
 
-LogFile::~LogFile() { discard(); }
+std::vector<std::string> log_files(const std::string& path) {
+  struct stat info {};
+  const bool exists = stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  return {path, exists ? beside(resolved(path)) : ""};
+}
+
+LogFile::~LogFile() { close(); }
 
 Status LogFile::fail(const char* what) {
-  Status status = Status::error("cannot {} the log {}: {}", what, path_, std::strerror(errno));
-  discard();
-  return status;
+  std::string problem = fmt::format("cannot {} the log {}: {}", what, path_, std::strerror(errno));
+  if (!temporary_.empty() && position_.bytes > 0) {
+    if (cut_ && fd_ >= 0) (void)!ftruncate(fd_, position_.bytes);  // no half of a line
+    problem += fmt::format("; the lines until then are in {}", temporary_ == target_ ? path_ : temporary_);
+  }
+  close();
+  return Status::error("{}", problem);
 }
 
 // Opens the file if it begins with the bytes of position_.
@@ -124,12 +144,8 @@ Status LogFile::open(const std::string& path, std::optional<LogPosition> resume)
   if (exists && S_ISDIR(info.st_mode)) return Status::error("cannot open the log {}: it is a folder", path);
   if (resume && resume->bytes > 0) {
     position_ = *resume;
-    if (exists && S_ISREG(info.st_mode))
-      if (char* resolved = realpath(path.c_str(), nullptr)) {
-        target_ = resolved;
-        std::free(resolved);
-      }
-    if (open_earlier(target_ + ".partial") || open_earlier(target_)) return {};
+    if (exists && S_ISREG(info.st_mode)) target_ = resolved(path);
+    if (open_earlier(beside(target_)) || open_earlier(target_)) return {};
     position_ = {};
     target_ = path;
   }
@@ -142,11 +158,8 @@ Status LogFile::open(const std::string& path, std::optional<LogPosition> resume)
     flags |= O_EXCL;
   } else if (S_ISREG(info.st_mode)) {
     if (access(path.c_str(), W_OK) != 0) return fail("replace");
-    if (char* resolved = realpath(path.c_str(), nullptr)) {  // so that a link keeps pointing at the log
-      target_ = resolved;
-      std::free(resolved);
-    }
-    temporary_ = target_ + ".partial";
+    target_ = resolved(path);
+    temporary_ = beside(target_);
     flags |= O_TRUNC;
   }
   fd_ = ::open((temporary_.empty() ? path : temporary_).c_str(), flags, 0666);
@@ -192,10 +205,10 @@ Status LogFile::commit() {
   return {};
 }
 
-void LogFile::discard() {
+void LogFile::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
-  if (!temporary_.empty() && !continues_) unlink(temporary_.c_str());
+  if (!temporary_.empty() && !continues_ && position_.bytes == 0) unlink(temporary_.c_str());
   temporary_.clear();
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/plan.h"
 #include "runtime/status.h"
@@ -27,8 +28,9 @@ struct LogPosition {
 
 // The file. A new one is written in place, so it can be followed while the run goes on. Where a log already
 // exists the new one grows beside it as F.partial and replaces it when the run ends (done, failed or
-// interrupted): a full disk leaves the old one as it was. Devices and pipes (/dev/stdout) are written
-// directly. Every line is written at once.
+// interrupted). Devices and pipes (/dev/stdout) are written directly. Every line is written at once. Where a
+// line cannot be written (a full disk), an older log stays as it was, and those before that line stay where
+// they are: in F, or beside an older log in F.partial.
 //
 // A resumed run continues the log of the run before: the file (F, or F.partial of a run that was killed) that
 // begins with the bytes written until the checkpoint. What comes after them is cut off, so that in the end
@@ -36,7 +38,7 @@ struct LogPosition {
 class LogFile {
  public:
   LogFile() = default;
-  ~LogFile();  // without commit the new file is removed
+  ~LogFile();  // closes it; a new file without a line is removed
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
@@ -47,11 +49,10 @@ class LogFile {
   bool is_open() const { return fd_ >= 0; }
   Status write(std::string_view line);  // adds the line's end; does nothing when not open
   Status commit();                      // to disk, and in place of the old one
-  // Closes and removes the new file, and leaves the old one.
-  void discard();
 
  private:
   Status fail(const char* what);
+  void close();
   bool open_earlier(const std::string& path);
 
   std::string path_;       // as given, for messages
@@ -62,5 +63,8 @@ class LogFile {
   bool cut_ = true;  // false: what follows position_ in the file must go before the next line
   LogPosition position_;
 };
+
+// The files that a log of that name may write.
+std::vector<std::string> log_files(const std::string& path);
 
 }  // namespace gacc

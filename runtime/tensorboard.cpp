@@ -78,7 +78,9 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 EventFile::~EventFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  ::close(fd_);
+  if (!shows_) unlink(path_.c_str());
 }
 
 Status EventFile::open(const std::string& folder, std::optional<int64_t> resume) {
@@ -131,7 +133,9 @@ Status EventFile::write(int64_t step, std::span<const Scalar> scalars) {
   }
   std::string event = begin_event(step);
   put_bytes(event, kEventSummary, summary);
-  return write_event(event);
+  Status status = write_event(event);
+  shows_ = shows_ || status.ok();
+  return status;
 }
 
 Status EventFile::write_event(std::string_view event) {
@@ -143,10 +147,14 @@ Status EventFile::write_event(std::string_view event) {
   for (std::string_view rest = record; !rest.empty();) {
     ssize_t written = ::write(fd_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0)
-      return Status::error("cannot write {}: {}", path_, std::generic_category().message(errno));
+    if (written < 0) {
+      const int error = errno;
+      (void)!ftruncate(fd_, bytes_);
+      return Status::error("cannot write {}: {}", path_, std::generic_category().message(error));
+    }
     rest.remove_prefix(static_cast<size_t>(written));
   }
+  bytes_ += static_cast<int64_t>(record.size());
   return {};
 }
 

@@ -17,11 +17,11 @@ struct Scalar {
 };
 
 // One file of a run, DIR/events.out.tfevents.SECONDS.HOST.PID. It only grows, and every event is written at
-// once: TensorBoard may read along, and a run that is killed leaves whole events.
+// once: TensorBoard may read along, and a run that is killed, or finds the disk full, leaves whole events.
 class EventFile {
  public:
   EventFile() = default;
-  ~EventFile();
+  ~EventFile();  // without close() and without a figure nothing is left
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
@@ -38,6 +38,8 @@ class EventFile {
 
   std::string path_;
   int fd_ = -1;
+  int64_t bytes_ = 0;   // of whole events
+  bool shows_ = false;  // some figure
 };
 
 uint32_t crc32c(std::string_view bytes);

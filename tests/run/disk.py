@@ -31,28 +31,65 @@ def outputs(model, artifact, spec, place):
 
 def refused(tool, arguments, file, **options):
     """The command fails with one error that names the file."""
-    harness.one_error(run(tool, *arguments, code=(0, 1), **options), file.name)
+    done = run(tool, *arguments, code=(0, 1), **options)
+    harness.one_error(done, file.name)
+    return done
+
+
+def files_of(size):
+    """No file can grow beyond that size: a write fails in the middle, for every user."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error of write(), not a signal
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    return dict(preexec_fn=limit, restore_signals=False)
+
+
+def whole_lines(done, log):
+    """What a run left of its log when it could not go on: whole lines, and the error says where they are."""
+    expect(log.read_bytes().endswith(b"}\n"), f"{log.name} ends within a line")
+    lines = harness.read_log(log)
+    expect(lines[0]["event"] == "start" and len(lines) > 1, f"{log.name}: {lines}")
+    expect(f"the lines until then are in {log}\n" in done.stderr, done.stderr)
 
 
 def test_file_size_limit(folder):
-    """RLIMIT_FSIZE makes a write fail in the middle, for every user: the old file must survive, and nothing be left beside it."""
+    """The old file must survive, and nothing be left beside it but the lines of a log."""
     place = folder / "place"
     place.mkdir()
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error of write(), not a signal
-        resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
-
     for tool, arguments, file in outputs(*setup(folder), place):
         for old in (OLD, None):
             file.unlink(missing_ok=True)
             if old:
                 file.write_text(old)
-            refused(tool, arguments, file, preexec_fn=limit, restore_signals=False)
+            done = refused(tool, arguments, file, **files_of(700))
+            if "--log" in arguments:
+                log = file.with_name(file.name + ".partial") if old else file
+                whole_lines(done, log)
+                log.unlink()
             expect(file.exists() == bool(old), f"{file.name} {'is gone' if old else 'was left behind'}")
             expect(not old or file.read_text() == OLD, f"{file.name} was changed")
             file.unlink(missing_ok=True)
             expect(not list(place.iterdir()), f"left behind: {[p.name for p in place.iterdir()]}")
+
+
+def test_events_are_whole(folder):
+    """TensorBoard's file ends with a whole event, and does not stay without a figure."""
+    _, artifact, spec = setup(folder)
+    board = folder / "board"
+    train = [artifact, "--data", spec, "--updates", 40, "--tensorboard", board]
+    for size in (0, 20, 60):  # nothing, a part of the head, a part of the first figures
+        harness.one_error(run("gacc-exec", *train, code=1, **files_of(size)), "events.out.tfevents")
+        expect(not list(board.iterdir()), f"{size} bytes: left behind: {list(board.iterdir())}")
+    harness.one_error(run("gacc-exec", *train, code=1, **files_of(1500)), "events.out.tfevents")
+    events, = board.iterdir()
+    raw, records = events.read_bytes(), 0
+    while raw:
+        size = int.from_bytes(raw[:8], "little") + 16
+        expect(len(raw) >= size, "an event is cut off")
+        raw, records = raw[size:], records + 1
+    expect(records > 2, f"{records} events")
+    harness.one_error(run("gacc-exec", *train, "--tune-gemm", folder, code=1), "it is a folder")
+    expect(list(board.iterdir()) == [events], "a run that never began left an event file")
 
 
 def test_full_disk(folder):

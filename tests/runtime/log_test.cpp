@@ -98,13 +98,25 @@ TEST_F(LogFileTest, an_old_log_stays_until_the_new_one_is_whole) {
   EXPECT_EQ(files(), 1u);
 }
 
-TEST_F(LogFileTest, without_commit_nothing_is_left) {
-  {
-    LogFile log;
-    ASSERT_TRUE(log.open(path));
-    ASSERT_TRUE(log.write("{}"));
+TEST_F(LogFileTest, without_a_line_nothing_is_left) {
+  for (const char* written : {"", "{}"}) {
+    {
+      LogFile log;
+      ASSERT_TRUE(log.open(path));
+      if (*written) {
+        ASSERT_TRUE(log.write(written));
+      }
+    }
+    EXPECT_EQ(files(), *written ? 1u : 0u);
   }
-  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(LogFileTest, files_that_a_log_may_write) {
+  EXPECT_EQ(log_files(path)[0], path);
+  EXPECT_EQ(log_files(path)[1], "");
+  std::ofstream(folder + "/real") << "old";
+  std::filesystem::create_symlink("real", path);
+  EXPECT_EQ(log_files(path)[1], std::filesystem::canonical(folder).string() + "/real.partial");
 }
 
 TEST_F(LogFileTest, a_resumed_log_goes_on_where_the_checkpoint_was) {
@@ -172,7 +184,7 @@ TEST_F(LogFileTest, errors_are_told) {
   EXPECT_TRUE(std::filesystem::exists("/dev/full"));
 }
 
-TEST_F(LogFileTest, a_full_disk_leaves_the_old_log) {
+TEST_F(LogFileTest, a_full_disk_leaves_the_old_log_and_the_new_lines) {
   std::ofstream(path) << "old";
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
@@ -186,9 +198,12 @@ TEST_F(LogFileTest, a_full_disk_leaves_the_old_log) {
   std::signal(SIGXFSZ, handler);
   EXPECT_TRUE(opened);
   EXPECT_TRUE(first);
-  EXPECT_EQ(second.text(), fmt::format("cannot write the log {}: File too large", path));
+  EXPECT_EQ(second.text(),
+            fmt::format("cannot write the log {0}: File too large; the lines until then are in {0}.partial",
+                        std::filesystem::canonical(path).string()));
   EXPECT_EQ(read(path), "old");
-  EXPECT_EQ(files(), 1u);
+  EXPECT_EQ(read(path + ".partial"), std::string(50, 'x') + "\n");
+  EXPECT_EQ(files(), 2u);
 }
 
 TEST(Progress, texts) {
