@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <climits>
-#include <cstdlib>
 #include <system_error>
+
+#include "runtime/file_identity.h"
 
 namespace gacc {
 namespace {
@@ -22,29 +22,6 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 Status cannot_write(const std::string& path, int error) {
   return Status::error("cannot write {}: {}", path, reason(error));
-}
-
-// "a/b" -> "a", "b" -> ".", "/b" -> "/"
-std::string folder_of(const std::string& path) {
-  size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-// Follows links until a name that is none. True when the way leads through /proc (as /dev/stdout and
-// /dev/fd/1 do): such names stand for open files, which must not be replaced.
-bool follow_links(std::string& path) {
-  for (int i = 0; i < 40; ++i) {
-    char folder[PATH_MAX];
-    if (realpath(folder_of(path).c_str(), folder) && std::string_view(folder).starts_with("/proc/"))
-      return true;
-    char target[PATH_MAX];
-    ssize_t length = readlink(path.c_str(), target, sizeof target);
-    if (length < 0) return false;
-    std::string next(target, static_cast<size_t>(length));
-    path = next.starts_with('/') ? next : folder_of(path) + "/" + next;
-  }
-  return false;
 }
 
 // All of `bytes`; the error number, 0 when done.
@@ -106,7 +83,22 @@ Status AtomicFile::write(std::string_view bytes) {
   return error == 0 ? Status() : cannot_write(path_, error);
 }
 
-Status AtomicFile::commit() {
+std::string free_name(const std::string& name) {
+  std::string free = name;
+  struct stat info;
+  for (int number = 2; lstat(free.c_str(), &info) == 0; ++number) free = fmt::format("{}.{}", name, number);
+  return free;
+}
+
+Status AtomicFile::keep_old(const std::string& name) const {
+  if (access(path_.c_str(), F_OK) != 0) return {};
+  const std::string free = free_name(name);
+  if (free != name && rename(name.c_str(), free.c_str()) != 0) return cannot_write(free, errno);
+  const bool kept = link(path_.c_str(), name.c_str()) == 0 || rename(path_.c_str(), name.c_str()) == 0;
+  return kept ? Status() : cannot_write(name, errno);
+}
+
+Status AtomicFile::commit(const std::string& keep) {
   if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
   int error = 0;
   if (!temporary_.empty() && fsync(fd_) != 0 && errno != EINVAL && errno != ENOTSUP) error = errno;
@@ -114,6 +106,8 @@ Status AtomicFile::commit() {
   fd_ = -1;
   if (error != 0) return cannot_write(path_, error);
   if (temporary_.empty()) return {};
+  if (!keep.empty())
+    if (Status status = keep_old(keep); !status) return status;
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return cannot_write(path_, errno);
   temporary_.clear();
   // So that the new name outlasts a power failure. The file itself is safe by now, whatever comes of this.
@@ -132,26 +126,27 @@ Status write_file_atomically(const std::string& path, std::string_view bytes) {
   return file.commit();
 }
 
-Status read_file(const std::string& path, std::string& bytes, int64_t limit) {
+namespace {
+
+Status read_descriptor(int fd, std::string_view path, std::string& bytes, int64_t limit) {
   bytes.clear();
-  struct Descriptor {
-    int fd;
-    ~Descriptor() {
-      if (fd >= 0) close(fd);
-    }
-  } file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return Status::error("cannot read {}: {}", path, reason(errno));
   struct stat info = {};
-  if (fstat(file.fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
+  if (fd < 0 || fstat(fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
   if (S_ISDIR(info.st_mode)) return Status::error("cannot read {}: it is a folder", path);
-  auto too_large = [&] { return Status::error("cannot read {}: it has more than {} bytes", path, limit); };
+  const bool streamed = !S_ISREG(info.st_mode) && limit > kMostStreamed;
+  if (streamed) limit = kMostStreamed;
+  auto too_large = [&] {
+    return Status::error("cannot read {}: it has more than {} bytes{}", path, limit,
+                         streamed ? ", the limit for what is no regular file" : "");
+  };
   if (S_ISREG(info.st_mode) && info.st_size > limit) return too_large();
   // One byte more than a regular file has: then its end shows without another round.
   size_t size = 0;
   bytes.resize(S_ISREG(info.st_mode) && info.st_size > 0 ? static_cast<size_t>(info.st_size) + 1 : 1 << 16);
   while (true) {
-    if (size == bytes.size()) bytes.resize(size * 2);
-    ssize_t got = read(file.fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
+    if (const auto most = static_cast<size_t>(limit); size == bytes.size())
+      bytes.resize(size < most / 2 ? size * 2 : most + 1);
+    ssize_t got = read(fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Status::error("cannot read {}: {}", path, reason(errno));
     if (got == 0) break;
@@ -160,6 +155,23 @@ Status read_file(const std::string& path, std::string& bytes, int64_t limit) {
   }
   bytes.resize(size);
   return {};
+}
+
+}  // namespace
+
+Status read_file(const std::string& path, std::string& bytes, int64_t limit) {
+  struct Descriptor {
+    int fd;
+    ~Descriptor() {
+      if (fd >= 0) close(fd);
+    }
+  } file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  return read_descriptor(file.fd, path, bytes, limit);
+}
+
+Status read_input(const std::string& path, std::string& bytes, int64_t limit) {
+  if (path != "-") return read_file(path, bytes, limit);
+  return read_descriptor(STDIN_FILENO, "standard input", bytes, limit);
 }
 
 }  // namespace gacc

@@ -18,15 +18,30 @@ class AtomicFile {
 
   Status open(const std::string& path);
   Status write(std::string_view bytes);
-  Status commit();  // fsync, rename, fsync of the folder
+  // fsync, rename, fsync of the folder. `keep`: a name under which the old file stays; what has that name
+  // moves to its free_name. (Where a file system knows no hard links, there is for a moment no file of the
+  // old name.)
+  Status commit(const std::string& keep = "");
 
  private:
+  Status keep_old(const std::string& name) const;
+
   std::string path_, temporary_;
   int fd_ = -1;
 };
 
+// The first of `name`, `name`.2, `name`.3 ... that no file has.
+std::string free_name(const std::string& name);
+
 Status write_file_atomically(const std::string& path, std::string_view bytes);
-// The whole file. Refuses folders and files beyond `limit` bytes.
+
+// What is no regular file (a pipe, a device) has no size to ask for, and perhaps no end.
+constexpr int64_t kMostStreamed = int64_t{1} << 30;
+
+// The whole file. Refuses folders, files beyond `limit` bytes, and others than regular ones beyond the
+// smaller of `limit` and kMostStreamed.
 Status read_file(const std::string& path, std::string& bytes, int64_t limit = int64_t{1} << 36);
+// The same; "-" is standard input.
+Status read_input(const std::string& path, std::string& bytes, int64_t limit = int64_t{1} << 36);
 
 }  // namespace gacc

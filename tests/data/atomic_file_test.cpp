@@ -9,6 +9,7 @@
 
 #include <thread>
 
+#include "runtime/file_identity.h"
 #include "tests/data/make_files.h"
 
 namespace gacc::test {
@@ -106,6 +107,61 @@ TEST(AtomicFile, ErrorsNameThePathAndTheReason) {
   EXPECT_EQ(write_file_atomically(folder.path("a"), "x").text(),
             "cannot write " + folder.path("a") + ": Permission denied");
   chmod(folder.path("").c_str(), 0700);
+}
+
+// Without a second name for the old file nothing stays of it; what has that name moves on.
+TEST(AtomicFile, TheOldFileMayStayUnderAnotherName) {
+  Folder folder;
+  std::string path = folder.path("a"), kept = folder.path("a.old");
+  const auto replace = [&](const char* text) {
+    AtomicFile file;
+    return file.open(path) && file.write(text) && file.commit(kept);
+  };
+  ASSERT_TRUE(replace("one"));
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"a"});
+  ASSERT_TRUE(replace("two"));
+  ASSERT_TRUE(replace("three"));
+  ASSERT_TRUE(replace("four"));
+  EXPECT_EQ(folder.files(), (std::vector<std::string>{"a", "a.old", "a.old.2", "a.old.3"}));
+  EXPECT_EQ(contents(path), "four");
+  EXPECT_EQ(contents(kept), "three");
+  EXPECT_EQ(contents(kept + ".2"), "one");
+  EXPECT_EQ(contents(kept + ".3"), "two");
+  EXPECT_EQ(free_name(kept), kept + ".4");
+  kept = folder.path("no/a.old");
+  EXPECT_FALSE(replace("five"));
+  EXPECT_EQ(contents(path), "four");
+}
+
+TEST(FileIdentity, IsTheFileAndNotItsName) {
+  Folder folder;
+  const std::string file = folder.put("a", "x");
+  ASSERT_EQ(mkdir(folder.path("sub").c_str(), 0700), 0);
+  ASSERT_EQ(symlink("a", folder.path("link").c_str()), 0);
+  ASSERT_EQ(symlink("../link", folder.path("sub/far").c_str()), 0);
+  ASSERT_EQ(symlink(".", folder.path("here").c_str()), 0);
+  ASSERT_EQ(link(file.c_str(), folder.path("hard").c_str()), 0);
+  for (const char* same : {"./a", "sub/../a", "link", "sub/far", "here/here/a", "hard", "no/../a"})
+    EXPECT_EQ(identity_of(folder.path(same)), identity_of(file)) << same;
+  // Not there yet.
+  ASSERT_EQ(symlink("sub/new", folder.path("dangling").c_str()), 0);
+  ASSERT_EQ(symlink("no/deep", folder.path("deeper").c_str()), 0);
+  const auto missing = identity_of(folder.path("sub/new"));
+  for (const char* same :
+       {"sub/./new", "here/sub/new", "dangling", "here/dangling", "no/../sub/new", "sub/new/"})
+    EXPECT_EQ(identity_of(folder.path(same)), missing) << same;
+  EXPECT_EQ(identity_of(folder.path("deeper")), identity_of(folder.path("no/deep")));
+  EXPECT_EQ(missing->missing, "new");
+  for (const char* other : {"a", "sub", "new", "sub/ne", "sub/new/x", "here"})
+    EXPECT_NE(identity_of(folder.path(other)), missing) << other;
+  EXPECT_NE(identity_of(folder.path("no")), identity_of(folder.path("no/deep")));
+  EXPECT_EQ(identity_of("/dev/null"), std::nullopt);
+}
+
+TEST(ReadFile, WhatNeverEndsIsRefused) {
+  std::string bytes;
+  EXPECT_EQ(read_file("/dev/zero", bytes, 99).text(), "cannot read /dev/zero: it has more than 99 bytes");
+  EXPECT_EQ(read_file("/dev/null", bytes).text(), "");
 }
 
 TEST(ReadFile, ReadsFilesAndPipesUpToTheLimit) {
