@@ -19,6 +19,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/byte_order.h"
+#include "runtime/file_identity.h"
 
 namespace gacc {
 
@@ -121,7 +122,21 @@ void each_field(State& state, Visit visit) {
   visit("seconds.epoch_start", state.epoch_start);
 }
 
+std::string checkpoint_in(const std::string& folder) {
+  return folder + (folder.ends_with('/') ? "" : "/") + "checkpoint";
+}
+
+std::string old_of(std::string checkpoint) {
+  follow_links(checkpoint);
+  return checkpoint + ".old";
+}
+
 }  // namespace
+
+std::vector<std::string> checkpoint_files(const std::string& folder) {
+  if (folder.empty()) return {};
+  return {checkpoint_in(folder), old_of(checkpoint_in(folder))};
+}
 
 CheckpointFolder::~CheckpointFolder() {
   if (fd_ >= 0) close(fd_);
@@ -136,7 +151,7 @@ Status CheckpointFolder::open(const std::string& path) {
                          fd_ < 0 && error ? error.message() : std::generic_category().message(errno));
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // other errors: no locks there
     return Status::error("another run uses the checkpoint folder {}", path);
-  file_ = path + (path.ends_with('/') ? "" : "/") + "checkpoint";
+  file_ = checkpoint_in(path);
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     std::string name = entry.path().filename().string();
     if (!name.starts_with(".gacc-") || !name.ends_with(".tmp")) continue;
@@ -151,8 +166,13 @@ bool CheckpointFolder::has_checkpoint() const {
   return lstat(file_.c_str(), &info) == 0;
 }
 
+std::string CheckpointFolder::name_for_old() const {
+  struct stat info {};
+  return stat(file_.c_str(), &info) == 0 && S_ISREG(info.st_mode) ? old_of(file_) : "";
+}
+
 Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Plan& plan,
-                        Session& session) {
+                        Session& session, const std::string& keep) {
   AtomicFile file;
   if (Status status = file.open(path); !status) return status;
   std::string head(kMagic);
@@ -195,7 +215,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   append(foot, crc_of(foot));
   if (Status status = file.write(table); !status) return status;
   if (Status status = file.write(foot); !status) return status;
-  return file.commit();
+  return file.commit(keep);
 }
 
 Status CheckpointReader::damaged(std::string_view what) const {

@@ -1,6 +1,6 @@
 // Checkpoints: everything a run needs to go on with the same bits in another process. One file,
 // DIR/checkpoint, replaced as a whole: a new one is written beside it, synced and renamed, so there is always
-// a whole one.
+// a whole one. One that another run left, and this one does not go on from, stays as DIR/checkpoint.old.
 //
 //   bytes 0..23      "gacc checkpoint\n", format version (u32), CRC-32 of the 20 bytes before
 //   then             the plan's buffers, raw and without gaps, in plan order
@@ -56,15 +56,22 @@ class CheckpointFolder {
   Status open(const std::string& path);
   const std::string& file() const { return file_; }
   bool has_checkpoint() const;
+  // Where the checkpoint that is there is kept when another run replaces it, DIR/checkpoint.old (beside the
+  // file, where DIR/checkpoint is a link). Empty when there is none.
+  std::string name_for_old() const;
 
  private:
   std::string file_;
   int fd_ = -1;  // holds the lock
 };
 
-// Replaces the file by the state of the session and `checkpoint`.
+// The files of a checkpoint folder of that name that a run replaces.
+std::vector<std::string> checkpoint_files(const std::string& folder);
+
+// Replaces the file by the state of the session and `checkpoint`; the old one is kept as `keep`, if not
+// empty.
 Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Plan& plan,
-                        Session& session);
+                        Session& session, const std::string& keep = "");
 
 class CheckpointReader {
  public:

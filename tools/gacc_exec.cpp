@@ -93,7 +93,7 @@ class Run {
   Status check_checkpoint();
   Status work();
   Status verify_artifact();
-  Status save_checkpoint(Session& session, const TrainState& state);
+  Status save_checkpoint(Session& session, const TrainState& state, Progress& progress);
   Status train_and_write(Session& session, Progress& progress);
   Status finish_device(Status status);
 
@@ -118,6 +118,7 @@ class Run {
   CheckpointFolder folder_;
   CheckpointReader earlier_;  // what to resume from, when `resumes_`
   bool resumes_ = false;
+  bool replaced_ = false;  // the checkpoint that the run found
   Settings settings_;
   RunRate rate_;
   bool began_ = false;
@@ -211,11 +212,16 @@ Status Run::open_checkpoint() {
   if (given.checkpoint.empty()) return {};
   if (Status status = folder_.open(given.checkpoint); !status) return status;
   resumes_ = given.resume && folder_.has_checkpoint();
+  const std::string old = checkpoint_files(given.checkpoint)[1], next = free_name(old);
   if (given.resume && !resumes_)
-    print_stderr("gacc-exec: no checkpoint in {}: starting from the beginning\n", given.checkpoint);
-  if (!given.resume && folder_.has_checkpoint())
-    print_stderr("gacc-exec: without --resume the run starts from the beginning and will replace {}\n",
-                 folder_.file());
+    print_stderr(
+        "gacc-exec: no checkpoint in {}: starting from the beginning{}\n", given.checkpoint,
+        old == next ? "" : fmt::format("; {} is not read unless it is called {}", old, folder_.file()));
+  if (!given.resume && !folder_.name_for_old().empty())
+    print_stderr(
+        "gacc-exec: without --resume the run starts from the beginning and will replace {}, which stays as "
+        "{}{}\n",
+        folder_.file(), old, old == next ? "" : fmt::format(" (and the one there as {})", next));
   if (!resumes_) return {};
   if (Status status = earlier_.open(folder_.file()); !status) return status;
   options_.resume = &earlier_.content().train;
@@ -244,11 +250,20 @@ Status Run::check_checkpoint() {
   return {};
 }
 
-Status Run::save_checkpoint(Session& session, const TrainState& state) {
+Status Run::save_checkpoint(Session& session, const TrainState& state, Progress& progress) {
   // The log must not be behind the checkpoint, whatever happens.
   if (Status status = log_.sync(); !status) return status;
   const Checkpoint checkpoint{settings_, rate_, state, log_.position(), device_->gemm_choices()};
-  return write_checkpoint(folder_.file(), checkpoint, artifact_.plan, session);
+  // A checkpoint that the run does not come from stays: who reads that it will be replaced presses Ctrl-C,
+  // and that writes one.
+  const std::string kept = resumes_ || replaced_ ? "" : folder_.name_for_old();
+  if (Status status = write_checkpoint(folder_.file(), checkpoint, artifact_.plan, session, kept); !status)
+    return status;
+  replaced_ = true;
+  if (kept.empty()) return {};
+  progress.clear();
+  print_stderr("gacc-exec: the checkpoint that was in {} is kept as {}\n", folder_.file(), kept);
+  return {};
 }
 
 Status Run::work() {
@@ -269,15 +284,15 @@ Status Run::work() {
     if (plan.lr != earlier_.content().rate.used)
       if (Status status = session.set_lr(static_cast<float>(plan.lr)); !status) return status;
   }
-  if (!arguments_.checkpoint.empty()) {
-    options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
-    options_.checkpoint = [&](const TrainState& state) { return save_checkpoint(session, state); };
-  }
 
   if (!log_.continues())
     if (Status status = log_.write(start_line(plan, device_->kind())); !status) return status;
   began_ = true;
   Progress progress(plan, arguments_.quiet);
+  if (!arguments_.checkpoint.empty()) {
+    options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
+    options_.checkpoint = [&](const TrainState& state) { return save_checkpoint(session, state, progress); };
+  }
   return train_and_write(session, progress);
 }
 

@@ -216,6 +216,109 @@ def test_command_line(folder):
     expect("without --resume" in again.stderr, "nothing is said of a checkpoint that will be replaced")
 
 
+def listed(case):
+    return {p.name: p.read_bytes() for p in case.checkpoint.iterdir()}
+
+
+def test_the_checkpoint_of_another_run_stays(folder):
+    """Without --resume: who reads the warning and presses Ctrl-C loses nothing, however often; nor does who lets it run."""
+    case = Case(folder, samples=73, limits=("--epochs", 2)).fresh()
+    case.go(*case.limits)
+    kept = [listed(case)["checkpoint"]]
+    old = f"{case.checkpoint}/checkpoint.old"
+    for _ in range(3):
+        command = [BIN / "gacc-exec", *case.command(case.weights, case.log), "--checkpoint", case.checkpoint, "--epochs", 100000]
+        process = subprocess.Popen([str(w) for w in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        lines = [process.stderr.readline()]
+        while "without --resume" not in lines[-1]:
+            expect(lines[-1], f"no warning: {lines}")
+            lines.append(process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        text = lines[-1] + process.communicate(timeout=60)[1]
+        expect(process.returncode == 130, f"exit {process.returncode}: {text}")
+        expect(f"will replace {case.checkpoint}/checkpoint, which stays as {old}" in text, text)
+        expect((f"(and the one there as {old}.{len(kept)})" in text) == (len(kept) > 1), text)
+        expect(f"the checkpoint that was in {case.checkpoint}/checkpoint is kept as {old}\n" in text, text)
+        expect(f"--resume continues from {case.checkpoint}/checkpoint\n" in text, text)
+        found = listed(case)
+        numbers = ["", *(f".{n}" for n in range(2, len(kept) + 1))]
+        order = [kept[-1], *kept[:-1]]  # the last one is .old, the first one .old.2
+        expect({f"checkpoint.old{n}": b for n, b in zip(numbers, order)} == {n: b for n, b in found.items() if n != "checkpoint"},
+               f"not what was there before: {sorted(found)}")
+        kept.append(found["checkpoint"])
+    done = run("gacc-exec", *case.command(case.weights, case.log), "--checkpoint", case.checkpoint, "--checkpoint-every", 1, *case.limits)
+    expect(done.stderr.count("is kept as") == 1, "only the first replacement keeps what was there:\n" + done.stderr)
+    expect(set(kept) < set(listed(case).values()), "a checkpoint is gone")
+    file = case.checkpoint / "checkpoint"
+    file.unlink()
+    expect(f"{old} is not read unless it is called {file}" in case.go("--updates", 1).stderr, "nothing is said of the old ones")
+    (case.checkpoint / "checkpoint.old.2").rename(file)
+    case.go(*case.limits)
+    expect(case.weights.read_bytes() == case.whole.read_bytes(), "the first run does not go on")
+
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#define REAL(name) ((int (*)(const char*, const char*))dlsym(RTLD_NEXT, #name))
+static void step(const char* path) {
+  static int count;
+  if (strstr(path, getenv("DIE_IN")) && ++count == atoi(getenv("DIE_AT"))) kill(getpid(), SIGKILL);
+}
+int rename(const char* from, const char* to) { return step(to), REAL(rename)(from, to); }
+int unlink(const char* path) { return step(path), REAL(unlink)(path, 0); }
+int link(const char* from, const char* to) {
+  step(to);
+  return getenv("NO_LINKS") ? errno = EPERM, -1 : REAL(link)(from, to);
+}
+int fsync(int fd) {
+  char name[64], path[4096] = "";
+  snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+  if (readlink(name, path, sizeof path - 1) > 0) step(path);
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
+}
+"""
+
+
+def test_killed_while_another_checkpoint_is_replaced(folder):
+    """kill -9 before each of the calls that change the folder, also where a file system knows no hard links: what was there
+    is there, and --resume goes on from a whole checkpoint, or says that there is none."""
+    (folder / "shim.c").write_text(SHIM)
+    if subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c", "-ldl"], capture_output=True).returncode != 0:
+        harness.skip("no C compiler here")
+    case = Case(folder, samples=20, limits=("--updates", 2), example="regression").fresh()
+    case.go(*case.limits)
+    earlier, where = (case.checkpoint / "checkpoint").read_bytes(), case.checkpoint.resolve()
+    for more in ({}, {"NO_LINKS": "1"}):
+        environment = {**os.environ, **more, "LD_PRELOAD": str(folder / "shim.so"), "DIE_IN": f"{where}/"}
+        if run("gacc-exec", "--version", code=(0, 1), env={**environment, "DIE_AT": "0"}).returncode != 0:
+            harness.skip("nothing can be loaded into these binaries (a sanitizer's?)")
+        killed, status = 0, -signal.SIGKILL
+        while status == -signal.SIGKILL:
+            shutil.rmtree(where)
+            where.mkdir()
+            (where / "checkpoint").write_bytes(earlier)
+            (where / "checkpoint.old").write_bytes(b"an older one")
+            status = run("gacc-exec", *case.command(case.weights, case.log), "--checkpoint", where, "--updates", 1,
+                         code=(0, -signal.SIGKILL), env={**environment, "DIE_AT": str(killed + 1)}).returncode
+            killed += status == -signal.SIGKILL
+            found, what = listed(case), f"killed before call {killed}, {more}"
+            expect(earlier in found.values() and b"an older one" in found.values(), f"{what}: {sorted(found)}")
+            expect("checkpoint" in found or more, f"{what}: there is none: {sorted(found)}")
+            text = case.go("--updates", 2).stderr
+            expect(("resuming from" if "checkpoint" in found else "checkpoint.old is not read") in text, f"{what}: {text}")
+            expect(earlier in listed(case).values() and case.weights.read_bytes() == case.whole.read_bytes(), what)
+            expect(not [n for n in listed(case) if n.startswith(".")], f"{what}: left behind: {sorted(listed(case))}")
+        expect(killed >= 4, f"killed only {killed} times")
+        print(f"killed before each of {killed} calls {more}")
+
+
 def test_logs(folder):
     """Another run's log is not continued but replaced as a whole; a new name begins a new log."""
     case = Case(folder, samples=73, limits=("--epochs", 2), train__micro_batch=8, train__accumulate=4)
