@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "codegen/nvptx.h"
+#include "passes/cost_model.h"
 #include "passes/pipeline.h"
+#include "tools/file_uses.h"
 
 namespace gacc {
 
@@ -19,12 +21,24 @@ std::string toml_string(std::string_view word) {
   return text + '"';
 }
 
+// All options that read or write files.
+std::vector<FileOption> file_options(const CompilerArguments& given) {
+  using enum FileUse;
+  return {{"MODEL", reads, {source_of(given.model)}},
+          {"--costs", reads, {passes::has_cost_model(given.costs) ? "" : given.costs}},
+          {"-o", writes, {given.writes_output() ? target_of(output_path(given)) : ""}},
+          {"--report", writes, {target_of(given.report)}},
+          {"--plan", writes, {given.plan ? target_of("-") : ""}}};
+}
+
 }  // namespace
 
 std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to) {
   CLI::App app{"gaccc: compiles a model file to a training step", "gaccc"};
   app.set_version_flag("--version", "gaccc " GACC_VERSION);
-  app.add_option("MODEL", to.model, "the model file (TOML), or - for standard input")->required();
+  app.add_option("MODEL", to.model, "the model file (TOML), or - for standard input")
+      ->required()
+      ->type_name("");
   app.add_option("-o", to.output,
                  "the file to write; - is standard output; default: MODEL with .ptx in the current folder")
       ->type_name("FILE");
@@ -79,13 +93,7 @@ std::string wrong_command(const CompilerArguments& arguments, std::vector<Overri
     if (equals == std::string::npos || equals == 0) return fmt::format("--set {}: expected KEY=VALUE", set);
     overrides.push_back({set.substr(0, equals), set.substr(equals + 1)});
   }
-  std::error_code none;
-  if (std::filesystem::equivalent(output_path(arguments), arguments.model, none))
-    return "the output would replace the model file";
-  if (std::filesystem::equivalent(arguments.report, arguments.model, none))
-    return "the report would replace the model file";
-  if (!arguments.report.empty() && arguments.report == output_path(arguments))
-    return "-o and --report name the same file";
+  if (const std::string wrong = wrong_outputs(file_options(arguments)); !wrong.empty()) return wrong;
   if (!arguments.memory.empty()) overrides.push_back({"memory.budget", toml_string(arguments.memory)});
   if (!arguments.launch.empty()) overrides.push_back({"launch.mode", toml_string(arguments.launch)});
   passes::PipelineOptions pipeline;

@@ -11,15 +11,39 @@
 #include <iostream>
 #include <limits>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "runtime/artifact.h"
+#include "runtime/checkpoint.h"
+#include "runtime/data/spec.h"
+#include "runtime/log.h"
+#include "tools/file_uses.h"
 
 namespace gacc {
 
 namespace {
 
+// All options that read or write files.
+std::vector<FileOption> file_options(const Arguments& given) {
+  using enum FileUse;
+  const std::string events = given.tensorboard.empty() ? "" : given.tensorboard + "/events.out.tfevents";
+  return {{"ARTIFACT", reads, {given.artifact}},
+          {"--data", reads, data_files(given.data)},
+          {"--eval", reads, data_files(given.eval)},
+          {"--load", reads, {given.load}},
+          {"--save", writes, {given.save}, "--load"},  // training in place
+          {"--log", writes, log_files(given.log)},
+          {"--dump-grads", writes, {given.dump_grads}},
+          {"--tune-gemm", updates, {given.tune_gemm}},
+          {"--profile", writes, {given.profile}},
+          {"--checkpoint", given.resume ? updates : writes, checkpoint_files(given.checkpoint)},
+          {"--tensorboard", writes, {events}}};
+}
+
 // What the option parser cannot see; empty when the command line makes sense.
 std::string wrong_command(const Arguments& given) {
+  const std::vector<FileOption> files = file_options(given);
   const std::string& device = given.device;
   bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
                   device.find_first_not_of("0123456789", 5) == std::string::npos;
@@ -40,18 +64,15 @@ std::string wrong_command(const Arguments& given) {
                                                    {"--epochs", given.epochs.has_value()},
                                                    {"--updates", given.updates.has_value()},
                                                    {"--launches", given.launches.has_value()},
-                                                   {"--eval", !given.eval.empty()},
-                                                   {"--save", !given.save.empty()},
-                                                   {"--log", !given.log.empty()},
-                                                   {"--dump-grads", !given.dump_grads.empty()},
-                                                   {"--profile", !given.profile.empty()},
-                                                   {"--checkpoint", !given.checkpoint.empty()},
-                                                   {"--tune-gemm", !given.tune_gemm.empty()},
-                                                   {"--tensorboard", !given.tensorboard.empty()}};
+                                                   {"--eval", !given.eval.empty()}};
+    std::string_view wrong;
     for (const auto& [name, present] : others)
-      if (present)
-        return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
-                           name);
+      if (present) wrong = name;
+    for (const FileOption& each : files)
+      if (each.use != FileUse::reads && each.given()) wrong = each.option;
+    if (!wrong.empty())
+      return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
+                         wrong);
   }
   if (!given.init_only && given.data.empty()) return "--data is required (or --init-only)";
   if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
@@ -59,16 +80,7 @@ std::string wrong_command(const Arguments& given) {
   if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
     return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
   if (given.eval_every > 0 && given.eval.empty()) return "--eval-every needs --eval";
-  const std::pair<const char*, const std::string*> outputs[] = {{"--save", &given.save},
-                                                                {"--log", &given.log},
-                                                                {"--dump-grads", &given.dump_grads},
-                                                                {"--tune-gemm", &given.tune_gemm},
-                                                                {"--profile", &given.profile}};
-  for (const auto& [name, path] : outputs)
-    for (const auto& [other_name, other] : outputs)
-      if (name != other_name && !path->empty() && *path == *other)
-        return fmt::format("{} and {} name the same file {}", name, other_name, *path);
-  return "";
+  return wrong_outputs(files);
 }
 
 constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
@@ -88,13 +100,15 @@ CLI::Validator whole_number(int64_t low, int64_t high = kMost) {
 }
 
 void add_options(CLI::App& app, Arguments& to) {
-  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->required();
+  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->type_name("")->required();
   app.add_option("--data", to.data,
                  "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, tokens:F.bin, text:F, "
-                 "synthetic:digits|tokens; ,limit=N");
-  app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end");
+                 "synthetic:digits|tokens; ,limit=N")
+      ->type_name("SPEC");
+  app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end")->type_name("SPEC");
   app.add_option("--device", to.device,
-                 "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU");
+                 "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU")
+      ->type_name("NAME");
   app.add_option("--epochs", to.epochs,
                  "stop after N epochs; default: the model's, unless another limit is given")
       ->transform(whole_number(0))
@@ -103,31 +117,34 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_option("--launches", to.launches, "stop after N launches")
       ->transform(whole_number(0))
       ->type_name("N");
-  app.add_option("--load", to.load, "parameters to begin with (safetensors)");
-  app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)");
-  app.add_option("--log", to.log, "write one JSON object a line");
+  app.add_option("--load", to.load, "parameters to begin with (safetensors)")->type_name("FILE");
+  app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)")->type_name("FILE");
+  app.add_option("--log", to.log, "write one JSON object a line")->type_name("FILE");
   app.add_option("--eval-every", to.eval_every, "evaluate after every N updates, too")
       ->transform(whole_number(1))
       ->type_name("N");
   app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
   app.add_option("--seed", to.seed, "replaces model.seed")->transform(whole_number(kLeast))->type_name("N");
-  app.add_option("--lr", to.lr, "replaces optimizer.lr");
+  app.add_option("--lr", to.lr, "replaces optimizer.lr")->type_name("X");
   app.add_option("--threads", to.threads, "on a CPU; default: all cores")
       ->transform(whole_number(1, 4096))
       ->type_name("N");
   app.add_flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
   app.add_option("--dump-grads", to.dump_grads,
-                 "write the mean gradient of the last window (safetensors, f32)");
+                 "write the mean gradient of the last window (safetensors, f32)")
+      ->type_name("FILE");
   app.add_flag("--quiet", to.quiet, "show no progress");
   app.add_option("--checkpoint", to.checkpoint,
-                 "folder for the full state of the run, written after every epoch, at the end and on Ctrl-C");
+                 "folder for the full state of the run, written after every epoch, at the end and on Ctrl-C")
+      ->type_name("FOLDER");
   app.add_option("--checkpoint-every", to.checkpoint_every,
                  "write it after every N updates instead of epochs")
       ->transform(whole_number(1))
       ->type_name("N");
   app.add_flag("--resume", to.resume,
                "go on, bit for bit, from the checkpoint in that folder, if there is one");
-  app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder");
+  app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder")
+      ->type_name("FOLDER");
   app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
   app.add_option("--tune-gemm", to.tune_gemm,
@@ -135,7 +152,8 @@ void add_options(CLI::App& app, Arguments& to) {
                  "in FILE, which later runs read")
       ->type_name("FILE");
   app.add_option("--profile", to.profile,
-                 "measure every launch, and write a Chrome trace of them (launches then run one by one)");
+                 "measure every launch, and write a Chrome trace of them (launches then run one by one)")
+      ->type_name("FILE");
   app.add_flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
   app.set_version_flag("--version",
                        fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));

@@ -21,6 +21,7 @@
 #include "passes/pipeline.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "tools/file_uses.h"
 
 namespace {
 
@@ -34,18 +35,6 @@ struct Arguments {
   bool list_passes = false, list_ops = false, markdown = false, locations = false, times = false,
        check = false;
 };
-
-bool read_all(const std::string& path, std::string& text) {
-  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return false;
-  char chunk[1 << 16];
-  size_t count = 0;
-  while ((count = std::fread(chunk, 1, sizeof chunk, file)) > 0) text.append(chunk, count);
-  const int error = std::ferror(file) != 0 ? errno : 0;
-  if (file != stdin) std::fclose(file);
-  errno = error;
-  return error == 0;
-}
 
 // To the file, the old one or the whole new one; "" or the reason.
 std::string write_all(const std::string& path, const std::string& text) {
@@ -78,6 +67,11 @@ int output(const Arguments& arguments, const std::string& text) {
 }
 
 int run(const Arguments& arguments) {
+  const std::string result = arguments.out.empty() ? "-" : arguments.out;
+  if (const std::string wrong = wrong_outputs({{"FILE", FileUse::reads, {source_of(arguments.file)}},
+                                               {"-o", FileUse::writes, {target_of(result)}}});
+      !wrong.empty())
+    return fail(kWrongCommand, wrong);
   if (arguments.list_passes)
     return output(arguments, arguments.markdown ? passes::passes_markdown() : passes::passes_text());
   if (arguments.list_ops) {
@@ -99,8 +93,7 @@ int run(const Arguments& arguments) {
     return fail(kWrongCommand, unknown);
 
   std::string text;
-  if (!read_all(arguments.file, text))
-    return fail(kWrongFile, fmt::format("cannot read {}: {}", arguments.file, std::strerror(errno)));
+  if (Status status = read_input(arguments.file, text); !status) return fail(kWrongFile, status.text());
   Diag diag(arguments.file == "-" ? "<stdin>" : arguments.file, text);
   std::optional<ir::Module> module = ir::parse(text, diag);
   if (!module || !ir::verify(*module, diag)) {
@@ -125,11 +118,14 @@ int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
   Arguments arguments;
   CLI::App app("Runs passes over textual IR (.gir) and prints the result.", "gacc-opt");
-  app.add_option("FILE", arguments.file, "the IR; '-' is standard input");
-  app.add_option("--passes", arguments.passes, "passes to run, in order, separated by commas; default none");
-  app.add_option("-o", arguments.out, "where the result goes; default and '-': standard output");
+  app.add_option("FILE", arguments.file, "the IR; '-' is standard input")->type_name("");
+  app.add_option("--passes", arguments.passes, "passes to run, in order, separated by commas; default none")
+      ->type_name("LIST");
+  app.add_option("-o", arguments.out, "where the result goes; default and '-': standard output")
+      ->type_name("FILE");
   app.add_option("--print-after", arguments.print_after,
-                 "print the IR after this pass, or after all, on standard error");
+                 "print the IR after this pass, or after all, on standard error")
+      ->type_name("PASS|all");
   app.add_flag("--print-locs", arguments.locations, "end lines in the place they come from");
   app.add_flag("--time-passes", arguments.times, "print a table of times on standard error");
   app.add_flag("--check-plan", arguments.check,

@@ -12,6 +12,7 @@
 #include "passes/planner/recompute.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "tools/file_uses.h"
 
 namespace {
 
@@ -20,23 +21,9 @@ using namespace gacc::passes;
 
 enum Exit { kDone = 0, kNoPlan = 1, kWrongCommand = 2 };
 
-int fail(std::string_view text) {
+int fail(std::string_view text, Exit code = kNoPlan) {
   print_stderr("gacc-plan: error: {}\n", text);
-  return kNoPlan;
-}
-
-// "-" is standard input.
-bool read_input(const std::string& path, std::string& text, std::string& problem) {
-  if (path != "-") {
-    const Status status = read_file(path, text);
-    if (!status) problem = status.text();
-    return status.ok();
-  }
-  char chunk[1 << 16];
-  size_t count = 0;
-  while ((count = std::fread(chunk, 1, sizeof chunk, stdin)) > 0) text.append(chunk, count);
-  if (std::ferror(stdin) != 0) problem = "cannot read standard input";
-  return problem.empty();
+  return code;
 }
 
 // To the file, atomically; "-" is standard output.
@@ -55,8 +42,13 @@ struct OffsetsArguments {
 };
 
 int run_offsets(const OffsetsArguments& arguments) {
+  const std::string out = arguments.out.empty() ? "-" : arguments.out;
+  if (const std::string wrong = wrong_outputs(
+          {{"file", FileUse::reads, {source_of(arguments.file)}}, {"-o", FileUse::writes, {target_of(out)}}});
+      !wrong.empty())
+    return fail(wrong, kWrongCommand);
   std::string text, problem;
-  if (!read_input(arguments.file, text, problem)) return fail(problem);
+  if (Status status = read_input(arguments.file, text); !status) return fail(status.text());
   planner::BufferTable table;
   if (!planner::parse_buffers(text, table, problem)) return fail(arguments.file + ":" + problem);
   const int64_t bound = planner::liveness_bound(table.blocks);
@@ -69,8 +61,7 @@ int run_offsets(const OffsetsArguments& arguments) {
                             packing.proven ? "exists (proven infeasible)" : "found (not proven infeasible)",
                             bound));
   }
-  return write_output(arguments.out.empty() ? "-" : arguments.out,
-                      planner::print_buffers(table, packing.placement->offsets));
+  return write_output(out, planner::print_buffers(table, packing.placement->offsets));
 }
 
 struct RecomputeArguments {
@@ -90,8 +81,12 @@ std::string to_json(const planner::Recompute& plan) {
 }
 
 int run_recompute(const RecomputeArguments& arguments) {
+  if (const std::string wrong = wrong_outputs({{"file", FileUse::reads, {source_of(arguments.file)}},
+                                               {"-o", FileUse::writes, {target_of(arguments.out)}}});
+      !wrong.empty())
+    return fail(wrong, kWrongCommand);
   std::string text, problem;
-  if (!read_input(arguments.file, text, problem)) return fail(problem);
+  if (Status status = read_input(arguments.file, text); !status) return fail(status.text());
   planner::Graph graph;
   if (!planner::parse_graph(text, graph, problem)) return fail(arguments.file + ":" + problem);
   const planner::Recompute plan = planner::plan_recompute(graph, arguments.budget, arguments.effort);
@@ -114,22 +109,28 @@ int main(int argc, char** argv) {
 
   OffsetsArguments offsets;
   CLI::App* place = app.add_subcommand("offsets", "place buffers with given lives in one address range");
-  place->add_option("file", offsets.file, "CSV with the columns id, lower, upper, size")->required();
+  place->add_option("file", offsets.file, "CSV with the columns id, lower, upper, size")
+      ->required()
+      ->type_name("");
   place->add_option("--capacity", offsets.capacity, "bytes of the address range")
       ->required()
       ->check(CLI::NonNegativeNumber);
-  place->add_option("-o", offsets.out, "the rows with a column offset (default: standard output)");
+  place->add_option("-o", offsets.out, "the rows with a column offset (default: standard output)")
+      ->type_name("FILE");
   place->callback([&] { code = run_offsets(offsets); });
 
   RecomputeArguments recompute;
   CLI::App* again = app.add_subcommand("recompute", "the cheapest schedule of a graph within a budget");
-  again->add_option("file", recompute.file, "the graph: lines of OP and GET (docs/planner.md)")->required();
+  again->add_option("file", recompute.file, "the graph: lines of OP and GET (docs/planner.md)")
+      ->required()
+      ->type_name("");
   again->add_option("--budget", recompute.budget, "bytes that may live at one time")
       ->required()
       ->check(CLI::NonNegativeNumber);
   again->add_option("--effort", recompute.effort, "work of the search; 0 takes the first plan (default: 1)")
       ->check(CLI::Range(0, 1000));
-  again->add_option("-o", recompute.out, "the schedule: an operation and its drops per line");
+  again->add_option("-o", recompute.out, "the schedule: an operation and its drops per line")
+      ->type_name("FILE");
   again->callback([&] { code = run_recompute(recompute); });
 
   try {

@@ -77,17 +77,6 @@ class Clock {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-Status read_model(const std::string& path, std::string& text) {
-  if (path != "-") return read_file(path, text, kModelLimit);
-  char chunk[1 << 16];
-  while (const size_t count = std::fread(chunk, 1, sizeof chunk, stdin)) {
-    text.append(chunk, count);
-    if (static_cast<int64_t>(text.size()) > kModelLimit)
-      return Status::error("standard input is larger than a model file can be");
-  }
-  return {};
-}
-
 struct Output {
   std::string path;  // "-": standard output
   std::string text;
@@ -177,13 +166,13 @@ class Compilation {
     to_stderr(diag_.render());
     return kWrongFile;
   }
-  bool writes_output() const { return !arguments_.plan || !arguments_.output.empty(); }
 
   // Command line and model file, to a module of phase `model`.
   Ended read() {
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
-    if (Status status = read_model(arguments_.model, text_); !status) return fail(kWrongFile, status.text());
+    if (Status status = read_input(arguments_.model, text_, kModelLimit); !status)
+      return fail(kWrongFile, status.text());
     file_ = arguments_.model == "-" ? "<stdin>" : arguments_.model;
     diag_ = Diag(file_, text_);
     module_ = compile_model(text_, file_, overrides_, diag_);
@@ -262,7 +251,7 @@ class Compilation {
   Ended generate() {
     if (arguments_.plan || !arguments_.report.empty() || arguments_.emit == "ptx")
       plan_ = write_plan(*module_, facts_of(*module_, arguments_));
-    if (!writes_output()) return {};
+    if (!arguments_.writes_output()) return {};
     std::string output;
     if (arguments_.emit == "ir") {
       output = ir::print(*module_, {.locations = arguments_.locations});

@@ -96,26 +96,20 @@ class DatasetReader {
     return stat(path.c_str(), &info) == 0;
   }
 
-  // FOLDER/train-images-idx3-ubyte, as it is or with .gz; some unpackers write a dot for the last dash.
-  Status find_mnist_file(std::string_view stem, std::string_view ending, std::string& path) const {
-    std::string base = fmt::format("{}/{}", spec_.path, stem);
-    for (std::string_view join : {"-", "."})
-      for (std::string_view gz : {"", ".gz"}) {
-        path = fmt::format("{}{}{}{}", base, join, ending, gz);
-        if (exists(path)) return {};
-      }
+  Status find_mnist_file(bool labels, std::string& path) const {
+    const std::vector<std::string> names = mnist_files(spec_.path, spec_.test, labels);
+    for (const std::string& name : names)
+      if (exists(path = name)) return {};
     if (!exists(spec_.path)) return Status::error("mnist: there is no folder {}", spec_.path);
-    return Status::error("mnist: the folder {} holds no {}-{}, also not as .gz", spec_.path, stem, ending);
+    return Status::error("mnist: the folder {} holds no {}, also not as .gz", spec_.path,
+                         names[0].substr(spec_.path.size() + 1));
   }
 
   Status read_mnist() {
-    std::string_view split = spec_.test ? "t10k" : "train";
     std::string paths[2];
     Array arrays[2];
     for (int i = 0; i < 2; ++i) {
-      std::string stem = fmt::format("{}-{}", split, i == 0 ? "images" : "labels");
-      if (Status status = find_mnist_file(stem, i == 0 ? "idx3-ubyte" : "idx1-ubyte", paths[i]); !status)
-        return status;
+      if (Status status = find_mnist_file(i == 1, paths[i]); !status) return status;
       std::string bytes;
       if (Status status = read_unzipped(paths[i], bytes); !status) return status;
       if (Status status = parse_idx(bytes, paths[i], arrays[i]); !status) return status;

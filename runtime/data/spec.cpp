@@ -144,4 +144,26 @@ class Reader {
 
 Status parse_spec(std::string_view text, Spec& spec) { return Reader(text, spec).read(); }
 
+std::vector<std::string> mnist_files(std::string_view folder, bool test, bool labels) {
+  std::vector<std::string> names;
+  for (std::string_view join : {"-", "."})
+    for (std::string_view ending : {"", ".gz"})
+      names.push_back(fmt::format("{}/{}-{}{}{}-ubyte{}", folder, test ? "t10k" : "train",
+                                  labels ? "labels" : "images", join, labels ? "idx1" : "idx3", ending));
+  return names;
+}
+
+std::vector<std::string> data_files(std::string_view text) {
+  Spec spec;
+  std::vector<std::string> files;
+  if (!parse_spec(text, spec) || spec.kind == "synthetic") return files;
+  for (const auto& [name, path] : spec.files) files.push_back(path);
+  if (!spec.path.empty() && spec.kind != "mnist") files.push_back(spec.path);
+  if (spec.kind == "mnist")
+    for (bool test : {false, true})
+      for (bool labels : {false, true})
+        for (std::string& name : mnist_files(spec.path, test, labels)) files.push_back(std::move(name));
+  return files;
+}
+
 }  // namespace gacc

@@ -30,4 +30,11 @@ struct Spec {
 
 Status parse_spec(std::string_view text, Spec& spec);
 
+// FOLDER/train-images-idx3-ubyte and whatever else the file may be called: with .gz, or, by some unpackers,
+// with a dot for the last dash.
+std::vector<std::string> mnist_files(std::string_view folder, bool test, bool labels);
+
+// Every file that belongs to the data, the one part and the other. None of a text that is no SPEC.
+std::vector<std::string> data_files(std::string_view text);
+
 }  // namespace gacc
