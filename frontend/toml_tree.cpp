@@ -246,15 +246,9 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
 std::optional<Node> parse_value(std::string_view text, const Location& at) {
   Diag quiet;
   std::optional<Node> parsed = parse_toml(fmt::format("value = {}", text), quiet);
-  Node value;
-  if (parsed && parsed->entries.size() == 1) {
-    value = std::move(parsed->entries.front().value);
-  } else if (!parsed && bare_word(text)) {
-    value.form = Node::Form::text;
-    value.text = text;
-  } else {
-    return std::nullopt;
-  }
+  if (!parsed && bare_word(text)) parsed = parse_toml(fmt::format("value = \"{}\"", text), quiet);
+  if (!parsed || parsed->entries.size() != 1) return std::nullopt;
+  Node value = std::move(parsed->entries.front().value);
   place_everywhere(value, at);
   return value;
 }

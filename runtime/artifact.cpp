@@ -1,9 +1,12 @@
 // Writes and reads the artifact text. The checksum line covers everything after it, and must read exactly as
-// this file would write it, so any change of any byte is refused.
+// this file would write it, so any change of any byte is refused. Names, comments and paths may hold any
+// byte, and ptxas takes printable ASCII alone, in comments as well: the lines of the IR and of the model are
+// escaped.
 #include "runtime/artifact.h"
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -92,6 +95,41 @@ Status check_header(std::string_view text, std::string_view name, std::string_vi
   return {};
 }
 
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+// What stands in a line as it is; every other byte, and the backslash, is \xNN.
+bool plain(char c) { return c >= ' ' && c <= '~' && c != '\\'; }
+
+void add_escaped(std::string_view line, std::string& to) {
+  for (const char c : line) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (plain(c))
+      to += c;
+    else
+      (to += "\\x") += {kHexDigits[byte >> 4], kHexDigits[byte & 15]};
+  }
+}
+
+// The inverse; false for a line that add_escaped does not write.
+bool add_unescaped(std::string_view line, std::string& to) {
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] != '\\') {
+      if (!plain(line[i])) return false;
+      to += line[i];
+      continue;
+    }
+    const std::string_view escape = line.substr(i, 4);
+    if (escape.size() < 4 || escape[1] != 'x') return false;
+    const size_t high = kHexDigits.find(escape[2]), low = kHexDigits.find(escape[3]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return false;
+    const char byte = static_cast<char>(high << 4 | low);
+    if (plain(byte) || byte == '\n') return false;
+    to += byte;
+    i += 3;
+  }
+  return true;
+}
+
 // Every line of `text` behind the mark that says what it is.
 void add_lines(std::string_view text, std::string_view mark, std::string& body) {
   std::string_view line;
@@ -100,8 +138,20 @@ void add_lines(std::string_view text, std::string_view mark, std::string& body) 
       line = text;
       text = {};
     }
-    body.append(mark).append(line) += '\n';
+    add_escaped(line, body.append(mark));
+    body += '\n';
   }
+}
+
+// Adds a line as it was before it was escaped; `what` it belongs to is for the error.
+Status add_line(std::string_view line, std::string_view name, std::string_view what, std::string& to) {
+  if (add_unescaped(line, to)) {
+    to += '\n';
+    return {};
+  }
+  return Status::error(
+      "{}: the artifact's {} is damaged: its line {} is not ASCII with \\xNN for other bytes", name, what,
+      1 + std::count(to.begin(), to.end(), '\n'));
 }
 
 // The record of the model, when there is one: `body` begins with it, and with the PTX afterwards.
@@ -116,7 +166,8 @@ Status take_model(std::string_view& body, std::string_view name, Artifact& artif
     artifact.overrides.push_back(set.get<std::string>());
   }
   while (rest.substr(0, kModelLine.size()) == kModelLine && take_line(rest, line))
-    artifact.model.append(line.substr(kModelLine.size())) += '\n';
+    if (Status status = add_line(line.substr(kModelLine.size()), name, "model", artifact.model); !status)
+      return status;
   body = rest;
   return {};
 }
@@ -155,7 +206,8 @@ Status read_artifact(std::string_view text, std::string_view name, Artifact& res
     if (line == kEndLine) break;
     if (line.substr(0, kIrLine.size()) != kIrLine)
       return Status::error("{}: the artifact's IR is damaged", name);
-    artifact.ir.append(line.substr(kIrLine.size())) += '\n';
+    if (Status status = add_line(line.substr(kIrLine.size()), name, "IR", artifact.ir); !status)
+      return status;
   }
   if (Status status = take_model(body, name, artifact); !status) return status;
   artifact.ptx = body;

@@ -1,12 +1,15 @@
 // The artifact `step.ptx`: valid PTX whose leading comments carry the plan and the IR. Layout, line by line:
 //
-//   // gacc artifact 1 bytes=N crc32=XXXXXXXX      N and the CRC-32 are of everything after this line
+//   // gacc artifact 2 bytes=N crc32=XXXXXXXX      N and the CRC-32 are of everything after this line
 //   //plan {...one JSON object on one line...}
 //   //ir <one line of the planned module's text>   repeated
 //   //end
 //   //sets ["train.accumulate=8", ...]            absent when there is no record of the model
 //   //model <one line of the model file>          repeated
 //   <PTX>
+//
+// All of it is ASCII, as ptxas wants it: JSON has \uNNNN, and in the lines of the IR and the model each byte
+// outside 0x20..0x7e, and each backslash, is written \xNN. Artifact below holds them as they were.
 #pragma once
 #include <string>
 #include <string_view>

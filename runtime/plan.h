@@ -13,7 +13,7 @@
 
 namespace gacc {
 
-constexpr int kArtifactVersion = 1;
+constexpr int kArtifactVersion = 2;
 
 struct PlanInput {  // one named input of `step` and `eval`; the bytes of a micro-batch lie at its offset
   std::string name;

@@ -263,7 +263,7 @@ def change_plan(artifact, change):
     plan = json.loads(plan_line.removeprefix(b"//plan "))
     change(plan)
     body = b"//plan " + json.dumps(plan, separators=(",", ":")).encode() + b"\n" + rest
-    artifact.write_bytes(f"// gacc artifact 1 bytes={len(body)} crc32={zlib.crc32(body):08x}\n".encode() + body)
+    artifact.write_bytes(f"// gacc artifact 2 bytes={len(body)} crc32={zlib.crc32(body):08x}\n".encode() + body)
 
 
 def test_emulate_bias_in_the_product(folder):

@@ -138,13 +138,13 @@ TEST(Overrides, ReachTablesLayersAndBlocks) {
 
 TEST(Overrides, AcceptValuesAndBareWordsOnly) {
   for (const char* value :
-       {"1", "1.5", "true", "\"text\"", "word", "512MiB", "a-b_c", "{ normal = 0.02 }", "[1, 2]"}) {
+       {"1", "1.5", "true", "\"text\"", "word", "512MiB", "a-b_c", "\u00e9", "{ normal = 0.02 }", "[1, 2]"}) {
     Node root;
     Diag diag;
     apply_overrides(root, {{"a.b", value}}, diag);
     EXPECT_FALSE(diag.failed()) << value;
   }
-  for (const char* value : {"", "[", "two words", "1\nx = 2", "\"open"}) {
+  for (const char* value : {"", "[", "two words", "1\nx = 2", "\"open", "\xff", "a\xed\xa0\x80"}) {
     Node root;
     Diag diag;
     apply_overrides(root, {{"a.b", value}}, diag);
