@@ -73,12 +73,14 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
     b_.full = scope.full || spec.full;
     const int32_t outer = b_.segment;
     if (spec.kind != LayerKind::sequential) b_.segment = segment_for(spec);
+    const size_t first_op = b_.region().ops.size();
     Layer layer = lower(spec, std::move(inputs), scope);
     b_.segment = outer;
     b_.full = full;
     layer.output.label = fmt::format("`{}`", spec.name);
     layer.output.at = spec.name_at;
-    if (layer.output.value && !within_limits(spec, layer.output)) layer.output.value.reset();
+    if (layer.output.value && !(products_fit(spec, first_op) && within_limits(spec, layer.output)))
+      layer.output.value.reset();
     x = layer.output;
     scope.layers.insert_or_assign(spec.name, std::move(layer));
   }
@@ -230,6 +232,28 @@ bool LayerLowering::within_limits(const LayerSpec& spec, const Flow& output) con
               "the output of layer `{}` is too large: {} per sample, {} samples in a micro-batch", spec.name,
               shape_of(output), model_.micro_batch);
   return false;
+}
+
+// The matrix products of the layer, which are its ops from `first_op` on. Those of the backward pass have the
+// same extents.
+bool LayerLowering::products_fit(const LayerSpec& spec, size_t first_op) const {
+  for (size_t i = first_op; i < b_.region().ops.size(); ++i) {
+    const ir::Op& op = b_.region().ops[i];
+    if (op.info->lowering != ir::Lowering::gemm) continue;
+    for (const ir::Operand& operand : op.operands) {
+      const ir::Shape& shape = b_.type(operand).shape;
+      const ir::MatrixExtents matrix = ir::matrix_extents(shape, model_.micro_batch);
+      if (std::max(matrix.rows, matrix.columns) <= ir::kMostMatrixExtent) continue;
+      Report& report = diag_.error(
+          Kind::out_of_range, spec.features > ir::kMostMatrixExtent ? spec.features_at : spec.type_at,
+          "layer `{}` multiplies a matrix of {} x {}; a product takes at most {} rows and columns", spec.name,
+          matrix.rows, matrix.columns, ir::kMostMatrixExtent);
+      if (ir::has_batch(shape) && model_.micro_batch > 1)
+        report.note(model_.micro_batch_at, fmt::format("a micro-batch has {} samples", model_.micro_batch));
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace gacc::frontend

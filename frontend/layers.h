@@ -58,6 +58,7 @@ class LayerLowering {
   bool takes_floats(const LayerSpec& spec, const Flow& x) const;
   bool has_last_axis(const LayerSpec& spec, const Flow& x) const;
   bool within_limits(const LayerSpec& spec, const Flow& output) const;
+  bool products_fit(const LayerSpec& spec, size_t first_op) const;
   const ir::Type& type(const Flow& flow) const;
   Flow wrong() const { return {}; }
 

@@ -57,6 +57,11 @@ int64_t elements(const Shape& shape, int64_t batch) {
   return count;
 }
 
+MatrixExtents matrix_extents(const Shape& shape, int64_t batch) {
+  const int64_t columns = shape.empty() ? 1 : elements({shape.back()}, batch);
+  return {elements(shape, batch) / columns, columns};
+}
+
 bool fits(const Shape& shape, int64_t batch) {
   constexpr int64_t kLimit = int64_t{1} << 60;  // elements; times 4 bytes stays below 2^62
   int64_t count = 1;

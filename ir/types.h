@@ -30,6 +30,14 @@ bool has_batch(const Shape& shape);
 int64_t elements(const Shape& shape, int64_t batch);
 bool fits(const Shape& shape, int64_t batch);  // every extent >= 1 (or B) and the byte size below 2^62
 std::string shape_text(const Shape& shape);    // "[B,784]"
+// What a matrix product sees of a tensor, [leading extents, last extent].
+struct MatrixExtents {
+  int64_t rows, columns;
+};
+MatrixExtents matrix_extents(const Shape& shape, int64_t batch);
+// The most rows and columns that a product takes: its kernels hold byte offsets inside a row in 32 bits, and
+// coordinates, which run past the edge by a tile.
+constexpr int64_t kMostMatrixExtent = (int64_t{1} << 30) - 256;
 // NumPy broadcasting restricted to what a kernel can index (docs/ir.md R9), or nothing when they do not
 // agree.
 std::optional<Shape> broadcast(const Shape& a, const Shape& b);

@@ -23,18 +23,7 @@ constexpr GemmTile kMmaTiles[] = {{.m = 128, .n = 128, .k = 32, .warps_m = 2, .w
 // A tile is worth its size when at least so many blocks are left: three in four multiprocessors of an H200.
 constexpr int64_t kEnoughBlocks = 99;
 
-// Byte offsets inside a row are 32 bits wide, and so are coordinates, which run past the edge by a tile.
-constexpr int64_t kMostExtent = (int64_t{1} << 30) - 256;
-
 int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
-struct Extents {
-  int64_t rows, columns;
-};
-Extents extents(const ir::Shape& shape, int64_t batch) {
-  const int64_t columns = shape.empty() ? 1 : ir::elements({shape.back()}, batch);
-  return {ir::elements(shape, batch) / columns, columns};
-}
 
 }  // namespace
 
@@ -67,14 +56,15 @@ std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region
   const ir::OpView view{module, region, op};
   const bool accumulate = (op.info->writes & 1U) != 0;  // then C is the first operand
   const auto matrix = [&](size_t operand) {
-    return extents(ir::operand_type(module, region, op.operands[operand]).shape, module.micro_batch());
+    return ir::matrix_extents(ir::operand_type(module, region, op.operands[operand]).shape,
+                              module.micro_batch());
   };
-  const Extents a = matrix(accumulate ? 1 : 0), b = matrix(accumulate ? 2 : 1);
+  const ir::MatrixExtents a = matrix(accumulate ? 1 : 0), b = matrix(accumulate ? 2 : 1);
   const bool ta = view.flag("ta"), tb = view.flag("tb");
   for (const int64_t extent : {a.rows, a.columns, b.rows, b.columns}) {
-    if (extent <= kMostExtent) continue;
+    if (extent <= ir::kMostMatrixExtent) continue;
     problem = fmt::format("`{}`: an extent of {} is too large for a built-in matrix product (at most {})",
-                          op.info->name, extent, kMostExtent);
+                          op.info->name, extent, ir::kMostMatrixExtent);
     return std::nullopt;
   }
   const ir::DType type = view.operand(accumulate ? 1 : 0).dtype;

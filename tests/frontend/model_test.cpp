@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "frontend/frontend.h"
@@ -187,6 +188,48 @@ TEST(Limits, HugeModelsAreErrors) {
   }
   Diag diag;
   EXPECT_FALSE(compile(nested, diag).has_value());
+}
+
+// Every way to an extent that no product takes is an error at a place in the file; one less compiles.
+TEST(Limits, MatrixProductsHaveALargestExtent) {
+  const auto model = [](const std::string& inputs, const std::string& layers, const std::string& train) {
+    return "[model]\nname = \"m\"\n[inputs.x]\n" + inputs + "[inputs.y]\ndtype = \"i32\"\n" + layers +
+           "[loss]\ntype = \"cross_entropy\"\ntarget = \"y\"\n[optimizer]\ntype = \"sgd\"\n[train]\n" + train;
+  };
+  const std::string linear = "[[layers]]\ntype = \"linear\"\nfeatures = ",
+                    flatten = "[[layers]]\ntype = \"flatten\"\n", batch = "micro_batch = ";
+  const auto number = [](int64_t value) { return std::to_string(value) + "\n"; };
+  struct Case {
+    std::function<std::string(int64_t)> text;
+    int64_t most;
+    std::string place;
+  };
+  const int64_t most = ir::kMostMatrixExtent;
+  const Case cases[] = {
+      {[&](int64_t n) { return model("shape = [2]\n", linear + number(n), ""); }, most, "m.toml:9:12: "},
+      {[&](int64_t n) { return model("shape = [" + std::to_string(n) + "]\n", linear + "2\n", ""); }, most,
+       "m.toml:8:8: "},
+      {[&](int64_t n) { return model("shape = [2]\n", linear + "2\n", batch + number(n)); }, most,
+       "m.toml:8:8: "},
+      {[&](int64_t n) {
+         return model("shape = [" + std::to_string(n) + ", 2]\n", flatten + linear + "2\n", "");
+       },
+       most / 2, "m.toml:10:8: "},
+      {[&](int64_t n) {
+         return model("shape = []\ndtype = \"i32\"\n",
+                      "[[layers]]\ntype = \"embedding\"\nname = \"e\"\nvocab = " + number(n) +
+                          "features = 1\n" + linear + number(n) + "tied = \"e\"\n",
+                      "");
+       },
+       most, "m.toml:15:12: "}};
+  for (const Case& c : cases) {
+    Diag diag;
+    EXPECT_TRUE(compile(c.text(c.most), diag).has_value()) << diag.render();
+    EXPECT_FALSE(compile(c.text(c.most + 1), diag).has_value()) << c.text(c.most + 1);
+    EXPECT_EQ(diag.reports().size(), 1U) << diag.render();
+    EXPECT_EQ(diag.render().find(c.place), 0U) << diag.render();
+    EXPECT_NE(diag.render().find("at most 1073741568"), std::string::npos) << diag.render();
+  }
 }
 
 TEST(Limits, TheCountOfAWindowFitsAnI32) {
