@@ -83,7 +83,7 @@ std::string wrong_command(const Arguments& given) {
   return wrong_outputs(files);
 }
 
-constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 // A number of decimal digits from `low` to `high`. The option parser's own reading takes 010 for 8, and for a
 // number past the largest one the largest.
@@ -124,7 +124,7 @@ void add_options(CLI::App& app, Arguments& to) {
       ->transform(whole_number(1))
       ->type_name("N");
   app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
-  app.add_option("--seed", to.seed, "replaces model.seed")->transform(whole_number(kLeast))->type_name("N");
+  app.add_option("--seed", to.seed, "replaces model.seed")->transform(whole_number(0))->type_name("N");
   app.add_option("--lr", to.lr, "replaces optimizer.lr")->type_name("X");
   app.add_option("--threads", to.threads, "on a CPU; default: all cores")
       ->transform(whole_number(1, 4096))

@@ -132,11 +132,11 @@ def test_numbers_and_sizes_mean_what_they_say(folder):
     """010 is no 8, a number past the largest is not the largest, and a size is a string without quotes."""
     artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
     digests = {}
-    for seed in ("7", "007", "+7", "-7", "9223372036854775807"):
+    for seed in ("7", "007", "+7", "9223372036854775807"):
         run("gacc-exec", artifact, "--init-only", "--seed", seed, "--save", folder / "w")
         digests[seed] = (folder / "w").read_bytes()
-    expect(digests["7"] == digests["007"] == digests["+7"] and len(set(digests.values())) == 3, "other seeds than were given")
-    for option, number in (("--seed", "9223372036854775808"), ("--seed", "0x7"), ("--updates", "-1"), ("--epochs", "1e3"),
+    expect(digests["7"] == digests["007"] == digests["+7"] and len(set(digests.values())) == 2, "other seeds than were given")
+    for option, number in (("--seed", "-1"), ("--seed", "9223372036854775808"), ("--seed", "0x7"), ("--updates", "-1"), ("--epochs", "1e3"),
                            ("--eval-every", "0"), ("--threads", "18446744073709551617")):
         done = run("gacc-exec", artifact, "--data", "synthetic:digits", option, number, code=2)
         expect(f'{option}: "{number}" is not a whole number from ' in done.stderr, done.stderr)
