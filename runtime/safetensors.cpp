@@ -3,11 +3,13 @@
 #include "runtime/safetensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/byte_order.h"
+#include "runtime/data/text.h"
 
 namespace gacc {
 namespace {
@@ -212,6 +214,11 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
     tensor.shape.assign(entry.shape.begin(), entry.shape.end());
     tensor.data.resize(static_cast<size_t>(element_count(entry.shape)));
     convert(data.substr(entry.offsets[0], entry.offsets[1] - entry.offsets[0]), entry.dtype, tensor.data);
+    const auto wrong = std::find_if_not(tensor.data.begin(), tensor.data.end(),
+                                        [](float value) { return std::isfinite(value); });
+    if (wrong != tensor.data.end())
+      return Status::error("{}: tensor {} holds {} at {}; a parameter is a finite number", name,
+                           shown(tensor.name), *wrong, index_text(tensor.shape, wrong - tensor.data.begin()));
   }
   return {};
 }

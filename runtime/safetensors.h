@@ -17,7 +17,8 @@ struct NamedTensor {
 
 // F32 tensors, sorted by name, written atomically.
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
-// Reads F32, F16 and BF16 tensors as f32; every size, offset and overlap is checked.
+// Reads F32, F16 and BF16 tensors as f32; every size, offset and overlap is checked, and that every number is
+// finite.
 // Without the num_batches_tracked of PyTorch's batch norms.
 Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tensors);
 Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors);

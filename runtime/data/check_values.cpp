@@ -12,9 +12,23 @@ namespace {
 using Place = std::function<std::string(int64_t element)>;
 
 template <class T>
+Status check_floats(const PlanInput& input, std::span<const std::byte> bytes, const Place& place) {
+  std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i)
+    if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
+      return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
+                           values[i], why, quoted(input.name));
+  return {};
+}
+
+template <class T>
 Status check(const PlanInput& input, std::span<const std::byte> bytes, const Place& place) {
   constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
                     kHighest = std::numeric_limits<int32_t>::max();
+  if (input.dtype == "f32") {
+    if constexpr (std::is_floating_point_v<T>) return check_floats<T>(input, bytes, place);
+    return {};
+  }
   int64_t low = input.range ? 0 : kLowest, high = input.range ? *input.range - 1 : kHighest;
   std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -41,6 +55,11 @@ Status check(const PlanInput& input, std::span<const std::byte> bytes, const Pla
 }
 
 }  // namespace
+
+std::string_view unfit_for_f32(double value) {
+  if (!std::isfinite(value)) return "is not finite";
+  return std::isfinite(static_cast<float>(value)) ? "" : "is beyond the largest f32";
+}
 
 Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
                     const Place& place) {

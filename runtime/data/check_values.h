@@ -1,4 +1,5 @@
-// Whether data fit an i32 input: whole numbers within its range, or the one that its loss ignores.
+// Whether data fit an input. For i32: whole numbers within its range, or the one that its loss ignores. For
+// f32: finite numbers.
 #pragma once
 #include <functional>
 #include <span>
@@ -9,6 +10,9 @@
 #include "runtime/status.h"
 
 namespace gacc {
+
+// Why no f32 input takes `value`: it is not finite, or would not be as f32. "" when one does.
+std::string_view unfit_for_f32(double value);
 
 // `bytes` are elements of `dtype` (runtime/data/array.h). `place` names where an element stands, for the
 // message.

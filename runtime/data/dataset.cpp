@@ -54,8 +54,7 @@ class DatasetReader {
       Source& source = sources_[i];
       if (status = check_shape(input, source); !status) return status;
       cut_to_limit(source.array);
-      if (input.dtype == "i32")
-        if (status = check_integers(input, source); !status) return status;
+      if (status = check_elements(input, source); !status) return status;
       std::vector<int64_t> shape(source.array.shape.begin() + 1, source.array.shape.end());
       dataset_.columns.push_back(
           {input.name, source.array.dtype, std::move(shape), std::move(source.array.bytes)});
@@ -272,13 +271,16 @@ class DatasetReader {
       return Status::error("{}: the label is its only column; nothing is left for {}", path,
                            quoted(names_[features]));
 
-    auto rows = static_cast<size_t>(table.rows());
+    const auto rows = static_cast<size_t>(std::min(table.rows(), spec_.limit.value_or(table.rows())));
     std::vector<float> inputs;
     std::vector<double> targets;
     inputs.reserve(rows * columns);
     for (size_t row = 0; row < rows; ++row)
       for (size_t i = 0; i < columns; ++i) {
         double value = table.values[row * columns + i];
+        if (const std::string_view why = unfit_for_f32(value); !why.empty())
+          return Status::error("{}:{}: column {} ({}): {} {}", path, table.lines[row], i + 1,
+                               quoted(table.columns[i]), value, why);
         if (i == label)
           targets.push_back(value);
         else
@@ -340,15 +342,17 @@ class DatasetReader {
     array.shape[0] = dataset_.samples;
   }
 
-  // "F: sample 3" or, in a csv file, "F:5".
+  // "F: sample 3", "F: sample 3 at [0, 14]" or, in a csv file, "F:5".
   static std::string place(const Source& source, int64_t element) {
-    int64_t sample = element / (static_cast<int64_t>(source.array.bytes.size()) /
-                                element_bytes(source.array.dtype) / source.array.samples());
-    if (source.lines.empty()) return fmt::format("{}: sample {}", source.where, sample);
-    return fmt::format("{}:{}", source.where, source.lines[static_cast<size_t>(sample)]);
+    const std::span<const int64_t> shape = std::span(source.array.shape).subspan(1);
+    const int64_t each = checked_product(shape), sample = element / each;
+    if (!source.lines.empty())
+      return fmt::format("{}:{}", source.where, source.lines[static_cast<size_t>(sample)]);
+    const std::string at = each > 1 ? " at " + index_text(shape, element % each) : "";
+    return fmt::format("{}: sample {}{}", source.where, sample, at);
   }
 
-  static Status check_integers(const PlanInput& input, const Source& source) {
+  static Status check_elements(const PlanInput& input, const Source& source) {
     return check_values(input, source.array.dtype, source.array.bytes,
                         [&](int64_t element) { return place(source, element); });
   }

@@ -98,6 +98,12 @@ std::string hint(std::string_view word, std::span<const std::string> known) {
 
 std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
+std::string index_text(std::span<const int64_t> shape, int64_t element) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t axis = shape.size(); axis-- > 0; element /= shape[axis]) index[axis] = element % shape[axis];
+  return shape_text(index);
+}
+
 bool parse_count(std::string_view text, int64_t& value) {
   auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   return failure == std::errc() && end == text.data() + text.size() && value >= 0;

@@ -19,6 +19,8 @@ std::string hint(std::string_view word, std::span<const std::string> known);
 
 // "[28, 28]"
 std::string shape_text(std::span<const int64_t> shape);
+// "[3, 14]": where the element of that number lies in a row-major array.
+std::string index_text(std::span<const int64_t> shape, int64_t element);
 
 // A whole non-negative decimal number, nothing else.
 [[nodiscard]] bool parse_count(std::string_view text, int64_t& value);

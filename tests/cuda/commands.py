@@ -234,7 +234,7 @@ def test_emulate_pain_33_no_scalar_is_frozen(folder):
     emulator_or_skip()
     spec = update.data(folder, "planted", planted=[20])
     for mode in ("graph", "persistent"):
-        artifact = harness.compile_model(update.MODEL, folder / "m.ptx", launch__mode=mode, train__micro_batch=3, train__accumulate=3,
+        artifact = harness.compile_model(update.MODEL, folder / "m.ptx", **update.DOUBLED, launch__mode=mode, train__micro_batch=3, train__accumulate=3,
                                          optimizer__type="adam", optimizer__lr=0.1, schedule__type="cosine", schedule__total=6,
                                          schedule__warmup=2, precision__loss_scale="dynamic", precision__scale_interval=2)
         logs = []

@@ -142,6 +142,51 @@ TEST_F(DatasetTest, IntegersMustFit) {
   EXPECT_EQ(with("<i8", raw<int64_t>({0, 1, -(int64_t{1} << 31)})), "");
 }
 
+// Nothing that is not finite as f32 reaches a model: an error names the file, the sample and the element.
+TEST_F(DatasetTest, FloatsMustBeFinite) {
+  Plan plan = image_label_plan();
+  plan.inputs.pop_back();  // image [2, 2] alone
+  const std::string takes = ", and the input \"image\" takes finite f32";
+  auto with = [&](const std::string& descr, const std::string& data) {
+    return error("npy:image=" + folder_.put("i.npy", npy(descr, "(2, 4)", data)), plan);
+  };
+  const std::string at = folder_.path("i.npy") + ": sample ";
+  EXPECT_EQ(with("<f4", raw<float>({0, 1, 2, 3, 4, NAN, 6, 7})), at + "1 at [1]: nan is not finite" + takes);
+  EXPECT_EQ(with("<f8", raw<double>({0, 1, 1e39, 3, 4, 5, 6, 7})),
+            at + "0 at [2]: 1e+39 is beyond the largest f32" + takes);
+  EXPECT_EQ(with(">f8", raw<double>({0, 1, 2, 3, 4, 5, 6, 7})), "") << "denormal in the other byte order";
+  EXPECT_EQ(with("<f8", raw<double>({3.4028235e38, -3.4028235e38, 1e-300, 3, 4, 5, 6, 7})), "");
+  EXPECT_EQ(with("<f2", raw<uint16_t>({0, 0, 0, 0, 0, 0, 0, 0xfc00})),
+            at + "1 at [3]: -inf is not finite" + takes);
+  EXPECT_EQ(with("<i8", raw<int64_t>({0, 1, 2, 3, 4, 5, 6, INT64_MAX})), "");
+  const std::string deep = npy("<f4", "(2, 2, 2)", raw<float>({0, 1, 2, 3, 4, INFINITY, 6, 7}));
+  EXPECT_EQ(error("npz:" + folder_.put("i.npz", zip({{"image.npy", deep, true}})), plan),
+            folder_.path("i.npz") + ":\"image\": sample 1 at [0, 1]: inf is not finite" + takes);
+  const std::string idx =
+      idx_header(0x0d, {1, 2, 2}) + std::string("\0\0\0\0\0\0\0\0\0\0\0\0\x7f\xc0\0\0", 16);
+  EXPECT_EQ(error("idx:image=" + folder_.put("i.idx", idx), plan),
+            folder_.path("i.idx") + ": sample 0 at [1, 1]: nan is not finite" + takes);
+  // What the limit leaves out is not looked at.
+  const std::string late = folder_.put("i.npy", npy("<f4", "(2, 4)", raw<float>({0, 1, 2, 3, 4, NAN, 6, 7})));
+  EXPECT_EQ(error("npy:image=" + late + ",limit=1", plan), "");
+}
+
+TEST_F(DatasetTest, CsvFieldsMustBeFinite) {
+  Plan plan = image_label_plan();
+  plan.inputs[1].dtype = "f32";
+  plan.inputs[1].range.reset();
+  const auto with = [&](const std::string& row) {
+    return "csv:" + folder_.put("f.csv", "a,b,y,c,d\n0,1,2,3,4\n\n" + row + "\n") + ",label=y";
+  };
+  const std::string at = folder_.path("f.csv") + ":4: column ";
+  EXPECT_EQ(error(with("0,nan,2,3,4"), plan), at + "2 (\"b\"): nan is not finite");
+  EXPECT_EQ(error(with("0,1,2,-1e39,4"), plan), at + "4 (\"c\"): -1e+39 is beyond the largest f32");
+  EXPECT_EQ(error(with("0,1,inf,3,4"), plan), at + "3 (\"y\"): inf is not finite");
+  EXPECT_EQ(error(with("0,1,1e999,3,4"), plan), at + "3 (\"y\"): inf is not finite");
+  EXPECT_EQ(error(with("0,1,3.4e38,1e-999,4"), plan), "");
+  EXPECT_EQ(error(with("0,nan,2,3,4") + ",limit=1", plan), "");
+}
+
 TEST(Spec, ErrorsTellWhatIsKnown) {
   EXPECT_EQ(error("mnits:/x"),
             "data \"mnits:/x\": unknown kind \"mnits\"; did you mean \"mnist\"? (known are "

@@ -37,11 +37,11 @@ TEST(Safetensors, ReadsHalvesMetadataAndAnyOrder) {
   std::string header =
       R"({"z":{"data_offsets":[0,4],"dtype":"BF16","shape":[2]},"__metadata__":{"format":"pt"},"a":{"shape":[3],"dtype":"F16","data_offsets":[4,10]}}  )";
   std::vector<NamedTensor> tensors;
-  std::string data = raw<uint16_t>({0x3f80, 0xc000, 0x3c00, 0x7c00, 0x8001});
+  std::string data = raw<uint16_t>({0x3f80, 0xc000, 0x3c00, 0x7bff, 0x8001});
   ASSERT_EQ(parse_safetensors(file(header, data), "f", tensors).text(), "");
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors[0].name, "a");
-  EXPECT_EQ(tensors[0].data, (std::vector<float>{1, INFINITY, -0x1p-24f}));
+  EXPECT_EQ(tensors[0].data, (std::vector<float>{1, 65504, -0x1p-24f}));
   EXPECT_EQ(tensors[1].data, (std::vector<float>{1, -2}));
 }
 
@@ -57,6 +57,20 @@ TEST(Safetensors, LeavesOutHowManyBatchesPyTorchSaw) {
   header = R"({"bn.count":{"dtype":"I64","shape":[],"data_offsets":[0,8]}})";
   EXPECT_EQ(error(file(header, little(int64_t{7}))),
             "f: tensor \"bn.count\" has the type \"I64\"; known are F32, F16 and BF16");
+}
+
+TEST(Safetensors, NumbersMustBeFinite) {
+  const auto with = [](const std::string& dtype, const std::string& data) {
+    return error(file(R"({"fc.weight":{"dtype":")" + dtype + R"(","shape":[2,3],"data_offsets":[0,)" +
+                          std::to_string(data.size()) + "]}}",
+                      data));
+  };
+  EXPECT_EQ(with("F32", raw<float>({0, 1, 2, 3, -INFINITY, NAN})),
+            "f: tensor \"fc.weight\" holds -inf at [1, 1]; a parameter is a finite number");
+  EXPECT_EQ(with("F16", raw<uint16_t>({0, 0, 0x7e00, 0, 0, 0})),
+            "f: tensor \"fc.weight\" holds nan at [0, 2]; a parameter is a finite number");
+  EXPECT_EQ(with("BF16", raw<uint16_t>({0x7f80, 0, 0, 0, 0, 0})),
+            "f: tensor \"fc.weight\" holds inf at [0, 0]; a parameter is a finite number");
 }
 
 TEST(Safetensors, TheEmptyFileOfTensorsIsFine) { EXPECT_EQ(error(file("{}", "")), ""); }

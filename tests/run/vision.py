@@ -11,7 +11,7 @@ SETS = dict(train__micro_batch=4, train__accumulate=2, precision__on_nonfinite="
 
 
 def data(folder, name, samples=48, without=(), planted=(), unlabelled=()):
-    """Real images in file order but those of `without`; the rows `planted` hold an infinite number, `unlabelled` the label -100."""
+    """Real images in file order but those of `without`; the rows `planted` hold a number that normalising makes infinite, `unlabelled` the label -100."""
     arrays = harness.make_arrays(MODEL, samples, 3)
     (folder / name).mkdir()
     parts = []
@@ -20,7 +20,7 @@ def data(folder, name, samples=48, without=(), planted=(), unlabelled=()):
         if key == "image":
             values = array.array("f", [v / 255 for v in values])
             for row in planted:
-                values[row * width] = math.inf
+                values[row * width] = 3e38
         if key == "label":
             values = array.array("i", [-100 if row in unlabelled else v for row, v in enumerate(values)])
         kept = type(values)(values.typecode, [values[r * width + c] for r in range(samples) if r not in without for c in range(width)])
