@@ -2,6 +2,7 @@
 #include "ir/module.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ir/text.h"
 
@@ -79,8 +80,8 @@ int64_t Module::setting(std::string_view key, int64_t fallback) const {
   const auto found = settings.find(key);
   if (found == settings.end()) return fallback;
   if (const auto* integer = std::get_if<int64_t>(&found->second)) return *integer;
-  if (const auto* real = std::get_if<double>(&found->second)) return static_cast<int64_t>(*real);
-  return fallback;
+  const auto* real = std::get_if<double>(&found->second);
+  return real != nullptr && std::abs(*real) < 0x1p63 ? static_cast<int64_t>(*real) : fallback;
 }
 
 double Module::setting(std::string_view key, double fallback) const {

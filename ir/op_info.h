@@ -83,6 +83,11 @@ struct OpInfo {
   uint32_t writes = 0;    // bit i: operand i is a buffer that this op writes (it may read it as well)
   uint32_t discards = 0;  // bit i: operand i is written without being read
   uint32_t keeps = 0;     // bit i: operand i stays f32 where the op computes in half precision (statistics)
+  bool copies = false;    // every element of the result is one of the operands', as it was
+  // Ops that take rows or classes by number: the operand with the numbers, which are 0 .. numbered - 1.
+  // Kernels do not check them; they come from the data, whose range the runtime checks (R17).
+  int numbers = -1;
+  int64_t (*numbered)(const OpView& op) = nullptr;
   std::vector<AttrSpec> attrs{};
   // Result types (one per result), or a diagnostic at op.at and nothing.
   std::optional<std::vector<Type>> (*infer)(const OpView& op, Diag& diag) = nullptr;

@@ -37,6 +37,10 @@ class Verifier {
       if (diag_.reports().size() == before) kernels_and_places(region);
     }
     if (module_.phase >= Phase::accumulated) accumulators();
+    if (at_least(Phase::planned) && diag_.reports().size() == before) {
+      eval_inputs();
+      for (const RegionKind kind : all_regions) numbers(module_.region(kind));
+    }
     return diag_.reports().size() == before;
   }
 
@@ -332,6 +336,60 @@ class Verifier {
         broken("R11", buffer.at, "accumulator `@{}` is {}, not f32", buffer.name,
                dtype_text(buffer.type.dtype));
     }
+  }
+
+  // R17: eval reads what step reads, since the runtime knows one type of each input ...
+  void eval_inputs() {
+    for (const ValueId id : module_.eval.inputs) {
+      const Value& input = module_.eval[id];
+      const std::optional<ValueId> same = module_.step.find(input.name);
+      const std::vector<ValueId>& inputs = module_.step.inputs;
+      const bool found = same && std::find(inputs.begin(), inputs.end(), *same) != inputs.end() &&
+                         module_.step[*same].type == input.type;
+      if (!found)
+        broken("R17", module_.eval.at, "eval has the input `%{}` of type {}; step has not", input.name,
+               type_text(input.type));
+    }
+  }
+
+  // ... and numbers that choose a row or class are elements of inputs whose range fits.
+  void numbers(const Region& region) {
+    std::vector<std::vector<ValueId>> copied(region.values.size());  // by value: of which inputs; or none
+    for (const ValueId input : region.inputs) copied[static_cast<size_t>(input.index)] = {input};
+    const auto sources = [&](const Operand& operand) {
+      const ValueId* value = as_value(operand);
+      return value != nullptr ? copied[static_cast<size_t>(value->index)] : std::vector<ValueId>();
+    };
+    for (const Op& op : region.ops) {
+      for (size_t i = 0; op.info->copies && i < op.operands.size(); ++i) {
+        const std::vector<ValueId> more = sources(op.operands[i]);
+        std::vector<ValueId>& all = copied[static_cast<size_t>(op.results.front().index)];
+        if (more.empty() || (i > 0 && all.empty())) {
+          all.clear();
+          break;
+        }
+        all.insert(all.end(), more.begin(), more.end());
+      }
+      if (op.info->numbers < 0) continue;
+      const Operand& operand = op.operands[static_cast<size_t>(op.info->numbers)];
+      const std::vector<ValueId> inputs = sources(operand);
+      if (inputs.empty())
+        broken("R17", op.at, "`{}` takes numbers from {}, which is no input", op.info->name,
+               text(region, operand));
+      for (const ValueId input : inputs) number(region, op, region[input].name);
+    }
+  }
+  void number(const Region& region, const Op& op, const std::string& input) {
+    const int64_t most = op.info->numbered(OpView{module_, region, op});
+    const int64_t range = module_.setting("inputs." + input + ".range", int64_t{0});
+    if (range < 1 || range > most)
+      broken("R17", op.at, "input `%{}` has {}; `{}` takes one of 1 to {}", input,
+             range < 1 ? "no range" : fmt::format("a range of {}", range), op.info->name, most);
+    const int64_t ignored = module_.setting("inputs." + input + ".ignore_index", int64_t{0});
+    const Attr* ignores = find_attr(op, "ignore_index");
+    if ((ignored < 0 || ignored >= most) && (ignores == nullptr || *ignores != Attr(ignored)))
+      broken("R17", op.at, "input `%{}` may be {}; `{}` takes 0 to {}", input, ignored, op.info->name,
+             most - 1);
   }
 
   // R15: one place

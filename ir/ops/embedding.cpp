@@ -58,6 +58,8 @@ void scatter(EvalView& view, size_t tokens) {
   }
 }
 
+int64_t table_rows(const OpView& op) { return op.integer("rows"); }
+
 // Every row that is used is loaded and stored with its contributions; a fresh table is cleared before.
 Cost scatter_cost(const OpView& op, size_t tokens) {
   const int64_t batch = op.module.micro_batch();
@@ -76,6 +78,8 @@ extern const OpInfo op_embedding{
         "row token of a table [rows, C] for every token: [..] to [.., C]; operands: tokens i32, table. "
         "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data",
     .operands = 2,
+    .numbers = 0,
+    .numbered = [](const OpView& op) { return op.operand(1).shape.front(); },
     .infer = infer_embedding,
     .lowering = Lowering::special,
     // d_table[r] = sum of dy over the tokens that are r
@@ -105,6 +109,8 @@ extern const OpInfo op_embedding_grad{
         "f32 [rows, C]: row r is the sum of dy over the tokens that are r, in their order; operands: tokens "
         "i32 [..], dy [.., C]",
     .operands = 2,
+    .numbers = 0,
+    .numbered = table_rows,
     .attrs = {{"rows", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_rows(op, 1, diag)) return std::nullopt;
@@ -129,6 +135,8 @@ extern const OpInfo op_embedding_grad_acc{
     .operands = 3,
     .results = 0,
     .writes = 1,
+    .numbers = 1,
+    .numbered = table_rows,
     .attrs = {{"rows", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_rows(op, 2, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;

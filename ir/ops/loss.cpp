@@ -127,6 +127,8 @@ extern const OpInfo op_cross_entropy_grad{
         "0 in ignored rows; operands: logits x [..,C], the row's max and log of `cross_entropy` [..,1], "
         "target i32 [..,1], dloss [..,1] or scalar",
     .operands = 5,
+    .numbers = 3,
+    .numbered = [](const OpView& op) { return op.operand(0).shape.back(); },
     .attrs = kClassAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_classes(op, 3, diag)) return std::nullopt;

@@ -6,6 +6,7 @@ namespace gacc::ir {
 extern const OpInfo op_reshape{
     .name = "reshape",
     .summary = "the same elements in row-major order under another shape; -1 stands for the batch extent B",
+    .copies = true,
     .attrs = {{"shape", std::vector<int64_t>{}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const Shape& shape = std::get<std::vector<int64_t>>(op.attr("shape"));
