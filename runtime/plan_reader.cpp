@@ -61,9 +61,10 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
                 std::numeric_limits<int32_t>::max());
   if (!status) return;
   size_t axis = input.shape.empty() ? 1 : static_cast<size_t>(std::min<int64_t>(input.shape[0], 1 << 30));
-  for (const auto* list : {&input.mean, &input.std})
+  for (const auto& [key, list] : {std::pair{"mean", &input.mean}, {"std", &input.std}})
     if (list->size() > 1 && list->size() != axis)
-      fields.fail(fmt::format("{}: normalize has {} numbers, the first axis {}", where, list->size(), axis));
+      fields.fail(fmt::format("{}.{} has {} numbers, the first axis of its shape {}", where, key,
+                              list->size(), axis));
   if (std::find(input.std.begin(), input.std.end(), 0.0) != input.std.end())
     fields.fail(fmt::format("{}.std has a zero", where));
   if (input.step_offset % kElementBytes || input.eval_offset % kElementBytes)
@@ -278,7 +279,14 @@ void read_bytes(const json& value, Status& status, PlanBytes& bytes) {
   fields.read("lower_bound", bytes.lower_bound, 0, kMost);
 }
 
-// What no single field shows: names are unique, buffers do not overlap.
+// Bytes of the arena, and the field of the plan that puts them there.
+struct Place {
+  int64_t begin, bytes;
+  std::string field;
+};
+
+// What no single field shows: names are unique; buffers do not overlap, nor does an input where a program
+// reads it.
 void check_names(const Plan& plan, Status& status) {
   auto twice = [&](std::vector<std::string> names, const char* what) {
     std::sort(names.begin(), names.end());
@@ -292,12 +300,24 @@ void check_names(const Plan& plan, Status& status) {
   twice(std::move(inputs), "input");
   twice(std::move(buffers), "buffer");
   twice(std::move(programs), "program");
-  std::vector<const PlanBuffer*> order;
-  for (const auto& buffer : plan.buffers) order.push_back(&buffer);
-  std::sort(order.begin(), order.end(), [](auto* left, auto* right) { return left->offset < right->offset; });
-  for (size_t i = 1; i < order.size() && status; ++i)
-    if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-      status = Status::error("buffers {} and {} overlap", order[i - 1]->name, order[i]->name);
+  for (const bool step : {true, false}) {
+    std::vector<Place> places;
+    for (size_t i = 0; i < plan.buffers.size(); ++i)
+      places.push_back({plan.buffers[i].offset, plan.buffers[i].bytes,
+                        fmt::format("buffers[{}].offset ({})", i, plan.buffers[i].name)});
+    for (size_t i = 0; i < plan.inputs.size(); ++i) {
+      const PlanInput& input = plan.inputs[i];
+      int64_t bytes = kElementBytes * plan.micro_batch;
+      for (const int64_t extent : input.shape) bytes *= extent;
+      places.push_back({step ? input.step_offset : input.eval_offset, bytes,
+                        fmt::format("inputs[{}].{}_offset ({})", i, step ? "step" : "eval", input.name)});
+    }
+    std::stable_sort(places.begin(), places.end(),
+                     [](auto& left, auto& right) { return left.begin < right.begin; });
+    for (size_t i = 1; i < places.size() && status; ++i)
+      if (places[i - 1].begin + places[i - 1].bytes > places[i].begin)
+        status = Status::error("plan: {} and {} overlap", places[i - 1].field, places[i].field);
+  }
 }
 
 }  // namespace

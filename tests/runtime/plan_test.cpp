@@ -81,7 +81,14 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/metrics", "accuracy"), "plan: metrics is \"accuracy\"; expected an array");
   EXPECT_EQ(with("/bytes", 3), "plan: bytes. is 3; expected an object");
   EXPECT_EQ(with("/buffers/0/offset", uint64_t{1} << 63).substr(0, 24), "plan: buffers[0].offset ");
-  EXPECT_EQ(with("/buffers/0/offset", 256), "buffers w and frozen overlap");
+  EXPECT_EQ(with("/buffers/0/offset", 256),
+            "plan: buffers[0].offset (w) and buffers[1].offset (frozen) overlap");
+  EXPECT_EQ(with("/inputs/1/step_offset", full_plan().inputs[0].step_offset + 4),
+            "plan: inputs[0].step_offset (x) and inputs[1].step_offset (mark) overlap");
+  EXPECT_EQ(with("/inputs/0/eval_offset", 4),
+            "plan: buffers[0].offset (w) and inputs[0].eval_offset (x) overlap");
+  EXPECT_EQ(with("/inputs/0/mean", {0.0, 1.0}),
+            "plan: inputs[0].mean has 2 numbers, the first axis of its shape 1");
   EXPECT_EQ(with("/buffers/1/name", "w"), "buffer w stands twice");
   EXPECT_EQ(with("/buffers/0/shape", {int64_t{1} << 40, int64_t{1} << 40}),
             "plan: buffers[0].shape is too large a shape");
