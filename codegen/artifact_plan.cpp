@@ -124,6 +124,28 @@ void add_workspaces(const ir::Module& module, const ir::Region& region,
 
 }  // namespace
 
+bool choose_kernels(const ir::Module& module, int capability, codegen::DeviceCode& code,
+                    std::string& problem) {
+  for (const codegen::Body& body : code.program.functions) code.entries.push_back(body.name);
+  for (const ir::RegionKind kind : ir::all_regions) {
+    const ir::Region& region = module.region(kind);
+    const std::vector<codegen::Call>& calls = code.program.calls(kind);
+    std::vector<codegen::Epilogue>& epilogues = code.epilogues[static_cast<size_t>(kind)];
+    if (module.phase == ir::Phase::planned)
+      epilogues = codegen::find_epilogues(module, region, code.program, calls);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (calls[i].kernel.form != ir::KernelForm::gemm) continue;
+      const std::optional<codegen::GemmKernel> kernel =
+          codegen::choose_product(module, region, calls, i, epilogues, capability, problem);
+      if (!kernel) return false;
+      // The distinct ones, in order of first use.
+      if (std::find(code.products.begin(), code.products.end(), *kernel) == code.products.end())
+        code.products.push_back(*kernel);
+    }
+  }
+  return true;
+}
+
 bool add_programs(const ir::Module& module, const codegen::DeviceCode& code, Plan& plan,
                   std::string& problem) {
   if (!code.programs.empty()) {

@@ -23,7 +23,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "codegen/merge_part.h"
 #include "codegen/merge_table.h"
@@ -35,18 +34,24 @@ namespace {
 using llvm::Function;
 using llvm::Value;
 
-constexpr unsigned kGlobal = 1;    // address space
-constexpr int64_t kThreads = 256;  // of a merged kernel's block, at least
+constexpr unsigned kGlobal = 1;  // address space
+
 class Merger {
  public:
-  Merger(llvm::Module& module, const MergeRequest& request, std::string& problem)
-      : module_(module), request_(request), problem_(problem), b_(module.getContext()) {}
-
-  std::optional<PlanLaunch> run(const std::vector<PlanLaunch>& launches) {
+  Merger(llvm::Module& module, const MergeRequest& request, const std::vector<PlanLaunch>& launches,
+         std::string& problem)
+      : module_(module),
+        request_(request),
+        problem_(problem),
+        b_(module.getContext()),
+        launch_(merged_launch(request, launches)),
+        block_(launch_.block) {
     for (const std::vector<size_t>& phase : request_.phases) {
       for (const size_t i : phase) tasks_.push_back(task_of(launches[i]));
     }
-    for (const Task& task : tasks_) block_ = std::max(block_, task.threads);
+  }
+
+  std::optional<PlanLaunch> run() {
     const bool possible =
         std::all_of(tasks_.begin(), tasks_.end(), [&](const Task& task) { return add_task(task); });
     if (possible) {
@@ -61,7 +66,9 @@ class Merger {
     for (SharedPart& part : parts_) {
       if (part.function != nullptr) part.function->eraseFromParent();
     }
-    return possible ? std::optional(launch()) : std::nullopt;
+    if (!possible) return std::nullopt;
+    launch_.grid.extent = most_blocks();
+    return launch_;
   }
 
  private:
@@ -279,13 +286,8 @@ class Merger {
     llvm::PromoteMemToReg({begun_}, tree);
   }
 
-  PlanLaunch launch() const {
-    PlanLaunch launch;
-    launch.kernel = request_.name;
-    launch.arguments = {{PlanArgument::Kind::address, 0}, {PlanArgument::Kind::extent, 0, 1, true}};
-    launch.block = block_;
-    launch.resident = true;
-    launch.cooperative = request_.phases.size() > 1;
+  // That have work in any phase.
+  int64_t most_blocks() const {
     int64_t most = 1;
     size_t t = 0;
     for (const std::vector<size_t>& phase : request_.phases) {
@@ -296,26 +298,19 @@ class Merger {
       }
       most = std::max(most, blocks);
     }
-    launch.grid.extent = most;
-    std::set<int64_t> touches;
-    for (const Task& task : tasks_) {
-      for (const PlanArgument& argument : task.arguments) {
-        if (argument.kind == PlanArgument::Kind::address) touches.insert(argument.offset);
-      }
-    }
-    launch.touches.assign(touches.begin(), touches.end());
-    return launch;
+    return most;
   }
 
   llvm::Module& module_;
   const MergeRequest& request_;
   std::string& problem_;
   llvm::IRBuilder<> b_;
+  PlanLaunch launch_;
   std::vector<Task> tasks_;
   std::vector<SharedPart> parts_;
   std::map<std::string, size_t> part_of_;  // by entry
   std::vector<llvm::CallInst*> calls_;
-  int64_t block_ = kThreads;
+  const int64_t block_;
   MergeTable table_;
   Function* kernel_ = nullptr;
   Value *arena_ = nullptr, *samples_ = nullptr, *thread_ = nullptr, *work_ = nullptr, *grid_ = nullptr;
@@ -326,7 +321,7 @@ class Merger {
 
 std::optional<PlanLaunch> emit_merged(llvm::Module& module, const MergeRequest& request,
                                       const std::vector<PlanLaunch>& launches, std::string& problem) {
-  return Merger(module, request, problem).run(launches);
+  return Merger(module, request, launches, problem).run();
 }
 
 }  // namespace gacc::codegen

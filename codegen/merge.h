@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/merge_plan.h"
 #include "runtime/plan.h"
 
 namespace llvm {
@@ -20,12 +21,6 @@ class Module;
 }  // namespace llvm
 
 namespace gacc::codegen {
-
-struct MergeRequest {
-  std::string name;                         // the entry's
-  std::vector<std::vector<size_t>> phases;  // indices into the launches; more than one: a cooperative kernel
-  int64_t micro_batch = 1;
-};
 
 // Emits the kernel into `module`, which holds the launches' own entries, optimised. Nothing and a sentence
 // in `problem` when one of them cannot be a part of another kernel: its entry uses more than thread and

@@ -62,88 +62,6 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
       std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
 }
 
-// The distinct kernels of the matrix products, in order of first use.
-bool choose_products(const ir::Module& module, int capability, DeviceCode& code, std::string& problem) {
-  for (const ir::RegionKind kind : ir::all_regions) {
-    const ir::Region& region = module.region(kind);
-    const std::vector<Call>& calls = code.program.calls(kind);
-    std::vector<Epilogue>& epilogues = code.epilogues[static_cast<size_t>(kind)];
-    if (module.phase == ir::Phase::planned) epilogues = find_epilogues(module, region, code.program, calls);
-    for (size_t i = 0; i < calls.size(); ++i) {
-      if (calls[i].kernel.form != ir::KernelForm::gemm) continue;
-      const std::optional<GemmKernel> kernel =
-          choose_product(module, region, calls, i, epilogues, capability, problem);
-      if (!kernel) return false;
-      if (std::find(code.products.begin(), code.products.end(), *kernel) == code.products.end())
-        code.products.push_back(*kernel);
-    }
-  }
-  return true;
-}
-
-// "mul_adam_fill_14" -> "mul_adam_fill"
-std::string without_number(const std::string& entry) { return entry.substr(0, entry.rfind('_')); }
-
-// A whole program as one kernel, in phases; nothing and a sentence in `problem` where that cannot be.
-// `levels`: its launch_levels, at least one.
-std::optional<PlanLaunch> one_kernel(const ir::Module& module, const PlanProgram& program,
-                                     const std::vector<int>& levels, llvm::Module& device,
-                                     std::string& problem) {
-  MergeRequest request{program.name + "_persistent", {}, module.micro_batch()};
-  for (size_t i = 0; i < levels.size(); ++i) {
-    if (levels[i] == kInItsProduct) continue;
-    const auto level = static_cast<size_t>(levels[i]);
-    if (request.phases.size() <= level) request.phases.resize(level + 1);
-    request.phases[level].push_back(i);
-  }
-  return emit_merged(device, request, program.launches, problem);
-}
-
-// The update's launches that are independent of each other become one; and, unless launch.mode is "graph",
-// all of them, with barriers of the grid in between.
-void merge_update(const ir::Module& module, llvm::Module& device, DeviceCode& code) {
-  PlanProgram& update = code.programs[static_cast<size_t>(ir::RegionKind::update)];
-  std::vector<PlanLaunch>& launches = update.launches;
-  const std::vector<int> levels =
-      launch_levels(module, module.update, code.program.calls(ir::RegionKind::update));
-  const int count = levels.empty() ? 0 : *std::max_element(levels.begin(), levels.end()) + 1;
-  std::string reason;  // why some cannot be merged: then they stay as they are
-  if (count > 1 && launch_mode(module).update)
-    update.persistent = one_kernel(module, update, levels, device, reason);
-  std::vector<PlanLaunch> merged;
-  for (int level = 0; level < count; ++level) {
-    MergeRequest request{"", {{}}, module.micro_batch()};
-    for (size_t i = 0; i < launches.size(); ++i) {
-      if (levels[i] == level) request.phases[0].push_back(i);
-    }
-    const std::vector<size_t>& together = request.phases[0];
-    const PlanLaunch& first = launches[together.front()];
-    request.name = fmt::format("update_{}_{}", level, without_number(first.kernel));
-    const bool kernels =
-        std::none_of(together.begin(), together.end(), [&](size_t i) { return launches[i].kernel.empty(); });
-    std::optional<PlanLaunch> one;
-    if (together.size() > 1 && kernels) one = emit_merged(device, request, launches, reason);
-    if (one) {
-      merged.push_back(std::move(*one));
-    } else {
-      for (const size_t i : together) merged.push_back(launches[i]);
-    }
-  }
-  launches = std::move(merged);
-}
-
-// The whole of `step` as one kernel, where launch.mode wants it.
-bool make_persistent(const ir::Module& module, llvm::Module& device, DeviceCode& code, std::string& problem) {
-  const LaunchMode mode = launch_mode(module);
-  PlanProgram& step = code.programs[static_cast<size_t>(ir::RegionKind::step)];
-  if (!mode.persistent || step.launches.empty()) return true;
-  const std::vector<int> levels = launch_levels(module, module.step, code.program.calls(ir::RegionKind::step),
-                                                code.epilogues[static_cast<size_t>(ir::RegionKind::step)]);
-  step.persistent = one_kernel(module, step, levels, device, problem);
-  step.persistent_required = mode.required;
-  return step.persistent || !mode.required;
-}
-
 }  // namespace
 
 std::vector<std::string_view> known_targets() {
@@ -183,7 +101,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
 
   DeviceCode code;
   code.program = std::move(*program);
-  if (!choose_products(module, capability(target), code, problem)) {
+  if (!choose_kernels(module, capability(target), code, problem)) {
     diag.error(Kind::unsupported, {}, "{}", problem);
     return std::nullopt;
   }
@@ -199,7 +117,6 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     const std::unique_ptr<Target> emitter = make_nvptx_target(device, body, capability(target));
     if (!emit_kernel(*emitter, body.name, problem)) return failed();
     set_block(*emitter->function, body.block, body.resident);
-    code.entries.push_back(body.name);
   }
   for (const GemmKernel& kernel : code.products) {
     const std::optional<GemmEpilogue>& epilogue = kernel.epilogue;
@@ -213,8 +130,10 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     plan.target = target;
     if (!add_programs(module, code, plan, problem)) return failed();
     code.programs = std::move(plan.programs);
-    merge_update(module, device, code);
-    if (!make_persistent(module, device, code, problem)) {
+    const Merge merge = [&](const auto& request, const auto& launches, std::string& why) {
+      return emit_merged(device, request, launches, why);
+    };
+    if (!merge_programs(module, code, merge, problem)) {
       diag.error(Kind::unsupported, {}, "`launch.mode = \"persistent\"`: {}", problem);
       return std::nullopt;
     }
