@@ -1,5 +1,5 @@
 // gacc-exec: runs a compiled step on data. Files and signals are handled here, options in exec_arguments.h;
-// the training itself is runtime/train.h. Links neither compiler nor GPU library: devices are plug-ins.
+// the training itself is runtime/train.h. Links neither LLVM nor a GPU library: devices are plug-ins.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "codegen/compare_plan.h"
+#include "passes/check_plan.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/checkpoint.h"
@@ -63,6 +65,16 @@ void handle_interrupts() {
 int fail(Exit status, const std::string& text) {
   print_stderr("gacc-exec: error: {}\n", text);
   return status;
+}
+
+// What a checksum does not tell: whether the IR is sound, whether its values have places of their own in the
+// arena, and whether the plan says what the IR says. The plan's programs are left to who launches them.
+Status check_artifact(const Artifact& artifact, const std::string& name, ir::Module& module) {
+  if (Status status = read_ir(artifact.ir, module); !status)
+    return Status::error("{}: {}", name, status.text());
+  if (const std::string problem = passes::check_plan(module); !problem.empty())
+    return Status::error("{}: the artifact's IR has a wrong memory plan: {}", name, problem);
+  return compare_plan(module, artifact, name);
 }
 
 // One run: prepare everything that can be wrong, train, write what was asked for.
@@ -130,6 +142,8 @@ class Run {
 Status Run::prepare() {
   const Arguments& given = arguments_;
   if (Status status = load_artifact(given.artifact, artifact_); !status) return status;
+  ir::Module module;
+  if (Status status = check_artifact(artifact_, given.artifact, module); !status) return status;
   Plan& plan = artifact_.plan;
   rate_.of_model = plan.lr;
   if (given.seed) plan.seed = *given.seed;
@@ -174,6 +188,7 @@ Status Run::prepare() {
   if (Status read = read_gemm_choices(); !read) return read;
   Status status = open_device(given.device, device_options_, artifact_, device_, note);
   if (!note.empty()) print_stderr("{}\n", note);
+  if (status && device_->kind() != "cpu") status = compare_programs(module, artifact_, given.artifact);
   return status;
 }
 

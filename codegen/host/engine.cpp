@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "codegen/compare_plan.h"
 #include "codegen/host/build_id.h"
 #include "codegen/launches.h"
-#include "ir/text.h"
-#include "ir/verify.h"
 
 namespace gacc::host {
 
@@ -51,16 +50,13 @@ codegen::Extent extent(const PlanArgument& argument) { return {argument.extent, 
 }  // namespace
 
 Status Engine::load(std::string_view text, const Cache& cache) {
-  Diag diag("artifact", std::string(text));
-  std::optional<ir::Module> module = ir::parse(text, diag);
-  if (!module || !ir::verify(*module, diag))
-    return Status::error("the artifact's IR is not sound:\n" + diag.render());
-  if (module->phase != ir::Phase::planned) return Status::error("the artifact's IR has no memory plan");
-  micro_batch_ = module->micro_batch();
+  ir::Module module;
+  if (Status status = read_ir(text, module); !status) return status;
+  micro_batch_ = module.micro_batch();
 
   std::string problem;
   const std::optional<codegen::Program> program =
-      codegen::make_program(*module, codegen::Purpose::host, problem);
+      codegen::make_program(module, codegen::Purpose::host, problem);
   if (!program) return Status::error("internal error: {}", problem);
   const std::string key = CacheKey().add(build_id()).add(codegen::host_key()).add(text).text();
   if (const std::optional<std::string> object = cache.load(key))
@@ -71,9 +67,9 @@ Status Engine::load(std::string_view text, const Cache& cache) {
     if (!code_) return Status::error("internal error: host code: {}", problem);
     cache.store(key, object);
   }
-  if (Status status = arena_.allocate(*module->arena_bytes); !status) return status;
+  if (Status status = arena_.allocate(*module.arena_bytes); !status) return status;
   for (const ir::RegionKind kind : ir::all_regions)
-    if (Status status = prepare(*module, *program, kind); !status) return status;
+    if (Status status = prepare(module, *program, kind); !status) return status;
   return {};
 }
 

@@ -103,6 +103,7 @@ class EmulatedSteps : public testing::Test {
     return all;
   }
 
+ protected:
   // Eighths between -1.25 and 1.5, or classes.
   static void write_inputs(Device& device, const Plan& plan, int64_t batch, int64_t number,
                            bool eval = false) {
@@ -124,7 +125,6 @@ class EmulatedSteps : public testing::Test {
     }
   }
 
- protected:
   cuda::Options options_;
 };
 

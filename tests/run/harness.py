@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("GACC_BIN", ROOT / "build/bin")).resolve()
@@ -75,6 +76,15 @@ def compile_model(model, artifact, **settings):
     sets = [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
     run("gaccc", model, *sets, "-o", artifact)
     return artifact
+
+
+def sealed(path, change):
+    """Rewrites an artifact by `change`, a function of its body, and gives it a fitting checksum."""
+    head, body = path.read_bytes().split(b"\n", 1)
+    changed = change(body)
+    expect(changed != body, "the artifact was altered")
+    version = head.split(b" bytes=")[0]
+    path.write_bytes(version + f" bytes={len(changed)} crc32={zlib.crc32(changed):08x}\n".encode() + changed)
 
 
 def example(name):
