@@ -12,6 +12,7 @@ using namespace ir;
 
 std::string mlp() {
   return R"(module @mlp phase(model) {
+  set inputs.y.range = 3
   set optimizer.type = "adam"
   set optimizer.weight_decay = 0.01
   set train.micro_batch = 8
@@ -109,6 +110,7 @@ std::string tied() {
 
 std::string sequence() {
   return R"(module @sequence phase(model) {
+  set inputs.y.range = 6
   set loss.chunks = 3
   set optimizer.type = "sgd"
   set train.micro_batch = 8
