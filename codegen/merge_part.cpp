@@ -28,7 +28,9 @@ int64_t size_of(const llvm::GlobalVariable& variable) {
   return (static_cast<int64_t>(layout.getTypeAllocSize(variable.getValueType())) + 15) / 16 * 16;
 }
 
-// All threads of a place: its barrier's number, after 0, which is the block's.
+constexpr int64_t kPlaceBarriers = 15;  // a block has 16, and 0 is its own
+
+// All threads of a place: its barrier's number, after the block's.
 void place_barrier(llvm::IRBuilderBase& at, Value* place, int64_t threads) {
   llvm::FunctionType* type = llvm::FunctionType::get(at.getVoidTy(), {at.getInt32Ty()}, false);
   const std::string text = fmt::format("bar.sync $0, {};", threads);
@@ -76,6 +78,7 @@ class PartMaker {
     }
     part_.places = block / part_.threads;
     if (part_.shared_bytes > 0) part_.places = std::min(part_.places, kSharedBytes / part_.shared_bytes);
+    if (part_.shared_bytes > 0 || meets_) part_.places = std::min(part_.places, kPlaceBarriers);
     if (part_.places < 1) return failed(name_ + " needs too much shared memory");
     return true;
   }
@@ -109,6 +112,7 @@ class PartMaker {
     if (text != "bar.sync 0;") return failed(name_ + " has `" + text + "`");
     llvm::IRBuilder<> at(&call);
     place_barrier(at, place_, part_.threads);
+    meets_ = true;
     call.eraseFromParent();
     return true;
   }
@@ -132,6 +136,7 @@ class PartMaker {
   Part& part_;
   std::string& problem_;
   Value *thread_ = nullptr, *work_ = nullptr, *place_ = nullptr;
+  bool meets_ = false;  // it has barriers
 };
 
 }  // namespace

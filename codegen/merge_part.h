@@ -18,7 +18,7 @@ namespace gacc::codegen {
 struct Part {
   llvm::Function* function = nullptr;  // the entry's parameters, then thread, block of work, place: i32
   int64_t threads = 0;                 // of a place
-  int64_t places = 1;                  // of a merged kernel's block
+  int64_t places = 1;                  // of a merged kernel's block; each may have a barrier of its own
   int64_t shared_bytes = 0;            // of a place
   bool copies = false;                 // it uses cp.async
   std::vector<llvm::GlobalVariable*> shared{};  // that the entry has
