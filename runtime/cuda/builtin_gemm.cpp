@@ -12,7 +12,7 @@ int64_t ceil_divide(int64_t value, int64_t by) { return value / by + (value % by
 class BuiltinGemmEngine final : public GemmEngine {
  public:
   explicit BuiltinGemmEngine(const Driver& driver) : driver_(driver) {}
-  std::string name() const override { return "built-in matrix products"; }
+  std::string name() const override { return kBuiltinProducts; }
   bool builtin() const override { return true; }
 
   Status prepare(const Product& product, Stream) override {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr size_t kCandidates = 8;  // measured for a product
+constexpr int kRounds = 2;         // each candidate, in turns: a GPU's clock still rises with the first ones
 
 int real_type(Element element) {
   return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
@@ -254,30 +256,43 @@ class CublasLt final : public GemmEngine {
     if (error) forget(biased);
   }
 
-  // The fastest of the proposals that run; of equals the first.
+  // The fastest of the proposals that run, each by the better of its rounds; of equals the first.
   Status choose_fastest(const Product& product, Choice& choice, const std::vector<LtHeuristic>& proposals,
                         Stream stream) {
+    if (Status status = fill(product); !status) return status;
     Product measured = product;
     measured.workspace = tuning_->workspace;
-    ChosenAlgorithm best{.product = choice.key};
-    const LtHeuristic* fastest = nullptr;
-    for (const LtHeuristic& proposal : proposals) {
-      if (proposal.state != 0 || proposal.workspace_bytes > static_cast<size_t>(most_workspace_)) continue;
-      use(proposal, choice);
-      double microseconds = 0;
-      if (!tuning_->measure([&] { return launch(measured, stream); }, microseconds)) continue;
-      if (++best.candidates > 1 && microseconds >= best.microseconds) continue;
-      fastest = &proposal;
-      best.microseconds = microseconds;
-    }
-    if (!fastest)
+    constexpr double kFails = std::numeric_limits<double>::infinity();
+    std::vector<double> times(proposals.size(), kFails);
+    for (int round = 0; round < kRounds; ++round)
+      for (size_t i = 0; i < proposals.size(); ++i) {
+        const LtHeuristic& proposal = proposals[i];
+        if (proposal.state != 0 || proposal.workspace_bytes > static_cast<size_t>(most_workspace_)) continue;
+        use(proposal, choice);
+        double microseconds = 0;
+        if (tuning_->measure([&] { return launch(measured, stream); }, microseconds))
+          times[i] = std::min(times[i], microseconds);
+      }
+    const auto fastest = std::min_element(times.begin(), times.end());
+    if (*fastest == kFails)
       return Status::error("none of cuBLASLt's {} ways to compute a matrix product of {} x {} x {} runs",
                            proposals.size(), product.m, product.n, product.k);
-    use(*fastest, choice);
-    best.algorithm = choice.algorithm;
-    best.workspace_bytes = choice.plain.workspace_bytes;
-    tuning_->choices.products.push_back(best);
+    use(proposals[static_cast<size_t>(fastest - times.begin())], choice);
+    const auto failed = std::count(times.begin(), times.end(), kFails);
+    tuning_->choices.products.push_back({.product = choice.key,
+                                         .algorithm = choice.algorithm,
+                                         .workspace_bytes = choice.plain.workspace_bytes,
+                                         .candidates = static_cast<int64_t>(times.size()) - failed,
+                                         .microseconds = *fastest});
     return {};
+  }
+
+  // A product of zeros takes less power and is faster than the one of a training step.
+  Status fill(const Product& p) const {
+    if (!tuning_->fill) return {};
+    Status status = tuning_->fill(p.a, p.m * p.k, p.type);
+    if (status) status = tuning_->fill(p.b, p.k * p.n, p.type);
+    return status ? tuning_->fill(p.c, p.m * p.n, p.result) : status;
   }
 
   int create_operation(const Product& p, void*& operation) const {

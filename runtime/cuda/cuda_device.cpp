@@ -81,6 +81,7 @@ class CudaDevice final : public Device {
   Status load_module(const Artifact& artifact);
   Status load_products(const Plan& plan);
   Status tune_products();
+  Status fill_randomly(Pointer to, int64_t elements, Element type);
   Status measure();
   Status wait();
   Status check_range(int64_t offset, size_t bytes) const;
@@ -209,20 +210,38 @@ Status CudaDevice::load_products(const Plan& plan) {
   return status ? clear(plan) : status;
 }
 
-// With --tune-gemm: measures what is not known yet, on an arena of zeros, in a workspace that is given back.
+// With --tune-gemm: measures what is not known yet, on random numbers, in a workspace that is given back.
 Status CudaDevice::tune_products() {
   if (!options_.tune_gemm || gemm_->most_workspace() == 0) return {};
   if (Status status = allocate(tuning_.workspace, gemm_->most_workspace()); !status) return status;
   tuning_.measure = [this](const auto& launch, double& microseconds) {
     return time_launch(driver_, stream_, launch, microseconds);
   };
+  // In the emulator, which has no clock, values that nobody wrote shall stay that.
+  if (!options_.emulated)
+    tuning_.fill = [this](Pointer to, int64_t elements, Element type) {
+      return fill_randomly(to, elements, type);
+    };
   Status status;
   for (const Program program : kPrograms)
     if (status) status = programs_.prepare(program, micro_batch_, stream_);
   if (status) status = wait();
   tuning_.measure = nullptr;
+  tuning_.fill = nullptr;
   driver_.release(std::exchange(tuning_.workspace, 0));
   return status;
+}
+
+Status CudaDevice::fill_randomly(Pointer to, int64_t elements, Element type) {
+  const std::vector<std::byte> numbers = random_operand(type, size_t{1} << 19, to);  // over and over
+  auto left = static_cast<size_t>(elements * element_bytes(type));
+  while (left > 0) {
+    const std::span<const std::byte> piece(numbers.data(), std::min(left, numbers.size()));
+    if (Status status = staging_.write(to, piece, stream_); !status) return status;
+    to += piece.size();
+    left -= piece.size();
+  }
+  return wait();
 }
 
 // Which of step and update are one cooperative kernel: where the artifact has it, the GPU can run it, and
@@ -281,11 +300,15 @@ Status CudaDevice::measure() {
 
 std::string CudaDevice::load_note() const {
   if (options_.emulated) return gemm_note_;
+  // The products of one kernel are in it, whatever the engine of the other programs is.
+  const bool one_kernel = programs_.persistent(Program::step);
   return fmt::format(
-      "{}: {} a micro-batch; {} bytes taken (arena {}, matrix products' workspace {}, code and graphs {}), "
-      "besides the driver's context{}{}",
-      name(), programs_.persistent(Program::step) ? "one kernel" : "one graph", peak_bytes_, arena_bytes_,
-      workspace_bytes_, peak_bytes_ - needed_bytes(), gemm_note_.empty() ? "" : "\n", gemm_note_);
+      "{}: a micro-batch is one {}{}; {} bytes taken (arena {}, matrix products' workspace {}, code and "
+      "graphs {}), besides the driver's context{}{}",
+      name(), one_kernel ? "kernel" : "graph",
+      !gemm_ ? "" : " with " + (one_kernel ? std::string(kBuiltinProducts) : gemm_->name()), peak_bytes_,
+      arena_bytes_, workspace_bytes_, peak_bytes_ - needed_bytes(), gemm_note_.empty() ? "" : "\n",
+      gemm_note_);
 }
 
 Status CudaDevice::run(Program program, int64_t batch) {

@@ -40,6 +40,9 @@ struct Product {
 struct GemmTuning {
   GemmChoices choices{};  // taken where they have the product; what is measured is added
   Pointer workspace = 0;  // where they are measured: most_workspace() bytes
+  // Puts random numbers where a product's operands and its result lie, to measure it on. None: it is measured
+  // on what is there.
+  std::function<Status(Pointer to, int64_t elements, Element type)> fill{};
   // The time of one such launch on the stream, in microseconds; it runs several times. None: of what
   // `choices` lacks the library's first proposal is taken.
   std::function<Status(const std::function<Status()>& launch, double& microseconds)> measure{};
@@ -53,7 +56,7 @@ class GemmEngine {
   virtual bool tune(GemmTuning& /*tuning*/) { return false; }
   // Chooses how to compute a product: a function of its shape, whether it is ragged, the library and the GPU.
   // Called before anything below, never while the stream is captured. Queues nothing, unless the tuning
-  // measures: then launches, and operands and result are zeros.
+  // measures: then launches, and operands and result hold something else afterwards.
   virtual Status prepare(const Product& product, Stream stream) = 0;
   // Device memory that a prepared product works in, and the most that any may ask for.
   virtual int64_t workspace_bytes(const Product& /*product*/) const { return 0; }
@@ -68,6 +71,8 @@ class GemmEngine {
   // Queues a prepared product; the stream may be under capture.
   virtual Status launch(const Product& product, Stream stream) = 0;
 };
+
+inline constexpr const char* kBuiltinProducts = "built-in matrix products";
 
 // The kernels in the artifact. `driver` must outlive the engine.
 std::unique_ptr<GemmEngine> make_builtin_gemm(const Driver& driver);

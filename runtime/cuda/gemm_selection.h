@@ -1,9 +1,11 @@
 // Which matrix products a run computes with: cuBLASLt's or the artifact's own, by which algorithms of the
 // library, and how long one takes.
 #pragma once
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/gemm_engine.h"
@@ -20,6 +22,10 @@ Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu,
 // error, else said in `note`. `tuning` must outlive the engine.
 Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm, GemmTuning& tuning,
                         std::string& note);
+
+// Bytes of random numbers of a type, from 1/4 to 1 and of either sign: sums of products of them stay far from
+// the type's ends.
+std::vector<std::byte> random_operand(Element type, size_t elements, uint64_t seed);
 
 // The time of one launch: several between two events, after one that loads the code.
 Status time_launch(const Driver& driver, Stream stream, const std::function<Status()>& launch,

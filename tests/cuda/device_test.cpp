@@ -3,14 +3,19 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <set>
 #include <tuple>
 
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_driver.h"
 #include "runtime/cuda/emulator_link.h"
+#include "runtime/cuda/gemm_selection.h"
 #include "runtime/cuda/gpu_choice.h"
 #include "runtime/cuda/programs.h"
 #include "runtime/train.h"
+#include "tests/codegen/half_values.h"
 #include "tests/cuda/tiny_artifact.h"
 
 namespace gacc::test {
@@ -404,6 +409,9 @@ TEST_F(CudaDeviceTest, ProductsWorkInTheArenaWhereItHasRoom) {
                                                     artifact.plan.arena_bytes, beside)),
               std::string::npos)
         << device_->load_note();
+    EXPECT_NE(device_->load_note().find(": a micro-batch is one graph with cuBLASLt 13.1; "),
+              std::string::npos)
+        << device_->load_note();
     const int before = allocations();
     for (const int64_t batch : {4, 3, 2, 1})  // the sizes that are not full come once: they get no graph
       for (const Program program : {Program::step, Program::eval})
@@ -429,6 +437,45 @@ TEST_F(CudaDeviceTest, TuningLeavesNoMemoryBehind) {
   EXPECT_EQ(fake_->count("cuMemAlloc_v2"), 2);
   EXPECT_EQ(device_->peak_bytes(), (4 << 20) + 3 * 4096);
   EXPECT_NE(device_->gemm_choices().find("\"product\""), std::string::npos);
+}
+
+// A GPU multiplies zeros faster than what training brings; the arena is cleared all the same.
+TEST_F(CudaDeviceTest, TuningMeasuresOnRandomNumbers) {
+  options_.cublas = {GACC_FAKE_CUBLAS};
+  options_.tune_gemm = true;
+  const auto zero_operands = [] {
+    return reinterpret_cast<int (*)()>(
+        dlsym(dlopen(GACC_FAKE_CUBLAS, RTLD_NOW | RTLD_LOCAL), "fake_zero_operands"))();
+  };
+  const int before = zero_operands();
+  const Artifact artifact = with_workspaces(kDemand, kDemand);
+  ASSERT_EQ(open(artifact).text(), "");
+  EXPECT_EQ(zero_operands(), before);
+  std::vector<std::byte> arena(static_cast<size_t>(artifact.plan.arena_bytes), std::byte{1});
+  ASSERT_EQ(device_->read(0, arena).text(), "");
+  EXPECT_TRUE(std::all_of(arena.begin(), arena.end(), [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST(CudaParts, RandomOperandsAreBetweenAQuarterAndOne) {
+  for (const auto type : {cuda::Element::f32, cuda::Element::f16, cuda::Element::bf16}) {
+    const std::vector<std::byte> bytes = cuda::random_operand(type, 4096, 7);
+    ASSERT_EQ(bytes.size(), 4096U * static_cast<size_t>(cuda::element_bytes(type)));
+    std::set<float> values;
+    for (size_t i = 0; i < 4096; ++i) {
+      float value = 0;
+      if (type == cuda::Element::f32) {
+        std::memcpy(&value, bytes.data() + 4 * i, 4);
+      } else {
+        uint16_t bits = 0;
+        std::memcpy(&bits, bytes.data() + 2 * i, 2);
+        value = codegen::half_value(bits, type == cuda::Element::f16 ? ir::DType::f16 : ir::DType::bf16);
+      }
+      ASSERT_TRUE(std::abs(value) >= 0.25F && std::abs(value) < 1) << value;
+      values.insert(value);
+    }
+    EXPECT_TRUE(*values.begin() < 0 && *values.rbegin() > 0);
+    EXPECT_GT(values.size(), type == cuda::Element::bf16 ? 500U : 2000U);
+  }
 }
 
 TEST(CudaParts, ABuiltInProductSurvivesTheArtifact) {

@@ -27,6 +27,7 @@ uint64_t last_algorithm = 0;      // that ran
 size_t demand = size_t{2} << 20;  // bytes of workspace that 42 and 43 ask for; 44 asks for none
 
 bool refuses_biases = false;
+int zero_operands = 0;  // of all products: elements of A and B
 
 bool known(uint64_t algorithm) { return algorithm >= kFirst && algorithm < kFirst + kAlgorithms; }
 size_t workspace_of(uint64_t algorithm) { return algorithm < kFirst + kAlgorithms - 1 ? demand : 0; }
@@ -118,6 +119,7 @@ FAKE fake_refuse_biases(int refuse) {
   refuses_biases = refuse != 0;
   return 0;
 }
+FAKE fake_zero_operands() { return zero_operands; }
 FAKE fake_last_algorithm() { return static_cast<int>(last_algorithm); }
 FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const void* a, void* a_layout,
                     const void* b, void* b_layout, const void* beta, const void* c, void* c_layout, void* d,
@@ -143,8 +145,11 @@ FAKE cublasLtMatmul(cublasLtContext*, void* operation, const void* alpha, const 
   for (uint64_t column = 0; column < n; ++column)
     for (uint64_t row = 0; row < m; ++row) {
       float sum = 0;
-      for (uint64_t i = 0; i < k; ++i)
-        sum += at(a, la, op.transpose_a, row, i) * at(b, lb, op.transpose_b, i, column);
+      for (uint64_t i = 0; i < k; ++i) {
+        const float x = at(a, la, op.transpose_a, row, i), y = at(b, lb, op.transpose_b, i, column);
+        zero_operands += (x == 0) + (y == 0);
+        sum += x * y;
+      }
       float& to = static_cast<float*>(d)[row + column * static_cast<uint64_t>(ld.leading)];
       to = *static_cast<const float*>(alpha) * sum + *static_cast<const float*>(beta) * to;
       if (op.epilogue == kEpilogueBias) to += op.bias[row];
