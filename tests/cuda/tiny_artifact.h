@@ -1,23 +1,15 @@
 // The tiny model of tests/runtime/fake_device.h as an artifact for a CUDA device: its plan with programs, and
-// the hand-written PTX of tests/cuda/tiny.ptx. `tiny_kernel` does on the host what the PTX says, for the fake
-// driver.
+// the hand-written PTX of tests/cuda/tiny_ptx.h. `tiny_kernel` does on the host what the PTX says, for the
+// fake driver.
 #pragma once
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "runtime/artifact.h"
 #include "tests/cuda/fake_driver.h"
+#include "tests/cuda/tiny_ptx.h"
 #include "tests/runtime/fake_device.h"
 
 namespace gacc::test {
-
-inline std::string tiny_ptx() {
-  std::ifstream file(GACC_TEST_FOLDER "/tiny.ptx");
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // Buffers and inputs as arguments, in the order of the entries' parameters.
 inline Artifact tiny_artifact(int64_t micro_batch, int64_t accumulate, std::string tail = "flush") {
@@ -51,7 +43,7 @@ inline Artifact tiny_artifact(int64_t micro_batch, int64_t accumulate, std::stri
       false);
   add("eval", "tiny_sum", {"x", "mark", "eval.loss", "eval.count"}, true);
   add("eval", "tiny_positive", {"x", "mark", "eval.accuracy"}, true);
-  artifact.ptx = tiny_ptx();
+  artifact.ptx = kTinyPtx;
   return artifact;
 }
 

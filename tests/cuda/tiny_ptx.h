@@ -1,5 +1,11 @@
 // The kernels of tests/cuda/tiny_artifact.h, written by hand: thread 0 of the only block does the work. And a
 // built-in matrix product of the simplest kind, 8 x 8 tiles, one thread an element.
+#pragma once
+
+namespace gacc::test {
+
+// Part of the program, so that a test that was built elsewhere has it.
+inline constexpr const char* kTinyPtx = R"ptx(// for tests/cuda/tiny_artifact.h
 .version 7.0
 .target sm_75
 .address_size 64
@@ -237,3 +243,6 @@ STORE:
 DONE:
 	ret;
 }
+)ptx";
+
+}  // namespace gacc::test
