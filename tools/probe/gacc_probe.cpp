@@ -1,0 +1,347 @@
+// gacc-probe: what a GPU can do, in a minute: ceilings of bandwidth and of matrix products, latencies, and
+// what launches, barriers and copies cost. One JSON object a line: {"probe", "what", "value", "unit"}, or
+// "error" in the value's place. A measurement that fails does not end the others.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/probe/machine.h"
+#include "tools/probe/products.h"
+
+namespace {
+
+using namespace gacc;
+using namespace gacc::probe;
+using cuda::Element;
+
+constexpr int kThreads = 256;
+constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e6, kNano = 1e9;
+
+struct Sizes {
+  size_t copied = size_t{1} << 30;  // bytes of a buffer
+  size_t in_l2 = size_t{16} << 20;  // bytes that the second-level cache holds twice
+  size_t chain = size_t{1} << 30;   // bytes of which it holds a few percent; it holds all of a 128th
+  int64_t product = 8192, product_f32 = 4096;
+  int64_t head_rows = 2048, head_width = 768;
+  // Columns of the logits, and elements from one row to the next.
+  std::vector<std::pair<int64_t, int64_t>> heads = {
+      {50257, 50257}, {50257, 50264}, {50257, 50304}, {50304, 50304}};
+  int turns = 2000, nodes = 200, times = 10;
+  double sustained = 5;  // seconds
+
+  // For the emulator, whose times mean nothing: everything runs once.
+  static Sizes small() {
+    Sizes s;
+    s.copied = s.in_l2 = size_t{1} << 16;
+    s.chain = size_t{1} << 14;
+    s.product = s.product_f32 = 32;
+    s.head_rows = 8, s.head_width = 16, s.heads = {{57, 57}, {57, 64}, {64, 64}};
+    s.turns = 3, s.nodes = 4, s.times = 1, s.sustained = 0;
+    return s;
+  }
+};
+
+struct Settings {
+  std::string driver = cuda::kDriverLibrary;
+  std::vector<std::string> cublas{std::begin(cuda::kCublasLibraries), std::end(cuda::kCublasLibraries)};
+  std::vector<std::string> only{};
+  bool small = false;
+};
+
+class Probe {
+ public:
+  Probe(const Settings& settings, const Sizes& sizes) : settings_(settings), sizes_(sizes) {}
+
+  // Whether there is a machine to measure.
+  bool run() {
+    try {
+      machine_ = std::make_unique<Machine>(settings_.driver);
+    } catch (const Failed& failed) {
+      print("machine", "", {{"error", failed.text}});
+      return false;
+    }
+    const std::pair<const char*, void (Probe::*)()> all[] = {
+        {"machine", &Probe::describe},  {"bandwidth", &Probe::bandwidth}, {"check", &Probe::check},
+        {"products", &Probe::products}, {"head", &Probe::head},           {"barrier", &Probe::barrier},
+        {"launches", &Probe::launches}, {"latency", &Probe::latency},     {"copy-in", &Probe::copy_in}};
+    for (const auto& [name, measure] : all) {
+      if (!settings_.only.empty() && std::ranges::find(settings_.only, name) == settings_.only.end())
+        continue;
+      probe_ = name;
+      try {
+        machine_->release_all();
+        (this->*measure)();
+      } catch (const Failed& failed) {
+        print(name, "", {{"error", failed.text}});
+      }
+    }
+    return true;
+  }
+
+ private:
+  static void print(const std::string& probe, const std::string& what, const nlohmann::ordered_json& more) {
+    nlohmann::ordered_json line = {{"probe", probe}, {"what", what}};
+    line.update(more);
+    std::puts(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::fflush(stdout);
+  }
+  void found(const std::string& what, double value, const char* unit) const {
+    print(probe_, what, {{"value", value}, {"unit", unit}});
+  }
+  static uint64_t wide(size_t value) { return value; }
+
+  void describe() {
+    const auto version = machine_->cuda_version();
+    std::unique_ptr<cuda::GemmEngine> engine;
+    std::vector<const char*> names;
+    for (const std::string& name : settings_.cublas) names.push_back(name.c_str());
+    const Status status = cuda::open_cublas_lt(names, machine_->capability(), engine);
+    print(probe_, machine_->name(),
+          {{"capability", machine_->capability()},
+           {"multiprocessors", machine_->multiprocessors()},
+           {"cuda", cuda::version_text(version)},
+           {"free_bytes", machine_->free_bytes()},
+           {"cublas", status ? engine->name() : ""},
+           {"cublas_error", status.text()}});
+  }
+
+  // Reads and writes of 16 bytes by the best of some grids; a copy counts both.
+  void bandwidth() {
+    for (const auto& [where, bytes] : {std::pair("", sizes_.copied), std::pair(" in L2", sizes_.in_l2)}) {
+      machine_->release_all();
+      const Pointer from = machine_->allocate(bytes), to = machine_->allocate(bytes);
+      machine_->fill(from, bytes, Element::f16, 1);
+      machine_->fill(to, bytes, Element::f16, 2);
+      const auto best = [&](const char* kernel) {
+        double least = 0;
+        for (const int each : {2, 4, 8}) {
+          const auto blocks = std::min<int64_t>(int64_t{each} * machine_->multiprocessors(),
+                                                static_cast<int64_t>(bytes / (64 * kThreads)));
+          const double one = machine_->seconds(
+              [&, from, to, blocks, kernel] {
+                machine_->launch(kernel, blocks, kThreads, {from, to, wide(bytes / 16)});
+              },
+              sizes_.times);
+          least = least == 0 ? one : std::min(least, one);
+        }
+        return static_cast<double>(bytes) / least / kGiga;
+      };
+      found(fmt::format("copy{}", where), 2 * best("probe_copy"), "GB/s");
+      found(fmt::format("read{}", where), best("probe_read"), "GB/s");
+      uint64_t last[2][2] = {};
+      machine_->read(last[0], from + bytes - sizeof last[0], sizeof last[0]);
+      machine_->read(last[1], to + bytes - sizeof last[1], sizeof last[1]);
+      if (last[0][0] != last[1][0] || last[0][1] != last[1][1])
+        throw Failed{"the copy does not reach its end"};
+      const double write = machine_->seconds([&, to] { machine_->clear(to, bytes); }, sizes_.times);
+      found(fmt::format("clear{}", where), static_cast<double>(bytes) / write / kGiga, "GB/s");
+    }
+  }
+
+  Products& library() {
+    if (!products_) products_ = std::make_unique<Products>(*machine_, settings_.cublas);
+    return *products_;
+  }
+  static double tera(int64_t m, int64_t n, int64_t k, double seconds) {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / seconds / kTera;
+  }
+
+  // Small products of every kind, right in every element, or nothing that follows means anything.
+  void check() {
+    int right = 0;
+    for (const Element type : {Element::f16, Element::bf16, Element::f32})
+      for (const bool a_transposed : {false, true})
+        for (const bool b_transposed : {false, true}) {
+          Matrix a{9, 24, 24, type, a_transposed}, b{24, 57, 64, type, b_transposed};
+          if (a_transposed) a = {24, 9, 16, type, true};
+          if (b_transposed) b = {57, 24, 32, type, true};
+          library().check(a, b, {9, 57, 57, type}, false);
+          library().check(a, b, {9, 57, 64, Element::f32}, true);
+          right += 2;
+        }
+    found("small products that are right", right, "");
+  }
+
+  // Large and aligned: what no product of a step will exceed.
+  void products() {
+    for (const auto& [type, name] :
+         {std::pair(Element::f16, "f16"), std::pair(Element::bf16, "bf16"), std::pair(Element::f32, "f32")}) {
+      const int64_t n = type == Element::f32 ? sizes_.product_f32 : sizes_.product;
+      const Matrix a{n, n, n, type, false}, b{n, n, n, type, true};
+      const Rates rates = library().measure(a, b, a, false, sizes_.times);
+      found(fmt::format("{} {}^3", name, n), tera(n, n, n, rates.best), "TFLOP/s");
+      if (type != Element::f16) continue;
+      found(fmt::format("{} {}^3, the first proposal", name, n), tera(n, n, n, rates.first), "TFLOP/s");
+      const double last = library().sustained(a, b, a, sizes_.sustained, sizes_.times);
+      found(fmt::format("{} {}^3 after {} s", name, n, sizes_.sustained), tera(n, n, n, last), "TFLOP/s");
+    }
+  }
+
+  // The head of GPT-2, forward and both gradients, with the rows of logits at several pitches.
+  void head() {
+    const int64_t rows = sizes_.head_rows, width = sizes_.head_width;
+    for (const auto& [columns, pitch] : sizes_.heads) {
+      const Matrix hidden{rows, width, width}, weight{columns, width, width}, logits{rows, columns, pitch};
+      Matrix weight_t = weight, logits_t = logits, gradient = weight;
+      weight_t.transposed = logits_t.transposed = true;
+      gradient.type = Element::f32;
+      const auto show = [&, columns = columns, pitch = pitch](const char* what, const Rates& rates) {
+        for (const auto& [which, seconds] : {std::pair("first", rates.first), std::pair("best", rates.best)})
+          found(fmt::format("{}, {} columns at {}, {}", what, columns, pitch, which),
+                tera(rows, columns, width, seconds), "TFLOP/s");
+      };
+      show("forward", library().measure(hidden, weight_t, logits, false, sizes_.times));
+      show("input gradient", library().measure(logits, weight, hidden, false, sizes_.times));
+      show("weight gradient", library().measure(logits_t, hidden, gradient, true, sizes_.times));
+    }
+  }
+
+  // Of the whole grid, in a cooperative kernel, by blocks.
+  void barrier() {
+    const Pointer counter = machine_->allocate(256);
+    machine_->clear(counter, 256);
+    const int most = machine_->blocks_at_once("probe_barrier", kThreads);
+    for (int each = 1; each <= most; each *= 2) {
+      const int64_t blocks = settings_.small ? each : int64_t{each} * machine_->multiprocessors();
+      const auto time = [&](int turns) {
+        return machine_->seconds(
+            [&, turns] {
+              machine_->launch("probe_barrier", blocks, kThreads, {counter, static_cast<uint64_t>(turns)},
+                               true);
+            },
+            1);
+      };
+      const double few = time(sizes_.turns), many = time(3 * sizes_.turns);
+      found(fmt::format("{} blocks of {}", blocks, kThreads), (many - few) / (2 * sizes_.turns) * kMicro,
+            "us");
+    }
+  }
+
+  // From one launch to the next.
+  void launches() {
+    const size_t megabyte = settings_.small ? size_t{1} << 14 : size_t{1} << 20;
+    const Pointer from = machine_->allocate(megabyte), to = machine_->allocate(megabyte);
+    machine_->fill(from, megabyte, Element::f16, 1);
+    const std::pair<const char*, std::function<void()>> works[] = {
+        {"an empty kernel", [&] { machine_->launch("probe_empty", 1, 32, {}); }},
+        {"an empty kernel, a block an SM",
+         [&] { machine_->launch("probe_empty", machine_->multiprocessors(), kThreads, {}); }},
+        {"a copy of 1 MiB within L2", [&] {
+           machine_->launch("probe_copy", static_cast<int64_t>(megabyte / 64 / kThreads), kThreads,
+                            {from, to, wide(megabyte / 16)});
+         }}};
+    for (const auto& [what, work] : works) {
+      const cuda::GraphExec graph = machine_->capture([&] {
+        for (int i = 0; i < sizes_.nodes; ++i) work();
+      });
+      const double node = machine_->seconds([&] { machine_->launch(graph); }, sizes_.times) / sizes_.nodes;
+      found(fmt::format("{}, node of a graph", what), node * kMicro, "us");
+      const double queued = machine_->seconds(work, sizes_.nodes);
+      found(fmt::format("{}, launched", what), queued * kMicro, "us");
+    }
+    const cuda::GraphExec one = machine_->capture(works[0].second);
+    found("a graph of one empty kernel, launched and waited for",
+          host_seconds([&] { machine_->launch(one), machine_->wait(); }) * kMicro, "us");
+  }
+
+  // A chain of loads, each of which needs the one before.
+  void latency() {
+    constexpr uint64_t kTimes = 1664525, kPlus = 1013904223;
+    for (const auto& [where, bytes] :
+         {std::pair("L2", sizes_.chain / 128), std::pair("DRAM", sizes_.chain)}) {
+      machine_->release_all();
+      const size_t stride = 128, count = bytes / stride;  // a line of the cache each; both powers of two
+      const Pointer table = machine_->allocate(bytes), place = machine_->allocate(256);
+      machine_->launch("probe_links", static_cast<int64_t>((count + kThreads - 1) / kThreads), kThreads,
+                       {table, wide(count), wide(stride), kTimes, kPlus});
+      machine_->copy_in(place, &table, sizeof table);
+      machine_->wait();
+      const uint64_t steps = std::min<size_t>(count, size_t{1} << 16);
+      const double all = machine_->seconds(
+          [&, place = place] {
+            machine_->launch("probe_chain", 1, 1, {place, steps});
+          },
+          1, 3);
+      Pointer end = 0;
+      machine_->read(&end, place, sizeof end);
+      uint64_t entry = 0;
+      for (uint64_t i = 0; i < 4 * steps; ++i) entry = (entry * kTimes + kPlus) & (count - 1);
+      if (end != table + entry * stride) throw Failed{"the chain of loads does not end where it should"};
+      found(where, all / static_cast<double>(steps) * kNano, "ns");
+    }
+  }
+
+  double host_seconds(const std::function<void()>& work) const {
+    work();
+    std::vector<double> times;
+    for (int i = 0; i < 5 * sizes_.times; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      work();
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+
+  // From page-locked memory: labels, images and tokens of a micro-batch.
+  void copy_in() {
+    const size_t images = size_t{32} * 784 * 4, labels = 128,
+                 large = settings_.small ? images : size_t{64} << 20;
+    const Pointer to = machine_->allocate(large), other = machine_->allocate(256);
+    void* from = machine_->allocate_on_host(large);
+    for (const size_t bytes : {labels, images}) {
+      found(fmt::format("{} bytes, copied and waited for", bytes),
+            host_seconds([&, bytes] { machine_->copy_in(to, from, bytes), machine_->wait(); }) * kMicro,
+            "us");
+      found(fmt::format("{} bytes, one of many in a row", bytes),
+            machine_->seconds([&, bytes] { machine_->copy_in(to, from, bytes); }, 5 * sizes_.times) * kMicro,
+            "us");
+    }
+    const auto kernel = [&] { machine_->launch("probe_empty", 1, 32, {}); };
+    found("a kernel alone, one of many", machine_->seconds(kernel, 5 * sizes_.times) * kMicro, "us");
+    found(
+        "one copy and a kernel, one of many",
+        machine_->seconds([&] { machine_->copy_in(to, from, images), kernel(); }, 5 * sizes_.times) * kMicro,
+        "us");
+    found("two copies and a kernel, one of many",
+          machine_->seconds(
+              [&] { machine_->copy_in(to, from, images), machine_->copy_in(other, from, labels), kernel(); },
+              5 * sizes_.times) *
+              kMicro,
+          "us");
+    found("to the GPU",
+          static_cast<double>(large) / machine_->seconds([&] { machine_->copy_in(to, from, large); }, 2) /
+              kGiga,
+          "GB/s");
+  }
+
+  const Settings& settings_;
+  const Sizes& sizes_;
+  std::string probe_;
+  std::unique_ptr<Machine> machine_;
+  std::unique_ptr<Products> products_;  // after the machine: it goes first
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Measures what a GPU can do.", "gacc-probe");
+  app.add_option("--driver", settings.driver, "the library with the driver's functions");
+  app.add_option("--cublas", settings.cublas, "libraries to look for cuBLASLt in, the first that is there");
+  app.add_option("--only", settings.only,
+                 "some of machine, bandwidth, check, products, head, barrier, launches, "
+                 "latency, copy-in")
+      ->delimiter(',');
+  app.add_flag("--small", settings.small, "tiny sizes, for the emulator: the figures mean nothing");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return Probe(settings, settings.small ? Sizes::small() : Sizes()).run() ? 0 : 1;
+}
