@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
-"""GPT-2 and a character GPT on a GPU, gacc beside PyTorch, one line for each contender: goals G2, G3 and G4 of
-notes/performance.md.
+"""What gacc is compared with on a GPU: GPT-2 and a character GPT by PyTorch. scripts/gpu-check runs it beside gacc (goals G2, G3
+and G4 of notes/performance.md).
 
-    gpu_gpt2.py PACK [--seconds 300] [--out F.json]     PACK: a folder made by scripts/gpu-check --pack
-    gpu_gpt2.py PACK --contender "NAME, SHAPE"          one of them, in this process: prints a JSON line
+    gpu_gpt2.py                              all of them, a process for each
+    gpu_gpt2.py --contender "NAME, SHAPE"    one of them: prints a JSON line
 
 T is the time of a whole window: K micro-batches of fresh tokens copied from pinned memory, then unscaling, the finite
 test, clipping and AdamW, in f16 with a dynamic loss scale. `micro` is one further micro-batch of a window, `first` the
 first of one: PyTorch adds to its gradients from the second on. Peers get what is best for them: the vocabulary padded to
-50304, cuDNN's attention where there is one (PyTorch's own choice is slower in f16), fused AdamW. MFU counts 6 N + 6 L C T
-FLOPs a token, as llm.c does, of 989 TFLOP/s.
+50304, cuDNN's attention where there is one (PyTorch's own choice is slower in f16), fused AdamW. Tokens are as frequent as a
+text's (gpu_check/files.py, Zipf and Mandelbrot), or uniform where the name says so: the gradient of an embedding depends on it.
 """
+import pathlib
 import statistics
+import sys
 import time
 
 import gpu_mlp
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # scripts/; in a pack it is this file's own folder
+from gpu_check import files  # noqa: E402
 
 # name: layers, width, heads, positions, vocabulary (as padded for peers), micro-batch, accumulate
 SHAPES = {
@@ -23,21 +28,10 @@ SHAPES = {
     "gpt2 B=64": (12, 768, 12, 1024, 50304, 64, 4),
     "char-GPT": (6, 384, 6, 256, 256, 64, 4),
 }
-ARTIFACTS = {"gpt2 B=4": "gpt2_b4", "gpt2 B=16": "gpt2_b16", "gpt2 B=64": "gpt2_b64", "char-GPT": "char_gpt"}
-CONTENDERS = ("torch eager AMP", "torch.compile AMP", "torch graph AMP", "gacc graph f16")
-GROUPS = tuple((tuple(f"{name}, {shape}" for name in CONTENDERS), True) for shape in ("gpt2 B=16", "gpt2 B=4", "char-GPT", "gpt2 B=64"))
+KINDS = ("torch.compile AMP", "torch graph AMP", "torch eager AMP", "torch.compile AMP uniform")
+CONTENDERS = tuple(f"{kind}, {shape}" for shape in SHAPES for kind in KINDS)
 WARM, LEAST = 4, 8  # windows
-PEAK_FLOPS = 989e12
 TOKENS = 50257  # of GPT-2
-
-
-def parameters_of(layers, width, positions, vocabulary):
-    return vocabulary * width + positions * width + layers * (12 * width * width + 13 * width) + 2 * width
-
-
-def flops_per_token(shape):
-    layers, width, _, positions, vocabulary = SHAPES[shape][:5]
-    return 6 * parameters_of(layers, width, positions, min(vocabulary, TOKENS)) + 6 * layers * width * positions
 
 
 # ---- PyTorch
@@ -78,7 +72,7 @@ def torch_model(torch, layers, width, heads, positions, vocabulary):
     return Model().cuda()
 
 
-def torch_contender(kind, shape):
+def torch_contender(kind, shape, frequencies):
     import torch
     if not torch.cuda.is_available():
         raise ImportError("torch sees no GPU")
@@ -89,7 +83,8 @@ def torch_contender(kind, shape):
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     scaler = torch.amp.GradScaler("cuda", init_scale=65536, growth_interval=2000)
     forward = torch.compile(model) if kind == "compile" else model
-    data = [[torch.randint(0, min(vocabulary, TOKENS), (batch, positions)).pin_memory() for _ in range(2)] for _ in range(16)]
+    drawn = torch.tensor(files.tokens(8 * batch * positions, min(vocabulary, TOKENS), frequencies), dtype=torch.int64)
+    data = [list(pair) for pair in drawn.view(4, 2, batch, positions).pin_memory()]
     x, y = (one.cuda() for one in data[0])
     attention = attention_of(torch)
 
@@ -155,49 +150,13 @@ def measure_once(run, sync):
     return (time.perf_counter() - start) * 1e6
 
 
-# ---- gacc
-
-def gacc_contender(pack, shape):
-    batch, accumulate = SHAPES[shape][5:]
-    artifact, _ = gpu_mlp.gacc_files(pack, ARTIFACTS[shape], "graph")
-    samples = batch * accumulate  # an epoch is a window
-    events, _ = gpu_mlp.gacc_run(pack, artifact, "--updates", str(WARM + LEAST), "--epochs", "1000", samples=samples)
-    times = [e["seconds"] * 1e6 for e in events if e["event"] == "update"][WARM:]
-    _, trace = gpu_mlp.gacc_run(pack, artifact, "--updates", "3", "--epochs", "1000", "--profile", samples=samples)
-    steps = [e["dur"] for e in trace["traceEvents"] if e["cat"] == "program" and e["name"] == "step"][accumulate:]
-    return gpu_mlp.summary(times, at_once=1, peak_bytes=events[0]["arena_bytes"], first_us=statistics.median(steps[::accumulate]),
-                           micro_us=statistics.median(s for i, s in enumerate(steps) if i % accumulate))
-
-
 # ---- all of them
 
-def contender(name, pack):
-    what, shape = name.split(", ")
-    if what.startswith("gacc"):
-        return gacc_contender(pack, shape)
-    return torch_contender("compile" if "compile" in what else "graph" if "graph" in what else "eager", shape)
-
-
-def show(found):
-    for shape, (_, _, _, positions, _, batch, accumulate) in SHAPES.items():
-        tokens = batch * positions * accumulate
-        print(f"{shape}, K = {accumulate}: {tokens} tokens a window")
-        rates = {}
-        for name in CONTENDERS:
-            results = found.get(f"{name}, {shape}", [{"skipped": "not run"}])
-            medians = [r["median_us"] for r in results if "median_us" in r]
-            if not medians:
-                print(f"  {name:<20} skipped: {results[0].get('skipped')}")
-                continue
-            rates[name] = tokens / min(medians) * 1e6
-            one = next(r for r in results if "median_us" in r)
-            micro = f"  micro / first {one['micro_us'] / one['first_us']:.3f}" if "first_us" in one else ""
-            print(f"  {name:<20} {rates[name] / 1e3:8.1f} k tokens/s  MFU {100 * rates[name] * flops_per_token(shape) / PEAK_FLOPS:4.1f} %"
-                  f"  A/A {100 * (max(medians) / min(medians) - 1):4.1f} %  {one['peak_bytes'] / (1 << 30):6.2f} GiB{micro}")
-        peers = [r for n, r in rates.items() if n.startswith("torch")]
-        if peers and CONTENDERS[-1] in rates:
-            print(f"  gacc / best torch {rates[CONTENDERS[-1]] / max(peers):.2f}")
+def contender(name):
+    kind, shape = name.split(", ")
+    return torch_contender("compile" if "compile" in kind else "graph" if "graph" in kind else "eager", shape,
+                           "uniform" if "uniform" in kind else "zipf")
 
 
 if __name__ == "__main__":
-    gpu_mlp.command(__doc__, contender, GROUPS, show, __file__)
+    gpu_mlp.command(__doc__, contender, CONTENDERS, __file__)

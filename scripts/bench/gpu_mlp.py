@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""A full update of the MNIST network on a GPU, gacc beside PyTorch and JAX, one line for each contender; and the bandwidth
-of a large model's update. Goals G1 and G5 of notes/performance.md.
+"""What gacc is compared with on a GPU: a full update of the MNIST network by PyTorch and JAX, and the update of a large model.
+scripts/gpu-check runs it beside gacc (goals G1 and G5 of notes/performance.md).
 
-    gpu_mlp.py PACK [--seconds 300] [--out F.json]     PACK: a folder made by scripts/gpu-check --pack
-    gpu_mlp.py PACK --contender NAME                   one of them, in this process: prints a JSON line
+    gpu_mlp.py                     all of them, a process for each
+    gpu_mlp.py --contender NAME    one of them: prints a JSON line
 
 T is the time of a whole window: K = 4 micro-batches of 32 samples, fresh data copied from pinned memory for each, then
-unscaling, the finite test and Adam. Every contender runs in a process of its own, in the order A B C C B A; 15 windows
-(or 3 s) of warm-up, then the median over the rest. A contender that is not installed is one line that says so.
+unscaling, the finite test and Adam; 15 windows (or 3 s) of warm-up, then the median over the rest. A contender that is not
+installed is a line that says so.
 """
 import argparse
 import json
-import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -20,9 +18,8 @@ import time
 
 BATCH, K, SIZES = 32, 4, (784, 512, 256, 128, 10)
 WARM_WINDOWS, WARM_SECONDS, SECONDS, WINDOWS = 15, 3.0, 4.0, 30
-FP16 = ("torch eager AMP", "torch.compile AMP", "torch graph AMP", "gacc graph f16", "gacc persistent f16")
-FP32 = ("torch eager f32", "torch graph f32", "jax f32", "gacc graph f32", "gacc graph f32 builtin", "gacc persistent f32")
-UPDATE = ("torch update", "gacc update")
+CONTENDERS = ("torch graph AMP", "torch.compile AMP", "torch eager AMP", "torch graph f32", "torch eager f32", "jax f32",
+              "torch update")
 
 
 def median_windows(window, sync, warm=WARM_WINDOWS, least=WINDOWS, at_once=10):
@@ -207,141 +204,32 @@ def jax_contender():
     return summary(median_windows(window, lambda: jax.block_until_ready(state[0])), library=f"jax {jax.__version__}")
 
 
-# ---- gacc
-
-def gacc_files(pack, name, mode):
-    found = json.loads((pack / "manifest.json").read_text())["benchmarks"].get(name, {}).get(mode)
-    if not found:
-        raise ImportError(f"the pack has no {name} {mode}")
-    return pack / "work" / found["artifact"], found["parameters"]
-
-
-def gacc_data(pack, inputs, samples, work):
-    sys.path.insert(0, str(pack))
-    loader = __import__("importlib.machinery", fromlist=["x"]).SourceFileLoader("gpu_check", str(pack / "gpu-check"))
-    check = __import__("types").ModuleType("gpu_check")
-    loader.exec_module(check)
-    return check.spec(check.make_data("bench", inputs, samples, work), work), check
-
-
-def gacc_run(pack, artifact, *options, samples=None):
-    import tempfile
-    with tempfile.TemporaryDirectory() as folder:
-        work = pathlib.Path(folder)
-        with open(artifact) as lines:
-            inputs = json.loads(next(line for line in lines if line.startswith("//plan "))[7:])["inputs"]
-        data, _ = gacc_data(pack, inputs, samples or (2048 if inputs[0]["shape"] == [784] else 64), work)
-        log, trace = work / "log.jsonl", work / "trace.json"
-        extra = ["--profile", trace] if "--profile" in options else []
-        options = [o for o in options if o != "--profile"]
-        done = subprocess.run([pack / "bin/gacc-exec", artifact, "--data", data, "--device", "cuda", "--quiet", "--log", log,
-                               *extra, *options], capture_output=True, text=True)
-        if done.returncode:
-            raise ImportError((done.stderr.strip().splitlines() or ["gacc-exec failed"])[-1])
-        events = [json.loads(line) for line in log.read_text().splitlines()]
-        return events, json.loads(trace.read_text()) if extra else None
-
-
-def gacc_contender(pack, name, mode, *options):
-    artifact, _ = gacc_files(pack, name, mode)
-    events, _ = gacc_run(pack, artifact, "--updates", "4000", "--epochs", "1000", *options)
-    seconds = [e["seconds"] * 1e6 for e in events if e["event"] == "update"][WARM_WINDOWS:]
-    quarters = statistics.quantiles(seconds, n=4)
-    return {"median_us": statistics.median(seconds), "iqr_us": quarters[2] - quarters[0], "windows": len(seconds)}
-
-
-def gacc_update(pack):
-    artifact, parameters = gacc_files(pack, "update", "graph")
-    _, trace = gacc_run(pack, artifact, "--updates", "30", "--profile")
-    sums = {}
-    for event in trace["traceEvents"]:
-        if event["cat"] == "program" and event["name"] == "update":
-            sums.setdefault("update", []).append(event["dur"])
-    times = sums["update"][5:]
-    # Each element: the gradient twice (norm; update), weight, m and v once; written: weight, m, v and the zeroed gradient.
-    return {"median_us": statistics.median(times), "iqr_us": max(times) - min(times), "windows": len(times),
-            "parameters": parameters, "bytes": 36 * parameters}
-
-
 # ---- one process for each
 
-def contender(name, pack):
+def contender(name):
     if name == "torch update":
         return torch_update()
-    if name == "gacc update":
-        return gacc_update(pack)
     if name.startswith("torch"):
         kind = "compile" if "compile" in name else "graph" if "graph" in name else "eager"
         return torch_contender(kind, "AMP" in name)
-    if name.startswith("jax"):
-        return jax_contender()
-    mode = "persistent" if "persistent" in name else "graph"
-    return gacc_contender(pack, "mlp_f16" if "f16" in name else "mlp_f32", mode,
-                          *(("--gemm", "builtin") if "builtin" in name else ()))
+    return jax_contender()
 
 
-def run_all(pack, seconds, groups, script):
-    """The results of every contender by name; a group's contenders run in order and, where `twice`, back again."""
-    end, found = time.time() + seconds, {}
-    for group, twice in groups:
-        for name in group + group[::-1] if twice else group:
-            if name in found and "skipped" in found[name][0]:
-                continue
-            if time.time() > end:
-                found.setdefault(name, []).append({"skipped": "out of time"})
-                continue
-            try:
-                done = subprocess.run([sys.executable, script, str(pack), "--contender", name], capture_output=True,
-                                      text=True, timeout=max(5, end - time.time()))
-                line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-                result = json.loads(line) if line.startswith("{") else {
-                    "skipped": (done.stderr.strip().splitlines() or ["no output"])[-1][:160]}
-            except subprocess.TimeoutExpired:
-                result = {"skipped": "out of time"}
-            found.setdefault(name, []).append(result)
-    return found
-
-
-def show(found):
-    def best(name):
-        times = [r["median_us"] for r in found.get(name, []) if "median_us" in r]
-        return min(times) if times else None
-
-    for group, base in ((FP16, "torch eager AMP"), (FP32, "torch eager f32"), (UPDATE, "torch update")):
-        for name in group:
-            results = found.get(name, [{"skipped": "not run"}])
-            time_us = best(name)
-            if time_us is None:
-                print(f"{name:<26} skipped: {results[0].get('skipped')}")
-                continue
-            medians = [r["median_us"] for r in results if "median_us" in r]
-            ratio = f"{best(base) / time_us:6.2f}x of {base}" if best(base) else ""
-            print(f"{name:<26} T {time_us:9.1f} us  iqr {results[0]['iqr_us']:7.1f}  A/A {max(medians) - min(medians):6.1f}  {ratio}")
-    ours, theirs = best("gacc update"), found.get("torch update", [{}])[0]
-    if ours and "copy_bytes_per_second" in theirs:
-        rate = found["gacc update"][0]["bytes"] / ours * 1e6
-        print(f"update bandwidth {rate / 1e9:.0f} GB/s, {100 * rate / theirs['copy_bytes_per_second']:.0f} % of a copy's "
-              f"{theirs['copy_bytes_per_second'] / 1e9:.0f} GB/s")
-
-
-def command(doc, contender, groups, show, script):
+def command(doc, contender, names, script):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pack", type=pathlib.Path)
-    parser.add_argument("--contender")
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--contender", choices=names, metavar="NAME")
     arguments = parser.parse_args()
-    if arguments.contender:
-        try:
-            print(json.dumps(contender(arguments.contender, arguments.pack)))
-        except Exception as error:  # whatever keeps a peer from running is one line of the table
-            print(json.dumps({"skipped": f"{type(error).__name__}: {error}".replace("\n", " ")[:200]}))
+    if not arguments.contender:
+        for name in names:
+            done = subprocess.run([sys.executable, script, "--contender", name], capture_output=True, text=True)
+            print(f"{name}: {(done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ['no output'])[-1]}", flush=True)
         return
-    found = run_all(arguments.pack, arguments.seconds, groups, script)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(found, indent=1))
-    show(found)
+    try:
+        result = contender(arguments.contender)
+    except Exception as error:  # whatever keeps a peer from running is one line of the table
+        result = {"skipped": f"{type(error).__name__}: {error}".replace("\n", " ")[:200]}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    command(__doc__, contender, ((FP16, True), (FP32, True), (UPDATE, False)), show, __file__)
+    command(__doc__, contender, CONTENDERS, __file__)

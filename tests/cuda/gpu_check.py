@@ -1,38 +1,141 @@
 """scripts/gpu-check from packing to its report, with the emulator in the place of the driver: gpu_check.py BUILD DRIVER"""
 import json
+import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 
-build, driver = map(pathlib.Path, sys.argv[1:])
+build, emulator = map(pathlib.Path, sys.argv[1:])
 root = pathlib.Path(__file__).resolve().parents[2]
-if not driver.exists() or build.resolve() != (root / "build").resolve():
+SANITIZER = """#!/bin/sh
+while [ "$1" != --error-exitcode ]; do shift; done
+shift 2
+"$@" || exit
+echo "========= ERROR SUMMARY: {} errors"
+"""
+
+
+def call(pack, out, *options, driver=emulator, code=0, env=None):
+    """A call's rows by what they are about, and its output."""
+    done = subprocess.run([pack / "gpu-check", "--driver", driver, "--out", out, *options], capture_output=True, text=True, env=env)
+    assert done.returncode == code, f"exit status {done.returncode}:\n{done.stdout[-6000:]}{done.stderr}"
+    assert sorted(p.name for p in out.iterdir()) == ["report.md", "results.tar.xz"], "a GPU machine gives few files back"
+    return {f"{row['stage']}: {row['what']}": row for row in contents(out)["rows"]}, done.stdout
+
+
+def contents(out):
+    with tarfile.open(out / "results.tar.xz") as archive:
+        names = archive.getnames()
+        assert "report.md" in names and len(set(names)) == len(names), names
+        assert archive.extractfile("report.md").read() == (out / "report.md").read_bytes()
+        return json.load(archive.extractfile("results.json")) | {"files": names}
+
+
+def program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def whole(folder, pack):
+    """Everything that a GPU would be asked, in one call."""
+    out, sanitizer = folder / "out", program(folder / "sanitizer", SANITIZER.format(0))
+    dry = subprocess.run([pack / "gpu-check", "--dry", "--out", out], check=True, capture_output=True, text=True).stdout
+    rows, text = call(pack, out, "--only", "machine,probes,parity,sanitize,profile,mlp,gpt2:b4", "--sanitizer", sanitizer)
+    verdicts = {what: row["verdict"] for what, row in rows.items()}
+    assert "FAILED" not in verdicts.values(), verdicts
+    for what in ("machine: cuda_gpu_test", "machine: the packed gaccc", "parity: regression.f32 graph builtin",
+                 "parity: mlp.bf16 persistent builtin", "parity: mlp.bf16: graph and one kernel", "parity: cnn.f16 graph cublas",
+                 "parity: k1.f16 as k4.f16", "parity: gpt_tiny.f16 graph: launches", "parity: gpt_tiny.f16 persistent: launches",
+                 *(f"sanitize: {tool} mlp.bf16 persistent" for tool in ("memcheck", "racecheck", "synccheck", "initcheck"))):
+        assert verdicts.get(what) == "passed", f"{what}: {verdicts.get(what)}"
+    for what in ("probes: gacc-probe", "profile: gpt2_b16 cublas", "mlp: gacc one kernel f16", "mlp: gacc graph f16, tuned",
+                 "gpt2:b4: gacc", "gpt2:b4: gacc, uniform tokens"):
+        assert verdicts.get(what) == "done", f"{what}: {verdicts.get(what)}"
+    assert verdicts["mlp: torch graph AMP"] == "SKIPPED", "a peer without a GPU"
+    assert list(rows)[-1].startswith("gpt2:b4: torch"), "peers come last"
+    # What ran is what the report says ran, and which products.
+    assert "cuBLASLt" in rows["parity: cnn.f16 graph cublas"]["detail"], rows["parity: cnn.f16 graph cublas"]
+    assert "built-in" in rows["mlp: gacc one kernel f16"]["detail"], rows["mlp: gacc one kernel f16"]
+    for line in dry.splitlines():
+        stage = line.split(": ")[0]
+        assert stage not in ("parity", "sanitize", "profile") or line in rows, f"--dry says {line}, the call did not"
+    # The table comes last, and fits what a caller keeps of the output.
+    table = text.rpartition("=" * 80)[2]
+    assert len(table) < 12000 and "gpt2 B=4" in table and "0 failed" in table, table
+    found = contents(out)
+    tables = {title: lines for title, lines in found["sections"]}
+    assert any("product 8x32x64" not in line and line.startswith("product ") for line in tables["launches of char, cuBLASLt 0"])
+    assert any("barrier" in line for line in tables["probes"]) and any("columns at 64" in line for line in tables["probes"])
+    assert "gpt_tiny.f16.graph.builtin.log" in found["files"] and "mlp_f16.algorithms" in found["files"], found["files"]
+
+
+def nothing_misleads(folder, pack):
+    """What is wrong is FAILED, and the exit status says so."""
+    manifest = json.loads((pack / "manifest.json").read_text())
+    few = {**manifest, "cases": {"regression.f32": manifest["cases"]["regression.f32"]}, "counted": [],
+           "sanitized": [["regression", "f32", "graph"]]}
+    other, out = folder / "other", folder / "few"
+    other.mkdir()
+    for path in pack.iterdir():
+        if path.name != "manifest.json":
+            (other / path.name).symlink_to(path)
+    (other / "gpu-check").unlink()
+    shutil.copy2(pack / "gpu-check", other)
+    (other / "gpu_check").unlink()
+    shutil.copytree(pack / "gpu_check", other / "gpu_check")
+
+    def altered(**changes):
+        (other / "manifest.json").write_text(json.dumps(few | changes))
+
+    case = few["cases"]["regression.f32"]
+    altered(cases={"regression.f32": case | {"bounds": {name: bound / 1e6 for name, bound in case["bounds"].items()}}})
+    rows, text = call(other, out, "--only", "parity", code=1)
+    assert rows["parity: regression.f32 graph builtin"]["verdict"] == "FAILED", rows
+    assert "FAILED  parity: regression.f32 graph builtin" in text.rpartition("=" * 80)[2], text
+    altered()
+    rows, _ = call(other, out, "--only", "sanitize", "--sanitizer", program(folder / "bad", SANITIZER.format(2)), code=1)
+    assert rows["sanitize: memcheck regression.f32 graph"]["verdict"] == "FAILED", rows
+    # A cuBLAS that is installed and does not work.
+    broken = folder / "broken"
+    broken.mkdir()
+    (broken / "libcublasLt.so.13").write_text("no library")
+    shutil.copy2(emulator, folder / "libcuda.so.1")  # as any driver: cuBLAS is looked for, not the emulator's
+    rows, _ = call(other, out, "--only", "machine", driver=folder / "libcuda.so.1", code=1,
+                   env=os.environ | {"LD_LIBRARY_PATH": str(broken)})
+    assert rows["machine: cuBLASLt"]["verdict"] == "FAILED" and rows["machine: cuda_gpu_test"]["verdict"] == "passed", rows
+    # No time: nothing is started, and the report says what was not.
+    rows, _ = call(other, out, "--only", "parity,mlp", "--seconds", "0.1")
+    assert {row["verdict"] for row in rows.values()} <= {"SKIPPED"}, rows
+    # No driver: said, and no failure.
+    rows, _ = call(other, out, driver="/nowhere/libcuda.so.1")
+    assert [row["verdict"] for row in rows.values()] == ["SKIPPED"], rows
+    # Killed: what it had is there.
+    process = subprocess.Popen([other / "gpu-check", "--driver", emulator, "--out", out, "--only", "parity,mlp"],
+                               stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate()[0]
+    assert process.returncode == 143 and line.startswith("passed") and "interrupted" in rest, line + rest
+    assert {row["verdict"] for row in contents(out)["rows"]} <= {"passed", "SKIPPED"}, contents(out)["rows"]
+    text = (pack / "bin/cuda_gpu_test").read_bytes()
+    assert b"tiny.ptx" not in text, "cuda_gpu_test wants a file of the machine that built it"
+
+
+if not emulator.exists() or build.resolve() != (root / "build").resolve():
     print("skipped: the pack is made of build/, and libgacc-emu.so must be there")
     sys.exit(0)
-with tempfile.TemporaryDirectory() as folder:
-    pack, out = pathlib.Path(folder, "pack"), pathlib.Path(folder, "out")
-    subprocess.run([root / "scripts/gpu-check", "--pack", pack], check=True)
-    manifest = json.loads((pack / "manifest.json").read_text())
-    manifest["cases"] = {name: case for name, case in manifest["cases"].items() if name != "mnist_mlp"}  # others test it
-    (pack / "manifest.json").write_text(json.dumps(manifest))
-    assert {"gpt2_b4", "gpt2_b16", "gpt2_b64", "char_gpt"} <= manifest["benchmarks"].keys(), manifest["benchmarks"]
-    # Without a GPU every contender is a line that says why it did not run.
-    for name in ("gacc graph f16, char-GPT", "torch graph AMP, gpt2 B=16"):
-        line = subprocess.run([sys.executable, pack / "gpu_gpt2.py", pack, "--contender", name], check=True, capture_output=True,
-                              text=True).stdout
-        assert "skipped" in json.loads(line), line
-    dry = subprocess.run([pack / "gpu-check", "--dry"], check=True, capture_output=True, text=True).stdout
-    assert "regression persistent" in dry and "benchmarks" in dry, dry
-    done = subprocess.run([pack / "gpu-check", "--driver", driver, "--out", out], capture_output=True, text=True)
-    print(done.stdout, done.stderr)
-    assert done.returncode == 0, "a step failed"
-    rows = {what: verdict for what, verdict, _ in json.loads((out / "results.json").read_text())}
-    for what in ("residual_mlp.persistent.auto", "regression.graph.builtin", "regression.graph.builtin: arena",
-                 "regression.graph: launches", "regression.persistent: launches"):
-        assert rows.get(what) == "passed", f"{what}: {rows.get(what)}"
-    assert "SKIPPED" in rows.values() and "FAILED" not in rows.values(), rows
-    # Without any driver it says so and is no failure.
-    bare = subprocess.run([pack / "gpu-check", "--driver", "/nowhere/libcuda.so.1", "--out", out], capture_output=True,
-                          text=True)
-    assert bare.returncode == 0 and "SKIPPED" in bare.stdout, bare.stdout + bare.stderr
+with tempfile.TemporaryDirectory() as name:
+    temporary, pack_folder = pathlib.Path(name), pathlib.Path(name, "pack")
+    begin = time.time()
+    subprocess.run([root / "scripts/gpu-check", "--pack", pack_folder, "--small"], check=True)
+    print(f"packed in {time.time() - begin:.0f} s")
+    whole(temporary, pack_folder)
+    print(f"run after {time.time() - begin:.0f} s")
+    nothing_misleads(temporary, pack_folder)
+    print(f"done after {time.time() - begin:.0f} s")

@@ -104,6 +104,7 @@ class Probe {
           {{"capability", machine_->capability()},
            {"multiprocessors", machine_->multiprocessors()},
            {"cuda", cuda::version_text(version)},
+           {"driver", machine_->library()},
            {"free_bytes", machine_->free_bytes()},
            {"cublas", status ? engine->name() : ""},
            {"cublas_error", status.text()}});

@@ -1,5 +1,8 @@
 #include "tools/probe/machine.h"
 
+#include <dlfcn.h>
+#include <link.h>
+
 #include <algorithm>
 #include <array>
 
@@ -51,6 +54,11 @@ int Machine::cuda_version() const {
   int version = 0;
   check(driver_.driver_version(&version), "cannot ask for the driver's version");
   return version;
+}
+
+std::string Machine::library() const {
+  const link_map* map = nullptr;
+  return dlinfo(driver_.library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr ? map->l_name : "";
 }
 
 size_t Machine::free_bytes() const {

@@ -37,6 +37,7 @@ class Machine {
   int capability() const { return 10 * attribute(cuda::kAttributeMajor) + attribute(cuda::kAttributeMinor); }
   int multiprocessors() const { return attribute(cuda::kAttributeMultiprocessors); }
   int cuda_version() const;
+  std::string library() const;  // the driver's, as a path
   size_t free_bytes() const;
   // Blocks of a kernel that run at once on a multiprocessor.
   int blocks_at_once(const char* kernel, int threads) const;

@@ -1,0 +1,192 @@
+"""What a pack holds: models with their settings, as data."""
+import dataclasses
+
+TARGETS = ("sm_80", "sm_90a")  # in the order of preference from the back: the last that runs on the GPU is taken
+MODES = ("graph", "persistent")
+
+
+@dataclasses.dataclass
+class Case:
+    """A model that must train as the CPU does. `model` is a file of examples/ or the text of one."""
+    name: str
+    model: str
+    settings: dict
+    samples: int
+    options: tuple = ("--epochs", "1")
+    precisions: tuple = ("f32", "f16", "bf16")
+    modes: tuple = MODES
+    emulated: bool = True  # the emulator bears it
+    small: tuple = ()      # precisions in a small pack
+
+
+def train(micro_batch, accumulate):
+    return {"train.micro_batch": micro_batch, "train.accumulate": accumulate}
+
+
+DROPOUT = """[model]
+name = "dropout"
+[inputs.tokens]
+shape = [16]
+dtype = "i32"
+range = 11
+[inputs.next]
+shape = [16]
+dtype = "i32"
+range = 11
+[[layers]]
+type = "embedding"
+vocab = 11
+features = 32
+[[layers]]
+type = "residual"
+name = "mix"
+[[layers.layers]]
+type = "layer_norm"
+[[layers.layers]]
+type = "attention"
+heads = 2
+causal = true
+dropout = 0.2
+[[layers]]
+type = "dropout"
+p = 0.3
+[[layers]]
+type = "linear"
+features = 11
+[loss]
+type = "cross_entropy"
+target = "next"
+[optimizer]
+type = "adamw"
+"""
+SMALL_MLP = {"layers.fc1.features": 64, "layers.fc2.features": 48, "layers.fc3.features": 16}
+SMALL_GPT = {"layers.h.repeat": 1, "layers.tok.features": 64, "layers.h.layers.mix.layers.attn.heads": 2,
+             "layers.h.layers.mlp.layers.up.features": 128, "layers.h.layers.mlp.layers.down.features": 64}
+TINY_GPT = {**SMALL_GPT, "inputs.bytes.shape": "[16]", "inputs.next.shape": "[16]"}
+SMALL_CNN = {"layers.conv1.channels": 4, "layers.conv2.channels": 8, "layers.fc.features": 16}
+SMALL_RESNET = {"layers.stage1.repeat": 1}
+# Heads of 64, tiles of 128, a vocabulary that no vector divides.
+WIDE_GPT = {"layers.h.repeat": 2, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
+            "layers.h.layers.mlp.layers.up.features": 1536, "layers.h.layers.mlp.layers.down.features": 384,
+            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]", "layers.tok.vocab": 1001,
+            "layers.head.features": 1001}
+CHUNKED_GPT = {"layers.h.repeat": 1, "layers.wte.features": 128, "layers.h.layers.mix.layers.attn.heads": 2,
+               "layers.h.layers.mlp.layers.fc.features": 256, "layers.h.layers.mlp.layers.proj.features": 128,
+               "inputs.tokens.shape": "[128]", "inputs.next.shape": "[128]"}
+HALVES = ("f16", "bf16")
+# Adam's steps have the size of the rate even where a gradient is nothing but rounding (that of attention's key bias is zero
+# in exact arithmetic): with this eps they do not.
+CALM = {"optimizer.eps": 1e-3}
+# Samples never fill the last window, nor its last micro-batch, but for k1 and k4: they are the same batches of 32,
+# as one micro-batch and as four.
+CASES = (
+    Case("regression", "regression", train(8, 2), 61, precisions=("f32",), small=("f32",)),
+    Case("mlp", "mnist_mlp", {**train(8, 2), **SMALL_MLP}, 27, small=("bf16",)),
+    Case("residual", "residual_mlp", {**train(8, 2), **CALM}, 37),
+    Case("gpt", "shakespeare_gpt", {**train(4, 2), **SMALL_GPT, **CALM}, 11),
+    Case("gpt_tiny", "shakespeare_gpt", {**train(4, 2), **TINY_GPT, **CALM}, 11, precisions=(), small=("f16",)),
+    Case("cnn", "mnist_cnn", {**train(4, 2), **SMALL_CNN}, 11, small=("f16",)),
+    Case("resnet", "mnist_resnet", {**train(4, 2), **SMALL_RESNET, **CALM}, 11),
+    Case("mixer", "mixer", {**train(4, 2), "layers.mix.repeat": 1, **CALM}, 11),
+    Case("dropout", DROPOUT, {**train(4, 2), **CALM}, 11),
+    Case("k1", "shakespeare_gpt", {**train(32, 1), **TINY_GPT, **CALM}, 64, precisions=("f32", "f16"), modes=("graph",),
+         small=("f16",)),
+    Case("k4", "shakespeare_gpt", {**train(8, 4), **TINY_GPT, **CALM}, 64, precisions=("f32", "f16"), modes=("graph",),
+         small=("f16",)),
+    Case("mlp_full", "mnist_mlp", {}, 400, emulated=False),
+    Case("cnn_full", "mnist_cnn", {}, 150, emulated=False),
+    Case("resnet_full", "mnist_resnet", CALM, 150, precisions=HALVES, emulated=False),
+    Case("mixer_full", "mixer", CALM, 150, precisions=HALVES, emulated=False),
+    Case("gpt_wide", "shakespeare_gpt", {**train(8, 2), **WIDE_GPT, **CALM}, 14, modes=("graph",), emulated=False),
+    Case("gpt_chunked", "gpt2_124m", {**train(4, 2), **CHUNKED_GPT, **CALM}, 7, precisions=HALVES, modes=("graph",),
+         emulated=False),
+)
+SAME_BATCH = ("k1", "k4")
+COUNTED = ("regression", "gpt_tiny", "gpt")    # cases whose launches are counted at the driver
+SANITIZED = (("gpt", "f16", "graph"), ("mlp", "f16", "persistent"))  # case, precision, mode
+SANITIZED_SMALL = (("gpt_tiny", "f16", "graph"), ("mlp", "bf16", "persistent"))
+
+# ---- benchmarks
+
+MLP = """[model]
+name = "bench-mlp"
+[inputs.image]
+shape = [784]
+[inputs.label]
+dtype = "i32"
+range = 10
+""" + "".join(f"""[[layers]]
+type = "linear"
+name = "fc{i}"
+features = {n}
+activation = "relu"
+""" for i, n in enumerate((512, 256, 128))) + """[[layers]]
+type = "linear"
+name = "out"
+features = 10
+[loss]
+type = "cross_entropy"
+target = "label"
+[optimizer]
+type = "adam"
+[train]
+micro_batch = 32
+accumulate = 4
+"""
+BIG_UPDATE = """[model]
+name = "bench-update"
+[inputs.x]
+shape = [4096]
+[inputs.y]
+shape = [4096]
+""" + "".join(f"""[[layers]]
+type = "linear"
+name = "fc{i}"
+features = 4096
+""" for i in range(6)) + """[loss]
+type = "mse"
+target = "y"
+[optimizer]
+type = "adamw"
+[train]
+micro_batch = 4
+accumulate = 1
+clip_norm = 1.0
+[launch]
+mode = "graph"
+"""
+CHAR_GPT = {"layers.h.repeat": 6, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
+            "layers.h.layers.mlp.layers.up.features": 1536, "layers.h.layers.mlp.layers.down.features": 384,
+            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]"}
+
+
+@dataclasses.dataclass
+class Benchmark:
+    """A model that is timed and profiled. `small` are the settings that a small pack has instead."""
+    name: str
+    model: str
+    settings: dict
+    modes: tuple
+    small: dict
+    emulated: bool = False
+
+
+HALF = {"precision.compute": "f16"}
+TINY_MLP = {"inputs.image.shape": "[64]", "layers.fc0.features": 16, "layers.fc1.features": 16, "layers.fc2.features": 16,
+            **train(4, 2)}
+TINY_GPT2 = {"layers.h.repeat": 1, "layers.wte.features": 32, "layers.wte.vocab": 40, "layers.head.features": 40,
+             "layers.h.layers.mix.layers.attn.heads": 2, "layers.h.layers.mlp.layers.fc.features": 64,
+             "layers.h.layers.mlp.layers.proj.features": 32, "inputs.tokens.shape": "[16]", "inputs.next.shape": "[16]",
+             **train(2, 2)}
+BENCHMARKS = (
+    Benchmark("mlp_f32", MLP, {}, MODES, TINY_MLP, emulated=True),
+    Benchmark("mlp_f16", MLP, HALF, MODES, {**HALF, **TINY_MLP}, emulated=True),
+    Benchmark("update", BIG_UPDATE, {}, ("graph",), {"inputs.x.shape": "[16]", "inputs.y.shape": "[16]",
+              **{f"layers.fc{i}.features": 16 for i in range(6)}}),
+    Benchmark("gpt2_b4", "gpt2_124m", {**HALF, **train(4, 16)}, ("graph",), {**HALF, **TINY_GPT2}),
+    Benchmark("gpt2_b16", "gpt2_124m", {**HALF, **train(16, 4)}, ("graph",), {**HALF, **TINY_GPT2}),
+    Benchmark("gpt2_b64", "gpt2_124m", {**HALF, **train(64, 4)}, ("graph",), {**HALF, **TINY_GPT2}),
+    Benchmark("char", "shakespeare_gpt", {**HALF, **train(64, 4), **CHAR_GPT}, ("graph",),
+              {**HALF, **TINY_GPT, **train(2, 2)}),
+)
+PROFILED = ("mlp_f16", "char", "gpt2_b16")

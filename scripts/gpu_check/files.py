@@ -1,0 +1,125 @@
+"""Data, tensors and artifacts as files, and how far tensors are apart. No numpy."""
+import array
+import json
+import math
+import pathlib
+import random
+import struct
+
+MOST = 1 << 15  # elements of a tensor that are compared: every so many of a larger one
+KINDS = {"f": "<f4", "i": "<i4"}
+
+
+# ---- data
+
+def npy(path, values, shape):
+    """A file of numpy's; `values` is an array of "f" or "i"."""
+    head = f"{{'descr': '{KINDS[values.typecode]}', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + values.tobytes())
+
+
+def tokens(count, vocabulary, kind, seed=1):
+    """Token ids, uniform or as frequent as a text's: the id of rank r, from 0, has the weight 1 / (r + 2.7) (Zipf and
+    Mandelbrot), so that nearly 4 % of GPT-2's are one token."""
+    chance = random.Random(seed)
+    if kind == "uniform":
+        return array.array("i", (int(chance.random() * vocabulary) for _ in range(count)))
+    sums, total = [], 0.0
+    for rank in range(vocabulary):
+        total += 1 / (rank + 2.7)
+        sums.append(total)
+    return array.array("i", chance.choices(range(vocabulary), cum_weights=sums, k=count))
+
+
+def make_data(name, inputs, samples, folder, kind="uniform"):
+    """Numbers that vary for each input of a plan, the same ones wherever this runs; the SPEC of gacc-exec."""
+    parts = []
+    for number, one in enumerate(inputs):
+        shape = [samples, *one["shape"]]
+        if one["dtype"] == "i32":
+            values = tokens(math.prod(shape), one.get("range", 10), kind, seed=number)
+        else:
+            chance = random.Random(number)
+            values = array.array("f", (2 * chance.random() - 1 for _ in range(math.prod(shape))))
+        file = f"{name}.{one['name']}.npy"
+        npy(pathlib.Path(folder) / file, values, shape)
+        parts.append(f"{one['name']}={file}")
+    return parts
+
+
+def spec(parts, folder):
+    """What --data takes for make_data's files, which lie in a folder now."""
+    return "npy:" + ",".join("{}={}".format(name, pathlib.Path(folder) / file) for name, file in
+                             (part.split("=", 1) for part in parts))
+
+
+# ---- artifacts
+
+def artifact_plan(path):
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("//plan "):
+                return json.loads(line[7:])
+    raise SystemExit(f"gpu-check: {path} is no artifact")
+
+
+def artifact_ir(path):
+    """The planned module's text, line by line."""
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("//ir "):
+                yield line[5:].rstrip("\n")
+            elif line.startswith("//end"):
+                return
+
+
+# ---- tensors
+
+def read_tensors(path):
+    """A safetensors file of f32: name -> array. Of a large tensor only every so many elements."""
+    data = pathlib.Path(path).read_bytes()
+    size, = struct.unpack("<Q", data[:8])
+    found = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            values = array.array("f", data[8 + size + begin:8 + size + end])
+            found[name] = values[::len(values) // MOST + 1 | 1]  # odd: it meets every column
+    return found
+
+
+def write_tensors(path, tensors):
+    head, body = {}, b""
+    for name, values in tensors.items():
+        head[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [len(body), len(body) + 4 * len(values)]}
+        body += values.tobytes()
+    text = json.dumps(head).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def norm(values):
+    return math.sqrt(math.fsum(x * x for x in values))
+
+
+def distances(found, expected):
+    """name -> |found - expected| / |expected|; infinite where a tensor is missing, cut, or not finite."""
+    far = {}
+    for name, values in expected.items():
+        other = found.get(name, ())
+        scale = max(norm(values), 1e-30)
+        distance = norm([x - y for x, y in zip(values, other)]) / scale if len(other) == len(values) else math.inf
+        far[name] = distance if math.isfinite(distance) else math.inf
+    return far
+
+
+# ---- logs
+
+def read_log(path):
+    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+def figures(events, name):
+    """What updates and evaluations say, in order; a number that is not finite is null there."""
+    return array.array("f", (math.nan if e[name] is None else e[name] for e in events
+                             if e["event"] in ("update", "eval") and name in e))

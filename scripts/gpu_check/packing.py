@@ -1,0 +1,178 @@
+"""scripts/gpu-check --pack: programs, artifacts for several targets, data and the CPU's results in one folder.
+
+What is large travels compressed: work.tar.xz (artifacts, data, references) and gaccc.xz."""
+import concurrent.futures
+import json
+import lzma
+import os
+import pathlib
+import shutil
+import subprocess
+import tarfile
+import tempfile
+
+from . import cases, files, launch_costs
+
+LIMIT = 60 << 20  # bytes of a pack
+PROGRAMS = ("bin/gacc-exec", "bin/gacc-probe", "tests/cuda_gpu_test")
+LIBRARIES = ("libfmt", "libstdc++", "libgcc_s", "libz.so", "libzstd")
+SCRIPTS = ("gpu-check", "bench/gpu_mlp.py", "bench/gpu_gpt2.py")
+# Bounds on relative distances, norm by norm. f32: as tests/cuda/commands.py has them.
+F32 = {"log": 1e-5, "gradients": 1e-4, "weights": 1e-4}
+# Half types: what rounding does on the CPU, its distance to f32 there, or one unit roundoff where that is less; times
+# this, because sums are rounded from another order (the emulator, whose orders are a GPU's, comes to 1.8).
+HALF_FACTOR = 3
+ROUNDOFF = {"f16": 2.0 ** -11, "bf16": 2.0 ** -8}
+TABLES = ("weights", "gradients", "log")
+
+
+class Packer:
+    def __init__(self, root, folder, small):
+        self.root, self.folder, self.small = root, folder, small
+        self.bin = root / "build/bin"
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="gpu-check-"))
+        self.manifest = {"small": small, "targets": list(cases.TARGETS), "cases": {}, "benchmarks": {},
+                         "same_batch": cases.SAME_BATCH, "counted": cases.COUNTED, "profiled": cases.PROFILED,
+                         "sanitized": cases.SANITIZED_SMALL if small else cases.SANITIZED}
+
+    def pack(self):
+        try:
+            self.make()
+        finally:
+            shutil.rmtree(self.work)
+        size = sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
+        print(f"gpu-check: {self.folder} is {size / (1 << 20):.1f} MiB; on the GPU machine: {self.folder.name}/gpu-check")
+        if size > LIMIT:
+            raise SystemExit(f"gpu-check: {self.folder} is larger than {LIMIT >> 20} MiB")
+
+    def make(self):
+        for name in ("bin", "lib", "count"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.programs()
+        # One thread a core: compiler and CPU runs are processes.
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = [pool.submit(self.case, case, precision) for case in cases.CASES
+                    for precision in (case.small if self.small else case.precisions)]
+            jobs += [pool.submit(self.benchmark, one) for one in cases.BENCHMARKS]
+            for job in jobs:
+                job.result()
+        with tarfile.open(self.folder / "work.tar.xz", "w:xz", preset=0 if self.small else 6) as archive:
+            for path in sorted(self.work.iterdir()):
+                if not path.name.endswith(".toml"):
+                    archive.add(path, path.name)
+        self.manifest["cases"] = dict(sorted(self.manifest["cases"].items()))
+        (self.folder / "manifest.json").write_text(json.dumps(self.manifest, indent=1))
+
+    def programs(self):
+        build = self.root / "build"
+        programs = [build / name for name in PROGRAMS]
+        for program in [*programs, self.bin / "gaccc"]:
+            if not program.exists():
+                raise SystemExit(f"gpu-check: {program} is missing: build it first")
+            for line in subprocess.run(["ldd", program], capture_output=True, text=True).stdout.splitlines():
+                library = line.split("=>")[-1].split()[0] if "=>" in line else ""
+                if any(part in library for part in LIBRARIES):
+                    shutil.copy2(os.path.realpath(library), self.folder / "lib" / pathlib.Path(library).name)
+        for program in programs:
+            subprocess.run(["strip", "-o", self.folder / "bin" / program.name, program], check=True)
+        # The compiler, so that other variants can be made there.
+        subprocess.run(["strip", "-o", self.work / "gaccc", self.bin / "gaccc"], check=True)
+        (self.folder / "gaccc.xz").write_bytes(lzma.compress((self.work / "gaccc").read_bytes(), preset=0 if self.small else 6))
+        (self.work / "gaccc").unlink()
+        shutil.copy2(build / "tests/count/libcuda.so.1", self.folder / "count")
+        for script in SCRIPTS:
+            shutil.copy2(self.root / "scripts" / script, self.folder)
+        shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(self.root / "examples", self.folder / "examples", dirs_exist_ok=True)
+
+    def source(self, name, model):
+        """The path of a model's file."""
+        if "\n" not in model:
+            return self.root / f"examples/{model}.toml"
+        path = self.work / f"{name}.toml"
+        path.write_text(model)
+        return path
+
+    def compile(self, source, out, settings, target):
+        """The plan as --plan --json prints it, with the estimates of kernels where this gaccc has them."""
+        words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
+        command = [self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--json", *words]
+        done = subprocess.run([*command, "--kernels"], capture_output=True, text=True)
+        if done.returncode == 2:  # no such option
+            done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"gpu-check: {source}: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def artifacts(self, name, source, settings, modes):
+        """By target and mode: the file and its peak; and the CPU's choice, the first one's path."""
+        found, first = {}, None
+        for target in cases.TARGETS:
+            for mode in modes:
+                out = self.work / f"{name}.{mode}.{target}.ptx"
+                plan = self.compile(source, out, {**settings, "launch.mode": mode}, target)
+                found.setdefault(target, {})[mode] = {"file": out.name, "peak": plan["bytes"]["peak"],
+                                                      "parameters": plan["parameters"], "accumulate": plan["accumulate"],
+                                                      "window": plan["effective_batch"]}
+                if target == cases.TARGETS[-1] and mode == "graph":
+                    found["costs"] = launch_costs.of_artifact(out, plan)
+                first = first or out
+        return found, first
+
+    def case(self, case, precision):
+        name, source = f"{case.name}.{precision}", self.source(f"{case.name}.{precision}", case.model)
+        settings = {**case.settings, "precision.compute": precision}
+        found, artifact = self.artifacts(name, source, settings, case.modes)
+        found.pop("costs", None)
+        samples = min(case.samples, 32) if self.small else case.samples
+        data = files.make_data(name, files.artifact_plan(artifact)["inputs"], samples, self.work)
+        reference = self.train(name, case, artifact, data, samples)
+        bounds = {tensor: F32[tensor.split("/")[0]] for tensor in reference}
+        if precision != "f32":
+            plain = self.work / f"{name}.f32.ptx"
+            self.compile(source, plain, {**case.settings, "precision.compute": "f32", "launch.mode": "graph"}, cases.TARGETS[0])
+            apart = files.distances(self.train(f"{name}.f32", case, plain, data, samples), reference)
+            plain.unlink()
+            bounds = {tensor: HALF_FACTOR * max(apart.get(tensor, 0), ROUNDOFF[precision]) for tensor in reference}
+        bounds |= {tensor: 0 for tensor in reference if tensor in ("log/skipped", "log/loss_scale")}
+        files.write_tensors(self.work / f"{name}.reference", reference)
+        self.manifest["cases"][name] = {
+            "case": case.name, "precision": precision, "artifacts": found, "data": data, "samples": samples,
+            "options": case.options, "emulated": case.emulated, "bounds": bounds}
+
+    def train(self, name, case, artifact, data, samples):
+        """What the CPU comes to, as tensors; see stages.outcome."""
+        out = self.work / name
+        command = [self.bin / "gacc-exec", artifact, *run_options(case.options, files.spec(data, self.work), samples, out),
+                   "--device", "cpu", "--threads", "1", "--quiet"]
+        subprocess.run(list(map(str, command)), check=True)
+        return outcome(out)
+
+    def benchmark(self, one):
+        source = self.source(one.name, one.model)
+        found, _ = self.artifacts(one.name, source, one.small if self.small else one.settings, one.modes)
+        self.manifest["benchmarks"][one.name] = {"artifacts": found, "costs": found.pop("costs"),
+                                                 "emulated": one.emulated or self.small}
+
+
+def run_options(options, spec, samples, out):
+    """A run that leaves OUT.jsonl, OUT.weights and OUT.gradients."""
+    return ["--data", spec, "--eval", f"{spec},limit={max(1, samples // 2)}", *options, "--no-shuffle", "--log",
+            f"{out}.jsonl", "--save", f"{out}.weights", "--dump-grads", f"{out}.gradients"]
+
+
+def outcome(out, remove=True):
+    """All that such a run came to, as tensors: weights/NAME, gradients/NAME, and figures of the log as log/NAME."""
+    found = {}
+    for table in TABLES[:2]:
+        path = pathlib.Path(f"{out}.{table}")
+        found |= {f"{table}/{name}": values for name, values in files.read_tensors(path).items()}
+        if remove:
+            path.unlink()
+    events = files.read_log(f"{out}.jsonl")
+    for name in ("loss", "grad_norm", "loss_scale", "skipped"):
+        found[f"log/{name}"] = files.figures(events, name)
+    if remove:
+        pathlib.Path(f"{out}.jsonl").unlink()
+    return found

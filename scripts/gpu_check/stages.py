@@ -1,0 +1,394 @@
+"""The stages but for the benchmarks: each gives steps, which leave rows."""
+import dataclasses
+import glob
+import hashlib
+import json
+import math
+import pathlib
+import re
+import shutil
+import threading
+import time
+import typing
+
+from . import cases, files, launch_costs, machine, packing
+
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+SANITIZER_LIMIT, RUN_LIMIT, PROBE_LIMIT = 120, 120, 150  # seconds
+
+
+@dataclasses.dataclass
+class Step:
+    stage: str
+    what: str
+    run: typing.Callable
+    parallel: bool = False  # beside others: it measures no time
+    peer: bool = False      # after everything of ours
+
+
+class Check:
+    """What the stages share: the machine, the pack's manifest, the rows, and the time that is left."""
+
+    def __init__(self, here, manifest, results, arguments, end):
+        self.machine, self.manifest, self.results, self.end = here, manifest, results, end
+        self.sanitizer = arguments.sanitizer
+        self.small = manifest["small"]
+        self.target = None     # of the artifacts that this GPU runs
+        self.ceilings = {}     # (probe, what) -> value
+        self.bits = {}         # (case, mode, products) -> digest
+        self.lock = threading.Lock()
+
+    # ---- running
+
+    def left(self, wanted):
+        return max(1.0, min(wanted, self.end - time.time()))
+
+    def run(self, name, command, seconds=RUN_LIMIT, **environment):
+        code, text = machine.run(command, self.left(seconds), self.machine.environment(**environment))
+        self.results.keep(f"{name}.log", " ".join(map(str, command)) + "\n" + text)
+        return code, text
+
+    def artifact(self, entry, mode):
+        return self.machine.work / entry["artifacts"][self.target][mode]["file"]
+
+    def exec(self, name, artifact, *options, seconds=RUN_LIMIT, prefix=(), **environment):
+        return self.run(name, [*prefix, self.machine.program("gacc-exec"), artifact, "--device", "cuda", *options], seconds,
+                        **environment)
+
+    def bears(self, entry):
+        return entry["emulated"] or not self.machine.emulated
+
+    # ---- machine
+
+    def find_machine(self):
+        """Whether there is a GPU, and which artifacts run on it."""
+        code, text = self.run("machine", [self.machine.program("gacc-probe"), "--only", "machine"], RUN_LIMIT)
+        found = next((json.loads(line) for line in text.splitlines() if line.startswith('{"probe":"machine"')), {})
+        if "capability" not in found:  # no excuse where NVIDIA's own tool finds one
+            self.results.row("machine", "GPU", "FAILED" if nvidia_smi() else "SKIPPED", found.get("error") or machine.last_line(text))
+            return False
+        self.machine.driver = self.machine.driver or found["driver"]
+        capability = found["capability"]
+        fits = [target for target in self.manifest["targets"] if runs_on(target, capability)]
+        self.target = fits[-1] if fits else None
+        cublas = found["cublas"] or f"no cuBLAS ({found['cublas_error']})"
+        self.results.head += [f"{found['what']}, compute capability {capability / 10}, {found['multiprocessors']} multiprocessors, "
+                              f"CUDA {found['cuda']}, {cublas}; driver {self.machine.driver}; artifacts for {self.target}"]
+        self.results.head += nvidia_smi()
+        if not fits:
+            self.results.row("machine", "GPU", "SKIPPED", f"no artifact of the pack runs on compute capability {capability / 10}")
+            return False
+        if self.machine.cublas and not found["cublas"]:
+            self.results.row("machine", "cuBLASLt", "FAILED", f"it is in {self.machine.cublas}: {found['cublas_error']}")
+        return True
+
+    def machine_steps(self):
+        yield Step("machine", "cuda_gpu_test", self.gtest)
+        yield Step("machine", "the packed gaccc", self.compiles)
+        yield Step("machine", "cold and warm start", self.starts)
+
+    def gtest(self):
+        code, text = self.run("cuda_gpu_test", [self.machine.program("cuda_gpu_test")], 90)
+        ran = re.search(r"\[  PASSED  \] (\d+) tests", text)
+        self.results.row("machine", "cuda_gpu_test", "FAILED" if code or not ran or ran[1] == "0" else "passed",
+                         f"{ran[1]} tests passed" if ran and not code else machine.last_line(text))
+
+    def compiles(self):
+        """The compiler in the pack makes the artifact that is in the pack."""
+        out = self.machine.out / "compiled.ptx"
+        name, entry = next((n, e) for n, e in self.manifest["cases"].items() if "\n" not in case_of(e).model)
+        words = [w for k, v in (case_of(entry).settings | {"precision.compute": entry["precision"], "launch.mode": "graph"}).items()
+                 for w in ("--set", f"{k}={v}")]
+        code, text = self.run("gaccc", [self.machine.compiler(), self.machine.folder / f"examples/{case_of(entry).model}.toml", "-o",
+                                        out, "--target", self.target, *words], 60)
+        same = not code and code_of(out) == code_of(self.artifact(entry, "graph"))
+        self.results.row("machine", "the packed gaccc", "passed" if same else "FAILED",
+                         f"compiles {name} as it was packed" if same else machine.last_line(text))
+
+    def starts(self):
+        """Loading the largest step: with nothing in the driver's cache of compiled PTX, and again."""
+        name = "mlp_f16" if self.machine.emulated else "gpt2_b16"
+        artifact = self.artifact(self.manifest["benchmarks"][name], "graph")
+        cache, seconds = self.machine.scratch / "cache", []
+        for _ in range(2):
+            begin = time.time()
+            env = self.machine.environment() | {"CUDA_CACHE_PATH": str(cache)}
+            code, text = machine.run([self.machine.program("gacc-exec"), artifact, "--device", "cuda", "--init-only"], self.left(120), env)
+            seconds.append(time.time() - begin)
+            if code:
+                return self.results.row("machine", f"start of {name}", "FAILED", machine.last_line(text))
+        self.results.row("machine", f"start of {name}", "done", f"{seconds[0]:.2f} s cold, {seconds[1]:.2f} s warm; {machine.last_line(text)}")
+
+    # ---- probes
+
+    def probe_steps(self):
+        yield Step("probes", "gacc-probe", lambda: self.probe(show=True))
+
+    def probe(self, show, *only):
+        small = ["--small"] if self.machine.emulated else []
+        code, text = self.run("probe", [self.machine.program("gacc-probe"), *small, *only], PROBE_LIMIT)
+        lines = []
+        for line in text.splitlines():
+            found = json.loads(line) if line.startswith('{"probe"') else {}
+            if "value" in found:
+                self.ceilings[found["probe"], found["what"]] = found["value"]
+                lines.append(f"{found['probe']:<10} {found['what']:<52} {found['value']:10.4g} {found['unit']}")
+            elif "error" in found:
+                self.results.row("probes", found["probe"], "FAILED", found["error"])
+        if show:
+            self.results.section("probes", lines)
+        if show or code:
+            self.results.row("probes", "gacc-probe", "FAILED" if code or not lines else "done",
+                             machine.last_line(text) if code else f"{len(lines)} figures")
+
+    # ---- parity
+
+    def parity_steps(self):
+        for name, entry in self.manifest["cases"].items():
+            modes = entry["artifacts"][self.target]
+            for mode, products in [("graph", "builtin"), ("graph", "cublas"), ("persistent", "builtin")]:
+                if mode in modes:
+                    yield Step("parity", f"{name} {mode} {products}",
+                               lambda n=name, e=entry, m=mode, p=products: self.parity(n, e, m, p), parallel=True)
+        for name in self.manifest["cases"]:
+            other = name.replace(*self.manifest["same_batch"], 1)
+            if name.startswith(self.manifest["same_batch"][0] + ".") and other in self.manifest["cases"]:
+                yield Step("parity", f"{name} as {other}", lambda n=name, o=other: self.same_batch(n, o), parallel=True)
+        for name, entry in self.manifest["cases"].items():
+            if entry["case"] in self.manifest["counted"] and entry["precision"] != "bf16":
+                for mode in entry["artifacts"][self.target]:
+                    yield Step("parity", f"{name} {mode}: launches", lambda n=name, e=entry, m=mode: self.launches(n, e, m),
+                               parallel=True)
+
+    def train(self, label, entry, mode, products):
+        """A run's outcome, a digest of all its bits, and what is wrong with it."""
+        out = self.machine.out / label
+        options = packing.run_options(entry["options"], files.spec(entry["data"], self.machine.work), entry["samples"], out)
+        code, text = self.exec(label, self.artifact(entry, mode), *options, "--gemm", products)
+        if code:
+            return None, None, machine.last_line(text)
+        digest = hashlib.sha256()
+        for table in ("weights", "gradients"):
+            digest.update(pathlib.Path(f"{out}.{table}").read_bytes())
+        log = pathlib.Path(f"{out}.jsonl").read_text()
+        self.results.keep(f"{label}.jsonl", log)
+        start = json.loads(log.splitlines()[0])
+        kind, ran = machine.engine(text)
+        wanted = {"builtin": "built-in", "cublas": "cuBLASLt"}[products]
+        wrong = []
+        if kind != {"graph": "graph", "persistent": "kernel"}[mode] or not ran.startswith(wanted):
+            wrong.append(f"it ran as one {kind} with {ran}")
+        peak = entry["artifacts"][self.target][mode]["peak"]
+        if start["arena_bytes"] != peak:
+            wrong.append(f"the arena has {start['arena_bytes']} bytes, the plan {peak}")
+        outcome = packing.outcome(out)
+        digest.update(b"".join(outcome[f"log/{figure}"].tobytes() for figure in ("loss", "grad_norm")))
+        return outcome, (digest.hexdigest(), ran), "; ".join(wrong)
+
+    def parity(self, name, entry, mode, products):
+        label = f"{name} {mode} {products}"
+        if not self.bears(entry):
+            return self.results.row("parity", label, "SKIPPED", "too large for the emulator")
+        if products == "cublas" and not self.machine.cublas:
+            return self.results.row("parity", label, "SKIPPED", "cuBLAS is not installed")
+        file = label.replace(" ", ".")
+        outcome, bits, wrong = self.train(file, entry, mode, products)
+        if outcome is None or wrong:
+            return self.results.row("parity", label, "FAILED", wrong)
+        worst, text = compare(outcome, files.read_tensors(self.machine.work / f"{name}.reference"), entry["bounds"])
+        details, good = [text, bits[1]], worst <= 1
+        # The emulator runs blocks one after the other: there it is tried where it costs least.
+        if not self.machine.emulated or self.small and (mode, products) == ("graph", "builtin"):
+            again = self.train(file + ".again", entry, mode, products)[1]
+            good = good and again == bits
+            details.append("twice the same bits" if again == bits else "OTHER BITS the second time")
+        with self.lock:
+            self.bits[name, mode, products] = bits[0]
+        self.results.row("parity", label, "passed" if good else "FAILED", "; ".join(details))
+        self.one_kernel(name)
+
+    def one_kernel(self, name):
+        """Graph with built-in products against one kernel, once both have run."""
+        with self.lock:
+            pair = [self.bits.get((name, "graph", "builtin")), self.bits.get((name, "persistent", "builtin"))]
+            if None in pair or self.bits.pop((name, "compared"), None):
+                return
+            self.bits[name, "compared"] = True
+        self.results.row("parity", f"{name}: graph and one kernel", "passed" if pair[0] == pair[1] else "FAILED",
+                         "the same bits" if pair[0] == pair[1] else "OTHER BITS")
+
+    def same_batch(self, name, other):
+        """The same batches of 32, each as one micro-batch and as four."""
+        found = []
+        for one in (name, other):
+            outcome, _, wrong = self.train(f"{one}.split", self.manifest["cases"][one], "graph", "builtin")
+            if outcome is None or wrong:
+                return self.results.row("parity", f"{name} as {other}", "FAILED", wrong)
+            found.append(outcome)
+        found = [{k: v for k, v in one.items() if not k.startswith("log/loss_scale")} for one in found]
+        worst, text = compare(*found, self.manifest["cases"][name]["bounds"])
+        self.results.row("parity", f"{name} as {other}", "passed" if worst <= 1 else "FAILED", text)
+
+    def launches(self, name, entry, mode):
+        """What more updates cost at the driver: launches alone."""
+        label, calls = f"{name} {mode}: launches", []
+        one = entry["artifacts"][self.target][mode]
+        full = entry["samples"] // one["window"] * one["window"]  # or a ragged micro-batch is launched kernel by kernel
+        options = ["--data", files.spec(entry["data"], self.machine.work) + f",limit={full}", "--no-shuffle", "--quiet", "--gemm",
+                   "builtin"]
+        for updates in (1, 3):
+            counts = self.machine.out / f"{name}.{mode}.{updates}.counts"
+            code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--epochs", 9, "--updates",
+                                   updates, counts=counts)
+            if code or not counts.exists():
+                return self.results.row("parity", label, "FAILED", machine.last_line(text) if code else "calls were not counted")
+            calls.append({n: int(c) for n, c in (line.split() for line in counts.read_text().splitlines())})
+        more = {n: calls[1][n] - calls[0][n] for n in calls[0]}
+        k = one["accumulate"]
+        windows = {"graph": ("cuGraphLaunch", "cuLaunchCooperativeKernel"), "persistent": ("cuLaunchCooperativeKernel", "cuGraphLaunch")}
+        wanted = {windows[mode][0]: 2 * (k + 1), windows[mode][1]: 0, "cuLaunchKernel": 0, "cuMemAlloc_v2": 0, "cuMemHostAlloc": 0,
+                  "cuGraphInstantiateWithFlags": 0, "cuModuleLoadDataEx": 0}
+        wrong = {n: more[n] for n, count in wanted.items() if more[n] != count}
+        self.results.row("parity", label, "FAILED" if wrong else "passed", f"{wrong} where {wanted} was expected" if wrong else
+                         f"a window is {k} launches of the step and 1 of the update; nothing is allocated")
+
+    # ---- sanitize
+
+    def sanitize_steps(self):
+        for name, precision, mode in self.manifest["sanitized"]:
+            for tool in SANITIZERS:
+                yield Step("sanitize", f"{tool} {name}.{precision} {mode}",
+                           lambda n=f"{name}.{precision}", m=mode, t=tool: self.sanitize(n, m, t), parallel=True)
+
+    def sanitize(self, name, mode, tool):
+        label = f"{tool} {name} {mode}"
+        found = self.sanitizer or shutil.which("compute-sanitizer") or next(
+            iter(sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"))), None)
+        if not found:
+            return self.results.row("sanitize", label, "SKIPPED", "there is no compute-sanitizer here")
+        if self.machine.emulated and not self.sanitizer:
+            return self.results.row("sanitize", label, "SKIPPED", "not a GPU")
+        entry = self.manifest["cases"][name]
+        code, text = self.exec(f"sanitize.{label.replace(' ', '.')}", self.artifact(entry, mode), "--data",
+                               files.spec(entry["data"], self.machine.work), "--no-shuffle", "--gemm", "builtin", "--updates", 1,
+                               seconds=SANITIZER_LIMIT, prefix=(found, "--tool", tool, "--error-exitcode", "9"))
+        if "Device not supported" in text:
+            return self.results.row("sanitize", label, "SKIPPED", "compute-sanitizer does not support this device")
+        summary = re.findall(r"SUMMARY: (\d+) \w+", text)
+        good = not code and summary and not any(map(int, summary))
+        self.results.row("sanitize", label, "passed" if good else "FAILED", machine.last_line(text))
+
+    # ---- profile
+
+    def profile_steps(self):
+        for name in self.manifest["profiled"]:
+            for products in ("cublas", "builtin"):
+                yield Step("profile", f"{name} {products}", lambda n=name, p=products: self.profile(n, p))
+
+    def profile(self, name, products):
+        """Each launch of a step beside what it must do."""
+        label, entry = f"{name} {products}", self.manifest["benchmarks"][name]
+        if not self.bears(entry):
+            return self.results.row("profile", label, "SKIPPED", "too large for the emulator")
+        if products == "cublas" and not self.machine.cublas:
+            return self.results.row("profile", label, "SKIPPED", "cuBLAS is not installed")
+        if ("bandwidth", "copy") not in self.ceilings:
+            self.probe(False, "--only", "bandwidth,products")
+        artifact, trace = self.artifact(entry, "graph"), self.machine.out / f"profile.{name}.{products}.json"
+        spec = self.data_for(artifact)
+        updates = 1 if self.machine.emulated else 3
+        code, text = self.exec(f"profile.{label.replace(' ', '.')}", artifact, "--data", spec, "--epochs", 100, "--updates", updates,
+                               "--gemm", products, "--profile", trace)
+        if code:
+            return self.results.row("profile", label, "FAILED", machine.last_line(text))
+        profile = json.loads(trace.read_text())
+        lines, total, lost, missing = launch_table(profile, entry["costs"], self.ceiling("bandwidth", "copy") * 1e9,
+                                                   self.ceiling("products", "f16") * 1e12)
+        self.results.keep(trace.name, json.dumps({k: v for k, v in profile.items() if k != "traceEvents"}, indent=1))
+        self.results.section(f"launches of {name}, {machine.engine(text)[1]}", lines)
+        update = [e["dur"] for e in profile["traceEvents"] if e["cat"] == "program" and e["name"] == "update"]
+        steps = [e["dur"] for e in profile["traceEvents"] if e["cat"] == "program" and e["name"] == "step"]
+        accumulate = entry["artifacts"][self.target]["graph"]["accumulate"]
+        first, further = steps[::accumulate], [s for i, s in enumerate(steps) if i % accumulate]
+        self.results.row("profile", label, "FAILED" if missing else "done",
+                         f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; a first one {mean(first):.1f}, a "
+                         f"further one {mean(further):.1f}; the update {mean(update):.1f} us" + (f"; {missing}" if missing else ""))
+
+    def ceiling(self, probe, prefix):
+        """What was measured; where nothing was, an H100's (stated in gpu-cost terms: 3.0 TB/s copied, 700 TFLOP/s)."""
+        found = [value for (of, what), value in self.ceilings.items() if of == probe and what.startswith(prefix)]
+        return found[0] if found else {"bandwidth": 3000.0, "products": 700.0}[probe]
+
+    def data_for(self, artifact, kind="zipf", samples=None):
+        """Fresh data for a benchmark's artifact, a whole number of windows of it."""
+        plan = files.artifact_plan(artifact)
+        samples = samples or plan["micro_batch"] * plan["accumulate"] * 2
+        name = f"{pathlib.Path(artifact).name}.{kind}"
+        with self.lock:
+            return files.spec(files.make_data(name, plan["inputs"], samples, self.machine.work, kind), self.machine.work)
+
+
+def mean(values):
+    return sum(values) / len(values) if values else math.nan
+
+
+def launch_table(profile, costs, copy, products):
+    """Lines of a table, the most time lost first; time of all launches and above the ceilings, in microseconds; and what is
+    wrong. `copy` and `products` are what the machine can do, in bytes and FLOPs a second."""
+    launches = [one for one in profile["kernels"] if one["program"] == "step"]
+    if not costs or any(one["launch"] >= len(costs) for one in launches):
+        return [], 0, 0, "the pack's list of launches is of another step"
+    estimated = all("seconds" in cost for cost in costs)
+    rows = {}
+    for one in launches:
+        cost = costs[one["launch"]]
+        row = rows.setdefault(one["name"], {"count": 0, "time": 0, "bytes": 0, "flops": 0, "floor": 0, "estimate": 0})
+        row["count"] += 1
+        row["time"] += one["microseconds"]
+        row["bytes"] += cost["bytes"]
+        row["flops"] += cost["flops"]
+        row["floor"] += 0 if one["microseconds"] == 0 else max(cost["bytes"] / copy, cost["flops"] / products) * 1e6
+        row["estimate"] += cost.get("seconds", 0) * 1e6
+    total = sum(row["time"] for row in rows.values())
+    lost = {name: row["time"] - row["floor"] for name, row in rows.items()}
+    head = f"{'launch':<40} {'n':>3} {'us':>9} {'lost us':>9} {'share':>6} {'MB each':>8} {'GB/s':>6} {'TF/s':>6} {'%':>4}"
+    lines = [f"ceilings: {copy / 1e9:.0f} GB/s copied, {products / 1e12:.0f} TFLOP/s",
+             head + (f" {'estimate':>9}" if estimated else "")]
+    for name in sorted(rows, key=lambda n: -lost[n]):
+        row = rows[name]
+        if row["time"] == 0:  # done by its product
+            continue
+        line = (f"{name[:40]:<40} {row['count']:>3} {row['time']:>9.1f} {lost[name]:>9.1f} {100 * row['time'] / total:>5.1f}% "
+                f"{row['bytes'] / row['count'] / 1e6:>8.2f} {row['bytes'] / row['time'] / 1e3:>6.0f} "
+                f"{row['flops'] / row['time'] / 1e6:>6.1f} {100 * row['floor'] / row['time']:>4.0f}")
+        lines.append(line + (f" {row['estimate']:>9.1f}" if estimated else ""))
+    return lines, total, sum(lost.values()), ""
+
+
+def compare(found, expected, bounds):
+    """The largest distance in units of its bound, and a sentence."""
+    far = files.distances(found, expected)
+    share = {name: distance / bounds[name] if bounds.get(name) else (0 if distance == 0 else math.inf)
+             for name, distance in far.items()}
+    worst = max(share, key=share.get)
+    return share[worst], f"{share[worst]:.2f} of the bound in {worst}, {far[worst]:.1e} apart"
+
+
+def case_of(entry):
+    return next(case for case in cases.CASES if case.name == entry["case"])
+
+
+def code_of(artifact):
+    """Its PTX, without what it says about where it was compiled."""
+    return pathlib.Path(artifact).read_text().partition("\n.version")[2]
+
+
+def runs_on(target, capability):
+    number = re.match(r"sm_(\d+)(a?)$", target)
+    return bool(number) and (capability == int(number[1]) if number[2] else capability >= int(number[1]))
+
+
+def nvidia_smi():
+    code, text = machine.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit,memory.total,memory.used",
+                              "--format=csv,noheader"], 20)
+    return [f"nvidia-smi: {text.strip().splitlines()[0]}"] if not code and text.strip() else []
