@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""What gacc is compared with on a GPU: GPT-2 and a character GPT by PyTorch. scripts/gpu-check runs it beside gacc (goals G2, G3
-and G4 of notes/performance.md).
+"""What gacc is compared with on a GPU: GPT-2 and a character GPT by PyTorch. scripts/gpu-check runs it beside gacc.
 
     gpu_gpt2.py                              all of them, a process for each
     gpu_gpt2.py --contender "NAME, SHAPE"    one of them: prints a JSON line

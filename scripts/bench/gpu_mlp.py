@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What gacc is compared with on a GPU: a full update of the MNIST network by PyTorch and JAX, and the update of a large model.
-scripts/gpu-check runs it beside gacc (goals G1 and G5 of notes/performance.md).
+scripts/gpu-check runs it beside gacc.
 
     gpu_mlp.py                     all of them, a process for each
     gpu_mlp.py --contender NAME    one of them: prints a JSON line

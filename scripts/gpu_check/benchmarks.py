@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 
-from . import files, machine
+from . import files, launch_costs, machine
 from .stages import Step
 
 WARM_MLP, WINDOWS_MLP = 15, 2000
@@ -54,7 +54,8 @@ CONTESTS = {
     "mlp": (
         Contest("mlp f16, a window of 4 x 32", (
             Ours("gacc one kernel f16", "mlp_f16", "persistent", "auto"), Ours("gacc graph f16", "mlp_f16"),
-            Ours("gacc graph f16, tuned", "mlp_f16", tuned=True), Ours("gacc graph f16, built-in products", "mlp_f16", products="builtin")),
+            Ours("gacc graph f16, tuned", "mlp_f16", tuned=True),
+            Ours("gacc graph f16, built-in products", "mlp_f16", products="builtin")),
             "gpu_mlp.py", ("torch graph AMP", "torch.compile AMP", "torch eager AMP")),
         Contest("mlp f32, a window of 4 x 32", (
             Ours("gacc one kernel f32", "mlp_f32", "persistent", "auto"), Ours("gacc graph f32", "mlp_f32"),
@@ -77,16 +78,15 @@ class Benchmarks:
 
     def steps(self, stage):
         for contest in CONTESTS[stage]:
-            yield Step(stage, f"{contest.title.split(':')[0]}: ours", lambda c=contest: self.turns(stage, c, c.ours, self.ours))
-        for contest in CONTESTS[stage]:
-            yield Step(stage, f"{contest.title.split(':')[0]}: peers", lambda c=contest: self.turns(stage, c, c.peers, self.peer), peer=True)
+            title = contest.title.split(":")[0]
+            yield Step(stage, f"{title}: ours", lambda c=contest: self.turns(stage, c, c.ours, self.ours))
+            yield Step(stage, f"{title}: peers", lambda c=contest: self.turns(stage, c, c.peers, self.peer), peer=True)
 
     def turns(self, stage, contest, contenders, measure):
         begin = time.time()
-        order = list(contenders)
+        named = [(one if isinstance(one, str) else one.name, one) for one in contenders]
         for _ in range(2):
-            for one in order:
-                name = one if isinstance(one, str) else one.name
+            for name, one in named:
                 if machine.ending or time.time() > self.check.end:
                     self.results.row(stage, name, "SKIPPED", "interrupted" if machine.ending else "out of time")
                     continue
@@ -99,8 +99,8 @@ class Benchmarks:
                     self.found.setdefault((contest.title, name), []).append(result)
                 self.results.section(contest.title, self.table(contest))
             # What did not run is not tried again; what compiles for long is not compiled twice.
-            order = [one for one in reversed(order) if (contest.title, one if isinstance(one, str) else one.name) in self.found and
-                     not (isinstance(one, str) and ("compile" in one or "jax" in one))]
+            named = [(name, one) for name, one in reversed(named)
+                     if (contest.title, name) in self.found and "compile" not in name and "jax" not in name]
             if time.time() - begin > SECOND_TURN or self.machine.emulated:
                 return
 
@@ -135,10 +135,10 @@ class Benchmarks:
             self.results.keep(tune[1].name, tune[1].read_text())
         times = [e["seconds"] * 1e6 for e in events if e["event"] == "update"][warm:]
         if profile:
-            times = [e["dur"] for e in json.loads(trace.read_text())["traceEvents"] if e["cat"] == "program" and e["name"] == "update"][warm:]
+            times = launch_costs.programs(json.loads(trace.read_text()), "update")[warm:]
         quarters = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
-        return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0], "windows": len(times), "library": engine,
-                "peak_bytes": events[-1]["peak_bytes"], "parameters": plan["parameters"]}
+        return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0], "windows": len(times),
+                "library": engine, "peak_bytes": events[-1]["peak_bytes"], "parameters": plan["parameters"]}
 
     # ---- peers
 

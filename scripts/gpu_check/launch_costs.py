@@ -1,5 +1,5 @@
 """Bytes and FLOPs of each launch of a step, and what gaccc estimates for it: from the plan's `kernels` where gaccc gives
-them, else from the IR that the artifact carries."""
+them, else from the IR that the artifact carries. And the table of a profile beside them."""
 import math
 import re
 
@@ -47,7 +47,8 @@ def op_flops(op, operands, results, attributes, types):
     if op.startswith("attention"):
         _, length, three = types[operands[0]].shape
         products = 2 if op == "attention" else 5  # the fewest that do: gacc's own gradient computes two of them twice
-        return 2 * products * (types[operands[0]].elements // three) * length * (three // 3) // (2 if "causal" in attributes else 1)
+        pairs = types[operands[0]].elements // three * length // (2 if "causal" in attributes else 1)
+        return 2 * products * pairs * (three // 3)
     if op.startswith("conv2d"):
         weight = types[results[0] if op == "conv2d.weight_grad" else operands[1]].shape[-3:]
         places = types[results[0] if op == "conv2d" else operands[0]]
@@ -97,3 +98,42 @@ def of_artifact(path, plan_json):
             flops = 2 * math.prod(extents)
         costs.append({"bytes": moved, "flops": flops})
     return costs
+
+
+# ---- a profile
+
+def programs(profile, name):
+    """Durations of each run of a program."""
+    return [e["dur"] for e in profile["traceEvents"] if e["cat"] == "program" and e["name"] == name]
+
+
+def table(profile, costs, copy, products):
+    """Lines of a table, the most time lost first; time of all launches and above the ceilings, in microseconds; and what is
+    wrong. `copy` and `products` are what the machine can do, in bytes and FLOPs a second."""
+    launches = [one for one in profile["kernels"] if one["program"] == "step"]
+    if not costs or any(one["launch"] >= len(costs) for one in launches):
+        return [], 0, 0, "the pack's list of launches is of another step"
+    estimated = all("seconds" in cost for cost in costs)
+    rows = {}
+    for one in launches:
+        cost = costs[one["launch"]]
+        row = rows.setdefault(one["name"], {"count": 0, "time": 0, "bytes": 0, "flops": 0, "floor": 0, "estimate": 0})
+        row["count"] += 1
+        row["time"] += one["microseconds"]
+        row["bytes"] += cost["bytes"]
+        row["flops"] += cost["flops"]
+        row["floor"] += 0 if one["microseconds"] == 0 else max(cost["bytes"] / copy, cost["flops"] / products) * 1e6
+        row["estimate"] += cost.get("seconds", 0) * 1e6
+    total = sum(row["time"] for row in rows.values())
+    lost = {name: row["time"] - row["floor"] for name, row in rows.items()}
+    head = f"{'launch':<40} {'n':>3} {'us':>9} {'lost us':>9} {'share':>6} {'MB each':>8} {'GB/s':>6} {'TF/s':>6} {'%':>4}"
+    lines = [head + (f" {'estimate':>9}" if estimated else "")]
+    for name in sorted(rows, key=lambda n: -lost[n]):
+        row = rows[name]
+        if row["time"] == 0:  # done by its product
+            continue
+        line = (f"{name[:40]:<40} {row['count']:>3} {row['time']:>9.1f} {lost[name]:>9.1f} {100 * row['time'] / total:>5.1f}% "
+                f"{row['bytes'] / row['count'] / 1e6:>8.2f} {row['bytes'] / row['time'] / 1e3:>6.0f} "
+                f"{row['flops'] / row['time'] / 1e6:>6.1f} {100 * row['floor'] / row['time']:>4.0f}")
+        lines.append(line + (f" {row['estimate']:>9.1f}" if estimated else ""))
+    return lines, total, sum(lost.values()), ""

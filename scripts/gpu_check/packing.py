@@ -30,8 +30,9 @@ class Packer:
     def __init__(self, root, folder, small):
         self.root, self.folder, self.small = root, folder, small
         self.bin = root / "build/bin"
+        self.targets = cases.TARGETS[-1:] if small else cases.TARGETS
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="gpu-check-"))
-        self.manifest = {"small": small, "targets": list(cases.TARGETS), "cases": {}, "benchmarks": {},
+        self.manifest = {"small": small, "targets": self.targets, "cases": {}, "benchmarks": {},
                          "same_batch": cases.SAME_BATCH, "counted": cases.COUNTED, "profiled": cases.PROFILED,
                          "sanitized": cases.SANITIZED_SMALL if small else cases.SANITIZED}
 
@@ -108,14 +109,14 @@ class Packer:
     def artifacts(self, name, source, settings, modes):
         """By target and mode: the file and its peak; and the CPU's choice, the first one's path."""
         found, first = {}, None
-        for target in cases.TARGETS:
+        for target in self.targets:
             for mode in modes:
                 out = self.work / f"{name}.{mode}.{target}.ptx"
                 plan = self.compile(source, out, {**settings, "launch.mode": mode}, target)
                 found.setdefault(target, {})[mode] = {"file": out.name, "peak": plan["bytes"]["peak"],
                                                       "parameters": plan["parameters"], "accumulate": plan["accumulate"],
                                                       "window": plan["effective_batch"]}
-                if target == cases.TARGETS[-1] and mode == "graph":
+                if target == self.targets[-1] and mode == "graph":
                     found["costs"] = launch_costs.of_artifact(out, plan)
                 first = first or out
         return found, first
@@ -131,7 +132,7 @@ class Packer:
         bounds = {tensor: F32[tensor.split("/")[0]] for tensor in reference}
         if precision != "f32":
             plain = self.work / f"{name}.f32.ptx"
-            self.compile(source, plain, {**case.settings, "precision.compute": "f32", "launch.mode": "graph"}, cases.TARGETS[0])
+            self.compile(source, plain, {**case.settings, "precision.compute": "f32", "launch.mode": "graph"}, self.targets[0])
             apart = files.distances(self.train(f"{name}.f32", case, plain, data, samples), reference)
             plain.unlink()
             bounds = {tensor: HALF_FACTOR * max(apart.get(tensor, 0), ROUNDOFF[precision]) for tensor in reference}

@@ -1,4 +1,5 @@
 """Rows, the report and the archive. Both files are replaced as a whole after every row, so a call that is cut off leaves them."""
+import collections
 import io
 import json
 import lzma
@@ -92,11 +93,9 @@ class Results:
     def summary(self, most=SHOWN):
         """What a person wants to see last: failures, measurements, tables, and how many tests passed."""
         lines = list(self.head)
-        stages = list(dict.fromkeys(row["stage"] for row in self.rows))
-        for stage in stages:
-            rows = [row for row in self.rows if row["stage"] == stage]
-            count = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in ("passed", "done", "SKIPPED", "FAILED")}
-            lines.append(f"{stage}: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items() if n))
+        for stage in dict.fromkeys(row["stage"] for row in self.rows):
+            count = collections.Counter(row["verdict"] for row in self.rows if row["stage"] == stage)
+            lines.append(f"{stage}: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items()))
         lines += ["FAILED  {stage}: {what}: {detail}".format(**row)[:240] for row in self.rows if row["verdict"] == "FAILED"]
         skipped = {}
         for row in self.rows:

@@ -65,7 +65,8 @@ class Check:
         code, text = self.run("machine", [self.machine.program("gacc-probe"), "--only", "machine"], RUN_LIMIT)
         found = next((json.loads(line) for line in text.splitlines() if line.startswith('{"probe":"machine"')), {})
         if "capability" not in found:  # no excuse where NVIDIA's own tool finds one
-            self.results.row("machine", "GPU", "FAILED" if nvidia_smi() else "SKIPPED", found.get("error") or machine.last_line(text))
+            self.results.row("machine", "GPU", "FAILED" if nvidia_smi() else "SKIPPED",
+                             found.get("error") or machine.last_line(text))
             return False
         self.machine.driver = self.machine.driver or found["driver"]
         capability = found["capability"]
@@ -73,10 +74,10 @@ class Check:
         self.target = fits[-1] if fits else None
         cublas = found["cublas"] or f"no cuBLAS ({found['cublas_error']})"
         self.results.head += [f"{found['what']}, compute capability {capability / 10}, {found['multiprocessors']} multiprocessors, "
-                              f"CUDA {found['cuda']}, {cublas}; driver {self.machine.driver}; artifacts for {self.target}"]
+                              f"CUDA {found['cuda']}, {cublas}; {self.machine.driver}; artifacts for {self.target}"]
         self.results.head += nvidia_smi()
         if not fits:
-            self.results.row("machine", "GPU", "SKIPPED", f"no artifact of the pack runs on compute capability {capability / 10}")
+            self.results.row("machine", "GPU", "SKIPPED", f"no artifact runs on compute capability {capability / 10}")
             return False
         if self.machine.cublas and not found["cublas"]:
             self.results.row("machine", "cuBLASLt", "FAILED", f"it is in {self.machine.cublas}: {found['cublas_error']}")
@@ -97,10 +98,10 @@ class Check:
         """The compiler in the pack makes the artifact that is in the pack."""
         out = self.machine.out / "compiled.ptx"
         name, entry = next((n, e) for n, e in self.manifest["cases"].items() if "\n" not in case_of(e).model)
-        words = [w for k, v in (case_of(entry).settings | {"precision.compute": entry["precision"], "launch.mode": "graph"}).items()
-                 for w in ("--set", f"{k}={v}")]
-        code, text = self.run("gaccc", [self.machine.compiler(), self.machine.folder / f"examples/{case_of(entry).model}.toml", "-o",
-                                        out, "--target", self.target, *words], 60)
+        settings = case_of(entry).settings | {"precision.compute": entry["precision"], "launch.mode": "graph"}
+        words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
+        source = self.machine.folder / f"examples/{case_of(entry).model}.toml"
+        code, text = self.run("gaccc", [self.machine.compiler(), source, "-o", out, "--target", self.target, *words], 60)
         same = not code and code_of(out) == code_of(self.artifact(entry, "graph"))
         self.results.row("machine", "the packed gaccc", "passed" if same else "FAILED",
                          f"compiles {name} as it was packed" if same else machine.last_line(text))
@@ -113,11 +114,13 @@ class Check:
         for _ in range(2):
             begin = time.time()
             env = self.machine.environment() | {"CUDA_CACHE_PATH": str(cache)}
-            code, text = machine.run([self.machine.program("gacc-exec"), artifact, "--device", "cuda", "--init-only"], self.left(120), env)
+            command = [self.machine.program("gacc-exec"), artifact, "--device", "cuda", "--init-only"]
+            code, text = machine.run(command, self.left(RUN_LIMIT), env)
             seconds.append(time.time() - begin)
             if code:
                 return self.results.row("machine", f"start of {name}", "FAILED", machine.last_line(text))
-        self.results.row("machine", f"start of {name}", "done", f"{seconds[0]:.2f} s cold, {seconds[1]:.2f} s warm; {machine.last_line(text)}")
+        self.results.row("machine", f"start of {name}", "done",
+                         f"{seconds[0]:.2f} s cold, {seconds[1]:.2f} s warm; {machine.last_line(text)}")
 
     # ---- probes
 
@@ -234,20 +237,20 @@ class Check:
         label, calls = f"{name} {mode}: launches", []
         one = entry["artifacts"][self.target][mode]
         full = entry["samples"] // one["window"] * one["window"]  # or a ragged micro-batch is launched kernel by kernel
-        options = ["--data", files.spec(entry["data"], self.machine.work) + f",limit={full}", "--no-shuffle", "--quiet", "--gemm",
-                   "builtin"]
+        options = ["--data", files.spec(entry["data"], self.machine.work) + f",limit={full}", "--no-shuffle", "--quiet",
+                   "--gemm", "builtin", "--epochs", 9]
         for updates in (1, 3):
             counts = self.machine.out / f"{name}.{mode}.{updates}.counts"
-            code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--epochs", 9, "--updates",
-                                   updates, counts=counts)
+            code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--updates", updates, counts=counts)
             if code or not counts.exists():
-                return self.results.row("parity", label, "FAILED", machine.last_line(text) if code else "calls were not counted")
+                return self.results.row("parity", label, "FAILED",
+                                        machine.last_line(text) if code else "calls were not counted")
             calls.append({n: int(c) for n, c in (line.split() for line in counts.read_text().splitlines())})
         more = {n: calls[1][n] - calls[0][n] for n in calls[0]}
         k = one["accumulate"]
-        windows = {"graph": ("cuGraphLaunch", "cuLaunchCooperativeKernel"), "persistent": ("cuLaunchCooperativeKernel", "cuGraphLaunch")}
-        wanted = {windows[mode][0]: 2 * (k + 1), windows[mode][1]: 0, "cuLaunchKernel": 0, "cuMemAlloc_v2": 0, "cuMemHostAlloc": 0,
-                  "cuGraphInstantiateWithFlags": 0, "cuModuleLoadDataEx": 0}
+        wanted = dict.fromkeys(("cuGraphLaunch", "cuLaunchCooperativeKernel", "cuLaunchKernel", "cuMemAlloc_v2",
+                                "cuMemHostAlloc", "cuGraphInstantiateWithFlags", "cuModuleLoadDataEx"), 0)
+        wanted["cuGraphLaunch" if mode == "graph" else "cuLaunchCooperativeKernel"] = 2 * (k + 1)
         wrong = {n: more[n] for n, count in wanted.items() if more[n] != count}
         self.results.row("parity", label, "FAILED" if wrong else "passed", f"{wrong} where {wanted} was expected" if wrong else
                          f"a window is {k} launches of the step and 1 of the update; nothing is allocated")
@@ -269,8 +272,8 @@ class Check:
         if self.machine.emulated and not self.sanitizer:
             return self.results.row("sanitize", label, "SKIPPED", "not a GPU")
         entry = self.manifest["cases"][name]
-        code, text = self.exec(f"sanitize.{label.replace(' ', '.')}", self.artifact(entry, mode), "--data",
-                               files.spec(entry["data"], self.machine.work), "--no-shuffle", "--gemm", "builtin", "--updates", 1,
+        options = ["--data", files.spec(entry["data"], self.machine.work), "--no-shuffle", "--gemm", "builtin", "--updates", 1]
+        code, text = self.exec(f"sanitize.{label.replace(' ', '.')}", self.artifact(entry, mode), *options,
                                seconds=SANITIZER_LIMIT, prefix=(found, "--tool", tool, "--error-exitcode", "9"))
         if "Device not supported" in text:
             return self.results.row("sanitize", label, "SKIPPED", "compute-sanitizer does not support this device")
@@ -295,29 +298,27 @@ class Check:
         if ("bandwidth", "copy") not in self.ceilings:
             self.probe(False, "--only", "bandwidth,products")
         artifact, trace = self.artifact(entry, "graph"), self.machine.out / f"profile.{name}.{products}.json"
-        spec = self.data_for(artifact)
-        updates = 1 if self.machine.emulated else 3
-        code, text = self.exec(f"profile.{label.replace(' ', '.')}", artifact, "--data", spec, "--epochs", 100, "--updates", updates,
-                               "--gemm", products, "--profile", trace)
+        options = ["--data", self.data_for(artifact), "--epochs", 100, "--updates", 1 if self.machine.emulated else 3]
+        code, text = self.exec(f"profile.{label.replace(' ', '.')}", artifact, *options, "--gemm", products, "--profile", trace)
         if code:
             return self.results.row("profile", label, "FAILED", machine.last_line(text))
         profile = json.loads(trace.read_text())
-        lines, total, lost, missing = launch_table(profile, entry["costs"], self.ceiling("bandwidth", "copy") * 1e9,
-                                                   self.ceiling("products", "f16") * 1e12)
+        copy, products_rate = self.ceiling("bandwidth", "copy", 3000), self.ceiling("products", "f16", 700)
+        lines, total, lost, missing = launch_costs.table(profile, entry["costs"], copy[0] * 1e9, products_rate[0] * 1e12)
+        lines.insert(0, f"ceilings: {copy[0]:.4g} GB/s copied ({copy[1]}), {products_rate[0]:.4g} TFLOP/s in f16 ({products_rate[1]})")
         self.results.keep(trace.name, json.dumps({k: v for k, v in profile.items() if k != "traceEvents"}, indent=1))
         self.results.section(f"launches of {name}, {machine.engine(text)[1]}", lines)
-        update = [e["dur"] for e in profile["traceEvents"] if e["cat"] == "program" and e["name"] == "update"]
-        steps = [e["dur"] for e in profile["traceEvents"] if e["cat"] == "program" and e["name"] == "step"]
+        update, steps = (launch_costs.programs(profile, program) for program in ("update", "step"))
         accumulate = entry["artifacts"][self.target]["graph"]["accumulate"]
         first, further = steps[::accumulate], [s for i, s in enumerate(steps) if i % accumulate]
         self.results.row("profile", label, "FAILED" if missing else "done",
-                         f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; a first one {mean(first):.1f}, a "
-                         f"further one {mean(further):.1f}; the update {mean(update):.1f} us" + (f"; {missing}" if missing else ""))
+                         missing or f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; a first "
+                         f"one {mean(first):.1f}, a further one {mean(further):.1f}; the update {mean(update):.1f} us")
 
-    def ceiling(self, probe, prefix):
-        """What was measured; where nothing was, an H100's (stated in gpu-cost terms: 3.0 TB/s copied, 700 TFLOP/s)."""
+    def ceiling(self, probe, prefix, assumed):
+        """What was measured here, or else a guess; and which of the two."""
         found = [value for (of, what), value in self.ceilings.items() if of == probe and what.startswith(prefix)]
-        return found[0] if found else {"bandwidth": 3000.0, "products": 700.0}[probe]
+        return (found[0], "measured") if found else (assumed, "ASSUMED")
 
     def data_for(self, artifact, kind="zipf", samples=None):
         """Fresh data for a benchmark's artifact, a whole number of windows of it."""
@@ -330,39 +331,6 @@ class Check:
 
 def mean(values):
     return sum(values) / len(values) if values else math.nan
-
-
-def launch_table(profile, costs, copy, products):
-    """Lines of a table, the most time lost first; time of all launches and above the ceilings, in microseconds; and what is
-    wrong. `copy` and `products` are what the machine can do, in bytes and FLOPs a second."""
-    launches = [one for one in profile["kernels"] if one["program"] == "step"]
-    if not costs or any(one["launch"] >= len(costs) for one in launches):
-        return [], 0, 0, "the pack's list of launches is of another step"
-    estimated = all("seconds" in cost for cost in costs)
-    rows = {}
-    for one in launches:
-        cost = costs[one["launch"]]
-        row = rows.setdefault(one["name"], {"count": 0, "time": 0, "bytes": 0, "flops": 0, "floor": 0, "estimate": 0})
-        row["count"] += 1
-        row["time"] += one["microseconds"]
-        row["bytes"] += cost["bytes"]
-        row["flops"] += cost["flops"]
-        row["floor"] += 0 if one["microseconds"] == 0 else max(cost["bytes"] / copy, cost["flops"] / products) * 1e6
-        row["estimate"] += cost.get("seconds", 0) * 1e6
-    total = sum(row["time"] for row in rows.values())
-    lost = {name: row["time"] - row["floor"] for name, row in rows.items()}
-    head = f"{'launch':<40} {'n':>3} {'us':>9} {'lost us':>9} {'share':>6} {'MB each':>8} {'GB/s':>6} {'TF/s':>6} {'%':>4}"
-    lines = [f"ceilings: {copy / 1e9:.0f} GB/s copied, {products / 1e12:.0f} TFLOP/s",
-             head + (f" {'estimate':>9}" if estimated else "")]
-    for name in sorted(rows, key=lambda n: -lost[n]):
-        row = rows[name]
-        if row["time"] == 0:  # done by its product
-            continue
-        line = (f"{name[:40]:<40} {row['count']:>3} {row['time']:>9.1f} {lost[name]:>9.1f} {100 * row['time'] / total:>5.1f}% "
-                f"{row['bytes'] / row['count'] / 1e6:>8.2f} {row['bytes'] / row['time'] / 1e3:>6.0f} "
-                f"{row['flops'] / row['time'] / 1e6:>6.1f} {100 * row['floor'] / row['time']:>4.0f}")
-        lines.append(line + (f" {row['estimate']:>9.1f}" if estimated else ""))
-    return lines, total, sum(lost.values()), ""
 
 
 def compare(found, expected, bounds):
@@ -389,6 +357,6 @@ def runs_on(target, capability):
 
 
 def nvidia_smi():
-    code, text = machine.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit,memory.total,memory.used",
-                              "--format=csv,noheader"], 20)
+    what = "name,driver_version,clocks.sm,clocks.mem,power.limit,memory.total,memory.used"
+    code, text = machine.run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"], 20)
     return [f"nvidia-smi: {text.strip().splitlines()[0]}"] if not code and text.strip() else []
