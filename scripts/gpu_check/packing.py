@@ -67,7 +67,8 @@ class Packer:
     def programs(self):
         build = self.root / "build"
         programs = [build / name for name in PROGRAMS]
-        for program in [*programs, self.bin / "gaccc"]:
+        counting = build / "tests/count/libcuda.so.1"
+        for program in [*programs, self.bin / "gaccc", counting]:
             if not program.exists():
                 raise SystemExit(f"gpu-check: {program} is missing: build it first")
             for line in subprocess.run(["ldd", program], capture_output=True, text=True).stdout.splitlines():
@@ -80,7 +81,7 @@ class Packer:
         subprocess.run(["strip", "-o", self.work / "gaccc", self.bin / "gaccc"], check=True)
         (self.folder / "gaccc.xz").write_bytes(lzma.compress((self.work / "gaccc").read_bytes(), preset=0 if self.small else 6))
         (self.work / "gaccc").unlink()
-        shutil.copy2(build / "tests/count/libcuda.so.1", self.folder / "count")
+        shutil.copy2(counting, self.folder / "count")
         for script in SCRIPTS:
             shutil.copy2(self.root / "scripts" / script, self.folder)
         shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,

@@ -72,7 +72,7 @@ class Results:
     def section(self, title, lines):
         """A table for the report, lines of which the first are the most important."""
         with self.lock:
-            self.sections = [one for one in self.sections if one[0] != title] + [(title, lines)]
+            self.sections = [one for one in self.sections if one[0] != title] + ([(title, lines)] if lines else [])
             self.save()
 
     def save(self):
@@ -97,6 +97,8 @@ class Results:
             count = collections.Counter(row["verdict"] for row in self.rows if row["stage"] == stage)
             lines.append(f"{stage}: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items()))
         lines += ["FAILED  {stage}: {what}: {detail}".format(**row)[:240] for row in self.rows if row["verdict"] == "FAILED"]
+        lines += ["{stage}: {what}: {detail}".format(**row)[:200] for row in self.rows
+                  if row["verdict"] == "done" and row["stage"] in ("machine", "profile")]
         skipped = {}
         for row in self.rows:
             if row["verdict"] == "SKIPPED":
