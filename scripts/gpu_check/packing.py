@@ -20,7 +20,7 @@ SCRIPTS = ("gpu-check", "bench/gpu_mlp.py", "bench/gpu_gpt2.py")
 # Bounds on relative distances, norm by norm. f32: as tests/cuda/commands.py has them.
 F32 = {"log": 1e-5, "gradients": 1e-4, "weights": 1e-4}
 # Half types: what rounding does on the CPU, its distance to f32 there, or one unit roundoff where that is less; times
-# this, because sums are rounded from another order (the emulator, whose orders are a GPU's, comes to 1.8).
+# this, because sums are rounded from another order (the emulator, whose orders are a GPU's, comes to 1.3).
 HALF_FACTOR = 3
 ROUNDOFF = {"f16": 2.0 ** -11, "bf16": 2.0 ** -8}
 TABLES = ("weights", "gradients", "log")
