@@ -36,11 +36,12 @@ def case(name, model, samples, seed=1, updates=10, bounds=(LOSS_BOUND, NORM_BOUN
 
 def make_cases():
     cases = []
-    for name in harness.EXAMPLE_NAMES:  # 3.3 windows of 4 micro-batches and a bit: the last window and micro-batch are ragged
-        cases += [case(f"{name}-seed{seed}", f"examples/{name}.toml", 425 + seed, seed) for seed in (1, 2, 3, 4)]
     # A relu or a max-pool whose input is zero but for rounding goes one way here and the other way there, on one of the CPUs
     # (with and without AVX-512) if not on this one, and a high rate makes much of it: these cases learn slowly.
     slowly = dict(optimizer__lr=1e-4)
+    for name in harness.EXAMPLE_NAMES:  # 3.3 windows of 4 micro-batches and a bit: the last window and micro-batch are ragged
+        cases += [case(f"{name}-seed{seed}", f"examples/{name}.toml", 425 + seed, seed, **(slowly if (name, seed) == ("mnist_mlp", 4) else {}))
+                  for seed in (1, 2, 3, 4)]
     # Convolutions and both batch-norm modes; windows of 21, micro-batches of 7 and a last one of 3.
     for name in ("mnist_cnn", "mnist_resnet"):
         for seed in (1, 2, 3, 4):
