@@ -2,6 +2,7 @@
 #include "passes/planner/simulate.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gacc::passes::planner {
 
@@ -191,6 +192,7 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
     }
   };
   for (int t = 0; t <= graph_.end(); ++t) {
+    if (t == split_) measure_.peak_before = std::exchange(measure_.peak, 0);
     burst(plan, t, measure_holds);
     execute(t, t);
     if (t == graph_.end()) {
@@ -208,7 +210,8 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
 
 Measure Simulator::run(const Plan& plan, std::vector<Step>* schedule) {
   stop_ = -1;
-  if (std::find(plan.held.begin(), plan.held.end(), 1) != plan.held.end()) pass(plan, true, nullptr);
+  if (std::any_of(plan.held.begin(), plan.held.end(), [](uint16_t times) { return times != 0; }))
+    pass(plan, true, nullptr);
   return pass(plan, false, schedule);
 }
 

@@ -13,13 +13,13 @@
 
 namespace gacc::passes::planner {
 
-enum class Gap : uint8_t {
+enum class Gap : uint16_t {
   keep,
-  drop,              // but what a burst makes again on its way stays for its next use
-  drop_again = 255,  // even that goes
+  drop,                // but what a burst makes again on its way stays for its next use
+  drop_again = 65535,  // even that goes
 };
 // The first `times` times it goes, what a burst makes then stays: keep is 0 times, drop 1.
-constexpr Gap dropped(int times) { return static_cast<Gap>(std::min(times, 254)); }
+constexpr Gap dropped(int times) { return static_cast<Gap>(std::min(times, 65534)); }
 
 // Gaps by tensor, in order of time. After its last use a tensor may be held for the bursts that read it.
 class Plan {
@@ -27,7 +27,7 @@ class Plan {
   explicit Plan(const Graph& graph);
   int first(int x) const { return first_[static_cast<size_t>(x)]; }
   std::vector<Gap> gaps;
-  std::vector<char> held;  // by tensor; n + 1: from the n-th time on that a burst makes it
+  std::vector<uint16_t> held;  // by tensor; n + 1: from the n-th time on that a burst makes it
 
  private:
   std::vector<int> first_;
@@ -38,6 +38,7 @@ struct Measure {
   double cost = 0;     // of all executions
   int64_t reruns = 0;  // executions beyond the first
   int64_t peak_step = 0;
+  int64_t peak_before = 0;  // of the operations before `split`; `peak` is of the others then
 };
 
 // A tensor that lives at a step because the plan wants it to, not because the step needs it.
@@ -51,6 +52,9 @@ class Simulator {
  public:
   explicit Simulator(const Graph& graph);
   Measure run(const Plan& plan, std::vector<Step>* schedule = nullptr);
+  // Two peaks from now on: of what runs before the first execution of `operation` and its burst, and of the
+  // rest.
+  void split(int operation) { split_ = operation; }
   // The residents at one step of the plan that was run last.
   std::vector<Resident> residents(const Plan& plan, int64_t step);
   // Visits of operations and tensors so far: the measure of work.
@@ -68,6 +72,7 @@ class Simulator {
   void snapshot(const Plan& plan, int at);
 
   const Graph& graph_;
+  int split_ = -1;
   std::vector<char> live_;
   std::vector<int> members_;     // by storage: its live tensors
   std::vector<int> passed_;      // by tensor: uses in program order so far

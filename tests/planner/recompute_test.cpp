@@ -17,6 +17,7 @@
 
 #include "passes/planner/bound.h"
 #include "passes/planner/exact.h"
+#include "passes/planner/simulate.h"
 #include "tests/planner/gpt_graph.h"
 #include "tests/planner/replay.h"
 
@@ -235,6 +236,18 @@ TEST(Recompute, DeepBudgetsOfAChain) {
     expect_sound(graph, plan, budget, fmt::format("{} %", percent));
     EXPECT_LE(plan.gap(), gap) << percent;
   }
+}
+
+// Of a tensor that goes once and stays then: x is made again for u, and held for v.
+TEST(Simulator, HoldsWhatABurstMakes) {
+  const Graph graph = parsed(
+      "OP 1 0 x 0 1 1 4 -1\nOP 1 0 u 1 1 1 2 4 -1\nOP 1 0 v 1 1 1 3 4 -1\n"
+      "OP 1 1 read_u 1 2 0\nOP 1 1 read_v 1 3 0\n");
+  Plan plan(graph);
+  plan.gaps[static_cast<size_t>(plan.first(1))] = plan.gaps[static_cast<size_t>(plan.first(2))] = Gap::drop;
+  EXPECT_EQ(Simulator(graph).run(plan).reruns, 4);
+  plan.held[0] = 2;
+  EXPECT_EQ(Simulator(graph).run(plan).reruns, 3);
 }
 
 TEST(Recompute, TheSameInputGivesTheSamePlan) {
