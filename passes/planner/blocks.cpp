@@ -2,103 +2,95 @@
 //    belongs to the block whose tensors it reads, those between two blocks to the one that makes fewer bytes
 //    cross.
 // 2. A block by itself is a small graph. Every subset of its larger tensors is tried as what it keeps: saved
-//    bytes, peak and extra cost, and the non-dominated ones are its options. Equal blocks are tried once.
-// 3. Blocks s..t with m slots of memory, the tensor before s at hand: either s keeps what one option says and
-//    s+1..t follow, or s..j-1 run without keeping anything, j..t follow, and then s..j-1 start over (Herrmann
-//    et al., heterogeneous chains). The table gives the least extra cost.
-// 4. A choice made in the n-th run of a block becomes a gap that drops its tensor n times.
+//    bytes, peaks and extra cost, and the non-dominated ones are its options. Equal blocks are tried once.
+// 3. Dynamic programming over the chain (reversal.h).
+// 4. A choice made in the n-th pass of a block becomes a gap that drops its tensor n times.
 #include "passes/planner/blocks.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include "passes/planner/chain.h"
+#include "passes/planner/relaxed_chain.h"
+#include "passes/planner/reversal.h"
 
 namespace gacc::passes::planner {
 
 namespace {
 
-constexpr size_t kMostBlocks = 64, kMostChoices = 9;
+// Tensors of a block that are tried both ways, where blocks are few and where they are many.
+constexpr size_t kMostChoices = 9, kChoicesOfMany = 6, kMany = 64;
+constexpr int kEachTime = -1;  // instead of a number of times
 // Of the budget. Blocks by themselves take more than in the program, where a gradient may take an operand's
 // place, and less, where others have something at hand: what is planned for more may fit, for less may not.
-constexpr double kParts[] = {1.4, 1.25, 1.15, 1.08, 1, 0.94, 0.88, 0.8, 0.7, 0.6};
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
-struct Option {
-  unsigned kept = 0;  // bit i: choice i of the block
-  int64_t saved = 0, peak = 0;
-  double extra = 0;
-};
+constexpr double kParts[] = {1.15, 1.08, 1.04, 1.02, 1, 0.98, 0.96, 0.93, 0.9, 0.85, 0.8, 0.7};
 
 struct Block {
   int from = 0, to = 0;                // operations of the forward pass
   int back_from = 0, back_to = 0;      // of the backward pass
   int after = -1;                      // the tensor that crosses to the next block; -1: there is none
-  double forward = 0;                  // the cost of another run
   std::vector<int> choices{}, rest{};  // larger and smaller tensors that the backward pass reads
-  std::vector<Option> options{};
 };
 
 class Blocks {
  public:
-  explicit Blocks(const Graph& graph) : graph_(graph), chain_(find_chain(graph)) {}
-
-  bool find() {
-    if (chain_.points.empty() || chain_.points.size() >= kMostBlocks) return false;
+  Blocks(const Graph& graph, Chain chain) : graph_(graph), chain_(std::move(chain)), nothing_(graph) {
+    separator_.assign(graph_.tensors.size(), -1);
     for (size_t i = 0; i <= chain_.points.size(); ++i) {
       Block block;
       block.from = i == 0 ? 0 : chain_.points[i - 1] + 1;
       block.to = i == chain_.points.size() ? chain_.turn : chain_.points[i] + 1;
-      if (i < chain_.points.size()) block.after = chain_.tensors[i];
-      for (int o = block.from; o < block.to; ++o)
-        if (!graph_.operation(o).once) block.forward += graph_.operation(o).again_cost();
+      if (i < chain_.points.size()) {
+        block.after = chain_.tensors[i];
+        separator_[static_cast<size_t>(block.after)] = static_cast<int>(i);
+      }
       blocks_.push_back(std::move(block));
     }
     cut_backward();
-    std::map<std::string, std::vector<Option>> known;
-    for (Block& block : blocks_) find_options(block, known);
+    std::map<std::string, Stage> known;
+    for (Block& block : blocks_) stages_.push_back(stage(block, known));
+  }
+
+  const std::vector<Stage>& stages() const { return stages_; }
+
+  // False: the chain is too long.
+  bool plan(int64_t budget, std::vector<Plan>& out) const {
+    const auto part_of = [&](double part) {
+      return part == 1 ? budget : static_cast<int64_t>(part * static_cast<double>(budget));
+    };
+    const Reversal reversal(stages_, part_of(kParts[std::size(kParts) - 1]), budget, part_of(kParts[0]),
+                            Reversal::Round::near);
+    if (!reversal.solved()) return false;
+    for (const double part : kParts) {
+      const int64_t bytes = part_of(part);
+      if (!std::isfinite(reversal.extra(bytes))) break;
+      Plan& plan = out.emplace_back(graph_);
+      for (const Decision& decision : reversal.decisions(bytes)) decide(plan, decision);
+    }
     return true;
   }
 
-  std::vector<Plan> plans(int64_t budget) {
-    std::vector<Plan> out;
-    fill_table(budget);
-    for (const double part : kParts) {
-      const auto m = static_cast<size_t>(part / kParts[0] * static_cast<double>(slots_));
-      if (cell(0, blocks_.size() - 1, m).cost == kNever) break;
-      Plan plan(graph_);
-      expand(plan, 0, blocks_.size() - 1, m, 0);
-      out.push_back(std::move(plan));
-    }
-    return out;
-  }
-
  private:
-  struct Cell {
-    double cost = kNever;
-    int choice = 0;  // option of block s, or -j: the chain is split before block j
-  };
-
-  bool in_forward(const Block& block, int o) const { return o >= block.from && o < block.to; }
-  bool inside(const Block& block, int o) const {
-    return in_forward(block, o) || (o >= block.back_from && o < block.back_to);
-  }
-
-  // The block of the forward pass whose tensors the operation reads, those that cross aside; -1: none.
+  // The block that the operation works for: the last whose insides it reads, else the one behind the first
+  // separator that it reads; -1: it reads none.
   int block_read(int o) const {
-    int found = -1;
+    int inside = -1, behind = -1;
     for (const int x : graph_.operation(o).inputs) {
       const int producer = graph_.tensor(x).producer;
-      if (producer < 0 || producer >= chain_.turn || graph_.once(x) ||
-          std::find(chain_.tensors.begin(), chain_.tensors.end(), x) != chain_.tensors.end())
-        continue;
+      if (producer < 0 || producer >= chain_.turn || graph_.once(x)) continue;
+      const int number = separator_[static_cast<size_t>(x)];
       const auto next = std::lower_bound(chain_.points.begin(), chain_.points.end(), producer);
-      found = std::max(found, static_cast<int>(next - chain_.points.begin()));
+      if (number < 0)
+        inside = std::max(inside, static_cast<int>(next - chain_.points.begin()));
+      else if (behind < 0 || number + 1 < behind)
+        behind = number + 1;
     }
-    return found;
+    return inside >= 0 ? inside : behind;
   }
 
   // Bytes of the backward pass that are made before operation o and read there or later.
@@ -132,15 +124,16 @@ class Blocks {
       }
       last = o;
     }
-    blocks_[static_cast<size_t>(current)].back_to = graph_.end();
-    for (int rest = current - 1; rest >= 0; --rest)
-      blocks_[static_cast<size_t>(rest)].back_from = blocks_[static_cast<size_t>(rest)].back_to =
-          graph_.end();
+    // Nobody reads the forward pass any more: that is the first block's.
+    for (int rest = current; rest > 0; --rest)
+      blocks_[static_cast<size_t>(rest)].back_to = blocks_[static_cast<size_t>(rest) - 1].back_from =
+          last + 1;
+    blocks_.front().back_to = graph_.end();
   }
 
-  // The block alone. Operation 0 makes what comes from elsewhere (at no bytes: others count them), one
-  // between the two halves reads what crosses to the next block and makes the gradients that come back from
-  // there.
+  // The block alone. Operation 0 makes what comes from elsewhere (at no bytes: others count them). Two stand
+  // between the halves: one reads what crosses to the next block, one makes the gradients that are there
+  // before the backward part.
   struct Alone {
     Graph graph;
     int turn = 0;
@@ -164,18 +157,10 @@ class Blocks {
     }
   };
 
-  void copy(const Block& block, int o, Alone& alone) const {
+  void copy(int o, Alone& alone) const {
     const Operation& from = graph_.operation(o);
-    for (const int x : from.inputs) {
-      if (alone.local.contains(x)) continue;
-      const int producer = graph_.tensor(x).producer;
-      const bool gradient = producer >= chain_.turn && !inside(block, producer);
-      alone.add(graph_, x,
-                producer < 0 ? -1
-                : gradient   ? alone.turn
-                             : 0,
-                gradient ? graph_.tensor(graph_.tensor(x).storage).bytes : 0);
-    }
+    for (const int x : from.inputs)
+      if (!alone.local.contains(x)) alone.add(graph_, x, graph_.tensor(x).producer < 0 ? -1 : 0, 0);
     const auto number = static_cast<int>(alone.graph.operations.size());
     Operation to;
     to.cost = from.cost;
@@ -191,23 +176,34 @@ class Blocks {
 
   Alone cut_out(const Block& block) const {
     Alone alone;
-    alone.graph.operations.emplace_back();
-    alone.graph.operations.back().once = true;
-    for (int o = block.from; o < block.to; ++o) copy(block, o, alone);
-    alone.turn = static_cast<int>(alone.graph.operations.size());
-    alone.graph.operations.emplace_back();
-    alone.graph.operations.back().once = true;
+    const auto once = [&] {
+      alone.graph.operations.emplace_back();
+      alone.graph.operations.back().once = true;
+    };
+    once();
+    for (int o = block.from; o < block.to; ++o) copy(o, alone);
+    once();
     if (const auto at = alone.local.find(block.after); at != alone.local.end())
-      alone.read(at->second, alone.turn);
-    for (int o = block.back_from; o < block.back_to; ++o) copy(block, o, alone);
+      alone.read(at->second, static_cast<int>(alone.graph.operations.size()) - 1);
+    alone.turn = static_cast<int>(alone.graph.operations.size());
+    once();
+    std::vector<int> storages;
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const Tensor& tensor = graph_.tensors[i];
+      if (tensor.producer < chain_.turn || tensor.producer >= block.back_from || tensor.uses.empty() ||
+          tensor.uses.back() < block.back_from)
+        continue;
+      const bool counted = std::find(storages.begin(), storages.end(), tensor.storage) != storages.end();
+      storages.push_back(tensor.storage);
+      alone.add(graph_, static_cast<int>(i), alone.turn, counted ? 0 : graph_.tensor(tensor.storage).bytes);
+    }
+    for (int o = block.back_from; o < block.back_to; ++o) copy(o, alone);
     const auto end = static_cast<int>(alone.graph.operations.size());
     alone.graph.operations.emplace_back();
     for (const auto& [x, here] : alone.local) {
       const Tensor& tensor = graph_.tensor(x);
-      const bool leaves =
-          tensor.producer >= chain_.turn && inside(block, tensor.producer) &&
-          std::any_of(tensor.uses.begin(), tensor.uses.end(), [&](int use) { return !inside(block, use); });
-      if (leaves) alone.read(here, end);
+      if (tensor.producer >= chain_.turn && !tensor.uses.empty() && tensor.uses.back() >= block.back_to)
+        alone.read(here, end);
     }
     return alone;
   }
@@ -225,145 +221,172 @@ class Blocks {
     return text;
   }
 
-  // The gap of x between the two passes: its number in the plan, or -1.
+  // The gap of x that ends at its first use from `turn` on: its number in the plan, or -1.
   static int between(const Graph& graph, const Plan& plan, int x, int turn) {
     const auto& uses = graph.tensor(x).uses;
     const auto next = std::lower_bound(uses.begin(), uses.end(), turn);
     return next == uses.end() ? -1 : plan.first(x) + static_cast<int>(next - uses.begin());
   }
 
-  void find_options(Block& block, std::map<std::string, std::vector<Option>>& known) {
+  Stage stage(Block& block, std::map<std::string, Stage>& known) {
     const Alone alone = cut_out(block);
-    const Plan nothing(alone.graph);
     std::vector<int> all;
     for (int o = block.from; o < block.to; ++o) {
       for (const int x : graph_.operation(o).outputs) {
-        if (x != block.after && !graph_.once(x) && between(graph_, Plan(graph_), x, chain_.turn) >= 0)
+        if (x != block.after && !graph_.once(x) && between(graph_, nothing_, x, chain_.turn) >= 0)
           all.push_back(x);
       }
     }
     const auto bytes = [&](int x) { return graph_.tensor(x).bytes; };
     std::stable_sort(all.begin(), all.end(), [&](int a, int b) { return bytes(a) > bytes(b); });
+    const size_t most = blocks_.size() > kMany ? kChoicesOfMany : kMostChoices;
     for (const int x : all) {
-      const bool large = block.choices.size() < kMostChoices && bytes(x) * 16 >= bytes(all.front());
+      const bool large = block.choices.size() < most && bytes(x) * 16 >= bytes(all.front());
       (large ? block.choices : block.rest).push_back(x);
     }
-    std::vector<Option>& options = known[key(alone.graph)];
-    if (options.empty()) options = try_all(block, alone);
-    block.options = options;
+    const auto [place, fresh] = known.emplace(key(alone.graph), Stage{});
+    if (fresh) {
+      place->second = measure(block, alone);
+      place->second.kind = static_cast<int>(known.size());
+    }
+    return place->second;
   }
 
-  std::vector<Option> try_all(const Block& block, const Alone& alone) {
+  Stage measure(const Block& block, const Alone& alone) const {
+    Stage out;
+    for (int o = block.from; o < block.to; ++o)
+      if (!graph_.operation(o).once) out.cost += graph_.operation(o).again_cost();
+    out.after = block.after < 0 ? 0 : graph_.tensor(block.after).bytes;
+    for (const int x : alone.graph.operation(alone.turn).outputs)
+      out.gradients += alone.graph.tensor(x).bytes;
+    out.backward = block.back_from < block.back_to;
     Simulator simulator(alone.graph);
+    simulator.split(alone.turn);
     const double base = alone.graph.base_cost();
-    std::vector<Option> all;
-    for (unsigned kept = 0; kept < 1U << block.choices.size(); ++kept) {
-      Plan plan(alone.graph);
-      Option option{.kept = kept};
-      for (const int x : block.rest) option.saved += graph_.tensor(x).bytes;
-      for (size_t i = 0; i < block.choices.size(); ++i) {
-        const int x = alone.local.at(block.choices[i]);
-        const int gap = between(alone.graph, plan, x, alone.turn);
-        if ((kept >> i & 1U) != 0)
-          option.saved += graph_.tensor(block.choices[i]).bytes;
-        else if (gap >= 0)
-          plan.gaps[static_cast<size_t>(gap)] = Gap::drop;
+    Plan plan(alone.graph);
+    const auto set = [&](int x, Gap gap) {
+      if (const auto at = alone.local.find(x); at != alone.local.end()) {
+        if (const int number = between(alone.graph, plan, at->second, alone.turn); number >= 0)
+          plan.gaps[static_cast<size_t>(number)] = gap;
       }
-      const Measure measure = simulator.run(plan);
-      option.peak = measure.peak;
-      option.extra = measure.cost - base;
-      all.push_back(option);
+    };
+    // Of all ways to treat the larger tensors those that no other betters.
+    const auto options = [&](Gap others, int64_t small, bool saves) {
+      std::vector<Option> all;
+      for (unsigned kept = 0; kept < 1U << block.choices.size(); ++kept) {
+        int64_t saved = small;
+        for (size_t i = 0; i < block.choices.size(); ++i) {
+          const bool yes = (kept >> i & 1U) != 0;
+          set(block.choices[i], yes ? saves ? Gap::keep : Gap::drop : others);
+          if (yes && saves) saved += graph_.tensor(block.choices[i]).bytes;
+        }
+        const Measure measure = simulator.run(plan);
+        all.push_back({kept, saved, measure.peak_before, measure.peak, measure.cost - base});
+      }
+      return undominated(all);
+    };
+    if (const auto at = alone.local.find(block.after); at != alone.local.end())
+      out.reads_after = between(alone.graph, plan, at->second, alone.turn) >= 0;
+    for (const int x : block.rest) set(x, Gap::drop);
+    for (const bool held : {false, true}) {
+      set(block.after, held ? Gap::keep : Gap::drop);
+      if (!held || out.reads_after) out.again[held ? 1 : 0] = options(Gap::drop_again, 0, false);
     }
+    int64_t small = 0;
+    for (const int x : block.rest) small += graph_.tensor(x).bytes, set(x, Gap::keep);
+    out.passed = options(Gap::drop, small, true);
+    out.passing =
+        std::min_element(out.passed.begin(), out.passed.end(), [](const Option& a, const Option& b) {
+          return a.passing < b.passing;
+        })->passing;
+    return out;
+  }
+
+  static std::vector<Option> undominated(const std::vector<Option>& all) {
     std::vector<Option> out;
     for (const Option& a : all) {
       const bool dominated = std::any_of(all.begin(), all.end(), [&](const Option& b) {
-        const bool no_worse = b.saved <= a.saved && b.peak <= a.peak && b.extra <= a.extra;
-        return no_worse && (b.saved < a.saved || b.peak < a.peak || b.extra < a.extra || b.kept < a.kept);
+        const auto tied = [](const Option& o) { return std::tie(o.saved, o.passing, o.reading, o.extra); };
+        const bool no_worse =
+            b.saved <= a.saved && b.passing <= a.passing && b.reading <= a.reading && b.extra <= a.extra;
+        return no_worse && (tied(a) != tied(b) || b.kept < a.kept);
       });
       if (!dominated) out.push_back(a);
     }
     return out;
   }
 
-  Cell& cell(size_t s, size_t t, size_t m) { return table_[(s * blocks_.size() + t) * (slots_ + 1) + m]; }
-  size_t slots(int64_t bytes) const { return static_cast<size_t>((bytes + slot_ - 1) / slot_); }
-  int64_t bytes_after(size_t block) const {
-    return block < blocks_.size() && blocks_[block].after >= 0 ? graph_.tensor(blocks_[block].after).bytes
-                                                               : 0;
+  // x goes the first `times` times it is there, and stays then.
+  void keep_from(Plan& plan, int x, int times) const {
+    if (const int gap = between(graph_, plan, x, chain_.turn); gap >= 0)
+      plan.gaps[static_cast<size_t>(gap)] = times == kEachTime ? Gap::drop_again : dropped(times);
+    else if (times != kEachTime)
+      plan.held[static_cast<size_t>(x)] = static_cast<uint16_t>(times + 1);
   }
 
-  void fill_table(int64_t budget) {
-    const size_t n = blocks_.size();
-    slots_ = n <= 24 ? 384 : 128;
-    slot_ = 1 + static_cast<int64_t>(kParts[0] * static_cast<double>(budget)) / static_cast<int64_t>(slots_);
-    table_.assign(n * n * (slots_ + 1), {});
-    for (size_t length = 1; length <= n; ++length) {
-      for (size_t s = 0; s + length <= n; ++s) {
-        fill(s, s + length - 1);
+  void decide(Plan& plan, const Decision& decision) const {
+    const auto i = static_cast<size_t>(decision.stage);
+    const Block& block = blocks_[i];
+    const int pass = decision.pass;
+    switch (decision.kind) {
+      case Decision::Kind::store:
+        return keep_from(plan, block.after, pass);
+      case Decision::Kind::free: {
+        const int gap = between(graph_, plan, block.after, block.back_from);
+        if (gap != between(graph_, plan, block.after, chain_.turn))
+          plan.gaps[static_cast<size_t>(gap)] = Gap::drop;
+        else if (!stages_[i + 1].backward)
+          keep_from(plan, block.after, pass);  // nobody read it since it was stored: it need not have been
+        return;
+      }
+      case Decision::Kind::remake: {
+        const unsigned kept =
+            stages_[i].again[decision.held ? 1 : 0][static_cast<size_t>(decision.option)].kept;
+        for (const int x : block.rest) keep_from(plan, x, pass);
+        for (size_t c = 0; c < block.choices.size(); ++c)
+          keep_from(plan, block.choices[c], (kept >> c & 1U) != 0 ? pass : kEachTime);
+        return;
+      }
+      case Decision::Kind::keep: {
+        const unsigned kept = stages_[i].passed[static_cast<size_t>(decision.option)].kept;
+        for (const int x : block.rest) keep_from(plan, x, pass);
+        for (size_t c = 0; c < block.choices.size(); ++c)
+          keep_from(plan, block.choices[c], (kept >> c & 1U) != 0 ? pass : pass + 1);
+        return;
       }
     }
   }
 
-  void fill(size_t s, size_t t) {
-    const auto offer = [&](size_t m, double cost, int choice) {
-      if (Cell& at = cell(s, t, m); cost < at.cost) at = {cost, choice};
-    };
-    const std::vector<Option>& options = blocks_[s].options;
-    for (size_t i = 0; i < options.size(); ++i) {
-      const size_t after = s == t ? 0 : slots(options[i].saved + bytes_after(s));
-      for (size_t m = std::max(slots(options[i].peak), after); m <= slots_; ++m)
-        offer(m, options[i].extra + (s == t ? 0 : cell(s + 1, t, m - after).cost), static_cast<int>(i));
-    }
-    double forward = 0;
-    for (size_t j = s + 1; j <= t; ++j) {
-      forward += blocks_[j - 1].forward;
-      const size_t held = slots(bytes_after(j - 1));
-      for (size_t m = held; m <= slots_; ++m)
-        offer(m, forward + cell(j, t, m - held).cost + cell(s, j - 1, m).cost, -static_cast<int>(j));
-    }
-  }
-
-  // x goes the first `times` times it is there, and stays then.
-  void keep_from(Plan& plan, int x, int times) const {
-    if (const int gap = between(graph_, plan, x, chain_.turn); gap >= 0)
-      plan.gaps[static_cast<size_t>(gap)] = dropped(times);
-    else
-      plan.held[static_cast<size_t>(x)] = static_cast<char>(times + 1);
-  }
-
-  void expand(Plan& plan, size_t s, size_t t, size_t m, int run) {
-    const int choice = cell(s, t, m).choice;
-    if (choice < 0) {
-      const auto j = static_cast<size_t>(-choice);
-      keep_from(plan, blocks_[j - 1].after, run);
-      expand(plan, j, t, m - slots(bytes_after(j - 1)), run);
-      expand(plan, s, j - 1, m, run + 1);
-      return;
-    }
-    const Block& block = blocks_[s];
-    const Option& option = block.options[static_cast<size_t>(choice)];
-    for (const int x : block.rest) keep_from(plan, x, run);
-    for (size_t i = 0; i < block.choices.size(); ++i)
-      keep_from(plan, block.choices[i], (option.kept >> i & 1U) != 0 ? run : run + 1);
-    if (s == t) return;
-    keep_from(plan, block.after, run);
-    expand(plan, s + 1, t, m - slots(option.saved + bytes_after(s)), run);
-  }
-
   const Graph& graph_;
   const Chain chain_;
+  const Plan nothing_;          // for the numbers of gaps
+  std::vector<int> separator_;  // by tensor: its number in the chain, or -1
   std::vector<Block> blocks_;
-  std::vector<Cell> table_;  // [s][t][m]
-  size_t slots_ = 0;
-  int64_t slot_ = 1;
+  std::vector<Stage> stages_;
 };
 
 }  // namespace
 
 std::vector<Plan> block_plans(const Graph& graph, int64_t budget) {
-  Blocks blocks(graph);
-  if (!blocks.find()) return {};
-  return blocks.plans(budget);
+  std::vector<Plan> plans;
+  Chain chain = find_chain(graph);
+  while (!chain.tensors.empty() && !Blocks(graph, chain).plan(budget, plans)) {
+    // Blocks of twice the length.
+    for (auto* list : {&chain.tensors, &chain.points}) {
+      for (size_t i = 0; 2 * i + 1 < list->size(); ++i) (*list)[i] = (*list)[2 * i + 1];
+      list->resize(list->size() / 2);
+    }
+  }
+  return plans;
+}
+
+double chain_bound(const Graph& graph, int64_t budget) {
+  const Chain chain = find_chain(graph);
+  const Graph relaxed = relaxed_chain(graph, chain);
+  if (relaxed.operations.empty()) return 0;
+  const Blocks blocks(relaxed, chain);
+  const Reversal reversal(blocks.stages(), budget, budget, budget, Reversal::Round::down);
+  return reversal.solved() ? graph.base_cost() + reversal.extra(budget) : 0;
 }
 
 }  // namespace gacc::passes::planner

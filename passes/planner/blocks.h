@@ -1,14 +1,21 @@
 // Plans for a chain of blocks with little memory: which tensors a block keeps for its backward pass, and
-// which blocks run forward once more (or twice, ...) from a tensor that stands between two of them.
+// which blocks pass once more (or twice, ...) from a tensor that stands between two of them.
 #pragma once
+#include <vector>
+
 #include "passes/planner/simulate.h"
 
 namespace gacc::passes::planner {
 
-// Plans for the budget, somewhat more and somewhat less: the chain is only a model of the program (its memory
-// is counted in slots, transients by block), so the simulator has to judge them. Empty where the program is
-// no chain of at least two blocks, or too long a one. The work is limited by the length of the chain and the
-// choices of a block.
+// Plans for the budget, somewhat more and somewhat less. The bytes of a block alone are a model of what it
+// takes in the program, so the simulator has to judge them; of a chain of single operations (chain.h) the
+// model is exact. Empty where the program is no chain of at least two blocks, or nothing fits. Of a chain
+// that is too long for the table every second, fourth, .. separator is taken.
 std::vector<Plan> block_plans(const Graph& graph, int64_t budget);
+
+// What every schedule of a chain of single operations costs at least (relaxed_chain.h): where the tensors of
+// its forward pass have one size and the plans above fit, what the best of these costs. Infinite: nothing
+// fits. 0: nothing is known.
+double chain_bound(const Graph& graph, int64_t budget);
 
 }  // namespace gacc::passes::planner

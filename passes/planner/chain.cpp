@@ -5,28 +5,54 @@
 
 namespace gacc::passes::planner {
 
+namespace {
+
+// Operations from the first on that read the one tensor of the operation before and make one that has bytes
+// of its own; the last of them begins the backward pass. 0: there is no such chain.
+int single_turn(const Graph& graph) {
+  int o = 0;
+  for (int before = -1; o < graph.end(); ++o) {
+    const Operation& op = graph.operation(o);
+    if (made_inputs(graph, o) != (o == 0 ? std::vector<int>{} : std::vector{before})) break;
+    if (op.outputs.size() != 1 || op.once || !op.in_place.empty()) break;
+    before = op.outputs.front();
+    if (graph.tensor(before).storage != before) break;
+  }
+  return std::max(0, o - 1);
+}
+
+}  // namespace
+
+std::vector<int> made_inputs(const Graph& graph, int o) {
+  std::vector<int> out;
+  for (const int x : graph.operation(o).inputs)
+    if (graph.tensor(x).producer >= 0) out.push_back(x);
+  return out;
+}
+
 Chain find_chain(const Graph& graph) {
   Chain chain;
-  int& turn = chain.turn;
-  while (turn < graph.end() && !graph.operation(turn).backward) ++turn;
+  int marked = 0;  // the first operation that is said to be of the backward pass
+  while (marked < graph.end() && !graph.operation(marked).backward) ++marked;
+  const int single = single_turn(graph);
+  // A loss, or the loss and what it makes for the backward pass, may not be marked.
+  chain.single = single > 1 && (marked <= single + 2 || marked == graph.end());
+  chain.turn = chain.single ? single : std::max(0, marked - 1);
   // Between points o and o + 1 lies what was made up to o and is used after it.
-  std::vector<int>& last = chain.last;
-  last.assign(graph.tensors.size(), -1);
-  std::vector<int> crossing(static_cast<size_t>(turn) + 1, 0), separator(static_cast<size_t>(turn) + 1, -1);
+  const auto turn = static_cast<size_t>(chain.turn);
+  std::vector<int> crossing(turn + 1, 0), separator(turn + 1, -1);
   for (size_t x = 0; x < graph.tensors.size(); ++x) {
     const Tensor& tensor = graph.tensors[x];
-    if (tensor.producer < 0 || tensor.producer >= turn) continue;
-    last[x] = tensor.producer;
-    for (const int use : tensor.uses) {
-      if (use < turn) last[x] = std::max(last[x], use);
-    }
-    if (graph.once(static_cast<int>(x))) continue;
-    for (int o = tensor.producer; o < last[x]; ++o) {
+    if (tensor.producer < 0 || tensor.producer >= chain.turn || graph.once(static_cast<int>(x))) continue;
+    int last = tensor.producer;
+    for (const int use : tensor.uses)
+      if (use <= chain.turn) last = std::max(last, use);
+    for (int o = tensor.producer; o < last; ++o) {
       ++crossing[static_cast<size_t>(o)];
       separator[static_cast<size_t>(o)] = static_cast<int>(x);
     }
   }
-  for (int o = 0; o < turn; ++o) {
+  for (int o = 0; o < chain.turn; ++o) {
     const int x = separator[static_cast<size_t>(o)];
     if (crossing[static_cast<size_t>(o)] != 1 || (!chain.tensors.empty() && chain.tensors.back() == x))
       continue;
@@ -34,28 +60,6 @@ Chain find_chain(const Graph& graph) {
     chain.points.push_back(o);
   }
   return chain;
-}
-
-std::vector<Plan> chain_plans(const Graph& graph) {
-  const Chain chain = find_chain(graph);
-  const std::vector<int>& last = chain.last;
-  std::vector<Plan> plans;
-  for (size_t stride = 1; stride <= 16 && stride <= chain.tensors.size() + 1; ++stride) {
-    std::vector<char> kept(graph.tensors.size(), 0);
-    for (size_t i = stride - 1; i < chain.tensors.size(); i += stride)
-      kept[static_cast<size_t>(chain.tensors[i])] = 1;
-    Plan plan(graph);
-    for (size_t x = 0; x < graph.tensors.size(); ++x) {
-      const Tensor& tensor = graph.tensors[x];
-      if (last[x] < 0 || kept[x] != 0 || graph.once(static_cast<int>(x))) continue;
-      const auto next = std::upper_bound(tensor.uses.begin(), tensor.uses.end(), last[x]);
-      if (next == tensor.uses.end()) continue;
-      plan.gaps[static_cast<size_t>(plan.first(static_cast<int>(x)) +
-                                    static_cast<int>(next - tensor.uses.begin()))] = Gap::drop;
-    }
-    plans.push_back(std::move(plan));
-  }
-  return plans;
 }
 
 }  // namespace gacc::passes::planner

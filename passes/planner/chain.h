@@ -1,22 +1,24 @@
-// Chains of blocks: plans that keep what stands between blocks and make each block again in its turn.
+// The chain of blocks in a program: where one tensor alone crosses from one part of the forward pass to the
+// next.
 #pragma once
 #include <vector>
 
-#include "passes/planner/simulate.h"
+#include "passes/planner/graph.h"
 
 namespace gacc::passes::planner {
 
 // A separator is the one tensor of the forward pass that is read across a point of it: the output of a block.
 struct Chain {
-  int turn = 0;  // the first operation of the backward pass
+  // The first operation of the backward pass, to which the last one of the forward pass (a loss) counts.
+  int turn = 0;
+  // Every block is one operation that makes one tensor, and the turn reads the last of them.
+  bool single = false;
   // Separators in order, each with the first operation behind which it crosses alone.
   std::vector<int> tensors{}, points{};
-  std::vector<int> last{};  // by tensor of the forward pass: its last use there; else -1
 };
 Chain find_chain(const Graph& graph);
 
-// Plans that keep every separator, every second, third, ... of them and drop all else between its last use in
-// the forward pass and its first in the backward pass. Seeds for the search where no cut fits: deep budgets.
-std::vector<Plan> chain_plans(const Graph& graph);
+// What an operation reads that others make.
+std::vector<int> made_inputs(const Graph& graph, int o);
 
 }  // namespace gacc::passes::planner

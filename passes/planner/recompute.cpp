@@ -9,13 +9,13 @@
 #include "passes/planner/recompute.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <utility>
 
 #include "passes/planner/blocks.h"
 #include "passes/planner/bound.h"
-#include "passes/planner/chain.h"
 #include "passes/planner/exact.h"
 #include "passes/planner/simulate.h"
 
@@ -23,8 +23,9 @@ namespace gacc::passes::planner {
 
 namespace {
 
-constexpr double kDeep = 0.002;  // of the base cost: a gap above which blocks are planned as a chain
-constexpr double kFar = 0.005;   // and one above which restarts may take three times as long
+constexpr double kDeep = 0.002;      // of the base cost: a gap above which blocks are planned as a chain
+constexpr double kFar = 0.005;       // and one above which restarts may take three times as long
+constexpr double kRounding = 1e-12;  // costs no further apart than this are one
 
 class Planner {
  public:
@@ -52,6 +53,14 @@ class Planner {
         return out;
       }
     }
+    if (const double least = chain_bound(graph_, budget_); least > 0) {
+      out.proven = !std::isfinite(least);
+      if (out.proven) return out;
+      out.lower_bound = std::max(out.lower_bound, least);
+      enough_ = out.lower_bound * (1 + kRounding);
+      try_blocks();
+      if (good_enough()) return finish(std::move(out));
+    }
     Exact exact;
     if (graph_.plain()) exact = solve_exactly(graph_, budget_, 200000 * (1 + int64_t{effort_}));
     if (exact.outcome != Exact::Outcome::gave_up) {
@@ -61,12 +70,10 @@ class Planner {
     }
     std::vector<PointBound> bounds;
     int64_t work = 0;
-    double extra = 0;
     for (const int point : bound_points(graph_)) {
       bounds.push_back(bound_at(graph_, point, budget_, 0, work));
-      extra = std::max(extra, bounds.back().extra);
+      out.lower_bound = std::max(out.lower_bound, out.base_cost + bounds.back().extra);
     }
-    out.lower_bound = out.base_cost + extra;
     enough_ = out.lower_bound + 1e-4 * out.base_cost;
     std::stable_sort(bounds.begin(), bounds.end(),
                      [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
@@ -76,9 +83,7 @@ class Planner {
       const PointBound hull = bound_at(graph_, bounds[i].point, budget_, 24, work);
       from_cuts(hull);
     }
-    if (effort_ > 0 && !good_enough()) best_of(chain_plans(graph_));
-    if (effort_ > 0 && (!found_ || best_measure_.cost > enough_ + kDeep * out.base_cost))
-      best_of(block_plans(graph_, budget_));
+    if (!found_ || (effort_ > 0 && best_measure_.cost > enough_ + kDeep * out.base_cost)) try_blocks();
     limit_ = limit;
     if (found_ && best_measure_.cost > enough_ + kFar * out.base_cost) limit_ += limit;
     if (!found_) polish(nothing, 0);
@@ -103,7 +108,7 @@ class Planner {
     out.peak = best_measure_.peak;
     out.cost = best_measure_.cost;
     out.reruns = best_measure_.reruns;
-    out.lower_bound = std::min(out.lower_bound, out.cost);
+    if (out.lower_bound > out.cost * (1 - kRounding)) out.lower_bound = out.cost;
     return out;
   }
 
@@ -171,6 +176,7 @@ class Planner {
       over = i;
     }
     if (under == hull.cuts.size()) {  // no cut alone fits: repair what comes nearest
+      try_blocks();                   // with a plan at hand, repair looks at the work
       polish(plan_of(point, hull.cuts.back(), hull.cuts.back(), 0), 0);
       if (hull.cuts.size() > 1) polish(plan_of(point, hull.cuts[over / 2], hull.cuts[over / 2], 0), 0);
       return;
@@ -194,17 +200,24 @@ class Planner {
     if (effort_ > 0) polish(plan_of(point, hull.cuts[over], hull.cuts[over], 0), 0);
   }
 
-  // Polishes the cheapest of the plans that fit, and the next one that does not.
+  void try_blocks() {
+    if (!std::exchange(tried_blocks_, true)) best_of(block_plans(graph_, budget_));
+  }
+
+  // Takes the cheapest of the plans that fit. Polishes what is best of all, more bytes than there are paid
+  // for.
   void best_of(std::vector<Plan> plans) {
     std::vector<std::pair<double, size_t>> order;
     for (size_t i = 0; i < plans.size(); ++i) {
       const Measure measure = simulator_.run(plans[i]);
+      take(plans[i], measure);
       // Above the budget the excess counts as if all memory cost as much as the step.
       const double over = static_cast<double>(std::max<int64_t>(0, measure.peak - budget_));
       order.emplace_back(measure.cost + over / static_cast<double>(budget_) * graph_.base_cost(), i);
     }
     std::sort(order.begin(), order.end());
-    for (size_t i = 0; i < std::min<size_t>(order.size(), 3) && !good_enough(); ++i)
+    const size_t most = effort_ > 0 ? 5 : found_ ? 0 : 1;
+    for (size_t i = 0; i < std::min(order.size(), most) && !good_enough(); ++i)
       polish(std::move(plans[order[i].second]), 0);
   }
 
@@ -399,7 +412,7 @@ class Planner {
   Plan best_;
   Plan plan_first_{graph_};  // for the numbers of gaps
   Measure best_measure_;
-  bool found_ = false;
+  bool found_ = false, tried_blocks_ = false;
   double enough_ = 0;
   int64_t work_ = 0, limit_ = 0;
   std::vector<int> todo_, seen_;
@@ -413,7 +426,7 @@ double lower_bound(const Graph& graph, int64_t budget) {
   double extra = 0;
   for (const int point : bound_points(graph))
     extra = std::max(extra, bound_at(graph, point, budget, 0, work).extra);
-  return graph.base_cost() + extra;
+  return std::max(graph.base_cost() + extra, chain_bound(graph, budget));
 }
 
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort) {

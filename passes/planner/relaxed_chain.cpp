@@ -1,0 +1,153 @@
+#include "passes/planner/relaxed_chain.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace gacc::passes::planner {
+
+namespace {
+
+// The backward pass: what its operations read and hand on.
+class Backward {
+ public:
+  Backward(const Graph& graph, int turn) : graph_(graph), turn_(turn) {
+    crossing_.resize(graph.operations.size());
+    for (size_t x = 0; x < graph.tensors.size(); ++x) {
+      const Tensor& tensor = graph.tensors[x];
+      if (tensor.producer < turn || tensor.uses.empty()) continue;
+      for (int q = tensor.producer; q < tensor.uses.back(); ++q) {
+        std::vector<int>& list = crossing_[static_cast<size_t>(q)];
+        if (list.size() < 2) list.push_back(static_cast<int>(x));
+      }
+    }
+    for (int q = 0; q < graph.end(); ++q) {
+      Range read;
+      for (const int x : made_inputs(graph, q)) {
+        const int producer = graph.tensor(x).producer;
+        if (producer < turn) read = {std::min(read.from, producer), std::max(read.to, producer)};
+      }
+      read_.push_back(read);
+    }
+  }
+
+  // Whether the operation reads none of the forward pass.
+  bool apart(int q) const { return read(q).to < 0; }
+
+  // Whether the others read it in falling order: one tensor or two neighbours, neither later than what the
+  // one before reads.
+  bool falls() const {
+    Range last{turn_, turn_};
+    for (int q = turn_; q < graph_.end(); ++q) {
+      if (apart(q)) continue;
+      if (read(q).from > last.from || read(q).to > last.to || read(q).to > read(q).from + 1) return false;
+      last = read(q);
+    }
+    return true;
+  }
+
+  // Whether passes can wait (step 3 of A): only the last operations read nothing of the forward pass, and
+  // where one reads the later of the two tensors that a next one reads, the gradients do not grow.
+  bool steady() const {
+    bool grew = false;
+    for (int q = turn_ + 1; q < graph_.end(); ++q) {
+      if (apart(q - 1) && !apart(q)) return false;
+      if (read(q).to != read(q - 1).to) grew = false;
+      if (grew && read(q).from < read(q).to) return false;
+      grew = grew || bytes(q) > bytes(q - 1);
+    }
+    return true;
+  }
+
+  // Whether the operation hands on the gradient that it finds.
+  bool beside(int q) const { return !after(q).empty() && after(q) == after(q - 1); }
+
+  // Whether one gradient at a time crosses, and what is beside can run with the next operation that reads it.
+  bool one_gradient() const {
+    for (int q = turn_; q < graph_.end(); ++q) {
+      const std::vector<int> here = made_inputs(graph_, q);
+      if (after(q).size() > 1) return false;
+      if (beside(q)) {
+        const std::vector<int> next = made_inputs(graph_, q + 1);
+        if (!within(here, next) || !within(after(q), next)) return false;
+      } else if (!after(q).empty() && !within(after(q - 1), here)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  // Of operations of the forward pass: the makers of what one of the backward pass reads.
+  struct Range {
+    int from = std::numeric_limits<int>::max(), to = -1;
+  };
+  const Range& read(int q) const { return read_[static_cast<size_t>(q)]; }
+  // The gradients made up to q that later operations read, two of them at most.
+  const std::vector<int>& after(int q) const { return crossing_[static_cast<size_t>(q)]; }
+  int64_t bytes(int q) const {
+    int64_t sum = 0;
+    for (const int x : after(q)) sum += graph_.tensor(x).bytes;
+    return sum;
+  }
+  static bool within(const std::vector<int>& some, const std::vector<int>& all) {
+    return std::all_of(some.begin(), some.end(),
+                       [&](int x) { return std::find(all.begin(), all.end(), x) != all.end(); });
+  }
+
+  const Graph& graph_;
+  int turn_;
+  std::vector<Range> read_;  // by operation, like the next
+  std::vector<std::vector<int>> crossing_;
+};
+
+}  // namespace
+
+Graph relaxed_chain(const Graph& graph, const Chain& chain) {
+  if (!chain.single) return {};
+  const int turn = chain.turn;
+  for (int q = turn; q < graph.end(); ++q) {
+    const Operation& op = graph.operation(q);
+    if (!op.in_place.empty() || std::any_of(op.outputs.begin(), op.outputs.end(),
+                                            [&](int x) { return graph.tensor(x).storage != x; }))
+      return {};
+  }
+  Graph out = graph;
+  const auto made = [&](int x) -> Tensor& { return out.tensors[static_cast<size_t>(x)]; };
+  out.operations.back().inputs.clear();  // nothing need live at the end
+  for (Tensor& x : out.tensors) {
+    if (x.wanted) x.uses.pop_back();
+    x.wanted = false;
+  }
+  const Backward backward(out, turn);
+  if (!backward.falls()) return {};
+  bool even = true;  // all of one size
+  for (int o = 1; o < turn; ++o) {
+    const int64_t least = made(out.operation(o - 1).outputs.front()).bytes;
+    int64_t& bytes = made(out.operation(o).outputs.front()).bytes;
+    even = even && bytes == least;
+    bytes = std::min(bytes, least);
+  }
+  if (even && backward.steady() && backward.one_gradient()) {
+    for (int q = turn; q < out.end(); ++q) {
+      for (const int x : out.operation(q).outputs)
+        if (backward.beside(q)) made(x).bytes = 0;
+    }
+    return out;
+  }
+  for (Tensor& x : out.tensors)
+    if (x.producer >= turn) x.bytes = 0;
+  for (int o = 0; o < out.end(); ++o) {
+    Operation& op = out.operations[static_cast<size_t>(o)];
+    if (o >= turn && backward.apart(o)) continue;
+    Tensor own;  // what the operation takes beyond that, and nothing reads
+    own.producer = o;
+    own.storage = static_cast<int>(out.tensors.size());
+    for (const auto* list : {&op.inputs, &op.outputs})
+      for (const int x : *list) own.bytes += graph.tensor(x).bytes - made(x).bytes;
+    op.outputs.push_back(own.storage);
+    out.tensors.push_back(std::move(own));
+  }
+  return out;
+}
+
+}  // namespace gacc::passes::planner
