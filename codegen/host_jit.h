@@ -12,9 +12,11 @@
 #include <string>
 #include <string_view>
 
-#include "codegen/emit/program.h"
+#include "kernels/program.h"
 
 namespace gacc::codegen {
+
+using namespace kernels;
 
 // operands: the address of each Call::operands entry. extents: the values of Call::extents at this batch.
 // Works on items [begin, end) of Call::unit; both are multiples of Call::tile or the end itself.

@@ -38,55 +38,35 @@ constexpr unsigned kGlobal = 1;  // address space
 
 class Merger {
  public:
-  Merger(llvm::Module& module, const MergeRequest& request, const std::vector<PlanLaunch>& launches,
-         std::string& problem)
-      : module_(module),
-        request_(request),
-        problem_(problem),
-        b_(module.getContext()),
-        launch_(merged_launch(request, launches)),
-        block_(launch_.block) {
-    for (const std::vector<size_t>& phase : request_.phases) {
-      for (const size_t i : phase) tasks_.push_back(task_of(launches[i]));
-    }
-  }
+  Merger(llvm::Module& module, const PlanMerged& merged, std::string& problem)
+      : module_(module), merged_(merged), problem_(problem), b_(module.getContext()), block_(merged.block) {}
 
-  std::optional<PlanLaunch> run() {
-    const bool possible =
-        std::all_of(tasks_.begin(), tasks_.end(), [&](const Task& task) { return add_task(task); });
-    if (possible) {
-      std::vector<Part*> parts;
-      for (SharedPart& part : parts_) parts.push_back(&part);
-      place_shared(module_, request_.name + "_shared", parts);
-      std::vector<size_t> part_of;
-      for (const Task& task : tasks_) part_of.push_back(part_of_.at(task.entry));
-      table_ = make_table(module_, request_, tasks_, parts_, part_of);
-      emit();
+  bool run() {
+    std::vector<size_t> part_of;
+    for (const std::vector<PlanTask>& phase : merged_.phases) {
+      for (const PlanTask& task : phase) {
+        if (!add_task(task)) return false;
+        part_of.push_back(part_of_.at(task.entry));
+      }
     }
-    for (SharedPart& part : parts_) {
-      if (part.function != nullptr) part.function->eraseFromParent();
-    }
-    if (!possible) return std::nullopt;
-    launch_.grid.extent = most_blocks();
-    return launch_;
+    std::vector<Part*> parts;
+    for (SharedPart& part : parts_) parts.push_back(&part);
+    place_shared(module_, merged_.name + "_shared", parts);
+    table_ = make_table(module_, merged_, parts_, part_of);
+    emit();
+    for (SharedPart& part : parts_) part.function->eraseFromParent();
+    return true;
   }
 
  private:
-  bool failed(std::string why) {
-    problem_ = std::move(why);
-    return false;
-  }
-
-  bool add_task(const Task& task) {
-    if (task.blocks(request_.micro_batch) >= int64_t{1} << 30 ||
-        task.down.factor * request_.micro_batch >= int64_t{1} << 31 ||
-        task.across.factor * request_.micro_batch >= int64_t{1} << 31)
-      return failed(fmt::format("{} has too many blocks of work", task.entry));
+  bool add_task(const PlanTask& task) {
     auto [found, fresh] = part_of_.emplace(task.entry, parts_.size());
     if (fresh) {
-      parts_.emplace_back();
-      parts_.back().threads = task.threads;
-      if (!make_part(module_, task.entry, block_, parts_.back(), problem_)) return false;
+      SharedPart& part = parts_.emplace_back();
+      part.threads = task.threads;
+      part.places = task.places;
+      part.shared_bytes = task.shared;
+      if (!make_part(module_, task.entry, part, problem_)) return false;
     }
     parts_[found->second].tasks.push_back(&task);
     return true;
@@ -142,7 +122,7 @@ class Merger {
   void emit() {
     llvm::FunctionType* type =
         llvm::FunctionType::get(b_.getVoidTy(), {b_.getPtrTy(kGlobal), b_.getInt64Ty()}, false);
-    kernel_ = Function::Create(type, llvm::GlobalValue::ExternalLinkage, request_.name, module_);
+    kernel_ = Function::Create(type, llvm::GlobalValue::ExternalLinkage, merged_.name, module_);
     kernel_->setCallingConv(llvm::CallingConv::PTX_Kernel);
     kernel_->addFnAttr(llvm::Attribute::NoUnwind);
     // One block to a multiprocessor is enough: left alone, ptxas would rather spill than have fewer.
@@ -152,7 +132,7 @@ class Merger {
     thread_ = special("tid.x"), work_ = special("ctaid.x"), grid_ = special("nctaid.x");
     // How many blocks of work the phase had so far: who is idle takes the next task's first.
     begun_ = b_.CreateAlloca(b_.getInt32Ty());
-    const auto tasks = static_cast<int64_t>(request_.phases.size()) + 1;
+    const auto tasks = static_cast<int64_t>(merged_.phases.size()) + 1;
     const auto phase = [&](Value* p) {
       b_.CreateStore(b_.getInt32(0), begun_);
       loop(low(entry_at(p)), low(field(p, 1)), b_.getInt32(1), [&](Value* t) {
@@ -160,10 +140,10 @@ class Merger {
                                 b_.getInt32(static_cast<uint32_t>(tasks))));
       });
     };
-    if (request_.phases.size() == 1) {
+    if (merged_.phases.size() == 1) {
       phase(b_.getInt32(0));
     } else {
-      const auto phases = static_cast<uint32_t>(request_.phases.size());
+      const auto phases = static_cast<uint32_t>(merged_.phases.size());
       loop(b_.getInt32(0), b_.getInt32(phases), b_.getInt32(1), [&](Value* p) {
         phase(p);
         when(b_.CreateICmpNE(p, b_.getInt32(phases - 1)), [&] { grid_barrier(); });
@@ -198,7 +178,7 @@ class Merger {
         when(b_.CreateICmpEQ(number, b_.getInt32(static_cast<uint32_t>(p))), run);
       }
     }
-    if (request_.phases.size() > 1 || parts_.size() > 1)
+    if (merged_.phases.size() > 1 || parts_.size() > 1)
       when(b_.CreateICmpNE(low(field(record, MergeTable::kSync)), b_.getInt32(0)), [&] { block_barrier(); });
   }
 
@@ -222,7 +202,7 @@ class Merger {
           if (part.function->getArg(static_cast<unsigned>(a))->getType()->isPointerTy()) {
             value = b_.CreateInBoundsGEP(b_.getInt8Ty(), arena_, value);
           } else if (std::any_of(part.tasks.begin(), part.tasks.end(),
-                                 [&](const Task* task) { return task->arguments[a].times_batch; })) {
+                                 [&](const PlanTask* task) { return task->arguments[a].times_batch; })) {
             value = at_batch(value);
           }
           arguments.push_back(value);
@@ -286,27 +266,10 @@ class Merger {
     llvm::PromoteMemToReg({begun_}, tree);
   }
 
-  // That have work in any phase.
-  int64_t most_blocks() const {
-    int64_t most = 1;
-    size_t t = 0;
-    for (const std::vector<size_t>& phase : request_.phases) {
-      int64_t blocks = 0;
-      for (size_t i = 0; i < phase.size(); ++i, ++t) {
-        const int64_t places = parts_[part_of_.at(tasks_[t].entry)].places;
-        blocks += (tasks_[t].blocks(request_.micro_batch) + places - 1) / places;
-      }
-      most = std::max(most, blocks);
-    }
-    return most;
-  }
-
   llvm::Module& module_;
-  const MergeRequest& request_;
+  const PlanMerged& merged_;
   std::string& problem_;
   llvm::IRBuilder<> b_;
-  PlanLaunch launch_;
-  std::vector<Task> tasks_;
   std::vector<SharedPart> parts_;
   std::map<std::string, size_t> part_of_;  // by entry
   std::vector<llvm::CallInst*> calls_;
@@ -319,9 +282,8 @@ class Merger {
 
 }  // namespace
 
-std::optional<PlanLaunch> emit_merged(llvm::Module& module, const MergeRequest& request,
-                                      const std::vector<PlanLaunch>& launches, std::string& problem) {
-  return Merger(module, request, launches, problem).run();
+bool emit_merged(llvm::Module& module, const PlanMerged& merged, std::string& problem) {
+  return Merger(module, merged, problem).run();
 }
 
 }  // namespace gacc::codegen

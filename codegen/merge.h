@@ -2,18 +2,16 @@
 // parameters), one after the other with barriers of the whole grid between them (a persistent step).
 //
 // The merged kernel walks a table in constant memory. A phase is a set of independent tasks; a task is one
-// planned launch: which function, its arguments, how many blocks of work. Every function stands in the
+// planned call: which function, its arguments, how many blocks of work. Every function stands in the
 // kernel once. Its blocks of work are taken in turns by *places*: as many threads as the function wants,
 // with a barrier and a part of the shared memory of their own, so that a block of 256 threads is four places
 // of 64. Functions are copies of the very kernels that would have been launched, so results are equal to the
 // bit.
 #pragma once
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "codegen/merge_plan.h"
-#include "runtime/plan.h"
+#include "codegen/plan_launches.h"
 
 namespace llvm {
 class Function;
@@ -22,12 +20,11 @@ class Module;
 
 namespace gacc::codegen {
 
-// Emits the kernel into `module`, which holds the launches' own entries, optimised. Nothing and a sentence
-// in `problem` when one of them cannot be a part of another kernel: its entry uses more than thread and
-// block indices, `bar.sync 0` and shared memory of fixed size. The launch has two arguments: the arena and
-// the number of samples.
-std::optional<PlanLaunch> emit_merged(llvm::Module& module, const MergeRequest& request,
-                                      const std::vector<PlanLaunch>& launches, std::string& problem);
+// Emits the kernel into `module`, which holds the tasks' own entries, optimised. Its parameters are the arena
+// and the number of samples. False and a sentence in `problem`, which is a bug, when an entry cannot be a
+// part of another kernel: it uses more than thread and block indices, `bar.sync 0` and the shared memory that
+// its task says.
+[[nodiscard]] bool emit_merged(llvm::Module& module, const PlanMerged& merged, std::string& problem);
 
 // Removes entries that none of the launches names.
 void drop_unused(llvm::Module& module, const std::vector<PlanProgram>& programs);

@@ -20,15 +20,12 @@ namespace {
 using llvm::Function;
 using llvm::Value;
 
-constexpr unsigned kShared = 3;              // address space
-constexpr int64_t kSharedBytes = 48 * 1024;  // of a block that asks for nothing special
+constexpr unsigned kShared = 3;  // address space
 
 int64_t size_of(const llvm::GlobalVariable& variable) {
   const llvm::DataLayout& layout = variable.getParent()->getDataLayout();
   return (static_cast<int64_t>(layout.getTypeAllocSize(variable.getValueType())) + 15) / 16 * 16;
 }
-
-constexpr int64_t kPlaceBarriers = 15;  // a block has 16, and 0 is its own
 
 // All threads of a place: its barrier's number, after the block's.
 void place_barrier(llvm::IRBuilderBase& at, Value* place, int64_t threads) {
@@ -44,7 +41,7 @@ class PartMaker {
   PartMaker(llvm::Module& module, const std::string& name, Part& part, std::string& problem)
       : module_(module), name_(name), part_(part), problem_(problem) {}
 
-  bool copy(int64_t block) {
+  bool copy() {
     Function* entry = module_.getFunction(name_);
     if (entry == nullptr) return failed("there is no kernel " + name_);
     std::vector<llvm::Type*> types;
@@ -69,17 +66,17 @@ class PartMaker {
     for (llvm::CallInst* call : calls) {
       if (!adapt(*call)) return false;
     }
+    int64_t bytes = 0;
     // What it has in shared memory; where that will lie is known when all functions are.
     for (llvm::GlobalVariable& variable : module_.globals()) {
       if (variable.getAddressSpace() != kShared || !used_in(variable, *function)) continue;
       if (variable.isDeclaration()) return failed(name_ + " has shared memory of a size chosen at launch");
       part_.shared.push_back(&variable);
-      part_.shared_bytes += size_of(variable);
+      bytes += size_of(variable);
     }
-    part_.places = block / part_.threads;
-    if (part_.shared_bytes > 0) part_.places = std::min(part_.places, kSharedBytes / part_.shared_bytes);
-    if (part_.shared_bytes > 0 || meets_) part_.places = std::min(part_.places, kPlaceBarriers);
-    if (part_.places < 1) return failed(name_ + " needs too much shared memory");
+    if (bytes != part_.shared_bytes)
+      return failed(
+          fmt::format("{} has {} bytes of shared memory, not {}", name_, bytes, part_.shared_bytes));
     return true;
   }
 
@@ -112,7 +109,6 @@ class PartMaker {
     if (text != "bar.sync 0;") return failed(name_ + " has `" + text + "`");
     llvm::IRBuilder<> at(&call);
     place_barrier(at, place_, part_.threads);
-    meets_ = true;
     call.eraseFromParent();
     return true;
   }
@@ -136,14 +132,12 @@ class PartMaker {
   Part& part_;
   std::string& problem_;
   Value *thread_ = nullptr, *work_ = nullptr, *place_ = nullptr;
-  bool meets_ = false;  // it has barriers
 };
 
 }  // namespace
 
-bool make_part(llvm::Module& module, const std::string& entry, int64_t block, Part& part,
-               std::string& problem) {
-  return PartMaker(module, entry, part, problem).copy(block);
+bool make_part(llvm::Module& module, const std::string& entry, Part& part, std::string& problem) {
+  return PartMaker(module, entry, part, problem).copy();
 }
 
 void finish_turn(llvm::IRBuilderBase& at, const Part& part, Value* place) {

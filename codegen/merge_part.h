@@ -19,15 +19,15 @@ struct Part {
   llvm::Function* function = nullptr;  // the entry's parameters, then thread, block of work, place: i32
   int64_t threads = 0;                 // of a place
   int64_t places = 1;                  // of a merged kernel's block; each may have a barrier of its own
-  int64_t shared_bytes = 0;            // of a place
+  int64_t shared_bytes = 0;            // of a place, each array rounded up to 16
   bool copies = false;                 // it uses cp.async
   std::vector<llvm::GlobalVariable*> shared{};  // that the entry has
 };
 
-// Copies `entry` into part.function; part.threads is set, `block` are the merged kernel's threads. False and
-// a sentence in `problem` when it uses anything but thread and block indices, `bar.sync 0` and shared memory
-// of fixed size. What it has in shared memory is still the entry's own.
-[[nodiscard]] bool make_part(llvm::Module& module, const std::string& entry, int64_t block, Part& part,
+// Copies `entry` into part.function; threads, places and shared_bytes are set. False and a sentence in
+// `problem` when it uses anything but thread and block indices, `bar.sync 0` and so many bytes of shared
+// memory. What it has in shared memory is still the entry's own.
+[[nodiscard]] bool make_part(llvm::Module& module, const std::string& entry, Part& part,
                              std::string& problem);
 
 // Before a place uses its shared memory for something else: its threads wait for each other, and for what

@@ -13,7 +13,7 @@ namespace {
 constexpr unsigned kGlobal = 1, kConstant = 4;  // address spaces
 constexpr uint64_t kTableBytes = 48 * 1024;     // of the 64 KiB of constant memory of a module
 
-uint64_t table_word(const Count& count) {
+uint64_t table_word(const PlanTask::Count& count) {
   return static_cast<uint64_t>(count.factor) | (count.batch ? kTimesBatch : 0);
 }
 
@@ -35,22 +35,13 @@ uint64_t table_word(const PlanArgument& argument) {
 }
 
 bool SharedPart::same(size_t argument) const {
-  return std::all_of(tasks.begin(), tasks.end(), [&](const Task* task) {
+  return std::all_of(tasks.begin(), tasks.end(), [&](const PlanTask* task) {
     return table_word(task->arguments[argument]) == table_word(tasks.front()->arguments[argument]);
   });
 }
 
-Task task_of(const PlanLaunch& launch) {
-  const auto count = [](const PlanArgument& a, int64_t by) { return Count{a.extent, by, a.times_batch}; };
-  if (!launch.kernel.empty())
-    return {launch.kernel, launch.arguments, count(launch.grid, launch.per_block), {}, launch.block};
-  const PlanBuiltin& kernel = launch.builtin;
-  return {kernel.kernel, builtin_arguments(launch), count(launch.m, kernel.tile_m),
-          count(launch.n, kernel.tile_n), kernel.block};
-}
-
-MergeTable make_table(llvm::Module& module, const MergeRequest& request, const std::vector<Task>& tasks,
-                      const std::vector<SharedPart>& parts, const std::vector<size_t>& part_of) {
+MergeTable make_table(llvm::Module& module, const PlanMerged& merged, const std::vector<SharedPart>& parts,
+                      const std::vector<size_t>& part_of) {
   MergeTable table;
   size_t most = 0;
   for (const SharedPart& part : parts) {
@@ -61,21 +52,21 @@ MergeTable make_table(llvm::Module& module, const MergeRequest& request, const s
   table.stride = MergeTable::kArguments + static_cast<int64_t>(most);
   std::vector<uint64_t> words;
   uint64_t first = 0;
-  for (const std::vector<size_t>& phase : request.phases) {
+  for (const std::vector<PlanTask>& phase : merged.phases) {
     words.push_back(first);
     first += phase.size();
+    for (const PlanTask& task : phase) table.batch = table.batch || task.batch();
   }
   words.push_back(first);
-  for (const Task& task : tasks) table.batch = table.batch || task.batch();
   size_t t = 0;
-  for (const std::vector<size_t>& phase : request.phases) {
+  for (const std::vector<PlanTask>& phase : merged.phases) {
     for (size_t i = 0; i < phase.size(); ++i, ++t) {
-      const Task& task = tasks[t];
+      const PlanTask& task = phase[i];
       const size_t number = part_of[t];
       const SharedPart& part = parts[number];
       // The next task's function may use the shared memory that threads of this one still read.
       const bool last = i + 1 == phase.size();
-      const bool sync = !last && task.entry != tasks[t + 1].entry && part.shared_bytes > 0;
+      const bool sync = !last && task.entry != phase[i + 1].entry && part.shared_bytes > 0;
       std::vector<uint64_t> record = {number, static_cast<uint64_t>(sync)};
       if (table.batch) {
         record.insert(record.end(), {table_word(task.down), static_cast<uint64_t>(task.down.by),
@@ -94,7 +85,7 @@ MergeTable make_table(llvm::Module& module, const MergeRequest& request, const s
   const bool small = words.size() * 8 + constant_bytes(module) <= kTableBytes;
   llvm::Constant* values = llvm::ConstantDataArray::get(module.getContext(), words);
   table.words = new llvm::GlobalVariable(module, values->getType(), true, llvm::GlobalValue::InternalLinkage,
-                                         values, request.name + "_table", nullptr,
+                                         values, merged.name + "_table", nullptr,
                                          llvm::GlobalValue::NotThreadLocal, small ? kConstant : kGlobal);
   table.words->setAlignment(llvm::Align(16));
   return table;

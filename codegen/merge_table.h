@@ -13,28 +13,9 @@ namespace gacc::codegen {
 // Set in a word whose rest is to be multiplied with the samples of the launch.
 constexpr uint64_t kTimesBatch = uint64_t{1} << 63;
 
-// A number of the plan: `factor`, times the samples when `batch`; divided by `by`, rounded up.
-struct Count {
-  int64_t factor = 1, by = 1;
-  bool batch = false;
-  int64_t at(int64_t samples) const { return (factor * (batch ? samples : 1) + by - 1) / by; }
-};
-
-// A planned launch: a call of an entry for a number of blocks of work.
-struct Task {
-  std::string entry;
-  std::vector<PlanArgument> arguments;
-  Count down, across;  // blocks of work: their product
-  int64_t threads = 0;
-  int64_t blocks(int64_t samples) const { return down.at(samples) * across.at(samples); }
-  bool batch() const { return down.batch || across.batch; }
-};
-
-Task task_of(const PlanLaunch& launch);
-
 // A part and who calls it.
 struct SharedPart : Part {
-  std::vector<const Task*> tasks{};
+  std::vector<const PlanTask*> tasks{};
   // Whether an argument is the same in all calls: then it is no entry of the table.
   bool same(size_t argument) const;
 };
@@ -51,8 +32,8 @@ struct MergeTable {
   bool batch = false;  // some task has more blocks of work for more samples; else kDown is their number
 };
 
-// `tasks` in the order of the request's phases; `part_of` is the part of each.
-MergeTable make_table(llvm::Module& module, const MergeRequest& request, const std::vector<Task>& tasks,
-                      const std::vector<SharedPart>& parts, const std::vector<size_t>& part_of);
+// `part_of`: the part of each task, in the order of the phases.
+MergeTable make_table(llvm::Module& module, const PlanMerged& merged, const std::vector<SharedPart>& parts,
+                      const std::vector<size_t>& part_of);
 
 }  // namespace gacc::codegen

@@ -12,13 +12,13 @@
 #include <llvm/Target/TargetMachine.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
-#include "codegen/artifact_plan.h"
 #include "codegen/emit/gemm.h"
 #include "codegen/emit/target.h"
 #include "codegen/merge.h"
-#include "codegen/merge_plan.h"
+#include "kernels/select.h"
 
 extern "C" {
 void LLVMInitializeNVPTXTargetInfo();
@@ -62,6 +62,26 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
       std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
 }
 
+// The distinct built-in products, in the order of first use. False and a sentence in `problem` when one is
+// too large.
+bool choose_products(const ir::Module& module, const Program& program, int capability,
+                     std::vector<GemmKernel>& products, std::string& problem) {
+  for (const ir::RegionKind kind : ir::all_regions) {
+    const ir::Region& region = module.region(kind);
+    std::map<int32_t, const ir::Call*> scheduled;
+    if (region.schedule)
+      for (const ir::Call* call : ir::calls(*region.schedule)) scheduled[call->kernel] = call;
+    for (const Call& call : program.calls(kind)) {
+      if (call.kernel.form != ir::KernelForm::gemm) continue;
+      std::optional<GemmKernel> kernel = choose_gemm(module, region, call.kernel, capability, problem);
+      if (!kernel) return false;
+      if (region.schedule) kernel = built_in(module, region, *scheduled.at(call.number), program, capability);
+      if (std::find(products.begin(), products.end(), *kernel) == products.end()) products.push_back(*kernel);
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::string_view> known_targets() {
@@ -101,7 +121,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
 
   DeviceCode code;
   code.program = std::move(*program);
-  if (!choose_kernels(module, capability(target), code, problem)) {
+  if (!choose_products(module, code.program, capability(target), code.products, problem)) {
     diag.error(Kind::unsupported, {}, "{}", problem);
     return std::nullopt;
   }
@@ -124,19 +144,10 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     set_block(*emit_gemm(device, kernel, capability(target), then), kernel.tile->threads());
   }
   if (!optimize(device, machine.get(), problem)) return failed();
-  // Once planned, launches that need not wait for each other are merged; the plan then has those.
-  if (module.phase == ir::Phase::planned) {
-    Plan plan;
-    plan.target = target;
-    if (!add_programs(module, code, plan, problem)) return failed();
-    code.programs = std::move(plan.programs);
-    const Merge merge = [&](const auto& request, const auto& launches, std::string& why) {
-      return emit_merged(device, request, launches, why);
-    };
-    if (!merge_programs(module, code, merge, problem)) {
-      diag.error(Kind::unsupported, {}, "`launch.mode = \"persistent\"`: {}", problem);
-      return std::nullopt;
-    }
+  if (module.phase == ir::Phase::scheduled) {
+    for (const PlanMerged& merged : plan_merged(module, code.program))
+      if (!emit_merged(device, merged, problem)) return failed();
+    code.programs = plan_programs(module, code.program);
     drop_unused(device, code.programs);
     llvm::raw_string_ostream why(problem);
     problem.clear();

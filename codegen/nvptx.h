@@ -1,27 +1,24 @@
-// PTX of a fused or planned module: one text that ptxas accepts for the target it names.
+// PTX of a module: one text that ptxas accepts for the target it names.
 #pragma once
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "codegen/emit/gemm.h"
-#include "codegen/emit/program.h"
-#include "codegen/epilogues.h"
 #include "ir/diag.h"
+#include "kernels/gemm.h"
+#include "kernels/program.h"
 #include "runtime/plan.h"
 
 namespace gacc::codegen {
 
+using namespace kernels;
+
 struct DeviceCode {
-  Program program;  // calls with operands, extents, items, block, per_block
-  // PTX entry of each function. Its parameters, 8 bytes each: operands, then extents.
-  std::vector<std::string> entries;
-  // Of a planned module, by ir::RegionKind: what built-in products do of the kernels behind them.
-  std::array<std::vector<Epilogue>, 4> epilogues;
+  // Its functions are entries of their names. Their parameters, 8 bytes each: operands, then extents.
+  Program program;
   std::vector<GemmKernel> products;   // built-in kernels of the matrix products; entries under their names
-  std::vector<PlanProgram> programs;  // of a planned module: the launches, merged (codegen/merge.h)
+  std::vector<PlanProgram> programs;  // of a scheduled module
   std::string ptx;
   std::string llvm_ir;  // what the PTX was made of, after the passes
 };
@@ -30,6 +27,8 @@ struct DeviceCode {
 std::vector<std::string_view> known_targets();
 // Checks a target's name; an unknown one is reported to `diag` with the known ones.
 [[nodiscard]] bool check_target(std::string_view target, Diag& diag);
+// The code of a scheduled module, which is for `target`: what its launches name and nothing else. Of a module
+// in an earlier phase from `fused` on: every kernel alone.
 std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag);
 
 }  // namespace gacc::codegen

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "codegen/merge_plan.h"
 #include "ir/cost.h"
+#include "ir/kernel.h"
 #include "ir/size_text.h"
 
 namespace gacc {
@@ -127,7 +127,8 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   plan.passes = facts.passes;
   plan.flops_per_launch = ir::cost(module, module.step).flops;
   // With "auto" the step may run as one kernel, on a GPU that can; the plan counts what it is made of.
-  plan.kernels_per_launch = codegen::launch_mode(module).required ? 1 : launches_of(module, module.step);
+  plan.kernels_per_launch =
+      module.setting("launch.mode", "auto") == "persistent" ? 1 : launches_of(module, module.step);
   // Accumulators hold sums; what is not exact all the same, the frontend says.
   plan.because = words(module.setting("equivalence.because", ""), ';');
   plan.exact = plan.because.empty();

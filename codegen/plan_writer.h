@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "codegen/launches.h"
 #include "ir/module.h"
 #include "runtime/plan.h"
 
@@ -27,7 +26,7 @@ struct PlanRecompute {
   double overhead_lower_bound = 0;  // proven for the same memory, kernels and order
 };
 
-// All of the plan but the programs, which need device code (codegen/artifact_plan.h). The module is planned.
+// All of the plan but the programs, which need device code (codegen/plan_launches.h). The module is planned.
 Plan write_plan(const ir::Module& module, const PlanFacts& facts);
 
 // `--plan --json`: the keys of CONTRACT section 6, and `loss_chunks`: the parts that chunk-loss made.

@@ -9,8 +9,8 @@
 namespace gacc::ir {
 
 namespace {
-constexpr std::string_view kPhases[] = {"model", "gradient", "accumulated", "scaled",
-                                        "half",  "fused",    "recomputed",  "planned"};
+constexpr std::string_view kPhases[] = {"model", "gradient",   "accumulated", "scaled",   "half",
+                                        "fused", "recomputed", "planned",     "scheduled"};
 }
 
 std::string_view phase_text(Phase phase) { return kPhases[static_cast<size_t>(phase)]; }
@@ -102,6 +102,13 @@ std::string Module::setting(std::string_view key, const char* fallback) const {
   const auto found = settings.find(key);
   const auto* text = found == settings.end() ? nullptr : std::get_if<std::string>(&found->second);
   return text != nullptr ? *text : fallback;
+}
+
+Module unscheduled(Module module) {
+  module.phase = Phase::planned;
+  module.target.clear();
+  for (const RegionKind kind : all_regions) module.region(kind).schedule.reset();
+  return module;
 }
 
 Type operand_type(const Module& module, const Region& region, const Operand& operand) {

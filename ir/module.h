@@ -11,34 +11,27 @@
 #include <vector>
 
 #include "ir/diag.h"
+#include "ir/schedule.h"
 #include "ir/types.h"
 
 namespace gacc::ir {
 
 struct OpInfo;
 
-struct ValueId {
-  int32_t index = -1;
-  auto operator<=>(const ValueId&) const = default;
-};
-struct BufferId {
-  int32_t index = -1;
-  auto operator<=>(const BufferId&) const = default;
-};
-
-// What an op reads: a value of its region, a buffer, or a number written in place (an f32 or i32 scalar).
-using Operand = std::variant<ValueId, BufferId, double>;
-inline const ValueId* as_value(const Operand& operand) { return std::get_if<ValueId>(&operand); }
-inline const BufferId* as_buffer(const Operand& operand) { return std::get_if<BufferId>(&operand); }
-inline const double* as_number(const Operand& operand) { return std::get_if<double>(&operand); }
-const ValueId* as_value(Operand&&) = delete;  // the pointer would dangle
-const BufferId* as_buffer(Operand&&) = delete;
-const double* as_number(Operand&&) = delete;
-
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 using Attrs = std::map<std::string, Attr, std::less<>>;  // sorted: the printed order is the key order
 
-enum class Phase : uint8_t { model, gradient, accumulated, scaled, half, fused, recomputed, planned };
+enum class Phase : uint8_t {
+  model,
+  gradient,
+  accumulated,
+  scaled,
+  half,
+  fused,
+  recomputed,
+  planned,
+  scheduled
+};
 std::string_view phase_text(Phase phase);
 std::optional<Phase> parse_phase(std::string_view text);
 
@@ -95,7 +88,8 @@ struct Region {
   std::vector<Value> values{};    // addressed by ValueId; entries of deleted ops may remain
   std::vector<Op> ops{};
   std::vector<Yield> yields{};
-  Location at{};  // of the region's keyword, when it was read from text
+  std::optional<Schedule> schedule{};  // once scheduled, where there are ops
+  Location at{};                       // of the region's keyword, when it was read from text
 
   Value& operator[](ValueId id) { return values[static_cast<size_t>(id.index)]; }
   const Value& operator[](ValueId id) const { return values[static_cast<size_t>(id.index)]; }
@@ -114,6 +108,7 @@ struct Module {
   std::vector<Buffer> buffers{};
   Region init{RegionKind::init}, step{RegionKind::step}, update{RegionKind::update}, eval{RegionKind::eval};
   std::optional<int64_t> arena_bytes{};  // once planned: the size of the one allocation
+  std::string target{};                  // once scheduled: the GPU that the schedules are for, "sm_80"
 
   Buffer& operator[](BufferId id) { return buffers[static_cast<size_t>(id.index)]; }
   const Buffer& operator[](BufferId id) const { return buffers[static_cast<size_t>(id.index)]; }
@@ -133,6 +128,9 @@ struct Module {
 };
 inline constexpr RegionKind all_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
                                              RegionKind::eval};
+
+// A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.
+Module unscheduled(Module module);
 
 // The type an operand has where it stands: of the value, of the buffer, or a scalar f32 for a number.
 Type operand_type(const Module& module, const Region& region, const Operand& operand);

@@ -34,6 +34,9 @@ class Parser {
     if (accept_word("arena")) {
       open("("), module_.arena_bytes = integer(), close(")");
     }
+    if (accept_word("target")) {
+      open("("), module_.target = key(), close(")");
+    }
     open("{");
     while (!is("}")) item();
     close("}");
@@ -247,6 +250,137 @@ class Parser {
         break;
       }
       op(out);
+    }
+    close("}");
+    if (accept_word("schedule")) schedule(out);
+  }
+
+  // --- the schedule of a region
+  // word(1)
+  int64_t number_of(std::string_view word) {
+    keyword(word), open("(");
+    const int64_t number = integer();
+    close(")");
+    return number;
+  }
+  int32_t kernel_number() {
+    keyword("k"), open("(");
+    const int32_t number = small_integer();
+    close(")");
+    return number;
+  }
+
+  Extent extent() {
+    if (accept_word("B")) return {1, true};
+    const int64_t factor = integer();
+    return {factor, accept_word("B")};
+  }
+
+  Operand stored(const Region& region) {
+    const Location at = token_.at;
+    const Operand out = operand(region);
+    if (as_number(out) != nullptr) fail(at, Kind::syntax, "a launch takes values and buffers, no numbers");
+    return out;
+  }
+
+  void arguments(const Region& region, std::vector<Operand>& operands, std::vector<Extent>& extents) {
+    open("(");
+    do operands.push_back(stored(region));
+    while (accept(","));
+    open(":");
+    do extents.push_back(extent());
+    while (accept(","));
+    close(")");
+  }
+
+  KernelCall kernel_call(const Region& region, int32_t& number) {
+    KernelCall out;
+    out.function = key();
+    number = kernel_number();
+    arguments(region, out.operands, out.extents);
+    keyword("grid"), open("("), out.items = extent(), keyword("by"), out.per_block = integer(), close(")");
+    out.block = number_of("block");
+    if (token_.kind == Tok::word && token_.text == "shared") out.shared = number_of("shared");
+    return out;
+  }
+
+  ProductCall product_call(const Region& region, int32_t& number) {
+    ProductCall out;
+    number = kernel_number();
+    const Location at = token_.at;
+    std::vector<Operand> operands;
+    std::vector<Extent> extents;
+    arguments(region, operands, extents);
+    if (operands.size() != 3 || extents.size() != 3)
+      fail(at, Kind::syntax, "a product takes three operands and three extents");
+    out.a = operands[0], out.b = operands[1], out.c = operands[2];
+    out.m = extents[0], out.n = extents[1], out.k = extents[2];
+    keyword("tile"), open("("), out.tile_m = integer(), open(","), out.tile_n = integer(), close(")");
+    out.block = number_of("block");
+    out.shared = number_of("shared");
+    if (accept_word("then")) {
+      Then& then = out.then.emplace();
+      open("("), then.kernel = kernel_number(), open(","), then.slot = small_integer();
+      if (accept(",")) keyword("keeps"), then.keeps = true;
+      close(")");
+    }
+    if (accept_word("bias")) {
+      Bias& bias = out.bias.emplace();
+      open("(");
+      const Location vector_at = token_.at;
+      const Operand vector = stored(region);
+      const BufferId* buffer = as_buffer(vector);
+      if (buffer == nullptr) fail(vector_at, Kind::syntax, "a bias is a buffer");
+      bias.vector = *buffer;
+      open(","), bias.kernel = kernel_number(), close(")");
+    }
+    return out;
+  }
+
+  Call call(const Region& region) {
+    Call out;
+    out.at = token_.at;
+    if (accept_word("product")) {
+      out.what = product_call(region, out.kernel);
+    } else {
+      keyword("kernel");
+      out.what = kernel_call(region, out.kernel);
+    }
+    if (accept_word("level")) {
+      open("("), out.level = small_integer(), close(")");
+    }
+    auto* product = std::get_if<ProductCall>(&out.what);
+    if (product != nullptr && accept_word("workspace")) {
+      Bytes& bytes = product->workspace.emplace();
+      open("("), bytes.offset = integer(), open(","), bytes.size = integer(), close(")");
+    }
+    return out;
+  }
+
+  void schedule(Region& region) {
+    Schedule& out = region.schedule.emplace();
+    open("{");
+    if (const Location at = token_.at; accept_word("persistent")) {
+      Persistent& persistent = out.persistent.emplace();
+      persistent.at = at;
+      persistent.function = key();
+      persistent.block = number_of("block"), persistent.blocks = number_of("blocks");
+      persistent.required = accept_word("required");
+    }
+    while (!is("}")) {
+      Merged merged;
+      merged.at = token_.at;
+      if (!accept_word("merged")) {
+        out.launches.emplace_back(call(region));
+        continue;
+      }
+      merged.function = key();
+      merged.block = number_of("block"), merged.blocks = number_of("blocks");
+      open("{");
+      do merged.parts.push_back(call(region));
+      while (!is("}"));
+      close("}");
+      out.launches.emplace_back(std::move(merged));
     }
     close("}");
   }

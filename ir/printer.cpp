@@ -125,6 +125,66 @@ std::string yields_text(const Module& module, const Region& region) {
   });
 }
 
+std::string extent_text(const Extent& extent) {
+  if (!extent.times_batch) return fmt::to_string(extent.factor);
+  return extent.factor == 1 ? "B" : fmt::format("{} B", extent.factor);
+}
+
+std::string arguments_text(const Module& module, const Region& region, const std::vector<Operand>& operands,
+                           const std::vector<Extent>& extents) {
+  return fmt::format(
+      "({} : {})",
+      list_text(operands, [&](const Operand& operand) { return operand_text(module, region, operand); }),
+      list_text(extents, extent_text));
+}
+
+std::string call_text(const Module& module, const Region& region, const Call& call) {
+  std::string out;
+  if (const KernelCall* kernel = as_kernel(call)) {
+    out = fmt::format("kernel {} k({}) {} grid({} by {}) block({})", word(kernel->function), call.kernel,
+                      arguments_text(module, region, kernel->operands, kernel->extents),
+                      extent_text(kernel->items), kernel->per_block, kernel->block);
+    if (kernel->shared > 0) out += fmt::format(" shared({})", kernel->shared);
+  } else {
+    const ProductCall& product = *as_product(call);
+    out = fmt::format(
+        "product k({}) {} tile({}, {}) block({}) shared({})", call.kernel,
+        arguments_text(module, region, {product.a, product.b, product.c}, {product.m, product.n, product.k}),
+        product.tile_m, product.tile_n, product.block, product.shared);
+    if (product.then)
+      out += fmt::format(" then(k({}), {}{})", product.then->kernel, product.then->slot,
+                         product.then->keeps ? ", keeps" : "");
+    if (product.bias)
+      out += fmt::format(" bias(@{}, k({}))", id(module[product.bias->vector].name), product.bias->kernel);
+  }
+  if (call.level) out += fmt::format(" level({})", *call.level);
+  const ProductCall* product = as_product(call);
+  if (product != nullptr && product->workspace)
+    out += fmt::format(" workspace({}, {})", product->workspace->offset, product->workspace->size);
+  return out;
+}
+
+std::string schedule_text(const Module& module, const Region& region, const Schedule& schedule) {
+  std::string out = " schedule {\n";
+  if (schedule.persistent) {
+    const Persistent& persistent = *schedule.persistent;
+    out += fmt::format("    persistent {} block({}) blocks({}){}\n", word(persistent.function),
+                       persistent.block, persistent.blocks, persistent.required ? " required" : "");
+  }
+  for (const Launch& launch : schedule.launches) {
+    if (const Call* call = std::get_if<Call>(&launch)) {
+      out += "    " + call_text(module, region, *call) + "\n";
+      continue;
+    }
+    const Merged& merged = std::get<Merged>(launch);
+    out += fmt::format("    merged {} block({}) blocks({}) {{\n", word(merged.function), merged.block,
+                       merged.blocks);
+    for (const Call& part : merged.parts) out += "      " + call_text(module, region, part) + "\n";
+    out += "    }\n";
+  }
+  return out + "  }\n";
+}
+
 std::string region_block(const Module& module, const Region& region, const PrintOptions& options) {
   std::string out = fmt::format("\n  {}", region_text(region.kind));
   if (!region.inputs.empty()) {
@@ -140,7 +200,8 @@ std::string region_block(const Module& module, const Region& region, const Print
   out += " {\n";
   for (const Op& op : region.ops) out += "    " + op_text(module, region, op, options) + "\n";
   if (!region.yields.empty()) out += "    yield " + yields_text(module, region) + "\n";
-  return out + "  }\n";
+  out += "  }";
+  return out + (region.schedule ? schedule_text(module, region, *region.schedule) : "\n");
 }
 
 }  // namespace
@@ -160,6 +221,7 @@ std::string print(const Module& module, PrintOptions options) {
   if (!module.source.empty()) out += fmt::format(" source({})", quoted(module.source));
   out += fmt::format(" phase({})", phase_text(module.phase));
   if (module.arena_bytes) out += fmt::format(" arena({})", *module.arena_bytes);
+  if (!module.target.empty()) out += fmt::format(" target({})", word(module.target));
   out += " {\n";
   for (const auto& [key, value] : module.settings)
     out += fmt::format("  set {} = {}\n", word(key), attr_text(value));

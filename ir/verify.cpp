@@ -7,6 +7,7 @@
 #include "ir/kernel.h"
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
+#include "ir/verify_schedule.h"
 
 namespace gacc::ir {
 
@@ -41,6 +42,7 @@ class Verifier {
       eval_inputs();
       for (const RegionKind kind : all_regions) numbers(module_.region(kind));
     }
+    if (diag_.reports().size() == before) schedules();
     return diag_.reports().size() == before;
   }
 
@@ -404,6 +406,25 @@ class Verifier {
     const int64_t bytes = type_bytes(type, module_.micro_batch());
     if (*offset < 0 || *offset % kAlignment != 0 || bytes > end || *offset > end - bytes) {
       broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
+    }
+  }
+
+  // R18: schedules, each of which has more rules (verify_schedule.h)
+  void schedules() {
+    const bool scheduled = at_least(Phase::scheduled);
+    if (scheduled == module_.target.empty())
+      broken("R18", {}, "a module has a target in phase scheduled, and only then");
+    for (const RegionKind kind : all_regions) {
+      const Region& region = module_.region(kind);
+      if (region.schedule.has_value() != (scheduled && !region.ops.empty())) {
+        broken("R18", region.at, "{} has {} schedule in phase {}", region_text(kind),
+               region.schedule ? "a" : "no", phase_text(module_.phase));
+      } else if (region.schedule) {
+        verify_schedule(module_, region,
+                        [&](std::string_view rule, const Location& at, const std::string& what) {
+                          broken(rule, at, "{}", what);
+                        });
+      }
     }
   }
 

@@ -6,14 +6,16 @@
 //      b. every write takes its bytes; it may take those of a buffer only if it is a write to that buffer,
 //         and those that this kernel reads only where the kernel may work in place,
 //      c. no two writes of one kernel meet,
-//      d. what it works in takes its bytes too, which may be nothing's that it reads or writes, nor a
+//      d. a product's workspace takes its bytes too, which may be nothing's that it reads or writes, nor a
 //      buffer's;
 //   3. at the end of a region every buffer still owns all of its bytes, and so does every yielded value.
 //
 // Overwriting a value that is read later shows as the later read finding somebody else's bytes.
 #include "passes/check_plan.h"
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "ir/kernel.h"
 
@@ -26,7 +28,7 @@ using namespace ir;
 constexpr int64_t kAlignment = 256;  // cuBLAS and vector loads want it; see docs/ARCHITECTURE.md
 
 // Who holds which bytes: disjoint ranges by start.
-class Bytes {
+class Arena {
  public:
   void take(int64_t start, int64_t size, const Operand& owner) {
     release(start, start + size);
@@ -80,7 +82,7 @@ class Bytes {
 
 class Checker {
  public:
-  Checker(const Module& module, std::span<const Scratch> scratch) : module_(module), scratch_(scratch) {}
+  explicit Checker(const Module& module) : module_(module) {}
 
   std::string run() {
     if (!module_.arena_bytes) return "the module has no arena size";
@@ -130,23 +132,58 @@ class Checker {
   void region(const Region& region) {
     where_ = fmt::format("{}: ", region_text(region.kind));
     roots_.emplace(region);
-    Bytes bytes = buffers_;
-    for (const ValueId input : region.inputs) {
-      if (!write(region, bytes, input, nullptr)) return;
-    }
     std::string why;
     const std::vector<Kernel> all = kernels(module_, region, &why);
     if (!why.empty()) {
       fail("{}", why);
       return;
     }
-    for (size_t k = 0; k < all.size() && problem_.empty(); ++k) {
+    std::vector<size_t> order(all.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (!region.schedule) return replay(region, all, order, {});
+    Workspaces workspaces;
+    std::map<int32_t, size_t> kernel_of;
+    for (size_t k = 0; k < all.size(); ++k) kernel_of[region.ops[all[k].members.front().op].kernel] = k;
+    for (const Call* call : calls(*region.schedule)) {
+      const ProductCall* product = as_product(*call);
+      if (product != nullptr && product->workspace)
+        workspaces[kernel_of.at(call->kernel)] = *product->workspace;
+    }
+    replay(region, all, order, workspaces);
+    for (const bool reverse : {false, true})
+      if (problem_.empty()) replay(region, all, by_levels(region, kernel_of, reverse), {});
+  }
+
+  // The kernels in the order in which launches of one level come in this order or in reverse.
+  static std::vector<size_t> by_levels(const Region& region, const std::map<int32_t, size_t>& kernel_of,
+                                       bool reverse) {
+    std::vector<size_t> order;
+    for (std::vector<const Call*>& level : by_level(*region.schedule)) {
+      if (reverse) std::reverse(level.begin(), level.end());
+      for (const Call* call : level) {
+        order.push_back(kernel_of.at(call->kernel));
+        const ProductCall* product = as_product(*call);
+        if (product != nullptr && product->then) order.push_back(kernel_of.at(product->then->kernel));
+      }
+    }
+    return order;
+  }
+
+  using Workspaces = std::map<size_t, Bytes>;  // by kernel
+  void replay(const Region& region, const std::vector<Kernel>& all, const std::vector<size_t>& order,
+              const Workspaces& workspaces) {
+    Arena bytes = buffers_;
+    for (const ValueId input : region.inputs) {
+      if (!write(region, bytes, input, nullptr)) return;
+    }
+    for (const size_t k : order) {
+      if (!problem_.empty()) return;
       where_ = fmt::format("{}, kernel {}: ", region_text(region.kind), k);
       kernel(region, all[k], bytes);
-      for (const Scratch& scratch : scratch_)
-        if (scratch.region == region.kind && scratch.kernel == k && problem_.empty())
-          work(region, all[k], scratch, bytes);
+      const auto workspace = workspaces.find(k);
+      if (workspace != workspaces.end() && problem_.empty()) work(region, all[k], workspace->second, bytes);
     }
+    if (!problem_.empty()) return;
     where_ = fmt::format("end of {}: ", region_text(region.kind));
     for (const Yield& yield : region.yields) {
       if (as_number(yield.what) == nullptr) read(region, bytes, yield.what);
@@ -155,11 +192,11 @@ class Checker {
       read(region, bytes, BufferId{static_cast<int32_t>(i)});
   }
 
-  void kernel(const Region& region, const Kernel& kernel, Bytes& bytes) {
+  void kernel(const Region& region, const Kernel& kernel, Arena& bytes) {
     for (const Operand& operand : kernel.reads) {
       if (!read(region, bytes, operand)) return;
     }
-    Bytes written;
+    Arena written;
     for (const Operand& operand : kernel.writes) {
       if (!place(region, operand)) return;
       written.owners(offset_, size_, [&](const Operand& other) {
@@ -171,31 +208,31 @@ class Checker {
     }
   }
 
-  void work(const Region& region, const Kernel& kernel, const Scratch& scratch, Bytes& bytes) {
-    const std::string name = fmt::format("what it works in ({} bytes at {})", scratch.bytes, scratch.offset);
+  void work(const Region& region, const Kernel& kernel, const Bytes& scratch, Arena& bytes) {
+    const std::string name = fmt::format("what it works in ({} bytes at {})", scratch.size, scratch.offset);
     if (scratch.offset % kAlignment != 0) {
       fail("{} is not at a multiple of {}", name, kAlignment);
       return;
     }
-    if (scratch.offset < 0 || scratch.bytes < 0 || scratch.bytes > *module_.arena_bytes - scratch.offset) {
+    if (scratch.offset < 0 || scratch.size < 0 || scratch.size > *module_.arena_bytes - scratch.offset) {
       fail("{} leaves the arena of {} bytes", name, *module_.arena_bytes);
       return;
     }
     for (const auto* operands : {&kernel.reads, &kernel.writes}) {
       for (const Operand& operand : *operands) {
         if (!place(region, (*roots_)(operand))) return;
-        if (offset_ < scratch.offset + scratch.bytes && scratch.offset < offset_ + size_)
+        if (offset_ < scratch.offset + scratch.size && scratch.offset < offset_ + size_)
           fail("{} meets {}", name, operand_text(module_, region, operand));
       }
     }
-    bytes.owners(scratch.offset, scratch.bytes, [&](const Operand& other) {
+    bytes.owners(scratch.offset, scratch.size, [&](const Operand& other) {
       if (as_buffer(other) != nullptr) fail("{} meets buffer @{}", name, module_[*as_buffer(other)].name);
     });
-    bytes.take(scratch.offset, scratch.bytes, Operand(0.0));  // nobody's
+    bytes.take(scratch.offset, scratch.size, Operand(0.0));  // nobody's
   }
 
   // The bytes of `operand` must hold it (a reshape: what it is a reshape of).
-  bool read(const Region& region, const Bytes& bytes, const Operand& operand) {
+  bool read(const Region& region, const Arena& bytes, const Operand& operand) {
     const Operand root = (*roots_)(operand);
     if (!place(region, root)) return false;
     const int64_t offset = offset_;
@@ -213,7 +250,7 @@ class Checker {
     return true;
   }
 
-  bool write(const Region& region, Bytes& bytes, const Operand& operand, const Kernel* kernel) {
+  bool write(const Region& region, Arena& bytes, const Operand& operand, const Kernel* kernel) {
     if (!place(region, operand)) return false;
     const std::string name = operand_text(module_, region, operand);
     bytes.owners(offset_, size_, [&](const Operand& other) {
@@ -240,8 +277,7 @@ class Checker {
   }
 
   const Module& module_;
-  std::span<const Scratch> scratch_;
-  Bytes buffers_;
+  Arena buffers_;
   std::optional<StorageRoots> roots_{};  // of the region that is being checked
   std::string where_, problem_;
   int64_t offset_ = 0, size_ = 0;
@@ -249,8 +285,6 @@ class Checker {
 
 }  // namespace
 
-std::string check_plan(const Module& module, std::span<const Scratch> scratch) {
-  return Checker(module, scratch).run();
-}
+std::string check_plan(const Module& module) { return Checker(module).run(); }
 
 }  // namespace gacc::passes

@@ -2,24 +2,17 @@
 // plan. It shares no code with plan-memory and knows nothing of live ranges, so that a mistake in one shows
 // in the other.
 #pragma once
-#include <span>
 #include <string>
 
 #include "ir/module.h"
 
 namespace gacc::passes {
 
-// Bytes that a kernel works in besides what it reads and writes, and leaves as they come.
-struct Scratch {
-  ir::RegionKind region;
-  size_t kernel = 0;  // which of the region's, in order
-  int64_t offset = 0, bytes = 0;
-};
-
 // "" when no two live values overlap, every read sees the value meant, values are overwritten in place only
 // where the kernel allows it, buffers are never touched but by writes to them, and all lies aligned inside
-// the arena; with what kernels work in taken into account. Else one sentence about the first fault, with
-// region and kernel.
-std::string check_plan(const ir::Module& module, std::span<const Scratch> scratch = {});
+// the arena. Else one sentence about the first fault, with region and kernel. Of a scheduled module also:
+// with the workspaces of products destroyed; and level by level, those of a level in order and in reverse,
+// with what a product does at its product's place.
+std::string check_plan(const ir::Module& module);
 
 }  // namespace gacc::passes

@@ -22,6 +22,7 @@ struct Options {
   int64_t parts = 64;                // at most
   CostModel costs{};                 // what recompute weighs: of gaccc's target
   int plan_effort = 1;               // scales the work of the recompute search
+  std::string target = "sm_80";      // the GPU that `select` chooses for
 };
 
 struct Pass {
@@ -52,5 +53,12 @@ std::string passes_markdown();                 // docs/passes.md
 [[nodiscard]] bool fuse(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool recompute(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool plan_memory(ir::Module& module, const Options& options, Diag& diag);
+// In schedule/.
+[[nodiscard]] bool select(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool epilogues(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool levels(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool merge(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool persistent(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool workspaces(ir::Module& module, const Options& options, Diag& diag);
 
 }  // namespace gacc::passes

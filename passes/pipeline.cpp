@@ -8,6 +8,7 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/check_plan.h"
+#include "passes/schedule/schedule.h"
 
 namespace gacc::passes {
 
@@ -110,7 +111,7 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     if (Diag broken; !ir::verify(module, broken)) {
       return {.internal_error = internal_error(*pass, broken.render(), before)};
     }
-    if (module.phase == ir::Phase::planned) {
+    if (module.phase >= ir::Phase::planned) {
       if (const std::string problem = check_plan(module); !problem.empty()) {
         return {.internal_error = internal_error(*pass, problem, before)};
       }
@@ -127,6 +128,14 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     if (pass->name == options.stop_after) break;
   }
   if (options.sink && options.time_passes) options.sink(time_table(timings));
+  if (module.phase == ir::Phase::scheduled) {
+    if (const std::string problem = check_schedule(module); !problem.empty()) {
+      if (!timings.empty())
+        return {.internal_error = internal_error(*order.back(), problem, ir::print(module))};
+      diag.error(Kind::invalid_ir, {}, "{}", problem);
+      return {};
+    }
+  }
   return {.ok = true};
 }
 

@@ -180,7 +180,7 @@ bool plan_memory(Module& module, const Options&, Diag&) {
   }
   // The update's kernels are many, small, and mostly independent of each other, unless one takes the bytes of
   // a value that another has just read: where there is room, its small values keep their bytes to the end,
-  // and the kernels can be merged (codegen/merge_plan.h).
+  // and the kernels can be merged (pass `merge`).
   Transients apart = values[RegionKind::update];
   for (planner::Block& block : apart.blocks) {
     if (block.bytes > kSmallValue) continue;

@@ -32,6 +32,16 @@ constexpr Pass kPasses[] = {
      fused, recomputed, recompute},
     {"plan-memory", "gives every buffer and value its place in the one arena", recomputed, planned,
      plan_memory},
+    {"select", "makes a launch of every kernel: its function or tile, its operands, extents, grid and block",
+     planned, scheduled, select},
+    {"epilogues", "lets a product do the pointwise kernel behind it while the result is in registers",
+     scheduled, scheduled, epilogues},
+    {"levels", "says which launches need not wait for each other", scheduled, scheduled, levels},
+    {"merge", "makes one launch of the update's kernels of a level", scheduled, scheduled, merge},
+    {"persistent", "makes one cooperative kernel of a small step, and of the update, as launch.mode says",
+     scheduled, scheduled, persistent},
+    {"workspaces", "gives products of a library the bytes of the arena that hold nothing while they run",
+     scheduled, scheduled, workspaces},
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ struct PlanBuiltin {
   int64_t block = 0;   // threads in a block
   int64_t tile_m = 1, tile_n = 1;
   // What the entry takes instead of those six, where it also does what a later launch of the program is there
-  // for (codegen/epilogues.h), which is then left out: the same bits in one launch.
+  // for (a product's `then`, docs/ir.md), which is then left out: the same bits in one launch.
   std::vector<PlanArgument> arguments{};
   int64_t does = 0;  // with arguments: that launch
 };

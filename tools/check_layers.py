@@ -9,14 +9,16 @@ import re
 import sys
 import tempfile
 
-FOLDERS = ["ir", "frontend", "passes", "codegen", "runtime", "tools", "tests"]
+FOLDERS = ["ir", "kernels", "frontend", "passes", "codegen", "compiler", "runtime", "tools", "tests"]
 # What each folder may include of gacc, as path prefixes. The first prefix that fits a file is the rule.
 MAY_INCLUDE = [
     ("ir/", ["ir/"]),
     ("frontend/", ["frontend/", "ir/"]),
     ("passes/planner/", ["passes/planner/"]),  # works on an abstract graph: knows neither ops nor IR
-    ("passes/", ["passes/", "ir/"]),
-    ("codegen/", ["codegen/", "ir/"] + [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file")]),
+    ("kernels/", ["kernels/", "ir/"]),
+    ("passes/", ["passes/", "kernels/", "ir/"]),
+    ("codegen/", ["codegen/", "kernels/", "ir/"] + [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file")]),
+    ("compiler/", [f + "/" for f in FOLDERS if f not in ("tools", "tests")]),
     ("runtime/", ["runtime/"]),
     ("tools/", [f + "/" for f in FOLDERS]),
     ("tests/", [f + "/" for f in FOLDERS]),

@@ -12,7 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "codegen/compare_plan.h"
+#include "codegen/artifact_ir.h"
+#include "compiler/compare_plan.h"
 #include "passes/check_plan.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"

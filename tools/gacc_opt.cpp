@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "codegen/nvptx.h"
+#include "compiler/make_artifact.h"
 #include "ir/op_info.h"
 #include "ir/ops_markdown.h"
 #include "ir/text.h"
@@ -30,7 +32,7 @@ using namespace gacc;
 enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
 
 struct Arguments {
-  std::string file, out, passes;
+  std::string file, out, passes, target = "sm_80", emit = "ir";
   std::vector<std::string> print_after;
   bool list_passes = false, list_ops = false, markdown = false, locations = false, times = false,
        check = false;
@@ -82,12 +84,15 @@ int run(const Arguments& arguments) {
   }
   if (arguments.file.empty()) return fail(kWrongCommand, "no input file; '-' reads standard input");
 
+  if (Diag wrong_target; !codegen::check_target(arguments.target, wrong_target))
+    return fail(kWrongCommand, wrong_target.reports().front().text);
   passes::PipelineOptions options;
   options.passes = names(arguments.passes);
   options.nothing = options.passes.empty();
   options.print_after = arguments.print_after;
   options.print_locations = arguments.locations;
   options.time_passes = arguments.times;
+  options.options.target = arguments.target;
   options.sink = to_stderr;
   if (const std::string unknown = passes::unknown_pass(options); !unknown.empty())
     return fail(kWrongCommand, unknown);
@@ -108,7 +113,17 @@ int run(const Arguments& arguments) {
     if (const std::string problem = passes::check_plan(*module); !problem.empty())
       return fail(kWrongFile, "the plan is wrong: " + problem);
   }
-  return output(arguments, ir::print(*module, {.locations = arguments.locations}));
+  if (arguments.emit == "ir")
+    return output(arguments, ir::print(*module, {.locations = arguments.locations}));
+  if (module->phase != ir::Phase::scheduled)
+    return fail(kWrongFile,
+                fmt::format("--emit {} needs a module in phase `scheduled`, this one is in phase `{}`",
+                            arguments.emit, ir::phase_text(module->phase)));
+  const Plan plan = write_plan(*module, plan_facts(*module, module->target));
+  const std::optional<Compiled> compiled = make_artifact(*module, plan, {}, diag);
+  if (compiled) return output(arguments, arguments.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
+  to_stderr(diag.render());
+  return kWrongFile;
 }
 
 }  // namespace
@@ -126,6 +141,13 @@ int main(int argc, char** argv) {
   app.add_option("--print-after", arguments.print_after,
                  "print the IR after this pass, or after all, on standard error")
       ->type_name("PASS|all");
+  app.add_option("--target", arguments.target, "the GPU that pass `select` chooses for; default sm_80")
+      ->type_name("sm_NN");
+  app.add_option(
+         "--emit", arguments.emit,
+         "what to print: the IR (default), or of a scheduled module the artifact or the device LLVM IR")
+      ->type_name("ir|ptx|llvm")
+      ->check(CLI::IsMember({"ir", "ptx", "llvm"}));
   app.add_flag("--print-locs", arguments.locations, "end lines in the place they come from");
   app.add_flag("--time-passes", arguments.times, "print a table of times on standard error");
   app.add_flag("--check-plan", arguments.check,

@@ -18,22 +18,16 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/artifact_plan.h"
-#include "codegen/nvptx.h"
-#include "codegen/plan_writer.h"
+#include "compiler/choose_batch.h"
+#include "compiler/make_artifact.h"
+#include "compiler/read_costs.h"
 #include "frontend/frontend.h"
-#include "ir/kernel.h"
 #include "ir/text.h"
-#include "passes/check_plan.h"
 #include "passes/pipeline.h"
-#include "passes/plan_memory.h"
 #include "passes/recompute.h"
-#include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
-#include "tools/choose_batch.h"
 #include "tools/compiler_arguments.h"
-#include "tools/read_costs.h"
 #include "tools/report/page.h"
 #include "tools/report/timeline.h"
 
@@ -103,45 +97,9 @@ Status write_outputs(const std::vector<Output>& outputs) {
   return {};
 }
 
-PlanFacts facts_of(const ir::Module& module, const CompilerArguments& arguments) {
-  PlanFacts facts;
-  facts.target = arguments.target;
-  for (const passes::Pass& pass : passes::all_passes()) facts.passes.emplace_back(pass.name);
-  const passes::MemoryReport report = passes::memory_report(module);
-  facts.bytes = {.weights = report.weights,
-                 .half_weights = report.half_weights,
-                 .gradients = report.gradients,
-                 .optimizer = report.optimizer,
-                 .activations = report.activations,
-                 .workspace = report.workspace,
-                 .inputs = report.inputs,
-                 .peak = report.peak,
-                 .lower_bound = report.lower_bound};
-  return facts;
-}
-
 PlanRecompute plan_recompute(const passes::RecomputeReport& report) {
   return {report.policy, report.recomputed_ops, report.extra_flops, report.overhead,
           report.overhead_lower_bound};
-}
-
-// Where the plan's matrix products work, kernel by kernel. The launches of `step` and `eval` are their
-// kernels in order; the update's are merged, and no product of it has a workspace.
-std::vector<passes::Scratch> workspaces(const ir::Module& module, const Plan& plan) {
-  std::vector<passes::Scratch> found;
-  for (const PlanProgram& program : plan.programs) {
-    const auto kind = std::find_if(std::begin(ir::all_regions), std::end(ir::all_regions),
-                                   [&](ir::RegionKind k) { return ir::region_text(k) == program.name; });
-    if (kind == std::end(ir::all_regions)) continue;
-    const std::vector<ir::Kernel> kernels = ir::kernels(module, module.region(*kind));
-    size_t launch = 0;
-    for (size_t k = 0; k < kernels.size() && launch < program.launches.size(); ++k) {
-      if (kernels[k].form == ir::KernelForm::alias) continue;
-      if (const std::optional<PlanWorkspace>& workspace = program.launches[launch++].workspace)
-        found.push_back({*kind, k, workspace->offset, workspace->bytes});
-    }
-  }
-  return found;
 }
 
 // One run of the compiler. Its steps follow each other; each gives an exit code when the run ends there.
@@ -185,6 +143,7 @@ class Compilation {
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
   Ended transform() {
     const bool named = passes::has_cost_model(arguments_.costs);
+    options_.target = arguments_.target;
     options_.costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
     if (!arguments_.costs.empty() && !named) {
       if (Status status = read_costs(arguments_.costs, options_.costs); !status)
@@ -250,7 +209,7 @@ class Compilation {
   // The output that --emit names, and the plan.
   Ended generate() {
     if (arguments_.plan || !arguments_.report.empty() || arguments_.emit == "ptx")
-      plan_ = write_plan(*module_, facts_of(*module_, arguments_));
+      plan_ = write_plan(*module_, plan_facts(*module_, arguments_.target));
     if (!arguments_.writes_output()) return {};
     std::string output;
     if (arguments_.emit == "ir") {
@@ -258,27 +217,14 @@ class Compilation {
     } else if (arguments_.emit == "graph") {
       output = passes::print_graph(passes::step_graph(*module_, options_.costs));
     } else {
-      const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(*module_, arguments_.target, diag_);
-      if (!code) return bug(diag_.failed() ? diag_.render() : "code generation gave up without a reason");
+      ModelRecord record{text_, {}};
+      for (const Override& each : overrides_) record.overrides.push_back(each.key + "=" + each.value);
+      std::optional<Compiled> compiled = make_artifact(*module_, plan_, record, diag_);
+      if (!compiled) return bug(diag_.failed() ? diag_.render() : "code generation gave up without a reason");
       clock_.phase("codegen");
-      if (arguments_.emit == "llvm") {
-        output = code->llvm_ir;
-      } else if (const Ended exit = make_artifact(*code, output)) {
-        return exit;
-      }
+      output = std::move(arguments_.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
     }
     outputs_.push_back({output_path(arguments_), std::move(output)});
-    return {};
-  }
-
-  Ended make_artifact(const codegen::DeviceCode& code, std::string& output) {
-    std::string problem;
-    if (!add_programs(*module_, code, plan_, problem)) return bug(problem);
-    problem = passes::check_plan(*module_, workspaces(*module_, plan_));
-    if (!problem.empty()) return bug(problem);
-    Artifact artifact{plan_, ir::print(*module_), code.ptx, text_};
-    for (const Override& each : overrides_) artifact.overrides.push_back(each.key + "=" + each.value);
-    output = write_artifact(artifact);
     return {};
   }
 

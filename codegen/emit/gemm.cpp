@@ -22,7 +22,6 @@ namespace {
 
 constexpr int kVector = 4;    // elements of an access: 16 bytes, of half types 8
 constexpr int kRowsHeld = 2;  // rows of C that a large tile adds at a time
-constexpr int kPad = 4;       // after a row in shared memory: fewer bank conflicts, still 16-byte aligned
 
 class GemmEmitter : GemmBase {
  public:
@@ -90,7 +89,7 @@ class GemmEmitter : GemmBase {
     Operand o;
     o.inner_last = inner_last;
     o.moves = width * tile_.k / kVector / threads_;
-    o.row = width + kPad;
+    o.row = width + GemmTile::kPad;
     o.stride = wide(in_bytes(inner_last ? k_ : extent));
     o.aligned = multiple_of(kVector * bytes_, base, o.stride);
     Value* last = b.CreateSub(extent, word(1));

@@ -28,6 +28,7 @@ class MmaEmitter : GemmBase {
   MmaEmitter(llvm::Module& module, const GemmKernel& kernel, int capability, const Body* then)
       : GemmBase(module, kernel, capability, then),
         modern_(capability >= 80),
+        stages_(kernel.stages(capability)),
         cores_(b, kernel.type, modern_) {}
 
   llvm::Function* emit() {
@@ -62,7 +63,7 @@ class MmaEmitter : GemmBase {
   int fragments_n() const { return warp_n() / 8; }
   int a_bytes() const { return tile_.m * tile_.k * 2; }
   int buffer_bytes() const { return a_bytes() + tile_.n * tile_.k * 2; }
-  int stages() const { return modern_ ? tile_.stages : 2; }
+  int stages() const { return stages_; }
 
   Value* add(Value* x, int64_t constant) { return constant == 0 ? x : b.CreateAdd(x, word(constant)); }
 
@@ -268,6 +269,7 @@ class MmaEmitter : GemmBase {
   }
 
   const bool modern_;                                   // cp.async, and mma over 16 of the inner dimension
+  const int stages_;                                    // tiles of A and B in shared memory
   Value *warp_row_ = nullptr, *warp_column_ = nullptr;  // the warp's first element in the tile
   Value *lane_row_ = nullptr, *lane_column_ = nullptr;  // the thread's in a fragment
   TensorCores cores_;

@@ -7,13 +7,15 @@
 
 #include "codegen/emit/half.h"
 #include "codegen/emit/math.h"
-#include "codegen/emit/program.h"
+#include "kernels/program.h"
 
 namespace llvm {
 class TargetMachine;
 }
 
 namespace gacc::codegen {
+
+using namespace kernels;
 
 // Where formulas are evaluated: `lanes` neighbouring columns of one row.
 struct Point {

@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "codegen/compare_plan.h"
+#include "codegen/artifact_ir.h"
 #include "codegen/host/build_id.h"
-#include "codegen/launches.h"
+#include "ir/dependence.h"
+#include "ir/product.h"
 
 namespace gacc::host {
 
@@ -40,12 +41,9 @@ static_assert(static_cast<int>(Program::init) == static_cast<int>(ir::RegionKind
               static_cast<int>(Program::update) == static_cast<int>(ir::RegionKind::update) &&
               static_cast<int>(Program::eval) == static_cast<int>(ir::RegionKind::eval));
 
-Element element(std::string_view dtype) {
-  return dtype == "f16" ? Element::f16 : dtype == "bf16" ? Element::bf16 : Element::f32;
+Element element(ir::DType dtype) {
+  return dtype == ir::DType::f16 ? Element::f16 : dtype == ir::DType::bf16 ? Element::bf16 : Element::f32;
 }
-int64_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
-
-codegen::Extent extent(const PlanArgument& argument) { return {argument.extent, argument.times_batch}; }
 
 }  // namespace
 
@@ -73,87 +71,70 @@ Status Engine::load(std::string_view text, const Cache& cache) {
   return {};
 }
 
-bool Engine::conflict(const std::vector<Range>& a, const std::vector<Range>& b) {
-  for (const Range& x : a)
-    for (const Range& y : b)
-      if ((x.written || y.written) && x.begin < y.end && y.begin < x.end) return true;
-  return false;
-}
-
 // 1. Each kernel becomes a launch with the addresses of its operands; 2. consecutive launches that do not
 // touch each other's results become one wave.
 Status Engine::prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind) {
   Prepared& prepared = programs_[static_cast<size_t>(kind)];
-  std::vector<std::vector<Range>> touched;
-  for (const codegen::Call& call : program.calls(kind)) {
-    if (call.kernel.form == ir::KernelForm::alias) continue;
-    const Place place{module, module.region(kind), call};
-    Launch launch;
-    std::vector<Range> ranges;
-    const Status status =
-        call.kernel.form == ir::KernelForm::gemm ? prepare_product(place, launch, ranges)
-        : call.function < 0
-            ? prepare_library_call(place, launch, ranges)
-            : prepare_function(place, program.functions[static_cast<size_t>(call.function)], launch, ranges);
-    if (!status) return status;
-    for (const Range& range : ranges) {
-      if (range.begin < 0 || range.end > arena_.bytes())
-        return Status::error("the artifact's IR reaches outside its arena");
-      launch.operands.push_back(arena_.data() + range.begin);
+  const std::vector<codegen::Call>& calls = program.calls(kind);
+  std::vector<ir::Kernel> kernels;
+  for (const codegen::Call& call : calls) kernels.push_back(call.kernel);
+  size_t next = 0;
+  for (const size_t end : ir::Dependence(module, module.region(kind), kernels).wave_ends()) {
+    Wave wave{prepared.launches.size(), 0, 0};
+    for (; next < end; ++next) {
+      if (kernels[next].form == ir::KernelForm::alias) continue;
+      const Place place{module, module.region(kind), calls[next]};
+      if (Status status = prepare_launch(place, program, prepared.launches.emplace_back()); !status)
+        return status;
     }
-    bool apart = prepared.waves.empty();
-    for (size_t other = apart ? 0 : prepared.waves.back().first; other < touched.size() && !apart; ++other)
-      apart = conflict(ranges, touched[other]);
-    if (apart) prepared.waves.push_back({touched.size(), touched.size(), 0});
-    ++prepared.waves.back().last;
-    touched.push_back(std::move(ranges));
-    prepared.launches.push_back(std::move(launch));
+    wave.last = prepared.launches.size();
+    if (wave.last > wave.first) prepared.waves.push_back(wave);
   }
   prepared.first_task.resize(prepared.launches.size());
   set_batch(prepared, micro_batch_);
   return {};
 }
 
-Status Engine::prepare_product(const Place& at, Launch& launch, std::vector<Range>& ranges) {
-  std::string problem;
-  const std::optional<PlanLaunch> plan = gemm_launch(at.module, at.region, at.call.kernel, problem);
-  if (!plan) return Status::error("internal error: {}", problem);
-  if (plan->n.times_batch) return Status::error("internal error: a matrix product has B columns");
-  launch.gemm_m = extent(plan->m);
-  launch.gemm_k = extent(plan->k);
-  const int64_t m = launch.gemm_m.at(micro_batch_), n = plan->n.extent, k = launch.gemm_k.at(micro_batch_);
+Status Engine::prepare_launch(const Place& at, const codegen::Program& program, Launch& launch) {
+  if (at.call.kernel.form == ir::KernelForm::gemm) return prepare_product(at, launch);
+  if (at.call.function < 0) return prepare_library_call(at, launch);
+  return prepare_function(at, program.functions[static_cast<size_t>(at.call.function)], launch);
+}
+
+Status Engine::prepare_product(const Place& at, Launch& launch) {
+  const ir::ProductCall call = ir::product_of(at.module, at.region, at.op());
+  if (at.op().when) return Status::error("`{}` under a condition is not supported", at.op().info->name);
+  if (call.n.times_batch) return Status::error("internal error: a matrix product has B columns");
+  launch.gemm_m = call.m;
+  launch.gemm_k = call.k;
+  const int64_t m = launch.gemm_m.at(micro_batch_), n = call.n.factor, k = launch.gemm_k.at(micro_batch_);
+  const ir::OpView view{at.module, at.region, at.op()};
   launch.gemm = {.m = m,
                  .n = n,
                  .k = k,
-                 .transpose_a = plan->transpose_a,
-                 .transpose_b = plan->transpose_b,
-                 .accumulate = plan->accumulate,
-                 .type = element(plan->type),
-                 .result = element(plan->result)};
+                 .transpose_a = view.flag("ta"),
+                 .transpose_b = view.flag("tb"),
+                 .accumulate = ir::accumulates(at.op()),
+                 .type = element(operand_type(at.module, at.region, call.a).dtype),
+                 .result = element(operand_type(at.module, at.region, call.c).dtype)};
   launch.gemm.cut();
   launch.name = fmt::format("{} {}x{}x{}", at.op().info->name, m, n, k);
-  const int64_t bytes = element_bytes(launch.gemm.type), c_bytes = element_bytes(launch.gemm.result);
-  ranges = {{plan->a, plan->a + bytes * m * k, false},
-            {plan->b, plan->b + bytes * k * n, false},
-            {plan->c, plan->c + c_bytes * m * n, true}};
+  for (const ir::Operand& operand : {call.a, call.b, call.c})
+    if (Status status = add_operand(at, operand, launch); !status) return status;
   if (!launch.gemm.needs_scratch() || scratch_.data() != nullptr) return {};
   return scratch_.allocate(Gemm::kScratchBytes * pool_.threads());
 }
 
-Status Engine::prepare_library_call(const Place& at, Launch& launch, std::vector<Range>& ranges) {
+Status Engine::prepare_library_call(const Place& at, Launch& launch) {
   launch.name = at.op().info->name;
   launch.library = make_library_call({at.module, at.region, at.op()});
   if (launch.library == nullptr) return Status::error("internal error: `{}` is no library call", launch.name);
-  const std::vector<ir::Operand>& writes = at.call.kernel.writes;
-  for (const ir::Operand& operand : at.call.operands) {
-    const bool written = std::find(writes.begin(), writes.end(), operand) != writes.end();
-    if (Status status = add_range(at, operand, written, launch.name, ranges); !status) return status;
-  }
+  for (const ir::Operand& operand : at.call.operands)
+    if (Status status = add_operand(at, operand, launch); !status) return status;
   return {};
 }
 
-Status Engine::prepare_function(const Place& at, const codegen::Body& body, Launch& launch,
-                                std::vector<Range>& ranges) {
+Status Engine::prepare_function(const Place& at, const codegen::Body& body, Launch& launch) {
   launch.name = body.name;
   launch.function = code_->function(at.call.function);
   if (launch.function == nullptr) return Status::error("internal error: no code for kernel {}", body.name);
@@ -161,21 +142,20 @@ Status Engine::prepare_function(const Place& at, const codegen::Body& body, Laun
   launch.values.resize(launch.extents.size());
   launch.items = at.call.items;
   launch.tile = std::max<int64_t>(at.call.tile, 1);
-  for (size_t i = 0; i < at.call.operands.size(); ++i) {
-    const Status status = add_range(at, at.call.operands[i], body.slots[i].written, body.name, ranges);
-    if (!status) return status;
-  }
+  for (const ir::Operand& operand : at.call.operands)
+    if (Status status = add_operand(at, operand, launch); !status) return status;
   return {};
 }
 
-Status Engine::add_range(const Place& at, const ir::Operand& operand, bool written, std::string_view who,
-                         std::vector<Range>& ranges) const {
-  const std::optional<int64_t> offset = arena_offset(at.module, at.region, operand);
+Status Engine::add_operand(const Place& at, const ir::Operand& operand, Launch& launch) const {
+  const std::optional<int64_t> offset = ir::arena_offset(at.module, at.region, operand);
   if (!offset)
     return Status::error("internal error: {} of `{}` has no place",
-                         operand_text(at.module, at.region, operand), who);
+                         operand_text(at.module, at.region, operand), launch.name);
   const int64_t bytes = ir::type_bytes(operand_type(at.module, at.region, operand), micro_batch_);
-  ranges.push_back({*offset, *offset + bytes, written});
+  if (*offset < 0 || *offset > arena_.bytes() - bytes)
+    return Status::error("the artifact's IR reaches outside its arena");
+  launch.operands.push_back(arena_.data() + *offset);
   return {};
 }
 

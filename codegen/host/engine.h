@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "codegen/emit/program.h"
 #include "codegen/host/cache.h"
 #include "codegen/host/gemm.h"
 #include "codegen/host/library.h"
 #include "codegen/host/pool.h"
 #include "codegen/host_jit.h"
+#include "kernels/program.h"
 #include "runtime/device.h"
 
 namespace gacc::host {
@@ -78,12 +78,6 @@ class Engine {
     int64_t batch = 0;  // that the values are for
   };
 
-  // What a launch touches of the arena, in bytes of a full micro-batch, to find launches that may run at
-  // once.
-  struct Range {
-    int64_t begin, end;
-    bool written;
-  };
   // A kernel where it stands.
   struct Place {
     const ir::Module& module;
@@ -93,14 +87,12 @@ class Engine {
   };
 
   Status prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind);
-  // Each fills a launch but for its addresses; `ranges` are those of its operands, in order.
-  Status prepare_product(const Place& at, Launch& launch, std::vector<Range>& ranges);
-  Status prepare_library_call(const Place& at, Launch& launch, std::vector<Range>& ranges);
-  Status prepare_function(const Place& at, const codegen::Body& body, Launch& launch,
-                          std::vector<Range>& ranges);
-  Status add_range(const Place& at, const ir::Operand& operand, bool written, std::string_view who,
-                   std::vector<Range>& ranges) const;
-  static bool conflict(const std::vector<Range>& a, const std::vector<Range>& b);
+  Status prepare_launch(const Place& at, const codegen::Program& program, Launch& launch);
+  Status prepare_product(const Place& at, Launch& launch);
+  Status prepare_library_call(const Place& at, Launch& launch);
+  Status prepare_function(const Place& at, const codegen::Body& body, Launch& launch);
+  // Its address, as one more of the launch's operands.
+  Status add_operand(const Place& at, const ir::Operand& operand, Launch& launch) const;
   static void set_batch(Prepared& prepared, int64_t batch);
   void run_profiled(Program program, const Prepared& prepared);
   void run_task(const Prepared& prepared, const Wave& wave, int64_t task);

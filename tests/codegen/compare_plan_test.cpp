@@ -1,5 +1,5 @@
 // Every field of an artifact's plan is compared with its IR, but for those that the IR does not say.
-#include "codegen/compare_plan.h"
+#include "compiler/compare_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "codegen/artifact_plan.h"
+#include "codegen/artifact_ir.h"
+#include "codegen/nvptx.h"
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
 #include "ir/text.h"
@@ -69,13 +70,14 @@ Artifact artifact_of(const std::string& text, std::string_view target = "sm_80")
   Diag diag("m.toml", text);
   std::optional<ir::Module> module = compile_model(text, "m.toml", {}, diag);
   EXPECT_TRUE(module && !diag.failed()) << diag.render();
-  EXPECT_TRUE(module && passes::run_pipeline(*module, {}, diag)) << diag.render();
+  passes::PipelineOptions options;
+  options.options.target = target;
+  EXPECT_TRUE(module && passes::run_pipeline(*module, options, diag)) << diag.render();
   const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(*module, target, diag);
   EXPECT_TRUE(code) << diag.render();
-  Artifact artifact{write_plan(*module, {std::string(target), {"a", "b"}, {}}), ir::print(*module),
-                    code->ptx};
-  std::string problem;
-  EXPECT_TRUE(add_programs(*module, *code, artifact.plan, problem)) << problem;
+  Artifact artifact{write_plan(*module, {std::string(target), {"a", "b"}, {}}),
+                    ir::print(ir::unscheduled(*module)), code->ptx};
+  artifact.plan.programs = code->programs;
   artifact.plan.bytes.peak = artifact.plan.arena_bytes;
   return artifact;
 }

@@ -35,7 +35,7 @@ struct Emulated {
       grid.x = static_cast<uint32_t>((call.items.at(batch) + call.per_block - 1) / call.per_block);
       block.x = static_cast<uint32_t>(call.block);
       const auto* first = reinterpret_cast<const uint8_t*>(arguments.data());
-      const Status run = emulator.launch(*loaded->find(code.entries[function]), grid, block, 0,
+      const Status run = emulator.launch(*loaded->find(code.program.functions[function].name), grid, block, 0,
                                          std::vector<uint8_t>(first, first + 8 * arguments.size()));
       ASSERT_TRUE(run.ok()) << run.text();
       for (size_t i = 0; i < call.operands.size(); ++i) {

@@ -3,8 +3,8 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include "codegen/emit/program.h"
 #include "codegen/host/library.h"
+#include "kernels/program.h"
 
 namespace gacc::codegen {
 

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "codegen/emit/program.h"
 #include "ir/reference.h"
+#include "kernels/program.h"
 
 namespace gacc::codegen {
+
+using namespace kernels;
 
 class Machine {
  public:

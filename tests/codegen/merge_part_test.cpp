@@ -1,4 +1,4 @@
-// A kernel's entry as a part of a merged kernel: how many places its block has.
+// A kernel's entry as a part of a merged kernel.
 #include "codegen/merge_part.h"
 
 #include <gtest/gtest.h>
@@ -9,29 +9,23 @@
 namespace gacc::codegen {
 namespace {
 
-int64_t places(bool meets, int64_t threads, int64_t block) {
+TEST(MergePart, HasTheSharedMemoryThatItsTaskSays) {
   llvm::LLVMContext context;
   llvm::Module module("m", context);
   llvm::IRBuilder<> at(context);
   llvm::FunctionType* type = llvm::FunctionType::get(at.getVoidTy(), false);
   llvm::Function* entry = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, "entry", module);
   at.SetInsertPoint(llvm::BasicBlock::Create(context, "", entry));
-  if (meets)
-    at.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", true))->setConvergent();
+  at.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", true))->setConvergent();
   at.CreateRetVoid();
   Part part;
-  part.threads = threads;
+  part.threads = 64;
+  part.places = 4;
   std::string problem;
-  EXPECT_TRUE(make_part(module, "entry", block, part, problem)) << problem;
-  return part.places;
-}
-
-// `bar.sync` takes 0 to 15, and 0 is the block's own: with 16 places the last one would wait at barrier 16.
-TEST(MergePart, NoMorePlacesThanBarriers) {
-  EXPECT_EQ(places(true, 32, 256), 8);
-  EXPECT_EQ(places(true, 32, 512), 15);
-  EXPECT_EQ(places(true, 64, 1024), 15);
-  EXPECT_EQ(places(false, 32, 512), 16) << "no barrier, no bound";
+  EXPECT_TRUE(make_part(module, "entry", part, problem)) << problem;
+  part.shared_bytes = 16;
+  EXPECT_FALSE(make_part(module, "entry", part, problem));
+  EXPECT_EQ(problem, "entry has 0 bytes of shared memory, not 16");
 }
 
 }  // namespace

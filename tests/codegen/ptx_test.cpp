@@ -189,8 +189,8 @@ TEST(PtxText, EqualKernelsAreEmittedOnce) {
   Diag diag;
   const auto code = emit_nvptx(module, "sm_80", diag);
   ASSERT_TRUE(code) << diag.render();
-  ASSERT_EQ(code->entries.size(), 1U);
-  EXPECT_NE(code->ptx.find(".entry " + code->entries[0]), std::string::npos);
+  ASSERT_EQ(code->program.functions.size(), 1U);
+  EXPECT_NE(code->ptx.find(".entry " + code->program.functions[0].name), std::string::npos);
   EXPECT_EQ(code->program.calls(ir::RegionKind::eval).size(), 2U);
   const auto again = emit_nvptx(module, "sm_80", diag);
   EXPECT_EQ(code->ptx, again->ptx);

@@ -4,9 +4,11 @@
 #pragma once
 #include <memory>
 
-#include "codegen/emit/program.h"
+#include "kernels/program.h"
 
 namespace gacc::codegen {
+
+using namespace kernels;
 
 class Simulator {
  public:

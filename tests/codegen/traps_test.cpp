@@ -45,7 +45,9 @@ mode = "persistent"
 DeviceCode code_for(std::string_view target) {
   Diag diag("traps.toml", kModel);
   std::optional<ir::Module> module = compile_model(kModel, "traps.toml", {}, diag);
-  EXPECT_TRUE(module && passes::run_pipeline(*module, {}, diag)) << diag.render();
+  passes::PipelineOptions options;
+  options.options.target = target;
+  EXPECT_TRUE(module && passes::run_pipeline(*module, options, diag)) << diag.render();
   if (!module) return {};
   std::optional<DeviceCode> code = emit_nvptx(*module, target, diag);
   EXPECT_TRUE(code) << diag.render();

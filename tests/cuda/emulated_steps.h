@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/artifact_plan.h"
+#include "codegen/nvptx.h"
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
 #include "ir/text.h"
@@ -31,15 +31,19 @@ inline ir::Module planned(const std::string& text) {
 inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_view target = "sm_80") {
   Artifact artifact;
   artifact.plan = write_plan(module, {.target = std::string(target)});
-  ir::Module as = module;
-  if (!merged) as.phase = ir::Phase::fused;  // code is then made for each kernel alone
+  ir::Module as = ir::unscheduled(module);
+  artifact.ir = ir::print(as);
+  passes::PipelineOptions options;
+  options.options.target = target;
+  options.passes = {"select"};
+  if (merged) options.passes = {"select", "epilogues", "levels", "merge", "persistent", "workspaces"};
   Diag diag;
+  EXPECT_TRUE(passes::run_pipeline(as, options, diag)) << diag.render();
   const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(as, target, diag);
   EXPECT_TRUE(code) << diag.render();
-  std::string problem;
-  EXPECT_TRUE(code && add_programs(as, *code, artifact.plan, problem)) << problem;
-  artifact.ir = ir::print(module);
-  if (code) artifact.ptx = code->ptx;
+  if (!code) return artifact;
+  artifact.plan.programs = code->programs;
+  artifact.ptx = code->ptx;
   return artifact;
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "codegen/merge_plan.h"
+#include "passes/schedule/schedule.h"
 #include "tests/cuda/emulated_steps.h"
 
 namespace gacc::test {
@@ -102,8 +102,8 @@ TEST_F(Merge, PersistentStepHasTheBitsOfItsLaunches) {
   EXPECT_EQ(from_json(to_json(merged.plan), again).text(), "");
   EXPECT_TRUE(to_json(again) == to_json(merged.plan));
   // "auto" takes it for so small a step.
-  EXPECT_TRUE(codegen::launch_mode(planned(text)).persistent);
-  EXPECT_FALSE(codegen::launch_mode(planned(text)).required);
+  EXPECT_TRUE(passes::launch_mode(planned(text)).persistent);
+  EXPECT_FALSE(passes::launch_mode(planned(text)).required);
 }
 
 TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {
@@ -123,14 +123,10 @@ TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {
 
 TEST(Levels, IndependentLaunchesShareOne) {
   const ir::Module module = planned(model("type = \"adam\""));
-  std::string problem;
-  const auto program = codegen::make_program(module, codegen::Purpose::device, problem);
-  ASSERT_TRUE(program) << problem;
-  const std::vector<int> levels =
-      codegen::launch_levels(module, module.update, program->calls(ir::RegionKind::update));
-  EXPECT_EQ(*std::max_element(levels.begin(), levels.end()), 3);  // norms, sums of parts, scalars, adam
-  EXPECT_EQ(std::count(levels.begin(), levels.end(), 0), 6);      // one for each parameter
-  EXPECT_EQ(std::count(levels.begin(), levels.end(), 3), 6);
+  const std::vector<std::vector<const ir::Call*>> levels = ir::by_level(*module.update.schedule);
+  ASSERT_EQ(levels.size(), 4U);     // norms, sums of parts, scalars, adam
+  EXPECT_EQ(levels[0].size(), 6U);  // one for each parameter
+  EXPECT_EQ(levels[3].size(), 6U);
 }
 
 }  // namespace

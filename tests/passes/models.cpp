@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "codegen/product_workspace.h"
-
 namespace gacc::test {
 
 using namespace ir;
@@ -188,16 +186,8 @@ Module compiled(const std::string& text, const std::string& last) {
   return module;
 }
 
-std::vector<passes::Scratch> product_scratch(const Module& module) {
-  std::vector<passes::Scratch> found;
-  for (const RegionKind kind : {RegionKind::step, RegionKind::eval}) {
-    const Region& region = module.region(kind);
-    const auto workspaces = product_workspaces(module, region, kernels(module, region));
-    for (size_t k = 0; k < workspaces.size(); ++k)
-      if (workspaces[k]) found.push_back({kind, k, workspaces[k]->offset, workspaces[k]->bytes});
-  }
-  return found;
-}
+const std::vector<std::string> schedule_passes = {"select", "epilogues",  "levels",
+                                                  "merge",  "persistent", "workspaces"};
 
 Tensors random_inputs(const Module& module, RegionKind kind, int64_t batch, uint32_t seed, bool ignored) {
   std::mt19937 random(seed);

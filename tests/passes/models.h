@@ -25,8 +25,8 @@ ir::Module parse(const std::string& text);
 ir::Module compiled(const std::string& text, const std::string& last);
 void run_passes(ir::Module& module, const std::vector<std::string>& passes);
 
-// Where the matrix products of a planned module may work.
-std::vector<passes::Scratch> product_scratch(const ir::Module& module);
+// The passes after plan-memory.
+extern const std::vector<std::string> schedule_passes;
 
 // Values for every input of a region; i32 inputs count up and stay below 3, one in five is -100 when
 // `ignored`.

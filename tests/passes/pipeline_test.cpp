@@ -18,7 +18,7 @@ TEST(Pipeline, PassesAreInPhaseOrder) {
     EXPECT_EQ(passes::find_pass(pass.name), &pass);
     EXPECT_FALSE(pass.summary.empty());
   }
-  EXPECT_EQ(phase, Phase::planned);
+  EXPECT_EQ(phase, Phase::scheduled);
   EXPECT_EQ(passes::find_pass("nothing"), nullptr);
 }
 
@@ -48,7 +48,8 @@ TEST(Pipeline, StopsWhereAsked) {
   };
   EXPECT_EQ(phase_after("accumulate"), Phase::accumulated);
   EXPECT_EQ(phase_after("model"), Phase::model);
-  EXPECT_EQ(phase_after(""), Phase::planned);
+  EXPECT_EQ(phase_after("plan-memory"), Phase::planned);
+  EXPECT_EQ(phase_after(""), Phase::scheduled);
 }
 
 TEST(Pipeline, PrintsAfterPassesAndTimes) {

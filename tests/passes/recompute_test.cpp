@@ -77,7 +77,9 @@ void expect_sound(const Module& fused, Module module, const std::string& what) {
   for (const auto& [name, tensor] : expected.buffers)
     EXPECT_EQ(tensor.data, actual.buffers.at(name).data) << what << ": @" << name;
   run_passes(module, {"plan-memory"});
-  EXPECT_EQ(passes::check_plan(module, product_scratch(module)), "") << what;
+  Module scheduled = module;
+  run_passes(scheduled, schedule_passes);
+  EXPECT_EQ(passes::check_plan(scheduled), "") << what;
   // Without its clones the module is the old one, but for ops that were moved to their first reader.
   Module plain = passes::without_clones(module);
   EXPECT_TRUE(verify(plain, diag)) << what;

@@ -14,10 +14,10 @@
 #include <limits>
 #include <optional>
 
-#include "codegen/emit/special/attention_call.h"
 #include "codegen/emit/special/attention_dropout.h"
 #include "codegen/emit/special/kinds.h"
 #include "codegen/emit/special/lane_arrays.h"
+#include "kernels/special/attention_call.h"
 
 namespace gacc::codegen {
 

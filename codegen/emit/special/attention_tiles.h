@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "codegen/emit/gpu.h"
-#include "codegen/emit/special/attention_call.h"
 #include "codegen/emit/special/attention_dropout.h"
 #include "codegen/emit/tensor_cores.h"
+#include "kernels/special/attention_call.h"
 
 namespace gacc::codegen {
 
@@ -24,7 +24,7 @@ class AttentionTiles {
         s_(AttentionShape::of(t.body)),
         type_(t.body.slots[0].dtype),
         cores_(t.b, type_, s_.modern),
-        row_bytes_(static_cast<int>(2 * s_.channels + 16)) {}
+        row_bytes_(static_cast<int>(s_.row_bytes())) {}
 
   // --- where we are
 
@@ -149,10 +149,8 @@ class AttentionTiles {
 
   // --- tiles: two in a stage, and, in the gradient, room for three statistics of their positions
 
-  int tile_bytes() const { return static_cast<int>(s_.tile) * row_bytes_; }
-  int stage_bytes() const { return 2 * tile_bytes() + (gradient_ ? static_cast<int>(12 * statistics()) : 0); }
-  // Places of a statistic: those of the tile, or of a warp, which must stay together.
-  int64_t statistics() const { return std::max<int64_t>(s_.tile, 32); }
+  int tile_bytes() const { return static_cast<int>(s_.tile_bytes()); }
+  int stage_bytes() const { return static_cast<int>(s_.stage_bytes(gradient_)); }
   Value* second(Value* buffer) { return b_.CreateAdd(buffer, word(tile_bytes())); }
 
   // Calls use(position, stage, carried) for the tiles that begin at low, low + tile, ... < high.
@@ -208,21 +206,21 @@ class AttentionTiles {
 
   // Tops of the tile's positions, then logarithms, then delta; a thread for each position.
   void send_statistics(Value* position, Value* stage) {
-    t_.branch(b_.CreateICmpULT(thread_, word(statistics())), [&] {
+    t_.branch(b_.CreateICmpULT(thread_, word(s_.statistics())), [&] {
       Value* at = b_.CreateAdd(position, thread_);
       Value* row = least(at, word(s_.length - 1));
       Value* exists = b_.CreateICmpULT(at, word(s_.length));
       Value* to = b_.CreateAdd(b_.CreateAdd(stage, word(2 * tile_bytes())), b_.CreateShl(thread_, 2));
       for (Value* from : {top_of(kStatistics, row), log_of(kStatistics, row), delta_of(row)}) {
         cores_.copy_word(to, from, exists);
-        to = b_.CreateAdd(to, word(4 * statistics()));
+        to = b_.CreateAdd(to, word(4 * s_.statistics()));
       }
     });
   }
   // Top (0), logarithm (1) or delta (2) of the query in column `column` of the thread's fragment j.
   Value* statistic_of(Value* stage, int which, size_t j, size_t column) {
     const auto at = static_cast<int64_t>(2 * tile_bytes()) +
-                    4 * (which * statistics() + static_cast<int64_t>(8 * j + column));
+                    4 * (which * s_.statistics() + static_cast<int64_t>(8 * j + column));
     Value* address = b_.CreateAdd(b_.CreateAdd(stage, b_.CreateShl(column_, 2)), word(at));
     return b_.CreateAlignedLoad(b_.getFloatTy(), b_.CreateIntToPtr(address, b_.getPtrTy(3)), llvm::Align(4));
   }

@@ -1,64 +1,34 @@
-// The kernels of their own, one pair of functions each: how the op is called, and its loop nest. The lists
-// in special.cpp and special_emit.cpp give them their op names.
+// The loop nests of the kernels of their own. The list in special_emit.cpp gives them their op names.
 #pragma once
 #include "codegen/emit/special.h"
+#include "kernels/special/kinds.h"
 
 namespace gacc::codegen {
 
 // attention: parameters are those of AttentionShape (attention_call.h).
-SpecialCall describe_attention(const ir::OpView& op, Purpose purpose);
 void emit_attention(Target& t);
 void emit_attention_gradient(Target& t);
 // The same by tensor cores: of half types (bf16 from capability 80 on), heads of 16, 32, ... 128 channels.
-std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, int capability);
 void emit_attention_mma(Target& t);
 void emit_attention_mma_gradient(Target& t);
 
 // pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
-SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
 void emit_max_pool(Target& t);
 void emit_max_pool_gradient(Target& t);
 void emit_mean_pool(Target& t);
 void emit_mean_pool_gradient(Target& t);
 // conv: parameters are those of ConvShape. A library call on the host.
-SpecialCall describe_conv(const ir::OpView& op, Purpose purpose);
 void emit_conv(Target& t);
 void emit_conv_images(Target& t);
 void emit_conv_weight(Target& t);
 
 // layout: elements in another order.
-SpecialCall describe_permute(const ir::OpView& op, Purpose purpose);
-SpecialCall describe_concat(const ir::OpView& op, Purpose purpose);
-SpecialCall describe_slice(const ir::OpView& op, Purpose purpose);
 void emit_permute(Target& t);
 void emit_concat(Target& t);
 void emit_slice(Target& t);
 
 // embedding: rows of a table by number, and the sums of their gradients.
-SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose);
-SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose);
 void emit_embedding(Target& t);
 void emit_embedding_gradient(Target& t);
-
-// The geometry of windows over images, as the parameters of a function: images [planes, from_h, from_w] and
-// places [planes, to_h, to_w]; index 0 is along H, 1 along W.
-struct WindowShape {
-  int64_t from[2], to[2], kernel[2], stride[2], dilation[2], before[2];
-  // Small windows side by side from the first element on, all inside the image: no element is in two.
-  bool tiles() const;
-  std::vector<int64_t> list() const;
-  static WindowShape of(const Body& body);  // from body.parameters
-};
-// Of an op with a window (ir/ops/window.h) over images of this shape, with places of that shape.
-WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places);
-
-// A convolution's: channels of one group in the images and in the places; `tile` channels (of the weight's
-// gradient: taps) belong to one thread; the weight's gradient has `part` samples a part.
-struct ConvShape {
-  WindowShape window;
-  int64_t groups = 1, in = 1, out = 1, tile = 1, part = 1;
-  std::vector<int64_t> list() const;
-  static ConvShape of(const Body& body);
-};
 
 }  // namespace gacc::codegen

@@ -11,8 +11,8 @@
 // make a weight of, and gets the others' weights when it adds up. All threads of a warp must get here
 // together. The order of a sum depends on the width alone.
 #pragma once
-#include "codegen/emit/special/attention_call.h"
 #include "codegen/emit/target.h"
+#include "kernels/special/attention_call.h"
 
 namespace gacc::codegen {
 

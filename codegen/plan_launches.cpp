@@ -1,0 +1,200 @@
+// See plan_launches.h.
+#include "codegen/plan_launches.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "ir/dependence.h"
+#include "ir/product.h"
+#include "kernels/select.h"
+
+namespace gacc {
+
+static_assert(kWorkspaceAlignment == ir::kWorkspaceAlignment && kMostWorkspace == ir::kMostWorkspace);
+
+namespace {
+
+// Constants lifted out of a body travel among the extents as their 32 bits; the plan carries no negative
+// extents.
+PlanArgument argument(const ir::Extent& extent) {
+  PlanArgument result{PlanArgument::Kind::extent};
+  result.extent = extent.factor < 0 ? extent.factor & 0xffffffff : extent.factor;
+  result.times_batch = extent.times_batch;
+  return result;
+}
+
+class Writer {
+ public:
+  Writer(const ir::Module& module, const ir::Region& region, const kernels::Program& program)
+      : module_(module),
+        region_(region),
+        program_(program),
+        capability_(kernels::capability(module.target)),
+        schedule_(*region.schedule) {
+    for (const ir::Call* call : ir::calls(schedule_)) by_kernel_[call->kernel] = call;
+  }
+
+  PlanProgram program() const {
+    PlanProgram program{std::string(ir::region_text(region_.kind)), {}};
+    std::map<int32_t, int64_t> line;  // of a kernel's own launch
+    for (const ir::Launch& launch : schedule_.launches) {
+      if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
+        line[call->kernel] = static_cast<int64_t>(program.launches.size());
+        program.launches.push_back(own(*call));
+        continue;
+      }
+      const ir::Merged& merged = std::get<ir::Merged>(launch);
+      std::vector<const ir::Call*> parts;
+      for (const ir::Call& part : merged.parts) parts.push_back(&part);
+      program.launches.push_back(several(merged.function, merged.block, merged.blocks, {parts}));
+    }
+    for (const ir::Call* call : ir::calls(schedule_)) {
+      const ir::ProductCall* product = ir::as_product(*call);
+      if (product == nullptr) continue;
+      PlanLaunch& launch = program.launches[static_cast<size_t>(line.at(call->kernel))];
+      if (product->then) launch.builtin.does = line.at(product->then->kernel);
+      if (product->bias)
+        launch.bias = PlanBias{*module_[product->bias->vector].offset, line.at(product->bias->kernel)};
+    }
+    if (schedule_.persistent) {
+      const ir::Persistent& persistent = *schedule_.persistent;
+      program.persistent =
+          several(persistent.function, persistent.block, persistent.blocks, ir::by_level(schedule_));
+      program.persistent_required = persistent.required;
+    }
+    return program;
+  }
+
+  PlanMerged merged(const std::string& name, int64_t block,
+                    const std::vector<std::vector<const ir::Call*>>& levels) const {
+    PlanMerged merged{name, block, {}};
+    for (const std::vector<const ir::Call*>& level : levels) {
+      std::vector<PlanTask>& phase = merged.phases.emplace_back();
+      for (const ir::Call* call : level) phase.push_back(task(*call, block));
+    }
+    return merged;
+  }
+
+ private:
+  PlanArgument address(const ir::Operand& operand) const {
+    return {PlanArgument::Kind::address, ir::arena_offset(module_, region_, operand).value()};
+  }
+
+  PlanLaunch own(const ir::Call& call) const {
+    PlanLaunch launch;
+    if (const ir::ProductCall* product = ir::as_product(call)) {
+      write_product(call, *product, launch);
+      return launch;
+    }
+    const ir::KernelCall& kernel = *ir::as_kernel(call);
+    launch.kernel = kernel.function;
+    for (const ir::Operand& operand : kernel.operands) launch.arguments.push_back(address(operand));
+    for (const ir::Extent& extent : kernel.extents) launch.arguments.push_back(argument(extent));
+    launch.block = kernel.block;
+    launch.grid = argument(kernel.items);
+    launch.per_block = kernel.per_block;
+    return launch;
+  }
+
+  void write_product(const ir::Call& call, const ir::ProductCall& product, PlanLaunch& launch) const {
+    const kernels::GemmKernel kernel = kernels::built_in(module_, region_, call, program_, capability_);
+    launch.a = address(product.a).offset;
+    launch.b = address(product.b).offset;
+    launch.c = address(product.c).offset;
+    launch.m = argument(product.m), launch.n = argument(product.n), launch.k = argument(product.k);
+    launch.transpose_a = kernel.transpose_a;
+    launch.transpose_b = kernel.transpose_b;
+    launch.accumulate = kernel.accumulate;
+    launch.type = ir::dtype_text(kernel.type);
+    launch.result = ir::dtype_text(kernel.result);
+    launch.builtin = {kernel.name(), product.block, product.tile_m, product.tile_n};
+    if (product.workspace)
+      launch.workspace = PlanWorkspace{product.workspace->offset, product.workspace->size};
+    if (!product.then) return;
+    // As the entry takes them (codegen/emit/gemm.h): addresses of the kernel and of the product, and so their
+    // extents.
+    const std::vector<PlanArgument> first = own(*by_kernel_.at(product.then->kernel)).arguments;
+    const std::vector<PlanArgument> second = builtin_arguments(launch);
+    for (const PlanArgument::Kind kind : {PlanArgument::Kind::address, PlanArgument::Kind::extent})
+      for (const auto* arguments : {&first, &second})
+        std::copy_if(arguments->begin(), arguments->end(), std::back_inserter(launch.builtin.arguments),
+                     [&](const PlanArgument& argument) { return argument.kind == kind; });
+  }
+
+  PlanLaunch several(const std::string& function, int64_t block, int64_t blocks,
+                     const std::vector<std::vector<const ir::Call*>>& levels) const {
+    PlanLaunch launch;
+    launch.kernel = function;
+    launch.arguments = {{PlanArgument::Kind::address, 0}, {PlanArgument::Kind::extent, 0, 1, true}};
+    launch.block = block;
+    launch.grid.extent = blocks;
+    launch.resident = true;
+    launch.cooperative = levels.size() > 1;
+    std::set<int64_t> touches;
+    for (const std::vector<const ir::Call*>& level : levels)
+      for (const ir::Call* call : level)
+        for (const PlanArgument& argument : task(*call, block).arguments)
+          if (argument.kind == PlanArgument::Kind::address) touches.insert(argument.offset);
+    launch.touches.assign(touches.begin(), touches.end());
+    return launch;
+  }
+
+  PlanTask task(const ir::Call& call, int64_t block) const {
+    const PlanLaunch launch = own(call);
+    const auto count = [](const PlanArgument& a, int64_t by) {
+      return PlanTask::Count{a.extent, by, a.times_batch};
+    };
+    PlanTask task;
+    if (ir::as_kernel(call) != nullptr) {
+      task = {launch.kernel, launch.arguments, count(launch.grid, launch.per_block), {}};
+    } else {
+      task = {launch.builtin.kernel, builtin_arguments(launch), count(launch.m, launch.builtin.tile_m),
+              count(launch.n, launch.builtin.tile_n)};
+    }
+    task.threads = ir::threads(call);
+    task.places = ir::places(call, block);
+    task.shared = ir::shared_bytes(call);
+    return task;
+  }
+
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const kernels::Program& program_;
+  const int capability_;
+  const ir::Schedule& schedule_;
+  std::map<int32_t, const ir::Call*> by_kernel_;
+};
+
+}  // namespace
+
+std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::Program& program) {
+  std::vector<PlanProgram> programs;
+  for (const ir::RegionKind kind : ir::all_regions) {
+    const ir::Region& region = module.region(kind);
+    programs.push_back(region.schedule ? Writer(module, region, program).program()
+                                       : PlanProgram{std::string(ir::region_text(kind)), {}});
+  }
+  return programs;
+}
+
+std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Program& program) {
+  std::vector<PlanMerged> all;
+  for (const ir::Region* region : {&module.update, &module.step}) {
+    if (!region->schedule) continue;
+    const Writer writer(module, *region, program);
+    if (const auto& persistent = region->schedule->persistent)
+      all.push_back(writer.merged(persistent->function, persistent->block, ir::by_level(*region->schedule)));
+    for (const ir::Launch& launch : region->schedule->launches) {
+      const ir::Merged* merged = std::get_if<ir::Merged>(&launch);
+      if (merged == nullptr) continue;
+      std::vector<const ir::Call*> parts;
+      for (const ir::Call& part : merged->parts) parts.push_back(&part);
+      all.push_back(writer.merged(merged->function, merged->block, {parts}));
+    }
+  }
+  return all;
+}
+
+}  // namespace gacc

@@ -1,0 +1,239 @@
+// See choose_batch.h.
+#include "compiler/choose_batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ir/size_text.h"
+#include "passes/plan_memory.h"
+#include "passes/planner/recompute.h"
+#include "passes/recompute.h"
+
+namespace gacc {
+
+namespace {
+
+constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
+
+std::string time_text(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
+         : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
+                        : fmt::format("{:.2f} s", seconds);
+}
+
+struct Candidate {
+  int64_t micro = 1, launches = 1;
+  ir::Module fused{};
+  passes::StepGraph step{};
+  int64_t least = 0;    // bytes, proven
+  double update = 0;    // seconds of the update region
+  double bound = 0;     // seconds of an update with all its launches, proven
+  double seconds = -1;  // found; -1: not solved, or no plan
+  double overhead = 0;
+  int64_t arena = 0;
+};
+
+class Chooser {
+ public:
+  Chooser(const ir::Module& model, const CompileToFused& compile, const passes::Options& options)
+      : model_(model), compile_(compile), options_(options) {
+    budget_ = model.setting("memory.budget", kNoBudget);
+    policy_ = model.setting("recompute.policy", "none");
+    if (policy_ == "budget") step_budget_ = std::min(budget_, model.setting("recompute.budget", budget_));
+  }
+
+  BatchChoice run() {
+    BatchChoice out;
+    const std::vector<int64_t> batches = micro_batches(out.problem);
+    if (!out.problem.empty()) return out;
+    std::vector<Candidate> all;
+    for (const int64_t micro : batches) {
+      Candidate candidate;
+      if (prepare(micro, effective_ / micro, candidate)) all.push_back(std::move(candidate));
+    }
+    if (all.empty()) return out;  // reported by the compiler
+    std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+      return a.bound != b.bound ? a.bound < b.bound : a.launches < b.launches;
+    });
+    const Candidate* best = nullptr;
+    for (Candidate& candidate : all) {
+      if (best != nullptr && candidate.bound > best->seconds) continue;
+      solve(candidate);
+      const bool better = candidate.seconds >= 0 &&
+                          (best == nullptr || candidate.seconds < best->seconds ||
+                           (candidate.seconds == best->seconds && candidate.launches < best->launches));
+      if (better) best = &candidate;
+    }
+    const int64_t chosen = best != nullptr ? best->micro : 0;  // sorting moves what `best` points to
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.micro > b.micro; });
+    if (chosen == 0) {
+      out.problem = failure(all.back());
+      return out;
+    }
+    out.done = true;
+    if (open_) {
+      out.overrides = {{"train.micro_batch", fmt::to_string(chosen)},
+                       {"train.accumulate", fmt::to_string(effective_ / chosen)}};
+      out.why = explain(all, chosen);
+    }
+    return out;
+  }
+
+ private:
+  // What M may be, and the batch that M x K must be.
+  std::vector<int64_t> micro_batches(std::string& problem) {
+    const bool micro = model_.setting("auto.micro_batch", false);
+    const bool accumulate = model_.setting("auto.accumulate", false);
+    open_ = micro || accumulate;
+    effective_ = open_ ? model_.setting("auto.effective_batch", int64_t{1})
+                       : model_.micro_batch() * model_.accumulate();
+    if (!open_) return {model_.micro_batch()};
+    if (!micro || !accumulate) {
+      const int64_t fixed = micro ? model_.accumulate() : model_.micro_batch();
+      const std::string_view name = micro ? "accumulate" : "micro_batch";
+      if (effective_ % fixed != 0) {
+        problem =
+            fmt::format("train.effective_batch {} is no multiple of train.{} {}", effective_, name, fixed);
+        return {};
+      }
+      return {micro ? effective_ / fixed : fixed};
+    }
+    std::vector<int64_t> divisors;
+    for (int64_t i = 1; i <= effective_ / i; ++i) {
+      if (effective_ % i != 0) continue;
+      divisors.push_back(i);
+      if (i != effective_ / i) divisors.push_back(effective_ / i);
+    }
+    std::sort(divisors.begin(), divisors.end());
+    return divisors;
+  }
+
+  bool prepare(int64_t micro, int64_t launches, Candidate& out) {
+    std::optional<ir::Module> fused = compile_({{"train.micro_batch", fmt::to_string(micro)},
+                                                {"train.accumulate", fmt::to_string(launches)},
+                                                {"train.effective_batch", fmt::to_string(micro * launches)}});
+    if (!fused) return false;
+    out.micro = micro;
+    out.launches = launches;
+    out.fused = std::move(*fused);
+    out.step = passes::step_graph(out.fused, options_.costs);
+    out.least = passes::least_arena(out.step);
+    out.update = passes::region_seconds(options_.costs, out.fused, out.fused.update);
+    double launch = out.step.seconds;
+    if (policy_ == "budget" && out.least <= step_budget_ && step_budget_ != kNoBudget)
+      launch =
+          std::max(launch, passes::planner::lower_bound(out.step.graph, step_budget_ - out.step.fixed_bytes));
+    out.bound = static_cast<double>(launches) * launch + out.update;
+    return true;
+  }
+
+  // The fastest plan of this micro-batch, if there is one.
+  void solve(Candidate& out) const {
+    double launch = out.step.seconds;
+    if (policy_ == "budget") {
+      if (out.least > step_budget_) return;
+      const passes::StepPlan plan = passes::StepPlanner(out.fused, out.step, options_).plan(step_budget_);
+      if (!plan.feasible) return;
+      launch = plan.seconds;
+      out.arena = plan.arena;
+    } else {
+      ir::Module module = out.fused;
+      Diag none("", "");
+      if (!passes::recompute(module, options_, none)) return;
+      out.arena = passes::arena_of(module);
+      if (out.arena > budget_) return;
+      launch *= 1 + module.setting("recompute.overhead", 0.0);
+    }
+    out.overhead = launch / out.step.seconds - 1;
+    out.seconds = static_cast<double>(out.launches) * launch + out.update;
+  }
+
+  std::string explain(const std::vector<Candidate>& all, int64_t chosen) const {
+    std::string text = fmt::format("effective batch {}", effective_);
+    if (budget_ != kNoBudget) text += fmt::format(" in {}", ir::size_text(budget_));
+    text += ", times by the cost model of " + options_.costs.name + ":\n";
+    for (const Candidate& c : all) {
+      std::string what;
+      if (c.seconds >= 0) {
+        what = fmt::format("{} an update, arena {}", time_text(c.seconds), ir::size_text(c.arena));
+        if (c.overhead > 0) what += fmt::format(", recompute {:.1f} %", 100 * c.overhead);
+      } else if (c.least > std::min(budget_, step_budget_)) {
+        what = fmt::format("needs at least {} (proven)", ir::size_text(c.least));
+      } else if (policy_ != "budget") {
+        what = c.arena > budget_ ? fmt::format("needs {}", ir::size_text(c.arena))
+                                 : fmt::format("takes at least {} (proven)", time_text(c.bound));
+      } else {
+        what = fmt::format("takes at least {} (proven)", time_text(c.bound));
+      }
+      text += fmt::format("  {} {} x {}: {}\n", c.micro == chosen ? "->" : "  ", c.micro, c.launches, what);
+    }
+    return text;
+  }
+
+  // What the smallest candidate needs; where that is not 1, which micro-batch would do, or what 1 would need.
+  std::string failure(const Candidate& smallest) {
+    std::string text;
+    const int64_t limit = std::min(budget_, step_budget_);
+    if (smallest.least > limit)
+      text = fmt::format("needs at least {} with micro_batch {} (proven)", ir::size_text(smallest.least),
+                         smallest.micro);
+    else if (policy_ != "budget")
+      text = fmt::format("needs {} with micro_batch {} and recompute.policy \"{}\"",
+                         ir::size_text(smallest.arena), smallest.micro, policy_);
+    else
+      text = fmt::format("no plan was found with micro_batch {}; less than {} is impossible (proven)",
+                         smallest.micro, ir::size_text(smallest.least));
+    // The largest micro-batch below that fits.
+    Candidate fits;
+    for (int64_t low = 1, high = smallest.micro - 1; low <= high;) {
+      const int64_t middle = low + (high - low) / 2;
+      Candidate candidate;
+      if (!prepare(middle, smallest.launches, candidate)) break;
+      solve(candidate);
+      if (candidate.seconds >= 0) {
+        fits = std::move(candidate);
+        low = middle + 1;
+      } else {
+        high = middle - 1;
+      }
+    }
+    if (fits.seconds < 0) {
+      Candidate one;
+      if (smallest.micro == 1 || !prepare(1, smallest.launches, one)) return text;
+      if (one.least > limit)
+        return text + fmt::format("; micro_batch 1 needs at least {} (proven)", ir::size_text(one.least));
+      return text + "; no smaller micro_batch fits";
+    }
+    text += fmt::format("; micro_batch {} fits", fits.micro);
+    if (fits.overhead > 0)
+      text += fmt::format(" with {:.1f} % recompute", 100 * fits.overhead);
+    else
+      text += " without recompute";
+    return text;
+  }
+
+  const ir::Module& model_;
+  const CompileToFused& compile_;
+  const passes::Options& options_;
+  int64_t budget_ = kNoBudget, step_budget_ = kNoBudget, effective_ = 1;
+  std::string policy_;
+  bool open_ = false;
+};
+
+}  // namespace
+
+bool has_choice(const ir::Module& model) {
+  const bool open = model.setting("auto.micro_batch", false) || model.setting("auto.accumulate", false);
+  const bool kept = model.setting("recompute.policy", "none") == "budget";
+  return open || (model.settings.contains("memory.budget") && !kept);
+}
+
+BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,
+                         const passes::Options& options) {
+  return Chooser(model, compile, options).run();
+}
+
+}  // namespace gacc

@@ -1,0 +1,65 @@
+// See product.h.
+#include "ir/product.h"
+
+#include <algorithm>
+
+#include "ir/dependence.h"
+
+namespace gacc::ir {
+
+namespace {
+
+Extent extent_of(Shape::const_iterator begin, Shape::const_iterator end) {
+  const Shape shape(begin, end);
+  return {elements(shape, 1), has_batch(shape)};
+}
+
+// An operand as the matrix [product of its leading extents, last extent].
+struct Matrix {
+  Extent rows, columns;
+};
+Matrix matrix(const Shape& shape) {
+  const auto last = shape.empty() ? shape.end() : shape.end() - 1;
+  return {extent_of(shape.begin(), last), extent_of(last, shape.end())};
+}
+
+}  // namespace
+
+bool accumulates(const Op& product) { return (product.info->writes & 1U) != 0; }
+
+ProductCall product_of(const Module& module, const Region& region, const Op& op) {
+  // The op either writes its first operand, to which it adds, or has a result.
+  const bool adds = accumulates(op);
+  const OpView view{module, region, op};
+  ProductCall call;
+  call.a = op.operands[adds ? 1 : 0];
+  call.b = op.operands[adds ? 2 : 1];
+  call.c = adds ? op.operands[0] : Operand(op.results[0]);
+  const Matrix a = matrix(operand_type(module, region, call.a).shape);
+  const Matrix b = matrix(operand_type(module, region, call.b).shape);
+  const bool ta = view.flag("ta"), tb = view.flag("tb");
+  call.m = ta ? a.columns : a.rows;
+  call.k = ta ? a.rows : a.columns;
+  call.n = tb ? b.rows : b.columns;
+  return call;
+}
+
+std::optional<BufferId> bias_of(const Module& module, const Region& region, const Op& op,
+                                const StorageRoots& root, const Operand& c) {
+  const ValueId* product = as_value(c);
+  if (product == nullptr || op.info->name != "add" || op.when) return std::nullopt;
+  const Type& type = region[*product].type;
+  if (type.dtype != DType::f32 || type.shape.empty()) return std::nullopt;
+  const bool in_place = arena_offset(module, region, op.results[0]) == region[*product].offset;
+  for (const size_t at : {size_t{0}, size_t{1}}) {
+    const BufferId* vector = as_buffer(op.operands[at]);
+    if (vector == nullptr || root(op.operands[1 - at]) != c || !in_place) continue;
+    const Buffer& buffer = module[*vector];
+    if (buffer.kind == BufferKind::param && buffer.type == Type{DType::f32, {type.shape.back()}} &&
+        buffer.offset.value_or(1) % kBiasAlignment == 0)
+      return *vector;
+  }
+  return std::nullopt;
+}
+
+}  // namespace gacc::ir

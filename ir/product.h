@@ -1,0 +1,19 @@
+// A matrix product as its op says it: what a launch of it needs to know on any device.
+#pragma once
+#include <optional>
+
+#include "ir/kernel.h"
+
+namespace gacc::ir {
+
+// Operands and extents of the call of a kernel of form gemm; all else is left as it is by default.
+ProductCall product_of(const Module& module, const Region& region, const Op& op);
+bool accumulates(const Op& product);  // C is a buffer that is added to
+
+// The parameter [n] that `op` adds to each row of the product C [.., n] in place, when that is all it does
+// and everything is f32.
+std::optional<BufferId> bias_of(const Module& module, const Region& region, const Op& op,
+                                const StorageRoots& root, const Operand& c);
+inline constexpr int64_t kBiasAlignment = 16;  // bytes: libraries ask for it
+
+}  // namespace gacc::ir

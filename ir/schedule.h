@@ -1,0 +1,130 @@
+// What a GPU is told, launch by launch: the program of a region in phase `scheduled` (docs/ir.md, "The
+// schedule"). Choices (tile, then, bias, workspace, level, merged, persistent) and what follows from them
+// (operands, extents, grid, block, shared) both stand here. What follows is checked against the kernels,
+// never believed. The code of a kernel is no part of it: `function` names what kernels/ makes of the kernel.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ir/diag.h"
+#include "ir/operand.h"
+
+namespace gacc::ir {
+
+// A number known at launch: `factor`, times the samples of the micro-batch when `times_batch`.
+struct Extent {
+  int64_t factor = 1;
+  bool times_batch = false;
+  int64_t at(int64_t batch) const { return times_batch ? factor * batch : factor; }
+  bool operator==(const Extent&) const = default;
+};
+
+// Of the arena.
+struct Bytes {
+  int64_t offset = 0, size = 0;
+  bool operator==(const Bytes&) const = default;
+};
+
+// A kernel of any form but gemm: ceil(items / per_block) blocks of `block` threads. Calls of one function
+// share its code; constants that differ between them are extents of 32 bits.
+struct KernelCall {
+  std::string function{};           // "add_relu_5"
+  std::vector<Operand> operands{};  // as the function takes them
+  std::vector<Extent> extents{};
+  Extent items{};
+  int64_t per_block = 1, block = 0;
+  int64_t shared = 0;  // bytes of shared memory of a block, each array rounded up to 16
+  bool operator==(const KernelCall&) const = default;
+};
+
+// A pointwise kernel that the built-in product does while C is in registers: C is its operand `slot`.
+// `keeps`: C is read elsewhere and stored, too.
+struct Then {
+  int32_t kernel = -1, slot = 0;
+  bool keeps = false;
+  bool operator==(const Then&) const = default;
+};
+// A vector that a library may add instead: then the kernel is not launched.
+struct Bias {
+  BufferId vector{};
+  int32_t kernel = -1;
+  bool operator==(const Bias&) const = default;
+};
+
+// C[m,n] (+)= op(A)[m,k] op(B)[k,n]; transposes, adding and element types are the op's.
+struct ProductCall {
+  Operand a{}, b{}, c{};
+  Extent m{}, n{}, k{};
+  int64_t tile_m = 0, tile_n = 0, block = 0, shared = 0;  // the built-in product's
+  std::optional<Then> then{};
+  std::optional<Bias> bias{};
+  std::optional<Bytes> workspace{};  // where a library may work
+  bool operator==(const ProductCall&) const = default;
+};
+
+struct Call {
+  int32_t kernel = -1;  // the number of the region's kernel
+  std::optional<int32_t>
+      level{};  // launches of one level do not wait for each other; none: its product does it
+  std::variant<KernelCall, ProductCall> what{};
+  Location at{};
+};
+
+// Calls of one level as one launch.
+struct Merged {
+  std::string function{};
+  int64_t block = 0, blocks = 0;
+  std::vector<Call> parts{};
+  Location at{};
+};
+
+using Launch = std::variant<Call, Merged>;
+
+// All of the region as one cooperative kernel, level by level, where the GPU can: instead of the launches.
+struct Persistent {
+  std::string function{};
+  int64_t block = 0, blocks = 0;
+  bool required = false;  // the model file asks for it: else the region does not run
+  Location at{};
+};
+
+struct Schedule {
+  std::optional<Persistent> persistent{};
+  std::vector<Launch> launches{};  // in the order in which one stream has them
+};
+
+inline const KernelCall* as_kernel(const Call& call) { return std::get_if<KernelCall>(&call.what); }
+inline const ProductCall* as_product(const Call& call) { return std::get_if<ProductCall>(&call.what); }
+
+// Every call, those of merged launches too, in the order of the launches.
+std::vector<const Call*> calls(const Schedule& schedule);
+std::vector<Call*> calls(Schedule& schedule);
+// The calls of a region by level, each level in order: what a persistent kernel does one after the other.
+std::vector<std::vector<const Call*>> by_level(const Schedule& schedule);
+
+int64_t threads(const Call& call);                // of a block
+int64_t shared_bytes(const Call& call);           // of a block
+int64_t blocks(const Call& call, int64_t batch);  // of the grid
+
+// Of workspaces: bytes.
+inline constexpr int64_t kWorkspaceAlignment = 256;
+inline constexpr int64_t kMostWorkspace = int64_t{32} << 20;  // no library is asked to take more
+
+// How calls share a kernel. Its blocks have kMergedBlock threads, or as many as the widest call's. A block is
+// cut into places, each as many threads as the call's block has, with a barrier and shared memory of its own;
+// the places of all blocks take the call's blocks in turns.
+inline constexpr int64_t kMergedBlock = 256;
+inline constexpr int64_t kBlockShared = 48 * 1024;  // bytes that a block has without asking
+inline constexpr int64_t kPlaceBarriers = 15;       // a block has 16 barriers, and the first is its own
+int64_t merged_block(const std::vector<std::vector<const Call*>>& levels);
+int64_t places(const Call& call, int64_t merged_block);  // 0: the call cannot share a kernel
+// Whether its blocks, and what they are counted from, fit the 32 bits that such a kernel counts with.
+bool countable(const Call& call, int64_t batch);
+// The most blocks that have work in any level at once. Any grid computes the same.
+int64_t merged_blocks(const std::vector<std::vector<const Call*>>& levels, int64_t merged_block,
+                      int64_t batch);
+
+}  // namespace gacc::ir

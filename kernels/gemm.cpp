@@ -1,0 +1,85 @@
+// Which built-in kernel computes a product. No LLVM here: the plan writer asks as well.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <span>
+
+#include "kernels/gemm.h"
+
+namespace gacc::kernels {
+
+namespace {
+
+// From the most arithmetic a loaded byte to the most blocks. The smallest tile is for products too small to
+// fill a GPU: those wait for memory, not for arithmetic, so it fetches much of the inner dimension at once.
+constexpr GemmTile kTiles[] = {
+    {128, 128, 8, 4, 4, 2}, {64, 64, 16, 4, 4, 1}, {32, 32, 32, 2, 4, 1}, {16, 16, 64, 2, 2, 1}};
+
+// The same for tensor cores. Stages fill what a block may have of shared memory without asking, 48 KiB.
+constexpr GemmTile kMmaTiles[] = {{.m = 128, .n = 128, .k = 32, .warps_m = 2, .warps_n = 4, .stages = 3},
+                                  {.m = 64, .n = 64, .k = 32, .warps_m = 2, .warps_n = 2, .stages = 4},
+                                  {.m = 32, .n = 32, .k = 64, .warps_m = 2, .warps_n = 2, .stages = 4}};
+
+// A tile is worth its size when at least so many blocks are left: three in four multiprocessors of an H200.
+constexpr int64_t kEnoughBlocks = 99;
+
+int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+}  // namespace
+
+std::string GemmKernel::name() const {
+  const std::string to = result == type ? "" : fmt::format("_{}", ir::dtype_text(result));
+  const std::string then = epilogue ? (epilogue->keeps ? "_c_" : "_") + epilogue->name : "";
+  return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
+                     transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n, then);
+}
+
+int64_t GemmKernel::shared_bytes(int capability) const {
+  if (!tile->mma()) return int64_t{2} * tile->k * (tile->m + tile->n + 2 * GemmTile::kPad) * 4;
+  return int64_t{2} * stages(capability) * tile->k * (tile->m + tile->n);
+}
+
+int capability(std::string_view target) {
+  return target.starts_with("sm_") ? std::atoi(std::string(target.substr(3)).c_str()) : 0;
+}
+
+GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
+                       ir::DType type, ir::DType result, int capability) {
+  GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result, {}};
+  const bool mma = type == ir::DType::f16 || (type == ir::DType::bf16 && capability >= 80);
+  for (const GemmTile& tile :
+       mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {
+    kernel.tile = &tile;
+    if (ceil_divide(m, tile.m) * ceil_divide(n, tile.n) >= kEnoughBlocks) break;
+  }
+  return kernel;
+}
+
+std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
+                                      const ir::Kernel& kernel, int capability, std::string& problem) {
+  const ir::Op& op = region.ops[kernel.members.front().op];
+  const ir::OpView view{module, region, op};
+  const bool accumulate = (op.info->writes & 1U) != 0;  // then C is the first operand
+  const auto matrix = [&](size_t operand) {
+    return ir::matrix_extents(ir::operand_type(module, region, op.operands[operand]).shape,
+                              module.micro_batch());
+  };
+  const ir::MatrixExtents a = matrix(accumulate ? 1 : 0), b = matrix(accumulate ? 2 : 1);
+  const bool ta = view.flag("ta"), tb = view.flag("tb");
+  for (const int64_t extent : {a.rows, a.columns, b.rows, b.columns}) {
+    if (extent <= ir::kMostMatrixExtent) continue;
+    problem = fmt::format("`{}`: an extent of {} is too large for a built-in matrix product (at most {})",
+                          op.info->name, extent, ir::kMostMatrixExtent);
+    return std::nullopt;
+  }
+  const ir::DType type = view.operand(accumulate ? 1 : 0).dtype;
+  const ir::DType result = accumulate ? view.operand(0).dtype : view.result().dtype;
+  if (accumulate && result != ir::DType::f32) {
+    problem = fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result));
+    return std::nullopt;
+  }
+  return choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta, tb, accumulate, type, result,
+                     capability);
+}
+
+}  // namespace gacc::kernels

@@ -1,0 +1,70 @@
+// The built-in matrix products of the GPU: C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, for machines
+// with nothing but the driver. A and B are of one type; sums are f32; C is rounded once, or f32 and added to.
+// Every product of a module gets a kernel of the artifact's PTX; which
+// one is a pure function of the product's shape, so the code and the plan agree without being told.
+//
+// A kernel is a tile shape and a variant. A block computes one tile of C and adds the inner dimension in
+// order, with fused multiply-adds or with tensor cores: an element's bits depend on nothing but its row of A,
+// its column of B, what C held, and the tile. With an epilogue (pass `epilogues`) each element of C goes
+// from its thread's registers through a pointwise function.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ir/kernel.h"
+
+namespace gacc::kernels {
+
+// A block's tile of C is m x n, and it walks the inner dimension k at a time.
+// By fused multiply-adds (f32): a thread owns `groups` x `groups` rectangles of micro_m x micro_n
+// neighbouring elements. By tensor cores (f16, bf16): warps_m x warps_n warps share the tile, and `stages`
+// tiles of A and B are on their way or in use at once.
+struct GemmTile {
+  int m, n, k, micro_m = 0, micro_n = 0, groups = 0, warps_m = 0, warps_n = 0, stages = 0;
+  // After a row in shared memory, without tensor cores: fewer bank conflicts, still 16-byte aligned.
+  static constexpr int kPad = 4;
+  bool mma() const { return warps_m > 0; }
+  int threads() const {
+    return mma() ? 32 * warps_m * warps_n : m * n / (micro_m * micro_n * groups * groups);
+  }
+};
+
+// What a product does with C as it leaves its registers: all that a pointwise function of the program does,
+// with C, rounded to its type, for one of its operands.
+struct GemmEpilogue {
+  int32_t function = 0;  // in Program::functions ...
+  std::string name{};    // ... and its name there
+  int32_t slot = 0;      // which of its slots is C
+  bool keeps = false;    // C is needed elsewhere and stored, too
+  bool operator==(const GemmEpilogue&) const = default;
+};
+
+struct GemmKernel {
+  const GemmTile* tile = nullptr;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  ir::DType type = ir::DType::f32, result = ir::DType::f32;  // of A and B, and of C; accumulate: C is f32
+  std::optional<GemmEpilogue> epilogue{};                    // not with accumulate
+  bool operator==(const GemmKernel&) const = default;
+  // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3", and
+  // "..._64x64_c_add_relu_3" where C is stored, too.
+  std::string name() const;
+  // Bytes of shared memory of a block. Without asynchronous copies (before sm_80) two stages are enough.
+  int64_t shared_bytes(int capability) const;
+  int stages(int capability) const { return capability >= 80 ? tile->stages : 2; }
+};
+
+// The compute capability that a target's name says: 90 of "sm_90a".
+int capability(std::string_view target);
+
+// The kernel of a product that has this shape in a full micro-batch. The capability counts for bf16 alone,
+// which has tensor cores from 80 on.
+GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
+                       ir::DType type = ir::DType::f32, ir::DType result = ir::DType::f32,
+                       int capability = 80);
+// The same for a kernel of form gemm; nothing and a sentence in `problem` when an extent is beyond the
+// kernels' 32-bit coordinates.
+std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
+                                      const ir::Kernel& kernel, int capability, std::string& problem);
+
+}  // namespace gacc::kernels

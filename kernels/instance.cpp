@@ -1,0 +1,347 @@
+// Members become formulas over slots, the domain becomes rows and columns; then host or device decide how the
+// work is cut.
+#include "kernels/instance.h"
+
+#include <algorithm>
+#include <map>
+
+namespace gacc::kernels {
+
+namespace {
+
+using ir::Access;
+using ir::KernelForm;
+using ir::Lowering;
+using ir::Operand;
+using ir::ScalarOp;
+
+// Scalar instructions of one operation, roughly.
+int node_cost(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::input:
+    case ScalarOp::constant:
+    case ScalarOp::column:
+    case ScalarOp::element:
+    case ScalarOp::samples:
+      return 0;
+    case ScalarOp::div:
+    case ScalarOp::sqrt:
+      return 4;
+    case ScalarOp::exp:
+      return 16;
+    case ScalarOp::log:
+      return 24;
+    case ScalarOp::tanh:
+    case ScalarOp::erf:
+      return 32;
+    case ScalarOp::uniform:
+    case ScalarOp::sample_uniform:
+      return 120;
+    default:
+      return 1;
+  }
+}
+
+class BodyBuilder {
+ public:
+  BodyBuilder(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel, Purpose purpose)
+      : module_(module), region_(region), kernel_(kernel), purpose_(purpose) {}
+
+  std::optional<Instance> build(std::string& problem) {
+    body_.form = kernel_.form;
+    body_.stages = kernel_.stages;
+    for (const Operand& operand : kernel_.reads) slot(operand).read = true;
+    for (const Operand& operand : kernel_.writes) slot(operand).written = true;
+    for (const ir::KernelMember& member : kernel_.members) add_member(member);
+    set_domain();
+    add_samples();
+    if (body_.form == KernelForm::total_reduce && !set_parts(problem)) return std::nullopt;
+    body_.extents = static_cast<int32_t>(call_.extents.size());
+    if (purpose_ == Purpose::host) {
+      schedule_host();
+    } else {
+      schedule_device();
+    }
+    body_.block = call_.block;
+    call_.kernel = kernel_;
+    Instance instance{std::move(call_), std::move(body_), {}};
+    for (size_t m = 0; m < instance.body.members.size(); ++m) {
+      const auto& nodes = instance.body.members[m].program.nodes;
+      for (size_t n = 0; n < nodes.size(); ++n) {
+        if (nodes[n].op == ScalarOp::constant && nodes[n].kind != ir::ScalarKind::truth)
+          instance.constants.emplace_back(m, n);
+      }
+    }
+    return instance;
+  }
+
+ private:
+  // The slot of a memory operand, made at its first mention.
+  Slot& slot(const Operand& operand) {
+    const int32_t found = find_slot(operand);
+    if (found >= 0) return body_.slots[static_cast<size_t>(found)];
+    const ir::Type type = ir::operand_type(module_, region_, operand);
+    call_.operands.push_back(operand);
+    Slot& made = body_.slots.emplace_back();
+    made.dtype = type.dtype;
+    const std::optional<Access> access = ir::access(type.shape, kernel_.domain);
+    // None: the result [P] of a sum in parts (see reduced_slot), or [T,1] in [B,T,C], for ops with one result
+    // a row.
+    made.access = access.value_or(Access::row);
+    // [C,1] in [B,C,S], or [C,1,1] in [B,C,H,W] walked in rows of H W elements
+    const bool channel = access == Access::channel;
+    if (channel) made.access = Access::row;
+    repeats_rows_.push_back(!access || channel);
+    shapes_.push_back(type.shape);
+    return made;
+  }
+  int32_t find_slot(const Operand& operand) const {
+    const auto found = std::find(call_.operands.begin(), call_.operands.end(), operand);
+    return found == call_.operands.end() ? -1 : static_cast<int32_t>(found - call_.operands.begin());
+  }
+
+  Source source(const Operand& operand) const {
+    if (const double* number = ir::as_number(operand)) return {Source::From::number, 0, 0, *number};
+    if (const ir::ValueId* value = ir::as_value(operand)) {
+      if (const auto made = made_.find(*value); made != made_.end()) return made->second;
+    }
+    return {Source::From::slot, find_slot(operand), 0, 0};
+  }
+
+  void add_member(const ir::KernelMember& from) {
+    const ir::Op& op = region_.ops[from.op];
+    Member member;
+    member.kind = op.info->lowering;
+    member.combine = op.info->combine;
+    member.stage = from.stage;
+    member.per_row = from.per_row;
+    if (op.when) member.when = source(*op.when);
+    if (member.kind == Lowering::pointwise) {
+      member.program = ir::record(ir::OpView{module_, region_, op});
+      for (const Operand& operand : op.operands) member.inputs.push_back(source(operand));
+      for (const ir::ScalarNode& node : member.program.nodes) {
+        body_.cost += node_cost(node.op);
+        uses_samples_ = uses_samples_ || node.op == ScalarOp::samples;
+        uses_position_ = uses_position_ || node.op == ScalarOp::sample_uniform;
+        uses_column_ = uses_column_ || node.op == ScalarOp::column || node.op == ScalarOp::sample_uniform;
+      }
+    } else {
+      size_t i = 0;
+      while ((op.info->writes >> i & 1U) != 0) ++i;
+      member.inputs.push_back(source(op.operands[i]));
+      body_.cost += 1;
+    }
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if ((op.info->writes >> i & 1U) == 0) continue;
+      const int32_t index = find_slot(op.operands[i]);
+      const bool adds = member.kind != Lowering::pointwise && (op.info->discards >> i & 1U) == 0;
+      member.accumulate = member.accumulate || adds;
+      member.types.push_back(body_.slots[static_cast<size_t>(index)].dtype);
+      member.stores.push_back(index);
+      member.old.push_back(adds || op.when ? index : -1);
+    }
+    const bool reduces = member.kind == Lowering::column_reduce || member.kind == Lowering::total_reduce;
+    for (const ir::ValueId result : op.results) {
+      made_[result] = {Source::From::member, static_cast<int32_t>(body_.members.size()),
+                       static_cast<int32_t>(member.types.size()), 0};
+      const int32_t index = find_slot(result);
+      member.types.push_back(region_[result].type.dtype);
+      member.stores.push_back(index >= 0 && body_.slots[static_cast<size_t>(index)].written ? index : -1);
+      member.old.push_back(-1);
+    }
+    if (reduces) {
+      for (const int32_t index : member.stores) {
+        if (index >= 0) reduced_slots_.push_back(index);
+      }
+    }
+    body_.members.push_back(std::move(member));
+  }
+
+  bool reduced_slot(size_t i) const {
+    return std::find(reduced_slots_.begin(), reduced_slots_.end(), static_cast<int32_t>(i)) !=
+           reduced_slots_.end();
+  }
+
+  // Rows, columns and periods; kernels that need no row index become one long row, and kernels that repeat an
+  // operand every P rows become kernels of rows P times as long.
+  void set_domain() {
+    const bool batch = ir::has_batch(kernel_.domain);
+    int64_t rows = ir::rows(kernel_.domain, 1), columns = ir::columns(kernel_.domain);
+    if (kernel_.inner != 0) {
+      rows = rows * columns / kernel_.inner;
+      columns = kernel_.inner;
+    }
+    bool flat = true, mergeable = true;
+    int64_t period = 0;
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      Slot& slot = body_.slots[i];
+      if (reduced_slot(i)) {
+        // Found by its part or column; how its shape compares with the domain's is nobody's business.
+        if (!slot.read) slot.access = Access::scalar;
+        continue;
+      }
+      flat = flat && (slot.access == Access::full || slot.access == Access::scalar);
+      mergeable = mergeable && slot.access != Access::row;
+      if (slot.access != Access::suffix) continue;
+      const int64_t own = ir::suffix_period(shapes_[i]);
+      mergeable = mergeable && (period == 0 || own == period);
+      period = own;
+    }
+    const bool one_pass =
+        (body_.form == KernelForm::pointwise || body_.form == KernelForm::total_reduce) && !uses_column_;
+    row_size_ = columns;
+    body_.flat = one_pass && flat;
+    const bool whole = body_.form == KernelForm::pointwise || !has_parts();
+    if (body_.flat) {
+      call_.extents = {{1, false}, {rows * columns, batch}};
+      return;
+    }
+    if (one_pass && whole && mergeable && period > 1) {
+      rows /= period, columns *= period;
+      period = 1;
+      merged_ = true;
+    }
+    call_.extents = {{rows, batch}, {columns, false}};
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      Slot& slot = body_.slots[i];
+      if (reduced_slot(i) || merged_) continue;
+      if (slot.access != Access::suffix && !repeats_rows_[i]) continue;
+      const int64_t own = ir::suffix_period(shapes_[i]);
+      if (own == 1 && slot.access == Access::suffix) continue;
+      slot.period = static_cast<int32_t>(call_.extents.size());
+      call_.extents.push_back({own, false});
+    }
+  }
+
+  // What formulas ask about samples.
+  void add_samples() {
+    if (uses_position_) {
+      body_.rows_of_sample = static_cast<int32_t>(call_.extents.size());
+      call_.extents.push_back({call_.extents[0].factor, false});  // as walked: Kernel::inner may redraw them
+    }
+    if (uses_samples_) {
+      body_.samples = static_cast<int32_t>(call_.extents.size());
+      call_.extents.push_back({1, true});
+    }
+  }
+
+  bool has_parts() const {
+    return std::any_of(reduced_slots_.begin(), reduced_slots_.end(),
+                       [&](int32_t i) { return ir::elements(shapes_[static_cast<size_t>(i)], 1) > 1; });
+  }
+
+  // total_reduce: part p sums rows [p * chunk, (p + 1) * chunk) (of a flat body: elements).
+  bool set_parts(std::string& problem) {
+    for (const int32_t i : reduced_slots_) {
+      const int64_t own = ir::elements(shapes_[static_cast<size_t>(i)], 1);
+      if (parts_ != 0 && parts_ != own) {
+        problem = "total reductions with different numbers of parts do not share a kernel";
+        return false;
+      }
+      parts_ = own;
+    }
+    parts_ = std::max<int64_t>(parts_, 1);
+    const int64_t all = ir::rows(kernel_.domain, module_.micro_batch());
+    int64_t chunk = (all + parts_ - 1) / parts_;
+    if (body_.flat) chunk *= row_size_;
+    if (merged_) chunk = call_.extents[0].at(module_.micro_batch());
+    chunk_ = chunk;
+    body_.chunk = static_cast<int32_t>(call_.extents.size());
+    call_.extents.push_back({chunk, false});
+    return true;
+  }
+
+  void schedule_host() {
+    const int64_t micro_batch = module_.micro_batch();
+    const int64_t rows = call_.extents[0].at(micro_batch), columns = call_.extents[1].at(micro_batch);
+    // A task of about this many elements takes some microseconds.
+    const int64_t work = std::max<int64_t>(65536 / std::max(body_.cost, 4) / 256 * 256, 256);
+    switch (body_.form) {
+      case KernelForm::pointwise:
+      case KernelForm::rowwise:
+        call_.unit = body_.flat ? Unit::elements : Unit::rows;
+        call_.items = body_.flat ? call_.extents[1] : call_.extents[0];
+        call_.tile = body_.flat ? work : std::max<int64_t>(1, work / columns);
+        break;
+      case KernelForm::column_reduce:
+        call_.unit = Unit::columns;
+        call_.items = call_.extents[1];
+        call_.tile = std::max<int64_t>(1, work / rows / 64) * 64;
+        break;
+      default:
+        call_.unit = Unit::parts;
+        call_.items = {parts_, false};
+        call_.tile = 1;
+    }
+  }
+
+  void schedule_device() {
+    const int64_t micro_batch = module_.micro_batch();
+    const Extent rows = call_.extents[0], columns = call_.extents[1];
+    const int64_t elements = rows.at(micro_batch) * columns.at(micro_batch);
+    body_.wide_index = elements >= (int64_t{1} << 31) - (1 << 20);
+    // 16-byte accesses: 4 elements at once, of half types 8, where every row starts at a multiple of that.
+    const bool fours = columns.factor % 4 == 0;
+    const bool eights = columns.factor % 8 == 0 && body_.cost < 100 &&
+                        std::any_of(body_.slots.begin(), body_.slots.end(),
+                                    [](const Slot& s) { return ir::dtype_bytes(s.dtype) == 2; });
+    switch (body_.form) {
+      case KernelForm::pointwise: {
+        body_.vector = eights ? 8 : fours && body_.cost < 200 ? 4 : 1;
+        const Extent along = body_.flat ? columns : rows;
+        const int64_t other = body_.flat ? 1 : columns.factor;
+        call_.items = {along.factor * other / body_.vector, along.times_batch};
+        call_.block = call_.per_block = 256;
+        break;
+      }
+      case KernelForm::rowwise:
+        // By the row's length alone: a sum that is recomputed in another kernel has the same bits.
+        body_.vector = fours && columns.factor >= 128 ? 4 : 1;
+        body_.block_per_row = columns.factor > 1024;
+        call_.items = rows;
+        call_.block = body_.block_per_row ? 256 : 128;
+        call_.per_block = body_.block_per_row ? 1 : 4;
+        if (body_.block_per_row) body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));
+        break;
+      case KernelForm::column_reduce:
+        call_.items = columns;
+        call_.block = call_.per_block = 64;
+        break;
+      default:
+        body_.vector = eights && (!body_.flat || chunk_ % 8 == 0)  ? 8
+                       : fours && (!body_.flat || chunk_ % 4 == 0) ? 4
+                                                                   : 1;
+        call_.items = {parts_, false};
+        call_.block = 256;
+        call_.per_block = 1;
+        body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
+    }
+  }
+
+  int64_t reductions(Lowering kind) const {
+    return std::count_if(body_.members.begin(), body_.members.end(),
+                         [&](const Member& member) { return member.kind == kind; });
+  }
+
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const ir::Kernel& kernel_;
+  Purpose purpose_;
+  Call call_;
+  Body body_;
+  std::vector<ir::Shape> shapes_;       // of each slot
+  std::vector<bool> repeats_rows_;      // slots that hold one value a row for a period of rows
+  std::vector<int32_t> reduced_slots_;  // slots that column and total reductions write
+  std::map<ir::ValueId, Source> made_;  // values of the body's own members
+  bool uses_column_ = false, uses_position_ = false, uses_samples_ = false, merged_ = false;
+  int64_t parts_ = 0, chunk_ = 0, row_size_ = 1;
+};
+
+}  // namespace
+
+std::optional<Instance> make_instance(const ir::Module& module, const ir::Region& region,
+                                      const ir::Kernel& kernel, Purpose purpose, std::string& problem) {
+  return BodyBuilder(module, region, kernel, purpose).build(problem);
+}
+
+}  // namespace gacc::kernels

@@ -1,0 +1,24 @@
+// One kernel of a region as a body and a call of it, before equal bodies become one function.
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/program.h"
+
+namespace gacc::kernels {
+
+// A kernel before it is known which of its constants its function keeps.
+struct Instance {
+  Call call;                                           // without its function
+  Body body;                                           // without its name
+  std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node), in the order of the key
+};
+
+// Of a kernel of formulas and reductions: any form but gemm, alias and special. Nothing and a sentence in
+// `problem` when its members do not fit together.
+std::optional<Instance> make_instance(const ir::Module& module, const ir::Region& region,
+                                      const ir::Kernel& kernel, Purpose purpose, std::string& problem);
+
+}  // namespace gacc::kernels

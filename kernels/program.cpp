@@ -1,0 +1,231 @@
+// From the kernels of a module to distinct bodies and their calls. No LLVM here: gacc-exec's plug-in runs
+// this even when the machine code comes from its cache.
+#include "kernels/program.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "kernels/instance.h"
+#include "kernels/special.h"
+
+namespace gacc::kernels {
+
+namespace {
+
+using ir::KernelForm;
+using ir::Operand;
+using ir::ScalarOp;
+
+int64_t constant_bits(const ir::ScalarNode& node) {
+  if (node.kind == ir::ScalarKind::real) return std::bit_cast<uint32_t>(static_cast<float>(node.value));
+  return static_cast<uint32_t>(static_cast<int64_t>(node.value));
+}
+
+// A kernel with an emitter of its own. Slots are the op's operands as they stand, then its results, so that
+// the emitter knows them by number. No function: on this target it is a library call.
+std::optional<Instance> special_instance(const ir::Module& module, const ir::Region& region,
+                                         const ir::Kernel& kernel, Purpose purpose, int capability,
+                                         std::string& problem) {
+  const ir::Op& op = region.ops[kernel.members.front().op];
+  Instance instance;
+  Call& call = instance.call;
+  Body& body = instance.body;
+  call.kernel = kernel;
+  body.form = KernelForm::special;
+  const auto add = [&](const Operand& operand, bool read, bool written) {
+    call.operands.push_back(operand);
+    body.slots.push_back(
+        {.dtype = ir::operand_type(module, region, operand).dtype, .read = read, .written = written});
+  };
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (ir::as_number(op.operands[i]) != nullptr) {
+      problem = fmt::format("`{}`: operand {} must lie in memory", op.info->name, i);
+      return std::nullopt;
+    }
+    const bool written = (op.info->writes >> i & 1U) != 0, discarded = (op.info->discards >> i & 1U) != 0;
+    add(op.operands[i], !discarded, written);
+  }
+  for (const ir::ValueId result : op.results) add(result, false, true);
+  if (op.when) add(*op.when, true, false);
+  const std::optional<SpecialCall> made = describe_special({module, region, op}, purpose, capability);
+  if (!made) {
+    problem = fmt::format("`{}` has no kernel", op.info->name);
+    return std::nullopt;
+  }
+  call.extents = made->extents;
+  call.unit = Unit::rows;
+  call.items = made->items;
+  call.tile = made->tile;
+  call.block = made->block;
+  call.per_block = made->per_block;
+  body.special = made->library ? std::string() : std::string(op.info->name) + std::string(made->variant);
+  body.parameters = made->parameters;
+  body.extents = static_cast<int32_t>(made->extents.size());
+  body.block = made->block;
+  body.resident = made->resident;
+  body.shared = made->shared;
+  body.cost = made->cost;
+  body.wide_index = purpose == Purpose::device && made->wide_index;
+  return instance;
+}
+
+std::string source_key(const Source& source) {
+  return fmt::format("{}.{}.{}.{:x};", static_cast<int>(source.from), source.index, source.result,
+                     std::bit_cast<uint64_t>(source.number));
+}
+
+// All that makes two bodies one function, except the values of constants.
+std::string body_key(const Body& body) {
+  std::string key =
+      fmt::format("{} {} {} {} {} {} {} {}|", static_cast<int>(body.form), body.flat, body.stages,
+                  body.vector, body.wide_index, body.block_per_row, body.extents, body.chunk);
+  if (!body.special.empty())
+    key += fmt::format("{} {} {} {}|", body.special, body.block, body.cost, fmt::join(body.parameters, ","));
+  key += fmt::format("{} {}|", body.rows_of_sample, body.samples);
+  for (const Slot& slot : body.slots) {
+    key += fmt::format("{}.{}.{}.{}{};", static_cast<int>(slot.dtype), static_cast<int>(slot.access),
+                       slot.period, slot.read, slot.written);
+  }
+  for (const Member& member : body.members) {
+    key += fmt::format("|{} {} {} {} {} {}:", static_cast<int>(member.kind), static_cast<int>(member.combine),
+                       member.stage, member.per_row, member.accumulate, member.when.has_value());
+    if (member.when) key += source_key(*member.when);
+    for (const Source& input : member.inputs) key += source_key(input);
+    for (const ir::ScalarNode& node : member.program.nodes) {
+      key += fmt::format("{}.{}", static_cast<int>(node.op), static_cast<int>(node.kind));
+      if (node.op == ScalarOp::input) key += fmt::format("={}", node.value);
+      for (const int32_t arg : node.args) key += fmt::format(",{}", arg);
+    }
+    for (const int32_t result : member.program.results) key += fmt::format(">{}", result);
+    for (size_t i = 0; i < member.types.size(); ++i) {
+      key += fmt::format(":{}.{}.{}", static_cast<int>(member.types[i]), member.stores[i], member.old[i]);
+    }
+  }
+  return key;
+}
+
+std::string body_name(const ir::Region& region, const ir::Kernel& kernel, size_t number) {
+  std::string name;
+  size_t taken = 0;
+  for (const ir::KernelMember& member : kernel.members) {
+    if (taken++ == 4) break;
+    name += std::string(region.ops[member.op].info->name) + "_";
+  }
+  std::replace(name.begin(), name.end(), '.', '_');
+  return fmt::format("{}{}", name, number);
+}
+
+// A matrix product, or a value that lies where another does: nothing is emitted for it.
+Call call_without_body(const ir::Kernel& kernel) {
+  Call call;
+  call.kernel = kernel;
+  call.operands = kernel.reads;
+  for (const Operand& operand : kernel.writes) {
+    if (std::find(call.operands.begin(), call.operands.end(), operand) == call.operands.end())
+      call.operands.push_back(operand);
+  }
+  return call;
+}
+
+// Kernels one after the other; equal bodies become one function.
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const ir::Module& module, Purpose purpose, int capability, std::string& problem)
+      : module_(module), purpose_(purpose), capability_(capability), problem_(problem) {}
+
+  std::optional<Program> build() {
+    for (const ir::RegionKind kind : ir::all_regions) {
+      const ir::Region& region = module_.region(kind);
+      std::string why;
+      const std::vector<ir::Kernel> kernels = ir::kernels(module_, region, &why);
+      if (!why.empty()) {
+        problem_ = std::move(why);
+        return std::nullopt;
+      }
+      std::vector<Call>& calls = program_.regions[static_cast<size_t>(kind)];
+      calls.reserve(kernels.size());  // uses point into it
+      for (const ir::Kernel& kernel : kernels) {
+        if (!add(region, kernel, calls)) return std::nullopt;
+        calls.back().number = region.ops[kernel.members.front().op].kernel;
+      }
+    }
+    for (size_t f = 0; f < program_.functions.size(); ++f) lift_constants(program_.functions[f], uses_[f]);
+    return std::move(program_);
+  }
+
+ private:
+  // The calls of a function and the bits of its constants in each.
+  struct Uses {
+    std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node)
+    std::vector<Call*> calls;
+    std::vector<std::vector<int64_t>> bits;  // of each call, of each constant
+  };
+
+  bool add(const ir::Region& region, const ir::Kernel& kernel, std::vector<Call>& calls) {
+    if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias) {
+      calls.push_back(call_without_body(kernel));
+      return true;
+    }
+    std::optional<Instance> instance =
+        kernel.form == KernelForm::special
+            ? special_instance(module_, region, kernel, purpose_, capability_, problem_)
+            : make_instance(module_, region, kernel, purpose_, problem_);
+    if (!instance) return false;
+    if (kernel.form == KernelForm::special && instance->body.special.empty()) {  // a library call
+      calls.push_back(std::move(instance->call));
+      return true;
+    }
+    std::vector<int64_t> bits;
+    for (const auto& [m, n] : instance->constants) {
+      bits.push_back(constant_bits(
+          instance->body.members[static_cast<size_t>(m)].program.nodes[static_cast<size_t>(n)]));
+    }
+    const auto [place, fresh] =
+        known_.emplace(body_key(instance->body), static_cast<int32_t>(program_.functions.size()));
+    const auto function = static_cast<size_t>(place->second);
+    if (fresh) {
+      instance->body.name = body_name(region, kernel, function);
+      program_.functions.push_back(std::move(instance->body));
+      uses_.emplace_back().constants = std::move(instance->constants);
+    }
+    instance->call.function = place->second;
+    calls.push_back(std::move(instance->call));
+    uses_[function].calls.push_back(&calls.back());
+    uses_[function].bits.push_back(std::move(bits));
+    return true;
+  }
+
+  // Constants that differ from call to call become arguments.
+  static void lift_constants(Body& body, const Uses& uses) {
+    for (size_t c = 0; c < uses.constants.size(); ++c) {
+      const bool same = std::all_of(uses.bits.begin(), uses.bits.end(),
+                                    [&](const auto& bits) { return bits[c] == uses.bits[0][c]; });
+      if (same) continue;
+      const auto [m, n] = uses.constants[c];
+      body.members[static_cast<size_t>(m)].lifted.emplace_back(n, body.extents++);
+      for (size_t u = 0; u < uses.calls.size(); ++u)
+        uses.calls[u]->extents.push_back({uses.bits[u][c], false});
+    }
+  }
+
+  const ir::Module& module_;
+  Purpose purpose_;
+  int capability_;
+  std::string& problem_;
+  Program program_;
+  std::map<std::string, int32_t> known_;  // body key -> function
+  std::vector<Uses> uses_;                // of each function
+};
+
+}  // namespace
+
+std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
+                                    int capability) {
+  return ProgramBuilder(module, purpose, capability, problem).build();
+}
+
+}  // namespace gacc::kernels

@@ -1,0 +1,126 @@
+// What code generation makes of a fused module before any LLVM is involved: the distinct kernel bodies, and
+// for each region the calls of them. Both targets, the host plug-in and the plan writer work from this
+// description. It is a pure function of the module, so a cached object file and a fresh one answer to the
+// same calls.
+//
+// Bodies know neither names nor extents: kernels that do the same work on other shapes share one function.
+// Constants that differ between otherwise equal kernels (a parameter's random stream, its scale) become
+// arguments as well.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/kernel.h"
+
+namespace gacc::kernels {
+
+using ir::Extent;
+
+// What one work item of a function is. A range of items may be cut anywhere at a multiple of Call::tile; the
+// result does not depend on the cuts.
+enum class Unit : uint8_t { elements, rows, columns, parts };
+
+// An operand of a function and how it is indexed (ir::Access). With a period, `suffix` repeats every so many
+// rows (without one: every row), and `row` repeats its values, one a row, every so many rows.
+struct Slot {
+  ir::DType dtype = ir::DType::f32;
+  ir::Access access = ir::Access::full;
+  int32_t period = -1;  // index of its period among the extents, or -1
+  bool read = false, written = false;
+};
+
+// Where a formula's input comes from.
+struct Source {
+  enum class From : uint8_t { slot, member, number };
+  From from = From::slot;
+  int32_t index = 0;   // slot, or member ...
+  int32_t result = 0;  // ... and which of its results
+  double number = 0;
+};
+
+// One op of a body: a formula, or a reduction of its only input.
+struct Member {
+  ir::Lowering kind = ir::Lowering::pointwise;  // pointwise, row_reduce, column_reduce or total_reduce
+  ir::Combine combine = ir::Combine::sum;
+  int stage = 0;
+  bool per_row = false;
+  ir::ScalarProgram program{};     // pointwise
+  std::vector<Source> inputs{};    // pointwise: the op's operands in order; reductions: the reduced value
+  std::vector<ir::DType> types{};  // of each result
+  std::vector<int32_t> stores{};   // slot that receives result i, or -1
+  std::vector<int32_t> old{};      // slot with what result i's buffer held: for `when`, and for *.acc; or -1
+  bool accumulate = false;         // reductions: added to what the buffer held
+  std::optional<Source> when{};    // store only where this i32 is not 0
+  std::vector<std::pair<int32_t, int32_t>> lifted{};  // constant node -> index among the extents (its bits)
+};
+
+struct Body {
+  ir::KernelForm form = ir::KernelForm::pointwise;
+  bool flat = false;  // one row: every operand is full or scalar, `columns` is the number of elements
+  int stages = 1;
+  int vector = 1;              // device: elements a thread moves at once; they divide `columns`
+  bool wide_index = false;     // device: element indices need 64 bits
+  bool block_per_row = false;  // device, rowwise: a block rather than a warp owns a row
+  int64_t block = 0;           // device: threads of a block
+  // Device: blocks that a multiprocessor must have registers for. Where it is said, ptxas uses what there is;
+  // left alone (0) it may spill a few registers for one block more.
+  int64_t resident = 0;
+  int64_t shared = 0;  // device: bytes of shared memory of a block, each array rounded up to 16
+  std::vector<Slot> slots{};
+  std::vector<Member> members{};
+  // Where formulas ask: which extent is the rows of one sample, and which the samples; else -1.
+  int32_t rows_of_sample = -1, samples = -1;
+  int32_t extents = 2;    // rows, columns, then periods, chunk (total_reduce), lifted constants
+  int32_t chunk = -1;     // total_reduce: index of the rows (flat: elements) of one part among the extents
+  std::string special{};  // special: the op's name, by which its emitter is found ...
+  std::vector<int64_t> parameters{};  // ... and what it is compiled for (kernels/special.h)
+  std::string name{};                 // for people: "add_relu"; unique by a number in Program::functions
+  int cost = 0;                       // rough scalar operations for an element: chooses unrolling and tiles
+};
+
+// One kernel of a region: function(operands, extents, [begin, end)).
+struct Call {
+  // In Program::functions; -1 for kernels that emit no code: gemm, alias, and on the host a special that is a
+  // library call.
+  int32_t function = -1;
+  int32_t number = -1;  // the kernel's
+  ir::Kernel kernel{};
+  std::vector<ir::Operand> operands{};  // values and buffers, no duplicates: reads, then writes not read
+                                        // (special: the op's operands as they stand, then its results)
+  std::vector<Extent> extents{};        // rows, columns, ... as the function takes them
+  Unit unit = Unit::elements;           // host: what [begin, end) counts ...
+  Extent items{};    // ... and how many there are. device: work items; blocks = ceil(items / per_block)
+  int64_t tile = 1;  // host: a good number of items for one task; cut only at its multiples
+  int64_t block = 0, per_block = 1;  // device: threads of a block, items of a block
+};
+
+struct Program {
+  std::vector<Body> functions;  // distinct, in order of first use
+  std::array<std::vector<Call>, 4>
+      regions;  // by ir::RegionKind, one Call per kernel of ir::kernels, in order
+  const std::vector<Call>& calls(ir::RegionKind kind) const { return regions[static_cast<size_t>(kind)]; }
+  // Of the kernel with this number, which the region has.
+  const Call& call(ir::RegionKind kind, int32_t number) const {
+    return *std::find_if(calls(kind).begin(), calls(kind).end(),
+                         [&](const Call& call) { return call.number == number; });
+  }
+};
+
+// Bytes of shared memory in which the threads of a block bring their parts of reductions together: a word a
+// warp. One warp needs none.
+constexpr int64_t reduction_bytes(int64_t threads, int64_t reductions) {
+  return reductions == 0 || threads <= 32 ? 0 : (threads / 32 * 4 + 15) / 16 * 16;
+}
+
+enum class Purpose : uint8_t { host, device };
+
+// The program of a fused (or planned) module; nothing and a sentence in `problem` when a group of ops is no
+// kernel. `capability`: the GPU's, 80 for sm_80; 0: no kernel may count on tensor cores.
+std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
+                                    int capability = 0);
+
+}  // namespace gacc::kernels

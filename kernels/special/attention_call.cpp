@@ -1,0 +1,109 @@
+// How the attention kernels are called. No LLVM here.
+#include "kernels/special/attention_call.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/special/kinds.h"
+
+namespace gacc::kernels {
+
+namespace {
+
+constexpr int64_t kMostMmaChannels = 128;
+constexpr int64_t kMostMmaLength = (int64_t{1} << 30) - 256;  // positions are 32 bits, and run past the end
+
+}  // namespace
+
+int64_t Team::threads(int64_t channels) {
+  int64_t team = 1;
+  while (team < kWarp && share(channels, team) > (team == 1 ? kAlone : kOwn)) team *= 2;
+  return team;
+}
+
+std::vector<int64_t> AttentionShape::list() const {
+  return {heads, length, channels,       block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p),
+          parts, tile,   modern ? 1 : 0, team};
+}
+
+AttentionShape AttentionShape::of(const Body& body) {
+  const std::vector<int64_t>& list = body.parameters;
+  return {.heads = list[0],
+          .length = list[1],
+          .channels = list[2],
+          .block = list[3],
+          .causal = list[4] != 0,
+          .words = list[5],
+          .p = std::bit_cast<double>(list[6]),
+          .parts = list[7],
+          .tile = list[8],
+          .modern = list[9] != 0,
+          .team = list[10]};
+}
+
+namespace {
+
+AttentionShape shape_of(const ir::OpView& op) {
+  const ir::Shape qkv = op.operand(0).shape;
+  const bool gradient = op.op.info->name.ends_with(".grad");
+  const int64_t own = gradient ? 4 : 1;  // operands without dropout
+  const bool dropout = static_cast<int64_t>(op.op.operands.size()) > own;
+  const int64_t heads = op.integer("heads"), length = qkv[1];
+  return {.heads = heads,
+          .length = length,
+          .channels = qkv[2] / 3 / heads,
+          .block = std::min(kAttentionBlock, length),
+          .causal = op.flag("causal"),
+          .words = dropout ? own : 0,
+          .p = dropout ? op.real("p") : 0,
+          .parts = gradient ? 2 : 1};
+}
+
+SpecialCall call_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
+  // A position meets up to T others in 2 to 4 products of D terms.
+  const int64_t work = std::clamp<int64_t>(shape.length * shape.channels / 4, 200, 10000);
+  // A thread for every member of a position's team, and whole warps for a row.
+  int64_t columns = shape.block;
+  if (shape.team > 0) columns = (shape.block * shape.team + Team::kWarp - 1) / Team::kWarp * Team::kWarp;
+  SpecialCall call = point_items(op, purpose, {shape.heads * shape.blocks() * shape.parts, true}, columns,
+                                 static_cast<int>(work));
+  call.wide_index =
+      call.wide_index || call.items.at(op.module.micro_batch()) >= (int64_t{1} << 31) - (1 << 20);
+  call.parameters = shape.list();
+  if (shape.words != 0) call.extents.push_back({op.integer("stream"), false});
+  call.block = call.per_block = 128;
+  return call;
+}
+
+}  // namespace
+
+SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
+  AttentionShape shape = shape_of(op);
+  if (purpose == Purpose::device) shape.team = Team::threads(shape.channels);
+  SpecialCall call = call_of(op, purpose, shape);
+  call.resident = 2;
+  return call;
+}
+
+std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, int capability) {
+  const ir::DType type = op.operand(0).dtype;
+  AttentionShape shape = shape_of(op);
+  if (capability < (type == ir::DType::f16 ? 75 : 80) || !ir::is_half(type)) return std::nullopt;
+  if (shape.channels % 16 != 0 || shape.channels > kMostMmaChannels || shape.length > kMostMmaLength)
+    return std::nullopt;
+  shape.modern = capability >= 80;
+  shape.block = kAttentionBlock;
+  // What two stages of tiles need fits 48 KiB, and a thread's sums of a tile its registers.
+  shape.tile = shape.channels <= 64 && shape.words == 0 ? 64 : 32;
+  if (shape.parts > 1 && shape.channels > 64) shape.tile = 16;
+  if (shape.parts > 1 && shape.channels > 96) shape.parts = 3;
+  while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
+  SpecialCall call = call_of(op, Purpose::device, shape);
+  call.items = call.extents[0];
+  call.per_block = 1;
+  call.variant = ".mma";
+  call.shared = 2 * shape.stage_bytes(op.op.info->name.ends_with(".grad"));
+  return call;
+}
+
+}  // namespace gacc::kernels

@@ -1,0 +1,130 @@
+// How permute, concat, slice and the embedding ops are called. See layout.cpp and embedding.cpp for what the
+// parameters mean.
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "kernels/special/kinds.h"
+
+namespace gacc::kernels {
+
+namespace {
+
+constexpr int64_t kPiece = 2048;  // elements of a row that one task of concat moves, about
+
+// The geometry of an op that cuts or joins along one axis: `before` rows of what follows.
+struct Cut {
+  Extent rows;
+  int64_t after;  // elements of one step along the axis
+};
+
+Cut cut_at(const ir::OpView& op, const ir::Shape& shape) {
+  const size_t axis = (ir::has_batch(shape) ? 1 : 0) + static_cast<size_t>(op.integer("axis"));
+  const auto middle = shape.begin() + static_cast<std::ptrdiff_t>(axis);
+  return {extent_of(ir::Shape(shape.begin(), middle)), ir::elements(ir::Shape(middle + 1, shape.end()), 1)};
+}
+
+}  // namespace
+
+// Parameters: the step of the first axis, then (extent, step) of each other one; the last is the columns.
+SpecialCall describe_permute(const ir::OpView& op, Purpose purpose) {
+  const ir::Shape from = op.operand(0).shape, to = op.result().shape;
+  const auto& axes = std::get<std::vector<int64_t>>(op.attr("axes"));
+  const size_t first = ir::has_batch(from) ? 1 : 0;
+  struct Axis {
+    int64_t extent, step;
+  };
+  std::vector<int64_t> steps(from.size(), 1);
+  for (size_t i = from.size(); i-- > 1;) steps[i - 1] = steps[i] * from[i];
+  // Axes of one element are left out, and two that lie side by side before and after are one. The batch
+  // leads.
+  std::vector<Axis> nest;
+  if (first == 1) nest.push_back({1, steps[0]});
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const Axis axis{to[first + i], steps[first + static_cast<size_t>(axes[i])]};
+    if (axis.extent == 1) continue;
+    const bool joins = !nest.empty() && nest.back().step == axis.step * axis.extent;
+    if (joins) {
+      nest.back().extent *= axis.extent;
+      nest.back().step = axis.step;
+    } else {
+      nest.push_back(axis);
+    }
+  }
+  while (nest.size() < 2) nest.push_back({1, 1});
+  const int64_t columns = nest.back().extent;
+  const Extent all = extent_of(to);
+  SpecialCall call = point_items(op, purpose, {all.factor / columns, all.times_batch}, columns,
+                                 nest.back().step == 1 ? 4 : 16);
+  call.parameters = {nest.front().step};
+  for (size_t i = 1; i < nest.size(); ++i)
+    call.parameters.insert(call.parameters.end(), {nest[i].extent, nest[i].step});
+  return call;
+}
+
+// Parameters: into how many pieces a row is cut, and how long each operand's rows are. Long rows are cut, for
+// there may be few: along its first axis a sample is one row.
+SpecialCall describe_concat(const ir::OpView& op, Purpose purpose) {
+  const Cut cut = cut_at(op, op.result().shape);
+  std::vector<int64_t> lengths;
+  int64_t longest = 0, pieces = 0;
+  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+    const int64_t length = ir::elements(op.operand(i).shape, 1) / cut.rows.factor;
+    lengths.push_back(length);
+    longest = std::max(longest, length);
+    pieces = std::gcd(pieces, length);
+  }
+  pieces = std::min<int64_t>(pieces & -pieces,
+                             std::bit_floor(std::max<uint64_t>(static_cast<uint64_t>(longest) / kPiece, 1)));
+  const int64_t threads = std::clamp<int64_t>((longest / pieces + 31) / 32 * 32, 32, 256);
+  const Extent parts{cut.rows.factor * pieces, cut.rows.times_batch};
+  SpecialCall call = block_items(op, purpose, parts, 4 * cut.after * longest / pieces, threads);
+  call.parameters = {pieces};
+  call.parameters.insert(call.parameters.end(), lengths.begin(), lengths.end());
+  call.cost = 4;
+  return call;
+}
+
+// Parameters: the length of the operand's rows, and where in them the result's begin.
+SpecialCall describe_slice(const ir::OpView& op, Purpose purpose) {
+  const Cut cut = cut_at(op, op.operand(0).shape);
+  SpecialCall call = point_items(op, purpose, cut.rows, op.integer("size") * cut.after, 4);
+  call.parameters = {ir::elements(op.operand(0).shape, 1) / cut.rows.factor, op.integer("from") * cut.after};
+  return call;
+}
+
+SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose) {
+  return point_items(op, purpose, extent_of(op.operand(0).shape), op.result().shape.back(), 4);
+}
+
+// Parameters: the columns of the table, its rows where the sums are fresh (else 0), whether a task owns
+// columns (else rows), and of those how many. extents: {rows, columns} or {blocks}, then the tokens.
+SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose) {
+  const bool fresh = !op.op.results.empty();
+  const size_t tokens = fresh ? 0 : 1;
+  const Extent count = extent_of(op.operand(tokens).shape);
+  const int64_t columns = op.operand(tokens + 1).shape.back(), rows = op.integer("rows");
+  SpecialCall call;
+  if (purpose == Purpose::host) {
+    // About 64 columns a task, and the same number for each.
+    int64_t width = std::min<int64_t>(columns, 64);
+    while (columns % width != 0) --width;
+    if (width < 16) width = columns;
+    const int64_t work = 4 * count.at(op.module.micro_batch()) + (fresh ? rows : 0);
+    call = point_items(op, purpose, {columns / width, false}, width,
+                       static_cast<int>(std::min<int64_t>(work, 1 << 20)));
+    call.cost = 40;  // the loops inside are what is to be kept small
+    call.parameters = {columns, fresh ? rows : 0, 1, width};
+  } else {
+    // A reduction of a block brings a power of two of warps together.
+    const auto wanted = static_cast<uint64_t>(std::max<int64_t>(columns / 4, 1));
+    const auto threads = static_cast<int64_t>(std::clamp<uint64_t>(std::bit_ceil(wanted), 64, 256));
+    call = block_items(op, purpose, fresh ? Extent{rows, false} : count, columns, threads);
+    call.shared = reduction_bytes(threads, fresh ? 0 : 1);
+    call.parameters = {columns, fresh ? rows : 0, 0, columns % 4 == 0 ? 4 : 1};
+  }
+  call.extents.push_back(count);
+  return call;
+}
+
+}  // namespace gacc::kernels

@@ -1,0 +1,69 @@
+// How kernels over windows of images are called. No LLVM here.
+#include "kernels/special/kinds.h"
+
+#include <algorithm>
+
+#include "ir/ops/window.h"
+
+namespace gacc::kernels {
+
+std::vector<int64_t> WindowShape::list() const {
+  std::vector<int64_t> all;
+  for (const auto& pair : {from, to, kernel, stride, dilation, before}) all.insert(all.end(), pair, pair + 2);
+  return all;
+}
+
+WindowShape WindowShape::of(const Body& body) {
+  WindowShape shape{};
+  size_t next = 0;
+  for (auto* pair : {shape.from, shape.to, shape.kernel, shape.stride, shape.dilation, shape.before}) {
+    for (int axis = 0; axis < 2; ++axis) pair[axis] = body.parameters[next++];
+  }
+  return shape;
+}
+
+bool WindowShape::tiles() const {
+  constexpr int64_t kMost = 4;  // vectors of a window's row
+  for (int axis = 0; axis < 2; ++axis) {
+    if (kernel[axis] != stride[axis] || kernel[axis] > kMost || before[axis] != 0) return false;
+    if (to[axis] * stride[axis] > from[axis]) return false;
+  }
+  return true;
+}
+
+WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places) {
+  const ir::Window2d window = ir::window_of(op);
+  WindowShape shape{};
+  for (int axis = 0; axis < 2; ++axis) {
+    shape.from[axis] = images[static_cast<size_t>(axis) + 2];
+    shape.to[axis] = places[static_cast<size_t>(axis) + 2];
+    shape.kernel[axis] = window.kernel[axis];
+    shape.stride[axis] = window.stride[axis];
+    shape.dilation[axis] = window.dilation[axis];
+    shape.before[axis] = window.before[axis];
+  }
+  return shape;
+}
+
+// Forward: a point is a place; gradient: an element of the images. On the host the windows of max_pool2d that
+// are tiles are read as rows of vectors, and their gradient's points are places as well.
+SpecialCall describe_pool(const ir::OpView& op, Purpose purpose) {
+  const bool gradient = op.op.info->name.ends_with(".grad");
+  const ir::Shape& result = op.result().shape;
+  const ir::Shape other = op.operand(op.op.operands.size() - 1).shape;
+  const WindowShape window = gradient ? window_shape(op, result, other) : window_shape(op, other, result);
+  const bool by_window =
+      purpose == Purpose::host && op.op.info->name.starts_with("max_pool2d") && window.tiles();
+  const ir::Shape& walked = gradient && by_window ? other : result;
+  int64_t cost = 6 * window.kernel[0] * window.kernel[1];
+  for (int axis = 0; gradient && !by_window && axis < 2; ++axis)
+    cost *= (window.kernel[axis] + window.stride[axis] - 1) / window.stride[axis];
+  const Extent rows = extent_of({walked[0], walked[1], walked[2]});
+  SpecialCall call =
+      point_items(op, purpose, rows, walked[3], static_cast<int>(std::min<int64_t>(cost, 10000)));
+  call.parameters = window.list();
+  call.parameters.push_back(by_window ? 1 : 0);
+  return call;
+}
+
+}  // namespace gacc::kernels

@@ -1,0 +1,45 @@
+// See schedule.h.
+#include "kernels/select.h"
+#include "passes/schedule/schedule.h"
+
+namespace gacc::passes {
+
+namespace {
+
+// What follows from the kernel and the tile; what was decided later is left out.
+bool same(const ir::Call& call, const ir::Call& selected) {
+  const ir::ProductCall *given = ir::as_product(call), *right = ir::as_product(selected);
+  if (given == nullptr || right == nullptr) return call.what == selected.what;
+  ir::ProductCall plain = *given;
+  plain.then.reset();
+  plain.bias.reset();
+  plain.workspace.reset();
+  return plain == *right;
+}
+
+}  // namespace
+
+std::string check_schedule(const ir::Module& module) {
+  const int capability = kernels::capability(module.target);
+  std::string problem;
+  const std::optional<kernels::Program> program =
+      kernels::make_program(module, kernels::Purpose::device, problem, capability);
+  if (!program) return problem;
+  for (const ir::RegionKind kind : ir::all_regions) {
+    const ir::Region& region = module.region(kind);
+    if (!region.schedule) continue;
+    const std::optional<ir::Schedule> selected =
+        kernels::select(module, region, *program, capability, problem);
+    if (!selected) return problem;
+    std::map<int32_t, const ir::Call*> by_kernel;
+    for (const ir::Call* call : ir::calls(*selected)) by_kernel[call->kernel] = call;
+    for (const ir::Call* call : ir::calls(*region.schedule)) {
+      if (!same(*call, *by_kernel.at(call->kernel)))
+        return fmt::format("{}: the launch of kernel {} is not what `select` makes of it for {}",
+                           ir::region_text(kind), call->kernel, module.target);
+    }
+  }
+  return "";
+}
+
+}  // namespace gacc::passes

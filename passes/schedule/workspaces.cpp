@@ -1,0 +1,49 @@
+// Pass `workspaces`: where in the arena a library's matrix product may work: the largest range of bytes that
+// hold nothing while it runs. They cost no memory, because the arena has them anyway for what lives at other
+// times. What is free for a full micro-batch is free for a smaller one, whose values begin at the same
+// places.
+#include "ir/liveness.h"
+#include "passes/pass.h"
+#include "passes/planner/largest_free.h"
+#include "passes/schedule/schedule.h"
+
+namespace gacc::passes {
+
+namespace {
+
+// The region's launches stand in the order of its kernels.
+void add_workspaces(const ir::Module& module, ir::Region& region) {
+  std::vector<planner::TakenBytes> buffers;
+  for (const ir::Buffer& buffer : module.buffers) {
+    const int64_t begin = buffer.offset.value_or(0);
+    buffers.push_back({begin, begin + ir::type_bytes(buffer.type, 1)});
+  }
+  const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
+  const KernelNumbers numbers(region, kernels);
+  const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, kernels);
+  for (ir::Call* call : ir::calls(*region.schedule)) {
+    auto* product = std::get_if<ir::ProductCall>(&call->what);
+    if (product == nullptr) continue;
+    const auto now = static_cast<int>(numbers[call->kernel]);
+    std::vector<planner::TakenBytes> taken = buffers;
+    for (const ir::LiveRange& range : ranges) {
+      if (range.first > now || range.last < now) continue;
+      const int64_t begin = region[range.value].offset.value_or(0);
+      taken.push_back({begin, begin + range.bytes});
+    }
+    const planner::TakenBytes found = planner::largest_free(std::move(taken), module.arena_bytes.value_or(0),
+                                                            ir::kWorkspaceAlignment, ir::kMostWorkspace);
+    if (found.end > found.begin) product->workspace = ir::Bytes{found.begin, found.end - found.begin};
+  }
+}
+
+}  // namespace
+
+bool workspaces(ir::Module& module, const Options&, Diag&) {
+  // The update's lines are in another order than its kernels.
+  for (const ir::RegionKind kind : {ir::RegionKind::step, ir::RegionKind::eval})
+    if (module.region(kind).schedule) add_workspaces(module, module.region(kind));
+  return true;
+}
+
+}  // namespace gacc::passes

@@ -1,0 +1,162 @@
+// The plan checker on schedules: nothing is wrong with those that the passes make, and planted faults are
+// found, by it and by the verifier.
+#include <algorithm>
+
+#include "ir/dependence.h"
+#include "ir/liveness.h"
+#include "ir/verify.h"
+#include "tests/passes/models.h"
+
+namespace gacc::test {
+namespace {
+
+using namespace ir;
+using passes::check_plan;
+
+// A scheduled model whose values are large enough to leave holes.
+Module large(std::string text) {
+  const std::string small = "micro_batch = 8";
+  if (const size_t at = text.find(small); at != std::string::npos)
+    text.replace(at, small.size(), "micro_batch = 300");
+  return compiled(text, "all");
+}
+
+bool verifies(const Module& module) {
+  Diag diag;
+  return verify(module, diag);
+}
+
+// Calls f(region, product) for products with a workspace.
+template <class F>
+void each_workspace(Module& module, F&& f) {
+  for (const RegionKind kind : all_regions) {
+    Region& region = module.region(kind);
+    if (!region.schedule) continue;
+    for (Call* call : calls(*region.schedule)) {
+      auto* product = std::get_if<ProductCall>(&call->what);
+      if (product != nullptr && product->workspace) f(region, *call, *product->workspace);
+    }
+  }
+}
+
+TEST(Workspaces, AreAcceptedAndNothingLargerIs) {
+  int products = 0, grown = 0;
+  for (const std::string& text : models()) {
+    Module module = large(text);
+    EXPECT_EQ(check_plan(module), "");
+    each_workspace(module, [&](const Region&, const Call&, Bytes& workspace) {
+      ++products;
+      if (workspace.size == kMostWorkspace) return;
+      const Bytes good = workspace;
+      workspace.size += kWorkspaceAlignment;
+      EXPECT_NE(check_plan(module), "") << "longer";
+      EXPECT_FALSE(verifies(module)) << "longer";
+      workspace.offset -= kWorkspaceAlignment;
+      EXPECT_NE(check_plan(module), "") << "from earlier on";
+      EXPECT_FALSE(verifies(module)) << "from earlier on";
+      workspace = good;
+      ++grown;
+    });
+  }
+  EXPECT_GT(products, 20);
+  EXPECT_GT(grown, 20);
+}
+
+// One on any value that the product uses, or that is there before and after, is found.
+TEST(Workspaces, EveryOverlapIsFound) {
+  int planted = 0;
+  for (const std::string& text : models()) {
+    Module module = large(text);
+    each_workspace(module, [&](const Region& region, const Call& call, Bytes& workspace) {
+      const std::vector<Kernel> all = kernels(module, region);
+      const auto now = std::find_if(all.begin(), all.end(),
+                                    [&](const Kernel& kernel) {
+                                      return region.ops[kernel.members.front().op].kernel == call.kernel;
+                                    }) -
+                       all.begin();
+      const Bytes good = workspace;
+      for (const LiveRange& range : live_ranges(module, region, all)) {
+        if (range.first > now || range.last < now) continue;
+        workspace = {*region[range.value].offset, kWorkspaceAlignment};
+        EXPECT_NE(check_plan(module), "") << region[range.value].name;
+        EXPECT_FALSE(verifies(module)) << region[range.value].name;
+        ++planted;
+      }
+      workspace = good;
+    });
+  }
+  EXPECT_GT(planted, 50);
+}
+
+TEST(Workspaces, TheCheckerNamesTheFault) {
+  Module module = large(mlp());
+  Bytes* first = nullptr;
+  each_workspace(module, [&](const Region& region, const Call&, Bytes& workspace) {
+    if (first == nullptr && region.kind == RegionKind::step) first = &workspace;
+  });
+  ASSERT_NE(first, nullptr);
+  const auto found = [&](int64_t offset, int64_t bytes) {
+    *first = {offset, bytes};
+    return check_plan(module);
+  };
+  EXPECT_NE(found(first->offset + 4, 4).find("not at a multiple of 256"), std::string::npos);
+  constexpr int64_t kStep = kWorkspaceAlignment;
+  EXPECT_NE(found(*module.arena_bytes / kStep * kStep, 2 * kStep).find("leaves the arena"),
+            std::string::npos);
+  EXPECT_NE(found(-kStep, kStep).find("leaves the arena"), std::string::npos);
+  const Buffer& last = module.buffers.back();  // nothing of the product's
+  EXPECT_NE(found(*last.offset, kStep).find("meets buffer @" + last.name), std::string::npos);
+  EXPECT_NE(found(*module.step[*module.step.find("x")].offset, kStep).find("meets %x"), std::string::npos);
+}
+
+// What trying every pair finds.
+TEST(Levels, AreTheEarliest) {
+  for (const std::string& text : models()) {
+    const Module module = large(text);
+    for (const RegionKind kind : all_regions) {
+      const Region& region = module.region(kind);
+      const std::vector<Kernel> all = kernels(module, region);
+      const Dependence dependence(module, region, all);
+      std::vector<int32_t> levels;
+      for (size_t i = 0; i < all.size(); ++i) {
+        levels.push_back(all[i].form == KernelForm::alias ? -1 : 0);
+        for (size_t e = 0; e < i; ++e)
+          if (dependence.between(e, i)) levels[i] = std::max(levels[i], levels[e] + 1);
+      }
+      EXPECT_EQ(dependence.earliest_levels(), levels) << region_text(kind);
+      EXPECT_FALSE(dependence.out_of_order(levels));
+      const std::vector<size_t> ends = dependence.wave_ends();
+      for (size_t w = 0, first = 0; w < ends.size(); first = ends[w++])
+        for (size_t a = first; a < ends[w]; ++a)
+          for (size_t b = a + 1; b < ends[w]; ++b) EXPECT_FALSE(dependence.between(a, b));
+    }
+  }
+}
+
+// A launch one level earlier than the passes say is found by the verifier, and, where the bits would change,
+// by the replay of levels, which knows nothing of dependences.
+TEST(Levels, OneTooEarlyIsFound) {
+  int planted = 0, replayed = 0;
+  for (const std::string& text : models()) {
+    Module module = large(text);
+    for (const RegionKind kind : all_regions) {
+      Region& region = module.region(kind);
+      if (!region.schedule) continue;
+      region.schedule->persistent.reset();
+      for (Launch& launch : region.schedule->launches) {
+        Call* call = std::get_if<Call>(&launch);
+        if (call == nullptr || call->level.value_or(0) == 0) continue;
+        --*call->level;
+        EXPECT_FALSE(verifies(module)) << region_text(kind) << " " << call->kernel;
+        replayed += !check_plan(module).empty();
+        ++*call->level;
+        ++planted;
+      }
+    }
+  }
+  EXPECT_GT(planted, 100);
+  EXPECT_GT(replayed, planted / 2);
+}
+
+}  // namespace
+}  // namespace gacc::test
