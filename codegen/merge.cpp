@@ -178,7 +178,7 @@ class Merger {
         when(b_.CreateICmpEQ(number, b_.getInt32(static_cast<uint32_t>(p))), run);
       }
     }
-    if (merged_.phases.size() > 1 || parts_.size() > 1)
+    if (table_.sync)
       when(b_.CreateICmpNE(low(field(record, MergeTable::kSync)), b_.getInt32(0)), [&] { block_barrier(); });
   }
 

@@ -17,6 +17,14 @@ uint64_t table_word(const PlanTask::Count& count) {
   return static_cast<uint64_t>(count.factor) | (count.batch ? kTimesBatch : 0);
 }
 
+// Whether a place of `after` has shared memory that threads of another place may still use for `before`:
+// after its own turn a place has waited for its threads (finish_turn).
+bool shares_across(const Part& before, const Part& after) {
+  const bool same_places = before.threads == after.threads &&
+                           (before.shared_bytes == after.shared_bytes || before.places + after.places == 2);
+  return before.shared_bytes > 0 && after.shared_bytes > 0 && !same_places;
+}
+
 // Of the module's constant memory in use.
 uint64_t constant_bytes(const llvm::Module& module) {
   uint64_t bytes = 0;
@@ -60,13 +68,15 @@ MergeTable make_table(llvm::Module& module, const PlanMerged& merged, const std:
   words.push_back(first);
   size_t t = 0;
   for (const std::vector<PlanTask>& phase : merged.phases) {
-    for (size_t i = 0; i < phase.size(); ++i, ++t) {
-      const PlanTask& task = phase[i];
+    const size_t begin = t, end = t + phase.size();
+    size_t user = t;  // the phase's last task so far that uses shared memory, if one does
+    for (; t < end; ++t) {
+      const PlanTask& task = phase[t - begin];
       const size_t number = part_of[t];
       const SharedPart& part = parts[number];
-      // The next task's function may use the shared memory that threads of this one still read.
-      const bool last = i + 1 == phase.size();
-      const bool sync = !last && task.entry != phase[i + 1].entry && part.shared_bytes > 0;
+      if (part.shared_bytes > 0) user = t;
+      const bool sync = t + 1 < end && shares_across(parts[part_of[user]], parts[part_of[t + 1]]);
+      table.sync = table.sync || sync;
       std::vector<uint64_t> record = {number, static_cast<uint64_t>(sync)};
       if (table.batch) {
         record.insert(record.end(), {table_word(task.down), static_cast<uint64_t>(task.down.by),

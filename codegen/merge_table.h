@@ -29,6 +29,7 @@ struct MergeTable {
 
   llvm::GlobalVariable* words = nullptr;  // in constant memory if it fits there
   int64_t stride = 0;                     // words of a record
+  bool sync = false;                      // some task ends with a barrier of the block: its record's kSync
   bool batch = false;  // some task has more blocks of work for more samples; else kDown is their number
 };
 

@@ -111,9 +111,10 @@ struct Program {
 };
 
 // Bytes of shared memory in which the threads of a block bring their parts of reductions together: a word a
-// warp. One warp needs none.
+// warp, in two arrays by turns. One warp needs none.
 constexpr int64_t reduction_bytes(int64_t threads, int64_t reductions) {
-  return reductions == 0 || threads <= 32 ? 0 : (threads / 32 * 4 + 15) / 16 * 16;
+  if (reductions == 0 || threads <= 32) return 0;
+  return (threads / 32 * 4 + 15) / 16 * 16 * (reductions > 1 ? 2 : 1);
 }
 
 enum class Purpose : uint8_t { host, device };

@@ -255,30 +255,36 @@ class GemmEmitter : GemmBase {
   Value* c_column(int g, int i) {
     return b.CreateAdd(b.CreateAdd(column0_, column_), word(g * (tile_.n / tile_.groups) + i));
   }
-  // What C holds in the thread's rows first, first + 1, ...; anything for elements past its edge.
+  // What C holds in the thread's rows first, first + 1, ...; anything for elements past its edge. It reads no
+  // other thread's elements, which may be written already.
   Values load_c(int first, int count) {
+    Value *own_row = c_row(0), *own_column = c_column(0, 0);
+    const auto inside = [&](Value* at, Value* extent, Value* own) {
+      return b.CreateSelect(b.CreateICmpULT(at, extent), at, own);
+    };
     const auto each = [&](bool whole) {
       Values elements;
       for (int r = first; r < first + count; ++r) {
-        Value* row = min(c_row(r), b.CreateSub(m_, word(1)));
+        Value* row = inside(c_row(r), m_, own_row);
         for (int g = 0; g < tile_.groups; ++g) {
-          if (whole) {
-            Value* column = min(c_column(g, 0), b.CreateSub(n_, word(tile_.micro_n)));
-            Value* vector = b.CreateAlignedLoad(lanes(tile_.micro_n), c_address(row, column),
-                                                aligned_to(tile_.micro_n * c_bytes_));
-            for (int i = 0; i < tile_.micro_n; ++i) elements.push_back(lane(vector, i));
-            continue;
-          }
-          for (int i = 0; i < tile_.micro_n; ++i) {
-            Value* column = min(c_column(g, i), b.CreateSub(n_, word(1)));
-            elements.push_back(b.CreateAlignedLoad(b.getFloatTy(), c_address(row, column), llvm::Align(4)));
+          for (int i = 0; i < (whole ? 1 : tile_.micro_n); ++i) {
+            const int width = whole ? tile_.micro_n : 1;
+            Value* at = c_address(row, inside(c_column(g, i), n_, own_column));
+            Value* vector = b.CreateAlignedLoad(lanes(width), at, aligned_to(width * c_bytes_));
+            for (int e = 0; e < width; ++e) elements.push_back(whole ? lane(vector, e) : vector);
           }
         }
       }
       return elements;
     };
-    return either(
-        c_aligned(tile_.micro_n), [&] { return each(true); }, [&] { return each(false); });
+    const auto some = [&] {
+      return either(
+          c_aligned(tile_.micro_n), [&] { return each(true); }, [&] { return each(false); });
+    };
+    const auto none = [&] {
+      return Values(static_cast<size_t>(count * columns()), llvm::ConstantFP::get(b.getFloatTy(), 0.0));
+    };
+    return either(b.CreateAnd(b.CreateICmpULT(own_row, m_), b.CreateICmpULT(own_column, n_)), some, none);
   }
 
   // The thread's rows of C from row `first` on.

@@ -104,7 +104,10 @@ class NvptxTarget final : public Target {
   }
 
   // A butterfly inside each warp; then, for a block, over the warps' results in shared memory, in a fixed
-  // order.
+  // order. Neighbouring reductions use different words, so one barrier each is enough: who writes words again
+  // has passed the barrier of the reduction between, which nobody reaches before having read them. This holds
+  // because no reduction stands in a loop; where a merged kernel repeats the whole, a barrier follows each
+  // turn.
   Value* across_threads(ir::Combine how, Value* value) override {
     for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
       value = math.combine(how, value, gpu::exchange(b, value, distance));
@@ -123,7 +126,6 @@ class NvptxTarget final : public Target {
       Value* bits = b.CreateAlignedLoad(word, place(b.getInt32(warp)), llvm::Align(4));
       results.push_back(b.CreateBitCast(bits, value->getType()));
     }
-    gpu::barrier(b);  // the next reduction writes the same words
     for (unsigned gap = warps / 2; gap > 0; gap /= 2) {
       for (unsigned i = 0; i < gap; ++i) results[i] = math.combine(how, results[i], results[i + gap]);
     }
@@ -143,17 +145,18 @@ class NvptxTarget final : public Target {
   // The thread's number among those that share its row.
   Value* rank() { return group_ == kWarp ? b.CreateAnd(thread_, b.getInt32(kWarp - 1)) : thread_; }
 
-  // One word of shared memory a warp.
+  // One word of shared memory a warp, in two arrays by turns.
   llvm::GlobalVariable* scratch(unsigned words) {
-    if (shared_ == nullptr)
-      shared_ = gpu::shared_array(module, b.getInt32Ty(), words, function->getName().str());
-    return shared_;
+    std::swap(shared_[0], shared_[1]);
+    if (shared_[0] == nullptr)
+      shared_[0] = gpu::shared_array(module, b.getInt32Ty(), words, function->getName().str());
+    return shared_[0];
   }
 
   int64_t block_;
   unsigned group_;  // threads that share a row or part
   Value *thread_ = nullptr, *group_block_ = nullptr;
-  llvm::GlobalVariable* shared_ = nullptr;
+  llvm::GlobalVariable* shared_[2] = {};
 };
 
 }  // namespace
