@@ -4,108 +4,163 @@
 #include <algorithm>
 
 namespace gacc::emulator {
+namespace {
 
-bool Clocks::restart(int actors) {
-  bool fits = next_ < 0x60000000u;
+bool covers(const std::vector<uint32_t>& all, const std::vector<uint32_t>& some) {
+  if (all.size() < some.size()) return false;
+  bool good = true;
+  for (size_t i = 0; i < some.size(); ++i) good &= all[i] >= some[i];
+  return good;
+}
+
+void raise(Clocks::Epochs& to, const Clocks::Epochs& by) {
+  to.before = std::max(to.before, by.before);
+  to.resize(std::max(to.size(), by.size()));
+  for (size_t i = 0; i < by.size(); ++i) to[i] = std::max(to[i], by[i]);
+}
+
+}  // namespace
+
+bool Clocks::restart(int resident, int warps) {
+  const bool fits = next_ < 0x60000000u;
   if (!fits) {
     next_ = 1;
-    for (Recent& recent : recent_) recent = {};
+    std::fill(std::begin(recent_), std::end(recent_), Recent{});
+    std::fill(std::begin(known_), std::end(known_), 0);
   }
-  base_ = next_;
+  base_ = first_ = next_;
+  warps_ = static_cast<uint32_t>(warps);
+  published_ = false;
   meanings_.clear();
+  begun_.clear();
   sets_.clear();
-  actors_.assign(static_cast<size_t>(actors), {});
-  for (int a = 0; a < actors; ++a) {
-    actors_[static_cast<size_t>(a)].stamp = next_++;
-    meanings_.push_back({a, 1, {}});
-  }
+  actors_.assign(static_cast<size_t>(resident) * warps_, {});
   return fits;
 }
 
-void Clocks::next_epoch(int actor) {
-  Actor& a = actors_[static_cast<size_t>(actor)];
-  a.stamp = next_++;
-  meanings_.push_back({actor, ++a.epoch, {}});
-}
-
-bool Clocks::knows(int actor, int other, uint32_t epoch) const {
-  if (actor == other) return true;
-  const Known& known = actors_[static_cast<size_t>(actor)].known;
-  return static_cast<size_t>(other) < known.size() && known[static_cast<size_t>(other)] >= epoch;
-}
-
-bool Clocks::ordered(Stamp earlier, int actor) const {
-  if (earlier < base_) return true;  // another launch
-  const Meaning& meaning = meanings_[earlier - base_];
-  if (!knows(actor, meaning.actor, meaning.epoch)) return false;
-  return std::all_of(meaning.others.begin(), meaning.others.end(),
-                     [&](const auto& other) { return knows(actor, other.first, other.second); });
-}
-
-Stamp Clocks::add_reader(Stamp earlier, int actor) {
-  Stamp stamp = mine(actor);
-  if (earlier < base_) return stamp;
-  // Stamps are never used twice, so an old entry cannot be mistaken for a new one.
-  const uint64_t key = uint64_t{earlier} << 32 | stamp;
-  Recent& recent = recent_[(earlier * 31 + stamp) % 256];
-  if (recent.key == key) return recent.set;
-  recent = {key, extend_set(earlier, actor)};
-  return recent.set;
-}
-
-Stamp Clocks::extend_set(Stamp earlier, int actor) {
-  Stamp stamp = mine(actor);
-  if (ordered(earlier, actor)) return stamp;
-  auto [place, fresh] = sets_.try_emplace(uint64_t{earlier} << 32 | stamp, 0);
-  if (!fresh) return place->second;
-  Meaning meaning = meanings_[earlier - base_];
-  // This actor's newest epoch replaces an older one; nothing changes when it is in the set already.
-  uint32_t epoch = actors_[static_cast<size_t>(actor)].epoch;
-  if (meaning.actor == actor)
-    meaning.epoch = epoch;
-  else {
-    auto found = std::find_if(meaning.others.begin(), meaning.others.end(),
-                              [&](const auto& o) { return o.first == actor; });
-    if (found == meaning.others.end())
-      meaning.others.emplace_back(actor, epoch);
-    else if (found->second == epoch)
-      return place->second = earlier;
-    else
-      found->second = epoch;
+void Clocks::begin(int place, int block, bool alone) {
+  if (alone && !published_) {
+    meanings_.clear();
+    sets_.clear();
+    first_ = next_;
   }
-  meanings_.push_back(std::move(meaning));
-  return place->second = next_++;
+  begun_.push_back(next_);
+  const uint32_t first = static_cast<uint32_t>(block) * warps_;
+  for (uint32_t w = 0; w < warps_; ++w) {
+    Actor& actor = actors_[static_cast<size_t>(place) * warps_ + w] = {};
+    actor.id = first + w;
+    actor.first = first;
+  }
 }
 
-int Clocks::actor_of(Stamp stamp) const { return stamp < base_ ? -1 : meanings_[stamp - base_].actor; }
+Stamp Clocks::make(const Meaning& meaning) {
+  meanings_.push_back(meaning);
+  return next_++;
+}
+
+Stamp Clocks::link(Stamp before, Stamp one) {
+  if (before == 0) return one;
+  auto [place, fresh] = sets_.try_emplace(key_of(before, one), 0);
+  if (fresh) {
+    Meaning set = meanings_[one - first_];
+    set.before = before;
+    if (before >= first_) set.least = std::min(set.least, meanings_[before - first_].least);
+    place->second = make(set);
+  }
+  return place->second;
+}
+
+bool Clocks::ordered_set(Stamp earlier, int actor) {
+  const Stamp stamp = mine(actor);
+  uint64_t& known = known_[place_of(earlier, stamp)];
+  if (known == key_of(earlier, stamp)) return true;
+  for (Stamp s = earlier; s != 0; s = meanings_[s - first_].before)
+    if (s < first_ || !knows(actors_[static_cast<size_t>(actor)], meanings_[s - first_])) return false;
+  known = key_of(earlier, stamp);
+  return true;
+}
+
+// Readers that are ordered before this one need not stay: who knows of it knows of them. The search for them
+// ends where only other blocks' follow that this one cannot know; some of its own block may stay behind
+// these.
+Stamp Clocks::extend_set(Stamp earlier, int actor) {
+  const Stamp stamp = mine(actor);
+  const Actor& reader = actors_[static_cast<size_t>(actor)];
+  const Stamp unknown = reader.others ? reader.others->before : 0;  // in other blocks, and all later ones
+  Stamp rest = earlier;                                             // of the set that stays as it is
+  size_t above = 0;  // readers that stay, of those before `rest`
+  kept_.clear();
+  for (Stamp s = earlier; s >= first_; s = meanings_[s - first_].before) {
+    const Meaning& meaning = meanings_[s - first_];
+    if (meaning.least >= unknown && meaning.id - reader.first >= warps_) break;
+    if (knows(reader, meaning)) {
+      rest = meaning.before;
+      above = kept_.size();
+    } else {
+      kept_.push_back(meaning.one);
+    }
+  }
+  while (above > 0) rest = link(rest, kept_[--above]);
+  return link(rest, stamp);
+}
+
+uint32_t Clocks::warp_of(Stamp stamp) const {
+  if (stamp >= first_) return meanings_[stamp - first_].id;
+  const auto after = std::upper_bound(begun_.begin(), begun_.end(), stamp);
+  return static_cast<uint32_t>(after - begun_.begin() - 1) * warps_;
+}
+
+void Clocks::join(Known& into, const Known& from) {
+  if (!from || into == from) return;
+  if (into && into->line != 0 && into->line == from->line) {
+    if (from->version > into->version) into = from;
+  } else if (!into || covers(*from, *into)) {
+    into = from;
+  } else if (!covers(*into, *from)) {
+    into = std::make_shared<Epochs>(*into);
+    raise(*into, *from);
+    into->line = 0;
+  }
+}
 
 void Clocks::release(int actor, Known& into) {
-  const Actor& a = actors_[static_cast<size_t>(actor)];
-  into.resize(actors_.size());
-  for (size_t i = 0; i < a.known.size(); ++i) into[i] = std::max(into[i], a.known[i]);
-  uint32_t& own = into[static_cast<size_t>(actor)];
-  own = std::max(own, a.epoch);
-  next_epoch(actor);
+  Actor& a = actors_[static_cast<size_t>(actor)];
+  if (!into) {
+    into = std::make_shared<Epochs>();
+    into->line = ++lines_;
+  } else if (into.use_count() > 1) {
+    into = std::make_shared<Epochs>(*into);
+  }
+  if (a.others) raise(*into, *a.others);
+  into->resize(std::max<size_t>(into->size(), a.first + warps_));
+  for (uint32_t w = 0; w < warps_; ++w)
+    (*into)[a.first + w] = std::max((*into)[a.first + w], a.first + w == a.id ? a.epoch : a.own[w]);
+  into->before = next_;
+  ++into->version;
+  next_epoch(a);
+  published_ = true;
 }
 
 void Clocks::acquire(int actor, const Known& from) {
-  if (from.empty()) return;
-  Known& known = actors_[static_cast<size_t>(actor)].known;
-  known.resize(actors_.size());
-  for (size_t i = 0; i < from.size(); ++i) known[i] = std::max(known[i], from[i]);
+  Actor& a = actors_[static_cast<size_t>(actor)];
+  if (!from || a.others == from) return;
+  join(a.others, from);
+  for (uint32_t w = 0; w < warps_ && a.first + w < from->size(); ++w)
+    a.own[w] = std::max(a.own[w], (*from)[a.first + w]);
 }
 
-void Clocks::barrier(std::span<const int> actors) {
-  Known all(actors_.size());
-  for (int actor : actors) {
-    const Actor& a = actors_[static_cast<size_t>(actor)];
-    for (size_t i = 0; i < a.known.size(); ++i) all[i] = std::max(all[i], a.known[i]);
-    all[static_cast<size_t>(actor)] = std::max(all[static_cast<size_t>(actor)], a.epoch);
-  }
-  for (int actor : actors) {
-    actors_[static_cast<size_t>(actor)].known = all;
-    next_epoch(actor);
-  }
+void Clocks::arrive(int actor, Gathered& into) {
+  Actor& a = actors_[static_cast<size_t>(actor)];
+  for (uint32_t w = 0; w < warps_; ++w)
+    into.own[w] = std::max(into.own[w], a.first + w == a.id ? a.epoch : a.own[w]);
+  join(into.others, a.others);
+  next_epoch(a);
+}
+
+void Clocks::leave(int actor, const Gathered& from) {
+  Actor& a = actors_[static_cast<size_t>(actor)];
+  for (uint32_t w = 0; w < warps_; ++w) a.own[w] = std::max(a.own[w], from.own[w]);
+  join(a.others, from.others);
 }
 
 }  // namespace gacc::emulator

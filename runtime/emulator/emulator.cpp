@@ -189,11 +189,11 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
                          program.param_bytes);
   if (cooperative && grid.count() * ((threads + 31) / 32) > 132 * 64)
     return Status::error("`{}`: {} blocks do not fit on the device together", program.name, grid.count());
-  Launch launch{program, memory_, reports_, clocks_, grid, block};
+  Launch launch{program, memory_, reports_, clocks_, grid, block, cooperative};
   launch.shared_bytes = program.shared_bytes + dynamic_shared;
   launch.dynamic_bytes = dynamic_shared;
   launch.params = params;
-  run_launch(launch, cooperative);
+  run_launch(launch);
   executed_ += launch.executed;
   return {};
 }

@@ -113,7 +113,7 @@ void run_atomic(Warp& warp, const Instr& in) {
 
 void run_fence(Warp& warp, const Instr&) {
   warp.fenced = true;
-  warp.launch->clocks.acquire(warp.block->index, warp.seen);
+  warp.launch->clocks.acquire(warp.actor(), warp.seen);
 }
 
 }  // namespace gacc::emulator

@@ -173,8 +173,7 @@ void run_barrier(Warp& warp, const Instr& in) {
   barrier.lanes += std::popcount(warp.active);
   barrier.arrived += std::popcount(warp.active);
   if ((warp.active | warp.waiting) == warp.live) barrier.arrived += kLanes - std::popcount(warp.live);
-  if (std::find(barrier.actors.begin(), barrier.actors.end(), warp.index) == barrier.actors.end())
-    barrier.actors.push_back(warp.index);
+  warp.launch->clocks.arrive(warp.actor(), barrier.gathered);
   if (x.base >= 0) {
     warp.check_defined(x.base, in);
     uint32_t p = *warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(x.base)].at);
@@ -195,9 +194,9 @@ void Block::release_barriers() {
     if (barrier.lanes == 0) continue;
     bool complete = barrier.expected > 0 ? barrier.arrived >= barrier.expected : barrier.lanes >= alive;
     if (!complete) continue;
-    clocks.barrier(barrier.actors);
     for (Warp& warp : warps) {
       if (!warp.waiting || warp.barrier != b) continue;
+      launch->clocks.leave(warp.actor(), barrier.gathered);
       const Instr& in = *warp.waits_at;
       const Extra& x = launch->program.extras[static_cast<size_t>(in.extra)];
       if (in.d >= 0) {  // bar.red: all get the result

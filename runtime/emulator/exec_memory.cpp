@@ -49,6 +49,13 @@ std::string describe(Warp& warp, Space space, uint64_t address) {
                      range.empty() ? "" : ", after ", range);
 }
 
+// The warp that made the other access of a race.
+std::string who(const Warp& warp, uint32_t other) {
+  const auto warps = static_cast<uint32_t>(warp.launch->warps());
+  if (other / warps == static_cast<uint32_t>(warp.block->index)) return fmt::format("warp {}", other % warps);
+  return fmt::format("block {}", other / warps);
+}
+
 }  // namespace
 
 void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out) {
@@ -69,7 +76,7 @@ void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out) {
 bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int bytes, int lane, Place& place) {
   space = resolve(space, address);
   place.space = space;
-  place.clocks = nullptr;
+  place.by = {&warp.launch->clocks, warp.actor(), warp.launch->clocks.base()};
   if (address % static_cast<uint64_t>(bytes)) {
     if (Report* r = warp.report(Defect::misaligned, in, lane))
       r->text = fmt::format("{} bytes of {} at {}", bytes, space_name(space), describe(warp, space, address));
@@ -79,14 +86,14 @@ bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int byte
   switch (space) {
     case Space::shared:
       place.region = warp.block->shared.get();
-      place.clocks = &warp.block->clocks;
-      place.actor = warp.index;
+      place.by.base = warp.block->begun;
       place.at = static_cast<int64_t>(address);
       good = place.region->covers(address, bytes);
       break;
     case Space::local: {
       int64_t size = warp.launch->program.local_bytes;
       place.region = warp.local.get();
+      place.by.clocks = nullptr;
       good = address < static_cast<uint64_t>(size) && size - static_cast<int64_t>(address) >= bytes;
       place.at = static_cast<int64_t>(address) + lane * size;
       break;
@@ -96,8 +103,6 @@ bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int byte
       break;
     default:
       place.region = warp.launch->memory.find(address);
-      place.clocks = &warp.launch->clocks;
-      place.actor = warp.block->index;
       good = place.region && place.region->covers(address, bytes);
       if (good) place.at = static_cast<int64_t>(address - place.region->base());
       good = good && place.region->all(place.at, bytes, kLive);
@@ -120,26 +125,25 @@ bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, i
 }
 
 void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, bool write, bool atomic) {
-  if (!place.clocks) return;
-  Conflict conflict = write ? place.region->note_write(place.at, bytes, *place.clocks, place.actor, atomic)
-                            : place.region->note_read(place.at, bytes, *place.clocks, place.actor, atomic);
+  if (!place.by.clocks) return;
+  Conflict conflict = write ? place.region->note_write(place.at, bytes, place.by, atomic)
+                            : place.region->note_read(place.at, bytes, place.by, atomic);
   if (!conflict.race) return;
   bool shared = place.space == Space::shared;
   if (Report* r = warp.report(shared ? Defect::shared_race : Defect::global_race, in, lane))
-    r->text = fmt::format("{} at {} after a {} by {} {} without a barrier between", write ? "write" : "read",
+    r->text = fmt::format("{} at {} after a {} by {} without a barrier between", write ? "write" : "read",
                           describe(warp, place.space, place.region->base() + static_cast<uint64_t>(place.at)),
-                          conflict.with_write ? "write" : "read", shared ? "warp" : "block", conflict.actor);
+                          conflict.with_write ? "write" : "read", who(warp, conflict.warp));
 }
 
 void publish(Warp& warp, uint64_t address) {
-  warp.launch->clocks.release(warp.block->index, warp.launch->published[address]);
+  warp.launch->clocks.release(warp.actor(), warp.launch->published[address]);
 }
 void learn(Warp& warp, uint64_t address, bool acquire) {
   auto found = warp.launch->published.find(address);
   if (found == warp.launch->published.end()) return;
-  if (acquire) return warp.launch->clocks.acquire(warp.block->index, found->second);
-  warp.seen.resize(std::max(warp.seen.size(), found->second.size()));
-  for (size_t i = 0; i < found->second.size(); ++i) warp.seen[i] = std::max(warp.seen[i], found->second[i]);
+  if (acquire) return warp.launch->clocks.acquire(warp.actor(), found->second);
+  Clocks::join(warp.seen, found->second);
 }
 
 void run_load(Warp& warp, const Instr& in) {
@@ -205,7 +209,7 @@ void run_store(Warp& warp, const Instr& in) {
     uint8_t* to = place.region->data() + place.at;
     if (std::memcmp(to, staged, static_cast<size_t>(total)) != 0) {
       // Two lanes of one instruction with different values for one place: the winner is not defined.
-      if (place.clocks)
+      if (place.by.clocks)
         for (uint32_t other = warp.active & ((1u << l) - 1); other; other &= other - 1)
           if (address[first_lane(other)] == address[l] && !atomic) {
             bool shared = place.space == Space::shared;
@@ -217,7 +221,7 @@ void run_store(Warp& warp, const Instr& in) {
             break;
           }
       std::memcpy(to, staged, static_cast<size_t>(total));
-      if (place.clocks) warp.launch->progress_at = warp.launch->executed;
+      if (place.by.clocks) warp.launch->progress_at = warp.launch->executed;
     }
     place.region->mark_written(place.at, total);
   }
@@ -283,7 +287,8 @@ void run_copy_wait(Warp& warp, const Instr& in) {
     for (const PendingCopy& copy : warp.copy_groups.front()) {
       std::memcpy(warp.block->shared->data() + copy.to, copy.bytes, copy.count);
       warp.block->shared->mark_written(copy.to, copy.count);
-      Place place{warp.block->shared.get(), copy.to, &warp.block->clocks, warp.index, Space::shared};
+      const Toucher by{&warp.launch->clocks, warp.actor(), warp.block->begun};
+      const Place place{warp.block->shared.get(), copy.to, by, Space::shared};
       note(warp, in, place, copy.count, copy.lane, true, false);
     }
     warp.copy_groups.pop_front();

@@ -33,10 +33,11 @@ bool stuck(Launch& launch, std::vector<std::unique_ptr<Block>>& resident, bool s
 
 }  // namespace
 
-void Block::prepare(Launch& of) {
+void Block::prepare(Launch& of, int at) {
   launch = &of;
+  place = at;
   threads = static_cast<int>(of.block.count());
-  auto count = static_cast<size_t>((threads + kLanes - 1) / kLanes);
+  const auto count = static_cast<size_t>(of.warps());
   const Program& program = of.program;
   shared = std::make_unique<Region>(0, of.shared_bytes, "shared", true);
   size_t each = (program.file_bytes + 63) & ~size_t{63};
@@ -67,7 +68,8 @@ void Block::prepare(Launch& of) {
 void Block::start(int number, const Dim3& at) {
   index = number;
   id = at;
-  if (!clocks.restart(static_cast<int>(warps.size()))) shared->clear_accesses();
+  launch->clocks.begin(place, number, !launch->cooperative);
+  begun = launch->clocks.next();
   shared->reset_written();
   for (Barrier& barrier : barriers) barrier = {};
   std::fill(defined.begin(), defined.end(), 0u);
@@ -85,21 +87,21 @@ bool Block::done() const {
   return std::all_of(warps.begin(), warps.end(), [](const Warp& w) { return w.state == Warp::State::done; });
 }
 
-void run_launch(Launch& launch, bool cooperative) {
+void run_launch(Launch& launch) {
   auto blocks = static_cast<int64_t>(launch.grid.count());
-  if (!launch.clocks.restart(static_cast<int>(blocks)))
+  std::vector<std::unique_ptr<Block>> resident(static_cast<size_t>(launch.cooperative ? blocks : 1));
+  if (!launch.clocks.restart(static_cast<int>(resident.size()), launch.warps()))
     for (auto& region : launch.memory.regions()) region->clear_accesses();
   auto id_of = [&](int64_t i) {
     const Dim3& g = launch.grid;
     return Dim3{static_cast<uint32_t>(i % g.x), static_cast<uint32_t>(i / g.x % g.y),
                 static_cast<uint32_t>(i / g.x / g.y)};
   };
-  std::vector<std::unique_ptr<Block>> resident(static_cast<size_t>(cooperative ? blocks : 1));
   int64_t next = 0;
   uint64_t warps = 0;
   for (auto& block : resident) {
     block = std::make_unique<Block>();
-    block->prepare(launch);
+    block->prepare(launch, static_cast<int>(next));
     block->start(static_cast<int>(next), id_of(next));
     warps += block->warps.size();
     ++next;
@@ -120,7 +122,6 @@ void run_launch(Launch& launch, bool cooperative) {
       }
       block->release_barriers();
       if (!block->done()) continue;
-      launch.clocks.finish(block->index);
       if (next < blocks) {
         block->start(static_cast<int>(next), id_of(next));
         ++next;

@@ -70,37 +70,37 @@ void Region::prepare(int64_t at, int64_t count) {
 
 void Region::clear_accesses() { words_.reset(); }
 
-Conflict Region::note_read(int64_t at, int64_t count, Clocks& clocks, int actor, bool atomic) {
+Conflict Region::note_read(int64_t at, int64_t count, const Toucher& by, bool atomic) {
   prepare(at, count);
-  Stamp mine = clocks.mine(actor), base = clocks.base();
+  Clocks& clocks = *by.clocks;
+  const Stamp mine = clocks.mine(by.actor);
   Conflict conflict;
   for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
     Word& word = words_[static_cast<size_t>(i)];
-    if (word.writer >= base && word.writer != mine) {
-      bool both_atomic = atomic && word.writer & kAtomic;
-      Stamp writer = word.writer & ~kAtomic;
-      if (!both_atomic && !clocks.ordered(writer, actor)) conflict = {true, true, clocks.actor_of(writer)};
-    }
+    const Stamp writer = word.writer & ~kAtomic;
+    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
+        !clocks.ordered(writer, by.actor))
+      conflict = {true, true, clocks.warp_of(writer)};
     if (atomic || word.reader == mine)
       continue;  // an atomic read conflicts with plain writes only: seen there
-    word.reader = word.reader < base ? mine : clocks.add_reader(word.reader, actor);
+    word.reader = word.reader < by.base ? mine : clocks.add_reader(word.reader, by.actor);
   }
   return conflict;
 }
 
-Conflict Region::note_write(int64_t at, int64_t count, Clocks& clocks, int actor, bool atomic) {
+Conflict Region::note_write(int64_t at, int64_t count, const Toucher& by, bool atomic) {
   prepare(at, count);
-  Stamp mine = clocks.mine(actor), base = clocks.base();
+  Clocks& clocks = *by.clocks;
+  const Stamp mine = clocks.mine(by.actor);
   Conflict conflict;
   for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
     Word& word = words_[static_cast<size_t>(i)];
-    if (word.reader >= base && word.reader != mine && !clocks.ordered(word.reader, actor))
-      conflict = {true, false, clocks.actor_of(word.reader)};
-    if (word.writer >= base && (word.writer & ~kAtomic) != mine) {
-      bool both_atomic = atomic && word.writer & kAtomic;
-      Stamp writer = word.writer & ~kAtomic;
-      if (!both_atomic && !clocks.ordered(writer, actor)) conflict = {true, true, clocks.actor_of(writer)};
-    }
+    if (word.reader >= by.base && word.reader != mine && !clocks.ordered(word.reader, by.actor))
+      conflict = {true, false, clocks.warp_of(word.reader)};
+    const Stamp writer = word.writer & ~kAtomic;
+    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
+        !clocks.ordered(writer, by.actor))
+      conflict = {true, true, clocks.warp_of(writer)};
     word.writer = atomic ? mine | kAtomic : mine;
   }
   return conflict;

@@ -33,7 +33,14 @@ Zeroed<T> make_zeroed(int64_t count) {
 struct Conflict {
   bool race = false;
   bool with_write = false;  // the other access was a write
-  int actor = -1;           // who made it
+  uint32_t warp = 0;        // of the launch, who made it
+};
+
+// Who touches memory: an actor of `clocks`. What has a stamp before `base` is ordered before it.
+struct Toucher {
+  Clocks* clocks = nullptr;  // null: memory that is private to the thread
+  int actor = 0;
+  Stamp base = 0;
 };
 
 class Region {
@@ -60,9 +67,9 @@ class Region {
   void declare_live(int64_t at, int64_t count, std::string name);
   std::string range_before(int64_t at) const;  // the declared range that starts last at or before `at`, or ""
 
-  // Notes an access of an actor and tells whether it races with an earlier one.
-  Conflict note_read(int64_t at, int64_t count, Clocks& clocks, int actor, bool atomic);
-  Conflict note_write(int64_t at, int64_t count, Clocks& clocks, int actor, bool atomic);
+  // Notes an access and tells whether it races with an earlier one.
+  Conflict note_read(int64_t at, int64_t count, const Toucher& by, bool atomic);
+  Conflict note_write(int64_t at, int64_t count, const Toucher& by, bool atomic);
   void clear_accesses();
   // Start of a block: shared memory is unwritten again.
   void reset_written();

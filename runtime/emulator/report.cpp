@@ -18,7 +18,7 @@ const char* defect_name(Defect defect) {
     case Defect::shared_race:
       return "shared-memory race";
     case Defect::global_race:
-      return "global-memory race between blocks";
+      return "global-memory race";
     case Defect::divergent_barrier:
       return "divergent barrier";
     case Defect::bad_shuffle:

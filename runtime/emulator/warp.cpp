@@ -14,7 +14,7 @@ void Warp::start(uint32_t lanes_mask) {
   std::fill(std::begin(pcs), std::end(pcs), 0u);
   backward = polls = 0;
   fenced = false;
-  seen.clear();
+  seen.reset();
   copies.clear();
   copy_groups.clear();
   waits_at = nullptr;

@@ -18,8 +18,9 @@ struct Launch {
   const Program& program;
   GlobalMemory& memory;
   Reports& reports;
-  Clocks& clocks;  // of blocks
+  Clocks& clocks;
   Dim3 grid, block;
+  bool cooperative = false;  // all blocks are resident and take turns
   int64_t shared_bytes = 0;  // static and dynamic
   int64_t dynamic_bytes = 0;
   std::vector<uint8_t> params = {};
@@ -27,6 +28,8 @@ struct Launch {
   uint64_t executed = 0;                                       // warp instructions
   uint64_t progress_at = 0;  // `executed` when something last changed that another warp could see
   bool stopped = false;      // a trap or a deadlock ended the launch
+
+  int warps() const { return static_cast<int>((block.count() + kLanes - 1) / kLanes); }  // of a block
 };
 
 // A cp.async that was issued and not yet waited for.
@@ -72,6 +75,7 @@ struct Warp {
   T* lanes(uint32_t at) {
     return reinterpret_cast<T*>(file + at);
   }
+  int actor() const;  // of the launch's clocks
   uint32_t thread_of(int lane) const { return static_cast<uint32_t>(index * kLanes + lane); }
   Report* report(Defect defect, const Instr& in, int lane);  // null when it is known already
   // Reports sources not yet written by the active lanes.
@@ -80,30 +84,33 @@ struct Warp {
 };
 
 struct Barrier {
-  int arrived = 0;          // threads, exited ones of an arriving warp included
-  int expected = 0;         // 0: all threads of the block
-  int lanes = 0;            // threads that arrived
-  int votes = 0;            // of bar.red: those whose predicate held
-  std::vector<int> actors;  // warps that arrived
+  int arrived = 0;   // threads, exited ones of an arriving warp included
+  int expected = 0;  // 0: all threads of the block
+  int lanes = 0;     // threads that arrived
+  int votes = 0;     // of bar.red: those whose predicate held
+  Clocks::Gathered gathered;
 };
 
 struct Block {
   Launch* launch = nullptr;
   Dim3 id;
   int index = 0;
+  int place = 0;    // among the blocks that run at once
+  Stamp begun = 0;  // its first stamp
   std::unique_ptr<Region> shared;
-  Clocks clocks;  // of warps
   std::vector<Warp> warps;
   Barrier barriers[16];
   std::vector<uint8_t> files;
   std::vector<uint32_t> defined;
   int threads = 0;
 
-  void prepare(Launch& launch);           // once, allocates
-  void start(int index, const Dim3& id);  // for each block it runs
+  void prepare(Launch& launch, int place);  // once, allocates
+  void start(int index, const Dim3& id);    // for each block it runs
   bool done() const;
   void release_barriers();  // those that are complete
 };
+
+inline int Warp::actor() const { return block->place * static_cast<int>(block->warps.size()) + index; }
 
 inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
 // Handlers in exec_*.cpp that others need.
@@ -115,8 +122,7 @@ void learn(Warp& warp, uint64_t address, bool acquire);
 struct Place {
   Region* region = nullptr;
   int64_t at = 0;
-  Clocks* clocks = nullptr;  // null: private to the thread
-  int actor = 0;
+  Toucher by;
   Space space = Space::global;
 };
 // Finds where an access goes, after checks of bounds and alignment; reports and returns false if it must not
@@ -126,7 +132,7 @@ void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, 
 bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane);
 void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out);
 
-// Runs a launch to its end. `cooperative`: all blocks are resident and take turns.
-void run_launch(Launch& launch, bool cooperative);
+// Runs a launch to its end.
+void run_launch(Launch& launch);
 
 }  // namespace gacc::emulator

@@ -85,6 +85,22 @@ TEST_F(Defects, GlobalRace) {
   machine.run("global_race", {3}, {1}, 0, false, machine.room<int>(1));
   expect("global_race", Defect::global_race, 0, 2, 1);
 }
+TEST_F(Defects, GlobalRaceBetweenWarps) {
+  machine.run("warps_through_memory", {1}, {96}, 0, false, machine.room<int>(1));
+  expect("warps_through_memory", Defect::global_race, 64, 32);
+  EXPECT_NE(machine.reports().find("read at offset 0 of `memory` (4 bytes) after a write by warp 0"),
+            std::string::npos)
+      << machine.reports();
+}
+TEST_F(Defects, ArrivalOrdersNothing) {
+  machine.run("arrival_orders_nothing", {1}, {64}, 0, false, machine.put(std::vector<int>(2)));
+  expect("arrival_orders_nothing", Defect::global_race, 32, 32);
+}
+TEST_F(Defects, RaceBehindTheGridBarrier) {
+  machine.run("behind_the_grid_barrier", {2}, {64}, 0, true, machine.put(std::vector<int>(2)), 0);
+  expect("behind_the_grid_barrier", Defect::global_race, 32, 32, 1);
+  EXPECT_NE(machine.reports().find("after a write by block 0"), std::string::npos) << machine.reports();
+}
 TEST_F(Defects, NoRaceBetweenLaunches) {
   uint64_t p = machine.room<int>(1);
   for (int i = 0; i < 2; ++i) machine.run("global_race", {1}, {1}, 0, false, p);
@@ -124,6 +140,8 @@ TEST_F(Defects, AsynchronousCopyReadTooEarly) {
 TEST_F(Defects, CleanVariants) {
   machine.run("out_of_bounds", {1}, {32}, 0, false, machine.put(std::vector<int>(32)));
   machine.run("shared_race", {1}, {32}, 0, false);
+  machine.run("warps_through_memory", {1}, {64}, 0, false, machine.room<int>(1));
+  machine.run("behind_the_grid_barrier", {2}, {64}, 0, true, machine.put(std::vector<int>(2)), 1);
   EXPECT_EQ(machine.reports(), "");
 }
 
