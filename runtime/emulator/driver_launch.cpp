@@ -52,7 +52,8 @@ int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream
       return static_cast<int>(cooperative ? kCooperativeTooLarge : kInvalidValue);
     }
     for (const Report& report : emulator.reports())  // these end a kernel; it left its work half done
-      if (report.defect == Defect::deadlock || report.defect == Defect::trap)
+      if (report.defect == Defect::deadlock || report.defect == Defect::endless ||
+          report.defect == Defect::trap)
         return static_cast<int>(kLaunchFailed);
     return static_cast<int>(kSuccess);
   });

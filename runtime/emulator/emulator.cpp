@@ -193,6 +193,7 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
   launch.shared_bytes = program.shared_bytes + dynamic_shared;
   launch.dynamic_bytes = dynamic_shared;
   launch.params = params;
+  launch.limit = limit_ + kPerByte * static_cast<uint64_t>(memory_.allocated());
   run_launch(launch);
   executed_ += launch.executed;
   return {};

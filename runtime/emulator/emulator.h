@@ -64,6 +64,9 @@ class Emulator {
                 const std::vector<uint8_t>& params, bool cooperative = false);
 
   const std::vector<Report>& reports() const { return reports_.all(); }
+  // How many instructions a warp may execute in one launch, besides kPerByte for each byte of allocated
+  // memory; one that goes on is taken for endless.
+  void limit_warps(uint64_t instructions) { limit_ = instructions; }
   void clear_reports() { reports_.clear(); }
   GlobalMemory& memory() { return memory_; }
   uint64_t executed() const { return executed_; }  // warp instructions so far
@@ -73,6 +76,9 @@ class Emulator {
   Reports reports_;
   Clocks clocks_;
   uint64_t executed_ = 0;
+  // A loop of ours walks memory: 32 columns of f16 take 64 bytes a row, and some 75 instructions.
+  static constexpr uint64_t kPerByte = 4;
+  uint64_t limit_ = uint64_t{1} << 24;
 };
 
 }  // namespace gacc::emulator

@@ -11,15 +11,27 @@ constexpr int64_t kSlice = 20000;           // warp instructions of a turn
 constexpr uint64_t kPatience = 20'000'000;  // without any visible change, plus
 constexpr uint64_t kPatiencePerWarp = 200'000;
 
+const Instr& instruction_at(const Launch& launch, const Warp& warp) {
+  return launch.program.code[std::min<size_t>(warp.pc, launch.program.code.size() - 1)];
+}
+
+// Ends a launch in which a warp has done more than any should need.
+bool endless(Launch& launch, Warp& warp) {
+  if (warp.executed <= launch.limit || warp.state == Warp::State::done) return false;
+  const int lane = first_lane(warp.group ? warp.group : warp.live);
+  if (Report* r = warp.report(Defect::endless, instruction_at(launch, warp), lane))
+    r->text = fmt::format("warp {} has executed {} instructions and goes on", warp.index, warp.executed);
+  launch.stopped = true;
+  return true;
+}
+
 bool stuck(Launch& launch, std::vector<std::unique_ptr<Block>>& resident, bool spinning) {
   for (auto& block : resident)
     for (Warp& warp : block->warps) {
       if (warp.state == Warp::State::done) continue;
       bool waits = warp.state == Warp::State::blocked;
       if (waits == spinning) continue;
-      const Instr& in = waits
-                            ? *warp.waits_at
-                            : launch.program.code[std::min<size_t>(warp.pc, launch.program.code.size() - 1)];
+      const Instr& in = waits ? *warp.waits_at : instruction_at(launch, warp);
       int lane = first_lane(waits ? warp.waiting : warp.group ? warp.group : warp.live);
       if (Report* r = warp.report(Defect::deadlock, in, lane))
         r->text = waits ? fmt::format("warp {} waits at barrier {} and nobody else will come", warp.index,
@@ -118,7 +130,7 @@ void run_launch(Launch& launch) {
         ran = true;
         warp.run(kSlice);
         polling = polling && warp.state == Warp::State::ready && warp.polls >= 8;
-        if (launch.stopped) return;
+        if (launch.stopped || endless(launch, warp)) return;
       }
       block->release_barriers();
       if (!block->done()) continue;

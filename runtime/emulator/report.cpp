@@ -27,6 +27,8 @@ const char* defect_name(Defect defect) {
       return "integer division by zero";
     case Defect::deadlock:
       return "deadlock";
+    case Defect::endless:
+      return "endless kernel";
     case Defect::trap:
       return "trap";
   }

@@ -25,6 +25,7 @@ enum class Defect : uint8_t {
   bad_shuffle,
   division_by_zero,
   deadlock,
+  endless,
   trap
 };
 const char* defect_name(Defect defect);  // "out-of-bounds access"

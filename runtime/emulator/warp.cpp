@@ -13,6 +13,7 @@ void Warp::start(uint32_t lanes_mask) {
   pc = 0;
   std::fill(std::begin(pcs), std::end(pcs), 0u);
   backward = polls = 0;
+  executed = 0;
   fenced = false;
   seen.reset();
   copies.clear();
@@ -51,6 +52,7 @@ void Warp::reconverge() {
 
 void Warp::run(int64_t budget) {
   const Instr* code = launch->program.code.data();
+  const uint64_t before = launch->executed;
   polls = 0;
   if (state == State::ready) reconverge();
   while (state == State::ready && budget-- > 0 && polls < 8) {
@@ -67,6 +69,7 @@ void Warp::run(int64_t budget) {
     in.run(*this, in);
     if (launch->stopped) return;
   }
+  executed += launch->executed - before;
 }
 
 Report* Warp::report(Defect defect, const Instr& in, int lane) {

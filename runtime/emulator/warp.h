@@ -27,7 +27,8 @@ struct Launch {
   std::unordered_map<uint64_t, Clocks::Known> published = {};  // by address: what releases made known there
   uint64_t executed = 0;                                       // warp instructions
   uint64_t progress_at = 0;  // `executed` when something last changed that another warp could see
-  bool stopped = false;      // a trap or a deadlock ended the launch
+  bool stopped = false;      // a trap, a deadlock or the limit ended the launch
+  uint64_t limit = 0;        // instructions of a warp
 
   int warps() const { return static_cast<int>((block.count() + kLanes - 1) / kLanes); }  // of a block
 };
@@ -57,8 +58,9 @@ struct Warp {
   uint32_t pcs[kLanes] = {};   // of lanes outside the group
   int backward = 0;            // backward branches while others were parked
   int polls = 0;               // acquiring loads in this slice
-  bool fenced = false;         // a fence was executed: relaxed writes publish
-  Clocks::Known seen;          // read by relaxed loads, known after a fence
+  uint64_t executed = 0;
+  bool fenced = false;  // a fence was executed: relaxed writes publish
+  Clocks::Known seen;   // read by relaxed loads, known after a fence
   std::unique_ptr<Region> local;
   std::vector<PendingCopy> copies;  // not yet committed
   std::deque<std::vector<PendingCopy>> copy_groups;

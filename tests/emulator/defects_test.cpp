@@ -131,6 +131,16 @@ TEST_F(Defects, Spinning) {
   ASSERT_EQ(machine.emulator.reports().size(), 1u) << machine.reports();
   EXPECT_EQ(machine.emulator.reports()[0].defect, Defect::deadlock);
 }
+TEST_F(Defects, Endless) {
+  machine.emulator.limit_warps(100000);
+  machine.run("endless", {1}, {64}, 0, false, machine.room<int>(1));
+  ASSERT_FALSE(machine.emulator.reports().empty());
+  const Report& report = machine.emulator.reports().back();
+  EXPECT_EQ(report.defect, Defect::endless) << machine.reports();
+  EXPECT_NE(report.render().find("endless: line "), std::string::npos) << report.render();
+  EXPECT_LT(machine.emulator.executed(), 300000u);
+}
+
 TEST_F(Defects, AsynchronousCopyReadTooEarly) {
   machine.run("async_too_early", {1}, {1}, 0, false, machine.put(std::vector<int>(4)));
   expect("async_too_early", Defect::uninitialised_memory, 0, 1);
