@@ -7,6 +7,7 @@
 #include <set>
 
 #include "ir/dependence.h"
+#include "ir/liveness.h"
 #include "ir/product.h"
 #include "kernels/select.h"
 
@@ -47,7 +48,10 @@ class Writer {
       }
       const ir::Merged& merged = std::get<ir::Merged>(launch);
       std::vector<const ir::Call*> parts;
-      for (const ir::Call& part : merged.parts) parts.push_back(&part);
+      for (const ir::Call& part : merged.parts) {
+        line[part.kernel] = static_cast<int64_t>(program.launches.size());
+        parts.push_back(&part);
+      }
       program.launches.push_back(several(merged.function, merged.block, merged.blocks, {parts}));
     }
     for (const ir::Call* call : ir::calls(schedule_)) {
@@ -58,11 +62,20 @@ class Writer {
       if (product->bias)
         launch.bias = PlanBias{*module_[product->bias->vector].offset, line.at(product->bias->kernel)};
     }
+    if (!line.empty()) program.values = values(line);
     if (schedule_.persistent) {
       const ir::Persistent& persistent = *schedule_.persistent;
       program.persistent =
           several(persistent.function, persistent.block, persistent.blocks, ir::by_level(schedule_));
       program.persistent_required = persistent.required;
+      std::map<int32_t, int64_t> level;
+      for (const ir::Call* call : ir::calls(schedule_)) {
+        if (!call->level) continue;
+        level[call->kernel] = *call->level;
+        const ir::ProductCall* product = ir::as_product(*call);
+        if (product != nullptr && product->then) level[product->then->kernel] = *call->level;
+      }
+      program.persistent_values = values(level);
     }
     return program;
   }
@@ -78,6 +91,26 @@ class Writer {
   }
 
  private:
+  // The values that have a place in the arena, and when they live. `times`: when each kernel runs.
+  std::vector<PlanValue> values(const std::map<int32_t, int64_t>& times) const {
+    std::vector<int> each;  // -1: a reshape
+    std::vector<ir::Kernel> kernels;
+    for (const kernels::Call& call : program_.calls(region_.kind)) {
+      const auto time = times.find(call.number);
+      each.push_back(time == times.end() ? -1 : static_cast<int>(time->second));
+      kernels.push_back(call.kernel);
+    }
+    std::vector<PlanValue> values;
+    size_t number = 0;
+    for (const ir::LiveRange& range : ir::live_ranges(module_, region_, kernels, each)) {
+      const bool input = number++ < region_.inputs.size();
+      const std::optional<int64_t> offset = region_[range.value].offset;
+      if (offset && range.bytes > 0)
+        values.push_back({*offset, range.bytes, input ? -1 : range.first, range.last});
+    }
+    return values;
+  }
+
   PlanArgument address(const ir::Operand& operand) const {
     return {PlanArgument::Kind::address, ir::arena_offset(module_, region_, operand).value()};
   }

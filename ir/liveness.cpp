@@ -6,7 +6,7 @@
 namespace gacc::ir {
 
 std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
-                                   const std::vector<Kernel>& kernels) {
+                                   const std::vector<Kernel>& kernels, const std::vector<int>& times) {
   const int64_t batch = module.micro_batch();
   std::vector<LiveRange> ranges;
   std::vector<int> slot(region.values.size(), -1);  // of a value that owns bytes: its index in `ranges`
@@ -22,13 +22,16 @@ std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
     range.last = std::max(range.last, kernel);
   };
   for (const ValueId input : region.inputs) own(input, 0);
+  int last = 0;
   for (size_t k = 0; k < kernels.size(); ++k) {
-    for (const Operand& read : kernels[k].reads) use(read, static_cast<int>(k));
+    const int time = times.empty() ? static_cast<int>(k) : times[k];
+    last = std::max(last, time);
+    for (const Operand& read : kernels[k].reads) use(read, time);
     for (const Operand& write : kernels[k].writes) {
-      if (const ValueId* value = as_value(write)) own(*value, static_cast<int>(k));
+      if (const ValueId* value = as_value(write)) own(*value, time);
     }
   }
-  for (const Yield& yield : region.yields) use(yield.what, std::max(0, static_cast<int>(kernels.size()) - 1));
+  for (const Yield& yield : region.yields) use(yield.what, last);
   return ranges;
 }
 

@@ -5,14 +5,16 @@
 namespace gacc::ir {
 
 // A value that owns bytes (register values and aliases have none): live in kernels [first, last], inclusive.
-// Inputs are live from kernel 0; yielded values to the last kernel.
+// Inputs are live from 0 and come first; yielded values to the last.
 struct LiveRange {
   ValueId value;
   int first = 0;
   int last = 0;
   int64_t bytes = 0;  // at the full micro-batch
 };
+// `times`: when each kernel runs, in any order, and -1 for a kernel that is no launch; without it a kernel
+// runs at its number.
 std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
-                                   const std::vector<Kernel>& kernels);
+                                   const std::vector<Kernel>& kernels, const std::vector<int>& times = {});
 
 }  // namespace gacc::ir

@@ -78,6 +78,12 @@ json buffer_json(const PlanBuffer& buffer) {
   return result;
 }
 
+json values_json(const std::vector<PlanValue>& values) {
+  json list = json::array();
+  for (const PlanValue& value : values) list.push_back({value.offset, value.bytes, value.first, value.last});
+  return list;
+}
+
 }  // namespace
 
 std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product) {
@@ -138,9 +144,12 @@ nlohmann::json to_json(const Plan& plan) {
     json launches = json::array();
     for (const PlanLaunch& launch : program.launches) launches.push_back(launch_json(launch));
     json& written = programs.emplace_back(json{{"name", program.name}, {"launches", std::move(launches)}});
+    if (!program.values.empty()) written["values"] = values_json(program.values);
     if (!program.persistent) continue;
     written["persistent"] = launch_json(*program.persistent);
     written["persistent_required"] = program.persistent_required;
+    if (!program.persistent_values.empty())
+      written["persistent_values"] = values_json(program.persistent_values);
   }
   result["inputs"] = std::move(inputs);
   result["buffers"] = std::move(buffers);

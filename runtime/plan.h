@@ -102,13 +102,22 @@ struct PlanLaunch {
 // What a product's built-in kernel takes: its own arguments, or a, b, c, m, n, k.
 std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product);
 
+// Bytes of the arena that hold a value from launch `first`, which writes it, to launch `last` of the program.
+// Of two values that share bytes one may begin in the launch in which the other ends. The emulator is told.
+struct PlanValue {
+  int64_t offset = 0, bytes = 0;
+  int64_t first = 0, last = 0;  // first is -1 for an input, which is there before
+};
+
 struct PlanProgram {
   std::string name;  // "init", "step", "update", "eval"
   std::vector<PlanLaunch> launches;
+  std::vector<PlanValue> values{};
   // step and update: all launches as one cooperative kernel, for a GPU on which its blocks run at once.
   // Where they do not, the launches do the same one after the other, unless the model file insists.
   std::optional<PlanLaunch> persistent{};
   bool persistent_required = false;
+  std::vector<PlanValue> persistent_values{};  // counted in phases of that kernel instead of launches
 };
 
 struct PlanBytes {  // of the arena, by category; they add up to peak together with `padding`

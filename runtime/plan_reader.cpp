@@ -2,6 +2,8 @@
 // against the arena, so that a hostile artifact ends in one sentence and never in a bad access.
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "runtime/json_fields.h"
 #include "runtime/plan.h"
@@ -205,6 +207,47 @@ void check_workspace(Fields& fields, const std::string& where, const Plan& plan,
     keep_off(buffer.offset, buffer.bytes, "buffer " + buffer.name);
 }
 
+// Of values that share bytes one ends where the other begins or before, and none lies in a buffer. `places`:
+// how many launches or phases there are.
+void read_values(Fields& fields, const char* key, const Plan& plan, size_t places,
+                 std::vector<PlanValue>& values) {
+  if (!fields.has(key)) return;
+  fields.each(key, [&](const json& item, const std::string& name) {
+    if (!item.is_array() || item.size() != 4)
+      return fields.wrong(name, item, "four numbers: offset, bytes, first, last");
+    PlanValue& value = values.emplace_back();
+    fields.integer(name + "[0]", item[0], value.offset, 0, plan.arena_bytes);
+    if (fields.status())
+      fields.integer(name + "[1]", item[1], value.bytes, 1, plan.arena_bytes - value.offset);
+    fields.integer(name + "[2]", item[2], value.first, -1, static_cast<int64_t>(places) - 1);
+    if (fields.status())
+      fields.integer(name + "[3]", item[3], value.last, std::max<int64_t>(value.first, 0),
+                     static_cast<int64_t>(places) - 1);
+  });
+  std::map<int64_t, int64_t> live;       // offsets and ends of what is live
+  std::multimap<int64_t, int64_t> ends;  // of values among it: last and offset
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (buffer.bytes > 0) live[buffer.offset] = buffer.offset + buffer.bytes;
+  std::vector<PlanValue> order = values;
+  std::sort(order.begin(), order.end(), [](const PlanValue& a, const PlanValue& b) {
+    return std::tie(a.first, a.last, a.offset) < std::tie(b.first, b.last, b.offset);
+  });
+  for (const PlanValue& value : order) {
+    while (!ends.empty() && ends.begin()->first <= value.first) {
+      live.erase(ends.begin()->second);
+      ends.erase(ends.begin());
+    }
+    const auto after = live.lower_bound(value.offset);
+    const bool meets = (after != live.end() && after->first < value.offset + value.bytes) ||
+                       (after != live.begin() && std::prev(after)->second > value.offset);
+    if (meets)
+      return fields.fail(fmt::format("{}{}: {} bytes at {} overlap what is live when they begin, at {}",
+                                     fields.where(), key, value.bytes, value.offset, value.first));
+    live[value.offset] = value.offset + value.bytes;
+    ends.emplace(value.last, value.offset);
+  }
+}
+
 void read_program(const json& value, const std::string& where, const Plan& plan, Status& status,
                   PlanProgram& program) {
   const int64_t arena = plan.arena_bytes;
@@ -222,9 +265,11 @@ void read_program(const json& value, const std::string& where, const Plan& plan,
     if (!builtin.arguments.empty() && !kernel_after(program, i, builtin.does))
       fields.fail(fmt::format("{}builtin: launch {} is no kernel after the product", launch, builtin.does));
   }
+  read_values(fields, "values", plan, program.launches.size(), program.values);
   if (!fields.has("persistent")) return;
   read_launch(value["persistent"], where + ".persistent", arena, status, program.persistent.emplace());
   fields.read("persistent_required", program.persistent_required);
+  read_values(fields, "persistent_values", plan, program.launches.size(), program.persistent_values);
 }
 
 // The fields that are no list of objects.

@@ -171,7 +171,9 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (status && options_.emulated) emulator_.declare_live(plan, arena_);
   // 2. Code, matrix products, and the graphs of a full micro-batch.
   if (status) status = load_module(artifact);
-  if (status) status = programs_.load(driver_, module_, artifact, arena_, gemm_.get(), gpu_.handle);
+  if (status)
+    status = programs_.load(driver_, module_, artifact, arena_, gemm_.get(),
+                            options_.emulated ? &emulator_ : nullptr, gpu_.handle);
   if (status) status = choose_launches(artifact);
   if (status && gemm_) status = load_products(plan);
   graphs_.open(driver_, programs_, stream_);
@@ -253,8 +255,8 @@ Status CudaDevice::choose_launches(const Artifact& artifact) {
     const Status status =
         step && options_.gemm == GemmChoice::cublas
             ? Status::error("its matrix products are built in, and --gemm cublas was asked for")
-            : programs_.use_persistent(step ? Program::step : Program::update, module_, *planned.persistent,
-                                       artifact, arena_);
+            : programs_.use_persistent(step ? Program::step : Program::update, module_, planned, artifact,
+                                       arena_);
     if (!status && planned.persistent_required)
       return Status::error("the step cannot be one kernel, as `launch.mode = \"persistent\"` wants it: {}",
                            status.text());

@@ -15,7 +15,8 @@ Status EmulatorLink::open(const Driver& driver) {
   find(text_, "gacc_emu_reports");
   find(declare_, "gacc_emu_declare_live");
   find(executed_, "gacc_emu_executed");
-  if (count_ && text_ && declare_ && executed_) return {};
+  find(values_, "gacc_emu_values");
+  if (count_ && text_ && declare_ && executed_ && values_) return {};
   return Status::error("libgacc-emu.so is not gacc's emulator: it lacks gacc_emu_report_count and its like");
 }
 
@@ -23,6 +24,14 @@ void EmulatorLink::declare_live(const Plan& plan, Pointer arena) const {
   for (const LiveRange& range : live_ranges(plan))
     declare_(arena, static_cast<uint64_t>(range.offset), static_cast<uint64_t>(range.bytes),
              range.name.c_str());
+}
+
+Status EmulatorLink::values(Stream stream, Pointer arena, const std::vector<PlanValue>& values) const {
+  std::vector<int64_t> numbers;
+  for (const PlanValue& value : values)
+    numbers.insert(numbers.end(), {value.offset, value.bytes, value.first, value.last});
+  if (values_(stream, arena, numbers.data(), values.size()) == 0) return {};
+  return Status::error("the emulator does not take the plan's values");
 }
 
 int64_t EmulatorLink::reports(std::string& text) const {

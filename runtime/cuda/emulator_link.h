@@ -1,5 +1,5 @@
 // What the CUDA device tells the emulator beyond the driver's calls, and hears from it. The emulator,
-// libgacc-emu.so, exports the driver's names and four more, which a real driver does not have.
+// libgacc-emu.so, exports the driver's names and five more, which a real driver does not have.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,6 +16,9 @@ class EmulatorLink {
   // Names the parts of the arena that the plan uses: each buffer, each input, and what lies between for
   // values. A kernel that touches anything else (the padding between them) is then reported.
   void declare_live(const Plan& plan, Pointer arena) const;
+  // Tells which values begin or end while the next launch on the stream runs, counted from that launch on.
+  // They hold until the next call.
+  Status values(Stream stream, Pointer arena, const std::vector<PlanValue>& values) const;
   // The reports so far, and how many there are.
   int64_t reports(std::string& text) const;
   // Warp instructions executed so far.
@@ -24,6 +27,7 @@ class EmulatorLink {
  private:
   size_t (*count_)() = nullptr;
   uint64_t (*executed_)() = nullptr;
+  int (*values_)(Stream stream, uint64_t allocation, const int64_t* values, size_t count) = nullptr;
   size_t (*text_)(char* to, size_t bytes) = nullptr;
   void (*declare_)(uint64_t allocation, uint64_t offset, uint64_t bytes, const char* name) = nullptr;
 };

@@ -111,7 +111,7 @@ Status Programs::find_residency(Launch& launch) const {
                        launch.block);
 }
 
-Status Programs::use_persistent(Program program, Module module, const PlanLaunch& planned,
+Status Programs::use_persistent(Program program, Module module, const PlanProgram& planned,
                                 const Artifact& artifact, Pointer arena) {
   int able = 0;
   Status status = driver_->check(driver_->device_attribute(&able, kAttributeCooperative, device_),
@@ -119,15 +119,18 @@ Status Programs::use_persistent(Program program, Module module, const PlanLaunch
   if (!status) return status;
   if (able == 0) return Status::error("this GPU cannot run cooperative kernels");
   Launch launch;
-  if (status = add(module, artifact, arena, planned, launch); !status) return status;
+  if (status = add(module, artifact, arena, *planned.persistent, launch); !status) return status;
   programs_[index(program)] = {launch};
+  values_[index(program)] = planned.persistent_values;
   persistent_[index(program)] = true;
   return {};
 }
 
 Status Programs::load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena,
-                      GemmEngine* gemm, int device) {
+                      GemmEngine* gemm, const EmulatorLink* emulator, int device) {
   driver_ = &driver;
+  emulator_ = emulator;
+  arena_ = arena;
   device_ = device;
   gemm_ = gemm;
   micro_batch_ = artifact.plan.micro_batch;
@@ -137,6 +140,7 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     auto found = std::find_if(programs.begin(), programs.end(),
                               [&](const PlanProgram& program) { return program.name == kNames[i]; });
     if (found == programs.end()) return Status::error("the artifact's plan has no program {}", kNames[i]);
+    values_[i] = found->values;
     programs_[i].clear();
     programs_[i].reserve(found->launches.size());
     for (const PlanLaunch& planned : found->launches)
@@ -145,9 +149,14 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     for (size_t j = 0; j < found->launches.size(); ++j) {
       const PlanLaunch& planned = found->launches[j];
       const auto number = static_cast<int64_t>(j);
-      if (planned.bias) programs_[i][static_cast<size_t>(planned.bias->launch)].bias_of = number;
-      if (!planned.builtin.arguments.empty())
+      if (planned.bias) {
+        programs_[i][j].then = planned.bias->launch;
+        programs_[i][static_cast<size_t>(planned.bias->launch)].bias_of = number;
+      }
+      if (!planned.builtin.arguments.empty()) {
+        programs_[i][j].then = planned.builtin.does;
         programs_[i][static_cast<size_t>(planned.builtin.does)].epilogue_of = number;
+      }
     }
   }
   return {};
@@ -169,6 +178,23 @@ bool Programs::done_before(const std::vector<Launch>& launches, const Launch& la
   if (launch.epilogue_of >= 0 && gemm_->builtin()) return true;
   return launch.bias_of >= 0 &&
          gemm_->adds_bias(at_batch(launches[static_cast<size_t>(launch.bias_of)], batch));
+}
+
+Status Programs::tell_values(Program program, const std::vector<Launch>& launches, int64_t number,
+                             int64_t batch, Stream stream) const {
+  const std::vector<PlanValue>& values = values_[index(program)];
+  if (!emulator_ || values.empty()) return {};
+  if (persistent_[index(program)] && number == 0) return emulator_->values(stream, arena_, values);
+  std::vector<PlanValue> now;
+  if (number < static_cast<int64_t>(launches.size())) {
+    const int64_t then = launches[static_cast<size_t>(number)].then;
+    const bool both = then >= 0 && done_before(launches, launches[static_cast<size_t>(then)], batch);
+    const auto at = [&](int64_t launch) { return both && launch == then ? 0 : launch - number; };
+    for (const PlanValue& value : values)
+      if (at(value.first) == 0 || at(value.last) == 0)
+        now.push_back({value.offset, value.bytes, at(value.first), at(value.last)});
+  }
+  return emulator_->values(stream, arena_, now);
 }
 
 Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
@@ -208,6 +234,7 @@ Status Programs::launch(Program program, int64_t batch, Stream stream, const Que
           return status;
       continue;
     }
+    if (Status status = tell_values(program, launches, number, batch, stream); !status) return status;
     if (!launch.function) {
       const Product product = at_batch(launch, batch);
       if (Status status = gemm_->launch(product, stream); !status) return status;
@@ -237,7 +264,7 @@ Status Programs::launch(Program program, int64_t batch, Stream stream, const Que
     if (queued)
       if (Status status = queued(number, launch.name); !status) return status;
   }
-  return {};
+  return tell_values(program, launches, number + 1, batch, stream);
 }
 
 }  // namespace gacc::cuda

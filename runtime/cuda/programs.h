@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/artifact.h"
+#include "runtime/cuda/emulator_link.h"
 #include "runtime/cuda/gemm_engine.h"
 #include "runtime/device.h"
 
@@ -14,13 +15,13 @@ namespace gacc::cuda {
 
 class Programs {
  public:
-  // Finds and checks all kernels. `driver` and `gemm` must outlive this; gemm may be null when the plan has
-  // no products.
+  // Finds and checks all kernels. `driver`, `gemm` and `emulator` must outlive this; gemm may be null when
+  // the plan has no products, and emulator when this is a GPU.
   Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena, GemmEngine* gemm,
-              int device);
+              const EmulatorLink* emulator, int device);
   // From here on the program is this one cooperative kernel. An error when its blocks do not run at once
   // here: then it stays as it was.
-  Status use_persistent(Program program, Module module, const PlanLaunch& planned, const Artifact& artifact,
+  Status use_persistent(Program program, Module module, const PlanProgram& planned, const Artifact& artifact,
                         Pointer arena);
   bool persistent(Program program) const { return persistent_[index(program)]; }
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
@@ -58,6 +59,7 @@ class Programs {
     // The product of the program that may have done already what this kernel does, as its bias or as its
     // built-in kernel's epilogue.
     int64_t bias_of = -1, epilogue_of = -1;
+    int64_t then = -1;  // of a product: that kernel
   };
 
   static size_t index(Program program) { return static_cast<size_t>(program); }
@@ -67,16 +69,22 @@ class Programs {
              Launch& launch);
   Status find_residency(Launch& launch) const;
   Product at_batch(const Launch& launch, int64_t batch) const;
+  // In the emulator: tells it of the values that begin or end in launch `number`.
+  Status tell_values(Program program, const std::vector<Launch>& launches, int64_t number, int64_t batch,
+                     Stream stream) const;
   // Whether a product has done what this launch is there for.
   bool done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const;
 
   const Driver* driver_ = nullptr;
+  const EmulatorLink* emulator_ = nullptr;
+  Pointer arena_ = 0;
   GemmEngine* gemm_ = nullptr;
   int device_ = 0;
   int64_t micro_batch_ = 1;
   Pointer workspace_ = 0;  // for products that have too little in the arena
   std::array<bool, 4> persistent_{};
   std::array<std::vector<Launch>, 4> programs_;
+  std::array<std::vector<PlanValue>, 4> values_;
 };
 
 // The number of parameters of a PTX entry, all of 8 bytes; -1 when the text has no such entry or one of its

@@ -227,3 +227,15 @@ GACC_DRIVER_EXPORT void gacc_emu_declare_live(uint64_t allocation, uint64_t offs
   device().emulator.declare_live(allocation, static_cast<int64_t>(offset), static_cast<int64_t>(bytes),
                                  name ? name : "");
 }
+// Which values begin and end in the next launch on the stream, the phase 0: four numbers each, the offset in
+// the allocation, bytes, and the phases first and last. They hold until the next call.
+GACC_DRIVER_EXPORT int gacc_emu_values(CUstream_st* stream, uint64_t allocation, const int64_t* values,
+                                       size_t count) {
+  std::vector<ValueLife> lives;
+  for (size_t i = 0; i < count; ++i, values += 4)
+    lives.push_back({allocation + static_cast<uint64_t>(values[0]), values[1], values[2], values[3]});
+  return submit(stream, [=] {
+    device().emulator.begin_values(lives);
+    return static_cast<int>(kSuccess);
+  });
+}

@@ -138,9 +138,9 @@ bool Emulator::copy(uint64_t to, uint64_t from, int64_t bytes) {
   // Whether a byte was written travels with it.
   for (int64_t i = 0; i < bytes; ++i) {
     if (source->shadow()[s + i] & kWritten)
-      target->shadow()[t + i] |= kWritten;
+      target->mark_written(t + i, 1);
     else
-      target->shadow()[t + i] &= static_cast<uint8_t>(~kWritten);
+      target->forget_written(t + i, 1);
   }
   return true;
 }
@@ -189,7 +189,7 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
                          program.param_bytes);
   if (cooperative && grid.count() * ((threads + 31) / 32) > 132 * 64)
     return Status::error("`{}`: {} blocks do not fit on the device together", program.name, grid.count());
-  Launch launch{program, memory_, reports_, clocks_, grid, block, cooperative};
+  Launch launch{program, memory_, lifetimes_, reports_, clocks_, grid, block, cooperative};
   launch.shared_bytes = program.shared_bytes + dynamic_shared;
   launch.dynamic_bytes = dynamic_shared;
   launch.params = params;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/emulator/lifetimes.h"
 #include "runtime/emulator/memory.h"
 #include "runtime/emulator/program.h"
 #include "runtime/emulator/report.h"
@@ -58,6 +59,10 @@ class Emulator {
   // From the first call on, only declared ranges of that allocation may be touched by kernels.
   bool declare_live(uint64_t allocation, int64_t offset, int64_t bytes, std::string name);
 
+  // When values live: what is launched from here on is phase 0, and in a cooperative launch each barrier of
+  // its grid begins another phase. The next call ends the one that is then running.
+  void begin_values(std::vector<ValueLife> values) { lifetimes_.begin(std::move(values)); }
+
   // `params` is the parameter block, laid out as KernelInfo says. Defects are reports; an error is a launch
   // that a device would refuse.
   Status launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dynamic_shared,
@@ -73,6 +78,7 @@ class Emulator {
 
  private:
   GlobalMemory memory_;
+  Lifetimes lifetimes_{memory_};
   Reports reports_;
   Clocks clocks_;
   uint64_t executed_ = 0;

@@ -91,7 +91,12 @@ void run_atomic(Warp& warp, const Instr& in) {
     if (!locate(warp, in, x.space, address[l], bytes, l, place)) continue;
     check_written(warp, in, place, bytes, l);
     if (place.space == Space::global) {
-      if (x.order == Order::release || x.order == Order::acq_rel || warp.fenced) publish(warp, address[l]);
+      if (x.order == Order::release || x.order == Order::acq_rel || warp.fenced) {
+        publish(warp, address[l]);
+        const Launch& launch = *warp.launch;
+        if (launch.cooperative)
+          launch.lifetimes.arrive(address[l], warp.block->index, static_cast<int64_t>(launch.grid.count()));
+      }
       learn(warp, address[l], x.order == Order::acquire || x.order == Order::acq_rel);
     }
     note(warp, in, place, bytes, l, true, true);

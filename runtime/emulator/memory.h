@@ -1,5 +1,6 @@
-// Memory with a shadow: beside each byte whether it may be touched and whether it was written, and beside
-// each word who wrote and who read it last. Device addresses are made up; nothing here is a host pointer.
+// Memory with a shadow: beside each byte whether it may be touched, whether it was written and whether what
+// it holds is an older value's (lifetimes.h), and beside each word who wrote and who read it last. Device
+// addresses are made up; nothing here is a host pointer.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -11,7 +12,7 @@
 
 namespace gacc::emulator {
 
-constexpr uint8_t kLive = 1, kWritten = 2;
+constexpr uint8_t kLive = 1, kWritten = 2, kStale = 4;
 // Where each space lies in the generic address space. Shared, local and param addresses start at 0 in their
 // own.
 constexpr uint64_t kSharedWindow = uint64_t{1} << 40, kLocalWindow = uint64_t{2} << 40,
@@ -62,6 +63,12 @@ class Region {
   bool all(int64_t at, int64_t count, uint8_t want) const;
   void mark_written(int64_t at, int64_t count);
   void forget_written(int64_t at, int64_t count);  // a pending asynchronous copy owns these bytes
+
+  // What bytes hold belongs to a value that ends, until something writes them; and no longer.
+  void mark_stale(int64_t at, int64_t count);
+  void unmark_stale(int64_t at, int64_t count);
+  void forget_stale(int64_t at, int64_t count);  // those among the bytes that are stale are unwritten
+  void begin_value(int64_t at, int64_t count);   // those that are not
 
   // From now on only declared ranges may be touched.
   void declare_live(int64_t at, int64_t count, std::string name);

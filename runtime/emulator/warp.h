@@ -4,6 +4,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "runtime/emulator/lifetimes.h"
 #include "runtime/emulator/memory.h"
 #include "runtime/emulator/program.h"
 #include "runtime/emulator/report.h"
@@ -17,6 +18,7 @@ constexpr int kStarving = 20000;  // backward branches of a group before the lan
 struct Launch {
   const Program& program;
   GlobalMemory& memory;
+  Lifetimes& lifetimes;
   Reports& reports;
   Clocks& clocks;
   Dim3 grid, block;

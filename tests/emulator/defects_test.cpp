@@ -59,6 +59,62 @@ TEST_F(Defects, UninitialisedGlobal) {
   machine.run("uninitialised_global", {1}, {32}, 0, false, machine.room<int>(4));
   expect("uninitialised_global", Defect::uninitialised_memory, 0, 32);
 }
+
+// Values that share bytes: 32 words, from launch to launch.
+struct Lives : Defects {
+  uint64_t a = machine.put(std::vector<int>(32)), b = machine.put(std::vector<int>(32));
+  void move(uint64_t from, uint64_t to, uint32_t words = 32) {
+    machine.run("move_words", {1}, {words}, 0, false, from, to);
+  }
+};
+TEST_F(Lives, AValueIsUnwrittenWhenItsLifeBegins) {
+  machine.emulator.begin_values({{a, 128, 0, 1}});
+  move(a, b);
+  expect("move_words", Defect::uninitialised_memory, 0, 32);
+}
+TEST_F(Lives, AndWhenItHasEnded) {
+  machine.emulator.begin_values({{a, 128, -1, 0}, {b, 128, 0, 1}});
+  move(a, b);
+  EXPECT_EQ(machine.reports(), "");
+  machine.emulator.begin_values({{b, 128, -1, 0}});
+  move(b, machine.room<int>(32));
+  EXPECT_EQ(machine.reports(), "");
+  machine.emulator.begin_values({});
+  move(a, machine.room<int>(32));
+  expect("move_words", Defect::uninitialised_memory, 0, 32);
+}
+// One value ends and another begins in the same bytes: the first is there until the second is written.
+TEST_F(Lives, InPlace) {
+  machine.emulator.begin_values({{a, 128, -1, 0}, {a, 128, 0, 1}});
+  move(a, a, 28);  // four words are not written
+  EXPECT_EQ(machine.reports(), "");
+  machine.emulator.begin_values({{a, 128, -1, 0}});
+  move(a, b);
+  expect("move_words", Defect::uninitialised_memory, 28, 4);
+}
+// What is written and read in one launch, and what takes its place there.
+TEST_F(Lives, OneLaunchLong) {
+  machine.emulator.begin_values({{a, 128, 0, 0}, {a, 64, 0, 1}});
+  move(b, a);
+  machine.emulator.begin_values({{a, 64, -1, 0}});
+  move(a, b);
+  expect("move_words", Defect::uninitialised_memory, 16, 16);
+}
+// In a cooperative kernel the barriers of its grid count.
+TEST_F(Lives, Phases) {
+  const auto run = [&](int64_t first, int64_t last) {
+    const uint64_t p = machine.put(std::vector<int>(2));
+    machine.emulator.begin_values({{p + 4, 4, first, last}});
+    machine.run("behind_the_grid_barrier", {2}, {64}, 0, true, p, 1);
+  };
+  run(0, 1);
+  EXPECT_EQ(machine.reports(), "");
+  run(0, 0);
+  expect("behind_the_grid_barrier", Defect::uninitialised_memory, 0, 128, 1);
+  machine.emulator.clear_reports();
+  run(1, 2);
+  expect("behind_the_grid_barrier", Defect::uninitialised_memory, 0, 128, 1);
+}
 TEST_F(Defects, UninitialisedShared) {
   machine.run("uninitialised_shared", {1}, {32}, 0, false);
   expect("uninitialised_shared", Defect::uninitialised_memory, 0, 32);

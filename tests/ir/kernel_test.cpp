@@ -115,7 +115,7 @@ TEST(LiveRanges, FollowAliases) {
       "%z = relu %v : f32[B,4,2] k(3)\n%q = relu %z : f32[B,4,2] k(4)\n");
   const auto all = kernels(m, m.step);
   ASSERT_EQ(all.size(), 5U);
-  const auto ranges = live_ranges(m, m.step, all);
+  auto ranges = live_ranges(m, m.step, all);
   const auto range = [&](std::string_view name) {
     for (const LiveRange& r : ranges) {
       if (m.step[r.value].name == name) return std::tuple(r.first, r.last, r.bytes);
@@ -126,6 +126,12 @@ TEST(LiveRanges, FollowAliases) {
   EXPECT_EQ(range("a"), std::tuple(0, 3, int64_t{128}));  // through its reshape
   EXPECT_EQ(range("v"), std::tuple(-1, -1, int64_t{-1}));
   EXPECT_EQ(range("y"), std::tuple(0, 2, int64_t{128}));
+  // In another order: the third kernel runs with the first, the reshape never.
+  ranges = live_ranges(m, m.step, all, {0, -1, 0, 1, 2});
+  EXPECT_EQ(range("x"), std::tuple(0, 0, int64_t{128}));
+  EXPECT_EQ(range("a"), std::tuple(0, 1, int64_t{128}));
+  EXPECT_EQ(range("y"), std::tuple(0, 0, int64_t{128}));
+  EXPECT_EQ(range("z"), std::tuple(1, 2, int64_t{128}));
 }
 
 }  // namespace

@@ -130,6 +130,7 @@ def targeted(plan):
     tokens, x, y = (inputs[n] for n in ("tokens", "x", "y"))
     weight, gradient, half = (buffers["fc.weight" + n] for n in ("", ".grad", ".h"))
     step, update, evaluation = (f"{programs[n]}.launches" for n in ("step", "update", "eval"))
+    passed = next(f"programs[1].values[{i}]" for i, v in enumerate(plan["programs"][1]["values"]) if 0 <= v[2] < v[3])
     product = next(f"{step}[{i}]" for i, l in enumerate(plan["programs"][1]["launches"]) if "a" in l)
     return [
         # Numbers that choose: a range that no table has, and what nothing ignores.
@@ -158,6 +159,7 @@ def targeted(plan):
         (f"{step}[0].kernel", plan["programs"][0]["launches"][0]["kernel"]), (f"{step}[0].arguments[0]", 0), (f"{step}[0].block", 32),
         (f"{step}[0].per_block", 1), (f"{step}[0].grid.extent", 1), (f"{product}.a", 0), (f"{product}.c", 256), (f"{product}.k.extent", 1),
         (f"{product}.transpose_b", False), (f"{product}.builtin.tile_m", 1), (f"{evaluation}[1]", None, "programs[3].launches"), (f"{update}[0].touches", [0]),
+        (f"{passed}[1]", 1), (f"{passed}[2]", -1), ("programs[1].values", None), ("programs[2].persistent_values[0][3]", 0),
         (f"{update}[0].grid.extent", 0), ("programs[1].persistent.block", 32), ("programs[2].persistent.cooperative", False),
     ]
 

@@ -34,6 +34,9 @@ Plan full_plan() {
   product.k.extent = 9;
   product.transpose_b = product.accumulate = true;
   plan.programs = {{"init", {}}, {"step", {kernel, product}}};
+  // The second takes the place of the first, an input.
+  const int64_t at = plan.inputs[0].step_offset;
+  plan.programs[1].values = {{at, 64, -1, 1}, {at, 32, 1, 1}};
   plan.bytes.peak = plan.arena_bytes;
   return plan;
 }
@@ -103,6 +106,26 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/buffers/0/name", "a\nb"), "plan: buffers[0].name is \"a\\nb\"; expected a name");
   EXPECT_EQ(with("/inputs/0/name", ""), "plan: inputs[0].name is \"\"; expected a name");
   EXPECT_EQ(with("/programs/1/name", "init"), "program init stands twice");
+}
+
+TEST(Plan, values_do_not_meet) {
+  const Changed with{to_json(full_plan())};
+  const auto values = [&](json list) { return with("/programs/1/values", std::move(list)); };
+  const int64_t at = full_plan().inputs[0].step_offset;  // all before are buffers
+  const auto meets = [](int64_t offset) {
+    return fmt::format("plan: programs[1].values: 64 bytes at {} overlap what is live when they begin, at 0",
+                       offset);
+  };
+  EXPECT_EQ(values({{at, 64, 0, 1}, {at + 32, 32, 1, 1}, {0, 64, 0, 0}}), meets(0));
+  EXPECT_EQ(values({{at, 64, 0, 1}, {at + 32, 64, 0, 1}}), meets(at + 32));
+  EXPECT_EQ(values({{at + 32, 64, -1, 1}, {at, 64, 0, 0}}), meets(at));
+  const auto first = [&](json value) { return values(json::array({std::move(value)})); };
+  EXPECT_EQ(first({at, 64, 0}),
+            "plan: programs[1].values[0] is array; expected four numbers: offset, bytes, first, last");
+  EXPECT_EQ(first({at, 64, 0, 2}), "plan: programs[1].values[0][3] is 2; expected an integer from 0 to 1");
+  EXPECT_EQ(first({at, 64, 1, 0}), "plan: programs[1].values[0][3] is 0; expected an integer from 1 to 1");
+  EXPECT_EQ(first({at, int64_t{1} << 40, 0, 1}).substr(0, 45),
+            "plan: programs[1].values[0][1] is 10995116277");
 }
 
 // Where a product works is aligned, in the arena, and nobody else's: not an operand's, the result's, a
