@@ -147,9 +147,40 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   return plan;
 }
 
-nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks) {
+std::vector<PlanGroup> plan_groups(const ir::Module& module) {
+  std::vector<PlanGroup> result;
+  for (const ir::Buffer& buffer : module.buffers) {
+    // One that the loss does not reach has no accumulator, and no update.
+    if (buffer.kind != ir::BufferKind::param || !module.find_buffer(buffer.name + ".grad")) continue;
+    const ir::ParamRule rule = optimizer_rule(module, buffer);
+    auto found = std::find_if(result.begin(), result.end(), [&](const PlanGroup& group) {
+      return group.group == buffer.group && group.rule.weight_decay == rule.weight_decay;
+    });
+    if (found == result.end()) found = result.insert(result.end(), {.group = buffer.group, .rule = rule});
+    ++found->tensors;
+    found->parameters += ir::elements(buffer.type.shape, 1);
+  }
+  for (PlanGroup& group : result) {
+    const auto key = [&] { return ir::group_key(group.group, fmt::format("match.{}", group.match.size())); };
+    while (group.group >= 0 && module.settings.contains(key()))
+      group.match.push_back(module.setting(key(), ""));
+  }
+  constexpr auto place = [](const PlanGroup& group) { return static_cast<uint32_t>(group.group); };
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const PlanGroup& a, const PlanGroup& b) { return place(a) < place(b); });
+  return result;
+}
+
+nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks,
+                                 const std::vector<PlanGroup>& groups) {
   using json = nlohmann::ordered_json;
-  json equivalence = {{"exact", plan.exact}};
+  json equivalence = {{"exact", plan.exact}}, listed = json::array();
+  for (const PlanGroup& group : groups)
+    listed.push_back({{"match", group.match},
+                      {"tensors", group.tensors},
+                      {"parameters", group.parameters},
+                      {"weight_decay", group.rule.weight_decay},
+                      {"lr_factor", group.rule.lr_factor}});
   if (!plan.exact) equivalence["because"] = plan.because;
   return {{"model", plan.model},
           {"target", plan.target},
@@ -168,12 +199,14 @@ nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recomput
           {"flops_per_launch", plan.flops_per_launch},
           {"kernels_per_launch", plan.kernels_per_launch},
           {"loss_chunks", loss_chunks},
+          {"groups", std::move(listed)},
           {"bytes", to_json(plan.bytes)},
           {"passes", plan.passes},
           {"equivalence", std::move(equivalence)}};
 }
 
-std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks) {
+std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks,
+                      const std::vector<PlanGroup>& groups) {
   const PlanBytes& bytes = plan.bytes;
   std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
                                  plan.precision, count_text(plan.parameters));
@@ -196,6 +229,14 @@ std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t 
   }
   if (loss_chunks > 1)
     line("loss", fmt::format("in {} parts of the sequence, one after the other", loss_chunks));
+  for (size_t i = 0; groups.size() > 1 && i < groups.size(); ++i) {
+    const PlanGroup& group = groups[i];
+    const std::string of = group.match.empty() ? "the rest" : fmt::format("{}", fmt::join(group.match, " "));
+    line(i == 0 ? plan.optimizer : "",
+         fmt::format("{}: {} tensor{}, {} parameters, weight decay {}, rate x {}", of, group.tensors,
+                     group.tensors == 1 ? "" : "s", count_text(group.parameters), group.rule.weight_decay,
+                     group.rule.lr_factor));
+  }
   if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
   for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
   text += "memory\n";

@@ -45,6 +45,7 @@ std::optional<ir::Module> compile_model(std::string_view text, std::string_view 
   Parameters parameters(module, diag);
   // Building goes on after errors of the schema: shapes are checked as far as they are known.
   const std::vector<Inexact> inexact = build_region(module, ir::RegionKind::step, model, parameters, diag);
+  assign_groups(model, module, diag);
   judge_equivalence(model, inexact, module.settings, diag);
   if (diag.failed()) return std::nullopt;
   build_region(module, ir::RegionKind::eval, model, parameters, diag);

@@ -10,6 +10,8 @@
 
 namespace gacc::frontend {
 
+class TableReader;
+
 struct Named {
   std::string name;
   Location at{};
@@ -128,6 +130,11 @@ struct LossSpec {
   double label_smoothing = 0;
 };
 
+// One of [[optimizer.groups]]: parameters that decay or learn otherwise.
+struct GroupSpec {
+  std::vector<Named> match{};  // fnmatch patterns over whole parameter names
+};
+
 // Why an update is not the one big batch's, where that is said, and what would be exact.
 struct Inexact {
   std::string name{};
@@ -141,6 +148,7 @@ struct ModelFile {
   std::vector<InputSpec> inputs{};
   std::vector<LayerSpec> layers{};
   LossSpec loss{};
+  std::vector<GroupSpec> groups{};
   int64_t micro_batch = 1, accumulate = 1;
   std::string recompute_policy = "none";
   Location micro_batch_at{}, require_at{};
@@ -155,6 +163,10 @@ struct ModelFile {
 ModelFile read_model(const Node& root, Diag& diag);
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
 void read_training(const Node& root, ModelFile& model, Diag& diag);  // [train] ... [memory]
+// [[optimizer.groups]] of the table [optimizer].
+void read_groups(TableReader& optimizer, ModelFile& model);
+// Gives each parameter the first group that matches its name. A pattern that matches none is an error.
+void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag);
 // Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the settings for
 // the plan; with train.require = "exact" each is an error.
 void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Attrs& settings,

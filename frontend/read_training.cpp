@@ -141,6 +141,9 @@ void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
     else if (*moment == "micro")
       read_micro(table, model);
   }
+  static constexpr std::string_view decays[] = {"all", "matrices"};
+  if (table.choice("decay", "decay", decays) == "matrices") settings["optimizer.decay"] = "matrices";
+  read_groups(table, model);
   static constexpr std::string_view scalings[] = {"none", "linear", "sqrt"};
   const std::string scaling = table.choice("lr_scaling", "lr_scaling", scalings).value_or("none");
   const auto reference = table.integer("reference_batch", extent);

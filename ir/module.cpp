@@ -111,6 +111,17 @@ Module unscheduled(Module module) {
   return module;
 }
 
+std::string group_key(int64_t group, std::string_view key) {
+  return fmt::format("optimizer.groups.{}.{}", group, key);
+}
+
+ParamRule optimizer_rule(const Module& module, const Buffer& parameter) {
+  const bool decays = module.setting("optimizer.decay", "all") == "all" || parameter.type.shape.size() > 1;
+  const double decay = decays ? module.setting("optimizer.weight_decay", 0.0) : 0;
+  return {module.setting(group_key(parameter.group, "weight_decay"), decay),
+          module.setting(group_key(parameter.group, "lr_factor"), 1.0)};
+}
+
 Type operand_type(const Module& module, const Region& region, const Operand& operand) {
   if (const ValueId* value = as_value(operand)) return region[*value].type;
   if (const BufferId* buffer = as_buffer(operand)) return module[*buffer].type;

@@ -44,6 +44,7 @@ struct Buffer {
   BufferKind kind = BufferKind::state;
   Type type{};
   bool trainable = true;            // params only; printed as `frozen` when false
+  int32_t group = -1;               // params only: which of optimizer.groups it is in; -1: none
   std::optional<int64_t> offset{};  // bytes from the start of the arena, once planned
   Location at{};
 };
@@ -131,6 +132,15 @@ inline constexpr RegionKind all_regions[] = {RegionKind::init, RegionKind::step,
 
 // A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.
 Module unscheduled(Module module);
+
+// What [optimizer] says of one parameter: its group, else its rank, else what it says of all.
+struct ParamRule {
+  double weight_decay = 0;
+  double lr_factor = 1;  // of the rate that the schedule gives
+};
+ParamRule optimizer_rule(const Module& module, const Buffer& parameter);
+// "optimizer.groups.2.weight_decay"
+std::string group_key(int64_t group, std::string_view key);
 
 // The type an operand has where it stands: of the value, of the buffer, or a scalar f32 for a number.
 Type operand_type(const Module& module, const Region& region, const Operand& operand);

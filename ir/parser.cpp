@@ -217,6 +217,9 @@ class Parser {
     open(":");
     out.type = type();
     if (accept_word("frozen")) out.trainable = false;
+    if (accept_word("group")) {
+      open("("), out.group = small_integer(), close(")");
+    }
     if (accept_word("at")) out.offset = integer();
     location(out.at);
     module_.add_buffer(std::move(out));

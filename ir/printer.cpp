@@ -230,6 +230,7 @@ std::string print(const Module& module, PrintOptions options) {
     out += fmt::format("  {} @{} : {}", kinds[static_cast<size_t>(buffer.kind)], id(buffer.name),
                        type_text(buffer.type));
     if (!buffer.trainable) out += " frozen";
+    if (buffer.group >= 0) out += fmt::format(" group({})", buffer.group);
     if (buffer.offset) out += fmt::format(" at {}", *buffer.offset);
     out += location_text(buffer.at, options) + "\n";
   }

@@ -8,8 +8,8 @@
 //   4. clipping and the rate: mean <- mean * clip / norm where norm is above it; rate = the schedule of @lr
 //   5. what the runtime reads: @window.ok, @window.loss = loss / n, @window.norm (before clipping),
 //      @window.lr = rate
-//   6. per parameter, where go: the optimizer, with g = G * mean; and where ok: G = 0, everywhere if windows
-//      are skipped
+//   6. per parameter, where go: the optimizer, with g = G * mean and the decay and rate of its group; and
+//      where ok: G = 0, everywhere if windows are skipped
 //   7. running statistics, where ok: what they moved in the window; the window's part is cleared always
 //   8. the counters: bias corrections and @updates where go, @loss.sum = @loss.count = 0 as G
 //
@@ -17,6 +17,7 @@
 // beta + (1 - beta) is exactly 1 - beta^t, and has no cancellation. Where an update stands for K launches
 // (the second moment "micro") beta is beta^K.
 #include <cmath>
+#include <map>
 
 #include "passes/accumulate.h"
 #include "passes/loss_scale.h"
@@ -64,6 +65,7 @@ class UpdateBuilder {
     const ValueId loss = build_.make("div", "loss", {sum, n});
     clip(norm);
     rate_ = rate(lr);
+    group_rates();
     if (rule == Rule::adam || rule == Rule::adam_micro || rule == Rule::lamb) bias_corrections(rule);
     build_.effect("store", {state("window.ok", DType::i32), ok_});
     build_.effect("store", {state("window.loss", DType::f32), loss});
@@ -184,6 +186,22 @@ class UpdateBuilder {
     return scaling == "linear" ? ratio : std::sqrt(ratio);
   }
 
+  // Groups with a factor have a rate of their own.
+  void group_rates() {
+    for (const Trained& one : trained_) {
+      const Buffer& parameter = module_[one.parameter];
+      const double factor = optimizer_rule(module_, parameter).lr_factor;
+      if (factor == 1 || group_rates_.contains(parameter.group)) continue;
+      group_rates_[parameter.group] =
+          build_.make("mul", fmt::format("rate.group{}", parameter.group), {rate_, factor});
+    }
+  }
+
+  Operand rate_of(const Buffer& parameter) const {
+    const auto own = group_rates_.find(parameter.group);
+    return own != group_rates_.end() ? Operand(own->second) : rate_;
+  }
+
   void bias_corrections(Rule rule) {
     const std::string prefix = rule == Rule::lamb ? "lamb" : "adam";
     const double beta1 = module_.setting("optimizer.beta1", 0.9),
@@ -223,7 +241,7 @@ class UpdateBuilder {
   }
 
   // The settings that the op knows, by its attributes' names.
-  Attrs optimizer_attrs(std::string_view op) const {
+  Attrs optimizer_attrs(std::string_view op, const Buffer& parameter) const {
     Attrs attrs;
     for (const AttrSpec& spec : find_op(op)->attrs) {
       const std::string key = "optimizer." + std::string(spec.name);
@@ -232,6 +250,7 @@ class UpdateBuilder {
       else
         attrs[std::string(spec.name)] = module_.setting(key, std::get<bool>(spec.fallback));
     }
+    attrs["weight_decay"] = optimizer_rule(module_, parameter).weight_decay;
     if (attrs.contains("decoupled")) attrs["decoupled"] = module_.setting("optimizer.type", "sgd") == "adamw";
     return attrs;
   }
@@ -243,35 +262,36 @@ class UpdateBuilder {
       return need_buffer(module_, name + suffix, BufferKind::state, type);
     };
     const BufferId w = one.parameter;
+    const Operand rate = rate_of(module_[w]);
     const ValueId g = build_.make("mul", name + ".mean", {one.gradient, mean_});
     const auto update = [&](std::string_view op, std::vector<Operand> operands) {
-      write_when(go_, op, std::move(operands), optimizer_attrs(op));
+      write_when(go_, op, std::move(operands), optimizer_attrs(op, module_[w]));
     };
     switch (rule) {
       case Rule::sgd:
-        update("sgd", {w, g, rate_});
+        update("sgd", {w, g, rate});
         break;
       case Rule::sgd_momentum:
-        update("sgd_momentum", {w, moment(".m"), g, rate_, updates_});
+        update("sgd_momentum", {w, moment(".m"), g, rate, updates_});
         break;
       case Rule::adam:
-        update("adam", {w, moment(".m"), moment(".v"), g, rate_, c1_, c2_});
+        update("adam", {w, moment(".m"), moment(".v"), g, rate, c1_, c2_});
         break;
       case Rule::adam_micro:
-        update("adam_micro", {w, moment(".m"), moment(".v"), g, *one.squares, rate_, c1_, c2_, decay2_});
+        update("adam_micro", {w, moment(".m"), moment(".v"), g, *one.squares, rate, c1_, c2_, decay2_});
         zero(*one.squares);
         break;
       case Rule::lion:
-        update("lion", {w, moment(".m"), g, rate_});
+        update("lion", {w, moment(".m"), g, rate});
         break;
       case Rule::lamb: {
         const BufferId m = moment(".m"), v = moment(".v");
         const ValueId r = build_.make("lamb.direction", name + ".r", {w, m, v, g, c1_, c2_},
-                                      optimizer_attrs("lamb.direction"));
+                                      optimizer_attrs("lamb.direction", module_[w]));
         const ValueId ratio =
             build_.make("trust_ratio", name + ".ratio",
                         {norm_squared(name, ".w.norm2", w), norm_squared(name, ".r.norm2", r)});
-        const ValueId step = build_.make("mul", name + ".step", {rate_, ratio});
+        const ValueId step = build_.make("mul", name + ".step", {rate, ratio});
         update("lamb", {w, m, v, g, step, c1_, c2_});
         break;
       }
@@ -286,6 +306,7 @@ class UpdateBuilder {
   ValueId mean_{}, ok_{}, go_{}, c1_{}, c2_{}, decay2_{};
   BufferId updates_{};
   Operand rate_{};
+  std::map<int32_t, ValueId> group_rates_;
 };
 
 }  // namespace

@@ -244,8 +244,9 @@ class Compilation {
     if (!arguments_.plan) return;
     const PlanRecompute costs = plan_recompute(recompute);
     const int64_t chunks = module_->setting("loss.chunks", int64_t{1});
-    outputs_.push_back({"-", arguments_.json ? plan_json(plan_, costs, chunks).dump(2) + "\n"
-                                             : plan_text(plan_, costs, chunks) +
+    const std::vector<PlanGroup> groups = plan_groups(*module_);
+    outputs_.push_back({"-", arguments_.json ? plan_json(plan_, costs, chunks, groups).dump(2) + "\n"
+                                             : plan_text(plan_, costs, chunks, groups) +
                                                    report::timeline_text(report::memory_map(*module_))});
   }
 

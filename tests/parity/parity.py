@@ -26,11 +26,11 @@ BUCKETS = 16
 
 
 def case(name, model, samples, seed=1, updates=10, bounds=(LOSS_BOUND, NORM_BOUND, WEIGHT_BOUND), windows=(), group=None, live=True,
-         **settings):
-    """`windows`: the launches and samples of each window, where the case is about them. `group`: the ctest that compares it
+         device="cpu", **settings):
+    """`device`: where gacc-exec trains. `windows`: the launches and samples of each window, where the case is about them. `group`: the ctest that compares it
     with its stored reference, one of its own unless said. `live`: also compared with the oracle in every run of the tests."""
     return dict(name=name, model=model, samples=samples, seed=seed, updates=updates, bounds=bounds, windows=windows,
-                group=group or name, live=live,
+                group=group or name, live=live, device=device,
                 sets=[f"{k.replace('__', '.')}={v}" for k, v in {"model__seed": seed, **settings}.items()])
 
 
@@ -81,6 +81,15 @@ def make_cases():
                    optimizer__betas="[0.8, 0.95]", optimizer__lr=0.01, train__clip_norm=0.2, train__tail=tail)
     update("linear_scaling", optimizer__lr_scaling="linear", optimizer__reference_batch=8)
     update("sqrt_scaling", optimizer__lr_scaling="sqrt", optimizer__reference_batch=80)
+    # Groups: the first that matches counts, a group's decay beats `decay`, its factor comes after min_lr.
+    groups = dict(train__micro_batch=5, train__accumulate=4, optimizer__lr=0.01, optimizer__weight_decay=0.1, optimizer__decay="matrices",
+                  schedule__type="cosine", schedule__warmup=2, schedule__total=9, schedule__min_lr=0.004,
+                  optimizer__groups='[{match=["fc2.*"],lr_factor=0.3},{match=["*2.bias","fc1.b*"],weight_decay=0.2,lr=0.03}]')
+    for kind, more in (("sgd", {"momentum": 0.9}), ("adam", {}), ("adamw", {}), ("adamw", {"second_moment": "micro"}), ("lion", {}), ("lamb", {})):
+        for device in ("cpu", "emulate") if kind == "adamw" and not more else ("cpu",):
+            name = "-".join(["update-groups", kind, *map(str, more.values()), *([device] if device != "cpu" else [])])
+            cases.append(case(name, "tests/parity/models/update.toml", 94, 11, 12, group="update-groups", live=device != "cpu", device=device,
+                              optimizer__type=kind, **{f"optimizer__{k}": v for k, v in more.items()}, **groups))
     for unit in ("updates", "epochs"):
         size = dict(schedule__unit=unit, schedule__warmup=1 if unit == "epochs" else 3)
         update(f"constant-{unit}", schedule__type="constant", **size)
@@ -163,7 +172,7 @@ def train(case, folder, spec, artifact, initial):
     """Trains; returns (losses, gradient norms, weights' file). The log's update events are in folder/log.jsonl."""
     log, final = folder / "log.jsonl", folder / "final.safetensors"
     epochs = next((s.split("=")[1] for s in case["sets"] if s.startswith("train.epochs=")), "1000")
-    harness.run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--epochs", epochs, "--updates", case["updates"],
+    harness.run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--device", case["device"], "--epochs", epochs, "--updates", case["updates"],
                 "--load", initial, "--log", log, "--save", final)
     events = harness.updates_of(log)
     harness.expect(len(events) == case["updates"], f"{len(events)} updates, expected {case['updates']}")
