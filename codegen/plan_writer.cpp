@@ -74,6 +74,7 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.std = numbers(module, key + "normalize.std");
     input.range = integer(module, key + "range");
     input.ignore_index = integer(module, key + "ignore_index");
+    input.target = value.name == module.setting("loss.target", "");
     plan.inputs.push_back(std::move(input));
   }
 }
@@ -88,6 +89,8 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     entry.offset = buffer.offset.value_or(0);
     entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
     entry.trainable = buffer.trainable;
+    if (buffer.kind == ir::BufferKind::state && buffer.name.starts_with("loss."))
+      entry.values = numbers(module, buffer.name);  // class_weights, pos_weight
     if (buffer.kind == ir::BufferKind::param) plan.parameters += ir::elements(buffer.type.shape, 1);
     plan.buffers.push_back(std::move(entry));
   }

@@ -2,6 +2,11 @@
 // update's.
 #include "frontend/loss.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "frontend/schema.h"
+
 namespace gacc::frontend {
 
 namespace {
@@ -38,6 +43,49 @@ class LossLowering {
     diag_.error(Kind::unknown_name, loss_.target.at, "there is no input `{}`{}", loss_.target.name,
                 did_you_mean(loss_.target.name, known));
     return nullptr;
+  }
+
+  // Whether all metrics fit the loss; said once, for step.
+  bool metrics_fit(bool metrics) {
+    bool fit = true;
+    for (const Named& metric : model_.metrics) {
+      const auto& known = known_metrics();
+      const auto spec = std::find_if(known.begin(), known.end(),
+                                     [&](const MetricSpec& each) { return each.name == metric.name; });
+      if (std::find(spec->losses.begin(), spec->losses.end(), loss_.type) != spec->losses.end()) continue;
+      fit = false;
+      if (!metrics)
+        diag_.error(Kind::conflict, metric.at, "metric \"{}\" is for {}; the loss is {}", metric.name,
+                    list_words(spec->losses), loss_.type);
+    }
+    return fit;
+  }
+
+  // What a metric adds up; the runtime makes the metric of it.
+  void add_metric(const std::string& name, ir::Operand each) {
+    if (ir::is_float(b_.type(each).dtype) == false) each = b_.make("cast", name + ".real", {each});
+    b_.yield({.role = "metric", .metric = name, .of = {}, .what = b_.make("total_sum", name, {each})});
+  }
+
+  // f32 state that the runtime fills with the setting of its name before `init`.
+  ir::BufferId table(const std::string& name, const std::vector<double>& values) {
+    b_.module().settings[name] = values;
+    if (const auto found = b_.module().find_buffer(name)) return *found;
+    return b_.module().add_buffer({.name = name,
+                                   .kind = ir::BufferKind::state,
+                                   .type = {ir::DType::f32, {static_cast<int64_t>(values.size())}},
+                                   .offset = {},
+                                   .at = loss_.weights_at});
+  }
+
+  // One weight for each class or column, or none at all.
+  bool weights_fit(const std::vector<double>& weights, const char* key, const Flow& logits, int64_t columns) {
+    if (weights.empty() || static_cast<int64_t>(weights.size()) == columns) return true;
+    diag_
+        .error(Kind::shape_mismatch, loss_.weights_at, "`loss.{}` has {} numbers, {} gives {}", key,
+               weights.size(), logits.label, columns)
+        .note(logits.at, logits.defined_here());
+    return false;
   }
 
   void sum(ir::ValueId each, ir::ValueId counted) {
@@ -94,25 +142,40 @@ class LossLowering {
     if (!countable(ir::elements(rows, 1)) || !set_range(logits, shape.back())) return;
 
     const ir::Operand wanted = reshaped(target, loss_.target.name + ".rows", rows);
+    if (!weights_fit(loss_.class_weights, "class_weights", logits, shape.back())) return;
+    const bool weighted = !loss_.class_weights.empty();
+    std::vector<ir::Operand> operands = {*logits.value, wanted};
+    std::vector<std::string> names = {"loss.rows", "loss.max", "loss.log", "loss.counted"};
+    if (weighted) {
+      operands.emplace_back(table("loss.class_weights", scaled(loss_.class_weights)));
+      names.insert(names.end(), {"loss.weights", "loss.mass"});
+    }
     const auto results = b_.make_n(
-        "cross_entropy", {"loss.rows", "loss.max", "loss.log", "loss.counted"}, {*logits.value, wanted},
+        weighted ? "weighted_cross_entropy" : "cross_entropy", std::move(names), std::move(operands),
         {{"ignore_index", loss_.ignore_index}, {"label_smoothing", loss_.label_smoothing}});
     const ir::ValueId counted = results[3];
     sum(results[0], counted);
-    if (!metrics) return;
+    if (weighted)
+      b_.yield(
+          {.role = "weights", .metric = {}, .of = {}, .what = b_.make("total_sum", "weight", {results[4]})});
+    if (!metrics_fit(metrics) || !metrics) return;
     for (const Named& metric : model_.metrics) {
       if (metric.name == "perplexity") continue;  // exp(mean loss): the runtime's
       // accuracy: the first largest class is the target
       b_.location = metric.at;
       const ir::ValueId best = b_.make("row_argmax", "accuracy.best", {*logits.value});
       const ir::ValueId hit = b_.make("equal", "accuracy.hit", {best, wanted});
-      const ir::ValueId right = b_.make("mul", "accuracy.right", {hit, counted});
-      const ir::ValueId real = b_.make("cast", "accuracy.real", {right});
-      b_.yield({.role = "metric",
-                .metric = metric.name,
-                .of = {},
-                .what = b_.make("total_sum", "accuracy", {real})});
+      add_metric(metric.name, b_.make("mul", "accuracy.right", {hit, counted}));
     }
+  }
+
+  // A mean does not depend on the scale of its weights; a power of two changes no bit of it. The largest
+  // becomes 1 to 2, so that gradients in half precision have the range that they have without weights.
+  static std::vector<double> scaled(std::vector<double> weights) {
+    int exponent = 0;
+    std::frexp(*std::max_element(weights.begin(), weights.end()), &exponent);
+    for (double& weight : weights) weight = std::ldexp(weight, 1 - exponent);
+    return weights;
   }
 
   // The runtime refuses labels that are no class: the range of the target, which is C unless the file says
@@ -138,7 +201,7 @@ class LossLowering {
     return true;
   }
 
-  // mse, l1, bce_with_logits: output and target have the same elements.
+  // mse, l1, huber, bce_with_logits: output and target have the same elements.
   void elements(const Flow& output, const Flow& target, bool metrics) {
     const ir::Shape shape = type(output).shape;
     if (ir::elements(shape, 1) != ir::elements(type(target).shape, 1)) {
@@ -150,19 +213,71 @@ class LossLowering {
       return;
     }
     if (!countable(ir::elements(shape, 1))) return;
-    for (const Named& metric : model_.metrics) {
-      if (metrics) continue;  // said once, for step
-      diag_.error(Kind::conflict, metric.at, "metric \"{}\" needs classes; the loss is {}", metric.name,
-                  loss_.type);
-    }
+    if (!metrics_fit(metrics)) return;
     ir::Operand wanted = reshaped(target, loss_.target.name + ".shaped", shape);
     if (type(target).dtype != ir::DType::f32) wanted = b_.make("cast", loss_.target.name + ".real", {wanted});
-    const std::string_view op = loss_.type == "mse"  ? "squared_error"
-                                : loss_.type == "l1" ? "absolute_error"
-                                                     : "bce_with_logits";
-    const ir::ValueId each = b_.make(op, "loss.each", {*output.value, wanted});
+    const ir::Operand x = *output.value;
+    const int64_t columns = shape.size() < 2 ? 1 : shape.back();
+    if (loss_.pos_weight.size() > 1 && !weights_fit(loss_.pos_weight, "pos_weight", output, columns)) return;
+    const ir::ValueId each = loss_.type == "mse"     ? b_.make("squared_error", "loss.each", {x, wanted})
+                             : loss_.type == "l1"    ? b_.make("absolute_error", "loss.each", {x, wanted})
+                             : loss_.type == "huber" ? huber(x, wanted)
+                                                     : binary(x, wanted);
     const ir::ValueId ones = b_.make("ones_like", "loss.ones", {each});
     sum(each, ones);
+    if (!metrics) return;
+    for (const Named& metric : model_.metrics) {
+      b_.location = metric.at;
+      measure(metric.name, x, wanted);
+    }
+  }
+
+  ir::ValueId huber(const ir::Operand& x, const ir::Operand& wanted) {
+    const ir::ValueId difference = b_.make("sub", "loss.difference", {x, wanted});
+    return b_.make("huber", "loss.each", {difference}, {{"delta", loss_.delta}});
+  }
+
+  // With p for positives: (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)), which is bce(x, t) + (p - 1) t bce(x,
+  // 1).
+  ir::ValueId binary(const ir::Operand& x, const ir::Operand& wanted) {
+    const std::vector<double>& weights = loss_.pos_weight;
+    if (weights.empty()) return b_.make("bce_with_logits", "loss.each", {x, wanted});
+    const ir::Operand weight =
+        weights.size() == 1 ? ir::Operand(weights.front()) : table("loss.pos_weight", weights);
+    const ir::ValueId plain = b_.make("bce_with_logits", "loss.plain", {x, wanted});
+    const ir::ValueId positive = b_.make("bce_with_logits", "loss.positive", {x, 1.0});
+    const ir::ValueId weighted = b_.make("mul", "loss.weighted", {wanted, weight});
+    const ir::ValueId more = b_.make("sub", "loss.more", {weighted, wanted});
+    const ir::ValueId extra = b_.make("mul", "loss.extra", {positive, more});
+    return b_.make("add", "loss.each", {plain, extra});
+  }
+
+  // Sums over all elements (runtime/metrics.h makes the metrics of them).
+  void measure(const std::string& metric, const ir::Operand& x, const ir::Operand& wanted) {
+    const auto each = [&](std::string_view op, const char* name, const ir::Operand& a, const ir::Operand& b) {
+      return b_.make(op, metric + name, {a, b});
+    };
+    if (metric == "accuracy") {  // the logit says what the target does; NaN says nothing
+      const ir::ValueId said = each("greater", ".said", x, 0.0),
+                        meant = each("greater", ".meant", wanted, 0.5);
+      const ir::ValueId hit = each("equal", ".hit", said, meant), number = each("equal", ".number", x, x);
+      add_metric(metric, each("mul", ".right", hit, number));
+    } else {
+      add_metric(metric, each(metric == "mae" ? "absolute_error" : "squared_error", ".each", x, wanted));
+    }
+    if (metric != "r2") return;
+    // Targets less a number near their mean, which the runtime sets: their squares keep the digits.
+    const std::string name = "eval.r2.shift";
+    const auto found = b_.module().find_buffer(name);
+    const ir::BufferId shift = found ? *found
+                                     : b_.module().add_buffer({.name = name,
+                                                               .kind = ir::BufferKind::state,
+                                                               .type = {ir::DType::f32, {}},
+                                                               .offset = {},
+                                                               .at = {}});
+    const ir::ValueId shifted = each("sub", ".shifted", wanted, shift);
+    add_metric("r2.targets", shifted);
+    add_metric("r2.squares", b_.make("square", "r2.square", {shifted}));
   }
 
   ir::Builder& b_;

@@ -128,7 +128,19 @@ struct LossSpec {
   std::optional<Named> input{};
   int64_t ignore_index = -100;
   double label_smoothing = 0;
+  std::vector<double> class_weights{};  // cross_entropy: empty, or one for each class
+  std::vector<double> pos_weight{};     // bce_with_logits: empty, one number, or one along the last axis
+  Location weights_at{};                // of the one that there is
+  double delta = 1;                     // huber
 };
+
+// What can be measured, and for which losses.
+struct MetricSpec {
+  std::string_view name;
+  std::vector<std::string_view> losses;
+};
+const std::vector<MetricSpec>& known_metrics();
+std::vector<std::string_view> metric_names();
 
 // One of [[optimizer.groups]]: parameters that decay or learn otherwise.
 struct GroupSpec {

@@ -12,6 +12,26 @@ namespace {
 constexpr size_t kMaxRank = 8;  // axes of an input, per sample
 constexpr size_t kMaxInputs = 256;
 
+}  // namespace
+
+const std::vector<MetricSpec>& known_metrics() {
+  static const std::vector<std::string_view> differences = {"mse", "l1", "huber"};
+  static const std::vector<MetricSpec> metrics = {{"accuracy", {"cross_entropy", "bce_with_logits"}},
+                                                  {"perplexity", {"cross_entropy"}},
+                                                  {"mae", differences},
+                                                  {"rmse", differences},
+                                                  {"r2", differences}};
+  return metrics;
+}
+
+std::vector<std::string_view> metric_names() {
+  std::vector<std::string_view> names;
+  for (const MetricSpec& metric : known_metrics()) names.push_back(metric.name);
+  return names;
+}
+
+namespace {
+
 void read_name_and_metrics(const Node& node, ModelFile& model, Diag& diag) {
   TableReader table(node, "[model]", "model.", diag);
   if (table.require("name")) {
@@ -25,9 +45,8 @@ void read_name_and_metrics(const Node& node, ModelFile& model, Diag& diag) {
   }
   model.settings["model.seed"] = table.integer("seed", at_least(0)).value_or(0);
   if (const Node* metrics = table.list("metrics")) {
-    static constexpr std::string_view known[] = {"accuracy", "perplexity"};
     for (const Node& item : metrics->items) {
-      const auto metric = table.choice(item, "metric", known);
+      const auto metric = table.choice(item, "metric", metric_names());
       if (!metric) continue;
       const auto same = [&](const Named& other) { return other.name == *metric; };
       if (std::any_of(model.metrics.begin(), model.metrics.end(), same)) {
@@ -125,26 +144,64 @@ InputSpec read_input(const Entry& entry, Diag& diag) {
   return input;
 }
 
+// One number, or a list of them.
+std::vector<double> read_weights(TableReader& table, std::string_view key) {
+  const Node* node = table.find(key);
+  std::vector<double> values;
+  if (node == nullptr) return values;
+  const auto read = [&](const Node& item) {
+    values.push_back(table.real(item, table.path(key), at_least(0)).value_or(1));
+  };
+  if (node->is_list())
+    std::for_each(node->items.begin(), node->items.end(), read);
+  else
+    read(*node);
+  if (values.empty()) table.diag().error(Kind::out_of_range, node->at, "`{}` is empty", table.path(key));
+  return values;
+}
+
+std::vector<double> read_class_weights(TableReader& table) {
+  const Node* node = table.list("class_weights");
+  if (node == nullptr) return {};
+  std::vector<double> weights = read_weights(table, "class_weights");
+  const auto nothing = [](double weight) { return static_cast<float>(weight) == 0; };
+  if (!weights.empty() && std::all_of(weights.begin(), weights.end(), nothing))
+    table.diag().error(Kind::out_of_range, node->at, "`loss.class_weights` are all 0: nothing would count");
+  return weights;
+}
+
+// The keys that only some losses have.
+void refuse_other_keys(TableReader& table, const std::string& type) {
+  static constexpr std::pair<std::string_view, std::string_view> keys[] = {
+      {"ignore_index", "cross_entropy"},
+      {"label_smoothing", "cross_entropy"},
+      {"class_weights", "cross_entropy"},
+      {"pos_weight", "bce_with_logits"},
+      {"delta", "huber"}};
+  for (const auto& [key, owner] : keys) {
+    if (table.find(key) == nullptr || type.empty() || type == owner) continue;
+    table.diag().error(Kind::conflict, table.at(key), "`{}` is for {}; this loss is {}", key, owner, type);
+  }
+}
+
 void read_loss(const Node& node, ModelFile& model, Diag& diag) {
   LossSpec& loss = model.loss;
   TableReader table(node, "[loss]", "loss.", diag);
   const size_t before = diag.reports().size();
-  static constexpr std::string_view types[] = {"cross_entropy", "mse", "l1", "bce_with_logits"};
+  static constexpr std::string_view types[] = {"cross_entropy", "mse", "l1", "huber", "bce_with_logits"};
   loss.at = table.at("type");
   if (table.require("type")) loss.type = table.choice("type", "loss", types).value_or("");
   if (table.require("target")) loss.target = {table.text("target").value_or(""), table.at("target")};
   if (const auto input = table.text("input")) loss.input = Named{*input, table.at("input")};
   // Into how many parts the pass chunk-loss cuts it; without the key it chooses.
   if (const auto chunks = table.integer("chunks", extent)) model.settings["loss.chunks"] = *chunks;
-  if (loss.type == "cross_entropy" || loss.type.empty()) {
-    loss.ignore_index = table.integer("ignore_index", between(-2147483648.0, 2147483647.0)).value_or(-100);
-    loss.label_smoothing = table.real("label_smoothing", fraction).value_or(0);
-  } else {
-    for (const std::string_view key : {"ignore_index", "label_smoothing"}) {
-      if (table.find(key) == nullptr) continue;
-      diag.error(Kind::conflict, table.at(key), "`{}` is for cross_entropy; this loss is {}", key, loss.type);
-    }
-  }
+  refuse_other_keys(table, loss.type);
+  loss.ignore_index = table.integer("ignore_index", between(-2147483648.0, 2147483647.0)).value_or(-100);
+  loss.label_smoothing = table.real("label_smoothing", fraction).value_or(0);
+  loss.delta = table.real("delta", above(0)).value_or(1);
+  loss.class_weights = read_class_weights(table);
+  loss.pos_weight = read_weights(table, "pos_weight");
+  loss.weights_at = table.at(loss.pos_weight.empty() ? "class_weights" : "pos_weight");
   table.finish();
   loss.sound = diag.reports().size() == before;
 }

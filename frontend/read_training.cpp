@@ -184,7 +184,8 @@ void read_schedule_numbers(TableReader& table, int64_t warmup, ir::Attrs& settin
   }
   keep("total", total);
   keep("factor", table.real("factor", Range{.low = 0, .high = 1, .low_open = true, .high_open = true}));
-  static constexpr std::string_view metrics[] = {"loss", "accuracy", "perplexity"};
+  std::vector<std::string_view> metrics = metric_names();
+  metrics.insert(metrics.begin(), "loss");
   keep("metric", table.choice("metric", "metric", metrics));
   keep("patience", table.integer("patience", between(0, kLargest)));
   keep("threshold", table.real("threshold", at_least(0)));
@@ -199,11 +200,11 @@ void read_plateau(TableReader& table, ModelFile& model) {
       std::get<std::string>(settings.try_emplace("schedule.metric", "loss").first->second);
   const auto measured = std::any_of(model.metrics.begin(), model.metrics.end(),
                                     [&](const Named& known) { return known.name == name; });
-  if (name == "accuracy" && !measured) {
+  // The loss and the perplexity are known without being measured.
+  if (name != "loss" && name != "perplexity" && !measured) {
     table.diag().error(
         Kind::conflict, table.at("metric"),
-        "the schedule watches the accuracy, which is not measured; add `metrics = [\"accuracy\"]` "
-        "to [model]");
+        "the schedule watches the {0}, which is not measured; add `metrics = [\"{0}\"]` to [model]", name);
   }
 }
 

@@ -232,7 +232,7 @@ class Verifier {
       return;
     }
     if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
-    int losses = 0, counts = 0;
+    int losses = 0, counts = 0, weights = 0;
     std::set<int32_t> grads;
     for (const Yield& yield : region.yields) {
       const Type type = operand_type(module_, region, yield.what);
@@ -245,6 +245,10 @@ class Verifier {
         ++counts;
         if (type != Type{DType::i32, {}})
           broken("R10", region.at, "the count {} is {}, not i32[]", what, type_text(type));
+      } else if (yield.role == "weights") {
+        ++weights;
+        if (type != Type{DType::f32, {}})
+          broken("R10", region.at, "the sum of weights {} is {}, not f32[]", what, type_text(type));
       } else if (yield.role == "grad") {
         const Buffer& buffer = module_[yield.of];
         if (module_.phase != Phase::gradient || region.kind != RegionKind::step)
@@ -263,8 +267,9 @@ class Verifier {
         broken("R10", region.at, "there is no yield role `{}`", yield.role);
       }
     }
-    if (losses != 1 || counts != 1)
-      broken("R10", region.at, "{} yields one loss and one count", region_text(region.kind));
+    if (losses != 1 || counts != 1 || weights > 1)
+      broken("R10", region.at, "{} yields one loss and one count{}", region_text(region.kind),
+             weights > 1 ? ", and at most one sum of weights" : "");
   }
 
   // R16: a clone equals its original, and takes its place: neither the original nor an earlier clone is read

@@ -2,8 +2,8 @@
 // window of K micro-batches adds up to the gradient of one big batch, ragged ones included.
 //
 //   1. Every gradient that step yields gets an f32 accumulator @PARAM.grad; the loss and the count of its
-//      elements go into @loss.sum and @loss.count. In eval they go into @eval.loss, @eval.count and
-//      @eval.METRIC.
+//      elements go into @loss.sum and @loss.count, and the sum of their weights, where they have some, into
+//      @loss.weights. In eval they go into @eval.loss, @eval.count, @eval.weights and @eval.METRIC.
 //   2. A yielded value is added by the op that makes it where that op has an `.acc` form and nobody else
 //      reads the value: a weight gradient accumulates inside its matrix product. Else an add.acc follows
 //      it.
@@ -111,9 +111,11 @@ size_t made_by(const Region& region, const Operand& what) {
 }
 
 void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag) {
-  Operand count = 0.0;
+  Operand count = 0.0;  // or the weight, where there is one
+  const bool weighted = std::any_of(module.step.yields.begin(), module.step.yields.end(),
+                                    [](const Yield& yield) { return yield.role == "weights"; });
   for (const Yield& yield : module.step.yields) {
-    if (yield.role == "count") count = yield.what;
+    if (yield.role == "weights" || (yield.role == "count" && !weighted)) count = yield.what;
   }
   // A launch's own mean gradient is an unscaled one.
   std::optional<ValueId> unscale;
@@ -142,7 +144,9 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
 }
 
 void clear_in_init(Module& module, Diag& diag) {
-  constexpr std::string_view kept[] = {"lr", "seed.low", "seed.high"};  // written by the runtime before init
+  constexpr std::string_view kept[] = {
+      // written by the runtime before init
+      "lr", "seed.low", "seed.high", "loss.class_weights", "loss.pos_weight"};
   std::vector<bool> written(module.buffers.size(), false);
   for (const Op& op : module.init.ops) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -178,6 +182,8 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     if (yield.role == "grad") into = trained[next++].gradient;
     if (yield.role == "loss") into = need_buffer(module, "loss.sum", BufferKind::accum, {DType::f32, {}});
     if (yield.role == "count") into = need_buffer(module, "loss.count", BufferKind::accum, {DType::i32, {}});
+    if (yield.role == "weights")
+      into = need_buffer(module, "loss.weights", BufferKind::accum, {DType::f32, {}});
     add_to(module, module.step, into, yield.what, diag);
     module.step.yields.erase(module.step.yields.begin());
   }

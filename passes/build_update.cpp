@@ -1,4 +1,5 @@
-// The update region: what happens once per window. With G the accumulated gradient sums and n = @loss.count:
+// The update region: what happens once per window. With G the accumulated gradient sums and n = @loss.count,
+// or @loss.weights where counted elements have weights:
 //
 //   1. sum of squares of every G, in parts              S = sum over parameters of sum(G^2)
 //   2. finite test, mean, norm                          ok = isfinite(S), mean = 1 / n, norm = sqrt(S) * mean
@@ -52,7 +53,8 @@ class UpdateBuilder {
     updates_ = state("updates", DType::i32);
     const BufferId lr = state("lr", DType::f32);
     const ValueId squares = sum_of_squares();
-    const ValueId n = build_.make("cast", "count", {count});
+    const std::optional<BufferId> weight = module_.find_buffer("loss.weights");
+    const Operand n = weight ? Operand(*weight) : Operand(build_.make("cast", "count", {count}));
     mean_ = build_.make("reciprocal", "mean", {n});
     if (scaling_of(module_).seeded())
       mean_ = build_.make("mul", "mean.unscaled",
@@ -60,7 +62,7 @@ class UpdateBuilder {
     const ValueId root = build_.make("sqrt", "norm.sum", {squares});
     const ValueId norm = build_.make("mul", "norm", {root, mean_});
     ok_ = build_.make("is_finite", "ok", {rule == Rule::adam_micro ? with_micro_squares(squares) : squares});
-    const ValueId counted = build_.make("not_equal", "counted", {count, 0.0});
+    const ValueId counted = build_.make("not_equal", "counted", {weight ? n : Operand(count), 0.0});
     go_ = build_.make("mul", "go", {ok_, counted});
     const ValueId loss = build_.make("div", "loss", {sum, n});
     clip(norm);
@@ -74,6 +76,7 @@ class UpdateBuilder {
     if (skips_) count_skips();
     zero(sum);
     zero(count);
+    if (weight) zero(*weight);
     for (const Trained& one : trained_) parameter(one, rule);
     if (rule == Rule::adam_micro) zero(accum("window.launches", DType::i32));
     commit_statistics();

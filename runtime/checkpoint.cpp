@@ -82,6 +82,7 @@ class Reader {
 
  private:
   static double real(const Json& json, const char* name) {
+    if (json.is_number()) return json.get<double>();  // a count, in files of older versions
     auto text = json.get<std::string>();
     char* end = nullptr;
     double value = std::strtod(text.c_str(), &end);

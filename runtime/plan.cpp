@@ -68,6 +68,7 @@ json input_json(const PlanInput& input) {
                  {"std", input.std}};
   if (input.range) result["range"] = *input.range;
   if (input.ignore_index) result["ignore_index"] = *input.ignore_index;
+  if (input.target) result["target"] = true;
   return result;
 }
 
@@ -75,6 +76,7 @@ json buffer_json(const PlanBuffer& buffer) {
   json result = {{"name", buffer.name},   {"kind", buffer.kind},     {"dtype", buffer.dtype},
                  {"shape", buffer.shape}, {"offset", buffer.offset}, {"bytes", buffer.bytes}};
   if (buffer.kind == "param") result["trainable"] = buffer.trainable;
+  if (!buffer.values.empty()) result["values"] = buffer.values;
   return result;
 }
 

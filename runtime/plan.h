@@ -24,6 +24,7 @@ struct PlanInput {  // one named input of `step` and `eval`; the bytes of a micr
   std::vector<double> mean, std;        // normalize: empty, one number, or one along the first axis of shape
   std::optional<int64_t> range;         // i32: valid values are 0..range-1 ...
   std::optional<int64_t> ignore_index;  // ... and this one, when it is the loss's target
+  bool target = false;                  // what the loss compares with
 };
 
 struct PlanBuffer {
@@ -33,7 +34,8 @@ struct PlanBuffer {
   std::vector<int64_t> shape;
   int64_t offset = 0;
   int64_t bytes = 0;
-  bool trainable = true;  // params only
+  bool trainable = true;         // params only
+  std::vector<double> values{};  // state that the runtime fills before it runs `init`; else empty
 };
 
 // One argument of a kernel launch.
@@ -129,7 +131,7 @@ struct PlanBytes {  // of the arena, by category; they add up to peak together w
 
 // schedule.type = "plateau": when the evaluations cut the rate (runtime/plateau.h).
 struct PlateauRules {
-  std::string metric = "loss";  // loss | accuracy | perplexity
+  std::string metric = "loss";  // or one of runtime/metrics.h
   int64_t patience = 10;        // evaluations in a row without progress that are borne
   double threshold = 1e-4;      // relative: what counts as progress
 };
@@ -156,7 +158,8 @@ struct Plan {
   double lr = 1e-3;       // optimizer.lr
   std::string optimizer;  // "adam"
   std::string precision = "f32";
-  // Names that eval accumulates in state `eval.NAME` (f32 sums over counted elements).
+  // What an evaluation measures (runtime/metrics.h), of sums that eval accumulates in state `eval.NAME`
+  // (f32).
   std::vector<std::string> metrics;
   int64_t arena_bytes = 0;
   PlanBytes bytes;
@@ -193,6 +196,8 @@ inline constexpr std::string_view seed_high = "seed.high";  // i32: high word
 inline constexpr std::string_view samples_low = "samples.low", samples_high = "samples.high";
 inline constexpr std::string_view loss_sum = "loss.sum";      // accum: sum over the window's counted elements
 inline constexpr std::string_view loss_count = "loss.count";  // accum, i32: how many
+// accum: the sum of their weights, where they have some; then the mean's divisor.
+inline constexpr std::string_view loss_weight = "loss.weights";
 inline constexpr std::string_view window_loss = "window.loss";  // written by update: the window's mean loss
 // Written by update: the global norm of the mean gradient, the rate used, and (i32) 0 when a gradient was not
 // finite.
@@ -217,6 +222,12 @@ inline constexpr std::string_view plateau_seen = "plateau.seen";
 // Sum over counted elements, and (i32) their number; cleared by the runtime.
 inline constexpr std::string_view eval_loss = "eval.loss";
 inline constexpr std::string_view eval_count = "eval.count";
+inline constexpr std::string_view eval_weight = "eval.weights";  // as loss.weights
+// Metric r2: a number near the targets' mean, which the runtime sets before the first launch of an
+// evaluation, and the sums of the targets less that number, and of their squares.
+inline constexpr std::string_view r2_shift = "eval.r2.shift";
+inline constexpr std::string_view r2_targets = "eval.r2.targets";
+inline constexpr std::string_view r2_squares = "eval.r2.squares";
 }  // namespace state
 
 }  // namespace gacc

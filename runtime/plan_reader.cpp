@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "runtime/json_fields.h"
+#include "runtime/metrics.h"
 #include "runtime/plan.h"
 
 namespace gacc {
@@ -61,6 +62,7 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
   if (fields.has("ignore_index"))
     fields.read("ignore_index", input.ignore_index.emplace(), std::numeric_limits<int32_t>::min(),
                 std::numeric_limits<int32_t>::max());
+  if (fields.has("target")) fields.read("target", input.target);
   if (!status) return;
   size_t axis = input.shape.empty() ? 1 : static_cast<size_t>(std::min<int64_t>(input.shape[0], 1 << 30));
   for (const auto& [key, list] : {std::pair{"mean", &input.mean}, {"std", &input.std}})
@@ -84,6 +86,12 @@ void read_buffer(const json& value, const std::string& where, const Plan& plan, 
   fields.read("offset", buffer.offset, 0, plan.arena_bytes);
   fields.read("bytes", buffer.bytes, 0, plan.arena_bytes);
   if (buffer.kind == "param") fields.read("trainable", buffer.trainable);
+  if (fields.has("values")) {
+    fields.read("values", buffer.values);
+    if (status && (buffer.dtype != "f32" || static_cast<int64_t>(buffer.values.size()) != elements))
+      fields.fail(fmt::format("{}: {} values for {} elements of {}", where, buffer.values.size(), elements,
+                              buffer.dtype));
+  }
   if (!status) return;
   int64_t size = element_bytes(buffer.dtype);
   if (elements * size > buffer.bytes || buffer.bytes > plan.arena_bytes - buffer.offset)
@@ -299,7 +307,9 @@ void read_settings(Fields& fields, Plan& plan) {
   if (const json* object = fields.has("plateau") ? fields.find("plateau") : nullptr) {
     Fields plateau(*object, "plan: plateau.", fields.status());
     PlateauRules& rules = plan.plateau.emplace();
-    plateau.read("metric", rules.metric, {"loss", "accuracy", "perplexity"});
+    plateau.read("metric", rules.metric);
+    if (fields.status() && rules.metric != "loss" && find_metric(rules.metric) == nullptr)
+      fields.fail(fmt::format("plan: plateau.metric is {}, which is no metric", rules.metric));
     plateau.read("patience", rules.patience, 0, std::numeric_limits<int32_t>::max());
     plateau.read("threshold", rules.threshold);
   }

@@ -5,11 +5,15 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/metrics.h"
+
 namespace gacc {
 
 PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value) {
-  const bool more_is_better = rules.metric == "accuracy";
-  const double mark = state.best * (more_is_better ? 1 + rules.threshold : 1 - rules.threshold);
+  const bool more_is_better = larger_is_better(rules.metric);
+  // r2 may be negative; progress is towards 0 then.
+  const bool away = more_is_better == (state.best >= 0);
+  const double mark = state.best * (away ? 1 + rules.threshold : 1 - rules.threshold);
   // The first value is progress, unless it is none; a NaN never is.
   const bool better = !state.seen ? !std::isnan(value) : more_is_better ? value > mark : value < mark;
   if (better) {

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "runtime/half.h"
+#include "runtime/metrics.h"
 
 namespace gacc {
 namespace {
@@ -84,6 +86,11 @@ Status Session::find_scalar(std::string_view name, const char* dtype, const Plan
   return {};
 }
 
+Status Session::find_optional(std::string_view name, const PlanBuffer*& buffer) {
+  buffer = nullptr;
+  return plan_.find(name) ? find_scalar(name, "f32", buffer) : Status();
+}
+
 Status Session::find_parameters() {
   parameters_.clear();
   for (const PlanBuffer& buffer : plan_.buffers) {
@@ -127,6 +134,13 @@ Status Session::open(const Artifact& artifact) {
   };
   for (const Need& need : needs)
     if (Status status = find_scalar(need.name, need.dtype, need.buffer); !status) return status;
+  const std::pair<std::string_view, const PlanBuffer*&> optional[] = {{state::loss_weight, loss_weight_},
+                                                                      {state::eval_weight, eval_weight_},
+                                                                      {state::r2_shift, r2_shift_},
+                                                                      {state::r2_targets, r2_targets_},
+                                                                      {state::r2_squares, r2_squares_}};
+  for (const auto& [name, buffer] : optional)
+    if (Status status = find_optional(name, buffer); !status) return status;
   eval_metrics_.clear();
   for (const std::string& metric : plan_.metrics) {
     const PlanBuffer*& buffer = eval_metrics_.emplace_back(nullptr);
@@ -147,6 +161,11 @@ Status Session::init(uint64_t seed, float lr) {
   if (Status status = write_scalar(lr_, lr); !status) return status;
   if (Status status = write_scalar(seed_low_, static_cast<uint32_t>(seed)); !status) return status;
   if (Status status = write_scalar(seed_high_, static_cast<uint32_t>(seed >> 32)); !status) return status;
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    if (buffer.values.empty()) continue;
+    const std::vector<float> values(buffer.values.begin(), buffer.values.end());
+    if (Status status = write_buffer(buffer, std::as_bytes(std::span(values))); !status) return status;
+  }
   return device_.run(Program::init, 0);
 }
 
@@ -185,7 +204,11 @@ Status Session::sums(WindowSums& sums) {
   int32_t count = 0;
   if (Status status = read_scalar(loss_sum_, loss); !status) return status;
   if (Status status = read_scalar(loss_count_, count); !status) return status;
-  sums = {loss, count};
+  sums = {loss, static_cast<double>(count)};
+  float weight = 0;
+  if (loss_weight_ == nullptr) return {};
+  if (Status status = read_scalar(loss_weight_, weight); !status) return status;
+  sums.count = weight;
   return {};
 }
 
@@ -256,7 +279,9 @@ Status Session::begin_eval() {
   eval_samples_ = 0;
   if (Status status = zero(*eval_loss_); !status) return status;
   if (Status status = zero(*eval_count_); !status) return status;
-  for (const PlanBuffer* buffer : eval_metrics_)
+  std::vector<const PlanBuffer*> sums = eval_metrics_;
+  sums.insert(sums.end(), {eval_weight_, r2_targets_, r2_squares_});
+  for (const PlanBuffer* buffer : sums)
     if (buffer)
       if (Status status = zero(*buffer); !status) return status;
   return {};
@@ -264,8 +289,28 @@ Status Session::begin_eval() {
 
 Status Session::eval(InputBytes inputs, int64_t samples) {
   if (Status status = write_inputs(inputs, samples, true); !status) return status;
+  if (r2_shift_ && eval_samples_ == 0)
+    if (Status status = shift_targets(inputs); !status) return status;
   eval_samples_ += samples;
   return device_.run(Program::eval, samples);
+}
+
+// The mean of the first targets.
+Status Session::shift_targets(InputBytes inputs) {
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!plan_.inputs[i].target) continue;
+    for (size_t at = 0; at < inputs[i].size(); at += 4) {  // f32 and i32 are 4 bytes
+      float real = 0;
+      int32_t integer = 0;
+      std::memcpy(&real, inputs[i].data() + at, 4);
+      std::memcpy(&integer, inputs[i].data() + at, 4);
+      sum += plan_.inputs[i].dtype == "f32" ? static_cast<double>(real) : integer;
+      ++count;
+    }
+  }
+  const double mean = count > 0 ? sum / count : 0;
+  return write_scalar(r2_shift_, std::isfinite(mean) ? static_cast<float>(mean) : 0.0F);
 }
 
 Status Session::end_eval(EvalReport& report) {
@@ -273,12 +318,22 @@ Status Session::end_eval(EvalReport& report) {
   int32_t count = 0;
   if (Status status = read_scalar(eval_loss_, loss); !status) return status;
   if (Status status = read_scalar(eval_count_, count); !status) return status;
-  report = {eval_samples_, count, static_cast<double>(loss) / count, {}};
-  for (const PlanBuffer* buffer : eval_metrics_) {
+  const auto read = [&](const PlanBuffer* buffer, double& value) {
     float sum = 0;
-    if (buffer)
-      if (Status status = read_scalar(buffer, sum); !status) return status;
-    report.metrics.push_back(buffer ? static_cast<double>(sum) / count : std::exp(report.loss));
+    if (buffer == nullptr) return Status();
+    Status status = read_scalar(buffer, sum);
+    value = sum;
+    return status;
+  };
+  double weight = count;
+  if (Status status = read(eval_weight_, weight); !status) return status;
+  report = {eval_samples_, count, static_cast<double>(loss) / weight, {}};
+  MetricSums sums{.count = static_cast<double>(count)};
+  if (Status status = read(r2_targets_, sums.targets); !status) return status;
+  if (Status status = read(r2_squares_, sums.squares); !status) return status;
+  for (size_t i = 0; i < eval_metrics_.size(); ++i) {
+    if (Status status = read(eval_metrics_[i], sums.sum); !status) return status;
+    report.metrics.push_back(metric_value(plan_.metrics[i], sums, report.loss));
   }
   return {};
 }

@@ -37,8 +37,8 @@ using InputBytes = std::span<const std::span<const std::byte>>;
 
 // What the device has summed since the window began.
 struct WindowSums {
-  double loss = 0;    // over the counted elements
-  int64_t count = 0;  // of counted elements
+  double loss = 0;   // over the counted elements
+  double count = 0;  // of counted elements; where they have weights, the sum of those
 };
 
 // One closed window.
@@ -137,6 +137,8 @@ class Session {
 
   Status find_scalar(std::string_view name, const char* dtype, const PlanBuffer*& buffer);
   Status find_parameters();
+  Status find_optional(std::string_view name, const PlanBuffer*& buffer);
+  Status shift_targets(InputBytes inputs);
   Status write_inputs(InputBytes inputs, int64_t samples, bool for_eval);
   Status read_scale(std::string_view name, float& scale);
   Status read_floats(const PlanBuffer& buffer, std::vector<float>& values);
@@ -153,6 +155,9 @@ class Session {
                    *loss_count_ = nullptr, *window_loss_ = nullptr, *window_norm_ = nullptr,
                    *window_lr_ = nullptr, *window_ok_ = nullptr, *eval_loss_ = nullptr,
                    *eval_count_ = nullptr;
+  const PlanBuffer *loss_weight_ = nullptr, *eval_weight_ = nullptr;  // null: counted elements weigh the same
+  const PlanBuffer *r2_shift_ = nullptr, *r2_targets_ = nullptr,
+                   *r2_squares_ = nullptr;       // null: no such metric
   std::vector<const PlanBuffer*> eval_metrics_;  // null: perplexity, which follows from the loss
   bool has_statistics_ = false;  // that move in accumulators NAME.change until update commits them
   std::vector<std::byte> zeros_;

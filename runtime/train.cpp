@@ -295,13 +295,13 @@ Status Trainer::finish_epoch() {
   // micro-batch, and random numbers of later samples must not.
   if (rules_.tail == Tail::drop)
     if (Status status = session_.set_ordinal(result_.epochs * data_.samples); !status) return status;
-  at_.epoch.loss = at_.epoch_sums.loss / static_cast<double>(at_.epoch_sums.count);
+  at_.epoch.loss = at_.epoch_sums.loss / at_.epoch_sums.count;
   at_.epoch.seconds = training_seconds() - at_.epoch_start;
   if (Status status = observer_.epoch_done(at_.epoch); !status) return status;
   if (at_.epoch_sums.count == 0 && at_.epoch.skipped == 0)
     return Status::error(
         "no update can ever happen: nothing was counted in epoch {}; is every target the loss's "
-        "ignore_index?",
+        "ignore_index, or of a class of weight 0?",
         at_.epoch.epoch);
   at_.evaluation_due = eval_;
   if (options_.checkpoint_every == 0)

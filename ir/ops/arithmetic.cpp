@@ -212,6 +212,15 @@ extern const OpInfo op_not_equal{
     .differentiable = false,
 };
 
+extern const OpInfo op_greater{
+    .name = "greater",
+    .summary = "1 where x > y, else 0; NaN is greater than nothing",
+    .operands = 2,
+    .infer = infer_compare,
+    .formula = [](const FormulaView& view) { view.result(to_integer(view.operand(0) > view.operand(1))); },
+    .differentiable = false,
+};
+
 extern const OpInfo op_select{
     .name = "select",
     .summary = "a where the i32 condition is not 0, else b; operands: condition, a, b",

@@ -30,6 +30,19 @@ bool expect_classes(const OpView& op, size_t target, Diag& diag) {
   return false;
 }
 
+// Operands that are f32 and have one element a row of operand 0, or are one number.
+bool expect_row_values(const OpView& op, std::initializer_list<size_t> operands, Diag& diag) {
+  const Shape rows = row_shape(op.operand(0).shape);
+  for (const size_t i : operands) {
+    if (!expect_dtype(op, i, DType::f32, diag)) return false;
+    if (broadcast(rows, op.operand(i).shape) == rows) continue;
+    wrong(op, diag, Kind::shape_mismatch,
+          fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
+    return false;
+  }
+  return true;
+}
+
 Types infer_cross_entropy(const OpView& op, Diag& diag) {
   if (!expect_classes(op, 1, diag)) return std::nullopt;
   const Shape rows = row_shape(op.operand(0).shape);
@@ -76,6 +89,114 @@ std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
   }
   const Operand counted = b.make("not_equal", counted_name, {target, ignored});
   return {b.make("select", name, {counted, row, 0.0}), top, log, counted};
+}
+
+// Weights f32 [C] at operand `weights`.
+bool expect_weights(const OpView& op, size_t weights, Diag& diag) {
+  if (!expect_dtype(op, weights, DType::f32, diag)) return false;
+  const Shape classes = {op.operand(0).shape.back()};
+  if (op.operand(weights).shape == classes) return true;
+  wrong(op, diag, Kind::shape_mismatch,
+        fmt::format("{}, {}; the weights must be {}", describe(op, 0), describe(op, weights),
+                    shape_text(classes)));
+  return false;
+}
+
+// With C classes, smoothing s and weights v the label's share of class c is a = v[c] * ((1 - s) * [c ==
+// target] + s / C), and 0 in ignored rows:
+//   loss = sum over c of a * (l - t[c])    mass = sum over c of a    weight = v[target]
+//   d_x = dloss * (mass * exp((x - m) - l) - a)
+void weighted_cross_entropy_gradient(GradBuilder& g) {
+  for (const size_t i : {size_t{1}, size_t{2}, size_t{4}, size_t{5}}) {
+    if (!g.d_result(i)) continue;
+    g.b.diag().error(Kind::no_gradient, g.op().at,
+                     "`weighted_cross_entropy` has a gradient through its loss alone");
+    return;
+  }
+  if (!g.d_result(0)) return;
+  if (g.wanted(0)) {
+    g.add(0, g.b.make("weighted_cross_entropy.grad", g.d_name(0),
+                      {g.operand(0), g.result(1), g.result(2), g.operand(1), g.operand(2), g.result(5),
+                       *g.d_result(0)},
+                      g.op().attrs));
+  }
+  if (!g.wanted(2)) return;
+  // d_v[c] = dloss * ((1 - s) * [c == target] + s / C) * (l - t[c])
+  const std::string name = g.d_name(2);
+  const double smoothing = std::get<double>(*find_attr(g.op(), "label_smoothing"));
+  const double share = smoothing / static_cast<double>(g.b.type(g.operand(0)).shape.back());
+  const Operand column = g.b.make("column", name + ".column", {g.operand(0)});
+  const Operand hit = g.b.make("equal", name + ".hit", {column, g.operand(1)});
+  const Operand part = g.b.make("select", name + ".part", {hit, 1 - smoothing + share, share});
+  const Operand shifted = g.b.make("sub", name + ".shifted", {g.operand(0), g.result(1)});
+  const Operand far = g.b.make("sub", name + ".far", {g.result(2), shifted});
+  const Operand each = g.b.make("mul", name + ".each", {part, far});
+  const Operand scaled = g.b.make("mul", name + ".scaled", {each, *g.d_result(0)});
+  g.add(2, g.b.make("select", name, {g.result(3), scaled, 0.0}));
+}
+
+std::vector<Operand> expand_weighted_cross_entropy(Builder& b, const Op& op) {
+  const std::string name = take_name(b, op, 0), top_name = take_name(b, op, 1),
+                    log_name = take_name(b, op, 2), counted_name = take_name(b, op, 3),
+                    weight_name = take_name(b, op, 4), mass_name = take_name(b, op, 5);
+  const Operand x = op.operands[0], target = op.operands[1], weights = op.operands[2];
+  const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
+  const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
+  const double share = smoothing / static_cast<double>(b.type(x).shape.back());
+  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, top_name, x);
+  const Operand log = b.make("log", log_name, {sum});
+  const Operand column = b.make("column", name + ".column", {x});
+  const Operand hit = b.make("equal", name + ".hit", {column, target});
+  const Operand masked = b.make("select", name + ".masked", {hit, shifted, 0.0});
+  const Operand picked = b.make("row_sum", name + ".picked", {masked});
+  const Operand nll = b.make("sub", name + ".nll", {log, picked});
+  const Operand own = b.make("select", name + ".own", {hit, weights, 0.0});
+  Operand weight = b.make("row_sum", name + ".sum_own", {own});
+  Operand row = b.make("mul", name + ".weighted", {nll, weight});
+  Operand mass = weight;
+  if (smoothing != 0) {
+    const Operand far = b.make("sub", name + ".far", {log, shifted});
+    const Operand each = b.make("mul", name + ".each", {far, weights});
+    const Operand total = b.make("row_sum", name + ".total", {each});
+    const Operand first = b.make("mul", name + ".first", {row, 1 - smoothing});
+    const Operand second = b.make("mul", name + ".second", {total, share});
+    row = b.make("add", name + ".smooth", {first, second});
+    const Operand part = b.make("select", name + ".part", {hit, 1 - smoothing + share, share});
+    const Operand shares = b.make("mul", name + ".shares", {part, weights});
+    mass = b.make("row_sum", name + ".sum_shares", {shares});
+  }
+  const Operand counted = b.make("not_equal", counted_name, {target, ignored});
+  weight = b.make("select", weight_name, {counted, weight, 0.0});
+  mass = b.make("select", mass_name, {counted, mass, 0.0});
+  return {b.make("select", name, {counted, row, 0.0}), top, log, counted, weight, mass};
+}
+
+void weighted_cross_entropy_reference(EvalView& view) {
+  const Tensor &x = view.operand(0), &target = view.operand(1), &weights = view.operand(2);
+  const int64_t columns = column_count(x);
+  const double smoothing = view.op.real("label_smoothing");
+  for (int64_t r = 0; r < row_count(x); ++r) {
+    const auto i = static_cast<size_t>(r);
+    const double* row = x.data.data() + r * columns;
+    double top = row[0], sum = 0, loss = 0, mass = 0;
+    for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
+    for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
+    const double log = std::log(sum), wanted = target.data[i];
+    const bool counted = wanted != static_cast<double>(view.op.integer("ignore_index"));
+    for (int64_t c = 0; counted && c < columns; ++c) {
+      const double share =
+          smoothing / static_cast<double>(columns) + (static_cast<double>(c) == wanted ? 1 - smoothing : 0);
+      const double a = weights.data[static_cast<size_t>(c)] * share;
+      mass += a;
+      if (share != 0) loss += a * (log - (row[c] - top));
+    }
+    view.result(0).data[i] = loss;
+    view.result(1).data[i] = top;
+    view.result(2).data[i] = log;
+    view.result(3).data[i] = counted;
+    view.result(4).data[i] = counted ? weights.data[static_cast<size_t>(wanted)] : 0;
+    view.result(5).data[i] = mass;
+  }
 }
 
 void cross_entropy_reference(EvalView& view) {
@@ -132,14 +253,8 @@ extern const OpInfo op_cross_entropy_grad{
     .attrs = kClassAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_classes(op, 3, diag)) return std::nullopt;
-      const Type x = op.operand(0);
-      for (const size_t i : {size_t{1}, size_t{2}, size_t{4}}) {
-        if (!expect_dtype(op, i, DType::f32, diag)) return std::nullopt;
-        if (broadcast(row_shape(x.shape), op.operand(i).shape) == row_shape(x.shape)) continue;
-        return wrong(op, diag, Kind::shape_mismatch,
-                     fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
-      }
-      return std::vector<Type>{{DType::f32, x.shape}};
+      if (!expect_row_values(op, {1, 2, 4}, diag)) return std::nullopt;
+      return std::vector<Type>{{DType::f32, op.operand(0).shape}};
     },
     .formula =
         [](const FormulaView& view) {
@@ -151,6 +266,62 @@ extern const OpInfo op_cross_entropy_grad{
           const Scalar wanted =
               select(column_of(view, 0) == target, 1 - smoothing + smoothing / classes, smoothing / classes);
           view.result(select(target == ignored, 0, dloss * (exp((x - top) - log) - wanted)));
+        },
+    .precision = Precision::full,
+    .differentiable = false,
+};
+
+extern const OpInfo op_weighted_cross_entropy{
+    .name = "weighted_cross_entropy",
+    .summary =
+        "`cross_entropy` with a weight for each class: per row -(1 - label_smoothing) * weights[target] * "
+        "y[target] - label_smoothing * mean(weights * y). Operands: logits x [..,C], target i32 [..,1], "
+        "weights f32 [C]; results, each [..,1]: loss, max, log and counted as `cross_entropy`; "
+        "weights[target], 0 in ignored rows; mass, what the weights of y add up to",
+    .operands = 3,
+    .results = 6,
+    .attrs = kClassAttrs,
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      Types types = infer_cross_entropy(op, diag);
+      if (!types || !expect_weights(op, 2, diag)) return std::nullopt;
+      types->resize(6, types->front());
+      return types;
+    },
+    .lowering = Lowering::composite,
+    .gradient = weighted_cross_entropy_gradient,
+    .expand = expand_weighted_cross_entropy,
+    .reference = weighted_cross_entropy_reference,
+    .saves = Saves::operands,
+    .precision = Precision::full,
+    .user = true,
+};
+
+extern const OpInfo op_weighted_cross_entropy_grad{
+    .name = "weighted_cross_entropy.grad",
+    .summary =
+        "dloss * (mass * exp((x - max) - log) - weights * ((1 - label_smoothing) * [column == target] + "
+        "label_smoothing / C)), 0 in ignored rows; operands: logits x [..,C], the row's max and log [..,1], "
+        "target i32 [..,1], weights f32 [C], mass [..,1], dloss [..,1] or scalar",
+    .operands = 7,
+    .numbers = 3,
+    .numbered = [](const OpView& op) { return op.operand(0).shape.back(); },
+    .attrs = kClassAttrs,
+    .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_classes(op, 3, diag) || !expect_weights(op, 4, diag) ||
+          !expect_row_values(op, {1, 2, 5, 6}, diag))
+        return std::nullopt;
+      return std::vector<Type>{{DType::f32, op.operand(0).shape}};
+    },
+    .formula =
+        [](const FormulaView& view) {
+          const Scalar x = view.operand(0), top = view.operand(1), log = view.operand(2),
+                       target = view.operand(3), weight = view.operand(4), mass = view.operand(5),
+                       dloss = view.operand(6);
+          const double smoothing = view.op.real("label_smoothing");
+          const double share = smoothing / static_cast<double>(view.op.operand(0).shape.back());
+          const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
+          const Scalar part = select(column_of(view, 0) == target, 1 - smoothing + share, share);
+          view.result(select(target == ignored, 0, dloss * (mass * exp((x - top) - log) - weight * part)));
         },
     .precision = Precision::full,
     .differentiable = false,
@@ -194,6 +365,27 @@ extern const OpInfo op_absolute_error{
           const Operand d = g.b.make("abs.grad", name, {difference, *g.d_result()});
           g.add(0, d);
           if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
+        },
+    .saves = Saves::operands,
+    .precision = Precision::full,
+    .user = true,
+};
+
+extern const OpInfo op_huber{
+    .name = "huber",
+    .summary = "x^2 / 2 where |x| < delta, else delta * (|x| - delta / 2)",
+    .attrs = {{"delta", 1.0}},
+    .infer = infer_float,
+    .formula =
+        [](const FormulaView& view) {
+          const double delta = view.op.real("delta");
+          const Scalar size = abs(view.operand(0));
+          view.result(select(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta)));
+        },
+    .derivative =
+        [](Scalar x, Scalar dy, const OpView& op) {
+          const double delta = op.real("delta");
+          return dy * max(min(x, delta), -delta);
         },
     .saves = Saves::operands,
     .precision = Precision::full,

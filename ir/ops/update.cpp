@@ -31,19 +31,25 @@ extern const OpInfo op_add_acc{
 // nothing has the gradient 0.
 extern const OpInfo op_square_mean_acc{
     .name = "square_mean.acc",
-    .summary = "buffer += (x / max(n, 1))^2; operands: buffer, x, n (i32: what x sums over)",
+    .summary =
+        "buffer += (x / n)^2, nothing where n is 0; operands: buffer, x, n (what x sums over: a count, or an "
+        "f32 "
+        "sum of weights)",
     .operands = 3,
     .results = 0,
     .writes = 1,
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_write(op, 1, diag) || !expect_dtype(op, 0, DType::f32, diag) ||
-          !expect_dtype(op, 2, DType::i32, diag) || !expect_scalar(op, 2, diag))
+      if (!expect_write(op, 1, diag) || !expect_dtype(op, 0, DType::f32, diag) || !expect_scalar(op, 2, diag))
         return std::nullopt;
+      if (op.operand(2).dtype != DType::i32 && !expect_dtype(op, 2, DType::f32, diag)) return std::nullopt;
       return std::vector<Type>{};
     },
     .formula =
         [](const FormulaView& view) {
-          const Scalar mean = view.operand(1) * (1 / to_real(max(view.operand(2), Scalar(1))));
+          const Scalar n = view.operand(2);
+          const Scalar inverse = view.op.operand(2).dtype == DType::i32 ? 1 / to_real(max(n, Scalar(1)))
+                                                                        : select(n == 0, 0, 1 / n);
+          const Scalar mean = view.operand(1) * inverse;
           view.result(view.operand(0) + mean * mean);
         },
     .precision = Precision::full,

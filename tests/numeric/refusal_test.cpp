@@ -105,6 +105,11 @@ TEST(Refusals, LossesAndNorms) {
   EXPECT_EQ(refusal("%y, %m, %l, %c = cross_entropy %x, %i : f32[B,1], f32[B,1], f32[B,1], i32[B,1] "
                     "{label_smoothing = 1.5}"),
             "`cross_entropy`: label_smoothing is 1.5; it must be 0 to 1 [out-of-range]");
+  EXPECT_EQ(
+      refusal("%y, %m, %l, %c, %n, %a = weighted_cross_entropy %x, %i, @b : f32[B,1], f32[B,1], f32[B,1], "
+              "i32[B,1], f32[B,1], f32[B,1]"),
+      "`weighted_cross_entropy`: `%x` is f32[B,4], `@b` is f32[5]; the weights must be [4] "
+      "[shape-mismatch]");
   EXPECT_EQ(refusal("%y = cross_entropy.grad %x, %t, %r, %i, 1.0 : f32[B,4]"),
             "`cross_entropy.grad`: `%x` is f32[B,4], `%t` is f32[B,2,4]; it has one element a row "
             "[shape-mismatch]");

@@ -133,6 +133,48 @@ TEST(Values, LossesArePyTorchs) {
               {0.6807681947214417, 0.6196977965491088, 0.5225602339258092, 0.6931471805599453});
 }
 
+TEST(Values, WeightedCrossEntropyIsPyTorchs) {
+  State state;
+  state.buffers["w"] = {{4}, {0.5, 2, 0, 3}};
+  const struct {
+    double smoothing;
+    std::vector<double> loss, gradient;
+  } cases[] = {
+      // F.cross_entropy(x, t, weight=w, reduction="none", ignore_index=0, label_smoothing=..), gradient of
+      // its sum
+      {0,
+       {0, 0, 0.29764307761390657},
+       {0, 0, 0, 0, 0, 0, 0, 0, 0.030179207939490124, 0.030179207939490124, 0.2229958604861858,
+        -0.2833542763651664}},
+      {0.1,
+       {0.3772435592330036, 0, 0.5627707442431533},
+       {0.009457863129414885, -0.046184295534256445, 0.09840831519507785, -0.06168188279023629, 0, 0, 0, 0,
+        0.016044500842767748, -0.021455499157232254, 0.2109169180431841, -0.20550591972871993}}};
+  for (const auto& each : cases) {
+    const std::string attrs = fmt::format(" {{ignore_index = 0, label_smoothing = {:.1f}}}", each.smoothing);
+    const Values values =
+        run("param @w : f32[4]\neval(%x : f32[B,4], %t : i32[B,1]) { %l, %m, %s, %c, %v, %a = "
+            "weighted_cross_entropy %x, %t, @w : f32[B,1], f32[B,1], f32[B,1], i32[B,1], f32[B,1], f32[B,1]" +
+                attrs + "\n%g = weighted_cross_entropy.grad %x, %m, %s, %t, @w, %a, 1.0 : f32[B,4]" + attrs +
+                " }",
+            3, {{"x", logits()}, {"t", {{3, 1}, {2, 0, 3}}}}, state);
+    expect_near(values.at("l"), each.loss);
+    expect_near(values.at("c"), {1, 0, 1});
+    expect_near(values.at("v"), {0, 0, 3});
+    expect_near(values.at("g"), each.gradient);
+  }
+}
+
+TEST(Values, HuberIsPyTorchs) {
+  // F.huber_loss(x, 0, delta=0.6, reduction="none"), and the gradient of its sum
+  const std::string attrs = " {delta = 0.6}";
+  const Values values = run("eval(%x : f32[B,4]) { %l = huber %x : f32[B,4]" + attrs +
+                                "\n%g = huber.grad %x, 1.0 : f32[B,4]" + attrs + " }",
+                            1, {{"x", first_row()}});
+  expect_near(values.at("l"), {0.125, 0.57, 1.02, 0});
+  expect_near(values.at("g"), {0.5, -0.6, 0.6, 0});
+}
+
 TEST(Values, LayerNormIsPyTorchs) {
   State state;
   state.buffers["w"] = {{4}, {1, 2, -1, 0.5}};

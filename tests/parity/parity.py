@@ -121,8 +121,20 @@ def make_cases():
                           loss__chunks=3, **gpt2))
         cases.append(case(f"sequence-chunks-seed{seed}", "tests/parity/models/sequence.toml", 19 + seed, seed, live=seed == 1,
                           loss__chunks=2 + seed, **ragged))
+    # Weighted losses and huber: one at a time and on the emulator, with the second moment of launches, in parts of the sequence.
+    exact = (1e-5, 1e-5, 1e-5)
+    losses = {"class_weights": ({}, dict(loss__label_smoothing=0.0), dict(optimizer__second_moment="micro"), dict(loss__ignore_index=-100)),
+              "pos_weight": ({}, dict(loss__pos_weight=2.5)), "huber": ({}, dict(loss__delta=2.0))}
+    for name, variants in losses.items():
+        for i, variant in enumerate(variants):
+            for device in ("cpu", "emulate") if i == 0 else ("cpu",):
+                cases.append(case(f"{name}-{device}-{i}", f"tests/parity/models/{name}.toml", 43, 9, bounds=exact, group=name,
+                                  live=i == 0, device=device, **variant))
+    for chunks in (1, 3):
+        cases.append(case(f"class_weights-chunks{chunks}", "tests/parity/models/sequence.toml", 20, 1, bounds=exact, group="class_weights",
+                          live=False, loss__chunks=chunks, loss__class_weights="[2, 0, 0.5, 1, 1, 3, 0.1, 1, 1]", **ragged))
     for path in sorted((HERE / "models").glob("*.toml")):  # what the examples leave out
-        if path.stem not in ("update", "sequence"):
+        if path.stem not in ("update", "sequence", *losses):
             cases.append(case(path.stem, f"tests/parity/models/{path.name}", 90, 9))
     return cases
 

@@ -287,8 +287,25 @@ def make_model(seed):
         train["clip_norm"] = 0.5
     optimizer = rng.choice([{"type": "sgd", "lr": 0.05, "momentum": rng.choice([0.0, 0.9])}, {"type": "adam", "lr": 1e-3, "eps": 1e-3},
                             {"type": "adamw", "lr": 1e-3, "eps": 1e-3, "second_moment": rng.choice(["window", "micro"])}])
+    weigh(random.Random(f"{seed} weights"), inputs["t"], loss, optimizer)
     return {"model": {"name": f"random-{seed}", "seed": seed % 1000}, "inputs": inputs, "layers": layers, "loss": loss, "train": train,
             "optimizer": optimizer}
+
+
+def weigh(rng, target, loss, optimizer):
+    """Weights of the loss and groups of parameters; of a generator of its own, so that the models of a seed stay what they were."""
+    def some(count):
+        return [rng.choice([0.25, 1, 1.5, 4]) for _ in range(count)]
+    if rng.random() < 0.4:
+        if loss["type"] == "cross_entropy":
+            loss["class_weights"] = some(target["range"])
+        elif loss["type"] == "bce_with_logits":
+            loss["pos_weight"] = some(rng.choice([1, *target["shape"]]))
+        elif loss["type"] == "l1":
+            loss |= {"type": "huber", "delta": rng.choice([0.3, 1, 2])}
+    if rng.random() < 0.4:
+        optimizer |= {"weight_decay": 0.1, "decay": rng.choice(["all", "matrices"]),
+                      "groups": [{"match": ["*.weight"], "lr_factor": 0.5} | ({"weight_decay": 0.02} if rng.random() < 0.5 else {})]}
 
 
 def make_arrays(config, seed, np):

@@ -92,6 +92,7 @@ TEST(Plan, wrong_fields_are_named) {
             "plan: buffers[0].offset (w) and inputs[0].eval_offset (x) overlap");
   EXPECT_EQ(with("/inputs/0/mean", {0.0, 1.0}),
             "plan: inputs[0].mean has 2 numbers, the first axis of its shape 1");
+  EXPECT_EQ(with("/buffers/1/values", {1.0, 2.0}), "plan: buffers[1]: 2 values for 1 elements of f32");
   EXPECT_EQ(with("/buffers/1/name", "w"), "buffer w stands twice");
   EXPECT_EQ(with("/buffers/0/shape", {int64_t{1} << 40, int64_t{1} << 40}),
             "plan: buffers[0].shape is too large a shape");

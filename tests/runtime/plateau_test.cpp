@@ -30,6 +30,11 @@ TEST(Plateau, ProgressIsRelativeToTheBest) {
   EXPECT_EQ(cuts({"accuracy", 0, 0.1}, {0, 0.01}), (std::vector<int32_t>{0, 0}));
 }
 
+TEST(Plateau, MetricsThatGrowAndMetricsThatShrink) {
+  EXPECT_EQ(cuts({"r2", 0, 0.1}, {-1, -1.05, -0.95, -0.8, 0.5}), (std::vector<int32_t>{0, 1, 2, 2, 2}));
+  EXPECT_EQ(cuts({"mae", 0, 0.1}, {1, 0.8, 0.9}), (std::vector<int32_t>{0, 0, 1}));
+}
+
 TEST(Plateau, NanIsNoProgress) {
   EXPECT_EQ(cuts({"loss", 1, 0}, {std::nan(""), std::nan(""), 1, 0.5}), (std::vector<int32_t>{0, 1, 1, 1}));
 }
