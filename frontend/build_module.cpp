@@ -18,39 +18,65 @@ void finish_settings(const ModelFile& model, ir::Attrs& settings) {
   settings["loss.target"] = model.loss.target.name;
 }
 
-// The forward pass of one region, with its loss; gives what makes its update differ from the big batch's.
-std::vector<Inexact> build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& model,
-                                  Parameters& parameters, Diag& diag) {
+struct Forward {
+  std::vector<Inexact> inexact{};  // what makes its update differ from the big batch's
+  std::vector<LayerSummary> layers{};
+};
+
+// The forward pass of one region, with its loss.
+Forward build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& model, Parameters& parameters,
+                     Diag& diag) {
   ir::Builder builder(module, module.region(kind), diag);
   LayerLowering layers(builder, parameters, model);
   const Flow output = layers.run();
   lower_loss(builder, layers, model, output, kind == ir::RegionKind::eval);
-  return layers.inexact();
+  return {layers.inexact(), layers.summary()};
 }
 
-}  // namespace
+struct Compiled {
+  ir::Module module{};
+  std::vector<LayerSummary> layers{};
+};
 
-std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
-                                        const std::vector<Override>& overrides, Diag& diag) {
+std::optional<Compiled> compile(std::string_view text, std::string_view file_name,
+                                const std::vector<Override>& overrides, Diag& diag) {
   std::optional<Node> root = parse_toml(text, diag);
   if (!root) return std::nullopt;
   apply_overrides(*root, overrides, diag);
   const ModelFile model = read_model(*root, diag);
 
-  ir::Module module;
+  Compiled result;
+  ir::Module& module = result.module;
   module.name = model.name;
   module.source = file_name;
   module.settings = model.settings;
   finish_settings(model, module.settings);
   Parameters parameters(module, diag);
   // Building goes on after errors of the schema: shapes are checked as far as they are known.
-  const std::vector<Inexact> inexact = build_region(module, ir::RegionKind::step, model, parameters, diag);
+  Forward step = build_region(module, ir::RegionKind::step, model, parameters, diag);
+  result.layers = std::move(step.layers);
   assign_groups(model, module, diag);
-  judge_equivalence(model, inexact, module.settings, diag);
+  judge_equivalence(model, step.inexact, module.settings, diag);
   if (diag.failed()) return std::nullopt;
   build_region(module, ir::RegionKind::eval, model, parameters, diag);
   if (diag.failed()) return std::nullopt;
-  return module;
+  return result;
+}
+
+}  // namespace
+
+std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
+                                        const std::vector<Override>& overrides, Diag& diag) {
+  std::optional<Compiled> result = compile(text, file_name, overrides, diag);
+  if (!result) return std::nullopt;
+  return std::move(result->module);
+}
+
+std::optional<std::vector<LayerSummary>> summarize_model(std::string_view text, std::string_view file_name,
+                                                         const std::vector<Override>& overrides, Diag& diag) {
+  std::optional<Compiled> result = compile(text, file_name, overrides, diag);
+  if (!result) return std::nullopt;
+  return std::move(result->layers);
 }
 
 }  // namespace gacc

@@ -81,6 +81,8 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
     layer.output.at = spec.name_at;
     if (layer.output.value && !(products_fit(spec, first_op) && within_limits(spec, layer.output)))
       layer.output.value.reset();
+    if (layer.output.value && spec.kind != LayerKind::sequential)
+      done_.push_back({&spec, scope.prefix + spec.name, *layer.output.value});
     x = layer.output;
     scope.layers.insert_or_assign(spec.name, std::move(layer));
   }
@@ -183,6 +185,26 @@ Flow LayerLowering::residual(const LayerSpec& spec, const Flow& x, const Scope& 
   }
   b_.location = spec.type_at;
   return {.value = b_.make("add", scope.prefix + spec.name, {*x.value, *y.value})};
+}
+
+std::vector<LayerSummary> LayerLowering::summary() const {
+  std::vector<LayerSummary> rows;
+  for (const Lowered& layer : done_) {
+    const ir::Shape& shape = b_.region()[layer.output].type.shape;
+    LayerSummary& row = rows.emplace_back();
+    row.name = layer.path;
+    row.type = layer.spec->type;
+    if (layer.spec->tied) row.tied = layer.spec->tied->name;
+    row.output.assign(shape.begin() + 1, shape.end());
+    if (layer.spec->kind == LayerKind::residual) continue;  // its parameters are those of its body
+    for (const ir::Buffer& buffer : b_.module().buffers) {
+      if (buffer.kind != ir::BufferKind::param || !buffer.name.starts_with(layer.path + ".")) continue;
+      const int64_t count = ir::elements(buffer.type.shape, 1);
+      row.parameters += count;
+      row.trained += buffer.trainable ? count : 0;
+    }
+  }
+  return rows;
 }
 
 // --- recompute

@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 
+#include "frontend/frontend.h"
 #include "frontend/parameters.h"
 
 namespace gacc::frontend {
@@ -34,6 +35,8 @@ class LayerLowering {
   std::string shape_of(const Flow& flow) const;
   // What in the layers makes an update differ from the one big batch's.
   const std::vector<Inexact>& inexact() const { return inexact_; }
+  // All layers but sequential blocks, in the order in which they run.
+  std::vector<LayerSummary> summary() const;
 
  private:
   struct Layer {  // what a scope knows of a layer that has been lowered
@@ -115,6 +118,12 @@ class LayerLowering {
   std::map<std::string, Flow, std::less<>> inputs_;
   std::map<std::string, int64_t, std::less<>> table_rows_;  // by input: of the smallest table
   std::vector<Inexact> inexact_;
+  struct Lowered {
+    const LayerSpec* spec;
+    std::string path;
+    ir::ValueId output;
+  };
+  std::vector<Lowered> done_;
   int64_t lowered_ = 0;
   bool too_many_ = false;
   int32_t units_ = 0;              // of recompute, so far

@@ -28,7 +28,7 @@ std::vector<FileOption> file_options(const CompilerArguments& given) {
           {"--costs", reads, {passes::has_cost_model(given.costs) ? "" : given.costs}},
           {"-o", writes, {given.writes_output() ? target_of(output_path(given)) : ""}},
           {"--report", writes, {target_of(given.report)}},
-          {"--plan", writes, {given.plan ? target_of("-") : ""}}};
+          {"--plan", writes, {given.plan || given.summary ? target_of("-") : ""}}};
 }
 
 }  // namespace
@@ -56,6 +56,8 @@ std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to)
       ->type_name("NAME|FILE");
   app.add_option("--launch", to.launch, "short for --set launch.mode=MODE")->type_name("MODE");
   app.add_flag("--plan", to.plan, "print the plan; writes no artifact unless -o is given");
+  app.add_flag("--summary", to.summary,
+               "print the layers, their shapes and parameters; writes no artifact unless -o is given");
   app.add_flag("--json", to.json, "with --plan: as one JSON object");
   app.add_option("--report", to.report, "a page about the plan")->type_name("FILE.html");
   app.add_option("--print-after", to.print_after, "the IR after that pass, on standard error; repeatable")
@@ -86,7 +88,10 @@ std::string wrong_command(const CompilerArguments& arguments, std::vector<Overri
     return "--report - would share standard output";
   if (arguments.plan && arguments.emit == "graph") return "--plan needs all passes: it excludes --emit graph";
   if (arguments.plan && arguments.output == "-") return "--plan and -o - would share standard output";
-  if (arguments.model == "-" && arguments.output.empty() && !arguments.plan)
+  if (arguments.summary && arguments.json) return "--summary is a table: it excludes --json";
+  if (arguments.summary && (arguments.output == "-" || arguments.report == "-"))
+    return "--summary would share standard output";
+  if (arguments.model == "-" && arguments.writes_output() && arguments.output.empty())
     return "a model from standard input needs -o";
   for (const std::string& set : arguments.sets) {
     const size_t equals = set.find('=');

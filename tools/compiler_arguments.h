@@ -11,8 +11,8 @@ namespace gacc {
 struct CompilerArguments {
   std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
   std::vector<std::string> sets, print_after;
-  bool plan = false, json = false, times = false, locations = false;
-  bool writes_output() const { return !plan || !output.empty(); }
+  bool plan = false, summary = false, json = false, times = false, locations = false;
+  bool writes_output() const { return !(plan || summary) || !output.empty(); }
 };
 
 // The exit status, and everything is printed, when there is nothing to compile: after --help and --version,

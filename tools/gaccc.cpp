@@ -30,6 +30,7 @@
 #include "tools/compiler_arguments.h"
 #include "tools/report/page.h"
 #include "tools/report/timeline.h"
+#include "tools/summary.h"
 
 namespace {
 
@@ -112,9 +113,7 @@ class Compilation {
       if (const std::optional<int> exit = (this->*step)()) return *exit;
     }
     describe();
-    if (Status status = write_outputs(outputs_); !status) return fail(kWrongFile, status.text());
-    clock_.phase("write");
-    return kDone;
+    return finish();
   }
 
  private:
@@ -123,6 +122,12 @@ class Compilation {
   int wrong_model() const {
     to_stderr(diag_.render());
     return kWrongFile;
+  }
+
+  int finish() {
+    if (Status status = write_outputs(outputs_); !status) return fail(kWrongFile, status.text());
+    clock_.phase("write");
+    return kDone;
   }
 
   // Command line and model file, to a module of phase `model`.
@@ -137,7 +142,10 @@ class Compilation {
     if (diag_.failed()) return wrong_model();
     if (!module_) return bug("the frontend gave up without a reason");
     clock_.phase("frontend");
-    return {};
+    if (!arguments_.summary) return {};
+    outputs_.push_back({"-", summary_text(*summarize_model(text_, file_, overrides_, diag_))});
+    if (arguments_.writes_output() || arguments_.plan || !arguments_.report.empty()) return {};
+    return finish();
   }
 
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.

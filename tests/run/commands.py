@@ -22,7 +22,7 @@ def test_wrong_command_lines_give_2(folder):
     artifact = harness.compile_model(model, folder / "step.ptx")
     lines = [("gaccc",), ("gaccc", "--nonesuch", model), ("gaccc", model, "--emit", "nonesuch"), ("gaccc", model, "--target"),
              ("gaccc", model, "--stop-after", "nonesuch", "--emit", "ir"), ("gaccc", model, "--target", "sm_1"),
-             ("gaccc", model, "--target", "sm_80x"),
+             ("gaccc", model, "--target", "sm_80x"), ("gaccc", model, "--summary", "--json"), ("gaccc", model, "--summary", "-o", "-"),
              ("gacc-opt", "--nonesuch"), ("gacc-exec",), ("gacc-exec", artifact, "--nonesuch"),
              ("gacc-exec", artifact, "--data", "synthetic:digits", "--epochs", "many"),
              ("gacc-exec", artifact, "--data", "synthetic:digits", "--threads", "-1"),
@@ -61,6 +61,7 @@ def test_default_output_and_standard_output(folder):
     expect(run("gaccc", model, "-o", "-", cwd=folder).stdout == default, "-o - prints the artifact")
     ir = run("gaccc", model, "--emit", "ir", "-o", "-", cwd=folder).stdout
     expect(run("gacc-opt", "-", "--passes", "", cwd=folder, stdin=None, input=ir.encode()).stdout == ir, "the final IR round-trips through gacc-opt -")
+    expect("parameters" in run("gaccc", model, "--summary", cwd=folder).stdout, "--summary prints a table")
     expect([p.name for p in folder.iterdir()] == ["regression.ptx"], "only the default artifact is written")
 
 
