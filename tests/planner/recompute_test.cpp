@@ -20,49 +20,11 @@
 #include "passes/planner/exact.h"
 #include "passes/planner/simulate.h"
 #include "tests/planner/gpt_graph.h"
+#include "tests/planner/random_graph.h"
 #include "tests/planner/replay.h"
 
 namespace gacc::passes::planner {
 namespace {
-
-Graph parsed(const std::string& text) {
-  Graph graph;
-  std::string problem;
-  EXPECT_TRUE(parse_graph(text, graph, problem)) << problem;
-  return graph;
-}
-
-// A random program: several outputs, aliases, a source, wanted tensors.
-std::string random_graph(std::mt19937& random, int operations, int most_tensors) {
-  std::string text;
-  std::vector<int> known = {0};  // 0 is a source
-  int fresh = 1;
-  std::vector<int> wanted;
-  for (int o = 0; o < operations && fresh <= most_tensors; ++o) {
-    std::string inputs;
-    std::vector<int> chosen;
-    const int count = 1 + static_cast<int>(random() % 3);
-    for (int i = 0; i < count; ++i) {
-      const size_t near = random() % 3 != 0 ? std::min<size_t>(known.size(), 3) : known.size();
-      chosen.push_back(known[known.size() - 1 - random() % near]);
-      inputs += fmt::format(" {}", chosen.back());
-    }
-    const bool view = random() % 6 == 0 && chosen[0] != 0;
-    const int outputs = view ? 1 : 1 + static_cast<int>(random() % 5 == 0);
-    text += fmt::format("OP {} {} op{} {}{} {}", view ? 0 : 1 + random() % 9, o > operations / 2 ? 1 : 0, o,
-                        count, inputs, outputs);
-    for (int i = 0; i < outputs; ++i) {
-      text += fmt::format(" {} {} {}", fresh, view ? 0 : random() % 8, view ? chosen[0] : -1);
-      known.push_back(fresh);
-      if (random() % 8 == 0) wanted.push_back(fresh);
-      ++fresh;
-    }
-    text += '\n';
-  }
-  wanted.push_back(fresh - 1);
-  for (const int x : wanted) text += fmt::format("GET {} 1\n", x);
-  return text;
-}
 
 // Least cost by plain search: execute any operation up to the next one, or free any one tensor.
 double exhaustive(const Graph& graph, int64_t budget) {

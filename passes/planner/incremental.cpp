@@ -1,0 +1,492 @@
+// A plan's choices fall into slots: the time between two uses of a tensor, and that after its last. What a
+// burst does depends on which tensors live when it starts, and that on what earlier bursts did in the same
+// slots. So each slot keeps the bursts that touch it, and what they found there:
+//   1. A choice changes: the first burst of its slot that would find something else is stale.
+//   2. A stale burst is run again, by itself. Where it touches slots in another way, those are reviewed:
+//   again
+//      the first burst that would find something else is stale. Changes go forward in time, so this ends.
+//   3. Bytes at the start of each operation are a tree of sums over ranges; a burst adds its fullest step.
+// A tensor that is held beyond its last use lives until the last burst that reads it: bursts before that know
+// whether a later one reads it, and are stale where that changes.
+#include "passes/planner/incremental.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+namespace gacc::passes::planner {
+
+namespace {
+
+constexpr int kNever = std::numeric_limits<int>::max();
+
+int goes_of(Gap gap) { return static_cast<int>(gap); }
+int goes_of_held(int held) { return held == 0 ? kNever : held - 1; }
+
+}  // namespace
+
+Incremental::Incremental(const Graph& graph)
+    : graph_(graph),
+      plan_(graph),
+      base_cost_(graph.base_cost()),
+      members_(graph.tensors.size()),
+      alive_(graph.tensors.size()),
+      bursts_(graph.operations.size()),
+      local_(graph.tensors.size()),
+      in_list_(graph.operations.size(), 0),
+      counts_(graph.tensors.size(), 0),
+      counted_(graph.tensors.size(), 0),
+      burst_saved_(graph.operations.size(), 0) {
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
+    const Tensor& tensor = graph.tensors[i];
+    const auto x = static_cast<int>(i);
+    first_slot_.push_back(static_cast<int>(slots_.size()));
+    members_[static_cast<size_t>(tensor.storage)].push_back(x);
+    int begin = tensor.producer;
+    for (const int use : tensor.uses) {
+      slot_of_.push_back(static_cast<int>(slots_.size()));
+      slots_.push_back({.tensor = x, .begin = begin, .end = use});
+      begin = use;
+    }
+    slots_.push_back({.tensor = x, .begin = begin, .end = -1});
+  }
+  slot_saved_.assign(slots_.size(), 0);
+  while (leaves_ < static_cast<int>(graph.operations.size())) leaves_ *= 2;
+  start(plan_);
+}
+
+void Incremental::start(const Plan& plan) {
+  plan_ = plan;
+  saving_ = false;
+  memory_.assign(2 * static_cast<size_t>(leaves_), {});
+  costs_.assign(2 * static_cast<size_t>(leaves_), 0);
+  for (size_t s = 0; s < members_.size(); ++s)
+    if (members_[s].size() > 1) alive_[s].assign(graph_.operations.size(), 0);
+  std::fill(bursts_.begin(), bursts_.end(), Burst{});
+  for (size_t x = 0; x < graph_.tensors.size(); ++x) {
+    const auto first = static_cast<size_t>(first_slot_[x]), uses = graph_.tensors[x].uses.size();
+    for (size_t k = 0; k <= uses; ++k) {
+      Slot& slot = slots_[first + k];
+      slot.touches.clear();
+      slot.from = 0, slot.to = slot.until = -1;
+      slot.goes = k == uses ? goes_of_held(plan.held[x])
+                            : goes_of(plan.gaps[static_cast<size_t>(plan.first(static_cast<int>(x))) + k]);
+      review(static_cast<int>(first + k));
+    }
+  }
+  for (int t = 0; t <= graph_.end(); ++t) stale_.insert(stale_.end(), t);
+  follow_all();
+  saving_ = true;
+  commit();
+}
+
+void Incremental::change(const Plan& plan) {
+  for (size_t g = 0; g < plan.gaps.size(); ++g) put_gap(static_cast<int>(g), plan.gaps[g]);
+  for (size_t x = 0; x < plan.held.size(); ++x) put_held(static_cast<int>(x), plan.held[x]);
+  follow_all();
+}
+
+void Incremental::set_gap(int gap, Gap to) {
+  put_gap(gap, to);
+  follow_all();
+}
+
+void Incremental::set_held(int x, int to) {
+  put_held(x, to);
+  follow_all();
+}
+
+void Incremental::put_gap(int gap, Gap to) {
+  Gap& now = plan_.gaps[static_cast<size_t>(gap)];
+  if (now == to) return;
+  old_gaps_.emplace_back(gap, std::exchange(now, to));
+  set_goes(slot_of_[static_cast<size_t>(gap)], goes_of(to));
+}
+
+void Incremental::put_held(int x, int to) {
+  auto& now = plan_.held[static_cast<size_t>(x)];
+  if (now == to) return;
+  old_held_.emplace_back(x, now);
+  now = static_cast<std::remove_reference_t<decltype(now)>>(to);
+  set_goes(slot_at(x, graph_.end() + 1), goes_of_held(to));
+}
+
+void Incremental::commit() {
+  old_slots_.clear();
+  old_bursts_.clear();
+  old_gaps_.clear();
+  old_held_.clear();
+  ++trial_;
+}
+
+void Incremental::undo() {
+  for (auto& [s, old] : old_slots_) {
+    Slot& slot = slots_[static_cast<size_t>(s)];
+    cover(slot, old.from, old.to);
+    slot = std::move(old);
+  }
+  for (auto& [t, old] : old_bursts_) set_burst(t, std::move(old));
+  for (auto change = old_gaps_.rbegin(); change != old_gaps_.rend(); ++change)
+    plan_.gaps[static_cast<size_t>(change->first)] = change->second;
+  for (auto change = old_held_.rbegin(); change != old_held_.rend(); ++change) {
+    auto& held = plan_.held[static_cast<size_t>(change->first)];
+    held = static_cast<std::remove_reference_t<decltype(held)>>(change->second);
+  }
+  commit();
+}
+
+// The slot that operation t stands in or ends.
+int Incremental::slot_at(int x, int t) const {
+  const std::vector<int>& uses = graph_.tensor(x).uses;
+  return first_slot_[static_cast<size_t>(x)] +
+         static_cast<int>(std::lower_bound(uses.begin(), uses.end(), t) - uses.begin());
+}
+
+// Whether the slot's tensor lives when the burst at t starts, if that reads it; `made`: how often it was made
+// in the slot before.
+bool Incremental::lives(const Slot& slot, int t, int& made) {
+  made = 0;
+  bool live = slot.goes == 0;
+  for (const Touch& touch : slot.touches) {
+    if (touch.at >= t) break;
+    if (!touch.made) continue;
+    ++made;
+    live = live || (made >= slot.goes && (slot.end >= 0 || touch.read));
+  }
+  return live;
+}
+
+// The tensor in the burst at t: as it is at its start, when it is met first.
+Incremental::Local& Incremental::enter(int x, int t) {
+  Local& local = local_[static_cast<size_t>(x)];
+  if (local.stamp == stamp_) return local;
+  local = {.stamp = stamp_};
+  const int producer = graph_.tensor(x).producer;
+  if (producer < 0) {
+    local.live = true;
+    return local;
+  }
+  local.slot = slot_at(x, t);
+  local.touch.at = t;
+  if (producer >= t) return local;
+  const Slot& slot = slots_[static_cast<size_t>(local.slot)];
+  local.live = local.touch.live = lives(slot, t, local.made_before);
+  work_ += static_cast<int64_t>(slot.touches.size());
+  entered_.push_back(x);
+  return local;
+}
+
+// The operation or its burst reads x.
+void Incremental::want(int x, int t) {
+  Local& local = enter(x, t);
+  local.touch.read = true;
+  if (local.live) return;
+  const int producer = graph_.tensor(x).producer;
+  if (in_list_[static_cast<size_t>(producer)] == stamp_) return;
+  in_list_[static_cast<size_t>(producer)] = stamp_;
+  list_.push_back(producer);
+}
+
+// The tensor in the burst, once it is known what that reads: held tensors that nothing reads any more are
+// gone.
+Incremental::Local& Incremental::meet(int x, int t) {
+  Local& local = local_[static_cast<size_t>(x)];
+  if (local.stamp == stamp_) return local;
+  enter(x, t);
+  if (local.live && local.slot >= 0) {
+    const Slot& slot = slots_[static_cast<size_t>(local.slot)];
+    local.live = slot.end >= 0 || slot.until > t;
+  }
+  return local;
+}
+
+// The living tensors that share the bytes of storage s.
+int& Incremental::sharing(size_t s, int t) {
+  if (counted_[s] != stamp_) {
+    counted_[s] = stamp_;
+    counts_[s] = 0;
+    for (const int x : members_[s]) counts_[s] += meet(x, t).live ? 1 : 0;
+  }
+  return counts_[s];
+}
+
+void Incremental::allocate(int x, int t) {
+  Local& local = meet(x, t);
+  if (local.live) return;
+  const auto s = static_cast<size_t>(graph_.tensor(x).storage);
+  if (members_[s].size() == 1 || sharing(s, t)++ == 0) bytes_ += graph_.tensor(static_cast<int>(s)).bytes;
+  local.live = true;
+  local.fresh = step_;
+}
+
+void Incremental::release(int x, int t) {
+  Local& local = local_[static_cast<size_t>(x)];
+  if (!local.live || graph_.tensor(x).producer < 0) return;
+  const auto s = static_cast<size_t>(graph_.tensor(x).storage);
+  if (members_[s].size() == 1 || --sharing(s, t) == 0) bytes_ -= graph_.tensor(static_cast<int>(s)).bytes;
+  local.live = false;
+}
+
+// Whether the burst at t leaves the tensor there. What lives after its last use has to be read again, and is
+// only kept by those that want it.
+bool Incremental::stays(const Local& x, int t) const {
+  if (x.slot < 0) return true;
+  const Slot& slot = slots_[static_cast<size_t>(x.slot)];
+  if (x.made_before + (x.touch.made ? 1 : 0) < slot.goes) return false;
+  return slot.end >= 0 || (x.touch.read && slot.until > t);
+}
+
+void Incremental::execute(int o, int t) {
+  const Operation& operation = graph_.operation(o);
+  for (const int x : operation.outputs) allocate(x, t);
+  full_ = bytes_;
+  work_ += 4 + static_cast<int64_t>(operation.inputs.size());
+  if (step_ == stop_) snapshot(o, t);
+  ++step_;
+}
+
+// After an operation's inputs were released: what died there may have given its bytes to an output.
+void Incremental::settle(int o) {
+  const int step = step_ - 1;
+  for (const auto& [input, output] : graph_.operation(o).in_place) {
+    Local &from = local_[static_cast<size_t>(input)], &to = local_[static_cast<size_t>(output)];
+    if (from.live || to.fresh != step || to.taken == step || from.taken == step) continue;
+    from.taken = to.taken = step;
+    full_ -= graph_.tensor(output).bytes;
+  }
+  if (step == 0 || full_ > burst_.most) burst_.most = full_, burst_.fullest = step;
+}
+
+void Incremental::snapshot(int o, int t) {
+  const auto has = [](const std::vector<int>& list, int x) {
+    return std::find(list.begin(), list.end(), x) != list.end();
+  };
+  const Operation& operation = graph_.operation(o);
+  for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+    const Tensor& tensor = graph_.tensors[i];
+    if (tensor.producer < 0 || tensor.producer > t || graph_.tensor(tensor.storage).bytes == 0) continue;
+    const auto x = static_cast<int>(i);
+    const Local& local = local_[i];
+    const bool met = local.stamp == stamp_;
+    const int number = met ? local.slot : slot_at(x, t);
+    const Slot& slot = slots_[static_cast<size_t>(number)];
+    if (met ? !local.live : t < slot.from || t > slot.to) continue;
+    if (met && (local.pending > 0 || has(operation.inputs, x) || has(operation.outputs, x)))
+      residents_.push_back({x, -2, t});
+    else if (slot.end >= 0)
+      residents_.push_back({x, number - x, slot.end});
+    else
+      residents_.push_back({x, -1, slot.until});
+  }
+}
+
+// The burst at t and t itself, by what the slots say of the time before.
+void Incremental::run(int t, int stop) {
+  ++stamp_;
+  entered_.clear();
+  list_.clear();
+  stop_ = stop;
+  step_ = 0;
+  bytes_ = 0;
+  burst_ = {};
+  // 1. What is missing, with what is missing for that.
+  const Operation& operation = graph_.operation(t);
+  for (const int x : operation.inputs) {
+    want(x, t);
+    local_[static_cast<size_t>(x)].pending = 1;  // never freed by the burst
+  }
+  for (size_t next = 0; next < list_.size(); ++next) {
+    for (const int x : graph_.operation(list_[next]).inputs) {
+      want(x, t);
+      ++local_[static_cast<size_t>(x)].pending;
+    }
+  }
+  std::sort(list_.begin(), list_.end());
+  // 2. Make it.
+  for (const int o : list_) {
+    burst_.cost += graph_.operation(o).again_cost();
+    execute(o, t);
+    for (const int x : graph_.operation(o).outputs) {
+      Local& local = local_[static_cast<size_t>(x)];
+      if (local.fresh != step_ - 1) continue;
+      local.touch.made = !local.touch.live;  // or it was held, but nothing read it any more
+      local.touch.stays = local.made_before + 1 >= slots_[static_cast<size_t>(local.slot)].goes;
+      if (local.pending == 0 && (!stays(local, t) || slots_[static_cast<size_t>(local.slot)].end < 0))
+        release(x, t);
+    }
+    for (const int x : graph_.operation(o).inputs) {
+      Local& local = local_[static_cast<size_t>(x)];
+      if (--local.pending == 0 && !stays(local, t)) release(x, t);
+    }
+    settle(o);
+  }
+  execute(t, t);
+  for (const int x : operation.inputs) {
+    Local& local = local_[static_cast<size_t>(x)];
+    if (local.slot < 0) continue;
+    const Slot& next = slots_[static_cast<size_t>(local.slot) + 1];
+    local.live = next.goes == 0 && (next.end >= 0 || next.until > t);
+  }
+  settle(t);
+}
+
+void Incremental::follow(int t) {
+  run(t);
+  std::vector<int>& changed = changed_;
+  changed.clear();
+  for (const int x : entered_) burst_.touched.push_back(local_[static_cast<size_t>(x)].slot);
+  for (const int s : bursts_[static_cast<size_t>(t)].touched) {
+    const Local& local = local_[static_cast<size_t>(slots_[static_cast<size_t>(s)].tensor)];
+    if (local.stamp == stamp_) continue;
+    std::vector<Touch>& touches = changing(s).touches;
+    touches.erase(std::find_if(touches.begin(), touches.end(), [&](const Touch& a) { return a.at == t; }));
+    changed.push_back(s);
+  }
+  for (const int x : entered_) {
+    const Local& local = local_[static_cast<size_t>(x)];
+    const std::vector<Touch>& touches = slots_[static_cast<size_t>(local.slot)].touches;
+    const auto place =
+        std::lower_bound(touches.begin(), touches.end(), t, [](const Touch& a, int at) { return a.at < at; });
+    const bool there = place != touches.end() && place->at == t;
+    if (there && *place == local.touch) continue;
+    const auto index = place - touches.begin();
+    std::vector<Touch>& to = changing(local.slot).touches;
+    if (there)
+      to[static_cast<size_t>(index)] = local.touch;
+    else
+      to.insert(to.begin() + index, local.touch);
+    changed.push_back(local.slot);
+  }
+  if (saving_ && burst_saved_[static_cast<size_t>(t)] != trial_) {
+    burst_saved_[static_cast<size_t>(t)] = trial_;
+    old_bursts_.emplace_back(t, bursts_[static_cast<size_t>(t)]);
+  }
+  set_burst(t, std::move(burst_));
+  for (const int s : changed) review(s);
+}
+
+void Incremental::follow_all() {
+  while (!stale_.empty()) {
+    const int t = *stale_.begin();
+    stale_.erase(stale_.begin());
+    follow(t);
+  }
+}
+
+// What the slot's choice and its touches say: the first burst that would find something else is stale, and
+// where the tensor lives.
+void Incremental::review(int s) {
+  Slot& slot = changing(s);
+  work_ += static_cast<int64_t>(slot.touches.size());
+  bool live = slot.goes == 0, agrees = true;
+  int made = 0, since = slot.begin, until = -1;
+  for (const Touch& touch : slot.touches) {
+    if (touch.live && touch.read) until = touch.at;
+    if (!agrees) continue;
+    if (touch.made) ++made;
+    agrees = touch.live == live && (!touch.made || touch.stays == (made >= slot.goes));
+    if (!agrees) stale_.insert(touch.at);
+    if (live || !touch.made || made < slot.goes || (slot.end < 0 && !touch.read)) continue;
+    live = true;
+    since = touch.at;
+  }
+  if (slot.end < 0 && until != slot.until) {  // bursts between the two know whether a later one reads it
+    const int low = std::min(until, slot.until), high = std::max(until, slot.until);
+    for (const Touch& touch : slot.touches)
+      if (touch.at >= low && touch.at < high) stale_.insert(touch.at);
+    if (slot.begin >= low && slot.begin < high && slot.begin >= 0) stale_.insert(slot.begin);
+    slot.until = until;
+  }
+  const int to = slot.end < 0 ? until : slot.end;
+  if (live)
+    cover(slot, since + 1, to);
+  else
+    cover(slot, 0, -1);
+}
+
+// The tensor of the slot lives at the start of these operations, and of no other.
+void Incremental::cover(Slot& slot, int from, int to) {
+  if (from > to) from = 0, to = -1;
+  if (from == slot.from && to == slot.to) return;
+  const auto s = static_cast<size_t>(graph_.tensor(slot.tensor).storage);
+  const int64_t bytes = graph_.tensor(static_cast<int>(s)).bytes;
+  const auto add = [&](int a, int b, int sign) {
+    if (graph_.tensor(slot.tensor).producer < 0 || a > b || bytes == 0) return;
+    if (members_[s].size() == 1) return add_bytes(1, 0, leaves_ - 1, a, b, sign * bytes);
+    for (int t = a; t <= b; ++t) {
+      int& alive = alive_[s][static_cast<size_t>(t)];
+      if (sign > 0 ? alive++ == 0 : --alive == 0) add_bytes(1, 0, leaves_ - 1, t, t, sign * bytes);
+    }
+  };
+  if (slot.from <= slot.to && from <= to && slot.to == to) {  // only its beginning moves
+    if (from < slot.from)
+      add(from, slot.from - 1, 1);
+    else
+      add(slot.from, from - 1, -1);
+  } else {
+    add(slot.from, slot.to, -1);
+    add(from, to, 1);
+  }
+  slot.from = from;
+  slot.to = to;
+}
+
+Incremental::Slot& Incremental::changing(int s) {
+  Slot& slot = slots_[static_cast<size_t>(s)];
+  if (saving_ && slot_saved_[static_cast<size_t>(s)] != trial_) {
+    slot_saved_[static_cast<size_t>(s)] = trial_;
+    old_slots_.emplace_back(s, slot);
+  }
+  return slot;
+}
+
+void Incremental::set_goes(int s, int goes) {
+  Slot& slot = changing(s);
+  // The operation before it leaves the tensor there or not, and may take its bytes.
+  if ((slot.goes == 0) != (goes == 0) && slot.begin >= 0) stale_.insert(slot.begin);
+  slot.goes = goes;
+  review(s);
+}
+
+void Incremental::add_bytes(size_t node, int low, int high, int from, int to, int64_t bytes) {
+  Node& here = memory_[node];
+  if (from <= low && high <= to) {
+    here.most += bytes;
+    here.added += bytes;
+    return;
+  }
+  const int middle = (low + high) / 2;
+  if (from <= middle) add_bytes(2 * node, low, middle, from, to, bytes);
+  if (to > middle) add_bytes(2 * node + 1, middle + 1, high, from, to, bytes);
+  here.most = std::max(memory_[2 * node].most, memory_[2 * node + 1].most) + here.added;
+}
+
+void Incremental::set_burst(int t, Burst burst) {
+  auto node = static_cast<size_t>(leaves_ + t);
+  memory_[node].most = memory_[node].added + burst.most;
+  costs_[node] = burst.cost;
+  for (node /= 2; node > 0; node /= 2) {
+    memory_[node].most = std::max(memory_[2 * node].most, memory_[2 * node + 1].most) + memory_[node].added;
+    costs_[node] = costs_[2 * node] + costs_[2 * node + 1];
+  }
+  bursts_[static_cast<size_t>(t)] = std::move(burst);
+}
+
+int Incremental::made_late(int x) const {
+  const std::vector<Touch>& touches = slots_[static_cast<size_t>(slot_at(x, graph_.end() + 1))].touches;
+  return static_cast<int>(
+      std::count_if(touches.begin(), touches.end(), [](const Touch& a) { return a.made; }));
+}
+
+std::vector<Resident> Incremental::residents() {
+  size_t node = 1;
+  while (node < static_cast<size_t>(leaves_))
+    node = 2 * node + (memory_[2 * node].most >= memory_[2 * node + 1].most ? 0 : 1);
+  const int t = static_cast<int>(node) - leaves_;
+  residents_.clear();
+  run(t, bursts_[static_cast<size_t>(t)].fullest);
+  return std::move(residents_);
+}
+
+}  // namespace gacc::passes::planner

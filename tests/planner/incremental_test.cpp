@@ -1,0 +1,72 @@
+// The simulator for small changes against the one that runs the whole program.
+#include "passes/planner/incremental.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/planner/random_graph.h"
+
+namespace gacc::passes::planner {
+namespace {
+
+void expect_same(Incremental& now, Simulator& whole, const std::string& what) {
+  const Measure measure = whole.run(now.plan());
+  ASSERT_EQ(now.peak(), measure.peak) << what;
+  ASSERT_NEAR(now.cost(), measure.cost, 1e-9 * (1 + measure.cost)) << what;
+  const std::vector<Resident> expected = whole.residents(now.plan(), measure.peak_step);
+  const std::vector<Resident> residents = now.residents();
+  ASSERT_EQ(residents.size(), expected.size()) << what;
+  for (size_t i = 0; i < residents.size(); ++i) {
+    EXPECT_EQ(residents[i].tensor, expected[i].tensor) << what;
+    EXPECT_EQ(residents[i].gap, expected[i].gap) << what;
+    if (residents[i].gap >= 0) {
+      EXPECT_EQ(residents[i].next, expected[i].next) << what;
+    }
+  }
+}
+
+// One choice, at random.
+void change(std::mt19937& random, const Graph& graph, Incremental& now) {
+  constexpr Gap kGaps[] = {Gap::keep, Gap::keep, Gap::drop, Gap::drop, dropped(2), Gap::drop_again};
+  if (random() % 4 != 0 && !now.plan().gaps.empty()) {
+    const size_t gap = random() % now.plan().gaps.size();
+    int x = 0;
+    while (x + 1 < static_cast<int>(graph.tensors.size()) && now.plan().first(x + 1) <= static_cast<int>(gap))
+      ++x;
+    if (!graph.once(x)) now.set_gap(static_cast<int>(gap), kGaps[random() % 6]);
+  } else {
+    const int x = static_cast<int>(random() % graph.tensors.size());
+    if (!graph.once(x)) now.set_held(x, static_cast<int>(random() % 3));
+  }
+}
+
+TEST(Incremental, SaysWhatTheSimulatorSays) {
+  for (uint32_t seed = 0; seed < 150 && !testing::Test::HasFailure(); ++seed) {
+    std::mt19937 random(seed);
+    Graph graph = parsed(random_graph(random, 5 + static_cast<int>(random() % 40), 200));
+    if (seed % 2 == 0) add_what_a_pass_says(random, graph);
+    Simulator whole(graph);
+    Incremental now(graph);
+    Plan committed = now.plan();
+    for (int turn = 0; turn < 120 && !testing::Test::HasFailure(); ++turn) {
+      for (uint32_t n = random() % 3; n > 0; --n) change(random, graph, now);
+      const std::string what = "seed " + std::to_string(seed) + ", turn " + std::to_string(turn);
+      expect_same(now, whole, what);
+      if (random() % 2 == 0) {
+        now.undo();
+        EXPECT_EQ(now.plan().gaps, committed.gaps) << what;
+        EXPECT_EQ(now.plan().held, committed.held) << what;
+        expect_same(now, whole, what + ", undone");
+      }
+      if (random() % 16 == 0) now.change(committed);
+      now.commit();
+      committed = now.plan();
+    }
+    Incremental fresh(graph);
+    fresh.start(now.plan());
+    EXPECT_EQ(fresh.cost(), now.cost()) << "seed " << seed;  // to the last bit
+    EXPECT_EQ(fresh.peak(), now.peak()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace gacc::passes::planner
