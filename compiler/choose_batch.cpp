@@ -44,7 +44,8 @@ class Chooser {
     if (policy_ == "budget") step_budget_ = std::min(budget_, model.setting("recompute.budget", budget_));
   }
 
-  BatchChoice run() {
+  // `refused`: the one candidate was tried, and has no plan.
+  BatchChoice run(bool refused) {
     BatchChoice out;
     const std::vector<int64_t> batches = micro_batches(out.problem);
     if (!out.problem.empty()) return out;
@@ -59,8 +60,8 @@ class Chooser {
     });
     const Candidate* best = nullptr;
     for (Candidate& candidate : all) {
-      if (best != nullptr && candidate.bound > best->seconds) continue;
-      solve(candidate);
+      if (refused || (best != nullptr && candidate.bound > best->seconds)) continue;
+      solve(candidate, options_.plan_effort);
       const bool better = candidate.seconds >= 0 &&
                           (best == nullptr || candidate.seconds < best->seconds ||
                            (candidate.seconds == best->seconds && candidate.launches < best->launches));
@@ -130,12 +131,14 @@ class Chooser {
     return true;
   }
 
-  // The fastest plan of this micro-batch, if there is one.
-  void solve(Candidate& out) const {
+  // The fastest plan of this micro-batch, if one is found.
+  void solve(Candidate& out, int effort) const {
     double launch = out.step.seconds;
     if (policy_ == "budget") {
       if (out.least > step_budget_) return;
-      const passes::StepPlan plan = passes::StepPlanner(out.fused, out.step, options_).plan(step_budget_);
+      passes::Options options = options_;
+      options.plan_effort = effort;
+      const passes::StepPlan plan = passes::StepPlanner(out.fused, out.step, options).plan(step_budget_);
       if (!plan.feasible) return;
       launch = plan.seconds;
       out.arena = plan.arena;
@@ -149,6 +152,16 @@ class Chooser {
     }
     out.overhead = launch / out.step.seconds - 1;
     out.seconds = static_cast<double>(out.launches) * launch + out.update;
+  }
+
+  bool may_fit(Candidate& candidate) const {
+    if (policy_ != "budget") {
+      solve(candidate, 0);
+      return candidate.seconds >= 0;
+    }
+    return candidate.least <= step_budget_ &&
+           passes::planner::plan_recompute(candidate.step.graph, step_budget_ - candidate.step.fixed_bytes, 0)
+               .feasible;
   }
 
   std::string explain(const std::vector<Candidate>& all, int64_t chosen) const {
@@ -186,19 +199,19 @@ class Chooser {
     else
       text = fmt::format("no plan was found with micro_batch {}; less than {} is impossible (proven)",
                          smallest.micro, ir::size_text(smallest.least));
-    // The largest micro-batch below that fits.
-    Candidate fits;
+    // The largest micro-batch below that fits, as far as hasty searches tell.
+    int64_t most = 0;
     for (int64_t low = 1, high = smallest.micro - 1; low <= high;) {
       const int64_t middle = low + (high - low) / 2;
       Candidate candidate;
       if (!prepare(middle, smallest.launches, candidate)) break;
-      solve(candidate);
-      if (candidate.seconds >= 0) {
-        fits = std::move(candidate);
-        low = middle + 1;
-      } else {
-        high = middle - 1;
-      }
+      (may_fit(candidate) ? low = (most = middle) + 1 : high = middle - 1);
+    }
+    Candidate fits;
+    for (; most > 0 && fits.seconds < 0; most -= 1 + most / 8) {
+      fits = {};
+      if (!prepare(most, smallest.launches, fits)) break;
+      solve(fits, 0);
     }
     if (fits.seconds < 0) {
       Candidate one;
@@ -207,6 +220,7 @@ class Chooser {
         return text + fmt::format("; micro_batch 1 needs at least {} (proven)", ir::size_text(one.least));
       return text + "; no smaller micro_batch fits";
     }
+    solve(fits, options_.plan_effort);
     text += fmt::format("; micro_batch {} fits", fits.micro);
     if (fits.overhead > 0)
       text += fmt::format(" with {:.1f} % recompute", 100 * fits.overhead);
@@ -232,8 +246,8 @@ bool has_choice(const ir::Module& model) {
 }
 
 BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,
-                         const passes::Options& options) {
-  return Chooser(model, compile, options).run();
+                         const passes::Options& options, bool refused) {
+  return Chooser(model, compile, options).run(refused);
 }
 
 }  // namespace gacc

@@ -27,8 +27,9 @@ bool has_choice(const ir::Module& model);
 
 // `model`: as the frontend made it, with what is "auto" still open. Branch and bound over the micro-batches
 // that divide the effective batch: in order of a proven lower bound of the time of an update; ties go to
-// fewer launches. A larger budget never gives a longer update by the model.
+// fewer launches. A larger budget never gives a longer update by the model. `refused`: the model leaves
+// nothing open, and the pass recompute found no plan for it; what is left is to say what would fit.
 BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,
-                         const passes::Options& options);
+                         const passes::Options& options, bool refused = false);
 
 }  // namespace gacc

@@ -204,6 +204,11 @@ int64_t transient_bytes(const Module& module, const Region& region) {
   return planner::liveness_bound(transients(module, region).blocks);
 }
 
+int64_t placed_bytes(const Module& module, const Region& region, int64_t free) {
+  const Transients t = transients(module, region);
+  return t.blocks.empty() ? 0 : planner::place(t.blocks, free).height;
+}
+
 MemoryReport memory_report(const Module& module) {
   MemoryReport report;
   report.weights = buffer_bytes(module, BufferKind::param);

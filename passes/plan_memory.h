@@ -28,4 +28,7 @@ MemoryReport memory_report(const ir::Module& module);
 // The most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
 int64_t transient_bytes(const ir::Module& module, const ir::Region& region);
 
+// The same where they lie; up to `free` bytes cost nothing.
+int64_t placed_bytes(const ir::Module& module, const ir::Region& region, int64_t free);
+
 }  // namespace gacc::passes

@@ -2,9 +2,7 @@
 //
 //   1. The step becomes the planner's graph (step_graph.h): kernels at the full micro-batch, costs from the
 //      model.
-//   2. Budgets are met on a fixed ladder of levels: the plan of a level never depends on the budget asked
-//      for, and the cheapest of all levels that fit wins. So a larger budget, which has all levels of the
-//      smaller one, never costs more. Levels whose proven bound is above what was found are not solved.
+//   2. Budgets are met on a tree of levels (recompute.h).
 //   3. The schedule is written back as clones (rematerialize.h), clones join their readers where that takes
 //      no more memory, and plan-memory says what the arena is: that is the judge.
 #include "passes/recompute.h"
@@ -22,22 +20,39 @@ namespace {
 
 using namespace ir;
 
-constexpr int kLevels = 256;     // of the unconstrained peak
-constexpr int kFineLevels = 32;  // of one level, where the coarse ones end
+constexpr int kLevels = 256;      // of the step's peak
+constexpr int kFineLevels = 32;   // of one level, where the cost of two neighbours differs by more than
+constexpr double kStep = 0.0005;  // of the step's time
+constexpr int kAbove = 2;         // coarse levels above a budget that may fit it
+constexpr int kPlacements = 3;    // plans that are tried until one can be placed
 
-// The module with the schedule written in, as small as joining clones or leaving them makes it.
+// The module with the schedule written in.
+Module with_clones(const Module& fused, const StepGraph& step, const std::vector<planner::Step>& schedule) {
+  Module out = fused;
+  rematerialize(out, step, schedule);
+  return out;
+}
+
+// The same, as small as joining clones or leaving them makes it. Joined they never take more bytes, but they
+// may lie worse: then they are left where the arena has to be `most` bytes. Not feasible: no place is tried,
+// there are too few bytes.
 StepPlan write_back(const Module& fused, const StepGraph& step, const std::vector<planner::Step>& schedule,
-                    const Options& options) {
+                    const Options& options, int64_t most) {
   StepPlan out;
-  out.feasible = true;
-  out.module = fused;
-  rematerialize(out.module, step, schedule);
-  Module joined = out.module;
-  fuse_clones(joined, options);
-  if (transient_bytes(joined, joined.step) <= transient_bytes(out.module, out.module.step))
-    out.module = std::move(joined);
+  const Module plain = with_clones(fused, step, schedule);
+  out.module = plain;
+  fuse_clones(out.module, options);
+  const int64_t apart = transient_bytes(plain, plain.step);
+  if (transient_bytes(out.module, out.module.step) > apart) out.module = plain;
   share_reads(out.module, options);
+  out.feasible = std::min(apart, transient_bytes(out.module, out.module.step)) <= most - step.fixed_bytes;
+  if (!out.feasible) return out;
   out.arena = arena_of(out.module);
+  if (out.arena <= most) return out;
+  if (const int64_t arena = arena_of(plain); arena < out.arena) {
+    out.module = plain;
+    out.arena = arena;
+  }
   return out;
 }
 
@@ -61,19 +76,24 @@ int64_t least_arena(const StepGraph& step) {
   return step.fixed_bytes + least;
 }
 
-// The best within the budget that is being met.
-struct StepPlanner::Best {
-  int64_t budget = 0, level = -1;
-  StepPlan plan{};  // its module stays empty where the level's arena was known already
-};
-
 StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Options& options)
-    : fused_(fused), step_(step), options_(options), base_arena_(arena_of(fused)) {}
+    : fused_(fused), step_(step), options_(options) {
+  planner::Recompute base;
+  base.feasible = true;
+  base.cost = step_.seconds;
+  base_arena_ = arena_of(fused);
+  const int64_t peak = base_arena_ - step_.fixed_bytes;
+  for (const RegionKind kind : {RegionKind::init, RegionKind::update, RegionKind::eval})
+    others_ = std::max(others_, placed_bytes(fused, fused.region(kind), step_.other_bytes));
+  unit_ = std::max<int64_t>(kAlignment, peak / kLevels);
+  while (fine_ < kFineLevels && unit_ / (2 * fine_) >= kAlignment) fine_ *= 2;
+  top_ = fine_;
+  while (top_ / fine_ * unit_ < peak / unit_ * unit_) top_ *= 2;
+  levels_.emplace(top_, std::move(base));
+}
 
-const StepPlanner::Level& StepPlanner::level(int64_t bytes) {
-  const auto [at, fresh] = levels_.try_emplace(bytes);
-  if (fresh) at->second.plan = planner::plan_recompute(step_.graph, bytes, options_.plan_effort);
-  return at->second;
+int64_t StepPlanner::bytes_of(int64_t number) const {
+  return number / fine_ * unit_ + number % fine_ * (unit_ / fine_);
 }
 
 double StepPlanner::bound(int64_t bytes) {
@@ -82,32 +102,44 @@ double StepPlanner::bound(int64_t bytes) {
   return at->second;
 }
 
-bool StepPlanner::may_be_better(const Best& best, int64_t bytes) {
-  return !best.plan.feasible || bound(bytes) < best.plan.seconds;
-}
-
-// Whether the coarse level of so many bytes has no plan, where the one above has: then the finer levels
-// between them are levels of every budget.
-bool StepPlanner::none_at(const Best& best, int64_t bytes, int64_t fine) {
-  return may_be_better(best, bytes + fine) && (bytes == 0 || !level(bytes).plan.feasible);
-}
-
-// The plan of a level that has one.
-void StepPlanner::consider(Best& best, int64_t bytes) {
-  Level& found = levels_.at(bytes);
-  const double seconds = found.plan.cost;
-  if (best.plan.feasible && seconds >= best.plan.seconds) return;
-  StepPlan written;
-  if (!found.arena) {
-    written = write_back(fused_, step_, found.plan.schedule, options_);
-    found.arena = written.arena;
+const planner::Recompute& StepPlanner::level(int64_t number) {
+  if (const auto known = levels_.find(number); known != levels_.end()) return known->second;
+  const int64_t bit = number & -number;  // its children in the tree are half of that away
+  const planner::Recompute& above = level(number + bit);
+  planner::Recompute found;
+  if (above.feasible) found = search(number, above);
+  if (const int64_t low = number - bit;
+      low > 0 && above.feasible && (!found.feasible || bound(bytes_of(low)) < found.cost)) {
+    const planner::Recompute& below = level(low);
+    if (below.feasible && (!found.feasible || below.cost < found.cost)) found = below;
   }
-  if (*found.arena > best.budget) return;
-  written.feasible = true;
-  written.arena = *found.arena;
-  written.seconds = seconds;
-  best.plan = std::move(written);
-  best.level = bytes;
+  return levels_.emplace(number, std::move(found)).first->second;
+}
+
+// The cheapest plan that is found for a level. One that cannot be placed in its bytes is mended, for as much
+// less.
+planner::Recompute StepPlanner::search(int64_t number, const planner::Recompute& above) {
+  const int64_t most = bytes_of(number);
+  if (others_ > most) return {};
+  ++searched_;
+  planner::Recompute found = planner::plan_recompute(step_.graph, most, options_.plan_effort, &above);
+  int64_t bytes = most;
+  for (int turn = 0; turn < kPlacements && found.feasible; ++turn) {
+    const Module clones = with_clones(fused_, step_, found.schedule);
+    const int64_t excess = placed_bytes(clones, clones.step, most) - most;
+    if (excess <= 0) return found;
+    bytes -= excess;
+    found = planner::plan_recompute(step_.graph, bytes, 0, &found);
+  }
+  return {};
+}
+
+// Whether the levels between two neighbours in the tree are not worth a search.
+bool StepPlanner::close(int64_t low, int64_t high) {
+  if (high - low == 1) return true;
+  if (low == 0 || high - low > fine_) return false;
+  const planner::Recompute &dear = level(low), &cheap = level(high);
+  return dear.feasible && dear.cost - cheap.cost <= kStep * step_.seconds;
 }
 
 StepPlan StepPlanner::plan(int64_t budget) {
@@ -121,34 +153,35 @@ StepPlan StepPlanner::plan(int64_t budget) {
   none.proven = least_arena(step_) > budget;
   if (none.proven) return none;
   const int64_t transient = budget - step_.fixed_bytes;  // what the step may use beside the buffers
-  const int64_t peak = base_arena_ - step_.fixed_bytes;
-  const int64_t unit = std::max<int64_t>(kAlignment, peak / kLevels);
-  // Joined clones may save more than a level, so one above the budget is tried as well. The search can miss a
-  // plan where a tighter level has one: only a proof, of size or of cost, ends the walk.
-  Best best{.budget = budget};
-  int64_t lowest = 0;
-  for (int64_t number = transient / unit + 1; number > 0 && may_be_better(best, number * unit); --number) {
-    const planner::Recompute& found = level(number * unit).plan;
-    if (!found.feasible && found.proven) break;
-    if (!found.feasible) continue;
-    lowest = number;
-    consider(best, number * unit);
+  const int64_t coarse = transient / unit_;
+  const int64_t asked = coarse * fine_ + std::min(fine_ - 1, transient % unit_ / (unit_ / fine_));
+  // 1. The last level within the budget where the way down the tree ends.
+  int64_t low = 0, high = top_;
+  while (level(high).feasible && !close(low, high)) {
+    const int64_t middle = low + (high - low) / 2;
+    (middle <= asked ? low : high) = middle;
   }
-  const int64_t fine = std::max<int64_t>(kAlignment, unit / kFineLevels);
-  if (lowest > 0 && none_at(best, (lowest - 1) * unit, fine)) {
-    for (int64_t bytes = lowest * unit - fine; bytes > (lowest - 1) * unit && may_be_better(best, bytes);
-         bytes -= fine) {
-      if (!level(bytes).plan.feasible) break;
-      consider(best, bytes);
+  const planner::Recompute* chosen = low > 0 && level(high).feasible ? &level(low) : nullptr;
+  if (chosen != nullptr && !chosen->feasible) chosen = nullptr;
+  // 2. The next coarse levels, where joined clones take less than their plan says.
+  StepPlan written;
+  for (int64_t number = coarse + kAbove; number > coarse; --number) {
+    if (number * fine_ >= top_) continue;
+    const planner::Recompute& above = level(number * fine_);
+    if (!above.feasible || (chosen != nullptr && above.cost == chosen->cost)) break;
+    written = write_back(fused_, step_, above.schedule, options_, budget);
+    written.feasible = written.feasible && written.arena <= budget;
+    if (written.feasible) {
+      chosen = &above;
+      break;
     }
   }
-  if (!best.plan.feasible) return none;
-  best.plan.lower_bound = std::min(best.plan.seconds, bound(transient));
-  if (best.plan.module.step.ops.empty()) {
-    const planner::Recompute& found = levels_.at(best.level).plan;
-    best.plan.module = write_back(fused_, step_, found.schedule, options_).module;
-  }
-  return std::move(best.plan);
+  if (chosen == nullptr) return none;
+  if (!written.feasible) written = write_back(fused_, step_, chosen->schedule, options_, budget);
+  if (!written.feasible || written.arena > budget) return none;
+  written.seconds = chosen->cost;
+  written.lower_bound = std::min(written.seconds, bound(transient));
+  return written;
 }
 
 bool recompute(Module& module, const Options& options, Diag& diag) {
@@ -181,22 +214,26 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
   int64_t peak = 0;
   double seconds = 0;
   const std::vector<planner::Step> schedule = segment_schedule(module, step, peak, seconds);
-  module = write_back(module, step, schedule, options).module;
+  module = write_back(module, step, schedule, options, std::numeric_limits<int64_t>::max()).module;
   note(module, step.seconds, seconds, std::min(seconds, planner::lower_bound(step.graph, peak)));
   return true;
 }
 
-std::vector<TradeOff> trade_off(const Module& module, const Options& options, int points) {
-  const Module fused = module.phase == Phase::fused ? module : without_clones(module);
+std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int points, int64_t also) {
   const StepGraph step = step_graph(fused, options.costs);
   StepPlanner planner(fused, step, options);
-  std::vector<TradeOff> curve;
   const int64_t most = arena_of(fused), least = least_arena(step);
-  for (int i = points; i-- > 0;) {
-    const int64_t budget = least + (points > 1 ? (most - least) / (points - 1) * i : 0);
-    const StepPlan plan = planner.plan(i + 1 == points ? most : budget);
+  std::vector<int64_t> budgets = {most};
+  for (int i = 0; i + 1 < points; ++i) budgets.push_back(least + (most - least) / (points - 1) * i);
+  if (least <= also && also < most) budgets.push_back(also);
+  std::sort(budgets.begin(), budgets.end());
+  budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
+  std::vector<TradeOff> curve;
+  for (auto budget = budgets.rbegin(); budget != budgets.rend(); ++budget) {
+    const StepPlan plan = planner.plan(*budget);
     if (!plan.feasible) break;
-    curve.push_back({plan.arena, plan.seconds / step.seconds - 1, plan.lower_bound / step.seconds - 1});
+    curve.push_back(
+        {*budget, plan.arena, plan.seconds / step.seconds - 1, plan.lower_bound / step.seconds - 1});
   }
   std::reverse(curve.begin(), curve.end());
   return curve;

@@ -2,7 +2,7 @@
 // be. The pass itself is declared in passes/pass.h; docs/memory.md says how it works.
 //
 //   RecomputeReport report = recompute_report(planned, costs);      // --plan, --report
-//   std::vector<TradeOff> curve = trade_off(planned, options, 16);  // --report: budget against overhead
+//   std::vector<TradeOff> curve = trade_off(fused, options, 16);    // --report: budget against overhead
 #pragma once
 #include <map>
 
@@ -34,15 +34,16 @@ struct RecomputeReport {
 };
 RecomputeReport recompute_report(const ir::Module& planned, const CostModel& costs);
 
-// One point of the curve: the arena, and what the fastest plan found for it costs.
+// One point of the curve: what the pass recompute gives for a budget.
 struct TradeOff {
-  int64_t arena = 0;       // bytes, all categories
-  double overhead = 0;     // fraction of the step's time without recompute
-  double lower_bound = 0;  // proven
+  int64_t budget = 0, arena = 0;  // bytes, all categories
+  double overhead = 0;            // fraction of the step's time without recompute
+  double lower_bound = 0;         // proven
 };
-// `points` budgets between the least that a plan was found for and what policy none needs, ascending; of one
-// module, fused or later. Deterministic; takes about as long as `points` plans.
-std::vector<TradeOff> trade_off(const ir::Module& module, const Options& options, int points);
+// `points` budgets between the least that a plan was found for and what policy none needs, and `also` if that
+// lies between them, ascending. `fused` is in phase fused, as the pass gets it. Deterministic.
+std::vector<TradeOff> trade_off(const ir::Module& fused, const Options& options, int points,
+                                int64_t also = 0);
 
 // What the step would need, proven: no plan of this module has a smaller arena.
 int64_t least_arena(const StepGraph& step);
@@ -58,31 +59,41 @@ struct StepPlan {
 };
 
 // Plans of one step for any number of budgets: what was searched for one is known for the next. A larger
-// budget never gives more seconds. Keeps references to what it is made with.
+// budget never gives more seconds, and none where a smaller gives a plan. Keeps references to what it is made
+// with.
+//
+// Levels of memory are the nodes of a binary tree over 0 .. the step's peak. A level's plan depends on the
+// levels that the tree has around it, and on nothing else: not on the budget, not on what was asked before.
+//   - It is no cheaper than that of the next level above it in the tree: the search starts from that plan and
+//     refuses what costs less.
+//   - It is no dearer than that of the next level below it in the tree, which fits as well.
+// So costs fall from level to level, over any part of the tree. A budget's plan is that of the last level
+// within it where the way down the tree ends, or that of a level above it on that way whose arena happens to
+// fit. The way is as long as the tree is deep, and the work of a level is limited: so is that of a budget.
 class StepPlanner {
  public:
   // `fused` is in phase fused, without clones; `step` is its graph.
   StepPlanner(const ir::Module& fused, const StepGraph& step, const Options& options);
   StepPlan plan(int64_t budget);
+  // Levels that were searched so far: the measure of work.
+  int64_t searched() const { return searched_; }
 
  private:
-  struct Level {
-    planner::Recompute plan;
-    std::optional<int64_t> arena{};  // once the plan was written back
-  };
-  struct Best;
-  const Level& level(int64_t bytes);
+  const planner::Recompute& level(int64_t number);
+  planner::Recompute search(int64_t number, const planner::Recompute& above);
+  int64_t bytes_of(int64_t number) const;
   double bound(int64_t bytes);
-  bool may_be_better(const Best& best, int64_t bytes);
-  bool none_at(const Best& best, int64_t bytes, int64_t fine);
-  void consider(Best& best, int64_t bytes);
+  bool close(int64_t low, int64_t high);
 
   const ir::Module& fused_;
   const StepGraph& step_;
   const Options& options_;
-  int64_t base_arena_ = 0;
-  std::map<int64_t, Level> levels_;   // by the bytes that the planner is given
-  std::map<int64_t, double> bounds_;  // seconds, by the same
+  int64_t base_arena_ = 0, others_ = 0;  // of no clones; what the other regions need beside the buffers
+  int64_t unit_ = 0, fine_ = 1;          // bytes between two coarse levels, and levels
+  int64_t top_ = 1;                      // the level of the peak
+  std::map<int64_t, planner::Recompute> levels_;  // by number
+  std::map<int64_t, double> bounds_;              // seconds, by bytes
+  int64_t searched_ = 0;
 };
 // The arena of the module as it is; the largest number when it has no plan.
 int64_t arena_of(const ir::Module& fused);

@@ -1,8 +1,11 @@
 // Clones of kernels: how a schedule becomes ops.
 #include "passes/rematerialize.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
+#include <unordered_set>
 
 #include "passes/rewrite.h"
 
@@ -17,7 +20,10 @@ size_t index(ValueId value) { return static_cast<size_t>(value.index); }
 class Writer {
  public:
   Writer(Module& module, const StepGraph& step) : region_(module.step), step_(step), old_(module.step.ops) {
-    for (size_t i = 0; i < region_.values.size(); ++i) current_.push_back(ValueId{static_cast<int32_t>(i)});
+    for (size_t i = 0; i < region_.values.size(); ++i) {
+      current_.push_back(ValueId{static_cast<int32_t>(i)});
+      names_.insert(region_.values[i].name);
+    }
     alias_.assign(region_.values.size(), -1);
     root_.resize(region_.values.size());
     for (size_t i = 0; i < old_.size(); ++i) {
@@ -94,9 +100,18 @@ class Writer {
     if (op.segment < 0) op.segment = segments_ - 1;
     for (ValueId& result : op.results) {
       const Value value = region_[result];
-      result = region_.add_value(value.name + ".r", value.type);
+      result = add_value(value.name + ".r", value.type);
     }
     return op;
+  }
+
+  // As Region::add_value, which looks at all values for each name that it tries.
+  ValueId add_value(const std::string& wanted, const Type& type) {
+    int& last = suffixes_[wanted];
+    std::string name = wanted;
+    while (!names_.insert(name).second) name = fmt::format("{}.{}", wanted, last = std::max(2, last + 1));
+    region_.values.push_back({std::move(name), type});
+    return {static_cast<int32_t>(region_.values.size() - 1)};
   }
 
   void clone(int o) {
@@ -179,9 +194,11 @@ class Writer {
   std::vector<ValueId> current_;              // by value of the original
   std::vector<int> alias_;                    // by value: the op, where it is a reshape
   std::vector<std::optional<Operand>> root_;  // by value that is a reshape: what of, now
-  std::vector<bool> done_;                    // by operation
-  std::vector<bool> live_;                    // by tensor
-  size_t next_ = 0;                           // kernel
+  std::unordered_set<std::string> names_;
+  std::map<std::string, int> suffixes_;  // by name: the last that was tried
+  std::vector<bool> done_;               // by operation
+  std::vector<bool> live_;               // by tensor
+  size_t next_ = 0;                      // kernel
   int32_t kernels_ = 0, segments_ = 0;
 };
 

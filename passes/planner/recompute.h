@@ -1,9 +1,10 @@
 // The recompute planner: the cheapest schedule it finds within a budget, with a proven bound beside it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "passes/planner/graph.h"
+#include "passes/planner/simulate.h"
 
 namespace gacc::passes::planner {
 
@@ -17,6 +18,7 @@ struct Recompute {
   double lower_bound = 0;  // of the cost, for every schedule with this order of first executions
   int64_t reruns = 0;
   std::vector<Step> schedule{};
+  std::optional<Plan> choices{};  // that gave the schedule; a tiny graph is solved without any
   double gap() const { return base_cost > 0 ? (cost - lower_bound) / base_cost : 0; }
 };
 
@@ -24,7 +26,9 @@ struct Recompute {
 double lower_bound(const Graph& graph, int64_t budget);
 
 // `effort` scales the work of the search (never seconds: the same input gives the same plan). 0: the first
-// plan found.
-Recompute plan_recompute(const Graph& graph, int64_t budget, int effort = 1);
+// plan found. `above`: the plan of a larger budget. The search starts from it, and gives no plan that costs
+// less, so that more memory never costs more.
+Recompute plan_recompute(const Graph& graph, int64_t budget, int effort = 1,
+                         const Recompute* above = nullptr);
 
 }  // namespace gacc::passes::planner
