@@ -158,7 +158,7 @@ class Compilation {
         return fail(kWrongFile, status.text());
     }
     if (has_choice(*module_)) {
-      if (const Ended exit = choose()) return exit;
+      if (const Ended exit = choose(false)) return exit;
       clock_.phase("choice");
     }
     passes::PipelineOptions pipeline;
@@ -173,7 +173,7 @@ class Compilation {
       if (diag_.reports().back().kind != Kind::does_not_fit) return wrong_model();
       // Too small a budget: what would fit.
       const Diag refused = std::exchange(diag_, Diag(file_, text_));
-      if (const Ended exit = choose()) return exit;
+      if (const Ended exit = choose(true)) return exit;
       diag_ = refused;
       return wrong_model();
     }
@@ -181,23 +181,26 @@ class Compilation {
     return {};
   }
 
+  // The model with more overrides, in phase fused; or nothing, and the first reason in `refused`.
+  std::optional<ir::Module> fused(const std::vector<Override>& more, std::string& refused) const {
+    std::vector<Override> all = overrides_;
+    all.insert(all.end(), more.begin(), more.end());
+    Diag diag(file_, text_);
+    std::optional<ir::Module> module = compile_model(text_, file_, all, diag);
+    passes::PipelineOptions pipeline;
+    pipeline.stop_after = "fuse";
+    pipeline.options = options_;
+    if (module && passes::run_pipeline(*module, pipeline, diag)) return module;
+    if (refused.empty()) refused = diag.render();
+    return std::nullopt;
+  }
+
   // Micro-batch, accumulation and recompute under the budget: prints the choice and compiles the model again
-  // with it. Ends when nothing fits.
-  Ended choose() {
+  // with it. Ends when nothing fits. `known`: that nothing does.
+  Ended choose(bool known) {
     std::string refused;  // why a candidate cannot be compiled at all
-    const CompileToFused compile = [&](const std::vector<Override>& more) -> std::optional<ir::Module> {
-      std::vector<Override> all = overrides_;
-      all.insert(all.end(), more.begin(), more.end());
-      Diag candidate_diag(file_, text_);
-      std::optional<ir::Module> candidate = compile_model(text_, file_, all, candidate_diag);
-      passes::PipelineOptions pipeline;
-      pipeline.stop_after = "fuse";
-      pipeline.options = options_;
-      if (candidate && passes::run_pipeline(*candidate, pipeline, candidate_diag)) return candidate;
-      if (refused.empty()) refused = candidate_diag.render();
-      return std::nullopt;
-    };
-    const BatchChoice choice = choose_batch(*module_, compile, options_);
+    const CompileToFused compile = [&](const std::vector<Override>& more) { return fused(more, refused); };
+    const BatchChoice choice = choose_batch(*module_, compile, options_, known);
     if (!choice.done) {
       if (choice.problem.empty()) {
         to_stderr(refused);
@@ -236,6 +239,16 @@ class Compilation {
     return {};
   }
 
+  // What other budgets would get, and the one that was asked for: of the step as the pass recompute got it.
+  std::vector<passes::TradeOff> curve(int points) const {
+    std::string refused;
+    const std::optional<ir::Module> step = fused({}, refused);
+    if (!step) return {};
+    const bool budget = module_->setting("recompute.policy", "none") == "budget";
+    return passes::trade_off(*step, options_, points,
+                             budget ? module_->setting("recompute.budget", int64_t{0}) : 0);
+  }
+
   // What --report and --plan show.
   void describe() {
     const bool report = !arguments_.report.empty();
@@ -244,9 +257,7 @@ class Compilation {
     if (report) {
       // A point of the curve is a plan of its own: fewer of a large step.
       const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
-      outputs_.push_back(
-          {arguments_.report,
-           report::report_page(*module_, plan_, recompute, passes::trade_off(*module_, options_, points))});
+      outputs_.push_back({arguments_.report, report::report_page(*module_, plan_, recompute, curve(points))});
       clock_.phase("report");
     }
     if (!arguments_.plan) return;

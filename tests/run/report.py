@@ -80,7 +80,7 @@ def test_recompute(folder):
     said, again = words(tree), plan["recompute"]["recomputed_ops"]
     check_page(text, tree, plan)
     expect(again > 0 and f"This plan (policy sqrt) computes {again} operations again" in said, said[-3000:])
-    expect("this plan" in said and sum("no plan can do with less than" in t for t in titles(tree)) >= 3, "the curve")
+    expect("this plan" in said and len(points(tree)) >= 3, "the curve")
     text, tree, plan = make(model, folder)
     expect("its recompute policy is none" in words(tree), "policy none is said")
 
@@ -123,6 +123,37 @@ name = "out"
 features = 4
 """, optimizer='type = "adamw"'))
     return model
+
+
+def points(tree):
+    """The curve's plans: by budget, the arena, and the time and its bound in percent."""
+    pattern = r"a budget of ([\d,]+) bytes: an arena of .* \(([\d,]+) bytes\), ([\d.]+) % more time; .* less than ([\d.]+) %"
+    found = [re.fullmatch(pattern, title).groups() for title in titles(tree) if title.startswith("a budget of ")]
+    return {int(budget.replace(",", "")): (int(arena.replace(",", "")), more, least) for budget, arena, more, least in found}
+
+
+def check_curve(folder, model, budgets, *options):
+    """Every point of the curve is what gaccc answers when it is asked for that budget; the page's own plan is one of them."""
+    curve = {}
+    for budget in budgets:
+        _, tree, plan = make(model, folder, "--memory", f"{budget}B", *options)
+        page = points(tree)
+        expect(page.get(budget, [0])[0] == plan["bytes"]["peak"], f"this plan has {plan['bytes']['peak']} bytes, not so its point: {page}")
+        expect(all(curve.get(known, shown) == shown for known, shown in page.items()), "two pages say two things of one budget")
+        expect("no plan of these kernels in this order needs less" in words(tree), "the card")
+        curve |= page
+    expect(len(curve) >= 12, f"{len(curve)} points: {sorted(curve)}")
+    for asked, shown in curve.items():
+        again = json.loads(run("gaccc", model, "--plan", "--json", "--memory", f"{asked}B", *options).stdout)
+        percents = [f"{100 * again['recompute'][key]:.2f}" for key in ("overhead", "overhead_lower_bound")]
+        expect(shown == (again["bytes"]["peak"], *percents), f"{asked} bytes: the page says {shown}, gaccc {again['bytes']['peak']} and {percents}")
+    costs = [float(more) for _, (_, more, _) in sorted(curve.items())]
+    expect(costs == sorted(costs, reverse=True), f"more memory costs more: {costs}")
+
+
+def test_the_curve_is_what_gaccc_answers(folder):
+    check_curve(folder, harness.example("residual_mlp"), [9_000_000, 10_000_000], "--set", "train.micro_batch=512")
+    check_curve(folder, deep_model(folder, 6), [170_000, 220_000], "--set", "train.micro_batch=64")
 
 
 def test_thousands_of_kernels(folder):

@@ -58,7 +58,7 @@ std::string header(const Plan& plan) {
     out += fmt::format("<p class=\"sub\">not exact: {}</p>\n", escaped(because));
   out += "<div class=\"cards\">\n";
   card(out, ir::short_size_text(plan.bytes.peak), "peak: all that is allocated");
-  card(out, ir::short_size_text(plan.bytes.lower_bound), "no plan can need less");
+  card(out, ir::short_size_text(plan.bytes.lower_bound), "no plan of these kernels in this order needs less");
   card(out,
        fmt::format("{} ({} × {})", plan.micro_batch * plan.accumulate, plan.micro_batch, plan.accumulate),
        "effective batch (M × K)");
@@ -74,9 +74,13 @@ std::string header(const Plan& plan) {
       "once, before "
       "the first launch; everything has a fixed place in it. ",
       count_text(plan.bytes.peak));
-  out += over == 0 ? "This is proven to be the least for this order of operations.</p>\n"
-                   : fmt::format("The proven least for this order of operations is {} less.</p>\n",
-                                 percent(over / peak));
+  out += over == 0
+             ? "This is proven to be the least for these kernels, those that run again included, in this "
+               "order.</p>\n"
+             : fmt::format(
+                   "The proven least for these kernels, those that run again included, in this "
+                   "order is {} less.</p>\n",
+                   percent(over / peak));
   return out;
 }
 

@@ -101,8 +101,11 @@ std::string curve_picture(const std::vector<TradeOff>& curve, int64_t arena, dou
   for (const TradeOff& point : curve)
     svg.rect(
         x(point.arena) - 3.5, y(point.overhead) - 3.5, 7, 7, "class=\"k\" fill=\"#4c78a8\"",
-        fmt::format("{}: {} more time; no plan can do with less than {}", ir::short_size_text(point.arena),
-                    percent(point.overhead), percent(point.lower_bound)));
+        fmt::format(
+            "a budget of {} bytes: an arena of {} ({} bytes), {:.2f} % more time; no plan in that budget "
+            "can do with less than {:.2f} %",
+            count_text(point.budget), ir::short_size_text(point.arena), count_text(point.arena),
+            100 * point.overhead, 100 * point.lower_bound));
   svg.path(fmt::format("M{} {}l7 -7l-7 -7l-7 7z", number(x(arena)), number(y(overhead) + 7)),
            "fill=\"#d62728\"",
            fmt::format("this plan: {}, {} more time", ir::short_size_text(arena), percent(overhead)));
@@ -136,11 +139,10 @@ std::string recompute_html(const RecomputeReport& report, const std::vector<Trad
   }
   if (curve.size() < 2) return out;
   out +=
-      "<p>What other sizes would cost: every blue square is a plan that gacc found for an arena of that "
-      "size. No plan "
-      "of the kind can lie below the dashed line (that is proven), so the orange band is all that could "
-      "still be "
-      "gained.</p>\n<p class=\"legend\"><span><i style=\"background:#4c78a8\"></i>plans found</span> "
+      "<p>What other budgets would cost: every blue square is the plan that gacc gives for one, at the size "
+      "of its arena. No plan in that budget can lie below the dashed line (that is proven), so the orange "
+      "band is all that could still be gained.</p>\n<p class=\"legend\"><span><i "
+      "style=\"background:#4c78a8\"></i>plans found</span> "
       "<span><i "
       "style=\"background:#f7d09d\"></i>between them and the bound</span> <span><i "
       "style=\"background:#d62728\"></i>this "
