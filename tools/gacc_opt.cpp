@@ -146,7 +146,6 @@ int main(int argc, char** argv) {
   app.add_option(
          "--emit", arguments.emit,
          "what to print: the IR (default), or of a scheduled module the artifact or the device LLVM IR")
-      ->type_name("ir|ptx|llvm")
       ->check(CLI::IsMember({"ir", "ptx", "llvm"}));
   app.add_flag("--print-locs", arguments.locations, "end lines in the place they come from");
   app.add_flag("--time-passes", arguments.times, "print a table of times on standard error");
