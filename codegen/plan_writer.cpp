@@ -72,6 +72,7 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     const std::string key = "inputs." + value.name + ".";
     input.mean = numbers(module, key + "normalize.mean");
     input.std = numbers(module, key + "normalize.std");
+    input.normalize_data = module.settings.contains(key + "normalize");
     input.range = integer(module, key + "range");
     input.ignore_index = integer(module, key + "ignore_index");
     input.target = value.name == module.setting("loss.target", "");

@@ -1,5 +1,8 @@
 // The way from text to Module: tree, overrides, checks, then the forward pass twice: for step and for eval.
 #include "frontend/frontend.h"
+
+#include <algorithm>
+
 #include "frontend/loss.h"
 #include "frontend/overrides.h"
 
@@ -38,6 +41,21 @@ struct Compiled {
   std::vector<LayerSummary> layers{};
 };
 
+// An input that the loss does not depend on costs memory and time, and is hardly meant.
+void warn_of_unread(const ir::Module& module, const ModelFile& model, Diag& diag) {
+  for (const ir::ValueId input : module.step.inputs) {
+    const bool read = std::ranges::any_of(module.step.ops, [&](const ir::Op& op) {
+      return std::ranges::any_of(op.operands, [&](const ir::Operand& operand) {
+        const ir::ValueId* value = ir::as_value(operand);
+        return value != nullptr && *value == input;
+      });
+    });
+    if (read) continue;
+    const auto spec = std::ranges::find(model.inputs, module.step[input].name, &InputSpec::name);
+    diag.warn(Kind::unused_input, spec->at, "no layer reads the input `{}`, nor does the loss", spec->name);
+  }
+}
+
 std::optional<Compiled> compile(std::string_view text, std::string_view file_name,
                                 const std::vector<Override>& overrides, Diag& diag) {
   std::optional<Node> root = parse_toml(text, diag);
@@ -60,6 +78,7 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
   if (diag.failed()) return std::nullopt;
   build_region(module, ir::RegionKind::eval, model, parameters, diag);
   if (diag.failed()) return std::nullopt;
+  warn_of_unread(result.module, model, diag);
   return result;
 }
 

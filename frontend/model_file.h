@@ -26,6 +26,7 @@ struct InputSpec {
   ir::DType dtype = ir::DType::f32;
   std::optional<int64_t> range{};  // i32: values are 0..range-1
   Location range_at{};
+  bool normalize_data = false;        // normalize = "data": the training data's mean and deviation
   std::vector<double> mean{}, std{};  // normalize: empty, one number, or one per element of the first axis
 };
 

@@ -127,12 +127,15 @@ InputSpec read_input(const Entry& entry, Diag& diag) {
     diag.error(Kind::conflict, input.range_at, "`range` is for i32 inputs; `{}` is f32", entry.key);
     input.range.reset();
   }
-  if (const Node* normalize = table.table("normalize")) {
+  const Node* normalize = table.find("normalize");
+  if (normalize != nullptr && input.dtype != ir::DType::f32) {
+    diag.error(Kind::conflict, normalize->at, "`normalize` is for f32 inputs; `{}` is i32", entry.key);
+  }
+  if (normalize != nullptr && normalize->form == Node::Form::text) {
+    static constexpr std::string_view ways[] = {"data"};
+    input.normalize_data = table.choice(*normalize, "normalisation", ways).has_value();
+  } else if (normalize != nullptr && table.table("normalize") != nullptr) {
     TableReader inner(*normalize, "`normalize`", fmt::format("inputs.{}.normalize.", entry.key), diag);
-    if (input.dtype != ir::DType::f32) {
-      diag.error(Kind::conflict, table.at("normalize"), "`normalize` is for f32 inputs; `{}` is i32",
-                 entry.key);
-    }
     input.mean = read_statistic(inner, "mean", input, shape_known);
     input.std = read_statistic(inner, "std", input, shape_known);
     inner.finish();
@@ -210,6 +213,7 @@ void read_loss(const Node& node, ModelFile& model, Diag& diag) {
 void input_settings(const InputSpec& input, ir::Attrs& settings) {
   const std::string prefix = fmt::format("inputs.{}.", input.name);
   if (input.range) settings[prefix + "range"] = *input.range;
+  if (input.normalize_data) settings[prefix + "normalize"] = "data";
   if (!input.mean.empty()) settings[prefix + "normalize.mean"] = input.mean;
   if (!input.std.empty()) settings[prefix + "normalize.std"] = input.std;
 }

@@ -81,26 +81,29 @@ std::string render_at(const Diag& diag, const Location& at, std::string_view wha
   return out;
 }
 
-}  // namespace
-
-std::string Diag::render() const {
-  std::vector<size_t> order(reports_.size());
+std::string render_all(const Diag& diag, const std::vector<Report>& reports, std::string_view what) {
+  std::vector<size_t> order(reports.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const Location &x = reports_[a].at, &y = reports_[b].at;
+    const Location &x = reports[a].at, &y = reports[b].at;
     return std::pair(x.line, x.column) < std::pair(y.line, y.column);
   });
   std::string out;
   for (const size_t i : order) {
-    const Report& report = reports_[i];
+    const Report& report = reports[i];
     const std::string because =
         report.at.why.empty() ? "" : fmt::format(" (in the {} of this)", report.at.why);
-    out += render_at(*this, report.at, "error",
+    out += render_at(diag, report.at, what,
                      fmt::format("{}{} [{}]", printable(report.text), because, kind_text(report.kind)));
-    for (const Note& note : report.notes) out += render_at(*this, note.at, "note", printable(note.text));
+    for (const Note& note : report.notes) out += render_at(diag, note.at, "note", printable(note.text));
   }
   return out;
 }
+
+}  // namespace
+
+std::string Diag::render() const { return render_all(*this, reports_, "error"); }
+std::string Diag::render_warnings() const { return render_all(*this, warnings_, "warning"); }
 
 namespace {
 

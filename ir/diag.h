@@ -59,16 +59,24 @@ class Diag {
     return reports_.back();
   }
 
+  // Something that is allowed, and hardly meant.
+  template <class... A>
+  Report& warn(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    warnings_.push_back({kind, at, fmt::format(format, std::forward<A>(args)...)});
+    return warnings_.back();
+  }
+
   bool failed() const { return !reports_.empty(); }
   const std::vector<Report>& reports() const { return reports_; }
   const std::string& file() const { return file_; }
   const std::string& source() const { return source_; }
-  // All reports in file order, each with its source line and caret; "" when there are none.
+  // All errors in file order, each with its source line and caret; "" when there are none.
   std::string render() const;
+  std::string render_warnings() const;
 
  private:
   std::string file_, source_;
-  std::vector<Report> reports_;
+  std::vector<Report> reports_, warnings_;
 };
 
 // The known word nearest to `word` by edit distance, or "" when none is near enough to be meant.

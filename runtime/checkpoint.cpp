@@ -207,6 +207,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
       {"train", train},
       {"log", {{"bytes", checkpoint.log.bytes}, {"crc32", checkpoint.log.crc}}},
       {"gemm_choices", checkpoint.gemm_choices},
+      {"data", checkpoint.data},
       {"tensors",
        tensors}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string foot;
@@ -237,7 +238,8 @@ Status read_table(CheckpointReader& reader, std::string_view text) {
     each_field(content.train, Reader(table.at("train")));
     content.log.bytes = table.at("log").at("bytes").get<int64_t>();
     content.log.crc = table.at("log").at("crc32").get<uint32_t>();
-    content.gemm_choices = table.value("gemm_choices", "");  // files of older versions have none
+    content.gemm_choices = table.value("gemm_choices", "");  // files of older versions have none of these
+    content.data = table.value("data", Metadata());
     int64_t offset = kHeadBytes;
     for (const Json& json : table.at("tensors")) {
       CheckpointReader::Entry& entry = reader.entries_.emplace_back();

@@ -42,6 +42,7 @@ struct Checkpoint {
   TrainState train;
   LogPosition log;
   std::string gemm_choices{};  // Device::gemm_choices
+  Metadata data{};             // what the run has learnt from its training data (runtime/data/data_facts.h)
 };
 
 // A folder with a checkpoint, reserved for this process: another run that names the same folder is refused.

@@ -24,9 +24,11 @@ std::string number(T value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
-std::string json_string(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string json_text(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
+
+std::string json_string(std::string_view text) { return json_text(text); }
 
 // Standard output or standard error when `file` is where they go ("--log /dev/stdout > run.jsonl"), else -1:
 // such a file is open already, must not be replaced, and is written through that descriptor, whose position
@@ -53,11 +55,23 @@ std::string beside(const std::string& log) { return log + ".partial"; }
 
 }  // namespace
 
-std::string start_line(const Plan& plan, std::string_view device) {
-  return fmt::format(
-      R"({{"event":"start","model":{},"device":{},"micro_batch":{},"accumulate":{},"effective_batch":{},"arena_bytes":{},"parameters":{}}})",
-      json_string(plan.model), json_string(device), plan.micro_batch, plan.accumulate,
-      plan.micro_batch * plan.accumulate, plan.arena_bytes, plan.parameters);
+std::string start_line(const Plan& plan, const RunDescription& run) {
+  std::string line = fmt::format(
+      R"({{"event":"start","model":{},"device":{},"micro_batch":{},"accumulate":{},"effective_batch":{},"arena_bytes":{},"parameters":{},"version":{},"seed":{},"optimizer":{},"lr":{})",
+      json_string(plan.model), json_string(run.device), plan.micro_batch, plan.accumulate,
+      plan.micro_batch * plan.accumulate, plan.arena_bytes, plan.parameters, json_string(run.version),
+      plan.seed, json_string(plan.optimizer), number(plan.lr));
+  for (const auto& [key, text] : {std::pair("data", &run.data), {"eval", &run.eval}, {"load", &run.load}})
+    if (!text->empty()) line += fmt::format(R"(,"{}":{})", key, json_string(*text));
+  // By input: how csv columns are called, and the statistics of normalize = "data".
+  nlohmann::ordered_json columns, statistics;
+  for (const auto& [input, facts] : run.facts) {
+    if (!facts.columns.empty()) columns[input] = facts.columns;
+    if (!facts.mean.empty()) statistics[input] = {{"mean", facts.mean}, {"std", facts.std}};
+  }
+  for (const auto& [key, json] : {std::pair("columns", &columns), {"normalize", &statistics}})
+    if (!json->empty()) line += fmt::format(R"(,"{}":{})", key, json_text(*json));
+  return line + "}";
 }
 
 std::string update_line(const UpdateReport& report, const Plan& plan) {

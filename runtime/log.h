@@ -13,8 +13,16 @@
 
 namespace gacc {
 
+// How a run was started: what the plan does not tell, the seed and the rate included that it may have
+// replaced.
+struct RunDescription {
+  std::string version, device;
+  std::string data, eval, load;  // as given; empty: not given
+  DataFacts facts;
+};
+
 // The events as lines, without the line's end.
-std::string start_line(const Plan& plan, std::string_view device);
+std::string start_line(const Plan& plan, const RunDescription& run);
 std::string update_line(const UpdateReport& report, const Plan& plan);
 std::string epoch_line(const EpochReport& report);
 std::string eval_line(const EvaluationReport& report, const Plan& plan);

@@ -66,6 +66,7 @@ json input_json(const PlanInput& input) {
                  {"eval_offset", input.eval_offset},
                  {"mean", input.mean},
                  {"std", input.std}};
+  if (input.normalize_data) result["normalize"] = "data";
   if (input.range) result["range"] = *input.range;
   if (input.ignore_index) result["ignore_index"] = *input.ignore_index;
   if (input.target) result["target"] = true;

@@ -25,6 +25,7 @@ struct PlanInput {  // one named input of `step` and `eval`; the bytes of a micr
   std::optional<int64_t> range;         // i32: valid values are 0..range-1 ...
   std::optional<int64_t> ignore_index;  // ... and this one, when it is the loss's target
   bool target = false;                  // what the loss compares with
+  bool normalize_data = false;          // normalize = "data": the training data's statistics
 };
 
 struct PlanBuffer {

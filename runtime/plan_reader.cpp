@@ -57,6 +57,11 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
   fields.read("eval_offset", input.eval_offset, 0, last);
   fields.read("mean", input.mean);
   fields.read("std", input.std);
+  if (fields.has("normalize")) {
+    std::string how;
+    fields.read("normalize", how, {"data"});
+    input.normalize_data = how == "data";
+  }
   if (fields.has("range"))
     fields.read("range", input.range.emplace(), 1, std::numeric_limits<int32_t>::max());
   if (fields.has("ignore_index"))

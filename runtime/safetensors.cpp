@@ -23,11 +23,14 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
+std::string json_text(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 // A name out of the file, fit for a one-line message.
 std::string shown(std::string_view name) {
   constexpr size_t kMost = 80;
-  std::string text = nlohmann::json(std::string(name.substr(0, kMost)))
-                         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = json_text(std::string(name.substr(0, kMost)));
   return name.size() > kMost ? text + "..." : text;
 }
 
@@ -36,6 +39,7 @@ std::string shown(std::string_view name) {
 class Header final : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<Entry> entries;
+  Metadata metadata;
   std::string problem;
 
   bool start_object(size_t) override {
@@ -86,7 +90,10 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool string(std::string& value) override {
-    if (in_metadata_ && depth_ == 2) return true;
+    if (in_metadata_ && depth_ == 2) {
+      metadata[key_] = value;
+      return true;
+    }
     if (depth_ != 2 || in_array_ || key_ != "dtype") return misplaced("a string");
     entries.back().dtype = value;
     return true;
@@ -150,7 +157,8 @@ void convert(std::string_view from, std::string_view dtype, std::vector<float>& 
 
 }  // namespace
 
-Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors) {
+Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors,
+                         Metadata* metadata) {
   tensors.clear();
   // 1. The header.
   if (bytes.size() < 8)
@@ -168,6 +176,8 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
   Header header;
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &header))
     return Status::error("{}: its header {}", name, header.problem.empty() ? "is damaged" : header.problem);
+
+  if (metadata) *metadata = std::move(header.metadata);
 
   // 2. Every tensor for itself.
   std::vector<Entry>& entries = header.entries;
@@ -223,18 +233,21 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
   return {};
 }
 
-Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tensors) {
+Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tensors, Metadata* metadata) {
   std::string bytes;
   if (Status status = read_file(path, bytes); !status) return status;
-  return parse_safetensors(bytes, path, tensors);
+  return parse_safetensors(bytes, path, tensors, metadata);
 }
 
-Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                        const Metadata& metadata) {
   std::vector<const NamedTensor*> sorted;
   for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
   std::sort(sorted.begin(), sorted.end(),
             [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
-  std::string header = "{";
+  Metadata notes = metadata;
+  notes["format"] = "pt";
+  std::string header = "{\"__metadata__\":" + json_text(notes);
   uint64_t offset = 0;
   for (size_t i = 0; i < sorted.size(); ++i) {
     const NamedTensor& tensor = *sorted[i];
@@ -246,10 +259,8 @@ Status save_safetensors(const std::string& path, const std::vector<NamedTensor>&
       return Status::error("cannot write {}: no tensor can be called {}{}", path, shown(tensor.name),
                            i > 0 && sorted[i - 1]->name == tensor.name ? " twice" : "");
     uint64_t end = offset + tensor.data.size() * sizeof(float);
-    header += fmt::format(
-        "{}{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", i > 0 ? "," : "",
-        nlohmann::json(tensor.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-        fmt::join(tensor.shape, ","), offset, end);
+    header += fmt::format(",{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                          json_text(tensor.name), fmt::join(tensor.shape, ","), offset, end);
     offset = end;
   }
   header += "}";

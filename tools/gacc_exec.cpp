@@ -100,6 +100,8 @@ class Run {
 
  private:
   Status prepare();
+  Status load_parameters();
+  Status load_data(const std::string& spec, DataUse use, Dataset& data);
   Status open_checkpoint();
   Status read_gemm_choices();
   Status write_gemm_choices();
@@ -115,7 +117,7 @@ class Run {
     return path.empty() ? Status() : AtomicFile().open(path);
   }
   Status save(const std::string& path, const std::vector<NamedTensor>& tensors) {
-    Status status = save_safetensors(path, tensors);
+    Status status = save_safetensors(path, tensors, to_metadata(facts_));
     if (status) written_ += fmt::format("; wrote {}", path);
     return status;
   }
@@ -123,6 +125,7 @@ class Run {
   const Arguments& arguments_;
   Artifact artifact_;
   Dataset data_, eval_;
+  DataFacts facts_;  // what the training data have taught, in this run or before
   std::vector<NamedTensor> loaded_;
   DeviceOptions device_options_;
   std::unique_ptr<Device> device_;
@@ -166,12 +169,11 @@ Status Run::prepare() {
     if (resumes_) position = earlier_.content().log;
     if (Status status = log_.open(given.log, position); !status) return status;
   }
-  if (!given.load.empty())
-    if (Status status = load_safetensors(given.load, loaded_); !status) return status;
+  if (Status status = load_parameters(); !status) return status;
   if (!given.init_only) {
-    if (Status status = load_dataset(given.data, plan, data_); !status) return status;
+    if (Status status = load_data(given.data, DataUse::training, data_); !status) return status;
     if (!given.eval.empty())
-      if (Status status = load_dataset(given.eval, plan, eval_); !status) return status;
+      if (Status status = load_data(given.eval, DataUse::evaluation, eval_); !status) return status;
     if (plan.plateau && given.eval.empty())
       print_stderr("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
     if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
@@ -190,6 +192,22 @@ Status Run::prepare() {
   Status status = open_device(given.device, device_options_, artifact_, device_, note);
   if (!note.empty()) print_stderr("{}\n", note);
   if (status && device_->kind() != "cpu") status = compare_programs(module, artifact_, given.artifact);
+  return status;
+}
+
+// The file of --load, and what is known of the data: by a run that goes on, from its checkpoint.
+Status Run::load_parameters() {
+  const std::string& file = arguments_.load;
+  Metadata metadata;
+  if (!file.empty())
+    if (Status status = load_safetensors(file, loaded_, &metadata); !status) return status;
+  if (resumes_) metadata = earlier_.content().data;
+  return read_facts(metadata, resumes_ ? folder_.file() : file, artifact_.plan, facts_);
+}
+
+Status Run::load_data(const std::string& spec, DataUse use, Dataset& data) {
+  Status status = load_dataset(spec, artifact_.plan, use, facts_, data);
+  for (const std::string& remark : data.remarks) print_stderr("gacc-exec: {}\n", remark);
   return status;
 }
 
@@ -269,7 +287,8 @@ Status Run::check_checkpoint() {
 Status Run::save_checkpoint(Session& session, const TrainState& state, Progress& progress) {
   // The log must not be behind the checkpoint, whatever happens.
   if (Status status = log_.sync(); !status) return status;
-  const Checkpoint checkpoint{settings_, rate_, state, log_.position(), device_->gemm_choices()};
+  const Checkpoint checkpoint{settings_,          rate_, state, log_.position(), device_->gemm_choices(),
+                              to_metadata(facts_)};
   // A checkpoint that the run does not come from stays: who reads that it will be replaced presses Ctrl-C,
   // and that writes one.
   const std::string kept = resumes_ || replaced_ ? "" : folder_.name_for_old();
@@ -302,7 +321,11 @@ Status Run::work() {
   }
 
   if (!log_.continues())
-    if (Status status = log_.write(start_line(plan, device_->kind())); !status) return status;
+    if (Status status =
+            log_.write(start_line(plan, {GACC_VERSION, std::string(device_->kind()), arguments_.data,
+                                         arguments_.eval, arguments_.load, facts_}));
+        !status)
+      return status;
   began_ = true;
   Progress progress(plan, arguments_.quiet);
   if (!arguments_.checkpoint.empty()) {

@@ -141,6 +141,7 @@ class Compilation {
     module_ = compile_model(text_, file_, overrides_, diag_);
     if (diag_.failed()) return wrong_model();
     if (!module_) return bug("the frontend gave up without a reason");
+    to_stderr(diag_.render_warnings());
     clock_.phase("frontend");
     if (!arguments_.summary) return {};
     outputs_.push_back({"-", summary_text(*summarize_model(text_, file_, overrides_, diag_))});

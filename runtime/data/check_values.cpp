@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/data/element_types.h"
 #include "runtime/data/text.h"
 
 namespace gacc {
@@ -63,14 +64,9 @@ std::string_view unfit_for_f32(double value) {
 
 Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
                     const Place& place) {
-  if (dtype == "u8") return check<uint8_t>(input, bytes, place);
-  if (dtype == "u16") return check<uint16_t>(input, bytes, place);
-  if (dtype == "i8") return check<int8_t>(input, bytes, place);
-  if (dtype == "i16") return check<int16_t>(input, bytes, place);
-  if (dtype == "i32") return check<int32_t>(input, bytes, place);
-  if (dtype == "i64") return check<int64_t>(input, bytes, place);
-  if (dtype == "f32") return check<float>(input, bytes, place);
-  return check<double>(input, bytes, place);
+  Status status;
+  visit_elements(dtype, bytes, [&]<class T>(std::span<const T>) { status = check<T>(input, bytes, place); });
+  return status;
 }
 
 }  // namespace gacc

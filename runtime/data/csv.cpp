@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
+#include <limits>
+#include <tuple>
 #include <utility>
 
 #include "runtime/data/text.h"
@@ -11,10 +14,10 @@
 namespace gacc {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
+// What stands where there is no number; pandas reads these so, too.
+bool is_missing(std::string_view text) {
+  constexpr std::string_view kWords[] = {"", "NA", "N/A", "NaN", "nan", "-nan", "null", "NULL", "None"};
+  return std::find(std::begin(kWords), std::end(kWords), text) != std::end(kWords);
 }
 
 bool parse_number(std::string_view text, double& value) {
@@ -29,7 +32,8 @@ bool parse_number(std::string_view text, double& value) {
 // Cuts the text into records of fields.
 class Records {
  public:
-  Records(std::string_view text, std::string_view name) : text_(text), name_(name) {}
+  Records(std::string_view text, std::string_view name, char separator)
+      : text_(text), name_(name), separator_(separator), ends_{separator, '\n'} {}
 
   bool at_end() {
     while (!text_.empty() && (text_[0] == '\n' || text_.substr(0, 2) == "\r\n")) newline();
@@ -44,7 +48,7 @@ class Records {
       if (count == fields.size()) fields.emplace_back();
       if (Status status = field(fields[count], count + 1); !status) return status;
       ++count;
-      if (!text_.empty() && text_[0] == ',') {
+      if (!text_.empty() && text_[0] == separator_) {
         text_.remove_prefix(1);
         continue;
       }
@@ -61,13 +65,13 @@ class Records {
   }
   // Where an unquoted field or what follows a quoted one ends.
   size_t field_end() const {
-    size_t end = text_.find_first_of(",\n");
+    size_t end = text_.find_first_of(std::string_view(ends_, 2));
     if (end == std::string_view::npos) return text_.size();
     if (text_[end] == '\n' && end > 0 && text_[end - 1] == '\r') --end;
     return end;
   }
   Status field(std::string& value, size_t number) {
-    size_t spaces = text_.find_first_not_of(" \t");
+    size_t spaces = text_.find_first_not_of(separator_ == '\t' ? " " : " \t");
     if (spaces == std::string_view::npos || text_[spaces] != '"') {
       size_t end = field_end();
       value = trimmed(text_.substr(0, end));
@@ -95,7 +99,16 @@ class Records {
     return {};
   }
 
+  // Spaces around fields; a tab may be the separator.
+  std::string_view trimmed(std::string_view text) const {
+    const auto is_space = [&](char c) { return c == ' ' || (c == '\t' && separator_ != '\t'); };
+    while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+    while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+    return text;
+  }
+
   std::string_view text_, name_;
+  char separator_, ends_[2];
   int64_t line_ = 1;
 };
 
@@ -113,10 +126,10 @@ bool looks_like_data(const std::vector<std::string>& header) {
 
 }  // namespace
 
-Status parse_csv(std::string_view bytes, std::string_view name, Table& table) {
+Status parse_csv(std::string_view bytes, std::string_view name, Table& table, char separator, bool gaps) {
   table = {};
   if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);  // the byte order mark of some editors
-  Records records(bytes, name);
+  Records records(bytes, name, separator);
   if (records.at_end()) return Status::error("{}: is empty", name);
   int64_t header_line = records.line();
   if (Status status = records.read(table.columns); !status) return status;
@@ -124,10 +137,18 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table) {
     return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name,
                          header_line);
   size_t columns = table.columns.size();
-  for (const auto& [separator, separators] : {std::pair(';', "semicolons"), std::pair('\t', "tabs")})
-    if (columns == 1 && table.columns[0].find(separator) != std::string::npos)
-      return Status::error("{}:{}: its fields are separated by {}; write commas (and points in numbers)",
-                           name, header_line, separators);
+  for (const auto& [other, others, option] :
+       {std::tuple(';', "semicolons", "';'"), std::tuple('\t', "tabs", "tab"),
+        std::tuple(',', "commas", ",")})
+    if (columns == 1 && other != separator && table.columns[0].find(other) != std::string::npos)
+      return Status::error("{}:{}: its fields are separated by {}; {}", name, header_line, others,
+                           other == ',' ? std::string("leave sep= out")
+                                        : fmt::format("say sep={} (numbers have points)", option));
+  for (size_t i = 0; i < columns; ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (table.columns[i] == table.columns[j])
+        return Status::error("{}:{}: columns {} and {} are both called {}; rename one", name, header_line,
+                             j + 1, i + 1, quoted(table.columns[i]));
   std::vector<std::string> fields;
   while (!records.at_end()) {
     int64_t line = records.line();
@@ -136,8 +157,12 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table) {
       return Status::error("{}:{}: has {} fields, the header has {}", name, line, fields.size(), columns);
     for (size_t i = 0; i < columns; ++i) {
       double value = 0;
-      if (!parse_number(fields[i], value)) {
+      const bool missing = is_missing(fields[i]);
+      if (gaps && missing) {
+        value = std::numeric_limits<double>::quiet_NaN();
+      } else if (!parse_number(fields[i], value)) {
         std::string what = fields[i].empty() ? "the field is empty" : quoted(fields[i]) + " is no number";
+        if (missing) what += "; missing=mean fills it in, missing=drop leaves the line out";
         return Status::error("{}:{}: column {} ({}): {}", name, line, i + 1, quoted(table.columns[i]), what);
       }
       table.values.push_back(value);
@@ -150,9 +175,6 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table) {
 Status find_column(const Table& table, std::string_view column, std::string_view name, size_t& index) {
   auto found = std::find(table.columns.begin(), table.columns.end(), column);
   if (found != table.columns.end()) {
-    if (std::find(found + 1, table.columns.end(), column) != table.columns.end())
-      return Status::error("{}: has two columns called {}; give the number of the one you mean, from 0", name,
-                           quoted(column));
     index = static_cast<size_t>(found - table.columns.begin());
     return {};
   }

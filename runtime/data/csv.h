@@ -1,5 +1,6 @@
-// CSV files: a header line of column names, then one sample a line. Fields are numbers, separated by commas;
-// a field may be quoted ("" is a quote in it). Lines may end in LF or CRLF; empty ones are skipped.
+// CSV files: a header line of column names, all of them different, then one sample a line. Fields are
+// numbers, separated by commas or what sep= says; a field may be quoted ("" is a quote in it). Lines may end
+// in LF or CRLF; empty ones are skipped.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,11 +15,15 @@ struct Table {
   std::vector<std::string> columns;  // from the header
   std::vector<double> values;        // [rows, columns]
   std::vector<int64_t> lines;        // [rows]: where in the file each begins, from 1
+  double& at(size_t row, size_t column) { return values[row * columns.size() + column]; }
+  double at(size_t row, size_t column) const { return values[row * columns.size() + column]; }
   int64_t rows() const { return static_cast<int64_t>(lines.size()); }
 };
 
-// Errors name the line and the column, and how it is called.
-Status parse_csv(std::string_view bytes, std::string_view name, Table& table);
+// Errors name the line and the column, and how it is called. With `gaps` a missing field (empty, NA, nan and
+// the like) is a NaN; else it is an error, but for a nan.
+Status parse_csv(std::string_view bytes, std::string_view name, Table& table, char separator = ',',
+                 bool gaps = false);
 
 // The index of the column that is called `column`, else the one of that number, from 0.
 Status find_column(const Table& table, std::string_view column, std::string_view name, size_t& index);

@@ -5,12 +5,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/array.h"
 #include "runtime/data/check_values.h"
 #include "runtime/data/csv.h"
 #include "runtime/data/digits.h"
+#include "runtime/data/element_types.h"
 #include "runtime/data/gzip.h"
 #include "runtime/data/spec.h"
 #include "runtime/data/text.h"
@@ -31,8 +35,12 @@ struct Source {
 
 class DatasetReader {
  public:
-  DatasetReader(const Plan& plan, Dataset& dataset)
-      : plan_(plan), dataset_(dataset), sources_(plan.inputs.size()) {
+  DatasetReader(const Plan& plan, DataUse use, DataFacts& facts, Dataset& dataset)
+      : plan_(plan),
+        learns_(use == DataUse::training),
+        facts_(facts),
+        dataset_(dataset),
+        sources_(plan.inputs.size()) {
     for (const PlanInput& input : plan.inputs) names_.push_back(input.name);
   }
 
@@ -58,6 +66,7 @@ class DatasetReader {
       std::vector<int64_t> shape(source.array.shape.begin() + 1, source.array.shape.end());
       dataset_.columns.push_back(
           {input.name, source.array.dtype, std::move(shape), std::move(source.array.bytes)});
+      if (status = settle(input, source.where, dataset_.columns.back()); !status) return status;
     }
     return {};
   }
@@ -245,55 +254,192 @@ class DatasetReader {
     return {};
   }
 
-  // The label column goes to the first i32 input, or, without one, to the second f32 input (a number to be
-  // predicted); all others, in order, make the samples of the first f32 input.
+  // ---- csv: columns by name
+
+  // An i32 input that is named like a column takes it. The label column goes to the first i32 input that has
+  // none, or, without one, to the second f32 input (a number to be predicted); all others make the samples of
+  // the first f32 input.
   Status read_csv() {
-    const std::string& path = spec_.path;
     std::string bytes;
     Table table;
-    if (Status status = read_unzipped(path, bytes); !status) return status;
-    if (Status status = parse_csv(bytes, path, table); !status) return status;
+    if (Status status = read_unzipped(spec_.path, bytes); !status) return status;
+    const bool gaps = spec_.missing != Missing::error;
+    if (Status status = parse_csv(bytes, spec_.path, table, spec_.separator, gaps); !status) return status;
     bytes = {};
-    size_t features = first_input("f32"), target = first_input("i32"), none = plan_.inputs.size();
-    if (features == none)
-      return Status::error("{}: the columns need an input of dtype f32, and the model has none", path);
-    if (target == none) target = first_input("f32", features + 1);
-    if (target != none && !spec_.label)
-      return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path,
-                           quoted(names_[target]), path, listed(table.columns));
-    if (target == none && spec_.label)
-      return Status::error("{}: label={} is given, but the model has no second input to take it", path,
-                           *spec_.label);
-    size_t label = table.columns.size(), columns = table.columns.size();
-    if (spec_.label)
-      if (Status status = find_column(table, *spec_.label, path, label); !status) return status;
-    if (spec_.label && columns == 1)
-      return Status::error("{}: the label is its only column; nothing is left for {}", path,
-                           quoted(names_[features]));
+    std::vector<size_t> taker;  // of each column; the first f32 input's where nothing else takes it
+    if (Status status = give_columns(table, taker); !status) return status;
+    const size_t features = first_input("f32");
+    std::vector<size_t> order;  // of the features, in the table
+    for (size_t i = 0; i < taker.size(); ++i)
+      if (taker[i] == features) order.push_back(i);
+    if (order.empty())
+      return Status::error("{}: no column is left for {}", spec_.path, quoted(names_[features]));
+    if (Status status = order_features(table, order); !status) return status;
+    std::vector<size_t> rows;
+    if (Status status = choose_rows(table, taker, rows); !status) return status;
+    if (Status status = fill_gaps(table, order, rows); !status) return status;
 
-    const auto rows = static_cast<size_t>(std::min(table.rows(), spec_.limit.value_or(table.rows())));
-    std::vector<float> inputs;
-    std::vector<double> targets;
-    inputs.reserve(rows * columns);
-    for (size_t row = 0; row < rows; ++row)
-      for (size_t i = 0; i < columns; ++i) {
-        double value = table.values[row * columns + i];
-        if (const std::string_view why = unfit_for_f32(value); !why.empty())
-          return Status::error("{}:{}: column {} ({}): {} {}", path, table.lines[row], i + 1,
-                               quoted(table.columns[i]), value, why);
-        if (i == label)
-          targets.push_back(value);
-        else
-          inputs.push_back(static_cast<float>(value));
-      }
-    auto bytes_of = [](const auto& values) {
-      auto all = std::as_bytes(std::span(values));
+    const auto samples = static_cast<int64_t>(rows.size());
+    std::vector<int64_t> lines;
+    for (const size_t row : rows) lines.push_back(table.lines[row]);
+    const auto take = [&]<class T>(T, const std::vector<size_t>& columns) {
+      std::vector<T> values;
+      for (const size_t row : rows)
+        for (const size_t column : columns) values.push_back(static_cast<T>(table.at(row, column)));
+      const auto all = std::as_bytes(std::span(values));
       return std::vector<std::byte>(all.begin(), all.end());
     };
-    auto samples = static_cast<int64_t>(rows);
-    auto width = static_cast<int64_t>(columns - (spec_.label ? 1 : 0));
-    give(features, path, {"f32", {samples, width}, bytes_of(inputs)}, table.lines);
-    if (target != none) give(target, path, {"f64", {samples}, bytes_of(targets)}, table.lines);
+    give(features, spec_.path, {"f32", {samples, static_cast<int64_t>(order.size())}, take(float{}, order)},
+         lines);
+    for (size_t i = 0; i < taker.size(); ++i)
+      if (taker[i] != features) give(taker[i], spec_.path, {"f64", {samples}, take(double{}, {i})}, lines);
+    return {};
+  }
+
+  // Which input takes each column.
+  Status give_columns(const Table& table, std::vector<size_t>& taker) {
+    const std::string& path = spec_.path;
+    const size_t none = plan_.inputs.size(), features = first_input("f32");
+    if (features == none)
+      return Status::error("{}: the columns need an input of dtype f32, and the model has none", path);
+    taker.assign(table.columns.size(), features);
+    std::vector<bool> taken(none);
+    for (size_t i = first_input("i32"); i < none; i = first_input("i32", i + 1)) {
+      const auto found = std::find(table.columns.begin(), table.columns.end(), names_[i]);
+      if (found == table.columns.end()) continue;
+      taker[static_cast<size_t>(found - table.columns.begin())] = i;
+      taken[i] = true;
+    }
+    size_t target = first_input("i32");
+    while (target < none && taken[target]) target = first_input("i32", target + 1);
+    if (target == none) target = first_input("f32", features + 1);
+    if (!spec_.label) {
+      if (target == none) return {};
+      return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path,
+                           quoted(names_[target]), path, listed(table.columns));
+    }
+    size_t label = 0;
+    if (Status status = find_column(table, *spec_.label, path, label); !status) return status;
+    if (taker[label] != features) return {};  // an input of that name has it
+    if (target != none) {
+      taker[label] = target;
+      return {};
+    }
+    const auto named = std::find(taken.begin(), taken.end(), true);
+    if (named == taken.end())
+      return Status::error("{}: label={} is given, but the model has no second input to take it", path,
+                           *spec_.label);
+    const std::string& name = names_[static_cast<size_t>(named - taken.begin())];
+    return Status::error("{}: label={} is given, but the input {} takes the column of its own name", path,
+                         *spec_.label, quoted(name));
+  }
+
+  // The feature columns in the order of training; other columns than there are an error.
+  Status order_features(const Table& table, std::vector<size_t>& order) {
+    InputFacts& known = facts_[names_[first_input("f32")]];
+    std::vector<std::string> now;
+    for (const size_t column : order) now.push_back(table.columns[column]);
+    if (known.columns.empty()) {
+      if (learns_) known.columns = now;
+      return {};
+    }
+    const auto without = [](const auto& list, const auto& other) {
+      std::vector<std::string> rest;
+      for (const std::string& name : list)
+        if (std::find(other.begin(), other.end(), name) == other.end()) rest.push_back(name);
+      return rest;
+    };
+    const std::vector<std::string> missing = without(known.columns, now), extra = without(now, known.columns);
+    if (!missing.empty() || !extra.empty())
+      return Status::error("{}: its columns are not those that the model was trained on: {}{}{}{}{}",
+                           spec_.path, missing.empty() ? "" : "it has no ",
+                           missing.empty() ? "" : listed(missing),
+                           missing.empty() || extra.empty() ? "" : "; ", extra.empty() ? "" : listed(extra),
+                           extra.empty()       ? ""
+                           : extra.size() == 1 ? " was not there"
+                                               : " were not there");
+    if (now == known.columns) return {};
+    dataset_.remarks.push_back(fmt::format(
+        "note: {}: its columns stand in another order than in training, and are taken by name", spec_.path));
+    for (size_t i = 0; i < order.size(); ++i)
+      order[i] = static_cast<size_t>(std::find(table.columns.begin(), table.columns.end(), known.columns[i]) -
+                                     table.columns.begin());
+    return {};
+  }
+
+  // The rows of the split, without those that missing=drop leaves out, as far as the limit goes; every number
+  // in them is checked.
+  Status choose_rows(const Table& table, const std::vector<size_t>& taker, std::vector<size_t>& rows) {
+    const size_t features = first_input("f32");
+    const auto all = static_cast<size_t>(table.rows());
+    size_t dropped = 0;
+    for (size_t row = 0; row < all; ++row) {
+      if (spec_.limit && static_cast<int64_t>(rows.size()) == *spec_.limit) break;
+      if (spec_.split && (row % 10 == 9) != spec_.test) continue;
+      bool gap = false;
+      for (size_t i = 0; i < taker.size(); ++i) {
+        const double value = table.at(row, i);
+        const auto wrong = [&](std::string_view what) {
+          return Status::error("{}:{}: column {} ({}): {}", spec_.path, table.lines[row], i + 1,
+                               quoted(table.columns[i]), what);
+        };
+        if (spec_.missing != Missing::error && std::isnan(value)) {
+          if (spec_.missing == Missing::mean && taker[i] != features)
+            return wrong(
+                fmt::format("the field is missing, and no mean stands for the input {}; missing=drop "
+                            "leaves the line out",
+                            quoted(names_[taker[i]])));
+          gap = true;
+        } else if (const std::string_view why = unfit_for_f32(value); !why.empty()) {
+          return wrong(fmt::format("{} {}", value, why));
+        }
+      }
+      if (gap && spec_.missing == Missing::drop)
+        ++dropped;
+      else
+        rows.push_back(row);
+    }
+    if (dropped > 0)
+      dataset_.remarks.push_back(fmt::format("note: {}: {} of {} lines have a missing field and are left out",
+                                             spec_.path, dropped, rows.size() + dropped));
+    return {};
+  }
+
+  // Learns the columns' means, and puts them where a field is missing.
+  Status fill_gaps(Table& table, const std::vector<size_t>& order, const std::vector<size_t>& rows) {
+    InputFacts& known = facts_[names_[first_input("f32")]];
+    const bool learns = learns_ && known.fill.empty();
+    std::vector<double> means;
+    size_t filled = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      const size_t column = order[i];
+      std::vector<size_t> gaps;
+      double first = 0, sum = 0;  // the sum is of differences from the first value
+      size_t count = 0;
+      for (const size_t row : rows) {
+        const double value = table.at(row, column);
+        if (std::isnan(value)) {
+          gaps.push_back(row);
+          continue;
+        }
+        if (count++ == 0) first = value;
+        sum += value - first;
+      }
+      if (learns) means.push_back(count > 0 ? first + sum / static_cast<double>(count) : 0);
+      if (gaps.empty()) continue;
+      const std::string place =
+          fmt::format("{}: column {} ({})", spec_.path, column + 1, quoted(table.columns[column]));
+      if (learns && count == 0)
+        return Status::error("{}: every field is missing, so there is no mean for missing=mean", place);
+      if (!learns && known.fill.empty())
+        return Status::error("{}: a field is missing, and no training data have given a mean for it", place);
+      filled += gaps.size();
+      for (const size_t row : gaps) table.at(row, column) = learns ? means.back() : known.fill[i];
+    }
+    if (learns) known.fill = std::move(means);
+    if (filled > 0)
+      dataset_.remarks.push_back(fmt::format("note: {}: {} missing field{} column's mean of training",
+                                             spec_.path, filled, filled == 1 ? " has its" : "s have their"));
     return {};
   }
 
@@ -320,6 +466,15 @@ class DatasetReader {
     return {};
   }
 
+  // The shape without its axes of extent 1, which say nothing of the order of elements.
+  static std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
+    std::vector<int64_t> rest;
+    std::copy_if(shape.begin(), shape.end(), std::back_inserter(rest), [](int64_t n) { return n != 1; });
+    return rest;
+  }
+
+  // Equal shapes, up to axes of extent 1, or either of them flat: nothing else has its elements in that
+  // order.
   static Status check_shape(const PlanInput& input, const Source& source) {
     std::span<const int64_t> stored = std::span(source.array.shape).subspan(1);
     int64_t needed = checked_product(input.shape), present = checked_product(stored);
@@ -327,6 +482,15 @@ class DatasetReader {
       return Status::error("{}: a sample is {}, {} elements, but the input {} takes {}, {} elements",
                            source.where, shape_text(stored), present, quoted(input.name),
                            shape_text(input.shape), needed);
+    const std::vector<int64_t> have = squeezed(stored), want = squeezed(input.shape);
+    if (have != want && have.size() > 1 && want.size() > 1) {
+      const bool channels_last = stored.size() == 3 && input.shape.size() == 3 &&
+                                 input.shape == std::vector{stored[2], stored[0], stored[1]};
+      return Status::error("{}: a sample is {}, but the input {} takes {}{}", source.where,
+                           shape_text(stored), quoted(input.name), shape_text(input.shape),
+                           channels_last ? ": HWC? permute to CHW (in numpy: x.transpose(0, 3, 1, 2))"
+                                         : "; only axes of extent 1 may differ, or one of them be flat");
+    }
     for (const std::vector<double>* list : {&input.mean, &input.std})
       if (list->size() > 1 && (input.shape.empty() || static_cast<int64_t>(list->size()) != input.shape[0]))
         return Status::error("the input {} of shape {} cannot be normalised with {} numbers",
@@ -357,7 +521,60 @@ class DatasetReader {
                         [&](int64_t element) { return place(source, element); });
   }
 
+  // ---- facts
+
+  // Applies what is known of the input's data, and learns what is not.
+  Status settle(const PlanInput& input, const std::string& where, Column& column) {
+    if (input.dtype != "f32") return {};
+    InputFacts& known = facts_[input.name];
+    warn_of_scale(input, where, column, known.dtype);
+    if (learns_) known.dtype = column.dtype;
+    if (!input.normalize_data) return {};
+    if (known.mean.empty()) {
+      if (!learns_)
+        return Status::error(
+            "{}: the input {} is normalised by its training data, and nothing says how: give "
+            "--data, or --load a file that gacc-exec has saved after training",
+            where, quoted(input.name));
+      learn_statistics(column.dtype, column.bytes, input.shape, known);
+    }
+    column.mean = known.mean;
+    column.std = known.std;
+    return {};
+  }
+
+  // u8 is scaled by 1/255 and no other type is: whoever has one in training and another one later, or images
+  // of another integer type, may not have meant it.
+  void warn_of_scale(const PlanInput& input, const std::string& where, const Column& column,
+                     std::string_view before) {
+    const auto is_integer = [](std::string_view dtype) { return !dtype.starts_with('f'); };
+    if (column.dtype == "u8") {
+      if (!before.empty() && before != "u8" && is_integer(before))
+        dataset_.remarks.push_back(fmt::format(
+            "warning: {}: u8 is scaled by 1/255, and the {} that the input {} was trained on is not", where,
+            before, quoted(input.name)));
+      return;
+    }
+    const bool image = std::max(column.shape.size(), input.shape.size()) > 1;
+    const bool fixed = input.normalize_data || !input.mean.empty() || !input.std.empty();
+    if (before != "u8" && !(is_integer(column.dtype) && before.empty() && image && !fixed)) return;
+    double low = 0, high = 0;
+    visit_elements(column.dtype, column.bytes, [&](const auto& values) {
+      for (const auto value : values) {
+        low = std::min(low, static_cast<double>(value));
+        high = std::max(high, static_cast<double>(value));
+      }
+    });
+    if (high <= 1 || (before != "u8" && (low < 0 || high > 255))) return;
+    dataset_.remarks.push_back(
+        fmt::format("warning: {}: {} up to {} for the input {} is taken as it is, {} scaled by 1/255", where,
+                    column.dtype, high, quoted(input.name),
+                    before == "u8" ? "and the u8 that it was trained on is" : "where u8 would be"));
+  }
+
   const Plan& plan_;
+  const bool learns_;
+  DataFacts& facts_;
   Dataset& dataset_;
   Spec spec_;
   std::vector<std::string> names_;  // of the inputs
@@ -366,8 +583,14 @@ class DatasetReader {
 
 }  // namespace
 
+Status load_dataset(std::string_view spec, const Plan& plan, DataUse use, DataFacts& facts,
+                    Dataset& dataset) {
+  return DatasetReader(plan, use, facts, dataset).read(spec);
+}
+
 Status load_dataset(std::string_view spec, const Plan& plan, Dataset& dataset) {
-  return DatasetReader(plan, dataset).read(spec);
+  DataFacts facts;
+  return load_dataset(spec, plan, DataUse::training, facts, dataset);
 }
 
 }  // namespace gacc

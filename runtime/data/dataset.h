@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/data_facts.h"
 #include "runtime/plan.h"
 #include "runtime/status.h"
 
@@ -19,13 +20,15 @@ struct Column {
   std::vector<int64_t> shape;  // per sample, as stored; its product equals the plan input's
   std::vector<std::byte> bytes;  // samples * product(shape) elements; of a sharing column: none
   // Targets are tokens one later: a column may be a part of an earlier one's bytes.
-  std::optional<size_t> of{};  // the column that owns the bytes ...
-  size_t first = 0;            // ... and where in them this one's begin
+  std::optional<size_t> of{};         // the column that owns the bytes ...
+  size_t first = 0;                   // ... and where in them this one's begin
+  std::vector<double> mean{}, std{};  // normalize = "data": as in InputFacts
 };
 
 struct Dataset {
   int64_t samples = 0;
-  std::vector<Column> columns;  // one for every plan input, in the plan's order
+  std::vector<Column> columns;         // one for every plan input, in the plan's order
+  std::vector<std::string> remarks{};  // "note: ...", "warning: ...": for the user
 
   // The elements of a column.
   std::span<const std::byte> bytes(size_t column) const;
@@ -36,8 +39,15 @@ struct Dataset {
               std::span<std::byte> destination) const;
 };
 
+// What data are for: to learn from, then `facts` that are not known yet are learnt from them; or not, then an
+// input that needs them is an error.
+enum class DataUse : uint8_t { training, evaluation };
+
 // Reads SPEC for the inputs of `plan`; every mismatch of names, sizes, types, shapes and ranges is one clear
-// sentence.
+// sentence, and so is every mismatch with the `facts` of earlier data.
+Status load_dataset(std::string_view spec, const Plan& plan, DataUse use, DataFacts& facts, Dataset& dataset);
+
+// Training data of which nothing is known yet.
 Status load_dataset(std::string_view spec, const Plan& plan, Dataset& dataset);
 
 // The order of an epoch's samples (epochs count from 0): a pure function of (samples, seed, epoch), or file

@@ -1,11 +1,13 @@
 // Making batches: samples are picked in order, converted, scaled and normalised. The arithmetic is that of
 // torch on f32: f32(v), divided by 255 when v is a u8, minus the mean, divided by the deviation, rounding
 // each time.
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "runtime/data/array.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/element_types.h"
 #include "runtime/data/philox.h"
 
 namespace gacc {
@@ -18,13 +20,18 @@ struct Affine {
   float apply(float value) const { return active ? (value - mean) / std : value; }
 };
 
+// The means and deviations of an input: the model file's, or its training data's.
+struct Statistics {
+  const std::vector<double>&mean, &std;
+};
+
 // An empty list is no normalisation, a single number holds for all channels.
-Affine channel_affine(const PlanInput& plan, int64_t channel) {
+Affine channel_affine(const Statistics& of, int64_t channel) {
   auto pick = [&](const std::vector<double>& list, double otherwise) {
     return list.empty() ? otherwise : list.size() == 1 ? list[0] : list[static_cast<size_t>(channel)];
   };
-  return {static_cast<float>(pick(plan.mean, 0)), static_cast<float>(pick(plan.std, 1)),
-          !plan.mean.empty() || !plan.std.empty()};
+  return {static_cast<float>(pick(of.mean, 0)), static_cast<float>(pick(of.std, 1)),
+          !of.mean.empty() || !of.std.empty()};
 }
 
 template <class From>
@@ -66,13 +73,13 @@ void convert_by_table(const Block<uint8_t>& block, std::span<const int64_t> orde
 }
 
 template <class From>
-void gather_floats(const std::byte* bytes, const PlanInput& plan, int64_t elements,
+void gather_floats(const std::byte* bytes, const Statistics& of, int64_t elements,
                    std::span<const int64_t> order, std::byte* destination) {
-  int64_t channels = plan.mean.size() > 1 || plan.std.size() > 1 ? plan.shape[0] : 1;
+  auto channels = static_cast<int64_t>(std::max<size_t>({1, of.mean.size(), of.std.size()}));
   Block<From> block{reinterpret_cast<const From*>(bytes), reinterpret_cast<float*>(destination), elements, 0,
                     elements / channels};
   for (int64_t channel = 0; channel < channels; ++channel, block.first += block.size) {
-    Affine affine = channel_affine(plan, channel);
+    Affine affine = channel_affine(of, channel);
     if constexpr (std::is_same_v<From, uint8_t>) {
       if (block.size * static_cast<int64_t>(order.size()) >= 512) {
         convert_by_table(block, order, affine);
@@ -106,21 +113,14 @@ void Dataset::gather(size_t input, const PlanInput& plan, std::span<const int64_
   const Column& column = columns[input];
   const std::byte* bytes = this->bytes(input).data();
   int64_t elements = checked_product(plan.shape);
-  bool floats = plan.dtype == "f32";
-  auto gather_as = [&]<class From>(From) {
-    if (floats)
-      gather_floats<From>(bytes, plan, elements, order, destination.data());
+  const bool of_data = plan.normalize_data;
+  const Statistics statistics{of_data ? column.mean : plan.mean, of_data ? column.std : plan.std};
+  visit_elements(column.dtype, this->bytes(input), [&]<class From>(std::span<const From>) {
+    if (plan.dtype == "f32")
+      gather_floats<From>(bytes, statistics, elements, order, destination.data());
     else
       gather_integers<From>(bytes, elements, order, destination.data());
-  };
-  if (column.dtype == "u8") gather_as(uint8_t{});
-  if (column.dtype == "u16") gather_as(uint16_t{});
-  if (column.dtype == "i8") gather_as(int8_t{});
-  if (column.dtype == "i16") gather_as(int16_t{});
-  if (column.dtype == "i32") gather_as(int32_t{});
-  if (column.dtype == "i64") gather_as(int64_t{});
-  if (column.dtype == "f32") gather_as(float{});
-  if (column.dtype == "f64") gather_as(double{});
+  });
 }
 
 std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, bool shuffle) {

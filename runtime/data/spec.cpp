@@ -21,7 +21,7 @@ const std::vector<SpecKind>& kinds() {
       {"idx", "idx:NAME=FILE,...", true, {}},
       {"npy", "npy:NAME=FILE,...", true, {}},
       {"npz", "npz:FILE", false, {}},
-      {"csv", "csv:FILE,label=COLUMN", false, {"label"}},
+      {"csv", "csv:FILE,label=COLUMN", false, {"label", "sep", "split", "missing"}},
       {"tokens", "tokens:FILE", false, {}},
       {"text", "text:FILE[,split=train|test]", false, {"split"}},
       {"synthetic", "synthetic:digits|tokens[,split=train|test]", false, {"split"}},
@@ -128,6 +128,19 @@ class Reader {
         return problem("split is \"train\" or \"test\", not {}{}", quoted(value), hint(value, splits));
       spec_.test = value == "test";
       spec_.split = true;
+    } else if (key == "missing") {
+      const std::vector<std::string> ways = {"error", "mean", "drop"};  // as Missing has them
+      const auto way = std::find(ways.begin(), ways.end(), value);
+      if (way == ways.end())
+        return problem("missing is {}, not {}{}", listed(ways), quoted(value), hint(value, ways));
+      spec_.missing = static_cast<Missing>(way - ways.begin());
+    } else if (key == "sep") {
+      if (value == "tab" || value == "\\t") value = "\t";
+      constexpr std::string_view kMost = ";|:\t!#$%&*/<>?@^~ ";
+      if (value.size() != 1 || kMost.find(value[0]) == std::string_view::npos)
+        return problem("sep is one character such as ; or |, or tab, not {} (a comma needs no sep)",
+                       quoted(value));
+      spec_.separator = value[0];
     } else {
       spec_.label = value;
     }

@@ -1,7 +1,8 @@
 // SPEC, the text that says which data to train on (CONTRACT section 5):
 //
 //   mnist:DIR[,split=train|test]   idx:NAME=FILE,...   npy:NAME=FILE,...   npz:FILE
-//   csv:FILE[,label=COLUMN]        synthetic:digits|tokens[,split=train|test]
+//   csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop]
+//                                  synthetic:digits|tokens[,split=train|test]
 //   tokens:FILE                    text:FILE[,split=train|test]
 //
 // each with `,limit=N` for the first N samples. The text up to the first ':' is the kind; the rest is cut at
@@ -18,6 +19,8 @@
 
 namespace gacc {
 
+enum class Missing : uint8_t { error, mean, drop };  // what a missing field of a csv file is
+
 struct Spec {
   std::string kind;  // "mnist", "idx", "npy", "npz", "csv", "tokens", "text", "synthetic"
   std::string path;  // the folder, the file, or what to generate; empty for idx and npy
@@ -26,6 +29,8 @@ struct Spec {
   bool test = false;                                       // split=test
   bool split = false;                                      // split= is given
   std::optional<std::string> label;                        // csv
+  char separator = ',';                                    // csv
+  Missing missing = Missing::error;                        // csv
 };
 
 Status parse_spec(std::string_view text, Spec& spec);

@@ -33,16 +33,37 @@ TEST(Csv, CountsLinesWithinQuotes) {
 
 TEST(Csv, OtherSeparatorsAreNamed) {
   EXPECT_EQ(csv_error("a;b\n1,5;2\n"),
-            "f.csv:1: its fields are separated by semicolons; write commas (and points in numbers)");
+            "f.csv:1: its fields are separated by semicolons; say sep=';' (numbers have points)");
   EXPECT_EQ(csv_error("\na\tb\n1\t2\n"),
-            "f.csv:2: its fields are separated by tabs; write commas (and points in numbers)");
+            "f.csv:2: its fields are separated by tabs; say sep=tab (numbers have points)");
+  Table table;
+  EXPECT_EQ(parse_csv("a,b\n1,2\n", "f.csv", table, ';').text(),
+            "f.csv:1: its fields are separated by commas; leave sep= out");
+  ASSERT_EQ(parse_csv("a; b,c\n1 ;2\n", "f.csv", table, ';').text(), "");
+  EXPECT_EQ(table.columns, (std::vector<std::string>{"a", "b,c"}));
+  ASSERT_EQ(parse_csv("a\t b\t\"c\td\"\n1\t\t3 \n", "f.csv", table, '\t', /*gaps=*/true).text(), "");
+  EXPECT_EQ(table.columns, (std::vector<std::string>{"a", "b", "c\td"}));
+  EXPECT_TRUE(std::isnan(table.at(0, 1)));
+  EXPECT_EQ(table.at(0, 2), 3);
+}
+
+TEST(Csv, GapsAreNumbersThatAreNone) {
+  Table table;
+  ASSERT_EQ(parse_csv("a,b\n,NA\nnan,null\nN/A,1\n", "f.csv", table, ',', /*gaps=*/true).text(), "");
+  for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(std::isnan(table.values[i])) << i;
+  EXPECT_EQ(table.values[5], 1);
+  EXPECT_EQ(parse_csv("a,b\n1,none\n", "f.csv", table, ',', true).text(),
+            "f.csv:2: column 2 (\"b\"): \"none\" is no number");
 }
 
 TEST(Csv, ErrorsNameLineAndColumn) {
+  const std::string or_else = "; missing=mean fills it in, missing=drop leaves the line out";
   EXPECT_EQ(csv_error(""), "f.csv: is empty");
   EXPECT_EQ(csv_error("\n\r\n"), "f.csv: is empty");
   EXPECT_EQ(csv_error("a,b\n1,2\n3,four\n"), "f.csv:3: column 2 (\"b\"): \"four\" is no number");
-  EXPECT_EQ(csv_error("a,b\n1,\n"), "f.csv:2: column 2 (\"b\"): the field is empty");
+  EXPECT_EQ(csv_error("a,b\n1,\n"), "f.csv:2: column 2 (\"b\"): the field is empty" + or_else);
+  EXPECT_EQ(csv_error("a,b\n1,NA\n"), "f.csv:2: column 2 (\"b\"): \"NA\" is no number" + or_else);
+  EXPECT_EQ(csv_error("a,b,a\n"), "f.csv:1: columns 1 and 3 are both called \"a\"; rename one");
   EXPECT_EQ(csv_error("a,b\n1,2\n\n1,2,3\n"), "f.csv:4: has 3 fields, the header has 2");
   EXPECT_EQ(csv_error("a,b\n1,\"2\n3,4\n"), "f.csv:2: the quote that opens field 2 is never closed");
   EXPECT_EQ(csv_error("a,b\n\"1\"2,3\n"), "f.csv:2: field 1 goes on after its closing quote");
@@ -64,7 +85,7 @@ TEST(Csv, NumbersThatCountTheColumnsAreNames) { EXPECT_EQ(csv_error("0,1,2\n5,6,
 
 TEST(Csv, FindsColumnsByNameThenByNumber) {
   Table table;
-  ASSERT_TRUE(parse_csv("width,2,width,height\n", "f", table));
+  ASSERT_TRUE(parse_csv("width,2,depth,height\n", "f", table));
   size_t index = 0;
   ASSERT_TRUE(find_column(table, "height", "f", index));
   EXPECT_EQ(index, 3u);
@@ -74,10 +95,8 @@ TEST(Csv, FindsColumnsByNameThenByNumber) {
   EXPECT_EQ(index, 3u);
   EXPECT_EQ(find_column(table, "4", "f", index).text(), "f: has no column 4: its 4 columns count from 0");
   EXPECT_EQ(find_column(table, "hieght", "f", index).text(),
-            "f: has no column \"hieght\"; did you mean \"height\"? (it has \"width\", \"2\", \"width\" and "
+            "f: has no column \"hieght\"; did you mean \"height\"? (it has \"width\", \"2\", \"depth\" and "
             "\"height\")");
-  EXPECT_EQ(find_column(table, "width", "f", index).text(),
-            "f: has two columns called \"width\"; give the number of the one you mean, from 0");
 }
 
 }  // namespace

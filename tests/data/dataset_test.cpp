@@ -97,6 +97,229 @@ TEST_F(DatasetTest, ReadsCsv) {
             file + ": a sample is [5], 5 elements, but the input \"image\" takes [2, 2], 4 elements");
 }
 
+// table: f32 [2]; city: i32 [] of range 5; label: i32 [] of range 3.
+Plan table_plan() {
+  Plan plan = image_label_plan();
+  plan.inputs[0].name = "table";
+  plan.inputs[0].shape = {2};
+  PlanInput city = plan.inputs[1];
+  city.name = "city";
+  city.range = 5;
+  plan.inputs.insert(plan.inputs.begin() + 1, city);
+  return plan;
+}
+
+struct Loaded {
+  std::string error;
+  std::vector<std::string> remarks;
+  std::vector<float> features;
+};
+
+Loaded load(const std::string& spec, DataFacts& facts, DataUse use = DataUse::evaluation,
+            const Plan& plan = table_plan()) {
+  Dataset data;
+  Loaded result;
+  result.error = load_dataset(spec, plan, use, facts, data).text();
+  result.remarks = data.remarks;
+  if (result.error.empty()) result.features = values<float>(data.columns[0].bytes);
+  return result;
+}
+
+TEST_F(DatasetTest, CsvColumnsGoByName) {
+  DataFacts facts;
+  const std::string first = folder_.put("first.csv", "a,city,kind,b\n1,4,2,2\n3,0,1,4\n");
+  Loaded train = load("csv:" + first + ",label=kind", facts, DataUse::training);
+  EXPECT_EQ(train.error, "");
+  EXPECT_EQ(train.features, (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(facts["table"].columns, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(facts["table"].fill, (std::vector<double>{2, 3}));
+  const std::string turned = folder_.put("turned.csv", "b,kind,a,city\n2,2,1,4\n4,1,3,0\n");
+  Loaded eval = load("csv:" + turned + ",label=kind", facts);
+  EXPECT_EQ(eval.error, "");
+  EXPECT_EQ(eval.features, train.features);
+  EXPECT_EQ(eval.remarks,
+            (std::vector<std::string>{
+                "note: " + turned +
+                ": its columns stand in another order than in training, and are taken by name"}));
+  const auto error = [&](const std::string& text, const std::string& label = "kind") {
+    return load("csv:" + folder_.put("f.csv", text) + ",label=" + label, facts).error;
+  };
+  const std::string is =
+      folder_.path("f.csv") + ": its columns are not those that the model was trained on: ";
+  EXPECT_EQ(error("a,city,kind,c\n1,4,2,2\n"), is + "it has no \"b\"; \"c\" was not there");
+  EXPECT_EQ(error("a,city,kind\n1,4,2\n"), is + "it has no \"b\"");
+  EXPECT_EQ(error("a,city,kind,b,c,d\n1,4,2,2,2,2\n"), is + "\"c\" and \"d\" were not there");
+  EXPECT_EQ(error("a,town,kind,b\n1,4,2,2\n"), is + "\"town\" was not there");
+  EXPECT_EQ(error("a,city,label,b,kind\n1,4,2,2,1\n"),
+            folder_.path("f.csv") +
+                ": label=kind is given, but the input \"city\" takes the column of its own name");
+  EXPECT_EQ(error("a,city,label,b\n1,4,2,2\n", "label"), "") << "the input of that name takes it anyway";
+}
+
+TEST_F(DatasetTest, CsvIsSplitByRows) {
+  std::string text = "a,city,label,b\n";
+  for (int i = 0; i < 25; ++i) text += fmt::format("{},0,0,0\n", i);
+  const std::string spec = "csv:" + folder_.put("f.csv", text);
+  const auto rows = [&](const std::string& options) {
+    DataFacts facts;
+    std::vector<float> all = load(spec + options, facts, DataUse::training).features, rows;
+    for (size_t i = 0; i < all.size(); i += 2) rows.push_back(all[i]);
+    return rows;
+  };
+  EXPECT_EQ(rows("").size(), 25u);
+  EXPECT_EQ(rows(",split=test"), (std::vector<float>{9, 19}));
+  EXPECT_EQ(rows(",split=test,limit=1"), (std::vector<float>{9}));
+  const std::vector<float> train = rows(",split=train");
+  EXPECT_EQ(train.size(), 23u);
+  EXPECT_EQ(std::count(train.begin(), train.end(), 19.0f), 0);
+}
+
+TEST_F(DatasetTest, CsvGapsAreFilledOrLeftOut) {
+  const std::string path = folder_.put("f.csv", "a,city,label,b\n1,0,0,NA\n3,0,1,\n8,0,2,6\n,0,2,9\n");
+  const std::string spec = "csv:" + path;
+  DataFacts facts;
+  EXPECT_EQ(
+      load(spec, facts, DataUse::training).error,
+      path +
+          ":2: column 4 (\"b\"): \"NA\" is no number; missing=mean fills it in, missing=drop leaves the "
+          "line out");
+  Loaded dropped = load(spec + ",missing=drop", facts = {}, DataUse::training);
+  EXPECT_EQ(dropped.features, (std::vector<float>{8, 6}));
+  EXPECT_EQ(dropped.remarks[0], "note: " + path + ": 3 of 4 lines have a missing field and are left out");
+  Loaded filled = load(spec + ",missing=mean", facts = {}, DataUse::training);
+  EXPECT_EQ(filled.features, (std::vector<float>{1, 7.5, 3, 7.5, 8, 6, 4, 9}));
+  EXPECT_EQ(filled.remarks[0], "note: " + path + ": 3 missing fields have their column's mean of training");
+  const std::string later = folder_.put("g.csv", "a,city,label,b\n,0,0,\n");
+  EXPECT_EQ(load("csv:" + later + ",missing=mean", facts).features, (std::vector<float>{4, 7.5}));
+  EXPECT_EQ(load("csv:" + later + ",missing=mean", facts = {}).error,
+            later + ": column 1 (\"a\"): a field is missing, and no training data have given a mean for it");
+  const std::string label = folder_.put("h.csv", "a,city,label,b\n1,0,,2\n");
+  EXPECT_EQ(load("csv:" + label + ",missing=mean", facts = {}, DataUse::training).error,
+            label +
+                ":2: column 3 (\"label\"): the field is missing, and no mean stands for the input \"label\"; "
+                "missing=drop leaves the line out");
+  EXPECT_EQ(load("csv:" + later + ",missing=mean", facts = {}, DataUse::training).error,
+            later + ": column 1 (\"a\"): every field is missing, so there is no mean for missing=mean");
+  EXPECT_EQ(load("csv:" + folder_.put("i.csv", "a,city,label,b\n1,0,0,inf\n") + ",missing=mean", facts = {},
+                 DataUse::training)
+                .error,
+            folder_.path("i.csv") + ":2: column 4 (\"b\"): inf is not finite");
+}
+
+// Only axes of extent 1 may differ: another order of axes has as many elements, and means something else.
+TEST_F(DatasetTest, ShapesMustAgree) {
+  Plan plan = image_label_plan();
+  plan.inputs.pop_back();
+  plan.inputs[0].shape = {3, 2, 4};
+  const auto with = [&](const std::string& shape) {
+    return error("npy:image=" + folder_.put("i.npy", npy("|u1", shape, std::string(24, '\1'))), plan);
+  };
+  const std::string is = folder_.path("i.npy") + ": a sample is ";
+  for (const char* shape : {"(1, 3, 2, 4)", "(1, 24)", "(1, 3, 1, 2, 4)", "(1, 24, 1)"})
+    EXPECT_EQ(with(shape), "") << shape;
+  EXPECT_EQ(with("(1, 2, 4, 3)"),
+            is + "[2, 4, 3], but the input \"image\" takes [3, 2, 4]: HWC? permute to CHW (in numpy: "
+                 "x.transpose(0, 3, 1, 2))");
+  EXPECT_EQ(
+      with("(1, 3, 4, 2)"),
+      is + "[3, 4, 2], but the input \"image\" takes [3, 2, 4]; only axes of extent 1 may differ, or one of "
+           "them be flat");
+  EXPECT_EQ(with("(1, 6, 4)"),
+            is + "[6, 4], but the input \"image\" takes [3, 2, 4]; only axes of extent 1 may "
+                 "differ, or one of them be flat");
+  plan.inputs[0].shape = {24};
+  EXPECT_EQ(with("(1, 2, 4, 3)"), "");
+}
+
+TEST_F(DatasetTest, PixelsThatAreNotScaledAreSaid) {
+  Plan plan = image_label_plan();
+  plan.inputs.pop_back();
+  const std::string u8 = "npy:image=" + folder_.put("u.npy", npy("|u1", "(1, 2, 2)", "abcd"));
+  const std::string i32 = folder_.put("i.npy", npy("<i4", "(1, 2, 2)", raw<int32_t>({0, 9, 255, 1})));
+  const std::string f32 = folder_.put("f.npy", npy("<f4", "(1, 2, 2)", raw<float>({0, 9, 255, 1})));
+  const std::string low = folder_.put("l.npy", npy("<i4", "(1, 2, 2)", raw<int32_t>({0, 1, 1, 1})));
+  const auto remarks = [&](const std::string& first, const std::string& second) {
+    DataFacts facts;
+    std::vector<std::string> all = load(first, facts, DataUse::training, plan).remarks;
+    for (std::string& remark : load(second, facts, DataUse::evaluation, plan).remarks)
+      all.push_back(std::move(remark));
+    return all;
+  };
+  const std::string spec = "npy:image=";
+  EXPECT_EQ(remarks(u8, u8), std::vector<std::string>());
+  EXPECT_EQ(remarks(spec + low, spec + low), std::vector<std::string>());
+  EXPECT_EQ(remarks(spec + f32, u8), std::vector<std::string>());
+  EXPECT_EQ(
+      remarks(u8, spec + i32),
+      (std::vector<std::string>{"warning: " + i32 +
+                                ": i32 up to 255 for the input \"image\" is taken as it is, and the u8 that "
+                                "it was trained on is scaled by 1/255"}));
+  EXPECT_EQ(remarks(u8, spec + f32).size(), 1u);
+  EXPECT_EQ(
+      remarks(spec + i32, u8),
+      (std::vector<std::string>{
+          "warning: " + i32 +
+              ": i32 up to 255 for the input \"image\" is taken as it is, where u8 would be scaled by 1/255",
+          "warning: " + folder_.path("u.npy") +
+              ": u8 is scaled by 1/255, and the i32 that the input \"image\" was trained on is not"}));
+}
+
+// Mean and population deviation along the first axis, in double.
+TEST_F(DatasetTest, StatisticsOfTheData) {
+  Plan plan = image_label_plan();
+  plan.inputs.pop_back();
+  plan.inputs[0].normalize_data = true;
+  DataFacts facts;
+  const std::string u8 = "npy:image=" + folder_.put("u.npy", npy("|u1", "(2, 2, 2)", "\1\2\7\7\3\5\7\7"));
+  Dataset data;
+  ASSERT_EQ(load_dataset(u8, plan, DataUse::training, facts, data).text(), "");
+  const InputFacts& known = facts["image"];
+  EXPECT_NEAR(known.mean[0], 2.75 / 255, 1e-17);
+  EXPECT_NEAR(known.std[0], std::sqrt(8.75 / 4) / 255, 1e-17);
+  EXPECT_EQ(known.mean[1], 7.0 / 255);
+  EXPECT_EQ(known.std[1], 1);
+  std::vector<std::byte> batch(32);
+  data.gather(0, plan.inputs[0], std::vector<int64_t>{0, 1}, batch);
+  const std::vector<float> got = values<float>(batch);
+  EXPECT_EQ(got[0], (1 / 255.0f - static_cast<float>(known.mean[0])) / static_cast<float>(known.std[0]));
+  EXPECT_EQ(got[2], 0);
+  // Kept as text, and used for what comes later.
+  DataFacts back;
+  ASSERT_EQ(read_facts(to_metadata(facts), "w", plan, back).text(), "");
+  EXPECT_EQ(back["image"].mean, known.mean);
+  EXPECT_EQ(back["image"].std, known.std);
+  const std::string other = "npy:image=" + folder_.put("v.npy", npy("|u1", "(1, 2, 2)", "abcd"));
+  ASSERT_EQ(load_dataset(other, plan, DataUse::evaluation, back, data).text(), "");
+  EXPECT_EQ(data.columns[0].mean, known.mean);
+  ASSERT_EQ(load_dataset(other, plan, DataUse::training, back, data).text(), "");
+  EXPECT_EQ(data.columns[0].mean, known.mean);
+  DataFacts none;
+  EXPECT_EQ(
+      load_dataset(other, plan, DataUse::evaluation, none, data).text(),
+      folder_.path("v.npy") +
+          ": the input \"image\" is normalised by its training data, and nothing says how: give --data, or "
+          "--load a file that gacc-exec has saved after training");
+}
+
+TEST(Facts, MetadataMustFit) {
+  Plan plan = table_plan();
+  const auto error = [&](const std::string& what, const std::string& value) {
+    DataFacts facts;
+    return read_facts({{"gacc.inputs.table." + what, value}}, "w", plan, facts).text();
+  };
+  EXPECT_EQ(error("columns", R"(["a","b"])"), "");
+  EXPECT_EQ(error("others", "]"), "") << "not ours";
+  const auto refused = [](const std::string& what) {
+    return "w: its metadata \"gacc.inputs.table." + what + "\" does not fit the input \"table\" [2]";
+  };
+  for (const char* text : {R"(["a"])", R"(["a",1])", "[", "{}", R"("ab")", "", "[[]]"})
+    EXPECT_EQ(error("columns", text), refused("columns")) << text;
+  for (const char* text : {"[1]", "[1,2,3]", R"(["1","2"])", "[1,1e39]", "[1,null]", "7"})
+    EXPECT_EQ(error("mean", text), refused("mean")) << text;
+  EXPECT_EQ(error("mean", "[1,2]"), refused("std"));
+  EXPECT_EQ(error("fill", "[1,2]"), refused("fill"));
+}
+
 TEST_F(DatasetTest, MismatchesAreNamed) {
   std::string image = folder_.put("i", images_), label = folder_.put("l", labels_);
   EXPECT_EQ(error("idx:image=" + image),

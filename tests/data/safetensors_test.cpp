@@ -19,13 +19,18 @@ std::string error(const std::string& bytes) {
 TEST(Safetensors, WritesExactlyTheseBytes) {
   Folder folder;
   std::string path = folder.path("w.safetensors");
-  ASSERT_EQ(save_safetensors(path, {{"b", {2, 1}, {1, -2}}, {"a.w", {}, {0.5f}}, {"c", {0}, {}}}).text(), "");
+  ASSERT_EQ(
+      save_safetensors(path, {{"b", {2, 1}, {1, -2}}, {"a.w", {}, {0.5f}}, {"c", {0}, {}}}, {{"z", "\"1\""}})
+          .text(),
+      "");
   std::string header =
-      R"({"a.w":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[2,1],"data_offsets":[4,12]},"c":{"dtype":"F32","shape":[0],"data_offsets":[12,12]}})";
+      R"({"__metadata__":{"format":"pt","z":"\"1\""},"a.w":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[2,1],"data_offsets":[4,12]},"c":{"dtype":"F32","shape":[0],"data_offsets":[12,12]}})";
   while (header.size() % 8 != 0) header += ' ';
   EXPECT_EQ(contents(path), file(header, raw<float>({0.5f, 1, -2})));
   std::vector<NamedTensor> tensors;
-  ASSERT_EQ(load_safetensors(path, tensors).text(), "");
+  Metadata metadata;
+  ASSERT_EQ(load_safetensors(path, tensors, &metadata).text(), "");
+  EXPECT_EQ(metadata, (Metadata{{"format", "pt"}, {"z", "\"1\""}}));
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_EQ(tensors[0].name, "a.w");
   EXPECT_EQ(tensors[1].shape, (std::vector<int64_t>{2, 1}));

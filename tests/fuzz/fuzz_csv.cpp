@@ -1,10 +1,16 @@
-// libFuzzer target for CSV files: any text gives a full table, or an error.
+// libFuzzer target for CSV files: any text gives a full table, or an error. The first byte chooses the
+// separator and whether fields may be missing.
 #include "runtime/data/csv.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  constexpr char kSeparators[] = {',', ';', '\t', '|'};
+  const char separator = kSeparators[data[0] % 4];
+  const bool gaps = data[0] & 4;
   gacc::Table table;
-  gacc::Status status = gacc::parse_csv({reinterpret_cast<const char*>(data), size}, "f", table);
+  gacc::Status status =
+      gacc::parse_csv({reinterpret_cast<const char*>(data) + 1, size - 1}, "f", table, separator, gaps);
   gacc::fuzz::check_status(status);
   if (!status) return 0;
   if (table.columns.empty() || table.values.size() != table.lines.size() * table.columns.size())

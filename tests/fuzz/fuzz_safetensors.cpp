@@ -1,12 +1,26 @@
-// libFuzzer target for safetensors: any bytes give sorted tensors that fit their shapes, or an error.
-#include "runtime/safetensors.h"
-
+// libFuzzer target for safetensors: any bytes give sorted tensors that fit their shapes, or an error; and
+// so do what its metadata say of data.
+#include "runtime/data/data_facts.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<gacc::NamedTensor> tensors;
-  gacc::Status status = gacc::parse_safetensors({reinterpret_cast<const char*>(data), size}, "f", tensors);
+  gacc::Metadata metadata;
+  gacc::Status status =
+      gacc::parse_safetensors({reinterpret_cast<const char*>(data), size}, "f", tensors, &metadata);
   gacc::fuzz::check_status(status);
+  gacc::Plan plan;
+  plan.inputs.resize(1);
+  plan.inputs[0].name = "x";
+  plan.inputs[0].dtype = "f32";
+  plan.inputs[0].shape = {2};
+  gacc::DataFacts facts;
+  const gacc::Status known = gacc::read_facts(metadata, "f", plan, facts);
+  gacc::fuzz::check_status(known);
+  if (known && !facts.empty()) {
+    const gacc::InputFacts& x = facts.at("x");
+    if (x.columns.size() % 2 || x.mean.size() != x.std.size() || x.mean.size() % 2) __builtin_trap();
+  }
   if (!status) return 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     int64_t elements = 1;

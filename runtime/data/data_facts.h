@@ -1,0 +1,37 @@
+// What a run learns from its training data, and what data that come later (for --eval, or for another run)
+// are held to: how the columns of a csv file are called, what stands for a missing field, and the statistics
+// of normalize = "data". It is kept with the parameters, as strings of safetensors' __metadata__
+// ("gacc.inputs.NAME.columns": a JSON list), and in checkpoints.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/plan.h"
+#include "runtime/safetensors.h"
+#include "runtime/status.h"
+
+namespace gacc {
+
+struct InputFacts {
+  std::string dtype;                 // the data's own, of an f32 input: u8 is scaled, other types are not
+  std::vector<std::string> columns;  // csv: their names, one an element of the input
+  std::vector<double> fill;          // csv: the columns' means, for missing=mean
+  std::vector<double> mean, std;     // normalize = "data": one along the first axis of the input
+};
+
+using DataFacts = std::map<std::string, InputFacts, std::less<>>;  // by the input's name
+
+Metadata to_metadata(const DataFacts& facts);
+
+// Of the inputs that the plan has; other keys are left alone. `source` begins the error.
+Status read_facts(const Metadata& metadata, std::string_view source, const Plan& plan, DataFacts& facts);
+
+// Mean and population deviation of `values` (elements of `dtype`, samples first) along the first axis of
+// `shape`, in double, after the 1/255 of u8. A deviation of 0 is taken as 1.
+void learn_statistics(std::string_view dtype, std::span<const std::byte> values,
+                      std::span<const int64_t> shape, InputFacts& facts);
+
+}  // namespace gacc
