@@ -56,6 +56,7 @@ class Writer {
   void operator()(const char* name, int64_t value) { to_[name] = value; }
   void operator()(const char* name, bool value) { to_[name] = value; }
   void operator()(const char* name, double value) { to_[name] = fmt::format("{}", value); }
+  void operator()(const char* name, const std::string& value) { to_[name] = value; }
   void operator()(const char* name, const std::vector<double>& values) {
     to_[name] = Json::array();
     for (double value : values) to_[name].push_back(fmt::format("{}", value));
@@ -75,6 +76,7 @@ class Reader {
   }
   void operator()(const char* name, bool& value) { value = from_.at(name).get<bool>(); }
   void operator()(const char* name, double& value) { value = real(from_.at(name), name); }
+  void operator()(const char* name, std::string& value) { value = from_.at(name).get<std::string>(); }
   void operator()(const char* name, std::vector<double>& values) {
     values.clear();
     for (const Json& item : from_.at(name)) values.push_back(real(item, name));
@@ -121,6 +123,16 @@ void each_field(State& state, Visit visit) {
   visit("seconds.evaluation", state.evaluation_seconds);
   visit("seconds.window_start", state.window_start);
   visit("seconds.epoch_start", state.epoch_start);
+}
+
+// What files of older versions do not have.
+template <class State, class Visit>
+void each_later_field(State& state, Visit visit) {
+  visit("first_loss", state.first_loss);
+  visit("best.metric", state.best.metric);
+  visit("best.value", state.best.value);
+  visit("best.updates", state.best.updates);
+  visit("best.worse", state.best.worse);
 }
 
 std::string checkpoint_in(const std::string& folder) {
@@ -198,6 +210,9 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
 
   Json train = Json::object(), rate = Json::object();
   each_field(checkpoint.train, Writer(train));
+  each_later_field(checkpoint.train, Writer(train));
+  if (Status status = file.write(checkpoint.best); !status) return status;
+  size += static_cast<int64_t>(checkpoint.best.size());
   Writer to_rate(rate);
   to_rate("of_model", checkpoint.rate.of_model);
   to_rate("used", checkpoint.rate.used);
@@ -208,6 +223,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
       {"log", {{"bytes", checkpoint.log.bytes}, {"crc32", checkpoint.log.crc}}},
       {"gemm_choices", checkpoint.gemm_choices},
       {"data", checkpoint.data},
+      {"best", {{"bytes", checkpoint.best.size()}, {"crc32", crc_of(checkpoint.best)}}},
       {"tensors",
        tensors}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string foot;
@@ -236,6 +252,11 @@ Status read_table(CheckpointReader& reader, std::string_view text) {
     rate("of_model", content.rate.of_model);
     rate("used", content.rate.used);
     each_field(content.train, Reader(table.at("train")));
+    if (table.contains("best")) {
+      each_later_field(content.train, Reader(table.at("train")));
+      reader.best_bytes_ = table.at("best").at("bytes").get<int64_t>();
+      reader.best_crc_ = table.at("best").at("crc32").get<uint32_t>();
+    }
     content.log.bytes = table.at("log").at("bytes").get<int64_t>();
     content.log.crc = table.at("log").at("crc32").get<uint32_t>();
     content.gemm_choices = table.value("gemm_choices", "");  // files of older versions have none of these
@@ -263,6 +284,7 @@ Status CheckpointReader::open(const std::string& path) {
   path_ = path;
   content_ = {};
   entries_.clear();
+  best_bytes_ = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return Status::error("cannot read {}: {}", path, std::generic_category().message(errno));
   int64_t size = file.tellg();
@@ -298,7 +320,8 @@ Status CheckpointReader::open(const std::string& path) {
 
   // 2. The buffers.
   int64_t end = entries_.empty() ? kHeadBytes : entries_.back().offset + entries_.back().bytes;
-  if (end != size - kFootBytes - table_bytes) return damaged("its tensors do not fill it");
+  const int64_t best_bytes = size - kFootBytes - table_bytes - end;
+  if (best_bytes < 0 || best_bytes != best_bytes_) return damaged("its tensors do not fill it");
   constexpr int64_t kBlock = int64_t{1} << 20;
   for (const Entry& entry : entries_) {
     uint32_t crc = 0;
@@ -306,6 +329,11 @@ Status CheckpointReader::open(const std::string& path) {
       crc = crc_of(read(entry.offset + done, std::min(kBlock, entry.bytes - done)), crc);
     if (crc != entry.crc) return damaged(fmt::format("the checksum of tensor {}", entry.name));
   }
+
+  // 3. The best parameters.
+  content_.best = read(end, best_bytes);
+  if (best_bytes > 0 && crc_of(content_.best) != best_crc_)
+    return damaged("the checksum of the best parameters");
   return {};
 }
 

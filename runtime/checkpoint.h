@@ -4,6 +4,7 @@
 //
 //   bytes 0..23      "gacc checkpoint\n", format version (u32), CRC-32 of the 20 bytes before
 //   then             the plan's buffers, raw and without gaps, in plan order
+//   then             the best parameters so far, where the run keeps them: a safetensors file
 //   then             the table: one JSON object with the settings, the loop's state, the log's position, and
 //                    name, kind, type, shape, size and CRC-32 of every buffer
 //   last 24 bytes    size of the table (u64), size of the file (u64), CRC-32 of the table, CRC-32 of the 20
@@ -31,6 +32,10 @@ constexpr uint32_t kCheckpointVersion = 1;
 using Settings = std::vector<std::pair<std::string, std::string>>;
 Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainOptions& options);
 
+// Puts what an evaluation needs not share with the run, its data, their order and the seed, to what `saved`
+// says.
+void keep_to_model(Settings& settings, const Settings& saved);
+
 // The base learning rate: the model's, and the one used, which --lr may have replaced.
 struct RunRate {
   double of_model = 0, used = 0;
@@ -42,7 +47,9 @@ struct Checkpoint {
   TrainState train;
   LogPosition log;
   std::string gemm_choices{};  // Device::gemm_choices
-  Metadata data{};             // what the run has learnt from its training data (runtime/data/data_facts.h)
+  // The file of --save-best as it was, so that a resumed run has it whatever became of the file since.
+  std::string best{};
+  Metadata data{};  // what the run has learnt from its training data (runtime/data/data_facts.h)
 };
 
 // A folder with a checkpoint, reserved for this process: another run that names the same folder is refused.
@@ -96,6 +103,8 @@ class CheckpointReader {
   std::string path_;
   Checkpoint content_;
   std::vector<Entry> entries_;
+  int64_t best_bytes_ = 0;
+  uint32_t best_crc_ = 0;
 
   friend Status read_table(CheckpointReader& reader, std::string_view text);
 };

@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/checkpoint.h"
 
@@ -75,7 +76,19 @@ uint32_t fingerprint(std::span<const std::byte> bytes) {
   return crc;
 }
 
+// Named by settings_of.
+bool is_of_model(std::string_view name) {
+  return !name.starts_with("the training data's") && name != "the number of training samples" &&
+         name != "the seed" && name != "train.shuffle";
+}
+
 }  // namespace
+
+void keep_to_model(Settings& settings, const Settings& saved) {
+  std::erase_if(settings, [](const auto& setting) { return !is_of_model(setting.first); });
+  std::copy_if(saved.begin(), saved.end(), std::back_inserter(settings),
+               [](const auto& setting) { return !is_of_model(setting.first); });
+}
 
 Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainOptions& options) {
   const Plan& plan = artifact.plan;

@@ -90,11 +90,12 @@ std::string epoch_line(const EpochReport& report) {
       seconds(report.seconds));
 }
 
-std::string eval_line(const EvaluationReport& report, const Plan& plan) {
+std::string eval_line(const EvaluationReport& report, const Plan& plan, bool keeps_best) {
   std::string line = fmt::format(R"({{"event":"eval","epoch":{},"loss":{},"samples":{})", report.epoch,
                                  number(report.result.loss), report.result.samples);
   for (size_t i = 0; i < report.result.metrics.size(); ++i)
     line += fmt::format(",{}:{}", json_string(plan.metrics[i]), number(report.result.metrics[i]));
+  if (keeps_best) line += fmt::format(R"(,"best":{})", report.better);
   return line + fmt::format(R"(,"updates":{},"seconds":{}}})", report.updates, seconds(report.seconds));
 }
 

@@ -25,7 +25,8 @@ struct RunDescription {
 std::string start_line(const Plan& plan, const RunDescription& run);
 std::string update_line(const UpdateReport& report, const Plan& plan);
 std::string epoch_line(const EpochReport& report);
-std::string eval_line(const EvaluationReport& report, const Plan& plan);
+// `keeps_best`: whether the run tells the best evaluation from others.
+std::string eval_line(const EvaluationReport& report, const Plan& plan, bool keeps_best = false);
 std::string end_line(const TrainResult& result, int64_t peak_bytes);
 
 // How far a log is written: its size in bytes, and their CRC-32.

@@ -9,6 +9,12 @@
 
 namespace gacc {
 
+double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric) {
+  for (size_t i = 0; i < report.metrics.size(); ++i)
+    if (plan.metrics[i] == metric) return report.metrics[i];
+  return metric == "perplexity" ? std::exp(report.loss) : report.loss;
+}
+
 PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value) {
   const bool more_is_better = larger_is_better(rules.metric);
   // r2 may be negative; progress is towards 0 then.
@@ -39,10 +45,7 @@ Status begin_rates(Session& session, const Plan& plan, const WindowRules& rules)
 
 Status evaluated(Session& session, const Plan& plan, const EvalReport& report) {
   if (!plan.plateau) return {};
-  double value = report.loss;
-  if (plan.plateau->metric == "perplexity") value = std::exp(value);
-  for (size_t i = 0; i < report.metrics.size(); ++i)
-    if (plan.metrics[i] == plan.plateau->metric) value = report.metrics[i];
+  const double value = metric_of(report, plan, plan.plateau->metric);
   int32_t seen = 0;
   float best = 0;
   PlateauState now;

@@ -17,6 +17,9 @@ struct PlateauState {
 };
 PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value);
 
+// The value of a metric, or of "loss", in an evaluation.
+double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric);
+
 // Updates of an epoch, at least 1: what schedule.unit = "epochs" divides by.
 int64_t updates_per_epoch(const WindowRules& rules);
 

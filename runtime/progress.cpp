@@ -1,4 +1,4 @@
-// Draws the progress line with carriage returns, which every terminal understands, cut to its width.
+// Draws the progress line with carriage returns, which every terminal understands, no wider than it is.
 #include "runtime/progress.h"
 
 #include <sys/ioctl.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <vector>
 
 #include "runtime/standard_streams.h"
 
@@ -14,6 +15,7 @@ namespace gacc {
 namespace {
 
 constexpr double kRedrawSeconds = 0.1;
+constexpr double kLineSeconds = 4;  // between lines where there is no terminal
 constexpr double kSmoothing = 0.2;  // weight of the newest rate in the one shown
 
 size_t terminal_columns() {
@@ -32,23 +34,50 @@ std::string duration_text(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-std::string_view clip_columns(std::string_view text, size_t columns) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    bool starts_character = (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80;
-    if (starts_character && columns-- == 0) return text.substr(0, i);
-  }
-  return text;
+namespace {
+
+// Characters of UTF-8 text.
+size_t columns_of(std::string_view text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
-std::string progress_line(const ProgressState& state, const Plan& plan) {
-  std::string line =
-      fmt::format("epoch {}{}  update {}{}", state.epoch, of(state.epochs), state.update, of(state.updates));
-  if (state.update > 0) line += fmt::format("  loss {:.4g}  lr {:.4g}", state.loss, state.lr);
-  line += fmt::format("  eff. batch {} ({} × {})  loss scale {}", plan.micro_batch * plan.accumulate,
-                      plan.micro_batch, plan.accumulate, state.scale);
-  if (state.samples_per_second > 0) line += fmt::format("  {:.0f} samples/s", state.samples_per_second);
-  if (state.seconds_left >= 0) line += fmt::format("  {} left", duration_text(state.seconds_left));
+std::string percent(const ProgressState& state) {
+  return fmt::format("{:.0f} %", std::floor(100 * state.done));
+}
+
+}  // namespace
+
+std::string progress_line(const ProgressState& state, const Plan& plan, size_t columns) {
+  std::vector<std::string> figures;
+  if (state.done >= 0) figures.push_back(percent(state));
+  if (state.seconds_left >= 0) figures.push_back(duration_text(state.seconds_left) + " left");
+  figures.push_back(fmt::format("epoch {}{}", state.epoch, of(state.epochs)));
+  figures.push_back(fmt::format("update {}{}", state.update, of(state.updates)));
+  if (state.update > 0) figures.push_back(fmt::format("loss {:.4g}", state.loss));
+  if (state.samples_per_second > 0)
+    figures.push_back(fmt::format("{:.0f} samples/s", state.samples_per_second));
+  if (state.update > 0) figures.push_back(fmt::format("lr {:.4g}", state.lr));
+  figures.push_back(fmt::format("eff. batch {} ({} × {})", plan.micro_batch * plan.accumulate,
+                                plan.micro_batch, plan.accumulate));
+  figures.push_back(fmt::format("loss scale {}", state.scale));
+  std::string line;
+  for (const std::string& figure : figures) {
+    const std::string next = line + (line.empty() ? "" : "  ") + figure;
+    if (columns_of(next) > columns) break;
+    line = next;
+  }
   return line;
+}
+
+std::string progress_text(const ProgressState& state) {
+  std::string text =
+      fmt::format("epoch {}{}, update {}{}", state.epoch, of(state.epochs), state.update, of(state.updates));
+  if (state.update > 0) text += fmt::format(": loss {:.6g}", state.loss);
+  if (state.samples_per_second > 0) text += fmt::format(", {:.0f} samples/s", state.samples_per_second);
+  if (state.done >= 0) text += ", " + percent(state);
+  if (state.seconds_left >= 0) text += fmt::format(", {} left", duration_text(state.seconds_left));
+  return text;
 }
 
 std::string epoch_text(const EpochReport& report) {
@@ -60,13 +89,15 @@ std::string epoch_text(const EpochReport& report) {
 }
 
 std::string evaluation_text(const EvaluationReport& report, const Plan& plan) {
-  std::string text = fmt::format("eval, epoch {}: loss {:.6g}, {} samples", report.epoch, report.result.loss,
-                                 report.result.samples);
+  std::string text = "eval";
+  if (report.epoch > 0) text += fmt::format(", epoch {}, update {}", report.epoch, report.updates);
+  text += fmt::format(": loss {:.6g}, {} samples", report.result.loss, report.result.samples);
   for (size_t i = 0; i < report.result.metrics.size(); ++i) {
     double value = report.result.metrics[i];
     text += plan.metrics[i] == "accuracy" ? fmt::format(", accuracy {:.2f} %", 100 * value)
                                           : fmt::format(", {} {:.6g}", plan.metrics[i], value);
   }
+  if (report.better) text += " (the best)";
   return text;
 }
 
@@ -84,27 +115,31 @@ void Progress::begin(const TrainOptions& options, double expected_launches) {
 }
 
 void Progress::launched(const LaunchReport& report) {
-  if (!terminal_) return;
-  auto now = Clock::now();
-  if (std::chrono::duration<double>(now - last_).count() >= kRedrawSeconds) draw(report, now);
+  if (quiet_) return;
+  const auto now = Clock::now();
+  const double passed = std::chrono::duration<double>(now - last_).count();
+  if (passed < (terminal_ ? kRedrawSeconds : kLineSeconds)) return;
+  measure(report, now);
+  if (!terminal_) return say(progress_text(state_));
+  print_stderr("\r\x1b[K{}", progress_line(state_, plan_, terminal_columns()));
+  std::fflush(stderr);
+  drawn_ = true;
 }
 
-void Progress::draw(const LaunchReport& report, Clock::time_point now) {
+void Progress::measure(const LaunchReport& report, Clock::time_point now) {
   double passed = std::chrono::duration<double>(now - last_).count();
   double total = std::chrono::duration<double>(now - begin_).count();
   double rate = static_cast<double>(report.samples - last_samples_) / passed;
   double shown = state_.samples_per_second;
   state_.samples_per_second = shown > 0 ? shown + kSmoothing * (rate - shown) : rate;
-  auto done = static_cast<double>(report.launches - first_launches_);
+  auto made = static_cast<double>(report.launches - first_launches_);
   auto to_do = expected_launches_ - static_cast<double>(report.launches);
-  state_.seconds_left = std::isfinite(to_do) ? std::max(0.0, to_do / done) * total : -1;
+  const bool known = std::isfinite(to_do);
+  state_.seconds_left = known ? std::max(0.0, to_do / made) * total : -1;
+  state_.done = known ? std::min(1.0, static_cast<double>(report.launches) / expected_launches_) : -1;
   state_.epoch = report.epoch;
   last_ = now;
   last_samples_ = report.samples;
-  std::string line = progress_line(state_, plan_);
-  print_stderr("\r\x1b[K{}", clip_columns(line, terminal_columns()));
-  std::fflush(stderr);
-  drawn_ = true;
 }
 
 void Progress::updated(const UpdateReport& report) {
@@ -123,7 +158,6 @@ void Progress::clear() {
 
 void Progress::say(std::string_view line) {
   clear();
-  if (quiet_) return;
   // A closed standard output must not end the training: what could not be shown is lost, and that is all.
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fputc('\n', stdout);

@@ -1,6 +1,6 @@
 // What the user sees while a run goes on: one line on standard error, redrawn at most ten times a second when
-// that is a terminal, and a lasting line on standard output for every epoch and evaluation. Quiet runs show
-// neither.
+// that is a terminal, else one on standard output every few seconds; and there a lasting line for every epoch
+// and evaluation. Quiet runs show only the latter.
 #pragma once
 #include <chrono>
 #include <string>
@@ -19,16 +19,18 @@ struct ProgressState {
   double samples_per_second = 0;
   double seconds_left = -1;  // below 0: unknown
   float scale = 1;           // of the loss
+  double done = -1;          // part of the run, 0 to 1; below 0: unknown
 };
 
-// "epoch 1/2  update 17  loss 0.4312  lr 0.001  eff. batch 128 (32 × 4)  loss scale 1  48200 samples/s  0:12
-// left"
-std::string progress_line(const ProgressState& state, const Plan& plan);
+// "42 %  0:12 left  epoch 1/2  update 17  loss 0.4312  48200 samples/s  lr 0.001  eff. batch 128 (32 × 4)
+// loss scale 1", as many of its figures as fit into so many columns.
+std::string progress_line(const ProgressState& state, const Plan& plan, size_t columns);
+// The lasting line of a run without a terminal: "epoch 1/2, update 17: loss 0.4312, 48200 samples/s, 42 %,
+// 0:12 left".
+std::string progress_text(const ProgressState& state);
 std::string epoch_text(const EpochReport& report);
 std::string evaluation_text(const EvaluationReport& report, const Plan& plan);
 std::string duration_text(double seconds);  // "0:07", "12:05", "3:04:05"
-// At most `columns` characters of UTF-8 text.
-std::string_view clip_columns(std::string_view text, size_t columns);
 
 class Progress {
  public:
@@ -45,7 +47,7 @@ class Progress {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void draw(const LaunchReport& report, Clock::time_point now);
+  void measure(const LaunchReport& report, Clock::time_point now);
 
   const Plan& plan_;
   bool quiet_, terminal_, drawn_ = false;

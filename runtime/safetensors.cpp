@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
@@ -239,8 +240,11 @@ Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tenso
   return parse_safetensors(bytes, path, tensors, metadata);
 }
 
-Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                        const Metadata& metadata) {
+namespace {
+
+// Hands the file to `write`, piece by piece.
+Status write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                         const Metadata& metadata, const std::function<Status(std::string_view)>& write) {
   std::vector<const NamedTensor*> sorted;
   for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
   std::sort(sorted.begin(), sorted.end(),
@@ -265,18 +269,36 @@ Status save_safetensors(const std::string& path, const std::vector<NamedTensor>&
   }
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  AtomicFile file;
-  if (Status status = file.open(path); !status) return status;
   uint64_t length = header.size();
   std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
-  if (Status status = file.write(length_bytes); !status) return status;
-  if (Status status = file.write(header); !status) return status;
+  if (Status status = write(length_bytes); !status) return status;
+  if (Status status = write(header); !status) return status;
   for (const NamedTensor* tensor : sorted) {
     std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
                            tensor->data.size() * sizeof(float));
-    if (Status status = file.write(bytes); !status) return status;
+    if (Status status = write(bytes); !status) return status;
   }
+  return {};
+}
+
+}  // namespace
+
+Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                        const Metadata& metadata) {
+  AtomicFile file;
+  if (Status status = file.open(path); !status) return status;
+  const auto write = [&](std::string_view bytes) { return file.write(bytes); };
+  if (Status status = write_safetensors(path, tensors, metadata, write); !status) return status;
   return file.commit();
+}
+
+Status safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
+                         const Metadata& metadata, std::string& bytes) {
+  bytes.clear();
+  return write_safetensors(path, tensors, metadata, [&](std::string_view part) {
+    bytes += part;
+    return Status();
+  });
 }
 
 }  // namespace gacc

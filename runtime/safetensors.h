@@ -22,6 +22,9 @@ using Metadata = std::map<std::string, std::string>;
 // "pt" without which transformers takes no file.
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                         const Metadata& metadata = {});
+// The same, into memory. `path` is for messages.
+Status safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
+                         const Metadata& metadata, std::string& bytes);
 // Reads F32, F16 and BF16 tensors as f32; every size, offset and overlap is checked, and that every number is
 // finite. Without the num_batches_tracked of PyTorch's batch norms. `metadata`, if not null, gets the strings
 // of __metadata__.

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "runtime/data/loader.h"
+#include "runtime/metrics.h"
 #include "runtime/plateau.h"
 #include "runtime/window.h"
 
@@ -29,6 +30,19 @@ class Stopwatch {
 
 WindowRules rules_of(const Plan& plan, int64_t samples) {
   return {samples, plan.micro_batch, plan.accumulate, parse_tail(plan.tail)};
+}
+
+// One pass over `data` in file order; not complete when `interrupted` says so in between.
+Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& loader,
+               const std::function<bool()>& interrupted, EvalReport& report, bool& complete) {
+  if (Status status = session.begin_eval(); !status) return status;
+  loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.micro_batch);
+  while (const Batch* batch = loader.next()) {
+    if (Status status = session.eval(batch->inputs, batch->samples); !status) return status;
+    complete = !interrupted();
+    if (!complete) return {};
+  }
+  return session.end_eval(report);
 }
 
 std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options) {
@@ -72,6 +86,8 @@ class Trainer {
   Status evaluate_due();
   Status evaluate(bool at_end);
   Status measure(EvaluationReport& report, bool& complete);
+  Status compare_with_best();
+  void look_at(int64_t epoch, double loss);
   void count_sums(const WindowSums& sums);
 
   bool interrupted() {
@@ -81,7 +97,8 @@ class Trainer {
   bool limit_reached() const {
     return (epochs_ && result_.epochs >= *epochs_) ||
            (options_.updates && result_.updates >= *options_.updates) ||
-           (options_.launches && result_.launches >= *options_.launches);
+           (options_.launches && result_.launches >= *options_.launches) ||
+           (options_.patience && at_.best.worse >= *options_.patience);
   }
   bool scale_too_small(const UpdateReport& report) const {
     return plan_.seed_rules && plan_.seed_rules->dynamic && report.window.next_scale < kSmallestScale;
@@ -102,6 +119,8 @@ class Trainer {
 
   Stopwatch clock_;
   TrainState at_;  // its counts that result_ has too, and what the session knows, only at checkpoints
+  bool diverged_ = false;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();  // of a good update of this process
   // Launches, epochs and evaluation_due at the last checkpoint.
   std::tuple<int64_t, int64_t, bool> saved_{-1, 0, false};
 };
@@ -119,6 +138,8 @@ Status Trainer::run() {
   if (status && options_.keep_gradients && session_.launches() > 0)
     status = session_.mean_gradients(result_.gradients);
   if (status && eval_ && !interrupted()) status = evaluate(/*at_end=*/true);
+  if (status) look_at(at_.epoch.epoch, last_loss_);
+  result_.best = at_.best;
   result_.seconds = clock_.seconds();
   return status;
 }
@@ -128,7 +149,10 @@ Status Trainer::resume(const TrainState& state) {
       state.window_launches > rules_.accumulate)
     return Status::error("the state to resume from is of another run: launch {} of {} in the epoch",
                          state.position, rules_.launches_per_epoch());
+  if (options_.keeps_best() && !state.best.metric.empty() && state.best.metric != options_.best)
+    return Status::error("cannot resume: --best was {}, and is {} now", state.best.metric, options_.best);
   at_ = state;
+  at_.evaluation.better = false;
   result_.epochs = state.epochs;
   result_.updates = state.updates;
   result_.skipped = state.skipped;
@@ -218,6 +242,8 @@ Status Trainer::close_window(bool apply) {
   if (!apply || report.window.sums.count == 0) return {};
 
   bool good = report.window.applied;
+  if (good) last_loss_ = static_cast<double>(report.window.loss);
+  if (good && std::isnan(at_.first_loss)) at_.first_loss = last_loss_;
   ++(good ? result_.updates : result_.skipped);
   ++(good ? at_.epoch.updates : at_.epoch.skipped);
   report.epoch = at_.epoch.epoch;
@@ -298,6 +324,7 @@ Status Trainer::finish_epoch() {
   at_.epoch.loss = at_.epoch_sums.loss / at_.epoch_sums.count;
   at_.epoch.seconds = training_seconds() - at_.epoch_start;
   if (Status status = observer_.epoch_done(at_.epoch); !status) return status;
+  look_at(at_.epoch.epoch, at_.epoch.loss);
   if (at_.epoch_sums.count == 0 && at_.epoch.skipped == 0)
     return Status::error(
         "no update can ever happen: nothing was counted in epoch {}; is every target the loss's "
@@ -325,6 +352,7 @@ Status Trainer::evaluate(bool at_end) {
   }
   at_.evaluation.epoch = at_.epoch.epoch;
   at_.evaluation.seconds = 0;
+  at_.evaluation.better = false;
   bool complete = true;
   if (!same) {
     double start = clock_.seconds();
@@ -335,21 +363,39 @@ Status Trainer::evaluate(bool at_end) {
   if (!complete) return {};
   at_.evaluation_due = false;
   at_.evaluation.updates = result_.updates;
+  if (!same && options_.keeps_best())
+    if (Status status = compare_with_best(); !status) return status;
   return observer_.evaluated(at_.evaluation);
 }
 
-Status Trainer::measure(EvaluationReport& report, bool& complete) {
-  if (Status status = session_.begin_eval(); !status) return status;
-  eval_loader_->start(epoch_order(eval_->samples, 0, 0, /*shuffle=*/false), plan_.micro_batch);
-  while (const Batch* batch = eval_loader_->next()) {
-    if (Status status = session_.eval(batch->inputs, batch->samples); !status) return status;
-    if (interrupted()) {
-      complete = false;
-      return {};
-    }
+// The first evaluation is the best one, unless it has no number; a NaN never is.
+Status Trainer::compare_with_best() {
+  BestEvaluation& best = at_.best;
+  const double value = metric_of(at_.evaluation.result, plan_, options_.best);
+  const bool better = best.metric.empty()               ? !std::isnan(value)
+                      : larger_is_better(options_.best) ? value > best.value
+                                                        : value < best.value;
+  at_.evaluation.better = better;
+  if (!better) {
+    ++best.worse;
+    return {};
   }
-  if (Status status = session_.end_eval(report.result); !status) return status;
-  return evaluated(session_, plan_, report.result);
+  best = {options_.best, value, result_.updates, 0};
+  return options_.save_best ? options_.save_best() : Status();
+}
+
+// A rate that is too large shows in the loss long before anything overflows.
+void Trainer::look_at(int64_t epoch, double loss) {
+  constexpr double kFar = 10;  // times the first update's loss
+  if (diverged_ || !(loss > kFar * at_.first_loss)) return;
+  diverged_ = true;
+  observer_.diverged(epoch, loss, at_.first_loss);
+}
+
+Status Trainer::measure(EvaluationReport& report, bool& complete) {
+  Status status = gacc::measure(
+      session_, plan_, *eval_, *eval_loader_, [&] { return interrupted(); }, report.result, complete);
+  return status && complete ? evaluated(session_, plan_, report.result) : status;
 }
 
 }  // namespace
@@ -358,6 +404,18 @@ Status train(Session& session, const Plan& plan, const Dataset& data, const Data
              const TrainOptions& options, TrainObserver& observer, TrainResult& result) {
   result = {};
   return Trainer(session, plan, data, eval, options, observer, result).run();
+}
+
+Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, const TrainOptions& options,
+                     EvaluationReport& report, bool& interrupted) {
+  Loader loader(eval, plan);
+  bool complete = true;
+  const Stopwatch clock;
+  const auto asked = [&] { return options.interrupted && options.interrupted(); };
+  const Status status = measure(session, plan, eval, loader, asked, report.result, complete);
+  report.seconds = clock.seconds();
+  interrupted = !complete;
+  return status;
 }
 
 Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options) {

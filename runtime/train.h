@@ -13,7 +13,9 @@
 //  - `seconds` of windows and epochs are training time, without evaluations.
 #pragma once
 #include <functional>
+#include <limits>
 #include <optional>
+#include <string>
 
 #include "runtime/data/dataset.h"
 #include "runtime/session.h"
@@ -37,6 +39,12 @@ struct TrainOptions {
   // be empty.
   std::function<Status(const TrainState&)> checkpoint;
   int64_t checkpoint_every = 0;
+  // Which evaluation is the best: by this metric of the plan, or by "loss".
+  std::string best = "loss";
+  // Called after an evaluation that is better than all before it. May be empty.
+  std::function<Status()> save_best;
+  std::optional<int64_t> patience;  // the run ends after so many evaluations in a row without a better one
+  bool keeps_best() const { return save_best || patience; }
   // Where an earlier run was; the session's buffers must be as they were then. Null: at the beginning. The
   // limits count from the beginning of the earlier run.
   const TrainState* resume = nullptr;
@@ -67,6 +75,15 @@ struct EvaluationReport {
   int64_t updates = 0;  // good ones so far
   EvalReport result;
   double seconds = 0;
+  bool better = false;  // than all before it, where the run keeps the best
+};
+
+// The best evaluation so far.
+struct BestEvaluation {
+  std::string metric;  // by which; empty: there was none
+  double value = 0;
+  int64_t updates = 0;  // good ones before it
+  int64_t worse = 0;    // evaluations since then
 };
 
 struct TrainResult {
@@ -78,6 +95,7 @@ struct TrainResult {
   bool interrupted = false;
   int64_t open_launches = 0;           // in the window that was open at the end and is not applied
   std::vector<NamedTensor> gradients;  // mean gradient of the open or the just closed window
+  BestEvaluation best;
 };
 
 // Where the loop is between two launches: everything that must outlive the process for a later one to go on
@@ -92,7 +110,9 @@ struct TrainState {
   EpochReport epoch;                                // under way
   WindowSums epoch_sums;  // of the launches of this epoch that are in closed windows, or at its end
   WindowSums counted;     // the part of the open window that earlier epochs have counted (carry)
-  EvaluationReport evaluation{0, -1, {}, 0};  // the last one
+  EvaluationReport evaluation{0, -1, {}, 0, false};  // the last one
+  BestEvaluation best;
+  double first_loss = std::numeric_limits<double>::quiet_NaN();  // of the first good update
   // Since the run began, in all its processes; the starts of window and epoch are in training seconds.
   double seconds = 0, evaluation_seconds = 0, window_start = 0, epoch_start = 0;
 };
@@ -105,12 +125,18 @@ class TrainObserver {
   virtual Status updated(const UpdateReport&) { return {}; }
   virtual Status epoch_done(const EpochReport&) { return {}; }
   virtual Status evaluated(const EvaluationReport&) { return {}; }
+  // Once at most: the loss of an epoch, or of the run's last update, is far above the first update's.
+  virtual void diverged(int64_t /*epoch*/, double /*loss*/, double /*first_loss*/) {}
 };
 
 // Trains an initialised session on `data`, evaluating on `eval` unless it is null. A run that could never
 // update is an error before the first launch. On error `result` holds what was done until then.
 Status train(Session& session, const Plan& plan, const Dataset& data, const Dataset* eval,
              const TrainOptions& options, TrainObserver& observer, TrainResult& result);
+
+// Evaluates the parameters as they are, once. `report` has the epoch and the updates of the caller.
+Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, const TrainOptions& options,
+                     EvaluationReport& report, bool& interrupted);
 
 // The check that train makes first, for callers who have more to prepare: an error, with numbers and what to
 // change, when no update could ever happen.

@@ -33,6 +33,7 @@ std::vector<FileOption> file_options(const Arguments& given) {
           {"--eval", reads, data_files(given.eval)},
           {"--load", reads, {given.load}},
           {"--save", writes, {given.save}, "--load"},  // training in place
+          {"--save-best", writes, {given.save_best}},
           {"--log", writes, log_files(given.log)},
           {"--dump-grads", writes, {given.dump_grads}},
           {"--tune-gemm", updates, {given.tune_gemm}},
@@ -53,6 +54,26 @@ std::string wrong_command(const Arguments& given) {
     return "--lr: expected a number of at least 0";
   if (given.init_only && !given.eval.empty())
     return "--init-only launches nothing: --eval does not go with it";
+  if (given.only_evaluates()) {
+    const std::pair<const char*, bool> others[] = {
+        {"--verify", given.verify},
+        {"--epochs", given.epochs.has_value()},
+        {"--updates", given.updates.has_value()},
+        {"--launches", given.launches.has_value()},
+        {"--lr", given.lr.has_value()},
+        {"--no-shuffle", given.no_shuffle},
+        {"--eval-every", given.eval_every > 0},
+        {"--patience", given.patience.has_value()},
+        {"--save", !given.save.empty()},
+        {"--save-best", !given.save_best.empty()},
+        {"--dump-grads", !given.dump_grads.empty()},
+        {"--tensorboard", !given.tensorboard.empty()},
+        {"--checkpoint-every", given.checkpoint_every.has_value()}};
+    for (const auto& [name, present] : others)
+      if (present) return fmt::format("--eval without --data evaluates once: {} does not go with it", name);
+    if (!given.checkpoint.empty() && !given.resume)
+      return "--eval without --data evaluates once: --checkpoint goes with it only to --resume from";
+  }
   if (!given.tune_gemm.empty() && given.gemm == "builtin")
     return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
   if (given.init_only && !given.profile.empty())
@@ -74,13 +95,21 @@ std::string wrong_command(const Arguments& given) {
       return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
                          wrong);
   }
-  if (!given.init_only && given.data.empty()) return "--data is required (or --init-only)";
+  if (!given.init_only && given.data.empty() && given.eval.empty())
+    return "--data is required (or --eval alone, or --init-only)";
   if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
     return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
   if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
     return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
-  if (given.eval_every > 0 && given.eval.empty()) return "--eval-every needs --eval";
-  return wrong_outputs(files);
+  if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
+  const std::pair<const char*, bool> of_evaluations[] = {{"--eval-every", given.eval_every > 0},
+                                                         {"--save-best", !given.save_best.empty()},
+                                                         {"--patience", given.patience.has_value()}};
+  for (const auto& [name, present] : of_evaluations)
+    if (present && given.eval.empty()) return fmt::format("{} needs --eval", name);
+  if (given.best != "loss" && given.save_best.empty() && !given.patience)
+    return "--best needs --save-best or --patience";
+  return "";
 }
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
@@ -121,6 +150,13 @@ void add_options(CLI::App& app, Arguments& to) {
   app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)")->type_name("FILE");
   app.add_option("--log", to.log, "write one JSON object a line")->type_name("FILE");
   app.add_option("--eval-every", to.eval_every, "evaluate after every N updates, too")
+      ->transform(whole_number(1))
+      ->type_name("N");
+  app.add_option("--save-best", to.save_best, "write the parameters of the best evaluation so far")
+      ->type_name("FILE");
+  app.add_option("--best", to.best, "which is the best: loss (default) or a metric of the model")
+      ->type_name("NAME");
+  app.add_option("--patience", to.patience, "stop after N evaluations in a row without a better one")
       ->transform(whole_number(1))
       ->type_name("N");
   app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");

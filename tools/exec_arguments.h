@@ -8,13 +8,17 @@ namespace gacc {
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
+  std::string save_best, best = "loss";
   std::string checkpoint, tensorboard;
   std::string profile;
-  std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every;
+  std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every, patience;
   std::optional<double> lr;
   int64_t eval_every = 0;
   int threads = 0;
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false;
+
+  // --eval without --data: evaluates once, and trains nothing.
+  bool only_evaluates() const { return data.empty() && !eval.empty() && !init_only; }
 };
 
 // False when there is nothing to run: `wrong` says what is wrong with the command line, or is empty after

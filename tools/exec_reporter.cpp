@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/standard_streams.h"
+
 namespace gacc {
 
 Status Reporter::launched(const LaunchReport& report) {
@@ -46,7 +48,15 @@ Status Reporter::evaluated(const EvaluationReport& report) {
   for (size_t i = 0; i < report.result.metrics.size(); ++i)
     scalars.push_back({tags[i + 1], report.result.metrics[i]});
   if (Status status = events_.write(report.updates, scalars); !status) return status;
-  return log_.write(eval_line(report, plan_));
+  return log_.write(eval_line(report, plan_, keeps_best_));
+}
+
+void Reporter::diverged(int64_t epoch, double loss, double first_loss) {
+  progress_.clear();
+  print_stderr(
+      "gacc-exec: warning: epoch {}: the loss {:.6g} is far above the first update's {:.6g}; a lower "
+      "learning rate (--lr) may help, or data that are normalised\n",
+      epoch, loss, first_loss);
 }
 
 }  // namespace gacc

@@ -4,9 +4,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <new>
 #include <string>
 #include <thread>
@@ -19,6 +21,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/checkpoint.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/text.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/process_memory.h"
@@ -92,7 +95,7 @@ class Run {
     if (!status) return fail(kFailed, status.text());
     if (!result_.interrupted) return kDone;
     if (!arguments_.checkpoint.empty())
-      written_ += fmt::format("; --resume continues from {}", folder_.file());
+      written_ += fmt::format("; --resume continues from {}", checkpoint_file());
     print_stderr("gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1,
                  result_.updates, written_);
     return kInterrupted;
@@ -102,17 +105,23 @@ class Run {
   Status prepare();
   Status load_parameters();
   Status load_data(const std::string& spec, DataUse use, Dataset& data);
+  Status check_best();
   Status open_checkpoint();
   Status read_gemm_choices();
   Status write_gemm_choices();
   Status check_checkpoint();
   Status work();
   Status verify_artifact();
+  Status save_best(Session& session);
+  Status restore_best();
+  Status evaluate_and_write(Session& session, Progress& progress);
+  void say_nothing_to_do() const;
   Status save_checkpoint(Session& session, const TrainState& state, Progress& progress);
   Status train_and_write(Session& session, Progress& progress);
   Status finish_device(Status status);
 
   // Fails where a file could not be put in place later, long before there is anything to write.
+  std::string checkpoint_file() const { return checkpoint_files(arguments_.checkpoint)[0]; }
   static Status check_writable(const std::string& path) {
     return path.empty() ? Status() : AtomicFile().open(path);
   }
@@ -137,6 +146,7 @@ class Run {
   bool replaced_ = false;  // the checkpoint that the run found
   Settings settings_;
   RunRate rate_;
+  std::string best_;  // the file of --save-best, where checkpoints keep it
   bool began_ = false;
   TrainOptions options_;
   TrainResult result_;
@@ -159,9 +169,12 @@ Status Run::prepare() {
   options_.shuffle = plan.shuffle && !given.no_shuffle;
   options_.seed = static_cast<uint64_t>(plan.seed);
   options_.keep_gradients = !given.dump_grads.empty();
+  options_.best = given.best;
+  options_.patience = given.patience;
   options_.interrupted = [] { return interrupt_seen.load(); };
 
-  for (const std::string& path : {given.save, given.dump_grads, given.profile})
+  if (Status status = check_best(); !status) return status;
+  for (const std::string& path : {given.save, given.save_best, given.dump_grads, given.profile})
     if (Status status = check_writable(path); !status) return status;
   if (Status status = open_checkpoint(); !status) return status;
   if (!given.log.empty()) {
@@ -171,9 +184,14 @@ Status Run::prepare() {
   }
   if (Status status = load_parameters(); !status) return status;
   if (!given.init_only) {
-    if (Status status = load_data(given.data, DataUse::training, data_); !status) return status;
+    if (!given.data.empty())
+      if (Status status = load_data(given.data, DataUse::training, data_); !status) return status;
     if (!given.eval.empty())
       if (Status status = load_data(given.eval, DataUse::evaluation, eval_); !status) return status;
+  }
+  if (given.only_evaluates()) {
+    if (Status status = check_checkpoint(); !status) return status;
+  } else if (!given.init_only) {
     if (plan.plateau && given.eval.empty())
       print_stderr("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
     if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
@@ -190,7 +208,7 @@ Status Run::prepare() {
     device_options_.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
   if (Status read = read_gemm_choices(); !read) return read;
   Status status = open_device(given.device, device_options_, artifact_, device_, note);
-  if (!note.empty()) print_stderr("{}\n", note);
+  if (!note.empty() && !given.quiet) print_stderr("{}\n", note);
   if (status && device_->kind() != "cpu") status = compare_programs(module, artifact_, given.artifact);
   return status;
 }
@@ -202,7 +220,7 @@ Status Run::load_parameters() {
   if (!file.empty())
     if (Status status = load_safetensors(file, loaded_, &metadata); !status) return status;
   if (resumes_) metadata = earlier_.content().data;
-  return read_facts(metadata, resumes_ ? folder_.file() : file, artifact_.plan, facts_);
+  return read_facts(metadata, resumes_ ? checkpoint_file() : file, artifact_.plan, facts_);
 }
 
 Status Run::load_data(const std::string& spec, DataUse use, Dataset& data) {
@@ -217,7 +235,7 @@ Status Run::read_gemm_choices() {
   device_options_.tune_gemm = !file.empty();
   if (resumes_ && !earlier_.content().gemm_choices.empty()) {
     device_options_.gemm_choices = earlier_.content().gemm_choices;
-    device_options_.gemm_choices_from = folder_.file();
+    device_options_.gemm_choices_from = checkpoint_file();
     return {};
   }
   if (file.empty()) return {};
@@ -241,9 +259,21 @@ Status Run::write_gemm_choices() {
   return holds_it ? Status() : write_file_atomically(file, text);
 }
 
+Status Run::check_best() {
+  std::vector<std::string> known = artifact_.plan.metrics;
+  known.insert(known.begin(), "loss");
+  if (std::find(known.begin(), known.end(), options_.best) != known.end()) return {};
+  return Status::error("--best {}: the model has no such metric{} (it has {})", options_.best,
+                       hint(options_.best, known), listed(known));
+}
+
 Status Run::open_checkpoint() {
   const Arguments& given = arguments_;
   if (given.checkpoint.empty()) return {};
+  if (given.only_evaluates()) {  // reads the file, and leaves the folder alone
+    resumes_ = true;
+    return earlier_.open(checkpoint_file());
+  }
   if (Status status = folder_.open(given.checkpoint); !status) return status;
   resumes_ = given.resume && folder_.has_checkpoint();
   const std::string old = checkpoint_files(given.checkpoint)[1], next = free_name(old);
@@ -267,6 +297,10 @@ Status Run::check_checkpoint() {
   Plan& plan = artifact_.plan;
   if (arguments_.checkpoint.empty()) return {};
   settings_ = settings_of(artifact_, data_, options_);
+  if (arguments_.only_evaluates()) {
+    keep_to_model(settings_, earlier_.content().settings);
+    return earlier_.check(plan, settings_);
+  }
   if (resumes_) {
     if (Status status = earlier_.check(plan, settings_); !status) return status;
     const RunRate& was = earlier_.content().rate;
@@ -287,8 +321,8 @@ Status Run::check_checkpoint() {
 Status Run::save_checkpoint(Session& session, const TrainState& state, Progress& progress) {
   // The log must not be behind the checkpoint, whatever happens.
   if (Status status = log_.sync(); !status) return status;
-  const Checkpoint checkpoint{settings_,          rate_, state, log_.position(), device_->gemm_choices(),
-                              to_metadata(facts_)};
+  const Checkpoint checkpoint{
+      settings_, rate_, state, log_.position(), device_->gemm_choices(), best_, to_metadata(facts_)};
   // A checkpoint that the run does not come from stays: who reads that it will be replaced presses Ctrl-C,
   // and that writes one.
   const std::string kept = resumes_ || replaced_ ? "" : folder_.name_for_old();
@@ -332,7 +366,68 @@ Status Run::work() {
     options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
     options_.checkpoint = [&](const TrainState& state) { return save_checkpoint(session, state, progress); };
   }
+  if (arguments_.only_evaluates()) return evaluate_and_write(session, progress);
+  if (!arguments_.save_best.empty()) {
+    if (Status status = restore_best(); !status) return status;
+    options_.save_best = [&] { return save_best(session); };
+  }
   return train_and_write(session, progress);
+}
+
+Status Run::evaluate_and_write(Session& session, Progress& progress) {
+  const Plan& plan = artifact_.plan;
+  Reporter reporter(plan, log_, events_, progress, 0, /*keeps_best=*/false);
+  EvaluationReport report;
+  if (resumes_) {
+    const TrainState& state = earlier_.content().train;
+    report.epoch = state.epochs + (state.position > 0);
+    report.updates = state.updates;
+    result_.epochs = state.epochs;
+    result_.updates = state.updates;
+    result_.skipped = state.skipped;
+  }
+  Status status = evaluate_once(session, plan, eval_, options_, report, result_.interrupted);
+  result_.seconds = report.seconds;
+  if (status && !result_.interrupted) status = reporter.evaluated(report);
+  return status ? log_.write(end_line(result_, device_->peak_bytes())) : status;
+}
+
+// Writes the parameters as they are, and keeps the file for checkpoints.
+Status Run::save_best(Session& session) {
+  std::vector<NamedTensor> tensors;
+  if (Status status = session.parameters(tensors); !status) return status;
+  const std::string& path = arguments_.save_best;
+  const Metadata metadata = to_metadata(facts_);
+  if (arguments_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
+  if (Status status = safetensors_bytes(path, tensors, metadata, best_); !status) return status;
+  return write_file_atomically(path, best_);
+}
+
+// The file of --save-best may be that of an evaluation that this run has not made, or be gone.
+Status Run::restore_best() {
+  if (!resumes_ || earlier_.content().best.empty()) return {};
+  best_ = earlier_.content().best;
+  return write_file_atomically(arguments_.save_best, best_);
+}
+
+void Run::say_nothing_to_do() const {
+  const TrainOptions& options = options_;
+  const bool other = options.updates || options.launches;
+  const int64_t epochs =
+      options.epochs.value_or(other ? std::numeric_limits<int64_t>::max() : artifact_.plan.epochs);
+  std::string why;
+  if (result_.epochs >= epochs)
+    why = fmt::format("{} of {} epochs are done; a larger --epochs goes on", result_.epochs, epochs);
+  else if (options.updates && result_.updates >= *options.updates)
+    why = fmt::format("{} of {} updates are done; a larger --updates goes on", result_.updates,
+                      *options.updates);
+  else if (options.launches && result_.launches >= *options.launches)
+    why = fmt::format("{} of {} launches are done; a larger --launches goes on", result_.launches,
+                      *options.launches);
+  else
+    why = fmt::format("{} evaluations in a row were not better than the best; a larger --patience goes on",
+                      result_.best.worse);
+  print_stderr("gacc-exec: nothing to do: {}\n", why);
 }
 
 Status Run::verify_artifact() {
@@ -359,12 +454,18 @@ Status Run::verify_artifact() {
 Status Run::train_and_write(Session& session, Progress& progress) {
   const Plan& plan = artifact_.plan;
   if (!arguments_.init_only) {
-    Reporter reporter(plan, log_, events_, progress, options_.resume ? options_.resume->updates : 0);
+    Reporter reporter(plan, log_, events_, progress, options_.resume ? options_.resume->updates : 0,
+                      options_.keeps_best());
     progress.begin(options_, expected_launches(plan, data_.samples, options_));
     const Dataset* eval = arguments_.eval.empty() ? nullptr : &eval_;
     Status status = train(session, plan, data_, eval, options_, reporter, result_);
     progress.clear();
     if (!status) return status;
+    if (resumes_ && !result_.interrupted && result_.launches == options_.resume->launches)
+      say_nothing_to_do();
+    else if (options_.patience && result_.best.worse >= *options_.patience)
+      progress.say(fmt::format("no better {} in {} evaluations: stopped; the best was {:.6g}, at update {}",
+                               options_.best, result_.best.worse, result_.best.value, result_.best.updates));
     if (result_.open_launches > 0)
       progress.say(fmt::format("the last window ({} of {} launches) was still open and is not applied",
                                result_.open_launches, plan.accumulate));
@@ -392,7 +493,8 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     written_ += fmt::format("; wrote {}", arguments_.profile);
   }
   if (device_->kind() == "cpu")
-    if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes()); !text.empty())
+    if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes());
+        !text.empty() && !arguments_.quiet)
       progress.say(text);
   if (Status status = events_.close(); !status) return status;
   return log_.write(end_line(result_, device_->peak_bytes()));

@@ -125,6 +125,12 @@ def test_statistics_are_kept(folder):
         run("gacc-exec", step, "--data", f"{spec},limit=10", "--eval", f"{spec},limit=10", "--load", weights, "--lr", 0, "--epochs", 1,
             "--log", log, "--threads", threads)
         expect(eval_loss(log)[-1] == straight, f"{eval_loss(log)} for {straight}")
+    for source in (("--load", weights), ("--checkpoint", folder / "run", "--resume")):
+        run("gacc-exec", step, "--eval", f"{spec},limit=10", *source, "--log", log)
+        expect(eval_loss(log) == [straight], f"evaluated alone: {eval_loss(log)} for {straight}")
+    harness.one_error(run("gacc-exec", step, "--eval", spec, code=1),
+                      f'{folder}/first.csv: the input "x" is normalised by its training data, and nothing says how: give --data, '
+                      "or --load a file that gacc-exec has saved after training")
     run("gacc-exec", step, "--data", spec, "--epochs", 1, "--checkpoint", folder / "cut")
     run("gacc-exec", step, "--data", spec, "--epochs", 3, "--checkpoint", folder / "cut", "--resume", "--save", folder / "cut.safetensors")
     expect((folder / "cut.safetensors").read_bytes() == weights.read_bytes(), "resumed: other weights or statistics")

@@ -14,7 +14,7 @@ FILES = {
     ("gacc-opt",): {"FILE": "in", "-o": "out"},
     ("gacc-plan", "offsets"): {"file": "in", "-o": "out"},
     ("gacc-plan", "recompute"): {"file": "in", "-o": "out"},
-    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--save": "out", "--log": "out",
+    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--save": "out", "--save-best": "out", "--log": "out",
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
                      "--tensorboard": "folder"},
     ("gacc-emu",): {},  # one file to read, and standard output

@@ -117,7 +117,7 @@ class Artifact:
             expect(not any(o.exists() for o in outputs), f"a refused run left a file\n{done.stderr}")
             return done, None
         events = [{k: v for k, v in e.items() if k not in ("seconds", "peak_bytes")} for e in harness.read_log(outputs[1])]
-        return done, (outputs[0].read_bytes(), events, done.stdout)
+        return done, (outputs[0].read_bytes(), events, re.sub(r" in [\d.]+ s .*", "", done.stdout))
 
 
 # ---------------------------------------------------------------- changes with a place
@@ -140,7 +140,7 @@ def targeted(plan):
         # Where inputs lie, and what they are.
         (f"{tokens}.eval_offset", 0), (f"{tokens}.eval_offset", plan["arena_bytes"] - 256), (f"{tokens}.step_offset", 0),
         (f"{y}.step_offset", 0), (f"{y}.eval_offset", plan["inputs"][0]["eval_offset"]), (f"{x}.step_offset", 4),
-        (f"{x}.mean[0]", 0.25), (f"{x}.std[3]", 8.0), (f"{x}.mean", []), (f"{x}.range", 7), (f"{x}.dtype", "i32"), (f"{tokens}.dtype", "f32"),
+        (f"{x}.mean[0]", 0.25), (f"{x}.std[3]", 8.0), (f"{x}.mean", []), (f"{x}.range", 7), (f"{x}.dtype", "i32"), (f"{x}.normalize", "data"), (f"{tokens}.dtype", "f32"),
         (f"{x}.shape", [2], f"{x}.mean"), (f"{x}.shape", [4, 2]), (f"{tokens}.shape[0]", 5), (f"{x}.name", "z"), (f"{inputs['x']}", None),
         # Buffers.
         (f"{weight}.offset", offset["fc.weight"] + 4), (f"{weight}.offset", offset["fc.weight"] - 4),

@@ -212,16 +212,21 @@ TEST_F(LogFileTest, a_full_disk_leaves_the_old_log_and_the_new_lines) {
 TEST(Progress, texts) {
   Plan plan = test::tiny_plan(32, 4, "flush");
   ProgressState state{1, 2, 17, 0, 0.4312f, 1e-3f, 48200, 11.2};
-  EXPECT_EQ(progress_line(state, plan),
-            "epoch 1/2  update 17  loss 0.4312  lr 0.001  eff. batch 128 (32 × 4)  loss scale 1  48200 "
-            "samples/s  0:12 left");
-  EXPECT_EQ(clip_columns("ab×cd", 3), "ab×");
-  EXPECT_EQ(clip_columns("ab", 3), "ab");
+  state.done = 0.4299;
+  const std::string first = "42 %  0:12 left  epoch 1/2  update 17  loss 0.4312  48200 samples/s  lr 0.001";
+  EXPECT_EQ(progress_line(state, plan, 120), first + "  eff. batch 128 (32 × 4)  loss scale 1");
+  EXPECT_EQ(progress_line(state, plan, first.size() + 25), first + "  eff. batch 128 (32 × 4)");
+  EXPECT_EQ(progress_line(state, plan, first.size() + 24), first);
+  EXPECT_EQ(progress_line(state, plan, 79), first);
+  EXPECT_EQ(progress_line(state, plan, 20), "42 %  0:12 left");
+  EXPECT_EQ(progress_text(state), "epoch 1/2, update 17: loss 0.4312, 48200 samples/s, 42 %, 0:12 left");
   EXPECT_EQ(duration_text(0), "0:00");
   EXPECT_EQ(duration_text(725), "12:05");
   EXPECT_EQ(duration_text(11045), "3:04:05");
   EXPECT_EQ(evaluation_text({1, 7, {10, 10, 0.5, {0.9531}}, 0}, plan),
-            "eval, epoch 1: loss 0.5, 10 samples, accuracy 95.31 %");
+            "eval, epoch 1, update 7: loss 0.5, 10 samples, accuracy 95.31 %");
+  EXPECT_EQ(evaluation_text({0, 0, {10, 10, 0.5, {0.9531}}, 0, true}, plan),
+            "eval: loss 0.5, 10 samples, accuracy 95.31 % (the best)");
   EXPECT_EQ(epoch_text({1, 0.25, 2, 0, 70, 2}),
             "epoch 1: loss 0.25, 2 updates, 70 samples in 2.00 s (35 samples/s)");
 }
