@@ -72,6 +72,11 @@ class Chooser {
                      [](const Candidate& a, const Candidate& b) { return a.micro > b.micro; });
     if (chosen == 0) {
       out.problem = failure(all.back());
+      if (model_.setting("auto.micro_batch", false) && !model_.setting("auto.accumulate", false))
+        out.problem += fmt::format(
+            "; train.accumulate is fixed at {}: with train.accumulate = \"auto\" the micro-batch may be "
+            "smaller",
+            model_.accumulate());
       return out;
     }
     out.done = true;

@@ -123,6 +123,24 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
 };
 
+// What people give for parameters that is none, by its first bytes. As a length of a header, each would be
+// beyond the format's limit.
+struct Other {
+  std::string_view begins, what;
+};
+constexpr std::string_view kTorch =
+    "a torch.save file; write it as safetensors: safetensors.torch.save_file(model.state_dict(), FILE)";
+constexpr Other kOthers[] = {
+    {"PK\x03\x04", kTorch},
+    {"\x80\x02\x8a\x0a", kTorch},
+    {"gacc checkpoint\n",
+     "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"},
+    {"// gacc artifact", "an artifact; it is gacc-exec's first argument"},
+    {"\x93NUMPY", "a NumPy array; parameters are safetensors"},
+    {"\x89HDF\r\n", "an HDF5 file; parameters are safetensors"},
+    {"\x1f\x8b", "compressed with gzip; unpack it first"},
+};
+
 int64_t stored_bytes(std::string_view dtype) {
   return dtype == "F32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
 }
@@ -162,6 +180,8 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
                          Metadata* metadata) {
   tensors.clear();
   // 1. The header.
+  for (const Other& other : kOthers)
+    if (bytes.starts_with(other.begins)) return Status::error("{}: is {}", name, other.what);
   if (bytes.size() < 8)
     return Status::error(
         "{}: is no safetensors file: it has {} bytes, the length of its header alone takes 8", name,

@@ -8,6 +8,8 @@
 #include "codegen/nvptx.h"
 #include "passes/cost_model.h"
 #include "passes/pipeline.h"
+#include "runtime/standard_streams.h"
+#include "tools/command_line.h"
 #include "tools/file_uses.h"
 
 namespace gacc {
@@ -35,24 +37,35 @@ std::vector<FileOption> file_options(const CompilerArguments& given) {
 
 std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to) {
   CLI::App app{"gaccc: compiles a model file to a training step", "gaccc"};
+  app.get_formatter()->column_width(28);
   app.set_version_flag("--version", "gaccc " GACC_VERSION);
+  app.footer(R"(Examples:
+    gaccc model.toml -o step.ptx                        then: gacc-exec step.ptx --data SPEC
+    gaccc model.toml --plan                             memory, launches and FLOPs; writes nothing
+    gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
+    gaccc model.toml --set train.accumulate=8 -o step.ptx
+
+Exit status:
+    0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
+)");
   app.add_option("MODEL", to.model, "the model file (TOML), or - for standard input")
       ->required()
       ->type_name("");
   app.add_option("-o", to.output,
-                 "the file to write; - is standard output; default: MODEL with .ptx in the current folder")
+                 "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder")
       ->type_name("FILE");
   app.add_option("--emit", to.emit, "what to write: ptx (the artifact), ir, llvm or graph")
       ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph"}));
   app.add_option("--target", to.target,
-                 "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89, sm_90, sm_90a, ...")
+                 "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...")
       ->type_name("sm_NN");
-  app.add_option("--set", to.sets, "override a value of the model file: --set train.accumulate=8; repeatable")
+  app.add_option("--set", to.sets,
+                 "override a value of the model file, as in\n--set train.accumulate=8; repeatable")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--memory", to.memory, "short for --set memory.budget=\"SIZE\"")->type_name("SIZE");
   app.add_option("--costs", to.costs,
-                 "what kernels cost: those of a target or of the cpu, or measured ones (docs/memory.md)")
+                 "what kernels cost: those of a target or of the cpu,\nor measured ones (docs/memory.md)")
       ->type_name("NAME|FILE");
   app.add_option("--launch", to.launch, "short for --set launch.mode=MODE")->type_name("MODE");
   app.add_flag("--plan", to.plan, "print the plan; writes no artifact unless -o is given");
@@ -67,12 +80,14 @@ std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to)
       ->type_name("PASS");
   app.add_flag("--time-passes", to.times, "a table of times on standard error");
   app.add_flag("--print-locs", to.locations, "print the place in the model file of each op");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
-  return std::nullopt;
+  const Elsewhere elsewhere = {{"--data", "it is an option of gacc-exec, which trains with the artifact"},
+                               {"--batch-size", "write --set train.micro_batch=N"},
+                               {"--lr", "write --set optimizer.lr=X"},
+                               {"--epochs", "write --set train.epochs=N"}};
+  std::string wrong;
+  const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere, wrong);
+  if (!wrong.empty()) print_stderr("gaccc: error: {}\n", wrong);
+  return ended;
 }
 
 std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides) {

@@ -2,15 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <iostream>
 #include <limits>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -18,6 +13,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/data/spec.h"
 #include "runtime/log.h"
+#include "tools/command_line.h"
 #include "tools/file_uses.h"
 
 namespace gacc {
@@ -128,71 +124,108 @@ CLI::Validator whole_number(int64_t low, int64_t high = kMost) {
           ""};
 }
 
+constexpr const char* kExamples = R"(Examples:
+    gacc-exec step.ptx --data mnist:data --eval mnist:data,split=test --save w.safetensors
+    gacc-exec step.ptx --data csv:a.csv,label=y,split=train --eval csv:a.csv,label=y,split=test
+    gacc-exec step.ptx --data SPEC --checkpoint run --resume     goes on where the last run ended
+    gacc-exec step.ptx --eval SPEC --load w.safetensors          evaluates, trains nothing
+
+SPEC:
+    mnist:DIR[,split=train|test]      idx:NAME=F,...   npy:NAME=F,...   npz:F
+    csv:F,label=COLUMN[,sep=C][,split=train|test][,missing=error|mean|drop]
+    tokens:F.bin                      text:F[,split=train|test]
+    synthetic:digits|tokens[,split=train|test]
+    each with ,limit=N for the first N samples; docs/data.md
+
+Exit status:
+    0 done   1 a file, the data or the device is wrong   2 the command line is wrong
+    3 a bug in gacc   130 interrupted
+)";
+
 void add_options(CLI::App& app, Arguments& to) {
+  app.get_formatter()->column_width(28);
   app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->type_name("")->required();
-  app.add_option("--data", to.data,
-                 "training data: mnist:DIR[,split=S], idx:, npy:, npz:, csv:, tokens:F.bin, text:F, "
-                 "synthetic:digits|tokens; ,limit=N")
-      ->type_name("SPEC");
-  app.add_option("--eval", to.eval, "data evaluated after every epoch and at the end")->type_name("SPEC");
-  app.add_option("--device", to.device,
-                 "auto, cpu, cuda[:N] or emulate; auto: the first GPU that can, else the CPU")
-      ->type_name("NAME");
-  app.add_option("--epochs", to.epochs,
-                 "stop after N epochs; default: the model's, unless another limit is given")
-      ->transform(whole_number(0))
-      ->type_name("N");
-  app.add_option("--updates", to.updates, "stop after N updates")->transform(whole_number(0))->type_name("N");
-  app.add_option("--launches", to.launches, "stop after N launches")
-      ->transform(whole_number(0))
-      ->type_name("N");
-  app.add_option("--load", to.load, "parameters to begin with (safetensors)")->type_name("FILE");
-  app.add_option("--save", to.save, "write the parameters at the end (safetensors, f32)")->type_name("FILE");
-  app.add_option("--log", to.log, "write one JSON object a line")->type_name("FILE");
-  app.add_option("--eval-every", to.eval_every, "evaluate after every N updates, too")
-      ->transform(whole_number(1))
-      ->type_name("N");
-  app.add_option("--save-best", to.save_best, "write the parameters of the best evaluation so far")
-      ->type_name("FILE");
-  app.add_option("--best", to.best, "which is the best: loss (default) or a metric of the model")
-      ->type_name("NAME");
-  app.add_option("--patience", to.patience, "stop after N evaluations in a row without a better one")
-      ->transform(whole_number(1))
-      ->type_name("N");
-  app.add_flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
-  app.add_option("--seed", to.seed, "replaces model.seed")->transform(whole_number(0))->type_name("N");
-  app.add_option("--lr", to.lr, "replaces optimizer.lr")->type_name("X");
-  app.add_option("--threads", to.threads, "on a CPU; default: all cores")
-      ->transform(whole_number(1, 4096))
-      ->type_name("N");
-  app.add_flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
-  app.add_option("--dump-grads", to.dump_grads,
-                 "write the mean gradient of the last window (safetensors, f32)")
-      ->type_name("FILE");
-  app.add_flag("--quiet", to.quiet, "show no progress");
-  app.add_option("--checkpoint", to.checkpoint,
-                 "folder for the full state of the run, written after every epoch, at the end and on Ctrl-C")
-      ->type_name("FOLDER");
-  app.add_option("--checkpoint-every", to.checkpoint_every,
-                 "write it after every N updates instead of epochs")
-      ->transform(whole_number(1))
-      ->type_name("N");
-  app.add_flag("--resume", to.resume,
-               "go on, bit for bit, from the checkpoint in that folder, if there is one");
-  app.add_option("--tensorboard", to.tensorboard, "write the log's figures for TensorBoard into this folder")
-      ->type_name("FOLDER");
-  app.add_option("--gemm", to.gemm, "on a GPU: auto, cublas or builtin")
+  std::string group;
+  const auto value = [&](const char* name, auto& target, const char* type, const char* text) {
+    return app.add_option(name, target, text)->type_name(type)->group(group);
+  };
+  const auto count = [&](const char* name, auto& target, int64_t least, const char* text) {
+    return value(name, target, "N", text)->transform(whole_number(least));
+  };
+  const auto flag = [&](const char* name, bool& target, const char* text) {
+    return app.add_flag(name, target, text)->group(group);
+  };
+  group = "Data";
+  value("--data", to.data, "SPEC", "training data");
+  value("--eval", to.eval, "SPEC",
+        "data evaluated after every epoch and at the end;\nwithout --data: evaluates once and ends");
+  flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
+
+  group = "Run";
+  count("--epochs", to.epochs, 0,
+        "stop after N epochs; default: the model's,\nunless another limit is given");
+  count("--updates", to.updates, 0, "stop after N updates");
+  count("--launches", to.launches, 0, "stop after N launches");
+  count("--eval-every", to.eval_every, 1, "evaluate after every N updates, too");
+  count("--patience", to.patience, 1, "stop after N evaluations in a row without a better one");
+  value("--best", to.best, "NAME", "which is better: by loss (default) or a metric of the model");
+  count("--seed", to.seed, 0, "replaces model.seed");
+  value("--lr", to.lr, "X", "replaces optimizer.lr");
+  flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
+  flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
+
+  group = "Parameters";
+  value("--load", to.load, "FILE", "parameters to begin with (safetensors)");
+  value("--save", to.save, "FILE", "write the parameters at the end (safetensors, f32)");
+  value("--save-best", to.save_best, "FILE", "write the parameters of the best evaluation so far");
+  value("--dump-grads", to.dump_grads, "FILE",
+        "write the mean gradient of the last window (safetensors, f32)");
+
+  group = "Checkpoints";
+  value("--checkpoint", to.checkpoint, "FOLDER",
+        "folder for the full state of the run, written after every\nepoch, at the end and on Ctrl-C");
+  count("--checkpoint-every", to.checkpoint_every, 1, "write it after every N updates instead of epochs");
+  flag("--resume", to.resume, "go on, bit for bit, from the checkpoint in that folder,\nif there is one");
+
+  group = "Output";
+  value("--log", to.log, "FILE", "write one JSON object a line");
+  value("--tensorboard", to.tensorboard, "FOLDER",
+        "write the log's figures for TensorBoard into this folder");
+  value("--profile", to.profile, "FILE",
+        "measure every launch, and write a Chrome trace of them\n(launches then run one by one)");
+  flag("--quiet", to.quiet, "show results alone, and no progress");
+
+  group = "Device";
+  value("--device", to.device, "NAME",
+        "auto, cpu, cuda[:N] or emulate; auto: the first GPU\nthat can, else the CPU");
+  value("--threads", to.threads, "N", "on a CPU; default: all cores")->transform(whole_number(1, 4096));
+  value("--gemm", to.gemm, "NAME", "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
-  app.add_option("--tune-gemm", to.tune_gemm,
-                 "on a GPU: measure cuBLASLt's algorithms for every matrix product and keep the fastest ones "
-                 "in FILE, which later runs read")
-      ->type_name("FILE");
-  app.add_option("--profile", to.profile,
-                 "measure every launch, and write a Chrome trace of them (launches then run one by one)")
-      ->type_name("FILE");
-  app.add_flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
+  value(
+      "--tune-gemm", to.tune_gemm, "FILE",
+      "on a GPU: measure cuBLASLt's algorithms for every matrix\nproduct and keep the fastest ones in FILE, "
+      "which later\nruns read");
   app.set_version_flag("--version",
                        fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
+  app.footer(kExamples);
+}
+
+// What belongs to the compiler, and what other programs call otherwise.
+Elsewhere elsewhere() {
+  constexpr std::string_view kBatch =
+      "the artifact has its batch; compile it with gaccc MODEL --set train.micro_batch=N";
+  constexpr std::string_view kCompiler = "it is an option of gaccc, which makes the artifact";
+  return {{"--batch-size", kBatch},
+          {"--batch_size", kBatch},
+          {"--batch", kBatch},
+          {"--micro-batch", kBatch},
+          {"--set", kCompiler},
+          {"--memory", kCompiler},
+          {"--plan", kCompiler},
+          {"--report", kCompiler},
+          {"--target", kCompiler},
+          {"-o", "--save FILE writes the parameters"},
+          {"--output", "--save FILE writes the parameters"}};
 }
 
 }  // namespace
@@ -201,11 +234,8 @@ bool parse_arguments(int argc, char** argv, Arguments& to, std::string& wrong) {
   CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
   add_options(app, to);
   wrong.clear();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream text;
-    if (app.exit(error, std::cout, text) != 0) wrong = text.str();
+  if (parse_command_line(app, argc, argv, elsewhere(), wrong)) {
+    if (!wrong.empty()) wrong = fmt::format("gacc-exec: error: {}\n", wrong);
     return false;
   }
   if (const std::string text = wrong_command(to); !text.empty())

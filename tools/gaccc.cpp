@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -39,6 +41,16 @@ using namespace gacc;
 enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
 
 constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
+
+// Only of regular files: a pipe can be read once.
+bool is_artifact(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  constexpr std::string_view kArtifactMagic = "// gacc artifact ";
+  std::string first(kArtifactMagic.size(), '\0');
+  std::ifstream(path, std::ios::binary).read(first.data(), static_cast<std::streamsize>(first.size()));
+  return first == kArtifactMagic;
+}
 
 int fail(Exit exit, std::string_view text) {
   to_stderr(fmt::format("gaccc: {}\n", text));
@@ -132,6 +144,10 @@ class Compilation {
 
   // Command line and model file, to a module of phase `model`.
   Ended read() {
+    if (is_artifact(arguments_.model))
+      return fail(kWrongFile,
+                  fmt::format("{} is an artifact already: gacc-exec {} --data SPEC trains with it",
+                              arguments_.model, arguments_.model));
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
     if (Status status = read_input(arguments_.model, text_, kModelLimit); !status)

@@ -20,7 +20,7 @@ FILES = {
     ("gacc-emu",): {},  # one file to read, and standard output
 }
 # What other values --help may name.
-WORDS = r"N|X|NAME|LIST|MODE|SIZE|sm_NN|KEY=VALUE|PASS|PASS\|all|TEXT:\{.*|INT:.*"
+WORDS = r"N|X|NAME|LIST|MODE|SIZE|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|INT:.*"
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
 # Data, with the files that it reads or that are the other part of the same set.

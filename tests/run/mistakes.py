@@ -1,0 +1,81 @@
+"""What people do wrong at the command line, and the words they are told: what is wrong, where, and what would be right."""
+import harness
+from harness import expect, run
+
+LIST = "\ngacc-exec --help lists the options\n"
+
+
+def test_options(folder):
+    batch = "the artifact has its batch; compile it with gaccc MODEL --set train.micro_batch=N"
+    for words, error in ((["--epoch", 3], 'there is no option --epoch; did you mean "--epochs"?'),
+                         (["--nonesuch"], "there is no option --nonesuch"),
+                         (["--batch-size", 3], f"there is no --batch-size: {batch}"),
+                         (["--batch-size=3"], f"there is no --batch-size: {batch}"),
+                         (["--memory", "1GiB"], "there is no --memory: it is an option of gaccc, which makes the artifact"),
+                         (["--data", "a", "--data", "b"], "--data is given 2 times"),
+                         (["--data"], "--data lacks its value"),
+                         (["--data", "a", "b"], 'nothing takes the argument "b"')):
+        done = run("gacc-exec", "step.ptx", *words, code=2, cwd=folder)
+        expect(done.stderr == f"gacc-exec: error: {error}{LIST}", f"{words}: {done.stderr}")
+    expect(run("gacc-exec", code=2).stderr == f"gacc-exec: error: ARTIFACT is required{LIST}", "no artifact")
+    done = run("gaccc", "m.toml", "--epochs", 3, code=2, cwd=folder)
+    expect(done.stderr == "gaccc: error: there is no --epochs: write --set train.epochs=N\ngaccc --help lists the options\n", done.stderr)
+
+
+def test_files_of_other_kinds(folder):
+    artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
+    data = ["--data", harness.make_data(harness.example("regression"), 40, folder)]
+    run("gacc-exec", artifact, *data, "--checkpoint", folder / "run", "--epochs", 1)
+    torch = "a torch.save file; write it as safetensors: safetensors.torch.save_file(model.state_dict(), FILE)"
+    (folder / "model.pt").write_bytes(b"PK\x03\x04\0\0\x08\x08" + bytes(200))
+    (folder / "old.pt").write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + bytes(50))
+    (folder / "w.npy").write_bytes(b"\x93NUMPY\x01\x00" + bytes(50))
+    for name, what in (("model.pt", torch), ("old.pt", torch), ("w.npy", "a NumPy array; parameters are safetensors"),
+                       ("run/checkpoint", "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"),
+                       ("step.ptx", "an artifact; it is gacc-exec's first argument")):
+        done = run("gacc-exec", artifact, *data, "--load", folder / name, code=1)
+        expect(done.stderr == f"gacc-exec: error: {folder / name}: is {what}\n", done.stderr)
+    done = run("gaccc", "step.ptx", cwd=folder, code=1)
+    expect(done.stderr == "gaccc: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with it\n", done.stderr)
+
+
+def test_resume_with_another_optimizer(folder):
+    model = folder / "m.toml"
+    model.write_text(harness.classifier("m", [4], 3, '[[layers]]\ntype = "linear"\nfeatures = 3'))
+    data = ["--data", harness.make_data(model, 40, folder), "--checkpoint", folder / "run"]
+    run("gacc-exec", harness.compile_model(model, folder / "step.ptx", optimizer__type="adam"), *data, "--epochs", 1)
+    other = harness.compile_model(model, folder / "other.ptx", optimizer__type="lion")
+    done = run("gacc-exec", other, *data, "--resume", code=1)
+    expect(done.stderr == f'gacc-exec: error: cannot resume from {folder}/run/checkpoint: optimizer.type was "adam", and is "lion" now\n', done.stderr)
+
+
+def test_an_input_that_nothing_reads(folder):
+    text = harness.example("regression").read_text()
+    (folder / "m.toml").write_text(text.replace("[[layers]]", "[inputs.extra]\nshape = [3]\n[[layers]]", 1))
+    done = run("gaccc", "m.toml", cwd=folder)
+    line = (folder / "m.toml").read_text().split("[inputs.extra]")[0].count("\n") + 1
+    expect(done.stderr.startswith(f"m.toml:{line}:9: warning: no layer reads the input `extra`, nor does the loss [unused-input]\n"), done.stderr)
+
+
+def test_a_fixed_accumulate_is_named(folder):
+    """Where the micro-batch may be chosen and the number of launches may not, the batch cannot be cut."""
+    done = run("gaccc", harness.example("mnist_mlp"), "--plan", "--memory", "3MiB", "--set", "train.micro_batch=auto",
+               "--set", "train.accumulate=1", "--set", "train.effective_batch=96", code=1)
+    words = '; train.accumulate is fixed at 1: with train.accumulate = "auto" the micro-batch may be smaller [does-not-fit]'
+    expect(words in done.stderr, done.stderr)
+
+
+def test_help(folder):
+    """In groups, at most 100 columns wide, with examples and exit codes."""
+    text = run("gacc-exec", "--help").stdout
+    wide = [line for line in text.splitlines() if len(line) > 100]
+    expect(not wide, f"too wide: {wide}")
+    for part in ("Data", "Run", "Parameters", "Checkpoints", "Output", "Device", "Examples", "SPEC", "Exit status"):
+        expect(f"\n{part}:\n" in text, f"no {part}")
+    expect("130 interrupted" in text, text)
+    text = run("gaccc", "--help").stdout
+    wide = [line for line in text.splitlines() if len(line) > 100]
+    expect(not wide and "\nExamples:\n" in text and "\nExit status:\n" in text, f"too wide: {wide}")
+
+
+harness.main(globals())

@@ -1,0 +1,58 @@
+#include "tools/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <iostream>
+
+#include "runtime/data/text.h"
+
+namespace gacc {
+namespace {
+
+// The first word that no option takes: an option that is not there, or one value too many.
+std::string unknown(const CLI::App& app, const std::string& word, const Elsewhere& elsewhere) {
+  if (!word.starts_with('-')) return fmt::format("nothing takes the argument {}", gacc::quoted(word));
+  const std::string name = word.substr(0, word.find('='));
+  for (const auto& [option, where] : elsewhere)
+    if (option == name) return fmt::format("there is no {}: {}", name, where);
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+  return fmt::format("there is no option {}{}", name, hint(name, names));
+}
+
+// A value too many or too few: "--data: At Most 1 required but received 2".
+std::string mismatch(const std::string& text, int argc, char** argv) {
+  const std::string name = text.substr(0, text.find(':'));
+  const auto times = std::count_if(argv + 1, argv + argc, [&](std::string_view word) {
+    return word == name || word.starts_with(name + "=");
+  });
+  if (times > 1) return fmt::format("{} is given {} times", name, times);
+  return fmt::format("{} lacks its value", name);
+}
+
+}  // namespace
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere,
+                                      std::string& wrong) {
+  app.allow_extras();
+  try {
+    app.parse(argc, argv);
+    if (const std::vector<std::string> rest = app.remaining(); !rest.empty())
+      wrong = unknown(app, rest.front(), elsewhere);
+  } catch (const CLI::Success& asked) {
+    return app.exit(asked, std::cout, std::cout);
+  } catch (const CLI::ArgumentMismatch& error) {
+    wrong = mismatch(error.what(), argc, argv);
+  } catch (const CLI::ParseError& error) {
+    wrong = error.what();
+  }
+  if (wrong.empty()) return std::nullopt;
+  wrong += fmt::format("\n{} --help lists the options", app.get_name());
+  return 2;
+}
+
+}  // namespace gacc
