@@ -61,6 +61,13 @@ class Lines {
     return {.line = static_cast<int32_t>(next - starts_.begin()),
             .column = static_cast<int32_t>(byte - *(next - 1) + 1)};
   }
+  // The rest of the line.
+  std::string_view from(const Location& at) const {
+    if (at.line < 1 || static_cast<size_t>(at.line) > starts_.size() || at.column < 1) return {};
+    const auto line = static_cast<size_t>(at.line);
+    const size_t begin = starts_[line - 1] + static_cast<size_t>(at.column) - 1, end = line_end(line);
+    return text_.substr(std::min(begin, end), end - std::min(begin, end));
+  }
 
  private:
   size_t line_end(size_t line) const {
@@ -165,9 +172,25 @@ std::optional<Refusal> refuse(std::string_view text) {
   return std::nullopt;
 }
 
+bool bare_word(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80 ||
+           std::string_view("_-+.:/").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+}
+
 // "Error while parsing key-value pair: expected value, saw '\n'" -> "expected value, saw '\n', in a key-value
-// pair".
-std::string reworded(std::string_view text) {
+// pair". `there`: what stands at the error's place.
+std::string reworded(std::string_view text, std::string_view there) {
+  if (text.ends_with("could not determine value type")) {
+    const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
+    if (bare_word(word)) return fmt::format("a text stands in quotes: \"{}\"", word);
+  }
+  if (const size_t at = text.find("cannot redefine existing table '"); at != std::string_view::npos) {
+    const size_t begin = text.find('\'') + 1;
+    const std::string_view name = text.substr(begin, text.rfind('\'') - begin);
+    return fmt::format("the table [{0}] is there already; the entries of a list are written [[{0}]]", name);
+  }
   constexpr std::string_view kPrefix = "Error while parsing ";
   if (text.substr(0, kPrefix.size()) != kPrefix) return std::string(text);
   text.remove_prefix(kPrefix.size());
@@ -183,13 +206,6 @@ void place_everywhere(Node& node, const Location& at) {
     entry.key_at = at;
     place_everywhere(entry.value, at);
   }
-}
-
-bool bare_word(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80 ||
-           std::string_view("_-+.:/").find(static_cast<char>(c)) != std::string_view::npos;
-  });
 }
 
 }  // namespace
@@ -236,7 +252,8 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
   try {
     return convert(toml::parse(text, std::string_view()), lines);
   } catch (const toml::parse_error& error) {
-    diag.error(Kind::syntax, lines.location(error.source()), "{}", reworded(error.description()));
+    const Location at = lines.location(error.source());
+    diag.error(Kind::syntax, at, "{}", reworded(error.description(), lines.from(at)));
   } catch (const std::exception& error) {
     diag.error(Kind::syntax, {}, "{}", error.what());
   }
