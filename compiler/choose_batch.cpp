@@ -23,6 +23,8 @@ std::string time_text(double seconds) {
                         : fmt::format("{:.2f} s", seconds);
 }
 
+constexpr size_t kSmallStep = 200;  // operations: a whole search takes a fraction of a second
+
 struct Candidate {
   int64_t micro = 1, launches = 1;
   ir::Module fused{};
@@ -217,6 +219,17 @@ class Chooser {
       fits = {};
       if (!prepare(most, smallest.launches, fits)) break;
       solve(fits, 0);
+    }
+    // Whole searches find more, and are short where the step is small.
+    const bool small = smallest.step.graph.operations.size() <= kSmallStep;
+    for (int64_t high = smallest.micro; small && fits.seconds >= 0 && high - fits.micro > 1;) {
+      Candidate more;
+      if (!prepare(fits.micro + (high - fits.micro) / 2, smallest.launches, more)) break;
+      solve(more, options_.plan_effort);
+      if (more.seconds < 0)
+        high = more.micro;
+      else
+        fits = std::move(more);
     }
     if (fits.seconds < 0) {
       Candidate one;

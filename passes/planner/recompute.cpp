@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -483,7 +484,12 @@ class Planner {
 
   // Rounds that begin with the same plans and go different ways.
   void restarts() {
-    if (pool_.empty() || effort_ == 0) return;
+    if (effort_ == 0) return;
+    if (pool_.empty()) {  // nothing fitted so far: from the plan that runs nothing again
+      pool_.push_back({std::numeric_limits<double>::infinity(), Plan(graph_)});
+      round(kNoise[0]);
+      if (!found_) return;
+    }
     std::stable_sort(pool_.begin(), pool_.end(),
                      [](const Known& a, const Known& b) { return a.cost < b.cost; });
     if (pool_.size() > kPool) pool_.erase(pool_.begin() + kPool, pool_.end());
