@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
       ->type_name("sm_NN");
   app.add_option(
          "--emit", arguments.emit,
-         "what to print: the IR (default), or of a scheduled module the artifact or the device LLVM IR")
+         "the IR (default), or of a scheduled module the artifact or its LLVM IR")
       ->check(CLI::IsMember({"ir", "ptx", "llvm"}));
   app.add_flag("--print-locs", arguments.locations, "end lines in the place they come from");
   app.add_flag("--time-passes", arguments.times, "print a table of times on standard error");
