@@ -69,8 +69,7 @@ Exit status:
       ->type_name("NAME|FILE");
   app.add_option("--launch", to.launch, "short for --set launch.mode=MODE")->type_name("MODE");
   app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
-  app.add_flag("--summary", to.summary,
-               "print the layers, their shapes and parameters; no artifact unless -o is given");
+  app.add_flag("--summary", to.summary, "print a table of the layers; writes no artifact unless -o is given");
   app.add_flag("--json", to.json, "with --plan: as one JSON object");
   app.add_option("--report", to.report, "a page about the plan")->type_name("FILE.html");
   app.add_option("--print-after", to.print_after, "the IR after that pass, on standard error; repeatable")

@@ -143,9 +143,8 @@ int main(int argc, char** argv) {
       ->type_name("PASS|all");
   app.add_option("--target", arguments.target, "the GPU that pass `select` chooses for; default sm_80")
       ->type_name("sm_NN");
-  app.add_option(
-         "--emit", arguments.emit,
-         "the IR (default), or of a scheduled module the artifact or its LLVM IR")
+  app.add_option("--emit", arguments.emit,
+                 "the IR (default), or of a scheduled module the artifact or its LLVM IR")
       ->check(CLI::IsMember({"ir", "ptx", "llvm"}));
   app.add_flag("--print-locs", arguments.locations, "end lines in the place they come from");
   app.add_flag("--time-passes", arguments.times, "print a table of times on standard error");
