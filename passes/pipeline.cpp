@@ -95,7 +95,7 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
       diag.error(Kind::invalid_ir, {}, "{}", problem);
       return {};
     }
-    const std::string before = ir::print(module);
+    const ir::Module before = module;
     const size_t ops_before = op_count(module);
 
     const auto start = Clock::now();
@@ -103,24 +103,24 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     timings.push_back({pass->name, std::chrono::duration<double, std::milli>(Clock::now() - start).count()});
     if (!done || diag.failed()) {
       if (diag.failed()) return {};
-      return {.internal_error = internal_error(*pass, "it failed without saying why", before)};
+      return {.internal_error = internal_error(*pass, "it failed without saying why", ir::print(before))};
     }
     if (pass->gives) module.phase = *pass->gives;
 
     // A fresh Diag without a file: what it finds is about the module, not about the user's text.
     if (Diag broken; !ir::verify(module, broken)) {
-      return {.internal_error = internal_error(*pass, broken.render(), before)};
+      return {.internal_error = internal_error(*pass, broken.render(), ir::print(before))};
     }
-    if (module.phase >= ir::Phase::planned) {
+    if (module.phase == ir::Phase::planned) {
       if (const std::string problem = check_plan(module); !problem.empty()) {
-        return {.internal_error = internal_error(*pass, problem, before)};
+        return {.internal_error = internal_error(*pass, problem, ir::print(before))};
       }
     }
 
     if (options.sink && wants_print(pass->name)) {
       const std::string after = ir::print(module, {.locations = options.print_locations});
       const auto change = static_cast<int64_t>(op_count(module)) - static_cast<int64_t>(ops_before);
-      const bool same = !options.print_locations && after == before;
+      const bool same = !options.print_locations && after == ir::print(before);
       options.sink(fmt::format("// ----- after {}: phase {}, {} ops ({:+}){}\n{}", pass->name,
                                ir::phase_text(module.phase), op_count(module), change,
                                same ? " (unchanged)" : "", same ? std::string() : after));
@@ -128,8 +128,11 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     if (pass->name == options.stop_after) break;
   }
   if (options.sink && options.time_passes) options.sink(time_table(timings));
+  // Of schedules once, at the end: the verifier has looked after every pass.
   if (module.phase == ir::Phase::scheduled) {
-    if (const std::string problem = check_schedule(module); !problem.empty()) {
+    std::string problem = check_schedule(module);
+    if (problem.empty()) problem = check_plan(module);
+    if (!problem.empty()) {
       if (!timings.empty())
         return {.internal_error = internal_error(*order.back(), problem, ir::print(module))};
       diag.error(Kind::invalid_ir, {}, "{}", problem);
