@@ -47,12 +47,9 @@ class Writer {
         continue;
       }
       const ir::Merged& merged = std::get<ir::Merged>(launch);
-      std::vector<const ir::Call*> parts;
-      for (const ir::Call& part : merged.parts) {
+      for (const ir::Call& part : merged.parts)
         line[part.kernel] = static_cast<int64_t>(program.launches.size());
-        parts.push_back(&part);
-      }
-      program.launches.push_back(several(merged.function, merged.block, merged.blocks, {parts}));
+      program.launches.push_back(several(merged.function, merged.block, merged.blocks, {ir::parts(merged)}));
     }
     for (const ir::Call* call : ir::calls(schedule_)) {
       const ir::ProductCall* product = ir::as_product(*call);
@@ -96,7 +93,7 @@ class Writer {
     std::vector<int> each;  // -1: a reshape
     std::vector<ir::Kernel> kernels;
     for (const kernels::Call& call : program_.calls(region_.kind)) {
-      const auto time = times.find(call.number);
+      const auto time = times.find(call.kernel.number);
       each.push_back(time == times.end() ? -1 : static_cast<int>(time->second));
       kernels.push_back(call.kernel);
     }
@@ -222,9 +219,7 @@ std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Pro
     for (const ir::Launch& launch : region->schedule->launches) {
       const ir::Merged* merged = std::get_if<ir::Merged>(&launch);
       if (merged == nullptr) continue;
-      std::vector<const ir::Call*> parts;
-      for (const ir::Call& part : merged->parts) parts.push_back(&part);
-      all.push_back(writer.merged(merged->function, merged->block, {parts}));
+      all.push_back(writer.merged(merged->function, merged->block, {ir::parts(*merged)}));
     }
   }
   return all;

@@ -315,6 +315,7 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
         *problem = fmt::format("kernel {} of {}: {}", number, region_text(region.kind), why);
       return {};
     }
+    kernel->number = number;
     for (const size_t member : group) kernel_of[member] = static_cast<int32_t>(out.size());
     out.push_back(std::move(*kernel));
     i = group.back() + 1;
@@ -322,6 +323,23 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
   for (size_t k = 0; k < out.size(); ++k)
     add_traffic(region, yielded, users, kernel_of, static_cast<int32_t>(k), out[k]);
   return out;
+}
+
+Readers readers_of(const Region& region, const std::vector<Kernel>& kernels, const StorageRoots& roots,
+                   size_t from, const Operand& value) {
+  Readers readers;
+  for (size_t k = from + 1; k < kernels.size(); ++k) {
+    const bool reads = kernels[k].form != KernelForm::alias &&
+                       std::any_of(kernels[k].reads.begin(), kernels[k].reads.end(),
+                                   [&](const Operand& operand) { return roots(operand) == value; });
+    if (!reads) continue;
+    readers.others = readers.first.has_value();
+    if (readers.others) return readers;
+    readers.first = k;
+  }
+  readers.others = std::any_of(region.yields.begin(), region.yields.end(),
+                               [&](const Yield& yield) { return roots(yield.what) == value; });
+  return readers;
 }
 
 bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops) {

@@ -18,6 +18,8 @@
 //   special        one op with a kernel of its own; it reads its operands, writes its results and buffers as
 //                  it likes, and stores all its results, also those that nobody uses.
 #pragma once
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "ir/op_info.h"
@@ -54,6 +56,7 @@ struct KernelMember {
 };
 
 struct Kernel {
+  int32_t number = -1;  // Op::kernel of its members
   KernelForm form = KernelForm::pointwise;
   Shape domain{};
   std::vector<KernelMember> members{};
@@ -67,6 +70,22 @@ struct Kernel {
 // that is not fused yet every op (composites excepted) is a kernel of its own. `problem` receives a sentence
 // and the result is empty when a group breaks the rules above.
 std::vector<Kernel> kernels(const Module& module, const Region& region, std::string* problem = nullptr);
+
+// Where the kernel with a number stands in such a list.
+class KernelNumbers {
+ public:
+  explicit KernelNumbers(const std::vector<Kernel>& kernels) {
+    for (size_t k = 0; k < kernels.size(); ++k) places_[kernels[k].number] = k;
+  }
+  size_t operator[](int32_t number) const { return places_.at(number); }  // that the list has
+  std::optional<size_t> find(int32_t number) const {
+    const auto found = places_.find(number);
+    return found == places_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  std::map<int32_t, size_t> places_;
+};
 
 // Whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this
 // accepts.
@@ -91,6 +110,15 @@ class StorageRoots {
  private:
   std::vector<Operand> by_value_;
 };
+
+// Who reads a value, which owns its storage, behind kernel `from`, which makes it: the first kernel, and
+// whether there are others or the region yields it. Reshapes are no readers.
+struct Readers {
+  std::optional<size_t> first{};
+  bool others = false;
+};
+Readers readers_of(const Region& region, const std::vector<Kernel>& kernels, const StorageRoots& roots,
+                   size_t from, const Operand& value);
 
 // Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
 // both accessed `full`, and every read of operand's element (r, c) happens no later than the write of

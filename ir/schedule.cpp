@@ -29,6 +29,12 @@ std::vector<const Call*> calls(const Schedule& schedule) {
 }
 std::vector<Call*> calls(Schedule& schedule) { return all_calls<Schedule, Call>(schedule); }
 
+std::vector<const Call*> parts(const Merged& merged) {
+  std::vector<const Call*> all;
+  for (const Call& part : merged.parts) all.push_back(&part);
+  return all;
+}
+
 std::vector<std::vector<const Call*>> by_level(const Schedule& schedule) {
   std::vector<std::vector<const Call*>> levels;
   for (const Call* call : calls(schedule)) {

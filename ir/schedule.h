@@ -102,6 +102,7 @@ inline const ProductCall* as_product(const Call& call) { return std::get_if<Prod
 // Every call, those of merged launches too, in the order of the launches.
 std::vector<const Call*> calls(const Schedule& schedule);
 std::vector<Call*> calls(Schedule& schedule);
+std::vector<const Call*> parts(const Merged& merged);
 // The calls of a region by level, each level in order: what a persistent kernel does one after the other.
 std::vector<std::vector<const Call*>> by_level(const Schedule& schedule);
 

@@ -26,10 +26,11 @@ class ScheduleVerifier {
         schedule_(*region.schedule),
         broken_(broken),
         kernels_(ir::kernels(module, region)),
+        numbers_(kernels_),
+        lines_(calls(schedule_)),
         root_(region) {}
 
   void run() {
-    number_kernels();
     if (!every_kernel_once()) return;
     for (size_t line = 0; line < lines_.size(); ++line) call(*lines_[line]);
     signatures();
@@ -49,32 +50,27 @@ class ScheduleVerifier {
     broken_(rule, at, fmt::format(format, std::forward<A>(args)...));
   }
   const Op& op_of(const Kernel& kernel) const { return region_.ops[kernel.members.front().op]; }
-  const Kernel& kernel_of(const Call& call) const { return kernels_[index_.at(call.kernel)]; }
+  const Kernel& kernel_of(const Call& call) const { return kernels_[numbers_[call.kernel]]; }
   std::string text(const Operand& operand) const { return operand_text(module_, region_, operand); }
-
-  void number_kernels() {
-    for (size_t k = 0; k < kernels_.size(); ++k) index_[op_of(kernels_[k]).kernel] = k;
-    lines_ = calls(schedule_);
-  }
 
   // R18
   bool every_kernel_once() {
     for (size_t line = 0; line < lines_.size(); ++line) {
       const Call& call = *lines_[line];
-      const auto known = index_.find(call.kernel);
-      if (known == index_.end()) {
+      const std::optional<size_t> known = numbers_.find(call.kernel);
+      if (!known) {
         broken("R18", call.at, "there is no kernel {} in {}", call.kernel, region_text(region_.kind));
-      } else if (!line_of_.emplace(known->second, line).second) {
+      } else if (!line_of_.emplace(*known, line).second) {
         broken("R18", call.at, "kernel {} stands in two calls", call.kernel);
-      } else if (kernels_[known->second].form == KernelForm::alias ||
-                 (kernels_[known->second].form == KernelForm::gemm) != (as_product(call) != nullptr)) {
+      } else if (kernels_[*known].form == KernelForm::alias ||
+                 (kernels_[*known].form == KernelForm::gemm) != (as_product(call) != nullptr)) {
         broken("R18", call.at, "kernel {} is no {}", call.kernel,
                as_product(call) != nullptr ? "product" : "kernel to launch");
       }
     }
     for (size_t k = 0; k < kernels_.size(); ++k) {
       if (kernels_[k].form != KernelForm::alias && !line_of_.contains(k))
-        broken("R18", region_.at, "kernel {} of {} stands in no call", op_of(kernels_[k]).kernel,
+        broken("R18", region_.at, "kernel {} of {} stands in no call", kernels_[k].number,
                region_text(region_.kind));
     }
     return !bad_;
@@ -132,24 +128,18 @@ class ScheduleVerifier {
     }
   }
 
-  bool reads(const Kernel& kernel, const Operand& value) const {
-    return kernel.form != KernelForm::alias &&
-           std::any_of(kernel.reads.begin(), kernel.reads.end(),
-                       [&](const Operand& operand) { return root_(operand) == value; });
-  }
-
   // R21 and R22
   void done_in_product(const Call& call, Dependence& dependence) {
     const ProductCall* product = as_product(call);
     if (product == nullptr) return;
     if (product->bias) bias(call, *product);
     if (!product->then) return;
-    const size_t from = index_.at(call.kernel);
-    const auto place = index_.find(product->then->kernel);
-    if (place == index_.end() || !line_of_.contains(place->second))
+    const size_t from = numbers_[call.kernel];
+    const std::optional<size_t> place = numbers_.find(product->then->kernel);
+    if (!place || !line_of_.contains(*place))
       return broken("R21", call.at, "product {} does kernel {}, which is none", call.kernel,
                     product->then->kernel);
-    const size_t k = place->second;
+    const size_t k = *place;
     const Call& other = *lines_[line_of_.at(k)];
     const KernelCall* kernel = as_kernel(other);
     if (kernel == nullptr || kernels_[k].form != KernelForm::pointwise || other.level ||
@@ -162,17 +152,11 @@ class ScheduleVerifier {
     const auto slot = static_cast<size_t>(product->then->slot);
     const bool reads_it =
         slot < kernel->operands.size() && root_(kernel->operands[slot]) == result && slots == 1;
-    size_t readers = 0, first = kernels_.size();
-    for (size_t i = from + 1; i < kernels_.size(); ++i) {
-      if (!reads(kernels_[i], result)) continue;
-      if (readers++ == 0) first = i;
-    }
-    if (op_of(kernels_[from]).results.empty() || !reads_it || first != k)
+    const Readers readers = readers_of(region_, kernels_, root_, from, result);
+    if (op_of(kernels_[from]).results.empty() || !reads_it || readers.first != k)
       return broken("R21", other.at, "kernel {} is not the first to read product {}, element by element",
                     other.kernel, call.kernel);
-    const bool yielded = std::any_of(region_.yields.begin(), region_.yields.end(),
-                                     [&](const Yield& yield) { return root_(yield.what) == result; });
-    if (product->then->keeps != (readers > 1 || yielded))
+    if (product->then->keeps != readers.others)
       broken("R21", call.at, "the result of product {} is{} read elsewhere", call.kernel,
              product->then->keeps ? " not" : "");
     if (!dependence.may_move(k, from))
@@ -187,10 +171,10 @@ class ScheduleVerifier {
              module_[bias.vector].name, call.kernel);
     };
     if (!product.then || product.then->kernel != bias.kernel || product.then->keeps) return fail();
-    const auto k = index_.find(bias.kernel);
-    if (k == index_.end() || kernels_[k->second].members.size() != 1) return fail();
+    const std::optional<size_t> k = numbers_.find(bias.kernel);
+    if (!k || kernels_[*k].members.size() != 1) return fail();
     const std::optional<BufferId> vector =
-        bias_of(module_, region_, op_of(kernels_[k->second]), root_, product.c);
+        bias_of(module_, region_, op_of(kernels_[*k]), root_, product.c);
     if (vector != bias.vector || operand_type(module_, region_, product.a).dtype != DType::f32) fail();
   }
 
@@ -198,7 +182,7 @@ class ScheduleVerifier {
   void order(const Dependence& dependence) {
     std::vector<int32_t> levels(kernels_.size(), -1), line(kernels_.size(), -1);
     for (size_t i = 0; i < lines_.size(); ++i) {
-      const size_t k = index_.at(lines_[i]->kernel);
+      const size_t k = numbers_[lines_[i]->kernel];
       line[k] = static_cast<int32_t>(i);
       if (lines_[i]->level.has_value() == joined_.contains(k))
         return broken("R20", lines_[i]->at, "kernel {} has {} level", lines_[i]->kernel,
@@ -210,7 +194,7 @@ class ScheduleVerifier {
       if (!fault) continue;
       const Call& late = *lines_[static_cast<size_t>(line[fault->second])];
       broken("R20", late.at, "kernel {} must run after kernel {}: they touch the same bytes", late.kernel,
-             op_of(kernels_[fault->first]).kernel);
+             kernels_[fault->first].number);
     }
   }
 
@@ -227,7 +211,7 @@ class ScheduleVerifier {
                line->kernel);
         continue;
       }
-      for (const auto& [name, taken] : taken_while(index_.at(line->kernel)))
+      for (const auto& [name, taken] : taken_while(numbers_[line->kernel]))
         if (overlap({bytes}, {taken}))
           broken("R23", line->at, "the workspace of product {} meets {}", line->kernel, name);
     }
@@ -265,13 +249,11 @@ class ScheduleVerifier {
     for (const Launch& launch : schedule_.launches) {
       const Merged* merged = std::get_if<Merged>(&launch);
       if (merged == nullptr) continue;
-      std::vector<const Call*> parts;
       for (const Call& part : merged->parts) {
-        parts.push_back(&part);
         if (as_kernel(part) == nullptr || part.level != merged->parts.front().level)
           return broken("R24", part.at, "`{}` is of kernels of one level", merged->function);
       }
-      shared_kernel(merged->at, merged->function, {parts}, merged->block, merged->blocks);
+      shared_kernel(merged->at, merged->function, {parts(*merged)}, merged->block, merged->blocks);
     }
     if (!schedule_.persistent) return;
     const Persistent& persistent = *schedule_.persistent;
@@ -286,10 +268,10 @@ class ScheduleVerifier {
   const Schedule& schedule_;
   const Broken& broken_;
   const std::vector<Kernel> kernels_;
+  const KernelNumbers numbers_;
+  const std::vector<const Call*> lines_;
   const StorageRoots root_;
-  std::map<int32_t, size_t> index_;   // of a kernel number
   std::map<size_t, size_t> line_of_;  // of a kernel: its call
-  std::vector<const Call*> lines_;
   std::set<size_t> joined_;  // kernels that a product does
   std::vector<LiveRange> ranges_;
   bool bad_ = false;

@@ -150,7 +150,6 @@ class ProgramBuilder {
       calls.reserve(kernels.size());  // uses point into it
       for (const ir::Kernel& kernel : kernels) {
         if (!add(region, kernel, calls)) return std::nullopt;
-        calls.back().number = region.ops[kernel.members.front().op].kernel;
       }
     }
     for (size_t f = 0; f < program_.functions.size(); ++f) lift_constants(program_.functions[f], uses_[f]);

@@ -87,7 +87,6 @@ struct Call {
   // In Program::functions; -1 for kernels that emit no code: gemm, alias, and on the host a special that is a
   // library call.
   int32_t function = -1;
-  int32_t number = -1;  // the kernel's
   ir::Kernel kernel{};
   std::vector<ir::Operand> operands{};  // values and buffers, no duplicates: reads, then writes not read
                                         // (special: the op's operands as they stand, then its results)
@@ -106,7 +105,7 @@ struct Program {
   // Of the kernel with this number, which the region has.
   const Call& call(ir::RegionKind kind, int32_t number) const {
     return *std::find_if(calls(kind).begin(), calls(kind).end(),
-                         [&](const Call& call) { return call.number == number; });
+                         [&](const Call& call) { return call.kernel.number == number; });
   }
 };
 

@@ -48,7 +48,7 @@ std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& r
   for (const Call& from : program.calls(region.kind)) {
     if (from.kernel.form == ir::KernelForm::alias) continue;
     ir::Call call;
-    call.kernel = region.ops[from.kernel.members.front().op].kernel;
+    call.kernel = from.kernel.number;
     call.level = static_cast<int32_t>(schedule.launches.size());
     if (from.kernel.form == ir::KernelForm::gemm) {
       std::optional<ir::ProductCall> product =

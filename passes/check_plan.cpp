@@ -142,28 +142,27 @@ class Checker {
     std::iota(order.begin(), order.end(), size_t{0});
     if (!region.schedule) return replay(region, all, order, {});
     Workspaces workspaces;
-    std::map<int32_t, size_t> kernel_of;
-    for (size_t k = 0; k < all.size(); ++k) kernel_of[region.ops[all[k].members.front().op].kernel] = k;
+    const KernelNumbers numbers(all);
     for (const Call* call : calls(*region.schedule)) {
       const ProductCall* product = as_product(*call);
       if (product != nullptr && product->workspace)
-        workspaces[kernel_of.at(call->kernel)] = *product->workspace;
+        workspaces[numbers[call->kernel]] = *product->workspace;
     }
     replay(region, all, order, workspaces);
     for (const bool reverse : {false, true})
-      if (problem_.empty()) replay(region, all, by_levels(region, kernel_of, reverse), {});
+      if (problem_.empty()) replay(region, all, by_levels(region, numbers, reverse), {});
   }
 
   // The kernels in the order in which launches of one level come in this order or in reverse.
-  static std::vector<size_t> by_levels(const Region& region, const std::map<int32_t, size_t>& kernel_of,
+  static std::vector<size_t> by_levels(const Region& region, const KernelNumbers& numbers,
                                        bool reverse) {
     std::vector<size_t> order;
     for (std::vector<const Call*>& level : by_level(*region.schedule)) {
       if (reverse) std::reverse(level.begin(), level.end());
       for (const Call* call : level) {
-        order.push_back(kernel_of.at(call->kernel));
+        order.push_back(numbers[call->kernel]);
         const ProductCall* product = as_product(*call);
-        if (product != nullptr && product->then) order.push_back(kernel_of.at(product->then->kernel));
+        if (product != nullptr && product->then) order.push_back(numbers[product->then->kernel]);
       }
     }
     return order;

@@ -6,7 +6,7 @@
 
 #include "ir/dependence.h"
 #include "ir/product.h"
-#include "kernels/select.h"
+#include "kernels/instance.h"
 #include "passes/pass.h"
 
 namespace gacc::passes {
@@ -19,12 +19,11 @@ constexpr int kMostEpilogueCost = 100;
 
 class Finder {
  public:
-  Finder(const ir::Module& module, ir::Region& region, const kernels::Program& program)
+  Finder(const ir::Module& module, ir::Region& region)
       : module_(module),
         region_(region),
-        program_(program),
-        calls_(program.calls(region.kind)),
         kernels_(ir::kernels(module, region)),
+        numbers_(kernels_),
         dependence_(module, region, kernels_),
         root_(region) {}
 
@@ -33,58 +32,41 @@ class Finder {
     for (ir::Call* line : lines) {
       auto* product = std::get_if<ir::ProductCall>(&line->what);
       if (product == nullptr) continue;
-      const std::optional<size_t> kernel = find(index_of(line->kernel), *product);
-      if (!kernel) continue;
-      // Whoever was found first has it.
+      product->then = find(numbers_[line->kernel], product->c);
+      if (!product->then) continue;
       ir::Call& done = **std::find_if(lines.begin(), lines.end(), [&](const ir::Call* other) {
-        return other->kernel == calls_[*kernel].number;
+        return other->kernel == product->then->kernel;
       });
-      if (!done.level) {
+      if (!done.level) {  // another product does it
         product->then.reset();
         continue;
       }
       done.level.reset();
-      add_bias(*product, *kernel);
+      add_bias(*product);
     }
   }
 
  private:
-  size_t index_of(int32_t number) const {
-    return static_cast<size_t>(
-        std::find_if(calls_.begin(), calls_.end(),
-                     [&](const kernels::Call& call) { return call.number == number; }) -
-        calls_.begin());
-  }
-  bool reads(size_t kernel, const ir::Operand& value) const {
-    const std::vector<ir::Operand>& reads = kernels_[kernel].reads;
-    return kernels_[kernel].form != ir::KernelForm::alias &&
-           std::any_of(reads.begin(), reads.end(),
-                       [&](const ir::Operand& operand) { return root_(operand) == value; });
-  }
-
-  // The kernel that the product does: the first that reads the result. Sets product.then.
-  std::optional<size_t> find(size_t from, ir::ProductCall& product) const {
-    const ir::ValueId* result = ir::as_value(product.c);
+  // The kernel that the product number `from` of C does: the first that reads C.
+  std::optional<ir::Then> find(size_t from, const ir::Operand& c) const {
+    const ir::ValueId* result = ir::as_value(c);
     if (result == nullptr) return std::nullopt;  // it adds to a buffer
-    size_t readers = 0, first = 0;
-    for (size_t i = from + 1; i < kernels_.size(); ++i) {
-      if (!reads(i, product.c)) continue;
-      if (readers++ == 0) first = i;
-    }
-    if (readers == 0) return std::nullopt;
-    const bool yielded = std::any_of(region_.yields.begin(), region_.yields.end(),
-                                     [&](const ir::Yield& yield) { return root_(yield.what) == product.c; });
-    const std::optional<int32_t> slot = slot_of(calls_[first], *result);
-    if (!slot || !dependence_.may_move(first, from)) return std::nullopt;
-    product.then = ir::Then{calls_[first].number, *slot, readers > 1 || yielded};
-    return first;
+    const ir::Readers readers = ir::readers_of(region_, kernels_, root_, from, c);
+    if (!readers.first) return std::nullopt;
+    const ir::Kernel& kernel = kernels_[*readers.first];
+    const std::optional<int32_t> slot = slot_of(kernel, *result);
+    if (!slot || !dependence_.may_move(*readers.first, from)) return std::nullopt;
+    return ir::Then{kernel.number, *slot, readers.others};
   }
 
   // The one slot that is `result` [.., n], for a kernel that computes from it element by element.
-  std::optional<int32_t> slot_of(const kernels::Call& call, const ir::ValueId& result) const {
-    if (call.kernel.form != ir::KernelForm::pointwise || call.kernel.inner != 0) return std::nullopt;
-    const kernels::Body& body = program_.functions[static_cast<size_t>(call.function)];
-    if (body.cost > kMostEpilogueCost) return std::nullopt;
+  std::optional<int32_t> slot_of(const ir::Kernel& kernel, const ir::ValueId& result) const {
+    if (kernel.form != ir::KernelForm::pointwise || kernel.inner != 0) return std::nullopt;
+    std::string problem;
+    const std::optional<kernels::Instance> instance =
+        kernels::make_instance(module_, region_, kernel, kernels::Purpose::device, problem);
+    if (!instance || instance->body.cost > kMostEpilogueCost) return std::nullopt;
+    const auto& [call, body, constants] = *instance;
     const ir::Shape& shape = region_[result].type.shape;
     const bool same_rows = !shape.empty() && call.extents[1] == ir::Extent{shape.back(), false};
     if (!body.flat && !same_rows) return std::nullopt;
@@ -97,35 +79,28 @@ class Finder {
     return slot;
   }
 
-  void add_bias(ir::ProductCall& product, size_t kernel) const {
-    if (product.then->keeps || kernels_[kernel].members.size() != 1) return;
+  void add_bias(ir::ProductCall& product) const {
+    const ir::Kernel& kernel = kernels_[numbers_[product.then->kernel]];
+    if (product.then->keeps || kernel.members.size() != 1) return;
     if (ir::operand_type(module_, region_, product.a).dtype != ir::DType::f32) return;
-    const ir::Op& op = region_.ops[kernels_[kernel].members.front().op];
+    const ir::Op& op = region_.ops[kernel.members.front().op];
     if (const std::optional<ir::BufferId> vector = ir::bias_of(module_, region_, op, root_, product.c))
-      product.bias = ir::Bias{*vector, calls_[kernel].number};
+      product.bias = ir::Bias{*vector, kernel.number};
   }
 
   const ir::Module& module_;
   ir::Region& region_;
-  const kernels::Program& program_;
-  const std::vector<kernels::Call>& calls_;
   const std::vector<ir::Kernel> kernels_;
+  const ir::KernelNumbers numbers_;
   const ir::Dependence dependence_;
   const ir::StorageRoots root_;
 };
 
 }  // namespace
 
-bool epilogues(ir::Module& module, const Options&, Diag& diag) {
-  std::string problem;
-  const std::optional<kernels::Program> program =
-      kernels::make_program(module, kernels::Purpose::device, problem, kernels::capability(module.target));
-  if (!program) {
-    diag.error(Kind::invalid_ir, {}, "{}", problem);
-    return false;
-  }
+bool epilogues(ir::Module& module, const Options&, Diag&) {
   for (const ir::RegionKind kind : ir::all_regions)
-    if (module.region(kind).schedule) Finder(module, module.region(kind), *program).run();
+    if (module.region(kind).schedule) Finder(module, module.region(kind)).run();
   return true;
 }
 

@@ -4,7 +4,6 @@
 
 #include "ir/dependence.h"
 #include "passes/pass.h"
-#include "passes/schedule/schedule.h"
 
 namespace gacc::passes {
 
@@ -13,7 +12,7 @@ bool levels(ir::Module& module, const Options&, Diag&) {
     ir::Region& region = module.region(kind);
     if (!region.schedule) continue;
     const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
-    const KernelNumbers numbers(region, kernels);
+    const ir::KernelNumbers numbers(kernels);
     ir::Dependence dependence(module, region, kernels);
     for (const ir::Call* call : ir::calls(std::as_const(*region.schedule))) {
       const ir::ProductCall* product = ir::as_product(*call);

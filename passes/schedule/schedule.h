@@ -1,6 +1,5 @@
 // What the passes over schedules share.
 #pragma once
-#include <map>
 #include <string>
 #include <vector>
 
@@ -14,18 +13,6 @@ namespace gacc::passes {
 // Whether the functions, operands, extents, grids, blocks, tiles and shared memory of a schedule are those of
 // its kernels: "", or one sentence about the first call that differs. The module verifies.
 std::string check_schedule(const ir::Module& module);
-
-// Where the kernel with a number stands in the list of the region's kernels.
-class KernelNumbers {
- public:
-  KernelNumbers(const ir::Region& region, const std::vector<ir::Kernel>& kernels) {
-    for (size_t k = 0; k < kernels.size(); ++k) places_[region.ops[kernels[k].members.front().op].kernel] = k;
-  }
-  size_t operator[](int32_t number) const { return places_.at(number); }
-
- private:
-  std::map<int32_t, size_t> places_;
-};
 
 // Why calls cannot share a kernel; "" when they can. `levels` as ir::by_level gives them.
 std::string cannot_share(const std::vector<std::vector<const ir::Call*>>& levels, int64_t micro_batch);

@@ -5,7 +5,6 @@
 #include "ir/liveness.h"
 #include "passes/pass.h"
 #include "passes/planner/largest_free.h"
-#include "passes/schedule/schedule.h"
 
 namespace gacc::passes {
 
@@ -19,7 +18,7 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
     buffers.push_back({begin, begin + ir::type_bytes(buffer.type, 1)});
   }
   const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
-  const KernelNumbers numbers(region, kernels);
+  const ir::KernelNumbers numbers(kernels);
   const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, kernels);
   for (ir::Call* call : ir::calls(*region.schedule)) {
     auto* product = std::get_if<ir::ProductCall>(&call->what);

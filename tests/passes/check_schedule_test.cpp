@@ -71,7 +71,7 @@ TEST(Workspaces, EveryOverlapIsFound) {
       const std::vector<Kernel> all = kernels(module, region);
       const auto now = std::find_if(all.begin(), all.end(),
                                     [&](const Kernel& kernel) {
-                                      return region.ops[kernel.members.front().op].kernel == call.kernel;
+                                      return kernel.number == call.kernel;
                                     }) -
                        all.begin();
       const Bytes good = workspace;
