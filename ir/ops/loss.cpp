@@ -62,9 +62,23 @@ void cross_entropy_gradient(GradBuilder& g) {
                     {g.operand(0), g.result(1), g.result(2), g.operand(1), *g.d_result(0)}, g.op().attrs));
 }
 
-// With m the row's maximum, t = x - m and l = log(sum(exp(t))):
-//   nll = l - t[target]    loss = (1 - s) * nll + s * (l - mean(t))
-// The target's t is picked with select and a sum: multiplying with a one-hot row would make 0 * inf = NaN.
+// With m the row's maximum, t = x - m and l = log(sum(exp(t))): nll = l - t[target]. The target's t is picked
+// with select and a sum: multiplying with a one-hot row would make 0 * inf = NaN.
+struct Likelihood {
+  Operand top, shifted, log, hit, nll;
+};
+Likelihood target_likelihood(Builder& b, const std::string& name, const std::string& top_name,
+                             const std::string& log_name, const Operand& x, const Operand& target) {
+  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, top_name, x);
+  const Operand log = b.make("log", log_name, {sum});
+  const Operand column = b.make("column", name + ".column", {x});
+  const Operand hit = b.make("equal", name + ".hit", {column, target});
+  const Operand masked = b.make("select", name + ".masked", {hit, shifted, 0.0});
+  const Operand picked = b.make("row_sum", name + ".picked", {masked});
+  return {top, shifted, log, hit, b.make("sub", name + ".nll", {log, picked})};
+}
+
+// loss = (1 - s) * nll + s * (l - mean(t))
 std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
   const std::string name = take_name(b, op, 0), top_name = take_name(b, op, 1),
                     log_name = take_name(b, op, 2), counted_name = take_name(b, op, 3);
@@ -72,13 +86,8 @@ std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
   const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
   const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
   const auto classes = static_cast<double>(b.type(x).shape.back());
-  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, top_name, x);
-  const Operand log = b.make("log", log_name, {sum});
-  const Operand column = b.make("column", name + ".column", {x});
-  const Operand hit = b.make("equal", name + ".hit", {column, target});
-  const Operand masked = b.make("select", name + ".masked", {hit, shifted, 0.0});
-  const Operand picked = b.make("row_sum", name + ".picked", {masked});
-  Operand row = b.make("sub", name + ".nll", {log, picked});
+  const auto [top, shifted, log, hit, nll] = target_likelihood(b, name, top_name, log_name, x, target);
+  Operand row = nll;
   if (smoothing != 0) {
     const Operand total = b.make("row_sum", name + ".total", {shifted});
     const Operand mean = b.make("div", name + ".mean", {total, classes});
@@ -143,13 +152,7 @@ std::vector<Operand> expand_weighted_cross_entropy(Builder& b, const Op& op) {
   const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
   const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
   const double share = smoothing / static_cast<double>(b.type(x).shape.back());
-  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, top_name, x);
-  const Operand log = b.make("log", log_name, {sum});
-  const Operand column = b.make("column", name + ".column", {x});
-  const Operand hit = b.make("equal", name + ".hit", {column, target});
-  const Operand masked = b.make("select", name + ".masked", {hit, shifted, 0.0});
-  const Operand picked = b.make("row_sum", name + ".picked", {masked});
-  const Operand nll = b.make("sub", name + ".nll", {log, picked});
+  const auto [top, shifted, log, hit, nll] = target_likelihood(b, name, top_name, log_name, x, target);
   const Operand own = b.make("select", name + ".own", {hit, weights, 0.0});
   Operand weight = b.make("row_sum", name + ".sum_own", {own});
   Operand row = b.make("mul", name + ".weighted", {nll, weight});
@@ -171,6 +174,14 @@ std::vector<Operand> expand_weighted_cross_entropy(Builder& b, const Op& op) {
   return {b.make("select", name, {counted, row, 0.0}), top, log, counted, weight, mass};
 }
 
+// Of a row x: max(x) and log(sum(exp(x - max(x)))).
+std::pair<double, double> top_and_log(const double* row, int64_t columns) {
+  double top = row[0], sum = 0;
+  for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
+  for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
+  return {top, std::log(sum)};
+}
+
 void weighted_cross_entropy_reference(EvalView& view) {
   const Tensor &x = view.operand(0), &target = view.operand(1), &weights = view.operand(2);
   const int64_t columns = column_count(x);
@@ -178,10 +189,9 @@ void weighted_cross_entropy_reference(EvalView& view) {
   for (int64_t r = 0; r < row_count(x); ++r) {
     const auto i = static_cast<size_t>(r);
     const double* row = x.data.data() + r * columns;
-    double top = row[0], sum = 0, loss = 0, mass = 0;
-    for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
-    for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
-    const double log = std::log(sum), wanted = target.data[i];
+    const auto [top, log] = top_and_log(row, columns);
+    const double wanted = target.data[i];
+    double loss = 0, mass = 0;
     const bool counted = wanted != static_cast<double>(view.op.integer("ignore_index"));
     for (int64_t c = 0; counted && c < columns; ++c) {
       const double share =
@@ -206,10 +216,8 @@ void cross_entropy_reference(EvalView& view) {
   for (int64_t r = 0; r < row_count(x); ++r) {
     const auto i = static_cast<size_t>(r);
     const double* row = x.data.data() + r * columns;
-    double top = row[0], sum = 0, flat = 0;
-    for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
-    for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
-    const double log = std::log(sum);
+    const auto [top, log] = top_and_log(row, columns);
+    double flat = 0;
     for (int64_t c = 0; c < columns; ++c) flat += (log - (row[c] - top)) / static_cast<double>(columns);
     const bool counted = target.data[i] != static_cast<double>(view.op.integer("ignore_index"));
     const double nll = counted ? log - (row[static_cast<size_t>(target.data[i])] - top) : 0;
@@ -218,6 +226,13 @@ void cross_entropy_reference(EvalView& view) {
     view.result(2).data[i] = log;
     view.result(3).data[i] = counted;
   }
+}
+
+// What the label has of the class in this column: (1 - s) * [column == target] + s / C.
+Scalar label_share(const FormulaView& view, const Scalar& target) {
+  const double smoothing = view.op.real("label_smoothing");
+  const double each = smoothing / static_cast<double>(view.op.operand(0).shape.back());
+  return select(column_of(view, 0) == target, 1 - smoothing + each, each);
 }
 
 }  // namespace
@@ -260,12 +275,9 @@ extern const OpInfo op_cross_entropy_grad{
         [](const FormulaView& view) {
           const Scalar x = view.operand(0), top = view.operand(1), log = view.operand(2),
                        target = view.operand(3), dloss = view.operand(4);
-          const double smoothing = view.op.real("label_smoothing");
-          const auto classes = static_cast<double>(view.op.operand(0).shape.back());
           const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
-          const Scalar wanted =
-              select(column_of(view, 0) == target, 1 - smoothing + smoothing / classes, smoothing / classes);
-          view.result(select(target == ignored, 0, dloss * (exp((x - top) - log) - wanted)));
+          const Scalar share = label_share(view, target);
+          view.result(select(target == ignored, 0, dloss * (exp((x - top) - log) - share)));
         },
     .precision = Precision::full,
     .differentiable = false,
@@ -317,11 +329,9 @@ extern const OpInfo op_weighted_cross_entropy_grad{
           const Scalar x = view.operand(0), top = view.operand(1), log = view.operand(2),
                        target = view.operand(3), weight = view.operand(4), mass = view.operand(5),
                        dloss = view.operand(6);
-          const double smoothing = view.op.real("label_smoothing");
-          const double share = smoothing / static_cast<double>(view.op.operand(0).shape.back());
           const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
-          const Scalar part = select(column_of(view, 0) == target, 1 - smoothing + share, share);
-          view.result(select(target == ignored, 0, dloss * (mass * exp((x - top) - log) - weight * part)));
+          const Scalar share = label_share(view, target);
+          view.result(select(target == ignored, 0, dloss * (mass * exp((x - top) - log) - weight * share)));
         },
     .precision = Precision::full,
     .differentiable = false,
