@@ -75,7 +75,8 @@ bool choose_products(const ir::Module& module, const Program& program, int capab
       if (call.kernel.form != ir::KernelForm::gemm) continue;
       std::optional<GemmKernel> kernel = choose_gemm(module, region, call.kernel, capability, problem);
       if (!kernel) return false;
-      if (region.schedule) kernel = built_in(module, region, *scheduled.at(call.kernel.number), program, capability);
+      if (region.schedule)
+        kernel = built_in(module, region, *scheduled.at(call.kernel.number), program, capability);
       if (std::find(products.begin(), products.end(), *kernel) == products.end()) products.push_back(*kernel);
     }
   }

@@ -173,8 +173,7 @@ class ScheduleVerifier {
     if (!product.then || product.then->kernel != bias.kernel || product.then->keeps) return fail();
     const std::optional<size_t> k = numbers_.find(bias.kernel);
     if (!k || kernels_[*k].members.size() != 1) return fail();
-    const std::optional<BufferId> vector =
-        bias_of(module_, region_, op_of(kernels_[*k]), root_, product.c);
+    const std::optional<BufferId> vector = bias_of(module_, region_, op_of(kernels_[*k]), root_, product.c);
     if (vector != bias.vector || operand_type(module_, region_, product.a).dtype != DType::f32) fail();
   }
 
@@ -272,7 +271,7 @@ class ScheduleVerifier {
   const std::vector<const Call*> lines_;
   const StorageRoots root_;
   std::map<size_t, size_t> line_of_;  // of a kernel: its call
-  std::set<size_t> joined_;  // kernels that a product does
+  std::set<size_t> joined_;           // kernels that a product does
   std::vector<LiveRange> ranges_;
   bool bad_ = false;
 };

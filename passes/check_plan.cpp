@@ -145,8 +145,7 @@ class Checker {
     const KernelNumbers numbers(all);
     for (const Call* call : calls(*region.schedule)) {
       const ProductCall* product = as_product(*call);
-      if (product != nullptr && product->workspace)
-        workspaces[numbers[call->kernel]] = *product->workspace;
+      if (product != nullptr && product->workspace) workspaces[numbers[call->kernel]] = *product->workspace;
     }
     replay(region, all, order, workspaces);
     for (const bool reverse : {false, true})
@@ -154,8 +153,7 @@ class Checker {
   }
 
   // The kernels in the order in which launches of one level come in this order or in reverse.
-  static std::vector<size_t> by_levels(const Region& region, const KernelNumbers& numbers,
-                                       bool reverse) {
+  static std::vector<size_t> by_levels(const Region& region, const KernelNumbers& numbers, bool reverse) {
     std::vector<size_t> order;
     for (std::vector<const Call*>& level : by_level(*region.schedule)) {
       if (reverse) std::reverse(level.begin(), level.end());

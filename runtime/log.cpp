@@ -15,6 +15,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "runtime/json_text.h"
+
 namespace gacc {
 namespace {
 
@@ -24,11 +26,7 @@ std::string number(T value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
-std::string json_text(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::string json_string(std::string_view text) { return json_text(text); }
+std::string json_string(std::string_view text) { return json_text(nlohmann::json(text)); }
 
 // Standard output or standard error when `file` is where they go ("--log /dev/stdout > run.jsonl"), else -1:
 // such a file is open already, must not be replaced, and is written through that descriptor, whose position

@@ -11,6 +11,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/byte_order.h"
 #include "runtime/data/text.h"
+#include "runtime/json_text.h"
 
 namespace gacc {
 namespace {
@@ -24,14 +25,10 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-std::string json_text(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 // A name out of the file, fit for a one-line message.
 std::string shown(std::string_view name) {
   constexpr size_t kMost = 80;
-  std::string text = json_text(std::string(name.substr(0, kMost)));
+  std::string text = json_text(nlohmann::json(name.substr(0, kMost)));
   return name.size() > kMost ? text + "..." : text;
 }
 
@@ -271,7 +268,7 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
             [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
   Metadata notes = metadata;
   notes["format"] = "pt";
-  std::string header = "{\"__metadata__\":" + json_text(notes);
+  std::string header = "{\"__metadata__\":" + json_text(nlohmann::json(notes));
   uint64_t offset = 0;
   for (size_t i = 0; i < sorted.size(); ++i) {
     const NamedTensor& tensor = *sorted[i];
@@ -284,7 +281,7 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
                            i > 0 && sorted[i - 1]->name == tensor.name ? " twice" : "");
     uint64_t end = offset + tensor.data.size() * sizeof(float);
     header += fmt::format(",{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                          json_text(tensor.name), fmt::join(tensor.shape, ","), offset, end);
+                          json_text(nlohmann::json(tensor.name)), fmt::join(tensor.shape, ","), offset, end);
     offset = end;
   }
   header += "}";

@@ -8,6 +8,7 @@
 #include "runtime/data/array.h"
 #include "runtime/data/element_types.h"
 #include "runtime/data/text.h"
+#include "runtime/json_text.h"
 
 namespace gacc {
 namespace {
@@ -27,8 +28,6 @@ void each_fact(Facts& facts, Visit visit) {
   visit("mean", facts.mean);
   visit("std", facts.std);
 }
-
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 // Whether the facts may be those of this input; else what is wrong.
 std::string_view problem(const InputFacts& facts, const PlanInput& input) {
@@ -55,7 +54,7 @@ Metadata to_metadata(const DataFacts& facts) {
       if constexpr (std::is_same_v<decltype(value), const std::string&>)
         metadata[key_of(name, what)] = value;
       else
-        metadata[key_of(name, what)] = text_of(value);
+        metadata[key_of(name, what)] = json_text(Json(value));
     });
   return metadata;
 }

@@ -70,9 +70,7 @@ TEST(Workspaces, EveryOverlapIsFound) {
     each_workspace(module, [&](const Region& region, const Call& call, Bytes& workspace) {
       const std::vector<Kernel> all = kernels(module, region);
       const auto now = std::find_if(all.begin(), all.end(),
-                                    [&](const Kernel& kernel) {
-                                      return kernel.number == call.kernel;
-                                    }) -
+                                    [&](const Kernel& kernel) { return kernel.number == call.kernel; }) -
                        all.begin();
       const Bytes good = workspace;
       for (const LiveRange& range : live_ranges(module, region, all)) {
