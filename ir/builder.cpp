@@ -29,6 +29,7 @@ std::vector<ValueId> Builder::make_n(std::string_view name, std::vector<std::str
         .attrs = without_defaults(*info, std::move(attrs)),
         .full = full,
         .segment = segment,
+        .origin = origin,
         .at = location};
   if (info->writes != 0) op.when = when;
   if (auto inferred = info->infer(OpView{module_, region_, op}, diag_);

@@ -10,22 +10,31 @@ namespace gacc::ir {
 // yields a value of type f32[], so that building goes on and all errors are found in one run.
 class Builder {
  public:
-  Builder(Module& module, Region& region, Diag& diag) : module_(module), region_(region), diag_(diag) {}
+  Builder(Module& module, Region& region, Diag& diag)
+      : origin(natural_origin(region.kind)), module_(module), region_(region), diag_(diag) {}
 
-  // Ops made from here on carry this place.
-  Location location{};
-  // Ops made from here on belong to this segment; -1: none.
-  int32_t segment = -1;
-  // Ops made from here on stand for that op, or beside it: they have its place and its segment.
+  // Ops made from here on stand for that op, or beside it: they have its place, segment, precision and
+  // origin. The one way to make an op from an op.
   Builder& like(const Op& op) {
     location = op.at;
     segment = op.segment;
+    full = op.full;
+    origin = op.origin;
     return *this;
   }
-  // Ops made from here on carry this predicate.
-  std::optional<Operand> when{};
-  // Ops made from here on are kept out of half precision (Op::full).
-  bool full = false;
+  // Ops made from here on are part of that op's gradient, in no segment.
+  Builder& gradient_of(const Op& op) {
+    location = op.at;
+    segment = -1;
+    origin = Origin::gradient;
+    return *this;
+  }
+  // What ops made from here on carry: their place in the model file, their segment (-1: none), ...
+  Location location{};
+  int32_t segment = -1;
+  bool full = false;              // ... that they are kept out of half precision (Op::full), ...
+  Origin origin;                  // ... why they are there: the region's own, unless said, ...
+  std::optional<Operand> when{};  // ... and their predicate.
 
   // One result. `name` is the wanted value name; `attrs` are dropped where they equal the default.
   ValueId make(std::string_view op, std::string name, std::vector<Operand> operands, Attrs attrs = {});

@@ -91,10 +91,8 @@ std::string render_all(const Diag& diag, const std::vector<Report>& reports, std
   std::string out;
   for (const size_t i : order) {
     const Report& report = reports[i];
-    const std::string because =
-        report.at.why.empty() ? "" : fmt::format(" (in the {} of this)", report.at.why);
     out += render_at(diag, report.at, what,
-                     fmt::format("{}{} [{}]", printable(report.text), because, kind_text(report.kind)));
+                     fmt::format("{} [{}]", printable(report.text), kind_text(report.kind)));
     for (const Note& note : report.notes) out += render_at(diag, note.at, "note", printable(note.text));
   }
   return out;

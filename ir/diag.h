@@ -11,12 +11,10 @@
 namespace gacc {
 
 // A place in the user's file. line and column count from 1; line 0 means "no place" (the file as a whole).
-// `why` is empty for what the user wrote, else the reason a compiler-made op exists: "grad", "update", ...
 struct Location {
   int32_t line = 0;
   int32_t column = 0;
   int32_t length = 1;  // characters to underline
-  std::string why{};
   // Set for text that is not in the file (`--set KEY=VALUE`): shown in the place of file:line:col.
   std::string origin{};
   bool operator==(const Location&) const = default;

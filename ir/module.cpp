@@ -36,6 +36,16 @@ std::string_view region_text(RegionKind kind) {
   return "?";
 }
 
+Origin natural_origin(RegionKind kind) {
+  if (kind == RegionKind::init) return Origin::init;
+  return kind == RegionKind::update ? Origin::update : Origin::forward;
+}
+
+std::string_view origin_text(Origin origin) {
+  constexpr std::string_view texts[] = {"forward", "gradient", "init", "update"};
+  return texts[static_cast<size_t>(origin)];
+}
+
 std::optional<ValueId> Region::find(std::string_view name) const {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i].name == name) return ValueId{static_cast<int32_t>(i)};

@@ -56,6 +56,11 @@ struct Value {
       offset{};  // bytes from the start of the arena, once planned; none for register values
 };
 
+// Why an op is there. forward: it computes what the model says; gradient: the derivative of that; init and
+// update: the ops of those regions.
+enum class Origin : uint8_t { forward, gradient, init, update };
+std::string_view origin_text(Origin origin);
+
 struct Op {
   const OpInfo* info = nullptr;  // never null
   std::vector<Operand> operands{};
@@ -68,6 +73,7 @@ struct Op {
   bool full = false;
   int32_t segment = -1;            // what is dropped and made again together (recompute); -1: none
   std::optional<ValueId> remat{};  // a recomputed op: the first result of the op it repeats
+  Origin origin = Origin::forward;  // printed where it is not that of the region
   Location at{};
 };
 
@@ -82,6 +88,7 @@ struct Yield {
 
 enum class RegionKind : uint8_t { init, step, update, eval };
 std::string_view region_text(RegionKind kind);
+Origin natural_origin(RegionKind kind);  // of ops that nothing else is said of: forward in step and eval
 
 struct Region {
   RegionKind kind = RegionKind::init;

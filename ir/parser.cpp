@@ -168,14 +168,13 @@ class Parser {
     fail(token.at, Kind::syntax, "expected an operand (%value, @buffer or a number), found `{}`", token.text);
   }
 
-  // loc(line:column why)
+  // loc(line:column)
   void location(Location& at) {
     if (!accept_word("loc")) return;
     open("(");
     at = {.line = small_integer(), .column = 0};
     open(":");
     at.column = small_integer();
-    if (token_.kind == Tok::word) at.why = name(Tok::word, "a reason");
     close(")");
   }
   int32_t small_integer() {
@@ -403,7 +402,7 @@ class Parser {
   }
 
   void op(Region& region) {
-    Op out;
+    Op out{.origin = natural_origin(region.kind)};
     std::vector<Token> results;
     while (token_.kind == Tok::value) {
       results.push_back(expect(Tok::value, "a result"));
@@ -459,6 +458,9 @@ class Parser {
       if (!found) fail(of.at, Kind::unknown_name, "there is no value `%{}` before this", of.text);
       out.remat = *found;
       close(")");
+    }
+    for (const Origin origin : {Origin::forward, Origin::gradient, Origin::init, Origin::update}) {
+      if (accept_word(origin_text(origin))) out.origin = origin;
     }
     if (accept("{")) out.attrs = attrs();
     location(out.at);

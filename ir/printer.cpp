@@ -90,7 +90,7 @@ std::string offset_text(const std::optional<int64_t>& offset) {
 
 std::string location_text(const Location& at, const PrintOptions& options) {
   if (!options.locations || at.line <= 0) return "";
-  return fmt::format(" loc({}:{}{}{})", at.line, at.column, at.why.empty() ? "" : " ", at.why);
+  return fmt::format(" loc({}:{})", at.line, at.column);
 }
 
 std::string op_text(const Module& module, const Region& region, const Op& op, const PrintOptions& options) {
@@ -112,6 +112,7 @@ std::string op_text(const Module& module, const Region& region, const Op& op, co
   if (op.full) out += " full";
   if (op.segment >= 0) out += fmt::format(" seg({})", op.segment);
   if (op.remat) out += fmt::format(" remat(%{})", id(region[*op.remat].name));
+  if (op.origin != natural_origin(region.kind)) out += fmt::format(" {}", origin_text(op.origin));
   if (!op.attrs.empty()) out += attrs_text(op.attrs);
   return out + location_text(op.at, options);
 }

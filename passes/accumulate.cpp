@@ -94,7 +94,7 @@ void add_to(Module& module, Region& region, BufferId buffer, const Operand& what
   if (maker < region.ops.size()) {
     Op& op = region.ops[maker];
     if (const OpInfo* acc = accumulating(region, op)) return accumulate_into(buffer, acc, op);
-    build.location = op.at;
+    build.like(op);
     build.at = maker + 1;
   }
   build.effect("add.acc", {buffer, what});
@@ -121,7 +121,7 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
   std::optional<ValueId> unscale;
   if (scaling_of(module).seeded()) {
     Builder build(module, module.step, diag);
-    build.location.why = "grad";
+    build.origin = Origin::gradient;
     build.at = 0;
     unscale = build.make("seed", "unscale", {}, {{"inverse", true}});
   }
@@ -132,14 +132,14 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
     one.squares = need_buffer(module, module[one.parameter].name + ".grad2", BufferKind::accum,
                               module[one.gradient].type);
     Builder build(module, module.step, diag);
-    build.location.why = "grad";
+    build.origin = Origin::gradient;
     build.at = std::max(made_by(module.step, yield.what), made_by(module.step, count));
     Operand gradient = yield.what;
     if (unscale) gradient = build.make("mul", module[one.gradient].name + ".unscaled", {gradient, *unscale});
     build.effect("square_mean.acc", {*one.squares, gradient, count});
   }
   Builder build(module, module.step, diag);
-  build.location.why = "grad";
+  build.origin = Origin::gradient;
   build.effect("add.acc", {need_buffer(module, "window.launches", BufferKind::accum, {DType::i32, {}}), 1.0});
 }
 
@@ -154,7 +154,6 @@ void clear_in_init(Module& module, Diag& diag) {
     }
   }
   Builder build(module, module.init, diag);
-  build.location.why = "init";
   for (size_t i = 0; i < module.buffers.size(); ++i) {
     const Buffer& buffer = module.buffers[i];
     const bool runtime = std::find(std::begin(kept), std::end(kept), buffer.name) != std::end(kept);
@@ -190,7 +189,6 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
   const auto low = module.find_buffer("samples.low"), high = module.find_buffer("samples.high");
   if (low && high) {
     Builder build(module, module.step, diag);
-    build.location.why = "samples";
     build.effect("samples.advance", {*low, *high});
   }
   while (!module.eval.yields.empty()) {

@@ -64,7 +64,7 @@ class Autodiff {
   Operand seed(const Operand& loss, const Location& at) {
     if (!scaling_.seeded()) return 1.0;
     build_.location = at;
-    build_.location.why = "grad";
+    build_.origin = Origin::gradient;
     return build_.make("seed", "d." + name_of(loss), {});
   }
 
@@ -128,8 +128,7 @@ class Autodiff {
 
   void back(size_t index) {
     const Op op = step_.ops[index];  // a copy: building reallocates the ops
-    build_.location = op.at;
-    build_.location.why = "grad";
+    build_.gradient_of(op);
     std::vector<std::optional<Operand>> d_results;
     bool wanted = false;
     for (const ValueId result : op.results) {

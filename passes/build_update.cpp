@@ -44,9 +44,7 @@ std::optional<Rule> rule_of(const Module& module) {
 class UpdateBuilder {
  public:
   UpdateBuilder(Module& module, const std::vector<Trained>& trained, Diag& diag)
-      : module_(module), trained_(trained), build_(module, module.update, diag) {
-    build_.location.why = "update";
-  }
+      : module_(module), trained_(trained), build_(module, module.update, diag) {}
 
   void run(Rule rule) {
     const BufferId sum = accum("loss.sum", DType::f32), count = accum("loss.count", DType::i32);

@@ -40,7 +40,6 @@ class HalfCasts {
       const BufferId master{static_cast<int32_t>(i)};
       if (!write_copy(module_.init, master)) {  // a module whose init leaves @w to others
         Builder build(module_, module_.init, diag_);
-        build.location.why = "half";
         build.effect("store", {*copies_[i], master});
       }
       write_copy(module_.update, master);
@@ -129,13 +128,13 @@ class HalfCasts {
     // Kept out, and nothing but half to read: an op that asks for one type gets f32, another is as wide as
     // its widest.
     const bool kept_out = op.full && op.info->precision != Precision::full;
+    op.full = false;
     for (size_t i = 0; i < op.operands.size() && kept_out; ++i) {
       if (!is_real(op, i) || !is_half(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
       if (op.info->precision == Precision::follow && !gives_half(op)) break;
       Builder build = Builder(module_, *region_, diag_).like(op);
       op.operands[i] = cast(build, op.operands[i], DType::f32, ".f");
     }
-    op.full = false;
   }
 
   // Whether every float that a `follow` op reads is half or has a half copy. Parameters alone are what is

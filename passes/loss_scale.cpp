@@ -85,8 +85,7 @@ class LossScale {
         region.ops.push_back(std::move(op));
         continue;
       }
-      Builder build(module_, region, diag_);
-      build.location = op.at;
+      Builder build = Builder(module_, region, diag_).like(op);
       const bool inverse = std::get<bool>(*find_attr(op, "inverse"));
       std::string name = std::exchange(region[op.results.front()].name, "replaced seed");
       replaced.set(op.results.front(), seed(build, inverse, std::move(name)));
@@ -104,7 +103,6 @@ class LossScale {
 
   void start() {
     Builder build(module_, module_.init, diag_);
-    build.location.why = "init";
     build.effect("fill", {scale_}, {{"value", scaling_.initial}});
     const BufferId used = need_buffer(module_, "window.scale", BufferKind::state, {DType::f32, {}});
     build.effect("fill", {used}, {{"value", scaling_.initial}});
@@ -115,7 +113,6 @@ class LossScale {
   void adjust() {
     Region& update = module_.update;
     Builder build(module_, update, diag_);
-    build.location.why = "update";
     build.effect("store", {*module_.find_buffer("window.scale"), scale_});
     if (!scaling_.dynamic) return;
     const auto ok = update.find("ok"), go = update.find("go");

@@ -248,7 +248,7 @@ MemoryReport memory_report(const Module& module) {
       });
       if (std::find(inputs.begin(), inputs.end(), range.value) != inputs.end()) {
         report.inputs += range.bytes;
-      } else if (made != fullest->ops.end() && made->at.why.empty()) {
+      } else if (made != fullest->ops.end() && made->origin == Origin::forward) {
         report.activations += range.bytes;
       } else {
         report.workspace += range.bytes;

@@ -7,34 +7,11 @@
 
 namespace gacc::passes {
 
-namespace {
-
 using namespace ir;
-
-// By op. A cast that the compiler made between two ops belongs where its user does.
-std::vector<int32_t> segments_of(const Region& region) {
-  std::vector<int32_t> out(region.ops.size(), -1), of_user(region.values.size(), -2);  // -2: no user yet
-  for (size_t i = region.ops.size(); i-- > 0;) {
-    const Op& op = region.ops[i];
-    out[i] = op.segment;
-    if (out[i] < 0 && !op.at.why.empty() && op.results.size() == 1)
-      out[i] = std::max(-1, of_user[static_cast<size_t>(op.results.front().index)]);
-    for (const Operand& operand : op.operands) {
-      const ValueId* value = as_value(operand);
-      if (value == nullptr) continue;
-      int32_t& user = of_user[static_cast<size_t>(value->index)];
-      user = user == -2 || user == out[i] ? out[i] : -1;
-    }
-  }
-  return out;
-}
-
-}  // namespace
 
 std::vector<planner::Step> segment_schedule(const Module& module, const StepGraph& step, int64_t& peak,
                                             double& seconds) {
   const Region& region = module.step;
-  const std::vector<int32_t> segments = segments_of(region);
   planner::Plan plan(step.graph);
   std::vector<int32_t> segment(step.graph.tensors.size(), -1);  // of a tensor, while it is inside one
   std::vector<int> last(step.graph.tensors.size(), -1);         // op: its last reader in the forward pass
@@ -53,11 +30,11 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
       const int x = value != nullptr ? tensor_of[static_cast<size_t>(value->index)] : -1;
       if (x < 0 || !step.forward[i]) continue;
       last[static_cast<size_t>(x)] = static_cast<int>(i);
-      if (segment[static_cast<size_t>(x)] != segments[i]) segment[static_cast<size_t>(x)] = -1;
+      if (segment[static_cast<size_t>(x)] != op.segment) segment[static_cast<size_t>(x)] = -1;
     }
     for (const ValueId result : op.results) {
       const int x = tensor_of[static_cast<size_t>(result.index)];
-      if (x >= 0) segment[static_cast<size_t>(x)] = step.forward[i] ? segments[i] : -1;
+      if (x >= 0) segment[static_cast<size_t>(x)] = step.forward[i] ? op.segment : -1;
     }
   }
   std::vector<int> operation_of(region.ops.size(), -1);

@@ -46,9 +46,7 @@ void split_sums(Module& module, Region& region, const Options& options, Diag& di
         part_count(operand_type(module, region, op.operands[summed]).shape, module.micro_batch(), options);
     if (!whole || parts < 2) continue;
 
-    Builder build(module, region, diag);
-    build.location = op.at;
-    build.location.why = "fuse";
+    Builder build = Builder(module, region, diag).like(op);
     build.at = i;
     const std::string name =
         op.results.empty() ? module[*as_buffer(op.operands.front())].name : region[op.results.front()].name;

@@ -43,7 +43,7 @@ LayerNames::LayerNames(const Module& module, const Region& region) : module_(mod
   for (const Op& op : region.ops) {
     for (const ValueId result : op.results) {
       const std::string& name = region[result].name;
-      if (op.at.why.empty()) {
+      if (op.origin == Origin::forward) {
         made_.insert({op.at.line, op.at.column, name});
         forward_.insert(name);
       }

@@ -52,7 +52,7 @@ Category category_of(const Region& region, const std::vector<int>& made_by, Valu
   const int op = made_by[static_cast<size_t>(value.index)];
   if (op < 0) return Category::inputs;
   if (is_recomputed(region.ops[static_cast<size_t>(op)])) return Category::recomputed;
-  return region.ops[static_cast<size_t>(op)].at.why.empty() ? Category::activations : Category::workspace;
+  return region.ops[static_cast<size_t>(op)].origin == Origin::forward ? Category::activations : Category::workspace;
 }
 
 // "add, relu -> fc1"; long lists are cut.
@@ -106,7 +106,7 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
       row.flops += cost(OpView{module, region, region.ops[member.op]}).flops;
     const Op& first = region.ops[kernel.members.front().op];
     row.layer = layers.of(first);
-    backward = backward || first.at.why == "grad";
+    backward = backward || first.origin == Origin::gradient;
     if (kind == RegionKind::step)
       row.role = is_recomputed(first) ? Role::recomputed : backward ? Role::backward : Role::forward;
     row.live = always;
