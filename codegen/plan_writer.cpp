@@ -85,12 +85,14 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     PlanBuffer entry;
     entry.name = buffer.name;
     entry.kind = kind_of(buffer.kind);
+    entry.role = static_cast<BufferRole>(buffer.role);  // one list
+    if (buffer.of) entry.of = module[*buffer.of].name;
     entry.dtype = ir::dtype_text(buffer.type.dtype);
     entry.shape = buffer.type.shape;
     entry.offset = buffer.offset.value_or(0);
     entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
     entry.trainable = buffer.trainable;
-    if (buffer.kind == ir::BufferKind::state && buffer.name.starts_with("loss."))
+    if (buffer.role == ir::BufferRole::given && module.settings.contains(buffer.name))
       entry.values = numbers(module, buffer.name);  // class_weights, pos_weight
     if (buffer.kind == ir::BufferKind::param) plan.parameters += ir::elements(buffer.type.shape, 1);
     plan.buffers.push_back(std::move(entry));
@@ -153,9 +155,10 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
 
 std::vector<PlanGroup> plan_groups(const ir::Module& module) {
   std::vector<PlanGroup> result;
-  for (const ir::Buffer& buffer : module.buffers) {
-    // One that the loss does not reach has no accumulator, and no update.
-    if (buffer.kind != ir::BufferKind::param || !module.find_buffer(buffer.name + ".grad")) continue;
+  for (const ir::Buffer& gradient : module.buffers) {
+    // A parameter that the loss does not reach has no accumulator, and no update.
+    if (gradient.role != ir::BufferRole::gradient) continue;
+    const ir::Buffer& buffer = module[*gradient.of];
     const ir::ParamRule rule = optimizer_rule(module, buffer);
     auto found = std::find_if(result.begin(), result.end(), [&](const PlanGroup& group) {
       return group.group == buffer.group && group.rule.weight_decay == rule.weight_decay;

@@ -72,7 +72,7 @@ class LossLowering {
     b_.module().settings[name] = values;
     if (const auto found = b_.module().find_buffer(name)) return *found;
     return b_.module().add_buffer({.name = name,
-                                   .kind = ir::BufferKind::state,
+                                   .role = ir::BufferRole::given,
                                    .type = {ir::DType::f32, {static_cast<int64_t>(values.size())}},
                                    .offset = {},
                                    .at = loss_.weights_at});
@@ -267,14 +267,7 @@ class LossLowering {
     }
     if (metric != "r2") return;
     // Targets less a number near their mean, which the runtime sets: their squares keep the digits.
-    const std::string name = "eval.r2.shift";
-    const auto found = b_.module().find_buffer(name);
-    const ir::BufferId shift = found ? *found
-                                     : b_.module().add_buffer({.name = name,
-                                                               .kind = ir::BufferKind::state,
-                                                               .type = {ir::DType::f32, {}},
-                                                               .offset = {},
-                                                               .at = {}});
+    const ir::BufferId shift = b_.module().named(ir::Named::r2_shift);
     const ir::ValueId shifted = each("sub", ".shifted", wanted, shift);
     add_metric("r2.targets", shifted);
     add_metric("r2.squares", b_.make("square", "r2.square", {shifted}));

@@ -18,17 +18,15 @@ int64_t Parameters::stream(std::string_view name) {
   return static_cast<int32_t>(hash);
 }
 
-ir::BufferId Parameters::state(const char* name) {
-  if (const auto found = module_.find_buffer(name)) return *found;
-  return module_.add_buffer(
-      {.name = name, .kind = ir::BufferKind::state, .type = {ir::DType::i32, {}}, .offset = {}, .at = {}});
-}
-
 Parameters::Parameters(ir::Module& module, Diag& diag)
-    : module_(module), diag_(diag), seed_low_(state("seed.low")), seed_high_(state("seed.high")) {}
+    : module_(module),
+      diag_(diag),
+      seed_low_(module.named(ir::Named::seed_low)),
+      seed_high_(module.named(ir::Named::seed_high)) {}
 
 std::vector<ir::Operand> Parameters::sample_words() {
-  return {seed_low_, seed_high_, state("samples.low"), state("samples.high")};
+  return {seed_low_, seed_high_, module_.named(ir::Named::samples_low),
+          module_.named(ir::Named::samples_high)};
 }
 
 std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape shape, const InitSpec& init,
@@ -50,6 +48,7 @@ std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape s
   elements_ += count;
   const ir::BufferId buffer = module_.add_buffer({.name = name,
                                                   .kind = ir::BufferKind::param,
+                                                  .role = ir::BufferRole::weight,
                                                   .type = {ir::DType::f32, std::move(shape)},
                                                   .trainable = trainable,
                                                   .offset = {},
@@ -62,7 +61,7 @@ std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape s
 ir::BufferId Parameters::statistic(const std::string& name, int64_t size, double value, const Location& at) {
   if (const auto found = module_.find_buffer(name)) return *found;
   const ir::BufferId buffer = module_.add_buffer({.name = name,
-                                                  .kind = ir::BufferKind::state,
+                                                  .role = ir::BufferRole::statistic,
                                                   .type = {ir::DType::f32, {size}},
                                                   .offset = {},
                                                   .at = at});
@@ -73,13 +72,7 @@ ir::BufferId Parameters::statistic(const std::string& name, int64_t size, double
 }
 
 ir::BufferId Parameters::change_of(ir::BufferId statistic) {
-  const std::string name = module_[statistic].name + ".change";
-  if (const auto found = module_.find_buffer(name)) return *found;
-  return module_.add_buffer({.name = name,
-                             .kind = ir::BufferKind::accum,
-                             .type = module_[statistic].type,
-                             .offset = {},
-                             .at = module_[statistic].at});
+  return module_.belonging(statistic, ir::BufferRole::change);
 }
 
 void Parameters::start(ir::BufferId buffer, const InitSpec& init, Standard standard, Fan fan,

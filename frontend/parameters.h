@@ -39,8 +39,6 @@ class Parameters {
   ir::BufferId change_of(ir::BufferId statistic);
 
  private:
-  ir::BufferId state(const char* name);
-
   void start(ir::BufferId buffer, const InitSpec& init, Standard standard, Fan fan, const Location& at);
 
   ir::Module& module_;

@@ -63,6 +63,36 @@ ValueId Region::add_value(std::string name, Type type) {
   return {static_cast<int32_t>(values.size() - 1)};
 }
 
+BufferId Module::named(Named which) {
+  if (const auto found = find(which)) return *found;
+  const NamedInfo& info = named_info(which);
+  return add_buffer({.name = std::string(info.name),
+                     .kind = role_info(info.role).kind,
+                     .role = info.role,
+                     .type = {info.dtype, {}}});
+}
+
+BufferId Module::belonging(BufferId of, BufferRole role, std::string_view suffix, DType dtype) {
+  const RoleInfo& info = role_info(role);
+  std::string name = (*this)[of].name;
+  name += suffix.empty() ? info.suffix : suffix;
+  if (const auto found = find_buffer(name)) return *found;
+  const Buffer& owner = (*this)[of];
+  return add_buffer({.name = std::move(name),
+                     .kind = info.kind,
+                     .role = role,
+                     .of = of,
+                     .type = {dtype, owner.type.shape},
+                     .at = owner.at});
+}
+
+std::optional<BufferId> Module::find_belonging(BufferId of, BufferRole role) const {
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i].role == role && buffers[i].of == of) return BufferId{static_cast<int32_t>(i)};
+  }
+  return std::nullopt;
+}
+
 BufferId Module::add_buffer(Buffer buffer) {
   buffers.push_back(std::move(buffer));
   return {static_cast<int32_t>(buffers.size() - 1)};

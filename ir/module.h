@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "ir/buffer_role.h"
 #include "ir/diag.h"
 #include "ir/schedule.h"
 #include "ir/types.h"
@@ -35,13 +36,11 @@ enum class Phase : uint8_t {
 std::string_view phase_text(Phase phase);
 std::optional<Phase> parse_phase(std::string_view text);
 
-// param: trained or frozen weights. accum: f32 sums of gradients, of the loss and of counts over a window.
-// state: everything else that lives across launches (moments, counters, rates, statistics, the seed).
-enum class BufferKind : uint8_t { param, accum, state };
-
 struct Buffer {
   std::string name{};  // "fc1.weight", "fc1.weight.grad", "fc1.weight.m", "lr"
   BufferKind kind = BufferKind::state;
+  BufferRole role = BufferRole::control;
+  std::optional<BufferId> of{};  // the buffer it belongs to, where its role says that it does
   Type type{};
   bool trainable = true;            // params only; printed as `frozen` when false
   int32_t group = -1;               // params only: which of optimizer.groups it is in; -1: none
@@ -71,8 +70,8 @@ struct Op {
   // To be kept out of half precision, whatever the table says: half-casts gives it f32 operands and clears
   // the mark. Layers with precision = "f32", and gradients of ops that compute in f32.
   bool full = false;
-  int32_t segment = -1;            // what is dropped and made again together (recompute); -1: none
-  std::optional<ValueId> remat{};  // a recomputed op: the first result of the op it repeats
+  int32_t segment = -1;             // what is dropped and made again together (recompute); -1: none
+  std::optional<ValueId> remat{};   // a recomputed op: the first result of the op it repeats
   Origin origin = Origin::forward;  // printed where it is not that of the region
   Location at{};
 };
@@ -122,6 +121,13 @@ struct Module {
   const Buffer& operator[](BufferId id) const { return buffers[static_cast<size_t>(id.index)]; }
   BufferId add_buffer(Buffer buffer);  // the name must be free
   std::optional<BufferId> find_buffer(std::string_view name) const;
+  // A buffer of buffers.def, made when the module has none.
+  BufferId named(Named which);
+  std::optional<BufferId> find(Named which) const { return find_buffer(named_info(which).name); }
+  // The buffer that is another one's gradient, half copy, moment ...: made when there is none, in its shape.
+  // `suffix` names a moment.
+  BufferId belonging(BufferId of, BufferRole role, std::string_view suffix = {}, DType dtype = DType::f32);
+  std::optional<BufferId> find_belonging(BufferId of, BufferRole role) const;  // the first
 
   Region& region(RegionKind kind);
   const Region& region(RegionKind kind) const;

@@ -40,6 +40,10 @@ class Parser {
     open("{");
     while (!is("}")) item();
     close("}");
+    for (const auto& [buffer, of] : owners_) {
+      module_.buffers[buffer].of = module_.find_buffer(of.text);
+      if (!module_.buffers[buffer].of) fail(of.at, Kind::unknown_name, "there is no buffer `@{}`", of.text);
+    }
     if (token_.kind != Tok::end)
       fail(token_.at, Kind::syntax, "nothing may follow the module's closing brace");
     return std::move(module_);
@@ -215,6 +219,9 @@ class Parser {
       fail(out.at, Kind::duplicate_name, "buffer `@{}` is defined twice", out.name);
     open(":");
     out.type = type();
+    const NamedInfo* known = find_named(out.name);
+    out.role = known != nullptr ? known->role : plain_role(kind);
+    role(out);
     if (accept_word("frozen")) out.trainable = false;
     if (accept_word("group")) {
       open("("), out.group = small_integer(), close(")");
@@ -222,6 +229,27 @@ class Parser {
     if (accept_word("at")) out.offset = integer();
     location(out.at);
     module_.add_buffer(std::move(out));
+  }
+
+  // gradient(@w) sum
+  void role(Buffer& buffer) {
+    const auto said = token_.kind == Tok::word ? parse_role(token_.text) : std::nullopt;
+    if (said) {
+      buffer.role = *said;
+      const Token word = expect(Tok::word, "a role");
+      if (accept("(")) {
+        owners_.emplace_back(module_.buffers.size(),
+                             expect(Tok::buffer, "the @name of the buffer that it belongs to"));
+        close(")");
+      }
+    }
+    for (const RankCombine combine : {RankCombine::sum, RankCombine::ordered}) {
+      const Location at = token_.at;
+      if (accept_word(combine_text(combine)) && role_info(buffer.role).combine != combine)
+        fail(at, Kind::invalid_ir, "R11: ranks combine a buffer of the role `{}` by `{}`, not by `{}`",
+             role_info(buffer.role).text, combine_text(role_info(buffer.role).combine),
+             combine_text(combine));
+    }
   }
 
   void define(Region& region, const Token& token, std::vector<ValueId>& ids) {
@@ -471,6 +499,7 @@ class Parser {
   Diag& diag_;
   Token token_;
   Module module_;
+  std::vector<std::pair<size_t, Token>> owners_;  // by buffer: what it belongs to
 };
 
 }  // namespace

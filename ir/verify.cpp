@@ -37,7 +37,6 @@ class Verifier {
       clones(region);
       if (diag_.reports().size() == before) kernels_and_places(region);
     }
-    if (module_.phase >= Phase::accumulated) accumulators();
     if (at_least(Phase::planned) && diag_.reports().size() == before) {
       eval_inputs();
       for (const RegionKind kind : all_regions) numbers(module_.region(kind));
@@ -71,9 +70,36 @@ class Verifier {
         broken("R13", buffer.at, "`@{}` is {}; parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
       place(buffer.at, "@" + buffer.name, buffer.type, buffer.offset, at_least(Phase::planned));
+      role(buffer);
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
       broken("R15", {}, "a module has an arena size in phase planned, and only then");
+  }
+
+  // R11: a buffer is what its role says
+  void role(const Buffer& buffer) {
+    const RoleInfo& role = role_info(buffer.role);
+    const auto wrong = [&](const std::string& what) {
+      broken("R11", buffer.at, "`@{}` has the role `{}`{}", buffer.name, role.text, what);
+    };
+    if (role.kind != buffer.kind) wrong(", which is of another kind of buffer");
+    if (const NamedInfo* known = find_named(buffer.name);
+        known != nullptr && (known->role != buffer.role || buffer.type != Type{known->dtype, {}}))
+      broken("R11", buffer.at, "`@{}` must have the role `{}` and the type {}[]", buffer.name,
+             role_info(known->role).text, dtype_text(known->dtype));
+    if (role.belongs() != buffer.of.has_value())
+      return wrong(role.belongs() ? " and must name the buffer that it belongs to"
+                                  : ", which belongs to no other buffer");
+    if (!buffer.of) return;
+    const Buffer& owner = module_[*buffer.of];
+    const bool of_statistic = buffer.role == BufferRole::change;
+    if (owner.role != (of_statistic ? BufferRole::statistic : BufferRole::weight))
+      wrong(fmt::format(", and `@{}` the role `{}`", owner.name, role_info(owner.role).text));
+    if (owner.type.shape != buffer.type.shape) wrong(fmt::format(" and not the shape of `@{}`", owner.name));
+    if (role.suffix != "*" && buffer.name != owner.name + std::string(role.suffix))
+      wrong(fmt::format(" of `@{0}`, and not the name `@{0}{1}`", owner.name, role.suffix));
+    if (is_half(buffer.type.dtype) != (buffer.role == BufferRole::half) || !is_float(buffer.type.dtype))
+      wrong(fmt::format(" and cannot be {}", dtype_text(buffer.type.dtype)));
   }
 
   // R1 and R2: names are unique, values are defined once and before their use
@@ -212,12 +238,13 @@ class Verifier {
         if (!writes(op, i)) continue;
         const Buffer& buffer = module_[*as_buffer(op.operands[i])];
         const bool acc = op.info->name.ends_with(".acc");
-        const bool ordinal = buffer.name.starts_with("samples.") && op.info->name == "samples.advance";
+        const bool ordinal =
+            op.info->name == "samples.advance" && (buffer.name == named_info(Named::samples_low).name ||
+                                                   buffer.name == named_info(Named::samples_high).name);
         if (region.kind == RegionKind::step && !(buffer.kind == BufferKind::accum && acc) && !ordinal)
           broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
-        if (region.kind == RegionKind::eval &&
-            !(buffer.kind == BufferKind::state && acc && buffer.name.starts_with("eval.")))
-          broken("R7", op.at, "eval adds to state `eval.*` only, not to `@{}`", buffer.name);
+        if (region.kind == RegionKind::eval && !(buffer.role == BufferRole::evaluation && acc))
+          broken("R7", op.at, "eval adds to state of the role `evaluation` only, not to `@{}`", buffer.name);
       }
     }
   }
@@ -328,20 +355,6 @@ class Verifier {
       for (const ValueId result : op.results) {
         if (read[static_cast<size_t>(result.index)]) newest[static_cast<size_t>(base(result).index)] = result;
       }
-    }
-  }
-
-  // R11: accumulators
-  void accumulators() {
-    for (const Buffer& buffer : module_.buffers) {
-      if (buffer.kind != BufferKind::accum || !buffer.name.ends_with(".grad")) continue;
-      const auto of = module_.find_buffer(std::string_view(buffer.name).substr(0, buffer.name.size() - 5));
-      if (!of || module_[*of].kind != BufferKind::param || module_[*of].type.shape != buffer.type.shape) {
-        broken("R11", buffer.at, "accumulator `@{}` has no parameter of its shape", buffer.name);
-      }
-      if (buffer.type.dtype != DType::f32)
-        broken("R11", buffer.at, "accumulator `@{}` is {}, not f32", buffer.name,
-               dtype_text(buffer.type.dtype));
     }
   }
 

@@ -23,11 +23,6 @@ namespace gacc::passes {
 
 using namespace ir;
 
-BufferId need_buffer(Module& module, const std::string& name, BufferKind kind, Type type) {
-  if (const auto found = module.find_buffer(name)) return *found;
-  return module.add_buffer({.name = name, .kind = kind, .type = std::move(type)});
-}
-
 namespace {
 
 size_t uses(const Region& region, const Operand& operand) {
@@ -129,8 +124,7 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
   for (const Yield& yield : module.step.yields) {
     if (yield.role != "grad") continue;
     Trained& one = trained[next++];
-    one.squares = need_buffer(module, module[one.parameter].name + ".grad2", BufferKind::accum,
-                              module[one.gradient].type);
+    one.squares = module.belonging(one.parameter, BufferRole::squares);
     Builder build(module, module.step, diag);
     build.origin = Origin::gradient;
     build.at = std::max(made_by(module.step, yield.what), made_by(module.step, count));
@@ -140,13 +134,10 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
   }
   Builder build(module, module.step, diag);
   build.origin = Origin::gradient;
-  build.effect("add.acc", {need_buffer(module, "window.launches", BufferKind::accum, {DType::i32, {}}), 1.0});
+  build.effect("add.acc", {module.named(Named::window_launches), 1.0});
 }
 
 void clear_in_init(Module& module, Diag& diag) {
-  constexpr std::string_view kept[] = {
-      // written by the runtime before init
-      "lr", "seed.low", "seed.high", "loss.class_weights", "loss.pos_weight"};
   std::vector<bool> written(module.buffers.size(), false);
   for (const Op& op : module.init.ops) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -156,8 +147,7 @@ void clear_in_init(Module& module, Diag& diag) {
   Builder build(module, module.init, diag);
   for (size_t i = 0; i < module.buffers.size(); ++i) {
     const Buffer& buffer = module.buffers[i];
-    const bool runtime = std::find(std::begin(kept), std::end(kept), buffer.name) != std::end(kept);
-    if (buffer.kind != BufferKind::param && !runtime && !written[i])
+    if (buffer.role != BufferRole::weight && buffer.role != BufferRole::given && !written[i])
       build.effect("fill", {BufferId{static_cast<int32_t>(i)}});
   }
 }
@@ -168,9 +158,7 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
   std::vector<Trained> trained;
   for (const Yield& yield : module.step.yields) {
     if (yield.role != "grad") continue;
-    const Type type{DType::f32, module[yield.of].type.shape};
-    trained.push_back(
-        {yield.of, need_buffer(module, module[yield.of].name + ".grad", BufferKind::accum, type)});
+    trained.push_back({yield.of, module.belonging(yield.of, BufferRole::gradient)});
   }
   if (module.setting("optimizer.second_moment", "window") == "micro")
     add_micro_squares(module, trained, diag);
@@ -179,14 +167,13 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     const Yield yield = module.step.yields.front();
     BufferId into{};
     if (yield.role == "grad") into = trained[next++].gradient;
-    if (yield.role == "loss") into = need_buffer(module, "loss.sum", BufferKind::accum, {DType::f32, {}});
-    if (yield.role == "count") into = need_buffer(module, "loss.count", BufferKind::accum, {DType::i32, {}});
-    if (yield.role == "weights")
-      into = need_buffer(module, "loss.weights", BufferKind::accum, {DType::f32, {}});
+    if (yield.role == "loss") into = module.named(Named::loss_sum);
+    if (yield.role == "count") into = module.named(Named::loss_count);
+    if (yield.role == "weights") into = module.named(Named::loss_weight);
     add_to(module, module.step, into, yield.what, diag);
     module.step.yields.erase(module.step.yields.begin());
   }
-  const auto low = module.find_buffer("samples.low"), high = module.find_buffer("samples.high");
+  const auto low = module.find(Named::samples_low), high = module.find(Named::samples_high);
   if (low && high) {
     Builder build(module, module.step, diag);
     build.effect("samples.advance", {*low, *high});
@@ -194,8 +181,13 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
   while (!module.eval.yields.empty()) {
     const Yield yield = module.eval.yields.front();
     const std::string name = "eval." + (yield.role == "metric" ? yield.metric : yield.role);
-    const Type type{yield.role == "count" ? DType::i32 : DType::f32, {}};
-    add_to(module, module.eval, need_buffer(module, name, BufferKind::state, type), yield.what, diag);
+    const auto found = module.find_buffer(name);
+    const BufferId sum =
+        found ? *found
+              : module.add_buffer({.name = name,
+                                   .role = BufferRole::evaluation,
+                                   .type = {yield.role == "count" ? DType::i32 : DType::f32, {}}});
+    add_to(module, module.eval, sum, yield.what, diag);
     module.eval.yields.erase(module.eval.yields.begin());
   }
   if (!build_update(module, trained, diag)) return false;

@@ -5,9 +5,6 @@
 
 namespace gacc::passes {
 
-// The buffer of that name, made when the module has none.
-ir::BufferId need_buffer(ir::Module& module, const std::string& name, ir::BufferKind kind, ir::Type type);
-
 // A trained parameter, the accumulator of its gradient and, for optimizer.second_moment = "micro", that of
 // the squares of its launches' mean gradients.
 struct Trained {

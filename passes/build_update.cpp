@@ -47,11 +47,11 @@ class UpdateBuilder {
       : module_(module), trained_(trained), build_(module, module.update, diag) {}
 
   void run(Rule rule) {
-    const BufferId sum = accum("loss.sum", DType::f32), count = accum("loss.count", DType::i32);
-    updates_ = state("updates", DType::i32);
-    const BufferId lr = state("lr", DType::f32);
+    const BufferId sum = named(Named::loss_sum), count = named(Named::loss_count);
+    updates_ = named(Named::updates);
+    const BufferId lr = named(Named::lr);
     const ValueId squares = sum_of_squares();
-    const std::optional<BufferId> weight = module_.find_buffer("loss.weights");
+    const std::optional<BufferId> weight = module_.find(Named::loss_weight);
     const Operand n = weight ? Operand(*weight) : Operand(build_.make("cast", "count", {count}));
     mean_ = build_.make("reciprocal", "mean", {n});
     if (scaling_of(module_).seeded())
@@ -67,39 +67,30 @@ class UpdateBuilder {
     rate_ = rate(lr);
     group_rates();
     if (rule == Rule::adam || rule == Rule::adam_micro || rule == Rule::lamb) bias_corrections(rule);
-    build_.effect("store", {state("window.ok", DType::i32), ok_});
-    build_.effect("store", {state("window.loss", DType::f32), loss});
-    build_.effect("store", {state("window.norm", DType::f32), norm});
-    build_.effect("store", {state("window.lr", DType::f32), rate_});
+    build_.effect("store", {named(Named::window_ok), ok_});
+    build_.effect("store", {named(Named::window_loss), loss});
+    build_.effect("store", {named(Named::window_norm), norm});
+    build_.effect("store", {named(Named::window_lr), rate_});
     if (skips_) count_skips();
     zero(sum);
     zero(count);
     if (weight) zero(*weight);
     for (const Trained& one : trained_) parameter(one, rule);
-    if (rule == Rule::adam_micro) zero(accum("window.launches", DType::i32));
+    if (rule == Rule::adam_micro) zero(named(Named::window_launches));
     commit_statistics();
     write_when(go_, "add.acc", {updates_, 1.0});
   }
 
  private:
-  BufferId accum(const std::string& name, DType dtype) {
-    return need_buffer(module_, name, BufferKind::accum, {dtype, {}});
-  }
-  BufferId state(const std::string& name, DType dtype) {
-    return need_buffer(module_, name, BufferKind::state, {dtype, {}});
-  }
+  BufferId named(Named which) { return module_.named(which); }
 
   // Running statistics move with the window's micro-batches in @NAME.change, and for good when it is good,
   // counted targets or not: they are of the inputs. What a skipped window did to them is forgotten.
   void commit_statistics() {
     for (size_t i = 0; i < module_.buffers.size(); ++i) {
       const BufferId change{static_cast<int32_t>(i)};
-      constexpr std::string_view suffix = ".change";
-      const std::string_view name = module_[change].name;
-      if (module_[change].kind != BufferKind::accum || !name.ends_with(suffix)) continue;
-      const auto statistic = module_.find_buffer(name.substr(0, name.size() - suffix.size()));
-      if (!statistic) continue;
-      write_when(ok_, "add.acc", {*statistic, change});
+      if (module_[change].role != BufferRole::change) continue;
+      write_when(ok_, "add.acc", {*module_[change].of, change});
       build_.effect("fill", {change});
     }
   }
@@ -137,7 +128,7 @@ class UpdateBuilder {
 
   // Windows skipped in a row: the runtime gives up after precision.max_skips.
   void count_skips() {
-    const BufferId skips = state("skips", DType::i32);
+    const BufferId skips = named(Named::skips);
     const ValueId next = build_.make("add", "skips.next", {skips, 1.0});
     build_.effect("store", {skips, build_.make("select", "skips.now", {ok_, 0.0, next})});
   }
@@ -160,14 +151,14 @@ class UpdateBuilder {
     if (type == "constant" && warmup == 0) return base;
     Operand t = updates_;
     if (module_.setting("schedule.unit", "updates") == "epochs")
-      t = build_.make("quotient", "epoch", {updates_, state("updates_per_epoch", DType::i32)});
+      t = build_.make("quotient", "epoch", {updates_, named(Named::updates_per_epoch)});
     std::vector<Operand> operands = {base, t};
     if (type == "plateau") {
-      operands.emplace_back(state("plateau.cuts", DType::i32));
+      operands.emplace_back(named(Named::plateau_cuts));
       // What the runtime keeps there between evaluations (runtime/plateau.h).
-      state("plateau.best", DType::f32);
-      state("plateau.bad", DType::i32);
-      state("plateau.seen", DType::i32);
+      named(Named::plateau_best);
+      named(Named::plateau_bad);
+      named(Named::plateau_seen);
     }
     const std::string op = "schedule." + type;
     Attrs attrs;
@@ -212,7 +203,7 @@ class UpdateBuilder {
       c2_ = advance(prefix + ".c2", beta2, 1 - beta2);
       return;
     }
-    const BufferId launches = accum("window.launches", DType::i32);
+    const BufferId launches = named(Named::window_launches);
     decay2_ = build_.make("power", "decay2", {launches}, {{"base", beta2}});
     const ValueId fresh =
         build_.make("power", "decay2.complement", {launches}, {{"base", beta2}, {"complement", true}});
@@ -221,7 +212,8 @@ class UpdateBuilder {
 
   // c <- c * kept + fresh; gives the new value.
   ValueId advance(const std::string& name, const Operand& kept, const Operand& fresh) {
-    const BufferId buffer = state(name, DType::f32);
+    const auto found = module_.find_buffer(name);
+    const BufferId buffer = found ? *found : module_.add_buffer({.name = name, .type = {DType::f32, {}}});
     const ValueId old = build_.make("mul", name + ".kept", {buffer, kept});
     const ValueId next = build_.make("add", name + ".next", {old, fresh});
     write_when(go_, "store", {buffer, next});
@@ -258,9 +250,8 @@ class UpdateBuilder {
 
   void parameter(const Trained& one, Rule rule) {
     const std::string name = module_[one.parameter].name;
-    const Type type = module_[one.gradient].type;
     const auto moment = [&](const char* suffix) {
-      return need_buffer(module_, name + suffix, BufferKind::state, type);
+      return module_.belonging(one.parameter, BufferRole::moment, suffix);
     };
     const BufferId w = one.parameter;
     const Operand rate = rate_of(module_[w]);

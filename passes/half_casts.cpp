@@ -202,11 +202,7 @@ class HalfCasts {
   // --- half copies of parameters
   BufferId copy_of(BufferId master) {
     std::optional<BufferId>& copy = copies_[static_cast<size_t>(master.index)];
-    if (!copy)
-      copy = module_.add_buffer({.name = module_[master].name + ".h",
-                                 .kind = BufferKind::state,
-                                 .type = {dtype_, module_[master].type.shape},
-                                 .at = module_[master].at});
+    if (!copy) copy = module_.belonging(master, BufferRole::half, {}, dtype_);
     return *copy;
   }
 

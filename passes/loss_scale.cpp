@@ -44,7 +44,7 @@ namespace {
 // How many elements a full micro-batch adds to @loss.count, if all count: those of what is summed into it.
 int64_t elements_of_loss(const Module& module) {
   const Region& step = module.step;
-  const auto count = module.find_buffer("loss.count");
+  const auto count = module.find(Named::loss_count);
   const auto adds = std::find_if(step.ops.begin(), step.ops.end(), [&](const Op& op) {
     return count && op.info->writes != 0 && op.operands.front() == Operand(*count);
   });
@@ -68,7 +68,7 @@ class LossScale {
     const int64_t elements = scaling_.half ? elements_of_loss(module_) : 1;
     elements_ = static_cast<double>(elements);
     module_.settings["precision.seed_elements"] = elements;  // who reads accumulators needs it
-    if (scaling_.scaled) scale_ = need_buffer(module_, "loss.scale", BufferKind::state, {DType::f32, {}});
+    if (scaling_.scaled) scale_ = module_.named(Named::loss_scale);
     for (const RegionKind kind : all_regions) replace_seeds(module_.region(kind));
     if (!scaling_.scaled) return;
     start();
@@ -104,23 +104,22 @@ class LossScale {
   void start() {
     Builder build(module_, module_.init, diag_);
     build.effect("fill", {scale_}, {{"value", scaling_.initial}});
-    const BufferId used = need_buffer(module_, "window.scale", BufferKind::state, {DType::f32, {}});
+    const BufferId used = module_.named(Named::window_scale);
     build.effect("fill", {used}, {{"value", scaling_.initial}});
-    if (scaling_.dynamic)
-      build.effect("fill", {need_buffer(module_, "scale.good", BufferKind::state, {DType::i32, {}})});
+    if (scaling_.dynamic) build.effect("fill", {module_.named(Named::scale_good)});
   }
 
   void adjust() {
     Region& update = module_.update;
     Builder build(module_, update, diag_);
-    build.effect("store", {*module_.find_buffer("window.scale"), scale_});
+    build.effect("store", {*module_.find(Named::window_scale), scale_});
     if (!scaling_.dynamic) return;
     const auto ok = update.find("ok"), go = update.find("go");
     if (!ok || !go) {
       diag_.error(Kind::invalid_ir, update.at, "`update` has no %ok and %go to adjust the loss scale by");
       return;
     }
-    build.effect("scale.adjust", {scale_, *module_.find_buffer("scale.good"), *ok, *go},
+    build.effect("scale.adjust", {scale_, *module_.find(Named::scale_good), *ok, *go},
                  {{"backoff", module_.setting("precision.scale_backoff", 0.5)},
                   {"growth", module_.setting("precision.scale_growth", 2.0)},
                   {"interval", module_.setting("precision.scale_interval", int64_t{2000})}});

@@ -62,8 +62,8 @@ class Translator {
           std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return wanted[index(v)]; });
       for (size_t o = 0; o < op.operands.size(); ++o) {
         if (!writes_operand(op, o)) continue;
-        const std::string& name = module_[*as_buffer(op.operands[o])].name;
-        yes = yes || !(name.ends_with(".grad") || name.ends_with(".grad2"));
+        const BufferRole role = module_[*as_buffer(op.operands[o])].role;
+        yes = yes || !(role == BufferRole::gradient || role == BufferRole::squares);
       }
       if (!yes) continue;
       forward[i] = true;

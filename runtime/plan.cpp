@@ -74,8 +74,10 @@ json input_json(const PlanInput& input) {
 }
 
 json buffer_json(const PlanBuffer& buffer) {
-  json result = {{"name", buffer.name},   {"kind", buffer.kind},     {"dtype", buffer.dtype},
-                 {"shape", buffer.shape}, {"offset", buffer.offset}, {"bytes", buffer.bytes}};
+  json result = {{"name", buffer.name},   {"kind", buffer.kind},   {"role", role_text(buffer.role)},
+                 {"dtype", buffer.dtype}, {"shape", buffer.shape}, {"offset", buffer.offset},
+                 {"bytes", buffer.bytes}};
+  if (!buffer.of.empty()) result["of"] = buffer.of;
   if (buffer.kind == "param") result["trainable"] = buffer.trainable;
   if (!buffer.values.empty()) result["values"] = buffer.values;
   return result;
@@ -93,6 +95,21 @@ std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product) {
   if (!product.builtin.arguments.empty()) return product.builtin.arguments;
   const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
   return {address(product.a), address(product.b), address(product.c), product.m, product.n, product.k};
+}
+
+std::string_view role_text(BufferRole role) {
+  constexpr std::string_view texts[] = {
+#define ROLE(id, kind, suffix, combine) #id,
+#define NAMED(id, name, role, dtype)
+#include "ir/buffers.def"
+  };
+  return texts[static_cast<size_t>(role)];
+}
+
+const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {
+  for (const PlanBuffer& candidate : buffers)
+    if (candidate.role == role && candidate.of == buffer) return &candidate;
+  return nullptr;
 }
 
 const PlanBuffer* Plan::find(std::string_view buffer) const {

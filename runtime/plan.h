@@ -13,7 +13,7 @@
 
 namespace gacc {
 
-constexpr int kArtifactVersion = 2;
+constexpr int kArtifactVersion = 3;
 
 struct PlanInput {  // one named input of `step` and `eval`; the bytes of a micro-batch lie at its offset
   std::string name;
@@ -28,6 +28,13 @@ struct PlanInput {  // one named input of `step` and `eval`; the bytes of a micr
   bool normalize_data = false;          // normalize = "data": the training data's statistics
 };
 
+// What a buffer is for (ir/buffers.def).
+enum class BufferRole : uint8_t {
+#define ROLE(id, kind, suffix, combine) id,
+#define NAMED(id, name, role, dtype)
+#include "ir/buffers.def"
+};
+
 struct PlanBuffer {
   std::string name;
   std::string kind;   // "param", "accum", "state"
@@ -37,6 +44,8 @@ struct PlanBuffer {
   int64_t bytes = 0;
   bool trainable = true;         // params only
   std::vector<double> values{};  // state that the runtime fills before it runs `init`; else empty
+  BufferRole role = BufferRole::control;
+  std::string of{};  // the buffer it belongs to: the parameter of a gradient, half copy or moment; else empty
 };
 
 // One argument of a kernel launch.
@@ -180,55 +189,23 @@ struct Plan {
   std::vector<PlanProgram> programs;
 
   const PlanBuffer* find(std::string_view buffer) const;
+  // The first buffer of that role that belongs to `buffer`; nullptr when there is none.
+  const PlanBuffer* find(BufferRole role, std::string_view buffer) const;
 };
+
+std::string_view role_text(BufferRole role);
 
 // JSON as the artifact carries it. from_json checks every field (a hostile file must not crash the reader).
 nlohmann::json to_json(const Plan& plan);
 nlohmann::ordered_json to_json(const PlanBytes& bytes);  // in the order of the fields
 Status from_json(const nlohmann::json& json, Plan& plan);
 
-// Names of the state buffers that the runtime reads and writes (all f32[] unless said otherwise). The IR's
-// `init` region clears all but the first three, which the runtime writes before it runs `init`.
+// The buffers that are known by name, each of one element (ir/buffers.def): state::loss_sum is "loss.sum".
+// The program `init` clears what is not of role `given`, which the runtime writes before it runs `init`.
 namespace state {
-inline constexpr std::string_view lr = "lr";                // optimizer.lr or --lr
-inline constexpr std::string_view seed_low = "seed.low";    // i32: the run's seed, low word
-inline constexpr std::string_view seed_high = "seed.high";  // i32: high word
-// i32, in models that draw numbers for samples: the ordinal of the next sample since training began.
-inline constexpr std::string_view samples_low = "samples.low", samples_high = "samples.high";
-inline constexpr std::string_view loss_sum = "loss.sum";      // accum: sum over the window's counted elements
-inline constexpr std::string_view loss_count = "loss.count";  // accum, i32: how many
-// accum: the sum of their weights, where they have some; then the mean's divisor.
-inline constexpr std::string_view loss_weight = "loss.weights";
-inline constexpr std::string_view window_loss = "window.loss";  // written by update: the window's mean loss
-// Written by update: the global norm of the mean gradient, the rate used, and (i32) 0 when a gradient was not
-// finite.
-inline constexpr std::string_view window_norm = "window.norm";
-inline constexpr std::string_view window_lr = "window.lr";
-inline constexpr std::string_view window_ok = "window.ok";
-inline constexpr std::string_view updates = "updates";  // i32: good updates so far
-// Only where the model needs them (i32 but for plateau.best and the scales). A state P.h of half type is the
-// half copy of parameter P.
-inline constexpr std::string_view skips = "skips";  // windows skipped in a row, counted by update
-// f32: the scale of the loss, which dynamic scaling adjusts at the end of update, and the one that window
-// had.
-inline constexpr std::string_view loss_scale = "loss.scale";
-inline constexpr std::string_view window_scale = "window.scale";            // written by update
-inline constexpr std::string_view updates_per_epoch = "updates_per_epoch";  // by the runtime, before training
-// schedule "plateau", written by the runtime after evaluations: how often the rate was cut, the best value,
-// the evaluations since then, and whether there was one at all.
-inline constexpr std::string_view plateau_cuts = "plateau.cuts";
-inline constexpr std::string_view plateau_best = "plateau.best";
-inline constexpr std::string_view plateau_bad = "plateau.bad";
-inline constexpr std::string_view plateau_seen = "plateau.seen";
-// Sum over counted elements, and (i32) their number; cleared by the runtime.
-inline constexpr std::string_view eval_loss = "eval.loss";
-inline constexpr std::string_view eval_count = "eval.count";
-inline constexpr std::string_view eval_weight = "eval.weights";  // as loss.weights
-// Metric r2: a number near the targets' mean, which the runtime sets before the first launch of an
-// evaluation, and the sums of the targets less that number, and of their squares.
-inline constexpr std::string_view r2_shift = "eval.r2.shift";
-inline constexpr std::string_view r2_targets = "eval.r2.targets";
-inline constexpr std::string_view r2_squares = "eval.r2.squares";
+#define ROLE(id, kind, suffix, combine)
+#define NAMED(id, name, role, dtype) inline constexpr std::string_view id = name;
+#include "ir/buffers.def"
 }  // namespace state
 
 }  // namespace gacc

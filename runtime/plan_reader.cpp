@@ -80,12 +80,34 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
     fields.fail(fmt::format("{}: an offset is not a multiple of {}", where, kElementBytes));
 }
 
+// The role fits the kind, and says whether the buffer belongs to another.
+void read_role(Fields& fields, const std::string& where, PlanBuffer& buffer) {
+  struct Role {
+    std::string_view text, kind, suffix;
+  };
+  constexpr Role roles[] = {
+#define ROLE(id, kind, suffix, combine) {#id, #kind, suffix},
+#define NAMED(id, name, role, dtype)
+#include "ir/buffers.def"
+  };
+  std::string text;
+  fields.read("role", text);
+  if (fields.has("of")) fields.read_name("of", buffer.of);
+  if (!fields.status()) return;
+  const auto role = std::ranges::find(roles, text, &Role::text);
+  if (role == std::end(roles) || role->kind != buffer.kind || role->suffix.empty() != buffer.of.empty())
+    return fields.fail(fmt::format("{}: a buffer of kind {} cannot have the role \"{}\" {} another", where,
+                                   buffer.kind, text, buffer.of.empty() ? "without" : "of"));
+  buffer.role = static_cast<BufferRole>(role - std::begin(roles));
+}
+
 void read_buffer(const json& value, const std::string& where, const Plan& plan, Status& status,
                  PlanBuffer& buffer) {
   Fields fields(value, where + ".", status);
   int64_t elements = 1;
   fields.read_name("name", buffer.name);
   fields.read("kind", buffer.kind, {"param", "accum", "state"});
+  read_role(fields, where, buffer);
   fields.read("dtype", buffer.dtype, {"f32", "f16", "bf16", "i32"});
   fields.read_shape("shape", buffer.shape, elements);
   fields.read("offset", buffer.offset, 0, plan.arena_bytes);

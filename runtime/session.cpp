@@ -30,9 +30,7 @@ void sort_by_name(std::vector<NamedTensor>& tensors) {
 
 // What --save and --load carry: parameters, and the running statistics of batch_norm.
 bool is_saved(const PlanBuffer& buffer) {
-  const std::string_view name = buffer.name;
-  return buffer.kind == "param" ||
-         (buffer.kind == "state" && (name.ends_with(".running_mean") || name.ends_with(".running_var")));
+  return buffer.role == BufferRole::weight || buffer.role == BufferRole::statistic;
 }
 
 bool all_finite(const std::vector<float>& values) {
@@ -100,12 +98,12 @@ Status Session::find_parameters() {
     Parameter& parameter = parameters_.emplace_back();
     parameter.buffer = &buffer;
     parameter.elements = elements_of(buffer.shape);
-    parameter.half = plan_.find(buffer.name + ".h");
+    parameter.half = plan_.find(BufferRole::half, buffer.name);
     if (parameter.half && (parameter.half->dtype == "f32" || parameter.half->dtype == "i32" ||
                            elements_of(parameter.half->shape) != parameter.elements))
       return Status::error("the artifact's half copy of parameter {} does not fit it", buffer.name);
-    if (!buffer.trainable || buffer.kind != "param") continue;
-    parameter.gradient = plan_.find(buffer.name + ".grad");
+    if (!buffer.trainable || buffer.role != BufferRole::weight) continue;
+    parameter.gradient = plan_.find(BufferRole::gradient, buffer.name);
     if (!parameter.gradient) continue;  // the loss does not reach it
     if (parameter.gradient->dtype != "f32" || elements_of(parameter.gradient->shape) != parameter.elements)
       return Status::error("the artifact has no fitting accumulator for parameter {}", buffer.name);
@@ -149,9 +147,8 @@ Status Session::open(const Artifact& artifact) {
     if (Status status = find_scalar(name, "f32", buffer); !status) return status;
   }
   if (Status status = find_parameters(); !status) return status;
-  has_statistics_ = std::ranges::any_of(plan_.buffers, [](const PlanBuffer& buffer) {
-    return buffer.kind == "accum" && buffer.name.ends_with(".change");
-  });
+  has_statistics_ = std::ranges::any_of(
+      plan_.buffers, [](const PlanBuffer& buffer) { return buffer.role == BufferRole::change; });
   zeros_.assign(kZeroBlock, std::byte{0});
   return device_.load(artifact);
 }

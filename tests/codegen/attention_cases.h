@@ -19,8 +19,8 @@ inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) 
   const std::string attrs = fmt::format("{{causal = {}, heads = {}{}}}", c.causal, c.heads,
                                         c.dropout ? ", p = 0.25, stream = 77" : "");
   const std::string state = !c.dropout ? ""
-                                       : "state @low : i32[]\nstate @high : i32[]\n"
-                                         "state @first.low : i32[]\nstate @first.high : i32[]\n";
+                                       : "state @low : i32[] control\nstate @high : i32[]\n"
+                                         "state @first.low : i32[] control\nstate @first.high : i32[]\n";
   const std::string shaped = fmt::format("[B,{},{},{}]", c.length, c.heads, c.channels);
   const std::string shape_attr = fmt::format("{{shape = [-1, {}, {}, {}]}}", c.length, c.heads, c.channels);
   return ir::parse_module(fmt::format(

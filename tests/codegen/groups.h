@@ -75,9 +75,9 @@ inline const Group kGroups[] = {
        yield metric b %b, metric d %d
      })"},
     {"when", R"(param @w : f32[C]
-     accum @g : f32[C]
-     state @ok : i32[]
-     state @also : i32[]
+     accum @g : f32[C] total sum
+     state @ok : i32[] control
+     state @also : i32[] control
      eval(%x : f32[B,C]) {
        column_sum.acc @g, %x when(@ok)
        store @w, 2.0 when(@also)
@@ -92,14 +92,14 @@ inline const Group kGroups[] = {
        %e = mul %d, %r : f32[B,C]
        yield metric e %e
      })"},
-    {"bias_grad", R"(accum @g : f32[C]
+    {"bias_grad", R"(accum @g : f32[C] total sum
      eval(%x : f32[B,C], %dy : f32[B,C]) {
        %d = relu.grad %x, %dy : f32[B,C]
        column_sum.acc @g, %d
        yield metric d %d
      })"},
     {"norm", R"(param @g : f32[T,C]
-     accum @n : f32[]
+     accum @n : f32[] total sum
      eval(%r : f32[B,1]) {
        %s = square @g : f32[T,C]
        %p = total_sum %s : f32[4] {parts = 4}
@@ -121,14 +121,14 @@ inline const Group kGroups[] = {
        yield metric a %a, metric b %b, metric c %c
      })"},
     {"embedding", R"(param @t : f32[4,C]
-     accum @g : f32[4,C]
+     accum @g : f32[4,C] total sum
      eval(%x : i32[B,T], %d : f32[B,T,C]) {
        %a = embedding %x, @t : f32[B,T,C]
        %b = embedding.grad %x, %d : f32[4,C] {rows = 4}
        embedding.grad.acc @g, %x, %d {rows = 4}
        yield metric a %a, metric b %b
      })"},
-    {"loss", R"(accum @n : f32[]
+    {"loss", R"(accum @n : f32[] total sum
      eval(%x : f32[B,C], %r : f32[B,1]) {
        %m = mul %x, %r : f32[B,C]
        total_sum.acc @n, %m

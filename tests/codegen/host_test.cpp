@@ -227,8 +227,8 @@ TEST(Host, RandomGroups) {
 // `when`: nothing changes where the flag is 0, and NaN in the rejected value does not leak.
 TEST(Host, WhenKeepsOldBytes) {
   Module module = ir::parse_module(R"(param @w : f32[40]
-    accum @g : f32[40]
-    state @ok : i32[]
+    accum @g : f32[40] total sum
+    state @ok : i32[] control
     eval(%x : f32[B,40], %nan : f32[40]) {
       store @w, %nan when(@ok)
       column_sum.acc @g, %x when(@ok)
@@ -251,8 +251,8 @@ TEST(Host, WhenKeepsOldBytes) {
 TEST(Host, EqualWorkIsOneFunction) {
   const Module module = ir::parse_module(R"(param @a : f32[64]
     param @b : f32[128,4]
-    state @low : i32[]
-    state @high : i32[]
+    state @low : i32[] control
+    state @high : i32[] control
     init() {
       random.normal @a, @low, @high {std = 0.5, stream = 7}
       random.normal @b, @low, @high {std = 0.25, stream = 8}

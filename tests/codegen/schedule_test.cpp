@@ -24,11 +24,11 @@ constexpr float kRate = 0.0123F;
 
 // The op's scalar result for every t; operands before it as given ("%t" is the count).
 std::vector<float> results(const std::string& op, const std::string& type = "f32") {
-  const ir::Module module = ir::parse_module(
-      fmt::format("state @lr : f32[]\nstate @t : i32[]\nstate @n : i32[]\nupdate {{ }}\neval {{\n%y = {0} : "
-                  "{1}[]{2}\nyield metric y %y\n}}",
-                  op.substr(0, op.find('{')), type,
-                  op.find('{') == std::string::npos ? "" : " " + op.substr(op.find('{'))));
+  const ir::Module module = ir::parse_module(fmt::format(
+      "state @lr : f32[] given\nstate @t : i32[]\nstate @n : i32[]\nupdate {{ }}\neval {{\n%y = {0} : "
+      "{1}[]{2}\nyield metric y %y\n}}",
+      op.substr(0, op.find('{')), type,
+      op.find('{') == std::string::npos ? "" : " " + op.substr(op.find('{'))));
   std::string problem;
   const auto program = make_program(module, Purpose::host, problem);
   EXPECT_TRUE(program) << problem;

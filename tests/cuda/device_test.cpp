@@ -528,7 +528,7 @@ TEST(CudaParts, EntryParametersAreCounted) {
 TEST(CudaParts, LiveRangesLeavePaddingOut) {
   Plan plan;
   plan.arena_bytes = 8192;
-  plan.buffers.push_back({"w", "param", "f32", {10}, 256, 40, true});
+  plan.buffers.push_back({"w", "param", "f32", {10}, 256, 40, true, {}, BufferRole::weight});
   plan.buffers.push_back({"lr", "state", "f32", {}, 0, 4, true});
   plan.inputs.push_back({"x", "f32", {}, 768, 1024, {}, {}, {}, {}});
   PlanLaunch launch;

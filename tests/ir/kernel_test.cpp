@@ -12,7 +12,7 @@ namespace {
 Module module_of(std::string_view step) {
   const std::string text = fmt::format(
       "module @m phase(fused) {{\n set train.micro_batch = 4\n param @w : f32[8,8]\n param @b : f32[8]\n "
-      "accum @b.grad : f32[8]\n"
+      "accum @b.grad : f32[8] gradient(@b) sum\n"
       "step(%x : f32[B,8], %y : f32[B,8]) {{\n{}\n}}\n}}\n",
       step);
   Diag diag("t", text);

@@ -87,7 +87,7 @@ TEST(Half, CopiesFollowTheirMasters) {
 TEST(Half, Pain18AccumulatorsAreF32) {
   for (const char* dtype : {"f16", "bf16"}) {
     const Module module = parse_module(
-        fmt::format("accum @a : f32[2]\nparam @b : f32[1,1]\naccum @c : f32[1,1]\n"
+        fmt::format("accum @a : f32[2] total sum\nparam @b : f32[1,1]\naccum @c : f32[1,1]\n"
                     "eval(%x : {0}[B,2]) {{ column_sum.acc @a, %x\n matmul.acc @c, %x, %x {{tb}} }}",
                     dtype));
     State state;

@@ -21,7 +21,8 @@ std::string refusal(const std::string& op) {
   const std::string text =
       "module @m phase(accumulated) {\nparam @w : f32[5,4]\nparam @b : f32[5]\nstate @n : i32[]\nstate @f : "
       "f32[]\n"
-      "state @k : i32[5]\nupdate { }\neval(%x : f32[B,4], %t : f32[B,2,4], %r : f32[B,1], %i : i32[B,1], %v "
+      "state @k : i32[5] control\nupdate { }\neval(%x : f32[B,4], %t : f32[B,2,4], %r : f32[B,1], %i : "
+      "i32[B,1], %v "
       ": i32[B]) {\n" +
       op + "\n}\n}\n";
   Diag diag("test", text);

@@ -18,7 +18,7 @@ std::string mlp() {
   param @fc1.bias : f32[6]
   param @fc2.weight : f32[3,6]
   param @fc2.bias : f32[3]
-  state @lr : f32[]
+  state @lr : f32[] given
   step(%x : f32[B,5], %y : i32[B]) {
     %fc1.mm = matmul %x, @fc1.weight : f32[B,6] {tb}
     %fc1.sum = add %fc1.mm, @fc1.bias : f32[B,6]
@@ -65,7 +65,7 @@ std::string residual() {
   param @fc.weight : f32[5,5]
   param @fc.bias : f32[5]
   param @fixed : f32[5] frozen
-  state @lr : f32[]
+  state @lr : f32[] given
   step(%x : f32[B,5], %y : f32[B,5]) {
     %norm, %norm.mean, %norm.rstd = layer_norm %x, @norm.weight, @norm.bias : f32[B,5], f32[B,1], f32[B,1]
     %fc.mm = matmul %norm, @fc.weight : f32[B,5] {tb}
@@ -90,7 +90,7 @@ std::string tied() {
   set train.micro_batch = 8
   param @w : f32[4,4]
   param @unused : f32[4]
-  state @lr : f32[]
+  state @lr : f32[] given
   step(%x : f32[B,4], %y : f32[B,4]) {
     %a.mm = matmul %x, @w : f32[B,4] {tb}
     %a = tanh %a.mm : f32[B,4]
@@ -115,7 +115,7 @@ std::string sequence() {
   param @fc.weight : f32[4,4]
   param @head.weight : f32[6,4]
   param @head.bias : f32[6]
-  state @lr : f32[]
+  state @lr : f32[] given
   step(%x : f32[B,5,4], %y : i32[B,5]) {
     %fc.mm = matmul %x, @fc.weight : f32[B,5,4] {tb}
     %fc = tanh %fc.mm : f32[B,5,4]

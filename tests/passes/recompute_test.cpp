@@ -49,7 +49,7 @@ std::string random_model(uint32_t seed) {
   return fmt::format(R"(module @m{0} phase(model) {{
   set optimizer.type = "sgd"
   set train.micro_batch = 512
-{1}  state @lr : f32[]
+{1}  state @lr : f32[] given
   step(%x : f32[B,16], %y : f32[B,16]) {{
 {2}    %error = squared_error %out, %y : f32[B,16]
     %loss = total_sum %error : f32[]

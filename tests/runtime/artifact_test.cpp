@@ -62,7 +62,9 @@ TEST(Artifact, damaged_escapes_are_refused) {
     std::string body = text.substr(text.find('\n') + 1);
     body.replace(body.find(line), line.size(), by);
     const auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(body.data()), body.size());
-    return reading(fmt::format("// gacc artifact 2 bytes={} crc32={:08x}\n", body.size(), crc) + body);
+    return reading(
+        fmt::format("// gacc artifact {} bytes={} crc32={:08x}\n", kArtifactVersion, body.size(), crc) +
+        body);
   };
   const std::string_view ir = "//ir \\xc3\\xa9\n", model = "//model # \\xc3\\xa9\n";
   EXPECT_EQ(altered(ir, ir), "");
@@ -114,7 +116,7 @@ TEST(Artifact, errors_say_what_the_file_is) {
   EXPECT_EQ(reading(".version 7.0\n.target sm_80\n"),
             "step.ptx: not a gacc artifact: it is PTX without gacc's plan");
   EXPECT_EQ(reading("// gacc artifact 9 bytes=0 crc32=00000000\n"),
-            "step.ptx: artifact format 9, this gacc reads format 2; compile the model again with its gaccc");
+            "step.ptx: artifact format 9, this gacc reads format 3; compile the model again with its gaccc");
   EXPECT_EQ(reading(std::string_view(text).substr(0, text.size() - 5)).substr(0, 35),
             "step.ptx: the artifact is cut off: ");
 }

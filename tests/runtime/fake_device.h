@@ -32,14 +32,26 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string tail)
   auto buffer = [&](std::string name, std::string kind, std::string dtype, std::vector<int64_t> shape = {}) {
     int64_t elements = 1;
     for (int64_t extent : shape) elements *= extent;
-    plan.buffers.push_back(
-        {std::move(name), std::move(kind), std::move(dtype), std::move(shape), offset, elements * 4, true});
+    const BufferRole role = kind == "param"   ? BufferRole::weight
+                            : kind == "accum" ? BufferRole::total
+                                              : BufferRole::control;
+    plan.buffers.push_back({std::move(name),
+                            std::move(kind),
+                            std::move(dtype),
+                            std::move(shape),
+                            offset,
+                            elements * 4,
+                            true,
+                            {},
+                            role});
     offset += 256 * ((elements * 4 + 255) / 256);
   };
   buffer("w", "param", "f32", {2});
   buffer("frozen", "param", "f32", {1});
   plan.buffers.back().trainable = false;
   buffer("w.grad", "accum", "f32", {2});
+  plan.buffers.back().role = BufferRole::gradient;
+  plan.buffers.back().of = "w";
   buffer("loss.sum", "accum", "f32");
   buffer("loss.count", "accum", "i32");
   for (const char* name : {"lr", "window.loss", "window.norm", "window.lr", "eval.loss", "eval.accuracy"})
@@ -55,12 +67,14 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string tail)
 }
 
 // A further state of one element, or of the shape given.
-inline void add_state(Plan& plan, std::string name, std::string dtype, std::vector<int64_t> shape = {}) {
+inline PlanBuffer& add_state(Plan& plan, std::string name, std::string dtype,
+                             std::vector<int64_t> shape = {}) {
   int64_t bytes = dtype == "f16" || dtype == "bf16" ? 2 : 4;
   for (int64_t extent : shape) bytes *= extent;
   const int64_t offset = (plan.arena_bytes + 255) / 256 * 256;
   plan.buffers.push_back({std::move(name), "state", std::move(dtype), std::move(shape), offset, bytes, true});
   plan.arena_bytes = offset + bytes;
+  return plan.buffers.back();
 }
 
 // The loss is scaled, dynamically: a window that is not finite is skipped and halves the scale.

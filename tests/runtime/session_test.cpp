@@ -111,8 +111,11 @@ TEST_F(SessionTest, parameters_by_name) {
 }
 
 TEST_F(SessionTest, half_copies_follow_their_parameters) {
-  test::add_state(plan, "w.h", "f16", {2});
-  test::add_state(plan, "frozen.h", "bf16", {1});
+  for (auto [name, dtype, size] : {std::tuple("w", "f16", 2), std::tuple("frozen", "bf16", 1)}) {
+    PlanBuffer& half = test::add_state(plan, std::string(name) + ".h", dtype, {size});
+    half.role = BufferRole::half;
+    half.of = name;
+  }
   open();
   const std::vector<NamedTensor> tensors = {{"frozen", {1}, {257}}, {"w", {2}, {0.1f, -2049}}};
   ASSERT_TRUE(session.set_parameters(tensors, "a.safetensors"));

@@ -52,7 +52,8 @@ Category category_of(const Region& region, const std::vector<int>& made_by, Valu
   const int op = made_by[static_cast<size_t>(value.index)];
   if (op < 0) return Category::inputs;
   if (is_recomputed(region.ops[static_cast<size_t>(op)])) return Category::recomputed;
-  return region.ops[static_cast<size_t>(op)].origin == Origin::forward ? Category::activations : Category::workspace;
+  return region.ops[static_cast<size_t>(op)].origin == Origin::forward ? Category::activations
+                                                                       : Category::workspace;
 }
 
 // "add, relu -> fc1"; long lists are cut.

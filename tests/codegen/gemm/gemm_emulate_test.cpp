@@ -179,7 +179,7 @@ TEST_P(HalfGemmEmulated, EveryKernelAtTheEdges) {
 TEST_P(HalfGemmEmulated, SumsAreF32) {
   const auto [dtype, target] = GetParam();
   const ir::Module module = ir::parse_module(fmt::format(R"(set train.micro_batch = 32
-    accum @c : f32[1,1]
+    accum @c : f32[1,1] total sum
     eval(%x : {0}[1,4104], %y : {0}[1,4104]) {{
       matmul.acc @c, %x, %y {{tb}}
       %f = matmul %x, %y : f32[1,1] {{tb, f32}}

@@ -1,0 +1,52 @@
+// The tables of buffers.def.
+#include "ir/buffer_role.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace gacc::ir {
+
+namespace {
+
+constexpr RoleInfo kRoles[] = {
+#define ROLE(id, kind, suffix, combine) {#id, BufferKind::kind, suffix, RankCombine::combine},
+#define NAMED(id, name, role, dtype)
+#include "ir/buffers.def"
+};
+
+constexpr NamedInfo kNamed[] = {
+#define ROLE(id, kind, suffix, combine)
+#define NAMED(id, name, role, dtype) {name, BufferRole::role, DType::dtype},
+#include "ir/buffers.def"
+};
+
+}  // namespace
+
+const RoleInfo& role_info(BufferRole role) { return kRoles[static_cast<size_t>(role)]; }
+
+std::optional<BufferRole> parse_role(std::string_view text) {
+  const auto found = std::find_if(std::begin(kRoles), std::end(kRoles),
+                                  [&](const RoleInfo& info) { return info.text == text; });
+  if (found == std::end(kRoles)) return std::nullopt;
+  return static_cast<BufferRole>(found - std::begin(kRoles));
+}
+
+BufferRole plain_role(BufferKind kind) {
+  if (kind == BufferKind::param) return BufferRole::weight;
+  return kind == BufferKind::accum ? BufferRole::total : BufferRole::control;
+}
+
+std::string_view combine_text(RankCombine combine) {
+  constexpr std::string_view texts[] = {"none", "sum", "ordered"};
+  return texts[static_cast<size_t>(combine)];
+}
+
+const NamedInfo& named_info(Named which) { return kNamed[static_cast<size_t>(which)]; }
+
+const NamedInfo* find_named(std::string_view name) {
+  const auto found = std::find_if(std::begin(kNamed), std::end(kNamed),
+                                  [&](const NamedInfo& info) { return info.name == name; });
+  return found != std::end(kNamed) ? found : nullptr;
+}
+
+}  // namespace gacc::ir

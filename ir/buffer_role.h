@@ -1,0 +1,49 @@
+// What buffers are for: the roles and the known names of buffers.def as types.
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include "ir/types.h"
+
+namespace gacc::ir {
+
+// param: trained or frozen weights. accum: sums over a window of micro-batches. state: everything else that
+// lives across launches.
+enum class BufferKind : uint8_t { param, accum, state };
+
+enum class BufferRole : uint8_t {
+#define ROLE(id, kind, suffix, combine) id,
+#define NAMED(id, name, role, dtype)
+#include "ir/buffers.def"
+};
+
+// How the copies of several ranks become one (buffers.def).
+enum class RankCombine : uint8_t { none, sum, ordered };
+
+struct RoleInfo {
+  std::string_view text;
+  BufferKind kind;
+  std::string_view suffix;
+  RankCombine combine;
+  bool belongs() const { return !suffix.empty(); }  // to another buffer, Buffer::of
+};
+const RoleInfo& role_info(BufferRole role);
+std::optional<BufferRole> parse_role(std::string_view text);
+BufferRole plain_role(BufferKind kind);  // of a buffer of which nothing more is said
+std::string_view combine_text(RankCombine combine);
+
+enum class Named : uint8_t {
+#define ROLE(id, kind, suffix, combine)
+#define NAMED(id, name, role, dtype) id,
+#include "ir/buffers.def"
+};
+
+struct NamedInfo {
+  std::string_view name;
+  BufferRole role;
+  DType dtype;
+};
+const NamedInfo& named_info(Named which);
+const NamedInfo* find_named(std::string_view name);  // nullptr: not one of the known names
+
+}  // namespace gacc::ir
