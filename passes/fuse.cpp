@@ -215,7 +215,7 @@ class Fuser {
     if (group.ops.size() >= (tiny ? options_.scalar_kernel_ops : options_.kernel_ops)) return false;
     if (memory_operands(op, group) > (tiny ? options_.scalar_kernel_operands : options_.kernel_operands))
       return false;
-    if (!buffers_allowed(index, group) || better_elsewhere(op, group)) return false;
+    if (!buffers_allowed(index, group) || better_elsewhere(op, group) || kept_wide(op, group)) return false;
     std::vector<size_t> ops = group.ops;
     ops.push_back(index);
     return may_fuse(module_, region_, ops);
@@ -237,6 +237,14 @@ class Fuser {
              const Lowering lowering = region_.ops[user].info->lowering;
              return lowering == Lowering::column_reduce || lowering == Lowering::total_reduce;
            });
+  }
+
+  // A half value that only the gradient reads as f32: made with the half value, the f32 one, twice as large,
+  // would be kept until then.
+  bool kept_wide(const Op& op, const Group& group) const {
+    return op.info->name == "cast" && op.origin == Origin::gradient &&
+           region_.ops[group.ops.front()].origin == Origin::forward &&
+           is_half(operand_type(module_, region_, op.operands.front()).dtype);
   }
 
   // What the kernel would load or store, at most: buffers and values made elsewhere, and values used
