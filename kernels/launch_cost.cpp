@@ -1,0 +1,225 @@
+// See launch_cost.h; docs/gpu-cost.md has the formulas in words.
+#include "kernels/launch_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+namespace gacc::kernels {
+
+namespace {
+
+constexpr double kPower = 3;  // of the norm: 1 would be the sum of the bounds, infinity the largest
+constexpr double kSlack = 1e-9;
+
+double norm(std::initializer_list<double> terms, double power) {
+  const double worst = std::max(terms);
+  if (worst <= 0) return 0;
+  double sum = 0;
+  for (const double term : terms) sum += std::pow(term / worst, power);
+  return worst * std::pow(sum, 1 / power);
+}
+
+// Few waves are whole: the last one takes as long as the others. Of many the last is lost among them.
+double whole(double waves) { return waves < 8 ? std::ceil(waves - kSlack) : waves; }
+
+double divided_up(double value, double by) { return std::ceil(value / by - kSlack); }
+
+// Tiles of the library's products, and what of the full rate an SM reaches with one.
+struct LibraryTile {
+  double m, n, share;
+};
+constexpr LibraryTile kLibraryTiles[] = {{256, 128, 1},   {128, 256, 1},   {128, 128, 0.93},
+                                         {128, 64, 0.75}, {64, 128, 0.75}, {64, 64, 0.55}};
+constexpr double kSplits[] = {1, 2, 3, 4, 6, 8};
+constexpr double kLeastSplit = 256;  // of k that a part keeps
+
+// The artifact's tiles: blocks that an SM holds, and what of the peak all of them reach: of tensor cores (on
+// sm_90; other cards as their mma.sync does against its), or of multiply-adds.
+struct OwnTile {
+  int64_t n;  // of the tile, and of those below it
+  double blocks, tensor_share, f32_share;
+};
+constexpr OwnTile kOwnTiles[] = {
+    {128, 2, 0.40, 0.75}, {64, 4, 0.28, 0.6}, {32, 8, 0.12, 0.35}, {16, 16, 0.12, 0.15}};
+constexpr double kHopperForward = 0.62;
+constexpr double kLibraryF32 = 0.85;  // of the peak of multiply-adds, without TF32
+
+double library_seconds(const Machine& machine, const ProductWork& p, double memory) {
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+  const auto sms = static_cast<double>(machine.sms);
+  const int place = p.leading >= 16 ? 0 : p.leading >= 8 ? 1 : p.leading >= 4 ? 2 : 3;
+  const double all = p.tensor_cores ? machine.library * machine.aligned[place] : kLibraryF32 * machine.f32();
+  double best = 0;
+  for (const LibraryTile& tile : kLibraryTiles) {
+    for (const double parts : kSplits) {
+      if (parts > 1 && k / parts < kLeastSplit) continue;
+      const double tiles = divided_up(m, tile.m) * divided_up(n, tile.n) * parts;
+      const double one = 2 * tile.m * tile.n * (k / parts) / (all / sms * tile.share) + Machine::kTile;
+      // Parts are written and added up in the second-level cache.
+      const double joining = parts > 1 ? 8 * parts * m * n / machine.l2 + Machine::kTile : 0;
+      const double seconds = norm({std::ceil(tiles / sms) * one, memory}, kPower) + joining;
+      if (best == 0 || seconds < best) best = seconds;
+    }
+  }
+  return best;
+}
+
+double own_seconds(const Machine& machine, const ProductWork& p, double memory) {
+  const OwnTile* tile = std::begin(kOwnTiles);
+  while (tile + 1 != std::end(kOwnTiles) && tile->n > p.tile_n) ++tile;
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+  const auto tm = static_cast<double>(p.tile_m), tn = static_cast<double>(p.tile_n);
+  const double tiles = divided_up(m, tm) * divided_up(n, tn);
+  const double slots = static_cast<double>(machine.sms) * tile->blocks;
+  const double full = p.tensor_cores ? machine.half * tile->tensor_share * machine.forward / kHopperForward
+                                     : machine.f32() * tile->f32_share;
+  // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate.
+  const double rate = tiles >= slots ? full : full * std::max(0.5, tiles / slots);
+  const double waves = tiles >= slots ? std::ceil(tiles / slots) : tiles / slots;
+  return norm({waves * slots * 2 * tm * tn * k / rate, memory}, kPower) + Machine::kTile;
+}
+
+double product_bytes(const ProductWork& p) {
+  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+  return static_cast<double>(p.type_bytes) * (m * k + k * n) + p.c_bytes * m * n;
+}
+
+double attention_products(const AttentionWork& a) { return a.gradient ? 7 : 2; }
+
+constexpr double kAttentionRows = 64;  // of a block
+// Of the score matrices' elements those whose tiles are computed at all.
+double attention_area(const AttentionWork& a) {
+  const auto length = static_cast<double>(a.length);
+  const double blocks = divided_up(length, kAttentionRows);
+  return static_cast<double>(a.heads) * length * length * (a.causal ? (blocks + 1) / (2 * blocks) : 1);
+}
+
+}  // namespace
+
+void ByWidth::add(int64_t width, double amount) {
+  size_t i = 0;
+  while (i + 1 < kWidths.size() && kWidths[i] < width) ++i;
+  bytes[i] += amount;
+}
+
+double Work::loops() const {
+  if (rounds > 0) return rounds;
+  const auto all = static_cast<double>(std::max<int64_t>(1, blocks * threads));
+  return std::ceil(loads.sum() / all / flight - 1e-6);
+}
+
+std::string_view bound_text(Bound bound) {
+  constexpr std::string_view kTexts[] = {"bandwidth", "compute", "latency", "parallelism", "launch"};
+  return kTexts[static_cast<size_t>(bound)];
+}
+
+int64_t resident_blocks(const Machine& machine, const Work& work) {
+  const int64_t warps = (work.threads + 31) / 32;
+  const int64_t registers = std::max<int64_t>((work.registers + 7) / 8 * 8, 16);
+  const int64_t by_shared = work.shared > 0 ? machine.shared / (work.shared + 1024) : machine.blocks;
+  return std::max<int64_t>(1, std::min({machine.blocks, machine.warps / warps,
+                                        Machine::kRegisters / (warps * 32 * registers), by_shared}));
+}
+
+double waves(const Machine& machine, const Work& work) {
+  const auto slots = static_cast<double>(machine.sms * resident_blocks(machine, work));
+  return std::max(1.0, static_cast<double>(work.blocks) / slots);
+}
+
+Terms terms(const Machine& machine, const Work& work) {
+  const double waves = kernels::waves(machine, work), turns = whole(waves), tail = turns / waves;
+  const double sms =
+      static_cast<double>(std::min(machine.sms, work.blocks)) * machine.clock;  // cycles of them
+  const double in_l2 = work.in_l2(), bytes = work.transferred();
+  const double wait = in_l2 * machine.l2_wait + (1 - in_l2) * machine.memory_wait;
+  Terms t;
+  t.memory = bytes * (1 - in_l2) / machine.copy;
+  t.l2 = bytes / std::min(machine.l2, sms * Machine::kSmBytes);
+  t.chain = turns * (Machine::kBlockCycles / machine.clock +
+                     work.loops() * (wait + work.chain * work.cycles / machine.clock));
+  t.access = work.nearby / (Machine::kLoadLanes * 4) / sms;
+  for (const ByWidth* all : {&work.loads, &work.stores}) {
+    for (size_t i = 0; i < ByWidth::kWidths.size(); ++i) {
+      const auto lane = static_cast<double>(std::min<int64_t>(ByWidth::kWidths[i], 4));
+      t.access += all->bytes[i] / (Machine::kLoadLanes * lane) / sms;
+    }
+  }
+  t.issue = tail * work.instructions / 32 / (Machine::kIssued * sms);
+  t.multiply = tail * work.flops / (2 * static_cast<double>(machine.lanes) * sms);
+  t.function = tail * work.functions / (Machine::kFunctions * sms);
+  t.dispatch = static_cast<double>(work.blocks) / (Machine::kStarted * machine.clock);
+  return t;
+}
+
+double joined(const Terms& t) {
+  return norm({t.memory, t.l2, t.chain, t.access, t.issue, t.multiply, t.function, t.dispatch}, kPower);
+}
+
+double product_seconds(const Machine& machine, const ProductWork& product, Engine engine) {
+  const double memory = product_bytes(product) / machine.copy;
+  return engine == Engine::library ? library_seconds(machine, product, memory)
+                                   : own_seconds(machine, product, memory);
+}
+
+double attention_seconds(const Machine& machine, const AttentionWork& attention) {
+  const double cycles = static_cast<double>(machine.sms) * machine.clock;
+  const double share = attention.gradient ? machine.backward : machine.forward;
+  const double multiplied = attention_products(attention) * static_cast<double>(attention.channels);
+  const double tensor = 2 * multiplied / (machine.half / cycles * share);
+  const double other =
+      (attention.gradient ? 16.0 : 10.0) / static_cast<double>(machine.lanes) + 1 / Machine::kFunctions;
+  // Of 512 bytes that a warp of 16 rows fetches from shared memory, 128 a clock, come eight multiply-adds a
+  // byte.
+  const double shared = multiplied / 8 / 128;
+  return attention_area(attention) * norm({tensor + 0.6 * other, shared}, 1.5) / cycles;
+}
+
+Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
+  Estimate result;
+  result.floor = work.moved / machine.copy;
+  if (work.product) {
+    const ProductWork& p = *work.product;
+    const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+    const double rate = !p.tensor_cores             ? machine.f32()
+                        : engine == Engine::library ? machine.library_ceiling
+                                                    : machine.own_ceiling;
+    result.seconds = product_seconds(machine, p, engine);
+    result.floor = std::max(result.floor, flops / rate);
+    // The library has no smaller tiles, and the artifact does not cut k.
+    const double smallest = engine == Engine::own ? static_cast<double>(work.blocks)
+                                                  : divided_up(static_cast<double>(p.m), 64) *
+                                                        divided_up(static_cast<double>(p.n), 64);
+    const bool few = smallest < static_cast<double>(machine.sms);
+    const bool moves = product_bytes(p) / machine.copy > flops / rate;
+    result.bound = few ? Bound::parallelism : moves ? Bound::bandwidth : Bound::compute;
+    return result;
+  }
+  if (work.attention) {
+    const AttentionWork& a = *work.attention;
+    // The gradient does with five products what this one does with seven.
+    const double products = a.gradient ? 5 : 2;
+    const double area = static_cast<double>(a.heads) * static_cast<double>(a.length) *
+                        static_cast<double>(a.length) / (a.causal ? 2 : 1);
+    result.seconds = attention_seconds(machine, a);
+    result.floor = std::max(result.floor,
+                            products * 2 * static_cast<double>(a.channels) * area / machine.library_ceiling);
+    result.bound = work.blocks < machine.sms ? Bound::parallelism : Bound::compute;
+    return result;
+  }
+  const Terms t = terms(machine, work);
+  result.seconds = joined(t);
+  const double moving = std::max(t.memory, t.l2),
+               computing = std::max({t.access, t.issue, t.multiply, t.function});
+  const double worst = std::max({moving, computing, t.chain, t.dispatch});
+  if (worst == t.dispatch) {
+    result.bound = Bound::launch;
+  } else if (work.blocks < machine.sms) {
+    result.bound = Bound::parallelism;
+  } else {
+    result.bound = worst == moving ? Bound::bandwidth : worst == computing ? Bound::compute : Bound::latency;
+  }
+  return result;
+}
+
+}  // namespace gacc::kernels

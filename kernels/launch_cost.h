@@ -1,0 +1,87 @@
+// What a launch costs on a GPU, from what it asks of the machine. A launch takes the largest of its bounds,
+// and something more where two are near: they are joined by a norm, as measured curves bend
+// (docs/gpu-cost.md). It is an estimate: nothing here was measured with gacc's kernels.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "kernels/machine.h"
+
+namespace gacc::kernels {
+
+// Bytes by the width of the access that moves them.
+struct ByWidth {
+  static constexpr std::array<int64_t, 4> kWidths = {2, 4, 8, 16};
+  std::array<double, 4> bytes{};  // of each width
+  void add(int64_t width, double amount);
+  double sum() const { return bytes[0] + bytes[1] + bytes[2] + bytes[3]; }
+};
+
+// C[m, n] (+)= A[m, k] B[k, n].
+struct ProductWork {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t type_bytes = 2;    // of an element of A and B
+  int64_t leading = 16;      // bytes: the largest of 16, 8, 4, 2 that divides all leading dimensions
+  double c_bytes = 2;        // read and written of an element of C
+  bool tensor_cores = true;  // A and B are of a half type that the GPU has them for
+  int64_t tile_m = 128, tile_n = 128;  // of the artifact's kernel
+};
+
+// Attention by tensor cores.
+struct AttentionWork {
+  int64_t heads = 0, length = 0, channels = 0;  // heads: of all samples
+  bool causal = false, gradient = false;
+};
+
+struct Work {
+  int64_t blocks = 0, threads = 0;
+  int64_t registers = 32;     // of a thread; 32 where nobody knows
+  int64_t shared = 0;         // bytes of a block
+  double moved = 0;           // bytes that the launch must move at least: what it reads, once, and writes
+  ByWidth loads{}, stores{};  // what passes the second-level cache, repeated reads too ...
+  double cached = 0;          // ... and bytes of it that this cache serves
+  double nearby = 0;          // bytes that the first-level cache serves, 4 at a time
+  double flight = 16;         // bytes that a thread has on the way before it waits
+  double rounds = 0;          // waits of a thread, one after the other
+  double serial_loads = 0;    // loads of one thread in loops
+  double chain = 10;          // instructions of a thread between two waits ...
+  double cycles = 4.5;        // ... and what one takes
+  double instructions = 0, flops = 0, functions = 0;  // of all threads
+  std::optional<ProductWork> product{};
+  std::optional<AttentionWork> attention{};
+
+  double transferred() const { return loads.sum() + stores.sum(); }
+  double in_l2() const { return transferred() > 0 ? std::min(1.0, cached / transferred()) : 0; }
+  double loops() const;  // rounds, or what follows from bytes and flight where nobody said
+};
+
+// Seconds that each bound takes alone.
+struct Terms {
+  double memory = 0, l2 = 0, chain = 0, access = 0, issue = 0, multiply = 0, function = 0, dispatch = 0;
+};
+
+// What makes a launch as slow as it is. latency: its longest chain of loads; parallelism: too few blocks for
+// the GPU's multiprocessors; launch: starting it.
+enum class Bound : uint8_t { bandwidth, compute, latency, parallelism, launch };
+std::string_view bound_text(Bound bound);
+
+enum class Engine : uint8_t { library, own };  // of matrix products: cuBLASLt, or the artifact's kernels
+
+struct Estimate {
+  double seconds = 0;  // without what stands between launches
+  double floor = 0;    // bytes at the rate of a copy, or FLOPs of products at their ceiling
+  Bound bound = Bound::bandwidth;
+};
+
+int64_t resident_blocks(const Machine& machine, const Work& work);  // that an SM holds at once
+double waves(const Machine& machine, const Work& work);             // of blocks, at least 1
+Terms terms(const Machine& machine, const Work& work);              // of a launch that is no product
+double joined(const Terms& terms);
+double product_seconds(const Machine& machine, const ProductWork& product, Engine engine);
+double attention_seconds(const Machine& machine, const AttentionWork& attention);
+Estimate estimate(const Machine& machine, const Work& work, Engine engine);
+
+}  // namespace gacc::kernels

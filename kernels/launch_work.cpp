@@ -1,0 +1,427 @@
+// See launch_work.h.
+#include "kernels/launch_work.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "ir/cost.h"
+#include "ir/product.h"
+#include "kernels/gemm.h"
+#include "kernels/select.h"
+
+namespace gacc::kernels {
+
+namespace {
+
+using ir::Access;
+using ir::KernelForm;
+using ir::Lowering;
+using ir::ScalarOp;
+
+// Instructions that one operation becomes on a GPU, as codegen/emit/math.cpp writes it; exact division and
+// root with their checks.
+int instructions_of(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::input:
+    case ScalarOp::constant:
+    case ScalarOp::column:
+    case ScalarOp::element:
+    case ScalarOp::samples:
+      return 0;
+    case ScalarOp::div:
+    case ScalarOp::sqrt:
+      return 10;
+    case ScalarOp::exp:
+      return 20;
+    case ScalarOp::log:
+      return 32;
+    case ScalarOp::tanh:
+      return 50;
+    case ScalarOp::erf:
+      return 44;
+    case ScalarOp::uniform:
+    case ScalarOp::sample_uniform:
+      return 85;
+    default:
+      return 1;
+  }
+}
+
+// Special functions of the hardware in it.
+int functions_of(ScalarOp op) {
+  return op == ScalarOp::div || op == ScalarOp::sqrt || op == ScalarOp::tanh ? 1 : 0;
+}
+
+constexpr double kAccess = 2;     // instructions of a load or store, with its address
+constexpr double kThread = 12;    // of a thread, before its first element
+constexpr double kTurn = 4;       // of a turn of a loop
+constexpr double kExchange = 10;  // of a reduction over a warp
+constexpr double kRow = 20;       // of what a row has once, in each of its threads
+// Turns of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
+constexpr double kUnrolled = 4;
+
+double divided_up(double value, double by) { return std::ceil(value / by - 1e-9); }
+
+// What a body does at every element of one of its stages.
+struct Stage {
+  std::set<int32_t> slots;  // that it loads there
+  std::set<int32_t> stored;
+  int reductions = 0;
+  double instructions = 0, functions = 0;  // of an element
+};
+
+class BodyWalk {
+ public:
+  explicit BodyWalk(const Body& body) : body_(body) {}
+
+  Stage stage(int number) const {
+    Stage stage;
+    std::set<int32_t> seen;
+    for (const Member& member : body_.members) {
+      if (member.per_row || stage_of(member) != number) continue;
+      if (member.kind != Lowering::pointwise) {
+        ++stage.reductions;
+        ++stage.instructions;
+        need(member.inputs[0], stage, seen);
+        continue;
+      }
+      const auto keeps = [](int32_t slot) { return slot >= 0; };
+      if (std::none_of(member.stores.begin(), member.stores.end(), keeps)) continue;
+      need_member(static_cast<int32_t>(&member - body_.members.data()), stage, seen);
+      for (const int32_t slot : member.stores) {
+        if (slot >= 0) stage.stored.insert(slot);
+      }
+    }
+    return stage;
+  }
+
+ private:
+  // What overwrites an operand waits for the last stage that reads it.
+  int stage_of(const Member& member) const {
+    const bool overwrites = std::any_of(member.stores.begin(), member.stores.end(), [&](int32_t slot) {
+      return slot >= 0 && body_.slots[static_cast<size_t>(slot)].read;
+    });
+    return member.kind == Lowering::pointwise && overwrites ? body_.stages - 1 : member.stage;
+  }
+  void need(const Source& source, Stage& stage, std::set<int32_t>& seen) const {
+    if (source.from == Source::From::slot && source.index >= 0) stage.slots.insert(source.index);
+    if (source.from == Source::From::member) need_member(source.index, stage, seen);
+  }
+  void need_member(int32_t index, Stage& stage, std::set<int32_t>& seen) const {
+    const Member& member = body_.members[static_cast<size_t>(index)];
+    if (member.kind != Lowering::pointwise || member.per_row || !seen.insert(index).second) return;
+    for (const ir::ScalarNode& node : member.program.nodes) {
+      stage.instructions += instructions_of(node.op);
+      stage.functions += functions_of(node.op);
+    }
+    for (const Source& input : member.inputs) need(input, stage, seen);
+    for (const int32_t slot : member.old) {
+      if (slot >= 0) stage.slots.insert(slot);
+    }
+  }
+
+  const Body& body_;
+};
+
+// Of a kernel of formulas and reductions.
+class FormulaWork {
+ public:
+  FormulaWork(const Machine& machine, const ir::Module& module, const ir::Region& region, const Body& body,
+              const ir::KernelCall& call, Work& work)
+      : machine_(machine),
+        module_(module),
+        region_(region),
+        body_(body),
+        call_(call),
+        batch_(module.micro_batch()),
+        work_(work) {}
+
+  void run() {
+    elements_ =
+        static_cast<double>(call_.extents[0].at(batch_)) * static_cast<double>(call_.extents[1].at(batch_));
+    // Threads with work: of a grid that is larger than its items the rest ends at once.
+    threads_ = static_cast<double>(call_.items.at(batch_)) * static_cast<double>(call_.block) /
+               static_cast<double>(call_.per_block);
+    const double turns = std::max(1.0, divided_up(elements_, threads_ * body_.vector));
+    std::set<int32_t> before;
+    const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
+    for (int number = 0; number < stages; ++number) add(BodyWalk(body_).stage(number), turns, before);
+    // What is stored once a row, a column or a part, and loaded to be added to.
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      const Slot& slot = body_.slots[i];
+      if (slot.written && !stored_.contains(static_cast<int32_t>(i))) work_.stores.add(width(slot), bytes(i));
+      if (slot.read && !before.contains(static_cast<int32_t>(i))) work_.loads.add(width(slot), bytes(i));
+    }
+    work_.instructions += kThread * threads_;
+  }
+
+ private:
+  double bytes(size_t slot) const {
+    return static_cast<double>(
+        ir::type_bytes(ir::operand_type(module_, region_, call_.operands[slot]), batch_));
+  }
+  bool along(const Slot& slot) const { return slot.access == Access::full || slot.access == Access::suffix; }
+  int64_t width(const Slot& slot) const {
+    const int64_t one = ir::dtype_bytes(slot.dtype);
+    return along(slot) ? std::min<int64_t>(16, body_.vector * one) : one;
+  }
+
+  // A stage goes over all elements, in `turns` of its threads.
+  void add(const Stage& stage, double turns, std::set<int32_t>& before) {
+    double turn = 0, accesses = 0, again = 0, conversions = 0;  // of a thread's turn: bytes, loads
+    for (const int32_t i : stage.slots) {
+      const Slot& slot = body_.slots[static_cast<size_t>(i)];
+      const auto one = static_cast<double>(ir::dtype_bytes(slot.dtype));
+      const double here = along(slot) ? body_.vector * one : one;
+      if (along(slot)) {
+        turn += here;
+        conversions += ir::is_half(slot.dtype) ? 1 : 0;
+      }
+      // What a row has once is loaded before the loop over its elements.
+      if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
+      const bool fresh = before.insert(i).second;
+      if (fresh) {
+        work_.loads.add(width(slot), bytes(static_cast<size_t>(i)));
+      } else {
+        work_.loads.add(width(slot), slot.access == Access::full ? bytes(static_cast<size_t>(i)) : 0);
+        again += slot.access == Access::full ? bytes(static_cast<size_t>(i)) : 0;
+      }
+    }
+    double stores = 0;
+    for (const int32_t i : stage.stored) {
+      const Slot& slot = body_.slots[static_cast<size_t>(i)];
+      stored_.insert(i);
+      work_.stores.add(width(slot), bytes(static_cast<size_t>(i)));
+      stores += std::ceil(body_.vector * static_cast<double>(ir::dtype_bytes(slot.dtype)) / 16);
+      conversions += ir::is_half(slot.dtype) ? 1 : 0;
+    }
+    if (fits_cache(again)) work_.cached += again;
+    const bool loop = body_.form != KernelForm::pointwise;
+    const double each = stage.instructions + conversions;
+    const double element = each + (kAccess * (accesses + stores) + (loop ? kTurn : 0)) / body_.vector;
+    work_.instructions += element * elements_;
+    work_.functions += stage.functions * elements_;
+    const bool exchanged = body_.form == KernelForm::rowwise || body_.form == KernelForm::total_reduce;
+    if (exchanged) work_.instructions += (kExchange * stage.reductions + kRow) * threads_;
+    const double together = !loop ? 1 : stage.stored.empty() ? std::min(kUnrolled, turns) : 1;
+    const double waits = accesses > 0 ? divided_up(turns, together) : 0;
+    if (turn * together > best_) {
+      best_ = work_.flight = turn * together;
+      work_.chain = each * (body_.form == KernelForm::column_reduce ? together : 1) + kTurn;
+    }
+    work_.rounds += waits;
+    if (loop) work_.serial_loads += turns * accesses;
+  }
+
+  // Whether what all blocks that run at once read again is still in the second-level cache.
+  bool fits_cache(double again) const {
+    const auto slots = static_cast<double>(machine_.sms * resident_blocks(machine_, work_));
+    return again * std::min(1.0, slots / static_cast<double>(work_.blocks)) <= machine_.l2_bytes;
+  }
+
+  const Machine& machine_;
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const Body& body_;
+  const ir::KernelCall& call_;
+  int64_t batch_;
+  Work& work_;
+  std::set<int32_t> stored_;
+  double elements_ = 0, threads_ = 0, best_ = 0;
+};
+
+// The largest of 16, 8, 4, 2 that divides all of them.
+int64_t common_alignment(std::initializer_list<int64_t> bytes) {
+  int64_t all = 16;
+  for (const int64_t one : bytes) {
+    while (one % all != 0) all /= 2;
+  }
+  return std::max<int64_t>(all, 2);
+}
+
+ProductWork product_work(const ir::Module& module, const ir::Region& region, const Program& program,
+                         const ir::Call& call) {
+  const int64_t batch = module.micro_batch();
+  const ir::ProductCall& from = *ir::as_product(call);
+  const int target = capability(module.target);
+  const GemmKernel kernel = built_in(module, region, call, program, target);
+  ProductWork p;
+  p.m = from.m.at(batch), p.n = from.n.at(batch), p.k = from.k.at(batch);
+  p.type_bytes = ir::dtype_bytes(kernel.type);
+  const int64_t c = ir::dtype_bytes(kernel.result);
+  p.c_bytes = static_cast<double>(kernel.accumulate ? 2 * c : c);
+  p.tensor_cores = kernel.tile->mma();
+  p.leading = common_alignment({(kernel.transpose_a ? p.m : p.k) * p.type_bytes,
+                                (kernel.transpose_b ? p.k : p.n) * p.type_bytes, p.n * c});
+  p.tile_m = from.tile_m, p.tile_n = from.tile_n;
+  return p;
+}
+
+// Operands that are read, once, and what is written.
+double moved_bytes(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel) {
+  double moved = 0;
+  for (const auto* operands : {&kernel.reads, &kernel.writes}) {
+    for (const ir::Operand& operand : *operands)
+      moved += static_cast<double>(
+          ir::type_bytes(ir::operand_type(module, region, operand), module.micro_batch()));
+  }
+  return moved;
+}
+
+// Registers of which a block's threads have at most so many, where the body asks for so many blocks.
+int64_t registers_of(const Body& body, int64_t threads) {
+  return body.resident > 0 ? Machine::kRegisters / (body.resident * threads) : 32;
+}
+
+int64_t flops_of(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel) {
+  int64_t flops = 0;
+  for (const ir::KernelMember& member : kernel.members)
+    flops += ir::cost(ir::OpView{module, region, region.ops[member.op]}).flops;
+  return flops;
+}
+
+}  // namespace
+
+Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region,
+             const Program& program, const ir::Call& call) {
+  const int64_t batch = module.micro_batch();
+  const Call& from = program.call(region.kind, call.kernel);
+  Work work;
+  work.blocks = ir::blocks(call, batch);
+  work.threads = ir::threads(call);
+  work.shared = ir::shared_bytes(call);
+  work.moved = moved_bytes(module, region, from.kernel);
+  if (ir::as_product(call) != nullptr) {
+    work.product = product_work(module, region, program, call);
+    return work;
+  }
+  const Body& body = program.functions[static_cast<size_t>(from.function)];
+  work.registers = registers_of(body, work.threads);
+  if (body.form == KernelForm::special) {
+    special_work(machine, {module, region, region.ops[from.kernel.members.front().op]}, body, work);
+  } else {
+    FormulaWork(machine, module, region, body, *ir::as_kernel(call), work).run();
+  }
+  // All of the training lies in the cache.
+  if (static_cast<double>(module.arena_bytes.value_or(0)) <= machine.l2_bytes)
+    work.cached = work.transferred();
+  return work;
+}
+
+namespace {
+
+class RegionCosts {
+ public:
+  RegionCosts(const ir::Module& module, const ir::Region& region, const Program& program,
+              const Machine& machine)
+      : module_(module), region_(region), program_(program), machine_(machine), batch_(module.micro_batch()) {
+    cost_.persistent = region.schedule->persistent.has_value();
+    cost_.engine = cost_.persistent ? Engine::own : Engine::library;
+    for (const auto& level : ir::by_level(*region.schedule)) calls_of_level_.push_back(level.size());
+    for (const ir::Call* call : ir::calls(*region.schedule)) {
+      const ir::ProductCall* product = ir::as_product(*call);
+      if (product == nullptr) continue;
+      if (product->then) done_by_own_.insert(product->then->kernel);
+      if (product->bias) done_by_library_.insert(product->bias->kernel);
+    }
+  }
+
+  RegionCost run() {
+    for (const ir::Launch& launch : region_.schedule->launches) add(launch);
+    if (cost_.persistent) {
+      // Calls of a level run side by side; a barrier ends it.
+      for (const double level : levels_) cost_.seconds += level;
+      cost_.seconds += machine_.barrier * static_cast<double>(levels_.size()) + machine_.gap;
+    } else {
+      for (const LaunchCost& launch : cost_.launches) cost_.seconds += launch.seconds;
+    }
+    for (const LaunchCost& launch : cost_.launches) cost_.floor += launch.floor;
+    return std::move(cost_);
+  }
+
+ private:
+  void add(const ir::Launch& launch) {
+    LaunchCost cost;
+    if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
+      const ir::ProductCall* product = ir::as_product(*call);
+      cost.name = product == nullptr ? ir::as_kernel(*call)->function
+                                     : fmt::format("product {}x{}x{}", product->m.at(batch_),
+                                                   product->n.at(batch_), product->k.at(batch_));
+      cost.blocks = ir::blocks(*call, batch_);
+      cost.threads = ir::threads(*call);
+      add_call(*call, cost);
+    } else {
+      const ir::Merged& merged = std::get<ir::Merged>(launch);
+      cost.name = merged.function;
+      cost.blocks = merged.blocks;
+      cost.threads = merged.block;
+      for (const ir::Call& part : merged.parts) add_call(part, cost);
+    }
+    // Between launches lies a gap, between levels of one kernel a barrier, which its calls share.
+    const double between = cost_.persistent ? machine_.barrier * part_of_level(launch) : machine_.gap;
+    if (cost.seconds > 0) {
+      if (cost.seconds < between) cost.bound = Bound::launch;
+      cost.seconds += between;
+    }
+    if (cost.own > 0) cost.own += machine_.gap;
+    cost_.launches.push_back(std::move(cost));
+  }
+
+  // Of the calls of a launch's level, those that it has.
+  double part_of_level(const ir::Launch& launch) const {
+    const auto* call = std::get_if<ir::Call>(&launch);
+    const auto* merged = std::get_if<ir::Merged>(&launch);
+    const std::optional<int32_t>& level = call != nullptr ? call->level : merged->parts.front().level;
+    if (!level) return 0;
+    const double own = call != nullptr ? 1 : static_cast<double>(merged->parts.size());
+    return own / static_cast<double>(calls_of_level_[static_cast<size_t>(*level)]);
+  }
+
+  void add_call(const ir::Call& call, LaunchCost& cost) {
+    const Call& from = program_.call(region_.kind, call.kernel);
+    const Work work = work_of(machine_, module_, region_, program_, call);
+    const Estimate library = estimate(machine_, work, Engine::library),
+                   own = estimate(machine_, work, Engine::own);
+    const Estimate& chosen = cost_.engine == Engine::own ? own : library;
+    const std::set<int32_t>& done = cost_.engine == Engine::own ? done_by_own_ : done_by_library_;
+    if (chosen.seconds > longest_ || cost.works.empty()) cost.bound = chosen.bound;
+    longest_ = cost.works.empty() ? chosen.seconds : std::max(longest_, chosen.seconds);
+    if (!done.contains(call.kernel)) {
+      cost.seconds += chosen.seconds;
+      cost.floor += chosen.floor;
+      if (cost_.persistent && call.level) {
+        const auto level = static_cast<size_t>(*call.level);
+        if (levels_.size() <= level) levels_.resize(level + 1);
+        levels_[level] = std::max(levels_[level], chosen.seconds);
+      }
+    }
+    if (!done_by_own_.contains(call.kernel)) cost.own += own.seconds;
+    cost.bytes += work.moved;
+    cost.flops += flops_of(module_, region_, from.kernel);
+    cost.works.push_back(work);
+  }
+
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const Program& program_;
+  const Machine& machine_;
+  int64_t batch_;
+  std::set<int32_t> done_by_own_, done_by_library_;  // kernels that the product before them does
+  std::vector<size_t> calls_of_level_;
+  std::vector<double> levels_;  // seconds of the longest call
+  double longest_ = 0;
+  RegionCost cost_;
+};
+
+}  // namespace
+
+RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
+                       const Machine& machine) {
+  return RegionCosts(module, region, program, machine).run();
+}
+
+}  // namespace gacc::kernels

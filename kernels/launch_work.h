@@ -1,0 +1,43 @@
+// What each launch of a scheduled region asks of a GPU: its blocks and threads as the schedule has them,
+// bytes by width, instructions and chains as they follow from the function's body. docs/gpu-cost.md says how.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kernels/launch_cost.h"
+#include "kernels/program.h"
+
+namespace gacc::kernels {
+
+// Of one call, at the full micro-batch.
+Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region,
+             const Program& program, const ir::Call& call);
+// Of a kernel with an emitter of its own: what is not the same for all kernels (special_work.cpp). `work` has
+// the grid and `moved`.
+void special_work(const Machine& machine, const ir::OpView& op, const Body& body, Work& work);
+
+// A launch of a region with its estimate.
+struct LaunchCost {
+  std::string name{};  // as a profile has it: "add_gelu_tanh_12", "product 16384x768x3072"
+  int64_t blocks = 0, threads = 0;
+  int64_t flops = 0;              // as the op table counts them
+  double bytes = 0;               // that must be moved
+  double seconds = 0, floor = 0;  // seconds: with the gap or the barrier that goes with it
+  double own = 0;                 // seconds, where products are computed by the artifact's kernels
+  Bound bound = Bound::bandwidth;
+  std::vector<Work> works{};  // of each call: more than one where calls are merged
+};
+
+// How the region runs: all of it as one kernel, or launch by launch with products by that engine.
+struct RegionCost {
+  bool persistent = false;
+  Engine engine = Engine::library;
+  std::vector<LaunchCost> launches{};  // in the schedule's order, one for each ir::Launch
+  double seconds = 0, floor = 0;       // of all of it
+};
+
+// Of a scheduled region at the full micro-batch. `program` is the module's for its target.
+RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
+                       const Machine& machine);
+
+}  // namespace gacc::kernels

@@ -1,0 +1,46 @@
+// What a GPU can do, for estimates: one card stands for each target. Every figure is somebody's measurement,
+// a data sheet's or a guess, and machine.cpp says which; nothing here was measured with gacc.
+// docs/gpu-cost.md has the formulas that use them.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+namespace gacc::kernels {
+
+// Rates are per second, times in seconds, sizes in bytes.
+struct Machine {
+  std::string_view target, card;
+  int64_t sms = 0;
+  double clock = 0;                     // Hz that a long kernel runs at
+  double copy = 0;                      // bytes of memory, reads and writes together, that a copy reaches
+  double l2_bytes = 0, l2 = 0;          // size, and what all SMs together read from it
+  int64_t warps = 64, blocks = 32;      // that an SM holds at once
+  int64_t shared = 0;                   // bytes of an SM
+  int64_t lanes = 128;                  // f32 multiply-adds of an SM a clock
+  double half = 0;                      // FLOP/s, dense f16 with f32 sums, data sheet
+  double library = 0;                   // of it, what cuBLASLt reaches with large aligned products
+  double memory_wait = 0, l2_wait = 0;  // of a load that the next one needs the result of
+  double gap = 0;      // between two nodes of a graph, besides what the kernels themselves wait
+  double barrier = 0;  // of the whole grid
+  double forward = 0.9, backward = 0.65;  // share of `half` that attention by mma.sync reaches
+  // Share of `library` where the least aligned leading dimension is a multiple of 16, 8, 4 or 2 bytes.
+  double aligned[4] = {1, 0.95, 0.9, 0.85};
+  // What a product is measured against: its floor, by the library and by the kernels of the artifact.
+  double library_ceiling = 0, own_ceiling = 0;
+
+  static constexpr int64_t kRegisters = 65536;  // of an SM
+  static constexpr double kFunctions = 16;      // special functions of an SM a clock
+  static constexpr double kLoadLanes = 32;      // of 4 bytes, of an SM a clock
+  static constexpr double kIssued = 4 * 0.8;    // warp instructions of an SM a clock: four schedulers, mostly
+  static constexpr double kSmBytes = 48;        // that an SM draws from the second-level cache a clock
+  static constexpr double kStarted = 0.92;      // blocks that the whole GPU starts a clock
+  static constexpr double kBlockCycles = 400;   // from a block's end to its successor's first load
+  static constexpr double kTile = 1e-6;         // prologue and epilogue of a product's tile
+
+  double f32() const { return 2.0 * static_cast<double>(lanes * sms) * clock; }  // FLOP/s
+};
+
+// Of a target as gaccc --target names it; of one that is not in the table the nearest before it.
+const Machine& machine(std::string_view target);
+
+}  // namespace gacc::kernels

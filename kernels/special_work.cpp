@@ -1,0 +1,141 @@
+// What kernels of their own ask of a GPU: one function a family, beside how they are called
+// (kernels/special/). Instructions are counted from their loops (codegen/emit/special/).
+#include <algorithm>
+#include <cmath>
+
+#include "ir/cost.h"
+#include "ir/ops/window.h"
+#include "kernels/launch_work.h"
+#include "kernels/special/attention_call.h"
+#include "kernels/special/kinds.h"
+
+namespace gacc::kernels {
+
+namespace {
+
+struct Asked {
+  const Machine& machine;
+  const ir::OpView& op;
+  const Body& body;
+  Work& work;
+
+  double elements(const ir::Shape& shape) const {
+    return static_cast<double>(ir::elements(shape, op.module.micro_batch()));
+  }
+  int64_t width() const {
+    return ir::dtype_bytes(op.op.results.empty() ? op.operand(0).dtype : op.result().dtype);
+  }
+};
+
+// A thread for each element, which it reads and writes.
+void moves(const Asked& a, double instructions) {
+  const double elements = a.elements(a.op.result().shape);
+  a.work.stores.add(a.width(), elements * static_cast<double>(a.width()));
+  a.work.loads.add(a.width(), std::max(0.0, a.work.moved - a.work.stores.sum()));
+  a.work.flight = static_cast<double>(a.width());
+  a.work.instructions = instructions * elements;
+}
+
+void move_work(const Asked& a) { moves(a, 20); }
+
+// An element's window: what it reads of it lies near what its neighbours read.
+void pool_work(const Asked& a) {
+  const WindowShape window = WindowShape::of(a.body);
+  const auto taps = static_cast<double>(window.kernel[0] * window.kernel[1]);
+  moves(a, 20 + 8 * taps);
+  a.work.nearby = 4 * taps * a.elements(a.op.result().shape);
+  a.work.rounds = 2;
+}
+
+// Multiply-adds of f32: a thread has `tile` sums of which each turn loads one term, and the other factor.
+void conv_work(const Asked& a) {
+  const ConvShape shape = ConvShape::of(a.body);
+  const double flops = static_cast<double>(ir::cost(a.op).flops), products = flops / 2;
+  const auto tile = static_cast<double>(shape.tile);
+  a.work.flops = flops;
+  a.work.nearby = 4 * products * (tile + 1) / tile;
+  a.work.instructions = products * (1 + (tile + 16) / tile);
+  a.work.loads.add(a.width(), a.work.moved);
+  const double threads = static_cast<double>(a.work.blocks * a.work.threads);
+  const double turns = std::ceil(products / threads / tile);
+  a.work.rounds = turns / 2;
+  a.work.serial_loads = turns * (tile + 1);
+  // The terms of neighbouring turns lie in the first-level cache.
+  a.work.cached = 0.9 * a.work.transferred();
+  a.work.registers = 64;
+}
+
+void attention_work(const Asked& a) {
+  const AttentionShape shape = AttentionShape::of(a.body);
+  const bool gradient = a.op.op.info->name.ends_with(".grad");
+  AttentionWork work{shape.heads * a.op.module.micro_batch(), shape.length, shape.channels, shape.causal,
+                     gradient};
+  a.work.loads.add(16, a.work.moved);
+  if (shape.tile > 0) {
+    a.work.attention = work;
+    return;
+  }
+  // By multiply-adds; rows pass by in the first-level cache, a load for every four.
+  const auto length = static_cast<double>(shape.length), channels = static_cast<double>(shape.channels);
+  const double pairs = static_cast<double>(work.heads) * length * length / (shape.causal ? 2 : 1);
+  const double products = pairs * channels * (gradient ? 7 : 2);
+  a.work.flops = 2 * products;
+  a.work.nearby = 4 * products / 2;
+  a.work.instructions = products * 1.5 + pairs * (gradient ? 60 : 40);
+  const double turns = length / (shape.causal ? 2 : 1) / static_cast<double>(shape.step());
+  a.work.rounds = turns;
+  a.work.serial_loads = turns * static_cast<double>(shape.step()) * 2 *
+                        static_cast<double>(Team::share(shape.channels, std::max<int64_t>(shape.team, 1))) /
+                        4;
+  a.work.cached = a.work.transferred();
+}
+
+void embedding_work(const Asked& a) { moves(a, 25); }
+
+// A block for every token that is the first of its kind (fresh sums: for every row of the table) walks all
+// tokens behind it, and loads each one's gradient, whether it is its own or not.
+void embedding_gradient_work(const Asked& a) {
+  const bool fresh = !a.op.op.results.empty();
+  const size_t at = fresh ? 0 : 1;
+  const double tokens = a.elements(a.op.operand(at).shape);
+  const ir::Type dy = a.op.operand(at + 1);
+  const auto rows = static_cast<double>(a.op.integer("rows"));
+  const auto columns = static_cast<double>(a.body.parameters[0]),
+             lanes = static_cast<double>(a.body.parameters[3]);
+  const double distinct =
+      fresh ? rows : rows * (1 - std::exp(-tokens / rows));  // tokens as if drawn at random
+  const double behind = fresh ? tokens : tokens / 2, turns = distinct * behind;
+  const double row = columns * static_cast<double>(ir::dtype_bytes(dy.dtype));
+  a.work.loads.add(static_cast<int64_t>(lanes) * ir::dtype_bytes(dy.dtype), turns * row);
+  a.work.stores.add(4, distinct * columns * 4);
+  // Blocks read the same rows at about the same time.
+  a.work.cached = tokens * row < 0.8 * a.machine.l2_bytes ? a.work.transferred() : 0.5 * a.work.transferred();
+  a.work.instructions = 25.5 * turns * columns / lanes;
+  a.work.flight = 4 * lanes * static_cast<double>(ir::dtype_bytes(dy.dtype));
+  a.work.rounds = behind / 4;
+  a.work.serial_loads = behind * (lanes + 1);
+  a.work.chain = 30;
+  a.work.cycles = 2;
+}
+
+struct Family {
+  std::string_view op;
+  void (*work)(const Asked& asked);
+};
+constexpr Family kFamilies[] = {{"attention", attention_work}, {"max_pool2d", pool_work},
+                                {"avg_pool2d", pool_work},     {"conv2d", conv_work},
+                                {"permute", move_work},        {"concat", move_work},
+                                {"slice", move_work},          {"embedding.grad", embedding_gradient_work},
+                                {"embedding", embedding_work}};
+
+}  // namespace
+
+void special_work(const Machine& machine, const ir::OpView& op, const Body& body, Work& work) {
+  // Only what is taken of the operands is moved: the op table knows.
+  work.moved = static_cast<double>(ir::cost(op).bytes);
+  const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                    [&](const Family& one) { return op.op.info->name.starts_with(one.op); });
+  if (family != std::end(kFamilies)) family->work({machine, op, body, work});
+}
+
+}  // namespace gacc::kernels

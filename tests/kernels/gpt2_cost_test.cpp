@@ -1,0 +1,67 @@
+// GPT-2 124M in f16, 16 windows of 1024 tokens, on an H100: the model's estimate of each kind of launch
+// against another program's, which was told by hand what each launch does (from its machine code), and has
+// the same formulas. So this test sees wrong bytes, chains and instruction counts.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kernels/launch_work.h"
+#include "tests/kernels/scheduled_model.h"
+
+namespace gacc {
+namespace {
+
+using kernels::LaunchCost;
+
+constexpr double kAgrees = 0.15;
+
+struct Row {
+  const char* name;  // a stem, or a product
+  double microseconds;
+};
+// One launch, with its gap. The last four change with the work on column sums and the embedding's gradient.
+constexpr Row kRows[] = {{"product 16384x2304x768", 89.43},
+                         {"product 16384x768x768", 31.73},
+                         {"product 16384x3072x768", 118.51},
+                         {"product 16384x768x3072", 109.86},
+                         {"product 16384x768x2304", 83.70},
+                         {"product 2304x768x16384", 100.87},
+                         {"product 768x768x16384", 39.34},
+                         {"product 3072x768x16384", 136.57},
+                         {"product 768x3072x16384", 136.57},
+                         {"product 2048x50257x768", 372.19},
+                         {"product 2048x768x50257", 373.53},
+                         {"product 50257x768x2048", 368.25},
+                         {"attention", 114.27},
+                         {"attention_grad", 422.04},
+                         {"add_gelu_tanh", 156.43},
+                         {"add_add_row_sum_mul", 52.59},
+                         {"mul_row_sum_mul_row_sum", 44.25},
+                         {"add", 52.71},
+                         {"cast", 26.70},
+                         {"cast_mul_row_sum", 37.44},
+                         {"gelu_tanh_grad_column_sum_acc", 8097.5},
+                         {"mul_column_sum_acc_column_sum_acc", 1772.47},
+                         {"column_sum_acc", 1646.02},
+                         {"embedding_grad_acc", 31192.31}};
+
+TEST(Gpt2Cost, AgreesLaunchByLaunch) {
+  const ScheduledModel model = schedule_model(
+      "examples/gpt2_124m.toml", {{"precision.compute", "f16"}, {"train.micro_batch", "16"}}, "sm_90a");
+  const kernels::RegionCost cost =
+      kernels::region_cost(model.module, model.module.step, model.program, kernels::machine("sm_90a"));
+  std::map<std::string, std::pair<double, int>> found;  // the sum and the count
+  for (const LaunchCost& launch : cost.launches) {
+    auto& [sum, count] = found[launch.name.starts_with("product") ? launch.name : stem(launch.name)];
+    sum += 1e6 * launch.seconds;
+    ++count;
+  }
+  for (const Row& row : kRows) {
+    const auto [sum, count] = found[row.name];
+    ASSERT_GT(count, 0) << row.name << " is not launched any more: take its row out";
+    EXPECT_NEAR(sum / count, row.microseconds, kAgrees * row.microseconds) << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace gacc

@@ -1,0 +1,171 @@
+// The formulas of the cost model. The expected microseconds are those of another program: the same formulas,
+// written in Python from published measurements before there was any C++ (docs/gpu-cost.md), run on the works
+// below with its own table of machines.
+#include "kernels/launch_cost.h"
+
+#include <gtest/gtest.h>
+
+namespace gacc::kernels {
+namespace {
+
+constexpr double kMicro = 1e6;
+constexpr double kSame = 0.01;  // relative: rounding of the tables' figures
+
+void expect_close(double seconds, double microseconds, std::string_view what) {
+  EXPECT_NEAR(kMicro * seconds, microseconds, kSame * microseconds) << what;
+}
+
+TEST(Machine, ATargetHasItsCardOrTheOneBefore) {
+  EXPECT_EQ(machine("sm_90a").card, "H100 SXM");
+  EXPECT_EQ(machine("sm_90a").sms, 132);
+  EXPECT_EQ(machine("sm_80").card, "A100 40 GB");
+  EXPECT_EQ(machine("sm_87").target, "sm_86");
+  EXPECT_EQ(machine("sm_103").target, "sm_100");
+  EXPECT_EQ(machine("").target, "sm_75");
+}
+
+TEST(LaunchCost, ProductsOfTheLibrary) {
+  struct Row {
+    int64_t m, n, k, leading;
+    double c_bytes, sm_90, sm_80, sm_75, sm_100;
+  };
+  constexpr Row kRows[] = {{16384, 2304, 768, 16, 2, 88.476, 241.73, 1860.522, 43.326},
+                           {16384, 768, 3072, 16, 2, 108.906, 338.467, 2533.996, 55.775},
+                           {768, 768, 16384, 16, 8, 38.385, 85.706, 690.314, 16.948},
+                           {2048, 50257, 768, 2, 2, 371.243, 784.816, 7189.046, 195.914},
+                           {2048, 768, 50257, 2, 2, 372.582, 829.933, 7417.441, 177.773},
+                           {50257, 768, 2048, 2, 8, 367.301, 775.08, 7276.599, 180.818},
+                           {128, 128, 8192, 16, 2, 4.824, 8.698, 25.509, 3.415},
+                           {8192, 8192, 8192, 16, 2, 1488.924, 4224.275, 34949.749, 660.908}};
+  for (const Row& row : kRows) {
+    const ProductWork work{
+        .m = row.m, .n = row.n, .k = row.k, .leading = row.leading, .c_bytes = row.c_bytes};
+    const std::pair<const char*, double> expected[] = {
+        {"sm_90", row.sm_90}, {"sm_80", row.sm_80}, {"sm_75", row.sm_75}, {"sm_100", row.sm_100}};
+    for (const auto& [target, microseconds] : expected)
+      expect_close(product_seconds(machine(target), work, Engine::library), microseconds, target);
+  }
+}
+
+TEST(LaunchCost, ProductsOfTheArtifact) {
+  struct Row {
+    int64_t m, n, k, tile;
+    double c_bytes, sm_90, sm_80;
+  };
+  constexpr Row kRows[] = {{16384, 2304, 768, 128, 2, 152.757, 332.386},
+                           {768, 768, 16384, 64, 8, 140.694, 306.047},
+                           {256, 256, 512, 32, 2, 2.134, 3.475}};
+  for (const Row& row : kRows) {
+    const ProductWork work{
+        .m = row.m, .n = row.n, .k = row.k, .c_bytes = row.c_bytes, .tile_m = row.tile, .tile_n = row.tile};
+    expect_close(product_seconds(machine("sm_90"), work, Engine::own), row.sm_90, "sm_90");
+    expect_close(product_seconds(machine("sm_80"), work, Engine::own), row.sm_80, "sm_80");
+  }
+}
+
+TEST(LaunchCost, Attention) {
+  AttentionWork work{.heads = 192, .length = 1024, .channels = 64, .causal = true};
+  for (const auto& [target, microseconds] :
+       {std::pair("sm_90", 113.32), {"sm_80", 227.67}, {"sm_89", 224.395}, {"sm_100", 96.681}})
+    expect_close(attention_seconds(machine(target), work), microseconds, target);
+  work.gradient = true;
+  for (const auto& [target, microseconds] :
+       {std::pair("sm_90", 421.087), {"sm_80", 742.67}, {"sm_89", 968.634}, {"sm_100", 347.398}})
+    expect_close(attention_seconds(machine(target), work), microseconds, target);
+}
+
+// Of 16,384 rows of 3072 halves, a thread for each column.
+Work column_sum() {
+  Work work{.blocks = 48,
+            .threads = 64,
+            .flight = 4,
+            .rounds = 16384,
+            .chain = 58,
+            .instructions = 65.0 * 16384 * 3072};
+  work.loads.add(2, 201326592);
+  work.stores.add(2, 100663296);
+  return work;
+}
+// Streams without arithmetic.
+Work stream() {
+  Work work{.blocks = 18432, .threads = 256, .flight = 16, .instructions = 4.0 * 16384 * 2304};
+  work.loads.add(16, 75497472);
+  work.stores.add(16, 75497472);
+  return work;
+}
+// A quarter from the cache, two bytes at a time, with special functions.
+Work cached() {
+  Work work{.blocks = 2048, .threads = 256, .flight = 8, .instructions = 8e9, .functions = 2e8};
+  work.loads.add(2, 6e8);
+  work.stores.add(2, 2e8);
+  work.cached = 0.25 * work.transferred();
+  return work;
+}
+// Few blocks fit an SM.
+Work crowded() {
+  Work work{.blocks = 600, .threads = 128, .registers = 128, .shared = 36864, .flight = 16, .flops = 5e9};
+  work.loads.add(4, 1e8);
+  work.stores.add(8, 1e8);
+  return work;
+}
+
+TEST(LaunchCost, Kernels) {
+  struct Row {
+    const char* what;
+    Work work;
+    double microseconds[7];
+  };
+  constexpr const char* kTargets[] = {"sm_90", "sm_80", "sm_86", "sm_89", "sm_75", "sm_100", "sm_120"};
+  const Row rows[] = {
+      {"column sum", column_sum(), {8096.553, 9341.353, 7759.141, 5793.611, 8836.787, 9257.381, 6369.679}},
+      {"stream", stream(), {51.764, 111.054, 181.893, 164.555, 607.594, 25.3, 94.885}},
+      {"cached", cached(), {375.087, 716.835, 892.583, 672.192, 2639.697, 346.4, 430.166}},
+      {"crowded", crowded(), {156.604, 377.731, 267.089, 223.129, 1029.473, 151.183, 131.27}}};
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < std::size(kTargets); ++i)
+      expect_close(joined(terms(machine(kTargets[i]), row.work)), row.microseconds[i],
+                   std::string(row.what) + " " + kTargets[i]);
+  }
+}
+
+TEST(LaunchCost, WhatBoundsAKernel) {
+  const Machine& h100 = machine("sm_90a");
+  EXPECT_EQ(estimate(h100, stream(), Engine::library).bound, Bound::bandwidth);
+  EXPECT_EQ(estimate(h100, column_sum(), Engine::library).bound, Bound::parallelism);
+  EXPECT_EQ(estimate(h100, cached(), Engine::library).bound, Bound::compute);
+  Work chain = stream();
+  chain.rounds = 1000;
+  EXPECT_EQ(estimate(h100, chain, Engine::library).bound, Bound::latency);
+  Work many = stream();
+  many.blocks *= 100;
+  EXPECT_EQ(estimate(h100, many, Engine::library).bound, Bound::launch);
+}
+
+TEST(LaunchCost, WhatBoundsAProduct) {
+  const Machine& h100 = machine("sm_90a");
+  Work work;
+  const auto bound = [&](int64_t m, int64_t n, int64_t k, int64_t blocks, Engine engine) {
+    work.product = {.m = m, .n = n, .k = k};
+    work.blocks = blocks;
+    return estimate(h100, work, engine).bound;
+  };
+  EXPECT_EQ(bound(8192, 8192, 8192, 4096, Engine::library), Bound::compute);
+  EXPECT_EQ(bound(8192, 8192, 64, 4096, Engine::library), Bound::bandwidth);
+  EXPECT_EQ(bound(32, 512, 784, 16, Engine::library), Bound::parallelism);
+  EXPECT_EQ(bound(768, 768, 16384, 144, Engine::own), Bound::compute);
+  EXPECT_EQ(bound(256, 256, 16384, 64, Engine::own), Bound::parallelism);
+}
+
+TEST(LaunchCost, TheFloorIsTheCeilingOfTheMachine) {
+  const Machine& h100 = machine("sm_90a");
+  Work work = stream();
+  work.moved = 3e9;
+  EXPECT_DOUBLE_EQ(estimate(h100, work, Engine::library).floor, 1e-3);
+  work.product = {.m = 8192, .n = 8192, .k = 8192};
+  const double flops = 2.0 * 8192 * 8192 * 8192;
+  EXPECT_DOUBLE_EQ(estimate(h100, work, Engine::library).floor, flops / 700e12);
+  EXPECT_DOUBLE_EQ(estimate(h100, work, Engine::own).floor, flops / 420e12);
+}
+
+}  // namespace
+}  // namespace gacc::kernels
