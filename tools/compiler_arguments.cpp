@@ -69,6 +69,8 @@ Exit status:
       ->type_name("NAME|FILE");
   app.add_option("--launch", to.launch, "short for --set launch.mode=MODE")->type_name("MODE");
   app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
+  app.add_flag("--kernels", to.kernels,
+               "with --plan: what the step runs on a GPU, each kernel\nand product with its estimated time");
   app.add_flag("--summary", to.summary, "print a table of the layers; writes no artifact unless -o is given");
   app.add_flag("--json", to.json, "with --plan: as one JSON object");
   app.add_option("--report", to.report, "a page about the plan")->type_name("FILE.html");
@@ -91,6 +93,7 @@ Exit status:
 
 std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides) {
   if (arguments.json && !arguments.plan) return "--json goes with --plan";
+  if (arguments.kernels && !arguments.plan) return "--kernels goes with --plan";
   if (!arguments.stop_after.empty() && arguments.emit != "ir") return "--stop-after goes with --emit ir";
   if (!arguments.stop_after.empty() && arguments.plan)
     return "--plan needs all passes: it excludes --stop-after";

@@ -30,6 +30,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/compiler_arguments.h"
+#include "tools/report/kernels_section.h"
 #include "tools/report/page.h"
 #include "tools/report/timeline.h"
 #include "tools/summary.h"
@@ -281,9 +282,15 @@ class Compilation {
     const PlanRecompute costs = plan_recompute(recompute);
     const int64_t chunks = module_->setting("loss.chunks", int64_t{1});
     const std::vector<PlanGroup> groups = plan_groups(*module_);
-    outputs_.push_back({"-", arguments_.json ? plan_json(plan_, costs, chunks, groups).dump(2) + "\n"
-                                             : plan_text(plan_, costs, chunks, groups) +
-                                                   report::timeline_text(report::memory_map(*module_))});
+    if (arguments_.json) {
+      nlohmann::ordered_json json = plan_json(plan_, costs, chunks, groups);
+      if (arguments_.kernels) report::add_kernels(json, report::kernel_costs(*module_));
+      outputs_.push_back({"-", json.dump(2) + "\n"});
+      return;
+    }
+    outputs_.push_back(
+        {"-", plan_text(plan_, costs, chunks, groups) + report::timeline_text(report::memory_map(*module_)) +
+                  (arguments_.kernels ? report::kernels_text(report::kernel_costs(*module_)) : "")});
   }
 
   const CompilerArguments& arguments_;

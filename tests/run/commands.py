@@ -23,6 +23,7 @@ def test_wrong_command_lines_give_2(folder):
     lines = [("gaccc",), ("gaccc", "--nonesuch", model), ("gaccc", model, "--emit", "nonesuch"), ("gaccc", model, "--target"),
              ("gaccc", model, "--stop-after", "nonesuch", "--emit", "ir"), ("gaccc", model, "--target", "sm_1"),
              ("gaccc", model, "--target", "sm_80x"), ("gaccc", model, "--summary", "--json"), ("gaccc", model, "--summary", "-o", "-"),
+             ("gaccc", model, "--kernels"),
              ("gacc-opt", "--nonesuch"), ("gacc-exec",), ("gacc-exec", artifact, "--nonesuch"),
              ("gacc-exec", artifact, "--data", "synthetic:digits", "--epochs", "many"),
              ("gacc-exec", artifact, "--data", "synthetic:digits", "--threads", "-1"),

@@ -176,6 +176,38 @@ def test_text(folder):
     expect(max(map(len, wide.splitlines())) <= 120, "the text fits a terminal")
 
 
+def test_kernels(folder):
+    """--plan --kernels: what runs on a GPU, with estimates that add up, as a table, as JSON and on the page."""
+    half = ("--set", "precision.compute=f16", "--target", "sm_90a")
+    for options in (half, (*half, "--launch", "graph")):
+        model = harness.example("mnist_mlp")
+        plan = json.loads(run("gaccc", model, "--plan", "--kernels", "--json", *options).stdout)
+        step = [one for one in plan["kernels"] if one["program"] == "step"]
+        expect(len(step) >= plan["kernels_per_launch"] - 1 and any(one["program"] == "update" for one in plan["kernels"]), plan["kernels"])
+        expect(sum(one["flops"] for one in step) == plan["flops_per_launch"], "the plan's FLOPs")
+        for one in step:
+            expect(one["blocks"] > 0 and one["threads"] > 0 and one["bytes"] > 0, one)
+            expect(one["seconds"] == 0 or one["seconds"] > one["floor_seconds"], f"faster than its floor: {one}")
+            expect(one["bound"] in ("bandwidth", "compute", "latency", "parallelism", "launch"), one)
+        # Launches of a graph follow each other; those of one kernel's level run side by side.
+        total = sum(one["seconds"] for one in step)
+        expect(plan["step_seconds"] <= total + 1e-6 and plan["step_seconds"] > plan["step_floor_seconds"], f"{plan['step_seconds']}, {total}")
+        if "graph" in options:
+            expect(abs(plan["step_seconds"] - total) < 1e-9, f"{plan['step_seconds']}, {total}")
+        text = run("gaccc", model, "--plan", "--kernels", *options).stdout
+        expect(text.startswith(run("gaccc", model, "--plan", *options).stdout), "the plan comes first")
+        lines = text.splitlines()
+        begin = next(i for i, line in enumerate(lines) if line.startswith("kernels of a micro-batch, estimated for sm_90 (H100 SXM) and not measured"))
+        rows = [line.split() for line in lines[begin + 2:-2]]
+        micros = [float(line[81:92]) for line in lines[begin + 2:-2]]
+        expect(micros == sorted(micros, reverse=True), "sorted by time")
+        expect(f"{1e6 * plan['step_seconds']:.1f} us estimated" in lines[-2] and "ratio" in lines[-2], lines[-2])
+        expect(max(map(len, lines)) <= 120, "the text fits a terminal")
+        text, tree, _ = make(model, folder, *options)
+        expect("Estimated for sm_90 (H100 SXM), not measured" in words(tree) and f"<code>{rows[0][0][:16]}" in text, "the page has the table")
+    expect("kernels" not in json.loads(run("gaccc", model, "--plan", "--json").stdout), "only where it was asked for")
+
+
 def test_files(folder):
     """All outputs or none: a page or an artifact that cannot be written leaves the other as it was."""
     model, page, artifact = harness.example("mnist_mlp_plain"), folder / "page.html", folder / "step.ptx"

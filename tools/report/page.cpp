@@ -7,6 +7,7 @@
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/arena.h"
+#include "tools/report/kernels_section.h"
 #include "tools/report/markup.h"
 #include "tools/report/memory_map.h"
 #include "tools/report/recompute_section.h"
@@ -172,6 +173,7 @@ std::string report_page(const ir::Module& module, const Plan& plan, const passes
         "kernel of a neighbour.</p>\n" +
         step_graph_html(map);
   }
+  out += kernels_html(kernel_costs(module));
   out += recompute_html(recompute, curve, plan.bytes.peak);
   return out + "</body>\n</html>\n";
 }

@@ -1,0 +1,163 @@
+// See kernels_section.h.
+#include "tools/report/kernels_section.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "codegen/plan_writer.h"
+#include "kernels/gemm.h"
+#include "tools/report/markup.h"
+
+namespace gacc::report {
+
+namespace {
+
+using kernels::LaunchCost;
+using kernels::RegionCost;
+
+constexpr size_t kShown = 40;  // rows of the page
+
+// Launches of one name that ask for the same.
+struct Row {
+  const LaunchCost* one = nullptr;
+  int64_t count = 0;
+  double seconds = 0, floor = 0;
+};
+
+std::vector<Row> rows_of(const RegionCost& cost) {
+  std::vector<Row> rows;
+  for (const LaunchCost& launch : cost.launches) {
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& known) {
+      const LaunchCost& other = *known.one;
+      return other.name == launch.name && other.blocks == launch.blocks && other.bytes == launch.bytes &&
+             other.seconds == launch.seconds;
+    });
+    if (row == rows.end()) row = rows.insert(row, {&launch});
+    ++row->count;
+    row->seconds += launch.seconds;
+    row->floor += launch.floor;
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
+  return rows;
+}
+
+double share(const Row& row, const std::vector<Row>& rows) {
+  double all = 0;
+  for (const Row& one : rows) all += one.seconds;
+  return all > 0 ? row.seconds / all : 0;
+}
+
+std::string bound(const Row& row) {
+  return row.seconds > 0 ? std::string(kernels::bound_text(row.one->bound)) : "in its product";
+}
+
+std::string how(const RegionCost& cost) {
+  return cost.persistent ? "one kernel with products of its own" : "a graph, products by cuBLASLt";
+}
+
+std::string sum_text(const RegionCost& cost) {
+  return fmt::format("{:.1f} us estimated, floor {:.1f} us, ratio {:.2f}", 1e6 * cost.seconds,
+                     1e6 * cost.floor, cost.floor > 0 ? cost.seconds / cost.floor : 0);
+}
+
+}  // namespace
+
+KernelCosts kernel_costs(const ir::Module& module) {
+  KernelCosts costs{&kernels::machine(module.target), {}, {}};
+  std::string problem;
+  const auto program =
+      kernels::make_program(module, kernels::Purpose::device, problem, kernels::capability(module.target));
+  if (!program) return costs;  // select has made it, so there is one
+  for (const ir::RegionKind kind : {ir::RegionKind::step, ir::RegionKind::update}) {
+    const ir::Region& region = module.region(kind);
+    if (!region.schedule) continue;
+    (kind == ir::RegionKind::step ? costs.step : costs.update) =
+        kernels::region_cost(module, region, *program, *costs.machine);
+  }
+  return costs;
+}
+
+std::string kernels_text(const KernelCosts& costs) {
+  std::string text = fmt::format("kernels of a micro-batch, estimated for {} ({}) and not measured: {}\n",
+                                 costs.machine->target, costs.machine->card, how(costs.step));
+  text += fmt::format("  {:<38} {:>4} {:>8} {:>9} {:>10} {:>10} {:>10} {:>6}  {}\n", "kernel or product", "n",
+                      "blocks", "MB each", "MFLOP each", "us each", "us", "share", "bounded by");
+  const std::vector<Row> rows = rows_of(costs.step);
+  for (const Row& row : rows) {
+    const LaunchCost& one = *row.one;
+    text += fmt::format("  {:<38} {:>4} {:>8} {:>9.3f} {:>10.1f} {:>10.2f} {:>10.1f} {:>5.1f}%  {}\n",
+                        shortened(one.name, 38), row.count, one.blocks, one.bytes / 1e6,
+                        static_cast<double>(one.flops) / 1e6, 1e6 * one.seconds, 1e6 * row.seconds,
+                        100 * share(row, rows), bound(row));
+  }
+  text += fmt::format("  {:<18}{}\n", "micro-batch", sum_text(costs.step));
+  text += fmt::format("  {:<18}{}; {}\n", "update", sum_text(costs.update),
+                      costs.update.persistent ? "one kernel" : "a graph");
+  return text;
+}
+
+std::string kernels_html(const KernelCosts& costs) {
+  if (costs.step.launches.empty()) return "";
+  std::string out = fmt::format(
+      "<h2>The launches of a micro-batch on a GPU</h2>\n<p>Estimated for {} ({}), not measured: {}. {}. The "
+      "floor is every launch at the "
+      "bandwidth of a copy or at the rate of large products. Equal launches are one row.</p>\n"
+      "<table><tr><th>kernel or product</th><th class=\"n\">times</th><th class=\"n\">blocks</th><th "
+      "class=\"n\">memory each</th>"
+      "<th class=\"n\">MFLOP each</th><th class=\"n\">µs each</th><th class=\"n\">µs</th><th "
+      "class=\"n\">share</th><th>bounded by</th></tr>\n",
+      costs.machine->target, costs.machine->card, how(costs.step), sum_text(costs.step));
+  const std::vector<Row> rows = rows_of(costs.step);
+  const auto line = [&](const std::string& name, const std::string& count, const std::string& each,
+                        double seconds, double of_all, std::string_view by) {
+    out += fmt::format(
+        "<tr><td><code>{}</code></td><td class=\"n\">{}</td>{}<td class=\"n\">{:.1f}</td><td "
+        "class=\"n\">{}</td><td>{}</td></tr>\n",
+        escaped(name), count, each, 1e6 * seconds, percent(of_all), by);
+  };
+  double rest = 0, rest_share = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    if (i >= kShown) {
+      rest += row.seconds;
+      rest_share += share(row, rows);
+      continue;
+    }
+    line(shortened(row.one->name, 60), count_text(row.count),
+         fmt::format("<td class=\"n\">{}</td><td class=\"n\">{:.3f} MB</td><td class=\"n\">{:.1f}</td><td "
+                     "class=\"n\">{:.2f}</td>",
+                     count_text(row.one->blocks), row.one->bytes / 1e6,
+                     static_cast<double>(row.one->flops) / 1e6, 1e6 * row.one->seconds),
+         row.seconds, share(row, rows), bound(row));
+  }
+  if (rows.size() > kShown)
+    line(fmt::format("{} others", rows.size() - kShown), "", "<td></td><td></td><td></td><td></td>", rest,
+         rest_share, "");
+  return out + "</table>\n";
+}
+
+void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs) {
+  auto& list = plan["kernels"] = nlohmann::ordered_json::array();
+  const auto add = [&](std::string_view program, const RegionCost& cost) {
+    for (const LaunchCost& launch : cost.launches) {
+      list.push_back({{"program", program},
+                      {"name", launch.name},
+                      {"blocks", launch.blocks},
+                      {"threads", launch.threads},
+                      {"bytes", static_cast<int64_t>(launch.bytes)},
+                      {"flops", launch.flops},
+                      {"seconds", launch.seconds},
+                      {"builtin_seconds", launch.own},
+                      {"floor_seconds", launch.floor},
+                      {"bound", kernels::bound_text(launch.bound)}});
+    }
+  };
+  add("step", costs.step);
+  add("update", costs.update);
+  plan["step_seconds"] = costs.step.seconds;
+  plan["step_floor_seconds"] = costs.step.floor;
+}
+
+}  // namespace gacc::report
