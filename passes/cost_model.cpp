@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "ir/cost.h"
+#include "kernels/gemm.h"
+#include "kernels/machine.h"
 
 namespace gacc::passes {
 
@@ -11,29 +13,14 @@ namespace {
 
 using namespace ir;
 
-struct Device {
-  std::string_view target;
-  double tera_f32, tera_half, giga_bytes;  // published peaks: 10^12 FLOP/s, 10^9 byte/s
-};
-// T4; A100 40 GB; GeForce RTX 3090; GeForce RTX 4090; H100 SXM twice; B200; GeForce RTX 5090.
-constexpr Device kDevices[] = {{"sm_75", 8.1, 65, 320},    {"sm_80", 19.5, 312, 1555},
-                               {"sm_86", 35.6, 71, 936},   {"sm_89", 82.6, 165, 1008},
-                               {"sm_90", 67, 989, 3350},   {"sm_90a", 67, 989, 3350},
-                               {"sm_100", 75, 2250, 8000}, {"sm_120", 105, 210, 1792}};
-
 // One core at 2.5 to 3 GHz, measured (docs/BENCHMARKS.md): what products of a training step reach, and what
 // kernels move whose operands are in the caches. Half types are computed in f32.
 constexpr std::string_view kHost = "cpu";
 constexpr double kHostFlops = 80e9, kHostFunctions = 0.65e9, kHostBytes = 30e9, kHostLaunch = 1e-6;
 
-constexpr double kFunctionFlops = 60;       // on a GPU, of one call of exp, tanh, ...
+constexpr double kProductsF32 = 0.85;       // on a GPU, of its f32 multiply-adds, without TF32
+constexpr double kFunction = 40;            // on a GPU, instructions of one call of exp, tanh, ...
 constexpr double kSpecialEfficiency = 0.4;  // of products in special kernels, against matrix products
-
-const Device* find_device(std::string_view target) {
-  const auto* found = std::find_if(std::begin(kDevices), std::end(kDevices),
-                                   [&](const Device& device) { return device.target == target; });
-  return found == std::end(kDevices) ? nullptr : found;
-}
 
 bool has_products(const Op& op) { return op.info->recompute != Recompute::cheap; }
 
@@ -56,20 +43,25 @@ double compute_seconds(const CostModel& model, const Module& module, const Regio
 }  // namespace
 
 CostModel cost_model(std::string_view target) {
-  CostModel model;
   if (target == kHost)
     return {std::string(kHost), kHostFlops, kHostFlops, kHostFunctions, kHostBytes, kHostLaunch, {}, 0};
-  const Device* found = find_device(target);
-  if (found == nullptr) return model;
+  using gacc::kernels::Machine;
+  const Machine& gpu = gacc::kernels::machine(target);
+  CostModel model;
   model.name = target;
-  model.flops_f32 = 0.6e12 * found->tera_f32;
-  model.flops_half = 0.6e12 * found->tera_half;
-  model.functions = model.flops_f32 / kFunctionFlops;
-  model.bytes = 0.8e9 * found->giga_bytes;
+  model.flops_f32 = kProductsF32 * gpu.f32();
+  model.flops_half = gpu.library_ceiling;
+  model.functions = static_cast<double>(gpu.sms) * gpu.clock * Machine::kIssued * 32 / kFunction;
+  model.bytes = gpu.copy;
+  model.launch = gpu.gap + Machine::kBlockCycles / gpu.clock + gpu.memory_wait;
   return model;
 }
 
-bool has_cost_model(std::string_view target) { return target == kHost || find_device(target) != nullptr; }
+bool has_cost_model(std::string_view target) {
+  const int capability = gacc::kernels::capability(target);
+  return target == kHost ||
+         (capability > 0 && capability == gacc::kernels::capability(gacc::kernels::machine(target).target));
+}
 
 int64_t kernel_flops(const Module& module, const Region& region, const Kernel& kernel) {
   if (kernel.form == KernelForm::alias) return 0;
@@ -117,7 +109,8 @@ std::vector<double> kernel_costs(const CostModel& model, const Module& module, c
 
 double region_seconds(const CostModel& model, const Module& module, const Region& region) {
   double sum = 0;
-  for (const Kernel& kernel : kernels(module, region)) sum += kernel_seconds(model, module, region, kernel);
+  for (const Kernel& kernel : ir::kernels(module, region))
+    sum += kernel_seconds(model, module, region, kernel);
   return sum;
 }
 

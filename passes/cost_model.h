@@ -11,22 +11,23 @@
 
 namespace gacc::passes {
 
-// Rates of a device, per second. GPUs: the vendor's published peaks, times what good kernels reach of them
-// (0.8 of the bandwidth, 0.6 of the arithmetic); a card of the generation stands for its target.
+// Rates of a device, per second. A GPU's are those of the card that stands for its target
+// (kernels/machine.h).
 struct CostModel {
-  std::string name = "sm_80";
-  double flops_f32 = 0.6 * 19.5e12;
-  double flops_half = 0.6 * 312e12;       // products of f16 or bf16, added in f32
-  double functions = 0.6 * 19.5e12 / 60;  // calls of exp, tanh, ...: 60 FLOPs each
-  double bytes = 0.8 * 1555e9;
-  double launch = 4e-6;  // seconds
+  std::string name{};
+  double flops_f32 = 0;
+  double flops_half = 0;  // products of f16 or bf16, added in f32
+  double functions = 0;   // calls of exp, tanh, ...
+  double bytes = 0;
+  double launch = 0;  // seconds, besides its bytes and FLOPs
   // Measured seconds of the step's launches, in order, at `measured_batch` samples; empty: none. Where the
   // step has as many launches they take the model's place, scaled to the micro-batch by the model.
   std::vector<double> measured{};
   int64_t measured_batch = 0;
 };
 
-// Of a target as gaccc --target names it, or "cpu": one core with vectors. Unknown names: sm_80's.
+// Of a target as gaccc --target names it, or "cpu": one core with vectors. Other GPUs: as the nearest before
+// them.
 CostModel cost_model(std::string_view target);
 bool has_cost_model(std::string_view target);
 

@@ -176,7 +176,7 @@ TEST(Recompute, ALargerBudgetNeverCostsMoreByAHastySearch) {
 
 TEST(Recompute, TheGraphOfAStepReadsBack) {
   const Module fused = compiled(random_model(1), "fuse");
-  const passes::StepGraph step = passes::step_graph(fused, {});
+  const passes::StepGraph step = passes::step_graph(fused, passes::cost_model("sm_80"));
   passes::planner::Graph graph;
   std::string problem;
   EXPECT_TRUE(passes::planner::parse_graph(passes::print_graph(step), graph, problem)) << problem;
