@@ -64,16 +64,6 @@ def artifact_plan(path):
     raise SystemExit(f"gpu-check: {path} is no artifact")
 
 
-def artifact_ir(path):
-    """The planned module's text, line by line."""
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("//ir "):
-                yield line[5:].rstrip("\n")
-            elif line.startswith("//end"):
-                return
-
-
 # ---- tensors
 
 def read_tensors(path):

@@ -97,12 +97,10 @@ class Packer:
         return path
 
     def compile(self, source, out, settings, target):
-        """The plan as --plan --json prints it, with the estimates of kernels where this gaccc has them."""
+        """The plan as --plan --json prints it, with the estimates of kernels."""
         words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
-        command = [self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--json", *words]
-        done = subprocess.run([*command, "--kernels"], capture_output=True, text=True)
-        if done.returncode == 2:  # no such option
-            done = subprocess.run(command, capture_output=True, text=True)
+        command = [self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--kernels", "--json", *words]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"gpu-check: {source}: {done.stderr}")
         return json.loads(done.stdout)

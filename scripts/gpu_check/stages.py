@@ -304,7 +304,7 @@ class Check:
             return self.results.row("profile", label, "FAILED", machine.last_line(text))
         profile = json.loads(trace.read_text())
         copy, products_rate = self.ceiling("bandwidth", "copy", 3000), self.ceiling("products", "f16", 700)
-        lines, total, lost, missing = launch_costs.table(profile, entry["costs"], copy[0] * 1e9, products_rate[0] * 1e12)
+        lines, total, lost, missing = launch_costs.table(profile, entry["costs"], copy[0] * 1e9, products_rate[0] * 1e12, products)
         lines.insert(0, f"ceilings: {copy[0]:.4g} GB/s copied ({copy[1]}), {products_rate[0]:.4g} TFLOP/s in f16 ({products_rate[1]})")
         self.results.keep(trace.name, json.dumps({k: v for k, v in profile.items() if k != "traceEvents"}, indent=1))
         self.results.section(f"launches of {name}, {machine.engine(text)[1]}", lines)
