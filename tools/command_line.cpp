@@ -8,6 +8,8 @@
 #include <iostream>
 
 #include "runtime/data/text.h"
+#include "runtime/standard_streams.h"
+#include "tools/option_table.h"
 
 namespace gacc {
 namespace {
@@ -36,9 +38,14 @@ std::string mismatch(const std::string& text, int argc, char** argv) {
 
 }  // namespace
 
-std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere,
-                                      std::string& wrong) {
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere) {
   app.allow_extras();
+  app.get_formatter()->column_width(28);
+  if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
+    std::cout << option_table(app).dump(1) << std::endl;
+    return 0;
+  }
+  std::string wrong;
   try {
     app.parse(argc, argv);
     if (const std::vector<std::string> rest = app.remaining(); !rest.empty())
@@ -51,7 +58,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
     wrong = error.what();
   }
   if (wrong.empty()) return std::nullopt;
-  wrong += fmt::format("\n{} --help lists the options", app.get_name());
+  print_stderr("{0}: error: {1}\n{0} --help lists the options\n", app.get_name(), wrong);
   return 2;
 }
 

@@ -1,4 +1,5 @@
-// Reading a command line: what the option parser says of a wrong one, in this project's words.
+// Reading a command line, the same way in every program: help, version, the option table, and what is said of
+// a wrong one.
 #pragma once
 #include <CLI/App.hpp>
 #include <optional>
@@ -12,9 +13,9 @@ namespace gacc {
 // Options that people look for in the wrong place, and where it is.
 using Elsewhere = std::vector<std::pair<std::string_view, std::string_view>>;
 
-// Nothing when the program goes on. Else the exit status, 0 after --help and --version, which are printed, or
-// 2, and then `wrong` says why.
-std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere,
-                                      std::string& wrong);
+// Nothing when the program goes on. Else the exit status, and everything is printed: 0 after --help,
+// --version and --dump-options (option_table.h), 2 for a wrong command line.
+[[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv,
+                                                    const Elsewhere& elsewhere = {});
 
 }  // namespace gacc

@@ -36,8 +36,7 @@ std::vector<FileOption> file_options(const CompilerArguments& given) {
 }  // namespace
 
 std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to) {
-  CLI::App app{"gaccc: compiles a model file to a training step", "gaccc"};
-  app.get_formatter()->column_width(28);
+  CLI::App app{"Compiles a model file to a training step.", "gaccc"};
   app.set_version_flag("--version", "gaccc " GACC_VERSION);
   app.footer(R"(Examples:
     gaccc model.toml -o step.ptx                        then: gacc-exec step.ptx --data SPEC
@@ -67,7 +66,8 @@ Exit status:
   app.add_option("--costs", to.costs,
                  "what kernels cost: those of a target or of the cpu,\nor measured ones (docs/memory.md)")
       ->type_name("NAME|FILE");
-  app.add_option("--launch", to.launch, "short for --set launch.mode=MODE")->type_name("MODE");
+  app.add_option("--launch", to.launch, "short for --set launch.mode=MODE")
+      ->type_name("auto|graph|persistent");
   app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
   app.add_flag("--kernels", to.kernels,
                "with --plan: what the step runs on a GPU, each kernel\nand product with its estimated time");
@@ -85,10 +85,7 @@ Exit status:
                                {"--batch-size", "write --set train.micro_batch=N"},
                                {"--lr", "write --set optimizer.lr=X"},
                                {"--epochs", "write --set train.epochs=N"}};
-  std::string wrong;
-  const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere, wrong);
-  if (!wrong.empty()) print_stderr("gaccc: error: {}\n", wrong);
-  return ended;
+  return parse_command_line(app, argc, argv, elsewhere);
 }
 
 std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides) {

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/data/spec.h"
 #include "runtime/log.h"
+#include "runtime/standard_streams.h"
 #include "tools/command_line.h"
 #include "tools/file_uses.h"
 
@@ -143,7 +144,6 @@ Exit status:
 )";
 
 void add_options(CLI::App& app, Arguments& to) {
-  app.get_formatter()->column_width(28);
   app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->type_name("")->required();
   std::string group;
   const auto value = [&](const char* name, auto& target, const char* type, const char* text) {
@@ -196,8 +196,8 @@ void add_options(CLI::App& app, Arguments& to) {
   flag("--quiet", to.quiet, "show results alone, and no progress");
 
   group = "Device";
-  value("--device", to.device, "NAME",
-        "auto, cpu, cuda[:N] or emulate; auto: the first GPU\nthat can, else the CPU");
+  value("--device", to.device, "auto|cpu|cuda[:N]|emulate",
+        "auto (default): the first GPU that can, else the CPU");
   value("--threads", to.threads, "N", "on a CPU; default: all cores")->transform(whole_number(1, 4096));
   value("--gemm", to.gemm, "NAME", "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
@@ -230,17 +230,14 @@ Elsewhere elsewhere() {
 
 }  // namespace
 
-bool parse_arguments(int argc, char** argv, Arguments& to, std::string& wrong) {
+std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
   CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
   add_options(app, to);
-  wrong.clear();
-  if (parse_command_line(app, argc, argv, elsewhere(), wrong)) {
-    if (!wrong.empty()) wrong = fmt::format("gacc-exec: error: {}\n", wrong);
-    return false;
-  }
-  if (const std::string text = wrong_command(to); !text.empty())
-    wrong = fmt::format("gacc-exec: error: {}\n", text);
-  return wrong.empty();
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere())) return ended;
+  const std::string wrong = wrong_command(to);
+  if (wrong.empty()) return std::nullopt;
+  print_stderr("gacc-exec: error: {}\n", wrong);
+  return 2;
 }
 
 }  // namespace gacc

@@ -21,8 +21,8 @@ struct Arguments {
   bool only_evaluates() const { return data.empty() && !eval.empty() && !init_only; }
 };
 
-// False when there is nothing to run: `wrong` says what is wrong with the command line, or is empty after
-// --help and --version, which are printed.
-[[nodiscard]] bool parse_arguments(int argc, char** argv, Arguments& to, std::string& wrong);
+// The exit status, and everything is printed, when there is nothing to run: 0 after --help and --version, 2
+// for a wrong command line.
+[[nodiscard]] std::optional<int> parse_arguments(int argc, char** argv, Arguments& to);
 
 }  // namespace gacc

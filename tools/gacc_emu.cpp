@@ -2,6 +2,8 @@
 // the line and the opcode.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -11,11 +13,9 @@
 #include "runtime/atomic_file.h"
 #include "runtime/emulator/emulator.h"
 #include "runtime/standard_streams.h"
+#include "tools/command_line.h"
 
 namespace {
-
-constexpr const char* kUsage =
-    "usage: gacc-emu FILE.ptx\nLists the file's kernels with parameters, registers and shared memory.\n";
 
 int write_output(const std::string& text) {
   const bool whole = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
@@ -39,10 +39,17 @@ std::string kernel_text(const gacc::emulator::KernelInfo& kernel) {
 
 int main(int argc, char** argv) {
   gacc::hold_standard_streams();
-  const std::string word = argc == 2 ? argv[1] : "-";
-  if (word == "--version") return write_output("gacc-emu " GACC_VERSION "\n");
-  if (word == "--help" || word == "-h") return write_output(kUsage);
-  if (word[0] == '-') return gacc::to_stderr(kUsage), 2;
+  std::string word;
+  CLI::App app("Lists the kernels of a PTX file: parameters, registers and shared memory.", "gacc-emu");
+  app.add_option("FILE", word, "the PTX, an artifact for instance")->type_name("")->required();
+  app.set_version_flag("--version", "gacc-emu " GACC_VERSION);
+  app.footer(R"(Examples:
+    gacc-emu step.ptx
+
+Exit status:
+    0 done   1 the file is wrong, or has what the emulator does not know   2 the command line is wrong
+)");
+  if (const std::optional<int> ended = gacc::parse_command_line(app, argc, argv)) return *ended;
   std::string text;
   if (gacc::Status status = gacc::read_file(word, text); !status)
     return gacc::print_stderr("gacc-emu: error: {}\n", status.text()), 1;

@@ -40,7 +40,7 @@ namespace {
 
 using namespace gacc;
 
-enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 130 };
+enum Exit { kDone = 0, kFailed = 1, kBug = 3, kInterrupted = 130 };
 
 std::atomic<bool> interrupt_seen = false;
 
@@ -514,12 +514,7 @@ int main(int argc, char** argv) {
   hold_standard_streams();
   Arguments arguments;
   try {
-    std::string wrong;
-    if (!parse_arguments(argc, argv, arguments, wrong)) {
-      if (wrong.empty()) return kDone;
-      print_stderr("{}", wrong);
-      return kWrongCommand;
-    }
+    if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
     handle_interrupts();
     return Run(arguments).execute();
   } catch (const std::bad_alloc&) {

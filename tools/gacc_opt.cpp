@@ -23,6 +23,7 @@
 #include "passes/pipeline.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "tools/command_line.h"
 #include "tools/file_uses.h"
 
 namespace {
@@ -154,10 +155,14 @@ int main(int argc, char** argv) {
   app.add_flag("--list-ops", arguments.list_ops, "list the ops");
   app.add_flag("--markdown", arguments.markdown, "lists as the pages docs/passes.md and docs/ops.md");
   app.set_version_flag("--version", "gacc-opt " GACC_VERSION);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kDone : kWrongCommand;
-  }
+  app.footer(R"(Examples:
+    gaccc model.toml --emit ir --stop-after autodiff -o m.gir    IR to begin with
+    gacc-opt m.gir --passes "cse,dce"                            runs two passes and prints the result
+    gacc-opt --list-passes                                       all passes, in pipeline order
+
+Exit status:
+    0 done   1 the IR or a file is wrong   2 the command line is wrong   3 a bug in gacc
+)");
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   return run(arguments);
 }

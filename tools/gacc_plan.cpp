@@ -12,6 +12,7 @@
 #include "passes/planner/recompute.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "tools/command_line.h"
 #include "tools/file_uses.h"
 
 namespace {
@@ -105,38 +106,42 @@ int main(int argc, char** argv) {
   CLI::App app("Plans offsets and recompute for graphs given as files.", "gacc-plan");
   app.set_version_flag("--version", "gacc-plan " GACC_VERSION);
   app.require_subcommand(1);
-  int code = kDone;
+  app.footer(R"(Examples:
+    gacc-plan offsets buffers.csv --capacity 1048576 -o placed.csv
+    gacc-plan recompute graph.txt --budget 4194304 -o schedule.txt
+
+Exit status:
+    0 done   1 there is no plan, or a file is wrong   2 the command line is wrong
+)");
 
   OffsetsArguments offsets;
-  CLI::App* place = app.add_subcommand("offsets", "place buffers with given lives in one address range");
+  CLI::App* place = app.add_subcommand("offsets", "Places buffers with given lives in one address range.");
   place->add_option("file", offsets.file, "CSV with the columns id, lower, upper, size")
       ->required()
       ->type_name("");
   place->add_option("--capacity", offsets.capacity, "bytes of the address range")
       ->required()
+      ->type_name("BYTES")
       ->check(CLI::NonNegativeNumber);
   place->add_option("-o", offsets.out, "the rows with a column offset (default: standard output)")
       ->type_name("FILE");
-  place->callback([&] { code = run_offsets(offsets); });
 
   RecomputeArguments recompute;
-  CLI::App* again = app.add_subcommand("recompute", "the cheapest schedule of a graph within a budget");
+  CLI::App* again =
+      app.add_subcommand("recompute", "Finds the cheapest schedule of a graph within a budget.");
   again->add_option("file", recompute.file, "the graph: lines of OP and GET (docs/planner.md)")
       ->required()
       ->type_name("");
   again->add_option("--budget", recompute.budget, "bytes that may live at one time")
       ->required()
+      ->type_name("BYTES")
       ->check(CLI::NonNegativeNumber);
   again->add_option("--effort", recompute.effort, "work of the search; 0 takes the first plan (default: 1)")
+      ->type_name("N")
       ->check(CLI::Range(0, 1000));
   again->add_option("-o", recompute.out, "the schedule: an operation and its drops per line")
       ->type_name("FILE");
-  again->callback([&] { code = run_recompute(recompute); });
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kDone : kWrongCommand;
-  }
-  return code;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  return place->parsed() ? run_offsets(offsets) : run_recompute(recompute);
 }

@@ -306,8 +306,7 @@ class Compilation {
 
 int run(int argc, char** argv) {
   CompilerArguments arguments;
-  if (const std::optional<int> exit = parse_arguments(argc, argv, arguments))
-    return *exit == 0 ? kDone : kWrongCommand;
+  if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
   return Compilation(arguments).run();
 }
 

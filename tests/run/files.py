@@ -17,10 +17,10 @@ FILES = {
     ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--save": "out", "--save-best": "out", "--log": "out",
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
                      "--tensorboard": "folder"},
-    ("gacc-emu",): {},  # one file to read, and standard output
+    ("gacc-emu",): {"FILE": "in"},
 }
 # What other values --help may name.
-WORDS = r"N|X|NAME|LIST|MODE|SIZE|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|INT:.*"
+WORDS = r"N|X|NAME|LIST|SIZE|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|BYTES:.*|[a-z]+\|.*"
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
 # Data, with the files that it reads or that are the other part of the same set.

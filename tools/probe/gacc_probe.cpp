@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "tools/command_line.h"
 #include "tools/probe/machine.h"
 #include "tools/probe/products.h"
 
@@ -335,17 +336,21 @@ class Probe {
 int main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Measures what a GPU can do.", "gacc-probe");
-  app.add_option("--driver", settings.driver, "the library with the driver's functions");
-  app.add_option("--cublas", settings.cublas, "libraries to look for cuBLASLt in, the first that is there");
+  app.add_option("--driver", settings.driver, "the library with the driver's functions")->type_name("FILE");
+  app.add_option("--cublas", settings.cublas, "libraries to look for cuBLASLt in, the first that is there")
+      ->type_name("FILE");
   app.add_option("--only", settings.only,
-                 "some of machine, bandwidth, check, products, head, barrier, launches, "
-                 "latency, copy-in")
+                 "some of machine, bandwidth, check, products, head,\nbarrier, launches, latency, copy-in")
+      ->type_name("NAME,...")
       ->delimiter(',');
   app.add_flag("--small", settings.small, "tiny sizes, for the emulator: the figures mean nothing");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  app.set_version_flag("--version", "gacc-probe " GACC_VERSION);
+  app.footer(R"(Examples:
+    gacc-probe --only machine,bandwidth >probes.jsonl    one JSON object a line
+
+Exit status:
+    0 done   1 there is no GPU to measure   2 the command line is wrong
+)");
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   return Probe(settings, settings.small ? Sizes::small() : Sizes()).run() ? 0 : 1;
 }

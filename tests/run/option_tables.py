@@ -1,0 +1,87 @@
+"""Man pages and completion, made from the programs' options: complete, and as their readers want them."""
+import re
+import shutil
+import subprocess
+import sys
+
+import harness
+from harness import expect, run
+
+sys.path.insert(0, str(harness.ROOT / "tools"))
+import commands  # noqa: E402
+
+
+def pages(folder):
+    command = [sys.executable, harness.ROOT / "tools/commands.py", "--bin", harness.BIN, "--out", folder]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def helps():
+    """Each program, or program and subcommand, with the options that --help shows."""
+    for program in commands.PROGRAMS:
+        text = run(program, "--help").stdout
+        names = [[program]] + [[program, name] for name in re.findall(r"^  (\w+) ", text.partition("Subcommands:")[2], re.M)]
+        for command in names:
+            text = run(*command, "--help").stdout
+            shown = re.findall(r"^  (-\S+)", text, re.M)
+            yield command, [name for names in shown for name in names.split(",")]
+
+
+def test_every_option_is_everywhere(folder):
+    pages(folder)
+    page = (harness.ROOT / "docs/commands.md").read_text()
+    seen = 0
+    for command, options in helps():
+        program = command[0]
+        section = re.split(r"^###? ", page.partition(f"## {' '.join(command)}\n")[2], maxsplit=1, flags=re.M)[0]
+        texts = {"docs/commands.md": section, "the man page": re.sub(r"\\f.", "", (folder / f"man/{program}.1").read_text()).replace("\\-", "-"),
+                 "bash": (folder / f"bash/{program}").read_text(), "zsh": (folder / f"zsh/_{program}").read_text()}
+        for option in options:
+            for where, text in texts.items():
+                expect(re.search(rf"(?<![\w-]){option}(?![\w-])", text), f"{command}: {option} is not in {where}")
+            seen += 1
+    expect(seen > 80, f"--help showed {seen} options")
+
+
+def test_man_pages_are_sound(folder):
+    if not shutil.which("groff"):
+        harness.skip("no groff here")
+    for page in sorted(pages(folder).glob("man/*.1")):
+        done = subprocess.run(["groff", "-ww", "-man", "-Tutf8", page], capture_output=True, text=True)
+        expect(done.returncode == 0 and not done.stderr, f"{page.name}: {done.stderr}")
+        for title in ("NAME", "SYNOPSIS", "OPTIONS", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
+            expect(f".SH {title}\n" in page.read_text(), f"{page.name} lacks {title}")
+
+
+def complete(folder, *words):
+    """What bash offers for the last word."""
+    program = words[0]
+    script = (f'compopt() {{ echo "compopt $*"; }}; source {folder}/bash/{program}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+              f'_{program.replace("-", "_")}; printf "%s\\n" "${{COMPREPLY[@]}}"')
+    return subprocess.run(["bash", "-c", script, "bash", *words], check=True, capture_output=True, text=True).stdout.split("\n")
+
+
+def test_bash_completes(folder):
+    pages(folder)
+    for words, offers in (
+            (("gaccc", "--su"), ["--summary"]), (("gaccc", "--emit", "l"), ["llvm"]), (("gaccc", "--emit", "=", "gr"), ["graph"]),
+            (("gaccc", "--emit", "="), ["ptx", "ir", "llvm", "graph"]), (("gaccc", "x"), ["compopt -o default"]),
+            (("gaccc", "--stop-after", "auto"), ["autodiff"]), (("gaccc", "--print-after", "al"), ["all"]),
+            (("gaccc", "--set", "t"), []), (("gacc-exec", "--device", "c"), ["cpu", "cuda"]),
+            (("gacc-exec", "--checkpoint", ""), ["compopt -o dirnames"]), (("gacc-exec", "--data", "x"), ["compopt -o default"]),
+            (("gacc-plan", "o"), ["offsets"]), (("gacc-plan", "offsets", "--c"), ["--capacity"])):
+        found = [each for each in complete(folder, *words) if each]
+        expect(found == offers, f"{words}: {found}, expected {offers}")
+
+
+def test_zsh_reads_its_files(folder):
+    pages(folder)
+    if not shutil.which("zsh"):
+        harness.skip("no zsh here")
+    for file in sorted(folder.glob("zsh/_*")):
+        done = subprocess.run(["zsh", "-n", file], capture_output=True, text=True)
+        expect(done.returncode == 0 and not done.stderr, f"{file.name}: {done.stderr}")
+
+
+harness.main(globals())
