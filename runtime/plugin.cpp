@@ -12,27 +12,27 @@
 namespace gacc {
 namespace {
 
-constexpr const char* kHostPlugin = "libgacc-host.so";
-constexpr const char* kEmulator = "libgacc-emu.so";
 constexpr const char* kEntry = "gacc_create_device";
 
-}  // namespace
+struct Plugin {
+  std::string_view what, file, package;  // package: that of Debian
+};
+constexpr Plugin kHost = {"the device plug-in", "libgacc-host.so", "gacc-cpu"};
+constexpr Plugin kEmulator = {"the emulator", "libgacc-emu.so", "gacc"};
 
-std::string executable_folder() {
-  std::array<char, 4096> path;
-  ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) return ".";
-  std::string_view text(path.data(), static_cast<size_t>(length));
-  size_t slash = text.rfind('/');
-  return slash == std::string_view::npos ? "." : std::string(text.substr(0, slash));
+// Beside the executable, as in a build folder, or in ../lib/gacc, as installed.
+Status find_plugin(const Plugin& plugin, std::string& path) {
+  const std::string folder = executable_folder();
+  for (const char* place : {"/", "/../lib/gacc/"}) {
+    path = folder + place + std::string(plugin.file);
+    if (access(path.c_str(), F_OK) == 0) return {};
+  }
+  return Status::error("{} {} is missing: it belongs into {} or {}/../lib/gacc (Debian package {})",
+                       plugin.what, plugin.file, folder, folder, plugin.package);
 }
 
-Status load_plugin(const std::string& folder, const std::string& file, const DeviceOptions& options,
-                   std::unique_ptr<Device>& device) {
-  std::string path = folder + "/" + file;
-  if (access(path.c_str(), F_OK) != 0)
-    return Status::error("the device plug-in {} is missing: it belongs beside the executable, in {}", file,
-                         folder);
+// Loads `path`, which stays loaded until the process ends, and asks it for a device.
+Status load_device(const std::string& path, const DeviceOptions& options, std::unique_ptr<Device>& device) {
   // Never closed: a device's code must outlive every object it made, and LLVM does not like to be unloaded.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return Status::error("cannot load the device plug-in {}: {}", path, dlerror());
@@ -46,6 +46,17 @@ Status load_plugin(const std::string& folder, const std::string& file, const Dev
   return {};
 }
 
+}  // namespace
+
+std::string executable_folder() {
+  std::array<char, 4096> path;
+  ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) return ".";
+  std::string_view text(path.data(), static_cast<size_t>(length));
+  size_t slash = text.rfind('/');
+  return slash == std::string_view::npos ? "." : std::string(text.substr(0, slash));
+}
+
 Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
                    std::unique_ptr<Device>& device, std::string& note) {
   note.clear();
@@ -55,11 +66,8 @@ Status open_device(std::string_view choice, const DeviceOptions& options, const 
   gpu.gemm_choices_from = options.gemm_choices_from;
   gpu.tune_gemm = options.tune_gemm;
   if (choice == "emulate") {
-    gpu.driver = executable_folder() + "/" + kEmulator;
     gpu.emulated = true;
-    if (access(gpu.driver.c_str(), F_OK) != 0)
-      return Status::error("the emulator {} is missing: it belongs beside the executable, in {}", kEmulator,
-                           executable_folder());
+    if (Status status = find_plugin(kEmulator, gpu.driver); !status) return status;
     return cuda::open_device(gpu, artifact, device);
   }
   if (choice == "auto" || choice == "cuda") {
@@ -73,7 +81,9 @@ Status open_device(std::string_view choice, const DeviceOptions& options, const 
       return Status::error("--device {}: expected cuda:N", choice);
     return cuda::open_device(gpu, artifact, device);
   }
-  return load_plugin(executable_folder(), kHostPlugin, options, device);
+  std::string host;
+  if (Status status = find_plugin(kHost, host); !status) return status;
+  return load_device(host, options, device);
 }
 
 }  // namespace gacc

@@ -1,6 +1,6 @@
-// Finds the machine to run on. The CPU is a plug-in (libgacc-host.so) that sits beside the executable and is
-// loaded only when chosen, so that gacc-exec itself links no compiler; the CUDA device loads the driver, or
-// the emulator beside the executable, in the same way.
+// Finds the machine to run on. The CPU is a plug-in (libgacc-host.so) that is loaded only when chosen, so that
+// gacc-exec itself links no compiler; the CUDA device loads the driver, or the emulator, in the same way.
+// Plug-ins lie beside the executable (a build folder) or in ../lib/gacc (an installation, wherever it is).
 #pragma once
 #include <memory>
 #include <string>
@@ -14,10 +14,6 @@ namespace gacc {
 // can run it, else the CPU; `note` then says why, in a line for the user, and is empty otherwise.
 Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
                    std::unique_ptr<Device>& device, std::string& note);
-
-// Loads FOLDER/FILE, which stays loaded until the process ends, and asks it for a device.
-Status load_plugin(const std::string& folder, const std::string& file, const DeviceOptions& options,
-                   std::unique_ptr<Device>& device);
 
 // The folder of the running executable.
 std::string executable_folder();

@@ -75,7 +75,8 @@ Rebuilder::~Rebuilder() {
 
 Status Rebuilder::prepare() {
   if (artifact_.model.empty()) return Status::error("the artifact has no record of its model");
-  if (access(compiler_.c_str(), X_OK) != 0) return Status::error("{} is not there", compiler_);
+  if (access(compiler_.c_str(), X_OK) != 0)
+    return Status::error("{} is not there (Debian package gacc-compiler)", compiler_);
   if (!folder_.empty()) return {};
   const char* place = getenv("TMPDIR");
   std::string name = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");

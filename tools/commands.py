@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What is written about the programs' options, made of the table that each prints with --dump-options.
 
-    commands.py --bin DIR --out DIR     man pages and completion: DIR/man/X.1, DIR/bash/X, DIR/zsh/_X
+    commands.py --bin DIR --out DIR     man pages and completion: DIR/man/X.1.gz, DIR/bash/X, DIR/zsh/_X
     commands.py --bin DIR --markdown    docs/commands.md, on standard output (scripts/bless rewrites it)
 """
 import argparse
+import gzip
 import json
 import pathlib
 import re
@@ -212,11 +213,12 @@ def main():
         listed = subprocess.run([given.bin.resolve() / "gacc-opt", "--list-passes"], check=True, capture_output=True, text=True)
         passes = [line.split()[0] for line in listed.stdout.splitlines() if line.strip()]
         for program in programs:
-            for path, lines in ((f"man/{program.name}.1", man(program, programs)), (f"bash/{program.name}", bash(program, passes)),
+            for path, lines in ((f"man/{program.name}.1.gz", man(program, programs)), (f"bash/{program.name}", bash(program, passes)),
                                 (f"zsh/_{program.name}", zsh(program, passes))):
                 file = given.out / path
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text("\n".join(lines) + "\n")
+                text = ("\n".join(lines) + "\n").encode()
+                file.write_bytes(gzip.compress(text, mtime=0) if file.suffix == ".gz" else text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Man pages and completion, made from the programs' options: complete, and as their readers want them."""
+import gzip
 import re
 import shutil
 import subprocess
@@ -15,6 +16,10 @@ def pages(folder):
     command = [sys.executable, harness.ROOT / "tools/commands.py", "--bin", harness.BIN, "--out", folder]
     subprocess.run(command, check=True)
     return folder
+
+
+def man_page(path):
+    return gzip.decompress(path.read_bytes()).decode()
 
 
 def helps():
@@ -35,7 +40,7 @@ def test_every_option_is_everywhere(folder):
     for command, options in helps():
         program = command[0]
         section = re.split(r"^###? ", page.partition(f"## {' '.join(command)}\n")[2], maxsplit=1, flags=re.M)[0]
-        texts = {"docs/commands.md": section, "the man page": re.sub(r"\\f.", "", (folder / f"man/{program}.1").read_text()).replace("\\-", "-"),
+        texts = {"docs/commands.md": section, "the man page": re.sub(r"\\f.", "", man_page(folder / f"man/{program}.1.gz")).replace("\\-", "-"),
                  "bash": (folder / f"bash/{program}").read_text(), "zsh": (folder / f"zsh/_{program}").read_text()}
         for option in options:
             for where, text in texts.items():
@@ -47,11 +52,11 @@ def test_every_option_is_everywhere(folder):
 def test_man_pages_are_sound(folder):
     if not shutil.which("groff"):
         harness.skip("no groff here")
-    for page in sorted(pages(folder).glob("man/*.1")):
-        done = subprocess.run(["groff", "-ww", "-man", "-Tutf8", page], capture_output=True, text=True)
+    for page in sorted(pages(folder).glob("man/*.1.gz")):
+        done = subprocess.run(["groff", "-ww", "-man", "-Tutf8"], input=man_page(page), capture_output=True, text=True)
         expect(done.returncode == 0 and not done.stderr, f"{page.name}: {done.stderr}")
         for title in ("NAME", "SYNOPSIS", "OPTIONS", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
-            expect(f".SH {title}\n" in page.read_text(), f"{page.name} lacks {title}")
+            expect(f".SH {title}\n" in man_page(page), f"{page.name} lacks {title}")
 
 
 def complete(folder, *words):

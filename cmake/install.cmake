@@ -1,0 +1,35 @@
+# What `cmake --install` puts where, by component; each component is a Debian package (packages.cmake has those
+# needed to build). The tree works wherever it is put: programs find plug-ins at ../lib/gacc from themselves.
+include(GNUInstallDirs)
+set(GACC_ZSH_DIR ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING "where zsh's completion goes")
+set(programs_gacc gacc-exec gacc-emu gacc-probe)
+set(programs_gacc-compiler gaccc gacc-opt gacc-plan)
+
+# Man pages and completion, from the programs' own option tables.
+set(pages ${CMAKE_BINARY_DIR}/pages)
+set(command ${CMAKE_SOURCE_DIR}/tools/commands.py)
+add_custom_command(OUTPUT ${pages}/stamp
+  COMMAND ${Python3_EXECUTABLE} ${command} --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${pages}
+  COMMAND ${CMAKE_COMMAND} -E touch ${pages}/stamp
+  DEPENDS ${command} ${programs_gacc} ${programs_gacc-compiler})
+add_custom_target(gacc-pages ALL DEPENDS ${pages}/stamp)
+
+foreach(component gacc gacc-compiler)
+  install(TARGETS ${programs_${component}} RUNTIME COMPONENT ${component})
+  foreach(program ${programs_${component}})
+    install(FILES ${pages}/man/${program}.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component})
+    install(FILES ${pages}/bash/${program}
+      DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT ${component})
+    install(FILES ${pages}/zsh/_${program} DESTINATION ${GACC_ZSH_DIR} COMPONENT ${component})
+  endforeach()
+endforeach()
+
+install(TARGETS gacc-emu-driver LIBRARY DESTINATION lib/gacc COMPONENT gacc)
+install(TARGETS gacc-host LIBRARY DESTINATION lib/gacc COMPONENT gacc-cpu)
+
+# README.md, docs and examples lie together as in the source, so that their links hold.
+set(doc ${CMAKE_INSTALL_DATADIR}/doc/gacc)
+install(FILES README.md DESTINATION ${doc} COMPONENT gacc)
+install(DIRECTORY docs examples DESTINATION ${doc} COMPONENT gacc)
+install(PROGRAMS scripts/show-log DESTINATION ${doc}/examples COMPONENT gacc)
+install(FILES LICENSE DESTINATION ${doc} COMPONENT license)  # no package: Debian has it in copyright
