@@ -1,7 +1,7 @@
-# What `cmake --install` puts where, by component; each component is a Debian package (packages.cmake has those
-# needed to build). The tree works wherever it is put: programs find plug-ins at ../lib/gacc from themselves.
+# What `cmake --install` puts where, by component; the components gacc* are Debian packages (deb.cmake). The
+# tree works wherever it is put: programs find plug-ins at ../lib/gacc from themselves.
 include(GNUInstallDirs)
-set(GACC_ZSH_DIR ${CMAKE_INSTALL_DATADIR}/zsh/site-functions CACHE STRING "where zsh's completion goes")
+set(zsh ${CMAKE_INSTALL_DATADIR}/zsh)
 set(programs_gacc gacc-exec gacc-emu gacc-probe)
 set(programs_gacc-compiler gaccc gacc-opt gacc-plan)
 
@@ -20,7 +20,9 @@ foreach(component gacc gacc-compiler)
     install(FILES ${pages}/man/${program}.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component})
     install(FILES ${pages}/bash/${program}
       DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT ${component})
-    install(FILES ${pages}/zsh/_${program} DESTINATION ${GACC_ZSH_DIR} COMPONENT ${component})
+    # Debian has a folder of its own for what packages bring.
+    install(FILES ${pages}/zsh/_${program} DESTINATION ${zsh}/site-functions COMPONENT zsh)
+    install(FILES ${pages}/zsh/_${program} DESTINATION ${zsh}/vendor-completions COMPONENT ${component} EXCLUDE_FROM_ALL)
   endforeach()
 endforeach()
 

@@ -2,10 +2,11 @@
 #include "runtime/plugin.h"
 
 #include <dlfcn.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
-#include <array>
 #include <charconv>
+#include <filesystem>
 
 #include "runtime/cuda/cuda_device.h"
 
@@ -49,12 +50,13 @@ Status load_device(const std::string& path, const DeviceOptions& options, std::u
 }  // namespace
 
 std::string executable_folder() {
-  std::array<char, 4096> path;
-  ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) return ".";
-  std::string_view text(path.data(), static_cast<size_t>(length));
-  size_t slash = text.rfind('/');
-  return slash == std::string_view::npos ? "." : std::string(text.substr(0, slash));
+  std::error_code error;
+  std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {  // a root without /proc: how the program was called
+    const auto called = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+    file = std::filesystem::canonical(called != nullptr ? called : "", error);
+  }
+  return error ? "." : file.parent_path().string();
 }
 
 Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
