@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "codegen/nvptx.h"
+#include "compiler/compile_step.h"
 #include "passes/cost_model.h"
 #include "passes/pipeline.h"
 #include "runtime/standard_streams.h"
@@ -108,9 +109,9 @@ std::string wrong_command(const CompilerArguments& arguments, std::vector<Overri
   if (arguments.model == "-" && arguments.writes_output() && arguments.output.empty())
     return "a model from standard input needs -o";
   for (const std::string& set : arguments.sets) {
-    const size_t equals = set.find('=');
-    if (equals == std::string::npos || equals == 0) return fmt::format("--set {}: expected KEY=VALUE", set);
-    overrides.push_back({set.substr(0, equals), set.substr(equals + 1)});
+    const std::optional<Override> given = parse_override(set);
+    if (!given) return fmt::format("--set {}: expected KEY=VALUE", set);
+    overrides.push_back(*given);
   }
   if (const std::string wrong = wrong_outputs(file_options(arguments)); !wrong.empty()) return wrong;
   if (!arguments.memory.empty()) overrides.push_back({"memory.budget", toml_string(arguments.memory)});

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/choose_batch.h"
-#include "compiler/make_artifact.h"
+#include "compiler/compile_step.h"
+#include "compiler/plan_recompute.h"
 #include "compiler/read_costs.h"
 #include "frontend/frontend.h"
 #include "ir/text.h"
@@ -111,11 +111,6 @@ Status write_outputs(const std::vector<Output>& outputs) {
   return {};
 }
 
-PlanRecompute plan_recompute(const passes::RecomputeReport& report) {
-  return {report.policy, report.recomputed_ops, report.extra_flops, report.overhead,
-          report.overhead_lower_bound};
-}
-
 // One run of the compiler. Its steps follow each other; each gives an exit code when the run ends there.
 class Compilation {
  public:
@@ -132,8 +127,10 @@ class Compilation {
  private:
   using Ended = std::optional<int>;
 
-  int wrong_model() const {
-    to_stderr(diag_.render());
+  // Says what is wrong; the exit status.
+  int report(const CompileTrouble& trouble) const {
+    if (trouble.bug) return bug(trouble.text);
+    to_stderr(trouble.text);
     return kWrongFile;
   }
 
@@ -151,17 +148,15 @@ class Compilation {
                               arguments_.model, arguments_.model));
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
-    if (Status status = read_input(arguments_.model, text_, kModelLimit); !status)
+    std::string text;
+    if (Status status = read_input(arguments_.model, text, kModelLimit); !status)
       return fail(kWrongFile, status.text());
-    file_ = arguments_.model == "-" ? "<stdin>" : arguments_.model;
-    diag_ = Diag(file_, text_);
-    module_ = compile_model(text_, file_, overrides_, diag_);
-    if (diag_.failed()) return wrong_model();
-    if (!module_) return bug("the frontend gave up without a reason");
-    to_stderr(diag_.render_warnings());
-    clock_.phase("frontend");
+    compiler_.emplace(std::move(text), arguments_.model == "-" ? "<stdin>" : arguments_.model, overrides_);
+    compiler_->on_note = to_stderr;
+    compiler_->on_phase = [this](std::string_view name) { clock_.phase(name); };
+    if (const std::optional<CompileTrouble> trouble = compiler_->read()) return report(*trouble);
     if (!arguments_.summary) return {};
-    outputs_.push_back({"-", summary_text(*summarize_model(text_, file_, overrides_, diag_))});
+    outputs_.push_back({"-", summary_text(compiler_->summary())});
     if (arguments_.writes_output() || arguments_.plan || !arguments_.report.empty()) return {};
     return finish();
   }
@@ -169,89 +164,38 @@ class Compilation {
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
   Ended transform() {
     const bool named = passes::has_cost_model(arguments_.costs);
-    options_.target = arguments_.target;
-    options_.costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
+    passes::PipelineOptions pipeline;
+    pipeline.options.target = arguments_.target;
+    passes::CostModel& costs = pipeline.options.costs;
+    costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
     if (!arguments_.costs.empty() && !named) {
-      if (Status status = read_costs(arguments_.costs, options_.costs); !status)
+      if (Status status = read_costs(arguments_.costs, costs); !status)
         return fail(kWrongFile, status.text());
     }
-    if (has_choice(*module_)) {
-      if (const Ended exit = choose(false)) return exit;
-      clock_.phase("choice");
-    }
-    passes::PipelineOptions pipeline;
-    pipeline.options = options_;
     pipeline.print_after = arguments_.print_after;
     pipeline.stop_after = arguments_.emit == "graph" ? "fuse" : arguments_.stop_after;
     pipeline.time_passes = arguments_.times;
     pipeline.print_locations = arguments_.locations;
     pipeline.sink = to_stderr;
-    if (const passes::PipelineResult result = passes::run_pipeline(*module_, pipeline, diag_); !result) {
-      if (!result.internal_error.empty()) return bug(result.internal_error);
-      if (diag_.reports().back().kind != Kind::does_not_fit) return wrong_model();
-      // Too small a budget: what would fit.
-      const Diag refused = std::exchange(diag_, Diag(file_, text_));
-      if (const Ended exit = choose(true)) return exit;
-      diag_ = refused;
-      return wrong_model();
-    }
-    clock_.phase("passes");
+    if (const std::optional<CompileTrouble> trouble = compiler_->transform(pipeline)) return report(*trouble);
     return {};
-  }
-
-  // The model with more overrides, in phase fused; or nothing, and the first reason in `refused`.
-  std::optional<ir::Module> fused(const std::vector<Override>& more, std::string& refused) const {
-    std::vector<Override> all = overrides_;
-    all.insert(all.end(), more.begin(), more.end());
-    Diag diag(file_, text_);
-    std::optional<ir::Module> module = compile_model(text_, file_, all, diag);
-    passes::PipelineOptions pipeline;
-    pipeline.stop_after = "fuse";
-    pipeline.options = options_;
-    if (module && passes::run_pipeline(*module, pipeline, diag)) return module;
-    if (refused.empty()) refused = diag.render();
-    return std::nullopt;
-  }
-
-  // Micro-batch, accumulation and recompute under the budget: prints the choice and compiles the model again
-  // with it. Ends when nothing fits. `known`: that nothing does.
-  Ended choose(bool known) {
-    std::string refused;  // why a candidate cannot be compiled at all
-    const CompileToFused compile = [&](const std::vector<Override>& more) { return fused(more, refused); };
-    const BatchChoice choice = choose_batch(*module_, compile, options_, known);
-    if (!choice.done) {
-      if (choice.problem.empty()) {
-        to_stderr(refused);
-        return kWrongFile;
-      }
-      diag_.error(Kind::does_not_fit, {}, "{}", choice.problem);
-      return wrong_model();
-    }
-    to_stderr(choice.why);
-    if (choice.overrides.empty()) return {};
-    overrides_.insert(overrides_.end(), choice.overrides.begin(), choice.overrides.end());
-    module_ = compile_model(text_, file_, overrides_, diag_);
-    if (module_ && !diag_.failed()) return {};
-    return wrong_model();
   }
 
   // The output that --emit names, and the plan.
   Ended generate() {
     if (arguments_.plan || !arguments_.report.empty() || arguments_.emit == "ptx")
-      plan_ = write_plan(*module_, plan_facts(*module_, arguments_.target));
+      plan_ = write_plan(compiler_->module(), plan_facts(compiler_->module(), arguments_.target));
     if (!arguments_.writes_output()) return {};
     std::string output;
     if (arguments_.emit == "ir") {
-      output = ir::print(*module_, {.locations = arguments_.locations});
+      output = ir::print(compiler_->module(), {.locations = arguments_.locations});
     } else if (arguments_.emit == "graph") {
-      output = passes::print_graph(passes::step_graph(*module_, options_.costs));
+      output = passes::print_graph(passes::step_graph(compiler_->module(), compiler_->options().costs));
     } else {
-      ModelRecord record{text_, {}};
-      for (const Override& each : overrides_) record.overrides.push_back(each.key + "=" + each.value);
-      std::optional<Compiled> compiled = make_artifact(*module_, plan_, record, diag_);
-      if (!compiled) return bug(diag_.failed() ? diag_.render() : "code generation gave up without a reason");
-      clock_.phase("codegen");
-      output = std::move(arguments_.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
+      Compiled compiled;
+      if (const std::optional<CompileTrouble> trouble = compiler_->generate(plan_, compiled))
+        return report(*trouble);
+      output = std::move(arguments_.emit == "llvm" ? compiled.llvm_ir : compiled.artifact);
     }
     outputs_.push_back({output_path(arguments_), std::move(output)});
     return {};
@@ -260,46 +204,46 @@ class Compilation {
   // What other budgets would get, and the one that was asked for: of the step as the pass recompute got it.
   std::vector<passes::TradeOff> curve(int points) const {
     std::string refused;
-    const std::optional<ir::Module> step = fused({}, refused);
+    const std::optional<ir::Module> step = compiler_->fused({}, refused);
     if (!step) return {};
-    const bool budget = module_->setting("recompute.policy", "none") == "budget";
-    return passes::trade_off(*step, options_, points,
-                             budget ? module_->setting("recompute.budget", int64_t{0}) : 0);
+    const bool budget = compiler_->module().setting("recompute.policy", "none") == "budget";
+    return passes::trade_off(*step, compiler_->options(), points,
+                             budget ? compiler_->module().setting("recompute.budget", int64_t{0}) : 0);
   }
 
   // What --report and --plan show.
   void describe() {
     const bool report = !arguments_.report.empty();
     if (!report && !arguments_.plan) return;
-    const passes::RecomputeReport recompute = passes::recompute_report(*module_, options_.costs);
+    const passes::RecomputeReport recompute =
+        passes::recompute_report(compiler_->module(), compiler_->options().costs);
     if (report) {
       // A point of the curve is a plan of its own: fewer of a large step.
       const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
-      outputs_.push_back({arguments_.report, report::report_page(*module_, plan_, recompute, curve(points))});
+      outputs_.push_back(
+          {arguments_.report, report::report_page(compiler_->module(), plan_, recompute, curve(points))});
       clock_.phase("report");
     }
     if (!arguments_.plan) return;
     const PlanRecompute costs = plan_recompute(recompute);
-    const int64_t chunks = module_->setting("loss.chunks", int64_t{1});
-    const std::vector<PlanGroup> groups = plan_groups(*module_);
+    const ir::Module& module = compiler_->module();
+    const int64_t chunks = module.setting("loss.chunks", int64_t{1});
+    const std::vector<PlanGroup> groups = plan_groups(module);
     if (arguments_.json) {
       nlohmann::ordered_json json = plan_json(plan_, costs, chunks, groups);
-      if (arguments_.kernels) report::add_kernels(json, report::kernel_costs(*module_));
+      if (arguments_.kernels) report::add_kernels(json, report::kernel_costs(module));
       outputs_.push_back({"-", json.dump(2) + "\n"});
       return;
     }
     outputs_.push_back(
-        {"-", plan_text(plan_, costs, chunks, groups) + report::timeline_text(report::memory_map(*module_)) +
-                  (arguments_.kernels ? report::kernels_text(report::kernel_costs(*module_)) : "")});
+        {"-", plan_text(plan_, costs, chunks, groups) + report::timeline_text(report::memory_map(module)) +
+                  (arguments_.kernels ? report::kernels_text(report::kernel_costs(module)) : "")});
   }
 
   const CompilerArguments& arguments_;
   Clock clock_;
-  std::vector<Override> overrides_;  // of the command line, then what `choose` chose
-  std::string text_, file_;          // the model's, and its name in messages
-  Diag diag_;
-  std::optional<ir::Module> module_;
-  passes::Options options_;
+  std::vector<Override> overrides_;
+  std::optional<StepCompiler> compiler_;  // made by `read`
   Plan plan_;
   std::vector<Output> outputs_;
 };

@@ -1,0 +1,89 @@
+// See compile_step.h.
+#include "compiler/compile_step.h"
+
+#include <utility>
+
+#include "compiler/choose_batch.h"
+
+namespace gacc {
+
+std::optional<Override> parse_override(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) return std::nullopt;
+  return Override{text.substr(0, equals), text.substr(equals + 1)};
+}
+
+StepCompiler::Ended StepCompiler::read() {
+  module_ = compile_model(text_, file_, overrides_, diag_);
+  if (diag_.failed()) return wrong_model();
+  if (!module_) return CompileTrouble{true, "the frontend gave up without a reason"};
+  on_note(diag_.render_warnings());
+  on_phase("frontend");
+  return {};
+}
+
+std::vector<LayerSummary> StepCompiler::summary() { return *summarize_model(text_, file_, overrides_, diag_); }
+
+StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipeline) {
+  options_ = pipeline.options;
+  if (has_choice(*module_)) {
+    if (Ended trouble = choose(false)) return trouble;
+    on_phase("choice");
+  }
+  if (const passes::PipelineResult result = passes::run_pipeline(*module_, pipeline, diag_); !result) {
+    if (!result.internal_error.empty()) return CompileTrouble{true, result.internal_error};
+    if (diag_.reports().back().kind != Kind::does_not_fit) return wrong_model();
+    // Too small a budget: what would fit.
+    const Diag refused = std::exchange(diag_, Diag(file_, text_));
+    if (Ended trouble = choose(true)) return trouble;
+    diag_ = refused;
+    return wrong_model();
+  }
+  on_phase("passes");
+  return {};
+}
+
+std::optional<ir::Module> StepCompiler::fused(const std::vector<Override>& more, std::string& refused) const {
+  std::vector<Override> all = overrides_;
+  all.insert(all.end(), more.begin(), more.end());
+  Diag diag(file_, text_);
+  std::optional<ir::Module> module = compile_model(text_, file_, all, diag);
+  passes::PipelineOptions pipeline;
+  pipeline.stop_after = "fuse";
+  pipeline.options = options_;
+  if (module && passes::run_pipeline(*module, pipeline, diag)) return module;
+  if (refused.empty()) refused = diag.render();
+  return std::nullopt;
+}
+
+// Micro-batch, accumulation and recompute under the budget: notes the choice and compiles the model again with
+// it. Trouble when nothing fits. `known`: that nothing does.
+StepCompiler::Ended StepCompiler::choose(bool known) {
+  std::string refused;  // why a candidate cannot be compiled at all
+  const CompileToFused compile = [&](const std::vector<Override>& more) { return fused(more, refused); };
+  const BatchChoice choice = choose_batch(*module_, compile, options_, known);
+  if (!choice.done) {
+    if (choice.problem.empty()) return CompileTrouble{false, refused};
+    diag_.error(Kind::does_not_fit, {}, "{}", choice.problem);
+    return wrong_model();
+  }
+  on_note(choice.why);
+  if (choice.overrides.empty()) return {};
+  overrides_.insert(overrides_.end(), choice.overrides.begin(), choice.overrides.end());
+  module_ = compile_model(text_, file_, overrides_, diag_);
+  if (module_ && !diag_.failed()) return {};
+  return wrong_model();
+}
+
+StepCompiler::Ended StepCompiler::generate(const Plan& plan, Compiled& compiled) {
+  ModelRecord record{text_, {}};
+  for (const Override& each : overrides_) record.overrides.push_back(each.key + "=" + each.value);
+  std::optional<Compiled> made = make_artifact(*module_, plan, record, diag_);
+  if (!made)
+    return CompileTrouble{true, diag_.failed() ? diag_.render() : "code generation gave up without a reason"};
+  compiled = std::move(*made);
+  on_phase("codegen");
+  return {};
+}
+
+}  // namespace gacc

@@ -1,0 +1,66 @@
+// The way from a model file's text to an artifact, step by step: what gaccc and the library's compiler share.
+//
+//   StepCompiler compiler(text, "model.toml", overrides);
+//   compiler.read();  compiler.transform(pipeline);  compiler.generate(plan, compiled);
+//
+// Each of these ends in nothing, or in what is wrong, and then the compiler is of no further use.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/make_artifact.h"
+#include "frontend/frontend.h"
+#include "passes/pipeline.h"
+
+namespace gacc {
+
+struct CompileTrouble {
+  bool bug = false;  // of gacc; else the model, or what was asked for, is wrong
+  std::string text;  // whole lines, as the programs print them
+};
+
+// KEY=VALUE of --set; nothing when it is not of that form.
+std::optional<Override> parse_override(const std::string& text);
+
+class StepCompiler {
+ public:
+  // `file` is what messages call the model.
+  StepCompiler(std::string text, std::string file, std::vector<Override> overrides)
+      : text_(std::move(text)), file_(std::move(file)), overrides_(std::move(overrides)), diag_(file_, text_) {}
+  StepCompiler(const StepCompiler&) = delete;
+  StepCompiler& operator=(const StepCompiler&) = delete;
+
+  // Warnings, and what was chosen where the model leaves that open; and the name of each phase that is done.
+  std::function<void(std::string_view)> on_note = [](std::string_view) {};
+  std::function<void(std::string_view)> on_phase = [](std::string_view) {};
+
+  using Ended = std::optional<CompileTrouble>;
+  // The model file, to a module of phase `model`.
+  Ended read();
+  // The passes, after micro-batch and recompute are chosen where the model leaves that open.
+  Ended transform(const passes::PipelineOptions& pipeline);
+  // The artifact of a scheduled module.
+  Ended generate(const Plan& plan, Compiled& compiled);
+
+  ir::Module& module() { return *module_; }
+  const ir::Module& module() const { return *module_; }
+  const passes::Options& options() const { return options_; }
+  std::vector<LayerSummary> summary();
+  // The model with more overrides, in phase fused; or nothing, and the first reason in `refused`.
+  std::optional<ir::Module> fused(const std::vector<Override>& more, std::string& refused) const;
+
+ private:
+  Ended wrong_model() const { return CompileTrouble{false, diag_.render()}; }
+  Ended choose(bool known);
+
+  std::string text_, file_;
+  std::vector<Override> overrides_;  // given, then what `choose` chose
+  Diag diag_;
+  std::optional<ir::Module> module_;
+  passes::Options options_;
+};
+
+}  // namespace gacc
