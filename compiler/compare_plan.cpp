@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "codegen/artifact_ir.h"
+#include "passes/check_plan.h"
 #include "codegen/plan_launches.h"
 #include "codegen/plan_writer.h"
 #include "kernels/gemm.h"
@@ -144,6 +146,14 @@ Status compare_programs(const ir::Module& module, const Artifact& artifact, std:
   if (write_programs(module, artifact.plan, wanted, found))
     found = difference(to_json(artifact.plan)["programs"], to_json(wanted)["programs"], "programs", "");
   return found.empty() ? Status() : wrong(name, found);
+}
+
+Status check_artifact(const Artifact& artifact, const std::string& name, ir::Module& module) {
+  if (Status status = read_ir(artifact.ir, module); !status)
+    return Status::error("{}: {}", name, status.text());
+  if (const std::string problem = passes::check_plan(module); !problem.empty())
+    return Status::error("{}: the artifact's IR has a wrong memory plan: {}", name, problem);
+  return compare_plan(module, artifact, name);
 }
 
 }  // namespace gacc

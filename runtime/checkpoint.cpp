@@ -371,7 +371,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
       return differs("tensor " + entry.name, tensor_text(entry.dtype, entry.shape), "not there");
   if (entries_.size() != plan.buffers.size()) return damaged("it has a tensor twice");
   // 3. Everything else.
-  for (const Settings* list : {&settings, &content_.settings})
+  for (const Settings* list : {&content_.settings, &settings})
     for (const auto& [name, value] : *list)
       if (Status status = compare(name); !status) return status;
   const auto& metrics = content_.train.evaluation.result.metrics;

@@ -15,21 +15,12 @@ namespace {
 
 constexpr const char* kEntry = "gacc_create_device";
 
-struct Plugin {
-  std::string_view what, file, package;  // package: that of Debian
-};
 constexpr Plugin kHost = {"the device plug-in", "libgacc-host.so", "gacc-cpu"};
 constexpr Plugin kEmulator = {"the emulator", "libgacc-emu.so", "gacc"};
 
-// Beside the executable, as in a build folder, or in ../lib/gacc, as installed.
-Status find_plugin(const Plugin& plugin, std::string& path) {
-  const std::string folder = executable_folder();
-  for (const char* place : {"/", "/../lib/gacc/"}) {
-    path = folder + place + std::string(plugin.file);
-    if (access(path.c_str(), F_OK) == 0) return {};
-  }
-  return Status::error("{} {} is missing: it belongs into {} or {}/../lib/gacc (Debian package {})",
-                       plugin.what, plugin.file, folder, folder, plugin.package);
+std::string& home() {
+  static std::string folder = executable_folder();
+  return folder;
 }
 
 // Loads `path`, which stays loaded until the process ends, and asks it for a device.
@@ -48,6 +39,18 @@ Status load_device(const std::string& path, const DeviceOptions& options, std::u
 }
 
 }  // namespace
+
+void set_plugin_home(const std::string& folder) { home() = folder; }
+
+Status find_plugin(const Plugin& plugin, std::string& path) {
+  // In a build folder; of a program and of a library, as installed.
+  for (const char* place : {"/", "/../lib/gacc/", "/gacc/", "/../gacc/"}) {
+    path = home() + place + std::string(plugin.file);
+    if (access(path.c_str(), F_OK) == 0) return {};
+  }
+  return Status::error("{} {} is missing: it belongs into {} or {}/../lib/gacc (Debian package {})",
+                       plugin.what, plugin.file, home(), home(), plugin.package);
+}
 
 std::string executable_folder() {
   std::error_code error;

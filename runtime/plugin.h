@@ -1,6 +1,7 @@
-// Finds the machine to run on. The CPU is a plug-in (libgacc-host.so) that is loaded only when chosen, so that
-// gacc-exec itself links no compiler; the CUDA device loads the driver, or the emulator, in the same way.
-// Plug-ins lie beside the executable (a build folder) or in ../lib/gacc (an installation, wherever it is).
+// Finds the machine to run on. The CPU is a plug-in (libgacc-host.so) that is loaded only when chosen, so
+// that gacc-exec itself links no compiler; the CUDA device loads the driver, or the emulator, in the same
+// way. Plug-ins lie beside the executable (a build folder) or in ../lib/gacc (an installation, wherever it
+// is).
 #pragma once
 #include <memory>
 #include <string>
@@ -14,6 +15,14 @@ namespace gacc {
 // can run it, else the CPU; `note` then says why, in a line for the user, and is empty otherwise.
 Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
                    std::unique_ptr<Device>& device, std::string& note);
+
+struct Plugin {
+  std::string_view what, file, package;  // package: that of Debian
+};
+// Where it is, or that it is missing.
+Status find_plugin(const Plugin& plugin, std::string& path);
+// Where to look from, instead of the executable's folder: a library's own. Before anything is looked for.
+void set_plugin_home(const std::string& folder);
 
 // The folder of the running executable.
 std::string executable_folder();

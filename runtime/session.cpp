@@ -153,6 +153,34 @@ Status Session::open(const Artifact& artifact) {
   return device_.load(artifact);
 }
 
+namespace {
+bool scale_too_small(const Plan& plan, const WindowReport& report) {
+  return plan.seed_rules && plan.seed_rules->dynamic && report.next_scale < kSmallestScale;
+}
+}  // namespace
+
+bool ends_training(const Plan& plan, const WindowReport& report) {
+  return !report.finite &&
+         (!plan.skip_nonfinite || report.skips >= plan.max_skips || scale_too_small(plan, report));
+}
+
+std::string why_training_ends(const Plan& plan, const WindowReport& report, std::string what) {
+  if (what.empty())
+    what = report.bad_parameter.empty()
+               ? "the global norm of the gradient overflows, though every gradient is finite"
+               : fmt::format("the gradient of {} is not finite", report.bad_parameter);
+  if (scale_too_small(plan, report))
+    what = fmt::format(
+        "the loss scale would fall to {}, below 2^-14, after {} windows in a row were skipped, the last "
+        "because {}",
+        report.next_scale, report.skips, what);
+  else if (plan.skip_nonfinite)
+    what = fmt::format("{} windows in a row were skipped (precision.max_skips), the last because {}",
+                       report.skips, what);
+  return fmt::format("{} (loss {}); lower the learning rate, or look for wrong values in the data", what,
+                     report.loss);
+}
+
 Status Session::init(uint64_t seed, float lr) {
   launches_ = samples_ = 0;
   if (Status status = write_scalar(lr_, lr); !status) return status;

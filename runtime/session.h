@@ -66,6 +66,12 @@ struct EvalReport {
   std::vector<double> metrics;  // one for every Plan::metrics, in its order
 };
 
+// Whether training cannot go on after a window: a gradient was not finite, and no window, or none more, may
+// be left out; and the sentence about it. `what`: was found of the gradients, where more is known than the
+// report says.
+bool ends_training(const Plan& plan, const WindowReport& report);
+std::string why_training_ends(const Plan& plan, const WindowReport& report, std::string what = "");
+
 class Session {
  public:
   // Both must outlive the session.

@@ -100,9 +100,6 @@ class Trainer {
            (options_.launches && result_.launches >= *options_.launches) ||
            (options_.patience && at_.best.worse >= *options_.patience);
   }
-  bool scale_too_small(const UpdateReport& report) const {
-    return plan_.seed_rules && plan_.seed_rules->dynamic && report.window.next_scale < kSmallestScale;
-  }
   double training_seconds() const { return clock_.seconds() - at_.evaluation_seconds; }
 
   Session& session_;
@@ -250,8 +247,7 @@ Status Trainer::close_window(bool apply) {
   report.update = result_.updates + result_.skipped;
   report.seconds = training_seconds() - at_.window_start;
   if (Status status = observer_.updated(report); !status) return status;
-  if (!good && (!plan_.skip_nonfinite || report.window.skips >= plan_.max_skips || scale_too_small(report)))
-    return not_finite(report);
+  if (ends_training(plan_, report.window)) return not_finite(report);
   auto due = [&](int64_t every) { return good && every > 0 && result_.updates % every == 0; };
   at_.evaluation_due = eval_ && due(options_.eval_every);
   if (due(options_.checkpoint_every))
@@ -289,23 +285,12 @@ Status Trainer::not_finite(const UpdateReport& report) {
   const WindowReport& window = report.window;
   Culprit culprit;
   if (Status status = find_culprit(window, culprit); !status) return status;
-  std::string what = "the global norm of the gradient overflows, though every gradient is finite";
+  std::string what;
   if (culprit.launch > 0)
     what = fmt::format("the gradient of {} is not finite since launch {} of {}", culprit.parameter,
                        culprit.launch, window.launches);
-  else if (!window.bad_parameter.empty())
-    what = fmt::format("the gradient of {} is not finite", window.bad_parameter);
-  if (scale_too_small(report))
-    what = fmt::format(
-        "the loss scale would fall to {}, below 2^-14, after {} windows in a row were skipped, the "
-        "last because {}",
-        window.next_scale, window.skips, what);
-  else if (plan_.skip_nonfinite)
-    what = fmt::format("{} windows in a row were skipped (precision.max_skips), the last because {}",
-                       window.skips, what);
-  return Status::error(
-      "update {} (epoch {}): {} (loss {}); lower the learning rate, or look for wrong values in the data",
-      report.update, report.epoch, what, window.loss);
+  return Status::error("update {} (epoch {}): {}", report.update, report.epoch,
+                       why_training_ends(plan_, window, what));
 }
 
 Status Trainer::finish_epoch() {

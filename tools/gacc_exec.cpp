@@ -14,9 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "codegen/artifact_ir.h"
 #include "compiler/compare_plan.h"
-#include "passes/check_plan.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/checkpoint.h"
@@ -69,16 +67,6 @@ void handle_interrupts() {
 int fail(Exit status, const std::string& text) {
   print_stderr("gacc-exec: error: {}\n", text);
   return status;
-}
-
-// What a checksum does not tell: whether the IR is sound, whether its values have places of their own in the
-// arena, and whether the plan says what the IR says. The plan's programs are left to who launches them.
-Status check_artifact(const Artifact& artifact, const std::string& name, ir::Module& module) {
-  if (Status status = read_ir(artifact.ir, module); !status)
-    return Status::error("{}: {}", name, status.text());
-  if (const std::string problem = passes::check_plan(module); !problem.empty())
-    return Status::error("{}: the artifact's IR has a wrong memory plan: {}", name, problem);
-  return compare_plan(module, artifact, name);
 }
 
 // One run: prepare everything that can be wrong, train, write what was asked for.
