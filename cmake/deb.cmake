@@ -6,7 +6,8 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_OUTPUT_FILE_PREFIX ${CMAKE_BINARY_DIR}/packages)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
-set(CPACK_COMPONENTS_ALL gacc gacc-compiler gacc-cpu)
+set(CPACK_COMPONENTS_ALL gacc gacc-compiler gacc-cpu libgacc0 libgacc-dev)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
@@ -44,5 +45,13 @@ runs single passes, and gacc-plan the memory planners."
 gacc_package(gacc-cpu "runs training steps of gacc on a CPU"
 "The plug-in of gacc-exec that compiles a training step for the CPU it runs
 on, with LLVM for loops and oneDNN for matrix products."
-  DEPENDS "gacc (= ${PROJECT_VERSION})")
+  DEPENDS "gacc (= ${PROJECT_VERSION}) | libgacc0 (= ${PROJECT_VERSION})")
+gacc_package(libgacc0 "training steps of gacc, from C: the library"
+"What gacc-exec and gaccc do, as a C library: open or compile a step, train with
+a program's own arrays, evaluate, save. It runs on a GPU; on a CPU with the
+package gacc-cpu, and compiles with gacc-compiler."
+  SECTION libs CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/cmake/deb/triggers RECOMMENDS "gacc-cpu (= ${PROJECT_VERSION})" SUGGESTS "gacc-compiler (= ${PROJECT_VERSION})")
+gacc_package(libgacc-dev "training steps of gacc, from C: to build with"
+"The header gacc.h, with files for pkg-config and CMake."
+  SECTION libdevel DEPENDS "libgacc0 (= ${PROJECT_VERSION})")
 include(CPack)

@@ -35,3 +35,20 @@ install(FILES README.md DESTINATION ${doc} COMPONENT gacc)
 install(DIRECTORY docs examples DESTINATION ${doc} COMPONENT gacc)
 install(PROGRAMS scripts/show-log DESTINATION ${doc}/examples COMPONENT gacc)
 install(FILES LICENSE DESTINATION ${doc} COMPONENT license)  # no package: Debian has it in copyright
+
+# The library: its CMake package and pkg-config file know no path but their own.
+install(TARGETS gacc EXPORT gacc
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libgacc0 NAMELINK_COMPONENT libgacc-dev
+  PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libgacc-dev)
+install(TARGETS gacc-compiler LIBRARY DESTINATION lib/gacc COMPONENT gacc-compiler)
+include(CMakePackageConfigHelpers)
+set(config ${CMAKE_INSTALL_LIBDIR}/cmake/gacc)
+file(WRITE ${CMAKE_BINARY_DIR}/pages/gacc-config.cmake "include(\${CMAKE_CURRENT_LIST_DIR}/gacc-targets.cmake)\n")
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/pages/gacc-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(EXPORT gacc NAMESPACE gacc:: FILE gacc-targets.cmake DESTINATION ${config} COMPONENT libgacc-dev)
+install(FILES ${CMAKE_BINARY_DIR}/pages/gacc-config.cmake ${CMAKE_BINARY_DIR}/pages/gacc-config-version.cmake
+  DESTINATION ${config} COMPONENT libgacc-dev)
+file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" up "${up}")
+configure_file(cmake/gacc.pc.in ${CMAKE_BINARY_DIR}/pages/gacc.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/pages/gacc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libgacc-dev)

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 
-FOLDERS = ["ir", "kernels", "frontend", "passes", "codegen", "compiler", "runtime", "tools", "tests"]
+FOLDERS = ["ir", "kernels", "frontend", "passes", "codegen", "compiler", "runtime", "library", "tools", "tests"]
 # What each folder may include of gacc, as path prefixes. The first prefix that fits a file is the rule.
 MAY_INCLUDE = [
     ("ir/", ["ir/"]),
@@ -18,7 +18,8 @@ MAY_INCLUDE = [
     ("kernels/", ["kernels/", "ir/"]),
     ("passes/", ["passes/", "kernels/", "ir/"]),
     ("codegen/", ["codegen/", "kernels/", "ir/"] + [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file")]),
-    ("compiler/", [f + "/" for f in FOLDERS if f not in ("tools", "tests")]),
+    ("compiler/", [f + "/" for f in FOLDERS if f not in ("library", "tools", "tests")]),
+    ("library/", [f + "/" for f in FOLDERS if f not in ("tools", "tests")]),
     ("runtime/", ["runtime/", "ir/buffers.def"]),  # a table: no code of the IR
     ("tools/", [f + "/" for f in FOLDERS]),
     ("tests/", [f + "/" for f in FOLDERS]),

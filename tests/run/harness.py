@@ -56,6 +56,12 @@ def run(tool, *arguments, code=0, **options):
     return done
 
 
+def sanitized():
+    """Whether the binaries are of a sanitized build."""
+    cache = BIN.parent / "CMakeCache.txt"
+    return cache.exists() and "GACC_SANITIZE:BOOL=ON" in cache.read_text()
+
+
 def expect(condition, message):
     if not condition:
         raise Failed(message)

@@ -1,0 +1,61 @@
+// The plug-in libgacc-compiler.so.
+#include "library/compiler_plugin.h"
+
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "codegen/nvptx.h"
+#include "codegen/plan_writer.h"
+#include "compiler/compile_step.h"
+
+namespace gacc {
+namespace {
+
+// The artifact, or what is wrong.
+CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
+  std::vector<Override> overrides;
+  for (size_t i = 0; i < request.set_count; ++i) {
+    const std::optional<Override> given = parse_override(request.sets[i]);
+    if (!given) return {false, std::string("set ") + request.sets[i] + ": expected KEY=VALUE\n"};
+    overrides.push_back(*given);
+  }
+  if (Diag diag("target", ""); !codegen::check_target(request.target, diag))
+    return {false, diag.reports().front().text + "\n"};
+  StepCompiler compiler(request.text, request.file, overrides);
+  if (auto trouble = compiler.read()) return *trouble;
+  passes::PipelineOptions pipeline;
+  pipeline.options.target = request.target;
+  pipeline.options.costs = passes::cost_model(request.target);
+  if (auto trouble = compiler.transform(pipeline)) return *trouble;
+  Compiled compiled;
+  const Plan plan = write_plan(compiler.module(), plan_facts(compiler.module(), request.target));
+  if (auto trouble = compiler.generate(plan, compiled)) return *trouble;
+  artifact = std::move(compiled.artifact);
+  return {};
+}
+
+}  // namespace
+}  // namespace gacc
+
+extern "C" __attribute__((visibility("default"))) int gacc_compile_step(int abi,
+                                                                         const gacc::CompilerRequest* request,
+                                                                         gacc::gacc_take_fn take, void* to) {
+  if (abi != gacc::kCompilerAbi) return -1;
+  const auto trouble = [&](int status, const std::string& text) {
+    take(to, gacc::kTroubleText, text.data(), text.size());
+    return status;
+  };
+  try {
+    std::string artifact;
+    const gacc::CompileTrouble wrong = gacc::compile(*request, artifact);
+    if (artifact.empty()) return trouble(wrong.bug ? 3 : 1, wrong.text);
+    take(to, gacc::kArtifactText, artifact.data(), artifact.size());
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return trouble(1, "out of memory\n");
+  } catch (const std::exception& error) {
+    return trouble(3, error.what());
+  }
+}

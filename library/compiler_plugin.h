@@ -1,0 +1,26 @@
+// The compiler as libgacc.so loads it: libgacc-compiler.so exports one function, of C types alone.
+#pragma once
+#include <cstddef>
+
+namespace gacc {
+
+constexpr int kCompilerAbi = 1;
+constexpr const char* kCompilerEntry = "gacc_compile_step";
+
+// What the compiler hands back, each by a call of `take`, before it returns.
+enum CompilerOutput : int { kArtifactText, kTroubleText };
+
+struct CompilerRequest {
+  const char *text, *file;  // the model, and what messages call it
+  const char* const* sets;  // KEY=VALUE
+  size_t set_count;
+  const char* target;
+};
+
+extern "C" {
+using gacc_take_fn = void (*)(void* to, CompilerOutput what, const char* bytes, size_t size);
+// 0; 1 when the model or what was asked for is wrong; 3 for a bug of gacc; -1 when the ABI differs.
+using gacc_compile_step_fn = int (*)(int abi, const CompilerRequest* request, gacc_take_fn take, void* to);
+}
+
+}  // namespace gacc

@@ -1,0 +1,529 @@
+// gacc.h over the runtime: each function checks its call, then does what gacc-exec does.
+#include "library/gacc.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/plan_writer.h"
+#include "compiler/compare_plan.h"
+#include "compiler/plan_recompute.h"
+#include "library/compiler_plugin.h"
+#include "runtime/artifact.h"
+#include "runtime/atomic_file.h"
+#include "runtime/checkpoint.h"
+#include "runtime/data/text.h"
+#include "runtime/data/user_batch.h"
+#include "runtime/plateau.h"
+#include "runtime/plugin.h"
+#include "runtime/safetensors.h"
+#include "runtime/session.h"
+
+using namespace gacc;
+
+namespace {
+
+// The artifact, checked, and what is told of it. Never changes.
+struct CheckedStep {
+  std::string text;  // the artifact's
+  Artifact artifact;
+  ir::Module module;
+  std::string plan;
+};
+
+}  // namespace
+
+// The caller's share of it; sessions have others.
+struct gacc_step {
+  std::shared_ptr<const CheckedStep> checked;
+};
+
+struct gacc_session {
+  explicit gacc_session(std::shared_ptr<const CheckedStep> of)
+      : step(std::move(of)), plan(step->artifact.plan), batch(plan) {}
+
+  std::mutex mutex;
+  std::shared_ptr<const CheckedStep> step;
+  const Plan& plan;
+  UserBatch batch;
+  DataFacts facts;
+  std::unique_ptr<Device> device;
+  std::optional<Session> session;
+  bool ready = false;          // initialised
+  int64_t eval_samples = 0;    // of the evaluation under way
+  Status broken;               // the error after which nothing goes on
+};
+
+namespace {
+
+constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
+
+// ---- errors
+
+gacc_error error_of(gacc_kind kind, std::string_view text) {
+  gacc_error error;
+  error.kind = kind;
+  error.line = error.column = 0;
+  size_t size = std::min(text.size(), sizeof error.text - 1);
+  if (size < text.size())
+    while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;  // not inside of a letter
+  std::memcpy(error.text, text.data(), size);
+  error.text[size] = '\0';
+  return error;
+}
+
+gacc_error done() { return error_of(GACC_OK, ""); }
+gacc_error error_of(const Status& status) { return status ? done() : error_of(GACC_FAILED, status.text()); }
+
+template <class A, class... B>
+gacc_error wrong_call(fmt::format_string<A, B...> format, A&& a, B&&... b) {
+  return error_of(GACC_WRONG_CALL, fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
+}
+
+// No exception crosses the interface.
+template <class F>
+gacc_error guarded(F&& f) noexcept {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return error_of(GACC_FAILED, "out of memory");
+  } catch (const std::exception& error) {
+    return error_of(GACC_BUG, error.what());
+  }
+}
+
+// The place of the first line "FILE:LINE:COLUMN: ..." of what the compiler says.
+void find_place(std::string_view text, const std::string& file, gacc_error& error) {
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) == std::string_view::npos ? text.size() : text.find('\n', at) + 1) {
+    if (!text.substr(at).starts_with(file + ":")) continue;
+    const char *begin = text.data() + at + file.size() + 1, *const end = text.data() + text.size();
+    const auto line = std::from_chars(begin, end, error.line);
+    if (line.ec == std::errc() && line.ptr != end && *line.ptr == ':') std::from_chars(line.ptr + 1, end, error.column);
+    return;
+  }
+}
+
+// ---- steps
+
+gacc_error make_step(std::string text, const std::string& name, gacc_step** to) {
+  auto step = std::make_shared<CheckedStep>();
+  step->text = std::move(text);
+  Status status = read_artifact(step->text, name, step->artifact);
+  if (status) status = check_artifact(step->artifact, name, step->module);
+  if (!status) return error_of(status);
+  const Plan& plan = step->artifact.plan;
+  step->plan = plan_json(plan, plan_recompute(passes::recompute_report(step->module, passes::cost_model(plan.target))),
+                         step->module.setting("loss.chunks", int64_t{1}), plan_groups(step->module))
+                   .dump(2);
+  *to = new gacc_step{std::move(step)};
+  return done();
+}
+
+// Plug-ins are looked for from this library, whatever program has loaded it.
+void look_from_here() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    Dl_info info;
+    std::error_code error;
+    if (dladdr(reinterpret_cast<void*>(&gacc_version), &info) == 0) return;
+    const auto file = std::filesystem::canonical(info.dli_fname, error);
+    if (!error) set_plugin_home(file.parent_path().string());
+  });
+}
+
+struct CompilerAnswer {
+  std::string artifact, trouble;
+};
+
+extern "C" void take_answer(void* to, CompilerOutput what, const char* bytes, size_t size) {
+  auto* answer = static_cast<CompilerAnswer*>(to);
+  (what == kArtifactText ? answer->artifact : answer->trouble).assign(bytes, size);
+}
+
+gacc_error compile(const std::string& text, const std::string& name, const gacc_compile_options* options,
+                   gacc_step** to) {
+  const gacc_compile_options none = {nullptr, 0, nullptr};
+  const gacc_compile_options& given = options == nullptr ? none : *options;
+  for (size_t i = 0; i < given.sets; ++i)
+    if (given.set == nullptr || given.set[i] == nullptr) return wrong_call("options->set: entry {} is null", i);
+  look_from_here();
+  std::string path;
+  if (Status status = find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"}, path); !status)
+    return error_of(status);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed, as devices are not
+  if (library == nullptr) return error_of(Status::error("cannot load the compiler {}: {}", path, dlerror()));
+  auto compile_step = reinterpret_cast<gacc_compile_step_fn>(dlsym(library, kCompilerEntry));
+  CompilerAnswer answer;
+  const CompilerRequest request = {text.c_str(), name.c_str(), given.set, given.sets,
+                                   given.target == nullptr ? "sm_80" : given.target};
+  const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
+  if (ended == 0) return make_step(std::move(answer.artifact), name, to);
+  if (ended < 0)
+    return error_of(Status::error("{} was built for another version of gacc: rebuild or reinstall it", path));
+  gacc_error error = error_of(ended == 1 ? GACC_FAILED : GACC_BUG, answer.trouble);
+  find_place(answer.trouble, name, error);
+  return error;
+}
+
+void describe(const std::string& name, const std::string& kind, const std::string& dtype,
+              const std::vector<int64_t>& shape, int64_t bytes, gacc_tensor& to) {
+  to = {name.c_str(), kind.c_str(), dtype.c_str(), {}, std::min<size_t>(shape.size(), GACC_MOST_AXES), bytes};
+  std::copy_n(shape.begin(), to.axes, to.shape);
+}
+
+// ---- sessions
+
+// Runs `f` on a session that is as far as `call` needs; an error of the device ends the session.
+template <class F>
+gacc_error with_session(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
+  return guarded([&] {
+    if (session == nullptr) return wrong_call("{}: the session is null", call);
+    const std::lock_guard lock(session->mutex);
+    if (!session->broken) return error_of(session->broken);
+    if (needs_init && !session->ready)
+      return wrong_call("{} comes after gacc_session_init or gacc_session_resume", call);
+    return f(*session);
+  });
+}
+
+gacc_error after(gacc_session& session, Status status) {
+  if (!status) session.broken = status;
+  return error_of(status);
+}
+
+// The arrays as the inputs of a launch.
+gacc_error take_arrays(gacc_session& session, const char* call, const gacc_array* arrays, size_t count,
+                       int64_t samples) {
+  if (arrays == nullptr && count > 0) return wrong_call("{}: the arrays are null", call);
+  std::vector<UserArray> given;
+  for (size_t i = 0; i < count; ++i) {
+    const gacc_array& array = arrays[i];
+    if (array.name == nullptr || array.dtype == nullptr || array.data == nullptr)
+      return wrong_call("{}: the name, the dtype or the data of array {} is null", call, i);
+    given.push_back({array.name, array.dtype, {static_cast<const std::byte*>(array.data), array.bytes}});
+  }
+  return error_of(session.batch.fill(given, samples, session.facts));
+}
+
+// What must agree for a session to go on from a checkpoint: the model, not the data.
+Settings settings_of_session(const gacc_session& session) {
+  Settings settings = settings_of(session.step->artifact, {}, {});
+  keep_to_model(settings, {});
+  return settings;
+}
+const std::pair<std::string, std::string> kNoPosition = {"the position in a data set",
+                                                         "none (a session of gacc.h has no data set)"};
+
+gacc_error find_buffer(gacc_session& session, const char* call, const char* name, const void* data, size_t bytes,
+                       const PlanBuffer*& buffer) {
+  if (name == nullptr || data == nullptr) return wrong_call("{}: the name or the data is null", call);
+  buffer = session.plan.find(name);
+  if (buffer == nullptr) {
+    std::vector<std::string> names;
+    for (const PlanBuffer& each : session.plan.buffers) names.push_back(each.name);
+    return wrong_call("{}: the plan has no buffer {}{}", call, quoted(name), hint(name, names));
+  }
+  if (static_cast<int64_t>(bytes) != buffer->bytes)
+    return wrong_call("{}: {} has {} bytes, {} were given", call, name, buffer->bytes, bytes);
+  return done();
+}
+
+// A parameter with its half copy goes in as parameters of a file do.
+Status write_parameter(gacc_session& session, const PlanBuffer& buffer, const void* data) {
+  const auto* floats = static_cast<const float*>(data);
+  std::vector<NamedTensor> tensors;
+  if (Status status = session.session->parameters(tensors); !status) return status;
+  for (NamedTensor& tensor : tensors)
+    if (tensor.name == buffer.name) std::copy_n(floats, tensor.data.size(), tensor.data.begin());
+  return session.session->set_parameters(tensors, buffer.name);
+}
+
+}  // namespace
+
+const char* gacc_version() { return GACC_VERSION; }
+
+gacc_error gacc_open(const char* path, gacc_step** step) {
+  return guarded([&] {
+    if (path == nullptr || step == nullptr) return wrong_call("{}", "gacc_open: the path or the step is null");
+    std::string text;
+    if (Status status = read_file(path, text); !status) return error_of(status);
+    return make_step(std::move(text), path, step);
+  });
+}
+
+gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step) {
+  return guarded([&] {
+    if (path == nullptr || step == nullptr)
+      return wrong_call("{}", "gacc_compile_file: the path or the step is null");
+    std::string text;
+    if (Status status = read_input(path, text, kModelLimit); !status) return error_of(status);
+    return compile(text, path, options, step);
+  });
+}
+
+gacc_error gacc_compile_text(const char* text, const char* name, const gacc_compile_options* options,
+                             gacc_step** step) {
+  return guarded([&] {
+    if (text == nullptr || step == nullptr)
+      return wrong_call("{}", "gacc_compile_text: the text or the step is null");
+    return compile(text, name == nullptr ? "model" : name, options, step);
+  });
+}
+
+gacc_error gacc_step_save(const gacc_step* step, const char* path) {
+  return guarded([&] {
+    if (step == nullptr || path == nullptr)
+      return wrong_call("{}", "gacc_step_save: the step or the path is null");
+    return error_of(write_file_atomically(path, step->checked->text));
+  });
+}
+
+const char* gacc_step_plan(const gacc_step* step) {
+  return step == nullptr ? nullptr : step->checked->plan.c_str();
+}
+
+gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
+  return guarded([&] {
+    if (step == nullptr || info == nullptr)
+      return wrong_call("{}", "gacc_step_info_of: the step or the info is null");
+    const Plan& plan = step->checked->artifact.plan;
+    *info = {plan.model.c_str(), plan.micro_batch, plan.accumulate,    plan.parameters,
+             plan.arena_bytes,   plan.epochs,      plan.inputs.size(), plan.buffers.size()};
+    return done();
+  });
+}
+
+gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* tensor) {
+  return guarded([&] {
+    if (step == nullptr || tensor == nullptr)
+      return wrong_call("{}", "gacc_step_input: the step or the tensor is null");
+    const auto& inputs = step->checked->artifact.plan.inputs;
+    if (index >= inputs.size()) return wrong_call("gacc_step_input: there are {} inputs", inputs.size());
+    static const std::string kKind = "input";
+    int64_t bytes = 4;  // f32 and i32
+    for (const int64_t extent : inputs[index].shape) bytes *= extent;
+    describe(inputs[index].name, kKind, inputs[index].dtype, inputs[index].shape, bytes, *tensor);
+    return done();
+  });
+}
+
+gacc_error gacc_step_buffer(const gacc_step* step, size_t index, gacc_tensor* tensor) {
+  return guarded([&] {
+    if (step == nullptr || tensor == nullptr)
+      return wrong_call("{}", "gacc_step_buffer: the step or the tensor is null");
+    const auto& buffers = step->checked->artifact.plan.buffers;
+    if (index >= buffers.size()) return wrong_call("gacc_step_buffer: there are {} buffers", buffers.size());
+    const PlanBuffer& buffer = buffers[index];
+    describe(buffer.name, buffer.kind, buffer.dtype, buffer.shape, buffer.bytes, *tensor);
+    return done();
+  });
+}
+
+void gacc_step_free(gacc_step* step) { delete step; }
+
+gacc_error gacc_session_open(const gacc_step* step, const char* device, const gacc_device_options* options,
+                             gacc_session** session) {
+  return guarded([&] {
+    if (step == nullptr || session == nullptr)
+      return wrong_call("{}", "gacc_session_open: the step or the session is null");
+    const std::string choice = device == nullptr ? "auto" : device;
+    const bool known = choice == "auto" || choice == "cpu" || choice == "emulate" || choice == "cuda" ||
+                       choice.starts_with("cuda:");
+    if (!known)
+      return wrong_call("device {}: expected auto, cpu, cuda, cuda:N or emulate", choice);
+    if (options != nullptr && options->threads < 0)
+      return wrong_call("threads {}: expected 0 for all cores, or more", options->threads);
+    look_from_here();
+    const CheckedStep& of = *step->checked;
+    auto made = std::make_unique<gacc_session>(step->checked);
+    DeviceOptions wanted;
+    wanted.threads = options == nullptr ? 0 : options->threads;
+    std::string note;
+    Status status = open_device(choice, wanted, of.artifact, made->device, note);
+    if (status && made->device->kind() != "cpu")
+      status = compare_programs(of.module, of.artifact, made->plan.model);
+    if (!status) return error_of(status);
+    made->session.emplace(*made->device, made->plan);
+    if (status = made->session->open(of.artifact); !status) return error_of(status);
+    *session = made.release();
+    return done();
+  });
+}
+
+gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_samples) {
+  return with_session(session, "gacc_session_init", false, [&](gacc_session& run) {
+    if (seed < 0 || epoch_samples < 0)
+      return wrong_call("{}", "gacc_session_init: the seed and the samples of an epoch are at least 0");
+    const bool epochs = run.plan.find(state::updates_per_epoch) != nullptr;
+    if (epochs && epoch_samples == 0)
+      return wrong_call("{}", "gacc_session_init: the schedule counts epochs: say of how many samples");
+    Status status = run.session->init(static_cast<uint64_t>(seed), static_cast<float>(run.plan.lr));
+    const WindowRules rules = {epoch_samples, run.plan.micro_batch, run.plan.accumulate, parse_tail(run.plan.tail)};
+    if (status && epochs) status = begin_rates(*run.session, run.plan, rules);
+    run.eval_samples = 0;
+    run.ready = status.ok();
+    return after(run, status);
+  });
+}
+
+gacc_error gacc_session_load(gacc_session* session, const char* path) {
+  return with_session(session, "gacc_session_load", true, [&](gacc_session& run) {
+    if (path == nullptr) return wrong_call("{}", "gacc_session_load: the path is null");
+    std::vector<NamedTensor> tensors;
+    Metadata metadata;
+    DataFacts facts;
+    Status status = load_safetensors(path, tensors, &metadata);
+    if (status) status = read_facts(metadata, path, run.plan, facts);
+    if (status) status = run.session->set_parameters(tensors, path);  // refuses before it writes
+    if (status) run.facts = std::move(facts);
+    return error_of(status);
+  });
+}
+
+gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
+  return with_session(session, "gacc_session_step", true, [&](gacc_session& run) {
+    if (run.session->launches() >= run.plan.accumulate)
+      return wrong_call("gacc_session_step: the window has its {} launches: gacc_session_update ends it",
+                        run.plan.accumulate);
+    if (gacc_error error = take_arrays(run, "gacc_session_step", arrays, count, samples); error.kind != GACC_OK)
+      return error;
+    return after(run, run.session->step(run.batch.inputs(), samples));
+  });
+}
+
+int64_t gacc_session_launches(gacc_session* session) {
+  if (session == nullptr) return 0;
+  const std::lock_guard lock(session->mutex);
+  return session->session->launches();
+}
+
+gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
+  return with_session(session, "gacc_session_update", true, [&](gacc_session& run) {
+    if (run.session->launches() == 0)
+      return wrong_call("{}", "gacc_session_update: the window has no launch: gacc_session_step makes one");
+    WindowReport report;
+    Status status = run.session->update(report);
+    if (status && ends_training(run.plan, report))
+      status = Status::error("{}", why_training_ends(run.plan, report));
+    if (!status) return after(run, status);
+    if (window != nullptr)
+      *window = {report.launches, report.samples, report.applied, !report.finite, report.loss, report.norm, report.lr};
+    return done();
+  });
+}
+
+gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
+  return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) {
+    if (gacc_error error = take_arrays(run, "gacc_session_eval", arrays, count, samples); error.kind != GACC_OK)
+      return error;
+    Status status = run.eval_samples == 0 ? run.session->begin_eval() : Status();
+    if (status) status = run.session->eval(run.batch.inputs(), samples);
+    run.eval_samples += samples;
+    return after(run, status);
+  });
+}
+
+gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation) {
+  return with_session(session, "gacc_session_eval_end", true, [&](gacc_session& run) {
+    if (evaluation == nullptr) return wrong_call("{}", "gacc_session_eval_end: the evaluation is null");
+    if (run.eval_samples == 0)
+      return wrong_call("{}", "gacc_session_eval_end: nothing is evaluated: gacc_session_eval adds samples");
+    EvalReport report;
+    if (Status status = run.session->end_eval(report); !status) return after(run, status);
+    run.eval_samples = 0;
+    *evaluation = {report.samples, report.count, report.loss, std::min<size_t>(report.metrics.size(), GACC_MOST_METRICS), {}};
+    const std::vector<std::string>& names = run.step->artifact.plan.metrics;
+    for (size_t i = 0; i < evaluation->metrics; ++i) evaluation->metric[i] = {names[i].c_str(), report.metrics[i]};
+    return done();
+  });
+}
+
+gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes) {
+  return with_session(session, "gacc_session_read", true, [&](gacc_session& run) {
+    const PlanBuffer* buffer = nullptr;
+    if (gacc_error error = find_buffer(run, "gacc_session_read", name, data, bytes, buffer); error.kind != GACC_OK)
+      return error;
+    return after(run, run.device->read(buffer->offset, {static_cast<std::byte*>(data), bytes}));
+  });
+}
+
+gacc_error gacc_session_write(gacc_session* session, const char* name, const void* data, size_t bytes) {
+  return with_session(session, "gacc_session_write", true, [&](gacc_session& run) {
+    const PlanBuffer* buffer = nullptr;
+    if (gacc_error error = find_buffer(run, "gacc_session_write", name, data, bytes, buffer); error.kind != GACC_OK)
+      return error;
+    if (buffer->kind == "param" && run.plan.bytes.half_weights > 0) return after(run, write_parameter(run, *buffer, data));
+    return after(run, run.session->write_buffer(*buffer, {static_cast<const std::byte*>(data), bytes}));
+  });
+}
+
+gacc_error gacc_session_save(gacc_session* session, const char* path) {
+  return with_session(session, "gacc_session_save", true, [&](gacc_session& run) {
+    if (path == nullptr) return wrong_call("{}", "gacc_session_save: the path is null");
+    std::vector<NamedTensor> tensors;
+    if (Status status = run.session->parameters(tensors); !status) return after(run, status);
+    return error_of(save_safetensors(path, tensors, to_metadata(run.facts)));
+  });
+}
+
+gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder) {
+  return with_session(session, "gacc_session_checkpoint", true, [&](gacc_session& run) {
+    if (folder == nullptr) return wrong_call("{}", "gacc_session_checkpoint: the folder is null");
+    CheckpointFolder place;
+    if (Status status = place.open(folder); !status) return error_of(status);
+    Checkpoint checkpoint;
+    checkpoint.settings = settings_of_session(run);
+    checkpoint.settings.insert(checkpoint.settings.begin(), kNoPosition);
+    checkpoint.rate = {run.plan.lr, run.plan.lr};
+    checkpoint.train.window_launches = run.session->launches();
+    checkpoint.train.window_samples = run.session->samples();
+    checkpoint.data = to_metadata(run.facts);
+    return error_of(write_checkpoint(place.file(), checkpoint, run.plan, *run.session));
+  });
+}
+
+gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
+  return with_session(session, "gacc_session_resume", false, [&](gacc_session& run) {
+    if (folder == nullptr) return wrong_call("{}", "gacc_session_resume: the folder is null");
+    CheckpointReader reader;
+    if (Status status = reader.open(checkpoint_files(folder)[0]); !status) return error_of(status);
+    Settings settings = settings_of_session(run);
+    keep_to_model(settings, reader.content().settings);
+    const auto& saved = reader.content().settings;
+    if (std::find(saved.begin(), saved.end(), kNoPosition) != saved.end())
+      settings.insert(settings.begin(), kNoPosition);
+    DataFacts facts;
+    Status status = reader.check(run.plan, settings);
+    if (status) status = read_facts(reader.content().data, folder, run.plan, facts);
+    if (!status) return error_of(status);
+    status = run.session->init(static_cast<uint64_t>(run.plan.seed), static_cast<float>(run.plan.lr));
+    if (status) status = reader.restore(run.plan, *run.session);
+    run.session->resume_window(reader.content().train.window_launches, reader.content().train.window_samples);
+    run.facts = std::move(facts);
+    run.eval_samples = 0;
+    run.ready = status.ok();
+    return after(run, status);
+  });
+}
+
+gacc_error gacc_session_close(gacc_session* session) {
+  const std::unique_ptr<gacc_session> held(session);
+  return guarded([&] {
+    if (!held) return done();
+    std::string reports;
+    const Status status = held->device->finish(reports);
+    if (status) return done();
+    return error_of(GACC_FAILED, reports + status.text());
+  });
+}

@@ -1,0 +1,77 @@
+// See user_batch.h.
+#include "runtime/data/user_batch.h"
+
+#include <algorithm>
+
+#include "runtime/data/array.h"
+#include "runtime/data/check_values.h"
+#include "runtime/data/text.h"
+
+namespace gacc {
+
+Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const DataFacts& facts) {
+  if (samples < 1 || samples > plan_.micro_batch)
+    return Status::error("a launch takes 1 to {} samples, {} were given", plan_.micro_batch, samples);
+  std::vector<std::string> names;
+  for (const PlanInput& input : plan_.inputs) names.push_back(input.name);
+  for (const UserArray& array : arrays) {
+    const std::string name(array.name);
+    const auto of_name = [&](const UserArray& each) { return each.name == array.name; };
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      return Status::error("the model has no input {}{} (it has {})", quoted(name), hint(name, names),
+                           listed(names));
+    if (std::count_if(arrays.begin(), arrays.end(), of_name) > 1)
+      return Status::error("the input {} is given twice", quoted(name));
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto array = std::find_if(arrays.begin(), arrays.end(),
+                                    [&](const UserArray& each) { return each.name == names[i]; });
+    if (array == arrays.end()) return Status::error("there is no array for the input {}", quoted(names[i]));
+    if (Status status = take(i, *array, samples, facts); !status) return status;
+  }
+  return {};
+}
+
+Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, const DataFacts& facts) {
+  const PlanInput& plan = plan_.inputs[input];
+  const int64_t each = element_bytes(array.dtype), elements = checked_product(plan.shape);
+  if (each == 0)
+    return Status::error("the input {}: there is no type {} (there are u8, u16, i8, i16, i32, i64, f32, f64)",
+                         quoted(plan.name), quoted(array.dtype));
+  if (plan.dtype == "i32" && array.dtype.starts_with('f'))
+    return Status::error("the input {} is i32: {} does not go into it", quoted(plan.name), array.dtype);
+  const int64_t bytes = samples * elements * each;
+  if (static_cast<int64_t>(array.bytes.size()) != bytes)
+    return Status::error("the input {}: {} samples of {} elements of {} are {} bytes, {} were given",
+                         quoted(plan.name), samples, elements, array.dtype, bytes, array.bytes.size());
+  const auto place = [&](int64_t element) {
+    return fmt::format("the input {}: element {} of sample {}", quoted(plan.name), element % elements,
+                       element / elements);
+  };
+  if (Status status = check_values(plan, array.dtype, array.bytes, place); !status) return status;
+  if (array.dtype == plan.dtype && plan.mean.empty() && plan.std.empty() && !plan.normalize_data) {
+    inputs_[input] = array.bytes;
+    return {};
+  }
+  // As one column of a data set, whose samples are taken in order.
+  Dataset data{samples, std::vector<Column>(plan_.inputs.size())};
+  Column& column = data.columns[input];
+  column = {plan.name, std::string(array.dtype), plan.shape, {array.bytes.begin(), array.bytes.end()}};
+  if (plan.normalize_data) {
+    const auto known = facts.find(plan.name);
+    if (known == facts.end() || known->second.mean.empty())
+      return Status::error(
+          "the input {} is normalised by its training data, and nothing says how: load parameters that "
+          "gacc-exec "
+          "has saved after training",
+          quoted(plan.name));
+    column.mean = known->second.mean;
+    column.std = known->second.std;
+  }
+  converted_[input].resize(static_cast<size_t>(samples * elements * 4));  // f32 and i32 are 4 bytes
+  data.gather(input, plan, epoch_order(samples, 0, 0, /*shuffle=*/false), converted_[input]);
+  inputs_[input] = converted_[input];
+  return {};
+}
+
+}  // namespace gacc

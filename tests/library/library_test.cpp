@@ -1,0 +1,501 @@
+// Every function of gacc.h: with what it wants, with null, and in a wrong order; and that a window by the
+// library is gacc-exec's to the bit.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "library/gacc.h"
+
+namespace {
+
+constexpr const char* kModel = R"(model = { name = "small", metrics = ["accuracy"] }
+inputs.x = { shape = [3], dtype = "f32", normalize = { mean = 0.5, std = 0.25 } }
+inputs.label = { dtype = "i32", range = 2 }
+loss = { type = "cross_entropy", target = "label" }
+optimizer = { type = "adam", lr = 0.01 }
+train = { micro_batch = 4, accumulate = 2, shuffle = false }
+[[layers]]
+type = "linear"
+name = "fc"
+features = 2
+)";
+
+std::string text_of(const gacc_error& error) { return error.text; }
+
+class LibraryTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const gacc_error error = gacc_compile_text(kModel, "small.toml", nullptr, &step_);
+    ASSERT_EQ(error.kind, GACC_OK) << error.text;
+  }
+  static void TearDownTestSuite() { gacc_step_free(step_); }
+  void SetUp() override {
+    char name[] = "/tmp/gacc-library-XXXXXX";
+    folder_ = mkdtemp(name);
+  }
+  void TearDown() override {
+    EXPECT_EQ(gacc_session_close(run_).kind, GACC_OK);  // null, too
+    std::filesystem::remove_all(folder_);
+  }
+
+  void good(const gacc_error& error) { ASSERT_EQ(error.kind, GACC_OK) << error.text; }
+  // Refused with a sentence that has `words`, and the session goes on.
+  void wrong(const gacc_error& error, const std::string& words, int kind = GACC_WRONG_CALL) {
+    EXPECT_EQ(error.kind, kind) << error.text;
+    EXPECT_NE(text_of(error).find(words), std::string::npos) << error.text << "\nlacks: " << words;
+  }
+  gacc_session* open() {
+    const gacc_device_options one = {1};
+    gacc_session* session = nullptr;
+    good(gacc_session_open(step_, "cpu", &one, &session));
+    return session;
+  }
+  gacc_session* begin() {
+    run_ = open();
+    good(gacc_session_init(run_, 7, 0));
+    return run_;
+  }
+  std::vector<gacc_array> arrays(size_t samples = 4) const {
+    return {{"label", "i32", labels_, samples * sizeof labels_[0]}, {"x", "u8", x_, samples * sizeof x_[0]}};
+  }
+  void window(gacc_session* run) {
+    for (int i = 0; i < 2; ++i) good(gacc_session_step(run, arrays().data(), 2, 4));
+  }
+  std::vector<float> weight(gacc_session* run) {
+    std::vector<float> values(6);
+    good(gacc_session_read(run, "fc.weight", values.data(), values.size() * sizeof(float)));
+    return values;
+  }
+  std::string path(const char* name) const { return folder_ + "/" + name; }
+
+  static gacc_step* step_;
+  gacc_session* run_ = nullptr;
+  std::string folder_;
+  unsigned char x_[4][3] = {{0, 10, 250}, {255, 3, 7}, {20, 200, 100}, {90, 90, 90}};
+  int32_t labels_[4] = {0, 1, 1, 0};
+};
+gacc_step* LibraryTest::step_ = nullptr;
+
+TEST_F(LibraryTest, Version) { EXPECT_STREQ(gacc_version(), "0.1.0"); }
+
+TEST_F(LibraryTest, CompileText) {
+  gacc_step* step = nullptr;
+  wrong(gacc_compile_text(nullptr, "m", nullptr, &step), "null");
+  wrong(gacc_compile_text(kModel, "m", nullptr, nullptr), "null");
+  const char* const sets[] = {"train.micro_batch=8", nullptr};
+  gacc_compile_options options = {sets, 2, nullptr};
+  wrong(gacc_compile_text(kModel, "m", &options, &step), "entry 1 is null");
+  EXPECT_EQ(step, nullptr);
+  options = {sets, 1, "sm_90"};
+  good(gacc_compile_text(kModel, nullptr, &options, &step));
+  gacc_step_info info;
+  good(gacc_step_info_of(step, &info));
+  EXPECT_EQ(info.micro_batch, 8);
+  gacc_step_free(step);
+  const char* const no_value[] = {"train"};
+  options = {no_value, 1, nullptr};
+  wrong(gacc_compile_text(kModel, "m", &options, &step), "expected KEY=VALUE", GACC_FAILED);
+  options = {nullptr, 0, "sm_1"};
+  wrong(gacc_compile_text(kModel, "m", &options, &step), "sm_1", GACC_FAILED);
+}
+
+TEST_F(LibraryTest, CompileSaysWhere) {
+  std::string text = kModel;
+  text.replace(text.find("\"linear\""), 8, "\"linaer\"");
+  gacc_step* step = nullptr;
+  const gacc_error error = gacc_compile_text(text.c_str(), "m.toml", nullptr, &step);
+  wrong(error, "m.toml:8:8: error: unknown layer type \"linaer\"; did you mean \"linear\"?", GACC_FAILED);
+  EXPECT_EQ(error.line, 8);
+  EXPECT_EQ(error.column, 8);
+}
+
+TEST_F(LibraryTest, CompileFile) {
+  gacc_step* step = nullptr;
+  wrong(gacc_compile_file(nullptr, nullptr, &step), "null");
+  wrong(gacc_compile_file("x", nullptr, nullptr), "null");
+  wrong(gacc_compile_file("/nonesuch.toml", nullptr, &step), "/nonesuch.toml", GACC_FAILED);
+  std::ofstream(path("m.toml")) << kModel;
+  good(gacc_compile_file(path("m.toml").c_str(), nullptr, &step));
+  gacc_step_free(step);
+}
+
+TEST_F(LibraryTest, SaveAndOpen) {
+  gacc_step* step = nullptr;
+  wrong(gacc_step_save(nullptr, "x"), "null");
+  wrong(gacc_step_save(step_, nullptr), "null");
+  wrong(gacc_step_save(step_, "/nonesuch/x"), "/nonesuch", GACC_FAILED);
+  good(gacc_step_save(step_, path("step.ptx").c_str()));
+  wrong(gacc_open(nullptr, &step), "null");
+  wrong(gacc_open("x", nullptr), "null");
+  wrong(gacc_open("/nonesuch.ptx", &step), "/nonesuch.ptx", GACC_FAILED);
+  std::ofstream(path("not.ptx")) << "no artifact\n";
+  wrong(gacc_open(path("not.ptx").c_str(), &step), "not.ptx", GACC_FAILED);
+  good(gacc_open(path("step.ptx").c_str(), &step));
+  EXPECT_STREQ(gacc_step_plan(step), gacc_step_plan(step_));
+  gacc_step_free(step);
+  gacc_step_free(nullptr);
+}
+
+TEST_F(LibraryTest, Plan) {
+  EXPECT_EQ(gacc_step_plan(nullptr), nullptr);
+  std::ofstream(path("m.toml")) << kModel;
+  const std::string command = GACC_BIN "/gaccc " + path("m.toml") + " --plan --json > " + path("plan.json");
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  std::ifstream file(path("plan.json"));
+  EXPECT_EQ(nlohmann::json::parse(gacc_step_plan(step_)), nlohmann::json::parse(file));
+}
+
+TEST_F(LibraryTest, WhatAStepHas) {
+  gacc_step_info info;
+  gacc_tensor tensor;
+  wrong(gacc_step_info_of(nullptr, &info), "null");
+  wrong(gacc_step_info_of(step_, nullptr), "null");
+  good(gacc_step_info_of(step_, &info));
+  EXPECT_STREQ(info.model, "small");
+  EXPECT_EQ(info.accumulate, 2);
+  EXPECT_EQ(info.parameters, 8);
+  EXPECT_EQ(info.inputs, 2U);
+  wrong(gacc_step_input(nullptr, 0, &tensor), "null");
+  wrong(gacc_step_input(step_, 0, nullptr), "null");
+  wrong(gacc_step_input(step_, 2, &tensor), "there are 2 inputs");
+  good(gacc_step_input(step_, 0, &tensor));
+  EXPECT_STREQ(tensor.name, "x");
+  EXPECT_STREQ(tensor.kind, "input");
+  EXPECT_EQ(tensor.axes, 1U);
+  EXPECT_EQ(tensor.shape[0], 3);
+  EXPECT_EQ(tensor.bytes, 12);
+  wrong(gacc_step_buffer(nullptr, 0, &tensor), "null");
+  wrong(gacc_step_buffer(step_, 0, nullptr), "null");
+  wrong(gacc_step_buffer(step_, info.buffers, &tensor), "buffers");
+  bool found = false;
+  for (size_t i = 0; i < info.buffers; ++i) {
+    good(gacc_step_buffer(step_, i, &tensor));
+    if (std::string(tensor.name) != "fc.weight") continue;
+    found = true;
+    EXPECT_STREQ(tensor.kind, "param");
+    EXPECT_EQ(tensor.bytes, 24);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_F(LibraryTest, Open) {
+  gacc_session* session = nullptr;
+  const gacc_device_options negative = {-1};
+  wrong(gacc_session_open(nullptr, "cpu", nullptr, &session), "null");
+  wrong(gacc_session_open(step_, "cpu", nullptr, nullptr), "null");
+  wrong(gacc_session_open(step_, "gpu", nullptr, &session), "expected auto");
+  wrong(gacc_session_open(step_, "cpu", &negative, &session), "threads -1");
+  EXPECT_EQ(session, nullptr);
+  EXPECT_EQ(gacc_session_close(nullptr).kind, GACC_OK);
+  good(gacc_session_open(step_, "emulate", nullptr, &session));
+  good(gacc_session_init(session, 1, 0));
+  window(session);
+  good(gacc_session_update(session, nullptr));
+  good(gacc_session_close(session));
+}
+
+TEST_F(LibraryTest, NothingBeforeInit) {
+  run_ = open();
+  char byte = 0;
+  gacc_evaluation evaluation;
+  const char* words = "comes after gacc_session_init";
+  wrong(gacc_session_load(run_, "x"), words);
+  wrong(gacc_session_step(run_, arrays().data(), 2, 4), words);
+  wrong(gacc_session_update(run_, nullptr), words);
+  wrong(gacc_session_eval(run_, arrays().data(), 2, 4), words);
+  wrong(gacc_session_eval_end(run_, &evaluation), words);
+  wrong(gacc_session_read(run_, "fc.weight", &byte, 1), words);
+  wrong(gacc_session_write(run_, "fc.weight", &byte, 1), words);
+  wrong(gacc_session_save(run_, "x"), words);
+  wrong(gacc_session_checkpoint(run_, "x"), words);
+  EXPECT_EQ(gacc_session_launches(run_), 0);
+  good(gacc_session_init(run_, 1, 0));
+}
+
+TEST_F(LibraryTest, Nulls) {
+  char byte = 0;
+  gacc_evaluation evaluation;
+  for (const gacc_error& error :
+       {gacc_session_init(nullptr, 1, 0), gacc_session_load(nullptr, "x"),
+        gacc_session_step(nullptr, nullptr, 0, 1), gacc_session_update(nullptr, nullptr),
+        gacc_session_eval(nullptr, nullptr, 0, 1), gacc_session_eval_end(nullptr, &evaluation),
+        gacc_session_read(nullptr, "x", &byte, 1), gacc_session_write(nullptr, "x", &byte, 1),
+        gacc_session_save(nullptr, "x"), gacc_session_checkpoint(nullptr, "x"),
+        gacc_session_resume(nullptr, "x")})
+    wrong(error, "the session is null");
+  EXPECT_EQ(gacc_session_launches(nullptr), 0);
+  begin();
+  wrong(gacc_session_load(run_, nullptr), "null");
+  wrong(gacc_session_step(run_, nullptr, 2, 4), "null");
+  wrong(gacc_session_eval(run_, nullptr, 2, 4), "null");
+  wrong(gacc_session_eval_end(run_, nullptr), "null");
+  wrong(gacc_session_read(run_, nullptr, &byte, 1), "null");
+  wrong(gacc_session_read(run_, "fc.weight", nullptr, 24), "null");
+  wrong(gacc_session_write(run_, nullptr, &byte, 1), "null");
+  wrong(gacc_session_write(run_, "fc.weight", nullptr, 24), "null");
+  wrong(gacc_session_save(run_, nullptr), "null");
+  wrong(gacc_session_checkpoint(run_, nullptr), "null");
+  wrong(gacc_session_resume(run_, nullptr), "null");
+  gacc_array array = arrays()[0];
+  array.data = nullptr;
+  wrong(gacc_session_step(run_, &array, 1, 4), "array 0 is null");
+  EXPECT_EQ(gacc_session_launches(run_), 0);
+}
+
+TEST_F(LibraryTest, Init) {
+  run_ = open();
+  wrong(gacc_session_init(run_, -1, 0), "at least 0");
+  wrong(gacc_session_init(run_, 1, -1), "at least 0");
+  good(gacc_session_init(run_, 1, 0));
+  const std::vector<float> first = weight(run_);
+  good(gacc_session_init(run_, 2, 0));
+  EXPECT_NE(weight(run_), first);
+  good(gacc_session_step(run_, arrays().data(), 2, 4));
+  good(gacc_session_init(run_, 1, 0));
+  EXPECT_EQ(weight(run_), first);
+  EXPECT_EQ(gacc_session_launches(run_), 0);
+}
+
+TEST_F(LibraryTest, SchedulesInEpochsNeedTheirLength) {
+  gacc_step* step = nullptr;
+  const char* const sets[] = {"schedule.type=cosine", "schedule.unit=epochs", "schedule.total=2"};
+  const gacc_compile_options options = {sets, 3, nullptr};
+  good(gacc_compile_text(kModel, "m", &options, &step));
+  good(gacc_session_open(step, "cpu", nullptr, &run_));
+  gacc_step_free(step);  // a session keeps what it needs
+  wrong(gacc_session_init(run_, 1, 0), "counts epochs");
+  good(gacc_session_init(run_, 1, 16));
+  window(run_);
+  good(gacc_session_update(run_, nullptr));
+}
+
+TEST_F(LibraryTest, Arrays) {
+  begin();
+  const auto refused = [&](auto change, const char* words, int64_t samples = 4) {
+    std::vector<gacc_array> given = arrays();
+    change(given);
+    wrong(gacc_session_step(run_, given.data(), given.size(), samples), words, GACC_FAILED);
+    wrong(gacc_session_eval(run_, given.data(), given.size(), samples), words, GACC_FAILED);
+  };
+  const float bad[4][3] = {{0, std::numeric_limits<float>::infinity()}};
+  const int32_t label[4] = {0, 1, 2, 0};
+  refused([](auto& given) { given.pop_back(); }, "there is no array for the input \"x\"");
+  refused([](auto& given) { given[0].name = "lable"; }, "did you mean \"label\"");
+  refused([](auto& given) { given[0] = given[1]; }, "given twice");
+  refused([](auto& given) { given[1].dtype = "f16"; }, "there is no type \"f16\"");
+  refused([](auto& given) { given[0].dtype = "f32"; }, "is i32");
+  refused([](auto& given) { --given[1].bytes; }, "4 samples of 3 elements of u8 are 12 bytes, 11 were given");
+  refused([&](auto& given) { given[0].data = label; }, "element 0 of sample 2");
+  refused([&](auto& given) { given[1] = {"x", "f32", bad, sizeof bad}; }, "element 1 of sample 0");
+  refused([](auto&) {}, "1 to 4 samples, 0 were given", 0);
+  refused([](auto&) {}, "1 to 4 samples, 5 were given", 5);
+  EXPECT_EQ(gacc_session_launches(run_), 0);
+  good(gacc_session_step(run_, arrays(3).data(), 2, 3));
+}
+
+TEST_F(LibraryTest, TypesOfDataGiveTheSameBits) {
+  float f32[4][3];
+  double f64[4][3];
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 3; ++j) f64[i][j] = f32[i][j] = static_cast<float>(x_[i][j]) / 255.0F;
+  std::vector<float> first;
+  for (const gacc_array& x :
+       {arrays()[1], gacc_array{"x", "f32", f32, sizeof f32}, gacc_array{"x", "f64", f64, sizeof f64}}) {
+    gacc_session* run = open();
+    good(gacc_session_init(run, 7, 0));
+    const gacc_array both[] = {x, arrays()[0]};
+    for (int i = 0; i < 2; ++i) good(gacc_session_step(run, both, 2, 4));
+    good(gacc_session_update(run, nullptr));
+    if (first.empty()) first = weight(run);
+    EXPECT_EQ(weight(run), first) << x.dtype;
+    good(gacc_session_close(run));
+  }
+}
+
+TEST_F(LibraryTest, AWindow) {
+  begin();
+  gacc_window report;
+  wrong(gacc_session_update(run_, &report), "the window has no launch");
+  const std::vector<float> before = weight(run_);
+  window(run_);
+  EXPECT_EQ(gacc_session_launches(run_), 2);
+  wrong(gacc_session_step(run_, arrays().data(), 2, 4), "the window has its 2 launches");
+  EXPECT_EQ(weight(run_), before);
+  good(gacc_session_update(run_, &report));
+  EXPECT_EQ(gacc_session_launches(run_), 0);
+  EXPECT_EQ(report.launches, 2);
+  EXPECT_EQ(report.samples, 8);
+  EXPECT_EQ(report.applied, 1);
+  EXPECT_EQ(report.skipped, 0);
+  EXPECT_NEAR(report.lr, 0.01, 1e-8);
+  EXPECT_GT(report.loss, 0);
+  EXPECT_GT(report.grad_norm, 0);
+  EXPECT_NE(weight(run_), before);
+}
+
+TEST_F(LibraryTest, AGradientThatIsNotFiniteEndsTheSession) {
+  begin();
+  const std::vector<float> huge(6, std::numeric_limits<float>::infinity());
+  good(gacc_session_write(run_, "fc.weight", huge.data(), huge.size() * sizeof(float)));
+  window(run_);
+  const char* words = "not finite";
+  wrong(gacc_session_update(run_, nullptr), words, GACC_FAILED);
+  wrong(gacc_session_step(run_, arrays().data(), 2, 4), words, GACC_FAILED);
+}
+
+TEST_F(LibraryTest, Evaluation) {
+  begin();
+  gacc_evaluation first, second;
+  wrong(gacc_session_eval_end(run_, &first), "nothing is evaluated");
+  for (gacc_evaluation* each : {&first, &second}) {
+    good(gacc_session_eval(run_, arrays().data(), 2, 4));
+    good(gacc_session_eval(run_, arrays(2).data(), 2, 2));
+    good(gacc_session_eval_end(run_, each));
+  }
+  EXPECT_EQ(first.samples, 6);
+  EXPECT_EQ(first.counted, 6);
+  EXPECT_EQ(first.loss, second.loss);
+  ASSERT_EQ(first.metrics, 1U);
+  EXPECT_STREQ(first.metric[0].name, "accuracy");
+  EXPECT_TRUE(first.metric[0].value >= 0 && first.metric[0].value <= 1);
+}
+
+TEST_F(LibraryTest, ReadAndWrite) {
+  begin();
+  std::vector<float> values = weight(run_);
+  wrong(gacc_session_read(run_, "fc.wieght", values.data(), 24), "did you mean \"fc.weight\"");
+  wrong(gacc_session_read(run_, "fc.weight", values.data(), 20), "has 24 bytes, 20 were given");
+  wrong(gacc_session_write(run_, "fc.wieght", values.data(), 24), "did you mean");
+  wrong(gacc_session_write(run_, "fc.weight", values.data(), 20), "has 24 bytes");
+  values[3] = 42;
+  good(gacc_session_write(run_, "fc.weight", values.data(), 24));
+  EXPECT_EQ(weight(run_), values);
+}
+
+// With half copies of the parameters the step computes with what was written.
+TEST_F(LibraryTest, WritingAParameterWritesItsHalfCopy) {
+  gacc_step* step = nullptr;
+  const char* const sets[] = {"precision.compute=f16"};
+  const gacc_compile_options options = {sets, 1, nullptr};
+  good(gacc_compile_text(kModel, "m", &options, &step));
+  good(gacc_session_open(step, "cpu", nullptr, &run_));
+  gacc_step_free(step);
+  good(gacc_session_init(run_, 7, 0));
+  const auto loss = [&] {
+    gacc_evaluation evaluation;
+    good(gacc_session_eval(run_, arrays().data(), 2, 4));
+    good(gacc_session_eval_end(run_, &evaluation));
+    return evaluation.loss;
+  };
+  const std::vector<float> zeros(6, 0);
+  EXPECT_GT(std::abs(loss() - std::log(2.0)), 1e-3);
+  good(gacc_session_write(run_, "fc.weight", zeros.data(), 24));
+  good(gacc_session_write(run_, "fc.bias", zeros.data(), 8));
+  EXPECT_NEAR(loss(), std::log(2.0), 1e-3);
+}
+
+TEST_F(LibraryTest, SaveAndLoad) {
+  begin();
+  window(run_);
+  good(gacc_session_update(run_, nullptr));
+  const std::vector<float> trained = weight(run_);
+  wrong(gacc_session_save(run_, "/nonesuch/w"), "/nonesuch", GACC_FAILED);
+  good(gacc_session_save(run_, path("w.safetensors").c_str()));
+  good(gacc_session_init(run_, 1, 0));
+  wrong(gacc_session_load(run_, "/nonesuch"), "/nonesuch", GACC_FAILED);
+  EXPECT_NE(weight(run_), trained);
+  good(gacc_session_load(run_, path("w.safetensors").c_str()));
+  EXPECT_EQ(weight(run_), trained);
+}
+
+TEST_F(LibraryTest, CheckpointInAnOpenWindow) {
+  begin();
+  window(run_);
+  good(gacc_session_update(run_, nullptr));
+  good(gacc_session_step(run_, arrays().data(), 2, 4));
+  wrong(gacc_session_checkpoint(run_, "/dev/null/x"), "/dev/null/x", GACC_FAILED);
+  good(gacc_session_checkpoint(run_, path("run").c_str()));
+  gacc_session* other = open();
+  wrong(gacc_session_resume(other, path("none").c_str()), "none", GACC_FAILED);
+  good(gacc_session_resume(other, path("run").c_str()));
+  for (gacc_session* each : {run_, other}) {
+    EXPECT_EQ(gacc_session_launches(each), 1);
+    good(gacc_session_step(each, arrays(3).data(), 2, 3));
+    good(gacc_session_update(each, nullptr));
+  }
+  EXPECT_EQ(weight(other), weight(run_));
+  good(gacc_session_close(other));
+  // gacc-exec does not know where in its data it would be.
+  good(gacc_step_save(step_, path("step.ptx").c_str()));
+  std::ofstream(path("d.csv")) << "a,b,c,label\n1,2,3,0\n4,5,6,1\n";
+  const std::string command = GACC_BIN "/gacc-exec " + path("step.ptx") +
+                              " --device cpu --data csv:" + path("d.csv") + ",label=label --checkpoint " +
+                              path("run") + " --resume 2> " + path("said");
+  EXPECT_NE(std::system(command.c_str()), 0);
+  std::ifstream file(path("said"));
+  const std::string said{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(said.find("the position in a data set was none"), std::string::npos) << said;
+}
+
+// One thread, the same samples in the same order: gacc-exec's weights, bit for bit.
+TEST_F(LibraryTest, AsGaccExec) {
+  begin();
+  std::string rows = "a,b,c,label\n";
+  float x[8][3];
+  int32_t labels[8];
+  for (int i = 0; i < 8; ++i) {
+    labels[i] = i % 2;
+    for (int j = 0; j < 3; ++j) {
+      x[i][j] = static_cast<float>((i * 5 + j * 3) % 7) / 4;
+      rows += std::to_string(x[i][j]) + ",";
+    }
+    rows += std::to_string(labels[i]) + "\n";
+  }
+  std::ofstream(path("d.csv")) << rows;
+  good(gacc_step_save(step_, path("step.ptx").c_str()));
+  const std::string command =
+      GACC_BIN "/gacc-exec " + path("step.ptx") +
+      " --device cpu --threads 1 --quiet --seed 7 --epochs 3 --data csv:" + path("d.csv") +
+      ",label=label --no-shuffle --save " + path("exec.w") + " > /dev/null";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int i = 0; i < 8; i += 4) {
+      const gacc_array both[] = {{"x", "f32", x[i], sizeof x / 2},
+                                 {"label", "i32", labels + i, sizeof labels / 2}};
+      good(gacc_session_step(run_, both, 2, 4));
+    }
+    good(gacc_session_update(run_, nullptr));
+  }
+  const std::vector<float> mine = weight(run_);
+  good(gacc_session_load(run_, path("exec.w").c_str()));
+  EXPECT_EQ(weight(run_), mine);
+}
+
+TEST_F(LibraryTest, Threads) {
+  begin();
+  std::atomic<int> full = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      std::vector<float> values(6);
+      for (int i = 0; i < 20; ++i) {
+        if (gacc_session_step(run_, arrays().data(), 2, 4).kind != GACC_OK) ++full;
+        gacc_session_update(run_, nullptr);
+        EXPECT_EQ(gacc_session_read(run_, "fc.weight", values.data(), 24).kind, GACC_OK);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(full, 80);
+  EXPECT_LE(gacc_session_launches(run_), 2);
+}
+
+}  // namespace
