@@ -72,7 +72,7 @@ BufferId Module::named(Named which) {
                      .type = {info.dtype, {}}});
 }
 
-BufferId Module::belonging(BufferId of, BufferRole role, std::string_view suffix, DType dtype) {
+BufferId Module::belonging(BufferId of, BufferRole role, std::string_view suffix, std::optional<Type> type) {
   const RoleInfo& info = role_info(role);
   std::string name = (*this)[of].name;
   name += suffix.empty() ? info.suffix : suffix;
@@ -82,7 +82,7 @@ BufferId Module::belonging(BufferId of, BufferRole role, std::string_view suffix
                      .kind = info.kind,
                      .role = role,
                      .of = of,
-                     .type = {dtype, owner.type.shape},
+                     .type = type.value_or(Type{DType::f32, owner.type.shape}),
                      .at = owner.at});
 }
 

@@ -124,9 +124,9 @@ struct Module {
   // A buffer of buffers.def, made when the module has none.
   BufferId named(Named which);
   std::optional<BufferId> find(Named which) const { return find_buffer(named_info(which).name); }
-  // The buffer that is another one's gradient, half copy, moment ...: made when there is none, in its shape.
-  // `suffix` names a moment.
-  BufferId belonging(BufferId of, BufferRole role, std::string_view suffix = {}, DType dtype = DType::f32);
+  // The buffer that is another one's gradient, half copy, moment ...: made when there is none, f32 in its shape
+  // unless said. `suffix` names a moment.
+  BufferId belonging(BufferId of, BufferRole role, std::string_view suffix = {}, std::optional<Type> type = {});
   std::optional<BufferId> find_belonging(BufferId of, BufferRole role) const;  // the first
 
   Region& region(RegionKind kind);

@@ -17,9 +17,11 @@
 // Nothing is gated by a multiplication: when() keeps the old bytes. Bias corrections need no pow: c <- c *
 // beta + (1 - beta) is exactly 1 - beta^t, and has no cancellation. Where an update stands for K launches
 // (the second moment "micro") beta is beta^K.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "ir/optimizer.h"
 #include "passes/accumulate.h"
 #include "passes/loss_scale.h"
 
@@ -29,24 +31,12 @@ using namespace ir;
 
 namespace {
 
-enum class Rule : uint8_t { sgd, sgd_momentum, adam, adam_micro, lion, lamb };
-
-std::optional<Rule> rule_of(const Module& module) {
-  const std::string type = module.setting("optimizer.type", "sgd");
-  const bool micro = module.setting("optimizer.second_moment", "window") == "micro";
-  if (type == "sgd") return module.setting("optimizer.momentum", 0.0) != 0 ? Rule::sgd_momentum : Rule::sgd;
-  if (type == "adam" || type == "adamw") return micro ? Rule::adam_micro : Rule::adam;
-  if (type == "lion") return Rule::lion;
-  if (type == "lamb") return Rule::lamb;
-  return std::nullopt;
-}
-
 class UpdateBuilder {
  public:
-  UpdateBuilder(Module& module, const std::vector<Trained>& trained, Diag& diag)
-      : module_(module), trained_(trained), build_(module, module.update, diag) {}
+  UpdateBuilder(Module& module, const Optimizer& optimizer, const std::vector<Trained>& trained, Diag& diag)
+      : module_(module), optimizer_(optimizer), trained_(trained), build_(module, module.update, diag) {}
 
-  void run(Rule rule) {
+  void run() {
     const BufferId sum = named(Named::loss_sum), count = named(Named::loss_count);
     updates_ = named(Named::updates);
     const BufferId lr = named(Named::lr);
@@ -59,14 +49,14 @@ class UpdateBuilder {
                           {mean_, build_.make("seed", "unscale", {}, {{"inverse", true}})});
     const ValueId root = build_.make("sqrt", "norm.sum", {squares});
     const ValueId norm = build_.make("mul", "norm", {root, mean_});
-    ok_ = build_.make("is_finite", "ok", {rule == Rule::adam_micro ? with_micro_squares(squares) : squares});
+    ok_ = build_.make("is_finite", "ok", {micro_ ? with_micro_squares(squares) : squares});
     const ValueId counted = build_.make("not_equal", "counted", {weight ? n : Operand(count), 0.0});
     go_ = build_.make("mul", "go", {ok_, counted});
     const ValueId loss = build_.make("div", "loss", {sum, n});
     clip(norm);
     rate_ = rate(lr);
     group_rates();
-    if (rule == Rule::adam || rule == Rule::adam_micro || rule == Rule::lamb) bias_corrections(rule);
+    bias_corrections();
     build_.effect("store", {named(Named::window_ok), ok_});
     build_.effect("store", {named(Named::window_loss), loss});
     build_.effect("store", {named(Named::window_norm), norm});
@@ -75,8 +65,8 @@ class UpdateBuilder {
     zero(sum);
     zero(count);
     if (weight) zero(*weight);
-    for (const Trained& one : trained_) parameter(one, rule);
-    if (rule == Rule::adam_micro) zero(named(Named::window_launches));
+    for (const Trained& one : trained_) parameter(one);
+    if (micro_) zero(named(Named::window_launches));
     commit_statistics();
     write_when(go_, "add.acc", {updates_, 1.0});
   }
@@ -194,20 +184,22 @@ class UpdateBuilder {
     return own != group_rates_.end() ? Operand(own->second) : rate_;
   }
 
-  void bias_corrections(Rule rule) {
-    const std::string prefix = rule == Rule::lamb ? "lamb" : "adam";
-    const double beta1 = module_.setting("optimizer.beta1", 0.9),
-                 beta2 = module_.setting("optimizer.beta2", 0.999);
-    c1_ = advance(prefix + ".c1", beta1, 1 - beta1);
-    if (rule != Rule::adam_micro) {
-      c2_ = advance(prefix + ".c2", beta2, 1 - beta2);
-      return;
+  void bias_corrections() {
+    for (const BiasTerm& term : optimizer_.corrections) {
+      const std::string name(term.name);
+      const Attr betas = *find_key(optimizer_.schema.keys, "betas")->fallback.value;
+      const double beta = module_.setting(fmt::format("optimizer.beta{}", term.beta + 1),
+                                          std::get<std::vector<double>>(betas)[term.beta]);
+      if (!micro_ || !term.launches) {
+        corrections_.emplace_back(advance(name, beta, 1 - beta));
+        continue;
+      }
+      const BufferId launches = named(Named::window_launches);
+      decay2_ = build_.make("power", "decay2", {launches}, {{"base", beta}});
+      const ValueId fresh =
+          build_.make("power", "decay2.complement", {launches}, {{"base", beta}, {"complement", true}});
+      corrections_.emplace_back(advance(name, *decay2_, fresh));
     }
-    const BufferId launches = named(Named::window_launches);
-    decay2_ = build_.make("power", "decay2", {launches}, {{"base", beta2}});
-    const ValueId fresh =
-        build_.make("power", "decay2.complement", {launches}, {{"base", beta2}, {"complement", true}});
-    c2_ = advance(prefix + ".c2", decay2_, fresh);
   }
 
   // c <- c * kept + fresh; gives the new value.
@@ -243,59 +235,61 @@ class UpdateBuilder {
       else
         attrs[std::string(spec.name)] = module_.setting(key, std::get<bool>(spec.fallback));
     }
-    attrs["weight_decay"] = optimizer_rule(module_, parameter).weight_decay;
-    if (attrs.contains("decoupled")) attrs["decoupled"] = module_.setting("optimizer.type", "sgd") == "adamw";
+    if (attrs.contains("weight_decay"))
+      attrs["weight_decay"] = optimizer_rule(module_, parameter).weight_decay;
+    for (const auto& [name, value] : optimizer_.attrs)
+      if (attrs.contains(name)) attrs[name] = value;
     return attrs;
   }
 
-  void parameter(const Trained& one, Rule rule) {
-    const std::string name = module_[one.parameter].name;
-    const auto moment = [&](const char* suffix) {
-      return module_.belonging(one.parameter, BufferRole::moment, suffix);
-    };
+  void parameter(const Trained& one) {
     const BufferId w = one.parameter;
-    const Operand rate = rate_of(module_[w]);
-    const ValueId g = build_.make("mul", name + ".mean", {one.gradient, mean_});
-    const auto update = [&](std::string_view op, std::vector<Operand> operands) {
-      write_when(go_, op, std::move(operands), optimizer_attrs(op, module_[w]));
+    const std::string name = module_[w].name;
+    const Shape shape = module_[w].type.shape;
+    const auto state = [&](size_t i) {
+      const OptimizerState& kept = optimizer_.state.at(i);
+      const Type type{DType::f32, kept.shape != nullptr ? kept.shape(shape) : shape};
+      return module_.belonging(w, BufferRole::moment, kept.suffix, type);
     };
-    switch (rule) {
-      case Rule::sgd:
-        update("sgd", {w, g, rate});
-        break;
-      case Rule::sgd_momentum:
-        update("sgd_momentum", {w, moment(".m"), g, rate, updates_});
-        break;
-      case Rule::adam:
-        update("adam", {w, moment(".m"), moment(".v"), g, rate, c1_, c2_});
-        break;
-      case Rule::adam_micro:
-        update("adam_micro", {w, moment(".m"), moment(".v"), g, *one.squares, rate, c1_, c2_, decay2_});
-        zero(*one.squares);
-        break;
-      case Rule::lion:
-        update("lion", {w, moment(".m"), g, rate});
-        break;
-      case Rule::lamb: {
-        const BufferId m = moment(".m"), v = moment(".v");
-        const ValueId r = build_.make("lamb.direction", name + ".r", {w, m, v, g, c1_, c2_},
-                                      optimizer_attrs("lamb.direction", module_[w]));
-        const ValueId ratio =
-            build_.make("trust_ratio", name + ".ratio",
-                        {norm_squared(name, ".w.norm2", w), norm_squared(name, ".r.norm2", r)});
-        const ValueId step = build_.make("mul", name + ".step", {rate, ratio});
-        update("lamb", {w, m, v, g, step, c1_, c2_});
-        break;
-      }
+    const auto attrs = [&](std::string_view op) { return optimizer_attrs(op, module_[w]); };
+    const auto update = [&](std::string_view op, std::vector<Operand> operands) {
+      write_when(go_, op, std::move(operands), attrs(op));
+    };
+    const auto norm = [&](std::string_view suffix, const Operand& what) {
+      return norm_squared(name, std::string(suffix), what);
+    };
+    const Operand rate = rate_of(module_[w]);
+    OptimizerStep step{.build = build_,
+                       .name = name,
+                       .w = w,
+                       .g = build_.make("mul", name + ".mean", {one.gradient, mean_}),
+                       .rate = rate,
+                       .updates = updates_,
+                       .corrections = corrections_,
+                       .state = state,
+                       .update = update,
+                       .attrs = attrs,
+                       .norm_squared = norm};
+    if (micro_) {
+      step.squares = *one.squares;
+      step.decay2 = decay2_;
     }
+    optimizer_.step(step);
+    if (micro_) zero(*one.squares);
     zero(one.gradient);
   }
 
   Module& module_;
+  const Optimizer& optimizer_;
   const bool skips_ = skips_windows(module_);
+  const bool micro_ =  // the second moment, where the optimizer has one
+      module_.setting("optimizer.second_moment", "window") == "micro" &&
+      std::ranges::any_of(optimizer_.corrections, &BiasTerm::launches);
   const std::vector<Trained>& trained_;
   Builder build_;
-  ValueId mean_{}, ok_{}, go_{}, c1_{}, c2_{}, decay2_{};
+  ValueId mean_{}, ok_{}, go_{};
+  std::vector<Operand> corrections_;  // the optimizer's bias terms
+  std::optional<Operand> decay2_;
   BufferId updates_{};
   Operand rate_{};
   std::map<int32_t, ValueId> group_rates_;
@@ -304,17 +298,18 @@ class UpdateBuilder {
 }  // namespace
 
 bool build_update(Module& module, const std::vector<Trained>& trained, Diag& diag) {
-  const std::optional<Rule> rule = rule_of(module);
-  if (!rule) {
-    diag.error(Kind::unknown_value, {},
-               "optimizer.type is \"{}\"; it must be \"sgd\", \"adam\", \"adamw\", \"lion\" or \"lamb\"",
-               module.setting("optimizer.type", ""));
+  const std::string type = module.setting("optimizer.type", "sgd");
+  const Optimizer* optimizer = find_optimizer(type);
+  if (optimizer == nullptr) {
+    std::vector<std::string_view> types;
+    for (const Optimizer* known : all_optimizers()) types.push_back(known->schema.name);
+    diag.error(Kind::unknown_value, {}, "optimizer.type is \"{}\"; it must be {}", type, list_words(types));
   }
   const std::string schedule = module.setting("schedule.type", "constant");
   if (find_op("schedule." + schedule) == nullptr)
     diag.error(Kind::unknown_value, {}, "there is no schedule.type = \"{}\"", schedule);
   if (diag.failed()) return false;
-  UpdateBuilder(module, trained, diag).run(*rule);
+  UpdateBuilder(module, *optimizer, trained, diag).run();
   return !diag.failed();
 }
 

@@ -202,7 +202,7 @@ class HalfCasts {
   // --- half copies of parameters
   BufferId copy_of(BufferId master) {
     std::optional<BufferId>& copy = copies_[static_cast<size_t>(master.index)];
-    if (!copy) copy = module_.belonging(master, BufferRole::half, {}, dtype_);
+    if (!copy) copy = module_.belonging(master, BufferRole::half, {}, Type{dtype_, module_[master].type.shape});
     return *copy;
   }
 

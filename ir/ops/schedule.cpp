@@ -10,6 +10,7 @@
 #include <numbers>
 
 #include "ir/ops/common.h"
+#include "ir/rate_schedule.h"
 
 namespace gacc::ir {
 
@@ -133,6 +134,17 @@ Types infer_integers(const OpView& op, Diag& diag) {
   return std::vector<Type>{{op.op.info->name == "power" ? DType::f32 : DType::i32, {}}};
 }
 
+constexpr size_t kMilestones = 1000;  // each is a comparison in the update's kernel
+
+// Keys that several schedules have.
+const Key gamma{"gamma", Form::real, required, "what the rate is multiplied by", above(0)};
+const Key total{"total", Form::integer, required, "when the rate has come down; above warmup", extent};
+const Key min_lr = [] {
+  Key key{"min_lr", Form::real, 0.0, "the lowest rate", at_least(0)};
+  key.implied = true;
+  return key;
+}();
+
 }  // namespace
 
 extern const OpInfo op_quotient{
@@ -173,6 +185,10 @@ extern const OpInfo op_schedule_constant{
     .precision = Precision::full,
     .differentiable = false,
 };
+const TypeSchema rates::constant{
+    .name = "constant",
+    .says = "lr, after the warm-up.",
+};
 
 extern const OpInfo op_schedule_step{
     .name = "schedule.step",
@@ -190,6 +206,12 @@ extern const OpInfo op_schedule_step{
         },
     .precision = Precision::full,
     .differentiable = false,
+};
+const TypeSchema rates::step{
+    .name = "step",
+    .says = "lr gamma^(u / step_size rounded down).",
+    .keys = {{"step_size", Form::integer, required, "updates between two steps", extent}, gamma},
+    .example = "step_size = 1000\ngamma = 0.5",
 };
 
 extern const OpInfo op_schedule_multistep{
@@ -213,6 +235,13 @@ extern const OpInfo op_schedule_multistep{
     .precision = Precision::full,
     .differentiable = false,
 };
+const TypeSchema rates::multistep{
+    .name = "multistep",
+    .says = "lr gamma^(milestones that u has reached).",
+    .keys = {{"milestones", Form::integers, required, "in ascending order", at_least(0), {}, kMilestones},
+             gamma},
+    .example = "milestones = [1000, 3000]\ngamma = 0.1",
+};
 
 extern const OpInfo op_schedule_exponential{
     .name = "schedule.exponential",
@@ -227,6 +256,12 @@ extern const OpInfo op_schedule_exponential{
     .precision = Precision::full,
     .differentiable = false,
 };
+const TypeSchema rates::exponential{
+    .name = "exponential",
+    .says = "lr gamma^u.",
+    .keys = {gamma},
+    .example = "gamma = 0.999",
+};
 
 extern const OpInfo op_schedule_linear{
     .name = "schedule.linear",
@@ -239,6 +274,12 @@ extern const OpInfo op_schedule_linear{
     .formula = [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); },
     .precision = Precision::full,
     .differentiable = false,
+};
+const TypeSchema rates::linear{
+    .name = "linear",
+    .says = "From lr to min_lr in a line: lr + (min_lr - lr) f with f = min(1, u / (total - warmup)).",
+    .keys = {total, min_lr},
+    .example = "total = 5000",
 };
 
 extern const OpInfo op_schedule_cosine{
@@ -258,6 +299,13 @@ extern const OpInfo op_schedule_cosine{
         },
     .precision = Precision::full,
     .differentiable = false,
+};
+const TypeSchema rates::cosine{
+    .name = "cosine",
+    .says =
+        "From lr to min_lr in half a wave: min_lr + (lr - min_lr) (1 + cos(pi f)) / 2, f as for `linear`.",
+    .keys = {total, min_lr},
+    .example = "total = 5000\nwarmup = 100",
 };
 
 extern const OpInfo op_schedule_plateau{
@@ -279,5 +327,23 @@ extern const OpInfo op_schedule_plateau{
     .precision = Precision::full,
     .differentiable = false,
 };
+const TypeSchema rates::plateau{
+    .name = "plateau",
+    .says = "lr factor^cuts, at least min_lr: one cut when `patience` evaluations in a row were not better.",
+    .keys = {{"metric", Form::metric, "loss", "what evaluations must improve"},
+             {"factor", Form::real, 0.1, "what a cut multiplies the rate by", inner_fraction, {}, 0, true},
+             {"patience", Form::integer, 10, "evaluations in a row that may be no better", count_from_zero},
+             {"threshold", Form::real, 1e-4, "better is better by this part of the best", at_least(0)},
+             min_lr},
+    .example = "patience = 3",
+};
+
+std::vector<const TypeSchema*> all_rate_schedules() {
+  return {
+#define X(name) &rates::name,
+#include "ir/rate_schedules.def"
+#undef X
+  };
+}
 
 }  // namespace gacc::ir
