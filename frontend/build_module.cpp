@@ -17,8 +17,9 @@ void finish_settings(const ModelFile& model, ir::Attrs& settings) {
   std::string metrics;
   for (const Named& metric : model.metrics) (metrics += metrics.empty() ? "" : ",") += metric.name;
   settings["metrics"] = metrics;
-  settings["loss.type"] = model.loss.type;
-  settings["loss.target"] = model.loss.target.name;
+  if (model.loss.type == nullptr) return;
+  settings["loss.type"] = std::string(model.loss.type->schema.name);
+  settings["loss.target"] = model.loss.keys.text("target");
 }
 
 struct Forward {

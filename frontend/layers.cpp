@@ -1,4 +1,4 @@
-// Lists of layers, blocks and what every layer needs; the kinds of layers are in layers_*.cpp.
+// Lists of layers and what every layer needs; the types of layers are in layers/.
 #include "frontend/layers.h"
 
 #include <algorithm>
@@ -14,10 +14,11 @@ constexpr int64_t kMaxLayers = 4096;  // with all repeats written out
 double count_units(const std::vector<LayerSpec>& specs) {
   double units = 0;
   for (const LayerSpec& spec : specs) {
-    if (spec.kind != LayerKind::sequential)
+    if (spec.type != &layers::sequential)
       units += 1;
     else
-      units += spec.repeat ? static_cast<double>(*spec.repeat) : count_units(spec.layers);
+      units += spec.keys.has("repeat") ? static_cast<double>(spec.keys.integer("repeat"))
+                                       : count_units(spec.layers);
   }
   return units;
 }
@@ -67,12 +68,12 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
         diag_.error(Kind::out_of_range, spec.type_at, "the model has more than {} layers, repeats counted",
                     kMaxLayers);
       too_many_ = true;
-      return wrong();
+      return {};
     }
     b_.location = spec.type_at;
-    b_.full = scope.full || spec.full;
+    b_.full = scope.full || spec.keys.has("precision");
     const int32_t outer = b_.segment;
-    if (spec.kind != LayerKind::sequential) b_.segment = segment_for(spec);
+    if (spec.type != &layers::sequential) b_.segment = segment_for(spec);
     const size_t first_op = b_.region().ops.size();
     Layer layer = lower(spec, std::move(inputs), scope);
     b_.segment = outer;
@@ -81,7 +82,7 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
     layer.output.at = spec.name_at;
     if (layer.output.value && !(products_fit(spec, first_op) && within_limits(spec, layer.output)))
       layer.output.value.reset();
-    if (layer.output.value && spec.kind != LayerKind::sequential)
+    if (layer.output.value && spec.type != &layers::sequential)
       done_.push_back({&spec, scope.prefix + spec.name, *layer.output.value});
     x = layer.output;
     scope.layers.insert_or_assign(spec.name, std::move(layer));
@@ -89,102 +90,17 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
   return x;
 }
 
-LayerLowering::Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flow> inputs,
-                                          const Scope& scope) {
+Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope) {
+  if (spec.type == nullptr) return {};
   // Blocks are entered even when their input is wrong: what is in them is checked as far as it can be.
-  if (spec.kind == LayerKind::sequential) return {.output = sequential(spec, inputs.front(), scope)};
-  if (spec.kind == LayerKind::residual) return {.output = residual(spec, inputs.front(), scope)};
-  if (!spec.sound) return {};
-  const bool known =
-      std::all_of(inputs.begin(), inputs.end(), [](const Flow& input) { return input.value.has_value(); });
-  const Flow& x = inputs.front();
-  if (!known) return {};
-  if (spec.kind == LayerKind::embedding) return embedding(spec, x, scope);
-  for (const Flow& input : inputs) {
-    if (!takes_floats(spec, input)) return {};
-  }
-  const std::string name = scope.prefix + spec.name;
-  switch (spec.kind) {
-    case LayerKind::linear:
-      return linear(spec, x, scope);
-    case LayerKind::layer_norm:
-      return layer_norm(spec, x, scope);
-    case LayerKind::attention:
-      return attention(spec, x, scope);
-    case LayerKind::rms_norm:
-      return rms_norm(spec, x, scope);
-    case LayerKind::position_embedding:
-      return position_embedding(spec, x, scope);
-    case LayerKind::conv2d:
-      return conv2d(spec, x, scope);
-    case LayerKind::pool2d:
-      return {.output = pool(spec, x, scope)};
-    case LayerKind::global_avg_pool2d:
-      return {.output = global_pool(spec, x, scope)};
-    case LayerKind::batch_norm:
-      return batch_norm(spec, x, scope);
-    case LayerKind::group_norm:
-      return group_norm(spec, x, scope);
-    case LayerKind::activation:
-      return {.output = {.value = activation(spec, name, *x.value)}};
-    case LayerKind::softmax:
-    case LayerKind::log_softmax:
-      if (!has_last_axis(spec, x)) return {};
-      return {.output = {.value = b_.make(spec.type, name, {*x.value})}};
-    case LayerKind::flatten:
-    case LayerKind::reshape:
-      return {.output = reshape(spec, x, scope)};
-    case LayerKind::permute:
-      return {.output = permute(spec, x, scope)};
-    case LayerKind::concat:
-      return {.output = concat(spec, inputs, scope)};
-    case LayerKind::dropout:
-      return {.output = dropout(spec, x, scope)};
-    case LayerKind::add:
-    case LayerKind::mul:
-      return {.output = elementwise(spec, inputs, scope)};
-    default:
+  if (!spec.type->block) {
+    if (!spec.sound || !std::ranges::all_of(inputs, [](const Flow& x) { return x.value.has_value(); }))
       return {};
+    const ir::DType dtype = spec.type->tokens ? ir::DType::i32 : ir::DType::f32;
+    if (!std::ranges::all_of(inputs, [&](const Flow& x) { return takes(spec, x, dtype); })) return {};
   }
-}
-
-Flow LayerLowering::sequential(const LayerSpec& spec, Flow x, const Scope& scope) {
-  const int64_t copies = spec.repeat.value_or(1);
-  const int32_t outer = b_.segment;
-  for (int64_t i = 0; i < copies; ++i) {
-    // Under the other policies the layers of a block that is not repeated are units themselves.
-    b_.segment = outer;
-    if (spec.repeat || model_.recompute_policy == "marked") b_.segment = segment_for(spec);
-    Scope inner{.parent = &scope,
-                .prefix = scope.prefix + spec.name + ".",
-                .trainable = scope.trainable && spec.trainable,
-                .full = scope.full || spec.full};
-    if (spec.repeat) inner.prefix += fmt::format("{}.", i);
-    const size_t before = diag_.reports().size();
-    x = list(spec.layers, std::move(x), inner);
-    if (diag_.reports().size() != before || (!x.value && i > 0))
-      return wrong();  // other copies would say the same again
-  }
-  return x;
-}
-
-Flow LayerLowering::residual(const LayerSpec& spec, const Flow& x, const Scope& scope) {
-  Scope inner{.parent = &scope,
-              .prefix = scope.prefix + spec.name + ".",
-              .trainable = scope.trainable && spec.trainable,
-              .full = scope.full || spec.full};
-  const Flow y = list(spec.layers, x, inner);
-  if (!x.value || !y.value || !takes_floats(spec, x)) return wrong();
-  if (type(x).shape != type(y).shape) {
-    diag_
-        .error(Kind::shape_mismatch, spec.type_at,
-               "residual `{}` adds its input to its body's output: {} gives {}, {} gives {}", spec.name,
-               x.label, shape_of(x), y.label, shape_of(y))
-        .note(y.at, fmt::format("the body ends in {}", y.label));
-    return wrong();
-  }
-  b_.location = spec.type_at;
-  return {.value = b_.make("add", scope.prefix + spec.name, {*x.value, *y.value})};
+  LayerContext layer(*this, spec, std::move(inputs), scope);
+  return spec.type->lower(layer);
 }
 
 std::vector<LayerSummary> LayerLowering::summary() const {
@@ -193,10 +109,10 @@ std::vector<LayerSummary> LayerLowering::summary() const {
     const ir::Shape& shape = b_.region()[layer.output].type.shape;
     LayerSummary& row = rows.emplace_back();
     row.name = layer.path;
-    row.type = layer.spec->type;
-    if (layer.spec->tied) row.tied = layer.spec->tied->name;
+    row.type = layer.spec->type->schema.name;
+    if (layer.spec->type == &layers::linear) row.tied = layer.spec->keys.text("tied");
     row.output.assign(shape.begin() + 1, shape.end());
-    if (layer.spec->kind == LayerKind::residual) continue;  // its parameters are those of its body
+    if (layer.spec->type->block) continue;  // its parameters are those of its body
     for (const ir::Buffer& buffer : b_.module().buffers) {
       if (buffer.kind != ir::BufferKind::param || !buffer.name.starts_with(layer.path + ".")) continue;
       const int64_t count = ir::elements(buffer.type.shape, 1);
@@ -214,7 +130,7 @@ std::vector<LayerSummary> LayerLowering::summary() const {
 int32_t LayerLowering::segment_for(const LayerSpec& spec) {
   const std::string& policy = model_.recompute_policy;
   if (b_.segment >= 0 || b_.region().kind != ir::RegionKind::step) return b_.segment;
-  if (policy == "marked" ? !spec.recompute : policy != "all" && policy != "sqrt") return -1;
+  if (policy == "marked" ? !spec.keys.flag("recompute") : policy != "all" && policy != "sqrt") return -1;
   return units_++ / units_per_segment_;
 }
 
@@ -227,19 +143,11 @@ std::string LayerLowering::shape_of(const Flow& flow) const {
   return ir::shape_text(ir::Shape(shape.begin() + 1, shape.end()));
 }
 
-bool LayerLowering::takes_floats(const LayerSpec& spec, const Flow& x) const {
-  if (type(x).dtype == ir::DType::f32) return true;
-  diag_.error(Kind::type_mismatch, spec.type_at, "layer `{}` takes f32, {} is i32", spec.name, x.label)
-      .note(x.at, x.defined_here());
-  return false;
-}
-
-bool LayerLowering::has_last_axis(const LayerSpec& spec, const Flow& x) const {
-  if (type(x).shape.size() > 1) return true;
+bool LayerLowering::takes(const LayerSpec& spec, const Flow& x, ir::DType dtype) const {
+  if (type(x).dtype == dtype) return true;
   diag_
-      .error(Kind::shape_mismatch, spec.type_at,
-             "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]",
-             spec.name, x.label)
+      .error(Kind::type_mismatch, spec.type_at, "layer `{}` takes {}, {} is {}", spec.name,
+             ir::dtype_text(dtype), x.label, ir::dtype_text(type(x).dtype))
       .note(x.at, x.defined_here());
   return false;
 }
@@ -266,8 +174,10 @@ bool LayerLowering::products_fit(const LayerSpec& spec, size_t first_op) const {
       const ir::Shape& shape = b_.type(operand).shape;
       const ir::MatrixExtents matrix = ir::matrix_extents(shape, model_.micro_batch);
       if (std::max(matrix.rows, matrix.columns) <= ir::kMostMatrixExtent) continue;
+      const bool features =
+          spec.type == &layers::linear && spec.keys.integer("features") > ir::kMostMatrixExtent;
       Report& report = diag_.error(
-          Kind::out_of_range, spec.features > ir::kMostMatrixExtent ? spec.features_at : spec.type_at,
+          Kind::out_of_range, features ? spec.keys.at("features") : spec.type_at,
           "layer `{}` multiplies a matrix of {} x {}; a product takes at most {} rows and columns", spec.name,
           matrix.rows, matrix.columns, ir::kMostMatrixExtent);
       if (ir::has_batch(shape) && model_.micro_batch > 1)
@@ -276,6 +186,87 @@ bool LayerLowering::products_fit(const LayerSpec& spec, size_t first_op) const {
     }
   }
   return true;
+}
+
+// --- what the code of layers works with
+
+ir::Operand per_channel(ir::Builder& b, const std::string& name, const ir::Operand& values,
+                        const ir::Shape& shape) {
+  if (shape.size() == 2) return values;
+  ir::Shape wide(shape.size() - 1, 1);
+  wide[0] = shape[1];
+  return b.make("reshape", name, {values}, {{"shape", wide}});
+}
+
+bool LayerContext::has_last_axis() {
+  if (shape().size() > 1) return true;
+  refuse_input(Kind::shape_mismatch, spec.type_at,
+               "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]",
+               spec.name, input().label);
+  return false;
+}
+
+bool LayerContext::is_image() {
+  if (shape().size() == 4) return true;
+  refuse_input(Kind::shape_mismatch, spec.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
+               input().label, shape_text());
+  return false;
+}
+
+std::optional<ir::BufferId> LayerContext::parameter(std::string_view suffix, ir::Shape shape,
+                                                    Parameters::Standard standard, Fan fan,
+                                                    const Location& at) {
+  return all_.parameters_.get(fmt::format("{}.{}", path, suffix), std::move(shape),
+                              keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan,
+                              scope_.trainable && keys.flag("trainable"), at);
+}
+
+std::optional<ir::ValueId> LayerContext::projection(const std::string& prefix, const std::string& value,
+                                                    ir::ValueId x, int64_t out) {
+  const int64_t in = b.type(x).shape.back();
+  const bool biased = keys.flag("bias");
+  const auto spread = Parameters::Standard::spread;
+  const auto weight = parameter(prefix + "weight", {out, in}, spread, {in, out}, spec.type_at);
+  if (!weight) return std::nullopt;
+  const ir::ValueId y = b.make("matmul", biased ? value + ".mm" : value, {x, *weight}, {{"tb", true}});
+  if (!biased) return y;
+  const auto bias = parameter(prefix + "bias", {out}, spread, {in, out}, spec.type_at);
+  if (!bias) return std::nullopt;
+  return b.make("add", value, {y, *bias});
+}
+
+ir::ValueId LayerContext::activate(ir::ValueId x, std::string_view key) {
+  const std::string op = keys.text(key);
+  ir::Attrs attrs;
+  if (op == "leaky_relu") attrs["slope"] = keys.real("slope");
+  return b.make(op, path, {x}, std::move(attrs));
+}
+
+// The runtime refuses data outside of an input's range, so that a kernel need not look: the range is that of
+// the smallest table, unless the file says less.
+bool LayerContext::chooses_rows(int64_t rows, const Location& at) {
+  for (const InputSpec& from : model.inputs) {
+    const Flow* flow = all_.input(from.name);
+    if (flow == nullptr || flow->value != input().value) continue;
+    if (from.range && *from.range > rows) {
+      error(Kind::shape_mismatch, from.keys.at("range"),
+            "input `{}` has {} values, layer `{}` has {} vectors", from.name, *from.range, spec.name, rows)
+          .note(at, "the number of vectors is set here");
+      return false;
+    }
+    const auto smallest = all_.table_rows_.emplace(from.name, rows).first;
+    smallest->second = std::min(smallest->second, rows);
+    if (!from.range) b.module().settings[fmt::format("inputs.{}.range", from.name)] = smallest->second;
+  }
+  return true;
+}
+
+Flow LayerContext::body(Flow x, const std::string& prefix) {
+  LayerLowering::Scope inner{.parent = &scope_,
+                             .prefix = prefix,
+                             .trainable = scope_.trainable && keys.flag("trainable"),
+                             .full = scope_.full || keys.has("precision")};
+  return all_.list(spec.layers, std::move(x), inner);
 }
 
 }  // namespace gacc::frontend

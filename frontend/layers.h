@@ -1,9 +1,10 @@
 // Layers to ops: walks the layer list, resolves names by scope, checks shapes, and appends the forward pass
-// to a region.
+// to a region. What a type of layer does is in frontend/layers/.
 #pragma once
 #include <map>
 
 #include "frontend/frontend.h"
+#include "frontend/model_file.h"
 #include "frontend/parameters.h"
 
 namespace gacc::frontend {
@@ -15,6 +16,12 @@ struct Flow {
   std::string label{};  // "`fc1`", "input `image`": who gives it, for messages
   Location at{};        // where that is written
   std::string defined_here() const { return label + " is defined here"; }  // the note at `at`
+};
+
+// What a layer gives: nothing when something about it is wrong, and reported.
+struct Layer {
+  Flow output{};
+  std::optional<ir::BufferId> weight{};  // what `tied` shares
 };
 
 // [B, extents of one sample].
@@ -39,10 +46,7 @@ class LayerLowering {
   std::vector<LayerSummary> summary() const;
 
  private:
-  struct Layer {  // what a scope knows of a layer that has been lowered
-    Flow output{};
-    std::optional<ir::BufferId> weight{};
-  };
+  friend class LayerContext;
   struct Scope {
     const Scope* parent = nullptr;
     std::string prefix{};  // "block.0."
@@ -55,60 +59,16 @@ class LayerLowering {
   // layers.cpp
   Flow list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope);
   Layer lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope);
-  Flow sequential(const LayerSpec& spec, Flow x, const Scope& scope);
-  Flow residual(const LayerSpec& spec, const Flow& x, const Scope& scope);
   int32_t segment_for(const LayerSpec& spec);
-  bool takes_floats(const LayerSpec& spec, const Flow& x) const;
-  bool has_last_axis(const LayerSpec& spec, const Flow& x) const;
+  bool takes(const LayerSpec& spec, const Flow& x, ir::DType dtype) const;
   bool within_limits(const LayerSpec& spec, const Flow& output) const;
   bool products_fit(const LayerSpec& spec, size_t first_op) const;
   const ir::Type& type(const Flow& flow) const;
-  Flow wrong() const { return {}; }
 
   // layers_names.cpp; each reports what it does not find
   Flow resolve(const Named& name, const Scope& scope) const;
-  std::optional<ir::BufferId> tied_weight(const LayerSpec& spec, const Scope& scope) const;
+  std::optional<ir::BufferId> tied_weight(const Named& name, const Scope& scope) const;
   void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
-
-  // layers_dense.cpp
-  Layer linear(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Layer layer_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Layer rms_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  ir::ValueId activation(const LayerSpec& spec, const std::string& name, ir::ValueId x);
-  Flow elementwise(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
-
-  // layers_layout.cpp
-  Flow reshape(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Flow permute(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Flow concat(const LayerSpec& spec, const std::vector<Flow>& inputs, const Scope& scope);
-
-  // layers_sequence.cpp
-  Flow dropout(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Layer attention(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  // Whether a layer draws random numbers here: p > 0, and not in eval.
-  bool drops(const LayerSpec& spec) const { return spec.p > 0 && b_.region().kind != ir::RegionKind::eval; }
-  // NAME.weight [out, in] and NAME.bias [out]: x @ weight^T + bias. `name` is the layer's path or lies below.
-  std::optional<ir::ValueId> projection(const LayerSpec& spec, const std::string& name,
-                                        const std::string& value, ir::ValueId x, int64_t out,
-                                        const Scope& scope);
-
-  // layers_embedding.cpp
-  Layer embedding(const LayerSpec& spec, const Flow& tokens, const Scope& scope);
-  Layer position_embedding(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  bool within_table(const LayerSpec& spec, const Flow& tokens);
-
-  // layers_vision.cpp
-  struct Affine {
-    ir::BufferId weight, bias;
-  };
-  Layer conv2d(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Flow pool(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Flow global_pool(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Layer batch_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  Layer group_norm(const LayerSpec& spec, const Flow& x, const Scope& scope);
-  std::optional<Affine> affine(const LayerSpec& spec, const Flow& x, const Scope& scope);  // [C] each
-  bool is_image(const LayerSpec& spec, const Flow& x) const;
-  bool window_fits(const LayerSpec& spec, const Flow& x) const;
 
   ir::Builder& b_;
   Parameters& parameters_;
@@ -128,6 +88,87 @@ class LayerLowering {
   bool too_many_ = false;
   int32_t units_ = 0;              // of recompute, so far
   int32_t units_per_segment_ = 1;  // more than one under policy sqrt
+};
+
+// [C] as [C,1,..]: it meets every element of its channel in `shape`, which has B first.
+ir::Operand per_channel(ir::Builder& b, const std::string& name, const ir::Operand& values,
+                        const ir::Shape& shape);
+
+// One layer while it is lowered: what the code of a layer type works with.
+class LayerContext {
+ public:
+  LayerContext(LayerLowering& all, const LayerSpec& spec, std::vector<Flow> inputs,
+               const LayerLowering::Scope& scope)
+      : b(all.b_),
+        spec(spec),
+        keys(spec.keys),
+        model(all.model_),
+        inputs(std::move(inputs)),
+        path(scope.prefix + spec.name),
+        all_(all),
+        scope_(scope) {}
+
+  ir::Builder& b;
+  const LayerSpec& spec;
+  const Values& keys;
+  const ModelFile& model;
+  const std::vector<Flow> inputs;
+  const std::string path;  // "h.3.mlp.fc": the name of its output, and what its parameters' names begin with
+
+  const Flow& input() const { return inputs.front(); }
+  ir::ValueId x() const { return *input().value; }
+  ir::Shape shape() const { return b.type(x()).shape; }  // [B, ..]
+  std::string shape_text() const { return all_.shape_of(input()); }
+  std::string shape_of(const Flow& flow) const { return all_.shape_of(flow); }
+  bool training() const { return b.region().kind == ir::RegionKind::step; }
+  bool drops() const { return b.region().kind != ir::RegionKind::eval; }  // dropout is not for evaluations
+
+  // An error; `refuse_input` adds where the input is defined.
+  template <class... A>
+  Report& error(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    return b.diag().error(kind, at, format, std::forward<A>(args)...);
+  }
+  template <class... A>
+  Layer refuse_input(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    error(kind, at, format, std::forward<A>(args)...).note(input().at, input().defined_here());
+    return {};
+  }
+  // Whether a sample is f32, has an axis, or is an image; else it is reported.
+  bool takes_floats() { return all_.takes(spec, input(), ir::DType::f32); }
+  bool has_last_axis();
+  bool is_image();
+
+  // The parameter PATH.suffix, which `init` or, if its name ends in "bias", `bias_init` starts; nothing when
+  // it is wrong, which is reported.
+  std::optional<ir::BufferId> parameter(std::string_view suffix, ir::Shape shape,
+                                        Parameters::Standard standard, Fan fan, const Location& at);
+  std::optional<ir::BufferId> parameter(std::string_view suffix, ir::Shape shape,
+                                        Parameters::Standard standard) {
+    return parameter(suffix, std::move(shape), standard, {}, spec.type_at);
+  }
+  // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
+  std::optional<ir::ValueId> projection(const std::string& prefix, const std::string& value, ir::ValueId x,
+                                        int64_t out);
+  std::optional<ir::BufferId> tied_weight(const Named& name) { return all_.tied_weight(name, scope_); }
+  Parameters& parameters() { return all_.parameters_; }
+
+  // The activation that a key names, of x, as PATH.
+  bool active(std::string_view key = "activation") const { return keys.has(key); }
+  ir::ValueId activate(ir::ValueId x, std::string_view key = "activation");
+
+  // What makes an update differ from the one big batch's.
+  void inexact(Inexact what) { all_.inexact_.push_back(std::move(what)); }
+  // The input that a layer takes numbers from chooses rows of a table: false when it has more numbers.
+  bool chooses_rows(int64_t rows, const Location& at);
+
+  // Blocks: lowers the layers of the body from `x` on, their names under `prefix`.
+  Flow body(Flow x, const std::string& prefix);
+  // Blocks: what is made from here on is a unit of recompute of its own, if the policy has such.
+  void open_segment() { b.segment = all_.segment_for(spec); }
+
+ private:
+  LayerLowering& all_;
+  const LayerLowering::Scope& scope_;
 };
 
 }  // namespace gacc::frontend

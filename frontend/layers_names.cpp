@@ -10,13 +10,18 @@ const Flow* LayerLowering::input(std::string_view name) const {
   return found != inputs_.end() ? &found->second : nullptr;
 }
 
+std::optional<int64_t> LayerLowering::rows_of(std::string_view input) const {
+  const auto found = table_rows_.find(input);
+  return found != table_rows_.end() ? std::optional(found->second) : std::nullopt;
+}
+
 Flow LayerLowering::resolve(const Named& name, const Scope& scope) const {
   for (const Scope* at = &scope; at != nullptr; at = at->parent) {
     if (const auto found = at->layers.find(name.name); found != at->layers.end()) return found->second.output;
   }
   if (const Flow* found = input(name.name)) return *found;
   unknown(name, scope, true);
-  return wrong();
+  return {};
 }
 
 std::optional<Flow> LayerLowering::find_output(const Named& name) const {
@@ -26,21 +31,16 @@ std::optional<Flow> LayerLowering::find_output(const Named& name) const {
   return std::nullopt;
 }
 
-std::optional<ir::BufferId> LayerLowering::tied_weight(const LayerSpec& spec, const Scope& scope) const {
+std::optional<ir::BufferId> LayerLowering::tied_weight(const Named& name, const Scope& scope) const {
   for (const Scope* at = &scope; at != nullptr; at = at->parent) {
-    const auto found = at->layers.find(spec.tied->name);
+    const auto found = at->layers.find(name.name);
     if (found == at->layers.end()) continue;
-    if (found->second.weight) return found->second.weight;
-    // The owner may be wrong itself, which is reported.
-    const auto owner = std::find_if(at->specs->begin(), at->specs->end(),
-                                    [&](const LayerSpec& other) { return other.name == spec.tied->name; });
-    if (owner != at->specs->end() && owner->kind != LayerKind::linear && owner->kind != LayerKind::other) {
-      diag_.error(Kind::conflict, spec.tied->at, "layer `{}` of type \"{}\" has no weight to share",
-                  owner->name, owner->type);
-    }
-    return std::nullopt;
+    const auto& [_, owner] = *found;
+    if (!owner.weight && owner.output.value)  // an owner that is wrong itself was reported
+      diag_.error(Kind::conflict, name.at, "layer `{}` has no weight to share", name.name);
+    return owner.weight;
   }
-  unknown(*spec.tied, scope, false);
+  unknown(name, scope, false);
   return std::nullopt;
 }
 
@@ -62,6 +62,15 @@ void LayerLowering::unknown(const Named& name, const Scope& scope, bool with_inp
   }
   if (with_inputs) {
     for (const auto& [input, _] : inputs_) known.push_back(input);
+  }
+  const std::string block = name.name.substr(0, name.name.find('.'));
+  if (block != name.name && std::ranges::find(known, block) != known.end()) {
+    diag_.error(
+        Kind::unknown_name, name.at,
+        "`{}` lies in the block `{}`, and its layers cannot be named from outside; put both layers into one "
+        "block or into none",
+        name.name, block);
+    return;
   }
   diag_.error(Kind::unknown_name, name.at, "there is no layer {}`{}` here{}", with_inputs ? "or input " : "",
               name.name, did_you_mean(name.name, known));

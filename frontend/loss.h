@@ -1,4 +1,4 @@
-// The loss and the metrics of a region: sums over the counted elements, and their count.
+// The loss of a region: the sum over its counted elements, and their count.
 #pragma once
 #include "frontend/layers.h"
 
@@ -8,5 +8,57 @@ namespace gacc::frontend {
 // `output`, and yields them. Adds what the runtime must know of the target to the module's settings.
 void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& model, Flow output,
                 bool metrics);
+
+// One loss while it is lowered: what the code of a loss works with. The division by the count of the whole
+// window is update's.
+class LossContext {
+ public:
+  LossContext(ir::Builder& builder, const LayerLowering& layers, const ModelFile& model, Flow given, Flow aim,
+              bool with_metrics)
+      : b(builder),
+        keys(model.loss.keys),
+        model(model),
+        layers(layers),
+        output(std::move(given)),
+        target(std::move(aim)),
+        metrics(with_metrics),
+        name(model.loss.type->schema.name) {}
+
+  ir::Builder& b;
+  const Values& keys;
+  const ModelFile& model;
+  const LayerLowering& layers;
+  const Flow output, target;
+  const bool metrics;  // whether they are measured in this region
+  const std::string_view name;
+
+  const ir::Type& type(const Flow& flow) const { return b.region()[*flow.value].type; }
+  template <class... A>
+  Report& error(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    return b.diag().error(kind, at, format, std::forward<A>(args)...);
+  }
+
+  // A loss of two arrays of the same shape: `each` gives the loss of each element of output and target.
+  using Each = ir::ValueId (*)(LossContext& loss, const ir::Operand& x, const ir::Operand& wanted);
+  void elements(Each each);
+
+  // Yields the sums of both as loss and count.
+  void sum(ir::ValueId each, ir::ValueId counted);
+  // What a metric adds up; the runtime makes the metric of it.
+  void add_metric(const std::string& name, ir::Operand each);
+  // The target under another shape.
+  ir::Operand reshaped(std::string_view suffix, const ir::Shape& shape);
+  // f32 state that the runtime fills with the setting of its name before `init`.
+  ir::BufferId table(const std::string& name, const std::vector<double>& values, const Location& at);
+  // Whether the count of a window is an i32.
+  bool countable(int64_t per_sample);
+  // Whether a key has one number for each of `columns`.
+  bool weights_fit(std::string_view key, int64_t columns);
+  // Whether all metrics can be measured beside this loss; said once, for step.
+  bool metrics_fit();
+
+ private:
+  void measure(const std::string& metric, const ir::Operand& x, const ir::Operand& wanted);
+};
 
 }  // namespace gacc::frontend

@@ -1,6 +1,8 @@
 // Walks dotted keys through tables and, by name, through lists of layers.
 #include "frontend/overrides.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -72,8 +74,10 @@ void apply(Node& root, const Override& override, Diag& diag) {
       if (layer == nullptr || last) {
         const std::vector<std::string> names = layer_names(*node);
         if (layer == nullptr) {
-          diag.error(Kind::unknown_name, at, "there is no layer `{}`{}", parts[i],
-                     did_you_mean(parts[i], {names.begin(), names.end()}));
+          std::string hint = did_you_mean(parts[i], {names.begin(), names.end()});
+          if (parts[i].find_first_not_of("0123456789") == std::string::npos)
+            hint = fmt::format("; layers go by name: {}", fmt::join(names, ", "));
+          diag.error(Kind::unknown_name, at, "there is no layer `{}`{}", parts[i], hint);
         } else {
           diag.error(Kind::syntax, at, "the path ends at layer `{}`; name the key to set", parts[i]);
         }

@@ -10,6 +10,20 @@ namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all parameters together: 4 TiB, beyond any machine
 
+// How a parameter starts, as the keys `init` and `bias_init` say. `amount` is the standard deviation of
+// normal, the half-width of uniform.
+struct Start {
+  std::string how;
+  double amount = 0;
+};
+
+Start start_of(const Value& init) {
+  if (init.node == nullptr || !init.node->is_table()) return {std::get<std::string>(*init.value)};
+  if (init.node->entries.empty()) return {"default"};  // reported
+  const auto& [key, _, value] = init.node->entries.front();
+  return {key, value.form == Node::Form::integer ? static_cast<double>(value.integer) : value.real};
+}
+
 }  // namespace
 
 int64_t Parameters::stream(std::string_view name) {
@@ -29,7 +43,7 @@ std::vector<ir::Operand> Parameters::sample_words() {
           module_.named(ir::Named::samples_high)};
 }
 
-std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape shape, const InitSpec& init,
+std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape shape, const Value& init,
                                             Standard standard, Fan fan, bool trainable, const Location& at) {
   if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
   const int64_t count = ir::fits(shape, 1) ? ir::elements(shape, 1) : kMaxElements;
@@ -38,11 +52,10 @@ std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape s
                 ir::shape_text(shape), kMaxElements);
     return std::nullopt;
   }
-  using Form = InitSpec::Form;
-  const bool needs_matrix = init.form == Form::kaiming_normal || init.form == Form::kaiming_uniform ||
-                            init.form == Form::xavier_normal || init.form == Form::xavier_uniform;
+  const std::string how = start_of(init).how;
+  const bool needs_matrix = how.starts_with("kaiming") || how.starts_with("xavier");
   if (needs_matrix && shape.size() < 2) {
-    diag_.error(Kind::conflict, init.at, "`{}` has one axis; kaiming and xavier starts need two", name);
+    diag_.error(Kind::conflict, init.node->at, "`{}` has one axis; kaiming and xavier starts need two", name);
     return std::nullopt;
   }
   elements_ += count;
@@ -75,7 +88,7 @@ ir::BufferId Parameters::change_of(ir::BufferId statistic) {
   return module_.belonging(statistic, ir::BufferRole::change);
 }
 
-void Parameters::start(ir::BufferId buffer, const InitSpec& init, Standard standard, Fan fan,
+void Parameters::start(ir::BufferId buffer, const Value& init, Standard standard, Fan fan,
                        const Location& at) {
   ir::Builder b(module_, module_.init, diag_);
   b.location = at;
@@ -90,41 +103,27 @@ void Parameters::start(ir::BufferId buffer, const InitSpec& init, Standard stand
   };
   const double in = static_cast<double>(fan.in),
                both = static_cast<double>(fan.in) + static_cast<double>(fan.out);
-  using Form = InitSpec::Form;
-  switch (init.form) {
-    case Form::standard:
-      if (standard == Standard::spread)
-        uniform(1 / std::sqrt(in));
-      else if (standard == Standard::normal)
-        normal(1);
-      else
-        fill(standard == Standard::ones ? 1 : 0);
-      break;
-    case Form::zeros:
-      fill(0);
-      break;
-    case Form::ones:
-      fill(1);
-      break;
-    case Form::normal:
-      normal(init.amount);
-      break;
-    case Form::uniform:
-      uniform(init.amount);
-      break;
-    case Form::kaiming_normal:
-      normal(std::sqrt(2 / in));
-      break;
-    case Form::kaiming_uniform:
-      uniform(std::sqrt(6 / in));
-      break;
-    case Form::xavier_normal:
-      normal(std::sqrt(2 / both));
-      break;
-    case Form::xavier_uniform:
-      uniform(std::sqrt(6 / both));
-      break;
-  }
+  const auto& [how, amount] = start_of(init);
+  if (how == "zeros" || how == "ones")
+    fill(how == "ones" ? 1 : 0);
+  else if (how == "normal")
+    normal(amount);
+  else if (how == "uniform")
+    uniform(amount);
+  else if (how == "kaiming_normal")
+    normal(std::sqrt(2 / in));
+  else if (how == "kaiming_uniform")
+    uniform(std::sqrt(6 / in));
+  else if (how == "xavier_normal")
+    normal(std::sqrt(2 / both));
+  else if (how == "xavier_uniform")
+    uniform(std::sqrt(6 / both));
+  else if (standard == Standard::spread)
+    uniform(1 / std::sqrt(in));
+  else if (standard == Standard::normal)
+    normal(1);
+  else
+    fill(standard == Standard::ones ? 1 : 0);
 }
 
 }  // namespace gacc::frontend

@@ -2,7 +2,7 @@
 #pragma once
 #include <map>
 
-#include "frontend/model_file.h"
+#include "frontend/schema.h"
 #include "ir/builder.h"
 
 namespace gacc::frontend {
@@ -24,7 +24,7 @@ class Parameters {
 
   // The parameter `name`, created at its first mention and found again by the eval region. Nothing, after a
   // report, when the initialiser does not fit it or the model grows too large.
-  std::optional<ir::BufferId> get(const std::string& name, ir::Shape shape, const InitSpec& init,
+  std::optional<ir::BufferId> get(const std::string& name, ir::Shape shape, const Value& init,
                                   Standard standard, Fan fan, bool trainable, const Location& at);
   // What ops that draw numbers for samples read: the seed, and the ordinal of the micro-batch's first sample,
   // each low word, high word. The ordinal's buffers are made at the first call; `step` advances them.
@@ -39,7 +39,7 @@ class Parameters {
   ir::BufferId change_of(ir::BufferId statistic);
 
  private:
-  void start(ir::BufferId buffer, const InitSpec& init, Standard standard, Fan fan, const Location& at);
+  void start(ir::BufferId buffer, const Value& init, Standard standard, Fan fan, const Location& at);
 
   ir::Module& module_;
   Diag& diag_;

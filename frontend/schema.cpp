@@ -1,201 +1,226 @@
-// Form, range and word checks shared by all tables.
+// The tables of the model file. Layers, losses, optimizers and schedules have their keys where they are
+// defined.
 #include "frontend/schema.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
+#include "frontend/layer_type.h"
+#include "frontend/loss_type.h"
+#include "ir/optimizer.h"
+#include "ir/rate_schedule.h"
 
 namespace gacc::frontend {
 
-bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= kMaxNameLength && std::none_of(text.begin(), text.end(), [](char c) {
-    return c == '.' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-  });
+namespace {
+
+using Words = std::vector<std::string_view>;
+
+Key word(std::string_view name, Default fallback, Words words, std::string_view says) {
+  return {name, Form::word, std::move(fallback), says, any_number, std::move(words)};
+}
+Key implied(Key key) {
+  key.implied = true;
+  return key;
 }
 
-std::string number_text(double value) { return fmt::format("{}", value); }
+}  // namespace
 
-std::string Range::text(double found) const {
-  std::string out;
-  // The technical upper limit is of interest to those alone who meet it.
-  if (high == kLargest && found > high) return fmt::format("at most {}", number_text(high));
-  if (low > -kInfinity) out = fmt::format("{} {}", low_open ? "above" : "at least", number_text(low));
-  if (high < kInfinity && high != kLargest) {
-    if (!out.empty()) out += " and ";
-    out += fmt::format("{} {}", high_open ? "below" : "at most", number_text(high));
-  }
-  return out.empty() ? "a finite number" : out;
+Schema::Schema() {
+  const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
+                        "kaiming_uniform", "xavier_normal", "xavier_uniform"};
+
+  file = {.name = "a model file",
+          .path = "",
+          .says = "TOML 1.0. Unknown keys are errors.",
+          .keys = {{"model", Form::table, required, "name, seed and metrics"},
+                   {"inputs", Form::table, required, "one table `[inputs.NAME]` for each input"},
+                   {"layers", Form::tables, required, "the layers, in order"},
+                   {"loss", Form::table, required, "what is minimised"},
+                   {"train", Form::table, no_default, "batches, epochs and clipping"},
+                   {"optimizer", Form::table, required, "how parameters move"},
+                   {"schedule", Form::table, no_default, "how the rate changes"},
+                   {"precision", Form::table, no_default, "half precision, loss scaling"},
+                   {"recompute", Form::table, no_default, "what is computed twice"},
+                   {"launch", Form::table, no_default, "how a GPU runs the step"},
+                   {"memory", Form::table, no_default, "how large the step may be"}}};
+
+  model = {
+      .name = "[model]",
+      .path = "model",
+      .says = "What the model is called, how it starts, and what evaluations measure.",
+      .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
+               {"seed", Form::integer, 0, "of initial values, dropout and the order of samples", at_least(0)},
+               {"metrics", Form::words, no_default, "what evaluations measure besides the loss", any_number,
+                metric_names()}},
+      .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
+
+  input = {.name = "[inputs.NAME]",
+           .path = "inputs.NAME",
+           .says = "An array of the data, one row a sample. The first one feeds the first layer.",
+           .keys = {{"shape",
+                     Form::integers,
+                     no_default,
+                     "of one sample; without it a sample is one number. Images are [channels, height, width]",
+                     extent,
+                     {},
+                     kMaxRank},
+                    word("dtype", "f32", {"f32", "i32"}, "what the step reads; u8 data is scaled by 1/255"),
+                    {"range", Form::integer, no_default,
+                     "i32: the data's values are 0 to range - 1; other data is an error", extent},
+                    {"normalize",
+                     Form::table,
+                     no_default,
+                     "f32: subtract a mean and divide by a deviation; \"data\" takes those of the "
+                     "training data",
+                     any_number,
+                     {"data"}}},
+           .example = "shape = [784]\nnormalize = { mean = 0.5, std = 0.5 }"};
+
+  normalize = {.name = "`normalize`",
+               .path = "inputs.NAME.normalize",
+               .says = "Numbers, or one for each index of the sample's first axis.",
+               .keys = {{"mean", Form::real_or_reals, required, "what is subtracted"},
+                        {"std", Form::real_or_reals, required, "what it is then divided by; not 0"}}};
+
+  layer = {
+      .name = "a layer",
+      .path = "layers",
+      .says =
+          "In order: a layer takes the output of the one before, unless it names inputs. The first one takes "
+          "the first input.",
+      .keys = {{"name", Form::text, no_default,
+                "1 to 100 characters, no dots; default: TYPE_N, N counting the unnamed layers of that type"},
+               {"input", Form::text, no_default, "the layer or input whose output it takes"},
+               {"inputs", Form::texts, no_default, "the same as a list; layers of several inputs need it"},
+               {"init", Form::table, "default", "how the weight starts; default: as in PyTorch", any_number,
+                starts},
+               {"bias_init", Form::table, "default", "how the bias starts", any_number, starts},
+               {"trainable", Form::flag, true, "false: its parameters stay as they are"},
+               {"recompute", Form::flag, false, "under recompute.policy \"marked\": compute it again"},
+               word("precision", no_default, {"f32"}, "\"f32\": keep it out of half precision")},
+      .types = all_layer_schemas()};
+
+  init = {.name = "an initialiser",
+          .path = "layers.init",
+          .says = "A distribution. One of the two keys.",
+          .keys = {{"normal", Form::real, no_default, "normal numbers of this deviation", at_least(0)},
+                   {"uniform", Form::real, no_default, "uniform numbers from -x to x", at_least(0)}}};
+
+  loss = {
+      .name = "[loss]",
+      .path = "loss",
+      .says =
+          "The loss of an update is the mean over all counted elements of its window, whatever the sizes of "
+          "its micro-batches.",
+      .keys = {{"target", Form::text, required, "the input that the output is compared with"},
+               {"input", Form::text, no_default, "the layer whose output it takes; default: the last one"},
+               {"chunks", Form::integer, no_default,
+                "into how many parts the last layer and the loss are cut; default: chosen", extent}},
+      .types = all_loss_schemas()};
+
+  train = {
+      .name = "[train]",
+      .path = "train",
+      .says = "How samples make an update: `accumulate` micro-batches of `micro_batch` samples.",
+      .keys = {{"micro_batch", Form::integer, 1, "samples in a launch; \"auto\" chooses", extent, {"auto"}},
+               {"accumulate", Form::integer, 1, "launches in an update; \"auto\" chooses", extent, {"auto"}},
+               {"effective_batch", Form::integer, no_default,
+                "samples in an update; needed when one of the two is \"auto\"", extent},
+               word("tail", "flush", {"flush", "drop", "carry"},
+                    "the rest of an epoch: update with it, leave it out, or go on with it in the next epoch"),
+               {"epochs", Form::integer, 1, "how often the data is gone through", extent},
+               {"shuffle", Form::flag, true, "another order of samples in each epoch"},
+               {"clip_norm", Form::real, no_default, "the largest norm of the whole gradient", above(0)},
+               word("require", no_default, {"exact"},
+                    "\"exact\": an update that is not the one big batch's is an error")},
+      .example = "micro_batch = 32\naccumulate = 4\nepochs = 2"};
+
+  optimizer = {
+      .name = "[optimizer]",
+      .path = "optimizer",
+      .says = "With w a parameter, g its mean gradient of the update, clipped, and lr the rate.",
+      .keys = {{"lr", Form::real, 1e-3, "the rate", at_least(0)},
+               implied(word("decay", "all", {"all", "matrices"},
+                            "what weight_decay is for; \"matrices\": parameters of two axes or more")),
+               implied(word("lr_scaling", "none", {"none", "linear", "sqrt"},
+                            "multiply lr by effective batch / reference_batch, or its root")),
+               implied({"reference_batch", Form::integer, no_default,
+                        "the batch that lr is meant for; needed by lr_scaling", extent}),
+               {"groups", Form::tables, no_default, "other settings for some parameters"}},
+      .types = ir::all_optimizer_schemas()};
+
+  group = {.name = "[[optimizer.groups]]",
+           .path = "optimizer.groups",
+           .says = "Other settings for some parameters. The first group that matches a parameter has it.",
+           .keys = {{"match", Form::texts, required, "patterns of parameters' names: `*` is any text"},
+                    {"weight_decay", Form::real, no_default, "theirs", at_least(0)},
+                    {"lr_factor", Form::real, 1.0, "what the rate is multiplied by", at_least(0)},
+                    {"lr", Form::real, no_default, "the same, as the rate that it makes of optimizer.lr",
+                     at_least(0)}},
+           .example = "match = [\"*.bias\"]\nweight_decay = 0.0"};
+
+  schedule = {.name = "[schedule]",
+              .path = "schedule",
+              .says = "The rate after t updates, u of them since the warm-up. Skipped updates do not count.",
+              .keys = {{"warmup", Form::integer, 0, "while t < warmup the rate is lr (t + 1) / warmup",
+                        count_from_zero},
+                       implied(word("unit", "updates", {"updates", "epochs"}, "what t counts"))},
+              .types = ir::all_rate_schedules()};
+
+  precision = {
+      .name = "[precision]",
+      .path = "precision",
+      .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
+      .keys =
+          {word("compute", "f32", {"f32", "f16", "bf16"}, "the type of what lies between ops"),
+           implied({"loss_scale",
+                    Form::real,
+                    no_default,
+                    "default: \"dynamic\" with f16, else \"none\"",
+                    between(0x1p-100, 0x1p100),
+                    {"dynamic", "none"}}),
+           implied(
+               {"scale_initial", Form::real, 65536.0, "dynamic: the first scale", between(0x1p-14, 0x1p24)}),
+           implied({"scale_growth", Form::real, 2.0, "dynamic: what good updates multiply it by", above(1)}),
+           implied({"scale_backoff", Form::real, 0.5, "dynamic: what a skipped update multiplies it by",
+                    inner_fraction}),
+           implied({"scale_interval", Form::integer, 2000, "dynamic: good updates in a row before it grows",
+                    extent}),
+           implied(word("on_nonfinite", no_default, {"error", "skip"},
+                        "what a gradient that is not finite does; default: \"skip\" with dynamic "
+                        "scaling, else \"error\"")),
+           implied({"max_skips", Form::integer, 100, "skipped updates in a row that end the run", extent})},
+      .example = "compute = \"f16\""};
+
+  recompute = {
+      .name = "[recompute]",
+      .path = "recompute",
+      .says = "What of the forward pass is dropped and computed again in the backward pass.",
+      .keys = {implied(word("policy", no_default, {"none", "all", "sqrt", "marked", "budget", "auto"},
+                            "default: \"auto\" with a memory.budget, else \"none\"")),
+               {"budget", Form::size, no_default, "policy \"budget\": the size that the step must fit"}},
+      .example = "policy = \"budget\"\nbudget = \"512MiB\""};
+
+  launch = {.name = "[launch]",
+            .path = "launch",
+            .says = "How a GPU runs a micro-batch.",
+            .keys = {word("mode", "auto", {"auto", "graph", "persistent"},
+                          "one CUDA graph, one cooperative kernel, or what fits")},
+            .example = "mode = \"graph\""};
+
+  memory = {.name = "[memory]",
+            .path = "memory",
+            .says = "The whole step must fit; what is \"auto\" is chosen so that it does.",
+            .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""}},
+            .example = "budget = \"512MiB\""};
 }
 
-std::string list_words(Words words) {
-  std::string out;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) out += i + 1 == words.size() ? " or " : ", ";
-    out += fmt::format("\"{}\"", words[i]);
-  }
-  return out;
+const Schema& schema() {
+  static const Schema schema;
+  return schema;
 }
 
-std::optional<int64_t> parse_bytes(std::string_view text) {
-  struct Unit {
-    std::string_view suffix;
-    double bytes;
-  };
-  constexpr double kKilo = 1000, kKibi = 1024;
-  static constexpr Unit units[] = {{"KiB", kKibi},  // longest first: every unit ends in B
-                                   {"MiB", kKibi * kKibi},
-                                   {"GiB", kKibi * kKibi * kKibi},
-                                   {"TiB", kKibi * kKibi * kKibi * kKibi},
-                                   {"KB", kKilo},
-                                   {"MB", kKilo * kKilo},
-                                   {"GB", kKilo * kKilo * kKilo},
-                                   {"TB", kKilo * kKilo * kKilo * kKilo},
-                                   {"B", 1}};
-  for (const Unit& unit : units) {
-    if (!text.ends_with(unit.suffix)) continue;
-    text.remove_suffix(unit.suffix.size());
-    while (text.ends_with(' ')) text.remove_suffix(1);
-    double number = 0;
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-    if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-    const double bytes = number * unit.bytes;
-    if (!(bytes >= 1 && bytes <= 0x1p62)) return std::nullopt;
-    return static_cast<int64_t>(bytes);
-  }
-  return std::nullopt;
-}
-
-const Node* TableReader::find(std::string_view key) {
-  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
-  return table_.find(key);
-}
-
-Location TableReader::at(std::string_view key) const {
-  const Node* node = table_.find(key);
-  return node != nullptr ? node->at : table_.at;
-}
-
-bool TableReader::require(std::string_view key) {
-  if (find(key) != nullptr) return true;
-  diag_.error(Kind::missing_key, table_.at, "{} needs `{}`", what_, key);
-  return false;
-}
-
-bool TableReader::is(const Node& node, std::string_view name, Node::Form form) {
-  if (node.form == form) return true;
-  diag_.error(Kind::wrong_type, node.at, "`{}` must be {}, not {}", name, form_text(form),
-              form_text(node.form));
-  return false;
-}
-
-const Node* TableReader::table(std::string_view key) {
-  const Node* node = find(key);
-  return node != nullptr && is(*node, path(key), Node::Form::table) ? node : nullptr;
-}
-
-const Node* TableReader::list(std::string_view key) {
-  const Node* node = find(key);
-  return node != nullptr && is(*node, path(key), Node::Form::list) ? node : nullptr;
-}
-
-std::optional<std::string> TableReader::text(std::string_view key) {
-  const Node* node = find(key);
-  if (node == nullptr || !is(*node, path(key), Node::Form::text)) return std::nullopt;
-  return node->text;
-}
-
-std::optional<bool> TableReader::flag(std::string_view key) {
-  const Node* node = find(key);
-  if (node == nullptr || !is(*node, path(key), Node::Form::flag)) return std::nullopt;
-  return node->flag;
-}
-
-std::optional<int64_t> TableReader::integer(const Node& node, std::string_view name, Range range) {
-  if (!is(node, name, Node::Form::integer)) return std::nullopt;
-  if (range.contains(static_cast<double>(node.integer))) return node.integer;
-  diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", name,
-              range.text(static_cast<double>(node.integer)), node.integer);
-  return std::nullopt;
-}
-
-std::optional<int64_t> TableReader::integer(std::string_view key, Range range) {
-  const Node* node = find(key);
-  return node != nullptr ? integer(*node, path(key), range) : std::nullopt;
-}
-
-std::optional<double> TableReader::real(const Node& node, std::string_view name, Range range) {
-  const bool integer = node.form == Node::Form::integer;
-  if (!integer && node.form != Node::Form::real) {
-    diag_.error(Kind::wrong_type, node.at, "`{}` must be a number, not {}", name, form_text(node.form));
-    return std::nullopt;
-  }
-  const double value = integer ? static_cast<double>(node.integer) : node.real;
-  // Kernels compute in f32: what overflows there is out of range here.
-  if (std::isfinite(static_cast<float>(value)) && range.contains(value)) return value;
-  diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", name, range.text(value),
-              number_text(value));
-  return std::nullopt;
-}
-
-std::optional<double> TableReader::real(std::string_view key, Range range) {
-  const Node* node = find(key);
-  return node != nullptr ? real(*node, path(key), range) : std::nullopt;
-}
-
-std::optional<std::string> TableReader::choice(const Node& node, std::string_view what, Words words) {
-  if (!is(node, what, Node::Form::text)) return std::nullopt;
-  if (std::find(words.begin(), words.end(), node.text) != words.end()) return node.text;
-  std::string hint = did_you_mean(node.text, {words.begin(), words.end()});
-  if (hint.empty()) hint = fmt::format("; it can be {}", list_words(words));
-  diag_.error(Kind::unknown_value, node.at, "unknown {} \"{}\"{}", what, node.text, hint);
-  return std::nullopt;
-}
-
-std::optional<std::string> TableReader::choice(std::string_view key, std::string_view what, Words words) {
-  const Node* node = find(key);
-  if (node == nullptr || !is(*node, path(key), Node::Form::text)) return std::nullopt;
-  return choice(*node, what, words);
-}
-
-std::optional<std::vector<int64_t>> TableReader::integers(std::string_view key, Range range,
-                                                          size_t max_length) {
-  const Node* node = list(key);
-  if (node == nullptr) return std::nullopt;
-  if (node->items.size() > max_length) {
-    diag_.error(Kind::out_of_range, node->at, "`{}` has {} elements; at most {} are possible", path(key),
-                node->items.size(), max_length);
-    return std::nullopt;
-  }
-  std::vector<int64_t> out;
-  bool good = true;
-  for (const Node& item : node->items) {
-    const std::optional<int64_t> value = integer(item, path(key), range);
-    good = good && value.has_value();
-    out.push_back(value.value_or(1));
-  }
-  if (!good) return std::nullopt;
-  return out;
-}
-
-std::optional<int64_t> TableReader::bytes(std::string_view key) {
-  const std::optional<std::string> written = text(key);
-  if (!written) return std::nullopt;
-  const std::optional<int64_t> size = parse_bytes(*written);
-  if (!size) {
-    diag_.error(Kind::out_of_range, at(key),
-                "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"", path(key), *written);
-  }
-  return size;
-}
-
-void TableReader::finish() {
-  const std::vector<std::string_view> known(known_.begin(), known_.end());
-  for (const Entry& entry : table_.entries) {
-    if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
-    diag_.error(Kind::unknown_key, entry.key_at, "{} has no key `{}`{}", what_, entry.key,
-                did_you_mean(entry.key, known));
-  }
+std::vector<const Table*> Schema::all() const {
+  return {&file,      &model, &input,    &normalize, &layer,     &init,   &loss,  &train,
+          &optimizer, &group, &schedule, &precision, &recompute, &launch, &memory};
 }
 
 }  // namespace gacc::frontend

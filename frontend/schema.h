@@ -1,89 +1,78 @@
-// Reading of one table of the model file: each getter checks the value's form and range, remembers its key,
-// and gives nothing (after a report) when the value is wrong or absent; finish() reports the keys nobody
-// asked for.
+// The schema of the model file (data, in schema.cpp and with each layer, loss, optimizer and schedule) and
+// the reading of a table by it: every value is checked for form and range, and every wrong or unknown key
+// is reported with its place.
 #pragma once
-#include <limits>
 #include <span>
 
 #include "frontend/toml_tree.h"
+#include "ir/key.h"
 
 namespace gacc::frontend {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// The numbers a key accepts.
-struct Range {
-  double low = -kInfinity, high = kInfinity;
-  bool low_open = false, high_open = false;  // the bound itself is excluded
-
-  bool contains(double x) const {
-    return (low_open ? x > low : x >= low) && (high_open ? x < high : x <= high);
-  }
-  std::string text(double found) const;  // what `found` should be: "at least 0 and below 1"
-};
-constexpr Range at_least(double low) { return {.low = low}; }
-constexpr Range above(double low) { return {.low = low, .low_open = true}; }
-constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
-constexpr Range below_one{.low = 0, .high = 1, .high_open = true};  // [0, 1)
-constexpr Range fraction{.low = 0, .high = 1};                      // [0, 1]
-constexpr double kLargest = 2147483647;                             // counts and extents are i32 in kernels
-constexpr Range extent{.low = 1, .high = kLargest};                 // a size in elements along one axis
-constexpr Range any_number{};
-
 constexpr size_t kMaxNameLength = 100;  // bytes
+constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
-using Words = std::span<const std::string_view>;
-
-class TableReader {
- public:
-  // `what` names the table in messages ("[train]", "a layer of type \"linear\""), `prefix` its keys
-  // ("train.").
-  TableReader(const Node& table, std::string what, std::string prefix, Diag& diag)
-      : table_(table), what_(std::move(what)), prefix_(std::move(prefix)), diag_(diag) {}
-
-  // The value, whatever it is; the key counts as known from here on.
-  const Node* find(std::string_view key);
-  const Node* table(std::string_view key);
-  const Node* list(std::string_view key);
-  std::optional<std::string> text(std::string_view key);
-  std::optional<int64_t> integer(std::string_view key, Range range);
-  std::optional<double> real(std::string_view key, Range range);
-  std::optional<bool> flag(std::string_view key);
-  std::optional<std::string> choice(std::string_view key, std::string_view what,
-                                    Words words);  // "activation"
-  std::optional<std::vector<int64_t>> integers(std::string_view key, Range range, size_t max_length);
-  std::optional<int64_t> bytes(std::string_view key);  // "512MiB"
-
-  // Reports a required key that is absent; true when it is there.
-  bool require(std::string_view key);
-  // Where a key's value stands; where the table stands when the key is absent.
-  Location at(std::string_view key) const;
-  const Location& place() const { return table_.at; }
-  // Reports unknown keys. `others` are keys of the same table that other types have ("gamma" for another
-  // schedule).
-  void finish();
-
-  // The same checks on a value that is not directly a key's.
-  std::optional<double> real(const Node& node, std::string_view name, Range range);
-  std::optional<int64_t> integer(const Node& node, std::string_view name, Range range);
-  std::optional<std::string> choice(const Node& node, std::string_view what, Words words);
-  bool is(const Node& node, std::string_view name, Node::Form form);  // reports wrong-type
-
-  Diag& diag() { return diag_; }
-  std::string path(std::string_view key) const { return prefix_ + std::string(key); }
-
- private:
-  const Node& table_;
-  std::string what_, prefix_;
-  Diag& diag_;
-  std::vector<std::string> known_;
+struct Schema {
+  Schema();
+  Table file, model, input, normalize, layer, init, loss, train, optimizer, group, schedule, precision,
+      recompute, launch, memory;
+  std::vector<const Table*> all() const;  // as they stand in docs/model.md
 };
+const Schema& schema();
+
+// A key of a table that was read. Without a node it is not in the file; without a value there is no default
+// either, or what the file says is wrong, and reported.
+struct Value {
+  const Key* key;
+  const Node* node = nullptr;
+  std::optional<ir::Attr> value{};
+  bool good = true;
+};
+
+// What a table says, its defaults filled in. Asking for a key that the schema does not list is a bug.
+class Values {
+ public:
+  const TypeSchema* type = nullptr;  // nothing in a table without types, or when its type is wrong
+  std::vector<Value> values{};
+  Location place{};    // of the table
+  std::string path{};  // "train.": before the names of its keys, in messages
+
+  const Value& operator[](std::string_view key) const;
+  bool given(std::string_view key) const { return (*this)[key].node != nullptr; }
+  bool has(std::string_view key) const { return (*this)[key].value.has_value(); }
+  // Where a key's value stands; where the table stands when the key is absent.
+  const Location& at(std::string_view key) const;
+  std::string name(std::string_view key) const { return path + std::string(key); }  // "train.micro_batch"
+
+  // The value; zero or empty when there is none.
+  template <class T>
+  T get(std::string_view key) const {
+    const std::optional<ir::Attr>& value = (*this)[key].value;
+    const T* found = value ? std::get_if<T>(&*value) : nullptr;
+    return found != nullptr ? *found : T{};
+  }
+  int64_t integer(std::string_view key) const { return get<int64_t>(key); }
+  double real(std::string_view key) const { return get<double>(key); }
+  bool flag(std::string_view key) const { return get<bool>(key); }
+  std::string text(std::string_view key) const { return get<std::string>(key); }
+  std::vector<int64_t> integers(std::string_view key) const { return get<std::vector<int64_t>>(key); }
+  std::vector<double> reals(std::string_view key) const { return get<std::vector<double>>(key); }
+  // The items of a list or the one string, with their places.
+  std::span<const Node> nodes(std::string_view key) const;
+
+  // Puts all values into the module's settings, but those whose default goes without saying.
+  void store(ir::Attrs& settings) const;
+};
+
+// Reads a table. `what` names it in messages and `path` its keys, where they are not those of the schema.
+Values read_table(const Node& node, const Table& table, Diag& diag, std::string_view what = {},
+                  std::optional<std::string_view> path = {});
+
+// The words that a key takes, "" for none.
+std::vector<std::string_view> words_of(const Key& key);
 
 // Whether an input or a layer can be called so: the name becomes a part of parameters' paths, which have
 // dots, and of one-line messages.
 bool is_name(std::string_view text);
-std::string number_text(double value);                      // "0.5", "3"
-std::string list_words(Words words);                        // "a", "b" or "c"
-std::optional<int64_t> parse_bytes(std::string_view text);  // "1.5GiB"; nothing when it is not a size
 
 }  // namespace gacc::frontend

@@ -61,6 +61,19 @@ class Lines {
     return {.line = static_cast<int32_t>(next - starts_.begin()),
             .column = static_cast<int32_t>(byte - *(next - 1) + 1)};
   }
+  // Where `key` is set in a line before `at`; line 0 when that is not seen.
+  Location set_before(const Location& at, std::string_view key) const {
+    for (auto line = static_cast<size_t>(at.line); line > 1;) {
+      const size_t start = starts_[--line - 1];
+      const std::string_view text = text_.substr(start, line_end(line) - start);
+      const size_t begin = text.find_first_not_of(" \t");
+      if (begin == std::string_view::npos || !text.substr(begin).starts_with(key)) continue;
+      const std::string_view rest = text.substr(begin + key.size());
+      if (rest.find('=') != std::string_view::npos && rest.find_first_not_of(" \t") == rest.find('='))
+        return location(start + begin);
+    }
+    return {};
+  }
   // The rest of the line.
   std::string_view from(const Location& at) const {
     if (at.line < 1 || static_cast<size_t>(at.line) > starts_.size() || at.column < 1) return {};
@@ -179,12 +192,20 @@ bool bare_word(std::string_view text) {
   });
 }
 
+// The key of which the library says that it "cannot redefine" it, "" when it says something else.
+std::string_view redefined(std::string_view text) {
+  const size_t at = text.find("cannot redefine existing ");
+  if (at == std::string_view::npos || text.find('\'', at) == std::string_view::npos) return "";
+  text.remove_prefix(text.find('\'', at) + 1);
+  return text.substr(0, text.find('\''));
+}
+
 // "Error while parsing key-value pair: expected value, saw '\n'" -> "expected value, saw '\n', in a key-value
 // pair". `there`: what stands at the error's place.
 std::string reworded(std::string_view text, std::string_view there) {
   if (text.ends_with("could not determine value type")) {
     const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
-    if (bare_word(word)) return fmt::format("a text stands in quotes: \"{}\"", word);
+    if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
   }
   if (const size_t at = text.find("cannot redefine existing table '"); at != std::string_view::npos) {
     const size_t begin = text.find('\'') + 1;
@@ -253,7 +274,13 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
     return convert(toml::parse(text, std::string_view()), lines);
   } catch (const toml::parse_error& error) {
     const Location at = lines.location(error.source());
-    diag.error(Kind::syntax, at, "{}", reworded(error.description(), lines.from(at)));
+    const std::string_view twice = redefined(error.description());
+    const Location first = twice.empty() ? Location{} : lines.set_before(at, twice);
+    if (first.line > 0)
+      diag.error(Kind::syntax, at, "`{}` is set twice in this table", twice)
+          .note(first, "it is first set here");
+    else
+      diag.error(Kind::syntax, at, "{}", reworded(error.description(), lines.from(at)));
   } catch (const std::exception& error) {
     diag.error(Kind::syntax, {}, "{}", error.what());
   }

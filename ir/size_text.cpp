@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 namespace gacc::ir {
 
 namespace {
@@ -35,6 +37,36 @@ std::string short_size_text(int64_t bytes) {
   const Scaled size = scaled(bytes);
   const int decimals = size.whole || size.number >= 100 ? 0 : size.number >= 10 ? 1 : 2;
   return fmt::format("{:.{}f} {}", size.number, decimals, size.unit);
+}
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  struct Unit {
+    std::string_view suffix;
+    double bytes;
+  };
+  constexpr double kKilo = 1000, kKibi = 1024;
+  static constexpr Unit units[] = {{"KiB", kKibi},  // longest first: every unit ends in B
+                                   {"MiB", kKibi * kKibi},
+                                   {"GiB", kKibi * kKibi * kKibi},
+                                   {"TiB", kKibi * kKibi * kKibi * kKibi},
+                                   {"KB", kKilo},
+                                   {"MB", kKilo * kKilo},
+                                   {"GB", kKilo * kKilo * kKilo},
+                                   {"TB", kKilo * kKilo * kKilo * kKilo},
+                                   {"B", 1}};
+  for (const Unit& unit : units) {
+    if (!text.ends_with(unit.suffix)) continue;
+    text.remove_suffix(unit.suffix.size());
+    while (text.ends_with(' ')) text.remove_suffix(1);
+    double number = 0;
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+    if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+    const double bytes = number * unit.bytes;
+    if (!(bytes >= 1 && bytes <= 0x1p62)) return std::nullopt;
+    return static_cast<int64_t>(bytes);
+  }
+  return std::nullopt;
 }
 
 }  // namespace gacc::ir

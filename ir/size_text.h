@@ -1,7 +1,9 @@
 // Sizes for people, in units of 1,024.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace gacc::ir {
 
@@ -9,5 +11,7 @@ namespace gacc::ir {
 std::string size_text(int64_t bytes);
 // With three digits, "8.91 MiB" and "131 MiB": for tables and pictures.
 std::string short_size_text(int64_t bytes);
+// "1.5GiB", "64 KB"; nothing when it is not a size.
+std::optional<int64_t> parse_bytes(std::string_view text);
 
 }  // namespace gacc::ir

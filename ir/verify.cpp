@@ -95,7 +95,8 @@ class Verifier {
     const bool of_statistic = buffer.role == BufferRole::change;
     if (owner.role != (of_statistic ? BufferRole::statistic : BufferRole::weight))
       wrong(fmt::format(", and `@{}` the role `{}`", owner.name, role_info(owner.role).text));
-    if (owner.type.shape != buffer.type.shape) wrong(fmt::format(" and not the shape of `@{}`", owner.name));
+    if (owner.type.shape != buffer.type.shape && buffer.role != BufferRole::moment)
+      wrong(fmt::format(" and not the shape of `@{}`", owner.name));
     if (role.suffix != "*" && buffer.name != owner.name + std::string(role.suffix))
       wrong(fmt::format(" of `@{0}`, and not the name `@{0}{1}`", owner.name, role.suffix));
     if (is_half(buffer.type.dtype) != (buffer.role == BufferRole::half) || !is_float(buffer.type.dtype))

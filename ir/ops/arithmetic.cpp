@@ -24,7 +24,6 @@ extern const OpInfo op_add{
           g.add(0, *g.d_result());
           g.add(1, *g.d_result());
         },
-    .user = true,
 };
 
 extern const OpInfo op_sub{
@@ -54,7 +53,6 @@ extern const OpInfo op_mul{
           if (g.wanted(1)) g.add(1, g.b.make("mul", g.d_name(1), {*g.d_result(), g.operand(0)}));
         },
     .saves = Saves::operands,
-    .user = true,
 };
 
 extern const OpInfo op_div{

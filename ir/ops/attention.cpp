@@ -284,7 +284,6 @@ extern const OpInfo op_attention{
     .saves = Saves::operands,
     .precision = Precision::half,
     .recompute = Recompute::costly,
-    .user = true,
 };
 
 extern const OpInfo op_attention_dropout{

@@ -237,7 +237,6 @@ extern const OpInfo op_batch_norm{
     .reference = batch_norm_reference,
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_group_norm{
@@ -256,7 +255,6 @@ extern const OpInfo op_group_norm{
     .reference = group_norm_reference,
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 // s <- (1 - m) s + m x, for the statistic s = statistic + change, which so moves with every micro-batch of a

@@ -208,7 +208,6 @@ extern const OpInfo op_conv2d{
     .saves = Saves::operands,
     .precision = Precision::half,
     .recompute = Recompute::costly,
-    .user = true,
 };
 
 extern const OpInfo op_conv2d_grad{

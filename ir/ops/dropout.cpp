@@ -53,7 +53,6 @@ extern const OpInfo op_dropout{
                             {*g.d_result(), g.operand(1), g.operand(2), g.operand(3), g.operand(4)},
                             g.op().attrs));
         },
-    .user = true,
 };
 
 // low + B overflows exactly where low's top bit falls: a sum of fewer than 2^31 changes it to 0 only so.

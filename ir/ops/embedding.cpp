@@ -100,7 +100,6 @@ extern const OpInfo op_embedding{
         },
     .saves = Saves::operands,
     .precision = Precision::half,
-    .user = true,
 };
 
 extern const OpInfo op_embedding_grad{

@@ -158,7 +158,6 @@ extern const OpInfo op_permute{
     .gradient = permute_gradient,
     .reference = permute_reference,
     .cost = move_cost,
-    .user = true,
 };
 
 extern const OpInfo op_concat{
@@ -172,7 +171,6 @@ extern const OpInfo op_concat{
     .gradient = concat_gradient,
     .reference = concat_reference,
     .cost = move_cost,
-    .user = true,
 };
 
 extern const OpInfo op_slice{

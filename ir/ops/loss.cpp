@@ -253,7 +253,6 @@ extern const OpInfo op_cross_entropy{
     .reference = cross_entropy_reference,
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_cross_entropy_grad{
@@ -305,7 +304,6 @@ extern const OpInfo op_weighted_cross_entropy{
     .reference = weighted_cross_entropy_reference,
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_weighted_cross_entropy_grad{
@@ -358,7 +356,6 @@ extern const OpInfo op_squared_error{
         },
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_absolute_error{
@@ -378,7 +375,6 @@ extern const OpInfo op_absolute_error{
         },
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_huber{
@@ -399,7 +395,6 @@ extern const OpInfo op_huber{
         },
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_bce_with_logits{
@@ -434,7 +429,6 @@ extern const OpInfo op_bce_with_logits{
         },
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_row_argmax{

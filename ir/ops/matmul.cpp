@@ -153,7 +153,6 @@ extern const OpInfo op_matmul{
     .saves = Saves::operands,
     .precision = Precision::half,
     .recompute = Recompute::costly,
-    .user = true,
 };
 
 extern const OpInfo op_matmul_acc{

@@ -88,7 +88,6 @@ extern const OpInfo op_layer_norm{
     .reference = reference,
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 namespace {
@@ -176,7 +175,6 @@ extern const OpInfo op_rms_norm{
     .reference = rms_reference,
     .saves = Saves::operands,
     .precision = Precision::full,
-    .user = true,
 };
 
 }  // namespace gacc::ir

@@ -162,7 +162,6 @@ extern const OpInfo op_max_pool2d{
     .cost = pool_cost,
     .saves = Saves::operands,
     .precision = Precision::follow,
-    .user = true,
 };
 
 extern const OpInfo op_max_pool2d_grad{
@@ -199,7 +198,6 @@ extern const OpInfo op_avg_pool2d{
     .reference = mean_reference,
     .cost = pool_cost,
     .precision = Precision::follow,
-    .user = true,
 };
 
 extern const OpInfo op_avg_pool2d_grad{

@@ -29,7 +29,6 @@ extern const OpInfo op_reshape{
         },
     .reference = [](EvalView& view) { view.result().data = view.operand(0).data; },
     .cost = [](const OpView&) { return Cost{}; },
-    .user = true,
 };
 
 }  // namespace gacc::ir

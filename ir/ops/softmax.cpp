@@ -66,7 +66,6 @@ extern const OpInfo op_softmax{
         },
     .saves = Saves::result,
     .precision = Precision::full,
-    .user = true,
 };
 
 extern const OpInfo op_log_softmax{
@@ -99,7 +98,6 @@ extern const OpInfo op_log_softmax{
         },
     .saves = Saves::result,
     .precision = Precision::full,
-    .user = true,
 };
 
 }  // namespace gacc::ir

@@ -104,7 +104,7 @@ TEST(Model, ChecksTheKeysOfImageLayers) {
     const char *layer, *expected;
   };
   for (const Case& c : std::initializer_list<Case>{
-           {"type='conv2d'\nchannels=8\nkernel=[3,3,3]", "at most 2"},
+           {"type='conv2d'\nchannels=8\nkernel=[3,3,3]", "one number or two"},
            {"type='conv2d'\nchannels=8\nkernel=3\npadding='full'", "unknown padding"},
            {"type='conv2d'\nchannels=8\nkernel=3\ngroups=3", "do not divide"},
            {"type='conv2d'\nchannels=8\nkernel=3\nstride=2\npadding='same'", "a stride of 1"},

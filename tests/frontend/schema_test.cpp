@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "frontend/overrides.h"
+#include "ir/size_text.h"
 
 namespace gacc::frontend {
 namespace {
@@ -84,16 +85,16 @@ TEST(TomlTree, AnyCharacterStandsInAString) {
 }
 
 TEST(Sizes, AreNumbersWithAUnit) {
-  EXPECT_EQ(parse_bytes("1500B"), 1500);
-  EXPECT_EQ(parse_bytes("64KiB"), 65536);
-  EXPECT_EQ(parse_bytes("512MiB"), 512LL << 20);
-  EXPECT_EQ(parse_bytes("1.5GiB"), 3LL << 29);
-  EXPECT_EQ(parse_bytes("2KB"), 2000);
-  EXPECT_EQ(parse_bytes("1.5MB"), 1500000);
-  EXPECT_EQ(parse_bytes("3GB"), 3000000000);
+  EXPECT_EQ(ir::parse_bytes("1500B"), 1500);
+  EXPECT_EQ(ir::parse_bytes("64KiB"), 65536);
+  EXPECT_EQ(ir::parse_bytes("512MiB"), 512LL << 20);
+  EXPECT_EQ(ir::parse_bytes("1.5GiB"), 3LL << 29);
+  EXPECT_EQ(ir::parse_bytes("2KB"), 2000);
+  EXPECT_EQ(ir::parse_bytes("1.5MB"), 1500000);
+  EXPECT_EQ(ir::parse_bytes("3GB"), 3000000000);
   for (const char* wrong :
        {"", "B", "12", "12 apples", "-1B", "0B", "nanB", "infGB", "1e3B", "0x10B", "99999999999GiB"}) {
-    EXPECT_FALSE(parse_bytes(wrong).has_value()) << wrong;
+    EXPECT_FALSE(ir::parse_bytes(wrong).has_value()) << wrong;
   }
 }
 

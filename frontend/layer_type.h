@@ -1,0 +1,44 @@
+// The table of layer types: layers.def names them, frontend/layers/ has a file for each family. A layer says
+// its keys, what must hold among them, and the ops of its forward pass.
+#pragma once
+#include "frontend/schema.h"
+
+namespace gacc::frontend {
+
+class LayerContext;
+struct Layer;
+
+struct LayerType {
+  TypeSchema schema;
+  bool weight = false;   // has parameters that `init` starts
+  bool bias = false;     // and that `bias_init` starts, unless its key `bias` is false
+  bool several = false;  // takes two inputs or more, by `inputs`
+  bool tokens = false;   // takes i32
+  bool block = false;    // holds layers
+  // What must hold among the keys, beyond their ranges. Reports what does not.
+  void (*check)(const Values& keys, Diag& diag) = nullptr;
+  Layer (*lower)(LayerContext& layer) = nullptr;
+};
+
+namespace layers {
+#define X(name) extern const LayerType name;
+#include "frontend/layers.def"
+#undef X
+}  // namespace layers
+
+const LayerType& layer_type(const TypeSchema& schema);
+std::vector<const TypeSchema*> all_layer_schemas();  // in the order of layers.def
+
+// Keys that several layers have.
+inline const Key bias_key{"bias", Form::flag, true, "false: no bias"};
+inline const Key norm_eps_key{"eps", Form::real, 1e-5, "is added to the variance", above(0)};
+inline const Key activation_key{"activation", Form::activation, no_default, "is applied to the result"};
+inline const Key slope_key{"slope", Form::real, 0.01, "of leaky_relu"};
+inline const Key features_key{"features", Form::integer, required, "elements of an output vector", extent};
+constexpr Range window_extent = between(1, 32767);  // kernels compute places within an image in 32 bits
+inline const Key kernel_key{"kernel", Form::pair, required, "its size, one number or [height, width]",
+                            window_extent};
+// Reports a slope without its activation.
+void check_slope(const Values& keys, Diag& diag);
+
+}  // namespace gacc::frontend

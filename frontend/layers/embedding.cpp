@@ -1,0 +1,52 @@
+// Learned vectors: by the number of a token, and by its position.
+#include "frontend/layers.h"
+
+namespace gacc::frontend {
+
+namespace {
+
+// y[..] = weight[token]; weight [vocab, features]
+Layer lower_embedding(LayerContext& l) {
+  const int64_t vocab = l.keys.integer("vocab"), features = l.keys.integer("features");
+  const Location& at = l.keys.at("vocab");
+  if (!l.chooses_rows(vocab, at)) return {};
+  const auto weight =
+      l.parameter("weight", {vocab, features}, Parameters::Standard::normal, {features, vocab}, at);
+  if (!weight) return {};
+  return {{l.b.make("embedding", l.path, {l.x(), *weight})}, weight};
+}
+
+// y = x + weight, x [B, positions, features], weight [positions, features]
+Layer lower_position_embedding(LayerContext& l) {
+  const ir::Shape shape = l.shape();
+  if (shape.size() != 3)
+    return l.refuse_input(Kind::shape_mismatch, l.spec.type_at,
+                          "layer `{}` takes positions and features, two axes; {} gives {}", l.spec.name,
+                          l.input().label, l.shape_text());
+  const auto weight = l.parameter("weight", {shape[1], shape[2]}, Parameters::Standard::normal,
+                                  {shape[2], shape[1]}, l.spec.type_at);
+  if (!weight) return {};
+  return {{l.b.make("add", l.path, {l.x(), *weight})}, weight};
+}
+
+}  // namespace
+
+const LayerType layers::embedding{
+    .schema = {.name = "embedding",
+               .says = "A learned vector for each number of an i32 input; weight [vocab, features].",
+               .keys = {{"vocab", Form::integer, required, "how many vectors", extent}, features_key},
+               .example = "vocab = 100\nfeatures = 16"},
+    .weight = true,
+    .tokens = true,
+    .lower = lower_embedding,
+};
+
+const LayerType layers::position_embedding{
+    .schema = {.name = "position_embedding",
+               .says =
+                   "Adds a learned vector to each position of [positions, features]; weight of that shape."},
+    .weight = true,
+    .lower = lower_position_embedding,
+};
+
+}  // namespace gacc::frontend

@@ -1,0 +1,152 @@
+// Norms over the last axis, over groups of channels, and over the batch.
+#include <cmath>
+
+#include "frontend/layers.h"
+
+namespace gacc::frontend {
+
+namespace {
+
+struct Affine {
+  ir::BufferId weight, bias;
+};
+
+// weight and bias [size], which start as 1 and 0.
+std::optional<Affine> affine(LayerContext& l, int64_t size) {
+  const auto weight = l.parameter("weight", {size}, Parameters::Standard::ones);
+  const auto bias = l.parameter("bias", {size}, Parameters::Standard::zeros);
+  if (!weight || !bias) return std::nullopt;
+  return Affine{*weight, *bias};
+}
+
+Layer lower_layer_norm(LayerContext& l) {
+  if (!l.has_last_axis()) return {};
+  const auto own = affine(l, l.shape().back());
+  if (!own) return {};
+  const auto results = l.b.make_n("layer_norm", {l.path, l.path + ".mean", l.path + ".rstd"},
+                                  {l.x(), own->weight, own->bias}, {{"eps", l.keys.real("eps")}});
+  return {{results.front()}, own->weight};
+}
+
+Layer lower_rms_norm(LayerContext& l) {
+  if (!l.has_last_axis()) return {};
+  const auto weight = l.parameter("weight", {l.shape().back()}, Parameters::Standard::ones);
+  if (!weight) return {};
+  const auto results =
+      l.b.make_n("rms_norm", {l.path, l.path + ".rstd"}, {l.x(), *weight}, {{"eps", l.keys.real("eps")}});
+  return {{results.front()}, weight};
+}
+
+Layer lower_group_norm(LayerContext& l) {
+  if (!l.has_last_axis()) return {};
+  const int64_t channels = l.shape()[1], groups = l.keys.integer("groups");
+  if (channels % groups != 0)
+    return l.refuse_input(Kind::shape_mismatch, l.keys.at("groups"),
+                          "layer `{}`: {} channels do not divide into {} groups", l.spec.name, channels,
+                          groups);
+  const auto own = affine(l, channels);
+  if (!own) return {};
+  const auto results =
+      l.b.make_n("group_norm", {l.path, l.path + ".mean", l.path + ".rstd"}, {l.x(), own->weight, own->bias},
+                 {{"groups", groups}, {"eps", l.keys.real("eps")}});
+  return {{results.front()}, own->weight};
+}
+
+// In eval: the running statistics.
+Layer normal_of_running(LayerContext& l, const Affine& own, ir::BufferId mean, ir::BufferId variance) {
+  const auto wide = [&](const char* suffix, const ir::Operand& values) {
+    return per_channel(l.b, l.path + suffix, values, l.shape());
+  };
+  const ir::ValueId shifted = l.b.make("add", l.path + ".shifted", {variance, l.keys.real("eps")});
+  const ir::ValueId deviation = l.b.make("sqrt", l.path + ".deviation", {shifted});
+  const ir::ValueId rstd = l.b.make("reciprocal", l.path + ".rstd", {deviation});
+  const ir::ValueId centred = l.b.make("sub", l.path + ".centred", {l.x(), wide(".mean.wide", mean)});
+  const ir::ValueId normal = l.b.make("mul", l.path + ".normal", {centred, wide(".rstd.wide", rstd)});
+  const ir::ValueId scaled = l.b.make("mul", l.path + ".scaled", {normal, wide(".weight.wide", own.weight)});
+  return {{l.b.make("add", l.path, {scaled, wide(".bias.wide", own.bias)})}};
+}
+
+// In step: the statistics of the micro-batch; the running ones move in @NAME.change, and update commits them.
+Layer lower_batch_norm(LayerContext& l) {
+  if (!l.has_last_axis()) return {};
+  const int64_t channels = l.shape()[1];
+  if (l.training() && ir::elements(l.shape(), l.model.micro_batch) / channels < 2) {
+    l.error(Kind::shape_mismatch, l.spec.type_at,
+            "layer `{}` has one value per channel in a micro-batch of one sample: there is no variance",
+            l.spec.name);
+    return {};
+  }
+  const std::optional<Affine> own = affine(l, channels);
+  if (!own) return {};
+  Parameters& all = l.parameters();
+  const ir::BufferId mean = all.statistic(l.path + ".running_mean", channels, 0, l.spec.type_at);
+  const ir::BufferId variance = all.statistic(l.path + ".running_var", channels, 1, l.spec.type_at);
+  if (!l.training()) return normal_of_running(l, *own, mean, variance);
+  const auto results = l.b.make_n(
+      "batch_norm", {l.path, l.path + ".mean", l.path + ".rstd", l.path + ".var", l.path + ".count"},
+      {l.x(), own->weight, own->bias}, {{"eps", l.keys.real("eps")}});
+  double momentum = l.keys.real("momentum");
+  if (l.keys.text("accumulation") == "compensate")
+    momentum = 1 - std::pow(1 - momentum, 1 / static_cast<double>(l.model.accumulate));
+  l.b.effect("moving_mean.acc", {all.change_of(mean), mean, results[1]}, {{"momentum", momentum}});
+  l.b.effect("moving_variance.acc", {all.change_of(variance), variance, results[3], results[4]},
+             {{"momentum", momentum}});
+  if (l.model.accumulate > 1) {
+    l.inexact({.name = fmt::format("batch_norm {} takes its statistics per micro-batch", l.path),
+               .at = l.spec.type_at,
+               .instead = "group_norm is exact: its statistics are those of one sample"});
+  }
+  return {{results.front()}, own->weight};
+}
+
+}  // namespace
+
+const LayerType layers::batch_norm{
+    .schema =
+        {.name = "batch_norm",
+         .says = "Each channel less its mean, by its deviation, of the micro-batch; evaluations take running "
+                 "statistics. weight, bias, running_mean, running_var [channels].",
+         .keys = {{"momentum", Form::real, 0.1, "the part of a running statistic that is new", fraction},
+                  {"accumulation",
+                   Form::word,
+                   "micro",
+                   "\"compensate\": momentum 1 - (1 - momentum)^(1 / accumulate), for statistics that move "
+                   "once per launch",
+                   any_number,
+                   {"micro", "compensate"}},
+                  norm_eps_key}},
+    .weight = true,
+    .bias = true,
+    .lower = lower_batch_norm,
+};
+
+const LayerType layers::layer_norm{
+    .schema = {.name = "layer_norm",
+               .says = "Less the mean, by the deviation, over the last axis; weight and bias [features].",
+               .keys = {norm_eps_key}},
+    .weight = true,
+    .bias = true,
+    .lower = lower_layer_norm,
+};
+
+const LayerType layers::rms_norm{
+    .schema = {.name = "rms_norm",
+               .says = "By the root of the mean square, over the last axis; weight [features].",
+               .keys = {norm_eps_key}},
+    .weight = true,
+    .lower = lower_rms_norm,
+};
+
+const LayerType layers::group_norm{
+    .schema = {.name = "group_norm",
+               .says =
+                   "Less the mean, by the deviation, of a group of channels of one sample; weight and bias "
+                   "[channels].",
+               .keys = {{"groups", Form::integer, required, "divides the channels", extent}, norm_eps_key},
+               .example = "groups = 2"},
+    .weight = true,
+    .bias = true,
+    .lower = lower_group_norm,
+};
+
+}  // namespace gacc::frontend
