@@ -60,7 +60,7 @@ ir::BufferId LossContext::table(const std::string& name, const std::vector<doubl
   b.module().settings[name] = values;
   if (const auto found = b.module().find_buffer(name)) return *found;
   return b.module().add_buffer({.name = name,
-                                .kind = ir::BufferKind::state,
+                                .role = ir::BufferRole::given,
                                 .type = {ir::DType::f32, {static_cast<int64_t>(values.size())}},
                                 .offset = {},
                                 .at = at});

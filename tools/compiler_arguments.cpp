@@ -48,9 +48,7 @@ std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to)
 Exit status:
     0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
 )");
-  app.add_option("MODEL", to.model, "the model file (TOML), or - for standard input")
-      ->required()
-      ->type_name("");
+  app.add_option("MODEL", to.model, "the model file (TOML), or - for standard input")->type_name("");
   app.add_option("-o", to.output,
                  "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder")
       ->type_name("FILE");
@@ -73,7 +71,9 @@ Exit status:
   app.add_flag("--kernels", to.kernels,
                "with --plan: what the step runs on a GPU, each kernel\nand product with its estimated time");
   app.add_flag("--summary", to.summary, "print a table of the layers; writes no artifact unless -o is given");
-  app.add_flag("--json", to.json, "with --plan: as one JSON object");
+  app.add_flag("--schema", to.schema, "print what a model file may say (docs/model.md); needs no MODEL");
+  app.add_flag("--json", to.json, "with --plan or --schema: as JSON");
+  app.add_flag("--markdown", to.markdown, "with --schema: as the page docs/model.md");
   app.add_option("--report", to.report, "a page about the plan")->type_name("FILE.html");
   app.add_option("--print-after", to.print_after, "the IR after that pass, on standard error; repeatable")
       ->type_name("PASS|all")
@@ -86,11 +86,16 @@ Exit status:
                                {"--batch-size", "write --set train.micro_batch=N"},
                                {"--lr", "write --set optimizer.lr=X"},
                                {"--epochs", "write --set train.epochs=N"}};
-  return parse_command_line(app, argc, argv, elsewhere);
+  const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
+  if (ended || to.model.empty() != to.schema) return ended;
+  print_stderr("gaccc: error: {}\ngaccc --help lists the options\n",
+               to.schema ? "--schema needs no MODEL" : "MODEL is required");
+  return 2;
 }
 
 std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides) {
-  if (arguments.json && !arguments.plan) return "--json goes with --plan";
+  if (arguments.json && !arguments.plan) return "--json goes with --plan or --schema";
+  if (arguments.markdown) return "--markdown goes with --schema";
   if (arguments.kernels && !arguments.plan) return "--kernels goes with --plan";
   if (!arguments.stop_after.empty() && arguments.emit != "ir") return "--stop-after goes with --emit ir";
   if (!arguments.stop_after.empty() && arguments.plan)

@@ -12,6 +12,7 @@ struct CompilerArguments {
   std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
+  bool schema = false, markdown = false;
   bool writes_output() const { return !(plan || summary) || !output.empty(); }
 };
 

@@ -33,6 +33,7 @@
 #include "tools/report/kernels_section.h"
 #include "tools/report/page.h"
 #include "tools/report/timeline.h"
+#include "tools/schema_text.h"
 #include "tools/summary.h"
 
 namespace {
@@ -251,6 +252,13 @@ class Compilation {
 int run(int argc, char** argv) {
   CompilerArguments arguments;
   if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
+  if (arguments.schema) {
+    const Output page{"-", arguments.json       ? schema_json()
+                           : arguments.markdown ? schema_markdown()
+                                                : schema_text()};
+    if (Status status = write_outputs({page}); !status) return fail(kWrongFile, status.text());
+    return kDone;
+  }
   return Compilation(arguments).run();
 }
 
