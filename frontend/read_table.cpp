@@ -20,7 +20,7 @@ std::vector<std::string_view> words_of(const Key& key) {
   std::vector<std::string_view> words = key.words;
   if (key.form == Form::activation) {
     for (const ir::OpInfo* op : ir::all_ops())
-      if (op->user) words.push_back(op->name);
+      if (op->activation) words.push_back(op->name);
   } else if (key.form == Form::metric) {
     words = metric_names();
     words.insert(words.begin(), "loss");

@@ -108,7 +108,7 @@ struct OpInfo {
   Precision precision = Precision::follow;
   Recompute recompute = Recompute::cheap;
   bool differentiable = true;  // false: gradients do not flow through it (targets, counters)
-  bool user = false;           // has a layer or loss type of its own
+  bool activation = false;     // of one operand; model files call it by its name
   // Pointwise ops that set a parameter: the table then also knows NAME.half, which does the same and writes
   // the new operand 0 to a further buffer as well, of half type, its last operand.
   bool half_copy = false;

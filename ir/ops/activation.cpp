@@ -30,7 +30,7 @@ extern const OpInfo op_relu{
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return select(y <= 0, 0, dy); },
     .saves = Saves::result,
     .precision = Precision::half,
-    .user = true,
+    .activation = true,
 };
 
 extern const OpInfo op_leaky_relu{
@@ -47,7 +47,7 @@ extern const OpInfo op_leaky_relu{
                      const OpView& op) { return select(x > 0, dy, op.real("slope") * dy); },
     .saves = Saves::operands,
     .precision = Precision::half,
-    .user = true,
+    .activation = true,
 };
 
 extern const OpInfo op_gelu{
@@ -66,7 +66,7 @@ extern const OpInfo op_gelu{
         },
     .saves = Saves::operands,
     .precision = Precision::half,
-    .user = true,
+    .activation = true,
 };
 
 extern const OpInfo op_gelu_tanh{
@@ -86,7 +86,7 @@ extern const OpInfo op_gelu_tanh{
         },
     .saves = Saves::operands,
     .precision = Precision::half,
-    .user = true,
+    .activation = true,
 };
 
 extern const OpInfo op_silu{
@@ -102,7 +102,7 @@ extern const OpInfo op_silu{
         },
     .saves = Saves::operands,
     .precision = Precision::half,
-    .user = true,
+    .activation = true,
 };
 
 extern const OpInfo op_sigmoid{
@@ -113,7 +113,7 @@ extern const OpInfo op_sigmoid{
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * y * (1 - y); },
     .saves = Saves::result,
     .precision = Precision::half,
-    .user = true,
+    .activation = true,
 };
 
 extern const OpInfo op_tanh{
@@ -124,7 +124,7 @@ extern const OpInfo op_tanh{
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * (1 - y * y); },
     .saves = Saves::result,
     .precision = Precision::half,
-    .user = true,
+    .activation = true,
 };
 
 }  // namespace gacc::ir
