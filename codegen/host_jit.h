@@ -17,6 +17,7 @@
 namespace gacc::codegen {
 
 using namespace kernels;
+using kernels::Program;  // not the runtime's
 
 // operands: the address of each Call::operands entry. extents: the values of Call::extents at this batch.
 // Works on items [begin, end) of Call::unit; both are multiples of Call::tile or the end itself.

@@ -13,6 +13,7 @@
 namespace gacc::codegen {
 
 using namespace kernels;
+using kernels::Program;  // not the runtime's
 
 struct DeviceCode {
   // Its functions are entries of their names. Their parameters, 8 bytes each: operands, then extents.

@@ -52,12 +52,22 @@ std::vector<std::string> words(const std::string& text, char separator = ',') {
   return result;
 }
 
-// An input that a region does not use keeps its place: 0 would be somebody else's bytes, but nothing is read
-// there.
-int64_t input_offset(const ir::Region& region, const std::string& name) {
+std::optional<int64_t> input_offset(const ir::Region& region, const std::string& name) {
   for (const ir::ValueId input : region.inputs)
     if (region[input].name == name) return region[input].offset.value_or(0);
-  return 0;
+  return std::nullopt;
+}
+
+PlanPredict write_predict(const ir::Module& module) {
+  const ir::Region& region = module.predict;
+  PlanPredict predict{.needs = module.setting("predict.needs", int64_t{0}),
+                      .positions = module.setting("predict.positions", "")};
+  if (region.yields.empty()) return predict;
+  const ir::Value& output = region[*ir::as_value(region.yields.front().what)];
+  predict.batch = module.most_samples(region);
+  predict.offset = output.offset.value_or(0);
+  predict.shape.assign(output.type.shape.begin() + 1, output.type.shape.end());
+  return predict;
 }
 
 void add_inputs(const ir::Module& module, Plan& plan) {
@@ -68,7 +78,8 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.dtype = ir::dtype_text(value.type.dtype);
     input.shape.assign(value.type.shape.begin() + (value.type.shape.empty() ? 0 : 1), value.type.shape.end());
     input.step_offset = value.offset.value_or(0);
-    input.eval_offset = input_offset(module.eval, value.name);
+    input.eval_offset = input_offset(module.eval, value.name).value_or(0);
+    input.predict_offset = input_offset(module.predict, value.name);
     const std::string key = "inputs." + value.name + ".";
     input.mean = numbers(module, key + "normalize.mean");
     input.std = numbers(module, key + "normalize.std");
@@ -148,6 +159,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
                                 module.setting("schedule.patience", int64_t{10}),
                                 module.setting("schedule.threshold", 1e-4)};
   }
+  plan.predict = write_predict(module);
   add_inputs(module, plan);
   add_buffers(module, plan);
   return plan;
@@ -209,7 +221,8 @@ nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recomput
           {"groups", std::move(listed)},
           {"bytes", to_json(plan.bytes)},
           {"passes", plan.passes},
-          {"equivalence", std::move(equivalence)}};
+          {"equivalence", std::move(equivalence)},
+          {"predict", {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}}}};
 }
 
 std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks,
@@ -234,6 +247,12 @@ std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t 
     line("", fmt::format("{:.2f} % more time by the cost model; at least {:.2f} % for this memory (proven)",
                          100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
   }
+  if (plan.predict.needs > 0)
+    line("predictions", fmt::format("none: for one sample they need {}, the peak is {}",
+                                    ir::size_text(plan.predict.needs), ir::size_text(bytes.peak)));
+  else if (plan.predict.batch < plan.micro_batch)
+    line("predictions", fmt::format("of {} sample{} at once, for which the peak has room", plan.predict.batch,
+                                    plan.predict.batch == 1 ? "" : "s"));
   if (loss_chunks > 1)
     line("loss", fmt::format("in {} parts of the sequence, one after the other", loss_chunks));
   for (size_t i = 0; groups.size() > 1 && i < groups.size(); ++i) {

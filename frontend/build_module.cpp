@@ -1,10 +1,11 @@
-// The way from text to Module: tree, overrides, checks, then the forward pass twice: for step and for eval.
+// The way from text to Module: tree, overrides, checks, then the forward pass for step, eval and predict.
 #include "frontend/frontend.h"
 
 #include <algorithm>
 
 #include "frontend/loss.h"
 #include "frontend/overrides.h"
+#include "ir/positions.h"
 
 namespace gacc {
 
@@ -27,6 +28,35 @@ struct Forward {
   std::vector<LayerSummary> layers{};
 };
 
+// What predict gives: the layer that [predict] names, else the loss's input. Nothing after a report.
+std::optional<ir::ValueId> predicted(const ir::Region& region, const LayerLowering& layers,
+                                     const ModelFile& model, Flow output, Diag& diag) {
+  std::optional<Named> asked = model.predicted;
+  if (const Values& loss = model.loss.keys; !asked && loss.has("input"))
+    asked = Named{loss.text("input"), loss.at("input")};
+  if (asked) output = layers.find_output(*asked).value_or(Flow{});
+  if (!output.value || region[*output.value].type.dtype == ir::DType::f32) return output.value;
+  diag.error(Kind::type_mismatch, asked ? asked->at : output.at, "predictions are f32, {} is i32",
+             output.label);
+  return std::nullopt;
+}
+
+// The part of the forward pass that the output depends on, its inputs too.
+void build_predict(ir::Module& module, const ModelFile& model, Parameters& parameters, Diag& diag) {
+  ir::Region& region = module.predict;
+  ir::Builder builder(module, region, diag);
+  LayerLowering layers(builder, parameters, model);
+  const Flow output = layers.run();
+  const std::optional<ir::ValueId> what = predicted(region, layers, model, output, diag);
+  if (!what) return;
+  builder.yield({.role = "output", .metric = {}, .of = {}, .what = *what});
+  ir::remove_dead(region);
+  std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
+  ir::compact(region);
+  if (const std::optional<std::string> why = ir::mixes_positions(module, region))
+    module.settings["predict.positions"] = why->empty() ? "causal" : *why;
+}
+
 // The forward pass of one region, with its loss.
 Forward build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& model, Parameters& parameters,
                      Diag& diag) {
@@ -34,6 +64,8 @@ Forward build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& m
   LayerLowering layers(builder, parameters, model);
   const Flow output = layers.run();
   lower_loss(builder, layers, model, output, kind == ir::RegionKind::eval);
+  if (model.predicted && kind == ir::RegionKind::step)  // reported with all other errors
+    predicted(builder.region(), layers, model, output, diag);
   return {layers.inexact(), layers.summary()};
 }
 
@@ -45,13 +77,7 @@ struct Compiled {
 // An input that the loss does not depend on costs memory and time, and is hardly meant.
 void warn_of_unread(const ir::Module& module, const ModelFile& model, Diag& diag) {
   for (const ir::ValueId input : module.step.inputs) {
-    const bool read = std::ranges::any_of(module.step.ops, [&](const ir::Op& op) {
-      return std::ranges::any_of(op.operands, [&](const ir::Operand& operand) {
-        const ir::ValueId* value = ir::as_value(operand);
-        return value != nullptr && *value == input;
-      });
-    });
-    if (read) continue;
+    if (ir::is_read(module.step, input)) continue;
     const auto spec = std::ranges::find(model.inputs, module.step[input].name, &InputSpec::name);
     diag.warn(Kind::unused_input, spec->at, "no layer reads the input `{}`, nor does the loss", spec->name);
   }
@@ -78,6 +104,7 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
   judge_equivalence(model, step.inexact, module.settings, diag);
   if (diag.failed()) return std::nullopt;
   build_region(module, ir::RegionKind::eval, model, parameters, diag);
+  build_predict(module, model, parameters, diag);
   if (diag.failed()) return std::nullopt;
   warn_of_unread(result.module, model, diag);
   return result;

@@ -121,7 +121,7 @@ class LayerContext {
   std::string shape_text() const { return all_.shape_of(input()); }
   std::string shape_of(const Flow& flow) const { return all_.shape_of(flow); }
   bool training() const { return b.region().kind == ir::RegionKind::step; }
-  bool drops() const { return b.region().kind != ir::RegionKind::eval; }  // dropout is not for evaluations
+  bool drops() const { return training(); }  // dropout is for training alone
 
   // An error; `refuse_input` adds where the input is defined.
   template <class... A>

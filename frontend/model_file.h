@@ -52,7 +52,8 @@ struct ModelFile {
   std::vector<InputSpec> inputs{};
   std::vector<LayerSpec> layers{};
   LossSpec loss{};
-  std::vector<Values> groups{};  // [[optimizer.groups]]
+  std::optional<Named> predicted{};  // [predict] layer; else the loss's input
+  std::vector<Values> groups{};      // [[optimizer.groups]]
   int64_t micro_batch = 1, accumulate = 1;
   std::string recompute_policy = "none";
   Location micro_batch_at{}, require_at{};

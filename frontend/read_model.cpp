@@ -127,6 +127,10 @@ ModelFile read_model(const Node& root, Diag& diag) {
     model.layers = read_layers(*layers, model.inputs, diag);
   }
   if (const Node* node = section("loss")) read_loss(*node, model, diag);
+  if (const Node* node = section("predict")) {
+    const Values keys = read_table(*node, schema().predict, diag);
+    if (keys.has("layer")) model.predicted = Named{keys.text("layer"), keys.at("layer")};
+  }
   read_training(root, model, diag);
   return model;
 }

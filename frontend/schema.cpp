@@ -34,6 +34,7 @@ Schema::Schema() {
                    {"inputs", Form::table, required, "one table `[inputs.NAME]` for each input"},
                    {"layers", Form::tables, required, "the layers, in order"},
                    {"loss", Form::table, required, "what is minimised"},
+                   {"predict", Form::table, no_default, "what predictions are"},
                    {"train", Form::table, no_default, "batches, epochs and clipping"},
                    {"optimizer", Form::table, required, "how parameters move"},
                    {"schedule", Form::table, no_default, "how the rate changes"},
@@ -199,6 +200,12 @@ Schema::Schema() {
                {"budget", Form::size, no_default, "policy \"budget\": the size that the step must fit"}},
       .example = "policy = \"budget\"\nbudget = \"512MiB\""};
 
+  predict = {.name = "[predict]",
+             .path = "predict",
+             .says = "What `gacc-exec --predict` and `--generate` ask the model for.",
+             .keys = {{"layer", Form::text, no_default, "default: the layer that the loss takes"}},
+             .example = "layer = \"head\""};
+
   launch = {.name = "[launch]",
             .path = "launch",
             .says = "How a GPU runs a micro-batch.",
@@ -219,7 +226,7 @@ const Schema& schema() {
 }
 
 std::vector<const Table*> Schema::all() const {
-  return {&file,      &model, &input,    &normalize, &layer,     &init,   &loss,  &train,
+  return {&file,      &model, &input,    &normalize, &layer,     &init,   &loss,  &predict, &train,
           &optimizer, &group, &schedule, &precision, &recompute, &launch, &memory};
 }
 

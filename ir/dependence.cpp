@@ -96,7 +96,8 @@ Touched touched(const Module& module, const Region& region, const Kernel& kernel
     std::vector<Bytes> list;
     for (const Operand& operand : operands) {
       if (const std::optional<int64_t> offset = arena_offset(module, region, operand))
-        list.push_back({*offset, type_bytes(operand_type(module, region, operand), module.micro_batch())});
+        list.push_back(
+            {*offset, type_bytes(operand_type(module, region, operand), module.most_samples(region))});
     }
     return list;
   };

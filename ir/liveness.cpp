@@ -7,7 +7,7 @@ namespace gacc::ir {
 
 std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
                                    const std::vector<Kernel>& kernels, const std::vector<int>& times) {
-  const int64_t batch = module.micro_batch();
+  const int64_t batch = module.most_samples(region);
   std::vector<LiveRange> ranges;
   std::vector<int> slot(region.values.size(), -1);  // of a value that owns bytes: its index in `ranges`
   const StorageRoots roots(region);

@@ -10,7 +10,7 @@ struct LiveRange {
   ValueId value;
   int first = 0;
   int last = 0;
-  int64_t bytes = 0;  // at the full micro-batch
+  int64_t bytes = 0;  // at the most samples that the region takes
 };
 // `times`: when each kernel runs, in any order, and -1 for a kernel that is no launch; without it a kernel
 // runs at its number.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ir/op_info.h"
 #include "ir/text.h"
 
 namespace gacc::ir {
@@ -20,20 +21,6 @@ std::optional<Phase> parse_phase(std::string_view text) {
     if (text == kPhases[i]) return static_cast<Phase>(i);
   }
   return std::nullopt;
-}
-
-std::string_view region_text(RegionKind kind) {
-  switch (kind) {
-    case RegionKind::init:
-      return "init";
-    case RegionKind::step:
-      return "step";
-    case RegionKind::update:
-      return "update";
-    case RegionKind::eval:
-      return "eval";
-  }
-  return "?";
 }
 
 Origin natural_origin(RegionKind kind) {
@@ -106,14 +93,19 @@ std::optional<BufferId> Module::find_buffer(std::string_view wanted) const {
 }
 
 Region& Module::region(RegionKind kind) {
-  return kind == RegionKind::init     ? init
-         : kind == RegionKind::step   ? step
-         : kind == RegionKind::update ? update
-                                      : eval;
+  constexpr Region Module::*members[] = {
+#define GACC_REGION(name, batched) &Module::name,
+#include "ir/regions.def"
+#undef GACC_REGION
+  };
+  return this->*members[static_cast<size_t>(kind)];
 }
 const Region& Module::region(RegionKind kind) const { return const_cast<Module*>(this)->region(kind); }
 
 int64_t Module::micro_batch() const { return setting("train.micro_batch", int64_t{1}); }
+int64_t Module::most_samples(const Region& region) const {
+  return region.kind == RegionKind::predict ? setting("predict.batch", micro_batch()) : micro_batch();
+}
 int64_t Module::accumulate() const { return setting("train.accumulate", int64_t{1}); }
 
 int64_t Module::setting(std::string_view key, int64_t fallback) const {
@@ -194,6 +186,37 @@ void compact(Region& region) {
     if (op.remat) rename(*op.remat);
   }
   for (Yield& yield : region.yields) rename_operand(yield.what);
+}
+
+bool is_read(const Region& region, ValueId value) {
+  const Operand what = value;
+  return std::any_of(region.ops.begin(), region.ops.end(),
+                     [&](const Op& op) {
+                       return op.when == what ||
+                              std::find(op.operands.begin(), op.operands.end(), what) != op.operands.end();
+                     }) ||
+         std::any_of(region.yields.begin(), region.yields.end(),
+                     [&](const Yield& yield) { return yield.what == what; });
+}
+
+void remove_dead(Region& region) {
+  std::vector<bool> wanted(region.values.size(), false);
+  const auto want = [&](const Operand& operand) {
+    if (const ValueId* value = as_value(operand)) wanted[static_cast<size_t>(value->index)] = true;
+  };
+  for (const Yield& yield : region.yields) want(yield.what);
+  std::vector<Op> kept;
+  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
+    const bool used = std::any_of(op->results.begin(), op->results.end(),
+                                  [&](ValueId result) { return wanted[static_cast<size_t>(result.index)]; });
+    if (!used && op->info->writes == 0) continue;
+    std::for_each(op->operands.begin(), op->operands.end(), want);
+    if (op->when) want(*op->when);
+    kept.push_back(std::move(*op));
+  }
+  std::reverse(kept.begin(), kept.end());
+  region.ops = std::move(kept);
+  compact(region);
 }
 
 }  // namespace gacc::ir

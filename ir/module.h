@@ -1,5 +1,5 @@
-// The IR: a Module holds named buffers, which live across launches, and four regions of straight-line SSA
-// ops. Everything is a vector addressed by small typed ids, so a Module copies by copying. docs/ir.md is the
+// The IR: a Module holds named buffers, which live across launches, and regions of straight-line SSA ops.
+// Everything is a vector addressed by small typed ids, so a Module copies by copying. docs/ir.md is the
 // spec.
 #pragma once
 #include <functional>
@@ -77,7 +77,7 @@ struct Op {
 };
 
 // What a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric"
-// (named).
+// (named); of predict "output".
 struct Yield {
   std::string role;
   std::string metric{};  // role "metric": "accuracy"
@@ -85,13 +85,38 @@ struct Yield {
   Operand what{};
 };
 
-enum class RegionKind : uint8_t { init, step, update, eval };
-std::string_view region_text(RegionKind kind);
-Origin natural_origin(RegionKind kind);  // of ops that nothing else is said of: forward in step and eval
+enum class RegionKind : uint8_t {
+#define GACC_REGION(name, batched) name,
+#include "ir/regions.def"
+#undef GACC_REGION
+};
+inline constexpr RegionKind all_regions[] = {
+#define GACC_REGION(name, batched) RegionKind::name,
+#include "ir/regions.def"
+#undef GACC_REGION
+};
+constexpr std::string_view region_text(RegionKind kind) {
+  constexpr std::string_view texts[] = {
+#define GACC_REGION(name, batched) #name,
+#include "ir/regions.def"
+#undef GACC_REGION
+  };
+  return texts[static_cast<size_t>(kind)];
+}
+// Whether a run of it takes a micro-batch: it has inputs, and values with the extent B.
+constexpr bool is_batched(RegionKind kind) {
+  constexpr bool answers[] = {
+#define GACC_REGION(name, batched) batched,
+#include "ir/regions.def"
+#undef GACC_REGION
+  };
+  return answers[static_cast<size_t>(kind)];
+}
+Origin natural_origin(RegionKind kind);  // of ops that nothing else is said of: forward but for init and update
 
 struct Region {
   RegionKind kind = RegionKind::init;
-  std::vector<ValueId> inputs{};  // step and eval: the micro-batch, one value an input, first dimension B
+  std::vector<ValueId> inputs{};  // the micro-batch, one value an input, first dimension B
   std::vector<Value> values{};    // addressed by ValueId; entries of deleted ops may remain
   std::vector<Op> ops{};
   std::vector<Yield> yields{};
@@ -113,7 +138,9 @@ struct Module {
   // ("train.micro_batch", "optimizer.lr", "inputs.image.normalize.mean"). Printed as `set` lines.
   Attrs settings{};
   std::vector<Buffer> buffers{};
-  Region init{RegionKind::init}, step{RegionKind::step}, update{RegionKind::update}, eval{RegionKind::eval};
+#define GACC_REGION(name, batched) Region name{RegionKind::name};
+#include "ir/regions.def"
+#undef GACC_REGION
   std::optional<int64_t> arena_bytes{};  // once planned: the size of the one allocation
   std::string target{};                  // once scheduled: the GPU that the schedules are for, "sm_80"
 
@@ -133,15 +160,16 @@ struct Module {
   const Region& region(RegionKind kind) const;
 
   int64_t micro_batch() const;  // setting train.micro_batch, 1 if absent
-  int64_t accumulate() const;   // setting train.accumulate, 1 if absent
+  // The most samples of a run of the region, for which its values have bytes: the micro-batch, or what the
+  // memory plan had room for (setting predict.batch).
+  int64_t most_samples(const Region& region) const;
+  int64_t accumulate() const;  // setting train.accumulate, 1 if absent
   // Settings by key with a fallback; numbers convert between integer and real.
   int64_t setting(std::string_view key, int64_t fallback) const;
   double setting(std::string_view key, double fallback) const;
   bool setting(std::string_view key, bool fallback) const;
   std::string setting(std::string_view key, const char* fallback) const;
 };
-inline constexpr RegionKind all_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
-                                             RegionKind::eval};
 
 // A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.
 Module unscheduled(Module module);
@@ -161,5 +189,9 @@ Type operand_type(const Module& module, const Region& region, const Operand& ope
 std::string operand_text(const Module& module, const Region& region, const Operand& operand);
 // Removes dead entries of Region::values and renumbers; after it, every value is an input or a result.
 void compact(Region& region);
+// Whether an op or a yield reads the value.
+bool is_read(const Region& region, ValueId value);
+// Removes the ops whose results nobody reads and that write no buffer.
+void remove_dead(Region& region);
 
 }  // namespace gacc::ir

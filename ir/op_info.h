@@ -84,6 +84,9 @@ struct OpInfo {
   uint32_t discards = 0;  // bit i: operand i is written without being read
   uint32_t keeps = 0;     // bit i: operand i stays f32 where the op computes in half precision (statistics)
   bool copies = false;    // every element of the result is one of the operands', as it was
+  // Composite and special: what the results have at an index of their first two axes follows from what the
+  // operands have there, where those axes are theirs (ir/positions.h).
+  bool local = false;
   // Ops that take rows or classes by number: the operand with the numbers, which are 0 .. numbered - 1.
   // Kernels do not check them; they come from the data, whose range the runtime checks (R17).
   int numbers = -1;

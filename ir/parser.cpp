@@ -194,14 +194,16 @@ class Parser {
     const Token word = expect(Tok::word, "set, a buffer, or a region");
     if (word.text == "set") return setting();
     constexpr std::string_view kinds[] = {"param", "accum", "state"};
+    std::string known = "set";
     for (size_t i = 0; i < std::size(kinds); ++i) {
       if (word.text == kinds[i]) return buffer(static_cast<BufferKind>(i));
+      known += fmt::format(", {}", kinds[i]);
     }
     for (const RegionKind kind : all_regions) {
       if (word.text == region_text(kind)) return region(module_.region(kind), word.at);
+      known += fmt::format("{}{}", kind == std::end(all_regions)[-1] ? " or " : ", ", region_text(kind));
     }
-    fail(word.at, Kind::syntax, "expected set, param, accum, state, init, step, update or eval, found `{}`",
-         word.text);
+    fail(word.at, Kind::syntax, "expected {}, found `{}`", known, word.text);
   }
 
   void setting() {

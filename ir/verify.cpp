@@ -23,6 +23,9 @@ class Verifier {
     const size_t before = diag_.reports().size();
     const int64_t batch = module_.micro_batch();
     if (batch < 1 || batch > (int64_t{1} << 31)) broken("R9", {}, "train.micro_batch is {}", batch);
+    const int64_t predicted = module_.most_samples(module_.predict);
+    if (batch >= 1 && (predicted < 1 || predicted > batch))
+      broken("R9", {}, "predict.batch is {}; a micro-batch has {}", predicted, batch);
     if (diag_.reports().size() > before) return false;  // every size below depends on it
     buffers();
     for (const RegionKind kind : all_regions) {
@@ -38,8 +41,10 @@ class Verifier {
       if (diag_.reports().size() == before) kernels_and_places(region);
     }
     if (at_least(Phase::planned) && diag_.reports().size() == before) {
-      eval_inputs();
-      for (const RegionKind kind : all_regions) numbers(module_.region(kind));
+      for (const RegionKind kind : all_regions) {
+        inputs_of_step(module_.region(kind));
+        numbers(module_.region(kind));
+      }
     }
     if (diag_.reports().size() == before) schedules();
     return diag_.reports().size() == before;
@@ -69,7 +74,7 @@ class Verifier {
       if (is_half(buffer.type.dtype) && buffer.kind != BufferKind::state)
         broken("R13", buffer.at, "`@{}` is {}; parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
-      place(buffer.at, "@" + buffer.name, buffer.type, buffer.offset, at_least(Phase::planned));
+      place(buffer.at, "@" + buffer.name, buffer.type, 1, buffer.offset, at_least(Phase::planned));
       role(buffer);
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
@@ -136,8 +141,7 @@ class Verifier {
       for (const ValueId result : op.results) define(result, op.at);
     }
     for (const Yield& yield : region.yields) use(yield.what, region.at);
-    const bool takes_batch = region.kind == RegionKind::step || region.kind == RegionKind::eval;
-    if (!takes_batch && !region.inputs.empty())
+    if (!is_batched(region.kind) && !region.inputs.empty())
       broken("R8", region.at, "{} takes no inputs", region_text(region.kind));
     for (const ValueId input : region.inputs) {
       const Shape& shape = region[input].type.shape;
@@ -186,9 +190,8 @@ class Verifier {
       if (!fits(value.type.shape, batch))
         broken("R9", op.at, "`%{}` of shape {} is empty or too large", value.name,
                shape_text(value.type.shape));
-      const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
-      if (!batched && has_batch(value.type.shape))
-        broken("R8", op.at, "`%{}` has the extent B outside step and eval", value.name);
+      if (!is_batched(region.kind) && has_batch(value.type.shape))
+        broken("R8", op.at, "`%{}` has the extent B in {}", value.name, region_text(region.kind));
     }
   }
 
@@ -246,14 +249,16 @@ class Verifier {
           broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
         if (region.kind == RegionKind::eval && !(buffer.role == BufferRole::evaluation && acc))
           broken("R7", op.at, "eval adds to state of the role `evaluation` only, not to `@{}`", buffer.name);
+        if (region.kind == RegionKind::predict)
+          broken("R7", op.at, "predict writes no buffer, not `@{}`", buffer.name);
       }
     }
   }
 
   // R10: what each phase yields
   void yields(const Region& region) {
-    const bool batched = region.kind == RegionKind::step || region.kind == RegionKind::eval;
-    if (at_least(Phase::accumulated) || !batched) {
+    if (region.kind == RegionKind::predict) return output(region);
+    if (at_least(Phase::accumulated) || !is_batched(region.kind)) {
       if (!region.yields.empty())
         broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind),
                phase_text(module_.phase));
@@ -298,6 +303,18 @@ class Verifier {
     if (losses != 1 || counts != 1 || weights > 1)
       broken("R10", region.at, "{} yields one loss and one count{}", region_text(region.kind),
              weights > 1 ? ", and at most one sum of weights" : "");
+  }
+
+  // What predict is for: its one yield in every phase.
+  void output(const Region& region) {
+    if (region.ops.empty() && region.yields.empty()) return;  // a module may lack it
+    const bool one = region.yields.size() == 1 && region.yields.front().role == "output";
+    if (!one) return broken("R10", region.at, "predict yields one output");
+    const Operand& what = region.yields.front().what;
+    const Type type = operand_type(module_, region, what);
+    if (as_value(what) == nullptr || type.dtype != DType::f32 || !has_batch(type.shape))
+      broken("R10", region.at, "the output {} is {}, not f32 with the extent B", text(region, what),
+             type_text(type));
   }
 
   // R16: a clone equals its original, and takes its place: neither the original nor an earlier clone is read
@@ -359,17 +376,17 @@ class Verifier {
     }
   }
 
-  // R17: eval reads what step reads, since the runtime knows one type of each input ...
-  void eval_inputs() {
-    for (const ValueId id : module_.eval.inputs) {
-      const Value& input = module_.eval[id];
+  // R17: eval and predict read what step reads, since the runtime knows one type of each input ...
+  void inputs_of_step(const Region& region) {
+    for (const ValueId id : region.inputs) {
+      const Value& input = region[id];
       const std::optional<ValueId> same = module_.step.find(input.name);
       const std::vector<ValueId>& inputs = module_.step.inputs;
       const bool found = same && std::find(inputs.begin(), inputs.end(), *same) != inputs.end() &&
                          module_.step[*same].type == input.type;
       if (!found)
-        broken("R17", module_.eval.at, "eval has the input `%{}` of type {}; step has not", input.name,
-               type_text(input.type));
+        broken("R17", region.at, "{} has the input `%{}` of type {}; step has not", region_text(region.kind),
+               input.name, type_text(input.type));
     }
   }
 
@@ -414,7 +431,7 @@ class Verifier {
   }
 
   // R15: one place
-  void place(const Location& at, const std::string& name, const Type& type,
+  void place(const Location& at, const std::string& name, const Type& type, int64_t samples,
              const std::optional<int64_t>& offset, bool wanted) {
     if (!offset) {
       if (wanted) broken("R15", at, "`{}` has no place in the arena", name);
@@ -422,7 +439,7 @@ class Verifier {
     }
     if (!at_least(Phase::planned)) return broken("R15", at, "`{}` has a place before phase planned", name);
     const int64_t end = module_.arena_bytes.value_or(0);
-    const int64_t bytes = type_bytes(type, module_.micro_batch());
+    const int64_t bytes = type_bytes(type, samples);
     if (*offset < 0 || *offset % kAlignment != 0 || bytes > end || *offset > end - bytes) {
       broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
     }
@@ -470,8 +487,12 @@ class Verifier {
     if (!problem.empty()) return broken("R14", region.ops.front().at, "{}", problem);
     const bool planned = at_least(Phase::planned);
     const auto value_place = [&](ValueId id, const Location& at) {
-      place(at, "%" + region[id].name, region[id].type, region[id].offset, planned);
+      place(at, "%" + region[id].name, region[id].type, module_.most_samples(region), region[id].offset,
+            planned);
     };
+    if (region.kind == RegionKind::predict)
+      for (const Yield& yield : region.yields)
+        if (const ValueId* id = as_value(yield.what)) value_place(*id, region.at);
     for (const ValueId input : region.inputs) value_place(input, region.at);
     for (const Kernel& kernel : all) {
       for (const Operand& write : kernel.writes) {

@@ -99,7 +99,7 @@ struct Call {
 
 struct Program {
   std::vector<Body> functions;  // distinct, in order of first use
-  std::array<std::vector<Call>, 4>
+  std::array<std::vector<Call>, std::size(ir::all_regions)>
       regions;  // by ir::RegionKind, one Call per kernel of ir::kernels, in order
   const std::vector<Call>& calls(ir::RegionKind kind) const { return regions[static_cast<size_t>(kind)]; }
   // Of the kernel with this number, which the region has.

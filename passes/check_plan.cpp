@@ -109,10 +109,11 @@ class Checker {
   }
 
   // Sets offset_ and size_; checks that the place is aligned and inside the arena.
-  bool place(const std::optional<int64_t>& offset, const Type& type, const std::string& name) {
+  bool place(const std::optional<int64_t>& offset, const Type& type, const std::string& name,
+             int64_t samples = 1) {
     if (!offset) return fail("{} has no place", name);
     offset_ = *offset;
-    size_ = type_bytes(type, module_.micro_batch());
+    size_ = type_bytes(type, samples);
     if (offset_ % kAlignment != 0)
       return fail("{} is at {}, which is not a multiple of {}", name, offset_, kAlignment);
     if (offset_ < 0 || offset_ > *module_.arena_bytes - size_) {
@@ -126,7 +127,7 @@ class Checker {
     if (const BufferId* buffer = as_buffer(operand))
       return place(module_[*buffer].offset, module_[*buffer].type, name);
     const Value& value = region[*as_value(operand)];
-    return place(value.offset, value.type, name);
+    return place(value.offset, value.type, name, module_.most_samples(region));
   }
 
   void region(const Region& region) {
@@ -262,7 +263,7 @@ class Checker {
         if ((*roots_)(operand_read) != other) continue;
         const ValueId *from = as_value(operand_read), *to = as_value(operand), *root = as_value(other);
         const bool in_place = from != nullptr && to != nullptr && region[*root].offset == offset_ &&
-                              type_bytes(region[*root].type, module_.micro_batch()) == size_ &&
+                              type_bytes(region[*root].type, module_.most_samples(region)) == size_ &&
                               may_reuse(module_, region, *kernel, *from, *to);
         if (!in_place)
           fail("{} is written over {}, which the kernel reads", name,

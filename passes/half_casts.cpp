@@ -5,7 +5,7 @@
 //   1. Demand: a value that an op of half precision reads gets one half copy, %x.h, made where %x is. Losses,
 //      norms and reductions read the copy too, so that the f32 value need not be kept, but for inputs of the
 //      region; `full`-marked ops read the f32 value where there is one.
-//   2. Every op of `step` and `eval` gets operands by the table:
+//   2. Every op of `step`, `eval` and `predict` gets operands by the table; an output of predict is f32:
 //        half    all half; a parameter is read from its half copy, @w.h
 //        follow  all half where all of them are (parameters follow the others), else f32
 //        full    what there is; the result is f32
@@ -33,8 +33,8 @@ class HalfCasts {
       : module_(module), dtype_(dtype), diag_(diag), copies_(module.buffers.size()) {}
 
   bool run() {
-    convert(module_.step);
-    convert(module_.eval);
+    for (const RegionKind kind : all_regions)
+      if (is_batched(kind)) convert(module_.region(kind));
     for (size_t i = 0; i < copies_.size(); ++i) {
       if (!copies_[i]) continue;
       const BufferId master{static_cast<int32_t>(i)};
@@ -111,6 +111,12 @@ class HalfCasts {
         if (region[result].type.dtype != DType::f32 || !wanted_[index(result)]) continue;
         half_[index(result)] = cast(build, result, dtype_, ".h");
       }
+    }
+    for (Yield& yield : region.yields) {
+      const ValueId* value = as_value(yield.what);
+      if (yield.role != "output" || value == nullptr || !is_half(region[*value].type.dtype)) continue;
+      Builder build(module_, region, diag_);
+      yield.what = cast(build, *value, DType::f32, ".f");
     }
     region_ = nullptr;
   }

@@ -1,5 +1,6 @@
 // Offsets for everything, in one arena: buffers first (they live for ever), then one transient area that the
-// four regions share, for they never run at the same time.
+// regions share, for they never run at the same time. The regions of training make its size; predict takes
+// as many samples as fit into it.
 //
 //   1. Live ranges, from ir/liveness.h, at kernel granularity.
 //   2. In-place pairs: a result may take the bytes of an operand that dies in its kernel where may_reuse
@@ -27,6 +28,10 @@ namespace {
 using namespace ir;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Those that decide the size of the arena.
+constexpr RegionKind training_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
+                                           RegionKind::eval};
 
 // A region's values in blocks: those of one block share bytes, one after the other.
 struct Transients {
@@ -145,6 +150,47 @@ void place_aliases(const Module& module, Region& region) {
   }
 }
 
+// Where the values of predict lie, with the most samples that the area has room for. When not even one fits,
+// the module has no such region, and a setting says what the arena would need.
+void place_predict(Module& module, int64_t end, int64_t height) {
+  constexpr const char* kBatch = "predict.batch";
+  Region& region = module.predict;
+  if (region.yields.empty()) return;
+  Transients fitting;
+  planner::Placement placement;
+  int64_t needed = 0;
+  const auto fits = [&](int64_t samples) {
+    module.settings[kBatch] = samples;
+    Transients t = transients(module, region);
+    planner::Placement placed = planner::place_greedily(t.blocks, height);
+    needed = placed.height;
+    if (needed > height) return false;
+    fitting = std::move(t);
+    placement = std::move(placed);
+    return true;
+  };
+  int64_t most = module.micro_batch();
+  if (!fits(most)) {
+    int64_t none = most;  // samples that do not fit
+    most = 0;
+    while (none - most > 1) {
+      const int64_t middle = most + (none - most) / 2;
+      (fits(middle) ? most : none) = middle;
+    }
+    if (most == 0) {
+      fits(1);
+      module.settings.erase(kBatch);
+      module.settings["predict.needs"] = end + needed;
+      region = Region{RegionKind::predict};
+      return;
+    }
+  }
+  module.settings[kBatch] = most;
+  for (size_t i = 0; i < fitting.ranges.size(); ++i)
+    region[fitting.ranges[i].value].offset = end + placement.offsets[fitting.block_of[i]];
+  place_aliases(module, region);
+}
+
 constexpr int64_t kSmallValue = 4096;  // bytes
 
 int64_t buffer_bytes(const Module& module, BufferKind kind) {
@@ -169,11 +215,11 @@ bool plan_memory(Module& module, const Options&, Diag&) {
   int64_t height = 0, least = 0;  // of the area that the regions share; no plan has less
   std::map<RegionKind, planner::Placement> placements;
   std::map<RegionKind, Transients> values;
-  for (const RegionKind kind : all_regions) {
+  for (const RegionKind kind : training_regions) {
     const Transients& t = values[kind] = transients(module, module.region(kind));
     least = std::max(least, planner::liveness_bound(t.blocks));
   }
-  for (const RegionKind kind : all_regions) {
+  for (const RegionKind kind : training_regions) {
     const Transients& t = values[kind];
     const planner::Placement& placement = placements[kind] = planner::place(t.blocks, least);
     if (!t.blocks.empty()) height = std::max(height, placement.height);
@@ -189,7 +235,7 @@ bool plan_memory(Module& module, const Options&, Diag&) {
   }
   planner::Placement roomy = planner::place(apart.blocks);
   if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
-  for (const RegionKind kind : all_regions) {
+  for (const RegionKind kind : training_regions) {
     Region& region = module.region(kind);
     const Transients& t = values[kind];
     for (size_t i = 0; i < t.ranges.size(); ++i)
@@ -197,6 +243,7 @@ bool plan_memory(Module& module, const Options&, Diag&) {
     place_aliases(module, region);
   }
   module.arena_bytes = end + height;
+  place_predict(module, end, height);
   return true;
 }
 
@@ -224,7 +271,7 @@ MemoryReport memory_report(const Module& module) {
   Transients at;
   int instant = 0;
   int64_t most = 0;
-  for (const RegionKind kind : all_regions) {
+  for (const RegionKind kind : training_regions) {
     const Region& region = module.region(kind);
     Transients t = transients(module, region);
     for (int k = 0; k < std::max<int>(1, static_cast<int>(t.kernels.size())); ++k) {

@@ -13,7 +13,7 @@ namespace {
 
 // Settings that change no bit of a run, or that the run's options decide and are compared as such.
 bool may_differ(std::string_view key) {
-  for (std::string_view group : {"launch.", "memory.", "recompute."})
+  for (std::string_view group : {"launch.", "memory.", "recompute.", "predict."})
     if (key.starts_with(group)) return true;
   for (std::string_view name : {"train.epochs", "train.shuffle", "train.micro_batch", "train.accumulate",
                                 "train.tail", "model.seed", "model.name", "optimizer.lr"})
@@ -43,7 +43,19 @@ std::string without_offsets(std::string_view line) {
   return out;
 }
 
-void add_model(std::string_view ir, Settings& settings) {
+// The text without the region `predict`, which is no part of training and which the memory plan may leave
+// out.
+std::string training_part(std::string_view ir) {
+  constexpr std::string_view kEnd = "\n  }\n";
+  const size_t begin = ir.find("\n  predict(");
+  const size_t end = begin == ir.npos ? ir.npos : ir.find(kEnd, begin + 1);
+  if (end == ir.npos) return std::string(ir);
+  return std::string(ir.substr(0, begin)) + std::string(ir.substr(end + kEnd.size()));
+}
+
+void add_model(std::string_view text, Settings& settings) {
+  const std::string part = training_part(text);
+  std::string_view ir = part;
   uint32_t digest = 0;
   for (bool header = true; !ir.empty(); header = false) {
     std::string_view line = ir.substr(0, ir.find('\n'));

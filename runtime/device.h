@@ -12,8 +12,6 @@
 
 namespace gacc {
 
-enum class Program : uint8_t { init, step, update, eval };
-
 // Which matrix products a GPU runs: cuBLAS's, those of the artifact's own PTX, or (automatic) cuBLAS's where
 // it is installed and the artifact's otherwise.
 enum class GemmChoice : uint8_t { automatic, cublas, builtin };

@@ -85,7 +85,7 @@ void JsonFields::each(const char* key, const Item& item) {
   if (!value->is_array()) return wrong(key, *value, "an array");
   for (size_t i = 0; i < value->size() && status_; ++i) item((*value)[i], fmt::format("{}[{}]", key, i));
 }
-void JsonFields::read(const char* key, std::string& to, std::initializer_list<std::string_view> words) {
+void JsonFields::read(const char* key, std::string& to, std::span<const std::string_view> words) {
   read(key, to);
   if (status_ && std::find(words.begin(), words.end(), to) == words.end())
     fail(fmt::format("{}{} is {}; expected {}", where_, key, shown(to), fmt::join(words, ", ")));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,10 @@ class JsonFields {
   void read(const char* key, std::vector<std::string>& to);
   void read(const char* key, std::vector<double>& to);
   // One of a few words.
-  void read(const char* key, std::string& to, std::initializer_list<std::string_view> words);
+  void read(const char* key, std::string& to, std::span<const std::string_view> words);
+  void read(const char* key, std::string& to, std::initializer_list<std::string_view> words) {
+    read(key, to, std::span(words.begin(), words.size()));
+  }
   // A name: messages show it, so it is not empty and has no control characters.
   void read_name(const char* key, std::string& to);
   // A shape: at most kMaxRank extents of at least 1 whose product, `elements`, is at most kMost.

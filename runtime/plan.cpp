@@ -66,6 +66,7 @@ json input_json(const PlanInput& input) {
                  {"eval_offset", input.eval_offset},
                  {"mean", input.mean},
                  {"std", input.std}};
+  if (input.predict_offset) result["predict_offset"] = *input.predict_offset;
   if (input.normalize_data) result["normalize"] = "data";
   if (input.range) result["range"] = *input.range;
   if (input.ignore_index) result["ignore_index"] = *input.ignore_index;
@@ -149,6 +150,11 @@ nlohmann::json to_json(const Plan& plan) {
                  {"because", plan.because},
                  {"skip_nonfinite", plan.skip_nonfinite},
                  {"max_skips", plan.max_skips}};
+  result["predict"] = {{"batch", plan.predict.batch},
+                       {"needs", plan.predict.needs},
+                       {"offset", plan.predict.offset},
+                       {"shape", plan.predict.shape},
+                       {"positions", plan.predict.positions}};
   if (plan.plateau) {
     result["plateau"] = {{"metric", plan.plateau->metric},
                          {"patience", plan.plateau->patience},

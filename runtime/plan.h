@@ -3,6 +3,7 @@
 // row-major and may start with -1, the batch extent B (1 <= B <= micro_batch, chosen at each launch).
 #pragma once
 #include <cstdint>
+#include <iterator>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -15,17 +16,33 @@ namespace gacc {
 
 constexpr int kArtifactVersion = 3;
 
-struct PlanInput {  // one named input of `step` and `eval`; the bytes of a micro-batch lie at its offset
+// The programs of an artifact, in the order in which it has them.
+enum class Program : uint8_t { init, step, update, eval, predict };
+inline constexpr Program kPrograms[] = {Program::init, Program::step, Program::update, Program::eval,
+                                        Program::predict};
+inline constexpr std::string_view kProgramNames[] = {"init", "step", "update", "eval", "predict"};
+static_assert(std::size(kPrograms) == std::size(kProgramNames));
+
+struct PlanInput {  // one named input of `step`, `eval` and `predict`; the bytes of a micro-batch lie at its
+                    // offset
   std::string name;
-  std::string dtype;                    // "f32" or "i32"
-  std::vector<int64_t> shape;           // per sample, without B
-  int64_t step_offset = 0;              // where `step` reads it
-  int64_t eval_offset = 0;              // where `eval` reads it
+  std::string dtype;                        // "f32" or "i32"
+  std::vector<int64_t> shape;               // per sample, without B
+  int64_t step_offset = 0;                  // where `step` reads it
+  int64_t eval_offset = 0;                  // where `eval` reads it
+  std::optional<int64_t> predict_offset{};  // where `predict` does, if the output depends on it
   std::vector<double> mean, std;        // normalize: empty, one number, or one along the first axis of shape
   std::optional<int64_t> range;         // i32: valid values are 0..range-1 ...
   std::optional<int64_t> ignore_index;  // ... and this one, when it is the loss's target
   bool target = false;                  // what the loss compares with
   bool normalize_data = false;          // normalize = "data": the training data's statistics
+
+  // Where the program reads it, if it does.
+  std::optional<int64_t> offset(Program program) const {
+    return program == Program::predict ? predict_offset
+           : program == Program::eval  ? eval_offset
+                                       : step_offset;
+  }
 };
 
 // What a buffer is for (ir/buffers.def).
@@ -122,7 +139,7 @@ struct PlanValue {
 };
 
 struct PlanProgram {
-  std::string name;  // "init", "step", "update", "eval"
+  std::string name;  // of kProgramNames
   std::vector<PlanLaunch> launches;
   std::vector<PlanValue> values{};
   // step and update: all launches as one cooperative kernel, for a GPU on which its blocks run at once.
@@ -155,6 +172,17 @@ struct SeedRules {
 };
 constexpr double kSmallestScale = 0x1p-14;  // below it a run ends
 
+// What the program `predict` gives: f32 [samples, shape] at `offset`.
+struct PlanPredict {
+  int64_t batch = 0;  // samples of a run, at most; 0: not even one fits into the arena ...
+  int64_t needs = 0;  // ... which would need so many bytes
+  int64_t offset = 0;
+  std::vector<int64_t> shape{};
+  // Of a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else
+  // how they meet.
+  std::string positions{};
+};
+
 struct Plan {
   std::string model;
   std::string target;      // "sm_80"
@@ -184,6 +212,7 @@ struct Plan {
   int64_t max_skips = 100;  // ... until so many in a row
   std::optional<PlateauRules> plateau;
   std::optional<SeedRules> seed_rules;
+  PlanPredict predict;
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;
@@ -191,6 +220,10 @@ struct Plan {
   const PlanBuffer* find(std::string_view buffer) const;
   // The first buffer of that role that belongs to `buffer`; nullptr when there is none.
   const PlanBuffer* find(BufferRole role, std::string_view buffer) const;
+  // Of a run of the program.
+  int64_t most_samples(Program program) const {
+    return program == Program::predict ? predict.batch : micro_batch;
+  }
 };
 
 std::string_view role_text(BufferRole role);

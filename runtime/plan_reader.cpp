@@ -55,6 +55,9 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
   int64_t last = plan.arena_bytes - elements * kElementBytes * plan.micro_batch;
   fields.read("step_offset", input.step_offset, 0, last);
   fields.read("eval_offset", input.eval_offset, 0, last);
+  if (fields.has("predict_offset"))
+    fields.read("predict_offset", input.predict_offset.emplace(), 0,
+                plan.arena_bytes - elements * kElementBytes * plan.predict.batch);
   fields.read("mean", input.mean);
   fields.read("std", input.std);
   if (fields.has("normalize")) {
@@ -219,7 +222,8 @@ int64_t matrix_bytes(const PlanArgument& rows, const PlanArgument& columns, std:
 
 // A product's workspace is aligned, in the arena, and shares no byte with the product or with a buffer. That
 // no other value is there at the time is what the compiler has checked (passes/check_plan.h).
-void check_workspace(Fields& fields, const std::string& where, const Plan& plan, const PlanLaunch& product) {
+void check_workspace(Fields& fields, const std::string& where, const Plan& plan, int64_t batch,
+                     const PlanLaunch& product) {
   const PlanWorkspace& workspace = *product.workspace;
   if (workspace.offset % kWorkspaceAlignment != 0 || workspace.bytes % kWorkspaceAlignment != 0)
     return fields.fail(fmt::format("{}: {} bytes at {} are not in multiples of {}", where, workspace.bytes,
@@ -233,7 +237,6 @@ void check_workspace(Fields& fields, const std::string& where, const Plan& plan,
     fields.fail(fmt::format("{}: {} bytes at {} overlap {} at {}", where, workspace.bytes, workspace.offset,
                             what, offset));
   };
-  const int64_t batch = plan.micro_batch;
   keep_off(product.a, matrix_bytes(product.m, product.k, product.type, batch), "the first operand");
   keep_off(product.b, matrix_bytes(product.k, product.n, product.type, batch), "the second operand");
   keep_off(product.c, matrix_bytes(product.m, product.n, product.result, batch), "the result");
@@ -287,7 +290,7 @@ void read_program(const json& value, const std::string& where, const Plan& plan,
                   PlanProgram& program) {
   const int64_t arena = plan.arena_bytes;
   Fields fields(value, where + ".", status);
-  fields.read("name", program.name, {"init", "step", "update", "eval"});
+  fields.read("name", program.name, kProgramNames);
   fields.each("launches", [&](const json& launch, const std::string& at) {
     read_launch(launch, where + "." + at, arena, status, program.launches.emplace_back());
   });
@@ -295,7 +298,9 @@ void read_program(const json& value, const std::string& where, const Plan& plan,
     const std::string launch = fmt::format("{}.launches[{}].", where, i);
     if (program.launches[i].bias) check_bias(fields, launch + "bias", arena, program, i);
     if (status && program.launches[i].workspace)
-      check_workspace(fields, launch + "workspace", plan, program.launches[i]);
+      check_workspace(fields, launch + "workspace", plan,
+                      plan.most_samples(program.name == "predict" ? Program::predict : Program::step),
+                      program.launches[i]);
     const PlanBuiltin& builtin = program.launches[i].builtin;
     if (!builtin.arguments.empty() && !kernel_after(program, i, builtin.does))
       fields.fail(fmt::format("{}builtin: launch {} is no kernel after the product", launch, builtin.does));
@@ -305,6 +310,20 @@ void read_program(const json& value, const std::string& where, const Plan& plan,
   read_launch(value["persistent"], where + ".persistent", arena, status, program.persistent.emplace());
   fields.read("persistent_required", program.persistent_required);
   read_values(fields, "persistent_values", plan, program.launches.size(), program.persistent_values);
+}
+
+void read_predict(const json& value, Status& status, const Plan& plan, PlanPredict& predict) {
+  Fields fields(value, "plan: predict.", status);
+  int64_t elements = 1;
+  fields.read("batch", predict.batch, 0, plan.micro_batch);
+  fields.read("needs", predict.needs, 0, kMost);
+  fields.read("positions", predict.positions);
+  fields.read_shape("shape", predict.shape, elements);
+  const int64_t most = plan.arena_bytes / kElementBytes;
+  if (status && predict.batch > 0 && elements > most / predict.batch)
+    fields.fail("plan: predict: the output is larger than the arena");
+  if (status)
+    fields.read("offset", predict.offset, 0, plan.arena_bytes - elements * kElementBytes * predict.batch);
 }
 
 // The fields that are no list of objects.
@@ -382,17 +401,20 @@ void check_names(const Plan& plan, Status& status) {
   twice(std::move(inputs), "input");
   twice(std::move(buffers), "buffer");
   twice(std::move(programs), "program");
-  for (const bool step : {true, false}) {
+  for (const Program program : {Program::step, Program::eval, Program::predict}) {
     std::vector<Place> places;
     for (size_t i = 0; i < plan.buffers.size(); ++i)
       places.push_back({plan.buffers[i].offset, plan.buffers[i].bytes,
                         fmt::format("buffers[{}].offset ({})", i, plan.buffers[i].name)});
     for (size_t i = 0; i < plan.inputs.size(); ++i) {
       const PlanInput& input = plan.inputs[i];
-      int64_t bytes = kElementBytes * plan.micro_batch;
+      const std::optional<int64_t> offset = input.offset(program);
+      if (!offset) continue;
+      int64_t bytes = kElementBytes * plan.most_samples(program);
       for (const int64_t extent : input.shape) bytes *= extent;
-      places.push_back({step ? input.step_offset : input.eval_offset, bytes,
-                        fmt::format("inputs[{}].{}_offset ({})", i, step ? "step" : "eval", input.name)});
+      places.push_back({*offset, bytes,
+                        fmt::format("inputs[{}].{}_offset ({})", i,
+                                    kProgramNames[static_cast<size_t>(program)], input.name)});
     }
     std::stable_sort(places.begin(), places.end(),
                      [](auto& left, auto& right) { return left.begin < right.begin; });
@@ -410,6 +432,7 @@ Status from_json(const nlohmann::json& object, Plan& result) {
   Fields fields(object, "plan: ", status);
   read_settings(fields, plan);
   if (const json* bytes = fields.find("bytes")) read_bytes(*bytes, status, plan.bytes);
+  if (const json* predict = fields.find("predict")) read_predict(*predict, status, plan, plan.predict);
   fields.each("inputs", [&](const json& item, const std::string& name) {
     read_input(item, "plan: " + name, plan, status, plan.inputs.emplace_back());
   });

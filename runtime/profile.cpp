@@ -11,19 +11,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-const char* name_of(Program program) {
-  switch (program) {
-    case Program::init:
-      return "init";
-    case Program::step:
-      return "step";
-    case Program::update:
-      return "update";
-    case Program::eval:
-      break;
-  }
-  return "eval";
-}
+std::string name_of(Program program) { return std::string(kProgramNames[static_cast<size_t>(program)]); }
 
 json event(const std::string& name, const char* category, double begin, double duration, json arguments) {
   return {{"name", name},    {"cat", category}, {"ph", "X"}, {"ts", begin},

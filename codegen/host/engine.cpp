@@ -36,10 +36,10 @@ Status Arena::allocate(int64_t bytes) {
 namespace {
 
 // Programs are numbered like regions.
-static_assert(static_cast<int>(Program::init) == static_cast<int>(ir::RegionKind::init) &&
-              static_cast<int>(Program::step) == static_cast<int>(ir::RegionKind::step) &&
-              static_cast<int>(Program::update) == static_cast<int>(ir::RegionKind::update) &&
-              static_cast<int>(Program::eval) == static_cast<int>(ir::RegionKind::eval));
+static_assert(std::equal(std::begin(ir::all_regions), std::end(ir::all_regions), std::begin(kProgramNames),
+                         std::end(kProgramNames), [](ir::RegionKind kind, std::string_view name) {
+                           return ir::region_text(kind) == name;
+                         }));
 
 Element element(ir::DType dtype) {
   return dtype == ir::DType::f16 ? Element::f16 : dtype == ir::DType::bf16 ? Element::bf16 : Element::f32;
@@ -50,7 +50,6 @@ Element element(ir::DType dtype) {
 Status Engine::load(std::string_view text, const Cache& cache) {
   ir::Module module;
   if (Status status = read_ir(text, module); !status) return status;
-  micro_batch_ = module.micro_batch();
 
   std::string problem;
   const std::optional<codegen::Program> program =
@@ -91,7 +90,8 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
     if (wave.last > wave.first) prepared.waves.push_back(wave);
   }
   prepared.first_task.resize(prepared.launches.size());
-  set_batch(prepared, micro_batch_);
+  prepared.most = module.most_samples(module.region(kind));
+  set_batch(prepared, prepared.most);
   return {};
 }
 
@@ -107,7 +107,8 @@ Status Engine::prepare_product(const Place& at, Launch& launch) {
   if (call.n.times_batch) return Status::error("internal error: a matrix product has B columns");
   launch.gemm_m = call.m;
   launch.gemm_k = call.k;
-  const int64_t m = launch.gemm_m.at(micro_batch_), n = call.n.factor, k = launch.gemm_k.at(micro_batch_);
+  const int64_t most = at.module.most_samples(at.region);
+  const int64_t m = launch.gemm_m.at(most), n = call.n.factor, k = launch.gemm_k.at(most);
   const ir::OpView view{at.module, at.region, at.op()};
   launch.gemm = {.m = m,
                  .n = n,
@@ -152,7 +153,8 @@ Status Engine::add_operand(const Place& at, const ir::Operand& operand, Launch& 
   if (!offset)
     return Status::error("internal error: {} of `{}` has no place",
                          operand_text(at.module, at.region, operand), launch.name);
-  const int64_t bytes = ir::type_bytes(operand_type(at.module, at.region, operand), micro_batch_);
+  const int64_t bytes =
+      ir::type_bytes(operand_type(at.module, at.region, operand), at.module.most_samples(at.region));
   if (*offset < 0 || *offset > arena_.bytes() - bytes)
     return Status::error("the artifact's IR reaches outside its arena");
   launch.operands.push_back(arena_.data() + *offset);
@@ -228,9 +230,9 @@ void Engine::run_profiled(Program program, const Prepared& prepared) {
 
 Status Engine::run(Program program, int64_t batch) {
   Prepared& prepared = programs_[static_cast<size_t>(program)];
-  if (program == Program::init || program == Program::update) batch = micro_batch_;
-  if (batch < 1 || batch > micro_batch_)
-    return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, micro_batch_);
+  if (program == Program::init || program == Program::update) batch = prepared.most;
+  if (batch < 1 || batch > prepared.most)
+    return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, prepared.most);
   if (batch != prepared.batch) set_batch(prepared, batch);
   if (profiling_) run_profiled(program, prepared);
   for (const Wave& wave : profiling_ ? std::vector<Wave>() : prepared.waves)

@@ -40,7 +40,7 @@ class Engine {
 
   // `text`: a planned module. Its object comes from `cache` where it is there and sound.
   Status load(std::string_view text, const Cache& cache);
-  // Runs a program to its end; `batch` (1..micro batch) counts for step and eval.
+  // Runs a program to its end; `batch`, 1 to the most samples that it takes, counts where it takes any.
   Status run(Program program, int64_t batch);
 
   // From now on launches run one after the other, and how long each took is kept.
@@ -76,6 +76,7 @@ class Engine {
     std::vector<int64_t> first_task{};  // of each launch, within its wave
     std::vector<Wave> waves{};
     int64_t batch = 0;  // that the values are for
+    int64_t most = 0;   // samples
   };
 
   // A kernel where it stands.
@@ -101,8 +102,7 @@ class Engine {
   Arena arena_;
   Arena scratch_;  // Gemm::kScratchBytes a thread, where a product needs them
   std::unique_ptr<codegen::HostCode> code_;
-  std::array<Prepared, 4> programs_;  // by ir::RegionKind
-  int64_t micro_batch_ = 1;
+  std::array<Prepared, std::size(ir::all_regions)> programs_;  // by ir::RegionKind
   std::atomic<bool> library_failed_{false};
   bool profiling_ = false;
   std::vector<Timing> timings_;

@@ -225,6 +225,7 @@ extern const OpInfo op_row_dot{
     .name = "row_dot",
     .summary = "sum of x * y over the last axis, which stays with extent 1; in f32",
     .operands = 2,
+    .local = true,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
       if (op.operand(0).shape != op.operand(1).shape)

@@ -78,6 +78,7 @@ extern const OpInfo op_embedding{
         "row token of a table [rows, C] for every token: [..] to [.., C]; operands: tokens i32, table. "
         "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data",
     .operands = 2,
+    .local = true,
     .numbers = 0,
     .numbered = [](const OpView& op) { return op.operand(1).shape.front(); },
     .infer = infer_embedding,

@@ -165,6 +165,7 @@ extern const OpInfo op_concat{
     .summary = "the operands, two or more, one after the other along an axis of a sample",
     .operands = -2,
     .copies = true,
+    .local = true,
     .attrs = {{"axis", int64_t{0}}},
     .infer = infer_concat,
     .lowering = Lowering::special,
@@ -177,6 +178,7 @@ extern const OpInfo op_slice{
     .name = "slice",
     .summary = "elements from, .., from + size - 1 along an axis of a sample; made by the gradient of concat",
     .copies = true,
+    .local = true,
     .attrs = {{"axis", int64_t{0}}, {"from", int64_t{0}}, {"size", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<size_t> axis = expect_axis(op, diag);

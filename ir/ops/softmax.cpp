@@ -40,6 +40,7 @@ double shift(const double* x, double* y, int64_t columns) {
 extern const OpInfo op_softmax{
     .name = "softmax",
     .summary = "exp(x) / sum of exp(x), over the last axis",
+    .local = true,
     .infer = infer_rows_kept,
     .lowering = Lowering::composite,
     // d_x = y * (dy - sum(dy * y))
@@ -71,6 +72,7 @@ extern const OpInfo op_softmax{
 extern const OpInfo op_log_softmax{
     .name = "log_softmax",
     .summary = "x - log(sum of exp(x)), over the last axis",
+    .local = true,
     .infer = infer_rows_kept,
     .lowering = Lowering::composite,
     // d_x = dy - exp(y) * sum(dy)

@@ -40,8 +40,8 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
 
 bool workspaces(ir::Module& module, const Options&, Diag&) {
   // The update's lines are in another order than its kernels.
-  for (const ir::RegionKind kind : {ir::RegionKind::step, ir::RegionKind::eval})
-    if (module.region(kind).schedule) add_workspaces(module, module.region(kind));
+  for (const ir::RegionKind kind : ir::all_regions)
+    if (ir::is_batched(kind) && module.region(kind).schedule) add_workspaces(module, module.region(kind));
   return true;
 }
 

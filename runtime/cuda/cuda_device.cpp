@@ -24,7 +24,8 @@ namespace {
 
 constexpr size_t kStagingBytes = size_t{1} << 20;  // of a half, at least
 constexpr size_t kLogBytes = 8192;
-constexpr Program kPrograms[] = {Program::init, Program::step, Program::update, Program::eval};
+// Those that are made ready at the start; predict is when it first runs.
+constexpr Program kAtStart[] = {Program::init, Program::step, Program::update, Program::eval};
 
 std::string one_line(std::string_view text) {
   std::string result;
@@ -111,7 +112,7 @@ class CudaDevice final : public Device {
   Graphs graphs_;
   ReadWindow window_;
   bool loaded_ = false;
-  int64_t micro_batch_ = 0, arena_bytes_ = 0;
+  int64_t micro_batch_ = 0, predict_batch_ = 0, arena_bytes_ = 0;
   int64_t workspace_bytes_ = 0;  // of the products that have too little in the arena
   size_t free_before_ = 0;       // bytes free on the device once the context stood
   int64_t peak_bytes_ = 0;
@@ -154,6 +155,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
   if (Status status = enter(); !status) return status;
   micro_batch_ = plan.micro_batch;
+  predict_batch_ = plan.predict.batch;
   // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
   if (Status status = allocate(arena_, arena_bytes_); !status) return status;
   int64_t input_bytes = 0;
@@ -201,13 +203,13 @@ Status CudaDevice::allocate(Pointer& to, int64_t bytes) {
 // their operands lie, before anything is there; the arena is then cleared again.
 Status CudaDevice::load_products(const Plan& plan) {
   Status status = tune_products();
-  for (const Program program : kPrograms)
+  for (const Program program : kAtStart)
     if (status) status = programs_.prepare(program, micro_batch_, stream_);
-  for (const Program program : kPrograms)
+  for (const Program program : kAtStart)
     workspace_bytes_ = std::max(workspace_bytes_, programs_.workspace_bytes(program));
   if (status && workspace_bytes_ > 0) status = allocate(workspace_, workspace_bytes_);
   programs_.use_workspace(workspace_);
-  for (const Program program : kPrograms)
+  for (const Program program : kAtStart)
     if (status) status = programs_.warm_up(program, stream_);
   return status ? clear(plan) : status;
 }
@@ -225,7 +227,7 @@ Status CudaDevice::tune_products() {
       return fill_randomly(to, elements, type);
     };
   Status status;
-  for (const Program program : kPrograms)
+  for (const Program program : kAtStart)
     if (status) status = programs_.prepare(program, micro_batch_, stream_);
   if (status) status = wait();
   tuning_.measure = nullptr;
@@ -316,8 +318,9 @@ std::string CudaDevice::load_note() const {
 Status CudaDevice::run(Program program, int64_t batch) {
   if (!loaded_) return Status::error("internal error: run before load");
   if (program == Program::init || program == Program::update) batch = micro_batch_;
-  if (batch < 1 || batch > micro_batch_)
-    return Status::error("internal error: a run of {} samples, at most {} fit", batch, micro_batch_);
+  const int64_t most = program == Program::predict ? predict_batch_ : micro_batch_;
+  if (batch < 1 || batch > most)
+    return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
   if (Status status = enter(); !status) return status;
   window_.forget();
   if (profiler_.is_open() && !profiler_.full()) {

@@ -134,18 +134,20 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
   device_ = device;
   gemm_ = gemm;
   micro_batch_ = artifact.plan.micro_batch;
-  constexpr std::string_view kNames[] = {"init", "step", "update", "eval"};  // in the order of enum Program
   for (size_t i = 0; i < programs_.size(); ++i) {
     const auto& programs = artifact.plan.programs;
     auto found = std::find_if(programs.begin(), programs.end(),
-                              [&](const PlanProgram& program) { return program.name == kNames[i]; });
-    if (found == programs.end()) return Status::error("the artifact's plan has no program {}", kNames[i]);
+                              [&](const PlanProgram& program) { return program.name == kProgramNames[i]; });
+    const bool missing = found == programs.end();
+    if (missing && kPrograms[i] == Program::predict && artifact.plan.predict.batch == 0) continue;
+    if (missing) return Status::error("the artifact's plan has no program {}", kProgramNames[i]);
     values_[i] = found->values;
     programs_[i].clear();
     programs_[i].reserve(found->launches.size());
     for (const PlanLaunch& planned : found->launches)
       if (Status status = add(module, artifact, arena, planned, programs_[i].emplace_back()); !status)
         return status;
+    for (Launch& launch : programs_[i]) launch.on_demand = kPrograms[i] == Program::predict;
     for (size_t j = 0; j < found->launches.size(); ++j) {
       const PlanLaunch& planned = found->launches[j];
       const auto number = static_cast<int64_t>(j);
@@ -168,7 +170,7 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) const {
   product.n = static_cast<int64_t>(launch.n.at(batch));
   product.k = static_cast<int64_t>(launch.k.at(batch));
   const bool varies = launch.m.times_batch || launch.n.times_batch || launch.k.times_batch;
-  product.ragged = varies && batch != micro_batch_;
+  product.ragged = launch.on_demand || (varies && batch != micro_batch_);
   if (gemm_->workspace_bytes(product) > launch.workspace_bytes) product.workspace = workspace_;
   for (const Number& argument : launch.arguments) product.builtin.parameters.push_back(argument.at(batch));
   return product;

@@ -55,6 +55,7 @@ class Programs {
     bool cooperative = false;
     Product product;  // m, n, k are set at launch from these:
     Number m, n, k;
+    bool on_demand = false;       // a product of predict: like a ragged one, it takes no memory of its own
     int64_t workspace_bytes = 0;  // that the plan has for it, from product.workspace on
     // The product of the program that may have done already what this kernel does, as its bias or as its
     // built-in kernel's epilogue.
@@ -82,9 +83,9 @@ class Programs {
   int device_ = 0;
   int64_t micro_batch_ = 1;
   Pointer workspace_ = 0;  // for products that have too little in the arena
-  std::array<bool, 4> persistent_{};
-  std::array<std::vector<Launch>, 4> programs_;
-  std::array<std::vector<PlanValue>, 4> values_;
+  std::array<bool, std::size(kPrograms)> persistent_{};
+  std::array<std::vector<Launch>, std::size(kPrograms)> programs_;
+  std::array<std::vector<PlanValue>, std::size(kPrograms)> values_;
 };
 
 // The number of parameters of a PTX entry, all of 8 bytes; -1 when the text has no such entry or one of its

@@ -14,6 +14,7 @@
 namespace gacc::codegen {
 
 using namespace kernels;
+using kernels::Program;  // not the runtime's
 
 class Machine {
  public:

@@ -9,6 +9,7 @@
 namespace gacc::codegen {
 
 using namespace kernels;
+using kernels::Program;  // not the runtime's
 
 class Simulator {
  public:

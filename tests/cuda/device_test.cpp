@@ -530,7 +530,7 @@ TEST(CudaParts, LiveRangesLeavePaddingOut) {
   plan.arena_bytes = 8192;
   plan.buffers.push_back({"w", "param", "f32", {10}, 256, 40, true, {}, BufferRole::weight});
   plan.buffers.push_back({"lr", "state", "f32", {}, 0, 4, true});
-  plan.inputs.push_back({"x", "f32", {}, 768, 1024, {}, {}, {}, {}});
+  plan.inputs.push_back({"x", "f32", {}, 768, 1024, {}, {}, {}, {}, {}});
   PlanLaunch launch;
   launch.kernel = "k";
   launch.arguments = {{PlanArgument::Kind::address, 512}, {PlanArgument::Kind::address, 256}};

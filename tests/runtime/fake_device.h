@@ -58,10 +58,10 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string tail)
     buffer(name, "state", "f32");
   for (const char* name : {"seed.low", "seed.high", "window.ok", "updates", "eval.count"})
     buffer(name, "state", "i32");
-  plan.inputs.push_back({"x", "f32", {}, offset, offset, {}, {}, {}, {}});
+  plan.inputs.push_back({"x", "f32", {}, offset, offset, {}, {}, {}, {}, {}});
   offset += 4 * micro_batch + 256;
   offset -= offset % 4;
-  plan.inputs.push_back({"mark", "i32", {}, offset, offset, {}, {}, {}, -1});
+  plan.inputs.push_back({"mark", "i32", {}, offset, offset, {}, {}, {}, {}, -1});
   plan.arena_bytes = offset + 4 * micro_batch;
   return plan;
 }
@@ -127,6 +127,8 @@ class FakeDevice : public Device {
         calls.push_back(fmt::format("eval {}", batch));
         eval(batch);
         break;
+      case Program::predict:
+        return Status::error("the fake device has no predictions");
     }
     return {};
   }

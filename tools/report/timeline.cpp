@@ -174,6 +174,8 @@ std::string_view region_name(ir::RegionKind kind) {
       return "update";
     case ir::RegionKind::eval:
       return "evaluation";
+    case ir::RegionKind::predict:
+      return "prediction";
     case ir::RegionKind::init:
       break;
   }
