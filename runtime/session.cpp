@@ -201,24 +201,26 @@ Status Session::set_ordinal(int64_t ordinal) {
   return write_state(state::samples_high, static_cast<int32_t>(bits >> 32));
 }
 
-Status Session::write_inputs(InputBytes inputs, int64_t samples, bool for_eval) {
+Status Session::write_inputs(InputBytes inputs, int64_t samples, Program program) {
   if (inputs.size() != plan_.inputs.size())
     return Status::error("the step takes {} inputs, {} were given", plan_.inputs.size(), inputs.size());
-  if (samples < 1 || samples > plan_.micro_batch)
-    return Status::error("a launch takes 1 to {} samples, {} were given", plan_.micro_batch, samples);
+  const int64_t most = plan_.most_samples(program);
+  if (samples < 1 || samples > most)
+    return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PlanInput& input = plan_.inputs[i];
+    const std::optional<int64_t> offset = input.offset(program);
+    if (!offset) continue;
     auto bytes = static_cast<size_t>(elements_of(input.shape) * samples * 4);  // f32 and i32 are 4 bytes
     if (inputs[i].size() != bytes)
       return Status::error("input {} takes {} bytes, {} were given", input.name, bytes, inputs[i].size());
-    Status status = device_.write(for_eval ? input.eval_offset : input.step_offset, inputs[i]);
-    if (!status) return status;
+    if (Status status = device_.write(*offset, inputs[i]); !status) return status;
   }
   return {};
 }
 
 Status Session::step(InputBytes inputs, int64_t samples) {
-  if (Status status = write_inputs(inputs, samples, false); !status) return status;
+  if (Status status = write_inputs(inputs, samples, Program::step); !status) return status;
   ++launches_;
   samples_ += samples;
   return device_.run(Program::step, samples);
@@ -313,11 +315,26 @@ Status Session::begin_eval() {
 }
 
 Status Session::eval(InputBytes inputs, int64_t samples) {
-  if (Status status = write_inputs(inputs, samples, true); !status) return status;
+  if (Status status = write_inputs(inputs, samples, Program::eval); !status) return status;
   if (r2_shift_ && eval_samples_ == 0)
     if (Status status = shift_targets(inputs); !status) return status;
   eval_samples_ += samples;
   return device_.run(Program::eval, samples);
+}
+
+Status Session::run_predict(InputBytes inputs, int64_t samples) {
+  if (Status status = write_inputs(inputs, samples, Program::predict); !status) return status;
+  return device_.run(Program::predict, samples);
+}
+
+Status Session::read_outputs(int64_t first, std::span<float> outputs) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(float));
+  return device_.read(plan_.predict.offset + first * kSize, std::as_writable_bytes(outputs));
+}
+
+Status Session::predict(InputBytes inputs, int64_t samples, std::span<float> outputs) {
+  if (Status status = run_predict(inputs, samples); !status) return status;
+  return read_outputs(0, outputs);
 }
 
 // The mean of the first targets.

@@ -93,6 +93,11 @@ class Session {
   Status begin_eval();
   Status eval(InputBytes inputs, int64_t samples);
   Status end_eval(EvalReport& report);
+  // The outputs of 1 to predict.batch samples; only those inputs are looked at that predict reads. Waits.
+  Status predict(InputBytes inputs, int64_t samples, std::span<float> outputs);
+  // The same in two steps: the run, which does not wait, and one part of the outputs, from number `first` on.
+  Status run_predict(InputBytes inputs, int64_t samples);
+  Status read_outputs(int64_t first, std::span<float> outputs);
 
   // The window so far. All wait.
   int64_t launches() const { return launches_; }
@@ -145,7 +150,7 @@ class Session {
   Status find_parameters();
   Status find_optional(std::string_view name, const PlanBuffer*& buffer);
   Status shift_targets(InputBytes inputs);
-  Status write_inputs(InputBytes inputs, int64_t samples, bool for_eval);
+  Status write_inputs(InputBytes inputs, int64_t samples, Program program);
   Status read_scale(std::string_view name, float& scale);
   Status read_floats(const PlanBuffer& buffer, std::vector<float>& values);
   Status zero(const PlanBuffer& buffer);

@@ -31,12 +31,63 @@ std::vector<FileOption> file_options(const Arguments& given) {
           {"--load", reads, {given.load}},
           {"--save", writes, {given.save}, "--load"},  // training in place
           {"--save-best", writes, {given.save_best}},
+          {"--predict", writes, {given.predict}},
           {"--log", writes, log_files(given.log)},
           {"--dump-grads", writes, {given.dump_grads}},
           {"--tune-gemm", updates, {given.tune_gemm}},
           {"--profile", writes, {given.profile}},
           {"--checkpoint", given.resume ? updates : writes, checkpoint_files(given.checkpoint)},
           {"--tensorboard", writes, {events}}};
+}
+
+// What does not go with evaluating once, predicting and generating; and what these need.
+std::string wrong_question(const Arguments& given) {
+  if (!given.asks()) {
+    const std::pair<const char*, bool> of_text[] = {{"--prompt", given.prompt.has_value()},
+                                                    {"--temperature", given.temperature.has_value()},
+                                                    {"--top-k", given.top_k.has_value()}};
+    for (const auto& [name, present] : of_text)
+      if (present) return fmt::format("{} needs --generate", name);
+    if (!given.only_evaluates()) return "";
+  }
+  const bool predicts = !given.predict.empty(), generates = given.generate.has_value();
+  const char* what = predicts    ? "--predict writes the model's outputs"
+                     : generates ? "--generate goes on with a text"
+                                 : "--eval without --data evaluates once";
+  const std::pair<const char*, bool> others[] = {{"--generate", predicts && generates},
+                                                 {"--prompt", !generates && given.prompt},
+                                                 {"--temperature", !generates && given.temperature},
+                                                 {"--top-k", !generates && given.top_k},
+                                                 {"--data", generates && !given.data.empty()},
+                                                 {"--eval", given.asks() && !given.eval.empty()},
+                                                 {"--log", given.asks() && !given.log.empty()},
+                                                 {"--profile", given.asks() && !given.profile.empty()},
+                                                 {"--init-only", given.init_only},
+                                                 {"--verify", given.verify},
+                                                 {"--epochs", given.epochs.has_value()},
+                                                 {"--updates", given.updates.has_value()},
+                                                 {"--launches", given.launches.has_value()},
+                                                 {"--lr", given.lr.has_value()},
+                                                 {"--no-shuffle", given.no_shuffle},
+                                                 {"--eval-every", given.eval_every > 0},
+                                                 {"--patience", given.patience.has_value()},
+                                                 {"--save", !given.save.empty()},
+                                                 {"--save-best", !given.save_best.empty()},
+                                                 {"--dump-grads", !given.dump_grads.empty()},
+                                                 {"--tensorboard", !given.tensorboard.empty()},
+                                                 {"--checkpoint-every", given.checkpoint_every.has_value()}};
+  for (const auto& [name, present] : others)
+    if (present) return fmt::format("{}: {} does not go with it", what, name);
+  if (!given.checkpoint.empty() && !given.resume)
+    return fmt::format("{}: --checkpoint goes with it only to --resume from", what);
+  if (!given.asks()) return "";
+  if (given.load.empty() && given.checkpoint.empty())
+    return fmt::format("{}: --load FILE, or --checkpoint FOLDER --resume, gives it the trained parameters",
+                       what);
+  if (predicts && given.data.empty()) return "--predict needs --data";
+  if (given.temperature && !(std::isfinite(*given.temperature) && *given.temperature >= 0))
+    return "--temperature: expected a number of at least 0";
+  return "";
 }
 
 // What the option parser cannot see; empty when the command line makes sense.
@@ -51,26 +102,8 @@ std::string wrong_command(const Arguments& given) {
     return "--lr: expected a number of at least 0";
   if (given.init_only && !given.eval.empty())
     return "--init-only launches nothing: --eval does not go with it";
-  if (given.only_evaluates()) {
-    const std::pair<const char*, bool> others[] = {
-        {"--verify", given.verify},
-        {"--epochs", given.epochs.has_value()},
-        {"--updates", given.updates.has_value()},
-        {"--launches", given.launches.has_value()},
-        {"--lr", given.lr.has_value()},
-        {"--no-shuffle", given.no_shuffle},
-        {"--eval-every", given.eval_every > 0},
-        {"--patience", given.patience.has_value()},
-        {"--save", !given.save.empty()},
-        {"--save-best", !given.save_best.empty()},
-        {"--dump-grads", !given.dump_grads.empty()},
-        {"--tensorboard", !given.tensorboard.empty()},
-        {"--checkpoint-every", given.checkpoint_every.has_value()}};
-    for (const auto& [name, present] : others)
-      if (present) return fmt::format("--eval without --data evaluates once: {} does not go with it", name);
-    if (!given.checkpoint.empty() && !given.resume)
-      return "--eval without --data evaluates once: --checkpoint goes with it only to --resume from";
-  }
+  if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_question(given); !wrong.empty()) return wrong;
   if (!given.tune_gemm.empty() && given.gemm == "builtin")
     return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
   if (given.init_only && !given.profile.empty())
@@ -92,13 +125,12 @@ std::string wrong_command(const Arguments& given) {
       return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
                          wrong);
   }
-  if (!given.init_only && given.data.empty() && given.eval.empty())
-    return "--data is required (or --eval alone, or --init-only)";
+  if (given.trains() && given.data.empty())
+    return "--data is required (or --eval alone, --generate, or --init-only)";
   if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
     return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
   if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
     return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
-  if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
   const std::pair<const char*, bool> of_evaluations[] = {{"--eval-every", given.eval_every > 0},
                                                          {"--save-best", !given.save_best.empty()},
                                                          {"--patience", given.patience.has_value()}};
@@ -130,6 +162,8 @@ constexpr const char* kExamples = R"(Examples:
     gacc-exec step.ptx --data csv:a.csv,label=y,split=train --eval csv:a.csv,label=y,split=test
     gacc-exec step.ptx --data SPEC --checkpoint run --resume     goes on where the last run ended
     gacc-exec step.ptx --eval SPEC --load w.safetensors          evaluates, trains nothing
+    gacc-exec step.ptx --data SPEC --load w.safetensors --predict out.npy
+    gacc-exec step.ptx --load w.safetensors --generate 500 --prompt "ROMEO:" --temperature 0.8
 
 SPEC:
     mnist:DIR[,split=train|test]      idx:NAME=F,...   npy:NAME=F,...   npz:F
@@ -169,10 +203,19 @@ void add_options(CLI::App& app, Arguments& to) {
   count("--eval-every", to.eval_every, 1, "evaluate after every N updates, too");
   count("--patience", to.patience, 1, "stop after N evaluations in a row without a better one");
   value("--best", to.best, "NAME", "which is better: by loss (default) or a metric of the model");
-  count("--seed", to.seed, 0, "replaces model.seed");
+  count("--seed", to.seed, 0, "replaces model.seed; also of --generate");
   value("--lr", to.lr, "X", "replaces optimizer.lr");
   flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
   flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
+
+  group = "Predictions";
+  value("--predict", to.predict, "FILE",
+        "write the outputs for every sample of --data, in file\norder (npy, f32); trains nothing");
+  count("--generate", to.generate, 0, "print N tokens that follow the prompt; models of tokens");
+  value("--prompt", to.prompt, "TEXT",
+        "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them");
+  value("--temperature", to.temperature, "X", "divides the logits; default 1; 0: the most likely token");
+  count("--top-k", to.top_k, 1, "choose among the N most likely tokens");
 
   group = "Parameters";
   value("--load", to.load, "FILE", "parameters to begin with (safetensors)");

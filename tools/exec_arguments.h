@@ -9,6 +9,10 @@ namespace gacc {
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
   std::string save_best, best = "loss";
+  std::string predict;
+  std::optional<std::string> prompt;
+  std::optional<int64_t> generate, top_k;
+  std::optional<double> temperature;
   std::string checkpoint, tensorboard;
   std::string profile;
   std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every, patience;
@@ -19,6 +23,9 @@ struct Arguments {
 
   // --eval without --data: evaluates once, and trains nothing.
   bool only_evaluates() const { return data.empty() && !eval.empty() && !init_only; }
+  // --predict or --generate.
+  bool asks() const { return !predict.empty() || generate.has_value(); }
+  bool trains() const { return !init_only && !only_evaluates() && !asks(); }
 };
 
 // The exit status, and everything is printed, when there is nothing to run: 0 after --help and --version, 2

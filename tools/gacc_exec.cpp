@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <limits>
@@ -22,6 +23,7 @@
 #include "runtime/data/text.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
+#include "runtime/predict.h"
 #include "runtime/process_memory.h"
 #include "runtime/profile.h"
 #include "runtime/progress.h"
@@ -64,6 +66,12 @@ void handle_interrupts() {
   }).detach();
 }
 
+// On standard output, at once.
+void print_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
 int fail(Exit status, const std::string& text) {
   print_stderr("gacc-exec: error: {}\n", text);
   return status;
@@ -82,6 +90,10 @@ class Run {
     if (Status closed = began_ ? log_.commit() : Status(); status) status = closed;
     if (!status) return fail(kFailed, status.text());
     if (!result_.interrupted) return kDone;
+    if (arguments_.asks()) {
+      print_stderr("gacc-exec: interrupted\n");
+      return kInterrupted;
+    }
     if (!arguments_.checkpoint.empty())
       written_ += fmt::format("; --resume continues from {}", checkpoint_file());
     print_stderr("gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1,
@@ -103,6 +115,8 @@ class Run {
   Status save_best(Session& session);
   Status restore_best();
   Status evaluate_and_write(Session& session, Progress& progress);
+  Status predict_and_write(Session& session);
+  Status generate_text(Session& session);
   void say_nothing_to_do() const;
   Status save_checkpoint(Session& session, const TrainState& state, Progress& progress);
   Status train_and_write(Session& session, Progress& progress);
@@ -137,6 +151,7 @@ class Run {
   std::string best_;  // the file of --save-best, where checkpoints keep it
   bool began_ = false;
   TrainOptions options_;
+  GenerateOptions text_;
   TrainResult result_;
   std::string written_;  // for the message of an interrupted run
 };
@@ -162,7 +177,20 @@ Status Run::prepare() {
   options_.interrupted = [] { return interrupt_seen.load(); };
 
   if (Status status = check_best(); !status) return status;
-  for (const std::string& path : {given.save, given.save_best, given.dump_grads, given.profile})
+  if (!given.predict.empty())
+    if (Status status = check_predict(plan); !status) return status;
+  if (given.generate) {
+    text_ = {*given.generate,
+             given.prompt.value_or(""),
+             given.temperature.value_or(1),
+             given.top_k,
+             options_.seed,
+             options_.interrupted,
+             print_text};
+    if (Status status = check_generate(plan, text_); !status) return status;
+  }
+  for (const std::string& path :
+       {given.save, given.save_best, given.predict, given.dump_grads, given.profile})
     if (Status status = check_writable(path); !status) return status;
   if (Status status = open_checkpoint(); !status) return status;
   if (!given.log.empty()) {
@@ -173,11 +201,14 @@ Status Run::prepare() {
   if (Status status = load_parameters(); !status) return status;
   if (!given.init_only) {
     if (!given.data.empty())
-      if (Status status = load_data(given.data, DataUse::training, data_); !status) return status;
+      if (Status status =
+              load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data_);
+          !status)
+        return status;
     if (!given.eval.empty())
       if (Status status = load_data(given.eval, DataUse::evaluation, eval_); !status) return status;
   }
-  if (given.only_evaluates()) {
+  if (given.only_evaluates() || given.asks()) {
     if (Status status = check_checkpoint(); !status) return status;
   } else if (!given.init_only) {
     if (plan.plateau && given.eval.empty())
@@ -258,7 +289,7 @@ Status Run::check_best() {
 Status Run::open_checkpoint() {
   const Arguments& given = arguments_;
   if (given.checkpoint.empty()) return {};
-  if (given.only_evaluates()) {  // reads the file, and leaves the folder alone
+  if (given.only_evaluates() || given.asks()) {  // reads the file, and leaves the folder alone
     resumes_ = true;
     return earlier_.open(checkpoint_file());
   }
@@ -285,7 +316,7 @@ Status Run::check_checkpoint() {
   Plan& plan = artifact_.plan;
   if (arguments_.checkpoint.empty()) return {};
   settings_ = settings_of(artifact_, data_, options_);
-  if (arguments_.only_evaluates()) {
+  if (arguments_.only_evaluates() || arguments_.asks()) {
     keep_to_model(settings_, earlier_.content().settings);
     return earlier_.check(plan, settings_);
   }
@@ -342,6 +373,8 @@ Status Run::work() {
       if (Status status = session.set_lr(static_cast<float>(plan.lr)); !status) return status;
   }
 
+  if (!arguments_.predict.empty()) return predict_and_write(session);
+  if (arguments_.generate) return generate_text(session);
   if (!log_.continues())
     if (Status status =
             log_.write(start_line(plan, {GACC_VERSION, std::string(device_->kind()), arguments_.data,
@@ -360,6 +393,24 @@ Status Run::work() {
     options_.save_best = [&] { return save_best(session); };
   }
   return train_and_write(session, progress);
+}
+
+Status Run::predict_and_write(Session& session) {
+  const std::string& path = arguments_.predict;
+  Status status = predict(session, artifact_.plan, data_, path, options_.interrupted, result_.interrupted);
+  if (status && !result_.interrupted && !arguments_.quiet)
+    print_stderr("gacc-exec: wrote the outputs of {} samples to {}\n", data_.samples, path);
+  return status;
+}
+
+Status Run::generate_text(Session& session) {
+  const auto begin = std::chrono::steady_clock::now();
+  Status status = generate(session, artifact_.plan, text_, result_.interrupted);
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  if (status && !result_.interrupted && !arguments_.quiet && text_.tokens > 0)
+    print_stderr("\ngacc-exec: {} tokens, {:.3g} ms each\n", text_.tokens,
+                 1000 * passed.count() / static_cast<double>(text_.tokens));
+  return status;
 }
 
 Status Run::evaluate_and_write(Session& session, Progress& progress) {
@@ -428,10 +479,7 @@ Status Run::verify_artifact() {
   options.loaded = arguments_.load.empty() ? nullptr : &loaded_;
   options.compiler_folder = executable_folder();
   options.interrupted = options_.interrupted;
-  options.print = [](std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
+  options.print = print_text;
   device_.reset();  // one at a time: the arena may fill the machine
   VerifyResult result;
   Status status = verify(artifact_, data_, options, result);

@@ -37,6 +37,7 @@ class DatasetReader {
  public:
   DatasetReader(const Plan& plan, DataUse use, DataFacts& facts, Dataset& dataset)
       : plan_(plan),
+        use_(use),
         learns_(use == DataUse::training),
         facts_(facts),
         dataset_(dataset),
@@ -60,6 +61,10 @@ class DatasetReader {
     for (size_t i = 0; i < sources_.size(); ++i) {
       const PlanInput& input = plan_.inputs[i];
       Source& source = sources_[i];
+      if (!needed(i)) {
+        dataset_.columns.push_back({input.name, {}, {}, {}});
+        continue;
+      }
       if (status = check_shape(input, source); !status) return status;
       cut_to_limit(source.array);
       if (status = check_elements(input, source); !status) return status;
@@ -77,6 +82,11 @@ class DatasetReader {
   static Status read_unzipped(const std::string& path, std::string& bytes) {
     if (Status status = read_file(path, bytes); !status) return status;
     return gunzip_in_place(path, bytes);
+  }
+
+  // Whether the run reads the input.
+  bool needed(size_t input) const {
+    return use_ != DataUse::prediction || plan_.inputs[input].predict_offset.has_value();
   }
 
   // The first input of that dtype, from index `from` on; the number of inputs when there is none.
@@ -116,7 +126,9 @@ class DatasetReader {
   Status read_mnist() {
     std::string paths[2];
     Array arrays[2];
+    const size_t label = first_input("i32");
     for (int i = 0; i < 2; ++i) {
+      if (i == 1 && label < plan_.inputs.size() && !needed(label)) break;
       if (Status status = find_mnist_file(i == 1, paths[i]); !status) return status;
       std::string bytes;
       if (Status status = read_unzipped(paths[i], bytes); !status) return status;
@@ -244,7 +256,8 @@ class DatasetReader {
     if (Status status = read_file(spec_.path, bytes); !status) return status;
     if (Status status = parse_npz(bytes, spec_.path, &names_, arrays, present); !status) return status;
     for (const std::string& name : names_)
-      if (std::find(present.begin(), present.end(), name) == present.end())
+      if (needed(static_cast<size_t>(&name - names_.data())) &&
+          std::find(present.begin(), present.end(), name) == present.end())
         return Status::error("{}: holds no array {}{}{}", spec_.path, quoted(name), hint(name, present),
                              present.empty() ? "; it is empty" : " (it has " + listed(present) + ")");
     for (NamedArray& named : arrays) {
@@ -314,7 +327,7 @@ class DatasetReader {
     while (target < none && taken[target]) target = first_input("i32", target + 1);
     if (target == none) target = first_input("f32", features + 1);
     if (!spec_.label) {
-      if (target == none) return {};
+      if (target == none || !needed(target)) return {};
       return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path,
                            quoted(names_[target]), path, listed(table.columns));
     }
@@ -452,6 +465,7 @@ class DatasetReader {
     const Source* first = nullptr;
     for (size_t i = 0; i < sources_.size(); ++i) {
       const Source& source = sources_[i];
+      if (!needed(i)) continue;
       if (!source.present)
         return Status::error("data {}: nothing is given for the input {}{}", quoted(text), quoted(names_[i]),
                              given.empty() ? "" : ", only for " + listed(given));
@@ -573,6 +587,7 @@ class DatasetReader {
   }
 
   const Plan& plan_;
+  const DataUse use_;
   const bool learns_;
   DataFacts& facts_;
   Dataset& dataset_;

@@ -23,6 +23,8 @@ struct Column {
   std::optional<size_t> of{};         // the column that owns the bytes ...
   size_t first = 0;                   // ... and where in them this one's begin
   std::vector<double> mean{}, std{};  // normalize = "data": as in InputFacts
+
+  bool present() const { return !dtype.empty(); }  // data for predictions may lack it
 };
 
 struct Dataset {
@@ -40,8 +42,8 @@ struct Dataset {
 };
 
 // What data are for: to learn from, then `facts` that are not known yet are learnt from them; or not, then an
-// input that needs them is an error.
-enum class DataUse : uint8_t { training, evaluation };
+// input that needs them is an error. Predictions need those inputs alone that the program predict reads.
+enum class DataUse : uint8_t { training, evaluation, prediction };
 
 // Reads SPEC for the inputs of `plan`; every mismatch of names, sizes, types, shapes and ranges is one clear
 // sentence, and so is every mismatch with the `facts` of earlier data.

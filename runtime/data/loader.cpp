@@ -91,6 +91,7 @@ void Loader::fill(int64_t index) noexcept {
   Batch& batch = batches_[slot];
   batch.samples = samples;
   for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+    if (!dataset_.columns[i].present()) continue;
     auto bytes = static_cast<size_t>(samples * bytes_per_sample(plan_.inputs[i]));
     std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
     dataset_.gather(i, plan_.inputs[i], order, destination);

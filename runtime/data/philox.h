@@ -26,7 +26,8 @@ enum class RandomStream : uint32_t {
   train_digits = 0x4454,
   test_digits = 0x4445,
   train_tokens = 0x544b,
-  test_tokens = 0x4554
+  test_tokens = 0x4554,
+  generate = 0x4745
 };
 
 }  // namespace gacc

@@ -14,13 +14,13 @@ FILES = {
     ("gacc-opt",): {"FILE": "in", "-o": "out"},
     ("gacc-plan", "offsets"): {"file": "in", "-o": "out"},
     ("gacc-plan", "recompute"): {"file": "in", "-o": "out"},
-    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--save": "out", "--save-best": "out", "--log": "out",
+    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--save": "out", "--save-best": "out", "--predict": "out", "--log": "out",
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
                      "--tensorboard": "folder"},
     ("gacc-emu",): {"FILE": "in"},
 }
 # What other values --help may name.
-WORDS = r"N|X|NAME|LIST|SIZE|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|BYTES:.*|[a-z]+\|.*"
+WORDS = r"N|X|TEXT|NAME|LIST|SIZE|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
 # Data, with the files that it reads or that are the other part of the same set.

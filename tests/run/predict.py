@@ -1,0 +1,412 @@
+"""--predict and --generate: the outputs of a trained model, and text that it goes on with."""
+import array
+import json
+import math
+import re
+import struct
+import subprocess
+import sys
+
+import harness
+from harness import expect, run
+
+ORACLE = harness.ROOT.parent / "shared/oracle"
+MLP = """
+[[layers]]
+type = "linear"
+name = "hidden"
+features = 11
+activation = "gelu"
+[[layers]]
+type = "dropout"
+p = 0.4
+[[layers]]
+type = "linear"
+name = "out"
+features = 5
+"""
+CNN = """
+[[layers]]
+type = "conv2d"
+name = "conv"
+channels = 6
+kernel = 3
+padding = 1
+[[layers]]
+type = "batch_norm"
+name = "norm"
+[[layers]]
+type = "activation"
+fn = "relu"
+[[layers]]
+type = "max_pool2d"
+kernel = 2
+[[layers]]
+type = "dropout"
+p = 0.3
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+name = "out"
+features = 4
+"""
+LENGTH, VOCABULARY = 8, 128
+
+
+def gpt(attention='type = "attention"\nname = "attn"\nheads = 2\ncausal = true', vocabulary=VOCABULARY, last="", predict=""):
+    """A tiny model of text; `last`: layers before the head."""
+    return f"""
+[model]
+name = "tiny-gpt"
+seed = 3
+[inputs.tokens]
+shape = [{LENGTH}]
+dtype = "i32"
+[inputs.next]
+shape = [{LENGTH}]
+dtype = "i32"
+range = {vocabulary}
+[[layers]]
+type = "embedding"
+name = "wte"
+vocab = {vocabulary}
+features = 16
+[[layers]]
+type = "position_embedding"
+name = "wpe"
+[[layers]]
+type = "sequential"
+name = "h"
+repeat = 2
+[[layers.layers]]
+type = "residual"
+name = "r"
+[[layers.layers.layers]]
+type = "layer_norm"
+name = "ln"
+[[layers.layers.layers]]
+{attention}
+{last}
+[[layers]]
+type = "rms_norm"
+name = "norm"
+[[layers]]
+type = "linear"
+name = "head"
+tied = "wte"
+features = {vocabulary}
+bias = false
+[loss]
+type = "cross_entropy"
+target = "next"
+{predict}
+[train]
+micro_batch = 4
+[optimizer]
+type = "adam"
+lr = 0.01
+"""
+
+
+def trained(folder, model, samples, updates=6, name="m", data=None, **settings):
+    """The model compiled and trained: (artifact, weights, data)."""
+    path = folder / f"{name}.toml"
+    path.write_text(model)
+    artifact = harness.compile_model(path, folder / f"{name}.ptx", **settings)
+    data = data or harness.make_data(path, samples, folder)
+    weights = folder / f"{name}.safetensors"
+    run("gacc-exec", artifact, "--data", data, "--updates", updates, "--save", weights, "--device", "cpu")
+    return artifact, weights, data
+
+
+def predict(artifact, weights, data, out, *more, device="cpu"):
+    """(shape, values) of --predict."""
+    done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", out, "--device", device, *more)
+    expect(done.stdout == "", done.stdout)
+    return read_npy(out)
+
+
+def read_npy(path):
+    raw = path.read_bytes()
+    size = struct.unpack("<H", raw[8:10])[0]
+    expect(raw[:8] == b"\x93NUMPY\x01\x00" and (10 + size) % 64 == 0, raw[:10])
+    head = raw[10:10 + size].decode()
+    found = re.fullmatch(r"\{'descr': '<f4', 'fortran_order': False, 'shape': \(([\d, ]+)\), \} *\n", head)
+    expect(found, head)
+    shape, values = [int(n) for n in found[1].split(",") if n.strip()], array.array("f")
+    values.frombytes(raw[10 + size:])
+    expect(len(values) == math.prod(shape), f"{shape}, {len(values)} values")
+    return shape, values
+
+
+def generate(artifact, weights, tokens, *more, code=0, device="cpu"):
+    command = [harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(tokens), "--device", device, *map(str, more)]
+    done = subprocess.run(command, capture_output=True, timeout=300, stdin=subprocess.DEVNULL)
+    expect(done.returncode == code, f"exit {done.returncode}: {done.stderr.decode()}")
+    return done.stdout if code == 0 else done.stderr.decode()
+
+
+def far(got, wanted):
+    return harness.norm([a - b for a, b in zip(got, wanted, strict=True)]) / harness.norm(wanted)
+
+
+def test_outputs_are_those_that_eval_measures(folder):
+    """The mean of the outputs' losses is the one that --eval gives; 13 samples in runs of 4; the same file whatever the threads."""
+    for device in ("cpu", "emulate"):
+        artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13)
+        shape, logits = predict(artifact, weights, data, folder / "out.npy", device=device)
+        expect(shape == [13, 5], shape)
+        labels = harness.make_arrays(folder / "m.toml", 13)["y"][0]
+        rows = [logits[5 * i:5 * i + 5] for i in range(13)]
+        loss = math.fsum(math.log(math.fsum(math.exp(z) for z in row)) - row[y] for row, y in zip(rows, labels)) / 13
+        run("gacc-exec", artifact, "--eval", data, "--load", weights, "--log", folder / "log", "--device", device)
+        measured = next(e["loss"] for e in harness.read_log(folder / "log") if e["event"] == "eval")
+        expect(abs(loss - measured) < 1e-6 * measured, f"{device}: {loss}, and --eval gives {measured}")
+        for n in (1, 2) if device == "cpu" else ():
+            expect(predict(artifact, weights, data, folder / "again.npy", "--threads", n)[1] == logits, f"{n} threads")
+    expect(predict(artifact, weights, data + ",limit=3", folder / "out.npy")[1] == predict(artifact, weights, data, folder / "all.npy")[1][:15], "limit")
+
+
+def test_labels_are_not_needed(folder):
+    artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4"), 13)
+    shape, logits = predict(artifact, weights, data, folder / "out.npy")
+    only = f"npy:x={folder}/x.npy"
+    expect(predict(artifact, weights, only, folder / "b.npy")[1] == logits, "without labels")
+    values = harness.make_arrays(folder / "m.toml", 13)["x"][0]
+    lines = [",".join(map(repr, values[7 * i:7 * i + 7])) for i in range(13)]
+    (folder / "x.csv").write_text("a,b,c,d,e,f,g\n" + "\n".join(lines) + "\n")
+    expect(predict(artifact, weights, f"csv:{folder}/x.csv", folder / "c.npy")[1] == logits, "a csv without labels")
+    harness.write_npy(folder / "y.npy", array.array("i", [99] * 13), [13])  # no class of the model
+    expect(predict(artifact, weights, data, folder / "d.npy")[1] == logits, "labels that nobody reads")
+    done = run("gacc-exec", artifact, "--data", f"npy:y={folder}/y.npy", "--load", weights, "--predict", folder / "e.npy", code=1)
+    harness.one_error(done, 'nothing is given for the input "x"')
+    expect(not (folder / "e.npy").exists(), "an output is left behind")
+    # From a checkpoint, for other data than the run's; the folder stays as it is.
+    state = ("--checkpoint", folder / "run")
+    (folder / "y.npy").unlink()
+    data = harness.make_data(folder / "m.toml", 13, folder)
+    run("gacc-exec", artifact, "--data", data, "--updates", 6, *state, "--save", folder / "w", "--device", "cpu")
+    before = (folder / "run/checkpoint").read_bytes()
+    run("gacc-exec", artifact, "--data", only + ",limit=5", *state, "--resume", "--predict", folder / "f.npy", "--device", "cpu")
+    expect(far(read_npy(folder / "f.npy")[1], logits[:25]) < 1e-6, "from a checkpoint")  # in runs of 4 and 1
+    expect((folder / "run/checkpoint").read_bytes() == before, "the checkpoint was written")
+    # What predict gives is no part of training: the run goes on with another artifact that gives something else.
+    harness.compile_model(folder / "m.toml", folder / "m.ptx", predict__layer="hidden")
+    run("gacc-exec", artifact, "--data", data, "--updates", 7, *state, "--resume", "--device", "cpu")
+
+
+COMPARE = """
+import sys, tomllib, pathlib
+sys.path.insert(0, sys.argv[1])
+import numpy, torch, oracle
+model, weights, data, out, layer = sys.argv[2:]
+cfg = tomllib.loads(pathlib.Path(model).read_text())
+for each in cfg["layers"]:
+    if each["type"] == "dropout":
+        each["p"] = 0
+wide = lambda tensors: {k: t.double() if t.is_floating_point() else t for k, t in tensors.items()}
+net = oracle.Net(cfg, wide(oracle.load_safetensors(weights)))
+net.train = False
+with torch.no_grad():
+    wanted = net(wide(oracle.load_data(data, cfg)))
+wanted = (net.named[layer] if layer else wanted).numpy()
+got = numpy.load(out)
+assert got.dtype == numpy.float32 and got.shape == wanted.shape, (got.dtype, got.shape, wanted.shape)
+print(numpy.linalg.norm(got - wanted) / numpy.linalg.norm(wanted))
+"""
+
+
+def test_outputs_are_pytorchs(folder):
+    """The trained parameters in PyTorch: the same outputs."""
+    python = next((p for p in ("/usr/bin/python3", sys.executable)
+                   if subprocess.run([p, "-c", "import torch, numpy"], capture_output=True).returncode == 0), None)
+    if not (ORACLE / "oracle.py").exists() or python is None:
+        harness.skip("no ../shared/oracle/oracle.py, or no Python with numpy and PyTorch")
+    cases = [("mlp", harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13, ""),
+             ("hidden", harness.classifier("mlp", [7], 5, MLP + '[predict]\nlayer = "hidden"', "micro_batch = 4", seed=2), 13, "hidden"),
+             ("cnn", harness.classifier("cnn", [3, 6, 6], 4, CNN, "micro_batch = 4", seed=2), 14, ""), ("gpt", gpt(), 11, "")]
+    for name, model, samples, layer in cases:
+        artifact, weights, data = trained(folder, model, samples, name=name)
+        for device in ("cpu", "emulate"):
+            predict(artifact, weights, data, folder / "out.npy", device=device)
+            done = subprocess.run([python, "-c", COMPARE, ORACLE, folder / f"{name}.toml", weights, data, folder / "out.npy", layer],
+                                  capture_output=True, text=True)
+            expect(done.returncode == 0, done.stderr)
+            print(f"{name} on {device}: {float(done.stdout):.2g}")
+            expect(float(done.stdout) < 1e-5, f"{name} on {device}: {done.stdout}")
+
+
+def test_half_precision_gives_f32(folder):
+    model = harness.classifier("half", [7], 5, MLP, "micro_batch = 4", seed=2)
+    artifact, weights, data = trained(folder, model, 13, name="full")
+    wanted = predict(artifact, weights, data, folder / "full.npy")[1]
+    for compute in ("f16", "bf16"):
+        (folder / "half.toml").write_text(model)
+        half = harness.compile_model(folder / "half.toml", folder / "half.ptx", precision__compute=compute)
+        got = predict(half, weights, data, folder / "half.npy")[1]
+        expect(0 < far(got, wanted) < 2e-2, f"{compute}: {far(got, wanted)}")
+        expect(far(predict(half, weights, data, folder / "again.npy", device="emulate")[1], got) < 5e-3, f"{compute}: the emulator's")
+
+
+def test_the_text_goes_on(folder):
+    """Greedily, each token is the most likely one at the last position of its window, also beyond the model's length."""
+    (folder / "text").write_bytes(b"the quick brown fox jumps over the lazy dog. " * 12)
+    artifact, weights, _ = trained(folder, gpt(), 0, updates=40, data=f"text:{folder}/text")
+    tokens = list(b"the ")
+    while len(tokens) < 16:
+        window = tokens[-LENGTH:]
+        harness.write_npy(folder / "w.npy", array.array("i", window + [0] * (LENGTH - len(window))), [1, LENGTH])
+        logits = predict(artifact, weights, f"npy:tokens={folder}/w.npy", folder / "out.npy")[1]
+        row = logits[(len(window) - 1) * VOCABULARY:len(window) * VOCABULARY]
+        tokens.append(max(range(VOCABULARY), key=lambda t: row[t]))
+    greedy = ("--prompt", "the ", "--temperature", 0)
+    text = generate(artifact, weights, 12, *greedy)
+    expect(text == bytes(tokens[4:]), f"{text}, expected {bytes(tokens)}")
+    expect(generate(artifact, weights, 12, *greedy, "--seed", 9) == text, "a seed has no part in it")
+    expect(generate(artifact, weights, 12, "--prompt", "the ", "--top-k", 1) == text, "one choice")
+    expect(generate(artifact, weights, 0) == b"", "no tokens")
+    drawn = [generate(artifact, weights, 40, "--seed", seed, "--threads", n) for seed in (1, 2) for n in (1, 2, 1)]
+    expect(len(drawn[0]) == 40 and drawn[0] == drawn[1] == drawn[2] != drawn[3] == drawn[4] == drawn[5], drawn)
+    expect(generate(artifact, weights, 40, "--prompt", "\n", "--seed", 1) == drawn[0], "the prompt is a newline unless said")
+    expect(generate(artifact, weights, 12, "--seed", 1, device="emulate") == drawn[0][:12], "the emulator says something else")
+    # A position's token depends on the text before it, not on how much of it was asked for at once.
+    first = generate(artifact, weights, 10, "--prompt", "a", "--seed", 5)
+    expect(generate(artifact, weights, 30, "--prompt", "a", "--seed", 5)[10:] ==
+           generate(artifact, weights, 20, "--prompt", (b"a" + first).decode(), "--seed", 5), "in two parts")
+
+
+def test_numbers_for_large_vocabularies(folder):
+    artifact, weights, data = trained(folder, gpt(vocabulary=300), 6)
+    text = generate(artifact, weights, 5, "--prompt", " 7 299  0", "--seed", 1)
+    numbers = [int(word) for word in text.decode().rstrip("\n").split(" ")]
+    expect(text.endswith(b"\n") and len(numbers) == 5 and all(0 <= n < 300 for n in numbers), text)
+    for prompt, words in ((["--prompt", "7 300"], '"300" is no token: the model has the numbers 0 to 299'), (["--prompt", "x"], '"x" is no token'),
+                          ([], "the model has 300 tokens, which are no bytes: --prompt gives numbers")):
+        expect(words in generate(artifact, weights, 5, *prompt, code=1), words)
+
+
+def refused(folder, model, words):
+    (folder / "m.toml").write_text(model)
+    artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
+    run("gacc-exec", artifact, "--init-only", "--save", folder / "w", "--device", "cpu")
+    harness.one_error(run("gacc-exec", artifact, "--load", folder / "w", "--generate", 3, code=1),
+                      "--generate is for models of tokens, whose positions meet in causal attention alone: " + words)
+
+
+def test_other_models_do_not_generate(folder):
+    refused(folder, gpt('type = "attention"\nname = "attn"\nheads = 2'),
+            "`attention` makes `h.0.r.attn.heads` of several positions, also of later ones")
+    swap = '[[layers]]\ntype = "permute"\naxes = [1, 0]\n'
+    refused(folder, gpt(last=swap + '[[layers]]\ntype = "linear"\nfeatures = 8\n' + swap), "`permute` makes `permute_0` of several positions")
+    refused(folder, gpt(last=f'[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\nfeatures = {16 * LENGTH}\n'
+                             f'[[layers]]\ntype = "reshape"\nshape = [{LENGTH}, 16]\n'), "`reshape` makes `flatten_0` of several positions")
+    refused(folder, gpt(predict='[predict]\nlayer = "norm"').replace("dtype = \"i32\"\n[inputs.next]", "dtype = \"i32\"\nrange = 9\n[inputs.next]"),
+            'it gives one of 16 tokens, and the input "tokens" takes one of 9')
+    refused(folder, harness.classifier("mlp", [7], 5, MLP), 'the input "x" is f32[7], not i32[T]')
+    for last in ('[[layers]]\ntype = "softmax"\n', '[[layers]]\ntype = "activation"\nfn = "gelu"\n', '[[layers]]\ntype = "dropout"\np = 0.5\n',
+                 '[[layers]]\ntype = "concat"\nname = "c"\ninputs = ["wte", "wpe"]\naxis = 1\n[[layers]]\ntype = "linear"\nfeatures = 16\n'):
+        (folder / "m.toml").write_text(gpt(last=last))  # these keep positions apart
+        artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
+        run("gacc-exec", artifact, "--init-only", "--save", folder / "w", "--device", "cpu")
+        expect(len(generate(artifact, folder / "w", 3)) == 3, last)
+
+
+def arena(text):
+    return int(re.search(r"arena\((\d+)\)", text)[1])
+
+
+def test_predictions_cost_no_memory(folder):
+    """The plan with and without `predict`: the same arena, and the same step and update."""
+    for name in (*harness.EXAMPLE_NAMES, "mnist_cnn", "shakespeare_gpt"):
+        model = run("gaccc", harness.example(name), "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
+        begin = model.index("\n  predict(")
+        end = model.index("\n  }\n", begin) + 5
+        plans = []
+        for text in (model, model[:begin] + model[end:]):
+            (folder / "in.gir").write_text(text)
+            passes = [line.split()[0] for line in run("gacc-opt", "--list-passes").stdout.splitlines()]
+            plans.append(run("gacc-opt", folder / "in.gir", "--passes", ",".join(passes[:passes.index("plan-memory") + 1])).stdout)
+        with_it, without = (re.sub(r"\n  set predict\.\S+ = .*", "", plan) for plan in plans)
+        training = with_it[:with_it.index("\n  predict(")] + "}\n"
+        expect(arena(with_it) == arena(without) and training == without, f"{name}: the plan of training differs")
+
+
+def wide(features, predict=""):
+    """A wide layer that the loss does not depend on: the step has no room for its output."""
+    return harness.classifier("wide", [4], 3, f"""
+[[layers]]
+type = "linear"
+name = "inner"
+features = 64
+[[layers]]
+type = "linear"
+name = "small"
+features = 3
+[[layers]]
+type = "linear"
+name = "wide"
+input = "x"
+features = {features}
+trainable = false
+{predict}""", "micro_batch = 16").replace("[loss]", '[loss]\ninput = "small"')
+
+
+def test_as_many_samples_as_fit(folder):
+    """With a wide output a run takes fewer samples; when not even one fits, compiling goes on and --predict says why."""
+    asked = '[predict]\nlayer = "wide"'
+    for features, most in ((4, (16, 16)), (400, (1, 15)), (100000, (0, 0))):
+        (folder / "m.toml").write_text(wide(features, asked))
+        plan = json.loads(run("gaccc", folder / "m.toml", "--plan", "--json").stdout)
+        (folder / "n.toml").write_text(wide(features))
+        expect(plan["bytes"]["peak"] == json.loads(run("gaccc", folder / "n.toml", "--plan", "--json").stdout)["bytes"]["peak"], "peak")
+        expect(most[0] <= plan["predict"]["batch"] <= most[1], f"{features}: {plan['predict']}")
+        text = run("gaccc", folder / "m.toml", "--plan").stdout
+        expect(("predictions " in text) == (most != (16, 16)), text)
+        artifact, weights, data = trained(folder, wide(features, asked), 21, updates=1)
+        if most == (0, 0):
+            done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", code=1)
+            harness.one_error(done, f"the output of one sample does not fit into the artifact's memory: it needs {plan['predict']['needs']} bytes")
+            continue
+        shape, values = predict(artifact, weights, data, folder / "out.npy")
+        expect(shape == [21, features], shape)
+        rows = harness.make_arrays(folder / "m.toml", 21)["x"][0]
+        tensors = harness.read_safetensors(weights)
+        weight, bias = tensors["wide.weight"][1], tensors["wide.bias"][1]
+        for i in (0, 7, 20):
+            row = [bias[j] + math.fsum(weight[4 * j + k] * rows[4 * i + k] for k in range(4)) for j in range(features)]
+            expect(far(values[features * i:features * (i + 1)], row) < 1e-5, f"sample {i}")
+        expect(far(predict(artifact, weights, data, folder / "e.npy", device="emulate")[1], values) < 1e-6, "the emulator")
+
+
+def test_questions_that_make_no_sense(folder):
+    artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4"), 9)
+    out = folder / "out.npy"
+    asked = [artifact, "--data", data, "--predict", out]
+    for arguments, words in (
+            (asked, "--predict writes the model's outputs: --load FILE, or --checkpoint FOLDER --resume, gives it the trained parameters"),
+            ([artifact, "--generate", 3], "--generate goes on with a text: --load FILE, or"),
+            ([artifact, "--load", weights, "--predict", out], "--predict needs --data"),
+            ([*asked, "--load", weights, "--epochs", 1], "--predict writes the model's outputs: --epochs does not go with it"),
+            ([*asked, "--load", weights, "--eval", data], "--eval does not go with it"),
+            ([*asked, "--load", weights, "--prompt", "x"], "--prompt does not go with it"),
+            ([*asked, "--checkpoint", folder / "run"], "--checkpoint goes with it only to --resume from"),
+            ([artifact, "--load", weights, "--data", data, "--generate", 3], "--generate goes on with a text: --data does not go with it"),
+            ([artifact, "--load", weights, "--generate", 3, "--temperature", -1], "--temperature: expected a number of at least 0"),
+            ([artifact, "--load", weights, "--data", data, "--top-k", 3], "--top-k needs --generate"),
+            ([artifact, "--load", weights, "--generate", -1], "is not a whole number")):
+        done = run("gacc-exec", *arguments, code=2)
+        expect(words in done.stderr and done.stdout == "", f"{words}\n{done.stderr}")
+    one = run("gacc-exec", *asked, "--load", folder / "none", code=1)
+    harness.one_error(one, "none")
+    one = run("gacc-exec", artifact, "--data", data, "--predict", folder / "no/out.npy", "--load", weights, code=1)
+    harness.one_error(one, "no/out.npy")
+    expect(not out.exists(), "an output is left behind")
+    for text, words in (('layer = "hiden"', 'did you mean "hidden"'), ('layer = "y"', "predictions are f32, input `y` is i32"), ("layers = 1", "no key `layers`")):
+        (folder / "m.toml").write_text(harness.classifier("mlp", [7], 5, MLP + f"[predict]\n{text}\n"))
+        done = run("gaccc", folder / "m.toml", "-o", folder / "x.ptx", code=1)
+        expect(words.replace('"', "`") in done.stderr.replace('"', "`"), f"{words}\n{done.stderr}")
+
+
+if __name__ == "__main__":
+    harness.main(globals())
