@@ -44,6 +44,16 @@ Value* of_member(llvm::IRBuilder<>& b, Value* value, unsigned member, unsigned t
   return shuffle(b, value, "idx", member, ((32 - team) << 8) | 31);
 }
 
+Value* ballot(llvm::IRBuilder<>& b, Value* condition) {
+  llvm::FunctionType* type = llvm::FunctionType::get(b.getInt32Ty(), {b.getInt1Ty()}, false);
+  llvm::CallInst* call = b.CreateCall(
+      type,
+      llvm::InlineAsm::get(type, "vote.sync.ballot.b32 $0, $1, 0xffffffff;", "=r,b", /*hasSideEffects=*/true),
+      {condition});
+  call->setConvergent();
+  return call;
+}
+
 llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,
                                    const std::string& name) {
   llvm::Type* type = llvm::ArrayType::get(element, count);

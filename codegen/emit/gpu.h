@@ -23,6 +23,8 @@ llvm::Value* exchange(llvm::IRBuilder<>& b, llvm::Value* value, unsigned distanc
 // The value (32 bits) that the lane has whose number is `member` among a team of `team` neighbouring lanes, a
 // power of two; all 32 lanes act.
 llvm::Value* of_member(llvm::IRBuilder<>& b, llvm::Value* value, unsigned member, unsigned team);
+// Bit L of the result: the condition (i1) of lane L; all 32 lanes act.
+llvm::Value* ballot(llvm::IRBuilder<>& b, llvm::Value* condition);
 // An array in shared memory, undefined at first, at a multiple of 16 bytes; "NAME_shared".
 llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,
                                    const std::string& name);

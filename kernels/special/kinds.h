@@ -23,6 +23,11 @@ SpecialCall describe_slice(const ir::OpView& op, Purpose purpose);
 // embedding: rows of a table by number, and the sums of their gradients.
 SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose);
 SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose);
+// Device, the gradient: how many tokens a warp looks at before it may add up those of its rows, and how many
+// of them it may keep for later.
+struct EmbeddingList {
+  static constexpr int64_t kTokens = 256, kEntries = 384;
+};
 
 // The geometry of windows over images, as the parameters of a function: images [planes, from_h, from_w] and
 // places [planes, to_h, to_w]; index 0 is along H, 1 along W.

@@ -98,7 +98,8 @@ SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose) {
 }
 
 // Parameters: the columns of the table, its rows where the sums are fresh (else 0), whether a task owns
-// columns (else rows), and of those how many. extents: {rows, columns} or {blocks}, then the tokens.
+// columns (else rows). Host: of those how many. Device: how many columns a lane has, how many rows a warp,
+// and the rows of the table. extents: {rows, columns} or {blocks}, then the tokens.
 SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose) {
   const bool fresh = !op.op.results.empty();
   const size_t tokens = fresh ? 0 : 1;
@@ -116,12 +117,15 @@ SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose) {
     call.cost = 40;  // the loops inside are what is to be kept small
     call.parameters = {columns, fresh ? rows : 0, 1, width};
   } else {
-    // A reduction of a block brings a power of two of warps together.
-    const auto wanted = static_cast<uint64_t>(std::max<int64_t>(columns / 4, 1));
-    const auto threads = static_cast<int64_t>(std::clamp<uint64_t>(std::bit_ceil(wanted), 64, 256));
-    call = block_items(op, purpose, fresh ? Extent{rows, false} : count, columns, threads);
-    call.shared = reduction_bytes(threads, fresh ? 0 : 1);
-    call.parameters = {columns, fresh ? rows : 0, 0, columns % 4 == 0 ? 4 : 1};
+    // As many rows a warp as leave kRanges ranges, so that the tokens' numbers are read so many times at
+    // most.
+    constexpr int64_t kRanges = 256;
+    const int64_t ranges = std::min({rows, count.at(op.module.micro_batch()), kRanges});
+    const int64_t span = (rows + ranges - 1) / ranges, lanes = columns % 4 == 0 ? 4 : 1;
+    const int64_t blocks = (rows + span - 1) / span * ((columns + 32 * lanes - 1) / (32 * lanes));
+    call = block_items(op, purpose, {blocks, false}, columns, 32);
+    call.shared = 2 * EmbeddingList::kEntries * 4;
+    call.parameters = {columns, fresh ? rows : 0, 0, lanes, span, rows};
   }
   call.extents.push_back(count);
   return call;

@@ -1,7 +1,9 @@
 // Launches. The parameter values are copied when the launch is issued, also while capturing, as the driver
 // does.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "runtime/emulator/driver.h"
 
@@ -37,6 +39,16 @@ int gather(const KernelInfo& info, void** params, void** extra, std::vector<uint
   return kSuccess;
 }
 
+// GACC_EMU_COUNTS=FILE: a line for every launch.
+void write_counts(const std::string& kernel, const Dim3& grid, const Dim3& block, const LaunchCounts& of) {
+  static const char* path = std::getenv("GACC_EMU_COUNTS");
+  if (path == nullptr) return;
+  std::ofstream(path, std::ios::app) << fmt::format(
+      "{} blocks={} threads={} instructions={} barriers={} loads={} loaded={} stores={} stored={}\n", kernel,
+      grid.count(), block.count(), of.instructions, of.barriers, of.loads, of.loaded_bytes, of.stores,
+      of.stored_bytes);
+}
+
 int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream_st* stream, void** params,
            void** extra, bool cooperative) {
   if (!function) return kInvalidHandle;
@@ -51,6 +63,7 @@ int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream
       device().last_error = status.text();
       return static_cast<int>(cooperative ? kCooperativeTooLarge : kInvalidValue);
     }
+    write_counts(kernel->info.name, grid, block, emulator.last());
     for (const Report& report : emulator.reports())  // these end a kernel; it left its work half done
       if (report.defect == Defect::deadlock || report.defect == Defect::endless ||
           report.defect == Defect::trap)

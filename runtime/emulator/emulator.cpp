@@ -196,6 +196,8 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
   launch.limit = limit_ + kPerByte * static_cast<uint64_t>(memory_.allocated());
   run_launch(launch);
   executed_ += launch.executed;
+  last_ = launch.counts;
+  last_.instructions = launch.executed;
   return {};
 }
 

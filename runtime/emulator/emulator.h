@@ -74,7 +74,8 @@ class Emulator {
   void limit_warps(uint64_t instructions) { limit_ = instructions; }
   void clear_reports() { reports_.clear(); }
   GlobalMemory& memory() { return memory_; }
-  uint64_t executed() const { return executed_; }  // warp instructions so far
+  uint64_t executed() const { return executed_; }     // warp instructions so far
+  const LaunchCounts& last() const { return last_; }  // of the last launch
 
  private:
   GlobalMemory memory_;
@@ -82,6 +83,7 @@ class Emulator {
   Reports reports_;
   Clocks clocks_;
   uint64_t executed_ = 0;
+  LaunchCounts last_;
   // A loop of ours walks memory: 32 columns of f16 take 64 bytes a row, and some 75 instructions.
   static constexpr uint64_t kPerByte = 4;
   uint64_t limit_ = uint64_t{1} << 24;

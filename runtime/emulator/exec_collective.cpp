@@ -179,6 +179,7 @@ void run_barrier(Warp& warp, const Instr& in) {
     uint32_t p = *warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(x.base)].at);
     barrier.votes += std::popcount((in.value ? ~p : p) & warp.active);
   }
+  ++warp.launch->counts.barriers;
   if (x.mode == bar_arrive) return;
   warp.waiting |= warp.active;
   warp.barrier = which;

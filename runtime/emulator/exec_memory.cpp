@@ -168,6 +168,8 @@ void run_load(Warp& warp, const Instr& in) {
     check_written(warp, in, place, total, l);
     if (atomic && place.space == Space::global) learn(warp, address[l], x.order >= Order::acquire);
     note(warp, in, place, total, l, false, atomic);
+    if (place.space == Space::global && !atomic)
+      ++warp.launch->counts.loads, warp.launch->counts.loaded_bytes += static_cast<uint64_t>(total);
     std::memcpy(staged[l], place.region->data() + place.at, static_cast<size_t>(total));
   }
   if (atomic) ++warp.polls;
@@ -206,6 +208,8 @@ void run_store(Warp& warp, const Instr& in) {
     if (atomic && place.space == Space::global && (x.order >= Order::release || warp.fenced))
       publish(warp, address[l]);
     note(warp, in, place, total, l, true, atomic);
+    if (place.space == Space::global && !atomic)
+      ++warp.launch->counts.stores, warp.launch->counts.stored_bytes += static_cast<uint64_t>(total);
     uint8_t* to = place.region->data() + place.at;
     if (std::memcmp(to, staged, static_cast<size_t>(total)) != 0) {
       // Two lanes of one instruction with different values for one place: the winner is not defined.

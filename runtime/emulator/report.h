@@ -14,6 +14,12 @@ struct Dim3 {
   uint64_t count() const { return uint64_t{x} * y * z; }
 };
 
+// What a launch has done: of its warps the instructions and barriers, of its lanes the accesses to global
+// memory and their bytes (atomics, polls and cp.async aside).
+struct LaunchCounts {
+  uint64_t instructions = 0, barriers = 0, loads = 0, loaded_bytes = 0, stores = 0, stored_bytes = 0;
+};
+
 enum class Defect : uint8_t {
   out_of_bounds,
   misaligned,

@@ -28,6 +28,7 @@ struct Launch {
   std::vector<uint8_t> params = {};
   std::unordered_map<uint64_t, Clocks::Known> published = {};  // by address: what releases made known there
   uint64_t executed = 0;                                       // warp instructions
+  LaunchCounts counts = {};                                    // but for the instructions
   uint64_t progress_at = 0;  // `executed` when something last changed that another warp could see
   bool stopped = false;      // a trap, a deadlock or the limit ended the launch
   uint64_t limit = 0;        // instructions of a warp

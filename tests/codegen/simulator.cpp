@@ -60,6 +60,16 @@ extern "C" uint32_t sim_shuffle(uint32_t value, uint32_t own, uint32_t other) {
   return block->fibers[(self & own) ^ other].mail[box];
 }
 
+extern "C" uint32_t sim_ballot(uint32_t condition) {
+  const size_t self = block->current;
+  const int box = block->fibers[self].collectives & 1;
+  block->fibers[self].mail[box] = condition;
+  give_way(1 << 10);
+  uint32_t votes = 0;
+  for (size_t lane = 0; lane < 32; ++lane) votes |= block->fibers[self / 32 * 32 + lane].mail[box] << lane;
+  return votes;
+}
+
 void run_fiber() {
   block->entry(block->arguments);
   block->fibers[block->current].done = true;
@@ -131,6 +141,9 @@ void make_runnable(llvm::Function& kernel) {
       const std::string code(text->getAsmString());
       if (code == "bar.sync 0;") {
         with = b.CreateCall(module.getOrInsertFunction("sim_barrier", b.getVoidTy()));
+      } else if (code == "vote.sync.ballot.b32 $0, $1, 0xffffffff;") {
+        with = b.CreateCall(module.getOrInsertFunction("sim_ballot", word, word),
+                            {b.CreateZExt(call->getArgOperand(0), word)});
       } else {
         char mode[8];
         unsigned lane = 0, segment = 0;
@@ -188,7 +201,7 @@ Simulator::Simulator(const Program& program, int capability) : impl_(new Impl{pr
                                           llvm::JITSymbolFlags::Exported};
   };
   define("sim_thread", &sim_thread), define("sim_block", &sim_block), define("sim_barrier", &sim_barrier),
-      define("sim_shuffle", &sim_shuffle);
+      define("sim_shuffle", &sim_shuffle), define("sim_ballot", &sim_ballot);
   sure(jit.getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(symbols))));
   sure(jit.addIRModule(llvm::orc::ThreadSafeModule(std::move(module), std::move(context))));
   for (const Body& body : program.functions)

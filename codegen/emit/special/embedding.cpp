@@ -1,5 +1,6 @@
 // Rows of a table by number, and the sums of their gradients. No atomics: a sum has one owner, which adds in
 // the order of the tokens, so the bits are the same on every device and for any number of threads.
+#include "codegen/emit/gpu.h"
 #include "codegen/emit/special/kinds.h"
 #include "codegen/emit/target.h"
 
@@ -56,58 +57,128 @@ class EmbeddingGradient {
               });
   }
 
-  // Device: a block owns a row of the table. Where the sums are fresh it is row number `part`; else the row
-  // of token `part`, if no earlier token has the same one.
+  // Device: a warp, which is a block, owns neighbouring rows and 32 points of their columns. It walks all
+  // tokens, eight times 32 at once, and lists those of its rows in shared memory; whenever the list might not
+  // take the next ones, it adds them up. So the numbers are read once by every warp, and dy once by all.
   void by_rows() {
+    const std::vector<int64_t>& parameters = t_.body.parameters;
+    lanes_ = static_cast<unsigned>(parameters[3]);
+    const int64_t span = parameters[4], rows = parameters[5];
+    const int64_t slices = (parameters[0] + kLanes * lanes_ - 1) / (kLanes * lanes_);
     t_.parts([&](Value* part) {
-      if (fresh_)
-        return sum_row(b_.CreateTrunc(b_.CreateZExt(part, b_.getInt64Ty()), b_.getInt32Ty()), t_.index(0));
-      Value* row = token(part);
-      const Reduction any{ir::Combine::max, b_.getInt32Ty()};
-      const Target::Terms seen = t_.reduce(part, t_.index(0), part, {any}, [&](const Point& point) {
-        Value* same = b_.CreateICmpEQ(t_.load(tokens_, point.column, point), row);
-        return Target::Terms{b_.CreateZExt(same, b_.getInt32Ty())};
-      });
-      t_.branch(b_.CreateICmpNE(seen[0], b_.getInt32(1)), [&] { sum_row(row, part); });
+      Value* first = b_.CreateMul(b_.CreateUDiv(part, t_.index(slices)), t_.index(span));
+      Value* lane = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+      Value* slice = b_.CreateMul(b_.CreateURem(part, t_.index(slices)), t_.index(kLanes));
+      point_ = {nullptr, b_.CreateMul(b_.CreateAdd(slice, index(lane)), t_.index(lanes_)), nullptr, lanes_};
+      owns_ = b_.CreateICmpULT(point_.column, columns_);
+      list_ = gpu::shared_array(t_.module, b_.getInt32Ty(), 2 * EmbeddingList::kEntries,
+                                t_.function->getName().str());
+      if (fresh_) clear(first, minimum(b_.CreateAdd(first, t_.index(span)), t_.index(rows)));
+      Value* begin = b_.CreateTrunc(b_.CreateZExt(first, b_.getInt64Ty()), b_.getInt32Ty());
+      const Target::Carried left =
+          t_.loop(t_.index(0), count(), t_.index(EmbeddingList::kTokens), {b_.getInt32(0)},
+                  [&](Value* from, const Target::Carried& carried) {
+                    Value* held = list_tokens(from, index(lane), lane, begin, span, carried[0]);
+                    Value* full =
+                        b_.CreateICmpUGT(held, b_.getInt32(EmbeddingList::kEntries - EmbeddingList::kTokens));
+                    return t_.either(
+                        full, [&] { return add_listed(held), Target::Carried{b_.getInt32(0)}; },
+                        [&] { return Target::Carried{held}; });
+                  });
+      add_listed(left[0]);
     });
   }
 
-  // sums[row] += dy[n] for all tokens n >= first that are `row`. A thread has up to four columns, a quarter
-  // of the row apart, so that neighbours read neighbours.
-  void sum_row(Value* row, Value* first) {
-    const int64_t each_has = t_.body.parameters[3];
-    Value* quarter = t_.index(t_.body.parameters[0] / each_has);
-    Value* start = b_.CreateMul(index(row), columns_);
-    t_.reduce(row, t_.index(0), quarter, {}, [&](const Point& point) {
-      Target::Carried sums;
-      std::vector<Value*> columns;
-      for (int64_t k = 0; k < each_has; ++k) {
-        columns.push_back(b_.CreateAdd(point.column, b_.CreateMul(quarter, t_.index(k))));
-        sums.push_back(fresh_ ? llvm::ConstantFP::get(b_.getFloatTy(), 0.0)
-                              : t_.load_one(sums_, b_.CreateAdd(start, columns.back())));
-      }
-      sums = t_.loop(first, count(), t_.index(1), sums, [&](Value* n, const Target::Carried& carried) {
-        Value* hit = b_.CreateICmpEQ(token(n), row);
-        // What does not count is read from the first row, which is there.
-        Value* base = b_.CreateSelect(hit, b_.CreateMul(n, columns_), t_.index(0));
-        Target::Carried next;
-        for (size_t k = 0; k < columns.size(); ++k) {
-          Value* dy = t_.load_one(tokens_ + 1, b_.CreateAdd(base, columns[k]));
-          next.push_back(b_.CreateSelect(hit, b_.CreateFAdd(carried[k], dy), carried[k]));
-        }
-        return next;
-      });
-      for (size_t k = 0; k < columns.size(); ++k)
-        t_.store_one(sums_, b_.CreateAdd(start, columns[k]), sums[k]);
-      return Target::Terms{};
-    });
+  Value* minimum(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
+  // Of the table or of dy.
+  Value* place(Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), point_.column); }
+
+  void clear(Value* low, Value* high) {
+    Value* zero = t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), lanes_);
+    t_.branch(owns_,
+              [&] { each(low, high, [&](Value* row) { t_.store(sums_, place(row), zero, point_); }); });
   }
+
+  // Which of the tokens from `from` on are rows of this warp goes to the list, in their order: the token's
+  // place and its row. Gives how many it then holds.
+  Value* list_tokens(Value* from, Value* lane, Value* lane_word, Value* begin, int64_t span, Value* held) {
+    std::vector<Value*> places, rows, there;
+    for (int64_t k = 0; k < EmbeddingList::kTokens / kLanes; ++k) {
+      places.push_back(b_.CreateAdd(from, b_.CreateAdd(lane, t_.index(k * kLanes))));
+      there.push_back(b_.CreateICmpULT(places.back(), count()));
+      rows.push_back(token(b_.CreateSelect(there.back(), places.back(), from)));
+    }
+    Value* before = b_.CreateSub(b_.CreateShl(b_.getInt32(1), lane_word), b_.getInt32(1));
+    const auto bits = [&](Value* word) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::ctpop, word); };
+    for (size_t k = 0; k < rows.size(); ++k) {
+      Value* mine = b_.CreateAnd(
+          there[k], b_.CreateICmpULT(b_.CreateSub(rows[k], begin), b_.getInt32(static_cast<uint32_t>(span))));
+      Value* votes = gpu::ballot(b_, mine);
+      Value* entry = b_.CreateAdd(held, bits(b_.CreateAnd(votes, before)));
+      t_.branch(mine, [&] {
+        b_.CreateAlignedStore(b_.CreateTrunc(b_.CreateZExt(places[k], b_.getInt64Ty()), b_.getInt32Ty()),
+                              listed(entry, 0), llvm::Align(4));
+        b_.CreateAlignedStore(rows[k], listed(entry, 1), llvm::Align(4));
+      });
+      held = b_.CreateAdd(held, bits(votes));
+    }
+    return held;
+  }
+
+  // What the list says of an entry: 0 the token's place, 1 its row.
+  Value* listed(Value* entry, uint32_t which) {
+    return b_.CreateInBoundsGEP(b_.getInt32Ty(), list_,
+                                b_.CreateAdd(entry, b_.getInt32(which * EmbeddingList::kEntries)));
+  }
+
+  // sums[row] += dy of every entry, in order: several at a time, all of them read before the first is stored.
+  // An entry whose row has stood before among them goes on with that sum. Past the last one it is repeated,
+  // and adds nothing.
+  void add_listed(Value* held) {
+    constexpr uint32_t kAtOnce = 8;
+    gpu::barrier(b_);
+    t_.branch(owns_, [&] {
+      t_.loop(b_.getInt32(0), held, b_.getInt32(kAtOnce), {}, [&](Value* from, const Target::Carried&) {
+        std::vector<Value*> counts, rows, at, terms, sums;
+        Value* last = b_.CreateSub(held, b_.getInt32(1));
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
+          Value* entry = b_.CreateAdd(from, b_.getInt32(k));
+          counts.push_back(b_.CreateICmpULT(entry, held));
+          entry = minimum(entry, last);
+          const auto word = [&](uint32_t which) {
+            return b_.CreateAlignedLoad(b_.getInt32Ty(), listed(entry, which), llvm::Align(4));
+          };
+          terms.push_back(word(0)), rows.push_back(word(1));
+        }
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
+          terms[k] = t_.load(tokens_ + 1, place(index(terms[k])), point_);
+          at.push_back(place(index(rows[k])));
+          sums.push_back(t_.load(sums_, at[k], point_));
+        }
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
+          for (uint32_t before = 0; before < k; ++before)
+            sums[k] = b_.CreateSelect(b_.CreateICmpEQ(rows[before], rows[k]), sums[before], sums[k]);
+          sums[k] = b_.CreateSelect(counts[k], b_.CreateFAdd(sums[k], terms[k]), sums[k]);
+        }
+        for (uint32_t k = 0; k < kAtOnce; ++k) t_.store(sums_, at[k], sums[k], point_);
+        return Target::Carried{};
+      });
+    });
+    gpu::barrier(b_);
+  }
+
+  static constexpr int64_t kLanes = 32;
 
   Target& t_;
   llvm::IRBuilder<>& b_;
   bool fresh_;
   Value* columns_;
   int32_t tokens_, sums_;
+  // Device:
+  unsigned lanes_ = 1;
+  Point point_;            // this lane's columns
+  Value* owns_ = nullptr;  // there are such
+  llvm::GlobalVariable* list_ = nullptr;
 };
 
 }  // namespace

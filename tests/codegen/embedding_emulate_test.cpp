@@ -1,0 +1,106 @@
+// The gradient of an embedding in the emulator, as PTX and without a report: bit for bit the host's for every
+// kind of tokens, and with as many loads as there are tokens.
+#include <gtest/gtest.h>
+
+#include "codegen/host_jit.h"
+#include "tests/codegen/emulated.h"
+#include "tests/codegen/groups.h"
+
+namespace gacc::codegen {
+namespace {
+
+constexpr int64_t kBatch = 6;
+
+ir::Module gradient(const std::string& dtype, int64_t length, int64_t rows, int64_t columns) {
+  const std::string table = fmt::format("f32[{},{}]", rows, columns);
+  ir::Module module = ir::parse_module(fmt::format(R"(set train.micro_batch = {}
+    accum @g : {table}
+    eval(%x : i32[B,{length}], %d : {dtype}[B,{length},{columns}]) {{
+      %f = embedding.grad %x, %d : {table} {{rows = {rows}}}
+      embedding.grad.acc @g, %x, %d {{rows = {rows}}}
+      yield metric f %f
+    }})",
+                                                   kBatch, fmt::arg("table", table),
+                                                   fmt::arg("length", length), fmt::arg("dtype", dtype),
+                                                   fmt::arg("columns", columns), fmt::arg("rows", rows)));
+  group_ops(module, module.eval);
+  return module;
+}
+
+// The module's kernels for both.
+class Both {
+ public:
+  explicit Both(ir::Module module) : module_(std::move(module)) {
+    std::string problem;
+    host_ = make_program(module_, Purpose::host, problem);
+    code_ = HostCode::load(compile_host(*host_, problem), *host_, problem);
+    EXPECT_TRUE(code_) << problem;
+    Diag diag;
+    device_ = emit_nvptx(module_, "sm_80", diag);
+    EXPECT_TRUE(device_) << diag.render();
+  }
+
+  // Runs them with these tokens; gives what the launch of the buffer's kernel loaded, in the emulator.
+  uint64_t compare(int64_t batch, const std::function<int64_t(int64_t)>& token) {
+    std::mt19937 random(5);
+    auto inputs = ir::random_inputs(module_, batch, false, random);
+    const ir::State state = ir::random_state(module_, random);
+    int64_t n = 0;
+    for (double& value : inputs.at("x").data) value = static_cast<double>(token(n++));
+    for (double& value : inputs.at("d").data)
+      value = std::round(value * 64) / 64 + 1.0 / 512;  // exact in f16
+    Machine native(module_, *host_, ir::RegionKind::eval, batch);
+    native.set(inputs, state);
+    native.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+      code_->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
+    });
+    Emulated gpu(*device_);
+    Machine machine(module_, device_->program, ir::RegionKind::eval, batch);
+    machine.set(inputs, state);
+    gpu.run(module_, machine, batch);
+    EXPECT_EQ(gpu.emulator.reports().size(), 0U);
+    for (const char* name : {"%f", "@g"}) EXPECT_EQ(machine.words(name), native.words(name)) << name;
+    return gpu.emulator.last().loads;
+  }
+
+ private:
+  ir::Module module_;
+  std::optional<Program> host_;
+  std::unique_ptr<HostCode> code_;
+  std::optional<DeviceCode> device_;
+};
+
+TEST(EmbeddingEmulated, TheHostsBits) {
+  // A row of its own for every warp, and several; lanes of one and four columns, and idle ones; a list that
+  // is added up before all tokens were seen.
+  for (const auto& [length, rows, columns] :
+       {std::array<int64_t, 3>{1, 3, 4}, {1, 5, 7}, {90, 9, 132}, {20, 300, 33}}) {
+    for (const char* dtype : {"f32", "f16"}) {
+      SCOPED_TRACE(fmt::format("T = {}, table {} x {}, {}", length, rows, columns, dtype));
+      Both both(gradient(dtype, length, rows, columns));
+      for (const int64_t batch : {int64_t{1}, kBatch - 1, kBatch}) {
+        SCOPED_TRACE(batch);
+        const int64_t table = rows;  // lambdas do not take bindings
+        both.compare(batch, [&](int64_t n) { return n * n * 7919 % table; });
+        both.compare(batch, [&](int64_t) { return table - 1; });        // one token
+        both.compare(batch, [&](int64_t n) { return n / 5 % table; });  // repeated
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(EmbeddingEmulated, LoadsGrowWithTheTokens) {
+  for (const bool same : {false, true}) {
+    std::vector<uint64_t> loads;
+    for (const int64_t length : {64, 128, 256}) {
+      Both both(gradient("f16", length, 300, 64));
+      loads.push_back(both.compare(kBatch, [&](int64_t n) { return same ? 7 : n * n * 7919 % 300; }));
+    }
+    for (size_t i = 1; i < loads.size(); ++i)
+      EXPECT_LT(static_cast<double>(loads[i]), 2.1 * static_cast<double>(loads[i - 1])) << same;
+  }
+}
+
+}  // namespace
+}  // namespace gacc::codegen
