@@ -118,14 +118,15 @@ class Evaluator {
     const Combine how = op_.op.info->combine;
     std::vector<double>& out = outputs_[0].data;
     if (op_.op.info->writes == 0) out.assign(out.size(), neutral(how));
-    // total_sum {parts}: rows a part, fixed by the full micro-batch.
-    const auto parts = static_cast<int64_t>(out.size());
+    // total_sum {parts} and column_sum {parts}: rows a part, fixed by the full micro-batch.
+    const int64_t parts =
+        static_cast<int64_t>(out.size()) / (lowering == Lowering::column_reduce ? column_total : 1);
     const int64_t chunk = (rows(shape, op_.module.micro_batch()) + parts - 1) / parts;
     for (int64_t r = 0; r < row_total; ++r) {
       for (int64_t c = 0; c < column_total; ++c) {
         int64_t to = 0;
         if (lowering == Lowering::row_reduce) to = r;
-        if (lowering == Lowering::column_reduce) to = c;
+        if (lowering == Lowering::column_reduce) to = (parts > 1 ? r / chunk * column_total : 0) + c;
         if (lowering == Lowering::total_reduce && parts > 1) to = r / chunk;
         double& sum = out[static_cast<size_t>(to)];
         sum = combine(how, sum, x.data[static_cast<size_t>(r * column_total + c)]);

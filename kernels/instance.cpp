@@ -3,6 +3,7 @@
 #include "kernels/instance.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 
 namespace gacc::kernels {
@@ -55,7 +56,8 @@ class BodyBuilder {
     for (const ir::KernelMember& member : kernel_.members) add_member(member);
     set_domain();
     add_samples();
-    if (body_.form == KernelForm::total_reduce && !set_parts(problem)) return std::nullopt;
+    const bool parts = body_.form == KernelForm::total_reduce || body_.form == KernelForm::column_reduce;
+    if (parts && !set_parts(problem)) return std::nullopt;
     body_.extents = static_cast<int32_t>(call_.extents.size());
     if (purpose_ == Purpose::host) {
       schedule_host();
@@ -230,12 +232,13 @@ class BodyBuilder {
                        [&](int32_t i) { return ir::elements(shapes_[static_cast<size_t>(i)], 1) > 1; });
   }
 
-  // total_reduce: part p sums rows [p * chunk, (p + 1) * chunk) (of a flat body: elements).
+  // Part p sums rows [p * chunk, (p + 1) * chunk) (of a flat body: elements).
   bool set_parts(std::string& problem) {
     for (const int32_t i : reduced_slots_) {
-      const int64_t own = ir::elements(shapes_[static_cast<size_t>(i)], 1);
+      int64_t own = ir::elements(shapes_[static_cast<size_t>(i)], 1);
+      if (body_.form == KernelForm::column_reduce) own /= row_size_;
       if (parts_ != 0 && parts_ != own) {
-        problem = "total reductions with different numbers of parts do not share a kernel";
+        problem = "reductions with different numbers of parts do not share a kernel";
         return false;
       }
       parts_ = own;
@@ -248,14 +251,18 @@ class BodyBuilder {
     chunk_ = chunk;
     body_.chunk = static_cast<int32_t>(call_.extents.size());
     call_.extents.push_back({chunk, false});
+    if (body_.form == KernelForm::column_reduce && purpose_ == Purpose::host)
+      call_.extents.push_back({std::max<int64_t>(1, host_work() / chunk / 64) * 64, false});
     return true;
   }
 
+  // A task of about this many elements takes some microseconds.
+  int64_t host_work() const { return std::max<int64_t>(65536 / std::max(body_.cost, 4) / 256 * 256, 256); }
+
   void schedule_host() {
     const int64_t micro_batch = module_.micro_batch();
-    const int64_t rows = call_.extents[0].at(micro_batch), columns = call_.extents[1].at(micro_batch);
-    // A task of about this many elements takes some microseconds.
-    const int64_t work = std::max<int64_t>(65536 / std::max(body_.cost, 4) / 256 * 256, 256);
+    const int64_t columns = call_.extents[1].at(micro_batch);
+    const int64_t work = host_work();
     switch (body_.form) {
       case KernelForm::pointwise:
       case KernelForm::rowwise:
@@ -264,9 +271,10 @@ class BodyBuilder {
         call_.tile = body_.flat ? work : std::max<int64_t>(1, work / columns);
         break;
       case KernelForm::column_reduce:
-        call_.unit = Unit::columns;
-        call_.items = call_.extents[1];
-        call_.tile = std::max<int64_t>(1, work / rows / 64) * 64;
+        call_.unit = Unit::parts;
+        call_.items = {
+            parts_ * in_pieces(columns, call_.extents[static_cast<size_t>(body_.chunk) + 1].factor), false};
+        call_.tile = 1;
         break;
       default:
         call_.unit = Unit::parts;
@@ -301,11 +309,22 @@ class BodyBuilder {
         call_.items = rows;
         call_.block = body_.block_per_row ? 256 : 128;
         call_.per_block = body_.block_per_row ? 1 : 4;
-        if (body_.block_per_row) body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));
+        if (body_.block_per_row)
+          body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));
         break;
       case KernelForm::column_reduce:
-        call_.items = columns;
-        call_.block = call_.per_block = 64;
+        body_.vector = eights ? 8 : fours ? 4 : 1;
+        // By the shape alone: a sum that is recomputed in another kernel has the same bits.
+        body_.side = static_cast<int64_t>(
+            std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(in_pieces(columns.factor, 8), 32))));
+        call_.items = {parts_ * in_pieces(columns.factor, body_.side * body_.vector), false};
+        // At least as many threads as columns.
+        call_.block = std::clamp<int64_t>(
+            body_.side * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(chunk_))),
+            std::max<int64_t>(8 * body_.side, 32), 256);
+        call_.per_block = 1;
+        body_.resident = 2;  // or ptxas spills to save registers that nobody needs
+        body_.shared = call_.block * body_.vector * 4;
         break;
       default:
         body_.vector = eights && (!body_.flat || chunk_ % 8 == 0)  ? 8
@@ -317,6 +336,8 @@ class BodyBuilder {
         body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
     }
   }
+
+  static int64_t in_pieces(int64_t all, int64_t size) { return (all + size - 1) / size; }
 
   int64_t reductions(Lowering kind) const {
     return std::count_if(body_.members.begin(), body_.members.end(),

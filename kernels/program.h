@@ -22,7 +22,7 @@ using ir::Extent;
 
 // What one work item of a function is. A range of items may be cut anywhere at a multiple of Call::tile; the
 // result does not depend on the cuts.
-enum class Unit : uint8_t { elements, rows, columns, parts };
+enum class Unit : uint8_t { elements, rows, parts };
 
 // An operand of a function and how it is indexed (ir::Access). With a period, `suffix` repeats every so many
 // rows (without one: every row), and `row` repeats its values, one a row, every so many rows.
@@ -66,6 +66,9 @@ struct Body {
   bool wide_index = false;     // device: element indices need 64 bits
   bool block_per_row = false;  // device, rowwise: a block rather than a warp owns a row
   int64_t block = 0;           // device: threads of a block
+  // Device, column_reduce: threads of a block that stand side by side, `vector` columns each; the others have
+  // other rows of the same columns.
+  int64_t side = 0;
   // Device: blocks that a multiprocessor must have registers for. Where it is said, ptxas uses what there is;
   // left alone (0) it may spill a few registers for one block more.
   int64_t resident = 0;
@@ -74,9 +77,11 @@ struct Body {
   std::vector<Member> members{};
   // Where formulas ask: which extent is the rows of one sample, and which the samples; else -1.
   int32_t rows_of_sample = -1, samples = -1;
-  int32_t extents = 2;    // rows, columns, then periods, chunk (total_reduce), lifted constants
-  int32_t chunk = -1;     // total_reduce: index of the rows (flat: elements) of one part among the extents
-  std::string special{};  // special: the op's name, by which its emitter is found ...
+  int32_t extents = 2;  // rows, columns, then periods, chunk, lifted constants
+  // total_reduce, column_reduce: index of the rows (flat: elements) of one part among the extents. Behind it,
+  // on the host, stand a column_reduce's columns of one item.
+  int32_t chunk = -1;
+  std::string special{};              // special: the op's name, by which its emitter is found ...
   std::vector<int64_t> parameters{};  // ... and what it is compiled for (kernels/special.h)
   std::string name{};                 // for people: "add_relu"; unique by a number in Program::functions
   int cost = 0;                       // rough scalar operations for an element: chooses unrolling and tiles

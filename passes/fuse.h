@@ -4,8 +4,8 @@
 
 namespace gacc::passes {
 
-// Splits every total_sum and total_sum.acc over many elements in two: parts that run side by side, and their
-// sum.
+// Splits every total_sum over many elements and every column_sum over many rows, and their .acc forms, in
+// two: parts that run side by side, and their sum.
 void split_sums(ir::Module& module, ir::Region& region, const Options& options, Diag& diag);
 
 }  // namespace gacc::passes

@@ -1,11 +1,12 @@
-// A sum over everything is one task's work, unless it is cut into parts first:
+// A sum over everything is one task's work, and one over rows a few tasks', unless it is cut into parts
+// first:
 //
 //   %s = total_sum %x : f32[]          %s.parts = total_sum %x : f32[64] {parts = 64}
 //                                      %s = total_sum %s.parts : f32[]
 //
-// The number of parts follows from the shape at the full micro-batch, never from threads or the device, so
-// the sum has the same bits everywhere; and sums of sums keep f32 accurate. The second half moves down to its
-// first user, where the second halves of several sums can share a kernel.
+// and column_sum alike. The number of parts follows from the shape at the full micro-batch, never from
+// threads or the device, so the sum has the same bits everywhere; and sums of sums keep f32 accurate. The
+// second half moves down to its first user, where the second halves of several sums can share a kernel.
 #include <algorithm>
 
 #include "ir/builder.h"
@@ -20,10 +21,14 @@ using namespace ir;
 namespace {
 
 // How many parts pay: parts are runs of rows, none of them empty at the full micro-batch. 1: leave it whole.
-int64_t part_count(const Shape& shape, int64_t batch, const Options& options) {
+int64_t part_count(Lowering lowering, const Shape& shape, int64_t batch, const Options& options) {
   const int64_t row_count = rows(shape, batch);
-  const int64_t wanted =
-      std::min({options.parts, row_count, elements(shape, batch) / options.elements_per_part});
+  int64_t wanted = 1;
+  if (lowering == Lowering::total_reduce) {
+    wanted = std::min({options.parts, row_count, elements(shape, batch) / options.elements_per_part});
+  } else if (row_count >= options.rows_to_cut) {
+    wanted = std::min(options.column_parts, row_count / options.rows_per_part);
+  }
   if (wanted < 2) return 1;
   const int64_t rows_per_part = (row_count + wanted - 1) / wanted;
   return (row_count + rows_per_part - 1) / rows_per_part;
@@ -39,18 +44,22 @@ bool reads(const Op& op, ValueId value) {
 void split_sums(Module& module, Region& region, const Options& options, Diag& diag) {
   for (size_t i = 0; i < region.ops.size(); ++i) {
     const Op& op = region.ops[i];
-    if (op.info->lowering != Lowering::total_reduce) continue;
-    const size_t summed = op.results.empty() ? 1 : 0;  // total_sum.acc names its buffer first
-    const bool whole = op.results.empty() || region[op.results.front()].type.shape.empty();
-    const int64_t parts =
-        part_count(operand_type(module, region, op.operands[summed]).shape, module.micro_batch(), options);
+    const Lowering lowering = op.info->lowering;
+    if (lowering != Lowering::total_reduce && lowering != Lowering::column_reduce) continue;
+    const bool total = lowering == Lowering::total_reduce;
+    const size_t summed = op.results.empty() ? 1 : 0;  // the .acc forms name their buffer first
+    const bool whole =
+        op.results.empty() || region[op.results.front()].type.shape.size() == (total ? 0U : 1U);
+    const int64_t parts = part_count(lowering, operand_type(module, region, op.operands[summed]).shape,
+                                     module.micro_batch(), options);
     if (!whole || parts < 2) continue;
 
     Builder build = Builder(module, region, diag).like(op);
     build.at = i;
     const std::string name =
         op.results.empty() ? module[*as_buffer(op.operands.front())].name : region[op.results.front()].name;
-    const ValueId sums = build.make("total_sum", name + ".parts", {op.operands[summed]}, {{"parts", parts}});
+    const ValueId sums = build.make(total ? "total_sum" : "column_sum", name + ".parts",
+                                    {op.operands[summed]}, {{"parts", parts}});
     Op last = std::move(region.ops[++i]);
     last.operands[summed] = sums;
     size_t to = i;

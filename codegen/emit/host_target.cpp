@@ -60,19 +60,37 @@ class HostTarget final : public Target {
     loop(low_, high_, index(1), {}, [&](Value* row, const Carried&) { return on_row(row), Carried{}; });
   }
 
-  void column_blocks(const std::function<void(std::vector<Point>)>& on_block) override {
-    constexpr unsigned blocks = 4;
-    Value* middle = whole(low_, high_, blocks * width_);
-    const auto at = [&](Value* column, unsigned k) {
-      return Point{nullptr, b.CreateAdd(column, index(k * width_)), nullptr, width_};
-    };
-    loop(low_, middle, index(blocks * width_), {}, [&](Value* column, const Carried&) {
-      std::vector<Point> block;
-      for (unsigned k = 0; k < blocks; ++k) block.push_back(at(column, k));
-      return on_block(block), Carried{};
-    });
-    loop(middle, high_, index(width_), {}, [&](Value* column, const Carried&) {
-      return on_block({{nullptr, column, mask(column, high_), width_}}), Carried{};
+  void column_blocks(const std::vector<Reduction>& reductions, const OnColumns& on_block,
+                     const OnSums& on_sums) override {
+    Value* width = extents[static_cast<size_t>(body.chunk) + 1];
+    Value* pieces = b.CreateUDiv(b.CreateAdd(column_count(), b.CreateSub(width, index(1))), width);
+    rows([&](Value* item) {
+      Value* part = b.CreateUDiv(item, pieces);
+      Value* low = b.CreateMul(b.CreateURem(item, pieces), width);
+      Value* high = b.CreateAdd(low, width);
+      high = b.CreateSelect(b.CreateICmpULT(high, column_count()), high, column_count());
+      const auto [first, last] = part_rows(part, row_count());
+      Value* base = b.CreateMul(part, column_count());
+      const auto block = [&, first = first, last = last](const std::vector<Point>& points) {
+        const Carried sums = on_block({points, first, last, index(1)});
+        for (size_t p = 0; p < points.size(); ++p) {
+          const auto own = sums.begin() + static_cast<std::ptrdiff_t>(p * reductions.size());
+          on_sums(points[p], b.CreateAdd(base, points[p].column),
+                  Terms(own, own + static_cast<std::ptrdiff_t>(reductions.size())));
+        }
+        return Carried{};
+      };
+      constexpr unsigned blocks = 4;
+      Value* middle = whole(low, high, blocks * width_);
+      loop(low, middle, index(blocks * width_), {}, [&](Value* column, const Carried&) {
+        std::vector<Point> points;
+        for (unsigned k = 0; k < blocks; ++k)
+          points.push_back({nullptr, b.CreateAdd(column, index(k * width_)), nullptr, width_});
+        return block(points);
+      });
+      loop(middle, high, index(width_), {}, [&](Value* column, const Carried&) {
+        return block({{nullptr, column, mask(column, high), width_}});
+      });
     });
   }
 

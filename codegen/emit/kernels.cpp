@@ -71,13 +71,19 @@ class KernelEmitter {
 
   // What a stage does at one point: the reductions' terms and all stored values first, then the stores.
   Target::Terms visit(const Stage& s, const Point& point) {
+    std::vector<Evaluator::Pending> pending;
+    Target::Terms terms = look(s, point, pending);
+    e_.flush(pending);
+    return terms;
+  }
+
+  // The same before the stores.
+  Target::Terms look(const Stage& s, const Point& point, std::vector<Evaluator::Pending>& pending) {
     e_.begin_point(point);
     Target::Terms terms;
     for (const int32_t m : s.reduces)
       terms.push_back(e_.value(body_.members[static_cast<size_t>(m)].inputs[0]));
-    std::vector<Evaluator::Pending> pending;
     for (const int32_t m : s.stores) e_.prepare(m, pending);
-    e_.flush(pending);
     return terms;
   }
 
@@ -122,46 +128,74 @@ class KernelEmitter {
 
   void column_reduce() {
     const Stage all = stage(0);
-    t_.column_blocks([&](const std::vector<Point>& block) {
-      Target::Carried sums;
-      for (const Point& point : block) {
-        for (const Reduction& r : all.reductions)
-          sums.push_back(t_.splat(Math::neutral(r.how, r.type), point.lanes));
-      }
-      sums = t_.loop(t_.index(0), t_.row_count(), t_.index(1), sums,
-                     [&](Value* row, const Target::Carried& carried) {
-                       Target::Carried next = carried;
-                       e_.begin_row(row);
-                       for (size_t p = 0; p < block.size(); ++p) {
-                         Point point = block[p];
-                         point.row = row;
-                         const Target::Terms terms = visit(all, point);
-                         for (size_t r = 0; r < terms.size(); ++r) {
-                           Value*& sum = next[p * terms.size() + r];
-                           sum = t_.math.combine(all.reductions[r].how, sum, t_.splat(terms[r], point.lanes));
-                         }
-                       }
-                       return next;
-                     });
-      for (size_t p = 0; p < block.size(); ++p) {
-        for (size_t r = 0; r < all.reduces.size(); ++r) {
-          store_columns(body_.members[static_cast<size_t>(all.reduces[r])], block[p],
-                        sums[p * all.reduces.size() + r]);
-        }
-      }
-    });
+    const size_t each = all.reductions.size();
+    t_.column_blocks(
+        all.reductions,
+        [&](const Target::Columns& block) {
+          Target::Carried sums;
+          for (const Point& point : block.points) {
+            for (const Reduction& r : all.reductions)
+              sums.push_back(t_.splat(Math::neutral(r.how, r.type), point.lanes));
+          }
+          // Several rows at once as long as there are so many, then one by one: the order is the same.
+          Value* next = block.first;
+          if (block.at_once > 1) {
+            Value* ahead = t_.b.CreateMul(block.step, t_.index(block.at_once - 1));
+            Value* low = t_.b.CreateSub(block.last, ahead);
+            Value* high = t_.b.CreateSelect(t_.b.CreateICmpULT(ahead, block.last), low, t_.index(0));
+            Value* step = t_.b.CreateMul(block.step, t_.index(block.at_once));
+            sums.push_back(next);
+            sums = t_.loop(next, high, step, sums, [&](Value* row, const Target::Carried& carried) {
+              Target::Carried after = add_rows(all, block, row, block.at_once, carried);
+              after.back() = t_.b.CreateAdd(row, step);
+              return after;
+            });
+            next = sums.back();
+            sums.pop_back();
+          }
+          return t_.loop(next, block.last, block.step, sums, [&](Value* row, const Target::Carried& carried) {
+            return add_rows(all, block, row, 1, carried);
+          });
+        },
+        [&](const Point& point, Value* index, const Target::Terms& sums) {
+          for (size_t r = 0; r < each; ++r)
+            store_columns(body_.members[static_cast<size_t>(all.reduces[r])], point, index, sums[r]);
+        });
   }
 
-  void store_columns(const Member& member, const Point& point, Value* sum) {
+  // Adds `count` rows from `row` on to the sums of every point. What they store comes after all of them, or
+  // of a row alone after each point.
+  Target::Carried add_rows(const Stage& all, const Target::Columns& block, Value* row, int count,
+                           Target::Carried sums) {
+    std::vector<Evaluator::Pending> pending;
+    for (int i = 0; i < count; ++i) {
+      if (i > 0) row = t_.b.CreateAdd(row, block.step);
+      e_.begin_row(row);
+      for (size_t p = 0; p < block.points.size(); ++p) {
+        Point point = block.points[p];
+        point.row = row;
+        const Target::Terms terms = look(all, point, pending);
+        for (size_t r = 0; r < terms.size(); ++r) {
+          Value*& sum = sums[p * terms.size() + r];
+          sum = t_.math.combine(all.reductions[r].how, sum, t_.splat(terms[r], point.lanes));
+        }
+        if (count == 1) e_.flush(pending), pending.clear();
+      }
+    }
+    e_.flush(pending);
+    return sums;
+  }
+
+  void store_columns(const Member& member, const Point& point, Value* index, Value* sum) {
     for (size_t r = 0; r < member.stores.size(); ++r) {
       if (member.stores[r] < 0) continue;
       Value* value = sum;
       if (member.old[r] >= 0) {
-        Value* old = t_.load(member.old[r], point.column, point);
+        Value* old = t_.load(member.old[r], index, point);
         if (member.accumulate) value = t_.math.combine(member.combine, old, sum);
         if (Value* open = e_.gate(member)) value = t_.b.CreateSelect(open, value, old);
       }
-      t_.store(member.stores[r], point.column, value, point);
+      t_.store(member.stores[r], index, value, point);
     }
   }
 
@@ -184,11 +218,8 @@ class KernelEmitter {
   void total_reduce() {
     const Stage all = stage(0);
     t_.parts([&](Value* part) {
-      Value* chunk = t_.extents[static_cast<size_t>(body_.chunk)];
-      Value* count = body_.flat ? t_.column_count() : t_.row_count();
-      const auto clamp = [&](Value* v) { return t_.b.CreateSelect(t_.b.CreateICmpULT(v, count), v, count); };
-      Value* first = clamp(t_.b.CreateMul(part, chunk));
-      Value* last = clamp(t_.b.CreateAdd(first, chunk));
+      const auto [low, high] = t_.part_rows(part, body_.flat ? t_.column_count() : t_.row_count());
+      Value *first = low, *last = high;
       const auto on_point = [&](const Point& p) { return visit(all, p); };
       Target::Terms sums;
       if (body_.flat) {

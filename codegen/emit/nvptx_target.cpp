@@ -1,7 +1,7 @@
 // The GPU's schedule: one thread of a grid. Pointwise: a thread has `vector` neighbouring elements. Rows: a
-// warp or a block has one, its threads take turns along the columns. Columns: a thread has one and walks all
-// rows. Parts: one block each. Everything that threads do together is convergent, or LLVM would duplicate or
-// move it.
+// warp or a block has one, its threads take turns along the columns. Columns: a block has some, of one part
+// of the rows. Parts: one block each. Everything that threads do together is convergent, or LLVM would
+// duplicate or move it.
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
@@ -75,9 +75,53 @@ class NvptxTarget final : public Target {
     branch(b.CreateICmpULT(row, row_count()), [&] { on_row(row); });
   }
 
-  void column_blocks(const std::function<void(std::vector<Point>)>& on_block) override {
-    Value* column = global_thread();
-    branch(b.CreateICmpULT(column, column_count()), [&] { on_block({{nullptr, column, nullptr, 1}}); });
+  // A block: `side` threads side by side, and strips of rows. Strip s has rows s, s + strips, .. of the part;
+  // their sums meet in shared memory, where a thread adds those of one column from strip 0 on.
+  void column_blocks(const std::vector<Reduction>& reductions, const OnColumns& on_block,
+                     const OnSums& on_sums) override {
+    const int64_t wide = body.side * body.vector, strips = block_ / body.side;
+    Value* pieces = b.CreateUDiv(b.CreateAdd(column_count(), index(wide - 1)), index(wide));
+    Value* part = b.CreateUDiv(block_index(), pieces);
+    Value* begin = b.CreateMul(b.CreateURem(block_index(), pieces), index(wide));
+    Value* thread = to_index(thread_);
+    Value* column = b.CreateAdd(begin, b.CreateMul(b.CreateURem(thread, index(body.side)), index(lanes_)));
+    const auto [low, high] = part_rows(part, row_count());
+    // Threads without columns have no rows either, but reach the barriers.
+    Value* last = b.CreateSelect(b.CreateICmpULT(column, column_count()), high, index(0));
+    Value* first = b.CreateAdd(low, b.CreateUDiv(thread, index(body.side)));
+    // So many elements at once, of all operands, as there are registers for.
+    const auto operands =
+        static_cast<int>(std::count_if(body.slots.begin(), body.slots.end(),
+                                       [](const Slot& s) { return s.read && s.access == ir::Access::full; }));
+    const int elements = (body.cost <= 8 ? 64 : body.cost <= 40 ? 32 : 16) / std::max(operands, 1);
+    const int at_once = std::clamp(elements / body.vector, 1, 8);
+    const Carried mine =
+        on_block({{{nullptr, column, nullptr, lanes_}}, first, last, index(strips), at_once});
+    llvm::Type* word = b.getInt32Ty();
+    llvm::GlobalVariable* shared = gpu::shared_array(
+        module, word, static_cast<uint64_t>(block_ * body.vector), function->getName().str());
+    const auto place = [&](Value* at) { return b.CreateInBoundsGEP(word, shared, at); };
+    Value* own = b.CreateURem(thread_, b.getInt32(static_cast<uint32_t>(wide)));
+    Terms sums;
+    for (size_t r = 0; r < reductions.size(); ++r) {
+      if (r > 0) gpu::barrier(b);
+      b.CreateAlignedStore(mine[r], place(b.CreateMul(thread_, b.getInt32(lanes_))),
+                           llvm::Align(std::min<uint64_t>(4 * lanes_, 16)));
+      gpu::barrier(b);
+      const auto read = [&](Value* strip) {
+        Value* at = b.CreateAdd(b.CreateMul(strip, b.getInt32(static_cast<uint32_t>(wide))), own);
+        return b.CreateAlignedLoad(reductions[r].type, place(at), llvm::Align(4));
+      };
+      sums.push_back(loop(b.getInt32(1), b.getInt32(static_cast<uint32_t>(strips)), b.getInt32(1),
+                          {read(b.getInt32(0))}, [&](Value* strip, const Carried& sum) {
+                            return Carried{math.combine(reductions[r].how, sum[0], read(strip))};
+                          })[0]);
+    }
+    column = b.CreateAdd(begin, thread);
+    Value* owns = b.CreateAnd(b.CreateICmpULT(thread, index(wide)), b.CreateICmpULT(column, column_count()));
+    branch(owns, [&] {
+      on_sums({nullptr, column, nullptr, 1}, b.CreateAdd(b.CreateMul(part, column_count()), column), sums);
+    });
   }
 
   void items(const std::function<void(Value*)>& on_item) override {

@@ -258,6 +258,13 @@ Target::Terms Target::finish(const std::vector<Reduction>& reductions, Carried a
   return out;
 }
 
+std::pair<Value*, Value*> Target::part_rows(Value* part, Value* count) {
+  Value* chunk = extents[static_cast<size_t>(body.chunk)];
+  const auto clamp = [&](Value* v) { return b.CreateSelect(b.CreateICmpULT(v, count), v, count); };
+  Value* first = clamp(b.CreateMul(part, chunk));
+  return {first, clamp(b.CreateAdd(first, chunk))};
+}
+
 Target::Terms Target::reduce(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,
                              const OnTerms& on_point) {
   return finish(reductions, walk(row, low, high, reductions, start(reductions), on_point));

@@ -48,8 +48,19 @@ class Target {
   virtual void points(const OnRow& on_row, const OnPoint& on_point) = 0;
   // Every row it owns.
   virtual void rows(const OnRow& on_row) = 0;
-  // Every block of columns it owns: up to 4 points side by side (rows are not set).
-  virtual void column_blocks(const std::function<void(std::vector<Point>)>& on_block) = 0;
+  // Every block of columns that this call owns, in its part of the rows: up to 4 points side by side (rows
+  // are not set), and of the part every `step`th row from `first` on, `at_once` of them read before any is
+  // stored. on_block gives each point's sums, one after the other; on_sums gets those of whole parts, for
+  // lanes that stand at `index` of a result.
+  struct Columns {
+    std::vector<Point> points;
+    Value *first, *last, *step;
+    int at_once = 1;
+  };
+  using OnColumns = std::function<std::vector<Value*>(const Columns&)>;
+  using OnSums = std::function<void(const Point&, Value* index, const Terms&)>;
+  virtual void column_blocks(const std::vector<Reduction>& reductions, const OnColumns& on_block,
+                             const OnSums& on_sums) = 0;
   // Every item it owns, one after the other (host) or a thread each (device). extents[0] is their number.
   virtual void items(const std::function<void(Value* item)>& on_item) = 0;
   // Every part it owns (total_reduce).
@@ -62,6 +73,8 @@ class Target {
   // The same over all columns of rows [first, last).
   Terms reduce_rows(Value* first, Value* last, const std::vector<Reduction>& reductions, const OnRow& on_row,
                     const OnTerms& on_point);
+  // Of `count` rows (flat: elements) those of a part: the first, and the one behind the last.
+  std::pair<Value*, Value*> part_rows(Value* part, Value* count);
   // Done once for the row or part: stores of scalars.
   virtual void once(const std::function<void()>& store) = 0;
 

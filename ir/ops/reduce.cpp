@@ -28,6 +28,22 @@ std::optional<Shape> columns_of(const OpView& op, size_t i, Diag& diag) {
   return Shape{shape.back()};
 }
 
+bool expect_parts(const OpView& op, Diag& diag) {
+  const int64_t parts = op.integer("parts");
+  if (parts >= 1 && parts <= 65536) return true;
+  wrong(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
+  return false;
+}
+
+// d_x = dy, repeated; the parts exist only after autodiff.
+void sum_gradient(GradBuilder& g) {
+  if (g.view().integer("parts") == 1) {
+    g.add(0, *g.d_result());
+  } else {
+    g.b.diag().error(Kind::no_gradient, g.op().at, "`{}` with parts has no gradient", g.op().info->name);
+  }
+}
+
 // The gradient of a row maximum or minimum, shared by the elements that equal it:
 //   with n = how many x equal y in the row:  d_x = x == y ? dy / n : 0
 void row_extreme_gradient(GradBuilder& g) {
@@ -77,15 +93,18 @@ extern const OpInfo op_row_min{
 
 extern const OpInfo op_column_sum{
     .name = "column_sum",
-    .summary = "sum over all axes but the last: [..,C] to [C]",
+    .summary =
+        "sum over all axes but the last: [..,C] to [C]. With parts = P > 1 the result is [P,C]: part p sums "
+        "the rows that part p of `total_sum` does",
+    .attrs = {{"parts", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       std::optional<Shape> shape = columns_of(op, 0, diag);
-      if (!shape) return std::nullopt;
+      if (!shape || !expect_parts(op, diag)) return std::nullopt;
+      if (op.integer("parts") > 1) shape->insert(shape->begin(), op.integer("parts"));
       return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), std::move(*shape)}};
     },
     .lowering = Lowering::column_reduce,
-    // d_x = dy, repeated
-    .gradient = [](GradBuilder& g) { g.add(0, *g.d_result()); },
+    .gradient = sum_gradient,
     .precision = Precision::full,
 };
 
@@ -119,22 +138,12 @@ extern const OpInfo op_total_sum{
         "how many rows a ragged batch has",
     .attrs = {{"parts", int64_t{1}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
+      if (!expect_number(op, 0, diag) || !expect_parts(op, diag)) return std::nullopt;
       const int64_t parts = op.integer("parts");
-      if (!expect_number(op, 0, diag)) return std::nullopt;
-      if (parts < 1 || parts > 65536)
-        return wrong(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
       return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), parts == 1 ? Shape{} : Shape{parts}}};
     },
     .lowering = Lowering::total_reduce,
-    // d_x = dy, repeated; the parts exist only after autodiff
-    .gradient =
-        [](GradBuilder& g) {
-          if (g.view().integer("parts") == 1) {
-            g.add(0, *g.d_result());
-          } else {
-            g.b.diag().error(Kind::no_gradient, g.op().at, "`total_sum` with parts has no gradient");
-          }
-        },
+    .gradient = sum_gradient,
     .precision = Precision::full,
 };
 

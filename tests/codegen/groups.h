@@ -107,6 +107,14 @@ inline const Group kGroups[] = {
        total_sum.acc @n, %t
        yield metric t %t
      })"},
+    {"parts", R"(accum @g : f32[C]
+     eval(%x : f32[B,T,C], %y : f32[B,T,C]) {
+       %d = mul %x, %y : f32[B,T,C]
+       %p = column_sum %d : f32[3,C] {parts = 3}
+       %q = column_sum %x : f32[3,C] {parts = 3}
+       column_sum.acc @g, %p
+       yield metric d %d, metric p %p, metric q %q
+     })"},
     // Kernels of their own.
     {"permute", R"(eval(%x : f32[B,T,3,C], %y : f32[B,C,T]) {
        %a = permute %x : f32[B,C,T,3] {axes = [2, 0, 1]}
