@@ -226,8 +226,8 @@ const Schema& schema() {
 }
 
 std::vector<const Table*> Schema::all() const {
-  return {&file,      &model, &input,    &normalize, &layer,     &init,   &loss,  &predict, &train,
-          &optimizer, &group, &schedule, &precision, &recompute, &launch, &memory};
+  return {&file,  &model,     &input, &normalize, &layer,     &init,      &loss,   &predict,
+          &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory};
 }
 
 }  // namespace gacc::frontend

@@ -112,7 +112,8 @@ constexpr bool is_batched(RegionKind kind) {
   };
   return answers[static_cast<size_t>(kind)];
 }
-Origin natural_origin(RegionKind kind);  // of ops that nothing else is said of: forward but for init and update
+Origin natural_origin(
+    RegionKind kind);  // of ops that nothing else is said of: forward but for init and update
 
 struct Region {
   RegionKind kind = RegionKind::init;
@@ -151,9 +152,10 @@ struct Module {
   // A buffer of buffers.def, made when the module has none.
   BufferId named(Named which);
   std::optional<BufferId> find(Named which) const { return find_buffer(named_info(which).name); }
-  // The buffer that is another one's gradient, half copy, moment ...: made when there is none, f32 in its shape
-  // unless said. `suffix` names a moment.
-  BufferId belonging(BufferId of, BufferRole role, std::string_view suffix = {}, std::optional<Type> type = {});
+  // The buffer that is another one's gradient, half copy, moment ...: made when there is none, f32 in its
+  // shape unless said. `suffix` names a moment.
+  BufferId belonging(BufferId of, BufferRole role, std::string_view suffix = {},
+                     std::optional<Type> type = {});
   std::optional<BufferId> find_belonging(BufferId of, BufferRole role) const;  // the first
 
   Region& region(RegionKind kind);

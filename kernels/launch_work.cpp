@@ -207,7 +207,9 @@ class FormulaWork {
     work_.functions += stage.functions * elements_;
     const bool exchanged = body_.form == KernelForm::rowwise || body_.form == KernelForm::total_reduce;
     if (exchanged) work_.instructions += (kExchange * stage.reductions + kRow) * threads_;
-    const double together = !loop ? 1 : stage.stored.empty() ? std::min(kUnrolled, turns) : 1;
+    // Column sums read several rows before they store anything.
+    const bool ahead = stage.stored.empty() || body_.form == KernelForm::column_reduce;
+    const double together = loop && ahead ? std::min(kUnrolled, turns) : 1;
     const double waits = accesses > 0 ? divided_up(turns, together) : 0;
     if (turn * together > best_) {
       best_ = work_.flight = turn * together;

@@ -92,30 +92,24 @@ void attention_work(const Asked& a) {
 
 void embedding_work(const Asked& a) { moves(a, 25); }
 
-// A block for every token that is the first of its kind (fresh sums: for every row of the table) walks all
-// tokens behind it, and loads each one's gradient, whether it is its own or not.
+// A block for a range of rows and some columns reads the number of every token, and the gradients of its own.
 void embedding_gradient_work(const Asked& a) {
   const bool fresh = !a.op.op.results.empty();
   const size_t at = fresh ? 0 : 1;
   const double tokens = a.elements(a.op.operand(at).shape);
   const ir::Type dy = a.op.operand(at + 1);
-  const auto rows = static_cast<double>(a.op.integer("rows"));
-  const auto columns = static_cast<double>(a.body.parameters[0]),
-             lanes = static_cast<double>(a.body.parameters[3]);
-  const double distinct =
-      fresh ? rows : rows * (1 - std::exp(-tokens / rows));  // tokens as if drawn at random
-  const double behind = fresh ? tokens : tokens / 2, turns = distinct * behind;
-  const double row = columns * static_cast<double>(ir::dtype_bytes(dy.dtype));
-  a.work.loads.add(static_cast<int64_t>(lanes) * ir::dtype_bytes(dy.dtype), turns * row);
-  a.work.stores.add(4, distinct * columns * 4);
-  // Blocks read the same rows at about the same time.
-  a.work.cached = tokens * row < 0.8 * a.machine.l2_bytes ? a.work.transferred() : 0.5 * a.work.transferred();
-  a.work.instructions = 25.5 * turns * columns / lanes;
-  a.work.flight = 4 * lanes * static_cast<double>(ir::dtype_bytes(dy.dtype));
-  a.work.rounds = behind / 4;
-  a.work.serial_loads = behind * (lanes + 1);
-  a.work.chain = 30;
-  a.work.cycles = 2;
+  const int64_t lanes = a.body.parameters[3];
+  const double gradients = tokens * static_cast<double>(a.body.parameters[0]);
+  const auto blocks = static_cast<double>(a.work.blocks);
+  a.work.loads.add(4, 4 * tokens * blocks);
+  a.work.cached = std::max(0.0, 4 * tokens * (blocks - 1));
+  a.work.loads.add(lanes * ir::dtype_bytes(dy.dtype), gradients * static_cast<double>(ir::dtype_bytes(dy.dtype)));
+  a.work.stores.add(4 * lanes, std::max(0.0, a.work.moved - gradients * static_cast<double>(ir::dtype_bytes(dy.dtype))));
+  a.work.instructions = 6 * tokens * blocks + 4 * gradients;
+  a.work.flight = 32;
+  a.work.rounds = tokens / EmbeddingList::kTokens;
+  a.work.serial_loads = tokens / 32;
+  a.work.chain = 40;
 }
 
 struct Family {

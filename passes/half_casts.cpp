@@ -208,7 +208,8 @@ class HalfCasts {
   // --- half copies of parameters
   BufferId copy_of(BufferId master) {
     std::optional<BufferId>& copy = copies_[static_cast<size_t>(master.index)];
-    if (!copy) copy = module_.belonging(master, BufferRole::half, {}, Type{dtype_, module_[master].type.shape});
+    if (!copy)
+      copy = module_.belonging(master, BufferRole::half, {}, Type{dtype_, module_[master].type.shape});
     return *copy;
   }
 
