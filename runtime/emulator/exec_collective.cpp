@@ -165,6 +165,14 @@ void run_barrier(Warp& warp, const Instr& in) {
   int which = static_cast<int>(warp.lanes<uint32_t>(in.s_at[0])[l] & 15);
   Barrier& barrier = warp.block->barriers[which];
   uint32_t together = warp.live & ~warp.waiting;
+  if (x.aligned && warp.active != together && !warp.all_came) {
+    for (uint32_t m = warp.active; m; m &= m - 1) warp.pcs[first_lane(m)] = warp.pc - 1;
+    warp.held |= warp.active;
+    warp.group &= ~warp.active;
+    --warp.launch->executed;  // it comes here again
+    warp.reconverge();
+    return;
+  }
   if (x.aligned && warp.active != together)
     if (Report* r = warp.report(Defect::divergent_barrier, in, l))
       r->text = fmt::format("lanes 0x{:08x} of 0x{:08x} reach barrier {}; lane {} does not", warp.active,

@@ -12,6 +12,8 @@ void Warp::start(uint32_t lanes_mask) {
   waiting = group = 0;
   pc = 0;
   std::fill(std::begin(pcs), std::end(pcs), 0u);
+  held = 0;
+  all_came = false;
   backward = polls = 0;
   executed = 0;
   fenced = false;
@@ -32,6 +34,9 @@ void Warp::reconverge() {
     state = live ? State::blocked : State::done;
     return;
   }
+  all_came = (runnable & ~held) == 0;
+  if (all_came) held = 0;
+  runnable &= ~held;
   uint32_t best = ~0u, worst = 0;
   for (uint32_t m = runnable; m; m &= m - 1) {
     best = std::min(best, pcs[first_lane(m)]);

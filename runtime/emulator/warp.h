@@ -54,8 +54,10 @@ struct Warp {
   uint32_t* defined = nullptr;  // per register: lanes that were written
   uint32_t live = 0;            // lanes that have not exited
   uint32_t waiting = 0;         // lanes at a barrier
-  uint32_t group = 0;           // lanes at `pc`
-  uint32_t active = 0;          // of these, lanes whose guard holds
+  uint32_t held = 0;      // lanes before an aligned barrier, while others of the warp are on their way to it
+  bool all_came = false;  // nobody is on the way any more: who was held goes on
+  uint32_t group = 0;     // lanes at `pc`
+  uint32_t active = 0;    // of these, lanes whose guard holds
   uint32_t pc = 0;
   uint32_t parked_from = ~0u;  // the least pc of the other lanes
   uint32_t pcs[kLanes] = {};   // of lanes outside the group
@@ -72,7 +74,9 @@ struct Warp {
 
   // Runs until it blocks, ends, or `budget` instructions are done.
   void run(int64_t budget);
-  // Sends the group's lanes to where `pcs` says and picks the lanes with the least pc.
+  // Sends the group's lanes to where `pcs` says and picks the lanes with the least pc. Where a compiler puts
+  // code behind the place where its lanes meet the others again, these get there first: an aligned barrier
+  // holds them until the others come, wait elsewhere or exit.
   void reconverge();
   void start(uint32_t lanes);
 

@@ -170,6 +170,11 @@ TEST_F(Defects, DivergentBarrier) {
   EXPECT_EQ(report.line, line_of("divergent_barrier"));
   EXPECT_EQ(report.thread.x, 5u);
 }
+// Lanes 0 to 4 come to the barrier from code that stands behind it: all meet there.
+TEST_F(Defects, NoDivergenceWhereLanesComeFromBehind) {
+  machine.run("met_from_behind", {1}, {64}, 0, false);
+  EXPECT_EQ(machine.reports(), "");
+}
 TEST_F(Defects, BadShuffle) {
   machine.run("bad_shuffle", {1}, {32}, 0, false);
   expect("bad_shuffle", Defect::bad_shuffle, 0, 16);
