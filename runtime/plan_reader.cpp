@@ -98,9 +98,14 @@ void read_role(Fields& fields, const std::string& where, PlanBuffer& buffer) {
   if (fields.has("of")) fields.read_name("of", buffer.of);
   if (!fields.status()) return;
   const auto role = std::ranges::find(roles, text, &Role::text);
-  if (role == std::end(roles) || role->kind != buffer.kind || role->suffix.empty() != buffer.of.empty())
-    return fields.fail(fmt::format("{}: a buffer of kind {} cannot have the role \"{}\" {} another", where,
-                                   buffer.kind, text, buffer.of.empty() ? "without" : "of"));
+  if (role == std::end(roles)) return fields.fail(fmt::format("{}.role is \"{}\"", where, text));
+  if (role->kind != buffer.kind)
+    return fields.fail(
+        fmt::format("{0}.kind is \"{1}\" and {0}.role \"{2}\", of another kind", where, buffer.kind, text));
+  if (role->suffix.empty() != buffer.of.empty())
+    return fields.fail(
+        fmt::format("{}.of: the role \"{}\" {}", where, text,
+                    role->suffix.empty() ? "belongs to no other buffer" : "belongs to another"));
   buffer.role = static_cast<BufferRole>(role - std::begin(roles));
 }
 

@@ -87,7 +87,7 @@ Exit status:
                                {"--lr", "write --set optimizer.lr=X"},
                                {"--epochs", "write --set train.epochs=N"}};
   const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
-  if (ended || to.model.empty() != to.schema) return ended;
+  if (ended || to.model.empty() == to.schema) return ended;
   print_stderr("gaccc: error: {}\ngaccc --help lists the options\n",
                to.schema ? "--schema needs no MODEL" : "MODEL is required");
   return 2;

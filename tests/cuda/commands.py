@@ -404,7 +404,7 @@ def test_emulate_a_wrong_workspace_is_noticed(folder):
 
 
 def test_emulate_reports_end_the_run(folder):
-    """A kernel that reads or writes beyond the arena: the address of one access is altered, and the checksum with it."""
+    """A kernel that reads or writes beyond the arena: the addresses of its accesses are altered, and the checksum with it."""
     emulator_or_skip()
     model = harness.example("regression")
     artifact = harness.compile_model(model, folder / "step.ptx", launch__mode="graph")
@@ -414,7 +414,7 @@ def test_emulate_reports_end_the_run(folder):
 
     def stray(body):
         before, kernel, code = body.partition(f".entry {launch['kernel']}(".encode())
-        return before + kernel + re.sub(rb"((?:ld|st)\.global\S*\s[^;]*\[%rd\d+)(?:\+-?\d+)?\]", rb"\1+1073741824]", code, count=1)
+        return before + kernel + re.sub(rb"((?:ld|st)\.global\S*\s[^;]*\[%rd\d+)(?:\+-?\d+)?\]", rb"\1+1073741824]", code)
 
     sealed(artifact, stray)
     done = run("gacc-exec", artifact, "--data", spec, "--updates", 1, "--device", "emulate", code=1)

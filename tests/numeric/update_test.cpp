@@ -14,7 +14,7 @@ std::vector<double> train(const std::string& op) {
   const Module module = parse_module(
       "param @w : f32[2]\nstate @g : f32[2]\nstate @m : f32[2]\nstate @v : f32[2]\nstate @lr : f32[]\nstate "
       "@c1 : f32[]\n"
-      "state @c2 : f32[] control\nstate @updates : i32[]\nupdate { " +
+      "state @c2 : f32[]\nstate @updates : i32[]\nupdate { " +
       op + " }");
   State state;
   state.buffers["w"] = {{2}, {1, -2}};
@@ -62,8 +62,7 @@ TEST(Optimizers, Adam) {
 
 TEST(Buffers, AccumulationAddsToWhatIsThere) {
   const Module module = parse_module(
-      "accum @w.grad : f32[2,3] gradient(@w) sum\naccum @b.grad : f32[3]\naccum @sum : f32[]\naccum @count : "
-      "i32[]\nstate @n "
+      "accum @w.grad : f32[2,3]\naccum @b.grad : f32[3]\naccum @sum : f32[]\naccum @count : i32[]\nstate @n "
       ": i32[]\n"
       "step(%d : f32[B,2], %x : f32[B,3]) { matmul.acc @w.grad, %d, %x {ta}\ncolumn_sum.acc @b.grad, "
       "%x\ntotal_sum.acc @sum, %x\n"
@@ -81,7 +80,7 @@ TEST(Buffers, AccumulationAddsToWhatIsThere) {
 
 TEST(Buffers, AWriteWithoutItsPredicateKeepsTheOld) {
   const Module module = parse_module(
-      "state @ok : i32[] control\nstate @a : f32[2]\nstate @b : f32[2]\nstate @c : i32[]\n"
+      "state @ok : i32[]\nstate @a : f32[2]\nstate @b : f32[2]\nstate @c : i32[]\n"
       "update { store @a, 5.0 when(@ok)\nadd.acc @b, 1.0 when(@ok)\nfill @c when(@ok) {value = 3.0} }");
   State state;
   state.buffers["a"] = state.buffers["b"] = {{2}, {1, 2}};
