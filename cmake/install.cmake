@@ -39,7 +39,8 @@ install(FILES LICENSE DESTINATION ${doc} COMPONENT license)  # no package: Debia
 # The library: its CMake package and pkg-config file know no path but their own.
 install(TARGETS gacc EXPORT gacc
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libgacc0 NAMELINK_COMPONENT libgacc-dev
-  PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libgacc-dev)
+  PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libgacc-dev
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS gacc-compiler LIBRARY DESTINATION lib/gacc COMPONENT gacc-compiler)
 include(CMakePackageConfigHelpers)
 set(config ${CMAKE_INSTALL_LIBDIR}/cmake/gacc)
