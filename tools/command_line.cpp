@@ -36,6 +36,21 @@ std::string mismatch(const std::string& text, int argc, char** argv) {
   return fmt::format("{} lacks its value", name);
 }
 
+// The first file, folder or data set that was given as "", as scripts do where a variable is not set.
+std::string empty_value(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    const bool names =
+        std::ranges::any_of(std::initializer_list<std::string_view>{"FILE", "FOLDER", "SPEC"},
+                            [&](std::string_view word) { return type.find(word) != type.npos; });
+    if (names && std::ranges::count(option->results(), "") > 0)
+      return fmt::format("{} is empty", option->get_name());
+  }
+  for (const CLI::App* command : app.get_subcommands())
+    if (std::string wrong = empty_value(*command); !wrong.empty()) return wrong;
+  return "";
+}
+
 }  // namespace
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere) {
@@ -50,6 +65,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
     app.parse(argc, argv);
     if (const std::vector<std::string> rest = app.remaining(); !rest.empty())
       wrong = unknown(app, rest.front(), elsewhere);
+    else
+      wrong = empty_value(app);
   } catch (const CLI::Success& asked) {
     return app.exit(asked, std::cout, std::cout);
   } catch (const CLI::ArgumentMismatch& error) {

@@ -407,6 +407,7 @@ Status Run::generate_text(Session& session) {
   const auto begin = std::chrono::steady_clock::now();
   Status status = generate(session, artifact_.plan, text_, result_.interrupted);
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  if (status && std::ferror(stdout)) return Status::error("cannot write standard output");
   if (status && !result_.interrupted && !arguments_.quiet && text_.tokens > 0)
     print_stderr("\ngacc-exec: {} tokens, {:.3g} ms each\n", text_.tokens,
                  1000 * passed.count() / static_cast<double>(text_.tokens));

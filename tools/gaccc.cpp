@@ -253,6 +253,10 @@ int run(int argc, char** argv) {
   CompilerArguments arguments;
   if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
   if (arguments.schema) {
+    const bool more = arguments.plan || arguments.summary || arguments.kernels || !arguments.output.empty() ||
+                      !arguments.report.empty() || !arguments.sets.empty();
+    if (more || (arguments.json && arguments.markdown))
+      return fail(kWrongCommand, "--schema goes with --json or --markdown, and nothing else");
     const Output page{"-", arguments.json       ? schema_json()
                            : arguments.markdown ? schema_markdown()
                                                 : schema_text()};

@@ -14,10 +14,13 @@ def test_options(folder):
                          (["--memory", "1GiB"], "there is no --memory: it is an option of gaccc, which makes the artifact"),
                          (["--data", "a", "--data", "b"], "--data is given 2 times"),
                          (["--data"], "--data lacks its value"),
+                         (["--data", "synthetic:digits", "--predict", ""], "--predict is empty"),
+                         (["--save", ""], "--save is empty"),
                          (["--data", "a", "b"], 'nothing takes the argument "b"')):
         done = run("gacc-exec", "step.ptx", *words, code=2, cwd=folder)
         expect(done.stderr == f"gacc-exec: error: {error}{LIST}", f"{words}: {done.stderr}")
     expect(run("gacc-exec", code=2).stderr == f"gacc-exec: error: ARTIFACT is required{LIST}", "no artifact")
+    run("gaccc", "--schema", "-o", "schema.txt", code=2, cwd=folder)
     done = run("gaccc", "m.toml", "--epochs", 3, code=2, cwd=folder)
     expect(done.stderr == "gaccc: error: there is no --epochs: write --set train.epochs=N\ngaccc --help lists the options\n", done.stderr)
 

@@ -270,6 +270,9 @@ def test_the_text_goes_on(folder):
     expect(len(drawn[0]) == 40 and drawn[0] == drawn[1] == drawn[2] != drawn[3] == drawn[4] == drawn[5], drawn)
     expect(generate(artifact, weights, 40, "--prompt", "\n", "--seed", 1) == drawn[0], "the prompt is a newline unless said")
     expect(generate(artifact, weights, 12, "--seed", 1, device="emulate") == drawn[0][:12], "the emulator says something else")
+    full = subprocess.run(["bash", "-c", f"'{harness.BIN}/gacc-exec' '{artifact}' --load '{weights}' --generate 3 --device cpu >/dev/full"],
+                          capture_output=True, text=True)
+    harness.one_error(full, "cannot write standard output")
     # A position's token depends on the text before it, not on how much of it was asked for at once.
     first = generate(artifact, weights, 10, "--prompt", "a", "--seed", 5)
     expect(generate(artifact, weights, 30, "--prompt", "a", "--seed", 5)[10:] ==
