@@ -125,10 +125,15 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, const std::vector<std::string_view>& known) {
   if (word.size() > 64) return "";
+  const auto lower = [](std::string_view text) {  // "ReLU" is meant as "relu"
+    std::string out(text);
+    for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return out;
+  };
   std::string_view best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;  // further away is not what was meant
   for (const std::string_view candidate : known) {
-    const size_t distance = edit_distance(word, candidate);
+    const size_t distance = edit_distance(lower(word), lower(candidate));
     if (distance < best_distance) best = candidate, best_distance = distance;
   }
   return std::string(best);

@@ -50,6 +50,8 @@ TEST(Diag, PlacesBeyondTheTextDoNotCrash) {
 TEST(Diag, HintsOnlyWhatIsNear) {
   EXPECT_EQ(nearest("featurs", {"features", "bias"}), "features");
   EXPECT_EQ(nearest("lr", {"type", "betas"}), "");
+  EXPECT_EQ(nearest("adamW", {"adam", "adamw"}), "adamw");
+  EXPECT_EQ(nearest("ReLU", {"gelu", "relu"}), "relu");
   EXPECT_EQ(nearest("accumlate", {"accumulate", "micro_batch"}), "accumulate");
 }
 
