@@ -157,6 +157,8 @@ gacc_error compile(const std::string& text, const std::string& name, const gacc_
   const gacc_compile_options& given = options == nullptr ? none : *options;
   for (size_t i = 0; i < given.sets; ++i)
     if (given.set == nullptr || given.set[i] == nullptr) return wrong_call("options->set: entry {} is null", i);
+  if (text.find('\0') != std::string::npos)
+    return error_of(Status::error("{}: a model file is text, and this has a byte 0", name));
   look_from_here();
   std::string path;
   if (Status status = find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"}, path); !status)

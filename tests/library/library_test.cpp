@@ -126,6 +126,8 @@ TEST_F(LibraryTest, CompileFile) {
   std::ofstream(path("m.toml")) << kModel;
   good(gacc_compile_file(path("m.toml").c_str(), nullptr, &step));
   gacc_step_free(step);
+  std::ofstream(path("m.toml")) << kModel << '\0' << "what C's strings do not show";
+  wrong(gacc_compile_file(path("m.toml").c_str(), nullptr, &step), "a byte 0", GACC_FAILED);
 }
 
 TEST_F(LibraryTest, SaveAndOpen) {
