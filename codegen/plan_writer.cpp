@@ -8,49 +8,12 @@
 
 #include "ir/cost.h"
 #include "ir/kernel.h"
+#include "ir/rate_schedule.h"
 #include "ir/size_text.h"
 
 namespace gacc {
 
 namespace {
-
-std::string kind_of(ir::BufferKind kind) {
-  switch (kind) {
-    case ir::BufferKind::param:
-      return "param";
-    case ir::BufferKind::accum:
-      return "accum";
-    case ir::BufferKind::state:
-      break;
-  }
-  return "state";
-}
-
-// A setting that is one number or an array of them; empty when it is absent.
-std::vector<double> numbers(const ir::Module& module, const std::string& key) {
-  const auto found = module.settings.find(key);
-  if (found == module.settings.end()) return {};
-  if (const auto* list = std::get_if<std::vector<double>>(&found->second)) return *list;
-  if (const auto* integers = std::get_if<std::vector<int64_t>>(&found->second))
-    return {integers->begin(), integers->end()};
-  return {module.setting(key, 0.0)};
-}
-
-std::optional<int64_t> integer(const ir::Module& module, const std::string& key) {
-  if (module.settings.find(key) == module.settings.end()) return std::nullopt;
-  return module.setting(key, int64_t{0});
-}
-
-std::vector<std::string> words(const std::string& text, char separator = ',') {
-  std::vector<std::string> result;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    const size_t first = text.find_first_not_of(' ', begin), last = text.find_last_not_of(' ', end - 1);
-    if (first < end) result.push_back(text.substr(first, last - first + 1));
-    begin = end + 1;
-  }
-  return result;
-}
 
 std::optional<int64_t> input_offset(const ir::Region& region, const std::string& name) {
   for (const ir::ValueId input : region.inputs)
@@ -60,14 +23,23 @@ std::optional<int64_t> input_offset(const ir::Region& region, const std::string&
 
 PlanPredict write_predict(const ir::Module& module) {
   const ir::Region& region = module.predict;
-  PlanPredict predict{.needs = module.setting("predict.needs", int64_t{0}),
-                      .positions = module.setting("predict.positions", "")};
+  PlanPredict predict{.needs = *module.results.predict_needs, .positions = *module.results.predict_positions};
   if (region.yields.empty()) return predict;
   const ir::Value& output = region[*ir::as_value(region.yields.front().what)];
   predict.batch = module.most_samples(region);
   predict.offset = output.offset.value_or(0);
   predict.shape.assign(output.type.shape.begin() + 1, output.type.shape.end());
   return predict;
+}
+
+PlateauRules write_plateau(const ir::Settings& settings) {
+  const auto said = [&](std::string_view key) {
+    const auto set = settings.of_types.find(fmt::format("schedule.{}", key));
+    return set != settings.of_types.end() ? set->second
+                                          : *find_key(ir::rates::plateau.keys, key)->fallback.value;
+  };
+  return {std::get<std::string>(said("metric")), std::get<int64_t>(said("patience")),
+          std::get<double>(said("threshold"))};
 }
 
 void add_inputs(const ir::Module& module, Plan& plan) {
@@ -80,22 +52,23 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.step_offset = value.offset.value_or(0);
     input.eval_offset = input_offset(module.eval, value.name).value_or(0);
     input.predict_offset = input_offset(module.predict, value.name);
-    const std::string key = "inputs." + value.name + ".";
-    input.mean = numbers(module, key + "normalize.mean");
-    input.std = numbers(module, key + "normalize.std");
-    input.normalize_data = module.settings.contains(key + "normalize");
-    input.range = integer(module, key + "range");
-    input.ignore_index = integer(module, key + "ignore_index");
-    input.target = value.name == module.setting("loss.target", "");
+    const ir::InputSettings& said = module.settings.input(value.name);
+    input.mean = said.mean;
+    input.std = said.std;
+    input.normalize_data = said.normalize_data;
+    input.range = said.range;
+    input.ignore_index = said.ignore_index;
+    input.target = value.name == *module.settings.loss.target;
     plan.inputs.push_back(std::move(input));
   }
 }
 
 void add_buffers(const ir::Module& module, Plan& plan) {
+  const ir::Attrs& own = module.settings.of_types;
   for (const ir::Buffer& buffer : module.buffers) {
     PlanBuffer entry;
     entry.name = buffer.name;
-    entry.kind = kind_of(buffer.kind);
+    entry.kind = ir::kind_text(buffer.kind);
     entry.role = static_cast<BufferRole>(buffer.role);  // one list
     if (buffer.of) entry.of = module[*buffer.of].name;
     entry.dtype = ir::dtype_text(buffer.type.dtype);
@@ -103,12 +76,49 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     entry.offset = buffer.offset.value_or(0);
     entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
     entry.trainable = buffer.trainable;
-    if (buffer.role == ir::BufferRole::given && module.settings.contains(buffer.name))
-      entry.values = numbers(module, buffer.name);  // class_weights, pos_weight
+    // class_weights, pos_weight
+    if (const auto said = own.find(buffer.name); buffer.role == ir::BufferRole::given && said != own.end())
+      entry.values = std::get<std::vector<double>>(said->second);
     if (buffer.kind == ir::BufferKind::param) plan.parameters += ir::elements(buffer.type.shape, 1);
     plan.buffers.push_back(std::move(entry));
   }
 }
+
+// What the optimizer does alike: the trained parameters of one group, or of none, with the same decay.
+struct PlanGroup {
+  std::vector<std::string> match{};  // the patterns; none: what no group matches
+  int32_t group = -1;
+  ir::ParamRule rule{};
+  int64_t tensors = 0, parameters = 0;
+};
+
+// In the order of the model file's groups, the rest last. A group that trains nothing is left out.
+std::vector<PlanGroup> plan_groups(const ir::Module& module) {
+  std::vector<PlanGroup> result;
+  for (const ir::Buffer& gradient : module.buffers) {
+    // A parameter that the loss does not reach has no accumulator, and no update.
+    if (gradient.role != ir::BufferRole::gradient) continue;
+    const ir::Buffer& buffer = module[*gradient.of];
+    const ir::ParamRule rule = optimizer_rule(module, buffer);
+    auto found = std::find_if(result.begin(), result.end(), [&](const PlanGroup& group) {
+      return group.group == buffer.group && group.rule.weight_decay == rule.weight_decay;
+    });
+    if (found == result.end()) found = result.insert(result.end(), {.group = buffer.group, .rule = rule});
+    ++found->tensors;
+    found->parameters += ir::elements(buffer.type.shape, 1);
+  }
+  for (PlanGroup& group : result) {
+    const auto number = static_cast<size_t>(group.group);  // -1: past all
+    if (number < module.settings.groups.size()) group.match = module.settings.groups[number].match;
+  }
+  constexpr auto place = [](const PlanGroup& group) { return static_cast<uint32_t>(group.group); };
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const PlanGroup& a, const PlanGroup& b) { return place(a) < place(b); });
+  return result;
+}
+
+// The parts that chunk-loss made.
+int64_t loss_chunks(const ir::Module& module) { return std::max<int64_t>(*module.settings.loss.chunks, 1); }
 
 int64_t launches_of(const ir::Module& module, const ir::Region& region) {
   int64_t count = 0;
@@ -126,75 +136,45 @@ std::string count_text(int64_t count) {  // 567434 -> "567,434"
 }
 
 Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
+  const ir::Settings& settings = module.settings;
   Plan plan;
   plan.model = module.name;
   plan.target = facts.target;
   plan.micro_batch = module.micro_batch();
   plan.accumulate = module.accumulate();
-  plan.tail = module.setting("train.tail", "flush");
-  plan.epochs = module.setting("train.epochs", int64_t{1});
-  plan.shuffle = module.setting("train.shuffle", true);
-  plan.seed = module.setting("model.seed", int64_t{0});
-  plan.lr = module.setting("optimizer.lr", 1e-3);
-  plan.optimizer = module.setting("optimizer.type", "sgd");
-  plan.precision = module.setting("precision.compute", "f32");
-  plan.metrics = words(module.setting("metrics", ""));
+  plan.tail = *settings.train.tail;
+  plan.epochs = *settings.train.epochs;
+  plan.shuffle = *settings.train.shuffle;
+  plan.seed = *settings.model.seed;
+  plan.lr = *settings.optimizer.lr;
+  plan.optimizer = *settings.optimizer.type;
+  plan.precision = ir::dtype_text(*settings.precision.compute);
+  plan.metrics = *settings.model.metrics;
   plan.arena_bytes = module.arena_bytes.value_or(0);
   plan.bytes = facts.bytes;
   plan.passes = facts.passes;
   plan.flops_per_launch = ir::cost(module, module.step).flops;
   // With "auto" the step may run as one kernel, on a GPU that can; the plan counts what it is made of.
-  plan.kernels_per_launch =
-      module.setting("launch.mode", "auto") == "persistent" ? 1 : launches_of(module, module.step);
+  plan.kernels_per_launch = *settings.launch.mode == "persistent" ? 1 : launches_of(module, module.step);
   // Accumulators hold sums; what is not exact all the same, the frontend says.
-  plan.because = words(module.setting("equivalence.because", ""), ';');
+  plan.because = *module.results.because;
   plan.exact = plan.because.empty();
-  const bool dynamic = module.setting("precision.loss_scale", "none") == "dynamic";
-  plan.skip_nonfinite = dynamic || module.setting("precision.on_nonfinite", "error") == "skip";
-  plan.max_skips = module.setting("precision.max_skips", int64_t{100});
-  if (module.settings.contains("precision.seed_elements"))
-    plan.seed_rules = SeedRules{module.setting("precision.seed_elements", int64_t{1}), dynamic};
-  if (module.setting("schedule.type", "constant") == "plateau") {
-    plan.plateau = PlateauRules{module.setting("schedule.metric", "loss"),
-                                module.setting("schedule.patience", int64_t{10}),
-                                module.setting("schedule.threshold", 1e-4)};
-  }
+  const bool dynamic = *settings.precision.loss_scale == ir::Attr("dynamic");
+  plan.skip_nonfinite = dynamic || *settings.precision.on_nonfinite == "skip";
+  plan.max_skips = *settings.precision.max_skips;
+  if (const auto& elements = module.results.seed_elements; elements.given())
+    plan.seed_rules = SeedRules{*elements, dynamic};
+  if (*settings.schedule.type == ir::rates::plateau.name) plan.plateau = write_plateau(settings);
   plan.predict = write_predict(module);
   add_inputs(module, plan);
   add_buffers(module, plan);
   return plan;
 }
 
-std::vector<PlanGroup> plan_groups(const ir::Module& module) {
-  std::vector<PlanGroup> result;
-  for (const ir::Buffer& gradient : module.buffers) {
-    // A parameter that the loss does not reach has no accumulator, and no update.
-    if (gradient.role != ir::BufferRole::gradient) continue;
-    const ir::Buffer& buffer = module[*gradient.of];
-    const ir::ParamRule rule = optimizer_rule(module, buffer);
-    auto found = std::find_if(result.begin(), result.end(), [&](const PlanGroup& group) {
-      return group.group == buffer.group && group.rule.weight_decay == rule.weight_decay;
-    });
-    if (found == result.end()) found = result.insert(result.end(), {.group = buffer.group, .rule = rule});
-    ++found->tensors;
-    found->parameters += ir::elements(buffer.type.shape, 1);
-  }
-  for (PlanGroup& group : result) {
-    const auto key = [&] { return ir::group_key(group.group, fmt::format("match.{}", group.match.size())); };
-    while (group.group >= 0 && module.settings.contains(key()))
-      group.match.push_back(module.setting(key(), ""));
-  }
-  constexpr auto place = [](const PlanGroup& group) { return static_cast<uint32_t>(group.group); };
-  std::stable_sort(result.begin(), result.end(),
-                   [&](const PlanGroup& a, const PlanGroup& b) { return place(a) < place(b); });
-  return result;
-}
-
-nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks,
-                                 const std::vector<PlanGroup>& groups) {
+nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, const PlanRecompute& recompute) {
   using json = nlohmann::ordered_json;
   json equivalence = {{"exact", plan.exact}}, listed = json::array();
-  for (const PlanGroup& group : groups)
+  for (const PlanGroup& group : plan_groups(module))
     listed.push_back({{"match", group.match},
                       {"tensors", group.tensors},
                       {"parameters", group.parameters},
@@ -217,7 +197,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recomput
             {"gap", recompute.overhead - recompute.overhead_lower_bound}}},
           {"flops_per_launch", plan.flops_per_launch},
           {"kernels_per_launch", plan.kernels_per_launch},
-          {"loss_chunks", loss_chunks},
+          {"loss_chunks", loss_chunks(module)},
           {"groups", std::move(listed)},
           {"bytes", to_json(plan.bytes)},
           {"passes", plan.passes},
@@ -225,8 +205,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recomput
           {"predict", {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}}}};
 }
 
-std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t loss_chunks,
-                      const std::vector<PlanGroup>& groups) {
+std::string plan_text(const Plan& plan, const ir::Module& module, const PlanRecompute& recompute) {
   const PlanBytes& bytes = plan.bytes;
   std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
                                  plan.precision, count_text(plan.parameters));
@@ -253,8 +232,9 @@ std::string plan_text(const Plan& plan, const PlanRecompute& recompute, int64_t 
   else if (plan.predict.batch < plan.micro_batch)
     line("predictions", fmt::format("of {} sample{} at once, for which the peak has room", plan.predict.batch,
                                     plan.predict.batch == 1 ? "" : "s"));
-  if (loss_chunks > 1)
-    line("loss", fmt::format("in {} parts of the sequence, one after the other", loss_chunks));
+  if (const int64_t chunks = loss_chunks(module); chunks > 1)
+    line("loss", fmt::format("in {} parts of the sequence, one after the other", chunks));
+  const std::vector<PlanGroup> groups = plan_groups(module);
   for (size_t i = 0; groups.size() > 1 && i < groups.size(); ++i) {
     const PlanGroup& group = groups[i];
     const std::string of = group.match.empty() ? "the rest" : fmt::format("{}", fmt::join(group.match, " "));

@@ -26,25 +26,15 @@ struct PlanRecompute {
   double overhead_lower_bound = 0;  // proven for the same memory, kernels and order
 };
 
-// What the optimizer does alike: the trained parameters of one group, or of none, with the same decay.
-struct PlanGroup {
-  std::vector<std::string> match{};  // the patterns; none: what no group matches
-  int32_t group = -1;
-  ir::ParamRule rule{};
-  int64_t tensors = 0, parameters = 0;
-};
-// In the order of the model file's groups, the rest last. A group that trains nothing is left out.
-std::vector<PlanGroup> plan_groups(const ir::Module& module);
-
 // All of the plan but the programs, which need device code (codegen/plan_launches.h). The module is planned.
 Plan write_plan(const ir::Module& module, const PlanFacts& facts);
 
-// `--plan --json`: also `loss_chunks`, the parts that chunk-loss made, and `groups`, the optimizer's.
-nlohmann::ordered_json plan_json(const Plan& plan, const PlanRecompute& recompute = {},
-                                 int64_t loss_chunks = 1, const std::vector<PlanGroup>& groups = {});
+// `--plan --json`: also `loss_chunks`, the parts that chunk-loss made, and `groups`, the optimizer's in the
+// order of the model file, the rest last. The plan is the module's.
+nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
+                                 const PlanRecompute& recompute = {});
 // `--plan`: the same for people. Groups are listed where there is more than one.
-std::string plan_text(const Plan& plan, const PlanRecompute& recompute = {}, int64_t loss_chunks = 1,
-                      const std::vector<PlanGroup>& groups = {});
+std::string plan_text(const Plan& plan, const ir::Module& module, const PlanRecompute& recompute = {});
 // "567,434".
 std::string count_text(int64_t count);
 

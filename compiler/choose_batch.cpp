@@ -41,9 +41,9 @@ class Chooser {
  public:
   Chooser(const ir::Module& model, const CompileToFused& compile, const passes::Options& options)
       : model_(model), compile_(compile), options_(options) {
-    budget_ = model.setting("memory.budget", kNoBudget);
-    policy_ = model.setting("recompute.policy", "none");
-    if (policy_ == "budget") step_budget_ = std::min(budget_, model.setting("recompute.budget", budget_));
+    budget_ = *model.settings.memory.budget;
+    policy_ = *model.settings.recompute.policy;
+    if (policy_ == "budget") step_budget_ = std::min(budget_, *model.settings.recompute.budget);
   }
 
   // `refused`: the one candidate was tried, and has no plan.
@@ -74,7 +74,7 @@ class Chooser {
                      [](const Candidate& a, const Candidate& b) { return a.micro > b.micro; });
     if (chosen == 0) {
       out.problem = failure(all.back());
-      if (model_.setting("auto.micro_batch", false) && !model_.setting("auto.accumulate", false))
+      if (*model_.settings.train.choose_micro_batch && !*model_.settings.train.choose_accumulate)
         out.problem += fmt::format(
             "; train.accumulate is fixed at {}: with train.accumulate = \"auto\" the micro-batch may be "
             "smaller",
@@ -93,11 +93,10 @@ class Chooser {
  private:
   // What M may be, and the batch that M x K must be.
   std::vector<int64_t> micro_batches(std::string& problem) {
-    const bool micro = model_.setting("auto.micro_batch", false);
-    const bool accumulate = model_.setting("auto.accumulate", false);
+    const bool micro = *model_.settings.train.choose_micro_batch;
+    const bool accumulate = *model_.settings.train.choose_accumulate;
     open_ = micro || accumulate;
-    effective_ = open_ ? model_.setting("auto.effective_batch", int64_t{1})
-                       : model_.micro_batch() * model_.accumulate();
+    effective_ = open_ ? *model_.settings.train.effective_batch : model_.micro_batch() * model_.accumulate();
     if (!open_) return {model_.micro_batch()};
     if (!micro || !accumulate) {
       const int64_t fixed = micro ? model_.accumulate() : model_.micro_batch();
@@ -155,7 +154,7 @@ class Chooser {
       if (!passes::recompute(module, options_, none)) return;
       out.arena = passes::arena_of(module);
       if (out.arena > budget_) return;
-      launch *= 1 + module.setting("recompute.overhead", 0.0);
+      launch *= 1 + *module.results.overhead;
     }
     out.overhead = launch / out.step.seconds - 1;
     out.seconds = static_cast<double>(out.launches) * launch + out.update;
@@ -258,9 +257,9 @@ class Chooser {
 }  // namespace
 
 bool has_choice(const ir::Module& model) {
-  const bool open = model.setting("auto.micro_batch", false) || model.setting("auto.accumulate", false);
-  const bool kept = model.setting("recompute.policy", "none") == "budget";
-  return open || (model.settings.contains("memory.budget") && !kept);
+  const bool open = *model.settings.train.choose_micro_batch || *model.settings.train.choose_accumulate;
+  const bool kept = *model.settings.recompute.policy == "budget";
+  return open || (model.settings.memory.budget.given() && !kept);
 }
 
 BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,

@@ -14,13 +14,13 @@ namespace {
 using namespace frontend;
 
 // What the artifact and the passes read besides the ops; the rest was set where it was read.
-void finish_settings(const ModelFile& model, ir::Attrs& settings) {
-  std::string metrics;
-  for (const Named& metric : model.metrics) (metrics += metrics.empty() ? "" : ",") += metric.name;
-  settings["metrics"] = metrics;
+void finish_settings(const ModelFile& model, ir::Settings& settings) {
+  ir::Texts metrics;
+  for (const Named& metric : model.metrics) metrics.push_back(metric.name);
+  if (!metrics.empty()) settings.model.metrics = metrics;
   if (model.loss.type == nullptr) return;
-  settings["loss.type"] = std::string(model.loss.type->schema.name);
-  settings["loss.target"] = model.loss.keys.text("target");
+  settings.loss.type = std::string(model.loss.type->schema.name);
+  settings.loss.target = model.loss.keys.text("target");
 }
 
 struct Forward {
@@ -54,7 +54,7 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
   std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
   ir::compact(region);
   if (const std::optional<std::string> why = ir::mixes_positions(module, region))
-    module.settings["predict.positions"] = why->empty() ? "causal" : *why;
+    module.results.predict_positions = why->empty() ? "causal" : *why;
 }
 
 // The forward pass of one region, with its loss.
@@ -101,7 +101,7 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
   Forward step = build_region(module, ir::RegionKind::step, model, parameters, diag);
   result.layers = std::move(step.layers);
   assign_groups(model, module, diag);
-  judge_equivalence(model, step.inexact, module.settings, diag);
+  judge_equivalence(model, step.inexact, module.results, diag);
   if (diag.failed()) return std::nullopt;
   build_region(module, ir::RegionKind::eval, model, parameters, diag);
   build_predict(module, model, parameters, diag);

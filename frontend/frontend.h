@@ -1,4 +1,4 @@
-// The frontend: from a model file (CONTRACT section 3) to a Module of phase `model`. Everything wrong with
+// The frontend: from a model file to a Module of phase `model`. Everything wrong with
 // the file is found in one run and reported at the narrowest text that is wrong.
 #pragma once
 #include <optional>

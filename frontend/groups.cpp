@@ -35,18 +35,14 @@ void read_groups(const Values& optimizer, ModelFile& model, Diag& diag) {
                  form_text(node.form));
       continue;
     }
-    const auto number = static_cast<int64_t>(model.groups.size());
     const Values group = read_table(node, schema().group, diag);
     if (group.given("match") && group["match"].node->is_list() && group["match"].node->items.empty())
       diag.error(Kind::out_of_range, group.at("match"), "`{}` is empty", group.name("match"));
-    ir::Attrs& settings = model.settings;
-    int64_t index = 0;
-    for (const Node& pattern : group.nodes("match"))
-      settings[ir::group_key(number, fmt::format("match.{}", index++))] = pattern.text;
-    if (group.has("weight_decay"))
-      settings[ir::group_key(number, "weight_decay")] = group.real("weight_decay");
+    ir::GroupSettings& settings = model.settings.groups.emplace_back();
+    for (const Node& pattern : group.nodes("match")) settings.match.push_back(pattern.text);
+    if (group.has("weight_decay")) settings.weight_decay = group.real("weight_decay");
     const double factor = factor_of(group, optimizer.real("lr"), diag);
-    if (factor != 1) settings[ir::group_key(number, "lr_factor")] = factor;
+    if (factor != 1) settings.lr_factor = factor;
     model.groups.push_back(group);
   }
 }

@@ -257,7 +257,7 @@ bool LayerContext::chooses_rows(int64_t rows, const Location& at) {
     const auto smallest = all_.table_rows_.emplace(from.name, rows).first;
     smallest->second = std::min(smallest->second, rows);
     if (!from.range && training())  // the loss of step may say less
-      b.module().settings[fmt::format("inputs.{}.range", from.name)] = smallest->second;
+      b.module().settings.inputs[from.name].range = smallest->second;
   }
   return true;
 }

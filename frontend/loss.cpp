@@ -57,13 +57,12 @@ void LossContext::add_metric(const std::string& name, ir::Operand each) {
 
 ir::BufferId LossContext::table(const std::string& name, const std::vector<double>& values,
                                 const Location& at) {
-  b.module().settings[name] = values;
-  if (const auto found = b.module().find_buffer(name)) return *found;
-  return b.module().add_buffer({.name = name,
-                                .role = ir::BufferRole::given,
-                                .type = {ir::DType::f32, {static_cast<int64_t>(values.size())}},
-                                .offset = {},
-                                .at = at});
+  b.module().settings.of_types[name] = values;
+  return b.module().need_buffer({.name = name,
+                                 .role = ir::BufferRole::given,
+                                 .type = {ir::DType::f32, {static_cast<int64_t>(values.size())}},
+                                 .offset = {},
+                                 .at = at});
 }
 
 bool LossContext::weights_fit(std::string_view key, int64_t columns) {

@@ -58,8 +58,7 @@ struct ModelFile {
   std::string recompute_policy = "none";
   Location micro_batch_at{}, require_at{};
   std::vector<Inexact> inexact{};  // what [optimizer] says; layers add theirs when they are lowered
-  // The scalars that passes and the artifact need, by dotted key, defaults filled in.
-  ir::Attrs settings{};
+  ir::Settings settings{};         // defaults filled in
 };
 
 // Each reads its tables and reports to `diag`; what could not be read keeps its default.
@@ -70,9 +69,9 @@ void read_training(const Node& root, ModelFile& model, Diag& diag);  // [train] 
 void read_groups(const Values& optimizer, ModelFile& model, Diag& diag);
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
 void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag);
-// Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the settings for
+// Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the results for
 // the plan; with train.require = "exact" each is an error.
-void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Attrs& settings,
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,
                        Diag& diag);
 
 }  // namespace gacc::frontend

@@ -16,7 +16,7 @@ void read_name_and_metrics(const Node& node, ModelFile& model, Diag& diag) {
     diag.error(Kind::out_of_range, keys.at("name"), "`model.name` must have 1 to {} characters",
                kMaxNameLength);
   }
-  model.settings["model.seed"] = keys.integer("seed");
+  model.settings.model.seed = keys.integer("seed");
   for (const Node& item : keys.nodes("metrics")) {
     const auto same = [&](const Named& other) { return other.name == item.text; };
     if (std::any_of(model.metrics.begin(), model.metrics.end(), same))
@@ -44,7 +44,7 @@ void check_statistic(const Values& statistics, std::string_view key, const Input
   if (input.keys.given("shape")) report.note(input.keys.at("shape"), "the shape is set here");
 }
 
-InputSpec read_input(const Entry& entry, ir::Attrs& settings, Diag& diag) {
+InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   InputSpec input{.name = entry.key, .at = entry.key_at, .sound = false};
   if (!entry.value.is_table()) {
     diag.error(Kind::wrong_type, entry.value.at, "`inputs.{}` must be a table, not {}", entry.key,
@@ -57,6 +57,7 @@ InputSpec read_input(const Entry& entry, ir::Attrs& settings, Diag& diag) {
   }
   const size_t before = diag.reports().size();
   const std::string path = fmt::format("inputs.{}", entry.key);
+  ir::InputSettings& settings = all.inputs[entry.key];
   const Values& keys = input.keys =
       read_table(entry.value, schema().input, diag, fmt::format("[{}]", path), path);
   input.shape = keys.integers("shape");
@@ -76,15 +77,15 @@ InputSpec read_input(const Entry& entry, ir::Attrs& settings, Diag& diag) {
       diag.error(Kind::conflict, keys.at(key), "`{}` is for {} inputs; `{}` is {}", key, dtype, entry.key,
                  keys.text("dtype"));
   if (keys.has("range") && input.dtype == ir::DType::i32)
-    settings[path + ".range"] = *(input.range = keys.integer("range"));
+    settings.range = input.range = keys.integer("range");
   const Node* normalize = keys["normalize"].node;
-  if (keys.has("normalize")) settings[path + ".normalize"] = "data";
+  settings.normalize_data = keys.has("normalize");
   if (normalize == nullptr || !normalize->is_table()) return input;
   const Values statistics =
       read_table(*normalize, schema().normalize, diag, "`normalize`", path + ".normalize");
   for (const std::string_view key : {"mean", "std"}) {
     check_statistic(statistics, key, input, diag);
-    if (statistics.has(key)) settings[statistics.name(key)] = statistics.reals(key);
+    (key == "mean" ? settings.mean : settings.std) = statistics.reals(key);
   }
   return input;
 }
@@ -100,7 +101,7 @@ void read_loss(const Node& node, ModelFile& model, Diag& diag) {
     if (loss.type->check != nullptr) loss.type->check(loss.keys, diag);
   }
   // Into how many parts the pass chunk-loss cuts it; without the key it chooses.
-  if (loss.keys.has("chunks")) model.settings["loss.chunks"] = loss.keys.integer("chunks");
+  if (loss.keys.has("chunks")) model.settings.loss.chunks = loss.keys.integer("chunks");
   loss.sound = diag.reports().size() == before;
 }
 

@@ -45,11 +45,12 @@ std::span<const Node> Values::nodes(std::string_view key) const {
   return value.node->is_list() ? std::span(value.node->items) : std::span(value.node, 1);
 }
 
-void Values::store(ir::Attrs& settings) const {
+void Values::store(ir::Settings& settings) const {
+  ir::Results none;
   for (const Value& value : values) {
     if (!value.value || value.key->form == Form::table) continue;
     if (value.key->implied && value.value == value.key->fallback.value) continue;
-    settings[path + std::string(value.key->name)] = *value.value;
+    set(settings, none, path + std::string(value.key->name), *value.value);  // not "auto" for a number
   }
 }
 

@@ -11,17 +11,17 @@ namespace {
 
 void read_train(const Node& node, ModelFile& model, Diag& diag) {
   const Values keys = read_table(node, schema().train, diag);
-  ir::Attrs& settings = model.settings;
-  keys.store(settings);
+  keys.store(model.settings);
+  auto& settings = model.settings.train;
   const auto automatic = [&](std::string_view key) { return keys.text(key) == "auto"; };
   const bool choose = automatic("micro_batch") || automatic("accumulate");
   model.micro_batch = std::max<int64_t>(keys.integer("micro_batch"), 1);
   model.accumulate = std::max<int64_t>(keys.integer("accumulate"), 1);
   model.micro_batch_at = keys.at("micro_batch");
   model.require_at = keys.at("require");
-  settings["train.micro_batch"] = model.micro_batch;
-  settings["train.accumulate"] = model.accumulate;
-  settings.erase("train.effective_batch");
+  settings.micro_batch = model.micro_batch;
+  settings.accumulate = model.accumulate;
+  if (!choose) settings.effective_batch.clear();
   const int64_t effective = keys.integer("effective_batch");
   if (choose && !keys.given("effective_batch")) {
     diag.error(Kind::missing_key, node.at,
@@ -29,9 +29,9 @@ void read_train(const Node& node, ModelFile& model, Diag& diag) {
                "is \"auto\"");
   } else if (choose && effective > 0) {
     // Where one is "auto" and the other not given, that one is chosen as well.
-    for (const std::string_view key : {"micro_batch", "accumulate"})
-      if (automatic(key) || !keys.given(key)) settings[fmt::format("auto.{}", key)] = true;
-    settings["auto.effective_batch"] = effective;
+    const auto chosen = [&](std::string_view key) { return automatic(key) || !keys.given(key); };
+    if (chosen("micro_batch")) settings.choose_micro_batch = true;
+    if (chosen("accumulate")) settings.choose_accumulate = true;
   } else if (effective > 0 && keys["micro_batch"].good && keys["accumulate"].good &&
              model.micro_batch * model.accumulate != effective) {
     diag.error(Kind::conflict, keys.at("effective_batch"),
@@ -42,24 +42,25 @@ void read_train(const Node& node, ModelFile& model, Diag& diag) {
 
 void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
   const Values keys = read_table(node, schema().optimizer, diag);
-  ir::Attrs& settings = model.settings;
-  keys.store(settings);
-  settings["optimizer.type"] = std::string(keys.type != nullptr ? keys.type->name : "");
-  if (const auto betas = settings.extract("optimizer.betas")) {
-    settings["optimizer.beta1"] = keys.reals("betas")[0];
-    settings["optimizer.beta2"] = keys.reals("betas")[1];
+  keys.store(model.settings);
+  auto& settings = model.settings.optimizer;
+  settings.type = std::string(keys.type != nullptr ? keys.type->name : "");
+  ir::Attrs& own = model.settings.of_types;
+  if (const auto betas = own.extract("optimizer.betas")) {
+    own["optimizer.beta1"] = keys.reals("betas")[0];
+    own["optimizer.beta2"] = keys.reals("betas")[1];
   }
   if (keys.type != nullptr && find_key(keys.type->keys, "nesterov") != nullptr && keys.flag("nesterov") &&
       (keys.real("momentum") == 0 || keys.real("dampening") != 0))
     diag.error(Kind::conflict, keys.at("nesterov"), "`optimizer.nesterov` needs a momentum and no dampening");
   // With one launch a window the sum of squares is the square of the sum.
-  if (settings.contains("optimizer.second_moment") && model.accumulate > 1)
+  if (settings.second_moment.given() && model.accumulate > 1)
     model.inexact.push_back(
         {.name = "optimizer.second_moment = \"micro\" sums the squares of the micro-batches' gradients",
          .at = keys.at("second_moment")});
   read_groups(keys, model, diag);
   if (keys.text("lr_scaling") == "none")
-    settings.erase("optimizer.reference_batch");
+    settings.reference_batch.clear();
   else if (!keys.given("reference_batch"))
     diag.error(Kind::missing_key, node.at,
                "[optimizer] needs `reference_batch`, the batch that lr is meant for");
@@ -92,34 +93,37 @@ void read_schedule(const Node& node, ModelFile& model, Diag& diag) {
   // Constant without a warm-up is no schedule at all.
   if (keys.type->name == "constant" && warmup == 0) return;
   keys.store(model.settings);
-  model.settings["schedule.type"] = std::string(keys.type->name);
+  model.settings.schedule.type = std::string(keys.type->name);
 }
 
 void read_precision(const Node& node, ModelFile& model, Diag& diag) {
   const Values keys = read_table(node, schema().precision, diag);
-  ir::Attrs& settings = model.settings;
+  auto& settings = model.settings.precision;
   const std::string compute = keys.text("compute"), reaction = keys.text("on_nonfinite");
   const bool dynamic = keys.has("loss_scale") ? keys.text("loss_scale") == "dynamic" : compute == "f16";
-  const auto set = [&](std::string_view key) { settings[keys.name(key)] = *keys[key].value; };
-  set("compute");
+  settings.compute = ir::parse_dtype(compute).value_or(ir::DType::f32);
   if (dynamic)
-    settings["precision.loss_scale"] = "dynamic";
+    settings.loss_scale = "dynamic";
   else if (keys.has("loss_scale") && keys.text("loss_scale") != "none")
-    set("loss_scale");
+    settings.loss_scale = *keys["loss_scale"].value;
   for (const std::string_view key : {"scale_initial", "scale_growth", "scale_backoff", "scale_interval"}) {
-    if (dynamic)
-      set(key);
-    else if (keys.given(key))
+    if (!dynamic && keys.given(key))
       diag.error(Kind::conflict, keys.at(key), "`{}` has no effect without dynamic loss scaling",
                  keys.name(key));
+  }
+  if (dynamic) {
+    settings.scale_initial = keys.real("scale_initial");
+    settings.scale_growth = keys.real("scale_growth");
+    settings.scale_backoff = keys.real("scale_backoff");
+    settings.scale_interval = keys.integer("scale_interval");
   }
   if (dynamic && reaction == "error") {
     diag.error(Kind::conflict, keys.at("on_nonfinite"),
                "dynamic loss scaling skips windows that are not finite; a static scale or none can make them "
                "an error");
   }
-  if (reaction == "skip") set("on_nonfinite");
-  if (dynamic || reaction == "skip") set("max_skips");
+  if (reaction == "skip") settings.on_nonfinite = reaction;
+  if (dynamic || reaction == "skip") settings.max_skips = keys.integer("max_skips");
 }
 
 // With a memory budget and no policy named, recompute is chosen to fit it; "auto" says that in so many words.
@@ -135,27 +139,27 @@ void read_recompute(const Node& node, const std::optional<int64_t>& memory, Mode
     constexpr int64_t any = std::numeric_limits<int64_t>::max();
     const int64_t budget = std::min(keys.has("budget") ? keys.integer("budget") : any, memory.value_or(any));
     if (budget != any)
-      model.settings["recompute.budget"] = budget;
+      model.settings.recompute.budget = budget;
     else if (!keys.given("budget") && !automatic)
       diag.error(Kind::missing_key, node.at, "[recompute] needs `budget`, such as \"512MiB\"");
   } else if (keys.given("budget")) {
     diag.error(Kind::conflict, keys.at("budget"),
                "`recompute.budget` is for policy \"budget\"; the policy here is \"{}\"", policy);
   }
-  if (policy != "none") model.settings["recompute.policy"] = policy;
+  if (policy != "none") model.settings.recompute.policy = policy;
   model.recompute_policy = policy;
 }
 
 }  // namespace
 
-void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Attrs& settings,
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,
                        Diag& diag) {
   std::vector<Inexact> all = model.inexact;
   all.insert(all.end(), layers.begin(), layers.end());
-  std::string because;
-  for (const Inexact& one : all) (because += because.empty() ? "" : "; ") += one.name;
-  if (!because.empty()) settings["equivalence.because"] = because;
-  if (!model.settings.contains("train.require")) return;
+  ir::Texts because;
+  for (const Inexact& one : all) because.push_back(one.name);
+  if (!because.empty()) results.because = because;
+  if (!model.settings.train.require.given()) return;
   for (const Inexact& one : all) {
     diag.error(Kind::not_exact, one.at, "the update is not the one big batch's: {}{}{}", one.name,
                one.instead.empty() ? "" : "; ", one.instead)

@@ -24,6 +24,7 @@ Key implied(Key key) {
 }  // namespace
 
 Schema::Schema() {
+  const ir::Settings defaults;
   const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
                         "kaiming_uniform", "xavier_normal", "xavier_uniform"};
 
@@ -43,15 +44,15 @@ Schema::Schema() {
                    {"launch", Form::table, no_default, "how a GPU runs the step"},
                    {"memory", Form::table, no_default, "how large the step may be"}}};
 
-  model = {
-      .name = "[model]",
-      .path = "model",
-      .says = "What the model is called, how it starts, and what evaluations measure.",
-      .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
-               {"seed", Form::integer, 0, "of initial values, dropout and the order of samples", at_least(0)},
-               {"metrics", Form::words, no_default, "what evaluations measure besides the loss", any_number,
-                metric_names()}},
-      .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
+  model = {.name = "[model]",
+           .path = "model",
+           .says = "What the model is called, how it starts, and what evaluations measure.",
+           .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
+                    {"seed", Form::integer, defaults.model.seed,
+                     "of initial values, dropout and the order of samples", at_least(0)},
+                    {"metrics", Form::words, no_default, "what evaluations measure besides the loss",
+                     any_number, metric_names()}},
+           .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
 
   input = {.name = "[inputs.NAME]",
            .path = "inputs.NAME",
@@ -121,14 +122,24 @@ Schema::Schema() {
       .name = "[train]",
       .path = "train",
       .says = "How samples make an update: `accumulate` micro-batches of `micro_batch` samples.",
-      .keys = {{"micro_batch", Form::integer, 1, "samples in a launch; \"auto\" chooses", extent, {"auto"}},
-               {"accumulate", Form::integer, 1, "launches in an update; \"auto\" chooses", extent, {"auto"}},
+      .keys = {{"micro_batch",
+                Form::integer,
+                defaults.train.micro_batch,
+                "samples in a launch; \"auto\" chooses",
+                extent,
+                {"auto"}},
+               {"accumulate",
+                Form::integer,
+                defaults.train.accumulate,
+                "launches in an update; \"auto\" chooses",
+                extent,
+                {"auto"}},
                {"effective_batch", Form::integer, no_default,
                 "samples in an update; needed when one of the two is \"auto\"", extent},
-               word("tail", "flush", {"flush", "drop", "carry"},
+               word("tail", defaults.train.tail, {"flush", "drop", "carry"},
                     "the rest of an epoch: update with it, leave it out, or go on with it in the next epoch"),
-               {"epochs", Form::integer, 1, "how often the data is gone through", extent},
-               {"shuffle", Form::flag, true, "another order of samples in each epoch"},
+               {"epochs", Form::integer, defaults.train.epochs, "how often the data is gone through", extent},
+               {"shuffle", Form::flag, defaults.train.shuffle, "another order of samples in each epoch"},
                {"clip_norm", Form::real, no_default, "the largest norm of the whole gradient", above(0)},
                word("require", no_default, {"exact"},
                     "\"exact\": an update that is not the one big batch's is an error")},
@@ -138,10 +149,10 @@ Schema::Schema() {
       .name = "[optimizer]",
       .path = "optimizer",
       .says = "With w a parameter, g its mean gradient of the update, clipped, and lr the rate.",
-      .keys = {{"lr", Form::real, 1e-3, "the rate", at_least(0)},
-               implied(word("decay", "all", {"all", "matrices"},
+      .keys = {{"lr", Form::real, defaults.optimizer.lr, "the rate", at_least(0)},
+               implied(word("decay", defaults.optimizer.decay, {"all", "matrices"},
                             "what weight_decay is for; \"matrices\": parameters of two axes or more")),
-               implied(word("lr_scaling", "none", {"none", "linear", "sqrt"},
+               implied(word("lr_scaling", defaults.optimizer.lr_scaling, {"none", "linear", "sqrt"},
                             "multiply lr by effective batch / reference_batch, or its root")),
                implied({"reference_batch", Form::integer, no_default,
                         "the batch that lr is meant for; needed by lr_scaling", extent}),
@@ -161,34 +172,36 @@ Schema::Schema() {
   schedule = {.name = "[schedule]",
               .path = "schedule",
               .says = "The rate after t updates, u of them since the warm-up. Skipped updates do not count.",
-              .keys = {{"warmup", Form::integer, 0, "while t < warmup the rate is lr (t + 1) / warmup",
-                        count_from_zero},
-                       implied(word("unit", "updates", {"updates", "epochs"}, "what t counts"))},
+              .keys = {{"warmup", Form::integer, defaults.schedule.warmup,
+                        "while t < warmup the rate is lr (t + 1) / warmup", count_from_zero},
+                       implied(word("unit", defaults.schedule.unit, {"updates", "epochs"}, "what t counts"))},
               .types = ir::all_rate_schedules()};
 
   precision = {
       .name = "[precision]",
       .path = "precision",
       .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
-      .keys =
-          {word("compute", "f32", {"f32", "f16", "bf16"}, "the type of what lies between ops"),
-           implied({"loss_scale",
-                    Form::real,
-                    no_default,
-                    "default: \"dynamic\" with f16, else \"none\"",
-                    between(0x1p-100, 0x1p100),
-                    {"dynamic", "none"}}),
-           implied(
-               {"scale_initial", Form::real, 65536.0, "dynamic: the first scale", between(0x1p-14, 0x1p24)}),
-           implied({"scale_growth", Form::real, 2.0, "dynamic: what good updates multiply it by", above(1)}),
-           implied({"scale_backoff", Form::real, 0.5, "dynamic: what a skipped update multiplies it by",
-                    inner_fraction}),
-           implied({"scale_interval", Form::integer, 2000, "dynamic: good updates in a row before it grows",
-                    extent}),
-           implied(word("on_nonfinite", no_default, {"error", "skip"},
-                        "what a gradient that is not finite does; default: \"skip\" with dynamic "
-                        "scaling, else \"error\"")),
-           implied({"max_skips", Form::integer, 100, "skipped updates in a row that end the run", extent})},
+      .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
+                    "the type of what lies between ops"),
+               implied({"loss_scale",
+                        Form::real,
+                        no_default,
+                        "default: \"dynamic\" with f16, else \"none\"",
+                        between(0x1p-100, 0x1p100),
+                        {"dynamic", "none"}}),
+               implied({"scale_initial", Form::real, defaults.precision.scale_initial,
+                        "dynamic: the first scale", between(0x1p-14, 0x1p24)}),
+               implied({"scale_growth", Form::real, defaults.precision.scale_growth,
+                        "dynamic: what good updates multiply it by", above(1)}),
+               implied({"scale_backoff", Form::real, defaults.precision.scale_backoff,
+                        "dynamic: what a skipped update multiplies it by", inner_fraction}),
+               implied({"scale_interval", Form::integer, defaults.precision.scale_interval,
+                        "dynamic: good updates in a row before it grows", extent}),
+               implied(word("on_nonfinite", no_default, {"error", "skip"},
+                            "what a gradient that is not finite does; default: \"skip\" with dynamic "
+                            "scaling, else \"error\"")),
+               implied({"max_skips", Form::integer, defaults.precision.max_skips,
+                        "skipped updates in a row that end the run", extent})},
       .example = "compute = \"f16\""};
 
   recompute = {
@@ -209,7 +222,7 @@ Schema::Schema() {
   launch = {.name = "[launch]",
             .path = "launch",
             .says = "How a GPU runs a micro-batch.",
-            .keys = {word("mode", "auto", {"auto", "graph", "persistent"},
+            .keys = {word("mode", defaults.launch.mode, {"auto", "graph", "persistent"},
                           "one CUDA graph, one cooperative kernel, or what fits")},
             .example = "mode = \"graph\""};
 

@@ -60,8 +60,8 @@ class Values {
   // The items of a list or the one string, with their places.
   std::span<const Node> nodes(std::string_view key) const;
 
-  // Puts all values into the module's settings, but those whose default goes without saying.
-  void store(ir::Attrs& settings) const;
+  // Puts values into the module's settings: those that it has, but for defaults that go without saying.
+  void store(ir::Settings& settings) const;
 };
 
 // Reads a table. `what` names it in messages and `path` its keys, where they are not those of the schema.

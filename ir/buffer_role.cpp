@@ -22,6 +22,11 @@ constexpr NamedInfo kNamed[] = {
 
 }  // namespace
 
+std::string_view kind_text(BufferKind kind) {
+  constexpr std::string_view texts[] = {"param", "accum", "state"};
+  return texts[static_cast<size_t>(kind)];
+}
+
 const RoleInfo& role_info(BufferRole role) { return kRoles[static_cast<size_t>(role)]; }
 
 std::optional<BufferRole> parse_role(std::string_view text) {

@@ -10,6 +10,8 @@ namespace gacc::ir {
 // param: trained or frozen weights. accum: sums over a window of micro-batches. state: everything else that
 // lives across launches.
 enum class BufferKind : uint8_t { param, accum, state };
+inline constexpr BufferKind all_buffer_kinds[] = {BufferKind::param, BufferKind::accum, BufferKind::state};
+std::string_view kind_text(BufferKind kind);
 
 enum class BufferRole : uint8_t {
 #define ROLE(id, kind, suffix, combine) id,

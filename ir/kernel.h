@@ -10,9 +10,8 @@
 //   rowwise        pointwise ops and row_reduces over the domain, and pointwise ops on their [.., 1] results.
 //                  A task owns whole rows and runs them in stages: stage s may use row_reduces of stages < s.
 //   column_reduce  pointwise ops, then column_reduces of domain-shaped values. A task owns columns of all
-//   rows,
-//                  or of a part where `fuse` has split the reduction (column_sum {parts}). Results ([C]) are
-//                  not used inside the kernel.
+//                  rows, or of a part where `fuse` has split the reduction (column_sum {parts}). Results
+//                  ([C]) are not used inside the kernel.
 //   total_reduce   pointwise ops, then total_reduces of domain-shaped values; results ([]) are not used
 //                  inside. One task, unless `fuse` has split the reduction (total_sum {parts}).
 //   gemm           one matmul or matmul.acc.

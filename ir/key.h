@@ -66,6 +66,8 @@ struct Default {
   Default(double real) : value(real) {}
   Default(const char* text) : value(std::string(text)) {}
   Default(std::vector<double> reals) : value(std::move(reals)) {}
+  template <class T>
+  Default(const ir::Setting<T>& setting) : value(ir::to_attr(*setting)) {}
 };
 inline const Default no_default{};
 inline const Default required = [] {

@@ -51,26 +51,24 @@ ValueId Region::add_value(std::string name, Type type) {
 }
 
 BufferId Module::named(Named which) {
-  if (const auto found = find(which)) return *found;
   const NamedInfo& info = named_info(which);
-  return add_buffer({.name = std::string(info.name),
-                     .kind = role_info(info.role).kind,
-                     .role = info.role,
-                     .type = {info.dtype, {}}});
+  return need_buffer({.name = std::string(info.name),
+                      .kind = role_info(info.role).kind,
+                      .role = info.role,
+                      .type = {info.dtype, {}}});
 }
 
 BufferId Module::belonging(BufferId of, BufferRole role, std::string_view suffix, std::optional<Type> type) {
   const RoleInfo& info = role_info(role);
   std::string name = (*this)[of].name;
   name += suffix.empty() ? info.suffix : suffix;
-  if (const auto found = find_buffer(name)) return *found;
   const Buffer& owner = (*this)[of];
-  return add_buffer({.name = std::move(name),
-                     .kind = info.kind,
-                     .role = role,
-                     .of = of,
-                     .type = type.value_or(Type{DType::f32, owner.type.shape}),
-                     .at = owner.at});
+  return need_buffer({.name = std::move(name),
+                      .kind = info.kind,
+                      .role = role,
+                      .of = of,
+                      .type = type.value_or(Type{DType::f32, owner.type.shape}),
+                      .at = owner.at});
 }
 
 std::optional<BufferId> Module::find_belonging(BufferId of, BufferRole role) const {
@@ -78,6 +76,11 @@ std::optional<BufferId> Module::find_belonging(BufferId of, BufferRole role) con
     if (buffers[i].role == role && buffers[i].of == of) return BufferId{static_cast<int32_t>(i)};
   }
   return std::nullopt;
+}
+
+BufferId Module::need_buffer(Buffer buffer) {
+  const auto found = find_buffer(buffer.name);
+  return found ? *found : add_buffer(std::move(buffer));
 }
 
 BufferId Module::add_buffer(Buffer buffer) {
@@ -102,38 +105,9 @@ Region& Module::region(RegionKind kind) {
 }
 const Region& Module::region(RegionKind kind) const { return const_cast<Module*>(this)->region(kind); }
 
-int64_t Module::micro_batch() const { return setting("train.micro_batch", int64_t{1}); }
 int64_t Module::most_samples(const Region& region) const {
-  return region.kind == RegionKind::predict ? setting("predict.batch", micro_batch()) : micro_batch();
-}
-int64_t Module::accumulate() const { return setting("train.accumulate", int64_t{1}); }
-
-int64_t Module::setting(std::string_view key, int64_t fallback) const {
-  const auto found = settings.find(key);
-  if (found == settings.end()) return fallback;
-  if (const auto* integer = std::get_if<int64_t>(&found->second)) return *integer;
-  const auto* real = std::get_if<double>(&found->second);
-  return real != nullptr && std::abs(*real) < 0x1p63 ? static_cast<int64_t>(*real) : fallback;
-}
-
-double Module::setting(std::string_view key, double fallback) const {
-  const auto found = settings.find(key);
-  if (found == settings.end()) return fallback;
-  if (const auto* real = std::get_if<double>(&found->second)) return *real;
-  if (const auto* integer = std::get_if<int64_t>(&found->second)) return static_cast<double>(*integer);
-  return fallback;
-}
-
-bool Module::setting(std::string_view key, bool fallback) const {
-  const auto found = settings.find(key);
-  const auto* flag = found == settings.end() ? nullptr : std::get_if<bool>(&found->second);
-  return flag != nullptr ? *flag : fallback;
-}
-
-std::string Module::setting(std::string_view key, const char* fallback) const {
-  const auto found = settings.find(key);
-  const auto* text = found == settings.end() ? nullptr : std::get_if<std::string>(&found->second);
-  return text != nullptr ? *text : fallback;
+  const bool fewer = region.kind == RegionKind::predict && results.predict_batch.given();
+  return fewer ? *results.predict_batch : micro_batch();
 }
 
 Module unscheduled(Module module) {
@@ -143,15 +117,13 @@ Module unscheduled(Module module) {
   return module;
 }
 
-std::string group_key(int64_t group, std::string_view key) {
-  return fmt::format("optimizer.groups.{}.{}", group, key);
-}
-
 ParamRule optimizer_rule(const Module& module, const Buffer& parameter) {
-  const bool decays = module.setting("optimizer.decay", "all") == "all" || parameter.type.shape.size() > 1;
-  const double decay = decays ? module.setting("optimizer.weight_decay", 0.0) : 0;
-  return {module.setting(group_key(parameter.group, "weight_decay"), decay),
-          module.setting(group_key(parameter.group, "lr_factor"), 1.0)};
+  const Settings& settings = module.settings;
+  const bool decays = *settings.optimizer.decay == "all" || parameter.type.shape.size() > 1;
+  const auto number = static_cast<size_t>(parameter.group);  // -1: past all
+  const GroupSettings group = number < settings.groups.size() ? settings.groups[number] : GroupSettings{};
+  return {group.weight_decay.value_or(decays ? settings.real("optimizer.weight_decay", 0) : 0),
+          group.lr_factor.value_or(1)};
 }
 
 Type operand_type(const Module& module, const Region& region, const Operand& operand) {

@@ -13,14 +13,11 @@
 #include "ir/buffer_role.h"
 #include "ir/diag.h"
 #include "ir/schedule.h"
-#include "ir/types.h"
+#include "ir/settings.h"
 
 namespace gacc::ir {
 
 struct OpInfo;
-
-using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
-using Attrs = std::map<std::string, Attr, std::less<>>;  // sorted: the printed order is the key order
 
 enum class Phase : uint8_t {
   model,
@@ -95,6 +92,9 @@ inline constexpr RegionKind all_regions[] = {
 #include "ir/regions.def"
 #undef GACC_REGION
 };
+// Those that decide the size of the arena.
+inline constexpr RegionKind training_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
+                                                  RegionKind::eval};
 constexpr std::string_view region_text(RegionKind kind) {
   constexpr std::string_view texts[] = {
 #define GACC_REGION(name, batched) #name,
@@ -135,9 +135,8 @@ struct Module {
   std::string name;
   std::string source{};  // the model file, for messages
   Phase phase = Phase::model;
-  // What the model file says that is not an op: dotted keys of the contract with defaults filled in
-  // ("train.micro_batch", "optimizer.lr", "inputs.image.normalize.mean"). Printed as `set` lines.
-  Attrs settings{};
+  Settings settings{};  // what the model file says that is not an op
+  Results results{};    // what the compiler found out
   std::vector<Buffer> buffers{};
 #define GACC_REGION(name, batched) Region name{RegionKind::name};
 #include "ir/regions.def"
@@ -147,9 +146,10 @@ struct Module {
 
   Buffer& operator[](BufferId id) { return buffers[static_cast<size_t>(id.index)]; }
   const Buffer& operator[](BufferId id) const { return buffers[static_cast<size_t>(id.index)]; }
-  BufferId add_buffer(Buffer buffer);  // the name must be free
+  BufferId add_buffer(Buffer buffer);   // the name must be free
+  BufferId need_buffer(Buffer buffer);  // the one of that name, or this one added
   std::optional<BufferId> find_buffer(std::string_view name) const;
-  // A buffer of buffers.def, made when the module has none.
+  // A buffer of buffers.def, made when there is none.
   BufferId named(Named which);
   std::optional<BufferId> find(Named which) const { return find_buffer(named_info(which).name); }
   // The buffer that is another one's gradient, half copy, moment ...: made when there is none, f32 in its
@@ -161,16 +161,11 @@ struct Module {
   Region& region(RegionKind kind);
   const Region& region(RegionKind kind) const;
 
-  int64_t micro_batch() const;  // setting train.micro_batch, 1 if absent
+  int64_t micro_batch() const { return *settings.train.micro_batch; }
   // The most samples of a run of the region, for which its values have bytes: the micro-batch, or what the
-  // memory plan had room for (setting predict.batch).
+  // memory plan had room for.
   int64_t most_samples(const Region& region) const;
-  int64_t accumulate() const;  // setting train.accumulate, 1 if absent
-  // Settings by key with a fallback; numbers convert between integer and real.
-  int64_t setting(std::string_view key, int64_t fallback) const;
-  double setting(std::string_view key, double fallback) const;
-  bool setting(std::string_view key, bool fallback) const;
-  std::string setting(std::string_view key, const char* fallback) const;
+  int64_t accumulate() const { return *settings.train.accumulate; }
 };
 
 // A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.
@@ -182,8 +177,6 @@ struct ParamRule {
   double lr_factor = 1;  // of the rate that the schedule gives
 };
 ParamRule optimizer_rule(const Module& module, const Buffer& parameter);
-// "optimizer.groups.2.weight_decay"
-std::string group_key(int64_t group, std::string_view key);
 
 // The type an operand has where it stands: of the value, of the buffer, or a scalar f32 for a number.
 Type operand_type(const Module& module, const Region& region, const Operand& operand);

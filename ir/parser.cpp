@@ -2,6 +2,7 @@
 // read; whatever it returns is well-formed (names, arity and kinds of operands), and the verifier does the
 // rest.
 #include <limits>
+#include <set>
 
 #include "ir/lexer.h"
 #include "ir/op_info.h"
@@ -130,16 +131,20 @@ class Parser {
     open("[");
     std::vector<double> reals;
     std::vector<int64_t> integers;
+    Texts texts;
     while (!is("]")) {
-      if (token_.kind == Tok::integer && reals.empty())
+      if (token_.kind == Tok::integer && reals.empty() && texts.empty())
         integers.push_back(integer());
-      else if (token_.kind == Tok::real && integers.empty())
+      else if (token_.kind == Tok::real && integers.empty() && texts.empty())
         reals.push_back(expect(Tok::real, "a number").real);
+      else if (token_.kind == Tok::text && integers.empty() && reals.empty())
+        texts.push_back(text());
       else
-        fail(token_.at, Kind::syntax, "a list holds integers only or reals only");
+        fail(token_.at, Kind::syntax, "a list holds integers only, reals only or texts only");
       if (!accept(",")) break;
     }
     close("]");
+    if (!texts.empty()) return texts;
     if (!reals.empty()) return reals;
     return integers;
   }
@@ -193,11 +198,10 @@ class Parser {
   void item() {
     const Token word = expect(Tok::word, "set, a buffer, or a region");
     if (word.text == "set") return setting();
-    constexpr std::string_view kinds[] = {"param", "accum", "state"};
     std::string known = "set";
-    for (size_t i = 0; i < std::size(kinds); ++i) {
-      if (word.text == kinds[i]) return buffer(static_cast<BufferKind>(i));
-      known += fmt::format(", {}", kinds[i]);
+    for (const BufferKind kind : all_buffer_kinds) {
+      if (word.text == kind_text(kind)) return buffer(kind);
+      known += fmt::format(", {}", kind_text(kind));
     }
     for (const RegionKind kind : all_regions) {
       if (word.text == region_text(kind)) return region(module_.region(kind), word.at);
@@ -210,8 +214,9 @@ class Parser {
     const Location at = token_.at;
     const std::string word = key();
     open("=");
-    if (!module_.settings.emplace(word, attr()).second)
-      fail(at, Kind::duplicate_name, "setting `{}` is given twice", word);
+    if (!settings_.insert(word).second) fail(at, Kind::duplicate_name, "setting `{}` is given twice", word);
+    if (const std::string problem = set(module_.settings, module_.results, word, attr()); !problem.empty())
+      fail(at, Kind::unknown_key, "{}", problem);
   }
 
   void buffer(BufferKind kind) {
@@ -501,6 +506,7 @@ class Parser {
   Diag& diag_;
   Token token_;
   Module module_;
+  std::set<std::string> settings_;                // keys that were read
   std::vector<std::pair<size_t, Token>> owners_;  // by buffer: what it belongs to
 };
 

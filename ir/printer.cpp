@@ -69,6 +69,7 @@ std::string attr_text(const Attr& attr) {
     std::string operator()(const std::vector<double>& value) const {
       return "[" + list_text(value, real_text) + "]";
     }
+    std::string operator()(const Texts& value) const { return "[" + list_text(value, quoted) + "]"; }
   };
   return std::visit(Visitor{}, attr);
 }
@@ -224,12 +225,10 @@ std::string print(const Module& module, PrintOptions options) {
   if (module.arena_bytes) out += fmt::format(" arena({})", *module.arena_bytes);
   if (!module.target.empty()) out += fmt::format(" target({})", word(module.target));
   out += " {\n";
-  for (const auto& [key, value] : module.settings)
+  for (const auto& [key, value] : given(module.settings, module.results))
     out += fmt::format("  set {} = {}\n", word(key), attr_text(value));
   for (const Buffer& buffer : module.buffers) {
-    constexpr std::string_view kinds[] = {"param", "accum", "state"};
-    out += fmt::format("  {} @{} : {}", kinds[static_cast<size_t>(buffer.kind)], id(buffer.name),
-                       type_text(buffer.type));
+    out += fmt::format("  {} @{} : {}", kind_text(buffer.kind), id(buffer.name), type_text(buffer.type));
     const RoleInfo& role = role_info(buffer.role);
     if (buffer.kind != BufferKind::param) out += fmt::format(" {}", role.text);
     if (buffer.of) out += fmt::format("(@{})", id(module[*buffer.of].name));

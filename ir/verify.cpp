@@ -419,11 +419,11 @@ class Verifier {
   }
   void number(const Region& region, const Op& op, const std::string& input) {
     const int64_t most = op.info->numbered(OpView{module_, region, op});
-    const int64_t range = module_.setting("inputs." + input + ".range", int64_t{0});
+    const int64_t range = module_.settings.input(input).range.value_or(0);
     if (range < 1 || range > most)
       broken("R17", op.at, "input `%{}` has {}; `{}` takes one of 1 to {}", input,
              range < 1 ? "no range" : fmt::format("a range of {}", range), op.info->name, most);
-    const int64_t ignored = module_.setting("inputs." + input + ".ignore_index", int64_t{0});
+    const int64_t ignored = module_.settings.input(input).ignore_index.value_or(0);
     const Attr* ignores = find_attr(op, "ignore_index");
     if ((ignored < 0 || ignored >= most) && (ignores == nullptr || *ignores != Attr(ignored)))
       broken("R17", op.at, "input `%{}` may be {}; `{}` takes 0 to {}", input, ignored, op.info->name,

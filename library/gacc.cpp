@@ -123,9 +123,8 @@ gacc_error make_step(std::string text, const std::string& name, gacc_step** to) 
   if (status) status = check_artifact(step->artifact, name, step->module);
   if (!status) return error_of(status);
   const Plan& plan = step->artifact.plan;
-  step->plan = plan_json(plan, plan_recompute(passes::recompute_report(step->module, passes::cost_model(plan.target))),
-                         step->module.setting("loss.chunks", int64_t{1}), plan_groups(step->module))
-                   .dump(2);
+  const auto recompute = passes::recompute_report(step->module, passes::cost_model(plan.target));
+  step->plan = plan_json(plan, step->module, plan_recompute(recompute)).dump(2);
   *to = new gacc_step{std::move(step)};
   return done();
 }

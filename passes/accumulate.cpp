@@ -5,10 +5,9 @@
 //      elements go into @loss.sum and @loss.count, and the sum of their weights, where they have some, into
 //      @loss.weights. In eval they go into @eval.loss, @eval.count, @eval.weights and @eval.METRIC.
 //   2. A yielded value is added by the op that makes it where that op has an `.acc` form and nobody else
-//      reads the value: a weight gradient accumulates inside its matrix product. Else an add.acc follows
-//      it.
+//      reads the value: a weight gradient accumulates inside its matrix product. Else an add.acc follows it.
 //   3. For optimizer.second_moment = "micro" the step also adds the square of its own mean gradient to
-//   @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
+//      @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
 //   4. Where samples have random numbers, the step ends with advancing the ordinal of its first sample.
 //   5. The update region is built (build_update.cpp), and `init` clears every accumulator and state but
 //      those that the runtime writes.
@@ -160,8 +159,7 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     if (yield.role != "grad") continue;
     trained.push_back({yield.of, module.belonging(yield.of, BufferRole::gradient)});
   }
-  if (module.setting("optimizer.second_moment", "window") == "micro")
-    add_micro_squares(module, trained, diag);
+  if (*module.settings.optimizer.second_moment == "micro") add_micro_squares(module, trained, diag);
   size_t next = 0;
   while (!module.step.yields.empty()) {  // uses() counts what is still to come
     const Yield yield = module.step.yields.front();
@@ -181,12 +179,9 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
   while (!module.eval.yields.empty()) {
     const Yield yield = module.eval.yields.front();
     const std::string name = "eval." + (yield.role == "metric" ? yield.metric : yield.role);
-    const auto found = module.find_buffer(name);
-    const BufferId sum =
-        found ? *found
-              : module.add_buffer({.name = name,
-                                   .role = BufferRole::evaluation,
-                                   .type = {yield.role == "count" ? DType::i32 : DType::f32, {}}});
+    const BufferId sum = module.need_buffer({.name = name,
+                                             .role = BufferRole::evaluation,
+                                             .type = {yield.role == "count" ? DType::i32 : DType::f32, {}}});
     add_to(module, module.eval, sum, yield.what, diag);
     module.eval.yields.erase(module.eval.yields.begin());
   }

@@ -125,7 +125,7 @@ class UpdateBuilder {
 
   // From here on the mean gradient is the clipped one.
   void clip(ValueId norm) {
-    const double limit = module_.setting("train.clip_norm", 0.0);
+    const double limit = *module_.settings.train.clip_norm;
     if (limit == 0) return;
     const ValueId factor = build_.make("clip_factor", "clip", {norm}, {{"limit", limit}});
     mean_ = build_.make("mul", "mean.clipped", {mean_, factor});
@@ -136,11 +136,10 @@ class UpdateBuilder {
   Operand rate(BufferId lr) {
     Operand base = lr;
     if (const double scale = rate_scale(); scale != 1) base = build_.make("mul", "lr.scaled", {lr, scale});
-    const std::string type = module_.setting("schedule.type", "constant");
-    const int64_t warmup = module_.setting("schedule.warmup", int64_t{0});
-    if (type == "constant" && warmup == 0) return base;
+    const std::string type = *module_.settings.schedule.type;
+    if (type == "constant" && *module_.settings.schedule.warmup == 0) return base;
     Operand t = updates_;
-    if (module_.setting("schedule.unit", "updates") == "epochs")
+    if (*module_.settings.schedule.unit == "epochs")
       t = build_.make("quotient", "epoch", {updates_, named(Named::updates_per_epoch)});
     std::vector<Operand> operands = {base, t};
     if (type == "plateau") {
@@ -151,20 +150,20 @@ class UpdateBuilder {
       named(Named::plateau_seen);
     }
     const std::string op = "schedule." + type;
+    const Attrs said = given(module_.settings, module_.results);
     Attrs attrs;
     for (const AttrSpec& spec : find_op(op)->attrs) {
-      const auto set = module_.settings.find("schedule." + std::string(spec.name));
-      if (set != module_.settings.end() && set->second != spec.fallback)
-        attrs[std::string(spec.name)] = set->second;
+      const auto set = said.find("schedule." + std::string(spec.name));
+      if (set != said.end() && set->second != spec.fallback) attrs[std::string(spec.name)] = set->second;
     }
     return build_.make(op, "rate", std::move(operands), std::move(attrs));
   }
 
   double rate_scale() const {
-    const std::string scaling = module_.setting("optimizer.lr_scaling", "none");
+    const std::string& scaling = *module_.settings.optimizer.lr_scaling;
     if (scaling == "none") return 1;
     const double ratio = static_cast<double>(module_.micro_batch() * module_.accumulate()) /
-                         static_cast<double>(module_.setting("optimizer.reference_batch", int64_t{1}));
+                         static_cast<double>(*module_.settings.optimizer.reference_batch);
     return scaling == "linear" ? ratio : std::sqrt(ratio);
   }
 
@@ -188,8 +187,8 @@ class UpdateBuilder {
     for (const BiasTerm& term : optimizer_.corrections) {
       const std::string name(term.name);
       const Attr betas = *find_key(optimizer_.schema.keys, "betas")->fallback.value;
-      const double beta = module_.setting(fmt::format("optimizer.beta{}", term.beta + 1),
-                                          std::get<std::vector<double>>(betas)[term.beta]);
+      const double beta = module_.settings.real(fmt::format("optimizer.beta{}", term.beta + 1),
+                                                std::get<std::vector<double>>(betas)[term.beta]);
       if (!micro_ || !term.launches) {
         corrections_.emplace_back(advance(name, beta, 1 - beta));
         continue;
@@ -204,8 +203,7 @@ class UpdateBuilder {
 
   // c <- c * kept + fresh; gives the new value.
   ValueId advance(const std::string& name, const Operand& kept, const Operand& fresh) {
-    const auto found = module_.find_buffer(name);
-    const BufferId buffer = found ? *found : module_.add_buffer({.name = name, .type = {DType::f32, {}}});
+    const BufferId buffer = module_.need_buffer({.name = name, .type = {DType::f32, {}}});
     const ValueId old = build_.make("mul", name + ".kept", {buffer, kept});
     const ValueId next = build_.make("add", name + ".next", {old, fresh});
     write_when(go_, "store", {buffer, next});
@@ -227,13 +225,12 @@ class UpdateBuilder {
 
   // The settings that the op knows, by its attributes' names.
   Attrs optimizer_attrs(std::string_view op, const Buffer& parameter) const {
+    const Attrs& own = module_.settings.of_types;
     Attrs attrs;
     for (const AttrSpec& spec : find_op(op)->attrs) {
       const std::string key = "optimizer." + std::string(spec.name);
-      if (std::holds_alternative<double>(spec.fallback))
-        attrs[std::string(spec.name)] = module_.setting(key, std::get<double>(spec.fallback));
-      else
-        attrs[std::string(spec.name)] = module_.setting(key, std::get<bool>(spec.fallback));
+      const auto set = own.find(key);
+      attrs[std::string(spec.name)] = set != own.end() ? set->second : spec.fallback;
     }
     if (attrs.contains("weight_decay"))
       attrs["weight_decay"] = optimizer_rule(module_, parameter).weight_decay;
@@ -283,7 +280,7 @@ class UpdateBuilder {
   const Optimizer& optimizer_;
   const bool skips_ = skips_windows(module_);
   const bool micro_ =  // the second moment, where the optimizer has one
-      module_.setting("optimizer.second_moment", "window") == "micro" &&
+      *module_.settings.optimizer.second_moment == "micro" &&
       std::ranges::any_of(optimizer_.corrections, &BiasTerm::launches);
   const std::vector<Trained>& trained_;
   Builder build_;
@@ -298,14 +295,14 @@ class UpdateBuilder {
 }  // namespace
 
 bool build_update(Module& module, const std::vector<Trained>& trained, Diag& diag) {
-  const std::string type = module.setting("optimizer.type", "sgd");
+  const std::string& type = *module.settings.optimizer.type;
   const Optimizer* optimizer = find_optimizer(type);
   if (optimizer == nullptr) {
     std::vector<std::string_view> types;
     for (const Optimizer* known : all_optimizers()) types.push_back(known->schema.name);
     diag.error(Kind::unknown_value, {}, "optimizer.type is \"{}\"; it must be {}", type, list_words(types));
   }
-  const std::string schedule = module.setting("schedule.type", "constant");
+  const std::string& schedule = *module.settings.schedule.type;
   if (find_op("schedule." + schedule) == nullptr)
     diag.error(Kind::unknown_value, {}, "there is no schedule.type = \"{}\"", schedule);
   if (diag.failed()) return false;

@@ -387,14 +387,14 @@ class Parts {
 
 bool chunk_loss(Module& module, const Options&, Diag& diag) {
   Loss loss(module, module.step, "loss.sum");
-  const int64_t asked = module.setting("loss.chunks", int64_t{0});
+  const int64_t asked = *module.settings.loss.chunks;
   int64_t parts = 1, size = 0;
   if (asked != 1 && loss.find()) {
     parts = asked > 0 ? std::min(asked, loss.positions()) : loss.choose_parts();
     size = (loss.positions() + parts - 1) / parts;
     parts = (loss.positions() + size - 1) / size;
   }
-  if (asked > 0 || parts > 1) module.settings["loss.chunks"] = parts;
+  if (asked > 0 || parts > 1) module.settings.loss.chunks = parts;
   if (parts == 1) return true;
   Parts(module, module.step, loss, diag).run(size);
   if (Loss evaluated(module, module.eval, "eval.loss"); evaluated.find())

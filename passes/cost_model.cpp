@@ -96,7 +96,7 @@ std::vector<double> kernel_costs(const CostModel& model, const Module& module, c
     return seconds;
   Module measured;  // sizes ask the module for nothing but its settings and buffers
   measured.settings = module.settings;
-  measured.settings["train.micro_batch"] = model.measured_batch;
+  measured.settings.train.micro_batch = model.measured_batch;
   measured.buffers = module.buffers;
   size_t launch = 0;
   for (size_t k = 0; k < kernels.size(); ++k) {

@@ -122,7 +122,7 @@ class Fuser {
   // An effect that follows from buffers alone (a counter). Under a recompute policy it stays at the end: ops
   // that read what it writes may run again until then.
   bool comes_last(const Op& op) const {
-    return op.info->writes != 0 && module_.setting("recompute.policy", "none") != "none" &&
+    return op.info->writes != 0 && *module_.settings.recompute.policy != "none" &&
            region_.kind == RegionKind::step &&
            std::none_of(op.operands.begin(), op.operands.end(),
                         [](const Operand& operand) { return as_value(operand) != nullptr; });

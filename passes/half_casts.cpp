@@ -245,20 +245,19 @@ class HalfCasts {
 }  // namespace
 
 bool half_casts(Module& module, const Options&, Diag& diag) {
-  const std::string compute = module.setting("precision.compute", "f32");
-  if (compute == "f32") {  // nothing is to be kept out of anything
+  const DType compute = *module.settings.precision.compute;
+  if (compute == DType::f32) {  // nothing is to be kept out of anything
     for (const RegionKind kind : all_regions) {
       for (Op& op : module.region(kind).ops) op.full = false;
     }
     return true;
   }
-  const std::optional<DType> dtype = parse_dtype(compute);
-  if (!dtype || !is_half(*dtype)) {
+  if (!is_half(compute)) {
     diag.error(Kind::unknown_value, {},
-               "precision.compute is \"{}\"; it must be \"f32\", \"f16\" or \"bf16\"", compute);
+               "precision.compute is \"{}\"; it must be \"f32\", \"f16\" or \"bf16\"", dtype_text(compute));
     return false;
   }
-  return HalfCasts(module, *dtype, diag).run();
+  return HalfCasts(module, compute, diag).run();
 }
 
 }  // namespace gacc::passes

@@ -27,16 +27,18 @@ namespace gacc::passes {
 using namespace ir;
 
 Scaling scaling_of(const Module& module) {
-  Scaling out{.half = module.setting("precision.compute", "f32") != "f32"};
-  out.dynamic = module.setting("precision.loss_scale", "none") == "dynamic";
-  out.initial = out.dynamic ? module.setting("precision.scale_initial", 65536.0)
-                            : module.setting("precision.loss_scale", 1.0);
+  const auto& said = module.settings.precision;
+  const Attr& scale = *said.loss_scale;
+  const double* constant = std::get_if<double>(&scale);
+  Scaling out{.half = *said.compute != DType::f32};
+  out.dynamic = scale == Attr("dynamic");
+  out.initial = out.dynamic ? *said.scale_initial : constant != nullptr ? *constant : 1;
   out.scaled = out.dynamic || out.initial != 1;
   return out;
 }
 
 bool skips_windows(const Module& module) {
-  return scaling_of(module).dynamic || module.setting("precision.on_nonfinite", "error") == "skip";
+  return scaling_of(module).dynamic || *module.settings.precision.on_nonfinite == "skip";
 }
 
 namespace {
@@ -67,7 +69,7 @@ class LossScale {
   void run() {
     const int64_t elements = scaling_.half ? elements_of_loss(module_) : 1;
     elements_ = static_cast<double>(elements);
-    module_.settings["precision.seed_elements"] = elements;  // who reads accumulators needs it
+    module_.results.seed_elements = elements;  // who reads accumulators needs it
     if (scaling_.scaled) scale_ = module_.named(Named::loss_scale);
     for (const RegionKind kind : all_regions) replace_seeds(module_.region(kind));
     if (!scaling_.scaled) return;
@@ -120,9 +122,9 @@ class LossScale {
       return;
     }
     build.effect("scale.adjust", {scale_, *module_.find(Named::scale_good), *ok, *go},
-                 {{"backoff", module_.setting("precision.scale_backoff", 0.5)},
-                  {"growth", module_.setting("precision.scale_growth", 2.0)},
-                  {"interval", module_.setting("precision.scale_interval", int64_t{2000})}});
+                 {{"backoff", *module_.settings.precision.scale_backoff},
+                  {"growth", *module_.settings.precision.scale_growth},
+                  {"interval", *module_.settings.precision.scale_interval}});
   }
 
   Module& module_;

@@ -29,10 +29,6 @@ using namespace ir;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Those that decide the size of the arena.
-constexpr RegionKind training_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
-                                           RegionKind::eval};
-
 // A region's values in blocks: those of one block share bytes, one after the other.
 struct Transients {
   std::vector<Kernel> kernels;
@@ -153,14 +149,13 @@ void place_aliases(const Module& module, Region& region) {
 // Where the values of predict lie, with the most samples that the area has room for. When not even one fits,
 // the module has no such region, and a setting says what the arena would need.
 void place_predict(Module& module, int64_t end, int64_t height) {
-  constexpr const char* kBatch = "predict.batch";
   Region& region = module.predict;
   if (region.yields.empty()) return;
   Transients fitting;
   planner::Placement placement;
   int64_t needed = 0;
   const auto fits = [&](int64_t samples) {
-    module.settings[kBatch] = samples;
+    module.results.predict_batch = samples;
     Transients t = transients(module, region);
     planner::Placement placed = planner::place_greedily(t.blocks, height);
     needed = placed.height;
@@ -179,13 +174,13 @@ void place_predict(Module& module, int64_t end, int64_t height) {
     }
     if (most == 0) {
       fits(1);
-      module.settings.erase(kBatch);
-      module.settings["predict.needs"] = end + needed;
+      module.results.predict_batch.clear();
+      module.results.predict_needs = end + needed;
       region = Region{RegionKind::predict};
       return;
     }
   }
-  module.settings[kBatch] = most;
+  module.results.predict_batch = most;
   for (size_t i = 0; i < fitting.ranges.size(); ++i)
     region[fitting.ranges[i].value].offset = end + placement.offsets[fitting.block_of[i]];
   place_aliases(module, region);

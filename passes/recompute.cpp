@@ -57,8 +57,8 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
 }
 
 void note(Module& module, double base, double seconds, double bound) {
-  module.settings["recompute.overhead"] = base > 0 ? std::max(0.0, seconds / base - 1) : 0.0;
-  module.settings["recompute.overhead_lower_bound"] = base > 0 ? std::max(0.0, bound / base - 1) : 0.0;
+  module.results.overhead = base > 0 ? std::max(0.0, seconds / base - 1) : 0.0;
+  module.results.overhead_lower_bound = base > 0 ? std::max(0.0, bound / base - 1) : 0.0;
 }
 
 }  // namespace
@@ -83,8 +83,9 @@ StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Optio
   base.cost = step_.seconds;
   base_arena_ = arena_of(fused);
   const int64_t peak = base_arena_ - step_.fixed_bytes;
-  for (const RegionKind kind : {RegionKind::init, RegionKind::update, RegionKind::eval})
-    others_ = std::max(others_, placed_bytes(fused, fused.region(kind), step_.other_bytes));
+  for (const RegionKind kind : training_regions)
+    if (kind != RegionKind::step)
+      others_ = std::max(others_, placed_bytes(fused, fused.region(kind), step_.other_bytes));
   unit_ = std::max<int64_t>(kAlignment, peak / kLevels);
   while (fine_ < kFineLevels && unit_ / (2 * fine_) >= kAlignment) fine_ *= 2;
   top_ = fine_;
@@ -185,11 +186,11 @@ StepPlan StepPlanner::plan(int64_t budget) {
 }
 
 bool recompute(Module& module, const Options& options, Diag& diag) {
-  const std::string policy = module.setting("recompute.policy", "none");
+  const std::string policy = *module.settings.recompute.policy;
   if (policy == "none" || module.step.ops.empty()) return true;
   const StepGraph step = step_graph(module, options.costs);
   if (policy == "budget") {
-    const int64_t budget = module.setting("recompute.budget", std::numeric_limits<int64_t>::max());
+    const int64_t budget = *module.settings.recompute.budget;
     StepPlan plan = StepPlanner(module, step, options).plan(budget);
     if (!plan.feasible) {
       const int64_t least = least_arena(step);
@@ -241,13 +242,13 @@ std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int
 
 RecomputeReport recompute_report(const Module& planned, const CostModel& costs) {
   RecomputeReport report;
-  report.policy = planned.setting("recompute.policy", "none");
+  report.policy = *planned.settings.recompute.policy;
   const Region& region = planned.step;
   const Module base = without_clones(planned);
   for (const double seconds : kernel_costs(costs, base, base.step, kernels(base, base.step)))
     report.base_seconds += seconds;
-  report.overhead = planned.setting("recompute.overhead", 0.0);
-  report.overhead_lower_bound = planned.setting("recompute.overhead_lower_bound", 0.0);
+  report.overhead = *planned.results.overhead;
+  report.overhead_lower_bound = *planned.results.overhead_lower_bound;
   for (const Kernel& kernel : kernels(planned, region)) {
     if (kernel.form == KernelForm::alias) continue;
     double seconds = kernel_seconds(costs, planned, region, kernel);

@@ -45,8 +45,9 @@ class Translator {
     }
     end();
     for (const Buffer& buffer : module_.buffers) out_.fixed_bytes += aligned(type_bytes(buffer.type, 1));
-    for (const RegionKind kind : {RegionKind::init, RegionKind::update, RegionKind::eval})
-      out_.other_bytes = std::max(out_.other_bytes, transient_bytes(module_, module_.region(kind)));
+    for (const RegionKind kind : training_regions)
+      if (kind != RegionKind::step)
+        out_.other_bytes = std::max(out_.other_bytes, transient_bytes(module_, module_.region(kind)));
     return std::move(out_);
   }
 

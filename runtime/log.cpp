@@ -1,5 +1,4 @@
-// Events as JSON lines, written by hand so that the fields keep the contract's order, and the file they go
-// to.
+// Events as JSON lines, written by hand so that the fields keep their order, and the file they go to.
 #include "runtime/log.h"
 
 #include <fcntl.h>

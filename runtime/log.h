@@ -1,4 +1,4 @@
-// The log: one JSON object a line for every event of a run (CONTRACT section 5). Equal runs write equal
+// The log: one JSON object a line for every event of a run. Equal runs write equal
 // bytes, but for `seconds`.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,8 @@
 // The plan as JSON, written: a plain listing. plan_reader.cpp is the other direction.
 #include "runtime/plan.h"
 
+#include <numeric>
+
 #include <nlohmann/json.hpp>
 
 namespace gacc {
@@ -75,7 +77,8 @@ json input_json(const PlanInput& input) {
 }
 
 json buffer_json(const PlanBuffer& buffer) {
-  json result = {{"name", buffer.name},   {"kind", buffer.kind},   {"role", role_text(buffer.role)},
+  const std::string_view role = buffer_roles[static_cast<size_t>(buffer.role)].text;
+  json result = {{"name", buffer.name},   {"kind", buffer.kind},   {"role", role},
                  {"dtype", buffer.dtype}, {"shape", buffer.shape}, {"offset", buffer.offset},
                  {"bytes", buffer.bytes}};
   if (!buffer.of.empty()) result["of"] = buffer.of;
@@ -98,13 +101,8 @@ std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product) {
   return {address(product.a), address(product.b), address(product.c), product.m, product.n, product.k};
 }
 
-std::string_view role_text(BufferRole role) {
-  constexpr std::string_view texts[] = {
-#define ROLE(id, kind, suffix, combine) #id,
-#define NAMED(id, name, role, dtype)
-#include "ir/buffers.def"
-  };
-  return texts[static_cast<size_t>(role)];
+int64_t elements_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {

@@ -226,7 +226,16 @@ struct Plan {
   }
 };
 
-std::string_view role_text(BufferRole role);
+int64_t elements_of(const std::vector<int64_t>& shape);
+
+struct RoleRow {
+  std::string_view text, kind, suffix;  // without a suffix it belongs to no other buffer
+};
+inline constexpr RoleRow buffer_roles[] = {
+#define ROLE(id, kind, suffix, combine) {#id, #kind, suffix},
+#define NAMED(id, name, role, dtype)
+#include "ir/buffers.def"
+};
 
 // JSON as the artifact carries it. from_json checks every field (a hostile file must not crash the reader).
 nlohmann::json to_json(const Plan& plan);

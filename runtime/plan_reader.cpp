@@ -85,20 +85,12 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
 
 // The role fits the kind, and says whether the buffer belongs to another.
 void read_role(Fields& fields, const std::string& where, PlanBuffer& buffer) {
-  struct Role {
-    std::string_view text, kind, suffix;
-  };
-  constexpr Role roles[] = {
-#define ROLE(id, kind, suffix, combine) {#id, #kind, suffix},
-#define NAMED(id, name, role, dtype)
-#include "ir/buffers.def"
-  };
   std::string text;
   fields.read("role", text);
   if (fields.has("of")) fields.read_name("of", buffer.of);
   if (!fields.status()) return;
-  const auto role = std::ranges::find(roles, text, &Role::text);
-  if (role == std::end(roles)) return fields.fail(fmt::format("{}.role is \"{}\"", where, text));
+  const auto role = std::ranges::find(buffer_roles, text, &RoleRow::text);
+  if (role == std::end(buffer_roles)) return fields.fail(fmt::format("{}.role is \"{}\"", where, text));
   if (role->kind != buffer.kind)
     return fields.fail(
         fmt::format("{0}.kind is \"{1}\" and {0}.role \"{2}\", of another kind", where, buffer.kind, text));
@@ -106,7 +98,7 @@ void read_role(Fields& fields, const std::string& where, PlanBuffer& buffer) {
     return fields.fail(
         fmt::format("{}.of: the role \"{}\" {}", where, text,
                     role->suffix.empty() ? "belongs to no other buffer" : "belongs to another"));
-  buffer.role = static_cast<BufferRole>(role - std::begin(roles));
+  buffer.role = static_cast<BufferRole>(role - std::begin(buffer_roles));
 }
 
 void read_buffer(const json& value, const std::string& where, const Plan& plan, Status& status,

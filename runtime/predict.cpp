@@ -34,10 +34,6 @@ std::string npy_header(int64_t samples, const std::vector<int64_t>& shape) {
          static_cast<char>(size >> 8 & 0xff) + text;
 }
 
-int64_t elements_of(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
-
 int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
 
 Status parse_prompt(const Plan& plan, std::string_view prompt, std::vector<int32_t>& tokens) {

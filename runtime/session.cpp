@@ -13,12 +13,6 @@ namespace {
 
 constexpr size_t kZeroBlock = size_t{1} << 20;  // bytes of zeros written at once
 
-int64_t elements_of(const std::vector<int64_t>& shape) {
-  int64_t elements = 1;
-  for (int64_t extent : shape) elements *= extent;
-  return elements;
-}
-
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

@@ -1,4 +1,4 @@
-// The rules of windows and tails (CONTRACT section 3, train.tail).
+// The rules of windows and tails (train.tail).
 #include "runtime/window.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // gaccc: the compiler. Reads a model file, runs the passes, and writes the artifact (or the IR, or the device
-// LLVM IR), the plan, or both. CONTRACT section 2 fixes its options and exit codes.
+// LLVM IR), the plan, or both.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -207,9 +207,9 @@ class Compilation {
     std::string refused;
     const std::optional<ir::Module> step = compiler_->fused({}, refused);
     if (!step) return {};
-    const bool budget = compiler_->module().setting("recompute.policy", "none") == "budget";
-    return passes::trade_off(*step, compiler_->options(), points,
-                             budget ? compiler_->module().setting("recompute.budget", int64_t{0}) : 0);
+    const auto& asked = compiler_->module().settings.recompute;
+    const bool budget = *asked.policy == "budget" && asked.budget.given();
+    return passes::trade_off(*step, compiler_->options(), points, budget ? *asked.budget : 0);
   }
 
   // What --report and --plan show.
@@ -228,16 +228,14 @@ class Compilation {
     if (!arguments_.plan) return;
     const PlanRecompute costs = plan_recompute(recompute);
     const ir::Module& module = compiler_->module();
-    const int64_t chunks = module.setting("loss.chunks", int64_t{1});
-    const std::vector<PlanGroup> groups = plan_groups(module);
     if (arguments_.json) {
-      nlohmann::ordered_json json = plan_json(plan_, costs, chunks, groups);
+      nlohmann::ordered_json json = plan_json(plan_, module, costs);
       if (arguments_.kernels) report::add_kernels(json, report::kernel_costs(module));
       outputs_.push_back({"-", json.dump(2) + "\n"});
       return;
     }
     outputs_.push_back(
-        {"-", plan_text(plan_, costs, chunks, groups) + report::timeline_text(report::memory_map(module)) +
+        {"-", plan_text(plan_, module, costs) + report::timeline_text(report::memory_map(module)) +
                   (arguments_.kernels ? report::kernels_text(report::kernel_costs(module)) : "")});
   }
 

@@ -68,7 +68,10 @@ struct DefaultText {
   std::string operator()(const std::vector<double>& reals) const {
     return fmt::format("[{}]", fmt::join(reals, ", "));
   }
-  std::string operator()(const std::vector<int64_t>&) const { return ""; }
+  template <class List>
+  std::string operator()(const List&) const {
+    return "";
+  }
 };
 
 std::string default_text(const Key& key) {

@@ -11,7 +11,7 @@ namespace {
 // The runtime refuses labels that are no class: the range of the target, which is the number of classes
 // unless the file says less.
 bool set_range(LossContext& l, int64_t classes) {
-  const std::string target = l.keys.text("target"), prefix = fmt::format("inputs.{}.", target);
+  const std::string target = l.keys.text("target");
   for (const InputSpec& input : l.model.inputs) {
     if (input.name != target || !input.range || *input.range <= classes) continue;
     l.error(Kind::shape_mismatch, input.keys.at("range"), "input `{}` has {} classes, {} gives {}",
@@ -19,13 +19,12 @@ bool set_range(LossContext& l, int64_t classes) {
         .note(l.output.at, l.output.defined_here());
     return false;
   }
-  ir::Attrs& settings = l.b.module().settings;
+  ir::InputSettings& settings = l.b.module().settings.inputs[target];
   const std::optional<int64_t> rows = l.layers.rows_of(target);
   const int64_t ignored = l.keys.integer("ignore_index");
-  ir::Attr& range = settings.emplace(prefix + "range", classes).first->second;
-  if (std::get<int64_t>(range) > classes) range = classes;  // that of a larger embedding
+  settings.range = std::min(settings.range.value_or(classes), classes);  // that of an embedding may be larger
   // A target that also chooses an embedding's vectors must be one of them: then nothing else may be ignored.
-  if (!rows || (ignored >= 0 && ignored < *rows)) settings[prefix + "ignore_index"] = ignored;
+  if (!rows || (ignored >= 0 && ignored < *rows)) settings.ignore_index = ignored;
   return true;
 }
 

@@ -1,6 +1,6 @@
 // Dropout. No mask is stored: an element's random number is a pure function of (seed, layer, ordinal of its
 // sample since training began, element within the sample), which backward and recompute ask again. So the
-// mask depends neither on the device nor on how samples are cut into micro-batches (CONTRACT, section 7).
+// mask depends neither on the device nor on how samples are cut into micro-batches.
 #include "ir/ops/common.h"
 
 namespace gacc::ir {

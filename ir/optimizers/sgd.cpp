@@ -17,7 +17,7 @@ const Optimizer optimizers::sgd{
     .state = {{".m"}},
     .step =
         [](OptimizerStep& s) {
-          if (s.build.module().setting("optimizer.momentum", 0.0) == 0)
+          if (s.build.module().settings.real("optimizer.momentum", 0) == 0)
             s.update("sgd", {s.w, s.g, s.rate});
           else
             s.update("sgd_momentum", {s.w, s.state(0), s.g, s.rate, s.updates});

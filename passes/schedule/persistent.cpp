@@ -22,7 +22,7 @@ std::string cannot_share(const std::vector<std::vector<const ir::Call*>>& levels
 }
 
 LaunchMode launch_mode(const ir::Module& module) {
-  const std::string mode = module.setting("launch.mode", "auto");
+  const std::string mode = *module.settings.launch.mode;
   if (mode == "graph") return {};
   if (mode == "persistent") return {.persistent = true, .required = true, .update = true};
   const ir::Cost cost = ir::cost(module, module.step);

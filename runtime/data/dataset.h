@@ -1,4 +1,4 @@
-// Datasets: named columns of samples in memory, made from a SPEC of the contract (section 5).
+// Datasets: named columns of samples in memory, made from a SPEC (runtime/data/spec.h).
 #pragma once
 #include <cstdint>
 #include <optional>

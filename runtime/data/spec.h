@@ -1,4 +1,4 @@
-// SPEC, the text that says which data to train on (CONTRACT section 5):
+// SPEC, the text that says which data to train on:
 //
 //   mnist:DIR[,split=train|test]   idx:NAME=FILE,...   npy:NAME=FILE,...   npz:FILE
 //   csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop]

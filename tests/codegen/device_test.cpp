@@ -116,7 +116,7 @@ TEST(Device, WideIndices) {
   for (const auto& [name, text] : kGroups) {
     SCOPED_TRACE(name);
     Module module = group_module(text, "64", "5");
-    module.settings["train.micro_batch"] = int64_t{1} << 27;
+    module.settings.train.micro_batch = int64_t{1} << 27;
     std::string problem;
     const auto program = make_program(module, Purpose::device, problem);
     ASSERT_TRUE(program) << problem;

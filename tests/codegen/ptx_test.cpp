@@ -48,7 +48,7 @@ void append(Module& all, const Module& from, const std::string& prefix) {
 
 Module everything() {
   Module all;
-  all.settings["train.micro_batch"] = int64_t{33};
+  all.settings.train.micro_batch = int64_t{33};
   int count = 0;
   for (const ir::OpInfo* info : ir::all_ops()) {
     if (info->lowering == ir::Lowering::composite) continue;
@@ -101,7 +101,7 @@ TEST_P(AttentionPtx, TensorCoresWithoutSpills) {
   if (find_ptxas().empty())
     GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
   Module all;
-  all.settings["train.micro_batch"] = int64_t{2};
+  all.settings.train.micro_batch = int64_t{2};
   int64_t count = 0;
   std::vector<int64_t> widths = {64};
   if (target == "sm_75") widths = {16, 64, 96, 128};
@@ -132,7 +132,7 @@ TEST_P(AttentionPtx, TeamsWithoutSpills) {
       {"sm_90", {9, 17, 63, 64, 72, 128, 512}}};
   const auto found = shares.find(target);
   Module all;
-  all.settings["train.micro_batch"] = int64_t{2};
+  all.settings.train.micro_batch = int64_t{2};
   int64_t count = 0;
   for (const int64_t channels : found == shares.end() ? std::vector<int64_t>{64} : found->second) {
     for (const bool both : {false, true}) {

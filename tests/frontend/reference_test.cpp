@@ -67,6 +67,7 @@ std::string toml(const Key& key) {
     std::string operator()(double real) const { return number_text(real); }
     std::string operator()(const std::string& word) const { return '"' + word + '"'; }
     std::string operator()(const std::vector<int64_t>&) const { return "[]"; }
+    std::string operator()(const ir::Texts&) const { return "[]"; }
     std::string operator()(const std::vector<double>& two) const {
       return fmt::format("[{}, {}]", two.at(0), two.at(1));
     }

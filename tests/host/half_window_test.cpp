@@ -178,9 +178,9 @@ void check(const std::string& activation, const std::string& compute, int32_t se
     ir::evaluate(judge, ir::RegionKind::step, batch, inputs(run.plan(), data, launch), state);
     left = left.subspan(static_cast<size_t>(batch));
   }
-  const double unscale = same ? 1
-                              : static_cast<double>(half.setting("precision.seed_elements", int64_t{1})) /
-                                    half.setting("precision.scale_initial", 1.0);
+  const auto& scale = half.settings.precision.scale_initial;
+  const double unscale =
+      same ? 1 : static_cast<double>(*half.results.seed_elements) / (scale.given() ? *scale : 1);
   std::string table;
   int compared = 0;
   for (const auto& [name, want] : state.buffers) {

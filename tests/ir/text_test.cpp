@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kText = R"(module @m source("m.toml") phase(model) {
   set inputs.x.normalize.mean = [0.5]
-  set "odd key" = "a \"quoted\" text\n"
+  set "loss.odd key" = "a \"quoted\" text\n"
   set optimizer.lr = 0.001
   set train.micro_batch = 8
   set train.shuffle = true
@@ -60,6 +60,31 @@ TEST(Text, NamesLikeCommentsRoundTrip) {
     EXPECT_EQ(again->name, name);
     EXPECT_EQ(print(*again), print(module));
   }
+}
+
+TEST(Text, SettingsAreKnownAndOfTheirType) {
+  const auto said = [](std::string_view line) {
+    std::string errors;
+    parse_text(fmt::format("module @m phase(model) {{\n  set {}\n}}\n", line), &errors);
+    return errors;
+  };
+  for (const char* good :
+       {"train.epochs = 3", "train.clip_norm = 1", "precision.compute = \"bf16\"",
+        "precision.loss_scale = \"dynamic\"", "precision.loss_scale = 8.0", "model.metrics = [\"a\", \"b\"]",
+        "model.metrics = []", "inputs.x.normalize = \"data\"", "inputs.x.normalize.std = [1, 2]",
+        "optimizer.groups.1.match = [\"*\"]", "schedule.total = 9", "\"loss.of a type\" = [0.5]"})
+    EXPECT_EQ(said(good), "") << good;
+  for (const auto& [bad, message] :
+       {std::pair("train.epoch = 3", "there is no setting `train.epoch`; did you mean \"train.epochs\"?"),
+        std::pair("train.epochs = \"3\"", "setting `train.epochs` must be an integer"),
+        std::pair("train.shuffle = 1", "setting `train.shuffle` must be true or false"),
+        std::pair("precision.compute = \"f8\"", "setting `precision.compute` must be an element type"),
+        std::pair("model.metrics = \"accuracy\"", "setting `model.metrics` must be a list of texts"),
+        std::pair("inputs.x.scale = 1", "an input has no setting `scale`"),
+        std::pair("optimizer.groups.x.lr_factor = 1.0", "does not name a group"),
+        std::pair("optimizer.groups.99999.lr_factor = 1.0", "does not name a group"),
+        std::pair("optimizer.groups.1.lr = 1.0", "a group has no setting `.lr`")})
+    EXPECT_NE(said(bad).find(message), std::string::npos) << bad << ": " << said(bad);
 }
 
 TEST(Text, LocationsRoundTrip) {

@@ -30,7 +30,7 @@ Example single(const Module& from, const Region& region, const Op& op) {
   Example example{.text = print(from, region, op), .module = {}};
   Module& module = example.module;
   module.phase = Phase::accumulated;
-  module.settings["train.micro_batch"] = int64_t{4};
+  module.settings.train.micro_batch = int64_t{4};
   Op copy = op;
   copy.results.clear();
   copy.when.reset();

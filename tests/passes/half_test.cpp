@@ -36,7 +36,8 @@ struct Trial {
   explicit Trial(const std::string& text, uint32_t seed = 7)
       : module(compiled(text, "all")), state(random_state(module, seed)) {
     const auto scale = module.find_buffer("loss.scale");
-    if (scale) (*this)["loss.scale"] = {module.setting("precision.scale_initial", 1.0)};
+    const auto& initial = module.settings.precision.scale_initial;
+    if (scale) (*this)["loss.scale"] = {initial.given() ? *initial : 1};
     for (const Buffer& buffer : module.buffers) {  // as Session::set_parameters does
       if (!is_half(buffer.type.dtype)) continue;
       (*this)[buffer.name] = (*this)[buffer.name.substr(0, buffer.name.size() - 2)];
@@ -78,8 +79,7 @@ TEST(Half, EveryPassKeepsTheMeaningOfHalfCasts) {
 TEST(Half, GradientsOfAWindowAreWithin3e3OfF32) {
   for (const std::string& text : models()) {
     Trial half(with(text, kDynamic)), full(text);
-    const double unscale =
-        static_cast<double>(half.module.setting("precision.seed_elements", int64_t{1})) / 1024;
+    const double unscale = static_cast<double>(*half.module.results.seed_elements) / 1024;
     int64_t batches[] = {8, 8, 8, 5};
     for (uint32_t launch = 0; launch < 4; ++launch) {
       half.step(batches[launch], 20 + launch);
