@@ -32,7 +32,7 @@ class Writer {
       : module_(module),
         region_(region),
         program_(program),
-        capability_(kernels::capability(module.target)),
+        gpu_(module.target),
         schedule_(*region.schedule) {
     for (const ir::Call* call : ir::calls(schedule_)) by_kernel_[call->kernel] = call;
   }
@@ -129,7 +129,7 @@ class Writer {
   }
 
   void write_product(const ir::Call& call, const ir::ProductCall& product, PlanLaunch& launch) const {
-    const kernels::GemmKernel kernel = kernels::built_in(module_, region_, call, program_, capability_);
+    const kernels::GemmKernel kernel = kernels::built_in(module_, region_, call, program_, gpu_);
     launch.a = address(product.a).offset;
     launch.b = address(product.b).offset;
     launch.c = address(product.c).offset;
@@ -143,7 +143,7 @@ class Writer {
     if (product.workspace)
       launch.workspace = PlanWorkspace{product.workspace->offset, product.workspace->size};
     if (!product.then) return;
-    // As the entry takes them (codegen/emit/gemm.h): addresses of the kernel and of the product, and so their
+    // As the entry takes them (codegen/gpu/product.h): addresses of the kernel and of the product, and so their
     // extents.
     const std::vector<PlanArgument> first = own(*by_kernel_.at(product.then->kernel)).arguments;
     const std::vector<PlanArgument> second = builtin_arguments(launch);
@@ -192,7 +192,7 @@ class Writer {
   const ir::Module& module_;
   const ir::Region& region_;
   const kernels::Program& program_;
-  const int capability_;
+  const kernels::GpuTarget gpu_;
   const ir::Schedule& schedule_;
   std::map<int32_t, const ir::Call*> by_kernel_;
 };

@@ -13,7 +13,7 @@ namespace gacc {
 // The launches of each region of a scheduled module. `program`: of the module, for its target.
 std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::Program& program);
 
-// A call as a part of a kernel that does several (codegen/merge.h): an entry, its arguments, and how many
+// A call as a part of a kernel that does several (codegen/gpu/merged_kernel.h): an entry, its arguments, and how many
 // blocks of work it has, a product of two numbers.
 struct PlanTask {
   // `factor`, times the samples when `batch`; divided by `by`, rounded up.

@@ -8,7 +8,7 @@
 
 #include "ir/size_text.h"
 #include "passes/plan_memory.h"
-#include "passes/planner/recompute.h"
+#include "passes/planner/recompute_search.h"
 #include "passes/recompute.h"
 
 namespace gacc {

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "codegen/artifact_ir.h"
-#include "passes/check_plan.h"
 #include "codegen/plan_launches.h"
 #include "codegen/plan_writer.h"
 #include "kernels/gemm.h"
+#include "passes/check_plan.h"
 #include "passes/schedule/schedule.h"
 
 namespace gacc {
@@ -96,7 +96,7 @@ void adopt(const Plan& plan, const PlanProgram& program, ir::Schedule& schedule)
 bool write_programs(ir::Module module, const Plan& plan, Plan& wanted, std::string& problem) {
   Diag diag;
   const std::optional<kernels::Program> program =
-      kernels::make_program(module, kernels::Purpose::device, problem, kernels::capability(plan.target));
+      kernels::make_program(module, kernels::Purpose::device, problem, kernels::GpuTarget(plan.target));
   if (!program) return false;
   if (!passes::schedule(module, plan.target, diag)) {
     problem = diag.render();

@@ -22,7 +22,9 @@ StepCompiler::Ended StepCompiler::read() {
   return {};
 }
 
-std::vector<LayerSummary> StepCompiler::summary() { return *summarize_model(text_, file_, overrides_, diag_); }
+std::vector<LayerSummary> StepCompiler::summary() {
+  return *summarize_model(text_, file_, overrides_, diag_);
+}
 
 StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipeline) {
   options_ = pipeline.options;

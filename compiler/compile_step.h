@@ -29,7 +29,10 @@ class StepCompiler {
  public:
   // `file` is what messages call the model.
   StepCompiler(std::string text, std::string file, std::vector<Override> overrides)
-      : text_(std::move(text)), file_(std::move(file)), overrides_(std::move(overrides)), diag_(file_, text_) {}
+      : text_(std::move(text)),
+        file_(std::move(file)),
+        overrides_(std::move(overrides)),
+        diag_(file_, text_) {}
   StepCompiler(const StepCompiler&) = delete;
   StepCompiler& operator=(const StepCompiler&) = delete;
 

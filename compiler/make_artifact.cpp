@@ -1,7 +1,7 @@
 // See make_artifact.h.
 #include "compiler/make_artifact.h"
 
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "ir/text.h"
 #include "passes/pass.h"
 #include "passes/plan_memory.h"

@@ -6,7 +6,8 @@
 namespace gacc {
 
 inline PlanRecompute plan_recompute(const passes::RecomputeReport& report) {
-  return {report.policy, report.recomputed_ops, report.extra_flops, report.overhead, report.overhead_lower_bound};
+  return {report.policy, report.recomputed_ops, report.extra_flops, report.overhead,
+          report.overhead_lower_bound};
 }
 
 }  // namespace gacc

@@ -34,19 +34,15 @@ std::string GemmKernel::name() const {
                      transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n, then);
 }
 
-int64_t GemmKernel::shared_bytes(int capability) const {
+int64_t GemmKernel::shared_bytes(const GpuTarget& gpu) const {
   if (!tile->mma()) return int64_t{2} * tile->k * (tile->m + tile->n + 2 * GemmTile::kPad) * 4;
-  return int64_t{2} * stages(capability) * tile->k * (tile->m + tile->n);
-}
-
-int capability(std::string_view target) {
-  return target.starts_with("sm_") ? std::atoi(std::string(target.substr(3)).c_str()) : 0;
+  return int64_t{2} * stages(gpu) * tile->k * (tile->m + tile->n);
 }
 
 GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
-                       ir::DType type, ir::DType result, int capability) {
+                       ir::DType type, ir::DType result, const GpuTarget& gpu) {
   GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result, {}};
-  const bool mma = type == ir::DType::f16 || (type == ir::DType::bf16 && capability >= 80);
+  const bool mma = type == ir::DType::f16 || (type == ir::DType::bf16 && gpu.bf16);
   for (const GemmTile& tile :
        mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {
     kernel.tile = &tile;
@@ -56,7 +52,7 @@ GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b,
 }
 
 std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
-                                      const ir::Kernel& kernel, int capability, std::string& problem) {
+                                      const ir::Kernel& kernel, const GpuTarget& gpu, std::string& problem) {
   const ir::Op& op = region.ops[kernel.members.front().op];
   const ir::OpView view{module, region, op};
   const bool accumulate = (op.info->writes & 1U) != 0;  // then C is the first operand
@@ -78,8 +74,7 @@ std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region
     problem = fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result));
     return std::nullopt;
   }
-  return choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta, tb, accumulate, type, result,
-                     capability);
+  return choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta, tb, accumulate, type, result, gpu);
 }
 
 }  // namespace gacc::kernels

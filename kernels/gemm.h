@@ -13,6 +13,7 @@
 #include <string>
 
 #include "ir/kernel.h"
+#include "kernels/gpu_target.h"
 
 namespace gacc::kernels {
 
@@ -49,22 +50,19 @@ struct GemmKernel {
   // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3", and
   // "..._64x64_c_add_relu_3" where C is stored, too.
   std::string name() const;
-  // Bytes of shared memory of a block. Without asynchronous copies (before sm_80) two stages are enough.
-  int64_t shared_bytes(int capability) const;
-  int stages(int capability) const { return capability >= 80 ? tile->stages : 2; }
+  // Bytes of shared memory of a block. Without asynchronous copies two stages are enough.
+  int64_t shared_bytes(const GpuTarget& gpu) const;
+  int stages(const GpuTarget& gpu) const { return gpu.async_copies ? tile->stages : 2; }
 };
 
-// The compute capability that a target's name says: 90 of "sm_90a".
-int capability(std::string_view target);
-
-// The kernel of a product that has this shape in a full micro-batch. The capability counts for bf16 alone,
-// which has tensor cores from 80 on.
+// The kernel of a product that has this shape in a full micro-batch. The GPU counts for bf16 alone, which not
+// all have tensor cores for.
 GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type = ir::DType::f32, ir::DType result = ir::DType::f32,
-                       int capability = 80);
+                       const GpuTarget& gpu = GpuTarget(80));
 // The same for a kernel of form gemm; nothing and a sentence in `problem` when an extent is beyond the
 // kernels' 32-bit coordinates.
 std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
-                                      const ir::Kernel& kernel, int capability, std::string& problem);
+                                      const ir::Kernel& kernel, const GpuTarget& gpu, std::string& problem);
 
 }  // namespace gacc::kernels

@@ -249,7 +249,7 @@ ProductWork product_work(const ir::Module& module, const ir::Region& region, con
                          const ir::Call& call) {
   const int64_t batch = module.micro_batch();
   const ir::ProductCall& from = *ir::as_product(call);
-  const int target = capability(module.target);
+  const GpuTarget target(module.target);
   const GemmKernel kernel = built_in(module, region, call, program, target);
   ProductWork p;
   p.m = from.m.at(batch), p.n = from.n.at(batch), p.k = from.k.at(batch);

@@ -19,7 +19,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/gemm.h"
+#include "kernels/gpu_target.h"
 
 namespace gacc::kernels {
 
@@ -165,9 +165,10 @@ constexpr Machine kMachines[] = {{.target = "sm_75",
 }  // namespace
 
 const Machine& machine(std::string_view target) {
-  const int wanted = capability(target);
-  const auto* after = std::find_if(std::begin(kMachines) + 1, std::end(kMachines),
-                                   [&](const Machine& one) { return capability(one.target) > wanted; });
+  const int wanted = GpuTarget(target).capability;
+  const auto* after = std::find_if(std::begin(kMachines) + 1, std::end(kMachines), [&](const Machine& one) {
+    return GpuTarget(one.target).capability > wanted;
+  });
   return *(after - 1);
 }
 

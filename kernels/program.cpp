@@ -28,7 +28,7 @@ int64_t constant_bits(const ir::ScalarNode& node) {
 // A kernel with an emitter of its own. Slots are the op's operands as they stand, then its results, so that
 // the emitter knows them by number. No function: on this target it is a library call.
 std::optional<Instance> special_instance(const ir::Module& module, const ir::Region& region,
-                                         const ir::Kernel& kernel, Purpose purpose, int capability,
+                                         const ir::Kernel& kernel, Purpose purpose, const GpuTarget& gpu,
                                          std::string& problem) {
   const ir::Op& op = region.ops[kernel.members.front().op];
   Instance instance;
@@ -51,7 +51,7 @@ std::optional<Instance> special_instance(const ir::Module& module, const ir::Reg
   }
   for (const ir::ValueId result : op.results) add(result, false, true);
   if (op.when) add(*op.when, true, false);
-  const std::optional<SpecialCall> made = describe_special({module, region, op}, purpose, capability);
+  const std::optional<SpecialCall> made = describe_special({module, region, op}, purpose, gpu);
   if (!made) {
     problem = fmt::format("`{}` has no kernel", op.info->name);
     return std::nullopt;
@@ -134,8 +134,8 @@ Call call_without_body(const ir::Kernel& kernel) {
 // Kernels one after the other; equal bodies become one function.
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ir::Module& module, Purpose purpose, int capability, std::string& problem)
-      : module_(module), purpose_(purpose), capability_(capability), problem_(problem) {}
+  ProgramBuilder(const ir::Module& module, Purpose purpose, const GpuTarget& gpu, std::string& problem)
+      : module_(module), purpose_(purpose), gpu_(gpu), problem_(problem) {}
 
   std::optional<Program> build() {
     for (const ir::RegionKind kind : ir::all_regions) {
@@ -171,7 +171,7 @@ class ProgramBuilder {
     }
     std::optional<Instance> instance =
         kernel.form == KernelForm::special
-            ? special_instance(module_, region, kernel, purpose_, capability_, problem_)
+            ? special_instance(module_, region, kernel, purpose_, gpu_, problem_)
             : make_instance(module_, region, kernel, purpose_, problem_);
     if (!instance) return false;
     if (kernel.form == KernelForm::special && instance->body.special.empty()) {  // a library call
@@ -213,7 +213,7 @@ class ProgramBuilder {
 
   const ir::Module& module_;
   Purpose purpose_;
-  int capability_;
+  GpuTarget gpu_;
   std::string& problem_;
   Program program_;
   std::map<std::string, int32_t> known_;  // body key -> function
@@ -223,8 +223,8 @@ class ProgramBuilder {
 }  // namespace
 
 std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
-                                    int capability) {
-  return ProgramBuilder(module, purpose, capability, problem).build();
+                                    const GpuTarget& gpu) {
+  return ProgramBuilder(module, purpose, gpu, problem).build();
 }
 
 }  // namespace gacc::kernels

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ir/kernel.h"
+#include "kernels/gpu_target.h"
 
 namespace gacc::kernels {
 
@@ -124,8 +125,8 @@ constexpr int64_t reduction_bytes(int64_t threads, int64_t reductions) {
 enum class Purpose : uint8_t { host, device };
 
 // The program of a fused (or planned) module; nothing and a sentence in `problem` when a group of ops is no
-// kernel. `capability`: the GPU's, 80 for sm_80; 0: no kernel may count on tensor cores.
+// kernel. `gpu`: what kernels may count on.
 std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
-                                    int capability = 0);
+                                    const GpuTarget& gpu = GpuTarget(0));
 
 }  // namespace gacc::kernels

@@ -10,10 +10,10 @@ namespace gacc::kernels {
 namespace {
 
 std::optional<ir::ProductCall> select_product(const ir::Module& module, const ir::Region& region,
-                                              const ir::Kernel& kernel, int capability,
+                                              const ir::Kernel& kernel, const GpuTarget& gpu,
                                               std::string& problem) {
   const ir::Op& op = region.ops[kernel.members.front().op];
-  const std::optional<GemmKernel> gemm = choose_gemm(module, region, kernel, capability, problem);
+  const std::optional<GemmKernel> gemm = choose_gemm(module, region, kernel, gpu, problem);
   if (!gemm) return std::nullopt;
   if (op.when) {
     problem = fmt::format("`{}` under a condition is not supported", op.info->name);
@@ -23,17 +23,17 @@ std::optional<ir::ProductCall> select_product(const ir::Module& module, const ir
   call.tile_m = gemm->tile->m;
   call.tile_n = gemm->tile->n;
   call.block = gemm->tile->threads();
-  call.shared = gemm->shared_bytes(capability);
+  call.shared = gemm->shared_bytes(gpu);
   return call;
 }
 
 }  // namespace
 
 GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::Call& product,
-                    const Program& program, int capability) {
+                    const Program& program, const GpuTarget& gpu) {
   std::string problem;
   const Call& call = program.call(region.kind, product.kernel);
-  GemmKernel kernel = choose_gemm(module, region, call.kernel, capability, problem).value_or(GemmKernel{});
+  GemmKernel kernel = choose_gemm(module, region, call.kernel, gpu, problem).value_or(GemmKernel{});
   if (const std::optional<ir::Then>& then = ir::as_product(product)->then) {
     const int32_t function = program.call(region.kind, then->kernel).function;
     kernel.epilogue = {function, program.functions[static_cast<size_t>(function)].name, then->slot,
@@ -42,8 +42,8 @@ GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir
   return kernel;
 }
 
-std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region,
-                                   const Program& program, int capability, std::string& problem) {
+std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region, const Program& program,
+                                   const GpuTarget& gpu, std::string& problem) {
   ir::Schedule schedule;
   for (const Call& from : program.calls(region.kind)) {
     if (from.kernel.form == ir::KernelForm::alias) continue;
@@ -51,8 +51,7 @@ std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& r
     call.kernel = from.kernel.number;
     call.level = static_cast<int32_t>(schedule.launches.size());
     if (from.kernel.form == ir::KernelForm::gemm) {
-      std::optional<ir::ProductCall> product =
-          select_product(module, region, from.kernel, capability, problem);
+      std::optional<ir::ProductCall> product = select_product(module, region, from.kernel, gpu, problem);
       if (!product) return std::nullopt;
       call.what = std::move(*product);
     } else {

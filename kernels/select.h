@@ -12,11 +12,11 @@ namespace gacc::kernels {
 // One call for each kernel but reshapes, in order, each at a level of its own: the function or the tile, and
 // what follows from them. `program` is the module's for this GPU. Nothing and a sentence in `problem` when a
 // product has no launch.
-std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region,
-                                   const Program& program, int capability, std::string& problem);
+std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region, const Program& program,
+                                   const GpuTarget& gpu, std::string& problem);
 
 // The built-in kernel of a product of a scheduled module, with what it does of the kernel behind it.
 GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::Call& product,
-                    const Program& program, int capability);
+                    const Program& program, const GpuTarget& gpu);
 
 }  // namespace gacc::kernels

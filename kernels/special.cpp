@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/special/kinds.h"
+#include "kernels/special/calls.h"
 
 namespace gacc::kernels {
 
@@ -72,12 +72,12 @@ SpecialCall block_items(const ir::OpView& op, Purpose, Extent items, int64_t wor
   return call;
 }
 
-std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, int capability) {
+std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu) {
   const auto* found = std::find_if(std::begin(kSpecials), std::end(kSpecials),
                                    [&](const Special& s) { return s.op == op.op.info->name; });
   if (found == std::end(kSpecials)) return std::nullopt;
   if (purpose == Purpose::device && found->by_tensor_cores != nullptr) {
-    if (std::optional<SpecialCall> call = found->by_tensor_cores(op, capability)) return call;
+    if (std::optional<SpecialCall> call = found->by_tensor_cores(op, gpu)) return call;
   }
   return found->describe(op, purpose);
 }

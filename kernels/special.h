@@ -1,6 +1,6 @@
 // Kernels of their own (Lowering::special): how one is called. That is extents, work items, tiles and blocks,
 // and the numbers that are compiled into the function (shapes, attributes). Its loop nest over Target is the
-// other half, written once for both targets (kernels/special/kinds.h).
+// other half, written once for both targets (codegen/emit/special/emitters.h).
 //
 // Slots are the op's operands in order, then its results, then the flag of when(); a slot keeps its dtype,
 // and Target::load and store convert. The schedules that an emitter may use (codegen/emit/target.h):
@@ -37,12 +37,11 @@ struct SpecialCall {
 struct Special {
   std::string_view op;
   SpecialCall (*describe)(const ir::OpView& op, Purpose purpose);
-  std::optional<SpecialCall> (*by_tensor_cores)(const ir::OpView& op, int capability) = nullptr;
+  std::optional<SpecialCall> (*by_tensor_cores)(const ir::OpView& op, const GpuTarget& gpu) = nullptr;
 };
 
-// How an op with Lowering::special is called; nothing when no entry has its name. `capability`: the GPU's, as
-// make_program has it.
-std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, int capability);
+// How an op with Lowering::special is called; nothing when no entry has its name.
+std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu);
 // The usual calls. `work`: scalar operations of an item (of a point: of one element); host tasks are cut so
 // that they take some microseconds. `largest`: elements of the op's largest operand at the full micro-batch.
 SpecialCall point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost);

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "ir/cost.h"
-#include "ir/ops/window.h"
+#include "ir/ops/image_window.h"
 #include "kernels/launch_work.h"
 #include "kernels/special/attention_call.h"
-#include "kernels/special/kinds.h"
+#include "kernels/special/calls.h"
 
 namespace gacc::kernels {
 
@@ -103,8 +103,10 @@ void embedding_gradient_work(const Asked& a) {
   const auto blocks = static_cast<double>(a.work.blocks);
   a.work.loads.add(4, 4 * tokens * blocks);
   a.work.cached = std::max(0.0, 4 * tokens * (blocks - 1));
-  a.work.loads.add(lanes * ir::dtype_bytes(dy.dtype), gradients * static_cast<double>(ir::dtype_bytes(dy.dtype)));
-  a.work.stores.add(4 * lanes, std::max(0.0, a.work.moved - gradients * static_cast<double>(ir::dtype_bytes(dy.dtype))));
+  a.work.loads.add(lanes * ir::dtype_bytes(dy.dtype),
+                   gradients * static_cast<double>(ir::dtype_bytes(dy.dtype)));
+  a.work.stores.add(4 * lanes,
+                    std::max(0.0, a.work.moved - gradients * static_cast<double>(ir::dtype_bytes(dy.dtype))));
   a.work.instructions = 6 * tokens * blocks + 4 * gradients;
   a.work.flight = 32;
   a.work.rounds = tokens / EmbeddingList::kTokens;

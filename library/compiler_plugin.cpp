@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "codegen/plan_writer.h"
 #include "compiler/compile_step.h"
 

@@ -58,9 +58,9 @@ CostModel cost_model(std::string_view target) {
 }
 
 bool has_cost_model(std::string_view target) {
-  const int capability = gacc::kernels::capability(target);
+  const auto number = [](std::string_view name) { return gacc::kernels::GpuTarget(name).capability; };
   return target == kHost ||
-         (capability > 0 && capability == gacc::kernels::capability(gacc::kernels::machine(target).target));
+         (number(target) > 0 && number(target) == number(gacc::kernels::machine(target).target));
 }
 
 int64_t kernel_flops(const Module& module, const Region& region, const Kernel& kernel) {

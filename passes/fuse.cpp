@@ -198,7 +198,7 @@ class Fuser {
         gain += bytes;
     }
     const bool same_domain = own == domain(group.ops.front());
-    // In the update launches of parameters run side by side anyway (codegen/merge.h, host/engine.h), and a
+    // In the update launches of parameters run side by side anyway (codegen/gpu/merged_kernel.h, host/engine.h), and a
     // parameter's ops should stay together.
     const int64_t small = region_.kind == RegionKind::update ? 1 : options_.small_domain;
     if (gain == 0 && same_domain && elements(own, batch_) <= small) gain = 1;

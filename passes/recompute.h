@@ -7,7 +7,7 @@
 #include <map>
 
 #include "passes/pass.h"
-#include "passes/planner/recompute.h"
+#include "passes/planner/recompute_search.h"
 #include "passes/step_graph.h"
 
 namespace gacc::passes {

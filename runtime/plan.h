@@ -114,7 +114,7 @@ struct PlanLaunch {
   int64_t block = 0;                              // threads in a block
   PlanArgument grid{PlanArgument::Kind::extent};  // work items; blocks = ceil(items / per_block)
   int64_t per_block = 1;
-  // A merged kernel (codegen/merge.h): its blocks take turns, so the grid has no more than run at once ...
+  // A merged kernel (codegen/gpu/merged_kernel.h): its blocks take turns, so the grid has no more than run at once ...
   bool resident = false;
   bool cooperative = false;      // ... and all of them must run at once, because they wait for each other
   std::vector<int64_t> touches;  // offsets of what it reads and writes, which its arguments do not show

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/self_check.h"
 #include "runtime/session.h"
-#include "runtime/verify.h"
 
 namespace gacc {
 

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "compiler/compile_step.h"
 #include "passes/cost_model.h"
 #include "passes/pipeline.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "emulator/emulator.h"
 #include "runtime/atomic_file.h"
-#include "runtime/emulator/emulator.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
 

@@ -28,11 +28,11 @@
 #include "runtime/profile.h"
 #include "runtime/progress.h"
 #include "runtime/safetensors.h"
+#include "runtime/self_check.h"
 #include "runtime/session.h"
 #include "runtime/standard_streams.h"
 #include "runtime/tensorboard.h"
 #include "runtime/train.h"
-#include "runtime/verify.h"
 #include "tools/exec_arguments.h"
 #include "tools/exec_reporter.h"
 

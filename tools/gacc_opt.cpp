@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "compiler/make_artifact.h"
 #include "ir/op_info.h"
 #include "ir/ops_markdown.h"

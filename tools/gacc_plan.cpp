@@ -9,7 +9,7 @@
 #include <string>
 
 #include "passes/planner/offsets_csv.h"
-#include "passes/planner/recompute.h"
+#include "passes/planner/recompute_search.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"

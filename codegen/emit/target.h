@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "codegen/emit/half.h"
+#include "codegen/emit/half_values.h"
 #include "codegen/emit/math.h"
 #include "kernels/program.h"
 
@@ -99,6 +99,9 @@ class Target {
   void store_one(int32_t slot, Value* index, Value* value);
 
   Value* index(int64_t value) { return llvm::ConstantInt::get(index_type, static_cast<uint64_t>(value)); }
+  // A kernel of its own that only this target has, between begin and end, by body.special; false: none.
+  virtual bool emit_own() { return false; }
+
   // What a result of this type is: of half types the nearest value, as f32.
   Value* round(Value* value, ir::DType dtype) { return is_half(dtype) ? half.round(value, dtype) : value; }
 
@@ -147,12 +150,6 @@ class Target {
 // Emits body into target.module as the function `name`. False and a sentence in `problem` for a special op
 // without an emitter, which is a bug.
 [[nodiscard]] bool emit_kernel(Target& target, const std::string& name, std::string& problem);
-
-// `lanes` floats a vector; `f16c`: the CPU converts f16.
-std::unique_ptr<Target> make_host_target(llvm::Module& module, const Body& body, unsigned lanes, bool fma,
-                                         bool f16c);
-// `capability`: 75 for sm_75; 0 (in tests): one without any instruction for half types.
-std::unique_ptr<Target> make_nvptx_target(llvm::Module& module, const Body& body, int capability);
 
 // Checks the module and tidies its functions: shares equal expressions, moves invariant ones out of loops.
 // False and a sentence in `problem` when the module is broken, which is a bug of an emitter.

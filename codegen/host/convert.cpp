@@ -13,7 +13,7 @@ namespace gacc::host {
 
 namespace {
 
-// The formulas are those of codegen/emit/half.cpp.
+// The formulas are those of codegen/emit/half_values.cpp.
 float float_of_f16(uint16_t bits) {
   const uint32_t magnitude = bits & 0x7fffu, sign = (bits & 0x8000u) << 16;
   uint32_t result = 0;

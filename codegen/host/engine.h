@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "codegen/host/cache.h"
-#include "codegen/host/gemm.h"
+#include "codegen/host/jit.h"
 #include "codegen/host/library.h"
-#include "codegen/host/pool.h"
-#include "codegen/host_jit.h"
+#include "codegen/host/products.h"
+#include "codegen/host/thread_pool.h"
 #include "kernels/program.h"
 #include "runtime/device.h"
 

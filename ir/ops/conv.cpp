@@ -1,7 +1,7 @@
 // Two-dimensional convolutions of images [B,C,H,W] with a weight [O,C/groups,kh,kw], and their gradients.
 // The gradient of the weight comes in parts, each the sum over a fixed share of the samples: parts are
 // independent, so they give a device its parallelism, and are added in order.
-#include "ir/ops/window.h"
+#include "ir/ops/image_window.h"
 
 #include <algorithm>
 

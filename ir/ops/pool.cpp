@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ir/ops/window.h"
+#include "ir/ops/image_window.h"
 
 namespace gacc::ir {
 

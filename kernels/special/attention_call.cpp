@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/special/kinds.h"
+#include "kernels/special/calls.h"
 
 namespace gacc::kernels {
 
@@ -85,13 +85,13 @@ SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
   return call;
 }
 
-std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, int capability) {
+std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu) {
   const ir::DType type = op.operand(0).dtype;
   AttentionShape shape = shape_of(op);
-  if (capability < (type == ir::DType::f16 ? 75 : 80) || !ir::is_half(type)) return std::nullopt;
+  if (!(type == ir::DType::f16 ? gpu.f16_products : type == ir::DType::bf16 && gpu.bf16)) return std::nullopt;
   if (shape.channels % 16 != 0 || shape.channels > kMostMmaChannels || shape.length > kMostMmaLength)
     return std::nullopt;
-  shape.modern = capability >= 80;
+  shape.modern = gpu.async_copies;
   shape.block = kAttentionBlock;
   // What two stages of tiles need fits 48 KiB, and a thread's sums of a tile its registers.
   shape.tile = shape.channels <= 64 && shape.words == 0 ? 64 : 32;

@@ -1,7 +1,7 @@
 // How convolutions are called: on the host through a library, on a GPU with a thread for a few channels of
 // one pixel, or a block for a few elements of the weight's gradient. No LLVM here.
-#include "kernels/special/kinds.h"
-#include "ir/ops/window.h"
+#include "ir/ops/image_window.h"
+#include "kernels/special/calls.h"
 
 namespace gacc::kernels {
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <numeric>
 
-#include "kernels/special/kinds.h"
+#include "kernels/special/calls.h"
 
 namespace gacc::kernels {
 

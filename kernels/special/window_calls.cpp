@@ -1,9 +1,9 @@
 // How kernels over windows of images are called. No LLVM here.
-#include "kernels/special/kinds.h"
+#include "kernels/special/calls.h"
 
 #include <algorithm>
 
-#include "ir/ops/window.h"
+#include "ir/ops/image_window.h"
 
 namespace gacc::kernels {
 

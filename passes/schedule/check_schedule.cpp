@@ -20,16 +20,15 @@ bool same(const ir::Call& call, const ir::Call& selected) {
 }  // namespace
 
 std::string check_schedule(const ir::Module& module) {
-  const int capability = kernels::capability(module.target);
+  const kernels::GpuTarget gpu(module.target);
   std::string problem;
   const std::optional<kernels::Program> program =
-      kernels::make_program(module, kernels::Purpose::device, problem, capability);
+      kernels::make_program(module, kernels::Purpose::device, problem, gpu);
   if (!program) return problem;
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
     if (!region.schedule) continue;
-    const std::optional<ir::Schedule> selected =
-        kernels::select(module, region, *program, capability, problem);
+    const std::optional<ir::Schedule> selected = kernels::select(module, region, *program, gpu, problem);
     if (!selected) return problem;
     std::map<int32_t, const ir::Call*> by_kernel;
     for (const ir::Call* call : ir::calls(*selected)) by_kernel[call->kernel] = call;

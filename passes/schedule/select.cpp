@@ -5,10 +5,10 @@
 namespace gacc::passes {
 
 bool select(ir::Module& module, const Options& options, Diag& diag) {
-  const int capability = kernels::capability(options.target);
+  const kernels::GpuTarget gpu(options.target);
   std::string problem;
   const std::optional<kernels::Program> program =
-      kernels::make_program(module, kernels::Purpose::device, problem, capability);
+      kernels::make_program(module, kernels::Purpose::device, problem, gpu);
   if (!program) {
     diag.error(Kind::invalid_ir, {}, "{}", problem);
     return false;
@@ -16,7 +16,7 @@ bool select(ir::Module& module, const Options& options, Diag& diag) {
   for (const ir::RegionKind kind : ir::all_regions) {
     ir::Region& region = module.region(kind);
     if (region.ops.empty()) continue;
-    region.schedule = kernels::select(module, region, *program, capability, problem);
+    region.schedule = kernels::select(module, region, *program, gpu, problem);
     if (region.schedule) continue;
     diag.error(Kind::unsupported, {}, "{}", problem);
     return false;

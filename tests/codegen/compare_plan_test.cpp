@@ -8,7 +8,7 @@
 #include <set>
 
 #include "codegen/artifact_ir.h"
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
 #include "ir/text.h"

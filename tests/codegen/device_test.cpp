@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/library.h"

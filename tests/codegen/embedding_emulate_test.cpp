@@ -2,7 +2,7 @@
 // kind of tokens, and with as many loads as there are tokens.
 #include <gtest/gtest.h>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "tests/codegen/emulated.h"
 #include "tests/codegen/groups.h"
 

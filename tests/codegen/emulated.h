@@ -2,8 +2,8 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include "codegen/nvptx.h"
-#include "runtime/emulator/emulator.h"
+#include "codegen/device_code.h"
+#include "emulator/emulator.h"
 #include "tests/codegen/machine.h"
 
 namespace gacc::codegen {

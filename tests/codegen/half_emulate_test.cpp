@@ -2,7 +2,7 @@
 // gives: on sm_75 (f16 conversions one by one, bf16 by integers) and sm_80 (both by pairs).
 #include <gtest/gtest.h>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "tests/codegen/emulated.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/half_values.h"

@@ -3,7 +3,7 @@
 // thread, as the GPU's kernels.
 #include <gtest/gtest.h>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/half_modules.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "ir/text.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"

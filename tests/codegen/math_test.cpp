@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "tests/numeric/examples.h"
 
 namespace gacc::codegen {

@@ -1,5 +1,5 @@
 // A kernel's entry as a part of a merged kernel.
-#include "codegen/merge_part.h"
+#include "codegen/gpu/merge_part.h"
 
 #include <gtest/gtest.h>
 #include <llvm/IR/IRBuilder.h>

@@ -1,6 +1,6 @@
 // PTX as text: assembled by ptxas for every target where there is a ptxas, and what must or must not stand in
 // it.
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 
 #include <sstream>
 

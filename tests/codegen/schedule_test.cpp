@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numbers>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "tests/numeric/examples.h"
 
 namespace gacc::codegen {

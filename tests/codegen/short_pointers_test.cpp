@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "tests/codegen/gemm/products.h"
 
 namespace gacc::codegen {

@@ -15,7 +15,8 @@
 #include <llvm/Support/TargetSelect.h>
 #include <ucontext.h>
 
-#include "codegen/emit/target.h"
+#include "codegen/gpu/target.h"
+#include "codegen/host/target.h"
 
 namespace gacc::codegen {
 
@@ -192,7 +193,7 @@ Simulator::Simulator(const Program& program, int capability) : impl_(new Impl{pr
     if (!done) fmt::print(stderr, "{}\n", problem), std::abort();
   };
   for (const Body& body : program.functions)
-    must(emit_kernel(*make_nvptx_target(*module, body, capability), body.name, problem));
+    must(emit_kernel(*make_nvptx_target(*module, body, GpuTarget(capability)), body.name, problem));
   must(optimize(*module, nullptr, problem));
   for (const Body& body : program.functions) make_runnable(*module->getFunction(body.name));
   llvm::orc::SymbolMap symbols;

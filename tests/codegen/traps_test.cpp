@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "frontend/frontend.h"
 #include "passes/pipeline.h"
 

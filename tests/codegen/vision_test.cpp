@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "codegen/host_jit.h"
+#include "codegen/host/jit.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/library.h"
 #include "tests/codegen/simulator.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
 #include "ir/text.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "runtime/emulator/emulator.h"
+#include "emulator/emulator.h"
 
 namespace gacc::emulator {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/emulator/numbers.h"
+#include "emulator/numbers.h"
 #include "tests/emulator/harness.h"
 
 namespace gacc::emulator {

@@ -1,4 +1,4 @@
-// Vectors for the opcodes of runtime/emulator/opcodes.h: which test has which, an opcode's words as a vector
+// Vectors for the opcodes of emulator/opcodes.h: which test has which, an opcode's words as a vector
 // takes them, and how a vector's kernel is run. GACC_VECTORS_PTX=DIR keeps every kernel there, for ptxas.
 #pragma once
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "runtime/emulator/opcodes.h"
+#include "emulator/opcodes.h"
 #include "tests/emulator/harness.h"
 
 namespace gacc::emulator {

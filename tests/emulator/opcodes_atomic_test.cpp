@@ -2,7 +2,7 @@
 // hardware).
 #include <cmath>
 
-#include "runtime/emulator/numbers.h"
+#include "emulator/numbers.h"
 #include "tests/emulator/opcodes.h"
 
 namespace gacc::emulator {

@@ -1,6 +1,6 @@
 // Moves, comparisons with a second predicate, control flow and special registers, against the text of the PTX
 // ISA (not confirmed on hardware); and that every opcode of the table has its test.
-#include "runtime/emulator/lane_ops.h"
+#include "emulator/lane_ops.h"
 
 #include <cstdio>
 

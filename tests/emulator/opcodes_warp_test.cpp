@@ -2,8 +2,8 @@
 // against the text of the PTX ISA (not confirmed on hardware).
 #include <bit>
 
-#include "runtime/emulator/lane_ops.h"
-#include "runtime/emulator/numbers.h"
+#include "emulator/lane_ops.h"
+#include "emulator/numbers.h"
 #include "tests/emulator/opcodes.h"
 
 namespace gacc::emulator {

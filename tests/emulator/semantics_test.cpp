@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "runtime/emulator/lane_ops.h"
+#include "emulator/lane_ops.h"
 
 namespace gacc::emulator {
 namespace {

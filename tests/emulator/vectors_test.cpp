@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/emulator/lane_ops.h"
-#include "runtime/emulator/numbers.h"
+#include "emulator/lane_ops.h"
+#include "emulator/numbers.h"
 
 namespace gacc::emulator {
 namespace {

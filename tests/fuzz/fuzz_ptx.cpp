@@ -1,5 +1,5 @@
 // libFuzzer target for PTX: any text gives kernels, or an error of one line.
-#include "runtime/emulator/emulator.h"
+#include "emulator/emulator.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

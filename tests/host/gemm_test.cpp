@@ -1,6 +1,6 @@
 // Matrix products against double, on shapes at and around the tile borders, and the same bits for any
 // threads.
-#include "codegen/host/gemm.h"
+#include "codegen/host/products.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "codegen/host/pool.h"
+#include "codegen/host/thread_pool.h"
 
 namespace gacc::host {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <random>
 
-#include "codegen/host/gemm.h"
-#include "codegen/host/pool.h"
+#include "codegen/host/products.h"
+#include "codegen/host/thread_pool.h"
 #include "tests/codegen/half_values.h"
 
 namespace gacc::host {

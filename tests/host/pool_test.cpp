@@ -1,5 +1,5 @@
 // The pool runs every task exactly once, whatever the number of threads, and never hangs.
-#include "codegen/host/pool.h"
+#include "codegen/host/thread_pool.h"
 
 #include <gtest/gtest.h>
 

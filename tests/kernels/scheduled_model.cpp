@@ -25,7 +25,7 @@ ScheduledModel schedule_model(const std::string& path, const std::vector<Overrid
   EXPECT_TRUE(passes::run_pipeline(*module, pipeline, diag)) << diag.render();
   std::string problem;
   std::optional<kernels::Program> program =
-      kernels::make_program(*module, kernels::Purpose::device, problem, kernels::capability(target));
+      kernels::make_program(*module, kernels::Purpose::device, problem, kernels::GpuTarget(target));
   EXPECT_TRUE(program) << problem;
   if (!program) return {};
   return {std::move(*module), std::move(*program)};

@@ -14,7 +14,7 @@
 
 #include "passes/planner/blocks.h"
 #include "passes/planner/exact.h"
-#include "passes/planner/recompute.h"
+#include "passes/planner/recompute_search.h"
 #include "passes/planner/reversal.h"
 #include "tests/planner/replay.h"
 

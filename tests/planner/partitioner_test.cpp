@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "passes/planner/recompute.h"
+#include "passes/planner/recompute_search.h"
 #include "tests/planner/gpt_graph.h"
 
 namespace gacc::passes::planner {

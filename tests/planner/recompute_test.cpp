@@ -1,6 +1,6 @@
 // The recompute planner: optimal on tiny graphs (against an exhaustive search), sound and near its bound on
 // large ones, strict about its files.
-#include "passes/planner/recompute.h"
+#include "passes/planner/recompute_search.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

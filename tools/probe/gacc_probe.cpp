@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/command_line.h"
-#include "tools/probe/machine.h"
+#include "tools/probe/probed_gpu.h"
 #include "tools/probe/products.h"
 
 namespace {

@@ -180,7 +180,7 @@ DONE:
 	ret;
 }
 
-// The grid barrier of merged kernels (codegen/merge.cpp), `turns` times.
+// The grid barrier of merged kernels (codegen/gpu/merged_kernel.cpp), `turns` times.
 .visible .entry probe_barrier(.param .u64 counter, .param .u64 turns)
 {
 	.reg .pred %p<4>; .reg .b32 %r<10>; .reg .b64 %d<4>;

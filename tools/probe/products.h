@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/cuda/cublas_lt.h"
-#include "tools/probe/machine.h"
+#include "tools/probe/probed_gpu.h"
 
 namespace gacc::probe {
 

@@ -68,7 +68,7 @@ KernelCosts kernel_costs(const ir::Module& module) {
   KernelCosts costs{&kernels::machine(module.target), {}, {}};
   std::string problem;
   const auto program =
-      kernels::make_program(module, kernels::Purpose::device, problem, kernels::capability(module.target));
+      kernels::make_program(module, kernels::Purpose::device, problem, kernels::GpuTarget(module.target));
   if (!program) return costs;  // select has made it, so there is one
   for (const ir::RegionKind kind : {ir::RegionKind::step, ir::RegionKind::update}) {
     const ir::Region& region = module.region(kind);

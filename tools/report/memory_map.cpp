@@ -12,7 +12,7 @@
 #include "ir/kernel.h"
 #include "ir/liveness.h"
 #include "passes/plan_memory.h"
-#include "tools/report/layers.h"
+#include "tools/report/layer_table.h"
 
 namespace gacc::report {
 

@@ -11,7 +11,7 @@
 #include "tools/report/markup.h"
 #include "tools/report/memory_map.h"
 #include "tools/report/recompute_section.h"
-#include "tools/report/step_graph.h"
+#include "tools/report/step_picture.h"
 #include "tools/report/timeline.h"
 
 namespace gacc::report {

@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "codegen/emit/special/attention_dropout.h"
-#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/special/emitters.h"
 #include "codegen/emit/special/lane_arrays.h"
 #include "kernels/special/attention_call.h"
 

@@ -4,7 +4,7 @@
 //
 // The gradient of the weight: a block computes `tile` neighbouring taps for one pair of channels, its threads
 // share the samples and places of its part.
-#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/special/emitters.h"
 #include "codegen/emit/target.h"
 
 namespace gacc::codegen {

@@ -1,8 +1,8 @@
 // Rows of a table by number, and the sums of their gradients. No atomics: a sum has one owner, which adds in
 // the order of the tokens, so the bits are the same on every device and for any number of threads.
-#include "codegen/emit/gpu.h"
-#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/special/emitters.h"
 #include "codegen/emit/target.h"
+#include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "codegen/emit/gpu.h"
+#include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
 

@@ -1,5 +1,5 @@
 // Elements in another order: whole rows where they stay together, single elements where they do not.
-#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/special/emitters.h"
 #include "codegen/emit/target.h"
 
 namespace gacc::codegen {

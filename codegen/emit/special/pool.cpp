@@ -9,7 +9,7 @@
 // elements of its window.
 #include <cmath>
 
-#include "codegen/emit/special/kinds.h"
+#include "codegen/emit/special/emitters.h"
 #include "codegen/emit/target.h"
 
 namespace gacc::codegen {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <random>
 
-#include "codegen/nvptx.h"
-#include "runtime/emulator/emulator.h"
+#include "codegen/device_code.h"
+#include "emulator/emulator.h"
 #include "tests/codegen/gemm/products.h"
 #include "tests/codegen/half_values.h"
 
@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Types, HalfGemmEmulated,
 
 TEST_P(HalfGemmEmulated, EveryKernelAtTheEdges) {
   const auto [dtype, target] = GetParam();
-  const bool mma = dtype == ir::DType::f16 || capability(target) >= 80;
+  const bool mma = dtype == ir::DType::f16 || GpuTarget(target).bf16;
   Diag diag;
   const auto code = emit_nvptx(every_product(dtype), target, diag);
   ASSERT_TRUE(code) << diag.render();

@@ -1,6 +1,6 @@
 // The built-in products' PTX: assembled for every target without a spilled register, where there is a ptxas;
 // and what must or must not stand in it.
-#include "codegen/nvptx.h"
+#include "codegen/device_code.h"
 #include "tests/codegen/gemm/products.h"
 #include "tests/codegen/ptxas.h"
 

@@ -12,7 +12,7 @@
 #include <llvm/Support/TargetSelect.h>
 #include <ucontext.h>
 
-#include "codegen/emit/target.h"
+#include "codegen/gpu/target.h"
 
 namespace gacc::codegen {
 
@@ -103,7 +103,7 @@ GemmRunner::GemmRunner(const std::vector<GemmKernel>& kernels) : impl_(new Impl{
   auto context = std::make_unique<llvm::LLVMContext>();
   auto module = std::make_unique<llvm::Module>("products", *context);
   module->setDataLayout(jit.getDataLayout());
-  for (const GemmKernel& kernel : kernels) emit_gemm(*module, kernel, /*capability=*/75);
+  for (const GemmKernel& kernel : kernels) emit_gemm(*module, kernel, GpuTarget(75));
   std::string problem;
   if (!optimize(*module, nullptr, problem)) fmt::print(stderr, "{}\n", problem), std::abort();
   for (const GemmKernel& kernel : kernels) make_runnable(*module->getFunction(kernel.name()));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/emit/gemm.h"
+#include "codegen/gpu/product.h"
 
 namespace gacc::codegen {
 

@@ -1,0 +1,171 @@
+// PTX: a module's kernels through LLVM's NVPTX back end. Target names are checked here, because LLVM only
+// warns about one that it does not know and then writes a file that nothing accepts.
+#include "codegen/device_code.h"
+
+#include <fmt/format.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/CommandLine.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "codegen/gpu/merged_kernel.h"
+#include "codegen/gpu/product.h"
+#include "codegen/gpu/target.h"
+#include "kernels/select.h"
+
+extern "C" {
+void LLVMInitializeNVPTXTargetInfo();
+void LLVMInitializeNVPTXTarget();
+void LLVMInitializeNVPTXTargetMC();
+void LLVMInitializeNVPTXAsmPrinter();
+}
+
+namespace gacc::codegen {
+
+namespace {
+
+constexpr const char* kTriple = "nvptx64-nvidia-cuda";
+
+std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std::string& problem) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+    // Blocks stay in program order: ptxas places them anyway, and threads that part meet again before what
+    // follows in the text, which is where the emulator (and a reader) expects a barrier.
+    auto& options = llvm::cl::getRegisteredOptions();
+    const auto placement = options.find("disable-block-placement");
+    if (placement != options.end()) placement->second->addOccurrence(0, "disable-block-placement", "true");
+  });
+#if LLVM_VERSION_MAJOR >= 22
+  const llvm::Triple triple(kTriple);
+#else
+  const std::string triple = kTriple;
+#endif
+  const llvm::Target* found = llvm::TargetRegistry::lookupTarget(triple, problem);
+  if (found == nullptr) return nullptr;
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion =
+      llvm::FPOpFusion::Strict;  // add.rn, mul.rn, fma.rn as written: ptxas does not fuse them again
+  // LLVM's choice for sm_75, PTX 6.3, has no ldmatrix.
+  return std::unique_ptr<llvm::TargetMachine>(found->createTargetMachine(
+      triple, llvm::StringRef(target.data(), target.size()), target == "sm_75" ? "+ptx65" : "", options,
+      std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
+}
+
+// The distinct built-in products, in the order of first use. False and a sentence in `problem` when one is
+// too large.
+bool choose_products(const ir::Module& module, const Program& program, const GpuTarget& gpu,
+                     std::vector<GemmKernel>& products, std::string& problem) {
+  for (const ir::RegionKind kind : ir::all_regions) {
+    const ir::Region& region = module.region(kind);
+    std::map<int32_t, const ir::Call*> scheduled;
+    if (region.schedule)
+      for (const ir::Call* call : ir::calls(*region.schedule)) scheduled[call->kernel] = call;
+    for (const Call& call : program.calls(kind)) {
+      if (call.kernel.form != ir::KernelForm::gemm) continue;
+      std::optional<GemmKernel> kernel = choose_gemm(module, region, call.kernel, gpu, problem);
+      if (!kernel) return false;
+      if (region.schedule) kernel = built_in(module, region, *scheduled.at(call.kernel.number), program, gpu);
+      if (std::find(products.begin(), products.end(), *kernel) == products.end()) products.push_back(*kernel);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string_view> known_targets() {
+#if LLVM_VERSION_MAJOR >= 22
+  return {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"};
+#else
+  return {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"};
+#endif
+}
+
+bool check_target(std::string_view target, Diag& diag) {
+  const std::vector<std::string_view> known = known_targets();
+  if (std::find(known.begin(), known.end(), target) != known.end()) return true;
+  if (target == "sm_100" || target == "sm_120") {
+    diag.error(Kind::unsupported, {},
+               "target {} needs LLVM 22, this gacc was built with LLVM {}; PTX for sm_90 runs on such a GPU: "
+               "--target sm_90",
+               target, LLVM_VERSION_MAJOR);
+    return false;
+  }
+  diag.error(Kind::unknown_value, {}, "unknown target \"{}\"{}; known are {}", target,
+             did_you_mean(target, known), fmt::join(known, " "));
+  return false;
+}
+
+std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag) {
+  if (!check_target(target, diag)) return std::nullopt;
+  std::string problem;
+  const auto failed = [&]() -> std::optional<DeviceCode> {
+    diag.error(Kind::invalid_ir, {}, "internal error: {}", problem);
+    return std::nullopt;
+  };
+  std::optional<Program> program = make_program(module, Purpose::device, problem, GpuTarget(target));
+  if (!program) return failed();
+  const std::unique_ptr<llvm::TargetMachine> machine = device_machine(target, problem);
+  if (machine == nullptr) return failed();
+
+  DeviceCode code;
+  code.program = std::move(*program);
+  if (!choose_products(module, code.program, GpuTarget(target), code.products, problem)) {
+    diag.error(Kind::unsupported, {}, "{}", problem);
+    return std::nullopt;
+  }
+  llvm::LLVMContext context;
+  llvm::Module device("gacc", context);
+#if LLVM_VERSION_MAJOR >= 22
+  device.setTargetTriple(llvm::Triple(kTriple));
+#else
+  device.setTargetTriple(kTriple);
+#endif
+  device.setDataLayout(machine->createDataLayout());
+  for (const Body& body : code.program.functions) {
+    const std::unique_ptr<Target> emitter = make_nvptx_target(device, body, GpuTarget(target));
+    if (!emit_kernel(*emitter, body.name, problem)) return failed();
+    set_block(*emitter->function, body.block, body.resident);
+  }
+  for (const GemmKernel& kernel : code.products) {
+    const std::optional<GemmEpilogue>& epilogue = kernel.epilogue;
+    const Body* then = epilogue ? &code.program.functions[static_cast<size_t>(epilogue->function)] : nullptr;
+    set_block(*emit_gemm(device, kernel, GpuTarget(target), then), kernel.tile->threads());
+  }
+  if (!optimize(device, machine.get(), problem)) return failed();
+  if (module.phase == ir::Phase::scheduled) {
+    for (const PlanMerged& merged : plan_merged(module, code.program))
+      if (!emit_merged(device, merged, problem)) return failed();
+    code.programs = plan_programs(module, code.program);
+    drop_unused(device, code.programs);
+    llvm::raw_string_ostream why(problem);
+    problem.clear();
+    if (llvm::verifyModule(device, &why)) return failed();
+  }
+  llvm::raw_string_ostream ir(code.llvm_ir);
+  device.print(ir, nullptr);
+
+  llvm::SmallVector<char, 0> text;
+  llvm::raw_svector_ostream out(text);
+  llvm::legacy::PassManager passes;
+  if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile)) {
+    problem = "LLVM cannot write PTX";
+    return failed();
+  }
+  passes.run(device);
+  code.ptx.assign(text.data(), text.size());
+  return code;
+}
+
+}  // namespace gacc::codegen

@@ -1,0 +1,31 @@
+// The loop nests of the kernels of their own. The list in special.cpp gives them their op names.
+#pragma once
+#include "codegen/emit/special.h"
+#include "kernels/special/calls.h"
+
+namespace gacc::codegen {
+
+// attention: parameters are those of AttentionShape (attention_call.h).
+void emit_attention(Target& t);
+void emit_attention_gradient(Target& t);
+
+// pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
+void emit_max_pool(Target& t);
+void emit_max_pool_gradient(Target& t);
+void emit_mean_pool(Target& t);
+void emit_mean_pool_gradient(Target& t);
+// conv: parameters are those of ConvShape. A library call on the host.
+void emit_conv(Target& t);
+void emit_conv_images(Target& t);
+void emit_conv_weight(Target& t);
+
+// layout: elements in another order.
+void emit_permute(Target& t);
+void emit_concat(Target& t);
+void emit_slice(Target& t);
+
+// embedding: rows of a table by number, and the sums of their gradients.
+void emit_embedding(Target& t);
+void emit_embedding_gradient(Target& t);
+
+}  // namespace gacc::codegen

@@ -1,0 +1,100 @@
+// See tensor_cores.h.
+#include "codegen/nvptx/tensor_cores.h"
+
+#include <llvm/IR/InlineAsm.h>
+
+namespace gacc::codegen {
+
+llvm::CallInst* TensorCores::assembly(llvm::Type* result, const std::string& text,
+                                      const std::string& constraints, const Values& operands, bool effects) {
+  std::vector<llvm::Type*> types;
+  for (Value* operand : operands) types.push_back(operand->getType());
+  llvm::FunctionType* type = llvm::FunctionType::get(result, types, false);
+  llvm::CallInst* call =
+      b_.CreateCall(type, llvm::InlineAsm::get(type, text, constraints, effects), operands);
+  call->setConvergent();
+  return call;
+}
+
+TensorCores::Values TensorCores::load_matrices(Value* from, bool turned) {
+  llvm::Type* word = b_.getInt32Ty();
+  const std::string text = std::string("ldmatrix.sync.aligned.m8n8.x4") + (turned ? ".trans" : "") +
+                           ".shared.b16 {$0, $1, $2, $3}, [$4];";
+  Value* four =
+      assembly(llvm::StructType::get(word, word, word, word), text, "=r,=r,=r,=r,r,~{memory}", {from}, true);
+  Values result;
+  for (unsigned r = 0; r < 4; ++r) result.push_back(b_.CreateExtractValue(four, r));
+  return result;
+}
+
+void TensorCores::multiply(const Values& x, Value* first, Value* last, Value** sum) {
+  if (modern_) {
+    mma(16, x, {first, last}, sum);
+  } else {
+    mma(8, {x[0], x[1]}, {first}, sum);
+    mma(8, {x[2], x[3]}, {last}, sum);
+  }
+}
+
+// sum[0..3] += x y over `depth` of the inner dimension.
+void TensorCores::mma(int depth, const Values& x, const Values& y, Value** sum) {
+  const std::string type(ir::dtype_text(type_));
+  const auto list = [](size_t first, size_t count) {
+    std::string text = "{";
+    for (size_t i = first; i < first + count; ++i) text += (i == first ? "$" : ", $") + std::to_string(i);
+    return text + "}";
+  };
+  const std::string text = "mma.sync.aligned.m16n8k" + std::to_string(depth) + ".row.col.f32." + type + "." +
+                           type + ".f32 " + list(0, 4) + ", " + list(4, x.size()) + ", " +
+                           list(4 + x.size(), y.size()) + ", " + list(0, 4) + ";";
+  std::string constraints = "=f,=f,=f,=f";
+  Values operands = x;
+  operands.insert(operands.end(), y.begin(), y.end());
+  for (size_t i = 0; i < operands.size(); ++i) constraints += ",r";
+  constraints += ",0,1,2,3";
+  operands.insert(operands.end(), sum, sum + 4);
+  llvm::Type* real = b_.getFloatTy();
+  Value* four = assembly(llvm::StructType::get(real, real, real, real), text, constraints, operands, false);
+  for (unsigned r = 0; r < 4; ++r) sum[r] = b_.CreateExtractValue(four, r);
+}
+
+void TensorCores::copy(Value* to, Value* from, Value* exists) {
+  if (modern_) {
+    Value* bytes = b_.CreateSelect(exists, word(16), word(0));  // the rest is zeros
+    assembly(b_.getVoidTy(), "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
+             {to, b_.CreatePtrToInt(from, b_.getInt64Ty()), bytes}, true);
+  } else {
+    llvm::Type* four = llvm::FixedVectorType::get(b_.getInt32Ty(), 4);
+    Value* words = b_.CreateAlignedLoad(four, from, llvm::Align(16));
+    put(to, b_.CreateSelect(exists, words, llvm::Constant::getNullValue(four)));
+  }
+}
+
+void TensorCores::copy_word(Value* to, Value* from, Value* exists) {
+  if (modern_) {
+    Value* bytes = b_.CreateSelect(exists, word(4), word(0));
+    assembly(b_.getVoidTy(), "cp.async.ca.shared.global [$0], [$1], 4, $2;", "r,l,r,~{memory}",
+             {to, b_.CreatePtrToInt(from, b_.getInt64Ty()), bytes}, true);
+  } else {
+    Value* one = b_.CreateAlignedLoad(b_.getInt32Ty(), from, llvm::Align(4));
+    assembly(b_.getVoidTy(), "st.shared.b32 [$0], $1;", "r,r,~{memory}",
+             {to, b_.CreateSelect(exists, one, word(0))}, true);
+  }
+}
+
+void TensorCores::put(Value* to, Value* words) {
+  const auto lane = [&](uint64_t i) { return b_.CreateExtractElement(words, i); };
+  assembly(b_.getVoidTy(), "st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "r,r,r,r,r,~{memory}",
+           {to, lane(0), lane(1), lane(2), lane(3)}, true);
+}
+
+void TensorCores::commit() {
+  if (modern_) assembly(b_.getVoidTy(), "cp.async.commit_group;", "~{memory}", {}, true);
+}
+
+void TensorCores::wait(int pending) {
+  if (modern_)
+    assembly(b_.getVoidTy(), "cp.async.wait_group " + std::to_string(pending) + ";", "~{memory}", {}, true);
+}
+
+}  // namespace gacc::codegen

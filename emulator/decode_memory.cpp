@@ -1,0 +1,152 @@
+// ld, st, atom, red, fences, cp.async: which space, which order, which type.
+#include "emulator/decoder.h"
+
+namespace gacc::emulator {
+namespace {
+
+bool parse_space(std::string_view part, Space& space) {
+  if (part == "global")
+    space = Space::global;
+  else if (part == "shared" || part == "shared::cta")
+    space = Space::shared;
+  else if (part == "local")
+    space = Space::local;
+  else if (part == "const")
+    space = Space::constant;
+  else if (part == "param" || part == "param::entry" || part == "param::func")
+    space = Space::param;
+  else
+    return false;
+  return true;
+}
+}  // namespace
+
+bool Decoder::memory(const Parts& parts) {
+  const std::string_view root = parts[0];
+  if (root == "ld" || root == "ldu" || root == "st")
+    access(parts, root != "st");
+  else if (root == "atom" || root == "red")
+    atomic(parts, root == "atom");
+  else if (root == "membar" || root == "fence")
+    emit(run_fence, -1, {});
+  else if (root == "cp")
+    copy_async(parts);
+  else
+    return false;
+  return true;
+}
+
+void Decoder::access(const Parts& parts, bool load) {
+  Extra x;
+  Type type;
+  size_t count = 1;
+  for (const std::string_view part : parts) {
+    if (part == "volatile" || part == "relaxed")
+      x.order = Order::relaxed;
+    else if (part == "acquire")
+      x.order = Order::acquire;
+    else if (part == "release")
+      x.order = Order::release;
+    else if (part == "nc")
+      x.non_coherent = true;
+    else if (part == "v2")
+      count = 2;
+    else if (part == "v4")
+      count = 4;
+    else if (!parse_space(part, x.space))
+      parse_type(part, type);  // the others are hints
+  }
+  if (!operands(2, 2)) return;
+  x.bytes = static_cast<uint8_t>(type.bytes());
+  x.count = static_cast<uint8_t>(count);
+  x.sign = type.is_signed();
+  const Operand& value = s_->operands[load ? 0 : 1];
+  const Operand& address = s_->operands[load ? 1 : 0];
+  std::vector<Operand> elements = value.kind == Kind::vector ? value.elements : std::vector<Operand>{value};
+  if (elements.size() != count)
+    return fail(fmt::format("`{}` with {} registers", s_->opcode, elements.size()));
+  for (const Operand& element : elements) {
+    bool discards = element.kind == Kind::discard && load;
+    if (element.kind == Kind::reg && width(element.reg) != kPredicate && width(element.reg) >= x.bytes &&
+        !element.negated)
+      x.registers.push_back(element.reg);
+    else if (discards)
+      x.registers.push_back(-1);
+    else if (!load && element.kind != Kind::reg && element.kind != Kind::discard)
+      x.registers.push_back(source(element, static_cast<uint8_t>(std::max<int>(2, x.bytes))));
+    else
+      return fail(fmt::format("an operand of `{}` has the wrong kind or width", s_->opcode));
+  }
+  set_address(address, x);
+  if (!status_) return;
+  if (x.space == Space::param) {
+    if (!load) return fail("a kernel's parameters cannot be written");
+    if (x.base < 0) {
+      if (x.offset < 0 || x.offset + x.bytes * x.count > program_.param_bytes)
+        return fail("a load past the parameters");
+      emit(run_load_param, -1, {}, x);
+      return;
+    }
+    x.space = Space::generic;  // a computed address
+    x.offset += static_cast<int64_t>(kParamWindow);
+  }
+  emit(load ? run_load : run_store, -1, {}, x);
+}
+
+void Decoder::atomic(const Parts& parts, bool returns) {
+  static const std::map<std::string_view, AtomicOp> ops = {
+      {"add", AtomicOp::add},   {"min", AtomicOp::min},     {"max", AtomicOp::max},
+      {"exch", AtomicOp::exch}, {"cas", AtomicOp::cas},     {"and", AtomicOp::bit_and},
+      {"or", AtomicOp::bit_or}, {"xor", AtomicOp::bit_xor}, {"inc", AtomicOp::inc},
+      {"dec", AtomicOp::dec}};
+  Extra x;
+  Type type;
+  x.order = Order::relaxed;
+  for (const std::string_view part : parts) {
+    if (auto found = ops.find(part); found != ops.end())
+      x.atomic = found->second;
+    else if (part == "acquire")
+      x.order = Order::acquire;
+    else if (part == "release")
+      x.order = Order::release;
+    else if (part == "acq_rel")
+      x.order = Order::acq_rel;
+    else if (!parse_space(part, x.space))
+      parse_type(part, type);
+  }
+  const bool is16 = type.name.find("f16") != std::string::npos;
+  x.type_bits = static_cast<uint8_t>(type.bits);
+  x.type_class = is16 ? (type.name[0] == 'b' ? 'w' : 'h') : type.name[0];
+  auto bytes = static_cast<uint8_t>(type.bytes());
+  size_t values = x.atomic == AtomicOp::cas ? 2 : 1, first = returns ? 1 : 0;
+  if (!operands(first + 1 + values, first + 1 + values)) return;
+  set_address(s_->operands[first], x);
+  int d = returns ? destination(s_->operands[0], bytes) : -1;
+  int b = source(s_->operands[first + 1], bytes);
+  int c = values == 2 ? source(s_->operands[first + 2], bytes) : -1;
+  emit(run_atomic, d, {b, c}, x);
+}
+
+void Decoder::copy_async(const Parts& parts) {
+  if (parts[2] == "commit_group") return void(emit(run_copy_commit, -1, {}));
+  if (parts[2] == "wait_all") return void(emit(run_copy_wait, -1, {}).value = ~uint64_t{0});
+  if (parts[2] == "wait_group") {
+    if (!operands(1, 1)) return;
+    uint64_t keep = immediate(s_->operands[0]);
+    emit(run_copy_wait, -1, {}).value = std::min<uint64_t>(keep, 1u << 20);
+    return;
+  }
+  Extra x;
+  if (!operands(3, 4)) return;
+  const uint64_t bytes = immediate(s_->operands[2]);
+  if (parts[2] == "cg" && bytes != 16) return fail("cp.async.cg copies 16 bytes");
+  if (bytes != 4 && bytes != 8 && bytes != 16) return fail("cp.async copies 4, 8 or 16 bytes");
+  x.space = Space::shared;
+  x.bytes = static_cast<uint8_t>(bytes);
+  set_address(s_->operands[0], x);
+  set_address(s_->operands[1], x, true);
+  if (s_->operands.size() == 4) x.size = source(s_->operands[3], 4);
+  emit(run_copy_async, -1, {}, x);
+}
+
+}  // namespace gacc::emulator

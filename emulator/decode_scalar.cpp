@@ -1,0 +1,176 @@
+// Arithmetic, conversions, comparisons, moves, addresses and control flow.
+#include "emulator/decoder.h"
+
+namespace gacc::emulator {
+
+bool Decoder::scalar(const Parts& parts) {
+  const std::string_view root = parts[0];
+  if (root == "mov")
+    move(parts);
+  else if (root == "cvta")
+    address_conversion(parts);
+  else
+    return control(parts);
+  return true;
+}
+
+void Decoder::lanes(const LaneOp& op, bool convert) {
+  const auto& list = s_->operands;
+  if (!operands(op.sources + 1u, op.sources + 1u)) return;
+  int s[4] = {};
+  for (int i = 0; i < op.sources; ++i) s[i] = source(list[static_cast<size_t>(i) + 1], op.source[i], convert);
+  int d = destination(list[0], op.result, convert);
+  switch (op.sources) {
+    case 1:
+      emit_lanes(op, d, {s[0]});
+      break;
+    case 2:
+      emit_lanes(op, d, {s[0], s[1]});
+      break;
+    case 3:
+      emit_lanes(op, d, {s[0], s[1], s[2]});
+      break;
+    default:
+      emit_lanes(op, d, {s[0], s[1], s[2], s[3]});
+  }
+  // cvt.s8.s32 into a wider register extends the sign of its destination type.
+  if (convert)
+    finish(list[0], d,
+           op.name.find(".s8.") != std::string::npos || op.name.find(".s16.") != std::string::npos ||
+               op.name.find(".s32.") != std::string::npos);
+}
+
+// setp.CMP[.and|.or|.xor][.ftz].type p[|q], a, b[, c]: p = (a CMP b) BOOL c, q = !(a CMP b) BOOL c. Of a pair
+// of halves p is for the low ones and q for the high ones.
+void Decoder::set_predicate(const Parts& parts) {
+  std::string name;
+  std::string_view combine;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i == 2 && (parts[i] == "and" || parts[i] == "or" || parts[i] == "xor"))
+      combine = parts[i];
+    else
+      name.append(name.empty() ? "" : ".").append(parts[i]);
+  }
+  const bool pairs = name.ends_with("f16x2");
+  const LaneOp* op = find_lane_op(pairs ? name.substr(0, name.size() - 2) : name);
+  if (!op) return fail(fmt::format("unknown opcode or modifier `{}`", s_->opcode));
+  if (pairs) return set_predicates_of_pairs(*op, combine);
+  size_t extra = combine.empty() ? 0 : 1;
+  if (!operands(3 + extra, 4 + extra)) return;
+  const auto& list = s_->operands;
+  size_t at = list.size() - 2 - extra;  // 1, or 2 with |q
+  if (at == 2 && name.find("f16") != std::string::npos)
+    return fail(fmt::format("`{}` writes one predicate", s_->opcode));
+  int a = source(list[at], op->source[0]), b = source(list[at + 1], op->source[1]);
+  int p = destination(list[0], kPredicate);
+  if (at == 1 && combine.empty()) return emit_lanes(*op, p, {a, b});
+  int plain = temporary(kPredicate), opposite = temporary(kPredicate);
+  int c = combine.empty() ? -1 : source(list[at + 2], kPredicate);
+  emit_lanes(*op, plain, {a, b});
+  emit_lanes(*find_lane_op("not.pred"), opposite, {plain});
+  if (combine.empty()) {
+    emit(run_move, p, {plain});
+    emit(run_move, destination(list[1], kPredicate), {opposite});
+    return;
+  }
+  const LaneOp& logic = *find_lane_op(fmt::format("{}.pred", combine));
+  int q = at == 2 ? destination(list[1], kPredicate) : -1;
+  if (q >= 0) emit_lanes(logic, opposite, {opposite, c});
+  emit_lanes(logic, p, {plain, c});
+  if (q >= 0) emit(run_move, q, {opposite});
+}
+
+void Decoder::set_predicates_of_pairs(const LaneOp& op, std::string_view combine) {
+  const size_t extra = combine.empty() ? 0 : 1;
+  if (!operands(4 + extra, 4 + extra)) return;
+  const auto& list = s_->operands;
+  constexpr uint8_t kHalf = 2, kPair = 4;  // bytes
+  int halves[2][2];                        // of a and b: low, high
+  for (size_t i = 0; i < 2; ++i) {
+    Extra parts;
+    for (int& half : halves[i]) parts.registers.push_back(half = temporary(kHalf));
+    emit(run_unpack, -1, {source(list[2 + i], kPair)}, parts);
+  }
+  const int c = combine.empty() ? -1 : source(list[4], kPredicate);
+  int compared[2];  // before anything is written: c may be p or q
+  for (const size_t half : {0, 1}) {
+    compared[half] = temporary(kPredicate);
+    emit_lanes(op, compared[half], {halves[0][half], halves[1][half]});
+    if (c < 0) continue;
+    const LaneOp& logic = *find_lane_op(fmt::format("{}.pred", combine));
+    emit_lanes(logic, compared[half], {compared[half], c});
+  }
+  for (const size_t half : {0, 1}) emit(run_move, destination(list[half], kPredicate), {compared[half]});
+}
+
+void Decoder::move(const Parts& parts) {
+  Type type;
+  parse_type(parts[1], type);
+  if (!operands(2, 2)) return;
+  const Operand& to = s_->operands[0];
+  const Operand& from = s_->operands[1];
+  auto bytes = type.bits == 1 ? kPredicate : static_cast<uint8_t>(type.bytes());
+  if (to.kind == Kind::vector || from.kind == Kind::vector) {
+    const auto& elements = to.kind == Kind::vector ? to.elements : from.elements;
+    if (bytes == kPredicate || (elements.size() != 2 && elements.size() != 4) ||
+        (to.kind == Kind::vector && from.kind == Kind::vector))
+      return fail(fmt::format("`{}` with these vectors is not supported", s_->opcode));
+    auto each = static_cast<uint8_t>(bytes / elements.size());
+    if (each < 2) return fail(fmt::format("`{}` of bytes is not supported", s_->opcode));
+    Extra x;
+    for (const Operand& element : elements) {
+      if (to.kind != Kind::vector)
+        x.registers.push_back(source(element, each));
+      else
+        x.registers.push_back(element.kind == Kind::discard ? -1 : destination(element, each));
+    }
+    if (to.kind == Kind::vector)
+      emit(run_unpack, -1, {source(from, bytes)}, x);
+    else
+      emit(run_pack, destination(to, bytes), {}, x);
+    return;
+  }
+  if (from.kind == Kind::special &&
+      std::any_of(special_registers().begin(), special_registers().end(), [&](const SpecialRegister& r) {
+        return r.which >= Special::clock && r.name == from.name;
+      })) {
+    emit(run_clock, destination(to, bytes), {});
+    return;
+  }
+  emit(run_move, destination(to, bytes), {source(from, bytes)});
+}
+
+// cvta.SPACE and cvta.to.SPACE: shared, local and param windows lie at fixed generic addresses.
+void Decoder::address_conversion(const Parts& parts) {
+  const bool to = parts[1] == "to";
+  const std::string_view space = parts[to ? 2 : 1];
+  uint64_t window = 0;  // of global and constant memory
+  if (space == "shared" || space == "shared::cta")
+    window = kSharedWindow;
+  else if (space == "local")
+    window = kLocalWindow;
+  else if (space == "param")
+    window = kParamWindow;
+  if (!operands(2, 2)) return;
+  const Operand& from = s_->operands[1];
+  emit_lanes(*find_lane_op(to ? "sub.u64" : "add.u64"), destination(s_->operands[0], 8),
+             {source(from, 8), constant(8, window)});
+}
+
+bool Decoder::control(const Parts& parts) {
+  const std::string_view root = parts[0];
+  if (root == "bra") {
+    if (operands(1, 1)) emit(run_branch, -1, {});
+  } else if (root == "ret" || root == "exit") {
+    if (operands(0, 0)) emit(run_exit, -1, {});
+  } else if (root == "trap" || root == "brkpt") {
+    emit(run_trap, -1, {});
+  } else if (root == "nanosleep" || root == "prefetch" || root == "prefetchu" || root == "pmevent") {
+    emit(run_nothing, -1, {});  // hints
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace gacc::emulator

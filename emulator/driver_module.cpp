@@ -1,0 +1,105 @@
+// Modules and functions: PTX text in, kernels out; a refused text leaves its reason in the caller's JIT log.
+#include <algorithm>
+#include <cstring>
+
+#include "emulator/driver.h"
+
+using namespace gacc::emulator;
+
+namespace {
+
+constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // CU_JIT_ERROR_LOG_BUFFER and its size
+
+void write_log(const std::string& text, unsigned count, const int* options, void** values) {
+  char* log = nullptr;
+  size_t bytes = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    if (options[i] == kErrorLog) log = static_cast<char*>(values[i]);
+    if (options[i] == kErrorLogBytes) bytes = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffffu;
+  }
+  if (!log || bytes == 0) return;
+  size_t n = std::min(bytes - 1, text.size());
+  std::memcpy(log, text.data(), n);
+  log[n] = 0;
+}
+
+}  // namespace
+
+GACC_DRIVER_EXPORT int cuModuleLoadDataEx(CUmod_st** module, const void* image, unsigned count, int* options,
+                                          void** values) {
+  std::lock_guard lock(device().mutex);
+  if (!module || !image) return kInvalidValue;
+  auto loaded = std::make_unique<CUmod_st>();
+  gacc::Status status = device().emulator.load(static_cast<const char*>(image), loaded->module);
+  if (!status) {
+    write_log(status.text(), count, options, values);
+    return kInvalidPtx;
+  }
+  *module = loaded.release();
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuModuleUnload(CUmod_st* module) {
+  std::lock_guard lock(device().mutex);
+  if (!module) return kInvalidHandle;
+  device().emulator.unload(*module->module);
+  delete module;
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {
+  std::lock_guard lock(device().mutex);
+  if (!function || !name) return kInvalidValue;
+  if (!module) return kInvalidHandle;
+  const Kernel* kernel = module->module->find(name);
+  if (!kernel) return kNotFound;
+  for (const auto& known : module->functions)
+    if (known->kernel == kernel) {
+      *function = known.get();
+      return kSuccess;
+    }
+  module->functions.push_back(std::make_unique<CUfunc_st>());
+  module->functions.back()->kernel = kernel;
+  *function = module->functions.back().get();
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuFuncGetAttribute(int* value, int attribute, CUfunc_st* function) {
+  if (!value) return kInvalidValue;
+  if (!function) return kInvalidHandle;
+  const KernelInfo& info = function->kernel->info;
+  switch (attribute) {
+    case 0:
+      *value = info.max_threads > 0 ? info.max_threads : 1024;
+      break;
+    case 1:
+      *value = static_cast<int>(info.shared_bytes);
+      break;
+    case 2:
+      *value = 0;
+      break;  // constant memory
+    case 3:
+      *value = static_cast<int>(info.local_bytes);
+      break;
+    case 4:
+      *value = std::min(info.registers, 255);
+      break;
+    case 5:
+    case 6:
+      *value = 90;
+      break;  // PTX and binary version
+    case 8:
+      *value = function->dynamic_shared;
+      break;
+    default:
+      return kInvalidValue;
+  }
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuFuncSetAttribute(CUfunc_st* function, int attribute, int value) {
+  if (!function) return kInvalidHandle;
+  if (attribute == 8) {
+    if (value < 0 || value + function->kernel->info.shared_bytes > 227 * 1024) return kInvalidValue;
+    function->dynamic_shared = value;
+  } else if (attribute != 9) {  // the carve-out is a hint
+    return kInvalidValue;
+  }
+  return kSuccess;
+}

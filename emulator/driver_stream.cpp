@@ -1,0 +1,130 @@
+// Streams, events, capture and graphs. A graph is the list of operations in the order they were issued.
+#include <algorithm>
+
+#include "emulator/driver.h"
+
+namespace gacc::emulator {
+
+CUstream_st* stream_of(CUstream_st* stream) {
+  if (!stream || stream == reinterpret_cast<CUstream_st*>(1) || stream == reinterpret_cast<CUstream_st*>(2))
+    return &device().legacy;
+  auto& streams = device().streams;
+  return std::find(streams.begin(), streams.end(), stream) != streams.end() ? stream : nullptr;
+}
+
+int submit(CUstream_st* stream, Operation operation) {
+  std::lock_guard lock(device().mutex);
+  stream = stream_of(stream);
+  if (!stream) return kInvalidHandle;
+  if (!stream->capture) return operation();
+  stream->capture->operations.push_back(std::move(operation));
+  return kSuccess;
+}
+
+}  // namespace gacc::emulator
+
+using namespace gacc::emulator;
+
+GACC_DRIVER_EXPORT int cuStreamCreate(CUstream_st** stream, unsigned) {
+  std::lock_guard lock(device().mutex);
+  if (!stream) return kInvalidValue;
+  *stream = new CUstream_st;
+  device().streams.push_back(*stream);
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuStreamDestroy_v2(CUstream_st* stream) {
+  std::lock_guard lock(device().mutex);
+  if (std::erase(device().streams, stream) == 0) return kInvalidHandle;
+  delete stream;
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuStreamSynchronize(CUstream_st* stream) {
+  std::lock_guard lock(device().mutex);
+  stream = stream_of(stream);
+  return !stream ? kInvalidHandle : stream->capture ? kCaptureUnsupported : kSuccess;
+}
+GACC_DRIVER_EXPORT int cuStreamQuery(CUstream_st* stream) { return cuStreamSynchronize(stream); }
+GACC_DRIVER_EXPORT int cuStreamBeginCapture_v2(CUstream_st* stream, int mode) {
+  std::lock_guard lock(device().mutex);
+  stream = stream_of(stream);
+  if (!stream) return kInvalidHandle;
+  if (stream == &device().legacy || stream->capture) return kCaptureUnsupported;
+  if (mode < 0 || mode > 2) return kInvalidValue;
+  stream->capture = std::make_shared<Capture>();
+  stream->origin = true;
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuStreamEndCapture(CUstream_st* stream, CUgraph_st** graph) {
+  std::lock_guard lock(device().mutex);
+  stream = stream_of(stream);
+  if (!stream) return kInvalidHandle;
+  if (!graph) return kInvalidValue;
+  if (!stream->capture || !stream->origin) return kCaptureUnmatched;
+  std::shared_ptr<Capture> capture = stream->capture;
+  for (CUstream_st* other : device().streams)
+    if (other->capture == capture) other->capture.reset(), other->origin = false;
+  *graph = new CUgraph_st{std::move(capture->operations)};
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuGraphInstantiateWithFlags(CUgraphExec_st** executable, CUgraph_st* graph,
+                                                   unsigned long long) {
+  if (!executable) return kInvalidValue;
+  if (!graph) return kInvalidHandle;
+  *executable = new CUgraphExec_st{graph->operations};
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuGraphUpload(CUgraphExec_st* executable, CUstream_st*) {
+  return executable ? kSuccess : kInvalidHandle;
+}
+GACC_DRIVER_EXPORT int cuGraphLaunch(CUgraphExec_st* executable, CUstream_st* stream) {
+  if (!executable) return kInvalidHandle;
+  return submit(stream, [operations = executable->operations] {
+    for (const Operation& operation : operations)
+      if (int error = operation()) return error;
+    return static_cast<int>(kSuccess);
+  });
+}
+GACC_DRIVER_EXPORT int cuGraphExecDestroy(CUgraphExec_st* executable) {
+  delete executable;
+  return executable ? kSuccess : kInvalidHandle;
+}
+GACC_DRIVER_EXPORT int cuGraphDestroy(CUgraph_st* graph) {
+  delete graph;
+  return graph ? kSuccess : kInvalidHandle;
+}
+GACC_DRIVER_EXPORT int cuEventCreate(CUevent_st** event, unsigned) {
+  if (!event) return kInvalidValue;
+  *event = new CUevent_st;
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuEventDestroy_v2(CUevent_st* event) {
+  delete event;
+  return event ? kSuccess : kInvalidHandle;
+}
+GACC_DRIVER_EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
+  std::lock_guard lock(device().mutex);
+  stream = stream_of(stream);
+  if (!event || !stream) return kInvalidHandle;
+  event->capture = stream->capture;  // while capturing: a wait on it joins the capture
+  event->recorded = true;
+  event->time = std::chrono::steady_clock::now();
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
+  std::lock_guard lock(device().mutex);
+  stream = stream_of(stream);
+  if (!event || !stream) return kInvalidHandle;
+  if (event->capture && !stream->capture && stream != &device().legacy) stream->capture = event->capture;
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuEventSynchronize(CUevent_st* event) { return event ? kSuccess : kInvalidHandle; }
+GACC_DRIVER_EXPORT int cuEventQuery(CUevent_st* event) { return event ? kSuccess : kInvalidHandle; }
+GACC_DRIVER_EXPORT int cuEventElapsedTime(float* milliseconds, CUevent_st* from, CUevent_st* to) {
+  if (!milliseconds) return kInvalidValue;
+  if (!from || !to || !from->recorded || !to->recorded) return kInvalidHandle;
+  *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuEventElapsedTime_v2(float* milliseconds, CUevent_st* from, CUevent_st* to) {
+  return cuEventElapsedTime(milliseconds, from, to);
+}

@@ -1,0 +1,124 @@
+// atom, red and fences. Lanes go one after another. A release publishes what the block did so far at the
+// address; an acquire learns what was published there; a fence does both for the relaxed accesses around it.
+#include <cmath>
+#include <cstring>
+
+#include "emulator/exec.h"
+#include "emulator/numbers.h"
+
+namespace gacc::emulator {
+namespace {
+
+template <class T>
+T apply_integer(AtomicOp op, T old, T b, T c) {
+  switch (op) {
+    case AtomicOp::add:
+      return static_cast<T>(static_cast<uint64_t>(old) + static_cast<uint64_t>(b));
+    case AtomicOp::min:
+      return old < b ? old : b;
+    case AtomicOp::max:
+      return old > b ? old : b;
+    case AtomicOp::exch:
+      return b;
+    case AtomicOp::cas:
+      return old == b ? c : old;
+    case AtomicOp::bit_and:
+      return old & b;
+    case AtomicOp::bit_or:
+      return old | b;
+    case AtomicOp::bit_xor:
+      return old ^ b;
+    case AtomicOp::inc:
+      return old >= b ? 0 : old + 1;
+    case AtomicOp::dec:
+      return old == 0 || old > b ? b : old - 1;
+  }
+  return old;
+}
+
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+// add.f32 takes and leaves subnormal numbers as zeros in global memory, and keeps them in shared memory.
+uint64_t apply(const Extra& x, Space space, uint64_t old, uint64_t b, uint64_t c) {
+  if (x.atomic == AtomicOp::add) {
+    if (x.type_class == 'f' && x.type_bits == 32) {
+      const auto p = bits_as<float>(static_cast<uint32_t>(old)), q = bits_as<float>(static_cast<uint32_t>(b));
+      return bits_as<uint32_t>(space == Space::shared ? p + q : flushed(flushed(p) + flushed(q)));
+    }
+    if (x.type_class == 'f') return bits_as<uint64_t>(bits_as<double>(old) + bits_as<double>(b));
+    if (x.type_class == 'h' || x.type_class == 'w') {
+      uint64_t sum = 0;
+      for (int at = 0; at < x.type_bits; at += 16) {
+        auto p = static_cast<uint16_t>(old >> at), q = static_cast<uint16_t>(b >> at);
+        uint16_t r = x.type_class == 'h' ? half_from(double{float_of_half(p)} + float_of_half(q))
+                                         : bf16_from(add_to_odd(float_of_bf16(p), float_of_bf16(q)));
+        sum |= uint64_t{r} << at;
+      }
+      return sum;
+    }
+  }
+  if (x.type_class == 's')
+    return x.type_bits == 64
+               ? static_cast<uint64_t>(apply_integer<int64_t>(
+                     x.atomic, static_cast<int64_t>(old), static_cast<int64_t>(b), static_cast<int64_t>(c)))
+               : static_cast<uint32_t>(apply_integer<int32_t>(
+                     x.atomic, static_cast<int32_t>(old), static_cast<int32_t>(b), static_cast<int32_t>(c)));
+  return x.type_bits == 64 ? apply_integer<uint64_t>(x.atomic, old, b, c)
+                           : apply_integer<uint32_t>(x.atomic, static_cast<uint32_t>(old),
+                                                     static_cast<uint32_t>(b), static_cast<uint32_t>(c));
+}
+
+uint64_t read_lane(Warp& warp, int reg, int l) {
+  if (reg < 0) return 0;
+  const Slot& slot = warp.launch->program.slots[static_cast<size_t>(reg)];
+  uint64_t v = 0;
+  std::memcpy(&v, warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, slot.bytes);
+  return v;
+}
+
+}  // namespace
+
+void run_atomic(Warp& warp, const Instr& in) {
+  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  for (int reg : {x.base, in.s[0], in.s[1]})
+    if (reg >= 0) warp.check_defined(reg, in);
+  uint64_t address[kLanes];
+  addresses_of(warp, x.base, x.offset, address);
+  int bytes = x.type_bits / 8;
+  for (uint32_t m = warp.active; m; m &= m - 1) {
+    int l = first_lane(m);
+    Place place;
+    if (!locate(warp, in, x.space, address[l], bytes, l, place)) continue;
+    check_written(warp, in, place, bytes, l);
+    if (place.space == Space::global) {
+      if (x.order == Order::release || x.order == Order::acq_rel || warp.fenced) {
+        publish(warp, address[l]);
+        const Launch& launch = *warp.launch;
+        if (launch.cooperative)
+          launch.lifetimes.arrive(address[l], warp.block->index, static_cast<int64_t>(launch.grid.count()));
+      }
+      learn(warp, address[l], x.order == Order::acquire || x.order == Order::acq_rel);
+    }
+    note(warp, in, place, bytes, l, true, true);
+    uint64_t old = 0;
+    uint8_t* at = place.region->data() + place.at;
+    std::memcpy(&old, at, static_cast<size_t>(bytes));
+    uint64_t value = apply(x, place.space, old, read_lane(warp, in.s[0], l), read_lane(warp, in.s[1], l));
+    std::memcpy(at, &value, static_cast<size_t>(bytes));
+    place.region->mark_written(place.at, bytes);
+    if (value != old) warp.launch->progress_at = warp.launch->executed;
+    if (in.d >= 0) {
+      const Slot& slot = warp.launch->program.slots[static_cast<size_t>(in.d)];
+      std::memcpy(warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, &old, slot.bytes);
+    }
+  }
+  ++warp.polls;
+  if (in.d >= 0) warp.defined[in.d] |= warp.active;
+}
+
+void run_fence(Warp& warp, const Instr&) {
+  warp.fenced = true;
+  warp.launch->clocks.acquire(warp.actor(), warp.seen);
+}
+
+}  // namespace gacc::emulator

@@ -1,0 +1,100 @@
+// ldmatrix and mma.sync, with the fragment layouts of the PTX ISA ("Matrix Fragments for mma.m16n8k…").
+// Products are exact in f32 for f16 and bf16; sums go in f32 in order of k, which is one of the orders the
+// ISA allows.
+#include <cstring>
+
+#include "emulator/exec.h"
+#include "emulator/numbers.h"
+
+namespace gacc::emulator {
+namespace {
+
+struct Shape {
+  int k;             // inner extent
+  int element_bits;  // of a and b
+  int a, b;          // 32-bit registers of each fragment
+};
+constexpr Shape kShapes[] = {{8, 16, 2, 1},  {16, 16, 4, 2}, {8, 16, 2, 1},
+                             {16, 16, 4, 2}, {4, 32, 2, 1},  {8, 32, 4, 2}};
+
+float element(int kind, uint32_t word, int half) {
+  auto bits = static_cast<uint16_t>(word >> (16 * half));
+  if (kind == mma_f16_k8 || kind == mma_f16_k16) return float_of_half(bits);
+  if (kind == mma_bf16_k8 || kind == mma_bf16_k16) return float_of_bf16(bits);
+  return bits_as<float>(word & 0xffffe000u);  // the unit ignores the low bits
+}
+
+}  // namespace
+
+// All lanes: 4 d, a, b registers, 4 c registers in extra.registers.
+void run_mma(Warp& warp, const Instr& in) {
+  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  if (warp.active != ~0u)
+    if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
+      r->text = fmt::format("mma.sync by lanes 0x{:08x} only", warp.active);
+  const Shape& shape = kShapes[x.mode];
+  int per_word = 32 / shape.element_bits;
+  auto word = [&](size_t i, int l) {
+    return warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(x.registers[i])].at)[l];
+  };
+  for (size_t i = 4; i < x.registers.size(); ++i) warp.check_defined(x.registers[i], in);
+  float a[16][16], b[16][8], d[16][8];
+  for (int l = 0; l < kLanes; ++l) {
+    int row = l >> 2, quad = l & 3;
+    // Register r of a: rows row (+8 for odd r), columns quad * per_word (+ half of k for r >= 2).
+    for (int r = 0; r < shape.a; ++r)
+      for (int h = 0; h < per_word; ++h)
+        a[row + 8 * (r & 1)][quad * per_word + h + 4 * per_word * (r >> 1)] =
+            element(x.mode, word(static_cast<size_t>(4 + r), l), h);
+    // Register r of b: rows quad * per_word (+ 4 * per_word for r = 1), column row.
+    for (int r = 0; r < shape.b; ++r)
+      for (int h = 0; h < per_word; ++h)
+        b[quad * per_word + h + 4 * per_word * r][row] =
+            element(x.mode, word(static_cast<size_t>(4 + shape.a + r), l), h);
+    for (int r = 0; r < 4; ++r)
+      d[row + 8 * (r >> 1)][quad * 2 + (r & 1)] =
+          bits_as<float>(word(static_cast<size_t>(4 + shape.a + shape.b + r), l));
+  }
+  for (int i = 0; i < 16; ++i)
+    for (int k = 0; k < shape.k; ++k)
+      for (int j = 0; j < 8; ++j) d[i][j] += a[i][k] * b[k][j];
+  for (int r = 0; r < 4; ++r) {
+    int reg = x.registers[static_cast<size_t>(r)];
+    auto* out = warp.lanes<float>(warp.launch->program.slots[static_cast<size_t>(reg)].at);
+    for (int l = 0; l < kLanes; ++l) out[l] = d[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
+    warp.defined[reg] = ~0u;
+  }
+}
+
+// Lane 8i + j gives the address of row j of the i-th 8x8 matrix; lane l gets elements 2(l%4), +1 of row l/4.
+void run_load_matrix(Warp& warp, const Instr& in) {
+  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  if (warp.active != ~0u)
+    if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
+      r->text = fmt::format("ldmatrix by lanes 0x{:08x} only", warp.active);
+  if (x.base >= 0) warp.check_defined(x.base, in);
+  uint64_t address[kLanes];
+  addresses_of(warp, x.base, x.offset, address);
+  for (int i = 0; i < x.count; ++i) {
+    uint16_t matrix[8][8] = {};
+    for (int j = 0; j < 8; ++j) {
+      int l = 8 * i + j;
+      Place place;
+      if (!locate(warp, in, x.space, address[l], 16, l, place)) continue;
+      check_written(warp, in, place, 16, l);
+      note(warp, in, place, 16, l, false, false);
+      std::memcpy(matrix[j], place.region->data() + place.at, 16);
+    }
+    int reg = x.registers[static_cast<size_t>(i)];
+    auto* out = warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(reg)].at);
+    for (int l = 0; l < kLanes; ++l) {
+      int row = l >> 2, column = 2 * (l & 3);
+      uint32_t low = x.transposed ? matrix[column][row] : matrix[row][column];
+      uint32_t high = x.transposed ? matrix[column + 1][row] : matrix[row][column + 1];
+      out[l] = high << 16 | low;
+    }
+    warp.defined[reg] = ~0u;
+  }
+}
+
+}  // namespace gacc::emulator

@@ -1,0 +1,105 @@
+// How a scalar function becomes a lane function and a table entry. Included inside the namespace of a lane
+// file, so that every file has its own copies (they are compiled for different instruction sets).
+#include <cstdio>
+#include <cstring>
+
+#include "emulator/lane_ops.h"
+#include "emulator/numbers.h"
+
+#ifndef GACC_LANES_NAMESPACE
+#define GACC_LANES_NAMESPACE lanes
+#endif
+
+namespace gacc::emulator::GACC_LANES_NAMESPACE {
+namespace {
+
+template <class D>
+inline void put(void* d, const D* r, uint32_t mask) {
+  D* out = static_cast<D*>(d);
+  if (mask == ~0u) {
+    std::memcpy(out, r, sizeof(D) * kLanes);
+  } else {
+    for (int l = 0; l < kLanes; ++l) out[l] = mask >> l & 1 ? r[l] : out[l];
+  }
+}
+inline void put_mask(void* d, uint32_t bits, uint32_t mask) {
+  uint32_t& out = *static_cast<uint32_t*>(d);
+  out = (out & ~mask) | (bits & mask);
+}
+
+template <class F, class D, class A>
+void lanes1(void* d, const void* const* s, uint32_t mask) {
+  const A* a = static_cast<const A*>(s[0]);
+  D r[kLanes];
+  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l]);
+  put(d, r, mask);
+}
+template <class F, class D, class A, class B>
+void lanes2(void* d, const void* const* s, uint32_t mask) {
+  const A* a = static_cast<const A*>(s[0]);
+  const B* b = static_cast<const B*>(s[1]);
+  D r[kLanes];
+  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l], b[l]);
+  put(d, r, mask);
+}
+template <class F, class D, class A, class B, class C>
+void lanes3(void* d, const void* const* s, uint32_t mask) {
+  const A* a = static_cast<const A*>(s[0]);
+  const B* b = static_cast<const B*>(s[1]);
+  const C* c = static_cast<const C*>(s[2]);
+  D r[kLanes];
+  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l], b[l], c[l]);
+  put(d, r, mask);
+}
+template <class F, class A>
+void compare1(void* d, const void* const* s, uint32_t mask) {
+  const A* a = static_cast<const A*>(s[0]);
+  uint32_t bits = 0;
+  for (int l = 0; l < kLanes; ++l) bits |= static_cast<uint32_t>(F{}(a[l])) << l;
+  put_mask(d, bits, mask);
+}
+template <class F, class A>
+void compare2(void* d, const void* const* s, uint32_t mask) {
+  const A* a = static_cast<const A*>(s[0]);
+  const A* b = static_cast<const A*>(s[1]);
+  uint32_t bits = 0;
+  for (int l = 0; l < kLanes; ++l) bits |= static_cast<uint32_t>(F{}(a[l], b[l])) << l;
+  put_mask(d, bits, mask);
+}
+
+// Table entries from a lambda without captures: D(A), D(A, B), D(A, B, C).
+template <class D, class A, class F>
+void one(LaneSink& sink, const char* name, F) {
+  uint8_t source[] = {sizeof(A)};
+  sink.add(name, &lanes1<F, D, A>, sizeof(D), source, 1);
+}
+template <class D, class A, class B, class F>
+void two(LaneSink& sink, const char* name, F) {
+  uint8_t source[] = {sizeof(A), sizeof(B)};
+  sink.add(name, &lanes2<F, D, A, B>, sizeof(D), source, 2);
+}
+template <class D, class A, class B, class C, class F>
+void three(LaneSink& sink, const char* name, F) {
+  uint8_t source[] = {sizeof(A), sizeof(B), sizeof(C)};
+  sink.add(name, &lanes3<F, D, A, B, C>, sizeof(D), source, 3);
+}
+template <class A, class F>
+void compare(LaneSink& sink, const char* name, F) {
+  uint8_t source[] = {sizeof(A), sizeof(A)};
+  sink.add(name, &compare2<F, A>, kPredicate, source, 2);
+}
+
+// A spelling put together from pieces, alive until the end of the full expression.
+struct Name {
+  char text[64];
+  Name(const char* a, const char* b, const char* c = "", const char* d = "", const char* e = "") {
+    size_t n = 0;
+    for (const char* part : {a, b, c, d, e})
+      while (*part && n < sizeof text - 1) text[n++] = *part++;
+    text[n] = 0;
+  }
+  operator const char*() const { return text; }
+};
+
+}  // namespace
+}  // namespace gacc::emulator::GACC_LANES_NAMESPACE

@@ -1,0 +1,320 @@
+// Integer, logic, shift and bit-field lanes: every width, wrapping as PTX says. Compiled once per instruction
+// set.
+#include "emulator/lane_helpers.h"
+
+namespace gacc::emulator::GACC_LANES_NAMESPACE {
+namespace {
+
+template <class T>
+struct Wide;
+template <>
+struct Wide<uint16_t> {
+  using type = uint32_t;
+};
+template <>
+struct Wide<int16_t> {
+  using type = int32_t;
+};
+template <>
+struct Wide<uint32_t> {
+  using type = uint64_t;
+};
+template <>
+struct Wide<int32_t> {
+  using type = int64_t;
+};
+template <>
+struct Wide<uint64_t> {
+  using type = unsigned __int128;
+};
+template <>
+struct Wide<int64_t> {
+  using type = __int128;
+};
+template <class T>
+struct Raw;  // unsigned of the same width: wraps without undefined behaviour
+template <>
+struct Raw<uint16_t> {
+  using type = uint32_t;
+};
+template <>
+struct Raw<int16_t> {
+  using type = uint32_t;
+};
+template <>
+struct Raw<uint32_t> {
+  using type = uint32_t;
+};
+template <>
+struct Raw<int32_t> {
+  using type = uint32_t;
+};
+template <>
+struct Raw<uint64_t> {
+  using type = uint64_t;
+};
+template <>
+struct Raw<int64_t> {
+  using type = uint64_t;
+};
+
+template <class T>
+constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(0);
+template <class T>
+constexpr int bits_of = 8 * sizeof(T);
+
+// Two of the same type: entry "root.type".
+template <class T, class F>
+void plain(LaneSink& sink, const char* root, const char* type, F f) {
+  two<T, T, T>(sink, Name(root, ".", type), f);
+}
+
+template <class T>
+void arithmetic(LaneSink& sink, const char* type) {
+  using R = typename Raw<T>::type;
+  using W = typename Wide<T>::type;
+  plain<T>(sink, "add", type, [](T a, T b) { return static_cast<T>(static_cast<R>(a) + static_cast<R>(b)); });
+  plain<T>(sink, "sub", type, [](T a, T b) { return static_cast<T>(static_cast<R>(a) - static_cast<R>(b)); });
+  plain<T>(sink, "mul.lo", type,
+           [](T a, T b) { return static_cast<T>(static_cast<R>(a) * static_cast<R>(b)); });
+  plain<T>(sink, "mul.hi", type,
+           [](T a, T b) { return static_cast<T>(static_cast<W>(a) * static_cast<W>(b) >> bits_of<T>); });
+  plain<T>(sink, "min", type, [](T a, T b) { return a < b ? a : b; });
+  plain<T>(sink, "max", type, [](T a, T b) { return a > b ? a : b; });
+  three<T, T, T, T>(sink, Name("mad.lo.", type), [](T a, T b, T c) {
+    return static_cast<T>(static_cast<R>(a) * static_cast<R>(b) + static_cast<R>(c));
+  });
+  three<T, T, T, T>(sink, Name("mad.hi.", type), [](T a, T b, T c) {
+    return static_cast<T>(static_cast<R>(static_cast<W>(a) * static_cast<W>(b) >> bits_of<T>) +
+                          static_cast<R>(c));
+  });
+  // The machine's answer to a division by zero is all ones; the warp reports it. INT_MIN / -1 wraps.
+  uint8_t source[] = {sizeof(T), sizeof(T)};
+  auto quotient = [](T a, T b) {
+    if (b == 0) return static_cast<T>(-1);
+    if (is_signed<T> && b == static_cast<T>(-1)) return static_cast<T>(R{0} - static_cast<R>(a));
+    return static_cast<T>(a / b);
+  };
+  auto remainder = [](T a, T b) {
+    if (b == 0) return a;
+    if (is_signed<T> && b == static_cast<T>(-1)) return T{0};
+    return static_cast<T>(a % b);
+  };
+  sink.add(Name("div.", type), &lanes2<decltype(quotient), T, T, T>, sizeof(T), source, 2, true);
+  sink.add(Name("rem.", type), &lanes2<decltype(remainder), T, T, T>, sizeof(T), source, 2, true);
+  compare<T>(sink, Name("setp.eq.", type), [](T a, T b) { return a == b; });
+  compare<T>(sink, Name("setp.ne.", type), [](T a, T b) { return a != b; });
+  compare<T>(sink, Name("setp.lt.", type), [](T a, T b) { return a < b; });
+  compare<T>(sink, Name("setp.le.", type), [](T a, T b) { return a <= b; });
+  compare<T>(sink, Name("setp.gt.", type), [](T a, T b) { return a > b; });
+  compare<T>(sink, Name("setp.ge.", type), [](T a, T b) { return a >= b; });
+  if constexpr (!is_signed<T>) {
+    compare<T>(sink, Name("setp.lo.", type), [](T a, T b) { return a < b; });
+    compare<T>(sink, Name("setp.ls.", type), [](T a, T b) { return a <= b; });
+    compare<T>(sink, Name("setp.hi.", type), [](T a, T b) { return a > b; });
+    compare<T>(sink, Name("setp.hs.", type), [](T a, T b) { return a >= b; });
+  } else {
+    one<T, T>(sink, Name("neg.", type), [](T a) { return static_cast<T>(R{0} - static_cast<R>(a)); });
+    one<T, T>(sink, Name("abs.", type),
+              [](T a) { return a < 0 ? static_cast<T>(R{0} - static_cast<R>(a)) : a; });
+  }
+  two<T, T, uint32_t>(sink, Name("shr.", type), [](T a, uint32_t b) {
+    if (b >= bits_of<T>) return static_cast<T>(is_signed<T> && a < 0 ? -1 : 0);
+    return static_cast<T>(a >> b);
+  });
+}
+
+template <class T>
+void widening(LaneSink& sink, const char* type) {
+  using W = typename Wide<T>::type;
+  using R = typename Raw<W>::type;
+  two<W, T, T>(sink, Name("mul.wide.", type),
+               [](T a, T b) { return static_cast<W>(static_cast<W>(a) * static_cast<W>(b)); });
+  three<W, T, T, W>(sink, Name("mad.wide.", type), [](T a, T b, W c) {
+    return static_cast<W>(static_cast<R>(static_cast<W>(a) * static_cast<W>(b)) + static_cast<R>(c));
+  });
+}
+
+template <class T>
+void bitwise(LaneSink& sink, const char* type) {
+  plain<T>(sink, "and", type, [](T a, T b) { return static_cast<T>(a & b); });
+  plain<T>(sink, "or", type, [](T a, T b) { return static_cast<T>(a | b); });
+  plain<T>(sink, "xor", type, [](T a, T b) { return static_cast<T>(a ^ b); });
+  one<T, T>(sink, Name("not.", type), [](T a) { return static_cast<T>(~a); });
+  one<T, T>(sink, Name("cnot.", type), [](T a) { return static_cast<T>(a == 0); });
+  two<T, T, uint32_t>(sink, Name("shl.", type),
+                      [](T a, uint32_t b) { return b >= bits_of<T> ? T{0} : static_cast<T>(a << b); });
+  two<T, T, uint32_t>(sink, Name("shr.", type),
+                      [](T a, uint32_t b) { return b >= bits_of<T> ? T{0} : static_cast<T>(a >> b); });
+  compare<T>(sink, Name("setp.eq.", type), [](T a, T b) { return a == b; });
+  compare<T>(sink, Name("setp.ne.", type), [](T a, T b) { return a != b; });
+}
+
+template <class T>
+void counting(LaneSink& sink, const char* type) {
+  one<uint32_t, T>(sink, Name("popc.", type),
+                   [](T a) { return static_cast<uint32_t>(__builtin_popcountll(a)); });
+  one<uint32_t, T>(sink, Name("clz.", type), [](T a) {
+    return static_cast<uint32_t>(a == 0 ? bits_of<T> : __builtin_clzll(a) - (64 - bits_of<T>));
+  });
+  one<T, T>(sink, Name("brev.", type), [](T a) {
+    T r = 0;
+    for (int i = 0; i < bits_of<T>; ++i) r |= (a >> i & T{1}) << (bits_of<T> - 1 - i);
+    return r;
+  });
+}
+
+template <class T>
+void fields(LaneSink& sink, const char* type) {
+  // Bits [position, position + length) of a; beyond the top a signed field repeats its sign bit.
+  three<T, T, uint32_t, uint32_t>(sink, Name("bfe.", type), [](T a, uint32_t position, uint32_t length) {
+    position &= 0xff, length &= 0xff;
+    T r = 0;
+    uint32_t top = position + length - 1 < bits_of<T> - 1u ? position + length - 1 : bits_of<T> - 1u;
+    bool sign = is_signed<T> && length != 0 && (a >> top & 1);
+    for (uint32_t i = 0; i < bits_of<T>; ++i) {
+      bool bit = i < length && position + i < bits_of<T> ? (a >> (position + i) & 1) : sign;
+      if (bit) r |= static_cast<T>(typename Raw<T>::type{1} << i);
+    }
+    return r;
+  });
+  one<uint32_t, T>(sink, Name("bfind.", type), [](T a) {
+    uint64_t v = is_signed<T> && a < 0 ? static_cast<uint64_t>(static_cast<T>(~a)) : static_cast<uint64_t>(a);
+    return v == 0 ? ~0u : static_cast<uint32_t>(63 - __builtin_clzll(v));
+  });
+}
+
+template <class T, class F>
+void insert(LaneSink& sink, const char* name, F) {
+  uint8_t source[] = {sizeof(T), sizeof(T), 4, 4};
+  sink.add(
+      name,
+      [](void* d, const void* const* s, uint32_t mask) {
+        T r[kLanes];
+        for (int l = 0; l < kLanes; ++l)
+          r[l] = F{}(static_cast<const T*>(s[0])[l], static_cast<const T*>(s[1])[l],
+                     static_cast<const uint32_t*>(s[2])[l], static_cast<const uint32_t*>(s[3])[l]);
+        put(d, r, mask);
+      },
+      sizeof(T), source, 4);
+}
+
+template <class T>
+void insertion(LaneSink& sink, const char* type) {
+  insert<T>(sink, Name("bfi.", type), [](T a, T b, uint32_t position, uint32_t length) {
+    position &= 0xff, length &= 0xff;
+    T r = b;
+    for (uint32_t i = 0; i < length && position + i < bits_of<T>; ++i) {
+      T bit = T{1} << (position + i);
+      r = (a >> i & 1) ? static_cast<T>(r | bit) : static_cast<T>(r & ~bit);
+    }
+    return r;
+  });
+}
+
+void permutations(LaneSink& sink) {
+  three<uint32_t, uint32_t, uint32_t, uint32_t>(sink, "prmt.b32", [](uint32_t a, uint32_t b, uint32_t c) {
+    uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; ++i) {
+      uint32_t select = c >> (4 * i) & 15, byte = bytes >> (8 * (select & 7)) & 0xff;
+      if (select & 8) byte = byte & 0x80 ? 0xff : 0;
+      r |= byte << (8 * i);
+    }
+    return r;
+  });
+  using U = uint32_t;
+  three<U, U, U, U>(sink, "shf.l.wrap.b32",
+                    [](U a, U b, U c) { return c & 31 ? b << (c & 31) | a >> (32 - (c & 31)) : b; });
+  three<U, U, U, U>(sink, "shf.r.wrap.b32",
+                    [](U a, U b, U c) { return c & 31 ? a >> (c & 31) | b << (32 - (c & 31)) : a; });
+  three<U, U, U, U>(sink, "shf.l.clamp.b32", [](U a, U b, U c) {
+    return c >= 32 ? a : c ? b << c | a >> (32 - c) : b;
+  });
+  three<U, U, U, U>(sink, "shf.r.clamp.b32", [](U a, U b, U c) {
+    return c >= 32 ? b : c ? a >> c | b << (32 - c) : a;
+  });
+  three<U, U, U, U>(sink, "sad.u32", [](U a, U b, U c) { return c + (a < b ? b - a : a - b); });
+  three<int32_t, int32_t, int32_t, int32_t>(sink, "sad.s32", [](int32_t a, int32_t b, int32_t c) {
+    U d = a < b ? static_cast<U>(b) - static_cast<U>(a) : static_cast<U>(a) - static_cast<U>(b);
+    return static_cast<int32_t>(static_cast<U>(c) + d);
+  });
+  for (const char* name : {"mul24.lo.u32", "mul24.lo.s32"})  // the low 32 bits do not depend on the sign
+    two<U, U, U>(sink, name, [](U a, U b) { return (a << 8 >> 8) * (b << 8 >> 8); });
+  // Any boolean function of three bits: bit (4a + 2b + c) of the table.
+  uint8_t source[] = {4, 4, 4, 4};
+  sink.add(
+      "lop3.b32",
+      [](void* d, const void* const* s, uint32_t mask) {
+        U r[kLanes];
+        for (int l = 0; l < kLanes; ++l) {
+          U a = static_cast<const U*>(s[0])[l], b = static_cast<const U*>(s[1])[l],
+            c = static_cast<const U*>(s[2])[l];
+          U table = static_cast<const U*>(s[3])[l], v = 0;
+          for (U i = 0; i < 8; ++i)
+            if (table >> i & 1) v |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+          r[l] = v;
+        }
+        put(d, r, mask);
+      },
+      4, source, 4);
+}
+
+template <class T>
+void select(LaneSink& sink, const char* type) {
+  uint8_t source[] = {sizeof(T), sizeof(T), kPredicate};
+  sink.add(
+      Name("selp.", type),
+      [](void* d, const void* const* s, uint32_t mask) {
+        const T* a = static_cast<const T*>(s[0]);
+        const T* b = static_cast<const T*>(s[1]);
+        uint32_t p = *static_cast<const uint32_t*>(s[2]);
+        T r[kLanes];
+        for (int l = 0; l < kLanes; ++l) r[l] = p >> l & 1 ? a[l] : b[l];
+        put(d, r, mask);
+      },
+      sizeof(T), source, 3);
+  three<T, T, T, int32_t>(sink, Name("slct.", type, ".s32"),
+                          [](T a, T b, int32_t c) { return c >= 0 ? a : b; });
+  three<T, T, T, float>(sink, Name("slct.", type, ".f32"), [](T a, T b, float c) { return c >= 0 ? a : b; });
+  three<T, T, T, float>(sink, Name("slct.ftz.", type, ".f32"),
+                        [](T a, T b, float c) { return flush(c) >= 0 ? a : b; });
+}
+
+void predicates(LaneSink& sink) {
+  uint8_t source[] = {kPredicate, kPredicate};
+  using P = const uint32_t*;
+  sink.add(
+      "and.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, *P(s[0]) & *P(s[1]), m); },
+      kPredicate, source, 2);
+  sink.add(
+      "or.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, *P(s[0]) | *P(s[1]), m); },
+      kPredicate, source, 2);
+  sink.add(
+      "xor.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, *P(s[0]) ^ *P(s[1]), m); },
+      kPredicate, source, 2);
+  sink.add(
+      "not.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, ~*P(s[0]), m); }, kPredicate,
+      source, 1);
+}
+
+}  // namespace
+
+void add_integer_lanes(LaneSink& sink) {
+  arithmetic<uint16_t>(sink, "u16"), arithmetic<uint32_t>(sink, "u32"), arithmetic<uint64_t>(sink, "u64");
+  arithmetic<int16_t>(sink, "s16"), arithmetic<int32_t>(sink, "s32"), arithmetic<int64_t>(sink, "s64");
+  widening<uint16_t>(sink, "u16"), widening<uint32_t>(sink, "u32");
+  widening<int16_t>(sink, "s16"), widening<int32_t>(sink, "s32");
+  bitwise<uint16_t>(sink, "b16"), bitwise<uint32_t>(sink, "b32"), bitwise<uint64_t>(sink, "b64");
+  counting<uint32_t>(sink, "b32"), counting<uint64_t>(sink, "b64");
+  fields<uint32_t>(sink, "u32"), fields<uint64_t>(sink, "u64"), fields<int32_t>(sink, "s32"),
+      fields<int64_t>(sink, "s64");
+  insertion<uint32_t>(sink, "b32"), insertion<uint64_t>(sink, "b64");
+  permutations(sink);
+  for (const char* type : {"b16", "u16", "s16"}) select<uint16_t>(sink, type);
+  for (const char* type : {"b32", "u32", "s32", "f32"}) select<uint32_t>(sink, type);
+  for (const char* type : {"b64", "u64", "s64", "f64"}) select<uint64_t>(sink, type);
+  predicates(sink);
+}
+
+}  // namespace gacc::emulator::GACC_LANES_NAMESPACE

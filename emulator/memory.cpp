@@ -1,0 +1,157 @@
+// Regions with shadow state; see memory.h.
+#include "emulator/memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gacc::emulator {
+
+Region::Region(uint64_t base, int64_t bytes, std::string name, bool live)
+    : base_(base),
+      bytes_(bytes),
+      name_(std::move(name)),
+      data_(make_zeroed<uint8_t>(bytes + 16)),
+      shadow_(make_zeroed<uint8_t>(bytes + 16)) {
+  if (live && shadow_) std::memset(shadow_.get(), kLive, static_cast<size_t>(bytes));
+}
+
+bool Region::all(int64_t at, int64_t count, uint8_t want) const {
+  const uint8_t* s = shadow_.get() + at;
+  uint64_t wanted = want * 0x0101010101010101ull;
+  for (; count >= 8; count -= 8, s += 8) {
+    uint64_t bits;
+    std::memcpy(&bits, s, 8);
+    if ((bits & wanted) != wanted) return false;
+  }
+  for (; count > 0; --count, ++s)
+    if ((*s & want) != want) return false;
+  return true;
+}
+
+void Region::mark_written(int64_t at, int64_t count) {
+  uint8_t* s = shadow_.get() + at;
+  for (int64_t i = 0; i < count; ++i) s[i] = static_cast<uint8_t>((s[i] | kWritten) & ~kStale);
+}
+void Region::forget_written(int64_t at, int64_t count) {
+  uint8_t* s = shadow_.get() + at;
+  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(~kWritten);
+}
+void Region::mark_stale(int64_t at, int64_t count) {
+  uint8_t* s = shadow_.get() + at;
+  for (int64_t i = 0; i < count; ++i) s[i] |= kStale;
+}
+void Region::unmark_stale(int64_t at, int64_t count) {
+  uint8_t* s = shadow_.get() + at;
+  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(~kStale);
+}
+void Region::forget_stale(int64_t at, int64_t count) {
+  uint8_t* s = shadow_.get() + at;
+  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(s[i] & kStale ? ~(kStale | kWritten) : ~0);
+}
+void Region::begin_value(int64_t at, int64_t count) {
+  uint8_t* s = shadow_.get() + at;
+  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(s[i] & kStale ? ~0 : ~kWritten);
+}
+void Region::reset_written() { forget_written(0, bytes_); }
+
+void Region::declare_live(int64_t at, int64_t count, std::string name) {
+  if (ranges_.empty())
+    for (int64_t i = 0; i < bytes_; ++i) shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kLive);
+  at = std::clamp<int64_t>(at, 0, bytes_);
+  count = std::clamp<int64_t>(count, 0, bytes_ - at);
+  for (int64_t i = at; i < at + count; ++i) shadow_[static_cast<size_t>(i)] |= kLive;
+  ranges_.push_back({at, count, std::move(name)});
+}
+
+std::string Region::range_before(int64_t at) const {
+  const Range* best = nullptr;
+  for (const Range& range : ranges_)
+    if (range.at <= at && (!best || range.at > best->at)) best = &range;
+  return best ? best->name : "";
+}
+
+void Region::prepare(int64_t at, int64_t count) {
+  bool narrow = (at | count) & 3;
+  if (words_ && !(narrow && shift_ == 2)) return;
+  if (!words_) {
+    shift_ = narrow ? 0 : 2;
+    words_ = make_zeroed<Word>((bytes_ >> shift_) + 4);
+    return;
+  }
+  Zeroed<Word> bytes = make_zeroed<Word>(bytes_ + 4);
+  for (int64_t i = 0; i < bytes_; ++i) bytes[static_cast<size_t>(i)] = words_[static_cast<size_t>(i >> 2)];
+  words_ = std::move(bytes);
+  shift_ = 0;
+}
+
+void Region::clear_accesses() { words_.reset(); }
+
+Conflict Region::note_read(int64_t at, int64_t count, const Toucher& by, bool atomic) {
+  prepare(at, count);
+  Clocks& clocks = *by.clocks;
+  const Stamp mine = clocks.mine(by.actor);
+  Conflict conflict;
+  for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
+    Word& word = words_[static_cast<size_t>(i)];
+    const Stamp writer = word.writer & ~kAtomic;
+    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
+        !clocks.ordered(writer, by.actor))
+      conflict = {true, true, clocks.warp_of(writer)};
+    if (atomic || word.reader == mine)
+      continue;  // an atomic read conflicts with plain writes only: seen there
+    word.reader = word.reader < by.base ? mine : clocks.add_reader(word.reader, by.actor);
+  }
+  return conflict;
+}
+
+Conflict Region::note_write(int64_t at, int64_t count, const Toucher& by, bool atomic) {
+  prepare(at, count);
+  Clocks& clocks = *by.clocks;
+  const Stamp mine = clocks.mine(by.actor);
+  Conflict conflict;
+  for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
+    Word& word = words_[static_cast<size_t>(i)];
+    if (word.reader >= by.base && word.reader != mine && !clocks.ordered(word.reader, by.actor))
+      conflict = {true, false, clocks.warp_of(word.reader)};
+    const Stamp writer = word.writer & ~kAtomic;
+    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
+        !clocks.ordered(writer, by.actor))
+      conflict = {true, true, clocks.warp_of(writer)};
+    word.writer = atomic ? mine | kAtomic : mine;
+  }
+  return conflict;
+}
+
+Region* GlobalMemory::allocate(int64_t bytes, std::string name) {
+  if (bytes <= 0 || bytes > int64_t{1} << 38) return nullptr;
+  auto region = std::make_unique<Region>(next_, bytes, std::move(name), true);
+  if (!region->ok()) return nullptr;
+  next_ += (static_cast<uint64_t>(bytes) + 0x20000) & ~uint64_t{0xffff};  // a gap of 64 KiB at least
+  allocated_ += bytes;
+  regions_.push_back(std::move(region));
+  return regions_.back().get();
+}
+
+bool GlobalMemory::release(uint64_t address) {
+  Region* region = find(address);
+  if (!region || region->base() != address) return false;
+  allocated_ -= region->bytes();
+  std::erase_if(regions_, [&](const auto& r) { return r.get() == region; });
+  last_ = nullptr;
+  return true;
+}
+
+Region* GlobalMemory::nearest(uint64_t address) {
+  auto after = std::upper_bound(regions_.begin(), regions_.end(), address,
+                                [](uint64_t a, const auto& region) { return a < region->base(); });
+  return after == regions_.begin() ? nullptr : std::prev(after)->get();
+}
+
+Region* GlobalMemory::find(uint64_t address) {
+  if (last_ && last_->covers(address, 1)) return last_;
+  Region* region = nearest(address);
+  if (!region || !region->covers(address, 1)) return nullptr;
+  return last_ = region;
+}
+
+}  // namespace gacc::emulator

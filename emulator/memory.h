@@ -1,0 +1,120 @@
+// Memory with a shadow: beside each byte whether it may be touched, whether it was written and whether what
+// it holds is an older value's (lifetimes.h), and beside each word who wrote and who read it last. Device
+// addresses are made up; nothing here is a host pointer.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulator/clocks.h"
+
+namespace gacc::emulator {
+
+constexpr uint8_t kLive = 1, kWritten = 2, kStale = 4;
+// Where each space lies in the generic address space. Shared, local and param addresses start at 0 in their
+// own.
+constexpr uint64_t kSharedWindow = uint64_t{1} << 40, kLocalWindow = uint64_t{2} << 40,
+                   kParamWindow = uint64_t{3} << 40;
+constexpr uint64_t kWindowSize = uint64_t{1} << 32;
+constexpr uint64_t kGlobalBase = uint64_t{0x7f} << 40;
+
+struct FreeDeleter {
+  void operator()(void* p) const { std::free(p); }
+};
+template <class T>
+using Zeroed = std::unique_ptr<T[], FreeDeleter>;  // from calloc: untouched pages cost nothing
+template <class T>
+Zeroed<T> make_zeroed(int64_t count) {
+  return Zeroed<T>(static_cast<T*>(std::calloc(static_cast<size_t>(count > 0 ? count : 1), sizeof(T))));
+}
+
+// What an access did wrong.
+struct Conflict {
+  bool race = false;
+  bool with_write = false;  // the other access was a write
+  uint32_t warp = 0;        // of the launch, who made it
+};
+
+// Who touches memory: an actor of `clocks`. What has a stamp before `base` is ordered before it.
+struct Toucher {
+  Clocks* clocks = nullptr;  // null: memory that is private to the thread
+  int actor = 0;
+  Stamp base = 0;
+};
+
+class Region {
+ public:
+  // `live`: whether all bytes may be touched from the start. Null data when the host has no memory left.
+  Region(uint64_t base, int64_t bytes, std::string name, bool live);
+
+  uint64_t base() const { return base_; }
+  int64_t bytes() const { return bytes_; }
+  const std::string& name() const { return name_; }
+  uint8_t* data() { return data_.get(); }
+  uint8_t* shadow() { return shadow_.get(); }
+  bool ok() const { return data_ && shadow_; }
+  bool covers(uint64_t address, int64_t count) const {
+    return address >= base_ && address - base_ <= static_cast<uint64_t>(bytes_) &&
+           static_cast<uint64_t>(count) <= static_cast<uint64_t>(bytes_) - (address - base_);
+  }
+  // All `count` bytes have all bits of `want`.
+  bool all(int64_t at, int64_t count, uint8_t want) const;
+  void mark_written(int64_t at, int64_t count);
+  void forget_written(int64_t at, int64_t count);  // a pending asynchronous copy owns these bytes
+
+  // What bytes hold belongs to a value that ends, until something writes them; and no longer.
+  void mark_stale(int64_t at, int64_t count);
+  void unmark_stale(int64_t at, int64_t count);
+  void forget_stale(int64_t at, int64_t count);  // those among the bytes that are stale are unwritten
+  void begin_value(int64_t at, int64_t count);   // those that are not
+
+  // From now on only declared ranges may be touched.
+  void declare_live(int64_t at, int64_t count, std::string name);
+  std::string range_before(int64_t at) const;  // the declared range that starts last at or before `at`, or ""
+
+  // Notes an access and tells whether it races with an earlier one.
+  Conflict note_read(int64_t at, int64_t count, const Toucher& by, bool atomic);
+  Conflict note_write(int64_t at, int64_t count, const Toucher& by, bool atomic);
+  void clear_accesses();
+  // Start of a block: shared memory is unwritten again.
+  void reset_written();
+
+ private:
+  struct Word {
+    Stamp writer, reader;
+  };
+  void prepare(int64_t at, int64_t count);
+  struct Range {
+    int64_t at, count;
+    std::string name;
+  };
+
+  uint64_t base_;
+  int64_t bytes_;
+  std::string name_;
+  Zeroed<uint8_t> data_, shadow_;
+  Zeroed<Word> words_;
+  int shift_ = 2;  // bytes per word: 4, or 1 once something smaller was accessed
+  std::vector<Range> ranges_;
+};
+
+// Global memory: allocations in order of their addresses, far enough apart that an overrun hits nothing.
+class GlobalMemory {
+ public:
+  Region* allocate(int64_t bytes, std::string name);  // null when out of memory
+  bool release(uint64_t address);                     // false when nothing starts there
+  Region* find(uint64_t address);                     // the allocation that holds it, or null
+  Region* nearest(uint64_t address);                  // the one that starts last before it, or null
+  int64_t allocated() const { return allocated_; }
+  std::vector<std::unique_ptr<Region>>& regions() { return regions_; }
+
+ private:
+  std::vector<std::unique_ptr<Region>> regions_;
+  Region* last_ = nullptr;
+  uint64_t next_ = kGlobalBase;
+  int64_t allocated_ = 0;
+};
+
+}  // namespace gacc::emulator

@@ -1,0 +1,221 @@
+// The table of forms. A form is written as in the ISA: words in their order, a name in capitals for one of a
+// group; `?` marks what may be left out, `~` a hint that may be, `!` a hint that may not.
+#include "emulator/opcodes.h"
+
+#include <algorithm>
+#include <map>
+
+#include "emulator/lane_ops.h"
+
+namespace gacc::emulator {
+namespace {
+
+Parts words_of(std::string_view text, char separator) {
+  Parts words;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+const std::map<std::string_view, std::string_view>& groups() {
+  static const std::map<std::string_view, std::string_view> made = {
+      {"TYPE", "b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64"},
+      {"NARROW", "b8 b16 b32 u8 u16 u32 s8 s16 s32 f32"},  // four of them fill at most 16 bytes
+      {"MOVED", "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"},
+      {"LOADED", "global shared shared::cta local const param param::entry param::func"},
+      {"STORED", "global shared shared::cta local param param::func"},
+      {"STRONG", "global shared shared::cta"},  // spaces that other threads see
+      {"SHARED", "shared shared::cta"},
+      {"WINDOW", "global shared shared::cta local const param"},
+      {"SCOPE", "cta cluster gpu sys"},
+      {"READ_CACHE", "ca cg cs lu cv"},
+      {"WRITE_CACHE", "wb cg cs wt"},
+      {"TEXTURE_CACHE", "ca cg cs"},
+      {"EVICTION", "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate"},
+      {"PREFETCH", "L2::64B L2::128B L2::256B"},
+      {"READ_ORDER", "relaxed acquire"},
+      {"WRITE_ORDER", "relaxed release"},
+      {"ORDER", "relaxed acquire release acq_rel"},
+      {"LOGIC", "and or xor"},
+      {"SELECT", "min max"},
+      {"COUNT", "inc dec"},
+      {"BITS", "b32 b64"},
+      {"SUMMED", "u32 s32 u64 f32 f64"},
+      {"HALF", "f16 f16x2 bf16 bf16x2"},
+      {"INTEGER", "u32 s32 u64 s64"},
+      {"INTEGER32", "u32 s32"},
+      {"LEVEL", "cta gl sys"},
+      {"FENCE", "sc acq_rel"},
+      {"SHUFFLE", "up down bfly idx"},
+      {"VOTE", "all any uni"},
+      {"REDUCE", "add min max"},
+      {"BARRIER_LOGIC", "and or"},
+      {"MATRICES", "x1 x2 x4"},
+      {"CACHE_LEVEL", "L1 L2"},
+      {"CACHED", "global local"}};
+  return made;
+}
+
+constexpr std::string_view kForms[] = {
+    // Plain loads and stores with a cache operator or a priority of eviction.
+    "ld ~weak ?LOADED ~READ_CACHE TYPE", "ld ~weak ?LOADED ~READ_CACHE v2 TYPE",
+    "ld ~weak ?LOADED ~READ_CACHE v4 NARROW", "ld ~weak global ~EVICTION ~PREFETCH TYPE",
+    "ld ~weak global ~EVICTION ~PREFETCH v2 TYPE", "ld ~weak global ~EVICTION ~PREFETCH v4 NARROW",
+    "ld global ~TEXTURE_CACHE nc TYPE", "ld global ~TEXTURE_CACHE nc v2 TYPE",
+    "ld global ~TEXTURE_CACHE nc v4 NARROW", "ld global nc ~EVICTION ~PREFETCH TYPE",
+    "ld global nc ~EVICTION ~PREFETCH v2 TYPE", "ld global nc ~EVICTION ~PREFETCH v4 NARROW",
+    "ldu ?global TYPE", "ldu ?global v2 TYPE", "ldu ?global v4 NARROW", "st ~weak ?STORED ~WRITE_CACHE TYPE",
+    "st ~weak ?STORED ~WRITE_CACHE v2 TYPE", "st ~weak ?STORED ~WRITE_CACHE v4 NARROW",
+    "st ~weak global ~EVICTION TYPE", "st ~weak global ~EVICTION v2 TYPE",
+    "st ~weak global ~EVICTION v4 NARROW",
+    // Those that other threads are meant to see.
+    "ld volatile ?STRONG TYPE", "ld volatile ?STRONG v2 TYPE", "ld volatile ?STRONG v4 NARROW",
+    "ld READ_ORDER !SCOPE ?STRONG TYPE", "ld READ_ORDER !SCOPE ?STRONG v2 TYPE",
+    "ld READ_ORDER !SCOPE ?STRONG v4 NARROW", "st volatile ?STRONG TYPE", "st volatile ?STRONG v2 TYPE",
+    "st volatile ?STRONG v4 NARROW", "st WRITE_ORDER !SCOPE ?STRONG TYPE",
+    "st WRITE_ORDER !SCOPE ?STRONG v2 TYPE", "st WRITE_ORDER !SCOPE ?STRONG v4 NARROW",
+    "atom ~ORDER ~SCOPE ?STRONG LOGIC BITS", "atom ~ORDER ~SCOPE ?STRONG exch BITS",
+    "atom ~ORDER ~SCOPE ?STRONG cas BITS", "atom ~ORDER ~SCOPE ?STRONG add SUMMED",
+    "atom ~ORDER ~SCOPE ?STRONG add noftz HALF", "atom ~ORDER ~SCOPE ?STRONG SELECT INTEGER",
+    "atom ~ORDER ~SCOPE ?STRONG COUNT u32",
+    "atom add ~ORDER !SCOPE ?STRONG u32",  // as the headers of cooperative groups write it
+    "red ~WRITE_ORDER ~SCOPE ?STRONG LOGIC BITS", "red ~WRITE_ORDER ~SCOPE ?STRONG add SUMMED",
+    "red ~WRITE_ORDER ~SCOPE ?STRONG add noftz HALF", "red ~WRITE_ORDER ~SCOPE ?STRONG SELECT INTEGER",
+    "red ~WRITE_ORDER ~SCOPE ?STRONG COUNT u32", "membar !LEVEL", "fence ~FENCE !SCOPE",
+    "cp async ca SHARED global ~PREFETCH", "cp async cg SHARED global ~PREFETCH", "cp async commit_group",
+    "cp async wait_group", "cp async wait_all", "mov MOVED", "cvta WINDOW u64", "cvta to WINDOW u64",
+    "bra ?uni",
+    "call ?uni",  // inlined before anything is decoded
+    "ret ?uni", "exit", "trap", "brkpt", "nanosleep u32", "prefetch ?CACHED CACHE_LEVEL", "prefetchu L1",
+    "pmevent", "shfl sync SHUFFLE b32", "vote sync VOTE pred", "vote sync ballot b32", "activemask b32",
+    "match any sync b32", "redux sync REDUCE INTEGER32", "redux sync LOGIC b32", "bar ?cta sync",
+    "bar ?cta arrive", "bar ?cta red popc u32", "bar ?cta red BARRIER_LOGIC pred", "bar warp sync",
+    "barrier ?cta sync ?aligned", "barrier ?cta arrive ?aligned", "barrier ?cta red popc ?aligned u32",
+    "barrier ?cta red BARRIER_LOGIC ?aligned pred", "ldmatrix sync aligned m8n8 MATRICES ?trans ?SHARED b16",
+    "mma sync aligned m16n8k8 row col f32 f16 f16 f32", "mma sync aligned m16n8k16 row col f32 f16 f16 f32",
+    "mma sync aligned m16n8k8 row col f32 bf16 bf16 f32",
+    "mma sync aligned m16n8k16 row col f32 bf16 bf16 f32",
+    "mma sync aligned m16n8k4 row col f32 tf32 tf32 f32",
+    "mma sync aligned m16n8k8 row col f32 tf32 tf32 f32"};
+
+bool has(const OpcodeSlot& slot, std::string_view word) {
+  return std::find(slot.words.begin(), slot.words.end(), word) != slot.words.end();
+}
+
+// Whether parts[part..] fill slots[slot..].
+bool fits(const OpcodeForm& form, const Parts& parts, size_t slot, size_t part) {
+  if (slot == form.slots.size()) return part == parts.size();
+  const OpcodeSlot& s = form.slots[slot];
+  if (part < parts.size() && has(s, parts[part]) && fits(form, parts, slot + 1, part + 1)) return true;
+  return s.optional && fits(form, parts, slot + 1, part);
+}
+
+// Appends the spellings of slots[slot..] after `text`; at most one hint beyond those that must be there.
+void spell(const OpcodeForm& form, size_t slot, const std::string& text, bool hinted,
+           std::vector<std::string>& to) {
+  if (slot == form.slots.size()) return to.push_back(text);
+  const OpcodeSlot& s = form.slots[slot];
+  if (s.optional) spell(form, slot + 1, text, hinted, to);
+  for (const std::string_view word : s.words) {
+    const bool counts = s.hint && (s.optional || word != s.words[0]);
+    if (counts && hinted) continue;
+    spell(form, slot + 1, text + "." + std::string(word), hinted || counts, to);
+  }
+}
+
+}  // namespace
+
+Parts split_opcode(std::string_view opcode) { return words_of(opcode, '.'); }
+
+const std::vector<OpcodeForm>& opcode_forms() {
+  static const std::vector<OpcodeForm> made = [] {
+    std::vector<OpcodeForm> forms;
+    for (const std::string_view text : kForms) {
+      const Parts words = words_of(text, ' ');
+      OpcodeForm form{words[0], {}};
+      for (size_t i = 1; i < words.size(); ++i) {
+        std::string_view word = words[i];
+        const char mark = word[0];
+        if (mark == '?' || mark == '~' || mark == '!') word.remove_prefix(1);
+        auto group = groups().find(word);
+        form.slots.push_back({group == groups().end() ? Parts{word} : words_of(group->second, ' '),
+                              mark == '?' || mark == '~', mark == '~' || mark == '!'});
+      }
+      forms.push_back(std::move(form));
+    }
+    return forms;
+  }();
+  return made;
+}
+
+std::string unknown_part(const Parts& parts) {
+  bool root = false;
+  std::vector<bool> known(parts.size(), false);
+  for (const OpcodeForm& form : opcode_forms()) {
+    if (form.root != parts[0]) continue;
+    if (fits(form, parts, 0, 1)) return {};
+    root = true;
+    for (size_t i = 1; i < parts.size(); ++i)
+      for (const OpcodeSlot& slot : form.slots)
+        if (has(slot, parts[i])) known[i] = true;
+  }
+  for (size_t i = 1; root && i < parts.size(); ++i)
+    if (!known[i]) return std::string(parts[i]);
+  std::string whole;
+  for (const std::string_view part : parts) whole.append(whole.empty() ? "" : ".").append(part);
+  return whole;
+}
+
+std::vector<std::string> all_opcodes() {
+  std::vector<std::string> all;
+  for (const OpcodeForm& form : opcode_forms()) spell(form, 0, std::string(form.root), false, all);
+  for (const LaneOp* op : all_lane_ops()) {
+    if (!op->name.starts_with("setp.")) continue;
+    const size_t at = op->name.find('.', 5);
+    for (const char* combine : {"", ".and", ".or", ".xor"}) {
+      all.push_back(op->name.substr(0, at) + combine + op->name.substr(at));
+      if (op->name.ends_with("f16")) all.push_back(all.back() + "x2");
+    }
+  }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());  // two forms may share a spelling
+  return all;
+}
+
+const std::vector<SpecialRegister>& special_registers() {
+  static const std::vector<SpecialRegister> made = {{"%tid.x", Special::tid_x, 4},
+                                                    {"%tid.y", Special::tid_y, 4},
+                                                    {"%tid.z", Special::tid_z, 4},
+                                                    {"%ntid.x", Special::ntid_x, 4},
+                                                    {"%ntid.y", Special::ntid_y, 4},
+                                                    {"%ntid.z", Special::ntid_z, 4},
+                                                    {"%ctaid.x", Special::ctaid_x, 4},
+                                                    {"%ctaid.y", Special::ctaid_y, 4},
+                                                    {"%ctaid.z", Special::ctaid_z, 4},
+                                                    {"%nctaid.x", Special::nctaid_x, 4},
+                                                    {"%nctaid.y", Special::nctaid_y, 4},
+                                                    {"%nctaid.z", Special::nctaid_z, 4},
+                                                    {"%laneid", Special::laneid, 4},
+                                                    {"%warpid", Special::warpid, 4},
+                                                    {"%nwarpid", Special::nwarpid, 4},
+                                                    {"%smid", Special::smid, 4},
+                                                    {"%nsmid", Special::nsmid, 4},
+                                                    {"%gridid", Special::gridid, 8},
+                                                    {"%lanemask_eq", Special::lanemask_eq, 4},
+                                                    {"%lanemask_lt", Special::lanemask_lt, 4},
+                                                    {"%lanemask_le", Special::lanemask_le, 4},
+                                                    {"%lanemask_gt", Special::lanemask_gt, 4},
+                                                    {"%lanemask_ge", Special::lanemask_ge, 4},
+                                                    {"%dynamic_smem_size", Special::dynamic_smem_size, 4},
+                                                    {"%total_smem_size", Special::total_smem_size, 4},
+                                                    {"%clock", Special::clock, 4},
+                                                    {"%clock64", Special::clock64, 8},
+                                                    {"%globaltimer", Special::globaltimer, 8},
+                                                    {"%globaltimer_lo", Special::globaltimer, 4}};
+  return made;
+}
+
+}  // namespace gacc::emulator

@@ -1,0 +1,147 @@
+#include "emulator/ptx_declarations.h"
+
+#include <cstring>
+
+namespace gacc::emulator {
+namespace {
+
+constexpr int64_t kMaxVariable = int64_t{1} << 28;
+constexpr size_t kMaxInitial = size_t{1} << 26;
+
+Variable declarator(PtxReader& in, Space space, bool external, const Type& type, int64_t align, int lanes) {
+  Variable variable;
+  variable.line = in.peek().line;
+  variable.space = space;
+  variable.type = type;
+  variable.external = external;
+  int64_t element = std::max(1, type.bytes()) * lanes;
+  if (align == 0) align = element;
+  if (align < 1 || align > 4096 || (align & (align - 1)))
+    in.fail(in.peek(), "an alignment is a power of two up to 4096");
+  variable.align = align;
+  variable.name = in.word();
+  variable.bytes = element;
+  while (in.go() && in.accept("[")) {
+    int64_t count = in.is("]") ? 0 : in.integer();
+    in.expect("]");
+    if (count < 0 || count > kMaxVariable || variable.bytes * count > kMaxVariable) {
+      in.fail(in.peek(), fmt::format("`{}` is larger than 256 MiB", variable.name));
+      return variable;
+    }
+    variable.bytes *= count;
+  }
+  return variable;
+}
+
+uint64_t literal_as(const Operand& value, const Type& type) {
+  if (type.name == "f32" && value.kind == Operand::Kind::f64) {
+    double d;
+    std::memcpy(&d, &value.bits, 8);
+    float f = static_cast<float>(d);
+    uint32_t bits;
+    std::memcpy(&bits, &f, 4);
+    return bits;
+  }
+  return value.bits;
+}
+
+void initial(PtxReader& in, Variable& variable) {
+  int size = std::max(1, variable.type.bytes());
+  variable.initialised = true;
+  int depth = 0;
+  do {
+    if (in.accept("{")) {
+      ++depth;
+      continue;
+    }
+    if (in.accept("}")) {
+      --depth;
+      continue;
+    }
+    if (in.accept(",")) continue;
+    if (in.peek().kind == Token::Kind::word) {  // the address of another variable
+      bool generic = in.accept("generic") && in.accept("(");
+      Variable::Address address{static_cast<int64_t>(variable.initial.size()), in.word(), 0};
+      if (in.accept("+")) address.offset = in.integer();
+      if (generic) in.expect(")");
+      if (size != 8) in.fail(in.peek(), "an address needs 8 bytes");
+      variable.addresses.push_back(address);
+      variable.initial.append(8, '\0');
+    } else {
+      uint64_t bits = literal_as(in.number(in.accept("-")), variable.type);
+      for (int i = 0; i < size; ++i) variable.initial.push_back(static_cast<char>(bits >> (8 * i)));
+    }
+    if (variable.initial.size() > kMaxInitial) in.fail(in.peek(), "an initialiser is too long");
+  } while (in.go() && depth > 0);
+  if (static_cast<int64_t>(variable.initial.size()) > variable.bytes)
+    in.fail(in.peek(), fmt::format("`{}` has more initial values than elements", variable.name));
+}
+
+}  // namespace
+
+Space space_of(std::string_view directive) {
+  return directive == ".const"    ? Space::constant
+         : directive == ".shared" ? Space::shared
+         : directive == ".local"  ? Space::local
+         : directive == ".param"  ? Space::param
+                                  : Space::global;
+}
+
+std::vector<Variable> read_variables(PtxReader& in, Space space, bool external) {
+  std::vector<Variable> variables;
+  int64_t align = 0;
+  int lanes = 1;
+  while (in.go()) {
+    if (in.accept(".align"))
+      align = in.integer();
+    else if (in.accept(".v2"))
+      lanes = 2;
+    else if (in.accept(".v4"))
+      lanes = 4;
+    else if (in.accept(".attribute")) {
+      while (in.go() && !in.accept(")")) in.next();
+    } else
+      break;
+  }
+  Type type = in.type_directive();
+  do {
+    Variable variable = declarator(in, space, external, type, align, lanes);
+    if (in.accept("=")) initial(in, variable);
+    variables.push_back(std::move(variable));
+  } while (in.go() && in.accept(","));
+  in.expect(";");
+  return variables;
+}
+
+std::vector<Variable> read_parameters(PtxReader& in) {
+  std::vector<Variable> list;
+  in.expect("(");
+  while (in.go() && !in.is(")")) {
+    if (!in.accept(".param")) {
+      in.fail(in.peek(), fmt::format("expected `.param`, found `{}`", in.peek().text));
+      break;
+    }
+    int64_t align = 0;
+    Type type;
+    bool pointer = false;
+    while (in.go()) {  // .param .align 8 .b8 x[16] and .param .u64 .ptr .global .align 16 x
+      if (in.accept(".ptr"))
+        pointer = true;
+      else if (in.accept(".align")) {
+        int64_t n = in.integer();
+        if (!pointer) align = n;
+      } else if (pointer && (in.accept(".global") || in.accept(".shared") || in.accept(".local") ||
+                             in.accept(".const"))) {
+      } else if (type.bits == 0 && in.peek().kind == Token::Kind::directive)
+        type = in.type_directive();
+      else
+        break;
+    }
+    list.push_back(declarator(in, Space::param, false, type, align, 1));
+    if (!in.accept(",")) break;
+  }
+  in.expect(")");
+  return list;
+}
+
+}  // namespace gacc::emulator

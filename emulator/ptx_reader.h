@@ -1,0 +1,55 @@
+// Reads PTX tokens one after the other: what the parser of files, of declarations and of function bodies
+// share. The first error is kept; readers then go on without effect, so callers look at the status once.
+#pragma once
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulator/ptx.h"
+#include "emulator/ptx_lexer.h"
+
+namespace gacc::emulator {
+
+class PtxReader {
+ public:
+  // `tokens` ends with the token `end` and outlives the reader.
+  explicit PtxReader(const std::vector<Token>& tokens) : tokens_(tokens) {}
+
+  const Status& status() const { return status_; }
+  // Nothing was wrong so far, and there is more.
+  bool go() const { return status_.ok() && peek().kind != Token::Kind::end; }
+
+  const Token& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  const Token& next() { return tokens_[at_ < tokens_.size() - 1 ? at_++ : at_]; }
+  bool is(std::string_view text) const { return peek().kind != Token::Kind::string && peek().text == text; }
+  // Takes the next token if it is this one.
+  bool accept(std::string_view text) {
+    if (!is(text) || peek().kind == Token::Kind::end) return false;
+    next();
+    return true;
+  }
+  void expect(std::string_view text);
+  void skip_line(int line);  // what is left of it, but no `}`
+  void skip_braces();        // from a `{` to its `}`
+
+  std::string word();
+  int64_t integer();
+  // Literals: 12, 0x1F, 0b101, 017, 12U, 0f3F800000, 0d3FF0…, 1.5. The `-` before one was taken already.
+  Operand number(bool negative);
+  Type type_directive();
+
+  void fail(int line, std::string text);
+  void fail(const Token& token, std::string text) { fail(token.line, std::move(text)); }
+
+ private:
+  uint64_t hexadecimal(const Token& token, std::string_view digits, size_t wanted);
+
+  const std::vector<Token>& tokens_;
+  size_t at_ = 0;
+  Status status_;
+};
+
+}  // namespace gacc::emulator

@@ -1,0 +1,191 @@
+// The dispatch loop of a warp: lanes with the least pc run together until their pc reaches that of the
+// others.
+#include "emulator/warp.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gacc::emulator {
+
+void Warp::start(uint32_t lanes_mask) {
+  live = lanes_mask;
+  waiting = group = 0;
+  pc = 0;
+  std::fill(std::begin(pcs), std::end(pcs), 0u);
+  held = 0;
+  all_came = false;
+  backward = polls = 0;
+  executed = 0;
+  fenced = false;
+  seen.reset();
+  copies.clear();
+  copy_groups.clear();
+  waits_at = nullptr;
+  state = State::ready;
+  reconverge();
+}
+
+void Warp::reconverge() {
+  for (uint32_t m = group; m; m &= m - 1) pcs[first_lane(m)] = pc;
+  group = 0;
+  parked_from = ~0u;
+  uint32_t runnable = live & ~waiting;
+  if (!runnable) {
+    state = live ? State::blocked : State::done;
+    return;
+  }
+  all_came = (runnable & ~held) == 0;
+  if (all_came) held = 0;
+  runnable &= ~held;
+  uint32_t best = ~0u, worst = 0;
+  for (uint32_t m = runnable; m; m &= m - 1) {
+    best = std::min(best, pcs[first_lane(m)]);
+    worst = std::max(worst, pcs[first_lane(m)]);
+  }
+  bool starving = backward > kStarving;  // e.g. lanes spin for a lock that a lane ahead of them holds
+  if (starving) best = worst, backward = 0;
+  for (uint32_t m = runnable; m; m &= m - 1) {
+    int l = first_lane(m);
+    if (pcs[l] == best)
+      group |= 1u << l;
+    else if (!starving)
+      parked_from = std::min(parked_from, pcs[l]);
+  }
+  if (parked_from == ~0u && !starving) backward = 0;
+  pc = best;
+}
+
+void Warp::run(int64_t budget) {
+  const Instr* code = launch->program.code.data();
+  const uint64_t before = launch->executed;
+  polls = 0;
+  if (state == State::ready) reconverge();
+  while (state == State::ready && budget-- > 0 && polls < 8) {
+    if (pc >= parked_from) reconverge();
+    const Instr& in = code[pc++];
+    ++launch->executed;
+    active = group;
+    if (in.guard >= 0) {
+      uint32_t p = *lanes<uint32_t>(launch->program.slots[static_cast<size_t>(in.guard)].at);
+      check_defined(in.guard, in);
+      active &= in.guard_negated ? ~p : p;
+      if (!active) continue;
+    }
+    in.run(*this, in);
+    if (launch->stopped) return;
+  }
+  executed += launch->executed - before;
+}
+
+Report* Warp::report(Defect defect, const Instr& in, int lane) {
+  Report* report = launch->reports.add(defect, launch->program.name, in.line);
+  if (!report) return nullptr;
+  report->block = block->id;
+  uint32_t t = thread_of(lane);
+  const Dim3& n = launch->block;
+  report->thread = {t % n.x, t / n.x % n.y, t / n.x / n.y};
+  return report;
+}
+
+void Warp::check_defined(int reg, const Instr& in) {
+  uint32_t& known = defined[reg];
+  uint32_t missing = active & ~known;
+  if (!missing) return;
+  if (Report* r = report(Defect::uninitialised_register, in, first_lane(missing)))
+    r->text = fmt::format("{} was not written", launch->program.names[static_cast<size_t>(reg)]);
+  known |= missing;  // once is enough
+}
+
+void Warp::fill_specials() {
+  const Dim3& n = launch->block;
+  const Dim3& g = launch->grid;
+  for (const Program::SpecialUse& use : launch->program.specials) {
+    const Slot& slot = launch->program.slots[static_cast<size_t>(use.reg)];
+    for (int l = 0; l < kLanes; ++l) {
+      uint32_t t = thread_of(l), bit = 1u << l;
+      uint64_t v = 0;
+      switch (use.which) {
+        case Special::tid_x:
+          v = t % n.x;
+          break;
+        case Special::tid_y:
+          v = t / n.x % n.y;
+          break;
+        case Special::tid_z:
+          v = t / n.x / n.y;
+          break;
+        case Special::ntid_x:
+          v = n.x;
+          break;
+        case Special::ntid_y:
+          v = n.y;
+          break;
+        case Special::ntid_z:
+          v = n.z;
+          break;
+        case Special::ctaid_x:
+          v = block->id.x;
+          break;
+        case Special::ctaid_y:
+          v = block->id.y;
+          break;
+        case Special::ctaid_z:
+          v = block->id.z;
+          break;
+        case Special::nctaid_x:
+          v = g.x;
+          break;
+        case Special::nctaid_y:
+          v = g.y;
+          break;
+        case Special::nctaid_z:
+          v = g.z;
+          break;
+        case Special::laneid:
+          v = static_cast<uint64_t>(l);
+          break;
+        case Special::warpid:
+          v = static_cast<uint64_t>(index);
+          break;
+        case Special::nwarpid:
+          v = block->warps.size();
+          break;
+        case Special::nsmid:
+          v = 132;
+          break;
+        case Special::smid:
+          v = static_cast<uint64_t>(block->index) % 132;
+          break;
+        case Special::lanemask_eq:
+          v = bit;
+          break;
+        case Special::lanemask_lt:
+          v = bit - 1;
+          break;
+        case Special::lanemask_le:
+          v = bit | (bit - 1);
+          break;
+        case Special::lanemask_gt:
+          v = ~(bit | (bit - 1));
+          break;
+        case Special::lanemask_ge:
+          v = ~(bit - 1);
+          break;
+        case Special::dynamic_smem_size:
+          v = static_cast<uint64_t>(launch->dynamic_bytes);
+          break;
+        case Special::total_smem_size:
+          v = static_cast<uint64_t>(launch->shared_bytes);
+          break;
+        case Special::gridid:
+        case Special::clock:
+        case Special::clock64:
+        case Special::globaltimer:
+          break;
+      }
+      std::memcpy(file + slot.at + static_cast<size_t>(l) * slot.bytes, &v, slot.bytes);
+    }
+  }
+}
+
+}  // namespace gacc::emulator

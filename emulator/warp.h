@@ -1,0 +1,147 @@
+// A running warp, its block and its launch: the state that handlers work on.
+#pragma once
+#include <deque>
+#include <memory>
+#include <unordered_map>
+
+#include "emulator/lifetimes.h"
+#include "emulator/memory.h"
+#include "emulator/program.h"
+#include "emulator/report.h"
+
+namespace gacc::emulator {
+
+struct Block;
+
+constexpr int kStarving = 20000;  // backward branches of a group before the lanes ahead get a turn
+
+struct Launch {
+  const Program& program;
+  GlobalMemory& memory;
+  Lifetimes& lifetimes;
+  Reports& reports;
+  Clocks& clocks;
+  Dim3 grid, block;
+  bool cooperative = false;  // all blocks are resident and take turns
+  int64_t shared_bytes = 0;  // static and dynamic
+  int64_t dynamic_bytes = 0;
+  std::vector<uint8_t> params = {};
+  std::unordered_map<uint64_t, Clocks::Known> published = {};  // by address: what releases made known there
+  uint64_t executed = 0;                                       // warp instructions
+  LaunchCounts counts = {};                                    // but for the instructions
+  uint64_t progress_at = 0;  // `executed` when something last changed that another warp could see
+  bool stopped = false;      // a trap, a deadlock or the limit ended the launch
+  uint64_t limit = 0;        // instructions of a warp
+
+  int warps() const { return static_cast<int>((block.count() + kLanes - 1) / kLanes); }  // of a block
+};
+
+// A cp.async that was issued and not yet waited for.
+struct PendingCopy {
+  int64_t to = 0;  // shared address
+  uint8_t bytes[16] = {};
+  uint8_t count = 0;
+  uint8_t lane = 0;
+};
+
+struct Warp {
+  enum class State : uint8_t { ready, blocked, done };
+  Launch* launch = nullptr;
+  Block* block = nullptr;
+  int index = 0;
+  State state = State::ready;
+  uint8_t* file = nullptr;
+  uint32_t* defined = nullptr;  // per register: lanes that were written
+  uint32_t live = 0;            // lanes that have not exited
+  uint32_t waiting = 0;         // lanes at a barrier
+  uint32_t held = 0;      // lanes before an aligned barrier, while others of the warp are on their way to it
+  bool all_came = false;  // nobody is on the way any more: who was held goes on
+  uint32_t group = 0;     // lanes at `pc`
+  uint32_t active = 0;    // of these, lanes whose guard holds
+  uint32_t pc = 0;
+  uint32_t parked_from = ~0u;  // the least pc of the other lanes
+  uint32_t pcs[kLanes] = {};   // of lanes outside the group
+  int backward = 0;            // backward branches while others were parked
+  int polls = 0;               // acquiring loads in this slice
+  uint64_t executed = 0;
+  bool fenced = false;  // a fence was executed: relaxed writes publish
+  Clocks::Known seen;   // read by relaxed loads, known after a fence
+  std::unique_ptr<Region> local;
+  std::vector<PendingCopy> copies;  // not yet committed
+  std::deque<std::vector<PendingCopy>> copy_groups;
+  int barrier = 0;  // the barrier that `waiting` lanes are in
+  const Instr* waits_at = nullptr;
+
+  // Runs until it blocks, ends, or `budget` instructions are done.
+  void run(int64_t budget);
+  // Sends the group's lanes to where `pcs` says and picks the lanes with the least pc. Where a compiler puts
+  // code behind the place where its lanes meet the others again, these get there first: an aligned barrier
+  // holds them until the others come, wait elsewhere or exit.
+  void reconverge();
+  void start(uint32_t lanes);
+
+  template <class T>
+  T* lanes(uint32_t at) {
+    return reinterpret_cast<T*>(file + at);
+  }
+  int actor() const;  // of the launch's clocks
+  uint32_t thread_of(int lane) const { return static_cast<uint32_t>(index * kLanes + lane); }
+  Report* report(Defect defect, const Instr& in, int lane);  // null when it is known already
+  // Reports sources not yet written by the active lanes.
+  void check_defined(int reg, const Instr& in);
+  void fill_specials();
+};
+
+struct Barrier {
+  int arrived = 0;   // threads, exited ones of an arriving warp included
+  int expected = 0;  // 0: all threads of the block
+  int lanes = 0;     // threads that arrived
+  int votes = 0;     // of bar.red: those whose predicate held
+  Clocks::Gathered gathered;
+};
+
+struct Block {
+  Launch* launch = nullptr;
+  Dim3 id;
+  int index = 0;
+  int place = 0;    // among the blocks that run at once
+  Stamp begun = 0;  // its first stamp
+  std::unique_ptr<Region> shared;
+  std::vector<Warp> warps;
+  Barrier barriers[16];
+  std::vector<uint8_t> files;
+  std::vector<uint32_t> defined;
+  int threads = 0;
+
+  void prepare(Launch& launch, int place);  // once, allocates
+  void start(int index, const Dim3& id);    // for each block it runs
+  bool done() const;
+  void release_barriers();  // those that are complete
+};
+
+inline int Warp::actor() const { return block->place * static_cast<int>(block->warps.size()) + index; }
+
+inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
+// Handlers in exec_*.cpp that others need.
+void run_exit(Warp& warp, const Instr& in);
+// An access of global memory that orders: releases before, acquires after.
+void publish(Warp& warp, uint64_t address);
+void learn(Warp& warp, uint64_t address, bool acquire);
+
+struct Place {
+  Region* region = nullptr;
+  int64_t at = 0;
+  Toucher by;
+  Space space = Space::global;
+};
+// Finds where an access goes, after checks of bounds and alignment; reports and returns false if it must not
+// happen.
+bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int bytes, int lane, Place& place);
+void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, bool write, bool atomic);
+bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane);
+void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out);
+
+// Runs a launch to its end.
+void run_launch(Launch& launch);
+
+}  // namespace gacc::emulator
