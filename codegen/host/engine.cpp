@@ -175,6 +175,7 @@ void Engine::set_batch(Prepared& prepared, int64_t batch) {
       if (launch.function == nullptr) {
         launch.gemm.m = launch.gemm_m.at(batch);
         launch.gemm.k = launch.gemm_k.at(batch);
+        launch.gemm.prepare();
         wave.tasks += launch.gemm.tasks();
         continue;
       }

@@ -1,10 +1,13 @@
-// See gemm.h.
+// See products.h.
 #include "codegen/host/products.h"
 
 #include <dlfcn.h>
-#include <oneapi/dnnl/dnnl.h>
+#include <oneapi/dnnl/dnnl.hpp>
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
 
 namespace gacc::host {
 
@@ -43,7 +46,102 @@ void widen_block(Element type, const uint16_t* from, int64_t stride, int64_t row
   for (int64_t row = 0; row < rows; ++row) widen(type, from + row * stride, to + row * columns, columns);
 }
 
+const dnnl::engine& cpu() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+// ISAs are sets of bits. ONEDNN_MAX_CPU_ISA=AVX512_CORE leaves this one out.
+bool multiplies_bf16() {
+  constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  static const bool has = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+  return has;
+}
+
+dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                                      const dnnl::memory::desc& c, bool accumulate) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // many threads run a primitive at once
+  dnnl::post_ops sum;
+  if (accumulate) sum.append_sum();
+  attributes.set_post_ops(sum);
+#if DNNL_VERSION_MAJOR >= 3
+  return {cpu(), a, b, c, attributes};
+#else
+  return {dnnl::matmul::desc(a, b, c), attributes, cpu()};
+#endif
+}
+
 }  // namespace
+
+struct Gemm::Native {
+  struct Product {
+    dnnl::memory::desc a, b, c, scratch;
+    dnnl::matmul run;
+  };
+  // By whether a tile is the last row's, and the last column's, where that is smaller.
+  std::array<std::optional<Product>, 4> products{};
+
+  static size_t place(bool rest_of_rows, bool rest_of_columns) {
+    return (rest_of_rows ? 2U : 0U) + (rest_of_columns ? 1U : 0U);
+  }
+};
+
+// Without them the operands are converted: on another CPU, or where oneDNN has nothing better than loops.
+void Gemm::prepare() {
+  native.reset();
+  if (type != Element::bf16 || !multiplies_bf16()) return;
+  static thread_local const bool alone = forbid_nested_threads();
+  (void)alone;
+  using Kind = dnnl::memory::data_type;
+  auto made = std::make_shared<Native>();
+  try {
+    for (const bool rest_m : {false, true}) {
+      for (const bool rest_n : {false, true}) {
+        const int64_t rows = rest_m ? m % tile_m : m < tile_m ? 0 : tile_m;
+        const int64_t columns = rest_n ? n % tile_n : n < tile_n ? 0 : tile_n;
+        if (rows == 0 || columns == 0) continue;
+        const auto stride = [](bool transposed, int64_t leading) {
+          return transposed ? dnnl::memory::dims{1, leading} : dnnl::memory::dims{leading, 1};
+        };
+        Native::Product one;
+        one.a = {{rows, k}, Kind::bf16, stride(transpose_a, transpose_a ? m : k)};
+        one.b = {{k, columns}, Kind::bf16, stride(transpose_b, transpose_b ? k : n)};
+        one.c = {{rows, columns}, result == Element::f32 ? Kind::f32 : Kind::bf16, stride(false, n)};
+        const dnnl::matmul::primitive_desc description = describe(one.a, one.b, one.c, accumulate);
+        one.scratch = description.scratchpad_desc();
+        if (std::string_view(description.impl_info_str()).starts_with("ref") ||
+            one.scratch.get_size() > static_cast<size_t>(kScratchBytes))
+          return;
+        one.run = dnnl::matmul(description);
+        made->products[Native::place(rest_m, rest_n)] = std::move(one);
+      }
+    }
+  } catch (const dnnl::error&) {
+    return;
+  }
+  native = std::move(made);
+}
+
+bool Gemm::multiply_native(const Tile& tile, const uint16_t* a, const uint16_t* b, void* c,
+                           float* scratch) const {
+  static thread_local dnnl::stream stream(cpu());
+  const Native::Product& product =
+      *native->products[Native::place(tile.rows < tile_m, tile.columns < tile_n)];
+  const auto at = [](const dnnl::memory::desc& description, const void* address) {
+    return dnnl::memory(description, cpu(), const_cast<void*>(address));
+  };
+  try {
+    product.run.execute(stream, {{DNNL_ARG_SRC, at(product.a, a + (transpose_a ? tile.i : tile.i * k))},
+                                 {DNNL_ARG_WEIGHTS, at(product.b, b + (transpose_b ? tile.j * k : tile.j))},
+                                 {DNNL_ARG_DST, at(product.c, c)},
+                                 {DNNL_ARG_SCRATCHPAD, at(product.scratch, scratch)}});
+    stream.wait();
+  } catch (const dnnl::error&) {
+    return false;
+  }
+  return true;
+}
 
 void Gemm::cut() {
   tile_m = std::max<int64_t>(m, 1);
@@ -115,6 +213,11 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scrat
   Tile tile{task / across * tile_m, task % across * tile_n, 0, 0};
   tile.rows = std::min(tile_m, m - tile.i);
   tile.columns = std::min(tile_n, n - tile.j);
+  if (native != nullptr) {
+    char* to = static_cast<char*>(c) + (tile.i * n + tile.j) * (result == Element::f32 ? 4 : 2);
+    return multiply_native(tile, static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), to,
+                           scratch);
+  }
   // Sums go to C, or beside it where they are to be rounded.
   const bool rounds = result != Element::f32;
   float* sums = rounds ? scratch + kBlocks : static_cast<float*>(c) + tile.i * n + tile.j;

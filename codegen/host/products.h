@@ -1,11 +1,14 @@
-// Matrix products of the host device, through oneDNN. gemm.cpp is the only file that includes it.
+// Matrix products of the host device, through oneDNN. products.cpp is the only file that includes it.
 //
 // A product is cut into output tiles by its shape alone and every tile is computed by one thread from start
 // to end, so its bits depend neither on the number of threads nor on who runs what. The inner dimension is
 // not cut, unless operands are of half type: those are converted to f32 in blocks (of a depth that follows
 // from the shape), the products of each block are added to f32 sums, and a half result is rounded once.
+// A CPU that multiplies bf16 itself (AVX512-BF16, AMX) needs no conversion: sums are f32 all the same, and a
+// bf16 result is rounded once.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "codegen/host/convert.h"
 
@@ -17,6 +20,8 @@ struct Gemm {
   bool transpose_a = false, transpose_b = false, accumulate = false;
   Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
   int64_t tile_m = 0, tile_n = 0;                      // set by cut
+  struct Native;                                       // oneDNN's primitives, for each size of tile
+  std::shared_ptr<const Native> native{};              // set by prepare, where the CPU multiplies bf16
 
   // What `run` needs of memory of the thread's own where a type is not f32.
   static constexpr int64_t kScratchBytes = 768 << 10;
@@ -24,6 +29,8 @@ struct Gemm {
 
   // Chooses the tiles for a product of up to this size (m and k may shrink later, at a ragged micro-batch).
   void cut();
+  // Makes ready what `run` needs for these m and k: after `cut`, and whenever they change.
+  void prepare();
   int64_t tasks() const { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); }
   // Computes tile `task`. False when oneDNN refuses (out of memory for its packing buffers).
   // Allocates only inside oneDNN, which packs operands into buffers of its own in every call. `scratch`:
@@ -34,6 +41,8 @@ struct Gemm {
   struct Tile {
     int64_t i, j, rows, columns;  // of C
   };
+  [[nodiscard]] bool multiply_native(const Tile& tile, const uint16_t* a, const uint16_t* b, void* c,
+                                     float* scratch) const;
   [[nodiscard]] bool multiply(const Tile& tile, const float* a, int64_t lda, const float* b, int64_t ldb,
                               int64_t depth, bool add, float* c, int64_t ldc) const;
   [[nodiscard]] bool multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks,

@@ -68,7 +68,8 @@ std::vector<uint16_t> random_halves(int64_t count, uint32_t seed, Element type) 
 }
 
 struct Product {
-  Product(Case size, int flags, Element type) : size(size) {
+  // `native`: by the CPU's own instructions, where it has them for the type.
+  Product(Case size, int flags, Element type, bool native = false) : size(size) {
     const bool accumulate = (flags & 4) != 0;
     gemm = {.m = size.m,
             .n = size.n,
@@ -79,6 +80,7 @@ struct Product {
             .type = type,
             .result = accumulate ? Element::f32 : type};
     gemm.cut();
+    if (native) gemm.prepare();
     a = random_halves(size.m * size.k, 1, type);
     b = random_halves(size.k * size.n, 2, type);
     c.assign(static_cast<size_t>(size.m * size.n), 0.25F);
@@ -115,33 +117,54 @@ struct Product {
 
 // Sums are f32: what is not rounded to half is as exact as f32 products; what is, is off by half an ulp of
 // it.
-TEST(HalfGemm, AgreesWithDouble) {
+void agrees_with_double(Element type, bool native) {
   for (const Case size : {Case{1, 1, 1}, Case{7, 33, 5}, Case{32, 512, 784}, Case{130, 257, 64},
                           Case{3, 700, 1000}, Case{520, 8, 40}}) {
+    for (int flags = 0; flags < 8; ++flags) {
+      const Product product(size, flags, type, native);
+      const std::vector<float> c = product.compute(1);
+      const double ulp = product.gemm.accumulate ? 0 : type == Element::f16 ? 0x1p-11 : 0x1p-8;
+      for (int64_t i = 0; i < size.m; ++i)
+        for (int64_t j = i % 7; j < size.n; j += 7) {
+          const double want = product.expected(i, j);
+          ASSERT_NEAR(c[static_cast<size_t>(i * size.n + j)], want,
+                      ulp * std::fabs(want) + 1e-7 * static_cast<double>(size.k))
+              << size.m << "x" << size.n << "x" << size.k << " flags " << flags << " at " << i << "," << j;
+        }
+    }
+  }
+}
+
+TEST(HalfGemm, F16AgreesWithDouble) { agrees_with_double(Element::f16, false); }
+TEST(HalfGemm, Bf16AgreesWithDouble) { agrees_with_double(Element::bf16, false); }
+TEST(HalfGemm, NativeBf16AgreesWithDouble) { agrees_with_double(Element::bf16, true); }
+
+TEST(HalfGemm, ThreadsDoNotChangeBits) {
+  for (const Case size : {Case{32, 512, 784}, Case{512, 784, 32}, Case{600, 300, 1000}}) {
     for (const Element type : kHalves) {
       for (int flags = 0; flags < 8; ++flags) {
-        const Product product(size, flags, type);
-        const std::vector<float> c = product.compute(1);
-        const double ulp = product.gemm.accumulate ? 0 : type == Element::f16 ? 0x1p-11 : 0x1p-8;
-        for (int64_t i = 0; i < size.m; ++i)
-          for (int64_t j = i % 7; j < size.n; j += 7) {
-            const double want = product.expected(i, j);
-            ASSERT_NEAR(c[static_cast<size_t>(i * size.n + j)], want,
-                        ulp * std::fabs(want) + 1e-7 * static_cast<double>(size.k))
-                << size.m << "x" << size.n << "x" << size.k << " flags " << flags << " at " << i << "," << j;
-          }
+        const Product product(size, flags, type, /*native=*/true);
+        const std::vector<float> one = product.compute(1), three = product.compute(3);
+        EXPECT_EQ(std::memcmp(one.data(), three.data(), 4 * one.size()), 0);
       }
     }
   }
 }
 
-TEST(HalfGemm, ThreadsDoNotChangeBits) {
-  for (const Case size : {Case{32, 512, 784}, Case{512, 784, 32}, Case{600, 300, 1000}}) {
-    for (int flags = 0; flags < 8; ++flags) {
-      const Product product(size, flags, Element::f16);
-      const std::vector<float> one = product.compute(1), three = product.compute(3);
-      EXPECT_EQ(std::memcmp(one.data(), three.data(), 4 * one.size()), 0);
-    }
+// What is made ready for a full micro-batch is not what a ragged one needs.
+TEST(HalfGemm, PreparedAnewForARaggedMicroBatch) {
+  for (int flags = 0; flags < 4; ++flags) {
+    Product product({64, 300, 500}, flags, Element::bf16, true);
+    const Product ragged({5, 300, 500}, flags, Element::bf16);
+    product.a = ragged.a;
+    product.c = ragged.c;
+    product.gemm.m = 5;
+    product.gemm.prepare();
+    const std::vector<float> c = product.compute(1);
+    for (int64_t i = 0; i < 5; ++i)
+      for (int64_t j = 0; j < 300; ++j)
+        ASSERT_NEAR(c[static_cast<size_t>(i * 300 + j)], ragged.expected(i, j),
+                    0x1p-8 * std::fabs(ragged.expected(i, j)) + 5e-5);
   }
 }
 
