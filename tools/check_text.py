@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""How text in this repository reads: lines of at most 120 columns, sentences of at most 40 words, and no
+citation of a document that is not here. Names each place that breaks it, exit 1.
+
+    check_text.py            check what git tracks
+    check_text.py --wrap     wrap the long paragraphs of Markdown files first; nothing else is touched
+    check_text.py --self-test
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+COLUMNS, WORDS = 120, 40
+WRAP_AT = 110
+CODE = {".cpp", ".h", ".def", ".py", ".sh", ".cmake", ""}
+# Written by programs, or read by them, not by people.
+GENERATED = ("docs/ops.md", "docs/model.md", "docs/commands.md", "docs/passes.md")
+DATA = ("tests/golden/", "tests/fuzz/corpus/", "tests/parity/stored/")
+ABSENT = re.compile(r"CONTRACT|[Tt]he contract\b|goals? G[0-9]|\.\./shared/(?!data|oracle)|\bissue \d+")
+ITEM = re.compile(r"^(\s*)([-*]|\d+\.)\s+")
+
+
+def blocks(text):
+    """(line number, kind, lines) of Markdown: kinds are prose, table, code, other."""
+    found, fence = [], False
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if bare.startswith("```"):
+            kind, fence = "code", not fence
+        elif fence:
+            kind = "code"
+        elif not bare:
+            kind = "blank"
+        elif line.startswith("    ") and (not found or found[-1][1] in ("blank", "code", "other")):
+            # Indented text is code, but for the second paragraph of a list's item.
+            last = next((b for b in reversed(found) if b[1] != "blank"), None)
+            kind = "prose" if last and last[1] == "prose" and ITEM.match(last[2][0]) else "code"
+        elif bare.startswith("|"):
+            kind = "table"
+        elif bare.startswith(("#", "<", "[![", "---")):
+            kind = "other"
+        else:
+            kind = "prose"
+        new = not found or found[-1][1] != kind or kind in ("blank", "other") or (kind == "prose" and ITEM.match(line))
+        if new:
+            found.append((number, kind, [line]))
+        else:
+            found[-1][2].append(line)
+    return found
+
+
+def words_of(prose):
+    """The tokens of a paragraph that a line may be broken between: a `code span` or a [link](x) is one."""
+    return re.findall(r"(?:`[^`]*`|!?\[[^\]]*\]\([^)]*\)|[^\s`\[]|\[)+", prose)
+
+
+def wrapped(lines):
+    match = ITEM.match(lines[0])
+    first = match[0] if match else re.match(r"\s*", lines[0])[0]
+    rest = " " * len(first)
+    if len(lines) > 1 and match:
+        rest = re.match(r"\s*", lines[1])[0]
+    out, line = [], first
+    for word in words_of(" ".join(part.strip() for part in lines)[len(first.strip()):].strip()):
+        fits = len(line.rstrip()) + 1 + len(word) <= WRAP_AT
+        if line.strip() and not fits and line != first:
+            out.append(line.rstrip())
+            line = rest
+        line += word if not line.strip() or line in (first, rest) else " " + word
+    return out + [line]
+
+
+def wrap(text):
+    out = []
+    for _, kind, lines in blocks(text):
+        out += wrapped(lines) if kind == "prose" and any(len(line) > COLUMNS for line in lines) else lines
+    return "\n".join(out)
+
+
+def sentences(lines):
+    prose = " ".join(line.strip() for line in lines)
+    prose = re.sub(r"`[^`]*`", "`x`", ITEM.sub("", prose))
+    prose = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", prose)
+    return re.split(r"(?<=[.!?:])[\"')*]*\s+(?=[A-Z`*(\[\"0-9])", prose)
+
+
+def faults(name, text):
+    """(line, what is wrong) of one file."""
+    suffix = pathlib.Path(name).suffix
+    for number, line in enumerate(text.split("\n"), 1):
+        if not name.startswith("tests/") and name != "tools/check_text.py" and ABSENT.search(line):
+            yield number, f"cites a document that is not in the repository: {line.strip()}"
+    if suffix == ".md":
+        for start, kind, lines in blocks(text):
+            for number, line in enumerate(lines, start):
+                if len(line) > COLUMNS and kind != "table":
+                    yield number, f"has {len(line)} columns, more than {COLUMNS}"
+            for sentence in sentences(lines) if kind == "prose" else []:
+                if len(sentence.split()) > WORDS:
+                    yield start, f"has a sentence of {len(sentence.split())} words, more than {WORDS}: {sentence[:60]}..."
+    elif suffix in CODE and not name.startswith("tests/"):
+        for number, line in enumerate(text.split("\n"), 1):
+            if len(line) > COLUMNS:
+                yield number, f"has {len(line)} columns, more than {COLUMNS}"
+
+
+def self_test():
+    long = "word " * 30
+    planted = {"a.md": long + "\n", "b.md": "\n".join(["one two three"] * 14) + ".\n", "c.cpp": "// " + "x" * 120,
+               "d.py": "# see the contract, section 2"}
+    missed = [name for name, text in planted.items() if not list(faults(name, text))]
+    twice = wrap("- " + long + "`a b c`\n  next.\n\n    code " + long + "\n")
+    if wrap(twice) != twice or "`a b c`" not in twice or list(faults("e.md", "Short.\nShort.\n" * 30 + "\n| " + long)):
+        missed.append("wrap")
+    print("self test:", "missed " + ", ".join(missed) if missed else "every planted fault was found")
+    return 1 if missed else 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = pathlib.Path(__file__).resolve().parent.parent
+    names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")
+    count = 0
+    for name in names:
+        path = root / name
+        if not name or name in GENERATED or name.startswith(DATA) or not path.is_file():
+            continue
+        if path.suffix not in CODE | {".md"}:
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        if sys.argv[1:] == ["--wrap"] and path.suffix == ".md" and (new := wrap(text)) != text:
+            path.write_text(new)
+            text = new
+        for number, what in faults(name, text):
+            print(f"{name}:{number}: error: {what}")
+            count += 1
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
