@@ -101,7 +101,7 @@ def test_a_mean_of_means_fails(folder):
     harness.one_error(done, "--verify: 1 of", "failed")
     # The same artifact with a plan that does not promise that splits are equal: shown, and not judged.
     sealed(artifact, lambda body: body.replace(b'"exact":true', b'"exact":false', 1).replace(b'"because":[]', b'"because":["it counts launches"]', 1)
-           .replace(b"//ir   set ", b'//ir   set equivalence.because = "it counts launches"\n//ir   set ', 1))
+           .replace(b"//ir   set ", b'//ir   set equivalence.because = ["it counts launches"]\n//ir   set ', 1))
     done = run("gacc-exec", artifact, "--data", spec, "--verify")
     expect("not judged: " in done.stdout, done.stdout)
 
