@@ -63,9 +63,20 @@ void add_inputs(const ir::Module& module, Plan& plan) {
   }
 }
 
+// What a launch leaves of a running statistic's change by the launches before it.
+double kept_of_change(const ir::Module& module, ir::BufferId change) {
+  for (const ir::Op& op : module.step.ops) {
+    const ir::Attr* momentum = ir::find_attr(op, "momentum");
+    const ir::BufferId* moved = op.operands.empty() ? nullptr : ir::as_buffer(op.operands.front());
+    if (momentum && moved && *moved == change) return 1 - std::get<double>(*momentum);
+  }
+  return 1;
+}
+
 void add_buffers(const ir::Module& module, Plan& plan) {
   const ir::Attrs& own = module.settings.of_types;
-  for (const ir::Buffer& buffer : module.buffers) {
+  for (size_t i = 0; i < module.buffers.size(); ++i) {
+    const ir::Buffer& buffer = module.buffers[i];
     PlanBuffer entry;
     entry.name = buffer.name;
     entry.kind = ir::kind_text(buffer.kind);
@@ -76,6 +87,8 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     entry.offset = buffer.offset.value_or(0);
     entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
     entry.trainable = buffer.trainable;
+    if (buffer.role == ir::BufferRole::change && plan.lanes > 1)
+      entry.kept = kept_of_change(module, {static_cast<int32_t>(i)});
     // class_weights, pos_weight
     if (const auto said = own.find(buffer.name); buffer.role == ir::BufferRole::given && said != own.end())
       entry.values = std::get<std::vector<double>>(said->second);
@@ -142,6 +155,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   plan.target = facts.target;
   plan.micro_batch = module.micro_batch();
   plan.accumulate = module.accumulate();
+  plan.lanes = *settings.train.lanes;
   plan.tail = *settings.train.tail;
   plan.epochs = *settings.train.epochs;
   plan.shuffle = *settings.train.shuffle;
@@ -214,6 +228,12 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const PlanReco
   };
   line("effective batch",
        fmt::format("{} ({} x {})", plan.micro_batch * plan.accumulate, plan.micro_batch, plan.accumulate));
+  if (plan.lanes > 1) {
+    const auto nodes = std::ranges::count_if(plan.buffers, [](const PlanBuffer& buffer) {
+      return buffer.role == BufferRole::node && buffer.of == state::loss_sum;
+    });
+    line("lanes", fmt::format("{}; {} of each sum are held at once", plan.lanes, nodes + 1));
+  }
   line("launches", fmt::format("{} kernels a micro-batch", plan.kernels_per_launch));
   line("work", fmt::format("{:.1f} MFLOP a micro-batch", static_cast<double>(plan.flops_per_launch) / 1e6));
   if (recompute.recomputed_ops == 0) {

@@ -108,13 +108,17 @@ class Chooser {
       }
       return {micro ? effective_ / fixed : fixed};
     }
+    const int64_t lanes = *model_.settings.train.lanes;  // each has a launch at least
     std::vector<int64_t> divisors;
     for (int64_t i = 1; i <= effective_ / i; ++i) {
       if (effective_ % i != 0) continue;
       divisors.push_back(i);
       if (i != effective_ / i) divisors.push_back(effective_ / i);
     }
+    std::erase_if(divisors, [&](int64_t micro) { return effective_ / micro < lanes; });
     std::sort(divisors.begin(), divisors.end());
+    if (divisors.empty())
+      problem = fmt::format("train.effective_batch {} is too small for train.lanes {}", effective_, lanes);
     return divisors;
   }
 
@@ -128,7 +132,12 @@ class Chooser {
     out.fused = std::move(*fused);
     out.step = passes::step_graph(out.fused, options_.costs);
     out.least = passes::least_arena(out.step);
-    out.update = passes::region_seconds(options_.costs, out.fused, out.fused.update);
+    const auto seconds = [&](const ir::Region& region) {
+      return passes::region_seconds(options_.costs, out.fused, region);
+    };
+    const auto lanes = static_cast<double>(*model_.settings.train.lanes);
+    out.update =
+        seconds(out.fused.update) + (out.fused.close.ops.empty() ? 0 : lanes * seconds(out.fused.close));
     double launch = out.step.seconds;
     if (policy_ == "budget" && out.least <= step_budget_ && step_budget_ != kNoBudget)
       launch =

@@ -1,6 +1,7 @@
 // Reads [train], [optimizer], [schedule], [precision], [recompute], [launch] and [memory]: what they say
 // becomes settings of the module.
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "frontend/model_file.h"
@@ -8,6 +9,31 @@
 namespace gacc::frontend {
 
 namespace {
+
+// A lane has a launch at least, and a rank a lane.
+void read_lanes(const Values& keys, bool choose, ModelFile& model, Diag& diag) {
+  const int64_t lanes = keys.integer("lanes"), ranks = keys.integer("ranks");
+  if (!keys["lanes"].good || !keys["ranks"].good) return;
+  const auto fitting = [](int64_t most) {
+    return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most)));
+  };
+  if (fitting(lanes) != lanes)
+    diag.error(Kind::out_of_range, keys.at("lanes"),
+               "`train.lanes` is {}; it must be a power of two: {} or {}", lanes, fitting(lanes),
+               2 * fitting(lanes));
+  else if (!choose && lanes > model.accumulate)
+    diag.error(Kind::out_of_range, keys.at("lanes"),
+               "`train.lanes` is {}, but an update has {} launch{} (train.accumulate) of {} samples "
+               "(train.micro_batch): lanes = {} is the most; smaller micro-batches make more launches",
+               lanes, model.accumulate, model.accumulate == 1 ? "" : "es", model.micro_batch,
+               fitting(model.accumulate));
+  if (ranks > lanes)
+    diag.error(
+        Kind::out_of_range, keys.at("ranks"),
+        "`train.ranks` is {}, but there {} {} (train.lanes), and each rank needs one: lanes = {} is enough",
+        ranks, lanes == 1 ? "is" : "are", lanes == 1 ? "one lane" : fmt::format("{} lanes", lanes),
+        std::bit_ceil(static_cast<uint64_t>(ranks)));
+}
 
 void read_train(const Node& node, ModelFile& model, Diag& diag) {
   const Values keys = read_table(node, schema().train, diag);
@@ -22,6 +48,7 @@ void read_train(const Node& node, ModelFile& model, Diag& diag) {
   settings.micro_batch = model.micro_batch;
   settings.accumulate = model.accumulate;
   if (!choose) settings.effective_batch.clear();
+  read_lanes(keys, choose, model, diag);
   const int64_t effective = keys.integer("effective_batch");
   if (choose && !keys.given("effective_batch")) {
     diag.error(Kind::missing_key, node.at,

@@ -94,7 +94,7 @@ inline constexpr RegionKind all_regions[] = {
 };
 // Those that decide the size of the arena.
 inline constexpr RegionKind training_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
-                                                  RegionKind::eval};
+                                                  RegionKind::eval, RegionKind::close};
 constexpr std::string_view region_text(RegionKind kind) {
   constexpr std::string_view texts[] = {
 #define GACC_REGION(name, batched) #name,

@@ -97,6 +97,12 @@ class Verifier {
                                   : ", which belongs to no other buffer");
     if (!buffer.of) return;
     const Buffer& owner = module_[*buffer.of];
+    if (buffer.role == BufferRole::node) {
+      if (owner.kind != BufferKind::accum || role_info(owner.role).combine == RankCombine::none)
+        wrong(fmt::format(", and `@{}` is no sum of a window", owner.name));
+      if (owner.type != buffer.type) wrong(fmt::format(" and not the type of `@{}`", owner.name));
+      return;
+    }
     const bool of_statistic = buffer.role == BufferRole::change;
     if (owner.role != (of_statistic ? BufferRole::statistic : BufferRole::weight))
       wrong(fmt::format(", and `@{}` the role `{}`", owner.name, role_info(owner.role).text));
@@ -249,6 +255,10 @@ class Verifier {
           broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
         if (region.kind == RegionKind::eval && !(buffer.role == BufferRole::evaluation && acc))
           broken("R7", op.at, "eval adds to state of the role `evaluation` only, not to `@{}`", buffer.name);
+        const bool sum =
+            buffer.role == BufferRole::node || role_info(buffer.role).combine != RankCombine::none;
+        if (region.kind == RegionKind::close && !(buffer.kind == BufferKind::accum && sum))
+          broken("R7", op.at, "close writes the window's sums and their nodes only, not `@{}`", buffer.name);
         if (region.kind == RegionKind::predict)
           broken("R7", op.at, "predict writes no buffer, not `@{}`", buffer.name);
       }

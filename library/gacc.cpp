@@ -487,8 +487,9 @@ gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder) {
     checkpoint.settings = settings_of_session(run);
     checkpoint.settings.insert(checkpoint.settings.begin(), kNoPosition);
     checkpoint.rate = {run.plan.lr, run.plan.lr};
-    checkpoint.train.window_launches = run.session->launches();
-    checkpoint.train.window_samples = run.session->samples();
+    const bool opens_again = run.plan.lanes > 1;  // read_for_checkpoint
+    checkpoint.train.window_launches = opens_again ? 0 : run.session->launches();
+    checkpoint.train.window_samples = opens_again ? 0 : run.session->samples();
     checkpoint.data = to_metadata(run.facts);
     return error_of(write_checkpoint(place.file(), checkpoint, run.plan, *run.session));
   });

@@ -192,7 +192,8 @@ gacc_error gacc_session_write(gacc_session *session, const char *name, const voi
 gacc_error gacc_session_save(gacc_session *session, const char *path);
 
 /* The whole state, an open window too, in FOLDER/checkpoint, from which another session goes on with the same
- * bits. It has no position in a data set, which is the caller's to keep. Waits. */
+ * bits. It has no position in a data set, which is the caller's to keep. With train.lanes above 1 it is of the
+ * open window's start: the session that goes on has no launches, and the window's come again. Waits. */
 gacc_error gacc_session_checkpoint(gacc_session *session, const char *folder);
 /* Goes on from one; the step must be of the same model. It may be gacc-exec's. Instead of init. */
 gacc_error gacc_session_resume(gacc_session *session, const char *folder);

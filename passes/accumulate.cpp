@@ -9,12 +9,14 @@
 //   3. For optimizer.second_moment = "micro" the step also adds the square of its own mean gradient to
 //      @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
 //   4. Where samples have random numbers, the step ends with advancing the ordinal of its first sample.
-//   5. The update region is built (build_update.cpp), and `init` clears every accumulator and state but
+//   5. The update region is built (build_update.cpp), with train.lanes the region that closes a lane
+//      (lanes.cpp), and `init` clears every accumulator and state but
 //      those that the runtime writes.
 #include <algorithm>
 #include <functional>
 
 #include "passes/accumulate.h"
+#include "passes/lanes.h"
 #include "passes/loss_scale.h"
 #include "passes/rewrite.h"
 
@@ -146,7 +148,10 @@ void clear_in_init(Module& module, Diag& diag) {
   Builder build(module, module.init, diag);
   for (size_t i = 0; i < module.buffers.size(); ++i) {
     const Buffer& buffer = module.buffers[i];
-    if (buffer.role != BufferRole::weight && buffer.role != BufferRole::given && !written[i])
+    // What the runtime writes, and nodes, which `close` writes before they count.
+    constexpr BufferRole others[] = {BufferRole::weight, BufferRole::given, BufferRole::node,
+                                     BufferRole::lane};
+    if (std::ranges::find(others, buffer.role) == std::end(others) && !written[i])
       build.effect("fill", {BufferId{static_cast<int32_t>(i)}});
   }
 }
@@ -186,6 +191,7 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     module.eval.yields.erase(module.eval.yields.begin());
   }
   if (!build_update(module, trained, diag)) return false;
+  build_close(module, diag);
   clear_in_init(module, diag);
   compact(module.step);
   compact(module.eval);

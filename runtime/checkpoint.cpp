@@ -146,6 +146,10 @@ std::string old_of(std::string checkpoint) {
 
 }  // namespace
 
+bool is_kept(const PlanBuffer& buffer) {
+  return buffer.role != BufferRole::node && buffer.role != BufferRole::lane;
+}
+
 std::vector<std::string> checkpoint_files(const std::string& folder) {
   if (folder.empty()) return {};
   return {checkpoint_in(folder), old_of(checkpoint_in(folder))};
@@ -197,7 +201,8 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   std::vector<std::byte> bytes;
   auto size = static_cast<int64_t>(head.size());
   for (const PlanBuffer& buffer : plan.buffers) {
-    if (Status status = session.read_buffer(buffer, bytes); !status) return status;
+    if (!is_kept(buffer)) continue;
+    if (Status status = session.read_for_checkpoint(buffer, bytes); !status) return status;
     if (Status status = file.write(text_of(bytes)); !status) return status;
     tensors.push_back({{"name", buffer.name},
                        {"kind", buffer.kind},
@@ -355,6 +360,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     if (Status status = compare(name); !status) return status;
   // 2. The tensors, which tell of a changed layer more clearly than the operations do.
   for (const PlanBuffer& buffer : plan.buffers) {
+    if (!is_kept(buffer)) continue;
     auto it = std::find_if(entries_.begin(), entries_.end(),
                            [&](const Entry& entry) { return entry.name == buffer.name; });
     std::string now = tensor_text(buffer.dtype, buffer.shape);
@@ -369,7 +375,8 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
   for (const Entry& entry : entries_)
     if (!plan.find(entry.name))
       return differs("tensor " + entry.name, tensor_text(entry.dtype, entry.shape), "not there");
-  if (entries_.size() != plan.buffers.size()) return damaged("it has a tensor twice");
+  const auto kept = std::ranges::count_if(plan.buffers, is_kept);
+  if (entries_.size() != static_cast<size_t>(kept)) return damaged("it has a tensor twice");
   // 3. Everything else.
   for (const Settings* list : {&content_.settings, &settings})
     for (const auto& [name, value] : *list)

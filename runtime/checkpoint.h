@@ -3,7 +3,7 @@
 // a whole one. One that another run left, and this one does not go on from, stays as DIR/checkpoint.old.
 //
 //   bytes 0..23      "gacc checkpoint\n", format version (u32), CRC-32 of the 20 bytes before
-//   then             the plan's buffers, raw and without gaps, in plan order
+//   then             the plan's buffers but for those of open lanes, raw and without gaps, in plan order
 //   then             the best parameters so far, where the run keeps them: a safetensors file
 //   then             the table: one JSON object with the settings, the loop's state, the log's position, and
 //                    name, kind, type, shape, size and CRC-32 of every buffer
@@ -75,6 +75,10 @@ class CheckpointFolder {
 
 // The files of a checkpoint folder of that name that a run replaces.
 std::vector<std::string> checkpoint_files(const std::string& folder);
+
+// Whether checkpoints have the buffer: all but what `close` works with, which belongs to an open window, and to
+// how many ranks share it.
+bool is_kept(const PlanBuffer& buffer);
 
 // Replaces the file by the state of the session and `checkpoint`; the old one is kept as `keep`, if not
 // empty.

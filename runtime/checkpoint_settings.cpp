@@ -16,7 +16,7 @@ bool may_differ(std::string_view key) {
   for (std::string_view group : {"launch.", "memory.", "recompute.", "predict."})
     if (key.starts_with(group)) return true;
   for (std::string_view name : {"train.epochs", "train.shuffle", "train.micro_batch", "train.accumulate",
-                                "train.tail", "model.seed", "model.name", "optimizer.lr"})
+                                "train.tail", "train.ranks", "model.seed", "model.name", "optimizer.lr"})
     if (key == name) return true;
   return false;
 }
@@ -43,18 +43,20 @@ std::string without_offsets(std::string_view line) {
   return out;
 }
 
-// The text without the region `predict`, which is no part of training and which the memory plan may leave
-// out.
-std::string training_part(std::string_view ir) {
+// The text without the regions that change no bit of a run: `predict`, which the memory plan may leave out, and
+// `close`, which is made for a number of ranks.
+std::string training_part(std::string ir) {
   constexpr std::string_view kEnd = "\n  }\n";
-  const size_t begin = ir.find("\n  predict(");
-  const size_t end = begin == ir.npos ? ir.npos : ir.find(kEnd, begin + 1);
-  if (end == ir.npos) return std::string(ir);
-  return std::string(ir.substr(0, begin)) + std::string(ir.substr(end + kEnd.size()));
+  for (const std::string_view region : {"\n  predict(", "\n  close {"}) {
+    const size_t begin = ir.find(region);
+    const size_t end = begin == ir.npos ? ir.npos : ir.find(kEnd, begin + 1);
+    if (end != ir.npos) ir.erase(begin, end + kEnd.size() - begin);
+  }
+  return ir;
 }
 
 void add_model(std::string_view text, Settings& settings) {
-  const std::string part = training_part(text);
+  const std::string part = training_part(std::string(text));
   std::string_view ir = part;
   uint32_t digest = 0;
   for (bool header = true; !ir.empty(); header = false) {

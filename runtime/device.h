@@ -23,6 +23,7 @@ struct DeviceOptions {
   // They are used if they are of this GPU and library. `tune_gemm` measures, in `load`, what they leave open.
   std::string gemm_choices{}, gemm_choices_from{};
   bool tune_gemm = false;
+  int local_rank = 0;  // of several ranks on one machine: each takes the next of the GPUs that can
 };
 
 // One kernel or matrix product of a profiled run.
@@ -50,6 +51,11 @@ class Device {
   virtual Status read(int64_t offset, std::span<std::byte> bytes) = 0;
   // The largest number of bytes ever allocated on the device: the arena plus what the driver takes.
   virtual int64_t peak_bytes() const = 0;
+  // What a run's bits depend on of the machine: ranks must have the same.
+  virtual std::string alike() const { return name(); }
+  // A part of the arena that the caller may use as memory of its own, between programs, where nothing else
+  // uses it; empty where the arena is not in the host's memory.
+  virtual std::span<std::byte> host_memory(int64_t /*offset*/, int64_t /*bytes*/) { return {}; }
   // For the log's start event: "cpu", "cuda:0", "emulate".
   virtual std::string kind() const { return "cpu"; }
   // A line for the user after `load`, such as the memory taken; empty when there is nothing to say.
@@ -77,7 +83,7 @@ class Device {
 constexpr size_t kMostTimings = 50000;
 
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 4;
+constexpr int kDeviceAbi = 5;
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

@@ -54,10 +54,10 @@ std::string beside(const std::string& log) { return log + ".partial"; }
 
 std::string start_line(const Plan& plan, const RunDescription& run) {
   std::string line = fmt::format(
-      R"({{"event":"start","model":{},"device":{},"micro_batch":{},"accumulate":{},"effective_batch":{},"arena_bytes":{},"parameters":{},"version":{},"seed":{},"optimizer":{},"lr":{})",
+      R"({{"event":"start","model":{},"device":{},"micro_batch":{},"accumulate":{},"effective_batch":{},"arena_bytes":{},"parameters":{},"ranks":{},"version":{},"seed":{},"optimizer":{},"lr":{})",
       json_string(plan.model), json_string(run.device), plan.micro_batch, plan.accumulate,
-      plan.micro_batch * plan.accumulate, plan.arena_bytes, plan.parameters, json_string(run.version),
-      plan.seed, json_string(plan.optimizer), number(plan.lr));
+      plan.micro_batch * plan.accumulate, plan.arena_bytes, plan.parameters, run.ranks,
+      json_string(run.version), plan.seed, json_string(plan.optimizer), number(plan.lr));
   for (const auto& [key, text] : {std::pair("data", &run.data), {"eval", &run.eval}, {"load", &run.load}})
     if (!text->empty()) line += fmt::format(R"(,"{}":{})", key, json_string(*text));
   // By input: how csv columns are called, and the statistics of normalize = "data".

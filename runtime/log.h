@@ -19,6 +19,7 @@ struct RunDescription {
   std::string version, device;
   std::string data, eval, load;  // as given; empty: not given
   DataFacts facts;
+  int ranks = 1;
 };
 
 // The events as lines, without the line's end.

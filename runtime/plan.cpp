@@ -82,6 +82,7 @@ json buffer_json(const PlanBuffer& buffer) {
                  {"dtype", buffer.dtype}, {"shape", buffer.shape}, {"offset", buffer.offset},
                  {"bytes", buffer.bytes}};
   if (!buffer.of.empty()) result["of"] = buffer.of;
+  if (buffer.kept != 1) result["kept"] = buffer.kept;
   if (buffer.kind == "param") result["trainable"] = buffer.trainable;
   if (!buffer.values.empty()) result["values"] = buffer.values;
   return result;
@@ -153,6 +154,7 @@ nlohmann::json to_json(const Plan& plan) {
                        {"offset", plan.predict.offset},
                        {"shape", plan.predict.shape},
                        {"positions", plan.predict.positions}};
+  if (plan.lanes > 1) result["lanes"] = plan.lanes;
   if (plan.plateau) {
     result["plateau"] = {{"metric", plan.plateau->metric},
                          {"patience", plan.plateau->patience},

@@ -16,12 +16,16 @@ namespace gacc {
 
 constexpr int kArtifactVersion = 3;
 
-// The programs of an artifact, in the order in which it has them.
-enum class Program : uint8_t { init, step, update, eval, predict };
-inline constexpr Program kPrograms[] = {Program::init, Program::step, Program::update, Program::eval,
-                                        Program::predict};
-inline constexpr std::string_view kProgramNames[] = {"init", "step", "update", "eval", "predict"};
+// The programs of an artifact, in the order in which it has them. `close` is there only with several lanes.
+enum class Program : uint8_t { init, step, update, eval, predict, close };
+inline constexpr Program kPrograms[] = {Program::init, Program::step,    Program::update,
+                                        Program::eval, Program::predict, Program::close};
+inline constexpr std::string_view kProgramNames[] = {"init", "step", "update", "eval", "predict", "close"};
 static_assert(std::size(kPrograms) == std::size(kProgramNames));
+// Whether a run of it takes a micro-batch.
+constexpr bool takes_samples(Program program) {
+  return program == Program::step || program == Program::eval || program == Program::predict;
+}
 
 struct PlanInput {  // one named input of `step`, `eval` and `predict`; the bytes of a micro-batch lie at its
                     // offset
@@ -62,6 +66,8 @@ struct PlanBuffer {
   bool trainable = true;         // params only
   std::vector<double> values{};  // state that the runtime fills before it runs `init`; else empty
   BufferRole role = BufferRole::control;
+  double kept =
+      1;  // with lanes, of a sum that is no plain one: what a launch leaves of the launches before it
   std::string of{};  // the buffer it belongs to: the parameter of a gradient, half copy or moment; else empty
 };
 
@@ -189,6 +195,7 @@ struct Plan {
   int64_t parameters = 0;  // number of elements of all params
   int64_t micro_batch = 1;
   int64_t accumulate = 1;
+  int64_t lanes = 1;           // of a window; the sums of its lanes are added by a tree (runtime/lanes.h)
   std::string tail = "flush";  // flush | drop | carry
   int64_t epochs = 1;
   bool shuffle = true;

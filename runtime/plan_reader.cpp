@@ -113,6 +113,7 @@ void read_buffer(const json& value, const std::string& where, const Plan& plan, 
   fields.read("offset", buffer.offset, 0, plan.arena_bytes);
   fields.read("bytes", buffer.bytes, 0, plan.arena_bytes);
   if (buffer.kind == "param") fields.read("trainable", buffer.trainable);
+  if (fields.has("kept")) fields.read("kept", buffer.kept);
   if (fields.has("values")) {
     fields.read("values", buffer.values);
     if (status && (buffer.dtype != "f32" || static_cast<int64_t>(buffer.values.size()) != elements))
@@ -331,6 +332,8 @@ void read_settings(Fields& fields, Plan& plan) {
   fields.read("parameters", plan.parameters, 0, kMost);
   fields.read("micro_batch", plan.micro_batch, 1, std::numeric_limits<int32_t>::max());
   fields.read("accumulate", plan.accumulate, 1, std::numeric_limits<int32_t>::max());
+  if (fields.has("lanes")) fields.read("lanes", plan.lanes, 1, plan.accumulate);
+  if ((plan.lanes & (plan.lanes - 1)) != 0) fields.fail("plan: lanes is no power of two");
   fields.read("tail", plan.tail, {"flush", "drop", "carry"});
   fields.read("epochs", plan.epochs, 0, kCount);
   fields.read("shuffle", plan.shuffle);

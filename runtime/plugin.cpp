@@ -52,14 +52,19 @@ Status find_plugin(const Plugin& plugin, std::string& path) {
                        plugin.what, plugin.file, home(), home(), plugin.package);
 }
 
-std::string executable_folder() {
+std::string executable_path() {
   std::error_code error;
   std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) {  // a root without /proc: how the program was called
     const auto called = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
     file = std::filesystem::canonical(called != nullptr ? called : "", error);
   }
-  return error ? "." : file.parent_path().string();
+  return error ? "" : file.string();
+}
+
+std::string executable_folder() {
+  const std::string path = executable_path();
+  return path.empty() ? "." : std::filesystem::path(path).parent_path().string();
 }
 
 Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
@@ -70,6 +75,7 @@ Status open_device(std::string_view choice, const DeviceOptions& options, const 
   gpu.gemm_choices = options.gemm_choices;
   gpu.gemm_choices_from = options.gemm_choices_from;
   gpu.tune_gemm = options.tune_gemm;
+  gpu.local_rank = options.local_rank;
   if (choice == "emulate") {
     gpu.emulated = true;
     if (Status status = find_plugin(kEmulator, gpu.driver); !status) return status;

@@ -24,7 +24,8 @@ Status find_plugin(const Plugin& plugin, std::string& path);
 // Where to look from, instead of the executable's folder: a library's own. Before anything is looked for.
 void set_plugin_home(const std::string& folder);
 
-// The folder of the running executable.
+// The running executable, and its folder.
+std::string executable_path();
 std::string executable_folder();
 
 }  // namespace gacc

@@ -2,6 +2,7 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -25,6 +26,12 @@ void sort_by_name(std::vector<NamedTensor>& tensors) {
 // What --save and --load carry: parameters, and the running statistics of batch_norm.
 bool is_saved(const PlanBuffer& buffer) {
   return buffer.role == BufferRole::weight || buffer.role == BufferRole::statistic;
+}
+
+// What a window adds up, and ranks would.
+bool is_window_sum(const PlanBuffer& buffer) {
+  return buffer.role == BufferRole::gradient || buffer.role == BufferRole::squares ||
+         buffer.role == BufferRole::total || buffer.role == BufferRole::change;
 }
 
 bool all_finite(const std::vector<float>& values) {
@@ -105,6 +112,58 @@ Status Session::find_parameters() {
   return {};
 }
 
+// The buffers of lanes.h's nodes, and the flags of `close`.
+Status Session::find_nodes() {
+  nodes_.clear();
+  kept_.clear();
+  join_.clear();
+  keep_.clear();
+  if (plan_.lanes == 1) return {};
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    if (buffer.role != BufferRole::node) continue;
+    const PlanBuffer* sum = plan_.find(buffer.of);
+    if (!sum || sum->bytes != buffer.bytes || sum->dtype != buffer.dtype)
+      return Status::error("the artifact's node {} does not fit the sum {}", buffer.name, buffer.of);
+    nodes_[sum].push_back(&buffer);
+  }
+  const size_t places = nodes_.empty() ? 0 : nodes_.begin()->second.size();
+  for (const auto& [sum, nodes] : nodes_)
+    if (nodes.size() != places)
+      return Status::error("the artifact has {} nodes for {} and {} for {}", nodes.size(), sum->name, places,
+                           nodes_.begin()->first->name);
+  for (size_t d = 0; d < places; ++d) {
+    for (const auto& [name, flags] : {std::pair{"join", &join_}, std::pair{"keep", &keep_}}) {
+      Status status = find_scalar(fmt::format("lane.{}.{}", name, d), "i32", flags->emplace_back());
+      if (!status) return status;
+    }
+  }
+  for (const auto& [sum, nodes] : nodes_) {
+    if (sum->role != BufferRole::change) continue;
+    auto& kept = kept_[sum];
+    for (size_t d = 0; d < places; ++d) {
+      Status status = find_scalar(fmt::format("{}.kept{}", sum->name, d), "f32", kept.emplace_back());
+      if (!status) return status;
+    }
+  }
+  if (places > 0)
+    if (Status status = find_scalar("lane.rest", "i32", rest_); !status) return status;
+  if (LaneStack::places(plan_.lanes, mine_) <= static_cast<int64_t>(places)) return {};
+  int64_t ranks = 2;  // the fewest that will do
+  const auto fit = [&] {
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      if (LaneStack::places(plan_.lanes, lanes_of_rank(rank, plan_.lanes, ranks)) >
+          static_cast<int64_t>(places))
+        return false;
+    return true;
+  };
+  while (!fit()) ++ranks;
+  return Status::error(
+      "the artifact has room for the lanes of one of {} ranks or more, and this process has {} of its {} "
+      "lanes: run it "
+      "on {} ranks, or compile it with --set train.ranks=1",
+      ranks, mine_.high - mine_.low, plan_.lanes, ranks);
+}
+
 Status Session::open(const Artifact& artifact) {
   struct Need {
     std::string_view name;
@@ -144,6 +203,14 @@ Status Session::open(const Artifact& artifact) {
   has_statistics_ = std::ranges::any_of(
       plan_.buffers, [](const PlanBuffer& buffer) { return buffer.role == BufferRole::change; });
   zeros_.assign(kZeroBlock, std::byte{0});
+  eval_sums_ = {eval_loss_, eval_count_};
+  for (const PlanBuffer* buffer : eval_metrics_)
+    if (buffer) eval_sums_.push_back(buffer);
+  for (const PlanBuffer* buffer : {eval_weight_, r2_targets_, r2_squares_})
+    if (buffer) eval_sums_.push_back(buffer);
+  window_sums_ = {loss_sum_, loss_count_};
+  if (loss_weight_) window_sums_.push_back(loss_weight_);
+  if (Status status = find_nodes(); !status) return status;
   return device_.load(artifact);
 }
 
@@ -176,7 +243,7 @@ std::string why_training_ends(const Plan& plan, const WindowReport& report, std:
 }
 
 Status Session::init(uint64_t seed, float lr) {
-  launches_ = samples_ = 0;
+  forget_window();
   if (Status status = write_scalar(lr_, lr); !status) return status;
   if (Status status = write_scalar(seed_low_, static_cast<uint32_t>(seed)); !status) return status;
   if (Status status = write_scalar(seed_high_, static_cast<uint32_t>(seed >> 32)); !status) return status;
@@ -213,23 +280,163 @@ Status Session::write_inputs(InputBytes inputs, int64_t samples, Program program
   return {};
 }
 
+void Session::set_lanes(LaneRange mine, LaneExchange* exchange) {
+  mine_ = mine;
+  exchange_ = exchange;
+  stack_ = LaneStack(plan_.lanes, mine);
+}
+
+bool Session::has_launch(int64_t position) const {
+  return plan_.lanes == 1 || mine_.contains(lane_of(position, plan_.accumulate, plan_.lanes));
+}
+
+void Session::forget_window() {
+  launches_ = samples_ = 0;
+  stack_.clear();
+}
+
+// `nodes`: as they were before.
+Status Session::close_lane(const LaneStack::Close& close, std::span<const LaneRange> nodes) {
+  const LaneWindow window{plan_.lanes, plan_.accumulate, launches_};
+  for (const auto& [sum, kept] : kept_)
+    for (int64_t d = close.first; d < close.last; ++d) {
+      const auto place = static_cast<size_t>(d);
+      const int64_t later = window.launches_of({nodes[place].high, nodes.back().high});
+      if (Status status = write_scalar(kept[place], kept_after(sum->kept, later)); !status) return status;
+    }
+  const auto flag = [](bool set) { return int32_t{set}; };
+  for (size_t d = 0; d < join_.size(); ++d) {
+    const auto place = static_cast<int64_t>(d);
+    Status status = write_scalar(join_[d], flag(close.first <= place && place < close.last));
+    if (status) status = write_scalar(keep_[d], flag(close.keep && place == close.first));
+    if (!status) return status;
+  }
+  if (Status status = write_scalar(rest_, flag(!close.keep)); !status) return status;
+  return device_.run(Program::close, 0);
+}
+
+// What a checkpoint within the window will need; and the lane before is closed, if the launch opens another.
+Status Session::begin_launch() {
+  if (plan_.lanes == 1) return {};
+  if (launches_ == 0)
+    if (Status status = remember_opening(); !status) return status;
+  if (!has_launch(launches_)) return {};
+  const std::vector<LaneRange> nodes = stack_.nodes();
+  const auto close = stack_.open(lane_of(launches_, plan_.accumulate, plan_.lanes));
+  return close ? close_lane(*close, nodes) : Status();
+}
+
+// Scalars alone: what is larger moves in updates only, but for the window's sums, which begin at zero.
+Status Session::remember_opening() {
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    if (buffer.role != BufferRole::control || elements_of(buffer.shape) != 1) continue;
+    if (Status status = read_buffer(buffer, opening_[&buffer]); !status) return status;
+  }
+  return {};
+}
+
+Status Session::read_for_checkpoint(const PlanBuffer& buffer, std::vector<std::byte>& bytes) {
+  const bool inside = plan_.lanes > 1 && launches_ > 0;
+  if (inside && buffer.kind == "accum") {
+    bytes.assign(static_cast<size_t>(buffer.bytes), std::byte{0});
+    return {};
+  }
+  const auto kept = opening_.find(&buffer);
+  if (!inside || kept == opening_.end()) return read_buffer(buffer, bytes);
+  bytes = kept->second;
+  return {};
+}
+
+std::vector<int64_t> Session::node_offsets(const PlanBuffer& sum) const {
+  std::vector<int64_t> offsets;
+  const auto places = nodes_.find(&sum);
+  const size_t waiting = stack_.nodes().empty() ? 0 : stack_.nodes().size() - 1;
+  for (size_t d = 0; d < waiting; ++d) offsets.push_back(places->second.at(d)->offset);
+  offsets.push_back(sum.offset);
+  return offsets;
+}
+
+bool Session::is_whole() const {
+  return plan_.lanes > 1 && stack_.nodes() == std::vector{LaneRange{0, plan_.lanes}};
+}
+
+Status Session::finish_lanes() {
+  if (plan_.lanes == 1 || is_whole()) return {};
+  const std::vector<LaneRange> nodes = stack_.nodes();
+  if (const auto close = stack_.finish())
+    if (Status status = close_lane(*close, nodes); !status) return status;
+  if (exchange_ == nullptr) return {};
+  std::vector<LaneSum> sums;
+  for (const PlanBuffer& buffer : plan_.buffers)
+    if (is_window_sum(buffer))
+      sums.push_back({elements_of(buffer.shape), buffer.dtype == "i32", buffer.kept, node_offsets(buffer),
+                      buffer.offset});
+  const LaneWindow window{plan_.lanes, plan_.accumulate, launches_};
+  if (Status status = exchange_->sum(window, stack_.nodes(), sums); !status) return status;
+  stack_.hold({0, plan_.lanes});
+  return {};
+}
+
+Status Session::read_words(std::span<const PlanBuffer* const> buffers, LaneScalars& node, size_t place) {
+  node.words.resize(buffers.size());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const int64_t offset = node_offsets(*buffers[i]).at(place);
+    if (Status status = device_.read(offset, std::as_writable_bytes(std::span(&node.words[i], 1))); !status)
+      return status;
+  }
+  return {};
+}
+
+// The sums of scalars over the nodes of all ranks; `values` in the order of `buffers`.
+Status Session::add_nodes(std::span<const PlanBuffer* const> buffers, std::vector<LaneScalars> nodes,
+                          std::vector<double>& values) {
+  if (exchange_ != nullptr)
+    if (Status status = exchange_->gather(nodes); !status) return status;
+  std::vector<LaneRange> lanes;
+  for (const LaneScalars& node : nodes) lanes.push_back(node.lanes);
+  values.assign(buffers.size(), 0);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const auto sum = [&]<class T>(T) {
+      std::vector<T> terms;
+      for (const LaneScalars& node : nodes) terms.push_back(std::bit_cast<T>(node.words[i]));
+      const auto add = [](T left, T right) { return static_cast<T>(left + right); };
+      return tree_sum<T>({0, plan_.lanes}, lanes, std::span<T>(terms), add).value_or(T{});
+    };
+    values[i] = buffers[i]->dtype == "i32" ? static_cast<int32_t>(sum(uint32_t{})) : sum(float{});
+  }
+  return {};
+}
+
+Status Session::skip(int64_t samples, int64_t next_ordinal) {
+  if (Status status = begin_launch(); !status) return status;
+  ++launches_;
+  samples_ += samples;
+  return set_ordinal(next_ordinal);
+}
+
 Status Session::step(InputBytes inputs, int64_t samples) {
+  if (Status status = begin_launch(); !status) return status;
   if (Status status = write_inputs(inputs, samples, Program::step); !status) return status;
   ++launches_;
   samples_ += samples;
   return device_.run(Program::step, samples);
 }
 
+// Of an open window the nodes are added here, and stay as they are.
 Status Session::sums(WindowSums& sums) {
-  float loss = 0;
-  int32_t count = 0;
-  if (Status status = read_scalar(loss_sum_, loss); !status) return status;
-  if (Status status = read_scalar(loss_count_, count); !status) return status;
-  sums = {loss, static_cast<double>(count)};
-  float weight = 0;
-  if (loss_weight_ == nullptr) return {};
-  if (Status status = read_scalar(loss_weight_, weight); !status) return status;
-  sums.count = weight;
+  std::vector<LaneScalars> nodes;
+  const size_t held = std::max<size_t>(stack_.nodes().size(), plan_.lanes == 1);
+  for (size_t i = 0; i < held; ++i) {
+    LaneScalars& node = nodes.emplace_back();
+    if (plan_.lanes > 1) node.lanes = stack_.nodes()[i];
+    if (Status status = read_words(window_sums_, node, i); !status) return status;
+  }
+  std::vector<double> values;
+  LaneExchange* const others = std::exchange(exchange_, is_whole() ? nullptr : exchange_);
+  const Status status = add_nodes(window_sums_, std::move(nodes), values);
+  exchange_ = others;
+  if (!status) return status;
+  sums = {values[0], values.back()};
   return {};
 }
 
@@ -237,6 +444,7 @@ Status Session::update(WindowReport& report) {
   report = {};
   report.launches = launches_;
   report.samples = samples_;
+  if (Status status = finish_lanes(); !status) return status;
   if (Status status = sums(report.sums); !status) return status;
   if (report.sums.count == 0) {  // a mean over nothing: no update, and update moves the statistics alone
     if (has_statistics_)
@@ -251,7 +459,7 @@ Status Session::update(WindowReport& report) {
   if (Status status = read_scalar(window_lr_, report.lr); !status) return status;
   if (Status status = read_scale(state::window_scale, report.scale); !status) return status;
   if (Status status = read_scale(state::loss_scale, report.next_scale); !status) return status;
-  launches_ = samples_ = 0;
+  forget_window();
   report.finite = report.applied = ok != 0;
   if (plan_.skip_nonfinite) return read_state(state::skips, report.skips);
   // A failed update leaves the accumulators as they were, so the culprit can still be found.
@@ -268,7 +476,7 @@ Status Session::first_bad_parameter(std::string& name) {
   std::vector<float> values;
   for (const Parameter& parameter : parameters_) {
     if (!parameter.gradient) continue;
-    if (Status status = read_floats(*parameter.gradient, values); !status) return status;
+    if (Status status = read_sum(*parameter.gradient, values); !status) return status;
     if (all_finite(values)) continue;
     name = parameter.buffer->name;
     break;
@@ -287,33 +495,88 @@ Status Session::zero(const PlanBuffer& buffer) {
 }
 
 Status Session::drop_window() {
-  launches_ = samples_ = 0;
+  forget_window();
   // Every accumulator, the loss's sum and count among them. The moments and counters belong to updates and
-  // stay.
+  // stay. Nodes count for nothing until `close` has written them.
   for (const PlanBuffer& buffer : plan_.buffers)
-    if (buffer.kind == "accum" || &buffer == loss_sum_ || &buffer == loss_count_)
+    if ((buffer.kind == "accum" && buffer.role != BufferRole::node) || &buffer == loss_sum_ ||
+        &buffer == loss_count_)
       if (Status status = zero(buffer); !status) return status;
   return {};
 }
 
-Status Session::begin_eval() {
-  eval_samples_ = 0;
-  if (Status status = zero(*eval_loss_); !status) return status;
-  if (Status status = zero(*eval_count_); !status) return status;
-  std::vector<const PlanBuffer*> sums = eval_metrics_;
-  sums.insert(sums.end(), {eval_weight_, r2_targets_, r2_squares_});
-  for (const PlanBuffer* buffer : sums)
-    if (buffer)
-      if (Status status = zero(*buffer); !status) return status;
+Status Session::begin_eval(int64_t launches) {
+  eval_samples_ = eval_launches_ = 0;
+  eval_expected_ = launches;
+  eval_nodes_.clear();
+  return clear_eval();
+}
+
+Status Session::clear_eval() {
+  for (const PlanBuffer* buffer : eval_sums_)
+    if (Status status = zero(*buffer); !status) return status;
+  return {};
+}
+
+int64_t Session::eval_lane(int64_t position) const {
+  return eval_expected_ == 0 ? 0 : lane_of(position, eval_expected_, plan_.lanes);
+}
+
+// The sums of the lane that has ended, to the host.
+Status Session::end_eval_lane() {
+  const int64_t lane = eval_lane(eval_launches_ - 1);
+  std::vector<uint32_t> words(eval_sums_.size());
+  for (size_t i = 0; i < words.size(); ++i)
+    if (Status status = device_.read(eval_sums_[i]->offset, std::as_writable_bytes(std::span(&words[i], 1)));
+        !status)
+      return status;
+  eval_nodes_.push_back({{lane, lane + 1}, std::move(words)});
+  return {};
+}
+
+bool Session::has_eval(int64_t position) const {
+  return plan_.lanes == 1 || mine_.contains(eval_lane(position));
+}
+
+// Before the next launch, whose ever it is: ends the open lane, unless the launch is one of it.
+Status Session::next_eval() {
+  const int64_t next = eval_launches_;
+  if (next > 0 && has_eval(next - 1) && eval_lane(next) != eval_lane(next - 1)) {
+    if (Status status = end_eval_lane(); !status) return status;
+    if (Status status = clear_eval(); !status) return status;
+  }
+  ++eval_launches_;
   return {};
 }
 
 Status Session::eval(InputBytes inputs, int64_t samples) {
+  if (Status status = next_eval(); !status) return status;
   if (Status status = write_inputs(inputs, samples, Program::eval); !status) return status;
-  if (r2_shift_ && eval_samples_ == 0)
+  if (r2_shift_ && eval_samples_ == 0) {
     if (Status status = shift_targets(inputs); !status) return status;
+    if (Status status = share_shift(); !status) return status;
+  }
   eval_samples_ += samples;
   return device_.run(Program::eval, samples);
+}
+
+Status Session::skip_eval(int64_t samples) {
+  if (Status status = next_eval(); !status) return status;
+  if (r2_shift_ && eval_samples_ == 0)
+    if (Status status = share_shift(); !status) return status;
+  eval_samples_ += samples;
+  return {};
+}
+
+// All ranks take that of the one with the first launch.
+Status Session::share_shift() {
+  if (exchange_ == nullptr) return {};
+  std::vector<LaneScalars> nodes;
+  float shift = 0;
+  if (Status status = read_scalar(r2_shift_, shift); !status) return status;
+  if (has_eval(0)) nodes.push_back({{0, 1}, {std::bit_cast<uint32_t>(shift)}});
+  if (Status status = exchange_->gather(nodes); !status) return status;
+  return write_scalar(r2_shift_, std::bit_cast<float>(nodes.at(0).words.at(0)));
 }
 
 Status Session::run_predict(InputBytes inputs, int64_t samples) {
@@ -350,25 +613,28 @@ Status Session::shift_targets(InputBytes inputs) {
 }
 
 Status Session::end_eval(EvalReport& report) {
-  float loss = 0;
-  int32_t count = 0;
-  if (Status status = read_scalar(eval_loss_, loss); !status) return status;
-  if (Status status = read_scalar(eval_count_, count); !status) return status;
-  const auto read = [&](const PlanBuffer* buffer, double& value) {
-    float sum = 0;
-    if (buffer == nullptr) return Status();
-    Status status = read_scalar(buffer, sum);
-    value = sum;
-    return status;
+  if (eval_launches_ > 0 && has_eval(eval_launches_ - 1))
+    if (Status status = end_eval_lane(); !status) return status;
+  std::vector<double> values;
+  if (Status status = add_nodes(eval_sums_, std::move(eval_nodes_), values); !status) return status;
+  eval_nodes_.clear();
+  // What is left does not tell who had which lanes.
+  for (size_t i = 0; plan_.lanes > 1 && i < values.size(); ++i) {
+    const PlanBuffer* sum = eval_sums_[i];
+    Status status = sum->dtype == "i32" ? write_scalar(sum, static_cast<int32_t>(values[i]))
+                                        : write_scalar(sum, static_cast<float>(values[i]));
+    if (!status) return status;
+  }
+  const auto value_of = [&](const PlanBuffer* buffer) {
+    const auto found = std::ranges::find(eval_sums_, buffer);
+    return found == eval_sums_.end() ? 0 : values[static_cast<size_t>(found - eval_sums_.begin())];
   };
-  double weight = count;
-  if (Status status = read(eval_weight_, weight); !status) return status;
-  report = {eval_samples_, count, static_cast<double>(loss) / weight, {}};
-  MetricSums sums{.count = static_cast<double>(count)};
-  if (Status status = read(r2_targets_, sums.targets); !status) return status;
-  if (Status status = read(r2_squares_, sums.squares); !status) return status;
+  const double loss = value_of(eval_loss_), count = value_of(eval_count_);
+  report = {
+      eval_samples_, static_cast<int64_t>(count), loss / (eval_weight_ ? value_of(eval_weight_) : count), {}};
+  MetricSums sums{.count = count, .targets = value_of(r2_targets_), .squares = value_of(r2_squares_)};
   for (size_t i = 0; i < eval_metrics_.size(); ++i) {
-    if (Status status = read(eval_metrics_[i], sums.sum); !status) return status;
+    if (eval_metrics_[i]) sums.sum = value_of(eval_metrics_[i]);
     report.metrics.push_back(metric_value(plan_.metrics[i], sums, report.loss));
   }
   return {};
@@ -392,6 +658,23 @@ Status Session::read_floats(const PlanBuffer& buffer, std::vector<float>& values
   return device_.read(buffer.offset, std::as_writable_bytes(std::span(values)));
 }
 
+// The window's sum of f32, its nodes added as `update` will have it.
+Status Session::read_sum(const PlanBuffer& buffer, std::vector<float>& values) {
+  if (stack_.nodes().size() < 2) return read_floats(buffer, values);
+  std::vector<std::vector<float>> parts;
+  for (const int64_t offset : node_offsets(buffer)) {
+    parts.emplace_back(static_cast<size_t>(elements_of(buffer.shape)));
+    if (Status status = device_.read(offset, std::as_writable_bytes(std::span(parts.back()))); !status)
+      return status;
+  }
+  const auto add = [](std::vector<float> left, const std::vector<float>& right) {
+    for (size_t i = 0; i < left.size(); ++i) left[i] += right[i];
+    return left;
+  };
+  values = *tree_sum<std::vector<float>>({0, plan_.lanes}, stack_.nodes(), std::span(parts), add);
+  return {};
+}
+
 Status Session::mean_gradients(std::vector<NamedTensor>& tensors) {
   tensors.clear();
   WindowSums window;
@@ -404,7 +687,7 @@ Status Session::mean_gradients(std::vector<NamedTensor>& tensors) {
     NamedTensor& tensor = tensors.emplace_back();
     tensor.name = parameter.buffer->name;
     tensor.shape = parameter.buffer->shape;
-    if (Status status = read_floats(*parameter.gradient, tensor.data); !status) return status;
+    if (Status status = read_sum(*parameter.gradient, tensor.data); !status) return status;
     for (float& value : tensor.data)
       value = window.count ? static_cast<float>(value * unscale / static_cast<double>(window.count)) : 0.0f;
   }

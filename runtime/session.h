@@ -21,11 +21,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/device.h"
+#include "runtime/lanes.h"
 #include "runtime/plan.h"
 #include "runtime/safetensors.h"
 
@@ -66,6 +68,33 @@ struct EvalReport {
   std::vector<double> metrics;  // one for every Plan::metrics, in its order
 };
 
+// A sum of the window in the arena, as the lanes of this process have it: `nodes` are the addresses of its
+// nodes, from left to right; `target`, which is the last of them, is where the sum of all is wanted.
+struct LaneSum {
+  int64_t elements = 0;
+  bool integer = false;  // i32, else f32
+  double kept = 1;       // by each launch, of what the launches before it have summed (PlanBuffer::kept)
+  std::vector<int64_t> nodes{};
+  int64_t target = 0;
+};
+
+// The words (f32 or i32) that a node has of a list of scalars.
+struct LaneScalars {
+  LaneRange lanes;
+  std::vector<uint32_t> words{};
+};
+
+// What several ranks do where one alone has all lanes.
+class LaneExchange {
+ public:
+  virtual ~LaneExchange() = default;
+  // Between the last step and the update: afterwards every rank has the sum of the window at each target.
+  virtual Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
+                     std::span<const LaneSum> sums) = 0;
+  // Gives the nodes of this rank, and takes those of all, from left to right.
+  virtual Status gather(std::vector<LaneScalars>& nodes) = 0;
+};
+
 // Whether training cannot go on after a window: a gradient was not finite, and no window, or none more, may
 // be left out; and the sentence about it. `what`: was found of the gradients, where more is known than the
 // report says.
@@ -75,23 +104,38 @@ std::string why_training_ends(const Plan& plan, const WindowReport& report, std:
 class Session {
  public:
   // Both must outlive the session.
-  Session(Device& device, const Plan& plan) : device_(device), plan_(plan) {}
+  Session(Device& device, const Plan& plan) : device_(device), plan_(plan) {
+    set_lanes({0, plan.lanes}, nullptr);
+  }
 
   // Checks that the plan has the buffers a session needs, and loads the artifact on the device. Waits.
   Status open(const Artifact& artifact);
+  // The lanes that this session runs; all, unless it is told. Before `open`, which says whether the artifact
+  // has room for their nodes. `exchange` must outlive the session.
+  void set_lanes(LaneRange mine, LaneExchange* exchange);
+  // Whether the window's launch of that position is this session's; and one that is not, which counts all the
+  // same. Neither waits.
+  bool has_launch(int64_t position) const;
+  Status skip(int64_t samples, int64_t next_ordinal);
   // Fills the parameters from the seed and clears everything else. Does not wait.
   Status init(uint64_t seed, float lr);
   // Forward and backward of `samples` samples (1 to micro_batch); adds to the window. Does not wait.
   Status step(InputBytes inputs, int64_t samples);
+  // After the window's last step: adds the sums of its lanes, over all ranks. `update` does it itself.
+  Status finish_lanes();
   // Ends the window with one optimizer update, or, when nothing in it was counted, without one: then only
   // running statistics move. Waits.
   Status update(WindowReport& report);
   // Ends the window without an update: its sums are set to zero. Does not wait.
   Status drop_window();
 
-  // Sets the evaluation's sums to zero, adds micro-batches to them, and reads them. Only the last one waits.
-  Status begin_eval();
+  // Sets the evaluation's sums to zero, adds micro-batches to them, and reads them. Only the last one waits,
+  // and the first one of a lane. `launches`: how many there will be, by which they are dealt to lanes; 0: one lane.
+  Status begin_eval(int64_t launches = 0);
   Status eval(InputBytes inputs, int64_t samples);
+  // As has_launch and skip, of the evaluation.
+  bool has_eval(int64_t position) const;
+  Status skip_eval(int64_t samples);
   Status end_eval(EvalReport& report);
   // The outputs of 1 to predict.batch samples; only those inputs are looked at that predict reads. Waits.
   Status predict(InputBytes inputs, int64_t samples, std::span<float> outputs);
@@ -119,6 +163,9 @@ class Session {
   // For checkpoints: a buffer of the plan as it is (waits), and put back; and, once all are put back, how far
   // the window was. The buffers are what a session keeps; the rest is in this call.
   Status read_buffer(const PlanBuffer& buffer, std::vector<std::byte>& bytes);
+  // As a checkpoint keeps it. With several lanes that is how the open window began: what is summed is no
+  // more than part of a tree.
+  Status read_for_checkpoint(const PlanBuffer& buffer, std::vector<std::byte>& bytes);
   Status write_buffer(const PlanBuffer& buffer, std::span<const std::byte> bytes);
   void resume_window(int64_t launches, int64_t samples) {
     launches_ = launches;
@@ -153,6 +200,22 @@ class Session {
   Status write_inputs(InputBytes inputs, int64_t samples, Program program);
   Status read_scale(std::string_view name, float& scale);
   Status read_floats(const PlanBuffer& buffer, std::vector<float>& values);
+  Status read_sum(const PlanBuffer& buffer, std::vector<float>& values);
+  Status find_nodes();
+  Status begin_launch();
+  Status close_lane(const LaneStack::Close& close, std::span<const LaneRange> nodes);
+  void forget_window();
+  Status remember_opening();
+  std::vector<int64_t> node_offsets(const PlanBuffer& sum) const;
+  Status read_words(std::span<const PlanBuffer* const> buffers, LaneScalars& node, size_t place);
+  Status add_nodes(std::span<const PlanBuffer* const> buffers, std::vector<LaneScalars> nodes,
+                   std::vector<double>& values);
+  Status clear_eval();
+  int64_t eval_lane(int64_t position) const;
+  Status end_eval_lane();
+  Status next_eval();
+  Status share_shift();
+  bool is_whole() const;
   Status zero(const PlanBuffer& buffer);
   template <class T>
   Status write_scalar(const PlanBuffer* buffer, T value);
@@ -173,7 +236,20 @@ class Session {
   bool has_statistics_ = false;  // that move in accumulators NAME.change until update commits them
   std::vector<std::byte> zeros_;
   int64_t launches_ = 0, samples_ = 0;  // of the window
-  int64_t eval_samples_ = 0;
+  // With several lanes.
+  LaneRange mine_;
+  LaneExchange* exchange_ = nullptr;
+  LaneStack stack_;
+  std::vector<const PlanBuffer*> join_, keep_;  // the flags of `close`, by place
+  // Of the sums that a launch keeps a part of: what the later lanes keep of a node, by place.
+  std::map<const PlanBuffer*, std::vector<const PlanBuffer*>> kept_;
+  const PlanBuffer* rest_ = nullptr;
+  std::map<const PlanBuffer*, std::vector<const PlanBuffer*>> nodes_;  // of a sum, by place
+  std::map<const PlanBuffer*, std::vector<std::byte>> opening_;        // scalars as the window found them
+  int64_t eval_samples_ = 0, eval_launches_ = 0, eval_expected_ = 0;
+  std::vector<const PlanBuffer*> eval_sums_,
+      window_sums_;                      // what is read; the latter: loss and count, weights
+  std::vector<LaneScalars> eval_nodes_;  // of the lanes that are done
 };
 
 }  // namespace gacc

@@ -3,6 +3,7 @@
 #include "runtime/train.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -32,17 +33,60 @@ WindowRules rules_of(const Plan& plan, int64_t samples) {
   return {samples, plan.micro_batch, plan.accumulate, parse_tail(plan.tail)};
 }
 
-// One pass over `data` in file order; not complete when `interrupted` says so in between.
-Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& loader,
-               const std::function<bool()>& interrupted, EvalReport& report, bool& complete) {
-  if (Status status = session.begin_eval(); !status) return status;
-  loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.micro_batch);
-  while (const Batch* batch = loader.next()) {
-    if (Status status = session.eval(batch->inputs, batch->samples); !status) return status;
-    complete = !interrupted();
-    if (!complete) return {};
+// Whether the run is to end. Alone this is known at once; several ranks have to agree.
+class Interruption {
+ public:
+  explicit Interruption(const TrainOptions& options) : options_(options) {}
+
+  bool several() const { return options_.ranks != nullptr && options_.ranks->size() > 1; }
+  // What this rank has heard.
+  bool heard() {
+    if (!heard_ && options_.interrupted && options_.interrupted()) {
+      heard_ = true;
+      if (several()) options_.ranks->ask_to_stop();
+    }
+    return heard_ || (several() && options_.ranks->stop_asked());
   }
-  return session.end_eval(report);
+  // What is true of all.
+  bool agreed() {
+    if (!several()) agreed_ = agreed_ || heard();
+    return agreed_;
+  }
+  // Ranks meet here.
+  Status agree() {
+    if (!several() || agreed_) return {};
+    int64_t heard_of = heard();
+    Status status = maximum(*options_.ranks, heard_of);
+    agreed_ = heard_of != 0;
+    return status;
+  }
+
+ private:
+  const TrainOptions& options_;
+  bool heard_ = false, agreed_ = false;
+};
+
+// One pass over `data` in file order, of which this rank takes its lanes'; not complete when it is interrupted.
+Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& loader,
+               Interruption& interruption, EvalReport& report, bool& complete) {
+  const int64_t size = plan.micro_batch, launches = (data.samples + size - 1) / size;
+  if (Status status = session.begin_eval(launches); !status) return status;
+  std::vector<int64_t> order;
+  for (int64_t launch = 0; launch < launches; ++launch)
+    if (session.has_eval(launch))
+      for (int64_t i = launch * size; i < std::min(data.samples, (launch + 1) * size); ++i)
+        order.push_back(i);
+  loader.start(std::move(order), size);
+  // The first one is made in any case: ranks meet there (Session::eval).
+  for (int64_t launch = 0; launch < launches && (launch == 0 || !interruption.heard()); ++launch) {
+    const Batch* batch = session.has_eval(launch) ? loader.next() : nullptr;
+    Status status = batch ? session.eval(batch->inputs, batch->samples)
+                          : session.skip_eval(std::min(size, data.samples - launch * size));
+    if (!status) return status;
+  }
+  if (Status status = interruption.agree(); !status) return status;
+  complete = !interruption.agreed();
+  return complete ? session.end_eval(report) : Status();
 }
 
 std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options) {
@@ -63,6 +107,7 @@ class Trainer {
         result_(result),
         rules_(rules_of(plan, data.samples)),
         epochs_(epoch_limit(plan, options)),
+        interruption_(options),
         loader_(data, plan) {
     if (eval) eval_loader_.emplace(*eval, plan);
   }
@@ -72,14 +117,17 @@ class Trainer {
  private:
   Status resume(const TrainState& state);
   Status checkpoint();
+  void complete_state();
   Status run_epoch();
   void begin_epoch();
-  Status run_launch(InputBytes inputs, int64_t samples);
+  std::vector<int64_t> samples_to_come() const;
+  Status run_launch();
   Status close_window(bool apply);
   struct Culprit {
     int64_t launch = 0;  // from 1; 0: none was found
     std::string parameter;
   };
+  Status first_of_all(Culprit& culprit);
   Status find_culprit(const WindowReport& window, Culprit& culprit);
   Status not_finite(const UpdateReport& report);
   Status finish_epoch();
@@ -91,9 +139,11 @@ class Trainer {
   void count_sums(const WindowSums& sums);
 
   bool interrupted() {
-    if (!result_.interrupted && options_.interrupted) result_.interrupted = options_.interrupted();
+    result_.interrupted = interruption_.agreed();
     return result_.interrupted;
   }
+  // Of several ranks: they have agreed to leave the open window.
+  bool left_window() { return interruption_.several() && interrupted(); }
   bool limit_reached() const {
     return (epochs_ && result_.epochs >= *epochs_) ||
            (options_.updates && result_.updates >= *options_.updates) ||
@@ -111,11 +161,13 @@ class Trainer {
   TrainResult& result_;
   WindowRules rules_;
   std::optional<int64_t> epochs_;
+  Interruption interruption_;
   Loader loader_;
   std::optional<Loader> eval_loader_;
 
   Stopwatch clock_;
-  TrainState at_;  // its counts that result_ has too, and what the session knows, only at checkpoints
+  TrainState at_;       // its counts that result_ has too, and what the session knows, only at checkpoints
+  TrainState opening_;  // at_ when the window was opened, with several lanes
   bool diverged_ = false;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();  // of a good update of this process
   // Launches, epochs and evaluation_due at the last checkpoint.
@@ -130,10 +182,13 @@ Status Trainer::run() {
   // An epoch whose launches are all made is ended, whatever the limits.
   auto epoch_to_end = [&] { return at_.position > 0 && at_.position == rules_.launches_per_epoch(); };
   while (status && (epoch_to_end() || !limit_reached()) && !interrupted()) status = run_epoch();
+  if (status) status = interruption_.agree();  // of a window that a limit has left open
   if (status) status = checkpoint();
   result_.open_launches = session_.launches();
-  if (status && options_.keep_gradients && session_.launches() > 0)
-    status = session_.mean_gradients(result_.gradients);
+  if (status && options_.keep_gradients && session_.launches() > 0 && !left_window()) {
+    status = session_.finish_lanes();
+    if (status) status = session_.mean_gradients(result_.gradients);
+  }
   if (status && eval_ && !interrupted()) status = evaluate(/*at_end=*/true);
   if (status) look_at(at_.epoch.epoch, last_loss_);
   result_.best = at_.best;
@@ -161,12 +216,19 @@ Status Trainer::resume(const TrainState& state) {
   return {};
 }
 
-// Unless the last one still says how things are.
+// Unless the last one still says how things are. With several lanes the one of an open window is of its start.
 Status Trainer::checkpoint() {
   if (!options_.checkpoint) return {};
-  std::tuple now{result_.launches, result_.epochs, at_.evaluation_due};
+  const bool inside = plan_.lanes > 1 && session_.launches() > 0;
+  if (!inside) complete_state();
+  const TrainState& state = inside ? opening_ : at_;
+  std::tuple now{state.launches, state.epochs, state.evaluation_due};
   if (saved_ == now) return {};
   saved_ = now;
+  return options_.checkpoint(state);
+}
+
+void Trainer::complete_state() {
   at_.epochs = result_.epochs;
   at_.updates = result_.updates;
   at_.skipped = result_.skipped;
@@ -175,7 +237,6 @@ Status Trainer::checkpoint() {
   at_.window_launches = session_.launches();
   at_.window_samples = session_.samples();
   at_.seconds = clock_.seconds();
-  return options_.checkpoint(at_);
 }
 
 void Trainer::begin_epoch() {
@@ -185,32 +246,57 @@ void Trainer::begin_epoch() {
   at_.epoch_start = training_seconds();
 }
 
+// The samples of those launches, from at_.position on, that this rank has.
+std::vector<int64_t> Trainer::samples_to_come() const {
+  const auto order = epoch_order(data_.samples, options_.seed, result_.epochs, options_.shuffle);
+  const int64_t launches = rules_.launches_per_epoch();
+  std::vector<int64_t> mine;
+  for (int64_t launch = at_.position, in_window = session_.launches(); launch < launches; ++launch) {
+    const auto first = order.begin() + launch * plan_.micro_batch;
+    if (session_.has_launch(in_window)) mine.insert(mine.end(), first, first + rules_.batch(launch));
+    in_window = rules_.after(launch, in_window + 1) == WindowRules::Next::launch ? in_window + 1 : 0;
+  }
+  return mine;
+}
+
 // One epoch, or the rest of one that was begun, as far as the limits allow.
 Status Trainer::run_epoch() {
   if (at_.position == 0) begin_epoch();
   int64_t launches = rules_.launches_per_epoch();
-  auto order = epoch_order(data_.samples, options_.seed, result_.epochs, options_.shuffle);
-  if (rules_.tail == Tail::drop) order.resize(static_cast<size_t>(launches * plan_.micro_batch));
-  order.erase(order.begin(),
-              order.begin() + std::min(at_.position * plan_.micro_batch, static_cast<int64_t>(order.size())));
-  loader_.start(std::move(order), plan_.micro_batch);
+  loader_.start(samples_to_come(), plan_.micro_batch);
   while (at_.position < launches) {
-    const Batch* batch = loader_.next();
-    if (Status status = run_launch(batch->inputs, batch->samples); !status) return status;
+    if (Status status = run_launch(); !status) return status;
     if (at_.position < launches && (limit_reached() || interrupted())) return {};
   }
+  if (left_window()) return {};
   // Where the interruption has cut an evaluation short, the epoch ends after it, in another process.
   return at_.evaluation_due ? Status() : finish_epoch();
 }
 
-Status Trainer::run_launch(InputBytes inputs, int64_t samples) {
-  if (session_.launches() == 0) at_.window_start = training_seconds();
-  if (Status status = session_.step(inputs, samples); !status) return status;
+Status Trainer::run_launch() {
+  if (session_.launches() == 0) {
+    at_.window_start = training_seconds();
+    if (plan_.lanes > 1) {
+      complete_state();
+      opening_ = at_;
+      if (options_.window_opens) options_.window_opens();
+    }
+  }
+  const int64_t samples = rules_.batch(at_.position);
+  Status status;
+  if (!session_.has_launch(session_.launches()) || (interruption_.several() && interruption_.heard())) {
+    // Another rank's; or of a window that all will leave, so it does not matter that this one is not whole.
+    const int64_t next = std::min((at_.position + 1) * plan_.micro_batch, data_.samples);
+    status = session_.skip(samples, result_.epochs * data_.samples + next);
+  } else {
+    status = session_.step(loader_.next()->inputs, samples);
+  }
+  if (!status) return status;
   int64_t launch = at_.position++;
   ++result_.launches;
   result_.samples += samples;
   at_.epoch.samples += samples;
-  Status status = observer_.launched({at_.epoch.epoch, result_.launches, result_.samples});
+  status = observer_.launched({at_.epoch.epoch, result_.launches, result_.samples});
   if (!status) return status;
   WindowRules::Next next = rules_.after(launch, session_.launches());
   return next == WindowRules::Next::launch ? Status() : close_window(next == WindowRules::Next::update);
@@ -223,9 +309,12 @@ void Trainer::count_sums(const WindowSums& sums) {
 }
 
 Status Trainer::close_window(bool apply) {
+  if (Status status = interruption_.agree(); !status || left_window()) return status;
   // The update clears the accumulators, so the gradients are copied before.
-  if (options_.keep_gradients)
+  if (options_.keep_gradients) {
+    if (Status status = session_.finish_lanes(); !status) return status;
     if (Status status = session_.mean_gradients(result_.gradients); !status) return status;
+  }
   UpdateReport report;
   if (!apply) {
     if (Status status = session_.sums(report.window.sums); !status) return status;
@@ -270,6 +359,10 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
     const auto first = order.begin() + at % launches * plan_.micro_batch;
     const int64_t samples = rules_.batch(at % launches);
     const int64_t ordinal = at / launches * data_.samples + at % launches * plan_.micro_batch;
+    if (!session_.has_launch(number - 1)) {
+      if (Status status = session_.skip(samples, ordinal + samples); !status) return status;
+      continue;
+    }
     if (Status status = session_.set_ordinal(ordinal); !status) return status;
     loader_.start({first, first + samples}, plan_.micro_batch);
     if (Status status = session_.step(loader_.next()->inputs, samples); !status) return status;
@@ -277,6 +370,22 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
     if (culprit.parameter.empty()) continue;
     culprit.launch = number;
     break;
+  }
+  return interruption_.several() ? first_of_all(culprit) : Status();
+}
+
+// The least launch that any rank has found.
+Status Trainer::first_of_all(Culprit& culprit) {
+  std::vector<std::string> all;
+  const std::string mine = culprit.launch == 0 ? "" : fmt::format("{} {}", culprit.launch, culprit.parameter);
+  if (Status status = all_gather(*options_.ranks, mine, all); !status) return status;
+  culprit = {};
+  for (const std::string& text : all) {
+    const size_t space = std::min(text.find(' '), text.size());
+    int64_t launch = 0;
+    std::from_chars(text.data(), text.data() + space, launch);
+    if (launch == 0 || (culprit.launch > 0 && culprit.launch < launch)) continue;
+    culprit = {launch, text.substr(space + 1)};
   }
   return {};
 }
@@ -295,6 +404,7 @@ Status Trainer::not_finite(const UpdateReport& report) {
 
 Status Trainer::finish_epoch() {
   if (session_.launches() > 0) {  // carry: the window stays open
+    if (Status status = interruption_.agree(); !status || left_window()) return status;
     WindowSums sums;
     if (Status status = session_.sums(sums); !status) return status;
     count_sums(sums);
@@ -378,8 +488,9 @@ void Trainer::look_at(int64_t epoch, double loss) {
 }
 
 Status Trainer::measure(EvaluationReport& report, bool& complete) {
-  Status status = gacc::measure(
-      session_, plan_, *eval_, *eval_loader_, [&] { return interrupted(); }, report.result, complete);
+  Status status =
+      gacc::measure(session_, plan_, *eval_, *eval_loader_, interruption_, report.result, complete);
+  interrupted();  // takes it over
   return status && complete ? evaluated(session_, plan_, report.result) : status;
 }
 
@@ -396,8 +507,8 @@ Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, co
   Loader loader(eval, plan);
   bool complete = true;
   const Stopwatch clock;
-  const auto asked = [&] { return options.interrupted && options.interrupted(); };
-  const Status status = measure(session, plan, eval, loader, asked, report.result, complete);
+  Interruption interruption(options);
+  const Status status = measure(session, plan, eval, loader, interruption, report.result, complete);
   report.seconds = clock.seconds();
   interrupted = !complete;
   return status;

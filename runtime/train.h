@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/collective.h"
 #include "runtime/data/dataset.h"
 #include "runtime/session.h"
 
@@ -34,10 +35,16 @@ struct TrainOptions {
   // Fill TrainResult::gradients: a copy of all gradients at the end of every window.
   bool keep_gradients = false;
   std::function<bool()> interrupted;  // asked after every launch; true ends the run in order. May be empty
+  // The other ranks, among whom the session's lanes are dealt; null: there are none. Ranks agree on the end of a
+  // run where a window or an evaluation ends; until then one that has heard of it launches nothing more.
+  Collective* ranks = nullptr;
   // Called with the loop's state, the session's buffers belonging to it, after every `checkpoint_every` good
   // updates (0: after every epoch), and at the end of the run, unless it fails. Its error ends the run. May
   // be empty.
+  // With several lanes a state inside a window is that of the window's start, for which
+  // `window_opens` was called last: what else belongs to the checkpoint should be kept then. May be empty.
   std::function<Status(const TrainState&)> checkpoint;
+  std::function<void()> window_opens{};
   int64_t checkpoint_every = 0;
   // Which evaluation is the best: by this metric of the plan, or by "loss".
   std::string best = "loss";

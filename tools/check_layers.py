@@ -35,6 +35,7 @@ DOORS = [
     ("LLVM", re.compile(r"(llvm|llvm-c|clang)/"), ("codegen/", "tests/codegen/"), False),
     ("toml++", re.compile(r"(toml\+\+|tomlplusplus)/|toml\.hpp"), "frontend/", True),
     ("oneDNN", re.compile(r"(oneapi/)?dnnl"), "codegen/host/", True),
+    ("MPI", re.compile(r"mpi\.h"), "runtime/mpi/", True),
     # The runtime has its own prototypes; only the test that compares them reads NVIDIA's headers.
     ("CUDA", re.compile(r"cuda\w*\.h|cublas\w*\.h|nvrtc\w*\.h|cuda/"), "tests/cuda/", True),
 ]

@@ -248,6 +248,11 @@ void add_options(CLI::App& app, Arguments& to) {
       "--tune-gemm", to.tune_gemm, "FILE",
       "on a GPU: measure cuBLASLt's algorithms for every matrix\nproduct and keep the fastest ones in FILE, "
       "which later\nruns read");
+
+  group = "Ranks";
+  count("--ranks", to.ranks, 1, "train with N processes on this machine, started by mpirun;\ndocs/ranks.md");
+  count("--rank-timeout", to.rank_timeout, 1,
+        "seconds without a sign of life of another rank that are\nborne; default 60");
   app.set_version_flag("--version",
                        fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
   app.footer(kExamples);

@@ -17,6 +17,8 @@ struct Arguments {
   std::string profile;
   std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every, patience;
   std::optional<double> lr;
+  std::optional<int64_t> ranks;  // --ranks: to be started, by mpirun
+  int64_t rank_timeout = 60;
   int64_t eval_every = 0;
   int threads = 0;
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -16,17 +18,21 @@
 #include <vector>
 
 #include "compiler/compare_plan.h"
+#include "runtime/agreement.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/checkpoint.h"
+#include "runtime/collective.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/text.h"
+#include "runtime/launcher.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/predict.h"
 #include "runtime/process_memory.h"
 #include "runtime/profile.h"
 #include "runtime/progress.h"
+#include "runtime/rank_sums.h"
 #include "runtime/safetensors.h"
 #include "runtime/self_check.h"
 #include "runtime/session.h"
@@ -77,38 +83,69 @@ int fail(Exit status, const std::string& text) {
   return status;
 }
 
+uint32_t add_crc(uint32_t crc, const void* bytes, size_t size) {
+  return static_cast<uint32_t>(crc32_z(crc, static_cast<const Bytef*>(bytes), size));
+}
+
 // One run: prepare everything that can be wrong, train, write what was asked for.
 class Run {
  public:
-  explicit Run(const Arguments& arguments) : arguments_(arguments) {}
+  Run(const Arguments& arguments, Collective& ranks)
+      : ranks_(ranks),
+        tunes_(!arguments.tune_gemm.empty()),
+        arguments_(ranks.rank() == 0 ? arguments : without_outputs(arguments)) {
+    options_.keep_gradients = !arguments.dump_grads.empty();
+  }
 
   int execute() {
-    Status status = prepare();
+    Status status = find_place(ranks_, place_);
+    if (status) {
+      status = prepare();
+      status = agree(ranks_, status, status ? facts_of_rank() : Facts());
+    }
     if (status) status = arguments_.verify ? verify_artifact() : work();
     if (device_) status = finish_device(std::move(status));
     // The log tells of a run that began, however it ended; before that nothing is left of it.
     if (Status closed = began_ ? log_.commit() : Status(); status) status = closed;
-    if (!status) return fail(kFailed, status.text());
-    if (!result_.interrupted) return kDone;
-    if (arguments_.asks()) {
-      print_stderr("gacc-exec: interrupted\n");
-      return kInterrupted;
+    if (!status) {
+      if (ranks_.fail(status.text())) fail(kFailed, status.text());
+      return ranks_.end(kFailed);
     }
-    if (!arguments_.checkpoint.empty())
-      written_ += fmt::format("; --resume continues from {}", checkpoint_file());
-    print_stderr("gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1,
-                 result_.updates, written_);
-    return kInterrupted;
+    if (result_.interrupted) say_interrupted();
+    return ranks_.end(result_.interrupted ? kInterrupted : kDone);
   }
 
  private:
+  // The first rank alone writes and talks.
+  static Arguments without_outputs(Arguments given) {
+    for (std::string* file : {&given.save, &given.save_best, &given.log, &given.dump_grads,
+                              &given.tensorboard, &given.profile, &given.tune_gemm})
+      file->clear();
+    given.quiet = true;
+    return given;
+  }
+  bool first() const { return ranks_.rank() == 0; }
+  template <class... Args>
+  void say(fmt::format_string<Args...> form, Args&&... args) const {
+    if (first()) print_stderr(form, std::forward<Args>(args)...);
+  }
+  void say_interrupted() {
+    if (arguments_.asks()) return say("gacc-exec: interrupted\n");
+    if (!arguments_.checkpoint.empty())
+      written_ += fmt::format("; --resume continues from {}", checkpoint_file());
+    say("gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1, result_.updates,
+        written_);
+  }
   Status prepare();
+  Status check_ranks() const;
+  Facts facts_of_rank() const;
   Status load_parameters();
   Status load_data(const std::string& spec, DataUse use, Dataset& data);
   Status check_best();
   Status open_checkpoint();
   Status read_gemm_choices();
   Status write_gemm_choices();
+  Status take_gemm_choices();
   Status check_checkpoint();
   Status work();
   Status verify_artifact();
@@ -133,13 +170,17 @@ class Run {
     return status;
   }
 
-  const Arguments& arguments_;
+  Collective& ranks_;
+  const bool tunes_;  // --tune-gemm, which is the first rank's to do
+  const Arguments arguments_;
+  RankPlace place_;
   Artifact artifact_;
   Dataset data_, eval_;
   DataFacts facts_;  // what the training data have taught, in this run or before
   std::vector<NamedTensor> loaded_;
   DeviceOptions device_options_;
   std::unique_ptr<Device> device_;
+  std::optional<RankExchange> exchange_;
   LogFile log_;
   EventFile events_;
   CheckpointFolder folder_;
@@ -149,6 +190,12 @@ class Run {
   Settings settings_;
   RunRate rate_;
   std::string best_;  // the file of --save-best, where checkpoints keep it
+  // The log's end and that file as the open window found them, where a checkpoint inside it is of its start.
+  struct Opening {
+    LogPosition log;
+    std::optional<std::string> best{};  // where the window has replaced it
+  };
+  std::optional<Opening> opening_;
   bool began_ = false;
   TrainOptions options_;
   GenerateOptions text_;
@@ -171,11 +218,11 @@ Status Run::prepare() {
   options_.eval_every = given.eval_every;
   options_.shuffle = plan.shuffle && !given.no_shuffle;
   options_.seed = static_cast<uint64_t>(plan.seed);
-  options_.keep_gradients = !given.dump_grads.empty();
   options_.best = given.best;
   options_.patience = given.patience;
   options_.interrupted = [] { return interrupt_seen.load(); };
 
+  if (Status status = check_ranks(); !status) return status;
   if (Status status = check_best(); !status) return status;
   if (!given.predict.empty())
     if (Status status = check_predict(plan); !status) return status;
@@ -212,7 +259,7 @@ Status Run::prepare() {
     if (Status status = check_checkpoint(); !status) return status;
   } else if (!given.init_only) {
     if (plan.plateau && given.eval.empty())
-      print_stderr("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
+      say("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
     if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
     if (Status status = check_checkpoint(); !status) return status;
   }
@@ -222,14 +269,71 @@ Status Run::prepare() {
     if (Status status = events_.open(given.tensorboard, step); !status) return status;
   }
   std::string note;
-  device_options_.threads = given.threads;
+  device_options_.threads = given.threads > 0 ? given.threads : place_.threads;
+  device_options_.local_rank = place_.local_rank;
   if (given.gemm != "auto")
     device_options_.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
   if (Status read = read_gemm_choices(); !read) return read;
   Status status = open_device(given.device, device_options_, artifact_, device_, note);
-  if (!note.empty() && !given.quiet) print_stderr("{}\n", note);
+  if (!note.empty() && !given.quiet) say("{}\n", note);
   if (status && device_->kind() != "cpu") status = compare_programs(module, artifact_, given.artifact);
   return status;
+}
+
+Status Run::check_ranks() const {
+  if (ranks_.size() == 1) return {};
+  if (arguments_.verify) return Status::error("--verify tests in one process: start it without a launcher");
+  if (arguments_.asks())
+    return Status::error("{} works in one process: start it without a launcher",
+                         arguments_.generate ? "--generate" : "--predict");
+  const Plan& plan = artifact_.plan;
+  const int64_t lanes = plan.lanes;
+  if (ranks_.size() <= lanes) return {};
+  const auto enough = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(ranks_.size())));
+  return Status::error(
+      "{} ranks, and every rank needs a lane: the artifact has train.lanes = {}, with train.accumulate = {} "
+      "and train.micro_batch = {}. Start at most {}, or compile with --set train.lanes={}, which needs "
+      "train.accumulate={} at least (a smaller train.micro_batch keeps the effective batch)",
+      ranks_.size(), lanes, plan.accumulate, plan.micro_batch, lanes, enough, enough);
+}
+
+// What decides bits or the course of the run.
+Facts Run::facts_of_rank() const {
+  if (ranks_.size() == 1) return {};
+  const Arguments& given = arguments_;
+  Facts facts;
+  const auto add = [&](const char* name, const auto& value) {
+    facts.emplace_back(name, fmt::format("{}", value));
+  };
+  const auto add_number = [&](const char* name, const auto& value) {
+    facts.emplace_back(name, value ? fmt::format("{}", *value) : "not given");
+  };
+  add("gacc", GACC_VERSION);
+  uint32_t artifact = 0, loaded = 0;
+  for (const std::string& text : {artifact_.ir, artifact_.ptx})
+    artifact = add_crc(artifact, text.data(), text.size());
+  add("the artifact's checksum", fmt::format("{:08x}", artifact));
+  add("the device", device_ ? device_->alike() : "none");
+  for (const auto& [name, value] : settings_of(artifact_, data_, options_)) facts.emplace_back(name, value);
+  for (const auto& [name, value] : settings_of(artifact_, eval_, options_))
+    if (name.starts_with("the training data's")) facts.emplace_back("--eval: " + name, value);
+  add("the number of samples of --eval", eval_.samples);
+  add("the learning rate", artifact_.plan.lr);
+  add_number("--epochs", given.epochs);
+  add_number("--updates", given.updates);
+  add_number("--launches", given.launches);
+  add_number("--patience", given.patience);
+  add_number("--checkpoint-every", given.checkpoint_every);
+  add("--eval-every", given.eval_every);
+  add("--best", given.best);
+  add("--init-only", given.init_only);
+  add("--dump-grads", options_.keep_gradients ? "given" : "not given");
+  add("--gemm", given.gemm);
+  for (const NamedTensor& tensor : loaded_)
+    loaded = add_crc(loaded, tensor.data.data(), tensor.data.size() * sizeof(float));
+  add("--load: the parameters' checksum", fmt::format("{:08x}", loaded));
+  add("launches before the checkpoint", resumes_ ? earlier_.content().train.launches : 0);
+  return facts;
 }
 
 // The file of --load, and what is known of the data: by a run that goes on, from its checkpoint.
@@ -244,7 +348,7 @@ Status Run::load_parameters() {
 
 Status Run::load_data(const std::string& spec, DataUse use, Dataset& data) {
   Status status = load_dataset(spec, artifact_.plan, use, facts_, data);
-  for (const std::string& remark : data.remarks) print_stderr("gacc-exec: {}\n", remark);
+  for (const std::string& remark : data.remarks) say("gacc-exec: {}\n", remark);
   return status;
 }
 
@@ -265,13 +369,22 @@ Status Run::read_gemm_choices() {
   return device_options_.gemm_choices.empty() ? Status::error("{} is empty", file) : Status();
 }
 
+// The algorithms that the first rank has measured; the bits of products depend on them.
+Status Run::take_gemm_choices() {
+  if (Status status = broadcast(ranks_, device_options_.gemm_choices); !status) return status;
+  device_options_.gemm_choices_from = "rank 0";
+  device_.reset();  // one at a time: the arena may fill the machine
+  std::string note;
+  return open_device(arguments_.device, device_options_, artifact_, device_, note);
+}
+
 Status Run::write_gemm_choices() {
   const std::string& file = arguments_.tune_gemm;
   if (file.empty()) return {};
   const std::string text = device_->gemm_choices();
   if (text.empty()) {
-    print_stderr("gacc-exec: note: --tune-gemm: {} has no algorithms of matrix products to choose among\n",
-                 device_->name());
+    say("gacc-exec: note: --tune-gemm: {} has no algorithms of matrix products to choose among\n",
+        device_->name());
     return {};
   }
   const bool holds_it = device_options_.gemm_choices_from == file && device_options_.gemm_choices == text;
@@ -293,16 +406,21 @@ Status Run::open_checkpoint() {
     resumes_ = true;
     return earlier_.open(checkpoint_file());
   }
+  if (!first()) {  // the folder is the first rank's; this one reads what is in it
+    resumes_ = given.resume && access(checkpoint_file().c_str(), F_OK) == 0;
+    if (!resumes_) return {};
+    if (Status status = earlier_.open(checkpoint_file()); !status) return status;
+    options_.resume = &earlier_.content().train;
+    return {};
+  }
   if (Status status = folder_.open(given.checkpoint); !status) return status;
   resumes_ = given.resume && folder_.has_checkpoint();
   const std::string old = checkpoint_files(given.checkpoint)[1], next = free_name(old);
   if (given.resume && !resumes_)
-    print_stderr(
-        "gacc-exec: no checkpoint in {}: starting from the beginning{}\n", given.checkpoint,
+    say("gacc-exec: no checkpoint in {}: starting from the beginning{}\n", given.checkpoint,
         old == next ? "" : fmt::format("; {} is not read unless it is called {}", old, folder_.file()));
   if (!given.resume && !folder_.name_for_old().empty())
-    print_stderr(
-        "gacc-exec: without --resume the run starts from the beginning and will replace {}, which stays as "
+    say("gacc-exec: without --resume the run starts from the beginning and will replace {}, which stays as "
         "{}{}\n",
         folder_.file(), old, old == next ? "" : fmt::format(" (and the one there as {})", next));
   if (!resumes_) return {};
@@ -325,13 +443,13 @@ Status Run::check_checkpoint() {
     const RunRate& was = earlier_.content().rate;
     if (!arguments_.lr && was.of_model != rate_.of_model)
       return Status::error("cannot resume from {}: optimizer.lr was {}, and is {} now; --lr says which",
-                           folder_.file(), was.of_model, rate_.of_model);
+                           checkpoint_file(), was.of_model, rate_.of_model);
     if (!arguments_.lr) plan.lr = was.used;
     const TrainState& state = earlier_.content().train;
-    print_stderr("gacc-exec: resuming from {}: {} epochs, {} updates, {} launches in the open window\n",
-                 folder_.file(), state.epochs, state.updates, state.window_launches);
+    say("gacc-exec: resuming from {}: {} epochs, {} updates, {} launches in the open window\n",
+        folder_.file(), state.epochs, state.updates, state.window_launches);
     if (log_.is_open() && !log_.continues())
-      print_stderr("gacc-exec: {} is not the log of the run before: a new one begins\n", arguments_.log);
+      say("gacc-exec: {} is not the log of the run before: a new one begins\n", arguments_.log);
   }
   rate_.used = plan.lr;
   return {};
@@ -340,8 +458,14 @@ Status Run::check_checkpoint() {
 Status Run::save_checkpoint(Session& session, const TrainState& state, Progress& progress) {
   // The log must not be behind the checkpoint, whatever happens.
   if (Status status = log_.sync(); !status) return status;
-  const Checkpoint checkpoint{
-      settings_, rate_, state, log_.position(), device_->gemm_choices(), best_, to_metadata(facts_)};
+  const bool inside = opening_ && session.launches() > 0;
+  const Checkpoint checkpoint{settings_,
+                              rate_,
+                              state,
+                              inside ? opening_->log : log_.position(),
+                              device_->gemm_choices(),
+                              inside ? opening_->best.value_or(best_) : best_,
+                              to_metadata(facts_)};
   // A checkpoint that the run does not come from stays: who reads that it will be replaced presses Ctrl-C,
   // and that writes one.
   const std::string kept = resumes_ || replaced_ ? "" : folder_.name_for_old();
@@ -350,15 +474,26 @@ Status Run::save_checkpoint(Session& session, const TrainState& state, Progress&
   replaced_ = true;
   if (kept.empty()) return {};
   progress.clear();
-  print_stderr("gacc-exec: the checkpoint that was in {} is kept as {}\n", folder_.file(), kept);
+  say("gacc-exec: the checkpoint that was in {} is kept as {}\n", folder_.file(), kept);
   return {};
 }
 
 Status Run::work() {
   const Plan& plan = artifact_.plan;
+  if (tunes_ && !first())
+    if (Status status = take_gemm_choices(); !status) return status;
   Session session(*device_, plan);
   if (Status status = session.open(artifact_); !status) return status;
-  if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet) print_stderr("{}\n", note);
+  exchange_.emplace(ranks_, *device_, plan);
+  if (ranks_.size() > 1) {
+    options_.ranks = &ranks_;
+    session.set_lanes(lanes_of_rank(ranks_.rank(), plan.lanes, ranks_.size()), &*exchange_);
+  }
+  if (tunes_ && first()) {
+    std::string choices = device_->gemm_choices();
+    if (Status status = broadcast(ranks_, choices); !status) return status;
+  }
+  if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet) say("{}\n", note);
   if (Status status = write_gemm_choices(); !status) return status;
   if (!arguments_.profile.empty())
     if (Status status = device_->start_profile(); !status) return status;
@@ -378,14 +513,15 @@ Status Run::work() {
   if (!log_.continues())
     if (Status status =
             log_.write(start_line(plan, {GACC_VERSION, std::string(device_->kind()), arguments_.data,
-                                         arguments_.eval, arguments_.load, facts_}));
+                                         arguments_.eval, arguments_.load, facts_, ranks_.size()}));
         !status)
       return status;
   began_ = true;
   Progress progress(plan, arguments_.quiet);
-  if (!arguments_.checkpoint.empty()) {
+  if (!arguments_.checkpoint.empty() && first()) {
     options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
     options_.checkpoint = [&](const TrainState& state) { return save_checkpoint(session, state, progress); };
+    options_.window_opens = [&] { opening_ = {log_.position()}; };
   }
   if (arguments_.only_evaluates()) return evaluate_and_write(session, progress);
   if (!arguments_.save_best.empty()) {
@@ -399,7 +535,7 @@ Status Run::predict_and_write(Session& session) {
   const std::string& path = arguments_.predict;
   Status status = predict(session, artifact_.plan, data_, path, options_.interrupted, result_.interrupted);
   if (status && !result_.interrupted && !arguments_.quiet)
-    print_stderr("gacc-exec: wrote the outputs of {} samples to {}\n", data_.samples, path);
+    say("gacc-exec: wrote the outputs of {} samples to {}\n", data_.samples, path);
   return status;
 }
 
@@ -409,8 +545,8 @@ Status Run::generate_text(Session& session) {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   if (status && std::ferror(stdout)) return Status::error("cannot write standard output");
   if (status && !result_.interrupted && !arguments_.quiet && text_.tokens > 0)
-    print_stderr("\ngacc-exec: {} tokens, {:.3g} ms each\n", text_.tokens,
-                 1000 * passed.count() / static_cast<double>(text_.tokens));
+    say("\ngacc-exec: {} tokens, {:.3g} ms each\n", text_.tokens,
+        1000 * passed.count() / static_cast<double>(text_.tokens));
   return status;
 }
 
@@ -439,6 +575,7 @@ Status Run::save_best(Session& session) {
   const std::string& path = arguments_.save_best;
   const Metadata metadata = to_metadata(facts_);
   if (arguments_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
+  if (opening_ && !opening_->best) opening_->best = best_;
   if (Status status = safetensors_bytes(path, tensors, metadata, best_); !status) return status;
   return write_file_atomically(path, best_);
 }
@@ -467,7 +604,7 @@ void Run::say_nothing_to_do() const {
   else
     why = fmt::format("{} evaluations in a row were not better than the best; a larger --patience goes on",
                       result_.best.worse);
-  print_stderr("gacc-exec: nothing to do: {}\n", why);
+  say("gacc-exec: nothing to do: {}\n", why);
 }
 
 Status Run::verify_artifact() {
@@ -511,7 +648,7 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (!result_.gradients.empty()) {
       if (Status status = save(arguments_.dump_grads, result_.gradients); !status) return status;
     } else if (resumes_) {  // a run that had nothing left to do
-      print_stderr("gacc-exec: note: nothing was launched: {} is not written\n", arguments_.dump_grads);
+      say("gacc-exec: note: nothing was launched: {} is not written\n", arguments_.dump_grads);
     } else if (!result_.interrupted) {
       return Status::error("--dump-grads {}: nothing was launched, so there are no gradients",
                            arguments_.dump_grads);
@@ -529,6 +666,10 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (Status status = write_file_atomically(arguments_.profile, text); !status) return status;
     written_ += fmt::format("; wrote {}", arguments_.profile);
   }
+  if (ranks_.size() > 1 && exchange_->sums() > 0)
+    progress.say(fmt::format("{} ranks: {} sums, {} bytes sent by each for one, {:.3g} ms each",
+                             ranks_.size(), exchange_->sums(), exchange_->bytes_sent() / exchange_->sums(),
+                             1000 * exchange_->seconds() / static_cast<double>(exchange_->sums())));
   if (device_->kind() == "cpu")
     if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes());
         !text.empty() && !arguments_.quiet)
@@ -550,14 +691,24 @@ Status Run::finish_device(Status status) {
 int main(int argc, char** argv) {
   hold_standard_streams();
   Arguments arguments;
+  auto ranks = std::make_unique<Collective>();
+  const auto give_up = [&](Exit status, const std::string& text) {
+    if (ranks->fail(text)) fail(status, text);
+    return ranks->end(status);
+  };
   try {
     if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
-    handle_interrupts();
-    return Run(arguments).execute();
+    if (arguments.ranks.value_or(1) > 1)
+      if (Status status = start_ranks(*arguments.ranks, argc, argv); !status)
+        return fail(kFailed, status.text());
+    handle_interrupts();  // before MPI makes threads
+    if (Status status = open_collective({arguments.rank_timeout}, ranks); !status)
+      return fail(kFailed, status.text());
+    return Run(arguments, *ranks).execute();
   } catch (const std::bad_alloc&) {
-    return fail(kFailed, "out of memory");
+    return give_up(kFailed, "out of memory");
   } catch (const std::exception& error) {
-    return fail(
+    return give_up(
         kBug,
         fmt::format("internal error: {}\nThis is a bug in gacc; please report it with the model file and "
                     "the command line.",

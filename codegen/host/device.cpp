@@ -32,6 +32,12 @@ class HostDevice final : public Device {
                        codegen::host_vectors());
   }
 
+  std::string alike() const override { return fmt::format("a CPU with {}", codegen::host_vectors()); }
+  std::span<std::byte> host_memory(int64_t offset, int64_t bytes) override {
+    if (!check(offset, static_cast<size_t>(bytes))) return {};
+    return std::as_writable_bytes(std::span(engine_.arena().data() + offset, static_cast<size_t>(bytes)));
+  }
+
   Status load(const Artifact& artifact) override {
     try {
       if (Status status = engine_.load(artifact.ir, Cache::open()); !status) return status;

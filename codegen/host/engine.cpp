@@ -231,7 +231,7 @@ void Engine::run_profiled(Program program, const Prepared& prepared) {
 
 Status Engine::run(Program program, int64_t batch) {
   Prepared& prepared = programs_[static_cast<size_t>(program)];
-  if (program == Program::init || program == Program::update) batch = prepared.most;
+  if (!takes_samples(program)) batch = prepared.most;
   if (batch < 1 || batch > prepared.most)
     return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, prepared.most);
   if (batch != prepared.batch) set_batch(prepared, batch);

@@ -1,4 +1,5 @@
-// Pass `merge`: the update's kernels of one level become one launch. Its lines are sorted by level for that.
+// Pass `merge`: the kernels of one level of the update, or of closing a lane, become one launch. The lines are
+// sorted by level for that.
 #include <fmt/format.h>
 
 #include <utility>
@@ -19,11 +20,9 @@ bool all_kernels(const std::vector<const ir::Call*>& calls) {
   return true;
 }
 
-}  // namespace
-
-bool merge(ir::Module& module, const Options&, Diag&) {
-  if (!module.update.schedule) return true;
-  ir::Schedule& schedule = *module.update.schedule;
+void merge(const ir::Module& module, ir::Region& region) {
+  if (!region.schedule) return;
+  ir::Schedule& schedule = *region.schedule;
   const std::vector<std::vector<const ir::Call*>> levels = ir::by_level(schedule);
   std::vector<ir::Launch> launches;
   for (size_t level = 0; level < levels.size(); ++level) {
@@ -33,8 +32,8 @@ bool merge(ir::Module& module, const Options&, Diag&) {
       continue;
     }
     ir::Merged merged;
-    merged.function =
-        fmt::format("update_{}_{}", level, without_number(ir::as_kernel(*calls.front())->function));
+    merged.function = fmt::format("{}_{}_{}", ir::region_text(region.kind), level,
+                                  without_number(ir::as_kernel(*calls.front())->function));
     merged.block = ir::merged_block({calls});
     merged.blocks = ir::merged_blocks({calls}, merged.block, module.micro_batch());
     for (const ir::Call* call : calls) merged.parts.push_back(*call);
@@ -44,6 +43,13 @@ bool merge(ir::Module& module, const Options&, Diag&) {
   for (const ir::Call* call : ir::calls(std::as_const(schedule)))
     if (!call->level) launches.emplace_back(*call);
   schedule.launches = std::move(launches);
+}
+
+}  // namespace
+
+bool merge(ir::Module& module, const Options&, Diag&) {
+  merge(module, module.update);
+  merge(module, module.close);
   return true;
 }
 

@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kStagingBytes = size_t{1} << 20;  // of a half, at least
 constexpr size_t kLogBytes = 8192;
 // Those that are made ready at the start; predict is when it first runs.
-constexpr Program kAtStart[] = {Program::init, Program::step, Program::update, Program::eval};
+constexpr Program kAtStart[] = {Program::init, Program::step, Program::update, Program::eval, Program::close};
 
 std::string one_line(std::string_view text) {
   std::string result;
@@ -51,6 +51,11 @@ class CudaDevice final : public Device {
     if (options_.emulated) return "emulator of an NVIDIA GPU";
     return fmt::format("{} ({}, sm_{}, CUDA {}{})", gpu_.name, kind(), gpu_.capability,
                        version_text(gpu_.driver_version), gemm_ ? ", " + gemm_->name() : "");
+  }
+  std::string alike() const override {
+    if (options_.emulated) return name();
+    return fmt::format("{} (sm_{}, CUDA {}{})", gpu_.name, gpu_.capability, version_text(gpu_.driver_version),
+                       gemm_ ? ", " + gemm_->name() : "");
   }
   std::string kind() const override {
     return options_.emulated ? "emulate" : fmt::format("cuda:{}", gpu_.ordinal);
@@ -122,7 +127,9 @@ Status CudaDevice::open(const Artifact& artifact) {
   if (Status status = driver_.open(options_.driver); !status) return status;
   if (options_.emulated)
     if (Status status = emulator_.open(driver_); !status) return status;
-  if (Status status = choose_gpu(driver_, options_.ordinal, options_.emulated, artifact, gpu_); !status)
+  if (Status status =
+          choose_gpu(driver_, options_.ordinal, options_.local_rank, options_.emulated, artifact, gpu_);
+      !status)
     return status;
   if (Status status = check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name);
       !status)
@@ -179,8 +186,9 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (status) status = choose_launches(artifact);
   if (status && gemm_) status = load_products(plan);
   graphs_.open(driver_, programs_, stream_);
-  for (Program program : {Program::step, Program::update, Program::eval}) {
-    if (programs_.persistent(program)) continue;  // one launch: no graph needed
+  for (Program program : {Program::step, Program::update, Program::eval, Program::close}) {
+    if (programs_.persistent(program) || programs_.launches(program) == 0)
+      continue;  // one launch: no graph needed
     if (status) status = graphs_.add_full(program, micro_batch_);
   }
   if (status) status = wait();
@@ -317,7 +325,7 @@ std::string CudaDevice::load_note() const {
 
 Status CudaDevice::run(Program program, int64_t batch) {
   if (!loaded_) return Status::error("internal error: run before load");
-  if (program == Program::init || program == Program::update) batch = micro_batch_;
+  if (!takes_samples(program)) batch = micro_batch_;
   const int64_t most = program == Program::predict ? predict_batch_ : micro_batch_;
   if (batch < 1 || batch > most)
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);

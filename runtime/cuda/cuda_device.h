@@ -13,7 +13,8 @@ namespace gacc::cuda {
 
 struct Options {
   std::string driver = "libcuda.so.1";  // the library with the driver's functions
-  int ordinal = -1;                     // which GPU; -1: the first that can run the artifact
+  int ordinal = -1;                     // which GPU; -1: the first that can run the artifact ...
+  int local_rank = 0;                   // ... or so many GPUs after it that can, counted around
   GemmChoice gemm = GemmChoice::automatic;
   std::vector<const char*> cublas = {"libcublasLt.so.13", "libcublasLt.so.12"};
   std::string gemm_choices{}, gemm_choices_from{};  // DeviceOptions

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <charconv>
+#include <vector>
 
 namespace gacc::cuda {
 namespace {
@@ -41,7 +42,8 @@ Status too_little_memory(const Gpu& gpu, int64_t needed, int64_t free) {
                        gpu.ordinal, gpu.name, needed, free);
 }
 
-Status choose_gpu(const Driver& driver, int ordinal, bool emulated, const Artifact& artifact, Gpu& gpu) {
+Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulated, const Artifact& artifact,
+                  Gpu& gpu) {
   // 1. The driver.
   int version = 0, count = 0;
   if (Status status = driver.check(driver.driver_version(&version), "cannot ask for the driver's version");
@@ -63,13 +65,19 @@ Status choose_gpu(const Driver& driver, int ordinal, bool emulated, const Artifa
     return Status::error("there is no GPU {}: this machine has {}, numbered from 0", ordinal, count);
   const std::string& target = artifact.plan.target;
   std::string below;
+  std::vector<int> able;
   for (int i = ordinal < 0 ? 0 : ordinal; i < (ordinal < 0 ? count : ordinal + 1); ++i) {
     if (Status status = describe(driver, i, gpu); !status) return status;
-    if (emulated || runs_on(target, gpu.capability)) return {};
+    if (emulated || runs_on(target, gpu.capability)) {
+      able.push_back(i);
+      if (local_rank < static_cast<int>(able.size())) return {};
+      continue;
+    }
     if (!below.empty()) below += "; ";
     below +=
         fmt::format("GPU {} ({}) has compute capability {}", i, gpu.name, capability_text(gpu.capability));
   }
+  if (!able.empty()) return describe(driver, able[static_cast<size_t>(local_rank) % able.size()], gpu);
   return Status::error("{}, which cannot run an artifact for {}; compile it with --target for this GPU",
                        below, target);
 }

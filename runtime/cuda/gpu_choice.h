@@ -15,9 +15,11 @@ struct Gpu {
   std::string name;
 };
 
-// GPU `ordinal`, or with -1 the first that can run the artifact's target. The driver must read the artifact's
-// PTX. An emulated GPU has whatever capability the artifact asks for.
-Status choose_gpu(const Driver& driver, int ordinal, bool emulated, const Artifact& artifact, Gpu& gpu);
+// GPU `ordinal`, or with -1 the first that can run the artifact's target; rank `local_rank` of this machine
+// takes so many after it, counted around. The driver must read the artifact's PTX. An emulated GPU has
+// whatever capability the artifact asks for.
+Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulated, const Artifact& artifact,
+                  Gpu& gpu);
 
 Status too_little_memory(const Gpu& gpu, int64_t needed, int64_t free);
 

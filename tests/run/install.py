@@ -100,7 +100,11 @@ def test_packages(folder):
         name, _, needs = subprocess.run(["dpkg-deb", "--show", "--showformat", "${Package}\n${Depends}", package], check=True,
                                         capture_output=True, text=True).stdout.partition("\n")
         depends[name] = needs
-    expect(sorted(depends) == ["gacc", "gacc-compiler", "gacc-cpu", "libgacc-dev", "libgacc0"], str(depends))
+    names = ["gacc", "gacc-compiler", "gacc-cpu", "libgacc-dev", "libgacc0"]
+    if (harness.BIN / "libgacc-mpi.so").exists():
+        names.append("gacc-mpi")
+        expect("openmpi" in depends["gacc-mpi"], str(depends))
+    expect(sorted(depends) == sorted(names), str(depends))
     expect(all("libc6" in needs for name, needs in depends.items() if name != "libgacc-dev"), str(depends))
     expect(depends["libgacc-dev"].startswith("libgacc0 (="), str(depends))
     expect("libdnnl" in depends["gacc-cpu"] and "gacc (=" in depends["gacc-cpu"], str(depends))

@@ -129,6 +129,8 @@ class FakeDevice : public Device {
         break;
       case Program::predict:
         return Status::error("the fake device has no predictions");
+      case Program::close:
+        return Status::error("the fake device has one lane");
     }
     return {};
   }

@@ -26,7 +26,7 @@ TEST(Log, lines) {
       start_line(plan, {"0.1", "cpu", "csv:f", "", "", {{"x", {"f32", {"a", "b"}, {}, {0.5, 1}, {2, 1}}}}}),
       fmt::format(
           R"({{"event":"start","model":"a \"b\"","device":"cpu","micro_batch":32,"accumulate":4,)"
-          R"("effective_batch":128,"arena_bytes":{},"parameters":3,"version":"0.1","seed":0,"optimizer":"sgd",)"
+          R"("effective_batch":128,"arena_bytes":{},"parameters":3,"ranks":1,"version":"0.1","seed":0,"optimizer":"sgd",)"
           R"("lr":0.5,"data":"csv:f","columns":{{"x":["a","b"]}},)"
           R"("normalize":{{"x":{{"mean":[0.5,1.0],"std":[2.0,1.0]}}}}}})",
           plan.arena_bytes));

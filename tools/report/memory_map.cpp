@@ -140,7 +140,8 @@ MemoryMap memory_map(const Module& module) {
   std::stable_sort(map.buffers.begin(), map.buffers.end(),
                    [](const Holding& a, const Holding& b) { return a.offset < b.offset; });
   int64_t most = -1;
-  for (const RegionKind kind : {RegionKind::step, RegionKind::update, RegionKind::eval, RegionKind::init}) {
+  for (const RegionKind kind :
+       {RegionKind::step, RegionKind::update, RegionKind::eval, RegionKind::init, RegionKind::close}) {
     map.regions.push_back(region_map(module, kind, map.always));
     const RegionMap& region = map.regions.back();
     for (size_t k = 0; k < region.kernels.size(); ++k) {

@@ -60,7 +60,7 @@ struct MemoryMap {
   ByCategory always{};                      // their bytes
   int64_t buffers_end = 0;                  // where the transient area begins
   int64_t arena = 0;                        // the peak of the plan
-  std::vector<RegionMap> regions{};         // step, update, eval, init
+  std::vector<RegionMap> regions{};         // step, update, eval, init, close
   size_t peak_region = 0, peak_kernel = 0;  // the fullest kernel of all
   const KernelRow& peak() const { return regions[peak_region].kernels[peak_kernel]; }
   bool empty() const { return regions.empty() || regions[peak_region].kernels.empty(); }

@@ -176,6 +176,8 @@ std::string_view region_name(ir::RegionKind kind) {
       return "evaluation";
     case ir::RegionKind::predict:
       return "prediction";
+    case ir::RegionKind::close:
+      return "closing a lane";
     case ir::RegionKind::init:
       break;
   }

@@ -1,0 +1,44 @@
+// What is made of the one exchange that a transport has.
+#include "runtime/collective.h"
+
+namespace gacc {
+
+Status all_gather(Collective& ranks, std::span<const std::byte> mine, Receives all) {
+  const std::vector<std::span<const std::byte>> sends(static_cast<size_t>(ranks.size()), mine);
+  return ranks.exchange(sends, all);
+}
+
+Status all_gather(Collective& ranks, std::string_view mine, std::vector<std::string>& all) {
+  const auto size = static_cast<size_t>(ranks.size());
+  std::vector<uint64_t> lengths(size);
+  std::vector<std::span<std::byte>> receives;
+  for (uint64_t& length : lengths) receives.push_back(std::as_writable_bytes(std::span(&length, 1)));
+  const uint64_t length = mine.size();
+  if (Status status = all_gather(ranks, std::as_bytes(std::span(&length, 1)), receives); !status)
+    return status;
+  all.resize(size);
+  for (size_t i = 0; i < size; ++i) {
+    all[i].resize(lengths[i]);
+    receives[i] = std::as_writable_bytes(std::span(all[i]));
+  }
+  return all_gather(ranks, std::as_bytes(std::span(mine)), receives);
+}
+
+Status maximum(Collective& ranks, int64_t& value) {
+  std::vector<int64_t> all(static_cast<size_t>(ranks.size()));
+  std::vector<std::span<std::byte>> receives;
+  for (int64_t& each : all) receives.push_back(std::as_writable_bytes(std::span(&each, 1)));
+  if (Status status = all_gather(ranks, std::as_bytes(std::span(&value, 1)), receives); !status)
+    return status;
+  value = std::ranges::max(all);
+  return {};
+}
+
+Status broadcast(Collective& ranks, std::string& text) {
+  std::vector<std::string> all;
+  Status status = all_gather(ranks, ranks.rank() == 0 ? text : "", all);
+  if (status) text = std::move(all[0]);
+  return status;
+}
+
+}  // namespace gacc

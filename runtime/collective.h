@@ -1,0 +1,73 @@
+// What ranks, the processes that train one model together, say to each other. The class itself is the one
+// rank of a run without a launcher; MPI's is the plug-in libgacc-mpi.so (runtime/mpi/), which is loaded only
+// where a launcher has started more than one.
+//
+// All ranks call the same operations in the same order. Each waits for its peers, and fails where one of them
+// has failed or has given no sign of life for too long; after that nothing but fail() and end() may be
+// called.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/status.h"
+
+namespace gacc {
+
+using Sends = std::span<const std::span<const std::byte>>;  // one a rank
+using Receives = std::span<const std::span<std::byte>>;
+
+struct CollectiveOptions {
+  int64_t timeout = 60;  // seconds without a peer's sign of life that are borne
+};
+
+class Collective {
+ public:
+  virtual ~Collective() = default;
+  virtual int rank() const { return 0; }
+  virtual int size() const { return 1; }
+  // Sends sends[r] to rank r, and receives receives[r] from it; the sizes are known on both sides.
+  virtual Status exchange(Sends sends, Receives receives) {
+    std::ranges::copy(sends[0], receives[0].begin());
+    return {};
+  }
+  // Bytes that `exchange` has sent to other ranks.
+  virtual int64_t bytes_sent() const { return 0; }
+
+  // Tells all ranks, whatever they are doing, that this one was asked to end the run in order; and whether
+  // any rank was, as far as this one has heard. Not an operation: what ranks do about it they have to agree
+  // on by `maximum`.
+  virtual void ask_to_stop() { stop_ = true; }
+  virtual bool stop_asked() { return stop_; }
+
+  // This rank cannot go on. Tells the others; true where this rank is the one to tell the user. `end`
+  // follows.
+  virtual bool fail(const std::string& /*text*/) { return true; }
+  // The last call: waits until all ranks have ended, in order or (after `fail`) not, and returns the exit
+  // status. Ranks that do not come are ended.
+  virtual int end(int status) { return status; }
+
+ private:
+  bool stop_ = false;
+};
+
+// Everything of every rank: all[r] gets rank r's `mine`.
+Status all_gather(Collective& ranks, std::span<const std::byte> mine, Receives all);
+Status all_gather(Collective& ranks, std::string_view mine, std::vector<std::string>& all);
+// The largest of the ranks' values.
+Status maximum(Collective& ranks, int64_t& value);
+// Rank 0's text on every rank.
+Status broadcast(Collective& ranks, std::string& text);
+
+// The plug-in exports this symbol; null when the ABI differs. Where MPI cannot start, `error` says why.
+constexpr int kCollectiveAbi = 1;
+extern "C" {
+using gacc_create_collective_fn = Collective* (*)(int abi, const CollectiveOptions* options,
+                                                  std::string* error);
+}
+
+}  // namespace gacc

@@ -1,0 +1,355 @@
+// The plug-in libgacc-mpi.so: ranks over MPI. Messages are sent and received without blocking, one call of
+// the library at a time, so that any MPI library with MPI_THREAD_SERIALIZED will do, and a wait can end when
+// a peer has failed.
+//
+// A thread of its own tells the peers that this process lives, also while it computes, and hears from them:
+// signs of life, the wish to end the run in order, failures, and at last that the job is over.
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "runtime/collective.h"
+
+namespace gacc::mpi {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kData = 1, kControl = 2;       // tags
+constexpr auto kListens = milliseconds(50);  // between two looks at what peers say
+constexpr auto kGrace = seconds(3);          // for the others, once a rank has failed
+constexpr size_t kMostText = 4000;           // bytes of a failure's text
+
+void tell(const std::string& failure) { std::fprintf(stderr, "gacc-exec: error: %s\n", failure.c_str()); }
+
+enum class Word : char { lives = 'l', stop = 's', failed = 'f', over = 'o' };
+
+double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+class MpiCollective final : public Collective {
+ public:
+  explicit MpiCollective(const CollectiveOptions& options) : timeout_(options.timeout) {}
+  ~MpiCollective() override { quit(); }
+
+  Status open();
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Status exchange(Sends sends, Receives receives) override;
+  int64_t bytes_sent() const override { return bytes_sent_; }
+  void ask_to_stop() override;
+  bool stop_asked() override { return stop_ || cannot_go_on_; }
+  bool fail(const std::string& text) override;
+  int end(int status) override;
+
+ private:
+  struct Peer {
+    std::string host;
+    Clock::time_point heard;
+    bool failed = false, silent = false, waits = false;  // waits: messages of it will never come
+  };
+  struct Letter {  // on its way
+    std::string text;
+    MPI_Request request = MPI_REQUEST_NULL;
+    int to = 0;
+    bool life = false;
+  };
+
+  std::string named(int rank) const { return fmt::format("rank {} ({})", rank, peers_[size_t(rank)].host); }
+  void attend();
+  void listen();
+  void look_for_silence();
+  void cannot_go_on(const std::string& why);
+  void send(Word word, std::string_view text, int to);
+  void send_to_all(Word word, std::string_view text);
+  bool all_failed() const;
+  bool leads() const;
+  void end_failed(int status);
+  Status failure();
+  void quit();
+  [[noreturn]] void abort_job(int status);
+
+  const int64_t timeout_;
+  int rank_ = 0, size_ = 1;
+  int64_t bytes_sent_ = 0;
+  std::atomic<bool> stop_ = false, cannot_go_on_ = false;
+
+  // Under `mutex_`: the library, and all below.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  MPI_Comm data_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL;
+  std::vector<Peer> peers_;
+  std::list<Letter> letters_;
+  std::string failure_;  // of a peer: why this rank cannot go on
+  std::optional<Clock::time_point> failed_since_;
+  bool waits_ = false;  // an exchange was given up
+  bool over_ = false, quit_ = false, ending_ = false;
+  std::thread thread_;
+};
+
+Status MpiCollective::open() {
+  int level = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+    return Status::error("MPI does not start");
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  if (level < MPI_THREAD_SERIALIZED)
+    return Status::error("the MPI library was built without threads (MPI_THREAD_SERIALIZED)");
+  MPI_Comm_dup(MPI_COMM_WORLD, &data_);
+  MPI_Comm_dup(MPI_COMM_WORLD, &control_);
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  std::vector<char> hosts(sizeof host * size_t(size_));
+  MPI_Allgather(host, sizeof host, MPI_CHAR, hosts.data(), sizeof host, MPI_CHAR, data_);
+  for (int r = 0; r < size_; ++r) peers_.push_back({&hosts[sizeof host * size_t(r)], Clock::now()});
+  thread_ = std::thread([this] { attend(); });
+  return {};
+}
+
+Status MpiCollective::exchange(Sends sends, Receives receives) {
+  std::vector<MPI_Request> requests;
+  {
+    const std::lock_guard lock(mutex_);
+    if (Status status = failure(); !status) return status;
+    for (int turn = 0; turn < size_; ++turn) {  // every rank begins with another peer
+      const int r = (rank_ + turn) % size_;
+      const std::span<std::byte> to = receives[size_t(r)];
+      if (r == rank_) {
+        std::copy(sends[size_t(r)].begin(), sends[size_t(r)].end(), to.begin());
+      } else if (!to.empty()) {
+        requests.push_back(MPI_REQUEST_NULL);
+        MPI_Irecv(to.data(), static_cast<int>(to.size()), MPI_BYTE, r, kData, data_, &requests.back());
+      }
+    }
+    for (int turn = 1; turn < size_; ++turn) {
+      const int r = (rank_ + size_ - turn) % size_;
+      const std::span<const std::byte> from = sends[size_t(r)];
+      if (from.empty()) continue;
+      requests.push_back(MPI_REQUEST_NULL);
+      MPI_Isend(from.data(), static_cast<int>(from.size()), MPI_BYTE, r, kData, data_, &requests.back());
+      bytes_sent_ += static_cast<int64_t>(from.size());
+    }
+  }
+  // Others may need this processor: first yield, then sleep a little.
+  for (int64_t tries = 0;; ++tries) {
+    int done = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+      if (done) return {};
+      if (Status status = failure(); !status) {
+        waits_ = true;
+        return status;
+      }
+    }
+    if (tries < 20000)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+Status MpiCollective::failure() { return failure_.empty() ? Status() : Status::error(std::string(failure_)); }
+
+void MpiCollective::ask_to_stop() {
+  if (stop_.exchange(true)) return;
+  const std::lock_guard lock(mutex_);
+  send_to_all(Word::stop, "");
+}
+
+// ---- the thread
+
+void MpiCollective::attend() {
+  const auto period = std::min<Clock::duration>(seconds(5), milliseconds(250 * timeout_));
+  Clock::time_point sent = Clock::now() - period, awake = Clock::now();
+  std::unique_lock lock(mutex_);
+  while (!quit_) {
+    const Clock::time_point now = Clock::now();
+    if (now - sent >= period) {
+      sent = now;
+      send_to_all(Word::lives, "");
+    }
+    listen();
+    if (now - awake >
+        period)  // this process itself was stopped, and its peers' words may still be on their way
+      for (Peer& peer : peers_) peer.heard = now;
+    awake = now;
+    look_for_silence();
+    changed_.wait_for(lock, kListens);
+  }
+}
+
+void MpiCollective::listen() {
+  std::erase_if(letters_, [](Letter& letter) {
+    int done = 0;
+    MPI_Test(&letter.request, &done, MPI_STATUS_IGNORE);
+    return done != 0;
+  });
+  while (true) {
+    int there = 0, bytes = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, kControl, control_, &there, &status);
+    if (!there) return;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    std::string text(static_cast<size_t>(bytes), '\0');
+    const int from = status.MPI_SOURCE;
+    MPI_Recv(text.data(), bytes, MPI_BYTE, from, kControl, control_, MPI_STATUS_IGNORE);
+    Peer& peer = peers_[size_t(from)];
+    peer.heard = Clock::now();
+    switch (static_cast<Word>(text.at(0))) {
+      case Word::lives:
+        break;
+      case Word::stop:
+        stop_ = true;
+        break;
+      case Word::over:
+        over_ = true;
+        break;
+      case Word::failed:
+        peer.failed = true;
+        peer.waits = text.at(1) == 'w';
+        cannot_go_on(fmt::format("{}: {}", named(from), text.substr(2)));
+        break;
+    }
+    changed_.notify_all();
+  }
+}
+
+// The main thread finds a failure at its next exchange. Where it does not come to one, this ends the process.
+void MpiCollective::look_for_silence() {
+  const auto limit = static_cast<double>(timeout_);
+  for (int r = 0; r < size_ && !ending_; ++r) {
+    Peer& peer = peers_[size_t(r)];
+    if (r == rank_ || peer.failed || peer.silent || seconds_since(peer.heard) < limit) continue;
+    peer.silent = true;
+    cannot_go_on(fmt::format("{} has given no sign of life for {} s (--rank-timeout)", named(r), timeout_));
+  }
+  if (failed_since_ && !over_ && seconds_since(*failed_since_) > limit) {
+    if (leads()) tell(failure_);
+    abort_job(1);
+  }
+}
+
+// The first reason is the one that is told.
+void MpiCollective::cannot_go_on(const std::string& why) {
+  if (failed_since_) return;
+  failure_ = why;
+  failed_since_ = Clock::now();
+  cannot_go_on_ = true;
+}
+
+void MpiCollective::send(Word word, std::string_view text, int to) {
+  const bool life = word == Word::lives;
+  if (life)  // one on its way is enough
+    for (const Letter& letter : letters_)
+      if (letter.to == to && letter.life) return;
+  Letter& letter = letters_.emplace_back();
+  letter.text = static_cast<char>(word) + std::string(text.substr(0, kMostText));
+  letter.to = to;
+  letter.life = life;
+  MPI_Isend(letter.text.data(), static_cast<int>(letter.text.size()), MPI_BYTE, to, kControl, control_,
+            &letter.request);
+}
+
+void MpiCollective::send_to_all(Word word, std::string_view text) {
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) send(word, text, r);
+}
+
+// ---- the end
+
+bool MpiCollective::all_failed() const {
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_ && !peers_[size_t(r)].failed) return false;
+  return true;
+}
+
+// The lowest rank that is heard of.
+bool MpiCollective::leads() const {
+  for (int r = 0; r < rank_; ++r)
+    if (!peers_[size_t(r)].silent) return false;
+  return true;
+}
+
+bool MpiCollective::fail(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  ending_ = true;
+  send_to_all(Word::failed, (waits_ ? "w" : "-") + text);
+  return leads();
+}
+
+int MpiCollective::end(int status) {
+  if (!ending_) {  // all come to here, and the signs of life go on until they do
+    int64_t worst = status;
+    if (Status met = maximum(*this, worst); !met) {
+      if (fail(met.text())) tell(met.text());
+      status = 1;
+    }
+  }
+  if (ending_) end_failed(status);
+  quit();
+  MPI_Finalize();
+  return status;
+}
+
+// Ranks that have failed where they meet anyway end in order. Where one has failed alone, messages are under
+// way that nobody takes any more: then the launcher ends the job.
+void MpiCollective::end_failed(int status) {
+  std::unique_lock lock(mutex_);
+  if (leads()) {
+    bool in_order = changed_.wait_for(lock, kGrace, [this] { return all_failed(); }) && !waits_;
+    for (const Peer& peer : peers_) in_order &= !peer.waits;
+    if (!in_order) abort_job(status);
+    send_to_all(Word::over, "");
+  } else if (!changed_.wait_for(lock, seconds(timeout_) + kGrace, [this] { return over_; })) {
+    abort_job(status);
+  }
+  for (Letter& letter : letters_) MPI_Wait(&letter.request, MPI_STATUS_IGNORE);
+  letters_.clear();
+}
+
+void MpiCollective::quit() {
+  {
+    const std::lock_guard lock(mutex_);
+    quit_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+// Where the launcher cannot be reached either, this process ends all the same.
+void MpiCollective::abort_job(int status) {
+  std::fflush(nullptr);
+  std::thread([status] {
+    std::this_thread::sleep_for(kGrace);
+    _exit(status);
+  }).detach();
+  MPI_Abort(MPI_COMM_WORLD, status);
+  _exit(status);
+}
+
+}  // namespace
+}  // namespace gacc::mpi
+
+extern "C" __attribute__((visibility("default"))) gacc::Collective* gacc_create_collective(
+    int abi, const gacc::CollectiveOptions* options, std::string* error) {
+  if (abi != gacc::kCollectiveAbi) return nullptr;
+  auto collective = std::make_unique<gacc::mpi::MpiCollective>(*options);
+  const gacc::Status status = collective->open();
+  *error = status.text();
+  return status ? collective.release() : nullptr;
+}

@@ -1,0 +1,48 @@
+// The sum over ranks of what a window has accumulated, with the bits of one rank: all ranks send their nodes
+// of the tree over lanes, slice by slice, to the rank that adds that slice, in the tree's order; and get the
+// sums of the other slices. No algorithm of a library has a say in an addition.
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/collective.h"
+#include "runtime/session.h"
+
+namespace gacc {
+
+// Of all sums, in pieces that fit into `scratch`, host memory of the same size on all ranks: at least 8 bytes for
+// every rank. `mine`: this rank's nodes, from left to right; a lane that is in no rank's is none of the sum.
+Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
+                      std::span<const LaneRange> mine, std::span<const LaneSum> sums,
+                      std::span<std::byte> scratch);
+
+// What a session with a part of the lanes asks of the other ranks.
+class RankExchange final : public LaneExchange {
+ public:
+  // All must outlive it.
+  RankExchange(Collective& ranks, Device& device, const Plan& plan)
+      : ranks_(ranks), device_(device), plan_(plan) {}
+  Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
+             std::span<const LaneSum> sums) override;
+  Status gather(std::vector<LaneScalars>& nodes) override;
+
+  // What `sum` has cost this rank so far.
+  int64_t sums() const { return sums_; }
+  int64_t bytes_sent() const { return bytes_; }
+  double seconds() const { return seconds_; }
+
+ private:
+  std::span<std::byte> scratch();
+
+  Collective& ranks_;
+  Device& device_;
+  const Plan& plan_;
+  std::vector<std::byte> own_;  // scratch, where the arena has none for the host
+  int64_t sums_ = 0, bytes_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace gacc

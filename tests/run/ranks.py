@@ -1,0 +1,295 @@
+"""Several ranks, started by mpirun: the same bits for any number of them, whatever breaks in between, and one clear
+error where they cannot begin. GACC_RANKS=all tries every number of ranks; GACC_KILLS is the number of kill -9 rounds."""
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+import harness
+from harness import BIN, expect
+
+ALL = os.environ.get("GACC_RANKS") == "all"
+KILLS = int(os.environ.get("GACC_KILLS", "2"))
+# As root Open MPI wants to be asked twice; ranks find each other in this machine's memory; and mpirun waits for no one
+# after an error.
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+               "OMPI_MCA_btl": "self,vader", "OMPI_MCA_odls_base_sigkill_timeout": "0"}
+MPIRUN = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+# Above these seconds a command hangs: no rank may do so, whatever happens.
+LIMIT = 120
+
+
+def need_mpi():
+    if not MPIRUN:
+        harness.skip("no mpirun here")
+    if not (BIN / "libgacc-mpi.so").exists():
+        harness.skip("built without MPI")
+    if harness.sanitized():
+        harness.skip("Open MPI leaks by the sanitizers' measure")
+
+
+def words(ranks, *commands):
+    """mpirun's command line; commands are one for all ranks, or one each."""
+    parts = []
+    for i, command in enumerate(commands):
+        parts += [":"] * (i > 0) + ["-n", str(ranks if len(commands) == 1 else 1), *map(str, command)]
+    return [MPIRUN, "--oversubscribe", "--bind-to", "none", *parts]
+
+
+def mpirun(ranks, *commands, code=0, limit=LIMIT):
+    done = subprocess.run(words(ranks, *commands), capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL,
+                          env=ENVIRONMENT)
+    expect(code is None or done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def one_error(done, *parts):
+    """Exit 1 and one line of gacc-exec's that says what is wrong; the launcher says more."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("gacc-exec: ")]
+    expect(done.returncode == 1, f"exit {done.returncode}, expected 1\n{done.stderr}")
+    expect(len(lines) == 1 and "error:" in lines[0], f"expected one error, got {len(lines)} lines:\n{done.stderr}")
+    for part in parts:
+        expect(str(part) in lines[0], f"the error does not say {part!r}:\n{lines[0]}")
+
+
+def buffers(checkpoint):
+    """Name and checksum of every buffer of a checkpoint."""
+    raw = (checkpoint / "checkpoint").read_bytes()
+    table = json.loads(raw[-24 - struct.unpack("<Q", raw[-24:-16])[0]:-24])
+    return [(b["name"], b["bytes"], b["crc32"]) for b in table["tensors"]]
+
+
+def events(log):
+    changing = ("seconds", "ranks", "arena_bytes", "peak_bytes")
+    return [{k: v for k, v in e.items() if k not in changing} for e in harness.read_log(log)]
+
+
+class Case:
+    def __init__(self, folder, example="mnist_mlp", samples=333, device="cpu", limits=("--epochs", 2), **settings):
+        self.folder, self.limits, self.count = folder, limits, 0
+        model = harness.example(example)
+        self.spec = harness.make_data(model, samples, folder)
+        name = "-".join(str(v) for v in settings.values())
+        self.artifact = harness.compile_model(model, folder / f"{example}{name}.ptx", **settings)
+        self.device = device
+
+    def command(self, weights, *options):
+        out = [] if weights is None else ["--save", f"{weights}.safetensors", "--log", f"{weights}.jsonl", "--checkpoint", weights]
+        return [BIN / "gacc-exec", self.artifact, "--data", self.spec, "--eval", self.spec, "--device", self.device,
+                "--threads", 1, *out, *options]
+
+    def result(self, name):
+        digest = hashlib.sha256(pathlib.Path(f"{name}.safetensors").read_bytes()).hexdigest()
+        return digest, buffers(name), events(f"{name}.jsonl")
+
+    def train(self, ranks, *options):
+        self.count += 1
+        name = self.folder / f"run{self.count}"
+        mpirun(ranks, self.command(name, *self.limits, *options))
+        return self.result(name)
+
+
+def same(got, one, what):
+    for a, b, part in zip(got, one, ("the weights", "the checkpoint's buffers", "the log")):
+        if isinstance(a, list):
+            for x, y in zip(a, b):
+                expect(x == y, f"{what}: {part} differ:\n{x}\n{y}")
+        expect(a == b, f"{what}: {part} differ")
+
+
+def same_for(case, some):
+    one = case.train(1)
+    for ranks in range(2, 9) if ALL else some:
+        same(case.train(ranks), one, f"{ranks} ranks")
+
+
+def lanes(**settings):
+    return dict(train__lanes=8, train__accumulate=8, train__micro_batch=4, **settings)
+
+
+# 333 samples: 84 micro-batches, the last of one sample, the last window of 4.
+def test_same_bits_on_a_cpu(folder):
+    need_mpi()
+    same_for(Case(folder, **lanes()), (2, 3, 8))
+
+
+def test_same_bits_in_f16(folder):
+    need_mpi()
+    same_for(Case(folder, "mnist_mlp_f16", **lanes()), (3, 4))
+
+
+def test_same_bits_in_the_emulator(folder):
+    need_mpi()
+    same_for(Case(folder, "mnist_mlp_f16", device="emulate", samples=37, limits=("--epochs", 1), **lanes()), (3,))
+
+
+def test_running_statistics(folder):
+    """Those of batch_norm move as on one rank, and as without lanes."""
+    need_mpi()
+    case = Case(folder, "mnist_cnn", samples=61, **lanes(train__tail="flush"))
+    same_for(case, (2, 3))
+    plain = Case(folder, "mnist_cnn", samples=61, train__accumulate=8, train__micro_batch=4)
+    plain.count = 10
+    plain.train(1)
+    one, wanted = (harness.read_safetensors(folder / f"run{n}.safetensors") for n in (1, 11))
+    worst, who = harness.far_apart(one, wanted)
+    expect(worst <= 1e-4, f"{who} is {worst:.2e} from the run without lanes")
+    moved = [name for name in one if "running" in name]
+    expect(moved, "there are running statistics")
+
+
+def test_same_bits_where_windows_cross_epochs(folder):
+    need_mpi()
+    same_for(Case(folder, limits=("--epochs", 3), **lanes(train__tail="carry")), (3,))
+
+
+def test_same_gradients(folder):
+    """--dump-grads of a window that --launches leaves open holds the sums of all ranks."""
+    need_mpi()
+    case, dumps = Case(folder, **lanes()), []
+    for ranks in (1, 3):
+        dumps.append(folder / f"gradients{ranks}.safetensors")
+        mpirun(ranks, case.command(None, "--launches", 13, "--dump-grads", dumps[-1]))
+    expect(dumps[0].read_bytes() == dumps[1].read_bytes(), "the gradients differ")
+
+
+def test_resume_on_another_number_of_ranks(folder):
+    """kill -9 of a random rank at a random moment ends the job; --resume goes on with any number of them."""
+    need_mpi()
+    chance = random.Random(7)
+    case = Case(folder, limits=("--epochs", 3), **lanes())
+    begin = time.monotonic()
+    whole = case.train(2)
+    seconds = time.monotonic() - begin
+    killed = 0
+    while killed < KILLS:
+        case.count += 1
+        name = folder / f"run{case.count}"
+        while True:
+            ranks = chance.choice((1, 2, 3, 5, 8))
+            command = words(ranks, case.command(name, *case.limits, "--resume", "--checkpoint-every", 3))
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                       text=True, env=ENVIRONMENT)
+            if killed < KILLS:
+                time.sleep(chance.uniform(0.4, 0.4 + seconds))
+                if children := children_of(process.pid):
+                    os.kill(chance.choice(children), signal.SIGKILL)
+                    killed += 1
+            error = process.communicate(timeout=LIMIT)[1]
+            if process.returncode == 0:
+                break
+            expect("signal 9" in error, f"the job ended with {process.returncode}:\n{error}")
+        same(case.result(name), whole, f"after kill -9 {killed}")
+
+
+def children_of(pid):
+    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text() if pathlib.Path(f"/proc/{pid}").exists() else ""
+    return [int(word) for word in text.split()]
+
+
+def wait_for(condition, what):
+    end = time.monotonic() + LIMIT
+    while not condition():
+        expect(time.monotonic() < end, f"no {what} in {LIMIT} s")
+        time.sleep(0.02)
+
+
+def start_long_run(case, name, ranks, *options):
+    """A run that goes on until it is ended, with its first update made."""
+    process = subprocess.Popen(words(ranks, case.command(name, "--epochs", 100000, *options)), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    log = pathlib.Path(f"{name}.jsonl")
+    wait_for(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), "update")
+    return process
+
+
+def test_sigterm_ends_all_ranks_in_order(folder):
+    """One rank gets it, all write what they have and exit 130; what was done is resumed with the same bits."""
+    need_mpi()
+    case = Case(folder, **lanes())
+    process = start_long_run(case, folder / "run", 3)
+    os.kill(children_of(process.pid)[1], signal.SIGTERM)
+    error = process.communicate(timeout=LIMIT)[1]
+    expect(process.returncode == 130 and "interrupted" in error, f"exit {process.returncode}\n{error}")
+    done = buffers(folder / "run")
+    epochs = [e for e in events(folder / "run.jsonl") if e["event"] == "end"][-1]["epochs"] + 1
+    mpirun(2, case.command(folder / "run", "--epochs", epochs, "--resume"))
+    mpirun(1, case.command(folder / "whole", "--epochs", epochs))
+    same(case.result(folder / "run"), case.result(folder / "whole"), "after SIGTERM")
+    expect(done != buffers(folder / "run"), "it went on")
+
+
+def test_a_silent_rank_is_named(folder):
+    need_mpi()
+    case = Case(folder, **lanes())
+    process = start_long_run(case, folder / "run", 3, "--rank-timeout", 2)
+    os.kill(children_of(process.pid)[1], signal.SIGSTOP)
+    error = process.communicate(timeout=LIMIT)[1]
+    expect(process.returncode == 1 and "rank 1 (" in error and "no sign of life for 2 s" in error, f"exit {process.returncode}\n{error}")
+
+
+def test_a_second_job_is_refused(folder):
+    need_mpi()
+    case = Case(folder, **lanes())
+    process = start_long_run(case, folder / "run", 2)
+    one_error(mpirun(2, case.command(None, "--checkpoint", folder / "run"), code=None), "rank 0", folder / "run")
+    process.terminate()
+    process.communicate(timeout=LIMIT)
+
+
+def test_mistakes(folder):
+    """One error, from the first rank, with exit status 1, and no hang."""
+    need_mpi()
+    case = Case(folder, **lanes())
+    plain = case.command(None, "--epochs", 1)
+    other_seed, other_data, no_file, no_gpu = list(plain), list(plain), list(plain), list(plain)
+    other_seed += ["--seed", 5]
+    other_data[other_data.index("--data") + 1] += ",limit=300"
+    no_file[1] = folder / "nothing.ptx"
+    no_gpu[no_gpu.index("--device") + 1] = "cuda:77"
+    one_error(mpirun(2, plain, other_seed, code=None), "rank 1 differs", "the seed is 5 there")
+    one_error(mpirun(2, plain, other_data, code=None), "rank 1 differs", "300")
+    one_error(mpirun(2, plain, no_file, code=None), "rank 1: ", "nothing.ptx")
+    one_error(mpirun(9, plain, code=None), "train.lanes = 8", "train.accumulate", "train.micro_batch", "at most 8", "train.lanes=16")
+    one_error(mpirun(2, no_gpu, code=None))
+    one_error(mpirun(2, plain[:4] + ["--verify"], code=None), "--verify")
+    artifact = harness.compile_model(harness.example("mnist_mlp"), folder / "other.ptx", **lanes(optimizer__lr=0.5))
+    one_error(mpirun(2, plain, [plain[0], artifact, *plain[2:]], code=None), "rank 1 differs", "the artifact's checksum")
+
+
+def test_ranks_starts_mpirun(folder):
+    need_mpi()
+    case = Case(folder, **lanes())
+    harness.run("gacc-exec", *case.command(folder / "ranks", "--epochs", 1)[1:], "--ranks", 2, env=ENVIRONMENT)
+    expect(harness.read_log(folder / "ranks.jsonl")[0]["ranks"] == 2, "the log says how many ranks there were")
+    mpirun(1, case.command(folder / "one", "--epochs", 1))
+    same(case.result(folder / "ranks"), case.result(folder / "one"), "--ranks 2")
+
+
+def test_without_the_plug_in(folder):
+    """gacc-exec alone in a folder says what several ranks lack; a launcher of one process, or Slurm's, is nothing to it."""
+    shutil.copy2(BIN / "gacc-exec", folder / "gacc-exec")
+    model = harness.example("regression")
+    command = [folder / "gacc-exec", harness.compile_model(model, folder / "step.ptx"), "--data",
+               harness.make_data(model, 50, folder), "--init-only", "--device", "emulate"]
+    for name in ("gacc-emu", "libgacc-emu.so"):
+        (folder / name).symlink_to(BIN / name)
+
+    def start(options=(), **variables):
+        return subprocess.run([*command, *options], capture_output=True, text=True, timeout=LIMIT,
+                              env={**os.environ, **variables})
+    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"):
+        harness.one_error(start(**{variable: "2"}), variable, "libgacc-mpi.so is missing", "gacc-mpi")
+    harness.one_error(start(["--ranks", "2"]), "libgacc-mpi.so is missing")
+    for variables in ({"OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0"}, {"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}):
+        done = start(**variables)
+        expect(done.returncode == 0, done.stderr)
+
+
+harness.main(globals())
