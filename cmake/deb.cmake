@@ -7,6 +7,9 @@ set(CPACK_OUTPUT_FILE_PREFIX ${CMAKE_BINARY_DIR}/packages)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_COMPONENTS_ALL gacc gacc-compiler gacc-cpu libgacc0 libgacc-dev)
+if(TARGET gacc-mpi)
+  list(APPEND CPACK_COMPONENTS_ALL gacc-mpi)
+endif()
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -46,6 +49,12 @@ gacc_package(gacc-cpu "runs training steps of gacc on a CPU"
 "The plug-in of gacc-exec that compiles a training step for the CPU it runs
 on, with LLVM for loops and oneDNN for matrix products."
   DEPENDS "gacc (= ${PROJECT_VERSION}) | libgacc0 (= ${PROJECT_VERSION})")
+if(TARGET gacc-mpi)
+  gacc_package(gacc-mpi "training steps of gacc on several processes"
+"The plug-in of gacc-exec that lets the ranks of a run talk over MPI, on one
+machine or on several."
+    DEPENDS "gacc (= ${PROJECT_VERSION})" RECOMMENDS "openmpi-bin")
+endif()
 gacc_package(libgacc0 "training steps of gacc, from C: the library"
 "What gacc-exec and gaccc do, as a C library: open or compile a step, train with
 a program's own arrays, evaluate, save. It runs on a GPU; on a CPU with the

@@ -28,6 +28,9 @@ endforeach()
 
 install(TARGETS gacc-emu-driver LIBRARY DESTINATION lib/gacc COMPONENT gacc)
 install(TARGETS gacc-host LIBRARY DESTINATION lib/gacc COMPONENT gacc-cpu)
+if(TARGET gacc-mpi)
+  install(TARGETS gacc-mpi LIBRARY DESTINATION lib/gacc COMPONENT gacc-mpi)
+endif()
 
 # README.md, docs and examples lie together as in the source, so that their links hold.
 set(doc ${CMAKE_INSTALL_DATADIR}/doc/gacc)

@@ -30,3 +30,12 @@ find_package(LLVM QUIET CONFIG HINTS ${GACC_LLVM_DIR} NO_DEFAULT_PATH)
 if(NOT LLVM_FOUND)
   message(FATAL_ERROR "LLVM was not found in ${GACC_LLVM_DIR}: install the Debian package llvm-19-dev")
 endif()
+
+# MPI is optional: with it, training over several processes (libgacc-mpi.so).
+set(GACC_MPI AUTO CACHE STRING "ranks over MPI: AUTO (where it is installed), ON or OFF")
+if(NOT GACC_MPI STREQUAL "OFF")
+  find_package(MPI QUIET COMPONENTS C)
+  if(GACC_MPI STREQUAL "ON" AND NOT MPI_C_FOUND)
+    message(FATAL_ERROR "MPI was not found: install the Debian package libopenmpi-dev, or configure with -DGACC_MPI=OFF")
+  endif()
+endif()
