@@ -238,7 +238,8 @@ std::optional<ir::ValueId> LayerContext::projection(const std::string& prefix, c
 ir::ValueId LayerContext::activate(ir::ValueId x, std::string_view key) {
   const std::string op = keys.text(key);
   ir::Attrs attrs;
-  if (op == "leaky_relu") attrs["slope"] = keys.real("slope");
+  for (const ir::AttrSpec& attr : ir::find_op(op)->attrs)
+    attrs[std::string(attr.name)] = *keys[attr.name].value;
   return b.make(op, path, {x}, std::move(attrs));
 }
 

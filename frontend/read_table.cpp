@@ -79,12 +79,16 @@ const std::vector<Foreign>& foreign_words() {
       {"accumulate", {"gradient_accumulation_steps", "accumulation_steps"}},
       {"clip_norm", {"grad_clip", "gradient_clip", "max_norm"}},
       {"lr", {"learning_rate", "rate"}},
-      {"groups", {"no_decay", "param_groups"}},
+      {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
       {"class_weights", {"weight", "weights", "class_weight"}},
       {"total", {"T_max", "total_steps"}},
       {"min_lr", {"eta_min"}},
       {"compute", {"amp", "dtype"}},
       {"seed", {"random_seed"}},
+      {"linear", {"dense", "fc", "fully_connected"}},  // types of layers
+      {"conv2d", {"conv", "convolution"}},
+      {"embedding", {"embed"}},
+      {"attention", {"self_attention", "mha", "multihead_attention"}},
   };
   return words;
 }
@@ -143,11 +147,25 @@ std::string key_hint(std::string_view word, const std::vector<const Key*>& known
   return fmt::format("; its keys are {}", list);
 }
 
-// Reports a word that is none of `words`.
-bool is_word(const Node& node, std::string_view what, const std::vector<std::string_view>& words,
-             Diag& diag) {
+// What to say of a type that is a word of one of the types' keys: `relu` is a function of `activation`.
+std::string type_hint(std::string_view word, const std::vector<const TypeSchema*>& types) {
+  for (const TypeSchema* type : types) {
+    for (const Foreign& foreign : foreign_words())
+      if (foreign.ours == type->name && called(foreign, word))
+        return fmt::format("; it is called \"{}\" here", type->name);
+    for (const Key& key : type->keys)
+      if (const std::string near = nearest(word, words_of(key)); key.fallback.required && !near.empty())
+        return fmt::format("; write `type = \"{}\"` and `{} = \"{}\"`", type->name, key.name, near);
+  }
+  return "";
+}
+
+// Reports a word that is none of `words`, which are the names of `types` where there are some.
+bool is_word(const Node& node, std::string_view what, const std::vector<std::string_view>& words, Diag& diag,
+             const std::vector<const TypeSchema*>* types = nullptr) {
   if (std::find(words.begin(), words.end(), node.text) != words.end()) return true;
   std::string hint = did_you_mean(node.text, words);
+  if (hint.empty() && types != nullptr) hint = type_hint(node.text, *types);
   if (hint.empty()) hint = fmt::format("; it can be {}", list_words(words));
   diag.error(Kind::unknown_value, node.at, "unknown {} \"{}\"{}", what, node.text, hint);
   return false;
@@ -189,7 +207,7 @@ class TableReader {
       return;
     }
     const std::string_view noun = &table_ == &schema().layer ? "layer type" : table_.path;
-    if (!is(*node, "type", Node::Form::text) || !is_word(*node, noun, types_, diag_)) return;
+    if (!is(*node, "type", Node::Form::text) || !is_word(*node, noun, types_, diag_, &table_.types)) return;
     values_.type = *std::find_if(table_.types.begin(), table_.types.end(),
                                  [&](const TypeSchema* type) { return type->name == node->text; });
     what_ = fmt::format("{} of type \"{}\"", what_, node->text);
@@ -197,6 +215,11 @@ class TableReader {
 
   bool is(const Node& node, std::string_view key, Node::Form form) {
     if (node.form == form) return true;
+    if (form == Node::Form::table && node.is_list() && !node.items.empty() && node.items[0].is_table()) {
+      diag_.error(Kind::wrong_type, node.at, "the table `{0}` is written [{0}], not [[{0}]]",
+                  values_.name(key));
+      return false;
+    }
     diag_.error(Kind::wrong_type, node.at, "`{}` must be {}, not {}", values_.name(key), form_text(form),
                 form_text(node.form));
     return false;

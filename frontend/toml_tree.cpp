@@ -28,6 +28,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "frontend/schema.h"
+
 namespace gacc::frontend {
 
 namespace {
@@ -61,15 +63,17 @@ class Lines {
     return {.line = static_cast<int32_t>(next - starts_.begin()),
             .column = static_cast<int32_t>(byte - *(next - 1) + 1)};
   }
-  // Where `key` is set in a line before `at`; line 0 when that is not seen.
-  Location set_before(const Location& at, std::string_view key) const {
+  // The last line before `at` that sets `name` or, with `end` a bracket, begins its table or an entry of its
+  // list; line 0 when none is seen.
+  Location before(const Location& at, std::string_view name, char end) const {
     for (auto line = static_cast<size_t>(at.line); line > 1;) {
       const size_t start = starts_[--line - 1];
       const std::string_view text = text_.substr(start, line_end(line) - start);
       const size_t begin = text.find_first_not_of(" \t");
-      if (begin == std::string_view::npos || !text.substr(begin).starts_with(key)) continue;
-      const std::string_view rest = text.substr(begin + key.size());
-      if (rest.find('=') != std::string_view::npos && rest.find_first_not_of(" \t") == rest.find('='))
+      const size_t word = text.find_first_not_of(end == ']' ? " \t[" : " \t");
+      if (word == text.npos || !text.substr(word).starts_with(name)) continue;
+      const std::string_view rest = text.substr(word + name.size());
+      if (rest.find(end) != rest.npos && rest.find_first_not_of(" \t") == rest.find(end))
         return location(start + begin);
     }
     return {};
@@ -192,12 +196,48 @@ bool bare_word(std::string_view text) {
   });
 }
 
-// The key of which the library says that it "cannot redefine" it, "" when it says something else.
-std::string_view redefined(std::string_view text) {
-  const size_t at = text.find("cannot redefine existing ");
-  if (at == std::string_view::npos || text.find('\'', at) == std::string_view::npos) return "";
-  text.remove_prefix(text.find('\'', at) + 1);
-  return text.substr(0, text.find('\''));
+// Whether a table's key of this name, such as `optimizer.groups`, holds a list of tables.
+bool is_list_of_tables(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('.') + 1);
+  const auto lists = [&](const std::vector<Key>& keys) {
+    const Key* key = find_key(keys, name);
+    return key != nullptr && key->form == Form::tables;
+  };
+  return std::ranges::any_of(schema().all(), [&](const Table* table) { return lists(table->keys); });
+}
+
+// What the library says of a key or table that is there already ("cannot redefine existing array 'x' as
+// table", "cannot insert 'x.y' into existing inline table"), in words and with both places. False when it
+// says something else.
+bool report_taken(std::string_view text, const Location& at, const Lines& lines, Diag& diag) {
+  const auto says = [&](std::string_view part) { return text.find(part) != text.npos; };
+  const size_t begin = text.find('\'') + 1, end = text.rfind('\'');
+  if (!says("existing ") || begin == 0 || end < begin) return false;
+  const std::string_view name = text.substr(begin, end - begin);
+  const auto report = [&](const Location& place, const Location& other, std::string note, std::string what) {
+    Report& error = diag.error(Kind::syntax, place, "{}", what);
+    if (other.line > 0) error.note(other, std::move(note));
+    return true;
+  };
+  const Location set = lines.before(at, name, '='), begun = lines.before(at, name, ']');
+  if (says("into existing inline table")) {
+    const std::string_view outer = name.substr(0, name.rfind('.'));
+    return report(begun.line > 0 ? begun : at, lines.before(at, outer, '='), "it is written here",
+                  fmt::format("`{0}` is written {{ ... }}, to which nothing can be added; write it as [{0}] "
+                              "and a line for each key",
+                              outer));
+  }
+  if (set.line >= begun.line)
+    return report(at, set, "it is first set here", fmt::format("`{}` is set twice in this table", name));
+  const bool list = is_list_of_tables(name), entry = says("' as array-of-tables");
+  const bool same = entry == says("existing array '");
+  if (same && !list)
+    return report(at, begun, "it begins here",
+                  fmt::format("there is a table [{}] already; write its keys under one header", name));
+  const bool at_is_wrong = entry != list;
+  return report(at_is_wrong ? at : begun, at_is_wrong ? begun : at, same ? "and here" : "as it is here",
+                list ? fmt::format("the entries of the list `{0}` are written [[{0}]], not [{0}]", name)
+                     : fmt::format("the table `{0}` is written [{0}], not [[{0}]]", name));
 }
 
 // "Error while parsing key-value pair: expected value, saw '\n'" -> "expected value, saw '\n', in a key-value
@@ -206,11 +246,6 @@ std::string reworded(std::string_view text, std::string_view there) {
   if (text.ends_with("could not determine value type")) {
     const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
     if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
-  }
-  if (const size_t at = text.find("cannot redefine existing table '"); at != std::string_view::npos) {
-    const size_t begin = text.find('\'') + 1;
-    const std::string_view name = text.substr(begin, text.rfind('\'') - begin);
-    return fmt::format("the table [{0}] is there already; the entries of a list are written [[{0}]]", name);
   }
   constexpr std::string_view kPrefix = "Error while parsing ";
   if (text.substr(0, kPrefix.size()) != kPrefix) return std::string(text);
@@ -274,12 +309,7 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
     return convert(toml::parse(text, std::string_view()), lines);
   } catch (const toml::parse_error& error) {
     const Location at = lines.location(error.source());
-    const std::string_view twice = redefined(error.description());
-    const Location first = twice.empty() ? Location{} : lines.set_before(at, twice);
-    if (first.line > 0)
-      diag.error(Kind::syntax, at, "`{}` is set twice in this table", twice)
-          .note(first, "it is first set here");
-    else
+    if (!report_taken(error.description(), at, lines, diag))
       diag.error(Kind::syntax, at, "{}", reworded(error.description(), lines.from(at)));
   } catch (const std::exception& error) {
     diag.error(Kind::syntax, {}, "{}", error.what());

@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "runtime/checkpoint.h"
@@ -79,14 +80,26 @@ void add_model(std::string_view text, Settings& settings) {
   settings.emplace_back("the model's operations (digest)", fmt::format("{:08x}", digest));
 }
 
-// Of big columns only some blocks, evenly spread: reading gigabytes at every start would be felt.
-uint32_t fingerprint(std::span<const std::byte> bytes) {
-  constexpr size_t kBlock = 4096, kMost = 4096;  // 16 MiB in all
-  size_t blocks = (bytes.size() + kBlock - 1) / kBlock;
-  size_t step = std::max<size_t>(1, blocks / kMost);
+// Of big columns only some blocks, evenly spread: reading gigabytes at every start would be felt. Of those on
+// disk 64; the number of samples says their size.
+uint32_t fingerprint(const Dataset& data, size_t index) {
+  constexpr size_t kBlock = 4096;
+  const Column& column = data.columns[index];
+  const std::span<const std::byte> bytes = data.bytes(index);
+  const size_t most = column.on_disk() ? 64 : 4096;
+  const size_t blocks = (bytes.size() + kBlock - 1) / kBlock, step = std::max<size_t>(1, blocks / most);
+  std::array<std::byte, kBlock> copy{};
   uint32_t crc = 0;
-  for (size_t block = 0; block < blocks; block += step)
-    crc = add_crc(crc, bytes.data() + block * kBlock, std::min(kBlock, bytes.size() - block * kBlock));
+  for (size_t block = 0; block < blocks; block += step) {
+    const size_t first = block * kBlock;
+    std::span<const std::byte> some = bytes.subspan(first, std::min(kBlock, bytes.size() - first));
+    if (column.on_disk()) {
+      const std::span<std::byte> to = std::span(copy).first(some.size());
+      if (!column.file->read(column.first + first, to)) return 0;  // reading samples says why
+      some = to;
+    }
+    crc = add_crc(crc, some.data(), some.size());
+  }
   return crc;
 }
 
@@ -120,7 +133,7 @@ Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainO
   add_model(artifact.ir, settings);
   for (size_t i = 0; i < data.columns.size(); ++i)
     add("the training data's column " + data.columns[i].name + " (digest)",
-        fmt::format("{:08x}", fingerprint(data.bytes(i))));
+        fmt::format("{:08x}", fingerprint(data, i)));
   return settings;
 }
 

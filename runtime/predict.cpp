@@ -158,6 +158,7 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
       return {};
     }
   }
+  if (Status status = loader.status(); !status) return status;
   return file.commit();
 }
 

@@ -79,10 +79,13 @@ Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& 
   loader.start(std::move(order), size);
   // The first one is made in any case: ranks meet there (Session::eval).
   for (int64_t launch = 0; launch < launches && (launch == 0 || !interruption.heard()); ++launch) {
-    const Batch* batch = session.has_eval(launch) ? loader.next() : nullptr;
-    Status status = batch ? session.eval(batch->inputs, batch->samples)
-                          : session.skip_eval(std::min(size, data.samples - launch * size));
-    if (!status) return status;
+    if (!session.has_eval(launch)) {
+      if (Status status = session.skip_eval(std::min(size, data.samples - launch * size)); !status) return status;
+      continue;
+    }
+    const Batch* const batch = loader.next();
+    if (batch == nullptr) return loader.status();
+    if (Status status = session.eval(batch->inputs, batch->samples); !status) return status;
   }
   if (Status status = interruption.agree(); !status) return status;
   complete = !interruption.agreed();
@@ -289,7 +292,9 @@ Status Trainer::run_launch() {
     const int64_t next = std::min((at_.position + 1) * plan_.micro_batch, data_.samples);
     status = session_.skip(samples, result_.epochs * data_.samples + next);
   } else {
-    status = session_.step(loader_.next()->inputs, samples);
+    const Batch* const batch = loader_.next();
+    if (batch == nullptr) return loader_.status();
+    status = session_.step(batch->inputs, samples);
   }
   if (!status) return status;
   int64_t launch = at_.position++;
@@ -365,7 +370,9 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
     }
     if (Status status = session_.set_ordinal(ordinal); !status) return status;
     loader_.start({first, first + samples}, plan_.micro_batch);
-    if (Status status = session_.step(loader_.next()->inputs, samples); !status) return status;
+    const Batch* const batch = loader_.next();
+    if (batch == nullptr) return loader_.status();
+    if (Status status = session_.step(batch->inputs, samples); !status) return status;
     if (Status status = session_.first_bad_parameter(culprit.parameter); !status) return status;
     if (culprit.parameter.empty()) continue;
     culprit.launch = number;

@@ -43,7 +43,7 @@ Status Bench::window(const Dataset& data, std::span<const int64_t> order, std::s
       int64_t elements = size;
       for (const int64_t extent : plan.inputs[i].shape) elements *= extent;
       bytes[i].resize(static_cast<size_t>(elements) * 4);  // f32 and i32
-      data.gather(i, plan.inputs[i], samples, bytes[i]);
+      if (Status status = data.gather(i, plan.inputs[i], samples, bytes[i]); !status) return status;
       inputs.emplace_back(bytes[i]);
     }
     if (Status status = session_->step(inputs, size); !status) return status;

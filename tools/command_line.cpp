@@ -1,11 +1,13 @@
 #include "tools/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <iostream>
+#include <sstream>
 
 #include "runtime/data/text.h"
 #include "runtime/standard_streams.h"
@@ -27,13 +29,24 @@ std::string unknown(const CLI::App& app, const std::string& word, const Elsewher
 }
 
 // A value too many or too few: "--data: At Most 1 required but received 2".
-std::string mismatch(const std::string& text, int argc, char** argv) {
+std::string mismatch(const std::string& text) {
   const std::string name = text.substr(0, text.find(':'));
-  const auto times = std::count_if(argv + 1, argv + argc, [&](std::string_view word) {
-    return word == name || word.starts_with(name + "=");
-  });
-  if (times > 1) return fmt::format("{} is given {} times", name, times);
-  return fmt::format("{} lacks its value", name);
+  const size_t times = text.rfind(" but received ");
+  if (times == text.npos) return fmt::format("{} lacks its value", name);
+  return fmt::format("{} is given {} times", name, text.substr(times + 14));
+}
+
+// "--emit: foo not in {ptx,ir}" of a list of words; other words as they are.
+std::string refused(const std::string& text) {
+  const size_t colon = text.find(": "), none = text.find(" not in {");
+  if (colon == text.npos || none == text.npos || none < colon || !text.ends_with('}')) return text;
+  const std::string name = text.substr(0, colon), word = text.substr(colon + 2, none - colon - 2);
+  std::vector<std::string> words;
+  std::istringstream list(text.substr(none + 9, text.size() - none - 10));
+  for (std::string one; std::getline(list, one, ',');) words.push_back(one);
+  const std::string near = hint(word, words), last = words.back();
+  words.pop_back();
+  return fmt::format("there is no {} {}; it is {} or {}{}", name, word, fmt::join(words, ", "), last, near);
 }
 
 // The first file, folder or data set that was given as "", as scripts do where a variable is not set.
@@ -70,9 +83,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
   } catch (const CLI::Success& asked) {
     return app.exit(asked, std::cout, std::cout);
   } catch (const CLI::ArgumentMismatch& error) {
-    wrong = mismatch(error.what(), argc, argv);
+    wrong = mismatch(error.what());
   } catch (const CLI::ParseError& error) {
-    wrong = error.what();
+    wrong = refused(error.what());
   }
   if (wrong.empty()) return std::nullopt;
   print_stderr("{0}: error: {1}\n{0} --help lists the options\n", app.get_name(), wrong);

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <iostream>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -157,7 +158,7 @@ CLI::Validator whole_number(int64_t low, int64_t high = kMost) {
           ""};
 }
 
-constexpr const char* kExamples = R"(Examples:
+constexpr std::string_view kExamples = R"(Examples:
     gacc-exec step.ptx --data mnist:data --eval mnist:data,split=test --save w.safetensors
     gacc-exec step.ptx --data csv:a.csv,label=y,split=train --eval csv:a.csv,label=y,split=test
     gacc-exec step.ptx --data SPEC --checkpoint run --resume     goes on where the last run ended
@@ -166,11 +167,7 @@ constexpr const char* kExamples = R"(Examples:
     gacc-exec step.ptx --load w.safetensors --generate 500 --prompt "ROMEO:" --temperature 0.8
 
 SPEC:
-    mnist:DIR[,split=train|test]      idx:NAME=F,...   npy:NAME=F,...   npz:F
-    csv:F,label=COLUMN[,sep=C][,split=train|test][,missing=error|mean|drop]
-    tokens:F.bin                      text:F[,split=train|test]
-    synthetic:digits|tokens[,split=train|test]
-    each with ,limit=N for the first N samples; docs/data.md
+{}    each with ,limit=N for the first N samples; docs/data.md
 
 Exit status:
     0 done   1 a file, the data or the device is wrong   2 the command line is wrong
@@ -253,9 +250,17 @@ void add_options(CLI::App& app, Arguments& to) {
   count("--ranks", to.ranks, 1, "train with N processes on this machine, started by mpirun;\ndocs/ranks.md");
   count("--rank-timeout", to.rank_timeout, 1,
         "seconds without a sign of life of another rank that are\nborne; default 60");
+  app.add_flag_callback(
+         "--list-data",
+         [] {
+           std::cout << sources_markdown();
+           throw CLI::Success();
+         },
+         "print the table of what SPEC may be, and end")
+      ->group("Data");
   app.set_version_flag("--version",
                        fmt::format("gacc-exec {} (artifact format {})", GACC_VERSION, kArtifactVersion));
-  app.footer(kExamples);
+  app.footer(fmt::format(kExamples, spec_forms()));
 }
 
 // What belongs to the compiler, and what other programs call otherwise.

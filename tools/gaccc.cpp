@@ -55,7 +55,7 @@ bool is_artifact(const std::string& path) {
 }
 
 int fail(Exit exit, std::string_view text) {
-  to_stderr(fmt::format("gaccc: {}\n", text));
+  to_stderr(fmt::format("gaccc: error: {}\n", text));
   return exit;
 }
 

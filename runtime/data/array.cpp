@@ -3,6 +3,12 @@
 
 namespace gacc {
 
+std::span<const std::byte> elements_of(const Array& array) {
+  if (!array.file) return array.bytes;
+  const auto size = static_cast<size_t>(checked_product(array.shape) * element_bytes(array.dtype));
+  return array.file->bytes().subspan(array.first, size);
+}
+
 int64_t element_bytes(std::string_view dtype) {
   if (dtype == "u8" || dtype == "i8") return 1;
   if (dtype == "u16" || dtype == "i16") return 2;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/file_bytes.h"
 #include "runtime/status.h"
 
 namespace gacc {
@@ -16,7 +17,9 @@ namespace gacc {
 struct Array {
   std::string dtype;             // as in Column: "u8", "u16", "i8", "i16", "i32", "i64", "f32", "f64"
   std::vector<int64_t> shape;    // row-major, samples first
-  std::vector<std::byte> bytes;  // in this machine's byte order
+  std::vector<std::byte> bytes;  // in this machine's byte order; or none, and
+  SharedFile file{};             // the file that holds them ...
+  size_t first = 0;              // ... from this byte on
 
   int64_t samples() const { return shape.empty() ? 0 : shape[0]; }
 };
@@ -26,17 +29,20 @@ struct NamedArray {
   Array array;
 };
 
+// The array's bytes, wherever they are.
+std::span<const std::byte> elements_of(const Array& array);
+
 // Bytes of one element; 0 for an unknown dtype.
 int64_t element_bytes(std::string_view dtype);
 // The product of extents in 0..limit, or -1 when an extent is negative or the product exceeds the limit.
 int64_t checked_product(std::span<const int64_t> extents, int64_t limit = int64_t{1} << 46);
 
 // IDX, the format of MNIST: big-endian, types u8 i8 i16 i32 f32 f64.
-Status parse_idx(std::string_view bytes, std::string_view name, Array& array);
+Status parse_idx(std::string_view bytes, std::string_view name, Array& array, const SharedFile& in = {});
 
 // NumPy's .npy, versions 1 to 3, either byte order of elements and either order of axes; f16 becomes f32, u32
 // and u64 i64, bool i8. Structures and text are refused.
-Status parse_npy(std::string_view bytes, std::string_view name, Array& array);
+Status parse_npy(std::string_view bytes, std::string_view name, Array& array, const SharedFile& in = {});
 
 // NumPy's .npz, a zip of .npy entries. Reads those entries whose name (without .npy) is in `wanted`, all when
 // `wanted` is null; `names` gets all names, in the file's order.

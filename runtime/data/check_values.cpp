@@ -10,8 +10,6 @@
 namespace gacc {
 namespace {
 
-using Place = std::function<std::string(int64_t element)>;
-
 template <class T>
 Status check_floats(const PlanInput& input, std::span<const std::byte> bytes, const Place& place) {
   std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));

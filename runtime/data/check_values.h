@@ -14,9 +14,11 @@ namespace gacc {
 // Why no f32 input takes `value`: it is not finite, or would not be as f32. "" when one does.
 std::string_view unfit_for_f32(double value);
 
-// `bytes` are elements of `dtype` (runtime/data/array.h). `place` names where an element stands, for the
-// message.
+// Where an element stands, for the message.
+using Place = std::function<std::string(int64_t element)>;
+
+// `bytes` are elements of `dtype` (runtime/data/array.h).
 Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
-                    const std::function<std::string(int64_t element)>& place);
+                    const Place& place);
 
 }  // namespace gacc

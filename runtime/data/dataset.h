@@ -1,13 +1,14 @@
 // Datasets: named columns of samples in memory, made from a SPEC (runtime/data/spec.h).
 #pragma once
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/data/data_facts.h"
+#include "runtime/data/file_bytes.h"
 #include "runtime/plan.h"
 #include "runtime/status.h"
 
@@ -18,11 +19,14 @@ struct Column {
   std::string name;            // of the plan's input
   std::string dtype;           // "u8", "u16", "i8", "i16", "i32", "i64", "f32", "f64" (converted in `gather`)
   std::vector<int64_t> shape;  // per sample, as stored; its product equals the plan input's
-  std::vector<std::byte> bytes;  // samples * product(shape) elements; of a sharing column: none
-  // Targets are tokens one later: a column may be a part of an earlier one's bytes.
-  std::optional<size_t> of{};         // the column that owns the bytes ...
-  size_t first = 0;                   // ... and where in them this one's begin
-  std::vector<double> mean{}, std{};  // normalize = "data": as in InputFacts
+  std::vector<std::byte> bytes;  // samples * product(shape) elements; or none, and
+  SharedFile file{};             // the file that holds them (targets are tokens one later) ...
+  size_t first = 0;              // ... from this byte on
+  std::function<std::string(int64_t element)> place{};  // where an element stands, for messages
+  std::vector<double> mean{}, std{};                    // normalize = "data": as in InputFacts
+
+  // Whether the file is too large to be read as a whole: values are checked as samples are taken from it.
+  bool on_disk() const { return file && file->mapped(); }
 
   bool present() const { return !dtype.empty(); }  // data for predictions may lack it
 };
@@ -32,13 +36,14 @@ struct Dataset {
   std::vector<Column> columns;         // one for every plan input, in the plan's order
   std::vector<std::string> remarks{};  // "note: ...", "warning: ...": for the user
 
-  // The elements of a column.
+  // The elements of a column (see FileBytes::text of one on disk).
   std::span<const std::byte> bytes(size_t column) const;
 
   // Fills `destination` (f32 or i32, as the input says, batch-major) with the samples `order`: u8 scaled by
-  // 1/255 for f32 inputs, then normalize. Never fails: load_dataset has checked every value.
-  void gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
-              std::span<std::byte> destination) const;
+  // 1/255 for f32 inputs, then normalize. Fails only where a column is on disk: a value that does not fit
+  // the input, a file that has changed.
+  Status gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
+                std::span<std::byte> destination) const;
 };
 
 // What data are for: to learn from, then `facts` that are not known yet are learnt from them; or not, then an

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include "runtime/data/array.h"
+#include "runtime/data/check_values.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/element_types.h"
 #include "runtime/data/philox.h"
@@ -103,24 +105,57 @@ void gather_integers(const std::byte* bytes, int64_t elements, std::span<const i
 
 std::span<const std::byte> Dataset::bytes(size_t column) const {
   const Column& own = columns[column];
-  if (!own.of) return own.bytes;
+  if (!own.file) return own.bytes;
   const auto size = static_cast<size_t>(samples * checked_product(own.shape) * element_bytes(own.dtype));
-  return std::span(columns[*own.of].bytes).subspan(own.first, size);
+  return own.file->bytes().subspan(own.first, size);
 }
 
-void Dataset::gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
-                     std::span<std::byte> destination) const {
+namespace {
+
+// The samples `order` of a column on disk, one after the other, checked.
+Status read_samples(const Column& column, const PlanInput& plan, std::span<const int64_t> order,
+                    std::vector<std::byte>& samples) {
+  const int64_t elements = checked_product(plan.shape);
+  const auto each = static_cast<size_t>(elements * element_bytes(column.dtype));
+  samples.resize(order.size() * each);
+  for (size_t i = 0, next = 0; i < order.size(); i = next) {  // what lies together is read at once
+    for (next = i + 1; next < order.size() && order[next] == order[next - 1] + 1;) ++next;
+    const size_t first = column.first + static_cast<size_t>(order[i]) * each;
+    const std::span<std::byte> to = std::span(samples).subspan(i * each, (next - i) * each);
+    if (Status status = column.file->read(first, to); !status) return status;
+  }
+  if (Status status = column.file->unchanged(); !status) return status;
+  return check_values(plan, column.dtype, samples, [&](int64_t element) {
+    return column.place(order[static_cast<size_t>(element / elements)] * elements + element % elements);
+  });
+}
+
+}  // namespace
+
+Status Dataset::gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
+                       std::span<std::byte> destination) const {
   const Column& column = columns[input];
-  const std::byte* bytes = this->bytes(input).data();
+  std::span<const std::byte> samples = bytes(input);
+  std::vector<std::byte> read;
+  std::vector<int64_t> in_order;
+  if (column.on_disk()) {
+    if (Status status = read_samples(column, plan, order, read); !status) return status;
+    samples = read;
+    in_order.resize(order.size());
+    std::iota(in_order.begin(), in_order.end(), 0);
+    order = in_order;
+  }
+  const std::byte* const bytes = samples.data();
   int64_t elements = checked_product(plan.shape);
   const bool of_data = plan.normalize_data;
   const Statistics statistics{of_data ? column.mean : plan.mean, of_data ? column.std : plan.std};
-  visit_elements(column.dtype, this->bytes(input), [&]<class From>(std::span<const From>) {
+  visit_elements(column.dtype, samples, [&]<class From>(std::span<const From>) {
     if (plan.dtype == "f32")
       gather_floats<From>(bytes, statistics, elements, order, destination.data());
     else
       gather_integers<From>(bytes, elements, order, destination.data());
   });
+  return {};
 }
 
 std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, bool shuffle) {

@@ -30,7 +30,7 @@ std::string_view dtype_of(uint8_t code) {
 
 }  // namespace
 
-Status parse_idx(std::string_view bytes, std::string_view name, Array& array) {
+Status parse_idx(std::string_view bytes, std::string_view name, Array& array, const SharedFile& in) {
   array = {};
   if (bytes.size() < 4)
     return Status::error("{}: is no IDX file: it has {} bytes, the header alone has 4", name, bytes.size());
@@ -54,6 +54,11 @@ Status parse_idx(std::string_view bytes, std::string_view name, Array& array) {
                          shape_text(array.shape), dtype, elements < 0 ? "too many" : std::to_string(size),
                          present);
   array.dtype = dtype;
+  if (in && element_bytes(dtype) == 1) {
+    array.file = in;
+    array.first = header;
+    return {};
+  }
   array.bytes.resize(static_cast<size_t>(size));
   if (size > 0) std::memcpy(array.bytes.data(), bytes.data() + header, array.bytes.size());
   swap_elements(array.bytes, element_bytes(dtype));

@@ -3,6 +3,7 @@
 #include "runtime/data/loader.h"
 
 #include <algorithm>
+#include <new>
 #include <system_error>
 
 namespace gacc {
@@ -47,6 +48,7 @@ void Loader::start(std::vector<int64_t> order, int64_t batch_size) {
   batch_size_ = std::clamp<int64_t>(batch_size, 1, std::max<int64_t>(plan_.micro_batch, 1));
   total_ = (static_cast<int64_t>(order_.size()) + batch_size_ - 1) / batch_size_;
   made_ = delivered_ = 0;
+  status_ = {};
   lock.unlock();
   changed_.notify_all();
 }
@@ -55,11 +57,15 @@ const Batch* Loader::next() {
   std::unique_lock lock(mutex_);
   if (delivered_ == total_) return nullptr;
   if (!thread_.joinable()) {
-    fill(delivered_);
+    if (status_ = fill(delivered_); !status_) {
+      total_ = delivered_;
+      return nullptr;
+    }
     made_ = ++delivered_;
     return &batches_[static_cast<size_t>((delivered_ - 1) % 2)];
   }
-  changed_.wait(lock, [this] { return made_ > delivered_; });
+  changed_.wait(lock, [this] { return made_ > delivered_ || delivered_ == total_; });
+  if (delivered_ == total_) return nullptr;  // the batch cannot be made
   const Batch* batch = &batches_[static_cast<size_t>(delivered_ % 2)];
   ++delivered_;  // this frees the other slot
   lock.unlock();
@@ -75,15 +81,24 @@ void Loader::work() noexcept {
     int64_t index = made_;
     filling_ = true;
     lock.unlock();
-    fill(index);
+    Status filled = fill(index);
     lock.lock();
     filling_ = false;
-    if (total_ > 0) ++made_;  // unless start() has dropped this order meanwhile
+    if (total_ > 0 && filled) ++made_;  // unless start() has dropped this order meanwhile
+    if (total_ > 0 && !filled) {
+      status_ = std::move(filled);
+      total_ = made_;
+    }
     changed_.notify_all();
   }
 }
 
-void Loader::fill(int64_t index) noexcept {
+Status Loader::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+Status Loader::fill(int64_t index) noexcept try {
   auto slot = static_cast<size_t>(index % 2);
   int64_t first = index * batch_size_;
   int64_t samples = std::min(batch_size_, static_cast<int64_t>(order_.size()) - first);
@@ -94,9 +109,12 @@ void Loader::fill(int64_t index) noexcept {
     if (!dataset_.columns[i].present()) continue;
     auto bytes = static_cast<size_t>(samples * bytes_per_sample(plan_.inputs[i]));
     std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
-    dataset_.gather(i, plan_.inputs[i], order, destination);
+    if (Status status = dataset_.gather(i, plan_.inputs[i], order, destination); !status) return status;
     batch.inputs[i] = destination;
   }
+  return {};
+} catch (const std::bad_alloc&) {
+  return Status::error("out of memory for a micro-batch");
 }
 
 }  // namespace gacc

@@ -5,6 +5,7 @@
 //   Loader loader(dataset, plan);
 //   loader.start(epoch_order(dataset.samples, seed, epoch, shuffle), plan.micro_batch);
 //   while (const Batch* batch = loader.next()) session.step(batch->inputs, batch->samples);
+//   then loader.status()
 #pragma once
 #include <array>
 #include <condition_variable>
@@ -39,12 +40,14 @@ class Loader {
   // The next batch, or null when all have been delivered (and before any start). It stays valid until the
   // following call of next, start or stop.
   const Batch* next();
+  // Why next() has ended before all were delivered, since the last start; success when it has not.
+  Status status() const;
   // Drops what is under way: next() then returns null until another start.
   void stop();
 
  private:
   void work() noexcept;
-  void fill(int64_t index) noexcept;  // batch `index` of the order, into its slot
+  Status fill(int64_t index) noexcept;  // batch `index` of the order, into its slot
 
   const Dataset& dataset_;
   const Plan& plan_;
@@ -52,7 +55,7 @@ class Loader {
   std::array<std::vector<std::vector<std::byte>>, 2> buffers_;
   std::array<Batch, 2> batches_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<int64_t> order_;
   int64_t batch_size_ = 1;
@@ -61,6 +64,7 @@ class Loader {
   int64_t delivered_ = 0;  // batches that next() has handed out
   bool filling_ = false;   // the thread writes a buffer just now
   bool quit_ = false;
+  Status status_{};     // of the batch that could not be filled
   std::thread thread_;  // not running when the system has no thread to give: then next() fills by itself
 };
 

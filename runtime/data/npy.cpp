@@ -159,7 +159,7 @@ void to_row_major(std::vector<std::byte>& bytes, std::span<const int64_t> shape,
 
 }  // namespace
 
-Status parse_npy(std::string_view bytes, std::string_view name, Array& array) {
+Status parse_npy(std::string_view bytes, std::string_view name, Array& array, const SharedFile& in) {
   array = {};
   if (bytes.substr(0, 6) != "\x93NUMPY")
     return Status::error("{}: is no npy file: it does not begin with \\x93NUMPY", name);
@@ -201,14 +201,23 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array) {
     return Status::error("{}: its header says {} of {}, which is {} bytes, but there are {}", name,
                          shape_text(header.shape), quoted(header.descr),
                          count < 0 ? "too many" : std::to_string(count * elements->stored), data.size());
+  array.dtype = elements->dtype;
+  array.shape = std::move(header.shape);
+  // As they lie in the file, if that is how an Array has them.
+  const bool kept = element_bytes(elements->dtype) == elements->stored && descr != "u8" && descr != "b1";
+  const bool aligned = (start + length) % static_cast<size_t>(elements->stored) == 0;
+  if (in && kept && aligned && !(header.fortran && array.shape.size() > 1) &&
+      (!big || elements->stored == 1)) {
+    array.file = in;
+    array.first = start + length;
+    return {};
+  }
   array.bytes.resize(data.size());
   if (!data.empty()) std::memcpy(array.bytes.data(), data.data(), data.size());
-  if (header.fortran) to_row_major(array.bytes, header.shape, static_cast<size_t>(elements->stored));
+  if (header.fortran) to_row_major(array.bytes, array.shape, static_cast<size_t>(elements->stored));
   if (big) swap_elements(array.bytes, elements->stored);
   if (!widen(descr, array.bytes, count))
     return Status::error("{}: holds unsigned numbers beyond 2^63 - 1", name);
-  array.dtype = elements->dtype;
-  array.shape = std::move(header.shape);
   return {};
 }
 

@@ -9,13 +9,12 @@
 
 namespace gacc {
 
-Status cut_tokens(std::string_view stream, std::string_view name, std::string_view dtype, StreamPart part,
+Status cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype, StreamPart part,
                   int64_t length, std::optional<int64_t> limit, TokenWindows& out) {
   const int64_t each = element_bytes(dtype);
-  const auto size = static_cast<int64_t>(stream.size());
-  if (size % each != 0)
-    return Status::error("{}: has {} bytes, but its tokens have {} bytes each", name, size, each);
-  int64_t tokens = size / each, first = 0;
+  if (bytes % each != 0)
+    return Status::error("{}: has {} bytes, but its tokens have {} bytes each", name, bytes, each);
+  int64_t tokens = bytes / each, first = 0;
   if (part != StreamPart::all) {
     const int64_t cut = tokens / 10 * 9 + tokens % 10 * 9 / 10;
     first = part == StreamPart::test ? cut : 0;
@@ -28,9 +27,7 @@ Status cut_tokens(std::string_view stream, std::string_view name, std::string_vi
                                                      : "the last 10 % are",
                          tokens, length);
   const int64_t windows = std::min((tokens - 1) / length, limit.value_or(tokens));
-  out = {.dtype = std::string(dtype), .length = length, .windows = windows, .bytes = {}};
-  const auto* from = reinterpret_cast<const std::byte*>(stream.data()) + first * each;
-  out.bytes.assign(from, from + (windows * length + 1) * each);
+  out = {.windows = windows, .first = static_cast<size_t>(first * each)};
   return {};
 }
 

@@ -18,15 +18,13 @@ namespace gacc {
 enum class StreamPart : uint8_t { all, train, test };
 
 struct TokenWindows {
-  std::string dtype;             // "u8" or "u16", as the stream has them
-  int64_t length = 0;            // tokens of a window
-  int64_t windows = 0;           // at least 1
-  std::vector<std::byte> bytes;  // windows * length + 1 tokens; targets begin at the second
+  int64_t windows = 0;  // at least 1
+  size_t first = 0;     // byte of the stream at which they begin: windows * length + 1 tokens
 };
 
-// Cuts a stream of little-endian tokens of `dtype` into windows of `length` >= 1 tokens, at most `limit` of
+// Cuts a stream of `bytes` bytes, little-endian tokens of `dtype`, into windows of `length` >= 1 tokens, at most `limit` of
 // them; tokens left over at the end are not used. Errors call the stream `name`.
-Status cut_tokens(std::string_view stream, std::string_view name, std::string_view dtype, StreamPart part,
+Status cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype, StreamPart part,
                   int64_t length, std::optional<int64_t> limit, TokenWindows& out);
 
 // The generated set `synthetic:tokens`: sequences over an alphabet of min(range, 256) tokens in which the two

@@ -69,9 +69,8 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
     column.std = known->second.std;
   }
   converted_[input].resize(static_cast<size_t>(samples * elements * 4));  // f32 and i32 are 4 bytes
-  data.gather(input, plan, epoch_order(samples, 0, 0, /*shuffle=*/false), converted_[input]);
   inputs_[input] = converted_[input];
-  return {};
+  return data.gather(input, plan, epoch_order(samples, 0, 0, /*shuffle=*/false), converted_[input]);
 }
 
 }  // namespace gacc

@@ -24,8 +24,8 @@ void expect_images_and_labels(const std::string& spec, int64_t samples = 3) {
   std::iota(order.begin(), order.end(), 0);
   Plan plan = image_label_plan();
   std::vector<std::byte> images(order.size() * 16), labels(order.size() * 4);
-  data.gather(0, plan.inputs[0], order, images);
-  data.gather(1, plan.inputs[1], order, labels);
+  EXPECT_TRUE(data.gather(0, plan.inputs[0], order, images));
+  EXPECT_TRUE(data.gather(1, plan.inputs[1], order, labels));
   std::vector<float> pixels = values<float>(images);
   for (size_t i = 0; i < pixels.size(); ++i) EXPECT_EQ(pixels[i], static_cast<float>(i) / 255.0f) << spec;
   std::vector<int32_t> expected = {2, 0, 1};
@@ -279,7 +279,7 @@ TEST_F(DatasetTest, StatisticsOfTheData) {
   EXPECT_EQ(known.mean[1], 7.0 / 255);
   EXPECT_EQ(known.std[1], 1);
   std::vector<std::byte> batch(32);
-  data.gather(0, plan.inputs[0], std::vector<int64_t>{0, 1}, batch);
+  EXPECT_TRUE(data.gather(0, plan.inputs[0], std::vector<int64_t>{0, 1}, batch));
   const std::vector<float> got = values<float>(batch);
   EXPECT_EQ(got[0], (1 / 255.0f - static_cast<float>(known.mean[0])) / static_cast<float>(known.std[0]));
   EXPECT_EQ(got[2], 0);
@@ -414,16 +414,16 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
   EXPECT_EQ(error("mnits:/x"),
             "data \"mnits:/x\": unknown kind \"mnits\"; did you mean \"mnist\"? (known are "
             "mnist:DIR[,split=train|test], "
-            "idx:NAME=FILE,..., npy:NAME=FILE,..., npz:FILE, csv:FILE,label=COLUMN, "
+            "idx:NAME=FILE,..., npy:NAME=FILE,..., npz:FILE, "
+            "csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop], "
             "tokens:FILE, text:FILE[,split=train|test], "
             "synthetic:digits|tokens[,split=train|test])");
   EXPECT_EQ(error("mnist"), "data \"mnist\": mnist: needs more; its form is mnist:DIR[,split=train|test]");
   EXPECT_EQ(error("mnist:x,spilt=test"),
             "data \"mnist:x,spilt=test\": unknown option \"spilt\"; did you mean \"split\"? (mnist takes "
             "\"split\" and \"limit\")");
-  EXPECT_EQ(
-      error("mnist:x,split=tset"),
-      "data \"mnist:x,split=tset\": split is \"train\" or \"test\", not \"tset\"; did you mean \"test\"?");
+  EXPECT_EQ(error("mnist:x,split=tset"),
+            "data \"mnist:x,split=tset\": split is train or test, not \"tset\"; did you mean \"test\"?");
   EXPECT_EQ(error("npz:x,limit=0"),
             "data \"npz:x,limit=0\": limit must be a whole number from 1 on, not \"0\"");
   EXPECT_EQ(error("npz:x,limit=2,limit=3"), "data \"npz:x,limit=2,limit=3\": \"limit\" is given twice");
@@ -433,8 +433,14 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
   EXPECT_EQ(error("npy:limit=3"), "data \"npy:limit=3\": names no file; the form is npy:NAME=FILE,...");
   EXPECT_EQ(error("npz:x,"), "data \"npz:x,\": part 2 is empty; the form is npz:FILE");
   EXPECT_EQ(error("synthetic:digit"),
-            "data \"synthetic:digit\": there is no generated set \"digit\"; did you mean \"digits\"? (known "
-            "are \"digits\" and \"tokens\")");
+            "data \"synthetic:digit\": synthetic is digits or tokens, not \"digit\"; did you mean "
+            "\"digits\"?");
+  EXPECT_EQ(error("csv:x,sep=ab"),
+            "data \"csv:x,sep=ab\": sep is one character such as ; or |, or tab (a comma needs no sep), not "
+            "\"ab\"");
+  EXPECT_EQ(error("csv:x,missing=men"),
+            "data \"csv:x,missing=men\": missing is error, mean or drop, not \"men\"; did you mean "
+            "\"mean\"?");
 }
 
 TEST(Digits, ArePureBalancedAndDisjoint) {

@@ -21,7 +21,7 @@ std::vector<T> gathered(const Dataset& data, const PlanInput& input, const std::
   int64_t each = 1;
   for (int64_t extent : input.shape) each *= extent;
   std::vector<std::byte> bytes(order.size() * static_cast<size_t>(each) * 4);
-  data.gather(0, input, order, bytes);
+  EXPECT_TRUE(data.gather(0, input, order, bytes));
   return values<T>(bytes);
 }
 

@@ -26,7 +26,7 @@ Plan token_plan(int64_t length, std::optional<int64_t> range = {}) {
 std::vector<int32_t> gathered(const Dataset& data, const Plan& plan, size_t input,
                               std::vector<int64_t> order) {
   std::vector<std::byte> bytes(order.size() * static_cast<size_t>(plan.inputs[input].shape[0]) * 4);
-  data.gather(input, plan.inputs[input], order, bytes);
+  EXPECT_TRUE(data.gather(input, plan.inputs[input], order, bytes));
   return values<int32_t>(bytes);
 }
 
@@ -162,12 +162,11 @@ TEST(Tokens, EveryLengthOfStreamIsCutOrRefused) {
       for (const StreamPart part : {StreamPart::all, StreamPart::train, StreamPart::test})
         for (const int64_t length : {int64_t{1}, int64_t{3}, int64_t{50}, int64_t{1} << 60}) {
           TokenWindows cut;
-          const Status status = cut_tokens(stream.substr(0, size), "f", dtype, part, length, {}, cut);
+          const Status status = cut_tokens(static_cast<int64_t>(size), "f", dtype, part, length, {}, cut);
           if (!status) continue;
-          const size_t each = cut.dtype == "u8" ? 1 : 2;
+          const size_t each = dtype == std::string("u8") ? 1 : 2;
           EXPECT_GE(cut.windows, 1);
-          EXPECT_EQ(cut.bytes.size(), static_cast<size_t>(cut.windows * cut.length + 1) * each);
-          EXPECT_LE(cut.bytes.size(), size);
+          EXPECT_LE(cut.first + static_cast<size_t>(cut.windows * length + 1) * each, size);
         }
 }
 

@@ -82,7 +82,7 @@ class Compiled {
     for (size_t i = 0; i < plan_.inputs.size(); ++i) {
       const PlanInput& input = plan_.inputs[i];
       std::vector<std::byte> bytes(samples.size() * static_cast<size_t>(4 * ir::elements(input.shape, 1)));
-      data.gather(i, input, samples, bytes);
+      EXPECT_TRUE(data.gather(i, input, samples, bytes));
       EXPECT_TRUE(device_->write(input.step_offset, bytes));
     }
     EXPECT_TRUE(device_->run(Program::step, static_cast<int64_t>(samples.size())));
@@ -102,7 +102,7 @@ Tensors inputs(const Plan& plan, const Dataset& data, std::span<const int64_t> s
     tensor.shape = {static_cast<int64_t>(samples.size())};
     tensor.shape.insert(tensor.shape.end(), input.shape.begin(), input.shape.end());
     std::vector<std::byte> bytes(static_cast<size_t>(4 * ir::elements(tensor.shape, 1)));
-    data.gather(i, input, samples, bytes);
+    EXPECT_TRUE(data.gather(i, input, samples, bytes));
     for (size_t at = 0; at < bytes.size(); at += 4) {
       float real;
       int32_t whole;

@@ -25,7 +25,7 @@ import traceback
 from live import ORACLE, find_python
 from parity import harness
 
-ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "leaky_relu"]
+ACTIVATIONS = []  # of the op table, those that the oracle has
 BOUNDS = (2e-5, 1e-3, 1e-3)  # losses, gradient norms, weights (norm-wise per tensor): relative
 
 
@@ -429,6 +429,7 @@ def main():
     loader = importlib.util.spec_from_file_location("oracle", ORACLE)
     oracle = importlib.util.module_from_spec(loader)
     loader.loader.exec_module(oracle)
+    ACTIVATIONS.extend(name for name in harness.activations() if name in {"leaky_relu", *oracle.ACT})
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     failed = 0

@@ -19,7 +19,8 @@ std::string random_model(uint32_t seed) {
   const int layers = 3 + static_cast<int>(random() % 8);
   std::string buffers, forward, last = "x";
   std::vector<std::string> outputs = {last};
-  constexpr const char* kActivations[] = {"relu", "gelu", "tanh", "sigmoid", "silu"};
+  std::vector<const OpInfo*> activations = all_ops();
+  std::erase_if(activations, [](const OpInfo* op) { return !op->activation; });
   for (int i = 0; i < layers; ++i) {
     const std::string name = fmt::format("l{}", i), seg = fmt::format(" seg({})", i / 3);
     const std::string input = random() % 4 == 0 ? outputs[random() % outputs.size()] : last;
@@ -39,8 +40,8 @@ std::string random_model(uint32_t seed) {
         forward +=
             fmt::format("    %{0}.mm = matmul %{1}, @{0}.weight : f32[B,16]{2} {{tb}}\n", name, input, seg);
         forward += fmt::format("    %{0}.pre = add %{0}.mm, @{0}.bias : f32[B,16]{1}\n", name, seg);
-        forward +=
-            fmt::format("    %{0} = {1} %{0}.pre : f32[B,16]{2}\n", name, kActivations[random() % 5], seg);
+        forward += fmt::format("    %{0} = {1} %{0}.pre : f32[B,16]{2}\n", name,
+                               activations[random() % activations.size()]->name, seg);
     }
     outputs.push_back(last = name);
   }

@@ -4,6 +4,8 @@ import json
 import math
 import random
 import struct
+import subprocess
+import time
 
 import harness
 from harness import expect, run
@@ -144,6 +146,52 @@ def test_statistics_are_kept(folder):
                       f'{weights}: its metadata "gacc.inputs.x.std" does not fit the input "x" [3]')
 
 
+TOKENS = """
+[model]
+name = "tokens"
+[inputs.x]
+shape = [16]
+dtype = "i32"
+[inputs.y]
+shape = [16]
+dtype = "i32"
+[[layers]]
+type = "embedding"
+vocab = 256
+features = 4
+[[layers]]
+type = "linear"
+features = 256
+[loss]
+type = "cross_entropy"
+target = "y"
+[optimizer]
+type = "sgd"
+"""
+
+
+def test_a_large_file_that_shrinks(folder):
+    """It is mapped; that it is shorter all at once is an error, and no signal."""
+    (folder / "m.toml").write_text(TOKENS)
+    step = harness.compile_model(folder / "m.toml", folder / "step.ptx", train__micro_batch=4)
+    data, log = folder / "t.bin", folder / "log.jsonl"
+    with open(data, "wb") as file:
+        file.truncate(32 << 20)
+    training = subprocess.Popen([str(harness.BIN / "gacc-exec"), step, "--device", "cpu", "--data", f"tokens:{data}", "--log", log, "--quiet"],
+                                stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (log.exists() and '"update"' in log.read_text()):
+            time.sleep(0.01)
+        with open(data, "r+b") as file:
+            file.truncate(1000)
+        _, errors = training.communicate(timeout=60)
+    finally:
+        training.kill()
+    words = f"{data}: has 1000 bytes now, and had {32 << 20} when the run began; its data must stay as they are"
+    expect(training.returncode == 1 and words in errors, f"{training.returncode}: {errors}")
+
+
 def test_verify_normalises(folder):
     step = compiled(folder)
     done = run("gacc-exec", step, "--data", write_csv(folder / "f.csv"), "--verify")
@@ -159,8 +207,8 @@ def test_csv_options(folder):
     run("gacc-exec", step, "--data", f"{spec},sep=;,split=train", "--eval", f"{spec},sep=;,split=test", "--epochs", 1, "--log", log)
     samples = {e["event"]: e["samples"] for e in harness.read_log(log) if "samples" in e}
     expect(samples["epoch"] == 36 and samples["eval"] == 4, samples)
-    for option, words in (("missing=men", 'missing is "error", "mean" and "drop", not "men"; did you mean "mean"?'),
-                          ("sep=ab", 'sep is one character such as ; or |, or tab, not "ab" (a comma needs no sep)')):
+    for option, words in (("missing=men", 'missing is error, mean or drop, not "men"; did you mean "mean"?'),
+                          ("sep=ab", 'sep is one character such as ; or |, or tab (a comma needs no sep), not "ab"')):
         done = run("gacc-exec", step, "--data", f"{spec},{option}", code=1)
         expect(done.stderr == f'gacc-exec: error: data "{spec},{option}": {words}\n', done.stderr)
     (folder / "f.csv").write_text(text.replace("\n", "\n,1,2,3\n", 1))

@@ -56,6 +56,13 @@ def run(tool, *arguments, code=0, **options):
     return done
 
 
+def activations():
+    """The ops that model files name as activations, in the order of the op table."""
+    tables = {table["table"]: table for table in json.loads(run("gaccc", "--schema", "--json").stdout)}
+    layer = next(one for one in tables["[[layers]]"]["types"] if one["type"] == "activation")
+    return next(key["words"] for key in layer["keys"] if key["key"] == "fn")
+
+
 def sanitized():
     """Whether the binaries are of a sanitized build."""
     cache = BIN.parent / "CMakeCache.txt"

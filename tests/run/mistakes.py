@@ -20,6 +20,11 @@ def test_options(folder):
         done = run("gacc-exec", "step.ptx", *words, code=2, cwd=folder)
         expect(done.stderr == f"gacc-exec: error: {error}{LIST}", f"{words}: {done.stderr}")
     expect(run("gacc-exec", code=2).stderr == f"gacc-exec: error: ARTIFACT is required{LIST}", "no artifact")
+    for words, error in ((["--emit", "plan"], 'there is no --emit plan; it is ptx, ir, llvm or graph'),
+                         (["--emit", "lvm"], 'there is no --emit lvm; it is ptx, ir, llvm or graph; did you mean "llvm"?'),
+                         (["--set", "a=1", "--set"], "--set lacks its value")):
+        done = run("gaccc", "m.toml", *words, code=2, cwd=folder)
+        expect(done.stderr == f"gaccc: error: {error}\ngaccc --help lists the options\n", f"{words}: {done.stderr}")
     run("gaccc", "--schema", "-o", "schema.txt", code=2, cwd=folder)
     done = run("gaccc", "m.toml", "--epochs", 3, code=2, cwd=folder)
     expect(done.stderr == "gaccc: error: there is no --epochs: write --set train.epochs=N\ngaccc --help lists the options\n", done.stderr)
@@ -39,7 +44,7 @@ def test_files_of_other_kinds(folder):
         done = run("gacc-exec", artifact, *data, "--load", folder / name, code=1)
         expect(done.stderr == f"gacc-exec: error: {folder / name}: is {what}\n", done.stderr)
     done = run("gaccc", "step.ptx", cwd=folder, code=1)
-    expect(done.stderr == "gaccc: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with it\n", done.stderr)
+    expect(done.stderr == "gaccc: error: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with it\n", done.stderr)
 
 
 def test_resume_with_another_optimizer(folder):

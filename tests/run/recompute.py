@@ -269,7 +269,7 @@ def random_model(chance):
     shape = chance.choice(["[12]", "[5, 12]"])
     lines = ['[model]', 'name = "random"', f'seed = {chance.randrange(1000)}', '[inputs.x]', f'shape = {shape}',
              '[inputs.y]', f'shape = {shape}']
-    activation = lambda: chance.choice(["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
+    activation = lambda: chance.choice(harness.activations())
 
     def layer(prefix, features):
         kinds = ["linear", "linear", "activation", "layer_norm", "rms_norm", "softmax", "dropout"]

@@ -1,0 +1,113 @@
+// The table of data sources: sources.def names them, runtime/data/sources/ has a file for each. A source says
+// what its SPEC looks like, and reads arrays and gives them to the plan's inputs; checks of counts, shapes
+// and values follow for all alike (dataset.cpp).
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/data/array.h"
+#include "runtime/data/check_values.h"
+#include "runtime/data/data_facts.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/spec.h"
+#include "runtime/plan.h"
+#include "runtime/status.h"
+
+namespace gacc {
+
+class DataReader;
+
+// An option of a SPEC, `,NAME=VALUE`.
+struct SpecKey {
+  std::string_view name;
+  std::string_view form;       // "COLUMN": any text; "train|test": one of these words
+  std::string_view otherwise;  // the value when it is not given; "": none
+  std::string_view says;       // for docs/data.md
+  // What is wrong with the value, "" when nothing is; may replace it.
+  std::string (*check)(std::string& value) = nullptr;
+};
+
+struct DataSource {
+  std::string_view name;  // of the kind
+  std::string_view
+      path;  // what the SPEC begins with: "DIR", "FILE", words ("digits|tokens"); "": NAME=FILE parts
+  std::string_view says;  // what it gives, for docs/data.md
+  std::vector<SpecKey> keys{};
+  // The files it may read, where these are not the path or the NAME=FILE parts.
+  std::vector<std::string> (*files)(const Spec& spec) = nullptr;
+  Status (*read)(DataReader& reader) = nullptr;
+};
+
+namespace sources {
+#define X(name) extern const DataSource name;
+#include "runtime/data/sources.def"
+#undef X
+}  // namespace sources
+
+const std::vector<const DataSource*>& all_sources();  // in the order of sources.def
+
+// What gives an input its data.
+struct SourceArray {
+  std::string where;  // the file, for messages
+  Array array;
+  Place place{};  // where an element stands; without it: sample and index
+};
+
+// What a source reads with, and gives its arrays to.
+class DataReader {
+ public:
+  DataReader(const Plan& plan, DataUse use, DataFacts& facts, Dataset& dataset, const Spec& spec)
+      : plan(plan),
+        spec(spec),
+        facts(facts),
+        learns(use == DataUse::training),
+        use_(use),
+        dataset_(dataset),
+        given_(plan.inputs.size()) {
+    for (const PlanInput& input : plan.inputs) names.push_back(input.name);
+  }
+
+  const Plan& plan;
+  const Spec& spec;
+  DataFacts& facts;                // of earlier data, to be held to or to be learnt ...
+  const bool learns;               // ... as this says
+  std::vector<std::string> names;  // of the inputs
+
+  bool needed(size_t input) const;  // whether the run reads the input
+  // The first input of that dtype, from index `from` on; the number of inputs when there is none.
+  size_t first_input(std::string_view dtype, size_t from = 0) const;
+
+  void give(size_t input, std::string where, Array array, Place place = {});
+  // Images to the first f32 input, labels to the first i32 one. A model may do without the labels.
+  Status give_images(std::string image_file, Array images, std::string label_file, Array labels);
+  // The first i32 input and the second one, of equal length: tokens, and tokens one later.
+  Status token_inputs(size_t& first, size_t& second) const;
+  void remark(std::string text) { dataset_.remarks.push_back(std::move(text)); }
+
+  // Every NAME=FILE part, by a parser of `array.h`.
+  using Parse = Status (*)(std::string_view bytes, std::string_view name, Array& array, const SharedFile& in);
+  Status read_named(Parse parse);
+  // The file `spec.path` as a stream of tokens of `dtype`, in windows; `split` takes a part.
+  Status read_windows(std::string_view dtype);
+  // The whole file, unzipped if it is gzipped.
+  static Status read_unzipped(const std::string& path, SharedFile& file);
+
+  Status finish(std::string_view text);  // the columns, of all that has been given
+
+ private:
+  Status check_counts(std::string_view text);
+  Status settle(const PlanInput& input, const std::string& where, Column& column,
+                std::span<const std::byte> values);
+  void warn_of_scale(const PlanInput& input, const std::string& where, const Column& column,
+                     std::span<const std::byte> values, std::string_view before);
+
+  const DataUse use_;
+  Dataset& dataset_;
+  std::vector<std::optional<SourceArray>> given_;  // in the plan's order
+};
+
+}  // namespace gacc
