@@ -40,8 +40,8 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
 }  // namespace gacc
 
 extern "C" __attribute__((visibility("default"))) int gacc_compile_step(int abi,
-                                                                         const gacc::CompilerRequest* request,
-                                                                         gacc::gacc_take_fn take, void* to) {
+                                                                        const gacc::CompilerRequest* request,
+                                                                        gacc::gacc_take_fn take, void* to) {
   if (abi != gacc::kCompilerAbi) return -1;
   const auto trouble = [&](int status, const std::string& text) {
     take(to, gacc::kTroubleText, text.data(), text.size());

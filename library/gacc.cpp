@@ -8,10 +8,12 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +29,7 @@
 #include "runtime/data/user_batch.h"
 #include "runtime/plateau.h"
 #include "runtime/plugin.h"
+#include "runtime/predict.h"
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
 
@@ -60,9 +63,9 @@ struct gacc_session {
   DataFacts facts;
   std::unique_ptr<Device> device;
   std::optional<Session> session;
-  bool ready = false;          // initialised
-  int64_t eval_samples = 0;    // of the evaluation under way
-  Status broken;               // the error after which nothing goes on
+  bool ready = false;        // initialised
+  int64_t eval_samples = 0;  // of the evaluation under way
+  Status broken;             // the error after which nothing goes on
 };
 
 namespace {
@@ -77,7 +80,8 @@ gacc_error error_of(gacc_kind kind, std::string_view text) {
   error.line = error.column = 0;
   size_t size = std::min(text.size(), sizeof error.text - 1);
   if (size < text.size())
-    while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;  // not inside of a letter
+    while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80)
+      --size;  // not inside of a letter
   std::memcpy(error.text, text.data(), size);
   error.text[size] = '\0';
   return error;
@@ -105,11 +109,13 @@ gacc_error guarded(F&& f) noexcept {
 
 // The place of the first line "FILE:LINE:COLUMN: ..." of what the compiler says.
 void find_place(std::string_view text, const std::string& file, gacc_error& error) {
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) == std::string_view::npos ? text.size() : text.find('\n', at) + 1) {
+  for (size_t at = 0; at < text.size();
+       at = text.find('\n', at) == std::string_view::npos ? text.size() : text.find('\n', at) + 1) {
     if (!text.substr(at).starts_with(file + ":")) continue;
     const char *begin = text.data() + at + file.size() + 1, *const end = text.data() + text.size();
     const auto line = std::from_chars(begin, end, error.line);
-    if (line.ec == std::errc() && line.ptr != end && *line.ptr == ':') std::from_chars(line.ptr + 1, end, error.column);
+    if (line.ec != std::errc()) continue;  // of no place, such as a table that is missing
+    if (line.ptr != end && *line.ptr == ':') std::from_chars(line.ptr + 1, end, error.column);
     return;
   }
 }
@@ -155,7 +161,8 @@ gacc_error compile(const std::string& text, const std::string& name, const gacc_
   const gacc_compile_options none = {nullptr, 0, nullptr};
   const gacc_compile_options& given = options == nullptr ? none : *options;
   for (size_t i = 0; i < given.sets; ++i)
-    if (given.set == nullptr || given.set[i] == nullptr) return wrong_call("options->set: entry {} is null", i);
+    if (given.set == nullptr || given.set[i] == nullptr)
+      return wrong_call("options->set: entry {} is null", i);
   if (text.find('\0') != std::string::npos)
     return error_of(Status::error("{}: a model file is text, and this has a byte 0", name));
   look_from_here();
@@ -183,6 +190,14 @@ void describe(const std::string& name, const std::string& kind, const std::strin
   std::copy_n(shape.begin(), to.axes, to.shape);
 }
 
+constexpr int64_t kFloatBytes = sizeof(float);
+
+// Of a sample.
+int64_t output_elements(const Plan& plan) {
+  return std::accumulate(plan.predict.shape.begin(), plan.predict.shape.end(), int64_t{1},
+                         std::multiplies<>());
+}
+
 // ---- sessions
 
 // Runs `f` on a session that is as far as `call` needs; an error of the device ends the session.
@@ -203,18 +218,23 @@ gacc_error after(gacc_session& session, Status status) {
   return error_of(status);
 }
 
-// The arrays as the inputs of a launch.
-gacc_error take_arrays(gacc_session& session, const char* call, const gacc_array* arrays, size_t count,
-                       int64_t samples) {
+gacc_error take_arrays(const char* call, const gacc_array* arrays, size_t count,
+                       std::vector<UserArray>& given) {
   if (arrays == nullptr && count > 0) return wrong_call("{}: the arrays are null", call);
-  std::vector<UserArray> given;
   for (size_t i = 0; i < count; ++i) {
     const gacc_array& array = arrays[i];
     if (array.name == nullptr || array.dtype == nullptr || array.data == nullptr)
       return wrong_call("{}: the name, the dtype or the data of array {} is null", call, i);
     given.push_back({array.name, array.dtype, {static_cast<const std::byte*>(array.data), array.bytes}});
   }
-  return error_of(session.batch.fill(given, samples, session.facts));
+  return done();
+}
+
+gacc_error fill_batch(gacc_session& session, const char* call, const gacc_array* arrays, size_t count,
+                      int64_t samples, Program program) {
+  std::vector<UserArray> given;
+  if (gacc_error error = take_arrays(call, arrays, count, given); error.kind != GACC_OK) return error;
+  return error_of(session.batch.fill(given, samples, session.facts, program));
 }
 
 // What must agree for a session to go on from a checkpoint: the model, not the data.
@@ -226,8 +246,8 @@ Settings settings_of_session(const gacc_session& session) {
 const std::pair<std::string, std::string> kNoPosition = {"the position in a data set",
                                                          "none (a session of gacc.h has no data set)"};
 
-gacc_error find_buffer(gacc_session& session, const char* call, const char* name, const void* data, size_t bytes,
-                       const PlanBuffer*& buffer) {
+gacc_error find_buffer(gacc_session& session, const char* call, const char* name, const void* data,
+                       size_t bytes, const PlanBuffer*& buffer) {
   if (name == nullptr || data == nullptr) return wrong_call("{}: the name or the data is null", call);
   buffer = session.plan.find(name);
   if (buffer == nullptr) {
@@ -240,23 +260,14 @@ gacc_error find_buffer(gacc_session& session, const char* call, const char* name
   return done();
 }
 
-// A parameter with its half copy goes in as parameters of a file do.
-Status write_parameter(gacc_session& session, const PlanBuffer& buffer, const void* data) {
-  const auto* floats = static_cast<const float*>(data);
-  std::vector<NamedTensor> tensors;
-  if (Status status = session.session->parameters(tensors); !status) return status;
-  for (NamedTensor& tensor : tensors)
-    if (tensor.name == buffer.name) std::copy_n(floats, tensor.data.size(), tensor.data.begin());
-  return session.session->set_parameters(tensors, buffer.name);
-}
-
 }  // namespace
 
 const char* gacc_version() { return GACC_VERSION; }
 
 gacc_error gacc_open(const char* path, gacc_step** step) {
   return guarded([&] {
-    if (path == nullptr || step == nullptr) return wrong_call("{}", "gacc_open: the path or the step is null");
+    if (path == nullptr || step == nullptr)
+      return wrong_call("{}", "gacc_open: the path or the step is null");
     std::string text;
     if (Status status = read_file(path, text); !status) return error_of(status);
     return make_step(std::move(text), path, step);
@@ -299,8 +310,20 @@ gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
     if (step == nullptr || info == nullptr)
       return wrong_call("{}", "gacc_step_info_of: the step or the info is null");
     const Plan& plan = step->checked->artifact.plan;
-    *info = {plan.model.c_str(), plan.micro_batch, plan.accumulate,    plan.parameters,
-             plan.arena_bytes,   plan.epochs,      plan.inputs.size(), plan.buffers.size()};
+    *info = {plan.model.c_str(),
+             plan.micro_batch,
+             plan.accumulate,
+             plan.parameters,
+             plan.arena_bytes,
+             plan.epochs,
+             plan.seed,
+             plan.tail.c_str(),
+             plan.inputs.size(),
+             plan.buffers.size(),
+             {}};
+    static const std::string kName = "output", kType = "f32";
+    if (plan.predict.batch > 0)
+      describe(kName, kName, kType, plan.predict.shape, output_elements(plan) * kFloatBytes, info->output);
     return done();
   });
 }
@@ -341,8 +364,7 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
     const std::string choice = device == nullptr ? "auto" : device;
     const bool known = choice == "auto" || choice == "cpu" || choice == "emulate" || choice == "cuda" ||
                        choice.starts_with("cuda:");
-    if (!known)
-      return wrong_call("device {}: expected auto, cpu, cuda, cuda:N or emulate", choice);
+    if (!known) return wrong_call("device {}: expected auto, cpu, cuda, cuda:N or emulate", choice);
     if (options != nullptr && options->threads < 0)
       return wrong_call("threads {}: expected 0 for all cores, or more", options->threads);
     look_from_here();
@@ -370,7 +392,8 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
     if (epochs && epoch_samples == 0)
       return wrong_call("{}", "gacc_session_init: the schedule counts epochs: say of how many samples");
     Status status = run.session->init(static_cast<uint64_t>(seed), static_cast<float>(run.plan.lr));
-    const WindowRules rules = {epoch_samples, run.plan.micro_batch, run.plan.accumulate, parse_tail(run.plan.tail)};
+    const WindowRules rules = {epoch_samples, run.plan.micro_batch, run.plan.accumulate,
+                               parse_tail(run.plan.tail)};
     if (status && epochs) status = begin_rates(*run.session, run.plan, rules);
     run.eval_samples = 0;
     run.ready = status.ok();
@@ -386,9 +409,10 @@ gacc_error gacc_session_load(gacc_session* session, const char* path) {
     DataFacts facts;
     Status status = load_safetensors(path, tensors, &metadata);
     if (status) status = read_facts(metadata, path, run.plan, facts);
-    if (status) status = run.session->set_parameters(tensors, path);  // refuses before it writes
-    if (status) run.facts = std::move(facts);
-    return error_of(status);
+    if (status) status = run.session->check_parameters(tensors, path);
+    if (!status) return error_of(status);
+    if (status = run.session->set_parameters(tensors, path); status) run.facts = std::move(facts);
+    return after(run, status);
   });
 }
 
@@ -397,7 +421,8 @@ gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, si
     if (run.session->launches() >= run.plan.accumulate)
       return wrong_call("gacc_session_step: the window has its {} launches: gacc_session_update ends it",
                         run.plan.accumulate);
-    if (gacc_error error = take_arrays(run, "gacc_session_step", arrays, count, samples); error.kind != GACC_OK)
+    if (gacc_error error = fill_batch(run, "gacc_session_step", arrays, count, samples, Program::step);
+        error.kind != GACC_OK)
       return error;
     return after(run, run.session->step(run.batch.inputs(), samples));
   });
@@ -419,14 +444,16 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
       status = Status::error("{}", why_training_ends(run.plan, report));
     if (!status) return after(run, status);
     if (window != nullptr)
-      *window = {report.launches, report.samples, report.applied, !report.finite, report.loss, report.norm, report.lr};
+      *window = {report.launches, report.samples, report.applied, !report.finite,
+                 report.loss,     report.norm,    report.lr};
     return done();
   });
 }
 
 gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
   return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) {
-    if (gacc_error error = take_arrays(run, "gacc_session_eval", arrays, count, samples); error.kind != GACC_OK)
+    if (gacc_error error = fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval);
+        error.kind != GACC_OK)
       return error;
     Status status = run.eval_samples == 0 ? run.session->begin_eval() : Status();
     if (status) status = run.session->eval(run.batch.inputs(), samples);
@@ -443,9 +470,49 @@ gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluat
     EvalReport report;
     if (Status status = run.session->end_eval(report); !status) return after(run, status);
     run.eval_samples = 0;
-    *evaluation = {report.samples, report.count, report.loss, std::min<size_t>(report.metrics.size(), GACC_MOST_METRICS), {}};
+    *evaluation = {report.samples,
+                   report.count,
+                   report.loss,
+                   std::min<size_t>(report.metrics.size(), GACC_MOST_METRICS),
+                   {}};
     const std::vector<std::string>& names = run.step->artifact.plan.metrics;
-    for (size_t i = 0; i < evaluation->metrics; ++i) evaluation->metric[i] = {names[i].c_str(), report.metrics[i]};
+    for (size_t i = 0; i < evaluation->metrics; ++i)
+      evaluation->metric[i] = {names[i].c_str(), report.metrics[i]};
+    return done();
+  });
+}
+
+gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays, size_t count,
+                                int64_t samples, float* outputs, size_t bytes) {
+  return with_session(session, "gacc_session_predict", true, [&](gacc_session& run) {
+    if (outputs == nullptr) return wrong_call("{}", "gacc_session_predict: the outputs are null");
+    std::vector<UserArray> given, part;
+    if (gacc_error error = take_arrays("gacc_session_predict", arrays, count, given); error.kind != GACC_OK)
+      return error;
+    if (Status status = check_predict(run.plan); !status) return error_of(status);
+    const int64_t each = output_elements(run.plan);
+    if (samples < 1 || samples > std::numeric_limits<int64_t>::max() / kFloatBytes / each)
+      return wrong_call("gacc_session_predict: at least one sample is predicted, {} were given", samples);
+    if (static_cast<int64_t>(bytes) != samples * each * kFloatBytes)
+      return wrong_call("gacc_session_predict: the outputs of {} samples are {} bytes, {} were given",
+                        samples, samples * each * kFloatBytes, bytes);
+    for (const UserArray& array : given)
+      if (array.bytes.size() % static_cast<size_t>(samples) != 0)
+        return error_of(Status::error("the array {}: {} bytes are not of {} samples", array.name,
+                                      array.bytes.size(), samples));
+    for (int64_t first = 0; first < samples; first += run.plan.predict.batch) {
+      const int64_t some = std::min(run.plan.predict.batch, samples - first);
+      part = given;
+      for (UserArray& array : part) {
+        const size_t sample = array.bytes.size() / static_cast<size_t>(samples);
+        array.bytes =
+            array.bytes.subspan(static_cast<size_t>(first) * sample, static_cast<size_t>(some) * sample);
+      }
+      Status status = run.batch.fill(part, some, run.facts, Program::predict);
+      if (!status) return error_of(status);
+      const std::span to(outputs + first * each, static_cast<size_t>(some * each));
+      if (status = run.session->predict(run.batch.inputs(), some, to); !status) return after(run, status);
+    }
     return done();
   });
 }
@@ -453,7 +520,8 @@ gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluat
 gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes) {
   return with_session(session, "gacc_session_read", true, [&](gacc_session& run) {
     const PlanBuffer* buffer = nullptr;
-    if (gacc_error error = find_buffer(run, "gacc_session_read", name, data, bytes, buffer); error.kind != GACC_OK)
+    if (gacc_error error = find_buffer(run, "gacc_session_read", name, data, bytes, buffer);
+        error.kind != GACC_OK)
       return error;
     return after(run, run.device->read(buffer->offset, {static_cast<std::byte*>(data), bytes}));
   });
@@ -462,9 +530,12 @@ gacc_error gacc_session_read(gacc_session* session, const char* name, void* data
 gacc_error gacc_session_write(gacc_session* session, const char* name, const void* data, size_t bytes) {
   return with_session(session, "gacc_session_write", true, [&](gacc_session& run) {
     const PlanBuffer* buffer = nullptr;
-    if (gacc_error error = find_buffer(run, "gacc_session_write", name, data, bytes, buffer); error.kind != GACC_OK)
+    if (gacc_error error = find_buffer(run, "gacc_session_write", name, data, bytes, buffer);
+        error.kind != GACC_OK)
       return error;
-    if (buffer->kind == "param" && run.plan.bytes.half_weights > 0) return after(run, write_parameter(run, *buffer, data));
+    if (buffer->role == BufferRole::weight)
+      return after(
+          run, run.session->set_parameter(*buffer, {static_cast<const float*>(data), bytes / sizeof(float)}));
     return after(run, run.session->write_buffer(*buffer, {static_cast<const std::byte*>(data), bytes}));
   });
 }

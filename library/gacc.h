@@ -65,59 +65,63 @@ typedef struct gacc_step gacc_step;
 typedef struct gacc_session gacc_session;
 
 /* "0.1.0"; static. */
-const char *gacc_version(void);
+const char* gacc_version(void);
 
 /* ---- Steps ---------------------------------------------------------------------------------------------- */
 
 /* Reads and checks the artifact at `path`, which gaccc or gacc_step_save wrote. */
-gacc_error gacc_open(const char *path, gacc_step **step);
+gacc_error gacc_open(const char* path, gacc_step** step);
 
 /* What gaccc's options say. All may be 0. */
 typedef struct gacc_compile_options {
-  const char *const *set; /* "KEY=VALUE", as after --set; in this order */
+  const char* const* set; /* "KEY=VALUE", as after --set; in this order */
   size_t sets;
-  const char *target; /* of the PTX: "sm_80" when null */
+  const char* target; /* of the PTX: "sm_80" when null */
 } gacc_compile_options;
 
 /* Compiles a model file, or the text of one, which messages call `name` ("model" when null). Takes as long as
  * gaccc does, and needs libgacc-compiler.so. `options` may be null. A wrong model gives GACC_FAILED with the lines
  * that gaccc prints, and the place of the first. */
-gacc_error gacc_compile_file(const char *path, const gacc_compile_options *options, gacc_step **step);
-gacc_error gacc_compile_text(const char *text, const char *name, const gacc_compile_options *options, gacc_step **step);
+gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step);
+gacc_error gacc_compile_text(const char* text, const char* name, const gacc_compile_options* options,
+                             gacc_step** step);
 
 /* Writes the artifact, for gacc-exec and gacc_open. */
-gacc_error gacc_step_save(const gacc_step *step, const char *path);
+gacc_error gacc_step_save(const gacc_step* step, const char* path);
 
 /* The plan as one JSON object: memory by category, launches, FLOPs, equivalence. Null for a null step. */
-const char *gacc_step_plan(const gacc_step *step);
-
-typedef struct gacc_step_info {
-  const char *model;    /* its name */
-  int64_t micro_batch;  /* most samples of a launch */
-  int64_t accumulate;   /* launches of a window, which ends in an update */
-  int64_t parameters;   /* numbers, of all parameters */
-  int64_t arena_bytes;  /* what a session takes on the device; nothing is allocated later */
-  int64_t epochs;       /* the model's */
-  size_t inputs, buffers;
-} gacc_step_info;
-gacc_error gacc_step_info_of(const gacc_step *step, gacc_step_info *info);
+const char* gacc_step_plan(const gacc_step* step);
 
 enum { GACC_MOST_AXES = 8 };
 
 typedef struct gacc_tensor {
-  const char *name;
-  const char *kind;  /* "input"; "param", "accum" (a sum over the window) or "state" */
-  const char *dtype; /* "f32", "f16", "bf16", "i32" */
-  int64_t shape[GACC_MOST_AXES]; /* of an input: of a sample */
+  const char* name;
+  const char* kind;              /* "input", "output"; "param", "accum" (a sum over the window) or "state" */
+  const char* dtype;             /* "f32", "f16", "bf16", "i32" */
+  int64_t shape[GACC_MOST_AXES]; /* of an input or output: of a sample */
   size_t axes;
-  int64_t bytes;     /* of an input: of a sample */
+  int64_t bytes; /* of an input or output: of a sample */
 } gacc_tensor;
+
+typedef struct gacc_step_info {
+  const char* model;    /* its name */
+  int64_t micro_batch;  /* most samples of a launch */
+  int64_t accumulate;   /* launches of a window, which ends in an update */
+  int64_t parameters;   /* numbers, of all parameters */
+  int64_t arena_bytes;  /* what a session takes on the device; nothing is allocated later */
+  int64_t epochs, seed; /* the model's, where gacc-exec is not told others */
+  const char* tail;     /* "flush", "drop" or "carry": what becomes of a window that an epoch leaves open */
+  size_t inputs, buffers;
+  gacc_tensor output; /* of gacc_session_predict; bytes 0: the step does not predict */
+} gacc_step_info;
+gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info);
+
 /* Number `index` of gacc_step_info's inputs or buffers, from 0. */
-gacc_error gacc_step_input(const gacc_step *step, size_t index, gacc_tensor *tensor);
-gacc_error gacc_step_buffer(const gacc_step *step, size_t index, gacc_tensor *tensor);
+gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* tensor);
+gacc_error gacc_step_buffer(const gacc_step* step, size_t index, gacc_tensor* tensor);
 
 /* Null is allowed. */
-void gacc_step_free(gacc_step *step);
+void gacc_step_free(gacc_step* step);
 
 /* ---- Sessions ------------------------------------------------------------------------------------------- */
 
@@ -127,46 +131,46 @@ typedef struct gacc_device_options {
 
 /* `device`: "auto", "cpu", "cuda", "cuda:N" or "emulate", as for gacc-exec; "auto" when null. Compiles or loads
  * the step for the device and allocates all memory. `options` may be null. Waits. */
-gacc_error gacc_session_open(const gacc_step *step, const char *device, const gacc_device_options *options,
-                             gacc_session **session);
+gacc_error gacc_session_open(const gacc_step* step, const char* device, const gacc_device_options* options,
+                             gacc_session** session);
 
 /* Fills the parameters from the seed and clears everything else; a session begins with this, or anew. Of
  * `epoch_samples`, the samples of an epoch, schedules in epochs take their length; 0 where there is none. */
-gacc_error gacc_session_init(gacc_session *session, int64_t seed, int64_t epoch_samples);
+gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_samples);
 
 /* Replaces all parameters by those of a safetensors file. After init. */
-gacc_error gacc_session_load(gacc_session *session, const char *path);
+gacc_error gacc_session_load(gacc_session* session, const char* path);
 
 typedef struct gacc_array {
-  const char *name;  /* of the model's input */
-  const char *dtype; /* of the data: "u8", "u16", "i8", "i16", "i32", "i64", "f32" or "f64" */
-  const void *data;
+  const char* name;  /* of the model's input */
+  const char* dtype; /* of the data: "u8", "u16", "i8", "i16", "i32", "i64", "f32" or "f64" */
+  const void* data;
   size_t bytes; /* samples * elements of a sample * bytes of an element */
 } gacc_array;
 
 /* Forward and backward of `samples` samples, 1 to micro_batch, added to the window. The arrays are those of all
  * inputs, in any order. At most `accumulate` launches make a window. No copy is made on the way to the device of f32
  * and i32 that nothing normalises. Does not wait. */
-gacc_error gacc_session_step(gacc_session *session, const gacc_array *arrays, size_t count, int64_t samples);
+gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples);
 
 /* Launches of the window so far. 0 for a null session. */
-int64_t gacc_session_launches(gacc_session *session);
+int64_t gacc_session_launches(gacc_session* session);
 
 typedef struct gacc_window {
   int64_t launches, samples;
-  int applied;  /* 0: nothing was counted, or a gradient was not finite; the parameters stay */
-  int skipped;  /* 1: a gradient was not finite, and the model says that such windows are left out */
-  double loss;  /* mean over the counted elements */
+  int applied;      /* 0: nothing was counted, or a gradient was not finite; the parameters stay */
+  int skipped;      /* 1: a gradient was not finite, and the model says that such windows are left out */
+  double loss;      /* mean over the counted elements */
   double grad_norm; /* of the mean gradient, before clipping */
   double lr;        /* that was used */
 } gacc_window;
 
 /* Ends the window, which has a launch at least, with one update of the optimizer. `window` may be null. A gradient
  * that is not finite is an error, unless the model skips such windows. Waits. */
-gacc_error gacc_session_update(gacc_session *session, gacc_window *window);
+gacc_error gacc_session_update(gacc_session* session, gacc_window* window);
 
 /* Adds up to micro_batch samples to an evaluation; the parameters and the window stay. Does not wait. */
-gacc_error gacc_session_eval(gacc_session *session, const gacc_array *arrays, size_t count, int64_t samples);
+gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples);
 
 enum { GACC_MOST_METRICS = 16 };
 typedef struct gacc_evaluation {
@@ -175,32 +179,39 @@ typedef struct gacc_evaluation {
   double loss;     /* mean over them; NaN when there is none */
   size_t metrics;  /* of the model's model.metrics */
   struct {
-    const char *name;
+    const char* name;
     double value;
   } metric[GACC_MOST_METRICS];
 } gacc_evaluation;
 
 /* Ends an evaluation that has samples; the next gacc_session_eval begins another. Waits. */
-gacc_error gacc_session_eval_end(gacc_session *session, gacc_evaluation *evaluation);
+gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation);
+
+/* The model's output for any number of samples, as an evaluation computes it, to `outputs`: row-major
+ * [samples, shape of the output], of `bytes` bytes. Of the arrays only those are looked at that the output depends on.
+ * The parameters, the window and an evaluation stay. Values are checked a launch at a time: on an error some of
+ * `outputs` may be written. Waits. */
+gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays, size_t count,
+                                int64_t samples, float* outputs, size_t bytes);
 
 /* A buffer of the plan, by name, as its dtype and row-major shape say; `bytes` must be its size. Reading a
  * parameter also works while a window is open. Writing an f32 parameter writes its half copy, too. Both wait. */
-gacc_error gacc_session_read(gacc_session *session, const char *name, void *data, size_t bytes);
-gacc_error gacc_session_write(gacc_session *session, const char *name, const void *data, size_t bytes);
+gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes);
+gacc_error gacc_session_write(gacc_session* session, const char* name, const void* data, size_t bytes);
 
 /* The parameters as f32, as a safetensors file. Waits. */
-gacc_error gacc_session_save(gacc_session *session, const char *path);
+gacc_error gacc_session_save(gacc_session* session, const char* path);
 
 /* The whole state, an open window too, in FOLDER/checkpoint, from which another session goes on with the same
  * bits. It has no position in a data set, which is the caller's to keep. With train.lanes above 1 it is of the
  * open window's start: the session that goes on has no launches, and the window's come again. Waits. */
-gacc_error gacc_session_checkpoint(gacc_session *session, const char *folder);
+gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder);
 /* Goes on from one; the step must be of the same model. It may be gacc-exec's. Instead of init. */
-gacc_error gacc_session_resume(gacc_session *session, const char *folder);
+gacc_error gacc_session_resume(gacc_session* session, const char* folder);
 
 /* Waits, and gives the session back. Null is allowed. What the emulator found in all is an error here; the
  * session is gone all the same. */
-gacc_error gacc_session_close(gacc_session *session);
+gacc_error gacc_session_close(gacc_session* session);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -99,9 +99,9 @@ Status Session::find_parameters() {
     Parameter& parameter = parameters_.emplace_back();
     parameter.buffer = &buffer;
     parameter.elements = elements_of(buffer.shape);
-    parameter.half = plan_.find(BufferRole::half, buffer.name);
-    if (parameter.half && (parameter.half->dtype == "f32" || parameter.half->dtype == "i32" ||
-                           elements_of(parameter.half->shape) != parameter.elements))
+    const PlanBuffer* half = plan_.find(BufferRole::half, buffer.name);
+    if (half &&
+        (half->dtype == "f32" || half->dtype == "i32" || elements_of(half->shape) != parameter.elements))
       return Status::error("the artifact's half copy of parameter {} does not fit it", buffer.name);
     if (!buffer.trainable || buffer.role != BufferRole::weight) continue;
     parameter.gradient = plan_.find(BufferRole::gradient, buffer.name);
@@ -707,16 +707,22 @@ Status Session::parameters(std::vector<NamedTensor>& tensors) {
   return {};
 }
 
-Status Session::set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) {
+namespace {
+
+std::vector<NamedTensor>::const_iterator find_tensor(const std::vector<NamedTensor>& tensors,
+                                                     const std::string& name) {
+  return std::find_if(tensors.begin(), tensors.end(),
+                      [&](const NamedTensor& tensor) { return tensor.name == name; });
+}
+
+}  // namespace
+
+Status Session::check_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) const {
   constexpr size_t kShown = 8;
   std::vector<std::string> problems;
-  auto find = [&](const std::string& name) {
-    return std::find_if(tensors.begin(), tensors.end(),
-                        [&](const NamedTensor& tensor) { return tensor.name == name; });
-  };
   for (const Parameter& parameter : parameters_) {
     const PlanBuffer& buffer = *parameter.buffer;
-    auto found = find(buffer.name);
+    const auto found = find_tensor(tensors, buffer.name);
     if (found == tensors.end())
       problems.push_back(fmt::format("{} {} is missing", buffer.name, shape_text(buffer.shape)));
     else if (found->shape != buffer.shape)
@@ -735,19 +741,26 @@ Status Session::set_parameters(const std::vector<NamedTensor>& tensors, const st
   }
   if (!problems.empty())
     return Status::error("{} does not fit the model: {}", source, fmt::join(problems, "; "));
-  std::vector<uint16_t> halves;
+  return {};
+}
+
+Status Session::set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) {
+  if (Status status = check_parameters(tensors, source); !status) return status;
   for (const Parameter& parameter : parameters_) {
-    const std::vector<float>& values = find(parameter.buffer->name)->data;
-    Status status = device_.write(parameter.buffer->offset, std::as_bytes(std::span(values)));
-    if (status && parameter.half) {
-      const bool f16 = parameter.half->dtype == "f16";
-      halves.resize(values.size());
-      std::transform(values.begin(), values.end(), halves.begin(), f16 ? f16_bits : bf16_bits);
-      status = device_.write(parameter.half->offset, std::as_bytes(std::span(halves)));
-    }
-    if (!status) return status;
+    const PlanBuffer& buffer = *parameter.buffer;
+    if (Status status = set_parameter(buffer, find_tensor(tensors, buffer.name)->data); !status)
+      return status;
   }
   return {};
+}
+
+Status Session::set_parameter(const PlanBuffer& buffer, std::span<const float> values) {
+  if (Status status = write_buffer(buffer, std::as_bytes(values)); !status) return status;
+  const PlanBuffer* half = plan_.find(BufferRole::half, buffer.name);
+  if (half == nullptr) return {};
+  std::vector<uint16_t> halves(values.size());
+  std::ranges::transform(values, halves.begin(), half->dtype == "f16" ? f16_bits : bf16_bits);
+  return write_buffer(*half, std::as_bytes(std::span(halves)));
 }
 
 }  // namespace gacc

@@ -183,13 +183,16 @@ class Session {
   // Overwrites all parameters and their half copies. Names and shapes must be exactly the model's; `source`
   // begins the error.
   Status set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source);
+  // Overwrites one, which is as long as the values, and its half copy.
+  Status set_parameter(const PlanBuffer& buffer, std::span<const float> values);
+  // What set_parameters asks of them; the device has no part in it.
+  Status check_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) const;
 
  private:
-  // A parameter; when it is trained, the sum of its gradients over the window; and its half copy, if any.
+  // A parameter; and when it is trained, the sum of its gradients over the window.
   struct Parameter {
     const PlanBuffer* buffer = nullptr;
     const PlanBuffer* gradient = nullptr;
-    const PlanBuffer* half = nullptr;
     int64_t elements = 0;
   };
 

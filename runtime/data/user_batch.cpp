@@ -9,9 +9,11 @@
 
 namespace gacc {
 
-Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const DataFacts& facts) {
-  if (samples < 1 || samples > plan_.micro_batch)
-    return Status::error("a launch takes 1 to {} samples, {} were given", plan_.micro_batch, samples);
+Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const DataFacts& facts,
+                       Program program) {
+  const int64_t most = plan_.most_samples(program);
+  if (samples < 1 || samples > most)
+    return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
   std::vector<std::string> names;
   for (const PlanInput& input : plan_.inputs) names.push_back(input.name);
   for (const UserArray& array : arrays) {
@@ -24,6 +26,7 @@ Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const
       return Status::error("the input {} is given twice", quoted(name));
   }
   for (size_t i = 0; i < names.size(); ++i) {
+    if (!plan_.inputs[i].offset(program)) continue;
     const auto array = std::find_if(arrays.begin(), arrays.end(),
                                     [&](const UserArray& each) { return each.name == names[i]; });
     if (array == arrays.end()) return Status::error("there is no array for the input {}", quoted(names[i]));

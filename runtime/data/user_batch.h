@@ -21,9 +21,10 @@ class UserBatch {
   explicit UserBatch(const Plan& plan)
       : plan_(plan), converted_(plan.inputs.size()), inputs_(plan.inputs.size()) {}
 
-  // `samples` samples from the arrays, one for each input, in any order. What normalize = "data" needs is in
+  // `samples` samples for a launch of the program, from the arrays, in any order: one for each input; for
+  // predict those that it reads, and the others are not looked at. What normalize = "data" needs is in
   // `facts`, or it is an error. On an error the batch is of no use.
-  Status fill(std::span<const UserArray> arrays, int64_t samples, const DataFacts& facts);
+  Status fill(std::span<const UserArray> arrays, int64_t samples, const DataFacts& facts, Program program);
   // In the plan's order; valid until the next fill, and as long as the arrays.
   std::span<const std::span<const std::byte>> inputs() const { return inputs_; }
 

@@ -116,6 +116,10 @@ TEST_F(LibraryTest, CompileSaysWhere) {
   wrong(error, "m.toml:8:8: error: unknown layer type \"linaer\"; did you mean \"linear\"?", GACC_FAILED);
   EXPECT_EQ(error.line, 8);
   EXPECT_EQ(error.column, 8);
+  // The first that has a place.
+  const gacc_error other = gacc_compile_text("a = 1", "m.toml", nullptr, &step);
+  wrong(other, "m.toml: error: the table [model] is missing", GACC_FAILED);
+  EXPECT_EQ(other.line, 1);
 }
 
 TEST_F(LibraryTest, CompileFile) {
@@ -215,6 +219,8 @@ TEST_F(LibraryTest, NothingBeforeInit) {
   wrong(gacc_session_update(run_, nullptr), words);
   wrong(gacc_session_eval(run_, arrays().data(), 2, 4), words);
   wrong(gacc_session_eval_end(run_, &evaluation), words);
+  float output = 0;
+  wrong(gacc_session_predict(run_, arrays().data(), 2, 1, &output, 4), words);
   wrong(gacc_session_read(run_, "fc.weight", &byte, 1), words);
   wrong(gacc_session_write(run_, "fc.weight", &byte, 1), words);
   wrong(gacc_session_save(run_, "x"), words);
@@ -225,14 +231,15 @@ TEST_F(LibraryTest, NothingBeforeInit) {
 
 TEST_F(LibraryTest, Nulls) {
   char byte = 0;
+  float output = 0;
   gacc_evaluation evaluation;
   for (const gacc_error& error :
        {gacc_session_init(nullptr, 1, 0), gacc_session_load(nullptr, "x"),
         gacc_session_step(nullptr, nullptr, 0, 1), gacc_session_update(nullptr, nullptr),
         gacc_session_eval(nullptr, nullptr, 0, 1), gacc_session_eval_end(nullptr, &evaluation),
-        gacc_session_read(nullptr, "x", &byte, 1), gacc_session_write(nullptr, "x", &byte, 1),
-        gacc_session_save(nullptr, "x"), gacc_session_checkpoint(nullptr, "x"),
-        gacc_session_resume(nullptr, "x")})
+        gacc_session_predict(nullptr, nullptr, 0, 1, &output, 4), gacc_session_read(nullptr, "x", &byte, 1),
+        gacc_session_write(nullptr, "x", &byte, 1), gacc_session_save(nullptr, "x"),
+        gacc_session_checkpoint(nullptr, "x"), gacc_session_resume(nullptr, "x")})
     wrong(error, "the session is null");
   EXPECT_EQ(gacc_session_launches(nullptr), 0);
   begin();
@@ -240,6 +247,8 @@ TEST_F(LibraryTest, Nulls) {
   wrong(gacc_session_step(run_, nullptr, 2, 4), "null");
   wrong(gacc_session_eval(run_, nullptr, 2, 4), "null");
   wrong(gacc_session_eval_end(run_, nullptr), "null");
+  wrong(gacc_session_predict(run_, arrays().data(), 2, 4, nullptr, 32), "null");
+  wrong(gacc_session_predict(run_, nullptr, 2, 4, &output, 4), "null");
   wrong(gacc_session_read(run_, nullptr, &byte, 1), "null");
   wrong(gacc_session_read(run_, "fc.weight", nullptr, 24), "null");
   wrong(gacc_session_write(run_, nullptr, &byte, 1), "null");
@@ -369,6 +378,51 @@ TEST_F(LibraryTest, Evaluation) {
   ASSERT_EQ(first.metrics, 1U);
   EXPECT_STREQ(first.metric[0].name, "accuracy");
   EXPECT_TRUE(first.metric[0].value >= 0 && first.metric[0].value <= 1);
+}
+
+// Any number of samples, launch by launch; the window and an evaluation under way do not notice.
+TEST_F(LibraryTest, Predict) {
+  gacc_step_info info;
+  good(gacc_step_info_of(step_, &info));
+  EXPECT_STREQ(info.output.dtype, "f32");
+  ASSERT_EQ(info.output.axes, 1U);
+  EXPECT_EQ(info.output.shape[0], 2);
+  EXPECT_EQ(info.output.bytes, 8);
+  begin();
+  const std::vector<float> w = weight(run_);
+  float bias[2];
+  good(gacc_session_read(run_, "fc.bias", bias, sizeof bias));
+  std::vector<unsigned char> x(7 * 3);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<unsigned char>(i * 11);
+  std::vector<float> outputs(7 * 2);
+  gacc_array one = {"x", "u8", x.data(), x.size()};
+  const auto predict = [&](int64_t samples, size_t bytes) {
+    return gacc_session_predict(run_, &one, 1, samples, outputs.data(), bytes);
+  };
+  good(gacc_session_step(run_, arrays().data(), 2, 4));
+  good(gacc_session_eval(run_, arrays().data(), 2, 4));
+  good(predict(7, 56));
+  for (size_t i = 0; i < 7; ++i)
+    for (size_t j = 0; j < 2; ++j) {
+      double sum = bias[j];
+      for (size_t k = 0; k < 3; ++k)
+        sum += (x[i * 3 + k] / 255.0 - 0.5) / 0.25 * static_cast<double>(w[j * 3 + k]);
+      EXPECT_NEAR(outputs[i * 2 + j], sum, 1e-5);
+    }
+  EXPECT_EQ(gacc_session_launches(run_), 1);
+  gacc_evaluation evaluation;
+  good(gacc_session_eval_end(run_, &evaluation));
+  EXPECT_EQ(evaluation.samples, 4);
+  wrong(predict(7, 55), "7 samples are 56 bytes, 55 were given");
+  wrong(predict(0, 0), "at least one sample");
+  wrong(predict(std::numeric_limits<int64_t>::max(), 56), "at least one sample");
+  one.bytes = 20;
+  wrong(predict(7, 56), "20 bytes are not of 7 samples", GACC_FAILED);
+  one.name = "y";
+  one.bytes = 21;
+  wrong(predict(7, 56), "the model has no input", GACC_FAILED);
+  wrong(gacc_session_predict(run_, nullptr, 0, 7, outputs.data(), 56), "no array for the input \"x\"",
+        GACC_FAILED);
 }
 
 TEST_F(LibraryTest, ReadAndWrite) {
