@@ -239,11 +239,39 @@ def console(browser, page, folder):
     return lines, shot.stat().st_size
 
 
-def test_in_a_browser(folder):
+def find_browser():
     names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome"]
-    browser = next((p for n in names if (p := shutil.which(n))), None)
-    if browser is None:
-        harness.skip("no headless Chromium on this machine")
+    return next((p for n in names if (p := shutil.which(n))), None) or harness.skip("no headless Chromium on this machine")
+
+
+def test_dark_and_narrow(folder):
+    """The page takes the browser's colours, and on a narrow screen only tables and pictures are moved sideways."""
+    browser = find_browser()
+    make(harness.example("shakespeare_gpt"), folder)
+    page = folder / "page.html"
+    page.write_text(page.read_text() + "<script>document.title = [getComputedStyle(document.body).backgroundColor, "
+                    "innerWidth, document.documentElement.scrollWidth].join(' ')</script>")
+    for width, scheme, colour in ((400, 0, "rgb(22, 24, 28)"), (1280, 1, "rgb(255, 255, 255)")):
+        done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900",
+                               f"--user-data-dir={folder}/profile", f"--blink-settings=preferredColorScheme={scheme}",
+                               "--dump-dom", page.as_uri()],
+                              capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        title = re.search("<title>(.*?)</title>", done.stdout)
+        expect(title, done.stderr[-2000:])
+        seen, inner, whole = title[1].rsplit(" ", 2)
+        expect(seen == colour, f"{width}: the background is {seen}, not {colour}")
+        expect(int(whole) <= int(inner), f"the page is {whole} wide on a screen of {inner}")
+
+
+def test_backward_kernels_stand_with_their_layer(folder):
+    """An attention's projection bears the attention's name in the forward pass: it is no row of its own, behind the loss."""
+    make(harness.example("shakespeare_gpt"), folder)
+    rows = re.findall(r'<text x="[\d.]+" y="[\d.]+" text-anchor="start" class="t">([a-z][\w.]*)</text>', (folder / "page.html").read_text())
+    expect("h.3.mix.attn" in rows and "h.3.mix.attn.proj" not in rows and rows[-1] == "loss", str(rows))
+
+
+def test_in_a_browser(folder):
+    browser = find_browser()
     bad = folder / "bad.html"
     bad.write_text("<!DOCTYPE html><title>x</title><script>nothing.there()</script>")
     expect(console(browser, bad, folder)[0], "an error on a page is seen")

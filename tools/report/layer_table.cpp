@@ -50,6 +50,12 @@ LayerNames::LayerNames(const Module& module, const Region& region) : module_(mod
       if (name.rfind("loss.", 0) == 0) loss_.insert({op.at.line, op.at.column});
     }
   }
+  if (forward_.empty()) return;
+  // The projection of an attention: its forward ops bear the attention's name, so its backward ops stand there.
+  std::erase_if(layers_, [&](const std::string& layer) {
+    const auto part = forward_.lower_bound(layer + ".");
+    return forward_.count(layer) == 0 && (part == forward_.end() || !part->starts_with(layer + "."));
+  });
 }
 
 std::string LayerNames::of(const Op& op) const {

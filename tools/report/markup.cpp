@@ -60,7 +60,8 @@ std::string number(double value) {
 }
 
 Svg::Svg(double width, double height, std::string_view label)
-    : body_(fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" "
+    : body_(fmt::format("<div class=\"picture\"><svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} "
+                        "{}\" role=\"img\" "
                         "aria-label=\"{}\">\n",
                         number(width), number(height), escaped(label))) {}
 

@@ -19,7 +19,8 @@ std::string_view colour(Category category);                 // of the legend; "#
 // A CSS length or an SVG coordinate: at most one decimal, no trailing zero.
 std::string number(double value);
 
-// A picture, in pixels at its natural size; the page scales it to the width of its column.
+// A picture, in pixels at its natural size; the page scales it to the width of its column, and on a narrow
+// screen it is moved sideways.
 class Svg {
  public:
   Svg(double width, double height, std::string_view label);
@@ -31,7 +32,7 @@ class Svg {
             std::string_view classes = "t");
   void path(std::string_view data, std::string_view style, std::string_view title = {});
   size_t size() const { return body_.size(); }
-  std::string finish() const { return body_ + "</svg>\n"; }
+  std::string finish() const { return body_ + "</svg></div>\n"; }
 
  private:
   std::string body_;

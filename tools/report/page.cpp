@@ -19,29 +19,42 @@ namespace gacc::report {
 namespace {
 
 constexpr std::string_view kStyle = R"(
-body { margin: 0 auto; max-width: 1200px; padding: 18px 24px 60px; color: #222; background: #fff;
+:root { color-scheme: light dark; --page: #fff; --ink: #222; --soft: #555; --rule: #ddd; --gap: #eee; --zoom: #f4f4f4;
+  --mark: #fff7d6; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #16181c; --ink: #e8e8e8; --soft: #aab; --rule: #3a3d44; --gap: #2b2e34; --zoom: #22252b;
+    --mark: #453a10; } }
+body { margin: 0 auto; max-width: 1200px; padding: 18px 24px 60px; color: var(--ink); background: var(--page);
   font: 15px/1.5 system-ui, "DejaVu Sans", Arial, sans-serif; }
 h1 { font-size: 25px; margin: 8px 0 2px; } h2 { font-size: 19px; margin: 40px 0 6px; }
-p { margin: 8px 0; max-width: 62em; } .note, .sub { color: #666; }
-svg { display: block; width: 100%; height: auto; margin: 6px 0 14px; background: #fff; }
+p { margin: 8px 0; max-width: 62em; } .note, .sub { color: var(--soft); }
+svg { display: block; width: 100%; height: auto; margin: 6px 0 14px; }
 code { font-family: "DejaVu Sans Mono", monospace; font-size: 13px; }
 .cards { display: flex; flex-wrap: wrap; gap: 10px; margin: 16px 0; }
-.cards div { border: 1px solid #ddd; border-radius: 6px; padding: 8px 14px; min-width: 100px; }
-.cards b { display: block; font-size: 20px; } .cards span { color: #666; font-size: 13px; }
-table { border-collapse: collapse; margin: 8px 0; font-size: 14px; } .two { display: flex; gap: 48px; flex-wrap: wrap; }
-th { text-align: left; color: #666; font-weight: normal; } td, th { padding: 2px 22px 2px 0; border-bottom: 1px solid #eee; }
+.cards div { border: 1px solid var(--rule); border-radius: 6px; padding: 8px 14px; min-width: 100px; }
+.cards b { display: block; font-size: 20px; } .cards span { color: var(--soft); font-size: 13px; }
+table { border-collapse: collapse; margin: 8px 0; font-size: 14px; display: block; overflow-x: auto; }
+.two { display: flex; gap: 48px; flex-wrap: wrap; }
+th { text-align: left; color: var(--soft); font-weight: normal; }
+td, th { padding: 2px 22px 2px 0; border-bottom: 1px solid var(--rule); }
 .n { text-align: right; font-variant-numeric: tabular-nums; } .sum td { font-weight: bold; border-bottom: 0; }
 i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin-right: 7px; vertical-align: -1px; }
 .legend span { margin-right: 18px; white-space: nowrap; } details { margin: 8px 0; } summary { cursor: pointer; }
-.bar { display: flex; height: 26px; border-radius: 4px; overflow: hidden; margin: 8px 0; background: #eee; }
-.t { font: 12px system-ui, "DejaVu Sans", Arial, sans-serif; fill: #444; } .b { font-weight: bold; fill: #222; }
-.l { font-size: 11px; fill: #fff; pointer-events: none; } .g { stroke: #e6e6e6; } .a { stroke: #888; }
-.o { paint-order: stroke; stroke: #fff; stroke-width: 4px; stroke-linejoin: round; }
-.w { paint-order: stroke; stroke: #f4f4f4; stroke-width: 3px; }
-.p { stroke: #222; stroke-dasharray: 4 3; } .h { fill: transparent; } .h:hover { fill: rgba(0,0,0,0.16); }
-.r { stroke: #fff; stroke-width: 0.4; } .r:hover, .k:hover { stroke: #000; stroke-width: 1.5; }
-.e { fill: #fafafa; stroke: #ccc; } .z { fill: #fff7d6; stroke: #b8860b; } .zoom { fill: #f4f4f4; stroke: none; }
-.s { stroke: #999; } .d { stroke-dasharray: 5 4; }
+.bar { display: flex; height: 26px; border-radius: 4px; overflow: hidden; margin: 8px 0; background: var(--gap); }
+.t { font: 12px system-ui, "DejaVu Sans", Arial, sans-serif; fill: var(--soft); }
+.b { font-weight: bold; fill: var(--ink); }
+.l { font-size: 11px; fill: #fff; pointer-events: none; } .g { stroke: var(--rule); } .a { stroke: #888; }
+.o { paint-order: stroke; stroke: var(--page); stroke-width: 4px; stroke-linejoin: round; }
+.w { paint-order: stroke; stroke: var(--zoom); stroke-width: 3px; }
+.p { stroke: var(--ink); stroke-dasharray: 4 3; } .h { fill: transparent; } .h:hover { fill: rgba(128,128,128,0.3); }
+.r { stroke: var(--page); stroke-width: 0.4; } .r:hover, .k:hover { stroke: var(--ink); stroke-width: 1.5; }
+.e { fill: var(--zoom); stroke: var(--rule); } .z { fill: var(--mark); stroke: #b8860b; }
+.zoom { fill: var(--zoom); stroke: none; }
+.s { stroke: #999; } .m { fill: #999; } .gap { background: var(--gap); } .d { stroke-dasharray: 5 4; }
+.picture { overflow-x: auto; }
+@media (max-width: 760px) {
+  body { padding: 10px 12px 40px; } .picture svg { width: 1000px; } .cards div { flex: 1 1 120px; padding: 6px 10px; }
+  td, th { padding-right: 14px; min-width: 3em; } td:first-child, .n { white-space: nowrap; } }
 )";
 
 void card(std::string& out, const std::string& value, std::string_view what) {
@@ -128,7 +141,7 @@ std::string categories(const Plan& plan) {
         count_text(part.bytes), percent(static_cast<double>(part.bytes) / peak));
   }
   out += fmt::format(
-      "<tr><td><i style=\"background:#eee\"></i>rounding</td><td>places begin at multiples of 256 bytes; "
+      "<tr><td><i class=\"gap\"></i>rounding</td><td>places begin at multiples of 256 bytes; "
       "gaps</td><td "
       "class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n<tr "
       "class=\"sum\"><td>peak</td>"

@@ -82,12 +82,15 @@ std::string picture(const RegionMap& step, const std::vector<Row>& rows, bool an
     const auto arrow = [&](int64_t bytes, double at, std::string_view style, std::string_view what) {
       if (bytes == 0) return;
       const double thick = 1.2 + 5.0 * static_cast<double>(bytes) / static_cast<double>(most);
-      const double gap = what.empty() ? 36 : 56, text = middle + kMiddle / 2 - 10;
+      const std::string label = fmt::format("{}{}", ir::short_size_text(bytes), what);
+      constexpr double kHalfLetter = 3.5;  // of its width
+      const double gap = 8 + kHalfLetter * static_cast<double>(label.size()),
+                   text = middle + kMiddle / 2 - 10;
       svg.path(fmt::format("M{} {}H{}M{} {}H{}", number(middle - 8), number(at), number(text - gap),
                            number(text + gap), number(at), number(backward - 14)),
                fmt::format("{} stroke-width=\"{}\"", style, number(thick)));
-      svg.path(fmt::format("M{} {}l-7 -4.5v9z", number(backward - 7), number(at)), "fill=\"#555\"");
-      svg.text(text, at + 4, fmt::format("{}{}", ir::short_size_text(bytes), what), "middle");
+      svg.path(fmt::format("M{} {}l-7 -4.5v9z", number(backward - 7), number(at)), "class=\"m\"");
+      svg.text(text, at + 4, label, "middle");
     };
     const bool both = row.kept > 0 && row.again > 0 && height > 26;
     const bool beside = row.kept > 0 && row.again > 0 && !both;  // no room for two: their sum
