@@ -1,0 +1,406 @@
+"""gacc: training steps that a compiler has planned to the byte, from Python.
+
+    import gacc
+    step = gacc.compile("model.toml", set={"train.micro_batch": 64}, memory="2GiB")
+    run = gacc.train(step, loader, epochs=2, on_update=lambda run, window: print(window.loss))
+    run.predict(image=x)
+
+Arrays are raw data, samples first: u8 becomes f32 divided by 255, and what the model says under `normalize` is applied.
+numpy arrays, torch tensors on the CPU, and all that has DLPack, __array_interface__ or __array__ will do; nothing is
+copied on the way where the type (f32 or i32) and the row-major layout are the step's. The interpreter's lock is free
+while the step runs; Ctrl-C ends the call under way first. A Session is for one rank.
+"""
+from __future__ import annotations
+
+import ctypes
+import html
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arrays, _toml
+from ._library import (TREE, CArray, CEvaluation, CompileOptions, CTensor, CWindow, DeviceOptions, Error, StepInfo,
+                       byref, call, library, path_bytes)
+
+__version__: str = library.gacc_version().decode()
+__all__ = ["Error", "Evaluation", "Input", "Plan", "Session", "Step", "Window", "compile", "open", "train"]
+PREDICTED = 4096  # samples of a call of the library, which Ctrl-C waits for
+
+
+class Input(NamedTuple):
+    """An input of the model: its dtype on the device ("f32" or "i32") and the shape of a sample."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Window(NamedTuple):
+    """What an update did with its window of micro-batches."""
+
+    launches: int  # micro-batches
+    samples: int
+    applied: bool  # False: nothing was counted, or a gradient was not finite; the parameters stay
+    skipped: bool  # a gradient was not finite, and the model says that such windows are left out
+    loss: float  # mean over the counted elements
+    grad_norm: float  # of the mean gradient, before clipping
+    lr: float  # that was used
+
+
+class Evaluation(NamedTuple):
+    """The loss over samples, and the model's metrics by name."""
+
+    samples: int
+    counted: int  # elements of the loss
+    loss: float  # mean over them; NaN where there is none
+    metrics: dict[str, float]
+
+
+class Plan(dict):
+    """The plan, as `gaccc --plan --json` gives it: bytes (["bytes"]["peak"], ...), launches, FLOPs, equivalence.
+
+    In a notebook it shows itself as the report's picture of the memory over time."""
+
+    _source: tuple[str, list[str]] | None = None  # the model's text, and what was set
+
+    def picture(self) -> str | None:
+        """That picture, as a page of its own; None for an artifact without its model, or where there is no gaccc."""
+        if self._source is None:
+            return None
+        text, settings = self._source
+        with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
+            model, page = pathlib.Path(folder, "model.toml"), pathlib.Path(folder, "page.html")
+            model.write_text(text, encoding="utf-8")
+            command = ["gaccc", str(model), "--plan", "--report", str(page)]
+            command += [word for setting in settings for word in ("--set", setting)]
+            try:
+                _run(command, stdout=subprocess.DEVNULL, check=True)
+            except (OSError, subprocess.CalledProcessError):
+                return None
+            whole = page.read_text(encoding="utf-8")
+        style, picture = (re.search(f"<{tag}.*?</{tag}>", whole, re.DOTALL) for tag in ("style", "svg"))
+        return f"<!DOCTYPE html><meta charset='utf-8'>{style[0]}{picture[0]}" if style and picture else None
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{count:,}</td></tr>"
+                       for name, count in self["bytes"].items())
+        out = (f"<p>{html.escape(self['model'])}: {self['bytes']['peak']:,} bytes, {self['micro_batch']} × "
+               f"{self['accumulate']} samples an update</p>")
+        picture = self.picture()
+        if picture is None:
+            return out + f"<table><tr><th>kind</th><th>bytes</th></tr>{rows}</table>"
+        return out + (f'<iframe srcdoc="{html.escape(picture)}" style="width:100%;height:420px;border:0" '
+                      'title="memory over time"></iframe>')
+
+
+class Step:
+    """A compiled training step: what `gaccc` writes, as `compile` and `open` give it. It never changes."""
+
+    def __init__(self, handle: ctypes.c_void_p, source: tuple[str, list[str]] | None = None):
+        self._handle = handle
+        info, tensor = StepInfo(), CTensor()
+        call("step_info_of", handle, byref(info))
+        self.model: str = info.model.decode()
+        self.micro_batch: int = info.micro_batch  # most samples of Session.step
+        self.accumulate: int = info.accumulate  # launches of a window
+        self.epochs: int = info.epochs
+        self.seed: int = info.seed
+        self.tail: str = info.tail.decode()  # "flush", "drop" or "carry"
+        self.output_shape: tuple[int, ...] | None = _shape(info.output) if info.output.bytes else None  # of a sample
+        self.inputs: dict[str, Input] = {}
+        for i in range(info.inputs):
+            call("step_input", handle, i, byref(tensor))
+            it = Input(tensor.name.decode(), tensor.dtype.decode(), _shape(tensor))
+            self.inputs[it.name] = it
+        self._names = {name: name.encode() for name in self.inputs}
+        self.plan = Plan(json.loads(library.gacc_step_plan(handle)))
+        self.plan._source = source
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the artifact, for `gacc-exec` and `gacc.open`."""
+        call("step_save", self._handle, path_bytes(path))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            library.gacc_step_free(self._handle)
+
+    def __repr__(self) -> str:
+        size = f"{self.micro_batch} x {self.accumulate} samples, {self.plan['bytes']['peak']:,} bytes"
+        return f"<gacc.Step {self.model}: {size}>"
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
+
+
+def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None = None, memory: str | None = None,
+            target: str | None = None) -> Step:
+    """Compiles a model: a path, text with a line break in it, or a dict that says what a model file says.
+
+    set     keys of the model file and their values, as gaccc's --set: {"train.micro_batch": 64}
+    memory  the most that a step may take: "2GiB"
+    target  of the GPU's code: "sm_80" where none is given
+
+    Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first.
+    """
+    given = dict(set or {}, **({} if memory is None else {"memory.budget": memory}))
+    settings = [f"{key}={_toml.value(value)}" for key, value in given.items()]
+    words = (ctypes.c_char_p * max(len(settings), 1))(*(s.encode() for s in settings))
+    options = CompileOptions(words, len(settings), target.encode() if target else None)
+    handle = ctypes.c_void_p()
+    if isinstance(model, Mapping) or (isinstance(model, str) and "\n" in model):
+        text = _toml.document(model) if isinstance(model, Mapping) else model
+        if "\0" in text:
+            raise Error("a model is text, and this has a byte 0", "failed")
+        call("compile_text", text.encode(), b"model", byref(options), byref(handle), file="model")
+    else:
+        call("compile_file", path_bytes(model), byref(options), byref(handle), file=os.fsdecode(model))
+        text = pathlib.Path(model).read_text(encoding="utf-8")
+    return Step(handle, (text, settings))
+
+
+def open(path: str | os.PathLike) -> Step:
+    """Reads and checks the artifact that gaccc or Step.save wrote."""
+    handle = ctypes.c_void_p()
+    call("open", path_bytes(path), byref(handle))
+    return Step(handle)
+
+
+class Session:
+    """A step on a device, with its parameters and all other state. Usable with `with`, and by one thread at a time.
+
+    device         "auto", "cpu", "cuda", "cuda:N" or "emulate"
+    seed           of the first parameters and of dropout; the model's where none is given
+    threads        of a CPU; 0: all cores
+    epoch_samples  samples of an epoch, for a model whose schedule counts epochs
+    """
+
+    def __init__(self, step: Step, device: str = "auto", seed: int | None = None, *, threads: int = 0,
+                 epoch_samples: int = 0):
+        self.compiled = step
+        self._handle = ctypes.c_void_p()
+        call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads)), byref(self._handle))
+        call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
+
+    def close(self) -> None:
+        """Gives the device's memory back. What the emulator found in all is an error here."""
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle:
+            call("session_close", handle)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Error:
+            pass
+
+    def _take(self, inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays by name, checked, and how many samples they have."""
+        arrays: dict[str, np.ndarray] = {}
+        samples = None
+        for name, value in {**(inputs or {}), **named}.items():
+            of = self.compiled.inputs.get(name)
+            if of is None:
+                raise ValueError(f"the model has no input {name!r} (it has {', '.join(self.compiled.inputs)})")
+            try:
+                array = _arrays.to_numpy(value)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise type(error)(f"the input {name!r}: {error}") from error
+            if not array.ndim or not _arrays.fits(array.shape[1:], of.shape):
+                raise ValueError(f"the input {name!r} is {list(of.shape)} a sample, samples first; "
+                                 f"{list(np.shape(value))} was given")
+            if samples not in (None, len(array)):
+                raise ValueError(f"the input {name!r} has {len(array)} samples, and another one {samples}")
+            arrays[name], samples = array, len(array)
+        return arrays, samples or 0
+
+    def _c_arrays(self, arrays: Mapping[str, np.ndarray]) -> ctypes.Array:
+        """As gacc.h takes them; they must outlive the call."""
+        return (CArray * len(arrays))(*(
+            CArray(self.compiled._names[name], _arrays.TYPES[array.dtype], array.__array_interface__["data"][0],
+                   array.nbytes)
+            for name, array in arrays.items()))
+
+    def step(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Forward and backward of 1 to micro_batch samples, added to the window: step({"image": x}, label=y).
+
+        Each array is [samples, shape of the input]. A window is at most `accumulate` steps; `update` ends it.
+        """
+        arrays, samples = self._take(inputs, named)
+        call("session_step", self._handle, self._c_arrays(arrays), len(arrays), samples)
+
+    @property
+    def launches(self) -> int:
+        """Steps in the window so far."""
+        return library.gacc_session_launches(self._handle)
+
+    def update(self) -> Window:
+        """Ends the window with one update of the optimizer. Waits for the device.
+
+        A gradient that is not finite raises Error, unless the model skips such windows."""
+        w = CWindow()
+        call("session_update", self._handle, byref(w))
+        return Window(w.launches, w.samples, bool(w.applied), bool(w.skipped), w.loss, w.grad_norm, w.lr)
+
+    def predict(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> np.ndarray:
+        """The model's output of any number of samples: f32 [samples, output shape]. Takes the inputs it depends on."""
+        shape = self.compiled.output_shape
+        arrays, samples = self._take(inputs, named)
+        outputs = np.empty((samples, *(shape or ())), np.float32)
+        for first in range(0, max(samples, 1), PREDICTED):
+            part = {name: array[first:first + PREDICTED] for name, array in arrays.items()}
+            to = outputs[first:first + PREDICTED]
+            call("session_predict", self._handle, self._c_arrays(part), len(part), len(to), to.ctypes.data, to.nbytes)
+        return outputs
+
+    def evaluate(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> Evaluation:
+        """The loss and the model's metrics over any number of samples. Parameters and window stay."""
+        return self.evaluate_over([{**(inputs or {}), **named}])
+
+    def evaluate_over(self, loader: Iterable[Any]) -> Evaluation:
+        """The same over batches: mappings by name, or tuples in the order of the model's inputs."""
+        e = CEvaluation()
+        try:
+            for batch in loader:
+                for arrays, samples in self._micro_batches(batch):
+                    call("session_eval", self._handle, self._c_arrays(arrays), len(arrays), samples)
+        except BaseException:
+            library.gacc_session_eval_end(self._handle, byref(e))  # the next evaluation begins anew
+            raise
+        call("session_eval_end", self._handle, byref(e))
+        return Evaluation(e.samples, e.counted, e.loss, {m.name.decode(): m.value for m in e.metric[:e.metrics]})
+
+    def _micro_batches(self, batch: Any) -> Iterator[tuple[dict[str, np.ndarray], int]]:
+        inputs = self.compiled.inputs
+        if hasattr(batch, "shape"):
+            raise TypeError("a batch is a mapping by name or a tuple, of an array for each input "
+                            f"({', '.join(inputs)}), not one array")
+        if not isinstance(batch, Mapping) and len(batch) != len(inputs):
+            raise ValueError(f"a batch has {len(batch)} arrays, and the model {len(inputs)} inputs "
+                             f"({', '.join(inputs)})")
+        named = batch if isinstance(batch, Mapping) else dict(zip(inputs, batch))
+        arrays, samples = self._take(named, {})
+        most = self.compiled.micro_batch
+        for first in range(0, samples, most):
+            yield {name: array[first:first + most] for name, array in arrays.items()}, min(most, samples - first)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters, and of running statistics, by name: f32, as a safetensors file has them."""
+        with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
+            path = os.path.join(folder, "parameters")
+            self.save(path)
+            return _arrays.read_safetensors(path)
+
+    def load(self, parameters: Mapping[str, Any] | str | os.PathLike) -> None:
+        """Replaces all parameters: by those of a safetensors file, or by arrays with the names of `parameters()`, such
+        as a PyTorch module's state_dict()."""
+        if not isinstance(parameters, Mapping):
+            call("session_load", self._handle, path_bytes(parameters))
+            return
+        for name, array in _arrays.check_parameters(parameters, self.parameters()).items():
+            call("session_write", self._handle, name.encode(), array.ctypes.data, array.nbytes)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the parameters as a safetensors file."""
+        call("session_save", self._handle, path_bytes(path))
+
+    def checkpoint(self, folder: str | os.PathLike) -> None:
+        """Writes the whole state, an open window too. It has no position in a data set, and gacc-exec says so."""
+        call("session_checkpoint", self._handle, path_bytes(folder))
+
+    def resume(self, folder: str | os.PathLike) -> None:
+        """Goes on from a checkpoint, with the same bits; it may be gacc-exec's."""
+        call("session_resume", self._handle, path_bytes(folder))
+
+
+def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None,
+          on_update: Callable[[Session, Window], object] | None = None,
+          on_epoch: Callable[[Session, int], object] | None = None, device: str = "auto", seed: int | None = None,
+          threads: int = 0, session: Session | None = None) -> Session:
+    """Trains, and gives the session.
+
+    loader     anything that can be gone through once an epoch, such as a torch DataLoader: its batches are mappings by
+               the inputs' names, or tuples in the order of the model's inputs. One of more than micro_batch samples
+               makes several launches. The loader says in which order; `train.shuffle` of the model is not looked at.
+    epochs     the model's where none are given
+    on_update  called with the session and the Window after each update
+    on_epoch   called with the session and the epoch's number, from 1, after each epoch
+    session    goes on with this one, instead of a new one on `device` with `seed` and `threads`
+
+    The window at the end of an epoch is treated as the model's `train.tail` says.
+    """
+    if session is None:
+        session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader))
+    waiting: list[tuple[dict[str, np.ndarray], int]] = []  # under drop: of a window that may stay short
+
+    def update() -> None:
+        window = session.update()
+        if on_update is not None:
+            on_update(session, window)
+
+    for epoch in range(1, (step.epochs if epochs is None else epochs) + 1):
+        empty = True
+        for batch in loader:
+            empty = False
+            for micro_batch in session._micro_batches(batch):
+                if waiting and waiting[-1][1] < step.micro_batch:
+                    raise ValueError(f'train.tail = "drop" takes batches of a multiple of {step.micro_batch} samples, '
+                                     "but for the last")
+                waiting.append(micro_batch)
+                if step.tail == "drop" and (len(waiting) < step.accumulate or micro_batch[1] < step.micro_batch):
+                    continue
+                for arrays, samples in waiting:
+                    call("session_step", session._handle, session._c_arrays(arrays), len(arrays), samples)
+                waiting.clear()
+                if session.launches == step.accumulate:
+                    update()
+        if empty:
+            raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
+                             "give a list, or something that begins anew")
+        waiting.clear()
+        if step.tail == "flush" and session.launches > 0:
+            update()
+        if on_epoch is not None:
+            on_epoch(session, epoch)
+    return session
+
+
+def _shape(tensor: CTensor) -> tuple[int, ...]:
+    return tuple(tensor.shape[:tensor.axes])
+
+
+def _samples_of(loader: Any) -> int:
+    """Of an epoch; 0 where the loader does not say."""
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError):
+        if not isinstance(loader, (list, tuple)):
+            return 0
+        return sum(len(next(iter(batch.values() if isinstance(batch, Mapping) else batch))) for batch in loader)
+
+
+def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess:
+    """A program of gacc's: the wheel's own, else that of PATH."""
+    path, environment = program(command[0])
+    return subprocess.run([path, *command[1:]], env=environment, **options)
+
+
+def program(name: str) -> tuple[str, dict[str, str]]:
+    """Where a program of the wheel lies, and the environment in which it finds the libraries of the wheel."""
+    path = TREE / "bin" / name
+    if not path.exists():
+        return name, dict(os.environ)
+    folders = [str(TREE / "needed"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return str(path), dict(os.environ, LD_LIBRARY_PATH=os.pathsep.join(folders))

@@ -1,0 +1,69 @@
+"""Whatever holds numbers as a row-major array, without a copy where it is one; and safetensors."""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+TYPES = {np.dtype(name): short for name, short in (
+    ("uint8", b"u8"), ("uint16", b"u16"), ("int8", b"i8"), ("int16", b"i16"), ("int32", b"i32"), ("int64", b"i64"),
+    ("float32", b"f32"), ("float64", b"f64"))}
+WIDER = {"b1": np.int8, "u4": np.int64, "u8": np.int64, "f2": np.float32}  # as files of arrays are read
+
+
+def to_numpy(it: Any) -> np.ndarray:
+    """numpy's view of an array that has DLPack, __array_interface__ or __array__; a list is copied."""
+    if not isinstance(it, np.ndarray):
+        try:
+            it = np.from_dlpack(it)
+        except (AttributeError, TypeError, ValueError, BufferError, RuntimeError):  # none, or not for the CPU as it is
+            it = np.asarray(it)
+    kind = it.dtype.str[1:]
+    if kind == "u8" and it.size and it.max() > np.iinfo(np.int64).max:
+        raise ValueError("a whole number above 2^63 - 1")
+    if kind in WIDER:
+        it = it.astype(WIDER[kind])
+    elif it.dtype not in TYPES:
+        native = it.dtype.newbyteorder("=")
+        if native not in TYPES:
+            raise TypeError(f"there is no type {it.dtype} (there are u8 to u64, i8 to i64, bool, f16, f32 and f64)")
+        it = it.astype(native)
+    return np.ascontiguousarray(it)
+
+
+def fits(given: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether a sample of one shape lies in memory as one of the other: but for axes of 1, or flat."""
+    given, wanted = [n for n in given if n != 1], [n for n in wanted if n != 1]
+    flat = min(len(given), len(wanted)) <= 1
+    return given == wanted or (flat and np.prod(given, dtype=object) == np.prod(wanted, dtype=object))
+
+
+def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    with open(path, "rb") as file:
+        data = file.read()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    header.pop("__metadata__", None)
+    return {name: np.frombuffer(data, np.float32, (t["data_offsets"][1] - t["data_offsets"][0]) // 4,
+                                begin + t["data_offsets"][0]).reshape(t["shape"]).copy() for name, t in header.items()}
+
+
+def check_parameters(given: Mapping[str, Any], have: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The given parameters as f32, if they are exactly those that the model has. As in a file, a count of PyTorch's
+    batch norms is left out."""
+    given = {name: it for name, it in given.items() if not name.endswith(".num_batches_tracked")}
+    if set(given) != set(have):
+        lacks, more = sorted(set(have) - set(given)), sorted(set(given) - set(have))
+        raise ValueError("the parameters do not fit the model:" + (f" {', '.join(lacks)} missing" if lacks else "")
+                         + (f" the model has no {', '.join(more)}" if more else ""))
+    arrays = {name: np.ascontiguousarray(to_numpy(it), np.float32) for name, it in given.items()}
+    for name, array in arrays.items():
+        # np.ascontiguousarray makes a number an array of one.
+        if tuple(array.shape) != have[name].shape and not (array.size == 1 and have[name].size == 1):
+            raise ValueError(f"{name} is {list(array.shape)}, and {list(have[name].shape)} in the model")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds nan or infinity; a parameter is a finite number")
+    return arrays

@@ -1,0 +1,12 @@
+"""The programs of a wheel, as commands: a wheel's libraries lie beside them, where nothing but this looks."""
+from __future__ import annotations
+
+import os
+import sys
+
+from . import program
+
+
+def main() -> None:
+    path, environment = program(os.path.basename(sys.argv[0]))
+    os.execve(path, [path, *sys.argv[1:]], environment)

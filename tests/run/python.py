@@ -1,0 +1,280 @@
+"""The Python package: it trains to gacc-exec's bits, takes arrays of all kinds, and says what is wrong and where."""
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import harness
+from harness import expect, run
+
+PACKAGE = harness.ROOT / "python"
+try:
+    import numpy as np
+except ImportError:  # another Python of this machine may have it
+    for other in ("/usr/bin/python3",):
+        if os.path.realpath(other) != os.path.realpath(sys.executable) and subprocess.run([other, "-c", "import numpy"], capture_output=True).returncode == 0:
+            os.execv(other, [other, *sys.argv])
+    harness.skip("no Python here has numpy (Debian package python3-numpy)")
+if harness.sanitized():
+    harness.skip("a sanitized library does not load into a Python without a sanitizer")
+os.environ["GACC_LIBRARY"] = str(harness.BIN / "libgacc.so.0")
+os.environ["PATH"] = f"{harness.BIN}:{os.environ['PATH']}"
+sys.path.insert(0, str(PACKAGE))
+import gacc  # noqa: E402
+
+MODEL = {
+    "model": {"name": "small", "metrics": ["accuracy"], "seed": 3},
+    "inputs": {"x": {"shape": [2, 3], "dtype": "f32"}, "label": {"dtype": "i32", "range": 3}},
+    "layers": [{"type": "flatten", "name": "flat"}, {"type": "linear", "name": "fc", "features": 3}],
+    "loss": {"type": "cross_entropy", "target": "label"},
+    "train": {"micro_batch": 4, "accumulate": 2, "shuffle": False},
+    "optimizer": {"type": "adam", "lr": 0.01},
+}
+
+
+def data(samples, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (samples, 2, 3), np.uint8), rng.integers(0, 3, samples, np.int64)
+
+
+def session(step=None, **options):
+    return gacc.Session(step or gacc.compile(MODEL), "cpu", threads=1, **options)
+
+
+def same(some, others):
+    return sorted(some) == sorted(others) and all(np.array_equal(some[n].view(np.uint32), others[n].view(np.uint32)) for n in some)
+
+
+def raises(kind, *words):
+    """Runs the decorated function, which must raise `kind` with a text of these words; gives the exception."""
+    def check(function):
+        try:
+            function()
+        except kind as error:
+            for word in words:
+                expect(word in str(error), f"{error}\nlacks {word}")
+            return error
+        raise harness.Failed(f"nothing was raised: {words}")
+    return check
+
+
+def test_the_bits_of_gacc_exec(folder):
+    """train() on batches of any size, whatever becomes of the rest of an epoch, and a loop of one's own."""
+    x, label = data(17)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "label.npy", label)
+    for tail in ("flush", "drop", "carry"):
+        step = gacc.compile(MODEL, set={"train.tail": tail})
+        step.save(folder / "step.ptx")
+        run("gacc-exec", folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--epochs", 3, "--device", "cpu",
+            "--threads", 1, "--seed", 7, "--save", folder / "w")
+        wanted = gacc._arrays.read_safetensors(folder / "w")
+        for size in (4, 8):
+            batches = [(x[i:i + size], label[i:i + size]) for i in range(0, 17, size)]
+            windows = []
+            trained = gacc.train(gacc.open(folder / "step.ptx"), batches, epochs=3, seed=7, device="cpu", threads=1,
+                                 on_update=lambda _, window: windows.append(window))
+            expect(same(trained.parameters(), wanted), f"{tail}, batches of {size}: the weights differ")
+            expect([w.samples for w in windows[:3]] == {"flush": [8, 8, 1], "drop": [8, 8, 8], "carry": [8, 8, 5]}[tail], str(windows))
+    run("gacc-exec", folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--load", folder / "w", "--predict",
+        folder / "p.npy", "--device", "cpu", "--threads", 1)
+    other = session(step)
+    other.load(folder / "w")
+    expect(np.array_equal(other.predict(x=x), np.load(folder / "p.npy")), "the predictions differ")
+
+
+def test_a_loop_of_ones_own(folder):
+    step = gacc.compile(MODEL)
+    expect((step.micro_batch, step.accumulate, step.seed, step.output_shape) == (4, 2, 3, (3,)), repr(step))
+    expect(step.inputs["x"] == ("x", "f32", (2, 3)), str(step.inputs))
+    x, label = data(8)
+    with session(step) as run_, session(step, seed=3) as other:
+        run_.step({"x": x[:4]}, label=label[:4])
+        expect(run_.launches == 1, "one launch")
+        run_.step(x=x[4:], label=label[4:])
+        window = run_.update()
+        expect((window.launches, window.samples, window.applied, window.skipped) == (2, 8, True, False), str(window))
+        expect(window.loss > 0 and window.grad_norm > 0 and abs(window.lr - 0.01) < 1e-8, str(window))
+        gacc.train(step, [{"label": label, "x": x}], epochs=1, session=other)
+        expect(same(run_.parameters(), other.parameters()), "the model's seed is 3")
+
+
+def test_arrays_of_all_kinds(folder):
+    x, label = data(4)
+
+    class Interface:
+        def __init__(self, array):
+            self.array, self.__array_interface__ = array, array.__array_interface__
+
+    class Shared:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    real = (x / np.float32(255)).astype(np.float32)
+    padded = np.zeros((4, 2, 6), np.float32)
+    padded[:, :, ::2] = real
+    kinds = [x, real, real.astype(np.float64), real.astype(">f4"), np.asfortranarray(real), padded[:, :, ::2], real.reshape(4, 6),
+             real.reshape(4, 1, 2, 3), real.tolist(), Interface(real), Shared(real)]
+    labels = [label, label.astype(np.int32), label.astype(np.uint32), label.astype(np.uint64), label.astype(">i2"), label.tolist(), label[:, None]]
+    step, first = gacc.compile(MODEL), None
+    for i in range(len(kinds)):
+        with session(step) as run_:
+            run_.step(x=kinds[i], label=labels[i % len(labels)])
+            run_.update()
+            first = first or run_.parameters()
+            expect(same(run_.parameters(), first), f"array {i} gives other bits")
+    for it in (real, Interface(real), Shared(real)):
+        expect(np.shares_memory(gacc._arrays.to_numpy(it), real), f"{type(it).__name__} was copied")
+    expect(gacc._arrays.to_numpy(np.array([True, False])).dtype == np.int8, "bool")
+    expect(gacc._arrays.to_numpy(np.ones(2, np.float16)).dtype == np.float32, "f16")
+
+
+def test_errors_say_what_and_where(folder):
+    model = folder / "m.toml"
+    text = gacc._toml.document(MODEL)
+    model.write_text(text.replace('"flatten"', '"flaten"'))
+    line = 1 + model.read_text()[:model.read_text().index("flaten")].count("\n")
+    for given, file in ((model, str(model)), (model.read_text(), "model")):
+        error = raises(gacc.Error, f"{file}:{line}:", 'did you mean "flatten"?')(lambda: gacc.compile(given))
+        expect((error.kind, error.file, error.line) == ("failed", file, line), f"{error.kind} {error.file} {error.line}")
+    raises(gacc.Error, "/nonesuch.ptx")(lambda: gacc.open("/nonesuch.ptx"))
+    raises(TypeError, "not object")(lambda: gacc.compile({"model": {"name": object()}}))
+    raises(gacc.Error, "needs at least 7.00 KiB")(lambda: gacc.compile(MODEL, memory="1KiB"))
+    run_ = session()
+    x, label = data(4)
+    raises(ValueError, "no input 'y' (it has x, label)")(lambda: run_.step(y=x, label=label))
+    raises(ValueError, "'x' is [2, 3] a sample", "[4, 3, 2] was given")(lambda: run_.step(x=x.transpose(0, 2, 1), label=label))
+    raises(ValueError, "has 3 samples, and another one 4")(lambda: run_.step(x=x, label=label[:3]))
+    raises(TypeError, "'x'", "complex64")(lambda: run_.step(x=x.astype(np.complex64), label=label))
+    raises(gacc.Error, 'no array for the input "label"')(lambda: run_.step(x=x))
+    raises(gacc.Error, "1 to 4 samples, 8 were given")(lambda: run_.step(x=np.tile(x, (2, 1, 1)), label=np.tile(label, 2)))
+    raises(gacc.Error, "the window has no launch")(run_.update)
+    raises(ValueError, "fc.bias, fc.weight missing", "the model has no a")(lambda: run_.load({"a": x}))
+    raises(ValueError, "fc.weight holds nan")(lambda: run_.load(dict(run_.parameters(), **{"fc.weight": np.full((3, 6), np.nan)})))
+    train = lambda loader: gacc.train(run_.compiled, loader, epochs=2, session=run_)  # noqa: E731
+    raises(ValueError, "a batch has 1 arrays, and the model 2 inputs")(lambda: train([[x]]))
+    raises(TypeError, "an array for each input (x, label), not one array")(lambda: train([x]))
+    raises(ValueError, "no batch in epoch 2; a generator can be gone through once")(lambda: train((x, label) for _ in range(2)))
+    raises(ValueError, "no batch in epoch 1")(lambda: train([]))
+    # An evaluation that ends by an error leaves nothing to the next one.
+    raises(gacc.Error, "label")(lambda: run_.evaluate_over([(x, label), (x, label + 7)]))
+    expect(run_.evaluate(x=x, label=label).samples == 4, "the evaluation began anew")
+    run_.close()
+    raises(gacc.Error, "null")(lambda: run_.step(x=x, label=label))
+
+
+def test_state(folder):
+    run_, other = session(seed=1), session(seed=2)
+    x, label = data(8)
+    run_.step(x=x[:4], label=label[:4])
+    run_.checkpoint(folder / "run")
+    other.resume(folder / "run")
+    for each in (run_, other):
+        each.step(x=x[4:], label=label[4:])
+        each.update()
+    expect(same(run_.parameters(), other.parameters()), "the window went on with other bits")
+    before = run_.parameters()
+    changed = {name: array + 1 for name, array in before.items()}
+    run_.load(changed)
+    expect(same(run_.parameters(), changed), "the parameters that were given")
+    run_.load({**{name: array.astype(np.float64) for name, array in changed.items()}, "bn.num_batches_tracked": np.int64(3)})
+    expect(same(run_.parameters(), changed), "a state_dict with a batch norm's count")
+    run_.save(folder / "w")
+    other.load(folder / "w")
+    expect(same(other.parameters(), changed), "the parameters of the file")
+    result = other.evaluate(x=np.tile(x, (3, 1, 1)), label=np.tile(label, 3))
+    expect(result.samples == 24 and 0 <= result.metrics["accuracy"] <= 1, str(result))
+
+
+def test_a_dict_is_the_file(folder):
+    """Every example, read as a dict, has the plan of its file; and no text or number is changed on the way."""
+    for path in sorted(harness.EXAMPLES.glob("*.toml")):
+        model = tomllib.loads(path.read_text())
+        expect(tomllib.loads(gacc._toml.document(model)) == model, f"{path.name} is another model as text")
+    example = harness.EXAMPLES / "mnist_mlp.toml"
+    expect(gacc.compile(example).plan == gacc.compile(tomllib.loads(example.read_text())).plan, "another plan")
+    odd = {"a b": 'quote " \\ \n\t\x01\x7f é', "f": [1e-300, 0.1, float("inf"), 1e22], "n": [-(2**63), True, []], "t": {"k": [{"x": {}}, {"y.z": 1}]}}
+    expect(tomllib.loads(gacc._toml.document(odd)) == odd, gacc._toml.document(odd))
+    expect(gacc._toml.value([np.float32(0.5), np.int64(3), np.array([1, 2])]) == "[0.5, 3, [1, 2]]", "numbers of numpy's")
+
+
+def test_ctrl_c(folder):
+    """The call under way ends, then KeyboardInterrupt comes, and the session is as it was between two calls."""
+    script = folder / "loop.py"
+    script.write_text(f"""
+import sys
+sys.path.insert(0, {str(PACKAGE)!r})
+import gacc, numpy as np
+run = gacc.Session(gacc.compile({MODEL!r}), "cpu", threads=1)
+x, label = np.zeros((4, 2, 3), np.uint8), np.zeros(4, np.int32)
+try:
+    print("ready", flush=True)
+    while True:
+        run.step(x=x, label=label)
+        if run.launches == 2: run.update()
+except KeyboardInterrupt:
+    while run.launches < 2: run.step(x=x, label=label)
+    print(run.update().samples)
+""")
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    expect(process.stdout.readline() == "ready\n", "it does not begin")
+    process.send_signal(2)
+    expect(process.communicate(timeout=60)[0] == "8\n" and process.returncode == 0, "it did not end as it should")
+
+
+def test_the_plan_shows_itself(folder):
+    step = gacc.compile(MODEL)
+    shown = step._repr_html_()
+    expect("iframe" in shown and "&lt;svg" in shown and f"{step.plan['bytes']['peak']:,} bytes" in shown, shown)
+    step.save(folder / "step.ptx")
+    expect("<table>" in gacc.open(folder / "step.ptx")._repr_html_(), "without its model it is a table")
+
+
+def test_examples(folder):
+    ran = []
+    for name, needs, says in (("dataloader", "torch", "epoch 30: loss"), ("frame", "pandas", "R² 0.9")):
+        if subprocess.run([sys.executable, "-c", f"import {needs}"], capture_output=True).returncode == 0:
+            done = subprocess.run([sys.executable, PACKAGE / f"examples/{name}.py", "cpu"], cwd=folder, capture_output=True, text=True,
+                                  env=dict(os.environ, PYTHONPATH=str(PACKAGE)))
+            expect(done.returncode == 0 and says in done.stdout, f"{name}: {done.stdout}{done.stderr}")
+            ran.append(name)
+    if not ran:
+        harness.skip("neither torch nor pandas is here")
+
+
+def test_the_wheel(folder):
+    """Unpacked anywhere, with nothing else of gacc's around, it compiles, trains and brings the programs."""
+    done = subprocess.run([harness.ROOT / "scripts/wheel", "--build", harness.BIN.parent, "-o", folder], capture_output=True, text=True)
+    expect(done.returncode == 0, done.stderr)
+    wheel = pathlib.Path(done.stdout.strip())
+    expect(wheel.stat().st_size < 100 << 20, f"{wheel.stat().st_size} bytes")
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, folder / "site"], check=True)
+    for program in (folder / "site/gacc/tree/bin").iterdir():
+        program.chmod(0o755)  # as pip does; zipfile does not
+    (folder / "try.py").write_text(f"""
+import gacc, numpy as np, os, subprocess, sys
+step = gacc.compile({MODEL!r})
+run = gacc.train(step, [(np.zeros((8, 2, 3), np.uint8), np.zeros(8, np.int32))], epochs=2, device="cpu")
+assert run.evaluate(x=np.zeros((3, 2, 3)), label=[0, 1, 2]).samples == 3
+assert "iframe" in step._repr_html_()
+step.save("step.ptx")
+np.save("x.npy", np.zeros((8, 2, 3), np.uint8)), np.save("label.npy", np.zeros(8, np.int32))
+for name in os.listdir(gacc.TREE / "bin"):
+    path, environment = gacc.program(name)
+    assert subprocess.run([path, "--version"], env=environment, capture_output=True).returncode == 0, name
+path, environment = gacc.program("gacc-exec")
+subprocess.run([path, "step.ptx", "--data", "npy:x=x.npy,label=label.npy", "--device", "cpu", "--quiet"], env=environment, check=True)
+""")
+    done = subprocess.run([sys.executable, folder / "try.py"], cwd=folder, env={"PYTHONPATH": str(folder / "site"), "HOME": str(folder)},
+                          capture_output=True, text=True)
+    expect(done.returncode == 0, done.stdout + done.stderr)
+
+
+harness.main(globals())
