@@ -166,4 +166,19 @@ def test_readme_commands(folder):
     run("gaccc", "model.toml", "-o", "model.ptx", cwd=folder)
 
 
+def test_readme_promises(folder):
+    """The commands of the README's table of promises hold for the README's model."""
+    text = (harness.ROOT / "README.md").read_text()
+    (folder / "model.toml").write_text(re.search(r"^```toml\n(.*?)^```", text, re.M | re.S)[1])
+    run("gaccc", "model.toml", "-o", "step.ptx", cwd=folder)
+    table = text[text.index("| promise |"):].split("\n\n")[0].splitlines()[2:]
+    says = ("3 checks passed, 0 failed", "as planned", "3 checks passed, 0 failed", "", "")
+    expect(len(table) == len(says), "each promise has its words")
+    for row, words in zip(table, says):
+        command = " && ".join(re.findall("`([^`]*)`", row.split("|")[2])).replace("SPEC", "synthetic:digits,limit=700")
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=folder, capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "PATH": f"{harness.BIN}:{os.environ['PATH']}"})
+        expect(done.returncode == 0 and words in done.stdout + done.stderr, f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+
+
 harness.main(globals())
