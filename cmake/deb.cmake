@@ -17,7 +17,8 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 
-# gacc_package(COMPONENT "what it is in a line" "what is in it" fields...): fields are NAME VALUE pairs of its control file.
+# gacc_package(COMPONENT "what it is in a line" "what is in it" fields...)
+# fields are NAME VALUE pairs of its control file.
 function(gacc_package component summary text)
   string(TOUPPER ${component} upper)
   set(CPACK_DEBIAN_${upper}_PACKAGE_NAME ${component} PARENT_SCOPE)
@@ -29,7 +30,8 @@ function(gacc_package component summary text)
   # What every package has: who may copy it, and what changed.
   set(changelog ${CMAKE_BINARY_DIR}/pages/changelog.gz)
   configure_file(cmake/deb/changelog.in ${CMAKE_BINARY_DIR}/pages/changelog)
-  execute_process(COMMAND gzip -9nc ${CMAKE_BINARY_DIR}/pages/changelog OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND gzip -9nc ${CMAKE_BINARY_DIR}/pages/changelog
+    OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
   install(FILES cmake/deb/copyright ${changelog}
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${component} COMPONENT ${component} EXCLUDE_FROM_ALL)
 endfunction()
@@ -59,7 +61,8 @@ gacc_package(libgacc0 "training steps of gacc, from C: the library"
 "What gacc-exec and gaccc do, as a C library: open or compile a step, train with
 a program's own arrays, evaluate, save. It runs on a GPU; on a CPU with the
 package gacc-cpu, and compiles with gacc-compiler."
-  SECTION libs CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/cmake/deb/triggers RECOMMENDS "gacc-cpu (= ${PROJECT_VERSION})" SUGGESTS "gacc-compiler (= ${PROJECT_VERSION})")
+  SECTION libs CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/cmake/deb/triggers
+  RECOMMENDS "gacc-cpu (= ${PROJECT_VERSION})" SUGGESTS "gacc-compiler (= ${PROJECT_VERSION})")
 gacc_package(libgacc-dev "training steps of gacc, from C: to build with"
 "The header gacc.h, with files for pkg-config and CMake."
   SECTION libdevel DEPENDS "libgacc0 (= ${PROJECT_VERSION})")

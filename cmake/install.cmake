@@ -22,7 +22,8 @@ foreach(component gacc gacc-compiler)
       DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT ${component})
     # Debian has a folder of its own for what packages bring.
     install(FILES ${pages}/zsh/_${program} DESTINATION ${zsh}/site-functions COMPONENT zsh)
-    install(FILES ${pages}/zsh/_${program} DESTINATION ${zsh}/vendor-completions COMPONENT ${component} EXCLUDE_FROM_ALL)
+    install(FILES ${pages}/zsh/_${program} DESTINATION ${zsh}/vendor-completions COMPONENT ${component}
+      EXCLUDE_FROM_ALL)
   endforeach()
 endforeach()
 

@@ -25,7 +25,8 @@ if(GACC_SANITIZE)
   add_compile_definitions(GACC_CHECKED)  # the plan checker and the verifier run everywhere
 endif()
 if(GACC_FUZZERS)  # everything is instrumented; tests/fuzz links the fuzzer itself
-  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+    -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 endif()
 

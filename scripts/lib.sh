@@ -42,7 +42,8 @@ choose_package() {
 
 # Installs what is missing from the distribution's packages, and says what.
 install_packages() {
-  command -v dpkg-query >/dev/null || die "this is no Debian or Ubuntu: install by hand ${packages[*]}, then use cmake --preset release"
+  command -v dpkg-query >/dev/null ||
+    die "this is no Debian or Ubuntu: install by hand ${packages[*]}, then use cmake --preset release"
   local missing=() chosen=() as_root=() entry
   mapfile -t missing < <(missing_packages)
   if [ ${#missing[@]} -eq 0 ]; then return 0; fi

@@ -9,7 +9,8 @@ import re
 import sys
 import tempfile
 
-FOLDERS = ["ir", "kernels", "frontend", "passes", "codegen", "compiler", "emulator", "runtime", "library", "tools", "tests"]
+FOLDERS = ["ir", "kernels", "frontend", "passes", "codegen", "compiler", "emulator", "runtime", "library", "tools",
+           "tests"]
 ARTIFACTS = [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file")]
 # What each folder may include of gacc, as path prefixes. The first prefix that fits a file is the rule.
 MAY_INCLUDE = [
@@ -59,7 +60,8 @@ def violations(root):
         for name, pattern, folder, single in DOORS:
             if pattern.match(header):
                 if not file.startswith(folder):
-                    found.append(f"{where}`{header}`: {name} may only be included in {folder if isinstance(folder, str) else folder[0]}")
+                    allowed = folder if isinstance(folder, str) else folder[0]
+                    found.append(f"{where}`{header}`: {name} may only be included in {allowed}")
                 elif single and doors.setdefault(name, file) != file:
                     found.append(f"{where}`{header}`: {name} already has its one file, {doors[name]}")
         if header.startswith("../") or (quote == '"' and "/" not in header):

@@ -97,8 +97,8 @@ def faults(name, text):
                 if len(line) > COLUMNS and kind != "table":
                     yield number, f"has {len(line)} columns, more than {COLUMNS}"
             for sentence in sentences(lines) if kind == "prose" else []:
-                if len(sentence.split()) > WORDS:
-                    yield start, f"has a sentence of {len(sentence.split())} words, more than {WORDS}: {sentence[:60]}..."
+                if (words := len(sentence.split())) > WORDS:
+                    yield start, f"has a sentence of {words} words, more than {WORDS}: {sentence[:60]}..."
     elif suffix in CODE and not name.startswith("tests/"):
         for number, line in enumerate(text.split("\n"), 1):
             if len(line) > COLUMNS:

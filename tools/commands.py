@@ -53,8 +53,7 @@ class Program:
 
 
 def read_programs(folder):
-    return [Program(json.loads(subprocess.run([folder / name, "--dump-options"], check=True, capture_output=True).stdout))
-            for name in PROGRAMS]
+    return [Program(json.loads(subprocess.check_output([folder / name, "--dump-options"]))) for name in PROGRAMS]
 
 
 def one_line(text):
@@ -68,7 +67,8 @@ def cell(text):
 
 def markdown(programs):
     yield "# The programs and their options\n"
-    yield "Printed by `tools/commands.py` from what the programs declare; `scripts/bless` rewrites it. Each program also has"
+    yield "Printed by `tools/commands.py` from what the programs declare; `scripts/bless` rewrites it. Each program " \
+          "also has"
     yield "a man page, and completion for bash and zsh ([install.md](install.md))."
     for program in programs:
         yield f"\n## {program.name}\n\n{program.description}.\n"
@@ -81,7 +81,8 @@ def markdown(programs):
                 yield "| option | what it does |\n|---|---|"
                 for option in group["options"]:
                     names = ", ".join(option["names"]) or option["positional"]
-                    yield f"| `{cell(' '.join(filter(None, [names, option['value']])))}` | {cell(one_line(option['help']))} |"
+                    usage = " ".join(filter(None, [names, option["value"]]))
+                    yield f"| `{cell(usage)}` | {cell(one_line(option['help']))} |"
         for title, lines in program.sections:
             yield f"\n{title}:\n\n```\n" + "\n".join(lines) + "\n```"
 
@@ -97,7 +98,8 @@ def man_options(program):
         if group["name"] != "Options":
             yield f".SS {roff(group['name'])}"
         for option in group["options"]:
-            names = ", ".join(rf"\fB{roff(name)}\fR" for name in option["names"]) or rf"\fI{roff(option['positional'])}\fR"
+            names = ", ".join(rf"\fB{roff(name)}\fR" for name in option["names"])
+            names = names or rf"\fI{roff(option['positional'])}\fR"
             value = rf" \fI{roff(option['value'])}\fR" if option["value"] else ""
             yield f".TP\n{names}{value}\n{roff(option['help'])}"
 
@@ -141,7 +143,8 @@ def bash_function(name, program, passes):
         for command in program.commands:
             yield f"      {command.name}) {name}_{command.name}; return ;;"
         yield "    esac\n  done"
-        yield f"  COMPREPLY=($(compgen -W '{names} {' '.join(program.words())}' -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}"
+        words = " ".join([names, *program.words()])
+        yield f"  COMPREPLY=($(compgen -W '{words}' -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}"
         for command in program.commands:
             yield from bash_function(f"{name}_{command.name}", command, passes)
         return
@@ -193,10 +196,12 @@ def zsh(program, passes):
         return
     yield "local curcontext=$curcontext state line"
     names = " ".join(f'{c.name}\\:"{c.description}"' for c in program.commands)
-    yield "_arguments -s -C \\\n" + " \\\n".join([*zsh_arguments(program, passes, "  "), f"  '1:command:(({names}))'", "  '*::argument:->rest'"])
+    arguments = [*zsh_arguments(program, passes, "  "), f"  '1:command:(({names}))'", "  '*::argument:->rest'"]
+    yield "_arguments -s -C \\\n" + " \\\n".join(arguments)
     yield "case $state/$line[1] in"
     for command in program.commands:
-        yield f"  rest/{command.name})\n    _arguments -s \\\n" + " \\\n".join(zsh_arguments(command, passes, "      ")) + "\n    ;;"
+        arguments = " \\\n".join(zsh_arguments(command, passes, "      "))
+        yield f"  rest/{command.name})\n    _arguments -s \\\n{arguments}\n    ;;"
     yield "esac"
 
 
@@ -210,10 +215,11 @@ def main():
     if given.markdown:
         print("\n".join(markdown(programs)))
     if given.out:
-        listed = subprocess.run([given.bin.resolve() / "gacc-opt", "--list-passes"], check=True, capture_output=True, text=True)
-        passes = [line.split()[0] for line in listed.stdout.splitlines() if line.strip()]
+        listed = subprocess.check_output([given.bin.resolve() / "gacc-opt", "--list-passes"], text=True)
+        passes = [line.split()[0] for line in listed.splitlines() if line.strip()]
         for program in programs:
-            for path, lines in ((f"man/{program.name}.1.gz", man(program, programs)), (f"bash/{program.name}", bash(program, passes)),
+            for path, lines in ((f"man/{program.name}.1.gz", man(program, programs)),
+                                (f"bash/{program.name}", bash(program, passes)),
                                 (f"zsh/_{program.name}", zsh(program, passes))):
                 file = given.out / path
                 file.parent.mkdir(parents=True, exist_ok=True)

@@ -40,13 +40,14 @@ inline bool gacc_keeps(int statement) {
 """
 
 # What cannot be deleted alone: declarations (something uses them) and labels.
-DECLARATION = re.compile(r"(const|constexpr|static|auto|using|struct|extern|template|case|default|public|private|friend|enum|typedef)\b")
+DECLARATION = re.compile(r"(const|constexpr|static|auto|using|struct|extern|template|case|default|public|private|"
+                         r"friend|enum|typedef)\b")
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
 
 
 def blank(text):
     """The text with comments, strings and preprocessor lines blanked out, of the same length."""
-    text = COMMENT_OR_TEXT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]) if m[0].startswith("/") else re.sub(r"[^\n]", "_", m[0]), text)
+    text = COMMENT_OR_TEXT.sub(lambda m: re.sub(r"[^\n]", " " if m[0].startswith("/") else "_", m[0]), text)
     return re.sub(r"(?m)^[ \t]*#.*$", lambda m: " " * len(m[0]), text)
 
 
@@ -55,7 +56,8 @@ def opens_code(before):
     before = before.strip()
     if re.search(r"\b(namespace|struct|class|enum|union)\b", before) and not before.endswith(")"):
         return False
-    return bool(re.search(r"(\)|\]|\belse|\bdo|\btry|:)\s*((const|noexcept|override|mutable)\s*)*(->[\s\w:<>,*&]+)?$|^$", before))
+    head = r"(\)|\]|\belse|\bdo|\btry|:)\s*((const|noexcept|override|mutable)\s*)*(->[\s\w:<>,*&]+)?$"
+    return not before or bool(re.search(head, before))
 
 
 def statements(text):
@@ -76,7 +78,7 @@ def statements(text):
             stack.pop()
             after = plain[at + 1:at + 40].lstrip()
             # a block that ends a statement; a lambda's or an initialiser's goes on
-            if stack[-1][1] == 0 and not after.startswith((",", ")", ";", "(", ".", "]", "}")) and not after.startswith("else"):
+            if stack[-1][1] == 0 and not after.startswith((",", ")", ";", "(", ".", "]", "}", "else")):
                 stack[-1][2] = at + 1
         elif character == ";" and top[1] == 0:
             if top[0] == "code":
@@ -109,7 +111,7 @@ class Copy:
         self.tree, self.build, self.jobs = work / "tree", work / "tree/build", jobs
 
     def prepare(self):
-        names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+        names = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT)
         shutil.rmtree(self.tree, ignore_errors=True)
         for name in names.decode().split("\0"):
             if name and (ROOT / name).is_file():
@@ -118,7 +120,8 @@ class Copy:
         (self.tree / "switch.h").write_text(SWITCH)
         for folder in ("ir", "passes"):  # without its `return` a function ends in a trap, not in whatever comes next
             path = self.tree / folder / "CMakeLists.txt"
-            path.write_text(f"add_compile_options(-fsanitize=return -fsanitize-undefined-trap-on-error)\n{path.read_text()}")
+            options = "-fsanitize=return -fsanitize-undefined-trap-on-error"
+            path.write_text(f"add_compile_options({options})\n{path.read_text()}")
         done = shell(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"])
         if done.returncode != 0:
             sys.exit(f"error: the copy cannot be configured\n{done.stdout[-3000:]}")
@@ -135,8 +138,9 @@ class Copy:
         for kept in sorted(self.tree.glob("*/**/*.switched")):  # a file that lost its last statement is whole again
             path = kept.with_suffix("")
             text = kept.read_text()
-            edits = [(begin, 0, f"{{ if (gacc_keeps({number})) {{ ") for begin, _, number in by_file[path.relative_to(self.tree).as_posix()]]
-            edits += [(end, 1, " } }") for _, end, _ in by_file[path.relative_to(self.tree).as_posix()]]
+            places_here = by_file[path.relative_to(self.tree).as_posix()]
+            edits = [(begin, 0, f"{{ if (gacc_keeps({number})) {{ ") for begin, _, number in places_here]
+            edits += [(end, 1, " } }") for _, end, _ in places_here]
             for at, _, what in sorted(edits, key=lambda e: (e[0], -e[1]), reverse=True):
                 text = text[:at] + what + text[at:]
             text = f'#include "{self.tree}/switch.h"\n#line 1 "{path}"\n{text}'
@@ -154,7 +158,8 @@ class Copy:
         return places
 
     def tests(self):
-        """(name, command, folder), the quickest to notice first: whole GoogleTest programs and all goldens, then the rest."""
+        """(name, command, folder), the quickest to notice first: whole GoogleTest programs and all goldens, then the
+        rest."""
         listed = json.loads(shell(["ctest", "--test-dir", str(self.build), "--show-only=json-v1"]).stdout)["tests"]
         whole, rest, seen = [], [], set()
         for test in listed:
@@ -167,7 +172,8 @@ class Copy:
                 continue
             if program.endswith("_test"):
                 if program not in seen:
-                    (whole if {"unit", "numeric"} & set(labels) else rest).append((program, [command[0], "--gtest_fail_fast"], folder))
+                    quick = {"unit", "numeric"} & set(labels)
+                    (whole if quick else rest).append((program, [command[0], "--gtest_fail_fast"], folder))
                 seen.add(program)
             elif "golden" in labels and len(command) > 4 and not command[-1].startswith("--"):
                 if "golden" not in seen:
@@ -185,8 +191,8 @@ class Copy:
         name, command, folder = test
         environment = dict(os.environ, GACC_MUTANT=str(mutant), XDG_CACHE_HOME=f"/tmp/gacc-mutant-{mutant}")
         try:
-            done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL, timeout=600)
+            done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600)
         except subprocess.TimeoutExpired:
             return False
         finally:
@@ -199,8 +205,8 @@ def line_of(text, at):
 
 
 def blame(place, chosen, texts):
-    """The chosen statement without which the code at "file:line" does not compile: that which covers it, else the last one
-    before it (a declaration, mostly)."""
+    """The chosen statement without which the code at "file:line" does not compile: that which covers it, else the last
+    one before it (a declaration, mostly)."""
     file, line = place.rsplit(":", 1)
     before = [s for s in chosen if s[0] == file and line_of(texts[file], s[1]) <= int(line)]
     return max(before, key=lambda s: s[1], default=None)
@@ -243,10 +249,10 @@ def experiment(options):
         by = next((test[0] for test in tests if not copy.run(test, number)), "")
         name, begin, end = chosen[number - 1]
         text = texts[name]
-        entry = {"file": name, "line": line_of(text, begin), "statement": " ".join(text[begin:end].split()), "caught_by": by}
-        report.append(entry)
-        print(f"{len(report):3} {'caught  ' if by else 'SURVIVED'} {time.monotonic() - start:4.0f} s  {name}:{entry['line']}: "
-              f"{entry['statement'][:100]}{'  <- ' + by if by else ''}", flush=True)
+        line, statement = line_of(text, begin), " ".join(text[begin:end].split())
+        report.append({"file": name, "line": line, "statement": statement, "caught_by": by})
+        print(f"{len(report):3} {'caught  ' if by else 'SURVIVED'} {time.monotonic() - start:4.0f} s  {name}:{line}: "
+              f"{statement[:100]}{'  <- ' + by if by else ''}", flush=True)
         (options.work / "report.json").write_text(json.dumps(report, indent=1))
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -275,8 +281,8 @@ int f(int a) const {
 }
 const OpInfo op{.name = "x", .f = [](S x) { return x; }};
 """
-EXPECTED = ["x = 1;", "if (a) return 1;", "g(i, ____);", "h({1, 2});", "y += x;", "z = 1;", "call([&] { z = 1; });", "break;",
-            "three();", "if (b) { three(); } else four();", "return a;", "return x;"]
+EXPECTED = ["x = 1;", "if (a) return 1;", "g(i, ____);", "h({1, 2});", "y += x;", "z = 1;", "call([&] { z = 1; });",
+            "break;", "three();", "if (b) { three(); } else four();", "return a;", "return x;"]
 
 
 def self_test():

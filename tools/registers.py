@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""registers.py [--bin BIN] [--bless] [MODEL ...]: registers, shared memory and spills of the examples' kernels, as ptxas counts them, for three
-targets, in f32 and in f16. Prints the table; --bless writes it (or what it says of MODEL ...) to tests/run/registers.txt, which tests/run/ptxas.py compares.
-Kernels of one name but for its number are one line with the most of each; those that only fill buffers are left out.
+"""registers.py [--bin BIN] [--bless] [MODEL ...]: registers, shared memory and spills of the examples' kernels, as
+ptxas counts them, for three targets, in f32 and in f16. Prints the table; --bless writes it (or what it says of
+MODEL ...) to tests/run/registers.txt, which tests/run/ptxas.py compares. Kernels of one name but for its number are
+one line with the most of each; those that only fill buffers are left out.
 """
 import argparse
 import os
@@ -16,13 +17,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests/run/registers.txt"
 TARGETS = ("sm_75", "sm_80", "sm_90")
 F16 = "precision.compute=f16"
-EXAMPLES = ("mnist_mlp", "mnist_mlp_f16", "small_gradients_f16", "mnist_mlp_plain", "regression", "residual_mlp", "adam_micro", "schedules",
-            "mixer", "shakespeare_gpt", "gpt2_124m", "mnist_cnn", "mnist_resnet")
-MODELS = [(name, ()) for name in EXAMPLES] + [(name, (F16,)) for name in ("mixer", "shakespeare_gpt", "gpt2_124m", "mnist_cnn", "mnist_resnet")]
+ALSO_IN_F16 = ("mixer", "shakespeare_gpt", "gpt2_124m", "mnist_cnn", "mnist_resnet")
+EXAMPLES = ("mnist_mlp", "mnist_mlp_f16", "small_gradients_f16", "mnist_mlp_plain", "regression", "residual_mlp",
+            "adam_micro", "schedules", *ALSO_IN_F16)
+MODELS = [(name, ()) for name in EXAMPLES] + [(name, (F16,)) for name in ALSO_IN_F16]
 
 COLD = re.compile(r"^((fill|random_uniform|random_normal)_)+\d+$")  # initial values
-KERNEL = re.compile(r"Compiling entry function '(\S+)' for .*?\n.*?Function properties.*?\n\s*(\d+) bytes stack frame, "
-                    r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+KERNEL = re.compile(r"Compiling entry function '(\S+)' for .*?\n.*?Function properties.*?\n\s*"
+                    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+                    r".*?Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 
 def find_ptxas():
@@ -30,7 +33,7 @@ def find_ptxas():
 
 
 def version(ptxas):
-    found = re.search(r"release \S+, (V\S+)", subprocess.run([ptxas, "--version"], capture_output=True, text=True).stdout)
+    found = re.search(r"release \S+, (V\S+)", subprocess.check_output([ptxas, "--version"], text=True))
     return f"ptxas {found[1] if found else 'unknown'}"
 
 
@@ -68,7 +71,8 @@ def differences(model, target, cells):
     """Lines that say how a model's cells differ from the golden ones."""
     at = TARGETS.index(target)
     golden = {kernel: row[at] for kernel, row in load()[1].get(model, {}).items() if row[at] != "-"}
-    return [f"{model} {target} {kernel}: {golden.get(kernel, 'not there')} in the table, now {cells.get(kernel, 'not there')}"
+    return [f"{model} {target} {kernel}: {golden.get(kernel, 'not there')} in the table, "
+            f"now {cells.get(kernel, 'not there')}"
             for kernel in sorted(golden.keys() | cells.keys()) if golden.get(kernel) != cells.get(kernel)]
 
 
@@ -77,9 +81,11 @@ def measure(bin, ptxas, model, settings):
     with tempfile.TemporaryDirectory() as folder:
         artifact = pathlib.Path(folder, "step.ptx")
         for at, target in enumerate(TARGETS):
-            subprocess.run([bin / "gaccc", ROOT / f"examples/{model}.toml", "--target", target, "-o", artifact, *(w for s in settings for w in ("--set", s))],
-                           check=True)
-            log = subprocess.run([ptxas, "-v", f"-arch={target}", artifact, "-o", "/dev/null"], check=True, capture_output=True, text=True).stderr
+            words = [word for setting in settings for word in ("--set", setting)]
+            compiler = [bin / "gaccc", ROOT / f"examples/{model}.toml", "--target", target, "-o", artifact, *words]
+            subprocess.run(compiler, check=True)
+            assembler = [ptxas, "-v", f"-arch={target}", artifact, "-o", "/dev/null"]
+            log = subprocess.run(assembler, check=True, capture_output=True, text=True).stderr
             cells, found = read(log)
             if not cells:
                 raise SystemExit(f"registers.py: ptxas -v has another form:\n{log[:500]}")
@@ -109,8 +115,11 @@ def main():
     width = max(len(kernel) for rows in table.values() for kernel in rows)
     line = "{:<20} {:<" + str(width) + "} {:>12} {:>12} {:>12}"
     order = {label(*model): at for at, model in enumerate(MODELS)}
-    rows = [line.format(model, kernel, *table[model][kernel]) for model in sorted(table, key=order.get) for kernel in sorted(table[model])]
-    text = "\n".join([version(ptxas), "registers/bytes of shared memory+bytes spilled and read back", line.format("model", "kernel", *TARGETS), *rows]) + "\n"
+    lines = [version(ptxas), "registers/bytes of shared memory+bytes spilled and read back",
+             line.format("model", "kernel", *TARGETS)]
+    for model in sorted(table, key=order.get):
+        lines += [line.format(model, kernel, *table[model][kernel]) for kernel in sorted(table[model])]
+    text = "\n".join(lines) + "\n"
     print(text)
     if spills:
         print("\n".join(spills))

@@ -72,9 +72,10 @@ class Torch:
 
     def __init__(self, name, threads, code, arguments, turns, python, environment):
         self.name = name
-        self.child = subprocess.Popen([python, "-c", TORCH_HEAD + code + TORCH_TAIL, *map(str, [threads, *turns, *arguments])], text=True,
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                      env={**os.environ, **environment, "OMP_NUM_THREADS": str(threads)})
+        command = [python, "-c", TORCH_HEAD + code + TORCH_TAIL, *map(str, [threads, *turns, *arguments])]
+        environment = {**os.environ, **environment, "OMP_NUM_THREADS": str(threads)}
+        pipe = subprocess.PIPE
+        self.child = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, env=environment)
         self.version = json.loads(self.child.stdout.readline() or sys.exit("error: PyTorch does not start"))
         maps = pathlib.Path(f"/proc/{self.child.pid}/maps").read_text()
         self.fast_blas = any(word in maps for word in ("openblas", "mkl", "blis"))
@@ -109,11 +110,12 @@ class Gacc:
 
 
 def write_images(folder, samples, shape):
-    """Random f32 images of 784 elements in 0..1, with that shape, and labels of 0..9: gacc's --data and the two files."""
+    """Random f32 images of 784 elements in 0..1, with that shape, and labels of 0..9: --data and the two files."""
     chance = random.Random(1)
     bright = [v / 255 for v in range(256)]
     image, label = folder / "image.npy", folder / "label.npy"
-    harness.write_npy(image, array.array("f", map(bright.__getitem__, chance.randbytes(samples * 784))), [samples, *shape])
+    pixels = array.array("f", map(bright.__getitem__, chance.randbytes(samples * 784)))
+    harness.write_npy(image, pixels, [samples, *shape])
     harness.write_npy(label, array.array("i", [v % 10 for v in chance.randbytes(samples)]), [samples])
     return f"npy:image={image},label={label}", [image, label]
 
@@ -121,12 +123,20 @@ def write_images(folder, samples, shape):
 def build_probe(folder):
     (folder / "probe.cpp").write_text(PROBE)
     subprocess.run(["c++", "-O2", "-march=native", "-o", folder / "probe", folder / "probe.cpp"], check=True)
-    return lambda: float(subprocess.run([folder / "probe"], check=True, capture_output=True, text=True).stdout.split()[0])
+    return lambda: float(subprocess.check_output([folder / "probe"], text=True).split()[0])
+
+
+def compile_step(folder, binaries, model, **settings):
+    """The artifact of an example; a setting like train.accumulate is given as train__accumulate."""
+    artifact = folder / "step.ptx"
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+    subprocess.run([binaries / "gaccc", ROOT / f"examples/{model}.toml", "-o", artifact, *sets], check=True)
+    return artifact
 
 
 def main(doc, goal, turns, torch_code, prepare):
-    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder, binaries) gives the artifact, gacc's --data and
-    the arguments of torch_code."""
+    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder, binaries) gives the artifact, gacc's
+    --data and the arguments of torch_code."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
@@ -142,7 +152,8 @@ def main(doc, goal, turns, torch_code, prepare):
         artifact, data, arguments = prepare(folder, options.bin)
         probe = build_probe(folder)
         quiet = {**forced, "GOMP_SPINCOUNT": "0"}
-        peer = lambda name, threads, environment: Torch(name, threads, torch_code, arguments, turns, options.python, environment)
+        peer = lambda name, threads, environment: Torch(name, threads, torch_code, arguments, turns, options.python,
+                                                        environment)
         contenders = [Gacc(threads, artifact, data, turns, options.bin, folder) for threads in (1, 2)]
         contenders += [peer("PyTorch, 1 thread", 1, quiet), peer("PyTorch, 2 threads", 2, quiet),
                        peer("PyTorch, 2 threads, spinning", 2, forced)]
@@ -154,16 +165,17 @@ def main(doc, goal, turns, torch_code, prepare):
         for contender in contenders:
             contender.close()
     best = max(speed for speed, _, _ in taken)
-    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, AVX-512 {'forced' if wide else 'absent'}, load {load:.2f} at the start, "
-          f"PyTorch {contenders[-1].version}, probe {best:.0f} GFLOP/s on one core at best")
+    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, AVX-512 {'forced' if wide else 'absent'}, "
+          f"load {load:.2f} at the start, PyTorch {contenders[-1].version}, "
+          f"probe {best:.0f} GFLOP/s on one core at best")
     print(f"{'one update, ms':<30} {'min':>7} {'median':>7}  turns kept of {options.rounds}")
     figures = {}
     for contender in contenders:
         kept = [seconds for speed, who, seconds in taken if who is contender and speed >= 0.9 * best]
         if kept:
             every = [t for seconds in kept for t in seconds]
-            figures[contender.name] = (1000 * min(every), 1000 * statistics.median(every))
-            print(f"{contender.name:<30} {figures[contender.name][0]:7.2f} {figures[contender.name][1]:7.2f}  {len(kept)}")
+            least, median = figures[contender.name] = (1000 * min(every), 1000 * statistics.median(every))
+            print(f"{contender.name:<30} {least:7.2f} {median:7.2f}  {len(kept)}")
         else:
             print(f"{contender.name:<30} {'-':>7} {'-':>7}  0: the machine was never quiet")
     if not contenders[-1].fast_blas:

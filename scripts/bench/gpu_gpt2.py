@@ -6,9 +6,10 @@
 
 T is the time of a whole window: K micro-batches of fresh tokens copied from pinned memory, then unscaling, the finite
 test, clipping and AdamW, in f16 with a dynamic loss scale. `micro` is one further micro-batch of a window, `first` the
-first of one: PyTorch adds to its gradients from the second on. Peers get what is best for them: the vocabulary padded to
-50304, cuDNN's attention where there is one (PyTorch's own choice is slower in f16), fused AdamW. Tokens are as frequent as a
-text's (gpu_check/files.py, Zipf and Mandelbrot), or uniform where the name says so: the gradient of an embedding depends on it.
+first of one: PyTorch adds to its gradients from the second on. Peers get what is best for them: the vocabulary padded
+to 50304, cuDNN's attention where there is one (PyTorch's own choice is slower in f16), fused AdamW. Tokens are as
+frequent as a text's (gpu_check/files.py, Zipf and Mandelbrot), or uniform where the name says so: the gradient of an
+embedding depends on it.
 """
 import pathlib
 import statistics

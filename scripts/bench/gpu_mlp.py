@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What gacc is compared with on a GPU: a full update of the MNIST network by PyTorch and JAX, and the update of a large model.
-scripts/gpu-check runs it beside gacc.
+"""What gacc is compared with on a GPU: a full update of the MNIST network by PyTorch and JAX, and the update of a large
+model. scripts/gpu-check runs it beside gacc.
 
     gpu_mlp.py                     all of them, a process for each
     gpu_mlp.py --contender NAME    one of them: prints a JSON line
 
 T is the time of a whole window: K = 4 micro-batches of 32 samples, fresh data copied from pinned memory for each, then
-unscaling, the finite test and Adam; 15 windows (or 3 s) of warm-up, then the median over the rest. A contender that is not
-installed is a line that says so.
+unscaling, the finite test and Adam; 15 windows (or 3 s) of warm-up, then the median over the rest. A contender that is
+not installed is a line that says so.
 """
 import argparse
 import json
@@ -18,8 +18,8 @@ import time
 
 BATCH, K, SIZES = 32, 4, (784, 512, 256, 128, 10)
 WARM_WINDOWS, WARM_SECONDS, SECONDS, WINDOWS = 15, 3.0, 4.0, 30
-CONTENDERS = ("torch graph AMP", "torch.compile AMP", "torch eager AMP", "torch graph f32", "torch eager f32", "jax f32",
-              "torch update")
+CONTENDERS = ("torch graph AMP", "torch.compile AMP", "torch eager AMP", "torch graph f32", "torch eager f32",
+              "jax f32", "torch update")
 
 
 def median_windows(window, sync, warm=WARM_WINDOWS, least=WINDOWS, at_once=10):
@@ -41,7 +41,8 @@ def median_windows(window, sync, warm=WARM_WINDOWS, least=WINDOWS, at_once=10):
 
 def summary(times, at_once=10, **more):
     quarters = statistics.quantiles(times, n=4)
-    return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0], "windows": len(times) * at_once, **more}
+    return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0],
+            "windows": len(times) * at_once, **more}
 
 
 # ---- PyTorch
@@ -70,8 +71,8 @@ def torch_graph(torch, work):
 
 
 def torch_capture(torch, model, micro, update):
-    """A micro-batch as a CUDA graph: after some updates on a stream of their own, as PyTorch asks, and with gradients that
-    stay where they are, so that the graph adds to them."""
+    """A micro-batch as a CUDA graph: after some updates on a stream of their own, as PyTorch asks, and with gradients
+    that stay where they are, so that the graph adds to them."""
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(3):
             micro()
@@ -222,7 +223,8 @@ def command(doc, contender, names, script):
     if not arguments.contender:
         for name in names:
             done = subprocess.run([sys.executable, script, "--contender", name], capture_output=True, text=True)
-            print(f"{name}: {(done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ['no output'])[-1]}", flush=True)
+            lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]
+            print(f"{name}: {lines[-1]}", flush=True)
         return
     try:
         result = contender(arguments.contender)

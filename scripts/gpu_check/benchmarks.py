@@ -1,7 +1,8 @@
 """Benchmarks: gacc's contenders here, those of PyTorch and JAX in gpu_mlp.py and gpu_gpt2.py, a process for each.
 
-T is the time of a whole window: K micro-batches of fresh data, then the update. A contender's figure is the median over its
-windows; where there is time a second turn runs them in reverse, and the better median counts (A/A: how far the two are apart)."""
+T is the time of a whole window: K micro-batches of fresh data, then the update. A contender's figure is the median over
+its windows; where there is time a second turn runs them in reverse, and the better median counts (A/A: how far the two
+are apart)."""
 import dataclasses
 import json
 import os
@@ -42,7 +43,8 @@ class Contest:
 
 def language(name, shape, layers, width, positions, vocabulary, tokens):
     parameters = vocabulary * width + positions * width + layers * (12 * width * width + 13 * width) + 2 * width
-    ours = (Ours("gacc", name), Ours("gacc, tuned", name, tuned=True), Ours("gacc, built-in products", name, products="builtin"),
+    ours = (Ours("gacc", name), Ours("gacc, tuned", name, tuned=True),
+            Ours("gacc, built-in products", name, products="builtin"),
             Ours("gacc, uniform tokens", name, tokens="uniform"))
     peers = ("torch.compile AMP", "torch graph AMP", "torch eager AMP", "torch.compile AMP uniform")
     return Contest(f"{shape}: tokens as frequent as a text's (1 / (rank + 2.7)) but for `uniform`", ours, "gpu_gpt2.py",
@@ -61,7 +63,8 @@ CONTESTS = {
             Ours("gacc one kernel f32", "mlp_f32", "persistent", "auto"), Ours("gacc graph f32", "mlp_f32"),
             Ours("gacc graph f32, tuned", "mlp_f32", tuned=True)),
             "gpu_mlp.py", ("torch graph f32", "torch eager f32", "jax f32")),
-        # Each element: the gradient twice (norm; update), weight, m and v once; written: weight, m, v and the zeroed gradient.
+        # Each element: the gradient twice (norm; update), weight, m and v once; written: weight, m, v and the zeroed
+        # gradient.
         Contest("update of 100 million parameters, AdamW with clipping", (Ours("gacc update", "update"),), "gpu_mlp.py",
                 ("torch update",), update_bytes=36)),
     "char": (language("char", "char-GPT", 6, 384, 256, 256, 64 * 4 * 256),),
@@ -122,8 +125,8 @@ class Benchmarks:
         log, trace = self.machine.out / f"{label}.jsonl", self.machine.out / f"{label}.json"
         tune = ["--tune-gemm", self.machine.out / f"{one.benchmark}.algorithms"] if one.tuned else []
         profile = ["--profile", trace] if contest.update_bytes else []
-        code, text = self.check.exec(label, artifact, "--data", spec, "--epochs", 100000, "--updates", warm + windows, "--gemm",
-                                     one.products, "--log", log, *tune, *profile, seconds=200)
+        code, text = self.check.exec(label, artifact, "--data", spec, "--epochs", 100000, "--updates", warm + windows,
+                                     "--gemm", one.products, "--log", log, *tune, *profile, seconds=200)
         if code:
             return {"failed": machine.last_line(text)}
         engine = machine.engine(text)[1]
@@ -165,7 +168,8 @@ class Benchmarks:
             line = f"{name:<36} T {best[name]:>11.1f} us"
             if contest.tokens:
                 rate = contest.tokens / best[name] * 1e6
-                line += f" {rate / 1e3:>8.1f} k tokens/s, MFU {100 * rate * contest.flops_per_token / PEAK_FLOPS:>4.1f} %"
+                utilisation = rate * contest.flops_per_token / PEAK_FLOPS
+                line += f" {rate / 1e3:>8.1f} k tokens/s, MFU {100 * utilisation:>4.1f} %"
             if contest.update_bytes and "parameters" in results[0]:
                 line += f" {contest.update_bytes * results[0]['parameters'] / best[name] / 1e3:>7.0f} GB/s"
             if len(results) > 1:

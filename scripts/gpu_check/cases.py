@@ -74,8 +74,8 @@ CHUNKED_GPT = {"layers.h.repeat": 1, "layers.wte.features": 128, "layers.h.layer
                "layers.h.layers.mlp.layers.fc.features": 256, "layers.h.layers.mlp.layers.proj.features": 128,
                "inputs.tokens.shape": "[128]", "inputs.next.shape": "[128]"}
 HALVES = ("f16", "bf16")
-# Adam's steps have the size of the rate even where a gradient is nothing but rounding (that of attention's key bias is zero
-# in exact arithmetic): with this eps they do not.
+# Adam's steps have the size of the rate even where a gradient is nothing but rounding (that of attention's key bias is
+# zero in exact arithmetic): with this eps they do not.
 CALM = {"optimizer.eps": 1e-3}
 # Samples never fill the last window, nor its last micro-batch, but for k1 and k4: they are the same batches of 32,
 # as one micro-batch and as four.
@@ -172,8 +172,8 @@ class Benchmark:
 
 
 HALF = {"precision.compute": "f16"}
-TINY_MLP = {"inputs.image.shape": "[64]", "layers.fc0.features": 16, "layers.fc1.features": 16, "layers.fc2.features": 16,
-            **train(4, 2)}
+TINY_MLP = {"inputs.image.shape": "[64]", "layers.fc0.features": 16, "layers.fc1.features": 16,
+            "layers.fc2.features": 16, **train(4, 2)}
 TINY_GPT2 = {"layers.h.repeat": 1, "layers.wte.features": 32, "layers.wte.vocab": 40, "layers.head.features": 40,
              "layers.h.layers.mix.layers.attn.heads": 2, "layers.h.layers.mlp.layers.fc.features": 64,
              "layers.h.layers.mlp.layers.proj.features": 32, "inputs.tokens.shape": "[16]", "inputs.next.shape": "[16]",

@@ -1,5 +1,5 @@
-"""What gaccc says of each launch of a step (`--plan --kernels --json`): bytes, FLOPs and estimated seconds. And the table of a
-profile beside them."""
+"""What gaccc says of each launch of a step (`--plan --kernels --json`): bytes, FLOPs and estimated seconds. And the
+table of a profile beside them."""
 from . import files
 
 KEYS = ("name", "bytes", "flops", "seconds", "builtin_seconds")
@@ -10,7 +10,8 @@ def of_artifact(path, plan_json):
     plan = files.artifact_plan(path)
     launches = next(program["launches"] for program in plan["programs"] if program["name"] == "step")
     planned = [kernel for kernel in plan_json["kernels"] if kernel["program"] == "step"]
-    if [one.get("kernel") for one in launches] != [None if one["name"].startswith("product ") else one["name"] for one in planned]:
+    names = [None if one["name"].startswith("product ") else one["name"] for one in planned]
+    if [one.get("kernel") for one in launches] != names:
         return None
     return [{key: one[key] for key in KEYS} for one in planned]
 
@@ -23,8 +24,9 @@ def programs(profile, name):
 
 
 def table(profile, costs, copy, products, engine):
-    """Lines of a table, the most time lost first; time of all launches and above the ceilings, in microseconds; and what is
-    wrong. `copy` and `products` are what the machine can do, in bytes and FLOPs a second; `engine` computed the products."""
+    """Lines of a table, the most time lost first; time of all launches and above the ceilings, in microseconds; and
+    what is wrong. `copy` and `products` are what the machine can do, in bytes and FLOPs a second; `engine` computed the
+    products."""
     launches = [one for one in profile["kernels"] if one["program"] == "step"]
     if not costs or any(one["launch"] >= len(costs) for one in launches):
         return [], 0, 0, "the pack's list of launches is of another step"
@@ -43,16 +45,19 @@ def table(profile, costs, copy, products, engine):
         row["estimate"] += 0 if one["microseconds"] == 0 else cost[of_engine] * 1e6
     total, estimated = (sum(row[what] for row in rows.values()) for what in ("time", "estimate"))
     lost = {name: row["time"] - row["floor"] for name, row in rows.items()}
-    lines = [f"{'launch':<40} {'n':>3} {'us':>9} {'estimate':>9} {'off by':>6} {'lost us':>9} {'share':>6} {'MB each':>8} {'GB/s':>6} "
-             f"{'TF/s':>6} {'%':>4}"]
+    lines = [f"{'launch':<40} {'n':>3} {'us':>9} {'estimate':>9} {'off by':>6} {'lost us':>9} {'share':>6} "
+             f"{'MB each':>8} {'GB/s':>6} {'TF/s':>6} {'%':>4}"]
     for name in sorted(rows, key=lambda n: -lost[n]):
         row = rows[name]
         if row["time"] == 0:  # done by its product
             continue
-        lines.append(f"{name[:40]:<40} {row['count']:>3} {row['time']:>9.1f} {row['estimate']:>9.1f} {factor(row['time'], row['estimate'])} "
-                     f"{lost[name]:>9.1f} {100 * row['time'] / total:>5.1f}% {row['bytes'] / row['count'] / 1e6:>8.2f} "
-                     f"{row['bytes'] / row['time'] / 1e3:>6.0f} {row['flops'] / row['time'] / 1e6:>6.1f} {100 * row['floor'] / row['time']:>4.0f}")
-    lines.append(f"{'sum':<40} {len(launches):>3} {total:>9.1f} {estimated:>9.1f} {factor(total, estimated)} {sum(lost.values()):>9.1f}")
+        time, estimate = row["time"], row["estimate"]
+        lines.append(f"{name[:40]:<40} {row['count']:>3} {time:>9.1f} {estimate:>9.1f} {factor(time, estimate)} "
+                     f"{lost[name]:>9.1f} {100 * time / total:>5.1f}% {row['bytes'] / row['count'] / 1e6:>8.2f} "
+                     f"{row['bytes'] / time / 1e3:>6.0f} {row['flops'] / time / 1e6:>6.1f} "
+                     f"{100 * row['floor'] / time:>4.0f}")
+    lines.append(f"{'sum':<40} {len(launches):>3} {total:>9.1f} {estimated:>9.1f} {factor(total, estimated)} "
+                 f"{sum(lost.values()):>9.1f}")
     return lines, total, sum(lost.values()), ""
 
 

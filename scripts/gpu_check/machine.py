@@ -28,8 +28,10 @@ def find_cublas():
     for path in sys.path:
         folders += sorted(glob.glob(path + "/nvidia/*/lib"))
     folders += [os.path.dirname(path) for path in listed_libraries() if os.path.basename(path) in CUBLAS]
-    folders += sorted(glob.glob("/usr/local/cuda*/lib64")) + sorted(glob.glob("/usr/local/cuda*/targets/x86_64-linux/lib"))
-    return next((folder for name in CUBLAS for folder in folders if folder and os.path.exists(f"{folder}/{name}")), None)
+    for pattern in ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/x86_64-linux/lib"):
+        folders += sorted(glob.glob(pattern))
+    libraries = (pathlib.Path(folder, name) for name in CUBLAS for folder in folders if folder)
+    return next((str(library.parent) for library in libraries if library.exists()), None)
 
 
 class Machine:

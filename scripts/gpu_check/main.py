@@ -65,7 +65,8 @@ def main(doc):
     parser.add_argument("--only", default="", metavar="STAGES", help="some of the stages, with commas between")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-check-results"))
     parser.add_argument("--driver", type=pathlib.Path, metavar="LIBRARY")
-    parser.add_argument("--seconds", type=float, default=520, help="start nothing after so many, and end what runs (520)")
+    parser.add_argument("--seconds", type=float, default=520,
+                        help="start nothing after so many, and end what runs (520)")
     parser.add_argument("--scratch", metavar="DIR", help="keep what is unpacked and written there, bin/gaccc with it")
     parser.add_argument("--sanitizer", metavar="PROGRAM", help="instead of the compute-sanitizer that is found")
     parser.add_argument("--dry", action="store_true")
@@ -74,8 +75,8 @@ def main(doc):
         return packing.Packer(HERE.parent, arguments.pack.resolve(), arguments.small).pack()
     stages = stages_of(arguments.only)
     if not (HERE / "manifest.json").exists():
-        raise SystemExit("gpu-check: there is no manifest.json beside this script: `scripts/gpu-check --pack DIR` on the "
-                         "machine that built gacc makes a folder that has one")
+        raise SystemExit("gpu-check: there is no manifest.json beside this script: `scripts/gpu-check --pack DIR` on "
+                         "the machine that built gacc makes a folder that has one")
     manifest = json.loads((HERE / "manifest.json").read_text())
     end = time.time() + arguments.seconds
     here = machine.Machine(HERE, arguments.driver, arguments.scratch)

@@ -42,7 +42,8 @@ class Packer:
         finally:
             shutil.rmtree(self.work)
         size = sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
-        print(f"gpu-check: {self.folder} is {size / (1 << 20):.1f} MiB; on the GPU machine: {self.folder.name}/gpu-check")
+        print(f"gpu-check: {self.folder} is {size / (1 << 20):.1f} MiB; "
+              f"on the GPU machine: {self.folder.name}/gpu-check")
         if size > LIMIT:
             raise SystemExit(f"gpu-check: {self.folder} is larger than {LIMIT >> 20} MiB")
 
@@ -79,8 +80,10 @@ class Packer:
             subprocess.run(["strip", "-o", self.folder / "bin" / program.name, program], check=True)
         # The compiler, so that other variants can be made there.
         subprocess.run(["strip", "-o", self.work / "gaccc", self.bin / "gaccc"], check=True)
-        (self.folder / "gaccc.xz").write_bytes(lzma.compress((self.work / "gaccc").read_bytes(), preset=0 if self.small else 6))
-        (self.work / "gaccc").unlink()
+        compiler = self.work / "gaccc"
+        packed = lzma.compress(compiler.read_bytes(), preset=0 if self.small else 6)
+        (self.folder / "gaccc.xz").write_bytes(packed)
+        compiler.unlink()
         shutil.copy2(counting, self.folder / "count")
         for script in SCRIPTS:
             shutil.copy2(self.root / "scripts" / script, self.folder)
@@ -112,9 +115,9 @@ class Packer:
             for mode in modes:
                 out = self.work / f"{name}.{mode}.{target}.ptx"
                 plan = self.compile(source, out, {**settings, "launch.mode": mode}, target)
-                found.setdefault(target, {})[mode] = {"file": out.name, "peak": plan["bytes"]["peak"],
-                                                      "parameters": plan["parameters"], "accumulate": plan["accumulate"],
-                                                      "window": plan["effective_batch"]}
+                found.setdefault(target, {})[mode] = {
+                    "file": out.name, "peak": plan["bytes"]["peak"], "parameters": plan["parameters"],
+                    "accumulate": plan["accumulate"], "window": plan["effective_batch"]}
                 if target == self.targets[-1] and mode == "graph":
                     found["costs"] = launch_costs.of_artifact(out, plan)
                 first = first or out
@@ -131,7 +134,8 @@ class Packer:
         bounds = {tensor: F32[tensor.split("/")[0]] for tensor in reference}
         if precision != "f32":
             plain = self.work / f"{name}.f32.ptx"
-            self.compile(source, plain, {**case.settings, "precision.compute": "f32", "launch.mode": "graph"}, self.targets[0])
+            settings = {**case.settings, "precision.compute": "f32", "launch.mode": "graph"}
+            self.compile(source, plain, settings, self.targets[0])
             apart = files.distances(self.train(f"{name}.f32", case, plain, data, samples), reference)
             plain.unlink()
             bounds = {tensor: HALF_FACTOR * max(apart.get(tensor, 0), ROUNDOFF[precision]) for tensor in reference}
@@ -144,8 +148,8 @@ class Packer:
     def train(self, name, case, artifact, data, samples):
         """What the CPU comes to, as tensors; see stages.outcome."""
         out = self.work / name
-        command = [self.bin / "gacc-exec", artifact, *run_options(case.options, files.spec(data, self.work), samples, out),
-                   "--device", "cpu", "--threads", "1", "--quiet"]
+        options = run_options(case.options, files.spec(data, self.work), samples, out)
+        command = [self.bin / "gacc-exec", artifact, *options, "--device", "cpu", "--threads", "1", "--quiet"]
         subprocess.run(list(map(str, command)), check=True)
         return outcome(out)
 

@@ -1,4 +1,5 @@
-"""Rows, the report and the archive. Both files are replaced as a whole after every row, so a call that is cut off leaves them."""
+"""Rows, the report and the archive. Both files are replaced as a whole after every row, so a call that is cut off
+leaves them."""
 import collections
 import io
 import json
@@ -85,7 +86,8 @@ class Results:
     def report(self):
         lines = ["# gpu-check", "", *self.head, "", f"{self.failed} failed", "", "| stage | what | verdict | |",
                  "| --- | --- | --- | --- |"]
-        lines += ["| {stage} | {what} | {verdict} | ".format(**row) + row["detail"].replace("|", "/") + " |" for row in self.rows]
+        lines += ["| {stage} | {what} | {verdict} | ".format(**row) + row["detail"].replace("|", "/") + " |"
+                  for row in self.rows]
         for title, table in self.sections:
             lines += ["", f"## {title}", "", "```", *table, "```"]
         return "\n".join(lines) + "\n"
@@ -96,7 +98,8 @@ class Results:
         for stage in dict.fromkeys(row["stage"] for row in self.rows):
             count = collections.Counter(row["verdict"] for row in self.rows if row["stage"] == stage)
             lines.append(f"{stage}: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items()))
-        lines += ["FAILED  {stage}: {what}: {detail}".format(**row)[:240] for row in self.rows if row["verdict"] == "FAILED"]
+        lines += ["FAILED  {stage}: {what}: {detail}".format(**row)[:240] for row in self.rows
+                  if row["verdict"] == "FAILED"]
         lines += ["{stage}: {what}: {detail}".format(**row)[:200] for row in self.rows
                   if row["verdict"] == "done" and row["stage"] in ("machine", "profile")]
         skipped = {}

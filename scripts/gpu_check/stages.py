@@ -52,8 +52,8 @@ class Check:
         return self.machine.work / entry["artifacts"][self.target][mode]["file"]
 
     def exec(self, name, artifact, *options, seconds=RUN_LIMIT, prefix=(), **environment):
-        return self.run(name, [*prefix, self.machine.program("gacc-exec"), artifact, "--device", "cuda", *options], seconds,
-                        **environment)
+        command = [*prefix, self.machine.program("gacc-exec"), artifact, "--device", "cuda", *options]
+        return self.run(name, command, seconds, **environment)
 
     def bears(self, entry):
         return entry["emulated"] or not self.machine.emulated
@@ -73,14 +73,16 @@ class Check:
         fits = [target for target in self.manifest["targets"] if runs_on(target, capability)]
         self.target = fits[-1] if fits else None
         cublas = found["cublas"] or f"no cuBLAS ({found['cublas_error']})"
-        self.results.head += [f"{found['what']}, compute capability {capability / 10}, {found['multiprocessors']} multiprocessors, "
-                              f"CUDA {found['cuda']}, {cublas}; {self.machine.driver}; artifacts for {self.target}"]
+        self.results.head += [f"{found['what']}, compute capability {capability / 10}, "
+                              f"{found['multiprocessors']} multiprocessors, CUDA {found['cuda']}, {cublas}; "
+                              f"{self.machine.driver}; artifacts for {self.target}"]
         self.results.head += nvidia_smi()
         if not fits:
             self.results.row("machine", "GPU", "SKIPPED", f"no artifact runs on compute capability {capability / 10}")
             return False
         if self.machine.cublas and not found["cublas"]:
-            self.results.row("machine", "cuBLASLt", "FAILED", f"it is in {self.machine.cublas}: {found['cublas_error']}")
+            self.results.row("machine", "cuBLASLt", "FAILED",
+                             f"it is in {self.machine.cublas}: {found['cublas_error']}")
         return True
 
     def machine_steps(self):
@@ -101,7 +103,8 @@ class Check:
         settings = case_of(entry).settings | {"precision.compute": entry["precision"], "launch.mode": "graph"}
         words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
         source = self.machine.folder / f"examples/{case_of(entry).model}.toml"
-        code, text = self.run("gaccc", [self.machine.compiler(), source, "-o", out, "--target", self.target, *words], 60)
+        command = [self.machine.compiler(), source, "-o", out, "--target", self.target, *words]
+        code, text = self.run("gaccc", command, 60)
         same = not code and code_of(out) == code_of(self.artifact(entry, "graph"))
         self.results.row("machine", "the packed gaccc", "passed" if same else "FAILED",
                          f"compiles {name} as it was packed" if same else machine.last_line(text))
@@ -160,13 +163,14 @@ class Check:
         for name, entry in self.manifest["cases"].items():
             if entry["case"] in self.manifest["counted"] and entry["precision"] != "bf16":
                 for mode in entry["artifacts"][self.target]:
-                    yield Step("parity", f"{name} {mode}: launches", lambda n=name, e=entry, m=mode: self.launches(n, e, m),
-                               parallel=True)
+                    yield Step("parity", f"{name} {mode}: launches",
+                               lambda n=name, e=entry, m=mode: self.launches(n, e, m), parallel=True)
 
     def train(self, label, entry, mode, products):
         """A run's outcome, a digest of all its bits, and what is wrong with it."""
         out = self.machine.out / label
-        options = packing.run_options(entry["options"], files.spec(entry["data"], self.machine.work), entry["samples"], out)
+        data = files.spec(entry["data"], self.machine.work)
+        options = packing.run_options(entry["options"], data, entry["samples"], out)
         code, text = self.exec(label, self.artifact(entry, mode), *options, "--gemm", products)
         if code:
             return None, None, machine.last_line(text)
@@ -241,7 +245,8 @@ class Check:
                    "--gemm", "builtin", "--epochs", 9]
         for updates in (1, 3):
             counts = self.machine.out / f"{name}.{mode}.{updates}.counts"
-            code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--updates", updates, counts=counts)
+            code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--updates", updates,
+                                   counts=counts)
             if code or not counts.exists():
                 return self.results.row("parity", label, "FAILED",
                                         machine.last_line(text) if code else "calls were not counted")
@@ -252,7 +257,8 @@ class Check:
                                 "cuMemHostAlloc", "cuGraphInstantiateWithFlags", "cuModuleLoadDataEx"), 0)
         wanted["cuGraphLaunch" if mode == "graph" else "cuLaunchCooperativeKernel"] = 2 * (k + 1)
         wrong = {n: more[n] for n, count in wanted.items() if more[n] != count}
-        self.results.row("parity", label, "FAILED" if wrong else "passed", f"{wrong} where {wanted} was expected" if wrong else
+        self.results.row("parity", label, "FAILED" if wrong else "passed",
+                         f"{wrong} where {wanted} was expected" if wrong else
                          f"a window is {k} launches of the step and 1 of the update; nothing is allocated")
 
     # ---- sanitize
@@ -272,7 +278,8 @@ class Check:
         if self.machine.emulated and not self.sanitizer:
             return self.results.row("sanitize", label, "SKIPPED", "not a GPU")
         entry = self.manifest["cases"][name]
-        options = ["--data", files.spec(entry["data"], self.machine.work), "--no-shuffle", "--gemm", "builtin", "--updates", 1]
+        data = files.spec(entry["data"], self.machine.work)
+        options = ["--data", data, "--no-shuffle", "--gemm", "builtin", "--updates", 1]
         code, text = self.exec(f"sanitize.{label.replace(' ', '.')}", self.artifact(entry, mode), *options,
                                seconds=SANITIZER_LIMIT, prefix=(found, "--tool", tool, "--error-exitcode", "9"))
         if "Device not supported" in text:
@@ -299,21 +306,25 @@ class Check:
             self.probe(False, "--only", "bandwidth,products")
         artifact, trace = self.artifact(entry, "graph"), self.machine.out / f"profile.{name}.{products}.json"
         options = ["--data", self.data_for(artifact), "--epochs", 100, "--updates", 1 if self.machine.emulated else 3]
-        code, text = self.exec(f"profile.{label.replace(' ', '.')}", artifact, *options, "--gemm", products, "--profile", trace)
+        code, text = self.exec(f"profile.{label.replace(' ', '.')}", artifact, *options, "--gemm", products,
+                               "--profile", trace)
         if code:
             return self.results.row("profile", label, "FAILED", machine.last_line(text))
         profile = json.loads(trace.read_text())
         copy, products_rate = self.ceiling("bandwidth", "copy", 3000), self.ceiling("products", "f16", 700)
-        lines, total, lost, missing = launch_costs.table(profile, entry["costs"], copy[0] * 1e9, products_rate[0] * 1e12, products)
-        lines.insert(0, f"ceilings: {copy[0]:.4g} GB/s copied ({copy[1]}), {products_rate[0]:.4g} TFLOP/s in f16 ({products_rate[1]})")
+        lines, total, lost, missing = launch_costs.table(
+            profile, entry["costs"], copy[0] * 1e9, products_rate[0] * 1e12, products)
+        lines.insert(0, f"ceilings: {copy[0]:.4g} GB/s copied ({copy[1]}), "
+                        f"{products_rate[0]:.4g} TFLOP/s in f16 ({products_rate[1]})")
         self.results.keep(trace.name, json.dumps({k: v for k, v in profile.items() if k != "traceEvents"}, indent=1))
         self.results.section(f"launches of {name}, {machine.engine(text)[1]}", lines)
         update, steps = (launch_costs.programs(profile, program) for program in ("update", "step"))
         accumulate = entry["artifacts"][self.target]["graph"]["accumulate"]
         first, further = steps[::accumulate], [s for i, s in enumerate(steps) if i % accumulate]
         self.results.row("profile", label, "FAILED" if missing else "done",
-                         missing or f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; a first "
-                         f"one {mean(first):.1f}, a further one {mean(further):.1f}; the update {mean(update):.1f} us")
+                         missing or f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the "
+                         f"ceilings; a first one {mean(first):.1f}, a further one {mean(further):.1f}; "
+                         f"the update {mean(update):.1f} us")
 
     def ceiling(self, probe, prefix, assumed):
         """What was measured here, or else a guess; and which of the two."""
@@ -326,7 +337,8 @@ class Check:
         samples = samples or plan["micro_batch"] * plan["accumulate"] * 2
         name = f"{pathlib.Path(artifact).name}.{kind}"
         with self.lock:
-            return files.spec(files.make_data(name, plan["inputs"], samples, self.machine.work, kind), self.machine.work)
+            data = files.make_data(name, plan["inputs"], samples, self.machine.work, kind)
+            return files.spec(data, self.machine.work)
 
 
 def mean(values):

@@ -219,7 +219,8 @@ DONE:
 
 // Entry i of `count` (a power of two), `stride` bytes each, holds the address of entry (i * times + plus) mod
 // count: with times = 1 mod 4 and an odd plus, one ring of all entries.
-.visible .entry probe_links(.param .u64 table, .param .u64 count, .param .u64 stride, .param .u64 times, .param .u64 plus)
+.visible .entry probe_links(.param .u64 table, .param .u64 count, .param .u64 stride, .param .u64 times,
+                            .param .u64 plus)
 {
 	.reg .pred %p<2>; .reg .b32 %r<6>; .reg .b64 %d<12>;
 	ld.param.u64 %d1, [table];
