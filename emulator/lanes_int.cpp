@@ -1,65 +1,25 @@
 // Integer, logic, shift and bit-field lanes: every width, wrapping as PTX says. Compiled once per instruction
 // set.
+#include <type_traits>
+
 #include "emulator/lane_helpers.h"
 
 namespace gacc::emulator::GACC_LANES_NAMESPACE {
 namespace {
 
 template <class T>
-struct Wide;
-template <>
-struct Wide<uint16_t> {
-  using type = uint32_t;
-};
-template <>
-struct Wide<int16_t> {
-  using type = int32_t;
-};
-template <>
-struct Wide<uint32_t> {
-  using type = uint64_t;
-};
-template <>
-struct Wide<int32_t> {
-  using type = int64_t;
-};
-template <>
-struct Wide<uint64_t> {
-  using type = unsigned __int128;
-};
-template <>
-struct Wide<int64_t> {
-  using type = __int128;
-};
-template <class T>
-struct Raw;  // unsigned of the same width: wraps without undefined behaviour
-template <>
-struct Raw<uint16_t> {
-  using type = uint32_t;
-};
-template <>
-struct Raw<int16_t> {
-  using type = uint32_t;
-};
-template <>
-struct Raw<uint32_t> {
-  using type = uint32_t;
-};
-template <>
-struct Raw<int32_t> {
-  using type = uint32_t;
-};
-template <>
-struct Raw<uint64_t> {
-  using type = uint64_t;
-};
-template <>
-struct Raw<int64_t> {
-  using type = uint64_t;
-};
-
-template <class T>
 constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(0);
+
+// Twice as wide, of the same sign.
+template <class T>
+using Wide =
+    std::conditional_t<sizeof(T) == 2, std::conditional_t<is_signed<T>, int32_t, uint32_t>,
+                       std::conditional_t<sizeof(T) == 4, std::conditional_t<is_signed<T>, int64_t, uint64_t>,
+                                          std::conditional_t<is_signed<T>, __int128, unsigned __int128>>>;
+// Unsigned of the same width, 4 bytes at least: wraps without undefined behaviour.
+template <class T>
+using Raw = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
 template <class T>
 constexpr int bits_of = 8 * sizeof(T);
 
@@ -71,8 +31,8 @@ void plain(LaneSink& sink, const char* root, const char* type, F f) {
 
 template <class T>
 void arithmetic(LaneSink& sink, const char* type) {
-  using R = typename Raw<T>::type;
-  using W = typename Wide<T>::type;
+  using R = Raw<T>;
+  using W = Wide<T>;
   plain<T>(sink, "add", type, [](T a, T b) { return static_cast<T>(static_cast<R>(a) + static_cast<R>(b)); });
   plain<T>(sink, "sub", type, [](T a, T b) { return static_cast<T>(static_cast<R>(a) - static_cast<R>(b)); });
   plain<T>(sink, "mul.lo", type,
@@ -126,8 +86,8 @@ void arithmetic(LaneSink& sink, const char* type) {
 
 template <class T>
 void widening(LaneSink& sink, const char* type) {
-  using W = typename Wide<T>::type;
-  using R = typename Raw<W>::type;
+  using W = Wide<T>;
+  using R = Raw<W>;
   two<W, T, T>(sink, Name("mul.wide.", type),
                [](T a, T b) { return static_cast<W>(static_cast<W>(a) * static_cast<W>(b)); });
   three<W, T, T, W>(sink, Name("mad.wide.", type), [](T a, T b, W c) {
@@ -174,7 +134,7 @@ void fields(LaneSink& sink, const char* type) {
     bool sign = is_signed<T> && length != 0 && (a >> top & 1);
     for (uint32_t i = 0; i < bits_of<T>; ++i) {
       bool bit = i < length && position + i < bits_of<T> ? (a >> (position + i) & 1) : sign;
-      if (bit) r |= static_cast<T>(typename Raw<T>::type{1} << i);
+      if (bit) r |= static_cast<T>(Raw<T>{1} << i);
     }
     return r;
   });

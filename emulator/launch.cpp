@@ -7,9 +7,9 @@
 namespace gacc::emulator {
 namespace {
 
-constexpr int64_t kSlice = 20000;           // warp instructions of a turn
-constexpr uint64_t kPatience = 20'000'000;  // without any visible change, plus
-constexpr uint64_t kPatiencePerWarp = 200'000;
+constexpr int64_t kSliceInstructions = 20000;  // that a warp runs before the next one has its turn
+// Warp instructions without any visible change after which a launch is taken to hang: so many, and more a warp.
+constexpr uint64_t kIdleInstructions = 20'000'000, kIdleInstructionsPerWarp = 200'000;
 
 const Instr& instruction_at(const Launch& launch, const Warp& warp) {
   return launch.program.code[std::min<size_t>(warp.pc, launch.program.code.size() - 1)];
@@ -128,7 +128,7 @@ void run_launch(Launch& launch) {
       for (Warp& warp : block->warps) {
         if (warp.state != Warp::State::ready) continue;
         ran = true;
-        warp.run(kSlice);
+        warp.run(kSliceInstructions);
         polling = polling && warp.state == Warp::State::ready && warp.polls >= 8;
         if (launch.stopped || endless(launch, warp)) return;
       }
@@ -152,7 +152,7 @@ void run_launch(Launch& launch) {
     }
     polling_rounds = polling && launch.progress_at == progress_before ? polling_rounds + 1 : 0;
     if (polling_rounds > 1000 + 100000 / warps ||
-        launch.executed - launch.progress_at > kPatience + kPatiencePerWarp * warps) {
+        launch.executed - launch.progress_at > kIdleInstructions + kIdleInstructionsPerWarp * warps) {
       stuck(launch, resident, true);
     }
   }
