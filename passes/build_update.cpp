@@ -3,8 +3,7 @@
 //
 //   1. sum of squares of every G, in parts              S = sum over parameters of sum(G^2)
 //   2. finite test, mean, norm                          ok = isfinite(S), mean = 1 / n, norm = sqrt(S) * mean
-//      where the loss is scaled mean <- mean * unscale, so that everything after it is of the unscaled
-//      gradient
+//      where the loss is scaled mean <- mean * unscale: all that follows is of the unscaled gradient
 //   3. go = ok and n != 0: a window in which nothing is counted is no error, but makes no update
 //   4. clipping and the rate: mean <- mean * clip / norm where norm is above it; rate = the schedule of @lr
 //   5. what the runtime reads: @window.ok, @window.loss = loss / n, @window.norm (before clipping),

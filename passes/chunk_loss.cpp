@@ -35,13 +35,14 @@ namespace {
 
 using namespace ir;
 
-// Logits narrower than this many inputs of the head are left whole: what is copied would not pay.
-constexpr int64_t kWide = 4;
-// A part's logits of 1 / kShare of all else that is in memory then: more parts could not save much, and each
-// part reads the weight and adds to its gradient once more.
-constexpr int64_t kShare = 32;
-constexpr int64_t kRows = 64;   // a part has at least so many, at the full micro-batch
-constexpr int64_t kParts = 16;  // at most
+// Logits of at most this many times the elements of the head's input are left whole: what is copied would not
+// pay.
+constexpr int64_t kLeastLogitsPerInput = 4;
+// A part's logits of 1 / kShareOfMemory of all else that is in memory then: more parts could not save much, and
+// each part reads the weight and adds to its gradient once more.
+constexpr int64_t kShareOfMemory = 32;
+constexpr int64_t kLeastRowsOfPart = 64;  // at the full micro-batch
+constexpr int64_t kMostParts = 16;
 
 // The op that adds to the buffer, or none.
 const Op* adds_to(const Module& module, const Region& region, std::string_view buffer) {
@@ -92,11 +93,11 @@ class Loss {
   int64_t choose_parts() const {
     const int64_t batch = module_.micro_batch();
     const OpView head{module_, region_, region_.ops[head_]};
-    if (elements(logits_, batch) <= kWide * elements(head.operand(0).shape, batch)) return 1;
-    const int64_t bytes = type_bytes(head.result(), batch), share = other_bytes() / kShare;
+    if (elements(logits_, batch) <= kLeastLogitsPerInput * elements(head.operand(0).shape, batch)) return 1;
+    const int64_t bytes = type_bytes(head.result(), batch), share = other_bytes() / kShareOfMemory;
     int64_t parts = 1;
-    while (bytes / parts > share && 2 * parts <= std::min(kParts, positions()) &&
-           rows(logits_, batch) / (2 * parts) >= kRows)
+    while (bytes / parts > share && 2 * parts <= std::min(kMostParts, positions()) &&
+           rows(logits_, batch) / (2 * parts) >= kLeastRowsOfPart)
       parts *= 2;
     return parts;
   }

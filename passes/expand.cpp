@@ -38,9 +38,9 @@ bool sweep(Module& module, Region& region, Diag& diag) {
 }  // namespace
 
 bool expand(Module& module, const Options&, Diag& diag) {
-  constexpr int kDepth = 8;  // composites of composites; a cycle in the table would not end
+  constexpr int kMostNestedComposites = 8;  // composites of composites; a cycle in the table would not end
   for (const RegionKind kind : all_regions) {
-    for (int depth = 0; depth < kDepth && sweep(module, module.region(kind), diag); ++depth) {
+    for (int depth = 0; depth < kMostNestedComposites && sweep(module, module.region(kind), diag); ++depth) {
     }
   }
   return !diag.failed();

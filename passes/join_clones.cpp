@@ -14,7 +14,7 @@ namespace {
 
 using namespace ir;
 
-constexpr size_t kWindow = 8;  // kernels that share_reads looks ahead
+constexpr size_t kKernelsLookedAhead = 8;  // kernels that share_reads looks ahead
 
 // First op of every kernel, and the end.
 std::vector<size_t> starts_of(const Region& region) {
@@ -232,7 +232,7 @@ void share_reads(Module& module, const Options& options) {
   int64_t bytes = transient_bytes(module, region);
   for (size_t clone = 0; clone < kernels.count(); ++clone) {
     if (!all_clones(kernels[clone])) continue;
-    for (size_t to = clone + 1; to < std::min(kernels.count(), clone + 1 + kWindow); ++to) {
+    for (size_t to = clone + 1; to < std::min(kernels.count(), clone + 1 + kKernelsLookedAhead); ++to) {
       if (!share_a_value(kernels[clone], kernels[to]) && !reads(kernels[to], kernels[clone])) continue;
       const std::optional<std::vector<size_t>> order = join(roots, kernels, clone, to, origin);
       if (!order || !fits(module, region, ops_of(kernels, std::array{clone, to}), options)) continue;

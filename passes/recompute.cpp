@@ -20,11 +20,12 @@ namespace {
 
 using namespace ir;
 
-constexpr int kLevels = 256;      // of the step's peak
-constexpr int kFineLevels = 32;   // of one level, where the cost of two neighbours differs by more than
-constexpr double kStep = 0.0005;  // of the step's time
-constexpr int kAbove = 2;         // coarse levels above a budget that may fit it
-constexpr int kPlacements = 3;    // plans that are tried until one can be placed
+constexpr int kLevels = 256;  // parts of the step's peak: a level is an arena size to plan for
+// A level has so many finer ones where its plan costs more than the next one's, by so much of the step's time.
+constexpr int kFineLevels = 32;
+constexpr double kCostWorthFineLevels = 0.0005;
+constexpr int kLevelsAboveBudget = 2;  // coarse ones that are tried: their plans may still fit
+constexpr int kPlacementTries = 3;     // searches, each for less, until a plan can be placed
 
 // The module with the schedule written in.
 Module with_clones(const Module& fused, const StepGraph& step, const std::vector<planner::Step>& schedule) {
@@ -125,7 +126,7 @@ planner::Recompute StepPlanner::search(int64_t number, const planner::Recompute&
   ++searched_;
   planner::Recompute found = planner::plan_recompute(step_.graph, most, options_.plan_effort, &above);
   int64_t bytes = most;
-  for (int turn = 0; turn < kPlacements && found.feasible; ++turn) {
+  for (int turn = 0; turn < kPlacementTries && found.feasible; ++turn) {
     const Module clones = with_clones(fused_, step_, found.schedule);
     const int64_t excess = placed_bytes(clones, clones.step, most) - most;
     if (excess <= 0) return found;
@@ -140,7 +141,7 @@ bool StepPlanner::close(int64_t low, int64_t high) {
   if (high - low == 1) return true;
   if (low == 0 || high - low > fine_) return false;
   const planner::Recompute &dear = level(low), &cheap = level(high);
-  return dear.feasible && dear.cost - cheap.cost <= kStep * step_.seconds;
+  return dear.feasible && dear.cost - cheap.cost <= kCostWorthFineLevels * step_.seconds;
 }
 
 StepPlan StepPlanner::plan(int64_t budget) {
@@ -166,7 +167,7 @@ StepPlan StepPlanner::plan(int64_t budget) {
   if (chosen != nullptr && !chosen->feasible) chosen = nullptr;
   // 2. The next coarse levels, where joined clones take less than their plan says.
   StepPlan written;
-  for (int64_t number = coarse + kAbove; number > coarse; --number) {
+  for (int64_t number = coarse + kLevelsAboveBudget; number > coarse; --number) {
     if (number * fine_ >= top_) continue;
     const planner::Recompute& above = level(number * fine_);
     if (!above.feasible || (chosen != nullptr && above.cost == chosen->cost)) break;

@@ -23,12 +23,14 @@ namespace gacc::passes::planner {
 
 namespace {
 
-// Tensors of a block that are tried both ways, where blocks are few and where they are many.
-constexpr size_t kMostChoices = 9, kChoicesOfMany = 6, kMany = 64;
+// Tensors of a block that are tried both kept and dropped: 2^9 plans of a block, 2^6 where there are more than
+// kManyBlocks blocks.
+constexpr size_t kMostChoices = 9, kMostChoicesOfMany = 6, kManyBlocks = 64;
 constexpr int kEachTime = -1;  // instead of a number of times
-// Of the budget. Blocks by themselves take more than in the program, where a gradient may take an operand's
-// place, and less, where others have something at hand: what is planned for more may fit, for less may not.
-constexpr double kParts[] = {1.15, 1.08, 1.04, 1.02, 1, 0.98, 0.96, 0.93, 0.9, 0.85, 0.8, 0.7};
+// Shares of the budget that the chain is planned for. Blocks by themselves take more than in the program, where a
+// gradient may take an operand's place, and less, where others have something at hand: what is planned for more
+// may fit, for less may not.
+constexpr double kBudgetShares[] = {1.15, 1.08, 1.04, 1.02, 1, 0.98, 0.96, 0.93, 0.9, 0.85, 0.8, 0.7};
 
 struct Block {
   int from = 0, to = 0;                // operations of the forward pass
@@ -63,10 +65,10 @@ class Blocks {
     const auto part_of = [&](double part) {
       return part == 1 ? budget : static_cast<int64_t>(part * static_cast<double>(budget));
     };
-    const Reversal reversal(stages_, part_of(kParts[std::size(kParts) - 1]), budget, part_of(kParts[0]),
-                            Reversal::Round::near);
+    const Reversal reversal(stages_, part_of(kBudgetShares[std::size(kBudgetShares) - 1]), budget,
+                            part_of(kBudgetShares[0]), Reversal::Round::near);
     if (!reversal.solved()) return false;
-    for (const double part : kParts) {
+    for (const double part : kBudgetShares) {
       const int64_t bytes = part_of(part);
       if (!std::isfinite(reversal.extra(bytes))) break;
       Plan& plan = out.emplace_back(graph_);
@@ -239,7 +241,7 @@ class Blocks {
     }
     const auto bytes = [&](int x) { return graph_.tensor(x).bytes; };
     std::stable_sort(all.begin(), all.end(), [&](int a, int b) { return bytes(a) > bytes(b); });
-    const size_t most = blocks_.size() > kMany ? kChoicesOfMany : kMostChoices;
+    const size_t most = blocks_.size() > kManyBlocks ? kMostChoicesOfMany : kMostChoices;
     for (const int x : all) {
       const bool large = block.choices.size() < most && bytes(x) * 16 >= bytes(all.front());
       (large ? block.choices : block.rest).push_back(x);

@@ -3,8 +3,7 @@
 // slots. So each slot keeps the bursts that touch it, and what they found there:
 //   1. A choice changes: the first burst of its slot that would find something else is stale.
 //   2. A stale burst is run again, by itself. Where it touches slots in another way, those are reviewed:
-//   again
-//      the first burst that would find something else is stale. Changes go forward in time, so this ends.
+//      again the first burst that would find something else is stale. Changes go forward in time, so this ends.
 //   3. Bytes at the start of each operation are a tree of sums over ranges; a burst adds its fullest step.
 // A tensor that is held beyond its last use lives until the last burst that reads it: bursts before that know
 // whether a later one reads it, and are stale where that changes.

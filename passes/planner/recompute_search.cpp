@@ -26,14 +26,19 @@ namespace gacc::passes::planner {
 
 namespace {
 
-constexpr double kEnough = 5e-5;     // of the base cost: a gap that ends the search,
-constexpr double kDeep = 0.002;      // one above which blocks are planned as a chain
-constexpr double kFar = 0.005;       // and one above which restarts may take three times as long
-constexpr double kRounding = 1e-12;  // costs no further apart than this are one
-constexpr size_t kPool = 6;          // plans that restarts go on from
-constexpr int kHolds = 4;            // times that something is made before it is held
-constexpr int kIdle = 150;           // restarts that find nothing better and end a round
-constexpr double kNoise[] = {0.1, 0.05, 0.15, 0.08, 0.12, 0.03};  // of the rounds
+// How far the best plan's cost lies above the proven bound, as a share of the cost without recompute.
+constexpr double kGapThatEnds = 5e-5;              // at most this: the search is over
+constexpr double kGapForBlockChain = 0.002;        // above it, whole blocks are also planned as a chain
+constexpr double kGapForLongRestarts = 0.005;      // above it, restarts may take three times as long
+constexpr double kCostRounding = 1e-12;            // relative: costs no further apart than this are equal
+constexpr int64_t kExactStatesPerEffort = 200000;  // of the exact search, for each effort and once more
+constexpr int kSeedBreakpoints = 24;       // cuts of a point, from which seeds are made, beyond the needed
+constexpr size_t kMostSeeds = 3;           // points whose cuts are tried; 1 without effort
+constexpr size_t kRestartPlans = 6;        // plans that restarts begin with, the best found
+constexpr int kMostMakingsBeforeHeld = 4;  // a tensor is held from its n-th making on, n up to this
+constexpr int kIdleRestarts = 150;  // for each effort: so many in turn without a better plan end a round
+// Each round's noise in the choice of what is dropped: a factor of 1 +- noise on costs.
+constexpr double kRoundNoise[] = {0.1, 0.05, 0.15, 0.08, 0.12, 0.03};
 
 // How a plan is made to fit; a restart changed the plan `known`.
 struct Manner {
@@ -87,12 +92,13 @@ class Planner {
       out.proven = !std::isfinite(least);
       if (out.proven) return out;
       out.lower_bound = std::max(out.lower_bound, least);
-      enough_ = std::max(out.lower_bound, floor()) * (1 + kRounding);
+      enough_ = std::max(out.lower_bound, floor()) * (1 + kCostRounding);
       try_blocks();
       if (good_enough()) return finish(std::move(out));
     }
     Exact exact;
-    if (graph_.plain()) exact = solve_exactly(graph_, budget_, 200000 * (1 + int64_t{effort_}));
+    if (graph_.plain())
+      exact = solve_exactly(graph_, budget_, kExactStatesPerEffort * (1 + int64_t{effort_}));
     if (exact.outcome == Exact::Outcome::infeasible ||
         (exact.outcome == Exact::Outcome::optimal && !below_floor(exact.cost))) {
       out.proven = exact.outcome == Exact::Outcome::infeasible;
@@ -105,19 +111,21 @@ class Planner {
       bounds.push_back(bound_at(graph_, point, budget_, 0, work));
       out.lower_bound = std::max(out.lower_bound, out.base_cost + bounds.back().extra);
     }
-    enough_ = std::max(out.lower_bound + kEnough * out.base_cost, floor());
+    enough_ = std::max(out.lower_bound + kGapThatEnds * out.base_cost, floor());
     std::stable_sort(bounds.begin(), bounds.end(),
                      [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
-    const size_t seeds = std::min<size_t>(bounds.size(), effort_ > 0 ? 3 : 1);
+    const size_t seeds = std::min<size_t>(bounds.size(), effort_ > 0 ? kMostSeeds : 1);
     const int64_t limit = std::exchange(limit_, limit_ / 2);  // the rest is for restarts
     if (above_ != nullptr && above_->choices) seed(*above_->choices);
     for (size_t i = 0; i < seeds && !done(); ++i) {
-      const PointBound hull = bound_at(graph_, bounds[i].point, budget_, 24, work);
+      const PointBound hull = bound_at(graph_, bounds[i].point, budget_, kSeedBreakpoints, work);
       from_cuts(hull);
-      if (!found_ || (effort_ > 0 && best_measure_.cost > enough_ + kDeep * out.base_cost)) try_blocks();
+      if (!found_ || (effort_ > 0 && best_measure_.cost > enough_ + kGapForBlockChain * out.base_cost))
+        try_blocks();
     }
     limit_ = limit;
-    if (above_ == nullptr && found_ && best_measure_.cost > enough_ + kFar * out.base_cost) limit_ += limit;
+    if (above_ == nullptr && found_ && best_measure_.cost > enough_ + kGapForLongRestarts * out.base_cost)
+      limit_ += limit;
     if (!found_) seed(nothing);
     restarts();
     return finish(std::move(out));
@@ -128,7 +136,7 @@ class Planner {
   bool done() const { return good_enough() || (found_ && effort_ == 0); }
   // No plan of a smaller budget costs less; sums of costs differ in their last bits.
   double floor() const { return above_ == nullptr ? 0 : above_->cost; }
-  bool below_floor(double cost) const { return cost < floor() * (1 - kRounding); }
+  bool below_floor(double cost) const { return cost < floor() * (1 - kCostRounding); }
 
   void take(const Plan& plan, const Measure& measure) {
     if (measure.peak > budget_ || (found_ && measure.cost >= best_measure_.cost)) return;
@@ -145,7 +153,7 @@ class Planner {
     out.peak = judged.peak;
     out.cost = std::max(judged.cost, floor());
     out.reruns = judged.reruns;
-    if (out.lower_bound > out.cost * (1 - kRounding)) out.lower_bound = out.cost;
+    if (out.lower_bound > out.cost * (1 - kCostRounding)) out.lower_bound = out.cost;
     out.choices = best_;
     return out;
   }
@@ -404,7 +412,7 @@ class Planner {
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const auto x = static_cast<int>(i);
       if (graph_.tensor(x).producer < 0 || graph_.once(x) || now_.plan().held[i] == 1) continue;
-      const int times = std::min(now_.made_late(x), kHolds);
+      const int times = std::min(now_.made_late(x), kMostMakingsBeforeHeld);
       for (int n = 1; n <= times && spent() <= limit_; ++n) {
         const double before = now_.cost();
         now_.set_held(x, n);
@@ -487,14 +495,14 @@ class Planner {
     if (effort_ == 0) return;
     if (pool_.empty()) {  // nothing fitted so far: from the plan that runs nothing again
       pool_.push_back({std::numeric_limits<double>::infinity(), Plan(graph_)});
-      round(kNoise[0]);
+      round(kRoundNoise[0]);
       if (!found_) return;
     }
     std::stable_sort(pool_.begin(), pool_.end(),
                      [](const Known& a, const Known& b) { return a.cost < b.cost; });
-    if (pool_.size() > kPool) pool_.erase(pool_.begin() + kPool, pool_.end());
+    if (pool_.size() > kRestartPlans) pool_.erase(pool_.begin() + kRestartPlans, pool_.end());
     const std::vector<Known> seeds = pool_;
-    for (const double noise : kNoise) {
+    for (const double noise : kRoundNoise) {
       pool_ = seeds;
       round(noise);
     }
@@ -503,7 +511,7 @@ class Planner {
   void round(double noise) {
     int64_t since = spent();  // that the best plan was found
     int idle = 0;             // turns since then
-    for (int turn = 0; idle < kIdle * effort_ && !good_enough(); ++turn, ++idle) {
+    for (int turn = 0; idle < kIdleRestarts * effort_ && !good_enough(); ++turn, ++idle) {
       if (spent() > limit_ || spent() - since > limit_ / 8) break;
       const size_t n = pool_.size(), member = static_cast<size_t>(turn) % n;
       const Plan base = pool_[member].plan;

@@ -19,8 +19,11 @@ namespace gacc::passes::planner {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr size_t kMostStages = 1024;
-constexpr int64_t kFineWork = 150'000'000, kMostWork = 500'000'000, kMostCells = 4'000'000;
+constexpr size_t kMostStages = 1024;       // classify takes a cell for each pair of them
+constexpr int64_t kMostCells = 4'000'000;  // of the table
+// Options that are looked at in all: with a step of bytes that is fine, and with one that costs precision.
+constexpr int64_t kMostFineWork = 150'000'000, kMostCoarseWork = 500'000'000;
+constexpr int64_t kCoarsestSteps = 512;  // bytes are counted in no fewer steps than this
 
 }  // namespace
 
@@ -81,15 +84,15 @@ void Reversal::choose_step(int64_t least, int64_t budget, int64_t most) {
     table_.assign((slots_ + 1) * static_cast<size_t>(rows), {kNever});
     return true;
   };
-  if (take(std::max<int64_t>(divisor, 1), kFineWork) || sizes.empty()) return;
+  if (take(std::max<int64_t>(divisor, 1), kMostFineWork) || sizes.empty()) return;
   // What most blocks hand on, or a part of it: the rest is often a multiple, or next to nothing.
   const int64_t usual = std::max_element(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) {
                           return a.second < b.second;
                         })->first;
   for (const int64_t parts : {8, 4, 2})
-    if (take(std::max<int64_t>(1, usual / parts), kFineWork)) return;
-  if (take(usual, kMostWork) || most / 512 < 4 * usual) return;
-  take(most / 512, kMostWork);
+    if (take(std::max<int64_t>(1, usual / parts), kMostFineWork)) return;
+  if (take(usual, kMostCoarseWork) || most / kCoarsestSteps < 4 * usual) return;
+  take(most / kCoarsestSteps, kMostCoarseWork);
 }
 
 void Reversal::fill(size_t s, size_t t, bool held) {
