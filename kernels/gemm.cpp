@@ -21,7 +21,7 @@ constexpr GemmTile kMmaTiles[] = {{.m = 128, .n = 128, .k = 32, .warps_m = 2, .w
                                   {.m = 32, .n = 32, .k = 64, .warps_m = 2, .warps_n = 2, .stages = 4}};
 
 // A tile is worth its size when at least so many blocks are left: three in four multiprocessors of an H200.
-constexpr int64_t kEnoughBlocks = 99;
+constexpr int64_t kBlocksThatFillGpu = 99;
 
 int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -46,7 +46,7 @@ GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b,
   for (const GemmTile& tile :
        mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {
     kernel.tile = &tile;
-    if (ceil_divide(m, tile.m) * ceil_divide(n, tile.n) >= kEnoughBlocks) break;
+    if (ceil_divide(m, tile.m) * ceil_divide(n, tile.n) >= kBlocksThatFillGpu) break;
   }
   return kernel;
 }

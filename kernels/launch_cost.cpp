@@ -9,8 +9,8 @@ namespace gacc::kernels {
 
 namespace {
 
-constexpr double kPower = 3;  // of the norm: 1 would be the sum of the bounds, infinity the largest
-constexpr double kSlack = 1e-9;
+constexpr double kOverlapPower = 3;  // of the norm: 1 would be the sum of the bounds, infinity the largest
+constexpr double kRoundingSlack = 1e-9;  // a quotient so little above a whole number is that number
 
 double norm(std::initializer_list<double> terms, double power) {
   const double worst = std::max(terms);
@@ -20,10 +20,12 @@ double norm(std::initializer_list<double> terms, double power) {
   return worst * std::pow(sum, 1 / power);
 }
 
-// Few waves are whole: the last one takes as long as the others. Of many the last is lost among them.
-double whole(double waves) { return waves < 8 ? std::ceil(waves - kSlack) : waves; }
+// Fewer waves than this are counted whole: the last one takes as long as the others. Of more it is lost among
+// them.
+constexpr double kWavesCountedWhole = 8;
+double whole(double waves) { return waves < kWavesCountedWhole ? std::ceil(waves - kRoundingSlack) : waves; }
 
-double divided_up(double value, double by) { return std::ceil(value / by - kSlack); }
+double divided_up(double value, double by) { return std::ceil(value / by - kRoundingSlack); }
 
 // Tiles of the library's products, and what of the full rate an SM reaches with one.
 struct LibraryTile {
@@ -32,7 +34,7 @@ struct LibraryTile {
 constexpr LibraryTile kLibraryTiles[] = {{256, 128, 1},   {128, 256, 1},   {128, 128, 0.93},
                                          {128, 64, 0.75}, {64, 128, 0.75}, {64, 64, 0.55}};
 constexpr double kSplits[] = {1, 2, 3, 4, 6, 8};
-constexpr double kLeastSplit = 256;  // of k that a part keeps
+constexpr double kLeastDepthOfSplit = 256;  // elements of k that a part keeps
 
 // The artifact's tiles: blocks that an SM holds, and what of the peak all of them reach: of tensor cores (on
 // sm_90; other cards as their mma.sync does against its), or of multiply-adds.
@@ -42,23 +44,24 @@ struct OwnTile {
 };
 constexpr OwnTile kOwnTiles[] = {
     {128, 2, 0.40, 0.75}, {64, 4, 0.28, 0.6}, {32, 8, 0.12, 0.35}, {16, 16, 0.12, 0.15}};
-constexpr double kHopperForward = 0.62;
-constexpr double kLibraryF32 = 0.85;  // of the peak of multiply-adds, without TF32
+constexpr double kHopperForward = 0.62;  // its Machine::forward, which tensor_share is measured with
+constexpr double kLibraryF32 = 0.85;     // of the peak of multiply-adds, without TF32
 
 double library_seconds(const Machine& machine, const ProductWork& p, double memory) {
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
   const auto sms = static_cast<double>(machine.sms);
-  const int place = p.leading >= 16 ? 0 : p.leading >= 8 ? 1 : p.leading >= 4 ? 2 : 3;
-  const double all = p.tensor_cores ? machine.library * machine.aligned[place] : kLibraryF32 * machine.f32();
+  const int alignment = p.leading >= 16 ? 0 : p.leading >= 8 ? 1 : p.leading >= 4 ? 2 : 3;
+  const double all =
+      p.tensor_cores ? machine.library * machine.aligned[alignment] : kLibraryF32 * machine.f32();
   double best = 0;
   for (const LibraryTile& tile : kLibraryTiles) {
     for (const double parts : kSplits) {
-      if (parts > 1 && k / parts < kLeastSplit) continue;
+      if (parts > 1 && k / parts < kLeastDepthOfSplit) continue;
       const double tiles = divided_up(m, tile.m) * divided_up(n, tile.n) * parts;
       const double one = 2 * tile.m * tile.n * (k / parts) / (all / sms * tile.share) + Machine::kTile;
       // Parts are written and added up in the second-level cache.
       const double joining = parts > 1 ? 8 * parts * m * n / machine.l2 + Machine::kTile : 0;
-      const double seconds = norm({std::ceil(tiles / sms) * one, memory}, kPower) + joining;
+      const double seconds = norm({std::ceil(tiles / sms) * one, memory}, kOverlapPower) + joining;
       if (best == 0 || seconds < best) best = seconds;
     }
   }
@@ -77,7 +80,7 @@ double own_seconds(const Machine& machine, const ProductWork& p, double memory) 
   // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate.
   const double rate = tiles >= slots ? full : full * std::max(0.5, tiles / slots);
   const double waves = tiles >= slots ? std::ceil(tiles / slots) : tiles / slots;
-  return norm({waves * slots * 2 * tm * tn * k / rate, memory}, kPower) + Machine::kTile;
+  return norm({waves * slots * 2 * tm * tn * k / rate, memory}, kOverlapPower) + Machine::kTile;
 }
 
 double product_bytes(const ProductWork& p) {
@@ -87,11 +90,11 @@ double product_bytes(const ProductWork& p) {
 
 double attention_products(const AttentionWork& a) { return a.gradient ? 7 : 2; }
 
-constexpr double kAttentionRows = 64;  // of a block
+constexpr double kAttentionTileRows = 64;  // of a block
 // Of the score matrices' elements those whose tiles are computed at all.
 double attention_area(const AttentionWork& a) {
   const auto length = static_cast<double>(a.length);
-  const double blocks = divided_up(length, kAttentionRows);
+  const double blocks = divided_up(length, kAttentionTileRows);
   return static_cast<double>(a.heads) * length * length * (a.causal ? (blocks + 1) / (2 * blocks) : 1);
 }
 
@@ -153,7 +156,8 @@ Terms terms(const Machine& machine, const Work& work) {
 }
 
 double joined(const Terms& t) {
-  return norm({t.memory, t.l2, t.chain, t.access, t.issue, t.multiply, t.function, t.dispatch}, kPower);
+  return norm({t.memory, t.l2, t.chain, t.access, t.issue, t.multiply, t.function, t.dispatch},
+              kOverlapPower);
 }
 
 double product_seconds(const Machine& machine, const ProductWork& product, Engine engine) {

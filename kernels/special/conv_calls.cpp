@@ -14,7 +14,7 @@ int64_t share(int64_t n, int64_t most) {
   return best;
 }
 
-constexpr int64_t kChannels = 8, kTaps = 9;  // sums that a thread holds
+constexpr int64_t kChannelSums = 8, kTapSums = 9;  // sums that a thread holds
 
 }  // namespace
 
@@ -45,14 +45,14 @@ SpecialCall describe_conv(const ir::OpView& op, Purpose purpose) {
   const int64_t samples = batch ? 1 : images[0];
   SpecialCall call;
   if (weight) {
-    shape.tile = share(taps, kTaps);
+    shape.tile = share(taps, kTapSums);
     shape.part = ir::conv_part(op);
     const int64_t items = op.integer("parts") * places[1] * shape.in * (taps / shape.tile);
     call = block_items(op, purpose, {items, false}, taps, 128);
     call.extents.push_back({samples, batch});
     call.shared = reduction_bytes(call.block, shape.tile);
   } else {
-    shape.tile = share(forward ? shape.out : shape.in, kChannels);
+    shape.tile = share(forward ? shape.out : shape.in, kChannelSums);
     const ir::Shape& result = op.result().shape;
     const int64_t items = samples * result[1] / shape.tile * result[2] * result[3];
     call = thread_items(op, purpose, {items, batch}, taps);

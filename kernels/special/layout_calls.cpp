@@ -117,10 +117,9 @@ SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose) {
     call.cost = 40;  // the loops inside are what is to be kept small
     call.parameters = {columns, fresh ? rows : 0, 1, width};
   } else {
-    // As many rows a warp as leave kRanges ranges, so that the tokens' numbers are read so many times at
-    // most.
-    constexpr int64_t kRanges = 256;
-    const int64_t ranges = std::min({rows, count.at(op.module.micro_batch()), kRanges});
+    // As many rows a warp as leave so many ranges: the tokens' numbers are read that many times at most.
+    constexpr int64_t kMostTokenRanges = 256;
+    const int64_t ranges = std::min({rows, count.at(op.module.micro_batch()), kMostTokenRanges});
     const int64_t span = (rows + ranges - 1) / ranges, lanes = columns % 4 == 0 ? 4 : 1;
     const int64_t blocks = (rows + span - 1) / span * ((columns + 32 * lanes - 1) / (32 * lanes));
     call = block_items(op, purpose, {blocks, false}, columns, 32);

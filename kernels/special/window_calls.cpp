@@ -23,9 +23,9 @@ WindowShape WindowShape::of(const Body& body) {
 }
 
 bool WindowShape::tiles() const {
-  constexpr int64_t kMost = 4;  // vectors of a window's row
+  constexpr int64_t kMostTileSide = 4;  // of a window: a row of it is held as so many vectors
   for (int axis = 0; axis < 2; ++axis) {
-    if (kernel[axis] != stride[axis] || kernel[axis] > kMost || before[axis] != 0) return false;
+    if (kernel[axis] != stride[axis] || kernel[axis] > kMostTileSide || before[axis] != 0) return false;
     if (to[axis] * stride[axis] > from[axis]) return false;
   }
   return true;
