@@ -23,7 +23,8 @@ std::string time_text(double seconds) {
                         : fmt::format("{:.2f} s", seconds);
 }
 
-constexpr size_t kSmallStep = 200;  // operations: a whole search takes a fraction of a second
+// Of a step: up to so many, a whole search takes a fraction of a second.
+constexpr size_t kOperationsOfQuickSearch = 200;
 
 struct Candidate {
   int64_t micro = 1, launches = 1;
@@ -229,8 +230,8 @@ class Chooser {
       solve(fits, 0);
     }
     // Whole searches find more, and are short where the step is small.
-    const bool small = smallest.step.graph.operations.size() <= kSmallStep;
-    for (int64_t high = smallest.micro; small && fits.seconds >= 0 && high - fits.micro > 1;) {
+    const bool quick = smallest.step.graph.operations.size() <= kOperationsOfQuickSearch;
+    for (int64_t high = smallest.micro; quick && fits.seconds >= 0 && high - fits.micro > 1;) {
       Candidate more;
       if (!prepare(fits.micro + (high - fits.micro) / 2, smallest.launches, more)) break;
       solve(more, options_.plan_effort);

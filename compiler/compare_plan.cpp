@@ -21,9 +21,9 @@ namespace {
 using nlohmann::json;
 
 std::string text(const json& value) {
-  constexpr size_t kMost = 60;
+  constexpr size_t kMostCharacters = 60;
   std::string all = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  return all.size() <= kMost ? all : all.substr(0, kMost) + "...";
+  return all.size() <= kMostCharacters ? all : all.substr(0, kMostCharacters) + "...";
 }
 
 // The first place in which `plan` differs from what the `ir` says; "" when they are equal. `at`: the path of

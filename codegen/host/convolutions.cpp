@@ -25,9 +25,10 @@ namespace gacc::host {
 namespace {
 
 constexpr int64_t kColumnBytes = int64_t{512} << 10;  // of a tile of columns: half of a core's second cache
-constexpr int64_t kTasks = 16, kFewestRows = 32;      // weight: channels are split until there are so many
-constexpr int64_t kFold =
-    4;  // adding an element of a column to its image takes as long as laying out so many
+// The weight's gradient: channels are split until there are so many tasks, but to no fewer rows than that.
+constexpr int64_t kLeastTasks = 16, kLeastRows = 32;
+// Adding an element of a column to its image takes as long as laying out so many.
+constexpr int64_t kLayoutsPerAddition = 4;
 
 // The thread's memory: columns, and f32 copies of what is half.
 enum Use : uint8_t { kColumns, kWeight, kTurned, kPlaces, kImage };
@@ -128,13 +129,13 @@ class Convolution final : public LibraryCall {
     if (direction == Direction::weight) {
       parts_ = op.integer("parts");
       part_ = ir::conv_part(op);
-      while (parts_ * groups_ * blocks() < kTasks && channels_ / 2 * taps_ >= kFewestRows)
+      while (parts_ * groups_ * blocks() < kLeastTasks && channels_ / 2 * taps_ >= kLeastRows)
         channels_ = (channels_ + 1) / 2;
     } else if (direction == Direction::images && steps && !whole_ && turn_back()) {
       turned_ = true;
       slide_ = slide_.turned();
       channels_ = out_;
-      samples_ = std::max<int64_t>(1, op.module.micro_batch() * groups_ / kTasks);
+      samples_ = std::max<int64_t>(1, op.module.micro_batch() * groups_ / kLeastTasks);
     }
     const int64_t row = channels_ * taps_ * slide_.places[1] * static_cast<int64_t>(sizeof(float));
     rows_ = std::clamp<int64_t>(kColumnBytes / row, 1, slide_.places[0]);
@@ -172,7 +173,7 @@ class Convolution final : public LibraryCall {
   // element at a time.
   bool turn_back() const {
     const int64_t plane = slide_.plane();
-    return out_ * (plane + kFold * in_) <= kFold * in_ * plane;
+    return out_ * (plane + kLayoutsPerAddition * in_) <= kLayoutsPerAddition * in_ * plane;
   }
 
   int64_t tiles() const { return (slide_.places[0] + rows_ - 1) / rows_; }

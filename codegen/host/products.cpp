@@ -30,13 +30,13 @@ bool forbid_nested_threads() {
 // Measured with oneDNN 2.6 on the shapes of the MNIST MLP (AVX-512): a tile of 2-3 MFLOP (20 us) keeps 95 %
 // of the untiled rate if it is at least 64 x 128, or all of fewer rows. A product of 1-2 MFLOP gains from one
 // cut even so. Large products get larger tiles, 64-128 in all, which is balanced enough for some 16 threads.
-constexpr int64_t kTileFlops = int64_t{5} << 19, kOneCutFlops = int64_t{1} << 20, kTiles = 64;
+constexpr int64_t kTileFlops = int64_t{5} << 19, kOneCutFlops = int64_t{1} << 20, kMostTiles = 64;
 constexpr int64_t kMinRows = 64, kMinColumns = 128, kColumnStep = 16;
 
 // Where types are half: floats of a thread's blocks of A and B, and the most that a tile's sides may add up
-// to, so that a block is at least 256 deep. The tile of C then has at most kSides^2 / 4 elements.
-constexpr int64_t kBlocks = int64_t{128} << 10, kSides = 512, kDepthStep = 16;
-static_assert(4 * (kBlocks + kSides * kSides / 4) == Gemm::kScratchBytes);
+// to, so that a block is at least 256 deep. The tile of C then has at most kMostTileSides^2 / 4 elements.
+constexpr int64_t kBlockFloats = int64_t{128} << 10, kMostTileSides = 512, kDepthStep = 16;
+static_assert(4 * (kBlockFloats + kMostTileSides * kMostTileSides / 4) == Gemm::kScratchBytes);
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -149,7 +149,7 @@ void Gemm::cut() {
   // Halve the longer side while the tile stays worth a thread's while. Bounds on the sides keep the packing
   // of the operands, which every tile repeats, small beside the arithmetic.
   const int64_t all = 2 * tile_m * tile_n * std::max<int64_t>(k, 1);
-  const int64_t enough = std::max(kTileFlops, all / kTiles);
+  const int64_t enough = std::max(kTileFlops, all / kMostTiles);
   for (bool first = true;; first = false) {
     if (2 * tile_m * tile_n * std::max<int64_t>(k, 1) <= (first ? kOneCutFlops : enough)) break;
     const bool rows = tile_m / 2 >= kMinRows, columns = tile_n / 2 >= (first ? kMinColumns / 2 : kMinColumns);
@@ -160,7 +160,7 @@ void Gemm::cut() {
       tile_n = round_up((tile_n + 1) / 2, kColumnStep);
     }
   }
-  while (needs_scratch() && tile_m + tile_n > kSides) {
+  while (needs_scratch() && tile_m + tile_n > kMostTileSides) {
     if (tile_m > tile_n) {
       tile_m = (tile_m + 1) / 2;
     } else {
@@ -177,7 +177,8 @@ bool Gemm::multiply(const Tile& tile, const float* a, int64_t lda, const float* 
 
 bool Gemm::multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks, float* c,
                            int64_t ldc) const {
-  const int64_t most = kBlocks / (tile_m + tile_n) / kDepthStep * kDepthStep, count = (k + most - 1) / most;
+  const int64_t most = kBlockFloats / (tile_m + tile_n) / kDepthStep * kDepthStep,
+                count = (k + most - 1) / most;
   const int64_t depth = round_up((k + count - 1) / count, kDepthStep);
   float *block_a = blocks, *block_b = blocks + tile_m * depth;
   for (int64_t p = 0; p < k; p += depth) {
@@ -220,7 +221,7 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scrat
   }
   // Sums go to C, or beside it where they are to be rounded.
   const bool rounds = result != Element::f32;
-  float* sums = rounds ? scratch + kBlocks : static_cast<float*>(c) + tile.i * n + tile.j;
+  float* sums = rounds ? scratch + kBlockFloats : static_cast<float*>(c) + tile.i * n + tile.j;
   const int64_t ldc = rounds ? tile.columns : n;
   bool good = false;
   if (type == Element::f32) {

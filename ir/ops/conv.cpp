@@ -159,8 +159,9 @@ Cost conv_cost(const OpView& op) {
 
 // Enough parts for a device with many cores, few enough that they take little memory.
 int64_t parts_for(int64_t weights, int64_t micro_batch) {
-  constexpr int64_t kMost = 16, kElements = int64_t{1} << 21;
-  return std::max<int64_t>(1, std::min({kMost, micro_batch, kElements / std::max<int64_t>(weights, 1)}));
+  constexpr int64_t kMostParts = 16, kMostElements = int64_t{1} << 21;  // of all parts together
+  return std::max<int64_t>(
+      1, std::min({kMostParts, micro_batch, kMostElements / std::max<int64_t>(weights, 1)}));
 }
 
 // With * the convolution:

@@ -22,10 +22,12 @@ Types infer_permute(const OpView& op, Diag& diag) {
     return wrong(op, diag, Kind::shape_mismatch,
                  fmt::format("{}; axes must name each of its {} axes once", describe(op, 0), all.size()));
   }
-  constexpr int64_t kMost = int64_t{1} << 27;  // kernels count steps within a vector with 32 bits
-  if (elements(from.shape, 1) > kMost) {
-    return wrong(op, diag, Kind::out_of_range,
-                 fmt::format("{}; permute takes at most {} elements a sample", describe(op, 0), kMost));
+  // Kernels count steps within a vector with 32 bits.
+  constexpr int64_t kMostElements = int64_t{1} << 27;
+  if (elements(from.shape, 1) > kMostElements) {
+    return wrong(
+        op, diag, Kind::out_of_range,
+        fmt::format("{}; permute takes at most {} elements a sample", describe(op, 0), kMostElements));
   }
   Shape shape = from.shape;
   const size_t first = first_axis(shape);

@@ -1,6 +1,5 @@
 // Reductions over the last axis (row_*), over all other axes (column_sum), and over everything (total_sum).
-// The
-// `.acc` forms add to a buffer. References and kernels follow from Lowering and Combine.
+// The `.acc` forms add to a buffer. References and kernels follow from Lowering and Combine.
 #include "ir/ops/common.h"
 
 namespace gacc::ir {
