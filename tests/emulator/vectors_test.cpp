@@ -160,6 +160,13 @@ TEST(Vectors, ApproximationsAreTheRoundedValue) {
   EXPECT_EQ(eval("lg2.approx.f32", {f(0.125f)}), f(-3));
   EXPECT_EQ(eval("rsqrt.approx.f32", {f(4)}), f(0.5f));
   EXPECT_EQ(eval("tanh.approx.f32", {f(1)}), f(static_cast<float>(std::tanh(1.0))));
+  // What functions of half precision lean on at the ends of the range.
+  EXPECT_EQ(eval("ex2.approx.ftz.f32", {f(-INFINITY)}), f(0));
+  EXPECT_EQ(eval("ex2.approx.ftz.f32", {f(128)}), f(INFINITY));
+  EXPECT_EQ(eval("rcp.approx.ftz.f32", {f(INFINITY)}), f(0));
+  EXPECT_EQ(eval("rcp.approx.ftz.f32", {f(0x1.8p126f)}), f(0));
+  EXPECT_EQ(eval("div.full.f32", {f(0x1p127f), f(0x1p127f)}), f(1));
+  EXPECT_EQ(eval("div.full.f32", {f(0x1p-140f), f(0x1p-139f)}), f(0.5f));
 }
 // Every entry runs on every lane mask without touching other lanes: the widths it declares are right.
 TEST(Vectors, EveryEntryKeepsInactiveLanes) {
