@@ -24,7 +24,7 @@ using ir::ScalarOp;
 
 // Instructions that one operation becomes on a GPU, as codegen/emit/math.cpp writes it; exact division and
 // root with their checks.
-int instructions_of(ScalarOp op) {
+int instructions_of(ScalarOp op, bool approximate) {
   switch (op) {
     case ScalarOp::input:
     case ScalarOp::constant:
@@ -33,16 +33,17 @@ int instructions_of(ScalarOp op) {
     case ScalarOp::samples:
       return 0;
     case ScalarOp::div:
+      return approximate ? 7 : 10;
     case ScalarOp::sqrt:
       return 10;
     case ScalarOp::exp:
-      return 20;
+      return approximate ? 2 : 20;
     case ScalarOp::log:
       return 32;
     case ScalarOp::tanh:
-      return 50;
+      return approximate ? 14 : 50;
     case ScalarOp::erf:
-      return 44;
+      return approximate ? 26 : 44;
     case ScalarOp::uniform:
     case ScalarOp::sample_uniform:
       return 85;
@@ -52,8 +53,19 @@ int instructions_of(ScalarOp op) {
 }
 
 // Special functions of the hardware in it.
-int functions_of(ScalarOp op) {
-  return op == ScalarOp::div || op == ScalarOp::sqrt || op == ScalarOp::tanh ? 1 : 0;
+int functions_of(ScalarOp op, bool approximate) {
+  switch (op) {
+    case ScalarOp::div:
+    case ScalarOp::sqrt:
+      return 1;
+    case ScalarOp::tanh:
+      return approximate ? 2 : 1;
+    case ScalarOp::exp:
+    case ScalarOp::erf:
+      return approximate ? 1 : 0;
+    default:
+      return 0;
+  }
 }
 
 constexpr double kAccess = 2;     // instructions of a load or store, with its address
@@ -114,9 +126,10 @@ class BodyWalk {
   void need_member(int32_t index, Stage& stage, std::set<int32_t>& seen) const {
     const Member& member = body_.members[static_cast<size_t>(index)];
     if (member.kind != Lowering::pointwise || member.per_row || !seen.insert(index).second) return;
-    for (const ir::ScalarNode& node : member.program.nodes) {
-      stage.instructions += instructions_of(node.op);
-      stage.functions += functions_of(node.op);
+    for (size_t n = 0; n < member.program.nodes.size(); ++n) {
+      const ScalarOp op = member.program.nodes[n].op;
+      stage.instructions += instructions_of(op, member.approximates(n));
+      stage.functions += functions_of(op, member.approximates(n));
     }
     for (const Source& input : member.inputs) need(input, stage, seen);
     for (const int32_t slot : member.old) {

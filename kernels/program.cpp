@@ -9,6 +9,7 @@
 #include <bit>
 #include <map>
 
+#include "kernels/approximate.h"
 #include "kernels/instance.h"
 #include "kernels/special.h"
 
@@ -101,6 +102,7 @@ std::string body_key(const Body& body) {
       for (const int32_t arg : node.args) key += fmt::format(",{}", arg);
     }
     for (const int32_t result : member.program.results) key += fmt::format(">{}", result);
+    for (const int32_t node : member.approximate) key += fmt::format("~{}", node);
     for (size_t i = 0; i < member.types.size(); ++i) {
       key += fmt::format(":{}.{}.{}", static_cast<int>(member.types[i]), member.stores[i], member.old[i]);
     }
@@ -148,6 +150,7 @@ class ProgramBuilder {
       }
       std::vector<Call>& calls = program_.regions[static_cast<size_t>(kind)];
       calls.reserve(kernels.size());  // uses point into it
+      if (units()) half_ = half_values(module_, region);
       for (const ir::Kernel& kernel : kernels) {
         if (!add(region, kernel, calls)) return std::nullopt;
       }
@@ -178,6 +181,7 @@ class ProgramBuilder {
       calls.push_back(std::move(instance->call));
       return true;
     }
+    if (units()) approximate(region, kernel, instance->body);
     std::vector<int64_t> bits;
     for (const auto& [m, n] : instance->constants) {
       bits.push_back(constant_bits(
@@ -196,6 +200,18 @@ class ProgramBuilder {
     uses_[function].calls.push_back(&calls.back());
     uses_[function].bits.push_back(std::move(bits));
     return true;
+  }
+
+  // Whether the target has the units that approximate functions.
+  bool units() const { return purpose_ == Purpose::device && gpu_.capability > 0; }
+
+  void approximate(const ir::Region& region, const ir::Kernel& kernel, Body& body) const {
+    for (size_t m = 0; m < body.members.size(); ++m) {
+      Member& member = body.members[m];
+      if (member.kind != ir::Lowering::pointwise) continue;
+      const ir::OpView op{module_, region, region.ops[kernel.members[m].op]};
+      member.approximate = approximate_nodes(op, member.program, member.types, half_);
+    }
   }
 
   // Constants that differ from call to call become arguments.
@@ -218,6 +234,7 @@ class ProgramBuilder {
   Program program_;
   std::map<std::string, int32_t> known_;  // body key -> function
   std::vector<Uses> uses_;                // of each function
+  std::vector<bool> half_;                // half_values of the region at hand
 };
 
 }  // namespace

@@ -57,6 +57,11 @@ struct Member {
   bool accumulate = false;         // reductions: added to what the buffer held
   std::optional<Source> when{};    // store only where this i32 is not 0
   std::vector<std::pair<int32_t, int32_t>> lifted{};  // constant node -> index among the extents (its bits)
+  // Device: nodes that its approximate units compute (kernels/approximate.h), in order.
+  std::vector<int32_t> approximate{};
+  bool approximates(size_t node) const {
+    return std::binary_search(approximate.begin(), approximate.end(), static_cast<int32_t>(node));
+  }
 };
 
 struct Body {

@@ -202,7 +202,7 @@ class Evaluator {
       const bool index = node.op == ScalarOp::uniform && i == 4;
       a[i] = t_.splat(index ? widen(a[i]) : narrow(a[i]), lanes);
     }
-    return operation(node.op, a);
+    return operation(node.op, a, member.approximates(n) ? Accuracy::half : Accuracy::full);
   }
 
   // The point's number of its sample: see ir/scalar.h. Seeds and ordinals are scalars.
@@ -235,7 +235,7 @@ class Evaluator {
     return b_.getInt32(static_cast<uint32_t>(static_cast<int64_t>(node.value)));
   }
 
-  Value* operation(ScalarOp op, const std::vector<Value*>& a) {
+  Value* operation(ScalarOp op, const std::vector<Value*>& a, Accuracy accuracy) {
     const bool real = a[0]->getType()->isFPOrFPVectorTy();
     switch (op) {
       case ScalarOp::add:
@@ -245,7 +245,7 @@ class Evaluator {
       case ScalarOp::mul:
         return real ? b_.CreateFMul(a[0], a[1]) : b_.CreateMul(a[0], a[1]);
       case ScalarOp::div:
-        return b_.CreateFDiv(a[0], a[1]);
+        return math_.div(a[0], a[1], accuracy);
       case ScalarOp::neg:
         return real ? b_.CreateFNeg(a[0]) : b_.CreateNeg(a[0]);
       case ScalarOp::abs:
@@ -254,13 +254,13 @@ class Evaluator {
       case ScalarOp::sqrt:
         return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a[0]);
       case ScalarOp::exp:
-        return math_.exp(a[0]);
+        return math_.exp(a[0], accuracy);
       case ScalarOp::log:
         return math_.log(a[0]);
       case ScalarOp::tanh:
-        return math_.tanh(a[0]);
+        return math_.tanh(a[0], accuracy);
       case ScalarOp::erf:
-        return math_.erf(a[0]);
+        return math_.erf(a[0], accuracy);
       case ScalarOp::floor:
         return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, a[0]);
       case ScalarOp::max:

@@ -3,7 +3,9 @@
 // error before rounding.
 #include "codegen/emit/math.h"
 
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include <limits>
 
@@ -53,8 +55,39 @@ Value* Math::copy_sign(Value* magnitude, Value* sign) {
   return from_bits(b_.CreateOr(bits(magnitude), only_sign));
 }
 
+Value* Math::each_lane(std::initializer_list<Value*> operands,
+                       const std::function<Value*(llvm::ArrayRef<Value*>)>& of) {
+  const unsigned count = lanes(*operands.begin());
+  if (count == 1) return of(llvm::ArrayRef(operands.begin(), operands.size()));
+  Value* all = llvm::PoisonValue::get((*operands.begin())->getType());
+  for (uint64_t i = 0; i < count; ++i) {
+    llvm::SmallVector<Value*, 2> one;
+    for (Value* operand : operands) one.push_back(b_.CreateExtractElement(operand, i));
+    all = b_.CreateInsertElement(all, of(one), i);
+  }
+  return all;
+}
+
+// Denormal operands and results are 0.
+Value* Math::unit(llvm::Intrinsic::ID id, Value* x) {
+  return each_lane({x}, [&](llvm::ArrayRef<Value*> lane) {
+    return b_.CreateIntrinsic(id, llvm::ArrayRef<Type*>{}, {lane[0]});
+  });
+}
+
+// div.full scales its operands: no quotient is lost where the divisor's reciprocal is no normal number.
+Value* Math::div(Value* a, Value* b, Accuracy accuracy) {
+  if (accuracy == Accuracy::full) return b_.CreateFDiv(a, b);
+  Type* real = b_.getFloatTy();
+  auto* type = llvm::FunctionType::get(real, {real, real}, false);
+  auto* code = llvm::InlineAsm::get(type, "div.full.f32 $0, $1, $2;", "=f,f,f", /*hasSideEffects=*/false);
+  return each_lane({a, b}, [&](llvm::ArrayRef<Value*> lane) { return b_.CreateCall(type, code, lane); });
+}
+
 // x = n ln 2 + r, |r| <= ln 2 / 2;  exp(x) = 2^n (1 + r + r^2 q(r)), error 3e-9.
-Value* Math::exp(Value* x) {
+Value* Math::exp(Value* x, Accuracy accuracy) {
+  if (accuracy == Accuracy::half)
+    return unit(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, b_.CreateFMul(x, real(x, 1.4426950408889634)));
   // Beyond these the result is 0 or inf anyway; the comparisons let NaN pass.
   x = b_.CreateSelect(b_.CreateFCmpOLT(x, real(x, -104.0)), real(x, -104.0), x);
   x = b_.CreateSelect(b_.CreateFCmpOGT(x, real(x, 89.0)), real(x, 89.0), x);
@@ -105,7 +138,8 @@ Value* Math::log(Value* x) {
 }
 
 // |x| < 0.625: x + x^3 q(x^2), error 4e-9; else 1 - 2 / (exp(2|x|) + 1), which is exactly 1 beyond 9.1.
-Value* Math::tanh(Value* x) {
+Value* Math::tanh(Value* x, Accuracy accuracy) {
+  if (accuracy == Accuracy::half) return coarse_tanh(x);
   Value* t = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
   Value* square = b_.CreateFMul(t, t);
   Value* q = polynomial(square, {-0.3333328194018189, 0.1333144215753184, -0.053739712156552814,
@@ -116,8 +150,22 @@ Value* Math::tanh(Value* x) {
   return copy_sign(b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 0.625)), near, far), x);
 }
 
+// |x| < 0.25: x (1 + x^2 q(x^2)), the series, error 3e-7; else 1 - 2 / (2^(2 |x| / ln 2) + 1). Of |x|: where
+// the tangent is 1, the power is large or inf and its reciprocal next to nothing, so 1 - tanh(x), which the
+// tails of gelu_tanh multiply with x, keeps none of the units' errors.
+Value* Math::coarse_tanh(Value* x) {
+  Value* t = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+  Value* square = b_.CreateFMul(x, x);
+  Value* near = b_.CreateFMul(
+      x, polynomial(square, {1.0, -0.3333333333333333, 0.13333333333333333, -0.05396825396825397}));
+  Value* e = unit(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, b_.CreateFMul(t, real(x, 2.8853900817779268)));
+  Value* inverse = unit(llvm::Intrinsic::nvvm_rcp_approx_ftz_f, b_.CreateFAdd(e, real(x, 1.0)));
+  Value* far = copy_sign(fma(inverse, real(x, -2.0), real(x, 1.0)), x);
+  return b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 0.25)), near, far);
+}
+
 // |x| < 1: x + x q(x^2), error 1e-9; else 1 - exp(-t p(t)) with t = min(|x|, 4), error 1e-9.
-Value* Math::erf(Value* x) {
+Value* Math::erf(Value* x, Accuracy accuracy) {
   Value* t = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
   Value* q = polynomial(b_.CreateFMul(x, x),
                         {0.12837916572669067, -0.37612625824092927, 0.11283585147024419, -0.02685381186881466,
@@ -126,7 +174,7 @@ Value* Math::erf(Value* x) {
   Value* c = b_.CreateSelect(b_.CreateFCmpOGT(t, real(x, 4.0)), real(x, 4.0), t);
   Value* p = polynomial(c, {1.1286370751331523, 0.6351980343507568, 0.10615904908278502, -0.02369456594830724,
                             0.0036103419515983197, -0.0003148581134226118, 1.0433114418198052e-05});
-  Value* far = b_.CreateFSub(real(x, 1.0), exp(b_.CreateFNeg(b_.CreateFMul(c, p))));
+  Value* far = b_.CreateFSub(real(x, 1.0), exp(b_.CreateFNeg(b_.CreateFMul(c, p)), accuracy));
   return b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 1.0)), near, copy_sign(far, x));
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 #include <llvm/IR/IRBuilder.h>
 
+#include <cstdint>
+#include <functional>
 #include <initializer_list>
 
 #include "ir/op_info.h"
@@ -10,6 +12,10 @@
 namespace gacc::codegen {
 
 using llvm::Value;
+
+// How exact a function is. full: see each. half: by a GPU's approximate units, with an error that the
+// rounding to a half type hides (docs/gpu-design.md, "Functions of half precision"); NVPTX only.
+enum class Accuracy : uint8_t { full, half };
 
 class Math {
  public:
@@ -28,10 +34,11 @@ class Math {
   Value* fma(Value* a, Value* b, Value* c);
   // exp: 1 ulp; 0 below -103.98, inf above 88.73. log: 1 ulp; -inf at 0, NaN below. tanh, erf: 2 ulp. NaN
   // gives NaN.
-  Value* exp(Value* x);
+  Value* exp(Value* x, Accuracy accuracy = Accuracy::full);
   Value* log(Value* x);
-  Value* tanh(Value* x);
-  Value* erf(Value* x);
+  Value* tanh(Value* x, Accuracy accuracy = Accuracy::full);
+  Value* erf(Value* x, Accuracy accuracy = Accuracy::full);
+  Value* div(Value* a, Value* b, Accuracy accuracy = Accuracy::full);
   Value* is_finite(Value* x);
   // The larger (smaller) one; NaN when either is. Integers: signed.
   Value* max(Value* a, Value* b);
@@ -47,6 +54,11 @@ class Math {
   Value* polynomial(Value* x, std::initializer_list<double> low_to_high);
   Value* copy_sign(Value* magnitude, Value* sign);
   Value* pick(Value* a, Value* b, bool larger);
+  Value* coarse_tanh(Value* x);
+  // What `of` gives for the operands' scalars, lane by lane.
+  Value* each_lane(std::initializer_list<Value*> operands,
+                   const std::function<Value*(llvm::ArrayRef<Value*>)>& of);
+  Value* unit(llvm::Intrinsic::ID id, Value* x);  // an approximate unit
   Value* bits(Value* real);
   Value* from_bits(Value* integer);
   llvm::IRBuilder<>& b_;

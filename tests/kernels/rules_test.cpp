@@ -25,7 +25,6 @@ constexpr Exception kExceptions[] = {
     {"R4 R5", "row_sum",
      "a warp reads its row 4 elements at a time: 8 bytes of halves; a row of a head has 64"},
     {"R1", "row_sum_mul_row_sum_mul", "a warp for each row, and only 4 rows a sample"},
-    {"R6", "row_max_sub_exp_row_sum", "exponentials are polynomials, exact to f32"},
     {"R5", "cross_entropy_grad_cast", "an odd row is written one element at a time"},
     {"R1", "attention",
      "48 blocks of positions at the example's micro-batch; f32 attention is made of multiply-adds"},
