@@ -43,10 +43,22 @@ std::vector<Row> rows_of(const RegionCost& cost) {
   return rows;
 }
 
-double share(const Row& row, const std::vector<Row>& rows) {
+double total(const std::vector<Row>& rows) {
   double all = 0;
   for (const Row& one : rows) all += one.seconds;
+  return all;
+}
+
+double share(const Row& row, const std::vector<Row>& rows) {
+  const double all = total(rows);
   return all > 0 ? row.seconds / all : 0;
+}
+
+// Where rows add up to more than the step takes, why; else nothing.
+std::string overlap_text(const RegionCost& cost, const std::vector<Row>& rows) {
+  const double all = total(rows);
+  if (1e6 * (all - cost.seconds) < 0.05) return "";
+  return fmt::format("{:.1f} us: launches of one level run side by side, the longest counts", 1e6 * all);
 }
 
 std::string bound(const Row& row) {
@@ -92,6 +104,8 @@ std::string kernels_text(const KernelCosts& costs) {
                         static_cast<double>(one.flops) / 1e6, 1e6 * one.seconds, 1e6 * row.seconds,
                         100 * share(row, rows), bound(row));
   }
+  if (const std::string why = overlap_text(costs.step, rows); !why.empty())
+    text += fmt::format("  {:<18}{}\n", "sum of the rows", why);
   text += fmt::format("  {:<18}{}\n", "micro-batch", sum_text(costs.step));
   text += fmt::format("  {:<18}{}; {}\n", "update", sum_text(costs.update),
                       costs.update.persistent ? "one kernel" : "a graph");
@@ -100,16 +114,18 @@ std::string kernels_text(const KernelCosts& costs) {
 
 std::string kernels_html(const KernelCosts& costs) {
   if (costs.step.launches.empty()) return "";
+  const std::vector<Row> rows = rows_of(costs.step);
+  const std::string overlap = overlap_text(costs.step, rows);
   std::string out = fmt::format(
       "<h2>The launches of a micro-batch on a GPU</h2>\n<p>Estimated for {} ({}), not measured: {}. {}. The "
       "floor is every launch at the "
-      "bandwidth of a copy or at the rate of large products. Equal launches are one row.</p>\n"
+      "bandwidth of a copy or at the rate of large products. Equal launches are one row.{}</p>\n"
       "<table><tr><th>kernel or product</th><th class=\"n\">times</th><th class=\"n\">blocks</th><th "
       "class=\"n\">memory each</th>"
       "<th class=\"n\">MFLOP each</th><th class=\"n\">µs each</th><th class=\"n\">µs</th><th "
       "class=\"n\">share</th><th>bounded by</th></tr>\n",
-      costs.machine->target, costs.machine->card, how(costs.step), sum_text(costs.step));
-  const std::vector<Row> rows = rows_of(costs.step);
+      costs.machine->target, costs.machine->card, how(costs.step), sum_text(costs.step),
+      overlap.empty() ? "" : " The rows add up to " + overlap + ".");
   const auto line = [&](const std::string& name, const std::string& count, const std::string& each,
                         double seconds, double of_all, std::string_view by) {
     out += fmt::format(
