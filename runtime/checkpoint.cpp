@@ -350,13 +350,13 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     auto it = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.first == name; });
     return it == list.end() ? std::string("not set") : it->second;
   };
-  // 1. The model's name first, so that another model is called that, and the optimizer, whose tensors have
-  // other names; then the settings of either side.
+  // 1. The model's name first, so that another model is called that, and the optimizer and the precision,
+  // which have tensors of their own; then the settings of either side.
   auto compare = [&](const std::string& name) {
     std::string saved = value_of(content_.settings, name), now = value_of(settings, name);
     return saved == now ? Status() : differs(name, saved, now);
   };
-  for (const char* name : {"model.name", "optimizer.type"})
+  for (const char* name : {"model.name", "optimizer.type", "precision.compute"})
     if (Status status = compare(name); !status) return status;
   // 2. The tensors, which tell of a changed layer more clearly than the operations do.
   for (const PlanBuffer& buffer : plan.buffers) {

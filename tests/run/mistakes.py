@@ -47,7 +47,7 @@ def test_files_of_other_kinds(folder):
     expect(done.stderr == "gaccc: error: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with it\n", done.stderr)
 
 
-def test_resume_with_another_optimizer(folder):
+def test_resume_with_another_optimizer_or_precision(folder):
     model = folder / "m.toml"
     model.write_text(harness.classifier("m", [4], 3, '[[layers]]\ntype = "linear"\nfeatures = 3'))
     data = ["--data", harness.make_data(model, 40, folder), "--checkpoint", folder / "run"]
@@ -55,6 +55,9 @@ def test_resume_with_another_optimizer(folder):
     other = harness.compile_model(model, folder / "other.ptx", optimizer__type="lion")
     done = run("gacc-exec", other, *data, "--resume", code=1)
     expect(done.stderr == f'gacc-exec: error: cannot resume from {folder}/run/checkpoint: optimizer.type was "adam", and is "lion" now\n', done.stderr)
+    half = harness.compile_model(model, folder / "half.ptx", optimizer__type="adam", precision__compute="f16")
+    done = run("gacc-exec", half, *data, "--resume", code=1)
+    expect(done.stderr == f'gacc-exec: error: cannot resume from {folder}/run/checkpoint: precision.compute was "f32", and is "f16" now\n', done.stderr)
 
 
 def test_an_input_that_nothing_reads(folder):
