@@ -217,7 +217,7 @@ Status read_artifact(std::string_view text, std::string_view name, Artifact& res
 
 Status load_artifact(const std::string& path, Artifact& artifact) {
   std::string text;
-  if (Status status = read_file(path, text, int64_t{1} << 32); !status) return status;
+  if (Status status = read_input(path, text, int64_t{1} << 32); !status) return status;
   return read_artifact(text, path, artifact);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -26,7 +27,7 @@ namespace {
 std::vector<FileOption> file_options(const Arguments& given) {
   using enum FileUse;
   const std::string events = given.tensorboard.empty() ? "" : given.tensorboard + "/events.out.tfevents";
-  return {{"ARTIFACT", reads, {given.artifact}},
+  return {{"ARTIFACT", reads, {source_of(given.artifact)}},
           {"--data", reads, data_files(given.data)},
           {"--eval", reads, data_files(given.eval)},
           {"--load", reads, {given.load}},
@@ -81,6 +82,8 @@ std::string wrong_question(const Arguments& given) {
     if (present) return fmt::format("{}: {} does not go with it", what, name);
   if (!given.checkpoint.empty() && !given.resume)
     return fmt::format("{}: --checkpoint goes with it only to --resume from", what);
+  if (!given.load.empty() && !given.checkpoint.empty())
+    return fmt::format("{}: --load and --resume both give it the parameters; take one of them", what);
   if (!given.asks()) return "";
   if (given.load.empty() && given.checkpoint.empty())
     return fmt::format("{}: --load FILE, or --checkpoint FOLDER --resume, gives it the trained parameters",
@@ -103,6 +106,11 @@ std::string wrong_command(const Arguments& given) {
     return "--lr: expected a number of at least 0";
   if (given.init_only && !given.eval.empty())
     return "--init-only launches nothing: --eval does not go with it";
+  for (const FileOption& each : files)
+    if (each.use != FileUse::reads &&
+        std::find(each.files.begin(), each.files.end(), "-") != each.files.end())
+      return fmt::format("{} -: standard output has the results; write ./- for a file of that name",
+                         each.option);
   if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
   if (std::string wrong = wrong_question(given); !wrong.empty()) return wrong;
   if (!given.tune_gemm.empty() && given.gemm == "builtin")
@@ -175,7 +183,9 @@ Exit status:
 )";
 
 void add_options(CLI::App& app, Arguments& to) {
-  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx)")->type_name("")->required();
+  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx), or - for standard input")
+      ->type_name("")
+      ->required();
   std::string group;
   const auto value = [&](const char* name, auto& target, const char* type, const char* text) {
     return app.add_option(name, target, text)->type_name(type)->group(group);
@@ -207,7 +217,8 @@ void add_options(CLI::App& app, Arguments& to) {
 
   group = "Predictions";
   value("--predict", to.predict, "FILE",
-        "write the outputs for every sample of --data, in file\norder (npy, f32); trains nothing");
+        "write the outputs for every sample of --data, in file\norder (npy, f32; - is standard output); "
+        "trains nothing");
   count("--generate", to.generate, 0, "print N tokens that follow the prompt; models of tokens");
   value("--prompt", to.prompt, "TEXT",
         "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them");
@@ -287,6 +298,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
   CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
   add_options(app, to);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere())) return ended;
+  to.predict = target_of(to.predict);
   const std::string wrong = wrong_command(to);
   if (wrong.empty()) return std::nullopt;
   print_stderr("gacc-exec: error: {}\n", wrong);

@@ -1,5 +1,6 @@
 """--predict and --generate: the outputs of a trained model, and text that it goes on with."""
 import array
+import itertools
 import json
 import math
 import re
@@ -168,6 +169,17 @@ def test_outputs_are_those_that_eval_measures(folder):
     expect(predict(artifact, weights, data + ",limit=3", folder / "out.npy")[1] == predict(artifact, weights, data, folder / "all.npy")[1][:15], "limit")
 
 
+def test_standard_streams(folder):
+    """`-` is the artifact on standard input, and the outputs on standard output, where nothing else is."""
+    artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13)
+    predict(artifact, weights, data, folder / "out.npy")
+    with open(artifact, "rb") as stdin:
+        done = subprocess.run([harness.BIN / "gacc-exec", "-", "--data", data, "--load", weights, "--predict", "-", "--device", "cpu"],
+                              stdin=stdin, capture_output=True, cwd=folder)
+    expect(done.returncode == 0 and done.stdout == (folder / "out.npy").read_bytes(), done.stderr)
+    expect(not (folder / "-").exists(), "a file called -")
+
+
 def test_labels_are_not_needed(folder):
     artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4"), 13)
     shape, logits = predict(artifact, weights, data, folder / "out.npy")
@@ -320,9 +332,10 @@ def arena(text):
 
 
 def test_predictions_cost_no_memory(folder):
-    """The plan with and without `predict`: the same arena, and the same step and update."""
-    for name in (*harness.EXAMPLE_NAMES, "mnist_cnn", "shakespeare_gpt"):
-        model = run("gaccc", harness.example(name), "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
+    """The plan with and without `predict`: the same arena, and the same step and update; in f32 and in f16."""
+    names = [path.stem for path in sorted((harness.ROOT / "examples").glob("*.toml")) if path.stem != "gpt2_124m"]  # whose plan takes long
+    for name, compute in itertools.product(names, ("f32", "f16")):
+        model = run("gaccc", harness.example(name), "--set", f"precision.compute={compute}", "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
         begin = model.index("\n  predict(")
         end = model.index("\n  }\n", begin) + 5
         plans = []
@@ -332,7 +345,7 @@ def test_predictions_cost_no_memory(folder):
             plans.append(run("gacc-opt", folder / "in.gir", "--passes", ",".join(passes[:passes.index("plan-memory") + 1])).stdout)
         with_it, without = (re.sub(r"\n  set predict\.\S+ = .*", "", plan) for plan in plans)
         training = with_it[:with_it.index("\n  predict(")] + "}\n"
-        expect(arena(with_it) == arena(without) and training == without, f"{name}: the plan of training differs")
+        expect(arena(with_it) == arena(without) and training == without, f"{name} in {compute}: the plan of training differs")
 
 
 def wide(features, predict=""):
@@ -394,6 +407,9 @@ def test_questions_that_make_no_sense(folder):
             ([*asked, "--load", weights, "--eval", data], "--eval does not go with it"),
             ([*asked, "--load", weights, "--prompt", "x"], "--prompt does not go with it"),
             ([*asked, "--checkpoint", folder / "run"], "--checkpoint goes with it only to --resume from"),
+            ([*asked, "--load", weights, "--checkpoint", folder / "run", "--resume"], "--load and --resume both give it the parameters; take one of them"),
+            ([artifact, "--eval", data, "--load", weights, "--checkpoint", folder / "run", "--resume"], "--load and --resume both give it"),
+            ([artifact, "--data", data, "--save", "-"], "--save -: standard output has the results; write ./- for a file of that name"),
             ([artifact, "--load", weights, "--data", data, "--generate", 3], "--generate goes on with a text: --data does not go with it"),
             ([artifact, "--load", weights, "--generate", 3, "--temperature", -1], "--temperature: expected a number of at least 0"),
             ([artifact, "--load", weights, "--data", data, "--top-k", 3], "--top-k needs --generate"),
