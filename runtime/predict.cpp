@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/loader.h"
@@ -35,38 +34,6 @@ std::string npy_header(int64_t samples, const std::vector<int64_t>& shape) {
 }
 
 int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
-
-Status parse_prompt(const Plan& plan, std::string_view prompt, std::vector<int32_t>& tokens) {
-  const int64_t most = vocabulary(plan);
-  if (most <= kMostBytes) {
-    if (prompt.empty()) prompt = "\n";
-    for (const char c : prompt) {
-      tokens.push_back(static_cast<unsigned char>(c));
-      if (tokens.back() >= most)
-        return Status::error("--prompt: its byte {} is {}, and the model knows 0 to {}", tokens.size(),
-                             tokens.back(), most - 1);
-    }
-    return {};
-  }
-  for (size_t begin = 0; begin < prompt.size();) {
-    const size_t end = std::min(prompt.find(' ', begin), prompt.size());
-    if (end > begin) {
-      int32_t token = 0;
-      const auto [rest, error] = std::from_chars(prompt.data() + begin, prompt.data() + end, token);
-      if (error != std::errc{} || rest != prompt.data() + end || token < 0 || token >= most)
-        return Status::error("--prompt: {} is no token: the model has the numbers 0 to {}",
-                             quoted(std::string(prompt.substr(begin, end - begin))), most - 1);
-      tokens.push_back(token);
-    }
-    begin = end + 1;
-  }
-  if (tokens.empty())
-    return Status::error(
-        "the model has {} tokens, which are no bytes: --prompt gives numbers to begin with, with spaces "
-        "between them",
-        most);
-  return {};
-}
 
 // The number of the token that is drawn.
 Status draw(const std::vector<float>& logits, const GenerateOptions& options, uint64_t position,
@@ -100,6 +67,38 @@ Status draw(const std::vector<float>& logits, const GenerateOptions& options, ui
 }
 
 }  // namespace
+
+Status parse_prompt(const Plan& plan, std::string_view prompt, std::vector<int32_t>& tokens) {
+  const int64_t most = vocabulary(plan);
+  if (most <= kMostBytes) {
+    if (prompt.empty()) prompt = "\n";
+    for (const char c : prompt) {
+      tokens.push_back(static_cast<unsigned char>(c));
+      if (tokens.back() >= most)
+        return Status::error("--prompt: its byte {} is {}, and the model knows 0 to {}", tokens.size(),
+                             tokens.back(), most - 1);
+    }
+    return {};
+  }
+  for (size_t begin = 0; begin < prompt.size();) {
+    const size_t end = std::min(prompt.find(' ', begin), prompt.size());
+    if (end > begin) {
+      int32_t token = 0;
+      const auto [rest, error] = std::from_chars(prompt.data() + begin, prompt.data() + end, token);
+      if (error != std::errc{} || rest != prompt.data() + end || token < 0 || token >= most)
+        return Status::error("--prompt: {} is no token: the model has the numbers 0 to {}",
+                             quoted(std::string(prompt.substr(begin, end - begin))), most - 1);
+      tokens.push_back(token);
+    }
+    begin = end + 1;
+  }
+  if (tokens.empty())
+    return Status::error(
+        "the model has {} tokens, which are no bytes: --prompt gives numbers to begin with, with spaces "
+        "between them",
+        most);
+  return {};
+}
 
 Status check_predict(const Plan& plan) {
   if (plan.predict.batch > 0) return {};

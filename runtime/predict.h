@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/data/dataset.h"
 #include "runtime/session.h"
@@ -30,6 +31,9 @@ struct GenerateOptions {
 // Why the model cannot predict, or not generate, or why not with these options; before anything is done.
 Status check_predict(const Plan& plan);
 Status check_generate(const Plan& plan, const GenerateOptions& options);
+
+// What a text of --prompt says, as tokens of the model; at least one.
+Status parse_prompt(const Plan& plan, std::string_view prompt, std::vector<int32_t>& tokens);
 
 // Prints each token as soon as it is drawn. The random number of a token is a function of the seed and of its
 // position in the text.
