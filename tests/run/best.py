@@ -12,7 +12,8 @@ MODEL = harness.classifier("best", [4], 3, """
 [[layers]]
 type = "linear"
 features = 3
-""", 'micro_batch = 4\naccumulate = 2').replace('name = "best"', 'name = "best"\nmetrics = ["accuracy"]')
+""", 'micro_batch = 4\naccumulate = 2').replace('name = "best"', 'name = "best"\nmetrics = ["accuracy"]').replace(
+    "shape = [4]", 'shape = [4]\nnormalize = "data"')
 KILLS = int(os.environ.get("GACC_KILLS", 5))
 
 
@@ -73,17 +74,18 @@ def test_patience(folder):
 
 
 def test_a_resumed_run_decides_as_a_straight_one(folder):
-    """kill -9 anywhere, then the same command with --resume: the same log, the same best parameters, the same end."""
+    """kill -9 anywhere, then the same command with --resume: the same log (with the statistics of normalize = "data"), the same best
+    parameters, the same end, with one thread or two."""
     step = prepared(folder, lr=0.001)
     command = [*step, "--epochs", 2000, "--patience", 100, "--eval-every", 3, "--save-best", folder / "best", "--log", folder / "log"]
-    run("gacc-exec", *command)
+    run("gacc-exec", *command, "--threads", 1)
     straight = [{k: v for k, v in e.items() if k != "seconds"} for e in harness.read_log(folder / "log")]
     best = (folder / "best").read_bytes()
     line = [harness.BIN / "gacc-exec", *command, "--checkpoint", folder / "run", "--checkpoint-every", "2", "--resume"]
     chance = random.Random(5)
     killed = 0
     for _ in range(KILLS):
-        child = subprocess.Popen(list(map(str, line)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen([*map(str, line), "--threads", str(chance.choice((1, 2)))], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             child.wait(timeout=0.05 + 0.3 * chance.random())
         except subprocess.TimeoutExpired:
@@ -92,7 +94,7 @@ def test_a_resumed_run_decides_as_a_straight_one(folder):
         child.wait()
         if chance.random() < 0.3 and (folder / "best").exists():
             (folder / "best").write_bytes(b"something else")
-    run("gacc-exec", *line[1:])
+    run("gacc-exec", *line[1:], "--threads", 2)
     resumed = [{k: v for k, v in e.items() if k != "seconds"} for e in harness.read_log(folder / "log")]
     expect(resumed == straight, f"another log after {killed} kills")
     expect((folder / "best").read_bytes() == best, f"other parameters after {killed} kills")
