@@ -42,6 +42,16 @@ PlateauRules write_plateau(const ir::Settings& settings) {
           std::get<double>(said("threshold"))};
 }
 
+// Nothing where the model file has no [load].
+std::optional<PlanLoad> write_load(const ir::Settings& settings) {
+  if (!settings.load.prefix.given()) return std::nullopt;
+  PlanLoad load{
+      .prefix = *settings.load.prefix, .ignore = *settings.load.ignore, .part = *settings.load.part};
+  for (const ir::LoadSettings& each : settings.loads)
+    load.parameters.push_back({each.parameter, each.tensors, each.transpose});
+  return load;
+}
+
 void add_inputs(const ir::Module& module, Plan& plan) {
   for (const ir::ValueId id : module.step.inputs) {
     const ir::Value& value = module.step[id];
@@ -180,6 +190,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
     plan.seed_rules = SeedRules{*elements, dynamic};
   if (*settings.schedule.type == ir::rates::plateau.name) plan.plateau = write_plateau(settings);
   plan.predict = write_predict(module);
+  plan.load = write_load(settings);
   add_inputs(module, plan);
   add_buffers(module, plan);
   return plan;

@@ -217,8 +217,8 @@ std::optional<ir::BufferId> LayerContext::parameter(std::string_view suffix, ir:
                                                     Parameters::Standard standard, Fan fan,
                                                     const Location& at) {
   return all_.parameters_.get(fmt::format("{}.{}", path, suffix), std::move(shape),
-                              keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan,
-                              scope_.trainable && keys.flag("trainable"), at);
+                              keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
+                              at);
 }
 
 std::optional<ir::ValueId> LayerContext::projection(const std::string& prefix, const std::string& value,
@@ -263,10 +263,18 @@ bool LayerContext::chooses_rows(int64_t rows, const Location& at) {
   return true;
 }
 
-Flow LayerContext::body(Flow x, const std::string& prefix) {
+bool LayerContext::trains(int64_t copy) const {
+  const Value& said = keys["trainable"];
+  const bool list = said.good && said.node != nullptr && said.node->is_list();
+  const bool here = list ? said.node->items[static_cast<size_t>(copy) % said.node->items.size()].flag
+                         : keys.flag("trainable");
+  return scope_.trainable && here;
+}
+
+Flow LayerContext::body(Flow x, const std::string& prefix, int64_t copy) {
   LayerLowering::Scope inner{.parent = &scope_,
                              .prefix = prefix,
-                             .trainable = scope_.trainable && keys.flag("trainable"),
+                             .trainable = trains(copy),
                              .full = scope_.full || keys.has("precision")};
   return all_.list(spec.layers, std::move(x), inner);
 }

@@ -161,8 +161,11 @@ class LayerContext {
   // The input that a layer takes numbers from chooses rows of a table: false when it has more numbers.
   bool chooses_rows(int64_t rows, const Location& at);
 
-  // Blocks: lowers the layers of the body from `x` on, their names under `prefix`.
-  Flow body(Flow x, const std::string& prefix);
+  // Blocks: lowers the layers of the body from `x` on, their names under `prefix`; of a repeated one that
+  // copy.
+  Flow body(Flow x, const std::string& prefix, int64_t copy = 0);
+  // Whether the layer's parameters are trained; of a repeated block, that copy's.
+  bool trains(int64_t copy = 0) const;
   // Blocks: what is made from here on is a unit of recompute of its own, if the policy has such.
   void open_segment() { b.segment = all_.segment_for(spec); }
 

@@ -54,6 +54,7 @@ struct ModelFile {
   LossSpec loss{};
   std::optional<Named> predicted{};  // [predict] layer; else the loss's input
   std::vector<Values> groups{};      // [[optimizer.groups]]
+  Values load{};                     // [load]
   int64_t micro_batch = 1, accumulate = 1;
   std::string recompute_policy = "none";
   Location micro_batch_at{}, require_at{};
@@ -69,6 +70,10 @@ void read_training(const Node& root, ModelFile& model, Diag& diag);  // [train] 
 void read_groups(const Values& optimizer, ModelFile& model, Diag& diag);
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
 void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag);
+// [load]: what needs no parameters.
+void read_load(const Node& node, ModelFile& model, Diag& diag);
+// What each parameter is called in weights from elsewhere. A pattern that names none is an error.
+void assign_loads(const ModelFile& model, ir::Module& module, Diag& diag);
 // Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the results for
 // the plan; with train.require = "exact" each is an error.
 void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,

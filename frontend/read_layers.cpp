@@ -76,6 +76,21 @@ void check_starts(const LayerSpec& layer, Diag& diag) {
   }
 }
 
+// A list is for the copies of a repeated block, one each.
+void check_trainable(const Values& keys, Diag& diag) {
+  const Value& said = keys["trainable"];
+  if (said.node == nullptr || !said.good || !said.node->is_list()) return;
+  const size_t found = said.node->items.size();
+  const bool repeats = find_key(keys.type->keys, "repeat") != nullptr && keys.has("repeat");
+  if (!repeats)
+    diag.error(Kind::conflict, said.node->at,
+               "`trainable` is a list where a block has `repeat`; here it is true or false");
+  else if (static_cast<int64_t>(found) != keys.integer("repeat"))
+    diag.error(Kind::out_of_range, said.node->at, "`trainable` has {} elements, `repeat` makes {} copies",
+               found, keys.integer("repeat"))
+        .note(keys.at("repeat"), "the copies are counted here");
+}
+
 class LayerReader {
  public:
   explicit LayerReader(Diag& diag) : diag_(diag) {}
@@ -134,6 +149,7 @@ class LayerReader {
       if (ours || value.key->name.starts_with("input")) layer.sound &= value.good;
     }
     check_starts(layer, diag_);
+    check_trainable(layer.keys, diag_);
     if (layer.type->block && layer.keys["layers"].good) {
       const Node& inner = *layer.keys["layers"].node;
       if (inner.items.empty())

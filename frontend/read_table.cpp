@@ -329,6 +329,15 @@ class TableReader {
       case Form::flag:
         good = is(node, key.name, Node::Form::flag);
         return good ? std::optional<ir::Attr>(node.flag) : std::nullopt;
+      case Form::flags:
+        if (node.is_list()) {
+          good = !node.items.empty();
+          if (!good) diag_.error(Kind::out_of_range, node.at, "`{}` is empty", values_.name(key.name));
+          for (const Node& item : node.items) good = is(item, key.name, Node::Form::flag) && good;
+          return {};
+        }
+        good = is(node, key.name, Node::Form::flag);
+        return good ? std::optional<ir::Attr>(node.flag) : std::nullopt;
       case Form::size:
         return from(size(node, key));
       case Form::pair:

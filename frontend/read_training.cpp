@@ -1,5 +1,5 @@
-// Reads [train], [optimizer], [schedule], [precision], [recompute], [launch] and [memory]: what they say
-// becomes settings of the module.
+// Reads [train], [optimizer], [schedule], [precision], [recompute], [launch] and [memory], and hands on [load]:
+// what they say becomes settings of the module.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -212,6 +212,7 @@ void read_training(const Node& root, ModelFile& model, Diag& diag) {
   std::optional<int64_t> budget;
   if (memory.has("budget")) budget = memory.integer("budget");
   read_recompute(section("recompute"), budget, model, diag);
+  if (there("load")) read_load(section("load"), model, diag);
 }
 
 }  // namespace gacc::frontend

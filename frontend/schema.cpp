@@ -42,7 +42,8 @@ Schema::Schema() {
                    {"precision", Form::table, no_default, "half precision, loss scaling"},
                    {"recompute", Form::table, no_default, "what is computed twice"},
                    {"launch", Form::table, no_default, "how a GPU runs the step"},
-                   {"memory", Form::table, no_default, "how large the step may be"}}};
+                   {"memory", Form::table, no_default, "how large the step may be"},
+                   {"load", Form::table, no_default, "what weights from elsewhere are called"}}};
 
   model = {.name = "[model]",
            .path = "model",
@@ -95,7 +96,9 @@ Schema::Schema() {
                {"init", Form::table, "default", "how the weight starts; default: as in PyTorch", any_number,
                 starts},
                {"bias_init", Form::table, "default", "how the bias starts", any_number, starts},
-               {"trainable", Form::flag, true, "false: its parameters stay as they are"},
+               {"trainable", Form::flags, true,
+                "false: its parameters stay as they are; of a block with `repeat` also a list, one for each "
+                "copy"},
                {"recompute", Form::flag, false, "under recompute.policy \"marked\": compute it again"},
                word("precision", no_default, {"f32"}, "\"f32\": keep it out of half precision")},
       .types = all_layer_schemas()};
@@ -247,6 +250,22 @@ Schema::Schema() {
             .says = "The whole step must fit; what is \"auto\" is chosen so that it does.",
             .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""}},
             .example = "budget = \"512MiB\""};
+
+  load = {.name = "[load]",
+          .path = "load",
+          .says =
+              "How weights from elsewhere are called and lie in their file, for --load, and for --save-as "
+              "published. In patterns `{i}` is a number and `*` any text; each means the same on both sides.",
+          .keys = {{"rename", Form::table, no_default, "our name = the file's"},
+                   {"concat", Form::table, no_default,
+                    "our name = a list of the file's, which lie behind each other along the first axis"},
+                   {"transpose", Form::texts, no_default,
+                    "our names of matrices whose axes are exchanged in the file; before `concat`"},
+                   {"prefix", Form::text, no_default, "what every name in the file begins with"},
+                   {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
+                   implied({"part", Form::flag, defaults.load.part,
+                            "true: parameters that the file lacks keep their start"})},
+          .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
 }
 
 const Schema& schema() {
@@ -255,8 +274,8 @@ const Schema& schema() {
 }
 
 std::vector<const Table*> Schema::all() const {
-  return {&file,  &model,     &input, &normalize, &layer,     &init,      &loss,   &predict,
-          &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory};
+  return {&file,      &model, &input,    &normalize, &layer,     &init,   &loss,   &predict, &train,
+          &optimizer, &group, &schedule, &precision, &recompute, &launch, &memory, &load};
 }
 
 }  // namespace gacc::frontend

@@ -15,7 +15,7 @@ constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 struct Schema {
   Schema();
   Table file, model, input, normalize, layer, init, loss, predict, train, optimizer, group, schedule,
-      precision, recompute, launch, memory;
+      precision, recompute, launch, memory, load;
   std::vector<const Table*> all() const;  // as they stand in docs/model.md
 };
 const Schema& schema();

@@ -44,6 +44,7 @@ enum class Form : uint8_t {
   integer,
   real,
   flag,
+  flags,          // a flag, or a list of them
   size,           // "512MiB"
   pair,           // an integer, or two: along height and width
   integers,       // a list

@@ -70,8 +70,8 @@ void each_result(R& results, const F& f) {
 #include "ir/settings.def"
 }
 
-constexpr std::string_view kInputs = "inputs.", kGroups = "optimizer.groups.";
-constexpr int64_t kMostGroups = 10000;
+constexpr std::string_view kInputs = "inputs.", kGroups = "optimizer.groups.", kLoads = "load.parameters.";
+constexpr int64_t kMostNumbered = 100000;
 
 bool is_of_type(std::string_view key) {
   return key.starts_with("optimizer.") || key.starts_with("schedule.") || key.starts_with("loss.");
@@ -92,21 +92,40 @@ std::string set_input(Settings& settings, std::string_view key, const Attr& valu
   return input.normalize_data ? "" : fmt::format("setting `{}` can only be \"data\"", key);
 }
 
-// optimizer.groups.N.FIELD
-std::string set_group(Settings& settings, std::string_view key, const Attr& value) {
-  const std::string_view rest = key.substr(kGroups.size());
+// PREFIX.N.FIELD: the entry of that number, made where it is missing, and its field; null when the key names
+// none.
+template <class T>
+T* numbered(std::vector<T>& list, std::string_view prefix, std::string_view key, std::string_view& field) {
+  const std::string_view rest = key.substr(prefix.size());
   int64_t number = 0;
   const auto [end, bad] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-  if (bad != std::errc{} || number < 0 || number >= kMostGroups || end == rest.data() + rest.size())
-    return fmt::format("`{}` does not name a group; the first is {}0", key, kGroups);
-  if (static_cast<size_t>(number) >= settings.groups.size())
-    settings.groups.resize(static_cast<size_t>(number) + 1);
-  GroupSettings& group = settings.groups[static_cast<size_t>(number)];
-  const std::string_view field = rest.substr(static_cast<size_t>(end - rest.data()));
-  if (field == ".match") return take(key, value, Texts{}, group.match);
-  if (field == ".weight_decay") return take(key, value, double{}, group.weight_decay);
-  if (field == ".lr_factor") return take(key, value, double{}, group.lr_factor);
+  if (bad != std::errc{} || number < 0 || number >= kMostNumbered || end == rest.data() + rest.size())
+    return nullptr;
+  if (static_cast<size_t>(number) >= list.size()) list.resize(static_cast<size_t>(number) + 1);
+  field = rest.substr(static_cast<size_t>(end - rest.data()));
+  return &list[static_cast<size_t>(number)];
+}
+
+// optimizer.groups.N.FIELD
+std::string set_group(Settings& settings, std::string_view key, const Attr& value) {
+  std::string_view field;
+  GroupSettings* group = numbered(settings.groups, kGroups, key, field);
+  if (group == nullptr) return fmt::format("`{}` does not name a group; the first is {}0", key, kGroups);
+  if (field == ".match") return take(key, value, Texts{}, group->match);
+  if (field == ".weight_decay") return take(key, value, double{}, group->weight_decay);
+  if (field == ".lr_factor") return take(key, value, double{}, group->lr_factor);
   return fmt::format("a group has no setting `{}`", field);
+}
+
+// load.parameters.N.FIELD
+std::string set_load(Settings& settings, std::string_view key, const Attr& value) {
+  std::string_view field;
+  LoadSettings* load = numbered(settings.loads, kLoads, key, field);
+  if (load == nullptr) return fmt::format("`{}` does not name a parameter; the first is {}0", key, kLoads);
+  if (field == ".name") return take(key, value, std::string{}, load->parameter);
+  if (field == ".tensors") return take(key, value, Texts{}, load->tensors);
+  if (field == ".transpose") return take(key, value, bool{}, load->transpose);
+  return fmt::format("a parameter that is loaded has no setting `{}`", field);
 }
 
 }  // namespace
@@ -134,6 +153,7 @@ std::string set(Settings& settings, Results& results, std::string_view key, cons
   if (problem) return *problem;
   if (key.starts_with(kInputs)) return set_input(settings, key, value);
   if (key.starts_with(kGroups)) return set_group(settings, key, value);
+  if (key.starts_with(kLoads)) return set_load(settings, key, value);
   if (!is_of_type(key)) return fmt::format("there is no setting `{}`{}", key, did_you_mean(key, known));
   settings.of_types.insert_or_assign(std::string(key), value);
   return "";
@@ -160,6 +180,13 @@ Attrs given(const Settings& settings, const Results& results) {
     if (!group.match.empty()) all.emplace(path + "match", group.match);
     if (group.weight_decay) all.emplace(path + "weight_decay", *group.weight_decay);
     if (group.lr_factor) all.emplace(path + "lr_factor", *group.lr_factor);
+  }
+  for (size_t l = 0; l < settings.loads.size(); ++l) {
+    const LoadSettings& load = settings.loads[l];
+    const std::string path = fmt::format("{}{}.", kLoads, l);
+    all.emplace(path + "name", load.parameter);
+    if (!load.tensors.empty()) all.emplace(path + "tensors", load.tensors);
+    if (load.transpose) all.emplace(path + "transpose", true);
   }
   return all;
 }

@@ -48,6 +48,12 @@ struct GroupSettings {  // one of optimizer.groups
   std::optional<double> weight_decay{}, lr_factor{};
 };
 
+struct LoadSettings {  // what a parameter is called in weights from elsewhere
+  std::string parameter{};
+  Texts tensors{};         // one, or several that lie behind each other along the first axis
+  bool transpose = false;  // each of them is the transposed one
+};
+
 struct Settings {
   // clang-format off
 #define GACC_TABLE(table) struct {
@@ -57,6 +63,7 @@ struct Settings {
 #include "ir/settings.def"
   std::map<std::string, InputSettings, std::less<>> inputs{};
   std::vector<GroupSettings> groups{};
+  std::vector<LoadSettings> loads{};  // of the parameters that are called or lie otherwise
   // Keys that the type of the optimizer, the schedule or the loss adds: "optimizer.beta1".
   Attrs of_types{};
 

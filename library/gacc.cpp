@@ -32,6 +32,7 @@
 #include "runtime/predict.h"
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
+#include "runtime/weights/weights.h"
 
 using namespace gacc;
 
@@ -404,14 +405,12 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
 gacc_error gacc_session_load(gacc_session* session, const char* path) {
   return with_session(session, "gacc_session_load", true, [&](gacc_session& run) {
     if (path == nullptr) return wrong_call("{}", "gacc_session_load: the path is null");
-    std::vector<NamedTensor> tensors;
-    Metadata metadata;
+    Weights weights;
     DataFacts facts;
-    Status status = load_safetensors(path, tensors, &metadata);
-    if (status) status = read_facts(metadata, path, run.plan, facts);
-    if (status) status = run.session->check_parameters(tensors, path);
+    Status status = weights.open(path, run.plan);  // refuses before the device has a part in it
+    if (status) status = read_facts(weights.metadata(), path, run.plan, facts);
     if (!status) return error_of(status);
-    if (status = run.session->set_parameters(tensors, path); status) run.facts = std::move(facts);
+    if (status = weights.write(*run.session); status) run.facts = std::move(facts);
     return after(run, status);
   });
 }
@@ -533,9 +532,9 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
     if (gacc_error error = find_buffer(run, "gacc_session_write", name, data, bytes, buffer);
         error.kind != GACC_OK)
       return error;
-    if (buffer->role == BufferRole::weight)
-      return after(
-          run, run.session->set_parameter(*buffer, {static_cast<const float*>(data), bytes / sizeof(float)}));
+    if (buffer->kind == "param" && buffer->dtype == "f32")  // its half copy, too
+      return after(run, run.session->write_parameter(
+                            *buffer, 0, {static_cast<const float*>(data), bytes / sizeof(float)}));
     return after(run, run.session->write_buffer(*buffer, {static_cast<const std::byte*>(data), bytes}));
   });
 }
@@ -545,7 +544,9 @@ gacc_error gacc_session_save(gacc_session* session, const char* path) {
     if (path == nullptr) return wrong_call("{}", "gacc_session_save: the path is null");
     std::vector<NamedTensor> tensors;
     if (Status status = run.session->parameters(tensors); !status) return after(run, status);
-    return error_of(save_safetensors(path, tensors, to_metadata(run.facts)));
+    Metadata metadata = to_metadata(run.facts);
+    mark_own_names(run.plan, metadata);
+    return error_of(save_safetensors(path, tensors, metadata));
   });
 }
 

@@ -13,7 +13,7 @@
 //   3. A product whose result only goes into accumulators keeps its f32 sum.
 //   4. The half copies @w.h are state. Whatever sets @w in `init` and `update` becomes its NAME.half, which
 //      writes both: once per update, not per micro-batch, and in the same kernel. The runtime writes the
-//      copy where it writes the parameter (Session::set_parameters).
+//      copy where it writes the parameter (Session::write_parameter).
 #include <algorithm>
 #include <utility>
 

@@ -163,6 +163,15 @@ nlohmann::json to_json(const Plan& plan) {
   if (plan.seed_rules) {
     result["seed_rules"] = {{"elements", plan.seed_rules->elements}, {"dynamic", plan.seed_rules->dynamic}};
   }
+  if (plan.load) {
+    json parameters = json::array();
+    for (const PlanLoad::Parameter& each : plan.load->parameters)
+      parameters.push_back({{"name", each.name}, {"tensors", each.tensors}, {"transpose", each.transpose}});
+    result["load"] = {{"parameters", std::move(parameters)},
+                      {"prefix", plan.load->prefix},
+                      {"ignore", plan.load->ignore},
+                      {"part", plan.load->part}};
+  }
   json inputs = json::array(), buffers = json::array(), programs = json::array();
   for (const PlanInput& input : plan.inputs) inputs.push_back(input_json(input));
   for (const PlanBuffer& buffer : plan.buffers) buffers.push_back(buffer_json(buffer));

@@ -178,6 +178,19 @@ struct SeedRules {
 };
 constexpr double kSmallestScale = 0x1p-14;  // below it a run ends
 
+// What weights from elsewhere are called in their file, and how they lie there: [load] of the model file.
+struct PlanLoad {
+  struct Parameter {
+    std::string name;
+    std::vector<std::string> tensors;  // one, or several that follow each other along the first axis
+    bool transpose = false;            // each lies in the file with its two axes exchanged
+  };
+  std::vector<Parameter> parameters{};  // those that are called or lie otherwise than here
+  std::string prefix{};                 // before every name in the file, those of `parameters` and ours
+  std::vector<std::string> ignore{};    // patterns of names in the file
+  bool part = false;                    // what the file lacks keeps its start
+};
+
 // What the program `predict` gives: f32 [samples, shape] at `offset`.
 struct PlanPredict {
   int64_t batch = 0;  // samples of a run, at most; 0: not even one fits into the arena ...
@@ -220,6 +233,7 @@ struct Plan {
   std::optional<PlateauRules> plateau;
   std::optional<SeedRules> seed_rules;
   PlanPredict predict;
+  std::optional<PlanLoad> load;
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;

@@ -380,6 +380,22 @@ void read_bytes(const json& value, Status& status, PlanBytes& bytes) {
   fields.read("lower_bound", bytes.lower_bound, 0, kMost);
 }
 
+// [load] of the model file: each entry is a parameter's, which has tensors.
+void read_load(const json& value, Status& status, PlanLoad& load) {
+  Fields fields(value, "plan: load.", status);
+  fields.each("parameters", [&](const json& item, const std::string& name) {
+    Fields entry(item, fmt::format("plan: load.{}.", name), status);
+    PlanLoad::Parameter& parameter = load.parameters.emplace_back();
+    entry.read_name("name", parameter.name);
+    entry.read("tensors", parameter.tensors);
+    entry.read("transpose", parameter.transpose);
+    if (status && parameter.tensors.empty()) fields.fail(fmt::format("plan: load.{}.tensors is empty", name));
+  });
+  fields.read("prefix", load.prefix);
+  fields.read("ignore", load.ignore);
+  fields.read("part", load.part);
+}
+
 // Bytes of the arena, and the field of the plan that puts them there.
 struct Place {
   int64_t begin, bytes;
@@ -433,6 +449,8 @@ Status from_json(const nlohmann::json& object, Plan& result) {
   read_settings(fields, plan);
   if (const json* bytes = fields.find("bytes")) read_bytes(*bytes, status, plan.bytes);
   if (const json* predict = fields.find("predict")) read_predict(*predict, status, plan, plan.predict);
+  if (const json* load = fields.has("load") ? fields.find("load") : nullptr)
+    read_load(*load, status, plan.load.emplace());
   fields.each("inputs", [&](const json& item, const std::string& name) {
     read_input(item, "plan: " + name, plan, status, plan.inputs.emplace_back());
   });

@@ -25,13 +25,6 @@ struct Entry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-// A name out of the file, fit for a one-line message.
-std::string shown(std::string_view name) {
-  constexpr size_t kMost = 80;
-  std::string text = json_text(nlohmann::json(name.substr(0, kMost)));
-  return name.size() > kMost ? text + "..." : text;
-}
-
 // Takes {"NAME": {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}, ...}; "__metadata__" may hold
 // any flat object. Every handler returns false, with `problem` set, to end the reading.
 class Header final : public nlohmann::json_sax<nlohmann::json> {
@@ -52,7 +45,8 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 1 && !in_metadata_) {
       const Entry& entry = entries.back();
       if (!entry.has_dtype || !entry.has_shape || !entry.has_offsets)
-        return fail(fmt::format("lacks dtype, shape or data_offsets for the tensor {}", shown(entry.name)));
+        return fail(
+            fmt::format("lacks dtype, shape or data_offsets for the tensor {}", shown_name(entry.name)));
     }
     if (depth_ == 1) in_metadata_ = false;
     return true;
@@ -66,8 +60,10 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
                  : name == "data_offsets" ? &entry.has_offsets
                                           : nullptr;
     if (!seen)
-      return fail(fmt::format("has an unknown key {} at the tensor {}", shown(name), shown(entry.name)));
-    if (*seen) return fail(fmt::format("has {} twice at the tensor {}", shown(name), shown(entry.name)));
+      return fail(
+          fmt::format("has an unknown key {} at the tensor {}", shown_name(name), shown_name(entry.name)));
+    if (*seen)
+      return fail(fmt::format("has {} twice at the tensor {}", shown_name(name), shown_name(entry.name)));
     return *seen = true;
   }
   bool start_array(size_t) override {
@@ -83,7 +79,7 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
     if (!in_array_) return in_metadata_ || misplaced("a number");
     std::vector<uint64_t>& list = key_ == "shape" ? entries.back().shape : entries.back().offsets;
     if (list.size() == kMaxRank)
-      return fail(fmt::format("has too long a list at the tensor {}", shown(entries.back().name)));
+      return fail(fmt::format("has too long a list at the tensor {}", shown_name(entries.back().name)));
     list.push_back(value);
     return true;
   }
@@ -112,7 +108,7 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool misplaced(std::string_view what) {
     if (key_.empty()) return fail(fmt::format("has {} where the list of tensors should be", what));
-    return fail(fmt::format("has {} where it does not belong, at {}", what, shown(key_)));
+    return fail(fmt::format("has {} where it does not belong, at {}", what, shown_name(key_)));
   }
 
   int depth_ = 0;
@@ -139,12 +135,16 @@ constexpr Other kOthers[] = {
 };
 
 int64_t stored_bytes(std::string_view dtype) {
-  return dtype == "F32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
-}
-
-// PyTorch's batch norms count the batches they have seen, in an integer that nothing here has.
-bool counts_batches(const Entry& entry) {
-  return entry.dtype == "I64" && entry.name.ends_with(".num_batches_tracked");
+  struct Type {
+    std::string_view name;
+    int64_t bytes;
+  };
+  constexpr Type kTypes[] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8},     {"I64", 8},
+                             {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U64", 8},     {"U32", 4},
+                             {"U16", 2}, {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  for (const Type& type : kTypes)
+    if (type.name == dtype) return type.bytes;
+  return 0;
 }
 
 // Elements of the tensor, or -1 when the product exceeds what a file can hold.
@@ -159,22 +159,49 @@ int64_t element_count(const std::vector<uint64_t>& shape) {
   return static_cast<int64_t>(product);
 }
 
-void convert(std::string_view from, std::string_view dtype, std::vector<float>& to) {
+}  // namespace
+
+std::string shown_name(std::string_view name) {
+  constexpr size_t kMost = 80;
+  std::string text = json_text(nlohmann::json(name.substr(0, kMost)));
+  return name.size() > kMost ? text + "..." : text;
+}
+
+int64_t elements_of(const StoredTensor& tensor) {
+  return static_cast<int64_t>(tensor.bytes.size()) / stored_bytes(tensor.dtype);
+}
+
+void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> to) {
   if (to.empty()) return;
-  if (dtype == "F32") {
-    std::memcpy(to.data(), from.data(), from.size());
-    return;
-  }
-  for (size_t i = 0; i < to.size(); ++i) {
-    auto half = read_little<uint16_t>(from.data() + 2 * i);
-    to[i] = dtype == "F16" ? half_to_float(half) : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+  const char* from = tensor.bytes.data() + first * stored_bytes(tensor.dtype);
+  if (tensor.dtype == "F32") {
+    std::memcpy(to.data(), from, to.size_bytes());
+  } else if (tensor.dtype == "F16") {
+    for (size_t i = 0; i < to.size(); ++i) to[i] = half_to_float(read_little<uint16_t>(from + 2 * i));
+  } else {
+    for (size_t i = 0; i < to.size(); ++i)
+      to[i] = std::bit_cast<float>(static_cast<uint32_t>(read_little<uint16_t>(from + 2 * i)) << 16);
   }
 }
 
-}  // namespace
+Status check_finite(const StoredTensor& tensor, std::string_view file) {
+  std::vector<float> block(std::min<size_t>(static_cast<size_t>(elements_of(tensor)), size_t{1} << 16));
+  for (int64_t first = 0, left = elements_of(tensor); left > 0;) {
+    const std::span<float> part(block.data(), std::min(block.size(), static_cast<size_t>(left)));
+    read_elements(tensor, first, part);
+    const auto wrong = std::ranges::find_if_not(part, [](float value) { return std::isfinite(value); });
+    if (wrong != part.end())
+      return Status::error("{}: tensor {} holds {} at {}; a parameter is a finite number", file,
+                           shown_name(tensor.name), *wrong,
+                           index_text(tensor.shape, first + (wrong - part.begin())));
+    first += static_cast<int64_t>(part.size());
+    left -= static_cast<int64_t>(part.size());
+  }
+  return {};
+}
 
-Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors,
-                         Metadata* metadata) {
+Status parse_stored(std::string_view bytes, std::string_view name, std::vector<StoredTensor>& tensors,
+                    Metadata* metadata) {
   tensors.clear();
   // 1. The header.
   for (const Other& other : kOthers)
@@ -200,17 +227,16 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
   // 2. Every tensor for itself.
   std::vector<Entry>& entries = header.entries;
   for (const Entry& entry : entries) {
-    int64_t each = counts_batches(entry) ? 8 : stored_bytes(entry.dtype),
-            elements = element_count(entry.shape);
+    const int64_t each = stored_bytes(entry.dtype), elements = element_count(entry.shape);
     if (each == 0)
       return Status::error("{}: tensor {} has the type {}; known are F32, F16 and BF16", name,
-                           shown(entry.name), shown(entry.dtype));
+                           shown_name(entry.name), shown_name(entry.dtype));
     if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] || entry.offsets[1] > data.size())
       return Status::error("{}: tensor {} lies outside the {} bytes of data that the file has", name,
-                           shown(entry.name), data.size());
+                           shown_name(entry.name), data.size());
     if (elements < 0 || static_cast<uint64_t>(elements * each) != entry.offsets[1] - entry.offsets[0])
       return Status::error("{}: tensor {} of shape [{}] and type {} does not fill its {} bytes", name,
-                           shown(entry.name), fmt::join(entry.shape, ", "), entry.dtype,
+                           shown_name(entry.name), fmt::join(entry.shape, ", "), entry.dtype,
                            entry.offsets[1] - entry.offsets[0]);
   }
 
@@ -220,11 +246,11 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
   uint64_t end = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i].offsets[0] < end)
-      return Status::error("{}: tensors {} and {} overlap", name, shown(entries[i - 1].name),
-                           shown(entries[i].name));
+      return Status::error("{}: tensors {} and {} overlap", name, shown_name(entries[i - 1].name),
+                           shown_name(entries[i].name));
     if (entries[i].offsets[0] > end)
       return Status::error("{}: {} bytes before the tensor {} belong to none", name,
-                           entries[i].offsets[0] - end, shown(entries[i].name));
+                           entries[i].offsets[0] - end, shown_name(entries[i].name));
     end = entries[i].offsets[1];
   }
   if (end != data.size())
@@ -232,21 +258,29 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
   for (size_t i = 1; i < entries.size(); ++i)
     if (entries[i].name == entries[i - 1].name)
-      return Status::error("{}: has two tensors {}", name, shown(entries[i].name));
+      return Status::error("{}: has two tensors {}", name, shown_name(entries[i].name));
 
-  // 4. The elements.
-  for (Entry& entry : entries) {
-    if (counts_batches(entry)) continue;
-    NamedTensor& tensor = tensors.emplace_back();
-    tensor.name = std::move(entry.name);
-    tensor.shape.assign(entry.shape.begin(), entry.shape.end());
-    tensor.data.resize(static_cast<size_t>(element_count(entry.shape)));
-    convert(data.substr(entry.offsets[0], entry.offsets[1] - entry.offsets[0]), entry.dtype, tensor.data);
-    const auto wrong = std::find_if_not(tensor.data.begin(), tensor.data.end(),
-                                        [](float value) { return std::isfinite(value); });
-    if (wrong != tensor.data.end())
-      return Status::error("{}: tensor {} holds {} at {}; a parameter is a finite number", name,
-                           shown(tensor.name), *wrong, index_text(tensor.shape, wrong - tensor.data.begin()));
+  for (Entry& entry : entries)
+    tensors.push_back({std::move(entry.name), std::move(entry.dtype),
+                       std::vector<int64_t>(entry.shape.begin(), entry.shape.end()),
+                       data.substr(entry.offsets[0], entry.offsets[1] - entry.offsets[0])});
+  return {};
+}
+
+Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors,
+                         Metadata* metadata) {
+  tensors.clear();
+  std::vector<StoredTensor> stored;
+  if (Status status = parse_stored(bytes, name, stored, metadata); !status) return status;
+  for (const StoredTensor& from : stored) {
+    if (from.counts_batches()) continue;
+    if (!from.is_real())
+      return Status::error("{}: tensor {} has the type {}; known are F32, F16 and BF16", name,
+                           shown_name(from.name), shown_name(from.dtype));
+    if (Status status = check_finite(from, name); !status) return status;
+    NamedTensor& tensor = tensors.emplace_back(from.name, from.shape);
+    tensor.data.resize(static_cast<size_t>(elements_of(from)));
+    read_elements(from, 0, tensor.data);
   }
   return {};
 }
@@ -275,9 +309,9 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
     std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
     if (element_count(shape) != static_cast<int64_t>(tensor.data.size()))
       return Status::error("cannot write {}: tensor {} of shape [{}] has {} elements", path,
-                           shown(tensor.name), fmt::join(tensor.shape, ", "), tensor.data.size());
+                           shown_name(tensor.name), fmt::join(tensor.shape, ", "), tensor.data.size());
     if (tensor.name == "__metadata__" || (i > 0 && sorted[i - 1]->name == tensor.name))
-      return Status::error("cannot write {}: no tensor can be called {}{}", path, shown(tensor.name),
+      return Status::error("cannot write {}: no tensor can be called {}{}", path, shown_name(tensor.name),
                            i > 0 && sorted[i - 1]->name == tensor.name ? " twice" : "");
     uint64_t end = offset + tensor.data.size() * sizeof(float);
     header += fmt::format(",{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,24 @@ struct NamedTensor {
   std::vector<float> data;
 };
 
+// A tensor as it lies in a file.
+struct StoredTensor {
+  std::string name, dtype;  // "F32"
+  std::vector<int64_t> shape;
+  std::string_view bytes;
+
+  bool is_real() const { return dtype == "F32" || dtype == "F16" || dtype == "BF16"; }
+  // The integer in which PyTorch's batch norms count the batches they have seen: nothing here has it.
+  bool counts_batches() const { return dtype == "I64" && name.ends_with(".num_batches_tracked"); }
+};
+int64_t elements_of(const StoredTensor& tensor);
+// Elements of a real one, from number `first` on, as f32.
+void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> to);
+// Where one is not finite, an error that begins with `file`.
+Status check_finite(const StoredTensor& tensor, std::string_view file);
+// A name out of the file, fit for a one-line message.
+std::string shown_name(std::string_view name);
+
 using Metadata = std::map<std::string, std::string>;
 
 // F32 tensors, sorted by name, written atomically. `metadata` goes into __metadata__, beside the "format":
@@ -25,6 +44,10 @@ Status save_safetensors(const std::string& path, const std::vector<NamedTensor>&
 // The same, into memory. `path` is for messages.
 Status safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
                          const Metadata& metadata, std::string& bytes);
+// The tensors of a file, sorted by name, as they lie in `bytes`; of any type that the format has. Every size,
+// offset and overlap is checked.
+Status parse_stored(std::string_view bytes, std::string_view name, std::vector<StoredTensor>& tensors,
+                    Metadata* metadata = nullptr);
 // Reads F32, F16 and BF16 tensors as f32; every size, offset and overlap is checked, and that every number is
 // finite. Without the num_batches_tracked of PyTorch's batch norms. `metadata`, if not null, gets the strings
 // of __metadata__.

@@ -9,7 +9,7 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/device.h"
-#include "runtime/safetensors.h"
+#include "runtime/weights/weights.h"
 
 namespace gacc {
 
@@ -20,7 +20,7 @@ struct VerifyOptions {
   double lr = 1e-3;
   bool shuffle = true;
   // Parameters to begin with; null: the model's initial ones.
-  const std::vector<NamedTensor>* loaded = nullptr;
+  const Weights* loaded = nullptr;
   std::string compiler_folder{};                  // where gaccc lies
   std::function<bool()> interrupted{};            // asked after every launch. May be empty
   std::function<void(std::string_view)> print{};  // a piece of the report, with its line end

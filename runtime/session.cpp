@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/data/byte_order.h"
 #include "runtime/half.h"
 #include "runtime/metrics.h"
 
@@ -23,11 +24,6 @@ void sort_by_name(std::vector<NamedTensor>& tensors) {
             [](const auto& left, const auto& right) { return left.name < right.name; });
 }
 
-// What --save and --load carry: parameters, and the running statistics of batch_norm.
-bool is_saved(const PlanBuffer& buffer) {
-  return buffer.role == BufferRole::weight || buffer.role == BufferRole::statistic;
-}
-
 // What a window adds up, and ranks would.
 bool is_window_sum(const PlanBuffer& buffer) {
   return buffer.role == BufferRole::gradient || buffer.role == BufferRole::squares ||
@@ -39,6 +35,10 @@ bool all_finite(const std::vector<float>& values) {
 }
 
 }  // namespace
+
+bool is_saved(const PlanBuffer& buffer) {
+  return buffer.role == BufferRole::weight || buffer.role == BufferRole::statistic;
+}
 
 template <class T>
 Status Session::write_scalar(const PlanBuffer* buffer, T value) {
@@ -94,7 +94,8 @@ Status Session::find_parameters() {
   parameters_.clear();
   for (const PlanBuffer& buffer : plan_.buffers) {
     if (!is_saved(buffer)) continue;
-    if (buffer.dtype != "f32")
+    const bool half = buffer.dtype == "f16" || buffer.dtype == "bf16";
+    if (buffer.dtype != "f32" && (!half || buffer.trainable))
       return Status::error("the artifact's parameter {} is {}, not f32", buffer.name, buffer.dtype);
     Parameter& parameter = parameters_.emplace_back();
     parameter.buffer = &buffer;
@@ -655,7 +656,11 @@ Status Session::write_buffer(const PlanBuffer& buffer, std::span<const std::byte
 
 Status Session::read_floats(const PlanBuffer& buffer, std::vector<float>& values) {
   values.resize(static_cast<size_t>(elements_of(buffer.shape)));
-  return device_.read(buffer.offset, std::as_writable_bytes(std::span(values)));
+  if (buffer.dtype == "f32") return device_.read(buffer.offset, std::as_writable_bytes(std::span(values)));
+  std::vector<uint16_t> halves(values.size());  // a frozen parameter
+  Status status = device_.read(buffer.offset, std::as_writable_bytes(std::span(halves)));
+  std::ranges::transform(halves, values.begin(), buffer.dtype == "f16" ? half_to_float : bf16_to_float);
+  return status;
 }
 
 // The window's sum of f32, its nodes added as `update` will have it.
@@ -707,60 +712,20 @@ Status Session::parameters(std::vector<NamedTensor>& tensors) {
   return {};
 }
 
-namespace {
-
-std::vector<NamedTensor>::const_iterator find_tensor(const std::vector<NamedTensor>& tensors,
-                                                     const std::string& name) {
-  return std::find_if(tensors.begin(), tensors.end(),
-                      [&](const NamedTensor& tensor) { return tensor.name == name; });
-}
-
-}  // namespace
-
-Status Session::check_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) const {
-  constexpr size_t kShown = 8;
-  std::vector<std::string> problems;
-  for (const Parameter& parameter : parameters_) {
-    const PlanBuffer& buffer = *parameter.buffer;
-    const auto found = find_tensor(tensors, buffer.name);
-    if (found == tensors.end())
-      problems.push_back(fmt::format("{} {} is missing", buffer.name, shape_text(buffer.shape)));
-    else if (found->shape != buffer.shape)
-      problems.push_back(fmt::format("{} is {} in the file, {} in the model", buffer.name,
-                                     shape_text(found->shape), shape_text(buffer.shape)));
-  }
-  for (const NamedTensor& tensor : tensors) {
-    const PlanBuffer* buffer = plan_.find(tensor.name);
-    if (!buffer || !is_saved(*buffer))
-      problems.push_back(fmt::format("the model has no {} {}", tensor.name, shape_text(tensor.shape)));
-  }
-  if (problems.size() > kShown) {
-    size_t more = problems.size() - kShown;
-    problems.resize(kShown);
-    problems.push_back(fmt::format("and {} more", more));
-  }
-  if (!problems.empty())
-    return Status::error("{} does not fit the model: {}", source, fmt::join(problems, "; "));
-  return {};
-}
-
-Status Session::set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) {
-  if (Status status = check_parameters(tensors, source); !status) return status;
-  for (const Parameter& parameter : parameters_) {
-    const PlanBuffer& buffer = *parameter.buffer;
-    if (Status status = set_parameter(buffer, find_tensor(tensors, buffer.name)->data); !status)
-      return status;
+Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values) {
+  std::vector<uint16_t> halves;
+  for (const PlanBuffer* buffer : {&parameter, plan_.find(BufferRole::half, parameter.name)}) {
+    if (buffer == nullptr) continue;
+    std::span<const std::byte> bytes = std::as_bytes(values);
+    if (buffer->dtype != "f32") {
+      halves.resize(values.size());
+      std::ranges::transform(values, halves.begin(), buffer->dtype == "f16" ? f16_bits : bf16_bits);
+      bytes = std::as_bytes(std::span(halves));
+    }
+    const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));
+    if (Status status = device_.write(buffer->offset + first * each, bytes); !status) return status;
   }
   return {};
-}
-
-Status Session::set_parameter(const PlanBuffer& buffer, std::span<const float> values) {
-  if (Status status = write_buffer(buffer, std::as_bytes(values)); !status) return status;
-  const PlanBuffer* half = plan_.find(BufferRole::half, buffer.name);
-  if (half == nullptr) return {};
-  std::vector<uint16_t> halves(values.size());
-  std::ranges::transform(values, halves.begin(), half->dtype == "f16" ? f16_bits : bf16_bits);
-  return write_buffer(*half, std::as_bytes(std::span(halves)));
 }
 
 }  // namespace gacc

@@ -95,6 +95,9 @@ class LaneExchange {
   virtual Status gather(std::vector<LaneScalars>& nodes) = 0;
 };
 
+// What --save and --load carry: parameters, and the running statistics of batch_norm.
+bool is_saved(const PlanBuffer& buffer);
+
 // Whether training cannot go on after a window: a gradient was not finite, and no window, or none more, may
 // be left out; and the sentence about it. `what`: was found of the gradients, where more is known than the
 // report says.
@@ -180,13 +183,8 @@ class Session {
 
   // The parameters as f32, sorted by name. Waits.
   Status parameters(std::vector<NamedTensor>& tensors);
-  // Overwrites all parameters and their half copies. Names and shapes must be exactly the model's; `source`
-  // begins the error.
-  Status set_parameters(const std::vector<NamedTensor>& tensors, const std::string& source);
-  // Overwrites one, which is as long as the values, and its half copy.
-  Status set_parameter(const PlanBuffer& buffer, std::span<const float> values);
-  // What set_parameters asks of them; the device has no part in it.
-  Status check_parameters(const std::vector<NamedTensor>& tensors, const std::string& source) const;
+  // Overwrites elements of a parameter (or statistic) and of its half copy, from number `first` on.
+  Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
 
  private:
   // A parameter; and when it is trained, the sum of its gradients over the window.

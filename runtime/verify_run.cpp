@@ -27,7 +27,7 @@ Status Bench::open() {
   session_ = std::make_unique<Session>(*device_, artifact_.plan);
   if (status = session_->open(artifact_); !status) return status;
   if (status = session_->init(options_.seed, static_cast<float>(options_.lr)); !status) return status;
-  return options_.loaded ? session_->set_parameters(*options_.loaded, "--load") : Status();
+  return options_.loaded ? options_.loaded->write(*session_) : Status();
 }
 
 Status Bench::window(const Dataset& data, std::span<const int64_t> order, std::span<const int64_t> sizes,

@@ -145,6 +145,7 @@ std::string wrong_command(const Arguments& given) {
                                                          {"--patience", given.patience.has_value()}};
   for (const auto& [name, present] : of_evaluations)
     if (present && given.eval.empty()) return fmt::format("{} needs --eval", name);
+  if (!given.save_as.empty() && given.save.empty()) return "--save-as needs --save";
   if (given.best != "loss" && given.save_best.empty() && !given.patience)
     return "--best needs --save-best or --patience";
   return "";
@@ -226,8 +227,11 @@ void add_options(CLI::App& app, Arguments& to) {
   count("--top-k", to.top_k, 1, "choose among the N most likely tokens");
 
   group = "Parameters";
-  value("--load", to.load, "FILE", "parameters to begin with (safetensors)");
+  value("--load", to.load, "FILE",
+        "parameters to begin with: safetensors, an index of shards,\nor a folder that has one");
   value("--save", to.save, "FILE", "write the parameters at the end (safetensors, f32)");
+  value("--save-as", to.save_as, "published", "names and layout of --save: those of [load] in the model file")
+      ->check(CLI::IsMember({"published"}));
   value("--save-best", to.save_best, "FILE", "write the parameters of the best evaluation so far");
   value("--dump-grads", to.dump_grads, "FILE",
         "write the mean gradient of the last window (safetensors, f32)");

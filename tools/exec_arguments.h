@@ -8,7 +8,7 @@ namespace gacc {
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
-  std::string save_best, best = "loss";
+  std::string save_as, save_best, best = "loss";
   std::string predict;
   std::optional<std::string> prompt;
   std::optional<int64_t> generate, top_k;

@@ -39,6 +39,7 @@
 #include "runtime/standard_streams.h"
 #include "runtime/tensorboard.h"
 #include "runtime/train.h"
+#include "runtime/weights/weights.h"
 #include "tools/exec_arguments.h"
 #include "tools/exec_reporter.h"
 
@@ -164,8 +165,14 @@ class Run {
   static Status check_writable(const std::string& path) {
     return path.empty() ? Status() : AtomicFile().open(path);
   }
-  Status save(const std::string& path, const std::vector<NamedTensor>& tensors) {
-    Status status = save_safetensors(path, tensors, to_metadata(facts_));
+  // Parameters under our names.
+  Metadata own_metadata() const {
+    Metadata metadata = to_metadata(facts_);
+    mark_own_names(artifact_.plan, metadata);
+    return metadata;
+  }
+  Status save(const std::string& path, const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+    Status status = save_safetensors(path, tensors, metadata);
     if (status) written_ += fmt::format("; wrote {}", path);
     return status;
   }
@@ -177,7 +184,7 @@ class Run {
   Artifact artifact_;
   Dataset data_, eval_;
   DataFacts facts_;  // what the training data have taught, in this run or before
-  std::vector<NamedTensor> loaded_;
+  Weights loaded_;
   DeviceOptions device_options_;
   std::unique_ptr<Device> device_;
   std::optional<RankExchange> exchange_;
@@ -340,8 +347,15 @@ Facts Run::facts_of_rank() const {
 Status Run::load_parameters() {
   const std::string& file = arguments_.load;
   Metadata metadata;
-  if (!file.empty())
-    if (Status status = load_safetensors(file, loaded_, &metadata); !status) return status;
+  if (!file.empty()) {
+    if (Status status = loaded_.open(file, artifact_.plan); !status) return status;
+    metadata = loaded_.metadata();
+    if (const size_t kept = loaded_.missing().size(); kept > 0)
+      print_stderr("gacc-exec: {} lacks {} parameter{}, which keep{} their start: {}\n", file, kept,
+                   kept == 1 ? "" : "s", kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
+  }
+  if (!arguments_.save_as.empty())
+    if (Status status = check_published(artifact_.plan, loaded_); !status) return status;
   if (resumes_) metadata = earlier_.content().data;
   return read_facts(metadata, resumes_ ? checkpoint_file() : file, artifact_.plan, facts_);
 }
@@ -500,8 +514,7 @@ Status Run::work() {
   Status status = session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr));
   if (!status) return status;
   if (!arguments_.load.empty() && !resumes_)
-    if (Status status = session.set_parameters(loaded_, arguments_.load); !status) return status;
-  loaded_.clear();
+    if (Status status = loaded_.write(session); !status) return status;
   if (resumes_) {
     if (Status status = earlier_.restore(plan, session); !status) return status;
     if (plan.lr != earlier_.content().rate.used)
@@ -573,7 +586,7 @@ Status Run::save_best(Session& session) {
   std::vector<NamedTensor> tensors;
   if (Status status = session.parameters(tensors); !status) return status;
   const std::string& path = arguments_.save_best;
-  const Metadata metadata = to_metadata(facts_);
+  const Metadata metadata = own_metadata();
   if (arguments_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
   if (opening_ && !opening_->best) opening_->best = best_;
   if (Status status = safetensors_bytes(path, tensors, metadata, best_); !status) return status;
@@ -646,7 +659,8 @@ Status Run::train_and_write(Session& session, Progress& progress) {
   }
   if (!arguments_.dump_grads.empty()) {
     if (!result_.gradients.empty()) {
-      if (Status status = save(arguments_.dump_grads, result_.gradients); !status) return status;
+      if (Status status = save(arguments_.dump_grads, result_.gradients, to_metadata(facts_)); !status)
+        return status;
     } else if (resumes_) {  // a run that had nothing left to do
       say("gacc-exec: note: nothing was launched: {} is not written\n", arguments_.dump_grads);
     } else if (!result_.interrupted) {
@@ -657,7 +671,11 @@ Status Run::train_and_write(Session& session, Progress& progress) {
   if (!arguments_.save.empty()) {
     std::vector<NamedTensor> tensors;
     if (Status status = session.parameters(tensors); !status) return status;
-    if (Status status = save(arguments_.save, tensors); !status) return status;
+    const bool published = !arguments_.save_as.empty();
+    if (published)
+      if (Status status = to_published(plan, loaded_, tensors); !status) return status;
+    const Metadata metadata = published ? to_metadata(facts_) : own_metadata();
+    if (Status status = save(arguments_.save, tensors, metadata); !status) return status;
   }
   if (!arguments_.profile.empty()) {
     std::vector<Timing> timings;

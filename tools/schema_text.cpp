@@ -24,6 +24,8 @@ std::string_view form_text(Form form) {
       return "number";
     case Form::flag:
       return "true or false";
+    case Form::flags:
+      return "true or false, or a list of those";
     case Form::size:
       return "size";
     case Form::pair:

@@ -15,7 +15,7 @@ Layer lower_sequential(LayerContext& l) {
     l.b.segment = outer;
     if (repeats || l.model.recompute_policy == "marked") l.open_segment();
     const size_t before = l.b.diag().reports().size();
-    x = l.body(std::move(x), repeats ? fmt::format("{}.{}.", l.path, i) : l.path + ".");
+    x = l.body(std::move(x), repeats ? fmt::format("{}.{}.", l.path, i) : l.path + ".", i);
     if (l.b.diag().reports().size() != before || (!x.value && i > 0))
       return {};  // other copies would say the same again
   }

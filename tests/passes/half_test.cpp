@@ -38,7 +38,7 @@ struct Trial {
     const auto scale = module.find_buffer("loss.scale");
     const auto& initial = module.settings.precision.scale_initial;
     if (scale) (*this)["loss.scale"] = {initial.given() ? *initial : 1};
-    for (const Buffer& buffer : module.buffers) {  // as Session::set_parameters does
+    for (const Buffer& buffer : module.buffers) {  // as Session::write_parameter does
       if (!is_half(buffer.type.dtype)) continue;
       (*this)[buffer.name] = (*this)[buffer.name.substr(0, buffer.name.size() - 2)];
       for (double& value : (*this)[buffer.name]) value = rounded(buffer.type.dtype, value);

@@ -1,0 +1,288 @@
+// See weights.h.
+#include "runtime/weights/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "runtime/data/text.h"
+
+namespace gacc {
+namespace {
+
+constexpr size_t kBlock = size_t{1} << 20;  // elements that are converted at once
+constexpr std::string_view kNames = "gacc.names", kOwn = "own";
+
+const PlanLoad& table_of(const Plan& plan) {
+  static const PlanLoad kNone;
+  return plan.load ? *plan.load : kNone;
+}
+
+// How a parameter is called in the file: its tensors, with the prefix.
+struct Published {
+  std::vector<std::string> tensors;
+  bool transpose = false;
+};
+Published published(const PlanLoad& table, const std::string& parameter) {
+  const auto found = std::ranges::find(table.parameters, parameter, &PlanLoad::Parameter::name);
+  Published result;
+  if (found == table.parameters.end())
+    result.tensors = {parameter};
+  else
+    result = {found->tensors, found->transpose};
+  for (std::string& name : result.tensors) name = table.prefix + name;
+  return result;
+}
+
+std::vector<int64_t> turned(std::vector<int64_t> shape, bool transpose) {
+  if (transpose) std::reverse(shape.begin(), shape.end());
+  return shape;
+}
+
+// Tied weights stand twice in some files. A constant is equal to others by chance.
+bool same_matrix(const StoredTensor& a, const StoredTensor& b) {
+  if (a.shape.size() < 2 || a.shape != b.shape || a.dtype != b.dtype || a.bytes.size() != b.bytes.size())
+    return false;
+  const size_t each = a.bytes.size() / static_cast<size_t>(std::max<int64_t>(elements_of(a), 1));
+  const bool constant =
+      a.bytes.size() <= each || a.bytes.substr(each) == a.bytes.substr(0, a.bytes.size() - each);
+  return !constant && a.bytes == b.bytes;
+}
+
+// What the file may call it instead: the same name under another beginning, or a near one.
+std::string nearest_name(const std::string& name, std::span<const std::string> others) {
+  for (const std::string& other : others)
+    if (other.ends_with("." + name) || name.ends_with("." + other))
+      return fmt::format("; did you mean \"{}\"?", other);
+  return hint(name, others);
+}
+
+}  // namespace
+
+bool matches_pattern(std::string_view pattern, std::string_view name) {
+  // Where the last star stood, and what it has taken; a number takes all its digits.
+  size_t p = 0, n = 0;
+  size_t star = std::string_view::npos, taken = 0;
+  const auto number_end = [&](size_t at) {
+    const size_t end = pattern[at] == '{' ? pattern.find('}', at) : std::string_view::npos;
+    return end == std::string_view::npos || end == at + 1 ? 0 : end + 1;
+  };
+  const auto digits = [&](size_t at) {
+    const size_t end = name.find_first_not_of("0123456789", at);
+    return (end == std::string_view::npos ? name.size() : end) - at;
+  };
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = n;
+    } else if (const size_t end = p < pattern.size() ? number_end(p) : 0; end > 0 && digits(n) > 0) {
+      n += digits(n);
+      p = end;
+    } else if (end == 0 && p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++taken;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+// 1. Every parameter's tensors, of shapes that fit.
+std::vector<std::string> Weights::find_sources(const Plan& plan) {
+  const auto own = metadata().find(std::string(kNames));
+  static const PlanLoad kNone;
+  const PlanLoad& table = own != metadata().end() && own->second == kOwn ? kNone : table_of(plan);
+  std::set<std::string_view> wanted;
+  std::vector<std::pair<const PlanBuffer*, Published>> all;
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (is_saved(buffer)) all.emplace_back(&buffer, published(table, buffer.name));
+  for (const auto& [_, as] : all) wanted.insert(as.tensors.begin(), as.tensors.end());
+  std::vector<std::string> others;  // in the file, and nobody's
+  for (const StoredTensor& tensor : file_.tensors())
+    if (!wanted.contains(tensor.name)) others.push_back(tensor.name);
+
+  std::vector<std::string> problems;
+  for (const auto& [buffer, as] : all) {
+    const std::string called = as.tensors == std::vector{buffer->name}
+                                   ? buffer->name
+                                   : fmt::format("{} ({})", buffer->name, fmt::join(as.tensors, ", "));
+    Source source{buffer, {}, as.transpose};
+    std::vector<int64_t> shape;
+    std::vector<std::string> absent;
+    bool fits = true;
+    for (const std::string& name : as.tensors) {
+      const StoredTensor* tensor = file_.find(name);
+      if (tensor == nullptr) {
+        absent.push_back(name);
+        continue;
+      }
+      source.tensors.push_back(tensor);
+      const std::vector<int64_t> part = turned(tensor->shape, as.transpose);
+      if (shape.empty()) {
+        shape = part;
+      } else if (part.size() == shape.size() && std::equal(part.begin() + 1, part.end(), shape.begin() + 1)) {
+        shape.front() += part.front();
+      } else {
+        fits = false;
+      }
+      if (!tensor->is_real())
+        problems.push_back(
+            fmt::format("{} has the type {}; known are F32, F16 and BF16", shown_name(name), tensor->dtype));
+    }
+    if (absent.size() == as.tensors.size()) {
+      missing_.push_back(buffer->name);
+      if (!table_of(plan).part)
+        problems.push_back(fmt::format("{} {} is missing{}", called, shape_text(buffer->shape),
+                                       nearest_name(as.tensors.front(), others)));
+    } else if (!absent.empty()) {
+      for (const std::string& name : absent)
+        problems.push_back(fmt::format("of {} {} is missing{}", called, name, nearest_name(name, others)));
+    } else if (!fits || shape != buffer->shape) {
+      std::string found;
+      for (const StoredTensor* tensor : source.tensors)
+        found += (found.empty() ? "" : " and ") + shape_text(tensor->shape);
+      const bool exchanged = fits && turned(shape, true) == buffer->shape;
+      problems.push_back(
+          fmt::format("{} is {} in the file, {} in the model{}", called, found,
+                      shape_text(turned(buffer->shape, as.transpose && as.tensors.size() == 1)),
+                      !exchanged          ? ""
+                      : as.transpose      ? "; without load.transpose it would fit"
+                      : shape.size() == 2 ? "; load.transpose exchanges its axes"
+                                          : ""));
+    } else {
+      sources_.push_back(std::move(source));
+    }
+  }
+  if (sources_.empty() && problems.empty() && !missing_.empty())
+    problems.emplace_back("it has none of the model's parameters");
+  return problems;
+}
+
+// 2. What the file has besides.
+std::vector<std::string> Weights::left_over(const Plan& plan) const {
+  std::set<const StoredTensor*> taken;
+  std::set<std::string> looked_for;
+  for (const Source& source : sources_) taken.insert(source.tensors.begin(), source.tensors.end());
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (!is_saved(buffer)) continue;
+    for (const std::string& name : published(table_of(plan), buffer.name).tensors) looked_for.insert(name);
+  }
+  std::vector<std::string> problems;
+  for (const StoredTensor& tensor : file_.tensors()) {
+    const auto named = [&](const std::string& pattern) { return matches_pattern(pattern, tensor.name); };
+    if (taken.contains(&tensor) || looked_for.contains(tensor.name) || tensor.counts_batches()) continue;
+    if (std::ranges::any_of(table_of(plan).ignore, named)) continue;
+    if (std::ranges::any_of(taken, [&](const StoredTensor* one) { return same_matrix(*one, tensor); }))
+      continue;
+    problems.push_back(fmt::format("the model has no {} {}{}", tensor.name, shape_text(tensor.shape),
+                                   nearest_name(tensor.name, missing_)));
+  }
+  return problems;
+}
+
+Status Weights::open(const std::string& path, const Plan& plan) {
+  *this = Weights();
+  if (Status status = file_.open(path); !status) return status;
+  std::vector<std::string> problems = find_sources(plan);
+  for (std::string& more : left_over(plan)) problems.push_back(std::move(more));
+  if (!problems.empty())
+    return Status::error(problem_list(fmt::format("{} does not fit the model", file_.path()), problems));
+  for (const Source& source : sources_)
+    for (const StoredTensor* tensor : source.tensors)
+      if (Status status = check_finite(*tensor, file_.path()); !status) return status;
+  return {};
+}
+
+Status Weights::write(Session& session) const {
+  std::vector<float> block, file_row;
+  for (const Source& source : sources_) {
+    int64_t at = 0;  // in the parameter
+    for (const StoredTensor* tensor : source.tensors) {
+      const int64_t elements = elements_of(*tensor);
+      // [rows, columns] of the parameter is [columns, rows] in the file: a block of whole rows is a piece of
+      // every row of the file.
+      const int64_t columns = source.transpose ? tensor->shape[0] : 1,
+                    rows = elements / std::max<int64_t>(columns, 1);
+      const int64_t rows_at_once =
+          std::max<int64_t>(static_cast<int64_t>(kBlock) / std::max<int64_t>(columns, 1), 1);
+      for (int64_t row = 0; row < rows; row += rows_at_once) {
+        const int64_t now = std::min(rows_at_once, rows - row);
+        block.resize(static_cast<size_t>(now * columns));
+        if (!source.transpose) read_elements(*tensor, row, block);
+        file_row.resize(source.transpose ? static_cast<size_t>(now) : 0);
+        for (int64_t column = 0; column < columns && source.transpose; ++column) {
+          read_elements(*tensor, column * rows + row, file_row);
+          for (int64_t r = 0; r < now; ++r)
+            block[static_cast<size_t>(r * columns + column)] = file_row[static_cast<size_t>(r)];
+        }
+        if (Status status = session.write_parameter(*source.buffer, at, block); !status) return status;
+        at += now * columns;
+      }
+    }
+  }
+  return {};
+}
+
+std::vector<int64_t> Weights::parts_of(std::string_view parameter) const {
+  for (const Source& source : sources_) {
+    if (source.buffer->name != parameter) continue;
+    std::vector<int64_t> parts;
+    for (const StoredTensor* tensor : source.tensors)
+      parts.push_back(turned(tensor->shape, source.transpose)[0]);
+    return parts;
+  }
+  return {};
+}
+
+Status check_published(const Plan& plan, const Weights& loaded) {
+  for (const PlanLoad::Parameter& each : table_of(plan).parameters)
+    if (each.tensors.size() > 1 && loaded.parts_of(each.name).size() != each.tensors.size())
+      return Status::error(
+          "--save-as published: {} is several tensors of a file ({}), and how large each is only such a file "
+          "says; --load it",
+          each.name, fmt::join(each.tensors, ", "));
+  return {};
+}
+
+Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors) {
+  if (Status status = check_published(plan, loaded); !status) return status;
+  std::vector<NamedTensor> result;
+  for (NamedTensor& tensor : tensors) {
+    const Published as = published(table_of(plan), tensor.name);
+    std::vector<int64_t> parts = loaded.parts_of(tensor.name);
+    if (as.tensors.size() == 1) parts = {tensor.shape.empty() ? 1 : tensor.shape.front()};
+    auto from = tensor.data.begin();
+    const auto row =
+        static_cast<int64_t>(tensor.data.size()) / (tensor.shape.empty() ? 1 : tensor.shape.front());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      NamedTensor& part = result.emplace_back(as.tensors[i], tensor.shape);
+      if (as.tensors.size() == 1 && !as.transpose) {
+        part.data = std::move(tensor.data);
+        continue;
+      }
+      const auto end = from + parts[i] * row;
+      part.data.assign(from, end);
+      part.shape.front() = parts[i];
+      if (as.transpose) {
+        for (int64_t r = 0; r < parts[i]; ++r)
+          for (int64_t c = 0; c < row; ++c)
+            part.data[static_cast<size_t>(c * parts[i] + r)] = from[r * row + c];
+        part.shape = turned(part.shape, true);
+      }
+      from = end;
+    }
+  }
+  tensors = std::move(result);
+  return {};
+}
+
+void mark_own_names(const Plan& plan, Metadata& metadata) {
+  if (plan.load) metadata.emplace(kNames, kOwn);
+}
+
+}  // namespace gacc

@@ -1,0 +1,49 @@
+// Weights for --load, by the plan's table: which tensors of a file make which parameter, checked before
+// anything runs and written into a session block by block. The same table backwards names what --save writes.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/session.h"
+#include "runtime/weights/weight_file.h"
+
+namespace gacc {
+
+// A pattern of [load]: `*` is any text, {NAME} a number.
+bool matches_pattern(std::string_view pattern, std::string_view name);
+
+class Weights {
+ public:
+  // Opens a file for the parameters of a plan. An error lists all that does not fit.
+  Status open(const std::string& path, const Plan& plan);
+  bool is_open() const { return !file_.path().empty(); }
+  const Metadata& metadata() const { return file_.metadata(); }
+  // Parameters that the file lacks: with `part` they keep their start.
+  const std::vector<std::string>& missing() const { return missing_; }
+  // Overwrites the parameters of an initialised session that the file has.
+  Status write(Session& session) const;
+  // How a parameter made of several tensors is cut: their extents along the first axis; empty when it is not.
+  std::vector<int64_t> parts_of(std::string_view parameter) const;
+
+ private:
+  struct Source {
+    const PlanBuffer* buffer = nullptr;
+    std::vector<const StoredTensor*> tensors{};
+    bool transpose = false;
+  };
+  std::vector<std::string> find_sources(const Plan& plan);
+  std::vector<std::string> left_over(const Plan& plan) const;
+
+  WeightFile file_;
+  std::vector<Source> sources_;
+  std::vector<std::string> missing_;
+};
+
+// Whether --save-as published can be done, with the weights that the run begins with (or none).
+Status check_published(const Plan& plan, const Weights& loaded);
+// Gives parameters the names, order and axes of the file that the plan's table describes.
+Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors);
+// Says in the metadata of a file that its names are ours, where the plan has others.
+void mark_own_names(const Plan& plan, Metadata& metadata);
+
+}  // namespace gacc

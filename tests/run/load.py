@@ -1,0 +1,345 @@
+"""Weights from elsewhere: --load by the table [load] of the model file, and --save-as published."""
+import array
+import json
+import pathlib
+import random
+import re
+import struct
+
+import harness
+from harness import expect, run
+
+T, V, C, H = 6, 40, 16, 32
+
+MODEL = f"""
+[model]
+name = "tiny"
+[inputs.tokens]
+shape = [{T}]
+dtype = "i32"
+[inputs.next]
+shape = [{T}]
+dtype = "i32"
+[[layers]]
+type = "embedding"
+name = "wte"
+vocab = {V}
+features = {C}
+[[layers]]
+type = "sequential"
+name = "h"
+repeat = 2
+trainable = TRAINABLE
+[[layers.layers]]
+type = "layer_norm"
+name = "ln"
+[[layers.layers]]
+type = "attention"
+name = "attn"
+heads = 2
+causal = true
+[[layers.layers]]
+type = "linear"
+name = "fc"
+features = {H}
+activation = "relu"
+[[layers.layers]]
+type = "linear"
+name = "out"
+features = {C}
+[[layers]]
+type = "linear"
+name = "head"
+features = {V}
+tied = "wte"
+bias = false
+[loss]
+type = "cross_entropy"
+target = "next"
+[train]
+micro_batch = 2
+[optimizer]
+type = "adam"
+lr = 1e-2
+"""
+TABLE = """
+[load]
+prefix = "model."
+transpose = ["h.{i}.fc.weight", "h.{i}.attn.qkv.weight"]
+ignore = ["*.mask"]
+[load.rename]
+"wte.weight" = "embed.weight"
+"h.{i}.*" = "layers.{i}.*"
+[load.concat]
+"h.{i}.attn.qkv.weight" = ["layers.{i}.q.weight", "layers.{i}.k.weight", "layers.{i}.v.weight"]
+"h.{i}.attn.qkv.bias" = ["layers.{i}.q.bias", "layers.{i}.k.bias", "layers.{i}.v.bias"]
+"""
+
+
+def build(folder, table=TABLE, trainable="true", sets=(), name="step"):
+    (folder / f"{name}.toml").write_text(MODEL.replace("TRAINABLE", trainable) + table)
+    artifact = folder / f"{name}.ptx"
+    run("gaccc", folder / f"{name}.toml", "-o", artifact, *[w for s in sets for w in ("--set", s)])
+    return artifact
+
+
+def bf16(value):
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def write(path, tensors, metadata=None):
+    """tensors: name -> (dtype, shape, list of numbers or bytes)"""
+    header, body = {"__metadata__": metadata} if metadata else {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        data = values if isinstance(values, bytes) else b"".join(
+            struct.pack("<f", v) if dtype == "F32" else struct.pack("<e", v) if dtype == "F16"
+            else struct.pack("<H", bf16(v)) for v in values)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def elsewhere(seed=1, dtype="F32"):
+    """What another program wrote: other names, matrices turned, three of them where we have one."""
+    draw = random.Random(seed)
+
+    def tensor(*shape):
+        # Numbers that bf16 and f16 have as well.
+        return (dtype, list(shape), [draw.randrange(-128, 128) / 256 for _ in range(harness.math.prod(shape))])
+    tensors = {"model.embed.weight": tensor(V, C)}
+    for i in range(2):
+        p = f"model.layers.{i}."
+        for part in "qkv":
+            tensors |= {f"{p}{part}.weight": tensor(C, C), f"{p}{part}.bias": tensor(C)}
+        tensors |= {p + "attn.proj.weight": tensor(C, C), p + "attn.proj.bias": tensor(C), p + "ln.weight": tensor(C),
+                    p + "ln.bias": tensor(C), p + "fc.weight": tensor(C, H), p + "fc.bias": tensor(H),
+                    p + "out.weight": tensor(C, H), p + "out.bias": tensor(C)}
+        tensors[p + "attn.mask"] = ("BOOL", [1, T, T], bytes(T * T))
+    return tensors
+
+
+def values_of(tensors):
+    return {n: (s, list(v)) for n, (_, s, v) in tensors.items() if not n.endswith(".mask")}
+
+
+def turned(shape, values):
+    rows, columns = shape
+    return [values[r * columns + c] for c in range(columns) for r in range(rows)]
+
+
+def saved(path):
+    return {n: (s, list(v)) for n, (s, v) in harness.read_safetensors(path).items()}
+
+
+def loaded(artifact, file, folder, *more):
+    out = folder / "out.safetensors"
+    run("gacc-exec", artifact, "--init-only", "--load", file, "--save", out, *more, "--device", "cpu")
+    return saved(out)
+
+
+def test_names_axes_and_parts(folder):
+    artifact = build(folder)
+    file = folder / "w.safetensors"
+    for dtype in ("F32", "F16", "BF16"):
+        tensors = elsewhere(dtype=dtype)
+        write(file, tensors)
+        ours = loaded(artifact, file, folder)
+        theirs = values_of(tensors)
+        expect(ours["wte.weight"] == theirs["model.embed.weight"], "renamed")
+        expect(ours["h.1.out.weight"] == theirs["model.layers.1.out.weight"], "as it lies")
+        expect(ours["h.1.fc.weight"] == ([H, C], turned(*theirs["model.layers.1.fc.weight"])), "transposed")
+        parts = [turned(*theirs[f"model.layers.0.{p}.weight"]) for p in "qkv"]
+        expect(ours["h.0.attn.qkv.weight"] == ([3 * C, C], sum(parts, [])), "transposed, then one behind the other")
+        expect(ours["h.0.attn.qkv.bias"][1] == sum((theirs[f"model.layers.0.{p}.bias"][1] for p in "qkv"), []), "bias")
+        expect(loaded(artifact, file, folder, "--save-as", "published") == theirs, "what came in goes out")
+    # What --save wrote is taken under our names.
+    loaded(artifact, file, folder)
+    expect(loaded(artifact, folder / "out.safetensors", folder) == ours, "our own names")
+
+
+def shards(folder, tensors, change=None, files=2):
+    names = list(tensors)
+    weight_map = {}
+    for i in range(files):
+        shard = f"model-{i}.safetensors"
+        part = {n: tensors[n] for n in names[i::files]}
+        write(folder / shard, part)
+        weight_map |= dict.fromkeys(part, shard)
+    index = {"metadata": {"total_size": 1, "more": [{}, [1]]}, "weight_map": weight_map}
+    if change:
+        change(index)
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps(index))
+    return path
+
+
+def test_shards(folder):
+    artifact = build(folder)
+    (folder / "model").mkdir()
+    tensors = elsewhere()
+    index = shards(folder / "model", tensors)
+    write(folder / "w.safetensors", tensors)
+    whole = loaded(artifact, folder / "w.safetensors", folder)
+    expect(loaded(artifact, index, folder) == whole, "the shards")
+    expect(loaded(artifact, folder / "model", folder) == whole, "the folder")
+    expect(loaded(artifact, index, folder, "--save-as", "published") == values_of(tensors), "written back as one")
+
+
+def refused(artifact, file, *words):
+    done = run("gacc-exec", artifact, "--init-only", "--load", file, "--save", file.parent / "no.safetensors", code=1)
+    harness.one_error(done, *words)
+    expect(not (file.parent / "no.safetensors").exists(), "nothing is written")
+    return done.stderr
+
+
+def test_what_does_not_fit_is_listed_whole(folder):
+    artifact = build(folder)
+    file = folder / "w.safetensors"
+
+    def changed(change):
+        tensors = elsewhere()
+        change(tensors)
+        write(file, tensors)
+        return file
+
+    def many(t):
+        t["model.embeds.weight"] = t.pop("model.embed.weight")
+        t["model.layers.0.fc.weight"] = ("F32", [H, C], t["model.layers.0.fc.weight"][2])
+        t.pop("model.layers.1.k.bias")
+        t["model.layers.1.out.bias"] = ("I64", [C], bytes(8 * C))
+        t["model.rotary"] = ("F32", [2], [1, 2])
+        for i in range(20):
+            t[f"extra.{i}"] = ("F32", [1], [0])
+    text = refused(artifact, changed(many), 'wte.weight (model.embed.weight) [40, 16] is missing; did you mean "model.embeds.weight"?',
+                   "h.0.fc.weight (model.layers.0.fc.weight) is [32, 16] in the file, [16, 32] in the model; without load.transpose it would fit",
+                   "model.layers.1.k.bias is missing", "has the type I64", "the model has no model.rotary [2]",
+                   "the model has no extra.19 [1]")
+    expect(len(text.splitlines()) == 27, text)
+    refused(artifact, changed(lambda t: t.update({"model.layers.0.ln.bias": ("F32", [C], [float("nan")] * C)})), "holds nan at [0]")
+    # Masks are ignored by pattern, and refused by name without it.
+    write(file, elsewhere())
+    plain = build(folder, TABLE.replace('ignore = ["*.mask"]\n', ""), name="plain")
+    refused(plain, file, "the model has no model.layers.0.attn.mask [1, 6, 6]", "the model has no model.layers.1.attn.mask [1, 6, 6]")
+    # Without a prefix the file's names still are near.
+    bare = build(folder, TABLE.replace('prefix = "model."\n', ""), name="bare")
+    refused(bare, file, 'did you mean "model.embed.weight"?')
+
+
+def test_tied_weights_may_stand_twice(folder):
+    artifact = build(folder)
+    tensors = elsewhere()
+    dtype, shape, values = tensors["model.embed.weight"]
+    tensors["lm_head.weight"] = (dtype, shape, values)
+    write(folder / "w.safetensors", tensors)
+    loaded(artifact, folder / "w.safetensors", folder)
+    tensors["lm_head.weight"] = (dtype, shape, [values[0] + 1] + values[1:])
+    write(folder / "w.safetensors", tensors)
+    refused(artifact, folder / "w.safetensors", "the model has no lm_head.weight [40, 16]")
+
+
+def test_damaged_files_are_refused(folder):
+    artifact = build(folder)
+    tensors = elsewhere()
+    whole = folder / "whole.safetensors"
+    write(whole, tensors)
+    cut = folder / "cut.safetensors"
+    cut.write_bytes(whole.read_bytes()[:-10])
+    refused(artifact, cut, "cut.safetensors", "lies outside")
+
+    def index(change, *words):
+        return refused(artifact, shards(folder, tensors, change), *words)
+    first = next(iter(tensors))
+    index(lambda x: x["weight_map"].update({"ghost": "model-0.safetensors"}), '"ghost" is not in model-0.safetensors')
+    index(lambda x: x["weight_map"].pop(first), f'"{first}" is in model-0.safetensors and not in the index')
+    index(lambda x: x["weight_map"].update({first: "model-1.safetensors"}), f'"{first}" is not in model-1.safetensors',
+          f'"{first}" is in model-0.safetensors, and the index says in model-1.safetensors')
+    index(lambda x: x["weight_map"].update({first: "gone.safetensors"}), "gone.safetensors")
+    index(lambda x: x["weight_map"].update({first: "../w.safetensors"}), "no file beside the index")
+    index(lambda x: x["weight_map"].update({first: 3}), "does not name a file")
+    index(lambda x: x.pop("weight_map"), "has no list weight_map")
+    path = shards(folder, tensors)
+    path.write_text(path.read_text().replace('"weight_map": {', f'"weight_map": {{"{first}": "model-1.safetensors", '))
+    refused(artifact, path, f'has two tensors "{first}"')
+    both = shards(folder, tensors)
+    write(folder / "model-1.safetensors", tensors)  # has all, also those of the other shard
+    refused(artifact, both, f'"{first}" is in model-1.safetensors, and the index says in model-0.safetensors')
+    path.write_text("{]")
+    refused(artifact, path, "no valid JSON")
+    (folder / "empty").mkdir()
+    refused(artifact, folder / "empty", "has neither model.safetensors")
+
+
+def test_a_part_of_the_parameters(folder):
+    tensors = {n: t for n, t in elsewhere().items() if not n.startswith("model.layers.1")}
+    file = folder / "w.safetensors"
+    write(file, tensors)
+    refused(build(folder), file, "h.1.ln.weight (model.layers.1.ln.weight) [16] is missing")
+    artifact = build(folder, TABLE.replace("[load]", "[load]\npart = true"), name="part")
+    run("gacc-exec", artifact, "--init-only", "--save", folder / "start.safetensors")
+    start, ours = saved(folder / "start.safetensors"), loaded(artifact, file, folder)
+    for name, value in ours.items():
+        expect((value == start[name]) == name.startswith("h.1."), f"{name} of the file or the start")
+    write(file, {"other": ("F32", [1], [0])})
+    refused(artifact, file, "none of the model's parameters", "the model has no other [1]")
+
+
+def test_the_table_is_checked_when_compiling(folder):
+    def wrong(table, *words):
+        (folder / "m.toml").write_text(MODEL.replace("TRAINABLE", "true") + table)
+        done = run("gaccc", folder / "m.toml", "-o", folder / "m.ptx", code=1)
+        for word in words:
+            expect(word in done.stderr, done.stderr)
+    wrong('[load]\ntranspose = ["h.{i}.fc.bias"]', "`h.0.fc.bias` [32] is no matrix: it cannot be transposed")
+    wrong('[load]\nrename = { "wta.weight" = "x" }', "no parameter is named `wta.weight`; did you mean \"wte.weight\"?")
+    wrong('[load]\nrename = { "h.{i}.fc.weight" = "h.{j}.w" }', "does not have `{j}`")
+    wrong('[load]\nrename = { "h.{i}.fc.weight" = "w" }', "would both be the file's `w`")
+    wrong('[load]\nrename = { "wte.weight" = 3 }', "must be a string")
+    wrong('[load]\nconcat = { "wte.weight" = "x" }', "must be a list of strings")
+
+
+def tokens(folder, ignored=False):
+    draw = random.Random(3)
+    x = array.array("i", [draw.randrange(V) for _ in range(4 * T)])
+    y = array.array("i", [draw.randrange(V) if not ignored or i % T >= T // 2 else -100 for i in range(4 * T)])
+    harness.write_npy(folder / "x.npy", x, (4, T))
+    harness.write_npy(folder / "y.npy", y, (4, T))
+    return f"npy:tokens={folder}/x.npy,next={folder}/y.npy"
+
+
+def test_frozen_copies_stay(folder):
+    """trainable = [false, true]: of the blocks only the second moves; the first has no gradient, moment or master."""
+    data = tokens(folder)
+    write(folder / "w.safetensors", elsewhere())
+    for compute in ("f32", "bf16", "f16"):
+        artifact = build(folder, trainable="[false, true]", sets=(f"precision.compute={compute}",))
+        before = loaded(artifact, folder / "w.safetensors", folder)
+        run("gacc-exec", artifact, "--data", data, "--load", folder / "w.safetensors", "--updates", 2, "--save",
+            folder / "after.safetensors", "--device", "cpu")
+        for name, value in saved(folder / "after.safetensors").items():
+            expect((value == before[name]) == name.startswith("h.0."), f"{compute}: {name}")
+        run("gacc-exec", artifact, "--data", data, "--checkpoint", folder / compute, "--updates", 1, "--device", "cpu")
+        run("gacc-exec", artifact, "--data", data, "--checkpoint", folder / compute, "--updates", 2, "--resume", "--device", "cpu")
+        whole, frozen = (json.loads(run("gaccc", folder / "step.toml", "--plan", "--json", "--set", f"precision.compute={compute}",
+                                        "--set", f"layers.h.trainable={t}").stdout)["bytes"] for t in ("true", "[false,true]"))
+        trained = 3 * C * C + 3 * C + C * C + C + 2 * C + C * H + H + H * C + C  # of one block
+        expect(whole["gradients"] - frozen["gradients"] == 4 * trained, "no accumulator")
+        saves = whole["weights"] + whole["half_weights"] - frozen["weights"] - frozen["half_weights"]
+        expect(saves == (0 if compute == "f32" else 4 * (trained - 2 * C - 2 * C - C - H - C) + saves % 4)
+               or compute != "f32" and saves > 0, f"{compute}: {saves}")
+
+
+def test_targets_that_count_nothing(folder):
+    """Supervised fine-tuning: -100 where the prompt stands. The loss is that of the other targets."""
+    write(folder / "w.safetensors", elsewhere())
+    artifact = build(folder)
+    run("gacc-exec", artifact, "--data", tokens(folder, ignored=True), "--load", folder / "w.safetensors", "--updates", 1,
+        "--log", folder / "log", "--device", "cpu")
+    update = next(row for row in harness.read_log(folder / "log") if "loss" in row)
+    expect(update["loss"] > 0, update)
+
+
+if __name__ == "__main__":
+    harness.main(globals())
