@@ -71,8 +71,9 @@ class Verifier {
         broken("R9", buffer.at, "buffer `@{}` has the shape {}", buffer.name, shape_text(buffer.type.shape));
         continue;
       }
-      if (is_half(buffer.type.dtype) && buffer.kind != BufferKind::state)
-        broken("R13", buffer.at, "`@{}` is {}; parameters and accumulators are f32", buffer.name,
+      const bool frozen = buffer.kind == BufferKind::param && !buffer.trainable;
+      if (is_half(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
+        broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
       place(buffer.at, "@" + buffer.name, buffer.type, 1, buffer.offset, at_least(Phase::planned));
       role(buffer);
@@ -110,7 +111,9 @@ class Verifier {
       wrong(fmt::format(" and not the shape of `@{}`", owner.name));
     if (role.suffix != "*" && buffer.name != owner.name + std::string(role.suffix))
       wrong(fmt::format(" of `@{0}`, and not the name `@{0}{1}`", owner.name, role.suffix));
-    if (is_half(buffer.type.dtype) != (buffer.role == BufferRole::half) || !is_float(buffer.type.dtype))
+    const bool frozen = buffer.role == BufferRole::weight && !buffer.trainable;  // of either type
+    const bool half = is_half(buffer.type.dtype);
+    if ((half != (buffer.role == BufferRole::half) && !(half && frozen)) || !is_float(buffer.type.dtype))
       wrong(fmt::format(" and cannot be {}", dtype_text(buffer.type.dtype)));
   }
 

@@ -14,6 +14,7 @@
 //   4. The half copies @w.h are state. Whatever sets @w in `init` and `update` becomes its NAME.half, which
 //      writes both: once per update, not per micro-batch, and in the same kernel. The runtime writes the
 //      copy where it writes the parameter (Session::write_parameter).
+//   5. A frozen parameter that is read as half alone has no copy: it is half itself.
 #include <algorithm>
 #include <utility>
 
@@ -33,8 +34,8 @@ class HalfCasts {
       : module_(module), dtype_(dtype), diag_(diag), copies_(module.buffers.size()) {}
 
   bool run() {
-    for (const RegionKind kind : all_regions)
-      if (is_batched(kind)) convert(module_.region(kind));
+    halve_frozen();
+    convert_all();
     for (size_t i = 0; i < copies_.size(); ++i) {
       if (!copies_[i]) continue;
       const BufferId master{static_cast<int32_t>(i)};
@@ -48,6 +49,32 @@ class HalfCasts {
   }
 
  private:
+  void convert_all() {
+    for (const RegionKind kind : all_regions)
+      if (is_batched(kind)) convert(module_.region(kind));
+  }
+
+  // Who reads a parameter how is known once all is converted: so that is done to another module first.
+  void halve_frozen() {
+    const auto frozen = [](const Buffer& buffer) {
+      return buffer.kind == BufferKind::param && !buffer.trainable && buffer.type.dtype == DType::f32;
+    };
+    if (std::ranges::none_of(module_.buffers, frozen)) return;
+    Module other = module_;
+    Diag unheard("", "");
+    HalfCasts trial(other, dtype_, unheard);
+    trial.convert_all();
+    std::vector<bool> whole(module_.buffers.size());  // read in f32
+    for (const RegionKind kind : all_regions)
+      for (const Op& op : is_batched(kind) ? other.region(kind).ops : std::vector<Op>())
+        for (const Operand& operand : op.operands)
+          if (const BufferId* id = as_buffer(operand);
+              id != nullptr && static_cast<size_t>(id->index) < whole.size())
+            whole[static_cast<size_t>(id->index)] = true;
+    for (size_t i = 0; i < whole.size(); ++i)
+      if (frozen(module_.buffers[i]) && trial.copies_[i] && !whole[i]) module_.buffers[i].type.dtype = dtype_;
+  }
+
   // --- what is asked for
   static bool computes_half(const Op& op) { return op.info->precision == Precision::half && !op.full; }
 
@@ -207,6 +234,7 @@ class HalfCasts {
 
   // --- half copies of parameters
   BufferId copy_of(BufferId master) {
+    if (is_half(module_[master].type.dtype)) return master;
     std::optional<BufferId>& copy = copies_[static_cast<size_t>(master.index)];
     if (!copy)
       copy = module_.belonging(master, BufferRole::half, {}, Type{dtype_, module_[master].type.shape});

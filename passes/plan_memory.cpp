@@ -255,8 +255,8 @@ MemoryReport memory_report(const Module& module) {
   MemoryReport report;
   report.weights = buffer_bytes(module, BufferKind::param);
   report.gradients = buffer_bytes(module, BufferKind::accum);
-  for (const Buffer& buffer : module.buffers)  // the only half buffers there are
-    report.half_weights += is_half(buffer.type.dtype) ? type_bytes(buffer.type, 1) : 0;
+  for (const Buffer& buffer : module.buffers)
+    report.half_weights += buffer.role == BufferRole::half ? type_bytes(buffer.type, 1) : 0;
   report.optimizer = buffer_bytes(module, BufferKind::state) - report.half_weights;
   report.peak = module.arena_bytes.value_or(0);
   for (const Buffer& buffer : module.buffers) report.lower_bound += aligned(type_bytes(buffer.type, 1));

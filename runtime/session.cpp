@@ -94,8 +94,8 @@ Status Session::find_parameters() {
   parameters_.clear();
   for (const PlanBuffer& buffer : plan_.buffers) {
     if (!is_saved(buffer)) continue;
-    const bool half = buffer.dtype == "f16" || buffer.dtype == "bf16";
-    if (buffer.dtype != "f32" && (!half || buffer.trainable))
+    const bool is_half = buffer.dtype == "f16" || buffer.dtype == "bf16";
+    if (buffer.dtype != "f32" && (!is_half || buffer.trainable))
       return Status::error("the artifact's parameter {} is {}, not f32", buffer.name, buffer.dtype);
     Parameter& parameter = parameters_.emplace_back();
     parameter.buffer = &buffer;

@@ -336,8 +336,9 @@ Facts Run::facts_of_rank() const {
   add("--init-only", given.init_only);
   add("--dump-grads", options_.keep_gradients ? "given" : "not given");
   add("--gemm", given.gemm);
-  for (const NamedTensor& tensor : loaded_)
-    loaded = add_crc(loaded, tensor.data.data(), tensor.data.size() * sizeof(float));
+  for (const StoredTensor& tensor : loaded_.tensors())
+    for (const std::string_view text : {std::string_view(tensor.name), tensor.bytes})
+      loaded = add_crc(loaded, text.data(), text.size());
   add("--load: the parameters' checksum", fmt::format("{:08x}", loaded));
   add("launches before the checkpoint", resumes_ ? earlier_.content().train.launches : 0);
   return facts;

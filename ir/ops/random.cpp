@@ -7,7 +7,8 @@ namespace gacc::ir {
 namespace {
 
 Types infer_random(const OpView& op, Diag& diag) {
-  if (!expect_write(op, 0, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
+  if (!expect_write(op, 0, diag)) return std::nullopt;
+  if (!is_float(op.operand(0).dtype) && !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
   for (size_t i = 1; i < 3; ++i) {
     if (!expect_dtype(op, i, DType::i32, diag) || !expect_scalar(op, i, diag)) return std::nullopt;
   }

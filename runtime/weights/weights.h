@@ -18,6 +18,8 @@ class Weights {
   Status open(const std::string& path, const Plan& plan);
   bool is_open() const { return !file_.path().empty(); }
   const Metadata& metadata() const { return file_.metadata(); }
+  // All of the file, also what the plan's table ignores.
+  const std::vector<StoredTensor>& tensors() const { return file_.tensors(); }
   // Parameters that the file lacks: with `part` they keep their start.
   const std::vector<std::string>& missing() const { return missing_; }
   // Overwrites the parameters of an initialised session that the file has.

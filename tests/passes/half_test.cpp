@@ -40,7 +40,7 @@ struct Trial {
     if (scale) (*this)["loss.scale"] = {initial.given() ? *initial : 1};
     for (const Buffer& buffer : module.buffers) {  // as Session::write_parameter does
       if (!is_half(buffer.type.dtype)) continue;
-      (*this)[buffer.name] = (*this)[buffer.name.substr(0, buffer.name.size() - 2)];
+      if (buffer.of) (*this)[buffer.name] = (*this)[module[*buffer.of].name];
       for (double& value : (*this)[buffer.name]) value = rounded(buffer.type.dtype, value);
     }
   }
