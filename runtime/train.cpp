@@ -80,7 +80,8 @@ Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& 
   // The first one is made in any case: ranks meet there (Session::eval).
   for (int64_t launch = 0; launch < launches && (launch == 0 || !interruption.heard()); ++launch) {
     if (!session.has_eval(launch)) {
-      if (Status status = session.skip_eval(std::min(size, data.samples - launch * size)); !status) return status;
+      if (Status status = session.skip_eval(std::min(size, data.samples - launch * size)); !status)
+        return status;
       continue;
     }
     const Batch* const batch = loader.next();
