@@ -685,7 +685,7 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (Status status = write_file_atomically(arguments_.profile, text); !status) return status;
     written_ += fmt::format("; wrote {}", arguments_.profile);
   }
-  if (ranks_.size() > 1 && exchange_->sums() > 0)
+  if (ranks_.size() > 1 && exchange_->sums() > 0 && !arguments_.quiet)
     progress.say(fmt::format("{} ranks: {} sums, {} bytes sent by each for one, {:.3g} ms each",
                              ranks_.size(), exchange_->sums(), exchange_->bytes_sent() / exchange_->sums(),
                              1000 * exchange_->seconds() / static_cast<double>(exchange_->sums())));
