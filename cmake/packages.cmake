@@ -36,6 +36,6 @@ set(GACC_MPI AUTO CACHE STRING "ranks over MPI: AUTO (where it is installed), ON
 if(NOT GACC_MPI STREQUAL "OFF")
   find_package(MPI QUIET COMPONENTS C)
   if(GACC_MPI STREQUAL "ON" AND NOT MPI_C_FOUND)
-    message(FATAL_ERROR "MPI was not found: install the Debian package libopenmpi-dev, or configure with -DGACC_MPI=OFF")
+    message(FATAL_ERROR "MPI was not found: install the Debian package libopenmpi-dev, or take -DGACC_MPI=OFF")
   endif()
 endif()

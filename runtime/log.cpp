@@ -54,7 +54,8 @@ std::string beside(const std::string& log) { return log + ".partial"; }
 
 std::string start_line(const Plan& plan, const RunDescription& run) {
   std::string line = fmt::format(
-      R"({{"event":"start","model":{},"device":{},"micro_batch":{},"accumulate":{},"effective_batch":{},"arena_bytes":{},"parameters":{},"ranks":{},"version":{},"seed":{},"optimizer":{},"lr":{})",
+      R"({{"event":"start","model":{},"device":{},"micro_batch":{},"accumulate":{},"effective_batch":{},)"
+      R"("arena_bytes":{},"parameters":{},"ranks":{},"version":{},"seed":{},"optimizer":{},"lr":{})",
       json_string(plan.model), json_string(run.device), plan.micro_batch, plan.accumulate,
       plan.micro_batch * plan.accumulate, plan.arena_bytes, plan.parameters, run.ranks,
       json_string(run.version), plan.seed, json_string(plan.optimizer), number(plan.lr));
@@ -74,7 +75,8 @@ std::string start_line(const Plan& plan, const RunDescription& run) {
 std::string update_line(const UpdateReport& report, const Plan& plan) {
   const WindowReport& window = report.window;
   return fmt::format(
-      R"({{"event":"update","epoch":{},"update":{},"launches":{},"samples":{},"loss":{},"lr":{},"loss_scale":{},"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}}})",
+      R"({{"event":"update","epoch":{},"update":{},"launches":{},"samples":{},"loss":{},"lr":{},)"
+      R"("loss_scale":{},"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}}})",
       report.epoch, report.update, window.launches, window.samples, number(window.loss), number(window.lr),
       number(double{window.scale}), !window.applied, number(window.norm), plan.micro_batch * plan.accumulate,
       seconds(report.seconds));

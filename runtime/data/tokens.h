@@ -22,8 +22,8 @@ struct TokenWindows {
   size_t first = 0;     // byte of the stream at which they begin: windows * length + 1 tokens
 };
 
-// Cuts a stream of `bytes` bytes, little-endian tokens of `dtype`, into windows of `length` >= 1 tokens, at most `limit` of
-// them; tokens left over at the end are not used. Errors call the stream `name`.
+// Cuts a stream of `bytes` bytes, little-endian tokens of `dtype`, into windows of `length` >= 1 tokens, at
+// most `limit` of them; tokens left over at the end are not used. Errors call the stream `name`.
 Status cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype, StreamPart part,
                   int64_t length, std::optional<int64_t> limit, TokenWindows& out);
 
