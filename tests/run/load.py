@@ -317,7 +317,7 @@ def test_frozen_copies_stay(folder):
         artifact = build(folder, trainable="[false, true]", sets=(f"precision.compute={compute}",))
         before = loaded(artifact, folder / "w.safetensors", folder)
         run("gacc-exec", artifact, "--data", data, "--load", folder / "w.safetensors", "--updates", 2, "--save",
-            folder / "after.safetensors", "--device", "cpu")
+            folder / "after.safetensors", "--device", "cpu" if compute == "f32" else "emulate")
         for name, value in saved(folder / "after.safetensors").items():
             expect((value == before[name]) == name.startswith("h.0."), f"{compute}: {name}")
         run("gacc-exec", artifact, "--data", data, "--checkpoint", folder / compute, "--updates", 1, "--device", "cpu")
@@ -327,8 +327,8 @@ def test_frozen_copies_stay(folder):
         trained = 3 * C * C + 3 * C + C * C + C + 2 * C + C * H + H + H * C + C  # of one block
         expect(whole["gradients"] - frozen["gradients"] == 4 * trained, "no accumulator")
         saves = whole["weights"] + whole["half_weights"] - frozen["weights"] - frozen["half_weights"]
-        expect(saves == (0 if compute == "f32" else 4 * (trained - 2 * C - 2 * C - C - H - C) + saves % 4)
-               or compute != "f32" and saves > 0, f"{compute}: {saves}")
+        # Neither master nor copy but for the norm's, which f32 kernels read: half itself.
+        expect(saves == (0 if compute == "f32" else 4 * (trained - 2 * C)), f"{compute}: {saves}")
 
 
 def test_targets_that_count_nothing(folder):
