@@ -230,7 +230,7 @@ void add_options(CLI::App& app, Arguments& to) {
   value("--load", to.load, "FILE",
         "parameters to begin with: safetensors, an index of shards,\nor a folder that has one");
   value("--save", to.save, "FILE", "write the parameters at the end (safetensors, f32)");
-  value("--save-as", to.save_as, "published", "names and layout of --save: those of [load] in the model file")
+  value("--save-as", to.save_as, "NAME", "names and layout of --save: those of [load] in the model file")
       ->check(CLI::IsMember({"published"}));
   value("--save-best", to.save_best, "FILE", "write the parameters of the best evaluation so far");
   value("--dump-grads", to.dump_grads, "FILE",

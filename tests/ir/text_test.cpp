@@ -82,7 +82,7 @@ TEST(Text, SettingsAreKnownAndOfTheirType) {
         std::pair("model.metrics = \"accuracy\"", "setting `model.metrics` must be a list of texts"),
         std::pair("inputs.x.scale = 1", "an input has no setting `scale`"),
         std::pair("optimizer.groups.x.lr_factor = 1.0", "does not name a group"),
-        std::pair("optimizer.groups.99999.lr_factor = 1.0", "does not name a group"),
+        std::pair("optimizer.groups.100000.lr_factor = 1.0", "does not name a group"),
         std::pair("optimizer.groups.1.lr = 1.0", "a group has no setting `.lr`")})
     EXPECT_NE(said(bad).find(message), std::string::npos) << bad << ": " << said(bad);
 }

@@ -31,6 +31,7 @@ constexpr Exception kExceptions[] = {
     {"R6", "attention", "f32 has no tensor cores here: it is made of multiply-adds"},
     {"R3 R5", "embedding", "a thread moves one element"},
     {"R2 R3", "concat", "a thread moves one element at a time"},
+    {"R1", "concat", "64 blocks of parts of the logits of one sample"},
     {"R5", "slice", "a thread moves one element"},
     {"R5", "max_pool2d_grad", "a thread has one element"},
     {"R11", "cast", "attention's output becomes f32 in memory for the sum of its rows"},
