@@ -278,7 +278,7 @@ Status parse_safetensors(std::string_view bytes, std::string_view name, std::vec
       return Status::error("{}: tensor {} has the type {}; known are F32, F16 and BF16", name,
                            shown_name(from.name), shown_name(from.dtype));
     if (Status status = check_finite(from, name); !status) return status;
-    NamedTensor& tensor = tensors.emplace_back(from.name, from.shape);
+    NamedTensor& tensor = tensors.emplace_back(NamedTensor{from.name, from.shape, {}});
     tensor.data.resize(static_cast<size_t>(elements_of(from)));
     read_elements(from, 0, tensor.data);
   }

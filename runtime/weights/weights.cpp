@@ -260,7 +260,7 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
     const auto row =
         static_cast<int64_t>(tensor.data.size()) / (tensor.shape.empty() ? 1 : tensor.shape.front());
     for (size_t i = 0; i < parts.size(); ++i) {
-      NamedTensor& part = result.emplace_back(as.tensors[i], tensor.shape);
+      NamedTensor& part = result.emplace_back(NamedTensor{as.tensors[i], tensor.shape, {}});
       if (as.tensors.size() == 1 && !as.transpose) {
         part.data = std::move(tensor.data);
         continue;
