@@ -222,9 +222,8 @@ std::optional<ir::BufferId> LayerContext::parameter(std::string_view suffix, ir:
 }
 
 std::optional<ir::ValueId> LayerContext::projection(const std::string& prefix, const std::string& value,
-                                                    ir::ValueId x, int64_t out) {
+                                                    ir::ValueId x, int64_t out, bool biased) {
   const int64_t in = b.type(x).shape.back();
-  const bool biased = keys.flag("bias");
   const auto spread = Parameters::Standard::spread;
   const auto weight = parameter(prefix + "weight", {out, in}, spread, {in, out}, spec.type_at);
   if (!weight) return std::nullopt;

@@ -148,7 +148,7 @@ class LayerContext {
   }
   // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
   std::optional<ir::ValueId> projection(const std::string& prefix, const std::string& value, ir::ValueId x,
-                                        int64_t out);
+                                        int64_t out, bool biased);
   std::optional<ir::BufferId> tied_weight(const Named& name) { return all_.tied_weight(name, scope_); }
   Parameters& parameters() { return all_.parameters_; }
 

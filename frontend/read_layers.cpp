@@ -66,7 +66,7 @@ void read_inputs(LayerSpec& layer, Diag& diag) {
 
 void check_starts(const LayerSpec& layer, Diag& diag) {
   const Values& keys = layer.keys;
-  const bool biased = layer.type->bias && (find_key(keys.type->keys, "bias") == nullptr || keys.flag("bias"));
+  const bool biased = layer.type->bias && (find_key(keys.type->keys, "bias") == nullptr || keys.on("bias"));
   for (const std::string_view key : {"init", "bias_init"}) {
     check_init(keys, key, diag);
     const bool there = key == "init" ? layer.type->weight : biased;

@@ -109,6 +109,21 @@ Schema::Schema() {
           .keys = {{"normal", Form::real, no_default, "normal numbers of this deviation", at_least(0)},
                    {"uniform", Form::real, no_default, "uniform numbers from -x to x", at_least(0)}}};
 
+  rope = {
+      .name = "`rope`",
+      .path = "layers.rope",
+      .says =
+          "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned by "
+          "t theta^(-2 i / n) at position t, n = partial * C / heads.",
+      .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
+               {"partial",
+                Form::real,
+                1.0,
+                "the part of a head's channels that is turned, from the first one on",
+                {.low = 0, .high = 1, .low_open = true}},
+               word("layout", "half", {"half", "interleaved"},
+                    "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
+
   loss = {
       .name = "[loss]",
       .path = "loss",
@@ -274,8 +289,8 @@ const Schema& schema() {
 }
 
 std::vector<const Table*> Schema::all() const {
-  return {&file,      &model, &input,    &normalize, &layer,     &init,   &loss,   &predict, &train,
-          &optimizer, &group, &schedule, &precision, &recompute, &launch, &memory, &load};
+  return {&file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &loss,   &predict,
+          &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load};
 }
 
 }  // namespace gacc::frontend

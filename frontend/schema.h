@@ -14,7 +14,7 @@ constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
 struct Schema {
   Schema();
-  Table file, model, input, normalize, layer, init, loss, predict, train, optimizer, group, schedule,
+  Table file, model, input, normalize, layer, init, rope, loss, predict, train, optimizer, group, schedule,
       precision, recompute, launch, memory, load;
   std::vector<const Table*> all() const;  // as they stand in docs/model.md
 };
@@ -55,6 +55,7 @@ class Values {
   double real(std::string_view key) const { return get<double>(key); }
   bool flag(std::string_view key) const { return get<bool>(key); }
   std::string text(std::string_view key) const { return get<std::string>(key); }
+  bool on(std::string_view key) const { return flag(key) || !text(key).empty(); }  // true, or a word
   std::vector<int64_t> integers(std::string_view key) const { return get<std::vector<int64_t>>(key); }
   std::vector<double> reals(std::string_view key) const { return get<std::vector<double>>(key); }
   // The items of a list or the one string, with their places.

@@ -14,6 +14,7 @@ constexpr Special kSpecials[] = {
     {"attention.dropout", describe_attention, describe_attention_mma},
     {"attention.grad", describe_attention, describe_attention_mma},
     {"attention.dropout.grad", describe_attention, describe_attention_mma},
+    {"rope", describe_rope},
     {"max_pool2d", describe_pool},
     {"max_pool2d.grad", describe_pool},
     {"avg_pool2d", describe_pool},

@@ -8,6 +8,7 @@
 #include "kernels/launch_work.h"
 #include "kernels/special/attention_call.h"
 #include "kernels/special/calls.h"
+#include "kernels/special/rope_call.h"
 
 namespace gacc::kernels {
 
@@ -90,6 +91,18 @@ void attention_work(const Asked& a) {
   a.work.cached = a.work.transferred();
 }
 
+// A thread has neighbouring pairs of channels of a position in all heads, some heads at a time.
+void rope_work(const Asked& a) {
+  const RopeShape shape = RopeShape::of(a.body);
+  const double elements = a.elements(a.op.result().shape);
+  const int64_t bytes = shape.vector * a.width(), together = std::min(shape.turned, RopeShape::kTogether);
+  a.work.stores.add(bytes, elements * static_cast<double>(a.width()));
+  a.work.loads.add(bytes, std::max(0.0, a.work.moved - a.work.stores.sum()));
+  a.work.flight = static_cast<double>(2 * together * bytes);
+  a.work.rounds = static_cast<double>((shape.turned + together - 1) / together);
+  a.work.instructions = 6 * elements + 60 * elements / static_cast<double>(shape.row() / shape.pairs());
+}
+
 void embedding_work(const Asked& a) { moves(a, 25); }
 
 // A block for a range of rows and some columns reads the number of every token, and the gradients of its own.
@@ -118,11 +131,11 @@ struct Family {
   std::string_view op;
   void (*work)(const Asked& asked);
 };
-constexpr Family kFamilies[] = {{"attention", attention_work}, {"max_pool2d", pool_work},
-                                {"avg_pool2d", pool_work},     {"conv2d", conv_work},
-                                {"permute", move_work},        {"concat", move_work},
-                                {"slice", move_work},          {"embedding.grad", embedding_gradient_work},
-                                {"embedding", embedding_work}};
+constexpr Family kFamilies[] = {
+    {"attention", attention_work}, {"rope", rope_work},   {"max_pool2d", pool_work},
+    {"avg_pool2d", pool_work},     {"conv2d", conv_work}, {"permute", move_work},
+    {"concat", move_work},         {"slice", move_work},  {"embedding.grad", embedding_gradient_work},
+    {"embedding", embedding_work}};
 
 }  // namespace
 

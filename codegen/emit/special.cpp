@@ -18,6 +18,7 @@ constexpr Emitter kEmitters[] = {
     {"attention.dropout", emit_attention},
     {"attention.grad", emit_attention_gradient},
     {"attention.dropout.grad", emit_attention_gradient},
+    {"rope", emit_rope},
     {"max_pool2d", emit_max_pool},
     {"max_pool2d.grad", emit_max_pool_gradient},
     {"permute", emit_permute},

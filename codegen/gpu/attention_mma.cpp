@@ -8,6 +8,8 @@
 //   d_k, d_v  own: k, v        tiles: queries, d_out          ds^T, p^T from k q^T and v d_out^T;
 //                                                             dk += ds^T q, dv += p^T d_out
 //
+// d_k and d_v walk the queries of each head of their group, one head after the other.
+//
 // p and ds are rounded to the half type where they become factors, and nowhere else: a product's sums are
 // already laid out as the next one's left factor, so they never leave registers. A position's order of
 // operations follows from T and the tile alone: same bits in every run.
@@ -83,9 +85,12 @@ class MmaAttention : AttentionTiles {
   void gradient() {
     t_.parts([&](Value* row) {
       begin(row, /*gradient=*/true);
-      t_.branch(b_.CreateICmpEQ(part_, t_.index(0)), [&] { query_gradient(); });
-      t_.branch(b_.CreateICmpEQ(part_, t_.index(1)), [&] { key_gradient(true, s_.parts == 2); });
-      if (s_.parts == 3) t_.branch(b_.CreateICmpEQ(part_, t_.index(2)), [&] { key_gradient(false, true); });
+      const int64_t group = s_.group();
+      t_.branch(group == 1 ? b_.CreateICmpEQ(part_, t_.index(0)) : b_.CreateICmpULT(part_, t_.index(group)),
+                [&] { query_gradient(); });
+      t_.branch(b_.CreateICmpEQ(part_, t_.index(group)), [&] { key_gradient(true, s_.parts == 2); });
+      if (s_.parts == 3)
+        t_.branch(b_.CreateICmpEQ(part_, t_.index(group + 1)), [&] { key_gradient(false, true); });
     });
   }
 
@@ -152,8 +157,12 @@ class MmaAttention : AttentionTiles {
       }
       return now;
     };
-    const Values end = walk({part(0), output(kDy)}, s_.causal ? first_ : word(0), word(s_.length),
-                            Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)), tile);
+    const Values end = walk_heads(
+        [&] {
+          return std::array{part(0), output(kDy)};
+        },
+        s_.causal ? first_ : word(0), word(s_.length),
+        Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)), tile);
     if (wants_k) store(end.data(), {real(scale_), real(scale_)}, part(1, result()));
     if (wants_v) store(end.data() + dv, {real(1), real(1)}, part(2, result()));
   }

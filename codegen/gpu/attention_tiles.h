@@ -29,12 +29,16 @@ class AttentionTiles {
   // --- where we are
 
   void begin(Value* row, bool gradient) {
-    part_ = b_.CreateURem(row, t_.index(s_.parts));
-    Value* rest = b_.CreateUDiv(row, t_.index(s_.parts));
+    part_ = b_.CreateURem(row, t_.index(s_.rows()));
+    Value* rest = b_.CreateUDiv(row, t_.index(s_.rows()));
     block_ = word_of(b_.CreateURem(rest, t_.index(s_.blocks())));
     rest = b_.CreateUDiv(rest, t_.index(s_.blocks()));
-    head_ = b_.CreateZExtOrTrunc(b_.CreateURem(rest, t_.index(s_.heads)), b_.getInt64Ty());
-    sample_ = b_.CreateZExtOrTrunc(b_.CreateUDiv(rest, t_.index(s_.heads)), b_.getInt64Ty());
+    head_ = kv_head_ = b_.CreateZExtOrTrunc(b_.CreateURem(rest, t_.index(s_.kv_heads)), b_.getInt64Ty());
+    sample_ = b_.CreateZExtOrTrunc(b_.CreateUDiv(rest, t_.index(s_.kv_heads)), b_.getInt64Ty());
+    if (s_.group() > 1) {
+      first_head_ = b_.CreateMul(kv_head_, wide(s_.group()));
+      head_ = b_.CreateAdd(first_head_, b_.CreateZExtOrTrunc(part_, b_.getInt64Ty()));
+    }
     thread_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
     lane_ = b_.CreateAnd(thread_, word(31));
     if (s_.words != 0) dropout_.emplace(t_, s_, sample_);
@@ -82,10 +86,10 @@ class AttentionTiles {
   };
   // Query, key or value (0, 1, 2).
   Rows part(int64_t which, int32_t slot = 0) {
-    Value* element = b_.CreateAdd(b_.CreateMul(sample_, wide(s_.length * 3 * s_.width())),
-                                  b_.CreateMul(head_, wide(s_.channels)));
-    element = b_.CreateAdd(element, wide(which * s_.width()));
-    return {offset(t_.operands[static_cast<size_t>(slot)], b_.CreateShl(element, 1)), 6 * s_.width()};
+    Value* element = b_.CreateAdd(b_.CreateMul(sample_, wide(s_.length * s_.row())),
+                                  b_.CreateMul(which == 0 ? head_ : kv_head_, wide(s_.channels)));
+    element = b_.CreateAdd(element, wide(s_.begin(which)));
+    return {offset(t_.operands[static_cast<size_t>(slot)], b_.CreateShl(element, 1)), 2 * s_.row()};
   }
   // [B,T,C]
   Rows output(int32_t slot) {
@@ -176,6 +180,17 @@ class AttentionTiles {
       return out;
     });
     return Values(carried.begin() + 2, carried.end());
+  }
+
+  // The same for each head of queries that meets the block's keys, one after the other.
+  Values walk_heads(const std::function<std::array<Rows, 2>()>& rows, Value* low, Value* high,
+                    const Values& start, const std::function<Values(Value*, Value*, Values)>& use) {
+    if (s_.group() == 1) return walk(rows(), low, high, start, use);
+    return t_.loop(word(0), word(s_.group()), word(1), start, [&](Value* i, const Values& now) {
+      head_ = b_.CreateAdd(first_head_, b_.CreateZExt(i, b_.getInt64Ty()));
+      gpu::barrier(b_);  // the last tile of the head before is still in use
+      return walk(rows(), low, high, now, use);
+    });
   }
 
   // Chunks of 16 bytes, one after the other: a warp's threads all move one, or none does.
@@ -337,7 +352,9 @@ class AttentionTiles {
   bool gradient_ = false;         // operands are the gradient's, and stages have room for statistics ...
   bool with_statistics_ = false;  // ... which are sent
   std::optional<AttentionDropout> dropout_;
-  Value *part_ = nullptr, *block_ = nullptr, *head_ = nullptr, *sample_ = nullptr;  // head, sample: i64
+  Value *part_ = nullptr, *block_ = nullptr, *sample_ = nullptr;  // sample, and all heads: i64
+  // Of queries; of the keys that they meet; of the first queries that meet these.
+  Value *head_ = nullptr, *kv_head_ = nullptr, *first_head_ = nullptr;
   Value *thread_ = nullptr, *lane_ = nullptr;
   Value *first_ = nullptr, *rows_[2] = {},
         *column_ = nullptr;  // i32: positions, and the first column's place

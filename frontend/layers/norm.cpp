@@ -8,20 +8,23 @@ namespace gacc::frontend {
 namespace {
 
 struct Affine {
-  ir::BufferId weight, bias;
+  ir::BufferId weight;
+  ir::Operand bias;
 };
 
-// weight and bias [size], which start as 1 and 0.
-std::optional<Affine> affine(LayerContext& l, int64_t size) {
+// weight and bias [size], which start as 1 and 0; without a bias it is the number 0.
+std::optional<Affine> affine(LayerContext& l, int64_t size, bool biased = true) {
   const auto weight = l.parameter("weight", {size}, Parameters::Standard::ones);
+  if (!weight) return std::nullopt;
+  if (!biased) return Affine{*weight, 0.0};
   const auto bias = l.parameter("bias", {size}, Parameters::Standard::zeros);
-  if (!weight || !bias) return std::nullopt;
+  if (!bias) return std::nullopt;
   return Affine{*weight, *bias};
 }
 
 Layer lower_layer_norm(LayerContext& l) {
   if (!l.has_last_axis()) return {};
-  const auto own = affine(l, l.shape().back());
+  const auto own = affine(l, l.shape().back(), l.keys.flag("bias"));
   if (!own) return {};
   const auto results = l.b.make_n("layer_norm", {l.path, l.path + ".mean", l.path + ".rstd"},
                                   {l.x(), own->weight, own->bias}, {{"eps", l.keys.real("eps")}});
@@ -123,7 +126,7 @@ const LayerType layers::batch_norm{
 const LayerType layers::layer_norm{
     .schema = {.name = "layer_norm",
                .says = "Less the mean, by the deviation, over the last axis; weight and bias [features].",
-               .keys = {norm_eps_key}},
+               .keys = {norm_eps_key, bias_key}},
     .weight = true,
     .bias = true,
     .lower = lower_layer_norm,

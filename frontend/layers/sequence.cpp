@@ -1,4 +1,6 @@
 // Attention and dropout.
+#include <cmath>
+
 #include "frontend/layers.h"
 
 namespace gacc::frontend {
@@ -21,7 +23,40 @@ Layer lower_dropout(LayerContext& l) {
       {l.b.make("dropout", l.path, std::move(operands), {{"p", p}, {"stream", Parameters::stream(l.path)}})}};
 }
 
-// x [B,T,C] -> qkv [B,T,3 C] -> heads [B,T,C] -> y [B,T,C]
+// What the key `rope` says; nothing without it.
+std::optional<Values> rope_of(const Values& keys, Diag& diag) {
+  const Value& rope = keys["rope"];
+  if (rope.node == nullptr || !rope.good) return std::nullopt;
+  return read_table(*rope.node, schema().rope, diag, "`rope`", "rope");
+}
+
+void check_attention(const Values& keys, Diag& diag) {
+  rope_of(keys, diag);
+  if (!keys.has("kv_heads") || keys.integer("heads") < 1) return;
+  const int64_t heads = keys.integer("heads"), kv_heads = keys.integer("kv_heads");
+  if (heads % kv_heads != 0)
+    diag.error(Kind::out_of_range, keys.at("kv_heads"),
+               "`kv_heads` must divide `heads`; {} does not divide {}", kv_heads, heads)
+        .note(keys.at("heads"), "the heads are set here");
+}
+
+// Rotary positions of qkv; nothing when they do not fit, which is reported.
+std::optional<ir::ValueId> turned(LayerContext& l, const Values& rope, ir::ValueId qkv,
+                                  const ir::Attrs& heads, int64_t channels) {
+  const double wanted = rope.real("partial") * static_cast<double>(channels), rotated = std::round(wanted);
+  if (std::abs(wanted - rotated) > 1e-6 || rotated < 2 || std::fmod(rotated, 2) != 0) {
+    l.error(Kind::out_of_range, rope.given("partial") ? rope.at("partial") : l.keys.at("rope"),
+            "`rope` turns {} of the {} channels of a head; they go in pairs", wanted, channels);
+    return std::nullopt;
+  }
+  ir::Attrs attrs = heads;
+  attrs["theta"] = rope.real("theta");
+  attrs["rotated"] = static_cast<int64_t>(rotated);
+  attrs["interleaved"] = rope.text("layout") == "interleaved";
+  return l.b.make("rope", l.path + ".rope", {qkv}, std::move(attrs));
+}
+
+// x [B,T,C] -> qkv [B,T,C + 2 K C / H] -> rope, the same -> heads [B,T,C] -> y [B,T,C]
 Layer lower_attention(LayerContext& l) {
   const ir::Shape shape = l.shape();
   if (shape.size() != 3)
@@ -44,10 +79,20 @@ Layer lower_attention(LayerContext& l) {
     l.error(Kind::out_of_range, l.spec.type_at, "layer `{}` is too large", l.spec.name);
     return {};
   }
-  const auto qkv = l.projection("qkv.", l.path + ".qkv", l.x(), 3 * width);
+  const int64_t channels = width / heads,
+                kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads;
+  auto qkv =
+      l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
   if (!qkv) return {};
+  ir::Attrs attrs{{"heads", heads}};
+  if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
+  Diag reported;  // by check_attention
+  if (const std::optional<Values> rope = rope_of(l.keys, reported)) {
+    qkv = turned(l, *rope, *qkv, attrs, channels);
+    if (!qkv) return {};
+  }
   std::vector<ir::Operand> operands{*qkv};
-  ir::Attrs attrs{{"heads", heads}, {"causal", l.keys.flag("causal")}};
+  attrs["causal"] = l.keys.flag("causal");
   const bool drops = p > 0 && l.drops();
   if (drops) {
     for (const ir::Operand& word : l.parameters().sample_words()) operands.push_back(word);
@@ -57,7 +102,7 @@ Layer lower_attention(LayerContext& l) {
   const auto results =
       l.b.make_n(drops ? "attention.dropout" : "attention", {l.path + ".heads", l.path + ".softmax"},
                  std::move(operands), std::move(attrs));
-  const auto y = l.projection("proj.", l.path, results.front(), width);
+  const auto y = l.projection("proj.", l.path, results.front(), width, l.keys.flag("bias"));
   if (!y) return {};
   return {{*y}};
 }
@@ -77,14 +122,20 @@ const LayerType layers::attention{
         {.name = "attention",
          .says =
              "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, C], "
-             "proj.bias.",
+             "proj.bias. With kv_heads, qkv.weight is [(heads + 2 kv_heads) * C / heads, C], in the order q, "
+             "k, v.",
          .keys = {{"heads", Form::integer, required, "divides the features", extent},
+                  {"kv_heads", Form::integer, no_default,
+                   "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",
+                   extent},
                   {"causal", Form::flag, false, "true: a position sees those before it and itself"},
-                  bias_key,
+                  {"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj", any_number, {"qkv"}},
+                  {"rope", Form::table, no_default, "rotary positions, of queries and keys"},
                   {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one}},
          .example = "heads = 2\ncausal = true"},
     .weight = true,
     .bias = true,
+    .check = check_attention,
     .lower = lower_attention,
 };
 

@@ -2,7 +2,8 @@
 // keeps the output and two numbers of each query, its largest score m_i and the logarithm l_i of its sum of
 // exponentials, and backward computes the probabilities again from them. Memory is linear in T.
 //
-// qkv [B, T, 3 C]: query, key and value of a position side by side, each of H heads of D = C / H channels.
+// qkv [B, T, (H + 2 K) D]: H heads of queries, K of keys and K of values of a position side by side, each of D
+// channels (heads.h). A head of keys and values meets H / K heads of queries; its gradients are sums over them.
 //   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only)      m_i = max_j s_ij
 //   l_i = log(sum_j exp(s_ij - m_i))                       p_ij = exp((s_ij - m_i) - l_i)
 //   out_i = sum_j z_ij p_ij v_j                            z_ij = 1, or the dropout factor 0 or 1 / (1 - p)
@@ -12,36 +13,17 @@
 #include <cmath>
 #include <limits>
 
-#include "ir/ops/common.h"
+#include "ir/ops/heads.h"
 
 namespace gacc::ir {
 
 namespace {
 
-struct Sizes {
-  int64_t length, heads, width, channels;  // T, H, C, D
+struct Sizes : Heads {
+  int64_t length;  // T
 };
 
-Sizes sizes(const OpView& op) {
-  const Shape qkv = op.operand(0).shape;
-  const int64_t heads = op.integer("heads"), width = qkv[2] / 3;
-  return {qkv[1], heads, width, width / heads};
-}
-
-bool expect_qkv(const OpView& op, Diag& diag) {
-  const Shape shape = op.operand(0).shape;
-  if (!is_float(op.operand(0).dtype)) {
-    wrong(op, diag, Kind::type_mismatch, fmt::format("{}; it takes floats", describe(op, 0)));
-    return false;
-  }
-  const int64_t heads = op.integer("heads");
-  if (shape.size() != 3 || !has_batch(shape) || heads < 1 || shape[2] % (3 * heads) != 0) {
-    wrong(op, diag, Kind::shape_mismatch,
-          fmt::format("{}; it must be [B,T,3 C] with C a multiple of {} heads", describe(op, 0), heads));
-    return false;
-  }
-  return true;
-}
+Sizes sizes(const OpView& op) { return {heads_of(op), op.operand(0).shape[1]}; }
 
 // Random numbers tell the elements of a sample's probabilities [H, T, T] apart by 32 bits.
 bool expect_dropout(const OpView& op, size_t first, Diag& diag) {
@@ -62,7 +44,7 @@ bool expect_dropout(const OpView& op, size_t first, Diag& diag) {
 Types results(const OpView& op) {
   const Type qkv = op.operand(0);
   const Sizes s = sizes(op);
-  return std::vector<Type>{{qkv.dtype, {kBatch, s.length, s.width}},
+  return std::vector<Type>{{qkv.dtype, {kBatch, s.length, s.width()}},
                            {DType::f32, {kBatch, s.heads, 2, s.length}}};
 }
 
@@ -71,7 +53,7 @@ Types gradient_results(const OpView& op, Diag& diag) {
   const Sizes s = sizes(op);
   const Type wanted[] = {{DType::f32, {kBatch, s.heads, 2, s.length}},
                          {DType::f32, {kBatch, s.length, s.heads}},
-                         {op.operand(0).dtype, {kBatch, s.length, s.width}}};
+                         {op.operand(0).dtype, {kBatch, s.length, s.width()}}};
   for (size_t i = 1; i < 4; ++i) {
     if (op.operand(i) != wanted[i - 1]) {
       return wrong(
@@ -107,14 +89,18 @@ struct Head {
   Sizes s;
   bool causal;
   int64_t sample, head;
-  const double* qkv;  // query of position 0
+  const double* qkv;
   double scale;
   const EvalView* view;
   size_t words;  // the first operand of four words for dropout; 0: none
 
-  const double* query(int64_t i) const { return qkv + i * 3 * s.width; }
-  const double* key(int64_t j) const { return query(j) + s.width; }
-  const double* value(int64_t j) const { return query(j) + 2 * s.width; }
+  // Where a position has the channels of a head of queries, keys or values, in qkv and in its gradient.
+  int64_t at(int64_t position, int64_t of) const {
+    return (sample * s.length + position) * s.row() + of * s.channels;
+  }
+  const double* query(int64_t i) const { return qkv + at(i, head); }
+  const double* key(int64_t j) const { return qkv + at(j, s.key(head)); }
+  const double* value(int64_t j) const { return qkv + at(j, s.value(head)); }
   double dot(const double* a, const double* b) const {
     double sum = 0;
     for (int64_t c = 0; c < s.channels; ++c) sum += a[c] * b[c];
@@ -150,7 +136,7 @@ void each_head(EvalView& view, size_t words, F f) {
              .causal = view.op.flag("causal"),
              .sample = b,
              .head = h,
-             .qkv = qkv.data.data() + b * s.length * 3 * s.width + h * s.channels,
+             .qkv = qkv.data.data(),
              .scale = 1 / std::sqrt(static_cast<double>(s.channels)),
              .view = &view,
              .words = words});
@@ -171,7 +157,7 @@ void forward_reference(EvalView& view, size_t words) {
       }
       for (int64_t j = 0; j < head.keys(i); ++j) sum += std::exp(scores[static_cast<size_t>(j)] - top);
       double* out =
-          view.result(0).data.data() + (head.sample * s.length + i) * s.width + head.head * s.channels;
+          view.result(0).data.data() + (head.sample * s.length + i) * s.width() + head.head * s.channels;
       for (int64_t j = 0; j < head.keys(i); ++j) {
         const double p = std::exp(scores[static_cast<size_t>(j)] - top) / sum * head.factor(i, j);
         for (int64_t c = 0; c < s.channels; ++c) out[c] += p * head.value(j)[c];
@@ -185,17 +171,18 @@ void forward_reference(EvalView& view, size_t words) {
 void gradient_reference(EvalView& view, size_t words) {
   each_head(view, words, [&](const Head& head) {
     const Sizes& s = head.s;
-    double* d_qkv = view.result(0).data.data() + (head.qkv - view.operand(0).data.data());
+    double* d_qkv = view.result(0).data.data();
     for (int64_t i = 0; i < s.length; ++i) {
       const int64_t at = head.sample * s.length + i;
-      const double* dy = view.operand(3).data.data() + at * s.width + head.head * s.channels;
+      const double* dy = view.operand(3).data.data() + at * s.width() + head.head * s.channels;
       const double top = view.operand(1).data[head.statistic(i)];
       const double log = view.operand(1).data[head.statistic(i + s.length)];
       const double delta = view.operand(2).data[static_cast<size_t>(at * s.heads + head.head)];
       for (int64_t j = 0; j < head.keys(i); ++j) {
         const double p = std::exp(head.score(i, j) - top - log), z = head.factor(i, j);
         const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.scale;
-        double *dq = d_qkv + i * 3 * s.width, *dk = d_qkv + j * 3 * s.width + s.width, *dv = dk + s.width;
+        double *dq = d_qkv + head.at(i, head.head), *dk = d_qkv + head.at(j, s.key(head.head)),
+               *dv = d_qkv + head.at(j, s.value(head.head));
         for (int64_t c = 0; c < s.channels; ++c) {
           dq[c] += ds * head.key(j)[c];
           dk[c] += ds * head.query(i)[c];
@@ -210,7 +197,7 @@ void gradient_reference(EvalView& view, size_t words) {
 Cost cost(const OpView& op, int64_t products) {
   const Sizes s = sizes(op);
   const int64_t batch = op.module.micro_batch();
-  Cost total{.flops = 2 * products * batch * s.length * s.length * s.width, .bytes = 0};
+  Cost total{.flops = 2 * products * batch * s.length * s.length * s.width(), .bytes = 0};
   if (op.flag("causal")) total.flops /= 2;
   for (size_t i = 0; i < op.op.operands.size(); ++i) total.bytes += type_bytes(op.operand(i), batch);
   for (size_t i = 0; i < op.op.results.size(); ++i) total.bytes += type_bytes(op.result(i), batch);
@@ -268,14 +255,16 @@ extern const OpInfo op_row_dot{
 extern const OpInfo op_attention{
     .name = "attention",
     .summary =
-        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,3 C]; results: out [B,T,C] and, of each query's "
-        "scores, the largest and the log of the sum of exp(score - largest) [B,heads,2,T]. Never makes the "
-        "[T,T] matrix",
+        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out "
+        "[B,T,heads D] and, of each query's scores, the largest and the log of the sum of "
+        "exp(score - largest) [B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by "
+        "neighbouring "
+        "heads. Never makes the [T,T] matrix",
     .operands = 1,
     .results = 2,
-    .attrs = {{"causal", false}, {"heads", int64_t{1}}},
+    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_qkv(op, diag)) return std::nullopt;
+      if (!expect_heads(op, diag)) return std::nullopt;
       return results(op);
     },
     .lowering = Lowering::special,
@@ -294,9 +283,13 @@ extern const OpInfo op_attention_dropout{
         "ordinal low and high",
     .operands = 5,
     .results = 2,
-    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"p", 0.5}, {"stream", int64_t{0}}},
+    .attrs = {{"causal", false},
+              {"heads", int64_t{1}},
+              {"kv_heads", int64_t{0}},
+              {"p", 0.5},
+              {"stream", int64_t{0}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_qkv(op, diag) || !expect_dropout(op, kWords, diag)) return std::nullopt;
+      if (!expect_heads(op, diag) || !expect_dropout(op, kWords, diag)) return std::nullopt;
       return results(op);
     },
     .lowering = Lowering::special,
@@ -315,9 +308,9 @@ extern const OpInfo op_attention_grad{
         "d_out * out), d_out",
     .operands = 4,
     .keeps = 0b110,
-    .attrs = {{"causal", false}, {"heads", int64_t{1}}},
+    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_qkv(op, diag)) return std::nullopt;
+      if (!expect_heads(op, diag)) return std::nullopt;
       return gradient_results(op, diag);
     },
     .lowering = Lowering::special,
@@ -334,9 +327,13 @@ extern const OpInfo op_attention_dropout_grad{
         "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there",
     .operands = 8,
     .keeps = 0b110,
-    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"p", 0.5}, {"stream", int64_t{0}}},
+    .attrs = {{"causal", false},
+              {"heads", int64_t{1}},
+              {"kv_heads", int64_t{0}},
+              {"p", 0.5},
+              {"stream", int64_t{0}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_qkv(op, diag) || !expect_dropout(op, kGradWords, diag)) return std::nullopt;
+      if (!expect_heads(op, diag) || !expect_dropout(op, kGradWords, diag)) return std::nullopt;
       return gradient_results(op, diag);
     },
     .lowering = Lowering::special,

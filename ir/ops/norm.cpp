@@ -13,6 +13,7 @@ Types infer_layer_norm(const OpView& op, Diag& diag) {
   const Shape features{x.shape.back()};
   for (size_t i = 1; i < 3; ++i) {
     if (op.operand(i).shape == features) continue;
+    if (i == 2 && as_number(op.op.operands[i]) != nullptr) continue;
     return wrong(op, diag, Kind::shape_mismatch,
                  fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, i),
                              shape_text(features)));
@@ -57,13 +58,14 @@ void reference(EvalView& view) {
   const Tensor& x = view.operand(0);
   const int64_t columns = column_count(x);
   const double eps = view.op.real("eps");
+  const std::vector<double>& bias = view.operand(2).data;
   for (int64_t r = 0; r < row_count(x); ++r) {
     const double* row = x.data.data() + r * columns;
     const auto [mean, rstd] = row_statistics(row, columns, eps);
     for (int64_t c = 0; c < columns; ++c) {
       const auto i = static_cast<size_t>(c);
       view.result(0).data[static_cast<size_t>(r * columns + c)] =
-          (row[c] - mean) * rstd * view.operand(1).data[i] + view.operand(2).data[i];
+          (row[c] - mean) * rstd * view.operand(1).data[i] + bias[bias.size() == 1 ? 0 : i];
     }
     view.result(1).data[static_cast<size_t>(r)] = mean;
     view.result(2).data[static_cast<size_t>(r)] = rstd;
@@ -76,7 +78,7 @@ extern const OpInfo op_layer_norm{
     .name = "layer_norm",
     .summary =
         "(x - mean) * rstd * weight + bias over the last axis; rstd = 1 / sqrt(biased variance + eps). "
-        "Operands: x, weight, bias; results: y, mean, rstd, the last two [..,1]. "
+        "Operands: x, weight, bias (a vector or a number); results: y, mean, rstd, the last two [..,1]. "
         "The variance is the mean of the squared deviations, in a second pass over the row",
     .operands = 3,
     .results = 3,

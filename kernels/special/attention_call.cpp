@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "ir/ops/heads.h"
 #include "kernels/special/calls.h"
 
 namespace gacc::kernels {
@@ -23,12 +24,13 @@ int64_t Team::threads(int64_t channels) {
 
 std::vector<int64_t> AttentionShape::list() const {
   return {heads, length, channels,       block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p),
-          parts, tile,   modern ? 1 : 0, team};
+          parts, tile,   modern ? 1 : 0, team,  kv_heads};
 }
 
 AttentionShape AttentionShape::of(const Body& body) {
   const std::vector<int64_t>& list = body.parameters;
   return {.heads = list[0],
+          .kv_heads = list[11],
           .length = list[1],
           .channels = list[2],
           .block = list[3],
@@ -44,14 +46,15 @@ AttentionShape AttentionShape::of(const Body& body) {
 namespace {
 
 AttentionShape shape_of(const ir::OpView& op) {
-  const ir::Shape qkv = op.operand(0).shape;
   const bool gradient = op.op.info->name.ends_with(".grad");
   const int64_t own = gradient ? 4 : 1;  // operands without dropout
   const bool dropout = static_cast<int64_t>(op.op.operands.size()) > own;
-  const int64_t heads = op.integer("heads"), length = qkv[1];
-  return {.heads = heads,
+  const ir::Heads of = ir::heads_of(op);
+  const int64_t length = op.operand(0).shape[1];
+  return {.heads = of.heads,
+          .kv_heads = of.kv_heads,
           .length = length,
-          .channels = qkv[2] / 3 / heads,
+          .channels = of.channels,
           .block = std::min(kAttentionBlock, length),
           .causal = op.flag("causal"),
           .words = dropout ? own : 0,
@@ -65,7 +68,7 @@ SpecialCall call_of(const ir::OpView& op, Purpose purpose, const AttentionShape&
   // A thread for every member of a position's team, and whole warps for a row.
   int64_t columns = shape.block;
   if (shape.team > 0) columns = (shape.block * shape.team + Team::kWarp - 1) / Team::kWarp * Team::kWarp;
-  SpecialCall call = point_items(op, purpose, {shape.heads * shape.blocks() * shape.parts, true}, columns,
+  SpecialCall call = point_items(op, purpose, {shape.kv_heads * shape.blocks() * shape.rows(), true}, columns,
                                  static_cast<int>(work));
   call.wide_index =
       call.wide_index || call.items.at(op.module.micro_batch()) >= (int64_t{1} << 31) - (1 << 20);

@@ -5,8 +5,9 @@
 namespace gacc::kernels {
 
 // A row of the kernel is one block of kAttentionBlock neighbouring positions (queries, or keys) of one head
-// of one sample. In the gradient every block has `parts` rows: 2 are d_q, and d_k with d_v; 3 are d_q, d_k
-// and d_v, for the registers (by tensor cores, wide heads).
+// of one sample. For every block of a head of keys there are rows for the heads of queries that meet it, and in
+// the gradient, where these are d_q, one more for d_k with d_v, or two, d_k and d_v, for the registers (by
+// tensor cores, wide heads). d_k and d_v are sums over those heads of queries, one after the other.
 inline constexpr int64_t kAttentionBlock = 64;
 
 // GPU, not by tensor cores: the threads that share a position, and what each has of its channels.
@@ -24,19 +25,24 @@ struct Team {
 };
 
 struct AttentionShape {
-  int64_t heads, length, channels;  // H, T, D = C / H
-  int64_t block;                    // positions of a row: kAttentionBlock, or T where that is less
+  int64_t heads, kv_heads, length, channels;  // H, K, T, D
+  int64_t block;                              // positions of a row: kAttentionBlock, or T where that is less
   bool causal;
   int64_t words;        // the slot where dropout's four words begin; 0: no dropout
   double p;             // dropout's
-  int64_t parts;        // rows of a block
+  int64_t parts;        // forward 1; 2 or 3 are what a gradient is made of: d_q, and d_k with d_v or each
   int64_t tile = 0;     // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
   bool modern = false;  // they are those of sm_80 and later
   int64_t team = 0;     // GPU, not by tensor cores: threads that share a position; 0 on the host
   // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
   // for.
   int64_t step() const { return parts > 1 ? 2 : 4; }
-  int64_t width() const { return heads * channels; }
+  int64_t group() const { return heads / kv_heads; }    // heads of queries that meet a head of keys
+  int64_t rows() const { return group() + parts - 1; }  // of a block of a head of keys
+  int64_t width() const { return heads * channels; }    // of the output
+  int64_t row() const { return (heads + 2 * kv_heads) * channels; }  // of a position of qkv
+  // Where in it the channels of query, key and value (0, 1, 2) begin.
+  int64_t begin(int64_t which) const { return which == 0 ? 0 : width() + (which - 1) * kv_heads * channels; }
   int64_t blocks() const { return (length + block - 1) / block; }
   // By tensor cores: two stages, each of two tiles of rows, and in the gradient three statistics of a position
   // (of a warp's worth at least, which must stay together).

@@ -10,6 +10,9 @@ SpecialCall describe_attention(const ir::OpView& op, Purpose purpose);
 // The same by tensor cores: of half types (bf16 from capability 80 on), heads of 16, 32, ... 128 channels.
 std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu);
 
+// rope: parameters are those of RopeShape (rope_call.h).
+SpecialCall describe_rope(const ir::OpView& op, Purpose purpose);
+
 // pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
 SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
 // conv: parameters are those of ConvShape. A library call on the host.

@@ -6,7 +6,9 @@
 // On a GPU a lane is a team of threads (lane_arrays.h). The threads of a warp walk together: positions that
 // are none repeat the last one and are not stored, and so do the last step's rows, which weigh nothing.
 //
-// A lane's order of operations follows from T, the step and the width of heads alone, so its bits depend
+// A lane of keys meets the queries of each head of its group, one head after the other.
+//
+// A lane's order of operations follows from T, the step and the heads alone, so its bits depend
 // neither on threads, nor on the samples beside it, nor (on the host) on the width of vectors. All arithmetic
 // is f32.
 #include <algorithm>
@@ -70,8 +72,10 @@ class Attention {
 
   void gradient() {
     at_points([&] {
-      t_.branch(b_.CreateICmpEQ(part_, t_.index(0)), [&] { query_gradient(); });
-      t_.branch(b_.CreateICmpEQ(part_, t_.index(1)), [&] { key_gradient(); });
+      Value* keys = t_.index(s_.group());  // the row for d_k and d_v
+      t_.branch(s_.group() == 1 ? b_.CreateICmpEQ(part_, t_.index(0)) : b_.CreateICmpULT(part_, keys),
+                [&] { query_gradient(); });
+      t_.branch(b_.CreateICmpEQ(part_, keys), [&] { key_gradient(); });
     });
   }
 
@@ -119,23 +123,25 @@ class Attention {
     arrays().load(value, part(2), first_, nullptr);
     arrays().clear(dk);
     arrays().clear(dv);
-    over_queries([&](const Step& queries) {
-      const std::vector<LaneArrays::Row> q = rows(0, queries), dy = output_rows(queries);
-      const auto sums = arrays().dots({{key, q}, {value, dy}});
-      Values p_weights, s_weights;
-      for (size_t i = 0; i < sums[0].size(); ++i) {
-        Value *query = position(queries, i), *at = inside(queries, query);
-        Value* top = everywhere(t_.load_one(kStatistics, top_of(at)));
-        Value* log = everywhere(t_.load_one(kStatistics, log_of(at)));
-        Value* p = seen(queries, i, probability(sums[0][i], top, log), 0);
-        Value* z = factor(everywhere(word(query)), query, /*lanes_are_keys=*/true);
-        p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
-        Value* delta =
-            everywhere(t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
-        Value* dp = z != nullptr ? b_.CreateFMul(sums[1][i], z) : sums[1][i];
-        s_weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
-      }
-      arrays().add({{dk, nullptr, s_weights, q}, {dv, nullptr, p_weights, dy}});
+    over_heads([&] {
+      over_queries([&](const Step& queries) {
+        const std::vector<LaneArrays::Row> q = rows(0, queries), dy = output_rows(queries);
+        const auto sums = arrays().dots({{key, q}, {value, dy}});
+        Values p_weights, s_weights;
+        for (size_t i = 0; i < sums[0].size(); ++i) {
+          Value *query = position(queries, i), *at = inside(queries, query);
+          Value* top = everywhere(t_.load_one(kStatistics, top_of(at)));
+          Value* log = everywhere(t_.load_one(kStatistics, log_of(at)));
+          Value* p = seen(queries, i, probability(sums[0][i], top, log), 0);
+          Value* z = factor(everywhere(word(query)), query, /*lanes_are_keys=*/true);
+          p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
+          Value* delta = everywhere(
+              t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
+          Value* dp = z != nullptr ? b_.CreateFMul(sums[1][i], z) : sums[1][i];
+          s_weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
+        }
+        arrays().add({{dk, nullptr, s_weights, q}, {dv, nullptr, p_weights, dy}});
+      });
     });
     where_stored([&] {
       arrays().store(dk, part(1, result()), first_, arrays().real(scale()));
@@ -148,12 +154,13 @@ class Attention {
   void at_points(const std::function<void()>& body) {
     t_.points(
         [&](Value* row) {
-          part_ = b_.CreateURem(row, t_.index(s_.parts));
-          Value* rest = b_.CreateUDiv(row, t_.index(s_.parts));
+          part_ = b_.CreateURem(row, t_.index(s_.rows()));
+          Value* rest = b_.CreateUDiv(row, t_.index(s_.rows()));
           block_ = b_.CreateURem(rest, t_.index(s_.blocks()));
           rest = b_.CreateUDiv(rest, t_.index(s_.blocks()));
-          head_ = b_.CreateURem(rest, t_.index(s_.heads));
-          sample_ = b_.CreateUDiv(rest, t_.index(s_.heads));
+          head_ = kv_head_ = b_.CreateURem(rest, t_.index(s_.kv_heads));
+          sample_ = b_.CreateUDiv(rest, t_.index(s_.kv_heads));
+          if (s_.group() > 1) head_ = b_.CreateAdd(b_.CreateMul(kv_head_, t_.index(s_.group())), part_);
         },
         [&](const Point& at) {
           lanes_ = at.lanes;
@@ -206,6 +213,17 @@ class Attention {
     if (whole() < s_.length) t_.branch(b_.CreateICmpUGT(past, end), [&] { last_step(masked, f); });
   }
 
+  // For each head of queries that meets the lanes' head of keys.
+  void over_heads(const std::function<void()>& f) {
+    if (s_.group() == 1) return f();
+    Value* first = b_.CreateMul(kv_head_, t_.index(s_.group()));
+    t_.loop(t_.index(0), t_.index(s_.group()), t_.index(1), {}, [&](Value* i, const Target::Carried&) {
+      head_ = b_.CreateAdd(first, i);
+      f();
+      return Target::Carried{};
+    });
+  }
+
   // The same for queries that see one of the lanes' keys.
   void over_queries(const OnStep& f) {
     Value *begin = t_.index(0), *clear = begin, *end = t_.index(whole());
@@ -249,9 +267,9 @@ class Attention {
 
   // Query, key or value (0, 1, 2) of every position of this head.
   LaneArrays::Positions part(int64_t which, int32_t slot = 0) {
-    Value* base = b_.CreateMul(sample_, t_.index(s_.length * 3 * s_.width()));
-    base = b_.CreateAdd(base, b_.CreateMul(head_, t_.index(s_.channels)));
-    return {slot, b_.CreateAdd(base, t_.index(which * s_.width())), 3 * s_.width(), s_.length};
+    Value* base = b_.CreateMul(sample_, t_.index(s_.length * s_.row()));
+    base = b_.CreateAdd(base, b_.CreateMul(which == 0 ? head_ : kv_head_, t_.index(s_.channels)));
+    return {slot, b_.CreateAdd(base, t_.index(s_.begin(which))), s_.row(), s_.length};
   }
   // [B,T,C]
   Value* output_base() {
@@ -337,7 +355,8 @@ class Attention {
   AttentionShape s_;
   std::optional<LaneArrays> arrays_;
   unsigned lanes_ = 1;
-  Value *part_ = nullptr, *block_ = nullptr, *head_ = nullptr, *sample_ = nullptr;  // of the row
+  Value *part_ = nullptr, *block_ = nullptr, *sample_ = nullptr;  // of the row
+  Value *head_ = nullptr, *kv_head_ = nullptr;                    // of queries; of the keys that they meet
   Value *first_ = nullptr, *positions_ = nullptr;  // the first lane's position; every lane's, i32
   Value* low_ = nullptr;                           // the first position of those that walk together
   Value *exists_ = nullptr, *leads_ = nullptr;  // GPU: the lane is a position; the thread is its team's first

@@ -1,0 +1,60 @@
+// How the kernel of rotary positions is called. No LLVM here.
+#include "kernels/special/rope_call.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+#include "ir/ops/heads.h"
+#include "kernels/special/calls.h"
+
+namespace gacc::kernels {
+
+std::vector<int64_t> RopeShape::list() const {
+  std::vector<int64_t> list{length, turned, copied, channels, interleaved ? 1 : 0, inverse ? 1 : 0, vector};
+  for (const uint64_t turn : turns) list.push_back(std::bit_cast<int64_t>(turn));
+  return list;
+}
+
+RopeShape RopeShape::of(const Body& body) {
+  const std::vector<int64_t>& list = body.parameters;
+  RopeShape shape{list[0], list[1], list[2], list[3], list[4] != 0, list[5] != 0, list[6], {}};
+  for (size_t i = 7; i < list.size(); ++i) shape.turns.push_back(std::bit_cast<uint64_t>(list[i]));
+  return shape;
+}
+
+// A point is a pair of channels of a position (GPU: some neighbours) in all its heads: they have one angle.
+SpecialCall describe_rope(const ir::OpView& op, Purpose purpose) {
+  const ir::Heads of = ir::heads_of(op);
+  const int64_t rotated = op.integer("rotated");
+  RopeShape shape{.length = op.operand(0).shape[1],
+                  .turned = of.heads + of.kv_heads,
+                  .copied = of.kv_heads,
+                  .channels = of.channels,
+                  .interleaved = op.flag("interleaved"),
+                  .inverse = op.flag("inverse"),
+                  .vector = 1,
+                  .turns = {}};
+  for (int64_t i = 0; i < rotated / 2; ++i) {
+    const long double turn = std::pow(static_cast<long double>(op.real("theta")),
+                                      static_cast<long double>(-2 * i) / static_cast<long double>(rotated)) /
+                             (2 * std::numbers::pi_v<long double>);
+    shape.turns.push_back(static_cast<uint64_t>(std::ldexp(turn, 64)));  // theta is at least 1
+  }
+  if (purpose == Purpose::device) {  // accesses of 16 bytes, where these begin at multiples of them
+    const int64_t widest = 16 / ir::dtype_bytes(op.operand(0).dtype);
+    while (shape.vector < widest && shape.pairs() % (2 * shape.vector) == 0 &&
+           of.channels % (shape.interleaved ? 4 * shape.vector : 2 * shape.vector) == 0)
+      shape.vector *= 2;
+  }
+  // Not above what the host walks without masks (codegen/host/target.cpp).
+  const auto cost = static_cast<int>(std::min<int64_t>(50 + 8 * of.all(), 199));
+  SpecialCall call = point_items(op, purpose, extent_of({op.operand(0).shape[0], shape.length}),
+                                 shape.pairs() / shape.vector, cost);
+  call.block = call.per_block = 32;  // there are few threads, each with much to do
+  call.parameters = shape.list();
+  return call;
+}
+
+}  // namespace gacc::kernels
