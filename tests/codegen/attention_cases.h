@@ -8,6 +8,8 @@ namespace gacc::codegen {
 struct AttentionCase {
   int64_t length, heads, channels;
   bool causal, dropout;
+  int64_t kv_heads = 0;  // as many as heads
+  int64_t row() const { return (heads + 2 * (kv_heads == 0 ? heads : kv_heads)) * channels; }
 };
 
 // `out`, `stats` and `d`, the gradient of sum(w * out), by the op's own gradient: delta is made from out and
@@ -16,8 +18,8 @@ inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) 
   const int64_t width = c.heads * c.channels;
   const std::string words = c.dropout ? ", @low, @high, @first.low, @first.high" : "";
   const std::string name = c.dropout ? "attention.dropout" : "attention";
-  const std::string attrs = fmt::format("{{causal = {}, heads = {}{}}}", c.causal, c.heads,
-                                        c.dropout ? ", p = 0.25, stream = 77" : "");
+  const std::string attrs = fmt::format("{{causal = {}, heads = {}, kv_heads = {}{}}}", c.causal, c.heads,
+                                        c.kv_heads, c.dropout ? ", p = 0.25, stream = 77" : "");
   const std::string state = !c.dropout ? ""
                                        : "state @low : i32[] control\nstate @high : i32[]\n"
                                          "state @first.low : i32[] control\nstate @first.high : i32[]\n";
@@ -36,10 +38,9 @@ inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) 
       %d = {name}.grad %qkv, %stats, %delta, %w{words} : f32[B,{t},{w3}] {attrs}
       yield metric d %d
     }})",
-      fmt::arg("micro", micro_batch), fmt::arg("t", c.length), fmt::arg("w3", 3 * width),
-      fmt::arg("w", width), fmt::arg("h", c.heads), fmt::arg("state", state), fmt::arg("name", name),
-      fmt::arg("words", words), fmt::arg("attrs", attrs), fmt::arg("shaped", shaped),
-      fmt::arg("shape", shape_attr)));
+      fmt::arg("micro", micro_batch), fmt::arg("t", c.length), fmt::arg("w3", c.row()), fmt::arg("w", width),
+      fmt::arg("h", c.heads), fmt::arg("state", state), fmt::arg("name", name), fmt::arg("words", words),
+      fmt::arg("attrs", attrs), fmt::arg("shaped", shaped), fmt::arg("shape", shape_attr)));
 }
 
 // Queries and keys whose scores are far from zero (2^20 / sqrt(channels)), exact in f32, and differ by

@@ -107,6 +107,9 @@ TEST(Device, AttentionAtTheEdges) {
   check_eval(attention_module({37, 1, 40, true, true}, 1), {1}, 2e-5);
   check_eval(attention_module({10, 1, 18, false, false}, 1), {1}, 2e-5);
   check_eval(attention_module({6, 1, 130, true, true}, 2), {2}, 2e-5);
+  // Heads of keys that several heads of queries share.
+  check_eval(attention_module({33, 3, 4, true, true, 1}, 2), {1, 2}, 2e-5);
+  check_eval(attention_module({9, 4, 20, false, false, 2}, 1), {1}, 2e-5);
   // More channels than are written out.
   check_eval(attention_module({3, 1, 515, true, false}, 1), {1}, 2e-5);
 }

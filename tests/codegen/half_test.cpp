@@ -121,6 +121,9 @@ TEST(HalfAttention, AtTheEdges) {
       check_eval(*module, {1, 2}, 4 * tolerance(dtype));
       if (HasFailure()) return;
     }
+    const auto grouped = to_half(attention_module({33, 6, 4, true, true, 2}, 2), dtype);
+    ASSERT_TRUE(grouped);
+    check_eval(*grouped, {1, 2}, 4 * tolerance(dtype));
   }
 }
 

@@ -157,6 +157,19 @@ TEST(Host, AttentionAtTheEdges) {
   }
 }
 
+// Heads of keys that one, some and all heads of queries share.
+TEST(Host, GroupedQueries) {
+  for (const AttentionCase& c : {AttentionCase{9, 3, 5, true, false, 1},
+                                 {17, 6, 8, false, true, 3},
+                                 {65, 4, 16, true, true, 2},
+                                 {33, 9, 4, true, false, 3},
+                                 {8, 2, 3, false, false, 2}}) {
+    SCOPED_TRACE(
+        fmt::format("T = {}, {} heads of {}, {} of keys", c.length, c.heads, c.channels, c.kv_heads));
+    check_eval(attention_module(c, 2), {1, 2}, 2e-5);
+  }
+}
+
 TEST(Host, AttentionOfScoresFarFromZero) {
   const AttentionCase c{19, 2, 4, true, false};
   const Module module = attention_module(c, 2);

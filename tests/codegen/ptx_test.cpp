@@ -115,6 +115,9 @@ TEST_P(AttentionPtx, TensorCoresWithoutSpills) {
       ASSERT_TRUE(module);
       append(all, *module, fmt::format("e{}.", count++));
     }
+    const auto grouped = to_half(attention_module({256, 3, channels, true, false, 1}, 2), ir::DType::f16);
+    ASSERT_TRUE(grouped);
+    append(all, *grouped, fmt::format("e{}.", count++));
   }
   assemble_attention(std::move(all), target, "mma.sync", "shfl.sync.idx");
 }
@@ -140,6 +143,7 @@ TEST_P(AttentionPtx, TeamsWithoutSpills) {
       if (target == "sm_75" && channels == 32) module = *to_half(module, ir::DType::bf16);
       append(all, module, fmt::format("e{}.", count++));
     }
+    append(all, attention_module({256, 4, channels, true, false, 2}, 2), fmt::format("e{}.", count++));
   }
   assemble_attention(std::move(all), target, "shfl.sync.idx", "mma.sync");
 }
