@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "ir/cost.h"
 #include "ir/kernel.h"
@@ -48,8 +49,15 @@ std::optional<PlanLoad> write_load(const ir::Settings& settings) {
   PlanLoad load{
       .prefix = *settings.load.prefix, .ignore = *settings.load.ignore, .part = *settings.load.part};
   for (const ir::LoadSettings& each : settings.loads)
-    load.parameters.push_back({each.parameter, each.tensors, each.transpose});
+    load.parameters.push_back({each.parameter, each.tensors, each.transpose, each.parts});
   return load;
+}
+
+std::vector<PlanAdapter> write_adapters(const ir::Settings& settings) {
+  std::vector<PlanAdapter> all;
+  for (const ir::AdapterSettings& each : settings.adapters)
+    all.push_back({each.name, each.weight, each.begin, each.alpha});
+  return all;
 }
 
 void add_inputs(const ir::Module& module, Plan& plan) {
@@ -191,10 +199,36 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   if (*settings.schedule.type == ir::rates::plateau.name) plan.plateau = write_plateau(settings);
   plan.predict = write_predict(module);
   plan.load = write_load(settings);
+  plan.adapters = write_adapters(settings);
   add_inputs(module, plan);
   add_buffers(module, plan);
   return plan;
 }
+
+namespace {
+
+// What parameters take, with all that belongs to them: half copies, gradients, moments.
+struct Share {
+  int64_t parameters = 0, bytes = 0;
+};
+Share share_of(const Plan& plan, bool trained) {
+  std::set<std::string_view> names;
+  Share share;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (buffer.kind != "param" || buffer.trainable != trained) continue;
+    names.insert(buffer.name);
+    share.parameters += elements_of(buffer.shape);
+    share.bytes += buffer.bytes;
+  }
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (names.contains(buffer.of)) share.bytes += buffer.bytes;
+  return share;
+}
+nlohmann::ordered_json share_json(const Share& share) {
+  return {{"parameters", share.parameters}, {"bytes", share.bytes}};
+}
+
+}  // namespace
 
 nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, const PlanRecompute& recompute) {
   using json = nlohmann::ordered_json;
@@ -209,6 +243,8 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, con
   return {{"model", plan.model},
           {"target", plan.target},
           {"parameters", plan.parameters},
+          {"trained", share_json(share_of(plan, true))},
+          {"frozen", share_json(share_of(plan, false))},
           {"micro_batch", plan.micro_batch},
           {"accumulate", plan.accumulate},
           {"effective_batch", plan.micro_batch * plan.accumulate},
@@ -273,6 +309,14 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const PlanReco
          fmt::format("{}: {} tensor{}, {} parameters, weight decay {}, rate x {}", of, group.tensors,
                      group.tensors == 1 ? "" : "s", count_text(group.parameters), group.rule.weight_decay,
                      group.rule.lr_factor));
+  }
+  if (const Share frozen = share_of(plan, false); frozen.parameters > 0) {
+    for (const bool trained : {true, false}) {
+      const Share share = trained ? share_of(plan, true) : frozen;
+      line(trained ? "trained" : "frozen",
+           fmt::format("{} parameters: {}{}", count_text(share.parameters), ir::size_text(share.bytes),
+                       trained ? " with gradients and moments" : ""));
+    }
   }
   if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
   for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);

@@ -101,7 +101,7 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
   Forward step = build_region(module, ir::RegionKind::step, model, parameters, diag);
   result.layers = std::move(step.layers);
   assign_groups(model, module, diag);
-  assign_loads(model, module, diag);
+  assign_loads(model, parameters, module, diag);
   judge_equivalence(model, step.inexact, module.results, diag);
   if (diag.failed()) return std::nullopt;
   build_region(module, ir::RegionKind::eval, model, parameters, diag);

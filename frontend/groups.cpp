@@ -7,12 +7,11 @@
 
 namespace gacc::frontend {
 
-namespace {
-
-// `*` crosses dots, and a backslash is itself.
-bool matches(const std::string& pattern, const std::string& name) {
+bool matches_glob(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }
+
+namespace {
 
 // `lr_factor`, or `lr`, which is a factor of what optimizer.lr says.
 double factor_of(const Values& group, double rate, Diag& diag) {
@@ -56,7 +55,7 @@ void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag) {
     for (const Node& pattern : model.groups[g].nodes("match")) {
       bool found = false;
       for (ir::Buffer& buffer : module.buffers) {
-        if (buffer.kind != ir::BufferKind::param || !matches(pattern.text, buffer.name)) continue;
+        if (buffer.kind != ir::BufferKind::param || !matches_glob(pattern.text, buffer.name)) continue;
         found = true;
         if (buffer.group < 0) buffer.group = static_cast<int32_t>(g);
       }

@@ -53,7 +53,9 @@ Flow LayerLowering::run() {
     const double units = std::min(count_units(model_.layers), static_cast<double>(kMaxLayers));
     units_per_segment_ = std::max(1, static_cast<int32_t>(std::ceil(units / std::ceil(std::sqrt(units)))));
   }
-  return list(model_.layers, first, top_);
+  const Flow output = list(model_.layers, first, top_);
+  if (b_.region().kind == ir::RegionKind::step) check_adapted();
+  return output;
 }
 
 Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope) {
@@ -263,17 +265,19 @@ bool LayerContext::chooses_rows(int64_t rows, const Location& at) {
 }
 
 bool LayerContext::trains(int64_t copy) const {
+  if (scope_.frozen) return false;
   const Value& said = keys["trainable"];
-  const bool list = said.good && said.node != nullptr && said.node->is_list();
-  const bool here = list ? said.node->items[static_cast<size_t>(copy) % said.node->items.size()].flag
-                         : keys.flag("trainable");
-  return scope_.trainable && here;
+  if (said.node == nullptr) return scope_.trained || !model.adapts;
+  const bool list = said.good && said.node->is_list();
+  return list ? said.node->items[static_cast<size_t>(copy) % said.node->items.size()].flag
+              : keys.flag("trainable");
 }
 
 Flow LayerContext::body(Flow x, const std::string& prefix, int64_t copy) {
   LayerLowering::Scope inner{.parent = &scope_,
                              .prefix = prefix,
-                             .trainable = trains(copy),
+                             .frozen = scope_.frozen || (keys.given("trainable") && !trains(copy)),
+                             .trained = scope_.trained || (keys.given("trainable") && trains(copy)),
                              .full = scope_.full || keys.has("precision")};
   return all_.list(spec.layers, std::move(x), inner);
 }

@@ -49,9 +49,9 @@ class LayerLowering {
   friend class LayerContext;
   struct Scope {
     const Scope* parent = nullptr;
-    std::string prefix{};  // "block.0."
-    bool trainable = true;
-    bool full = false;  // kept out of half precision
+    std::string prefix{};                  // "block.0."
+    bool frozen = false, trained = false;  // as a block around it says
+    bool full = false;                     // kept out of half precision
     const std::vector<LayerSpec>* specs = nullptr;
     std::map<std::string, Layer, std::less<>> layers{};
   };
@@ -63,6 +63,7 @@ class LayerLowering {
   bool takes(const LayerSpec& spec, const Flow& x, ir::DType dtype) const;
   bool within_limits(const LayerSpec& spec, const Flow& output) const;
   bool products_fit(const LayerSpec& spec, size_t first_op) const;
+  void check_adapted() const;
   const ir::Type& type(const Flow& flow) const;
 
   // layers_names.cpp; each reports what it does not find
@@ -149,6 +150,12 @@ class LayerContext {
   // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
   std::optional<ir::ValueId> projection(const std::string& prefix, const std::string& value, ir::ValueId x,
                                         int64_t out, bool biased);
+  // What adapts the layer's products, by its own key or by [lora].
+  std::optional<Adapting> adapting();
+  // alpha / rank * x A^T B^T [.., out], with the parameters NAME.lora_A.weight and NAME.lora_B.weight: what is
+  // added to the product with the rows of `weight` from `begin` on.
+  std::optional<ir::ValueId> adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
+                                     std::string weight, int64_t begin = 0);
   std::optional<ir::BufferId> tied_weight(const Named& name) { return all_.tied_weight(name, scope_); }
   Parameters& parameters() { return all_.parameters_; }
 

@@ -7,6 +7,8 @@
 
 namespace gacc::frontend {
 
+class Parameters;
+
 struct Named {
   std::string name;
   Location at{};
@@ -52,9 +54,12 @@ struct ModelFile {
   std::vector<InputSpec> inputs{};
   std::vector<LayerSpec> layers{};
   LossSpec loss{};
-  std::optional<Named> predicted{};  // [predict] layer; else the loss's input
-  std::vector<Values> groups{};      // [[optimizer.groups]]
-  Values load{};                     // [load]
+  std::optional<Named> predicted{};    // [predict] layer; else the loss's input
+  std::vector<Values> groups{};        // [[optimizer.groups]]
+  Values load{};                       // [load]
+  std::optional<Values> lora{};        // [lora]
+  std::optional<Adapting> adapting{};  // what it says
+  bool adapts = false;                 // a layer or [lora] adds adapters
   int64_t micro_batch = 1, accumulate = 1;
   std::string recompute_policy = "none";
   Location micro_batch_at{}, require_at{};
@@ -70,10 +75,14 @@ void read_training(const Node& root, ModelFile& model, Diag& diag);  // [train] 
 void read_groups(const Values& optimizer, ModelFile& model, Diag& diag);
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
 void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag);
+// Whether a layer among these, or inside of them, has adapters of its own.
+bool adapts(const std::vector<LayerSpec>& layers);
+// Whether a pattern is the name: `*` crosses dots, and a backslash is itself.
+bool matches_glob(const std::string& pattern, const std::string& name);
 // [load]: what needs no parameters.
 void read_load(const Node& node, ModelFile& model, Diag& diag);
 // What each parameter is called in weights from elsewhere. A pattern that names none is an error.
-void assign_loads(const ModelFile& model, ir::Module& module, Diag& diag);
+void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
 // Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the results for
 // the plan; with train.require = "exact" each is an error.
 void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,

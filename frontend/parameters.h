@@ -38,6 +38,9 @@ class Parameters {
   ir::BufferId statistic(const std::string& name, int64_t size, double value, const Location& at);
   ir::BufferId change_of(ir::BufferId statistic);
 
+  // Rows of parameters that are several matrices of others, one after the other: heads' queries, keys, values.
+  std::map<std::string, std::vector<int64_t>, std::less<>> parts{};
+
  private:
   void start(ir::BufferId buffer, const Value& init, Standard standard, Fan fan, const Location& at);
 

@@ -1,8 +1,10 @@
 // [load]: what parameters are called, and how they lie, in weights from elsewhere. Patterns are resolved
 // here, where the parameters are known: the module has the names of each one.
 #include <algorithm>
+#include <set>
 
 #include "frontend/model_file.h"
+#include "frontend/parameters.h"
 #include "ir/buffer_role.h"
 
 namespace gacc::frontend {
@@ -82,15 +84,15 @@ size_t letters(std::string_view pattern) {
   return count;
 }
 
-bool is_saved(const ir::Buffer& buffer) {
-  return buffer.role == ir::BufferRole::weight || buffer.role == ir::BufferRole::statistic;
-}
-
 class Loads {
  public:
-  Loads(ir::Module& module, Diag& diag) : module_(module), diag_(diag), by_(module.buffers.size()) {
+  Loads(ir::Module& module, const Parameters& parameters, Diag& diag)
+      : module_(module), parameters_(parameters), diag_(diag), by_(module.buffers.size()) {
+    for (const ir::AdapterSettings& adapter : module.settings.adapters)
+      for (const std::string_view suffix : {".lora_A.weight", ".lora_B.weight"})
+        adapters_.insert(adapter.name + std::string(suffix));
     for (const ir::Buffer& buffer : module.buffers)
-      if (is_saved(buffer)) names_.push_back(buffer.name);
+      if (is_elsewhere(buffer)) names_.push_back(buffer.name);
   }
 
   // Our pattern, and the file's: one of `rename`, or the list of `concat`.
@@ -128,7 +130,7 @@ class Loads {
     std::vector<ir::LoadSettings> result;
     for (size_t i = 0; i < by_.size(); ++i) {
       const ir::Buffer& buffer = module_.buffers[i];
-      if (!is_saved(buffer)) continue;
+      if (!is_elsewhere(buffer)) continue;
       ir::LoadSettings& load = by_[i].load;
       const bool said = !load.tensors.empty() || load.transpose;
       if (load.tensors.empty()) load.tensors.push_back(buffer.name);
@@ -139,6 +141,9 @@ class Loads {
                       "`{}` and `{}` would both be the file's `{}`", other->second, buffer.name, tensor);
       }
       load.parameter = buffer.name;
+      const auto parts = parameters_.parts.find(buffer.name);
+      if (parts != parameters_.parts.end() && parts->second.size() == load.tensors.size())
+        load.parts = parts->second;
       if (said) result.push_back(std::move(load));
     }
     return result;
@@ -147,12 +152,18 @@ class Loads {
   Location place{};
 
  private:
+  // Adapters are of the run, not of the weights that it begins with.
+  bool is_elsewhere(const ir::Buffer& buffer) const {
+    const bool saved = buffer.role == ir::BufferRole::weight || buffer.role == ir::BufferRole::statistic;
+    return saved && !adapters_.contains(buffer.name);
+  }
+
   template <class F>
   void each(const std::string& pattern, const Location& at, const F& f) {
     bool found = false;
     for (size_t i = 0; i < by_.size(); ++i) {
       Match match;
-      if (!is_saved(module_.buffers[i]) || !matches(pattern, module_.buffers[i].name, match)) continue;
+      if (!is_elsewhere(module_.buffers[i]) || !matches(pattern, module_.buffers[i].name, match)) continue;
       found = true;
       f(i, match);
     }
@@ -167,8 +178,10 @@ class Loads {
   };
 
   ir::Module& module_;
+  const Parameters& parameters_;
   Diag& diag_;
-  std::vector<Said> by_;  // by buffer
+  std::set<std::string, std::less<>> adapters_;  // parameters
+  std::vector<Said> by_;                         // by buffer
   std::vector<std::string_view> names_;
   const Node* last_problem_ = nullptr;
 };
@@ -200,11 +213,11 @@ void read_load(const Node& node, ModelFile& model, Diag& diag) {
   }
 }
 
-void assign_loads(const ModelFile& model, ir::Module& module, Diag& diag) {
+void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
   if (diag.failed()) return;  // parameters may be missing
   const Values& keys = model.load;
   if (keys.values.empty()) return;
-  Loads loads(module, diag);
+  Loads loads(module, parameters, diag);
   loads.place = keys.place;
   for (const std::string_view key : {"rename", "concat"}) {
     if (!keys.given(key)) continue;

@@ -132,6 +132,12 @@ ModelFile read_model(const Node& root, Diag& diag) {
     const Values keys = read_table(*node, schema().predict, diag);
     if (keys.has("layer")) model.predicted = Named{keys.text("layer"), keys.at("layer")};
   }
+  model.adapts = adapts(model.layers);
+  if (const Node* node = section("lora")) {
+    model.adapts = true;
+    model.lora = read_table(*node, schema().adapters, diag);
+    model.adapting = read_adapting(*model.lora, diag);
+  }
   read_training(root, model, diag);
   return model;
 }

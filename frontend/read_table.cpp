@@ -68,6 +68,9 @@ const std::vector<Foreign>& foreign_words() {
       {"channels", {"filters", "out_channels", "units", "out_features"}},
       {"vocab", {"num_embeddings", "vocab_size"}},
       {"heads", {"num_heads", "n_head"}},
+      {"rank", {"r", "lora_rank"}},
+      {"alpha", {"lora_alpha"}},
+      {"match", {"target_modules"}},
       {"kv_heads", {"num_key_value_heads", "n_kv_head"}},
       {"rope", {"rotary", "rope_theta"}},
       {"theta", {"base", "rope_theta"}},
@@ -294,7 +297,9 @@ class TableReader {
     if (!is(node, key.name, Node::Form::list)) return false;
     return std::all_of(node.items.begin(), node.items.end(), [&](const Node& item) {
       return is(item, key.name, Node::Form::text) &&
-             (key.form != Form::words || is_word(item, "metric", key.words, diag_));
+             (key.form != Form::words ||
+              is_word(item, key.name == "metrics" ? "metric" : fmt::format("value of `{}`", key.name),
+                      key.words, diag_));
     });
   }
 

@@ -43,7 +43,8 @@ Schema::Schema() {
                    {"recompute", Form::table, no_default, "what is computed twice"},
                    {"launch", Form::table, no_default, "how a GPU runs the step"},
                    {"memory", Form::table, no_default, "how large the step may be"},
-                   {"load", Form::table, no_default, "what weights from elsewhere are called"}}};
+                   {"load", Form::table, no_default, "what weights from elsewhere are called"},
+                   {"lora", Form::table, no_default, "low-rank adapters of many layers"}}};
 
   model = {.name = "[model]",
            .path = "model",
@@ -123,6 +124,25 @@ Schema::Schema() {
                 {.low = 0, .high = 1, .low_open = true}},
                word("layout", "half", {"half", "interleaved"},
                     "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
+
+  const std::vector<Key> of_adapters = {
+      {"rank", Form::integer, required, "the columns of B and the rows of A", extent},
+      {"alpha", Form::real, no_default, "the product is multiplied by alpha / rank; default: rank", above(0)},
+      {"on",
+       Form::words,
+       no_default,
+       "of attention: which of its products; \"qkv\" is the three as one. Default: [\"qkv\"]",
+       any_number,
+       {"qkv", "q", "k", "v", "proj"}}};
+  lora = {
+      .name = "`lora`",
+      .path = "layers.lora",
+      .says =
+          "Of `linear` and `attention`: y += alpha / rank * B A x, with trained `NAME.lora_A.weight` [rank, "
+          "in], which starts as PyTorch's linear, and `NAME.lora_B.weight` [out, rank], zeros. With any of "
+          "it "
+          "all other parameters are frozen unless they say `trainable = true`.",
+      .keys = of_adapters};
 
   loss = {
       .name = "[loss]",
@@ -281,6 +301,16 @@ Schema::Schema() {
                    implied({"part", Form::flag, defaults.load.part,
                             "true: parameters that the file lacks keep their start"})},
           .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
+
+  adapters = {.name = "[lora]",
+              .path = "lora",
+              .says = "`lora` for all layers that a pattern names; what a layer says itself counts more.",
+              .keys = of_adapters,
+              .example = "match = [\"h.*\"]\nrank = 8\nalpha = 16\non = [\"q\", \"v\"]"};
+  adapters.keys.insert(
+      adapters.keys.begin(),
+      {"match", Form::texts, required,
+       "patterns of layers' whole names, `*` is any text; those of other types are left out"});
 }
 
 const Schema& schema() {
@@ -289,8 +319,8 @@ const Schema& schema() {
 }
 
 std::vector<const Table*> Schema::all() const {
-  return {&file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &loss,   &predict,
-          &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load};
+  return {&file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &lora,   &loss, &predict,
+          &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load, &adapters};
 }
 
 }  // namespace gacc::frontend

@@ -14,8 +14,8 @@ constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
 struct Schema {
   Schema();
-  Table file, model, input, normalize, layer, init, rope, loss, predict, train, optimizer, group, schedule,
-      precision, recompute, launch, memory, load;
+  Table file, model, input, normalize, layer, init, rope, lora, loss, predict, train, optimizer, group,
+      schedule, precision, recompute, launch, memory, load, adapters;
   std::vector<const Table*> all() const;  // as they stand in docs/model.md
 };
 const Schema& schema();

@@ -18,6 +18,7 @@ std::string_view form_of(const bool&) { return "true or false"; }
 std::string_view form_of(const std::string&) { return "a text"; }
 std::string_view form_of(const DType&) { return "an element type"; }
 std::string_view form_of(const Texts&) { return "a list of texts"; }
+std::string_view form_of(const std::vector<int64_t>&) { return "a list of integers"; }
 std::string_view form_of(const std::vector<double>&) { return "a list of numbers"; }
 std::string_view form_of(const Attr&) { return "a value"; }
 
@@ -70,7 +71,8 @@ void each_result(R& results, const F& f) {
 #include "ir/settings.def"
 }
 
-constexpr std::string_view kInputs = "inputs.", kGroups = "optimizer.groups.", kLoads = "load.parameters.";
+constexpr std::string_view kInputs = "inputs.", kGroups = "optimizer.groups.", kLoads = "load.parameters.",
+                           kAdapters = "adapters.";
 constexpr int64_t kMostNumbered = 100000;
 
 bool is_of_type(std::string_view key) {
@@ -125,7 +127,21 @@ std::string set_load(Settings& settings, std::string_view key, const Attr& value
   if (field == ".name") return take(key, value, std::string{}, load->parameter);
   if (field == ".tensors") return take(key, value, Texts{}, load->tensors);
   if (field == ".transpose") return take(key, value, bool{}, load->transpose);
+  if (field == ".parts") return take(key, value, std::vector<int64_t>{}, load->parts);
   return fmt::format("a parameter that is loaded has no setting `{}`", field);
+}
+
+// adapters.N.FIELD
+std::string set_adapter(Settings& settings, std::string_view key, const Attr& value) {
+  std::string_view field;
+  AdapterSettings* adapter = numbered(settings.adapters, kAdapters, key, field);
+  if (adapter == nullptr)
+    return fmt::format("`{}` does not name an adapter; the first is {}0", key, kAdapters);
+  if (field == ".name") return take(key, value, std::string{}, adapter->name);
+  if (field == ".weight") return take(key, value, std::string{}, adapter->weight);
+  if (field == ".begin") return take(key, value, int64_t{}, adapter->begin);
+  if (field == ".alpha") return take(key, value, double{}, adapter->alpha);
+  return fmt::format("an adapter has no setting `{}`", field);
 }
 
 }  // namespace
@@ -154,6 +170,7 @@ std::string set(Settings& settings, Results& results, std::string_view key, cons
   if (key.starts_with(kInputs)) return set_input(settings, key, value);
   if (key.starts_with(kGroups)) return set_group(settings, key, value);
   if (key.starts_with(kLoads)) return set_load(settings, key, value);
+  if (key.starts_with(kAdapters)) return set_adapter(settings, key, value);
   if (!is_of_type(key)) return fmt::format("there is no setting `{}`{}", key, did_you_mean(key, known));
   settings.of_types.insert_or_assign(std::string(key), value);
   return "";
@@ -187,6 +204,15 @@ Attrs given(const Settings& settings, const Results& results) {
     all.emplace(path + "name", load.parameter);
     if (!load.tensors.empty()) all.emplace(path + "tensors", load.tensors);
     if (load.transpose) all.emplace(path + "transpose", true);
+    if (!load.parts.empty()) all.emplace(path + "parts", load.parts);
+  }
+  for (size_t a = 0; a < settings.adapters.size(); ++a) {
+    const AdapterSettings& adapter = settings.adapters[a];
+    const std::string path = fmt::format("{}{}.", kAdapters, a);
+    all.emplace(path + "name", adapter.name);
+    all.emplace(path + "weight", adapter.weight);
+    all.emplace(path + "begin", adapter.begin);
+    all.emplace(path + "alpha", adapter.alpha);
   }
   return all;
 }

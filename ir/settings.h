@@ -50,8 +50,16 @@ struct GroupSettings {  // one of optimizer.groups
 
 struct LoadSettings {  // what a parameter is called in weights from elsewhere
   std::string parameter{};
-  Texts tensors{};         // one, or several that lie behind each other along the first axis
-  bool transpose = false;  // each of them is the transposed one
+  Texts tensors{};               // one, or several that lie behind each other along the first axis
+  bool transpose = false;        // each of them is the transposed one
+  std::vector<int64_t> parts{};  // where the model says it: the rows of each
+};
+
+struct AdapterSettings {  // NAME.lora_A.weight and NAME.lora_B.weight
+  std::string name{};
+  std::string weight{};  // alpha / rank * B A is added to rows of this one ...
+  int64_t begin = 0;     // ... from here on
+  double alpha = 1;
 };
 
 struct Settings {
@@ -64,6 +72,7 @@ struct Settings {
   std::map<std::string, InputSettings, std::less<>> inputs{};
   std::vector<GroupSettings> groups{};
   std::vector<LoadSettings> loads{};  // of the parameters that are called or lie otherwise
+  std::vector<AdapterSettings> adapters{};
   // Keys that the type of the optimizer, the schedule or the loss adds: "optimizer.beta1".
   Attrs of_types{};
 

@@ -165,13 +165,19 @@ nlohmann::json to_json(const Plan& plan) {
   }
   if (plan.load) {
     json parameters = json::array();
-    for (const PlanLoad::Parameter& each : plan.load->parameters)
-      parameters.push_back({{"name", each.name}, {"tensors", each.tensors}, {"transpose", each.transpose}});
+    for (const PlanLoad::Parameter& each : plan.load->parameters) {
+      json& written = parameters.emplace_back(
+          json{{"name", each.name}, {"tensors", each.tensors}, {"transpose", each.transpose}});
+      if (!each.parts.empty()) written["parts"] = each.parts;
+    }
     result["load"] = {{"parameters", std::move(parameters)},
                       {"prefix", plan.load->prefix},
                       {"ignore", plan.load->ignore},
                       {"part", plan.load->part}};
   }
+  for (const PlanAdapter& each : plan.adapters)
+    result["adapters"].push_back(
+        {{"name", each.name}, {"weight", each.weight}, {"begin", each.begin}, {"alpha", each.alpha}});
   json inputs = json::array(), buffers = json::array(), programs = json::array();
   for (const PlanInput& input : plan.inputs) inputs.push_back(input_json(input));
   for (const PlanBuffer& buffer : plan.buffers) buffers.push_back(buffer_json(buffer));

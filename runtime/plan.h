@@ -184,11 +184,20 @@ struct PlanLoad {
     std::string name;
     std::vector<std::string> tensors;  // one, or several that follow each other along the first axis
     bool transpose = false;            // each lies in the file with its two axes exchanged
+    std::vector<int64_t> parts{};      // the rows of each, where the model says it
   };
   std::vector<Parameter> parameters{};  // those that are called or lie otherwise than here
   std::string prefix{};                 // before every name in the file, those of `parameters` and ours
   std::vector<std::string> ignore{};    // patterns of names in the file
   bool part = false;                    // what the file lacks keeps its start
+};
+
+// alpha / rank * B A is added to the rows of `weight` from `begin` on; A is NAME.lora_A.weight [rank, in], B
+// NAME.lora_B.weight [out, rank].
+struct PlanAdapter {
+  std::string name, weight;
+  int64_t begin = 0;
+  double alpha = 1;
 };
 
 // What the program `predict` gives: f32 [samples, shape] at `offset`.
@@ -234,6 +243,7 @@ struct Plan {
   std::optional<SeedRules> seed_rules;
   PlanPredict predict;
   std::optional<PlanLoad> load;
+  std::vector<PlanAdapter> adapters;
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;

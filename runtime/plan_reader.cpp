@@ -389,11 +389,43 @@ void read_load(const json& value, Status& status, PlanLoad& load) {
     entry.read_name("name", parameter.name);
     entry.read("tensors", parameter.tensors);
     entry.read("transpose", parameter.transpose);
+    int64_t rows = 0;
+    if (entry.has("parts")) {
+      entry.each("parts", [&](const json& part, const std::string& which) {
+        entry.integer(which, part, parameter.parts.emplace_back(), 1, kMost);
+        rows += parameter.parts.back();
+        if (status && rows > kMost) fields.fail(fmt::format("plan: load.{}.parts are too large", name));
+      });
+      if (status && parameter.parts.size() != parameter.tensors.size())
+        fields.fail(fmt::format("plan: load.{} has {} tensors and {} parts", name, parameter.tensors.size(),
+                                parameter.parts.size()));
+    }
     if (status && parameter.tensors.empty()) fields.fail(fmt::format("plan: load.{}.tensors is empty", name));
   });
   fields.read("prefix", load.prefix);
   fields.read("ignore", load.ignore);
   fields.read("part", load.part);
+}
+
+// Adapters are matrices that fit the rows of their weight.
+void read_adapter(const json& value, const std::string& name, Status& status, PlanAdapter& adapter) {
+  Fields fields(value, fmt::format("plan: {}.", name), status);
+  fields.read_name("name", adapter.name);
+  fields.read_name("weight", adapter.weight);
+  fields.read("begin", adapter.begin, 0, kMost);
+  fields.read("alpha", adapter.alpha);
+}
+void check_adapters(const Plan& plan, Status& status) {
+  for (const PlanAdapter& adapter : plan.adapters) {
+    if (!status) return;
+    const PlanBuffer *a = plan.find(adapter.name + ".lora_A.weight"),
+                     *b = plan.find(adapter.name + ".lora_B.weight"), *weight = plan.find(adapter.weight);
+    const auto is_matrix = [](const PlanBuffer* one) { return one != nullptr && one->shape.size() == 2; };
+    if (!is_matrix(a) || !is_matrix(b) || !is_matrix(weight) || a->shape[0] != b->shape[1] ||
+        a->shape[1] != weight->shape[1] || b->shape[0] > weight->shape[0] ||
+        adapter.begin > weight->shape[0] - b->shape[0])
+      status = Status::error("plan: the adapter {} does not fit {}", adapter.name, adapter.weight);
+  }
 }
 
 // Bytes of the arena, and the field of the plan that puts them there.
@@ -460,7 +492,13 @@ Status from_json(const nlohmann::json& object, Plan& result) {
   fields.each("programs", [&](const json& item, const std::string& name) {
     read_program(item, "plan: " + name, plan, status, plan.programs.emplace_back());
   });
+  if (fields.has("adapters")) {
+    fields.each("adapters", [&](const json& item, const std::string& name) {
+      read_adapter(item, name, status, plan.adapters.emplace_back());
+    });
+  }
   if (status) check_names(plan, status);
+  if (status) check_adapters(plan, status);
   if (status) result = std::move(plan);
   return status;
 }

@@ -16,12 +16,18 @@
 #include "runtime/data/spec.h"
 #include "runtime/log.h"
 #include "runtime/standard_streams.h"
+#include "runtime/weights/adapters.h"
 #include "tools/command_line.h"
 #include "tools/file_uses.h"
 
 namespace gacc {
 
 namespace {
+
+std::vector<std::string> files_of_adapter(const std::string& path) {
+  const AdapterFiles files = adapter_files(path);
+  return {files.tensors, files.configuration};
+}
 
 // All options that read or write files.
 std::vector<FileOption> file_options(const Arguments& given) {
@@ -32,6 +38,8 @@ std::vector<FileOption> file_options(const Arguments& given) {
           {"--eval", reads, data_files(given.eval)},
           {"--load", reads, {given.load}},
           {"--save", writes, {given.save}, "--load"},  // training in place
+          {"--load-adapter", reads, files_of_adapter(given.load_adapter)},
+          {"--save-adapter", writes, files_of_adapter(given.save_adapter), "--load-adapter"},
           {"--save-best", writes, {given.save_best}},
           {"--predict", writes, {given.predict}},
           {"--log", writes, log_files(given.log)},
@@ -75,6 +83,7 @@ std::string wrong_question(const Arguments& given) {
                                                  {"--patience", given.patience.has_value()},
                                                  {"--save", !given.save.empty()},
                                                  {"--save-best", !given.save_best.empty()},
+                                                 {"--save-adapter", !given.save_adapter.empty()},
                                                  {"--dump-grads", !given.dump_grads.empty()},
                                                  {"--tensorboard", !given.tensorboard.empty()},
                                                  {"--checkpoint-every", given.checkpoint_every.has_value()}};
@@ -82,7 +91,7 @@ std::string wrong_question(const Arguments& given) {
     if (present) return fmt::format("{}: {} does not go with it", what, name);
   if (!given.checkpoint.empty() && !given.resume)
     return fmt::format("{}: --checkpoint goes with it only to --resume from", what);
-  if (!given.load.empty() && !given.checkpoint.empty())
+  if (!(given.load.empty() && given.load_adapter.empty()) && !given.checkpoint.empty())
     return fmt::format("{}: --load and --resume both give it the parameters; take one of them", what);
   if (!given.asks()) return "";
   if (given.load.empty() && given.checkpoint.empty())
@@ -124,6 +133,7 @@ std::string wrong_command(const Arguments& given) {
                                                    {"--epochs", given.epochs.has_value()},
                                                    {"--updates", given.updates.has_value()},
                                                    {"--launches", given.launches.has_value()},
+                                                   {"--load-adapter", !given.load_adapter.empty()},
                                                    {"--eval", !given.eval.empty()}};
     std::string_view wrong;
     for (const auto& [name, present] : others)
@@ -146,6 +156,7 @@ std::string wrong_command(const Arguments& given) {
   for (const auto& [name, present] : of_evaluations)
     if (present && given.eval.empty()) return fmt::format("{} needs --eval", name);
   if (!given.save_as.empty() && given.save.empty()) return "--save-as needs --save";
+  if (given.merge && given.save.empty()) return "--merge needs --save";
   if (given.best != "loss" && given.save_best.empty() && !given.patience)
     return "--best needs --save-best or --patience";
   return "";
@@ -232,6 +243,10 @@ void add_options(CLI::App& app, Arguments& to) {
   value("--save", to.save, "FILE", "write the parameters at the end (safetensors, f32)");
   value("--save-as", to.save_as, "NAME", "names and layout of --save: those of [load] in the model file")
       ->check(CLI::IsMember({"published"}));
+  flag("--merge", to.merge, "add the adapters (lora) to the weights that --save writes");
+  value("--load-adapter", to.load_adapter, "FOLDER",
+        "adapters to begin with, as PEFT writes them; also a file\nof their tensors, NAME.safetensors");
+  value("--save-adapter", to.save_adapter, "FOLDER", "write the adapters at the end, as PEFT reads them");
   value("--save-best", to.save_best, "FILE", "write the parameters of the best evaluation so far");
   value("--dump-grads", to.dump_grads, "FILE",
         "write the mean gradient of the last window (safetensors, f32)");

@@ -8,7 +8,7 @@ namespace gacc {
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
-  std::string save_as, save_best, best = "loss";
+  std::string save_as, save_best, best = "loss", save_adapter, load_adapter;
   std::string predict;
   std::optional<std::string> prompt;
   std::optional<int64_t> generate, top_k;
@@ -21,7 +21,7 @@ struct Arguments {
   int64_t rank_timeout = 60;
   int64_t eval_every = 0;
   int threads = 0;
-  bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false;
+  bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false, merge = false;
 
   // --eval without --data: evaluates once, and trains nothing.
   bool only_evaluates() const { return data.empty() && !eval.empty() && !init_only; }

@@ -39,6 +39,7 @@
 #include "runtime/standard_streams.h"
 #include "runtime/tensorboard.h"
 #include "runtime/train.h"
+#include "runtime/weights/adapters.h"
 #include "runtime/weights/weights.h"
 #include "tools/exec_arguments.h"
 #include "tools/exec_reporter.h"
@@ -120,7 +121,7 @@ class Run {
   // The first rank alone writes and talks.
   static Arguments without_outputs(Arguments given) {
     for (std::string* file : {&given.save, &given.save_best, &given.log, &given.dump_grads,
-                              &given.tensorboard, &given.profile, &given.tune_gemm})
+                              &given.tensorboard, &given.profile, &given.tune_gemm, &given.save_adapter})
       file->clear();
     given.quiet = true;
     return given;
@@ -141,6 +142,7 @@ class Run {
   Status check_ranks() const;
   Facts facts_of_rank() const;
   Status load_parameters();
+  Status check_saving() const;
   Status load_data(const std::string& spec, DataUse use, Dataset& data);
   Status check_best();
   Status open_checkpoint();
@@ -185,6 +187,7 @@ class Run {
   Dataset data_, eval_;
   DataFacts facts_;  // what the training data have taught, in this run or before
   Weights loaded_;
+  Adapter adapter_;  // of --load-adapter
   DeviceOptions device_options_;
   std::unique_ptr<Device> device_;
   std::optional<RankExchange> exchange_;
@@ -336,9 +339,10 @@ Facts Run::facts_of_rank() const {
   add("--init-only", given.init_only);
   add("--dump-grads", options_.keep_gradients ? "given" : "not given");
   add("--gemm", given.gemm);
-  for (const StoredTensor& tensor : loaded_.tensors())
-    for (const std::string_view text : {std::string_view(tensor.name), tensor.bytes})
-      loaded = add_crc(loaded, text.data(), text.size());
+  for (const std::vector<StoredTensor>* tensors : {&loaded_.tensors(), &adapter_.tensors()})
+    for (const StoredTensor& tensor : *tensors)
+      for (const std::string_view text : {std::string_view(tensor.name), tensor.bytes})
+        loaded = add_crc(loaded, text.data(), text.size());
   add("--load: the parameters' checksum", fmt::format("{:08x}", loaded));
   add("launches before the checkpoint", resumes_ ? earlier_.content().train.launches : 0);
   return facts;
@@ -355,10 +359,30 @@ Status Run::load_parameters() {
       print_stderr("gacc-exec: {} lacks {} parameter{}, which keep{} their start: {}\n", file, kept,
                    kept == 1 ? "" : "s", kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
   }
-  if (!arguments_.save_as.empty())
-    if (Status status = check_published(artifact_.plan, loaded_); !status) return status;
+  if (!arguments_.load_adapter.empty())
+    if (Status status = adapter_.open(arguments_.load_adapter, artifact_.plan); !status) return status;
+  if (Status status = check_saving(); !status) return status;
   if (resumes_) metadata = earlier_.content().data;
   return read_facts(metadata, resumes_ ? checkpoint_file() : file, artifact_.plan, facts_);
+}
+
+// Whether the parameters can be written as they are asked for.
+Status Run::check_saving() const {
+  const Plan& plan = artifact_.plan;
+  const bool adapts = !plan.adapters.empty();
+  if (arguments_.merge && !adapts) return Status::error("--merge: the model has no adapters");
+  if (!arguments_.save_as.empty()) {
+    if (adapts && !arguments_.merge)
+      return Status::error(
+          "--save-as published: the model has adapters. --merge adds them to the weights, --save-adapter "
+          "writes "
+          "them alone");
+    if (Status status = check_published(plan, loaded_); !status) return status;
+  }
+  if (arguments_.save_adapter.empty()) return {};
+  if (Status status = check_adapters(plan); !status)
+    return Status::error("--save-adapter: {}", status.text());
+  return prepare_adapter(arguments_.save_adapter);
 }
 
 Status Run::load_data(const std::string& spec, DataUse use, Dataset& data) {
@@ -516,6 +540,8 @@ Status Run::work() {
   if (!status) return status;
   if (!arguments_.load.empty() && !resumes_)
     if (Status status = loaded_.write(session); !status) return status;
+  if (!arguments_.load_adapter.empty() && !resumes_)
+    if (Status status = adapter_.write(session); !status) return status;
   if (resumes_) {
     if (Status status = earlier_.restore(plan, session); !status) return status;
     if (plan.lr != earlier_.content().rate.used)
@@ -669,9 +695,15 @@ Status Run::train_and_write(Session& session, Progress& progress) {
                            arguments_.dump_grads);
     }
   }
-  if (!arguments_.save.empty()) {
-    std::vector<NamedTensor> tensors;
+  std::vector<NamedTensor> tensors;
+  if (!arguments_.save.empty() || !arguments_.save_adapter.empty())
     if (Status status = session.parameters(tensors); !status) return status;
+  if (const std::string& path = arguments_.save_adapter; !path.empty()) {
+    if (Status status = save_adapter(path, plan, tensors); !status) return status;
+    written_ += fmt::format("; wrote {}", path);
+  }
+  if (!arguments_.save.empty()) {
+    if (arguments_.merge) merge_adapters(plan, tensors);
     const bool published = !arguments_.save_as.empty();
     if (published)
       if (Status status = to_published(plan, loaded_, tensors); !status) return status;

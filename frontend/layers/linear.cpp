@@ -40,9 +40,16 @@ Layer lower_linear(LayerContext& l) {
     if (!bias) return {};
   }
   const bool active = l.active();
+  const std::optional<Adapting> by = l.adapting();
+  const std::string sum = active ? l.path + ".pre" : l.path;  // what the activation takes
   ir::ValueId y =
-      l.b.make("matmul", bias || active ? l.path + ".mm" : l.path, {l.x(), *weight}, {{"tb", true}});
-  if (bias) y = l.b.make("add", active ? l.path + ".pre" : l.path, {y, *bias});
+      l.b.make("matmul", bias || active || by ? l.path + ".mm" : l.path, {l.x(), *weight}, {{"tb", true}});
+  if (bias) y = l.b.make("add", by ? l.path + ".base" : sum, {y, *bias});
+  if (by) {
+    const auto change = l.adapter(*by, l.path, l.x(), out, l.b.module()[*weight].name);
+    if (!change) return {};
+    y = l.b.make("add", sum, {y, *change});
+  }
   if (active) y = l.activate(y);
   return {{y}, weight};
 }
@@ -56,6 +63,7 @@ const LayerType layers::linear{
                         bias_key,
                         activation_key,
                         slope_key,
+                        lora_key,
                         {"tied", Form::text, no_default,
                          "the layer whose weight it has, instead of one of its own"}},
                .example = "features = 16\nactivation = \"relu\""},
@@ -64,6 +72,10 @@ const LayerType layers::linear{
     .check =
         [](const Values& keys, Diag& diag) {
           check_slope(keys, diag);
+          adapting_of(keys, diag);
+          if (const Node* lora = keys["lora"].node; lora != nullptr && lora->find("on") != nullptr)
+            diag.error(Kind::conflict, lora->find("on")->at,
+                       "`on` chooses among the products of attention; a linear layer has one");
           if (keys.has("tied") && keys.given("init"))
             diag.error(Kind::conflict, keys.at("init"),
                        "a tied weight starts as its owner does; set `init` at `{}`", keys.text("tied"));

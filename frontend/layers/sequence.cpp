@@ -31,6 +31,7 @@ std::optional<Values> rope_of(const Values& keys, Diag& diag) {
 }
 
 void check_attention(const Values& keys, Diag& diag) {
+  adapting_of(keys, diag);
   rope_of(keys, diag);
   if (!keys.has("kv_heads") || keys.integer("heads") < 1) return;
   const int64_t heads = keys.integer("heads"), kv_heads = keys.integer("kv_heads");
@@ -54,6 +55,41 @@ std::optional<ir::ValueId> turned(LayerContext& l, const Values& rope, ir::Value
   attrs["rotated"] = static_cast<int64_t>(rotated);
   attrs["interleaved"] = rope.text("layout") == "interleaved";
   return l.b.make("rope", l.path + ".rope", {qkv}, std::move(attrs));
+}
+
+// The heads' rows of qkv.weight: queries, keys, values.
+struct Rows {
+  std::string_view name;
+  int64_t begin, count;
+};
+
+// qkv, and what adapts all of it or some of its parts; the others get zeros.
+std::optional<ir::ValueId> adapted(LayerContext& l, const Adapting& by, ir::ValueId qkv,
+                                   std::span<const Rows> parts) {
+  const std::string name = l.path + ".qkv", weight = name + ".weight";
+  const auto sum = [&](ir::ValueId change) { return l.b.make("add", name + ".adapted", {qkv, change}); };
+  if (by.is_on("qkv")) {
+    const auto change = l.adapter(by, name, l.x(), l.b.type(qkv).shape.back(), weight);
+    return change ? std::optional(sum(*change)) : std::nullopt;
+  }
+  std::vector<ir::Operand> changes;
+  bool any = false;
+  for (const auto& [part, begin, count] : parts) {
+    std::optional<ir::ValueId> change;
+    const std::string path = fmt::format("{}.{}", l.path, part);
+    if (by.is_on(part)) {
+      any = true;
+      change = l.adapter(by, path, l.x(), count, weight, begin);
+      if (!change) return std::nullopt;
+    } else {
+      ir::Shape shape = l.shape();
+      shape.back() = count;
+      change = l.b.make("broadcast", path + ".unchanged", {0.0}, {{"shape", shape}});
+    }
+    changes.emplace_back(*change);
+  }
+  if (!any) return qkv;
+  return sum(l.b.make("concat", name + ".change", changes, {{"axis", int64_t{1}}}));
 }
 
 // x [B,T,C] -> qkv [B,T,C + 2 K C / H] -> rope, the same -> heads [B,T,C] -> y [B,T,C]
@@ -84,6 +120,15 @@ Layer lower_attention(LayerContext& l) {
   auto qkv =
       l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
   if (!qkv) return {};
+  const Rows parts[] = {{"q", 0, width},
+                        {"k", width, kv_heads * channels},
+                        {"v", width + kv_heads * channels, kv_heads * channels}};
+  for (const std::string_view suffix : {"weight", "bias"})
+    l.parameters().parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
+                                          std::vector{parts[0].count, parts[1].count, parts[2].count});
+  const std::optional<Adapting> by = l.adapting();
+  if (by) qkv = adapted(l, *by, *qkv, parts);
+  if (!qkv) return {};
   ir::Attrs attrs{{"heads", heads}};
   if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
   Diag reported;  // by check_attention
@@ -102,7 +147,14 @@ Layer lower_attention(LayerContext& l) {
   const auto results =
       l.b.make_n(drops ? "attention.dropout" : "attention", {l.path + ".heads", l.path + ".softmax"},
                  std::move(operands), std::move(attrs));
-  const auto y = l.projection("proj.", l.path, results.front(), width, l.keys.flag("bias"));
+  const bool adapts = by && by->is_on("proj");
+  auto y =
+      l.projection("proj.", adapts ? l.path + ".base" : l.path, results.front(), width, l.keys.flag("bias"));
+  if (y && adapts) {
+    const auto change = l.adapter(*by, l.path + ".proj", results.front(), width, l.path + ".proj.weight");
+    if (!change) return {};
+    y = l.b.make("add", l.path, {*y, *change});
+  }
   if (!y) return {};
   return {{*y}};
 }
@@ -131,7 +183,8 @@ const LayerType layers::attention{
                   {"causal", Form::flag, false, "true: a position sees those before it and itself"},
                   {"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj", any_number, {"qkv"}},
                   {"rope", Form::table, no_default, "rotary positions, of queries and keys"},
-                  {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one}},
+                  {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
+                  lora_key},
          .example = "heads = 2\ncausal = true"},
     .weight = true,
     .bias = true,

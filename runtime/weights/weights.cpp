@@ -18,22 +18,6 @@ const PlanLoad& table_of(const Plan& plan) {
   return plan.load ? *plan.load : kNone;
 }
 
-// How a parameter is called in the file: its tensors, with the prefix.
-struct Published {
-  std::vector<std::string> tensors;
-  bool transpose = false;
-};
-Published published(const PlanLoad& table, const std::string& parameter) {
-  const auto found = std::ranges::find(table.parameters, parameter, &PlanLoad::Parameter::name);
-  Published result;
-  if (found == table.parameters.end())
-    result.tensors = {parameter};
-  else
-    result = {found->tensors, found->transpose};
-  for (std::string& name : result.tensors) name = table.prefix + name;
-  return result;
-}
-
 std::vector<int64_t> turned(std::vector<int64_t> shape, bool transpose) {
   if (transpose) std::reverse(shape.begin(), shape.end());
   return shape;
@@ -57,7 +41,24 @@ std::string nearest_name(const std::string& name, std::span<const std::string> o
   return hint(name, others);
 }
 
+bool is_adapters(const Plan& plan, std::string_view parameter) {
+  const size_t end = std::min(parameter.rfind(".lora_A.weight"), parameter.rfind(".lora_B.weight"));
+  return end != std::string_view::npos &&
+         std::ranges::count(plan.adapters, parameter.substr(0, end), &PlanAdapter::name) > 0;
+}
+
 }  // namespace
+
+PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix) {
+  if (is_adapters(plan, parameter)) return {{parameter}};
+  const PlanLoad& table = table_of(plan);
+  const auto found = std::ranges::find(table.parameters, parameter, &PlanLoad::Parameter::name);
+  PublishedName result{{parameter}};
+  if (found != table.parameters.end()) result = {found->tensors, found->transpose, found->parts};
+  if (with_prefix)
+    for (std::string& name : result.tensors) name = table.prefix + name;
+  return result;
+}
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
   // Where the last star stood, and what it has taken; a number takes all its digits.
@@ -92,15 +93,28 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
+PublishedName Weights::name_of(const Plan& plan, const std::string& parameter) const {
+  return own_names_ ? PublishedName{{parameter}} : published_name(plan, parameter, has_prefix_);
+}
+
 // 1. Every parameter's tensors, of shapes that fit.
 std::vector<std::string> Weights::find_sources(const Plan& plan) {
   const auto own = metadata().find(std::string(kNames));
-  static const PlanLoad kNone;
-  const PlanLoad& table = own != metadata().end() && own->second == kOwn ? kNone : table_of(plan);
+  own_names_ = own != metadata().end() && own->second == kOwn;
+  // Of one model there are files with the prefix and without it: transformers writes it for a model with a
+  // head, and takes both.
+  const auto is_prefixed = [&](const StoredTensor& tensor) {
+    return tensor.name.starts_with(table_of(plan).prefix);
+  };
+  has_prefix_ = std::ranges::any_of(tensors(), is_prefixed);
   std::set<std::string_view> wanted;
-  std::vector<std::pair<const PlanBuffer*, Published>> all;
-  for (const PlanBuffer& buffer : plan.buffers)
-    if (is_saved(buffer)) all.emplace_back(&buffer, published(table, buffer.name));
+  std::vector<std::pair<const PlanBuffer*, PublishedName>> all;
+  bool has_adapters = false;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (!is_saved(buffer)) continue;
+    all.emplace_back(&buffer, name_of(plan, buffer.name));
+    has_adapters |= is_adapters(plan, buffer.name) && file_.find(buffer.name) != nullptr;
+  }
   for (const auto& [_, as] : all) wanted.insert(as.tensors.begin(), as.tensors.end());
   std::vector<std::string> others;  // in the file, and nobody's
   for (const StoredTensor& tensor : file_.tensors())
@@ -108,6 +122,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
 
   std::vector<std::string> problems;
   for (const auto& [buffer, as] : all) {
+    if (!has_adapters && is_adapters(plan, buffer->name)) continue;
     const std::string called = as.tensors == std::vector{buffer->name}
                                    ? buffer->name
                                    : fmt::format("{} ({})", buffer->name, fmt::join(as.tensors, ", "));
@@ -121,8 +136,10 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
         absent.push_back(name);
         continue;
       }
-      source.tensors.push_back(tensor);
       const std::vector<int64_t> part = turned(tensor->shape, as.transpose);
+      if (!as.parts.empty() && !part.empty())
+        fits &= part.front() == as.parts[static_cast<size_t>(&name - as.tensors.data())];
+      source.tensors.push_back(tensor);
       if (shape.empty()) {
         shape = part;
       } else if (part.size() == shape.size() && std::equal(part.begin() + 1, part.end(), shape.begin() + 1)) {
@@ -170,7 +187,8 @@ std::vector<std::string> Weights::left_over(const Plan& plan) const {
   for (const Source& source : sources_) taken.insert(source.tensors.begin(), source.tensors.end());
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer)) continue;
-    for (const std::string& name : published(table_of(plan), buffer.name).tensors) looked_for.insert(name);
+    for (const std::string& name : published_name(plan, buffer.name, has_prefix_).tensors)
+      looked_for.insert(name);
   }
   std::vector<std::string> problems;
   for (const StoredTensor& tensor : file_.tensors()) {
@@ -241,7 +259,8 @@ std::vector<int64_t> Weights::parts_of(std::string_view parameter) const {
 
 Status check_published(const Plan& plan, const Weights& loaded) {
   for (const PlanLoad::Parameter& each : table_of(plan).parameters)
-    if (each.tensors.size() > 1 && loaded.parts_of(each.name).size() != each.tensors.size())
+    if (each.tensors.size() > 1 && each.parts.empty() &&
+        loaded.parts_of(each.name).size() != each.tensors.size())
       return Status::error(
           "--save-as published: {} is several tensors of a file ({}), and how large each is only such a file "
           "says; --load it",
@@ -253,8 +272,8 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
   if (Status status = check_published(plan, loaded); !status) return status;
   std::vector<NamedTensor> result;
   for (NamedTensor& tensor : tensors) {
-    const Published as = published(table_of(plan), tensor.name);
-    std::vector<int64_t> parts = loaded.parts_of(tensor.name);
+    const PublishedName as = published_name(plan, tensor.name);
+    std::vector<int64_t> parts = as.parts.empty() ? loaded.parts_of(tensor.name) : as.parts;
     if (as.tensors.size() == 1) parts = {tensor.shape.empty() ? 1 : tensor.shape.front()};
     auto from = tensor.data.begin();
     const auto row =

@@ -9,6 +9,14 @@
 
 namespace gacc {
 
+// How a parameter is called in the file: its tensors, with the prefix.
+struct PublishedName {
+  std::vector<std::string> tensors;
+  bool transpose = false;
+  std::vector<int64_t> parts{};  // the rows of each; empty where only a file says it
+};
+PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix = true);
+
 // A pattern of [load]: `*` is any text, {NAME} a number.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
@@ -20,7 +28,7 @@ class Weights {
   const Metadata& metadata() const { return file_.metadata(); }
   // All of the file, also what the plan's table ignores.
   const std::vector<StoredTensor>& tensors() const { return file_.tensors(); }
-  // Parameters that the file lacks: with `part` they keep their start.
+  // Parameters that the file lacks: with `part` they keep their start. Adapters may all be missing in any case.
   const std::vector<std::string>& missing() const { return missing_; }
   // Overwrites the parameters of an initialised session that the file has.
   Status write(Session& session) const;
@@ -33,10 +41,13 @@ class Weights {
     std::vector<const StoredTensor*> tensors{};
     bool transpose = false;
   };
+  PublishedName name_of(const Plan& plan, const std::string& parameter) const;
   std::vector<std::string> find_sources(const Plan& plan);
   std::vector<std::string> left_over(const Plan& plan) const;
 
   WeightFile file_;
+  bool own_names_ = false;  // the file has ours
+  bool has_prefix_ = true;  // and else a name in it begins with [load] prefix
   std::vector<Source> sources_;
   std::vector<std::string> missing_;
 };
