@@ -19,7 +19,7 @@ TARGETS = ("sm_75", "sm_80", "sm_90")
 F16 = "precision.compute=f16"
 ALSO_IN_F16 = ("mixer", "shakespeare_gpt", "gpt2_124m", "llama_hf", "mnist_cnn", "mnist_resnet")
 EXAMPLES = ("mnist_mlp", "mnist_mlp_f16", "small_gradients_f16", "mnist_mlp_plain", "regression", "residual_mlp",
-            "adam_micro", "schedules", *ALSO_IN_F16)
+            "adam_micro", "schedules", "llama_lora", *ALSO_IN_F16)
 MODELS = [(name, ()) for name in EXAMPLES] + [(name, (F16,)) for name in ALSO_IN_F16]
 
 COLD = re.compile(r"^((fill|random_uniform|random_normal)_)+\d+$")  # initial values
