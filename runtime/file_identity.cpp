@@ -47,7 +47,7 @@ std::optional<FileIdentity> identity_of(std::string path) {
   if (const auto direct = missing.lexically_normal(); direct != missing)
     return identity_of(path + "/" + direct.string());
   if (S_ISCHR(info.st_mode) || S_ISSOCK(info.st_mode)) return std::nullopt;
-  return FileIdentity{info.st_dev, info.st_ino, missing.string()};
+  return FileIdentity{info.st_dev, info.st_ino, missing.string(), S_ISFIFO(info.st_mode)};
 }
 
 }  // namespace gacc

@@ -16,6 +16,7 @@ bool follow_links(std::string& path);
 struct FileIdentity {
   uint64_t device = 0, inode = 0;
   std::string missing;  // of a file that is not there: the way to it from the folder of that device and inode
+  bool pipe = false;    // what one reader has taken, another does not get
   bool operator==(const FileIdentity&) const = default;
 };
 

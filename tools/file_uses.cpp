@@ -28,6 +28,12 @@ std::string wrong_outputs(const std::vector<FileOption>& options) {
   for (const FileOption& option : options)
     for (const std::string& file : option.files)
       if (!file.empty()) files.push_back({&option, file, identity_of(file)});
+  for (auto one = files.begin(); one != files.end(); ++one)
+    for (auto other = files.begin(); other != one; ++other)
+      if (one->identity && one->identity->pipe && one->identity == other->identity &&
+          one->by->use == FileUse::reads && other->by->use == FileUse::reads)
+        return fmt::format("{} {} and {} {} would read one pipe, whose bytes come once", other->by->option,
+                           other->name, one->by->option, one->name);
   for (const Named& output : files)
     for (const Named& other : files) {
       const FileOption &writes = *output.by, &too = *other.by;

@@ -25,8 +25,8 @@ struct FileOption {
 inline std::string source_of(const std::string& path) { return path == "-" ? "/dev/stdin" : path; }
 inline std::string target_of(const std::string& path) { return path == "-" ? "/dev/stdout" : path; }
 
-// "", or which output would replace what. Files are compared, not names: links, hard links and other
-// spellings are seen through, also of files that are not there yet.
+// "", or which output would replace what, or which inputs would share a pipe. Files are compared, not names:
+// links, hard links and other spellings are seen through, also of files that are not there yet.
 std::string wrong_outputs(const std::vector<FileOption>& options);
 
 }  // namespace gacc

@@ -32,7 +32,7 @@ def main():
         picture = picture.replace("</svg>", f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>\n'
                                   f'<text x="{x + 18}" y="18" class="t">{name}</text>\n</svg>')
     begin = picture.index(">") + 1
-    print(f"{picture[:begin]}\n<style>{style}svg {{ background: var(--page); }}\n</style>{picture[begin:]}")
+    print(f"{picture[:begin]}\n<style>{style}svg {{ background: var(--page); margin: 0; }}\n</style>{picture[begin:]}")
 
 
 

@@ -77,6 +77,20 @@ def test_under_valgrind(folder):
            f"--suppressions={folder / 'known'}", folder / "embed", "cpu")
 
 
+def test_under_address_sanitizer(folder):
+    """Its allocator is the whole process's, the library's too: nothing is freed twice or lost, with either device."""
+    if harness.sanitized():
+        harness.skip("a sanitized library needs its runtime in the program")
+    command = ["cc", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover", SOURCE, f"-I{harness.ROOT / 'library'}", f"-L{harness.BIN}",
+               "-lgacc", f"-Wl,-rpath,{harness.BIN}", "-o", folder / "embed"]
+    (folder / "none.c").write_text("int main(void) { return 0; }\n")
+    if subprocess.run([*command[:4], folder / "none.c", "-o", folder / "none"], capture_output=True).returncode != 0:
+        harness.skip("the C compiler has no sanitizer here")
+    execute(*command)
+    for device in ("cpu", "emulate"):
+        trains(folder / "embed", device, env={"HOME": str(folder), "ASAN_OPTIONS": "detect_leaks=1"})
+
+
 def test_the_library_is_lean(folder):
     """C functions alone, with a version; neither LLVM nor oneDNN."""
     library = harness.BIN / "libgacc.so"

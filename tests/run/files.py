@@ -175,7 +175,28 @@ def test_standard_streams_are_files_too(folder):
         for command in (["gaccc", "x", "-o", "-"], ["gaccc", "x", "--plan"], ["gacc-opt", "x"], ["gacc-plan", "offsets", "x", "--capacity", "64"]):
             done = subprocess.run([harness.BIN / command[0], *command[1:]], stdout=target, stderr=subprocess.PIPE, stdin=source)
             expect(done.returncode == 2 and b"would replace the input x" in done.stderr, f"{command}: {done}")
+        asked = ["x", "--data", "csv:x,label=y", "--load", "w", "--predict", "-"]
+        done = subprocess.run([harness.BIN / "gacc-exec", *asked], stdout=target, stderr=subprocess.PIPE)
+        expect(done.returncode == 2 and b"--predict: /dev/stdout would replace the input x" in done.stderr, done)
+        for writes in ("--save", "--log", "--dump-grads"):
+            refused(folder, ("gacc-exec",), ["-", "--data", "synthetic:digits", writes, "x"], f"{writes}: x would replace the input",
+                    "(ARTIFACT)", stdin=source)
     expect((folder / "x").read_text() == "what x holds\n", "the file was changed")
+
+
+def test_a_pipe_is_read_once(folder):
+    """The second reader would find it empty."""
+    make(folder, "x")
+    named = folder / "pipe"
+    os.mkfifo(named)
+    for arguments, words in ((["-", "--data", "csv:/dev/stdin,label=y"], "ARTIFACT /dev/stdin and --data /dev/stdin"),
+                             (["-", "--data", "csv:x,label=y", "--load", "/dev/stdin"], "ARTIFACT /dev/stdin and --load /dev/stdin"),
+                             (["x", "--data", "npy:a=pipe,b=pipe"], "--data pipe and --data pipe"),
+                             (["x", "--data", "csv:pipe", "--eval", "csv:./pipe"], "--data pipe and --eval ./pipe")):
+        ours, theirs = os.pipe()
+        os.close(theirs)
+        refused(folder, ("gacc-exec",), arguments, f"{words} would read one pipe, whose bytes come once", stdin=ours)
+        os.close(ours)
 
 
 def test_what_holds_nothing_may_be_named_twice(folder):

@@ -12,7 +12,8 @@ SAMPLES = 18  # 5 + 5 + 5 + 3
 
 def train(folder, name, spec, model, *words, **settings):
     """Four updates; the losses and the weights."""
-    artifact = harness.compile_model(model, folder / f"{name}.ptx", optimizer__type="sgd", optimizer__lr=0.1, optimizer__weight_decay=0.0, **settings)
+    settings = dict(optimizer__type="sgd", optimizer__lr=0.1, optimizer__weight_decay=0.0) | settings
+    artifact = harness.compile_model(model, folder / f"{name}.ptx", **settings)
     run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--epochs", 4, "--log", folder / f"{name}.log", "--save", folder / name, *words)
     return [e["loss"] for e in harness.updates_of(folder / f"{name}.log")], harness.read_safetensors(folder / name)
 
@@ -29,6 +30,21 @@ def test_ragged_windows_are_the_big_batch(folder):
                 worst = harness.far_apart(ragged[1], big[1])
                 expect(worst[0] <= 1e-6, f"{kind} on {device}: {worst}")
             expect((folder / "ragged-none").read_bytes() == (folder / "ragged-all").read_bytes(), f"{kind}: recompute changes bits")
+
+
+def test_groups_and_decay_in_ragged_windows(folder):
+    """A group's rate and decay, and decay of matrices alone: also one big batch's."""
+    groups = '[{match=["fc2.*"],lr_factor=0.3},{match=["fc1.b*"],weight_decay=0.2,lr=0.03}]'
+    for kind, more in (("sgd", dict(optimizer__momentum=0.9)), ("adamw", dict(optimizer__lr=0.01))):
+        for decay in (dict(optimizer__decay="matrices"), dict(optimizer__decay="matrices", optimizer__groups=groups)):
+            settings = dict(optimizer__type=kind, optimizer__weight_decay=0.1) | more | decay
+            spec = harness.make_data(MODELS["huber"], SAMPLES, folder)
+            big = train(folder, "big", spec, MODELS["huber"], train__micro_batch=SAMPLES, train__accumulate=1, **settings)
+            for device in ("cpu", "emulate"):
+                ragged = train(folder, "ragged", spec, MODELS["huber"], "--device", device, train__micro_batch=5, train__accumulate=4, **settings)
+                expect(all(abs(a - b) <= 1e-6 * b for a, b in zip(big[0], ragged[0], strict=True)), f"{kind}: {big[0]}, ragged {ragged[0]}")
+                worst = harness.far_apart(ragged[1], big[1])
+                expect(worst[0] <= 1e-6, f"{kind} with {decay} on {device}: {worst}")
 
 
 def test_half_precision_is_near(folder):

@@ -332,7 +332,7 @@ def arena(text):
 
 
 def test_predictions_cost_no_memory(folder):
-    """The plan with and without `predict`: the same arena, and the same step and update; in f32 and in f16."""
+    """The plan with and without `predict`: the same arena, and the same step and update; in f32 and in f16. A whole micro-batch fits."""
     names = [path.stem for path in sorted((harness.ROOT / "examples").glob("*.toml")) if path.stem != "gpt2_124m"]  # whose plan takes long
     for name, compute in itertools.product(names, ("f32", "f16")):
         model = run("gaccc", harness.example(name), "--set", f"precision.compute={compute}", "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
@@ -343,6 +343,8 @@ def test_predictions_cost_no_memory(folder):
             (folder / "in.gir").write_text(text)
             passes = [line.split()[0] for line in run("gacc-opt", "--list-passes").stdout.splitlines()]
             plans.append(run("gacc-opt", folder / "in.gir", "--passes", ",".join(passes[:passes.index("plan-memory") + 1])).stdout)
+        setting = lambda key: re.search(rf"\n  set {key} = (.*)", plans[0])[1]
+        expect(setting("predict.batch") == setting("train.micro_batch"), f"{name} in {compute}: fewer samples")
         with_it, without = (re.sub(r"\n  set predict\.\S+ = .*", "", plan) for plan in plans)
         training = with_it[:with_it.index("\n  predict(")] + "}\n"
         expect(arena(with_it) == arena(without) and training == without, f"{name} in {compute}: the plan of training differs")
