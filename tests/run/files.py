@@ -16,7 +16,7 @@ FILES = {
     ("gacc-plan", "recompute"): {"file": "in", "-o": "out"},
     ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--save": "out", "--save-best": "out", "--predict": "out", "--log": "out",
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
-                     "--tensorboard": "folder"},
+                     "--tensorboard": "folder", "--load-adapter": "folder", "--save-adapter": "folder"},
     ("gacc-emu",): {"FILE": "in"},
 }
 # What other values --help may name.
@@ -137,6 +137,16 @@ def test_files_that_are_written_beside(folder):
     (folder / "to").symlink_to("b")
     refused(folder, ("gacc-exec",), ["step", "--data", "csv:b.partial,label=y", "--log", "to"], "--log: ", "the input b.partial")
     refused(folder, ("gacc-exec",), ["step", "--data", "csv:a,label=y", "--log", "b", "--save", "./b.partial"], "--save", "--log")
+
+
+def test_files_of_an_adapter(folder):
+    """A folder stands for two files in it, or a name in .safetensors for itself."""
+    make(folder, "run/adapter_model.safetensors", "run/adapter_config.json", "a.safetensors")
+    first = ["step", "--data", "synthetic:digits"]
+    for file in ("run/adapter_model.safetensors", "run/adapter_config.json"):
+        refused(folder, ("gacc-exec",), [*first, "--load-adapter", "run", "--save", file], f"--save: {file} would replace the input", "(--load-adapter)")
+        refused(folder, ("gacc-exec",), [*first, "--save", file, "--save-adapter", "run"], "--save", "--save-adapter", file)
+    refused(folder, ("gacc-exec",), [*first, "--load-adapter", "a.safetensors", "--log", "a.safetensors"], "would replace the input", "(--load-adapter)")
 
 
 def test_two_outputs_are_two_files(folder):
