@@ -1,5 +1,5 @@
 // `gacc-exec --verify`: whether a compiled step keeps its promises on the user's own model and data. What is
-// compared with what, and how far apart the two may be, is in docs/training.md.
+// compared with what, and how far apart the two may be, is in docs/running.md.
 #pragma once
 #include <cstdint>
 #include <functional>
