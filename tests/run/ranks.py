@@ -372,6 +372,9 @@ def test_ranks_starts_mpirun(folder):
     sent = [int(n) for n in re.findall(r"(\d+) bytes sent by each", done.stdout + done.stderr)]
     parameters = 567434
     expect(len(sent) == 1 and 4 * parameters <= sent[0] <= 4 * parameters + 100, f"the first rank says what a sum has cost: {sent}")
+    sets = [w for k, v in lanes().items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
+    plan = json.loads(harness.run("gaccc", harness.example("mnist_mlp"), *sets, "--plan", "--json", "--ranks", 2).stdout)
+    expect(0 <= sent[0] - plan["ranks"]["reduce_bytes"] <= 100, f"{sent} bytes, and the plan says {plan['ranks']}")
     expect(harness.read_log(folder / "ranks.jsonl")[0]["ranks"] == 2, "the log says how many ranks there were")
     mpirun(1, case.command(folder / "one", "--epochs", 1))
     same(case.result(folder / "ranks"), case.result(folder / "one"), "--ranks 2")
