@@ -47,9 +47,9 @@ def words(ranks, *commands):
     return [MPIRUN, "--oversubscribe", "--bind-to", "none", *parts]
 
 
-def mpirun(ranks, *commands, code=0, limit=LIMIT):
+def mpirun(ranks, *commands, code=0, limit=LIMIT, **variables):
     done = subprocess.run(words(ranks, *commands), capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL,
-                          env=ENVIRONMENT)
+                          env={**ENVIRONMENT, **variables})
     expect(code is None or done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
     return done
 
@@ -96,10 +96,11 @@ class Case:
         digest = hashlib.sha256(pathlib.Path(f"{name}.safetensors").read_bytes()).hexdigest()
         return digest, buffers(name), events(f"{name}.jsonl")
 
-    def train(self, ranks, *options):
+    def train(self, ranks, *options, **variables):
         Case.count += 1
         name = self.folder / f"run{Case.count}"
-        mpirun(ranks, self.command(name, *self.limits, *options))
+        done = mpirun(ranks, self.command(name, *self.limits, *options), **variables)
+        self.said = done.stdout + done.stderr
         return self.result(name)
 
 
@@ -263,6 +264,36 @@ def test_random_models_3_7_11(folder):
     train_random_models(folder, 3)
 
 
+def with_nccl(messages):
+    """Variables of a process that finds the NCCL for the emulator; its messages are files in that folder."""
+    library = BIN.parent / "tests/fake-nccl/libnccl.so.2"
+    if not library.exists():
+        harness.skip(f"no {library}")
+    return {"LD_LIBRARY_PATH": f"{library.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}", "TMPDIR": str(messages)}
+
+
+def test_same_bits_over_nccl(folder):
+    """From device to device by a NCCL that is made for the emulator, in many pieces; f32, and f16 with running statistics and
+    windows that overflow."""
+    need_mpi()
+    messages, small = folder / "messages", folder / "small"
+    messages.mkdir()
+    small.mkdir()
+    linked = with_nccl(messages)
+    values, image = random_model(17), folder / "image.toml"
+    image.write_text(RANDOM_MODEL.format(**values))
+    data = random_data(values, folder, random.Random(17))
+    for case, some in ((Case(small, "regression", device="emulate", samples=61, limits=("--epochs", 1), **lanes()), (3, 8)),
+                       (Case(folder, model=image, spec=data, device="emulate", limits=("--epochs", 1, "--no-shuffle")), (2,))):
+        one = case.train(1)
+        for ranks in some:
+            same(case.train(ranks, **linked), one, f"{case.artifact.name} on {ranks} ranks")
+            expect("by NCCL 2.28.9" in case.said, f"the sums went by NCCL:\n{case.said}")
+    expect(not list(messages.glob("gacc-nccl-*")), "messages are left")
+    same(case.train(2), one, "through the hosts")
+    expect("NCCL" not in case.said, case.said)
+
+
 def test_same_gradients(folder):
     """--dump-grads of a window that --launches leaves open holds the sums of all ranks."""
     need_mpi()
@@ -328,10 +359,10 @@ def wait_for(condition, what):
         time.sleep(0.02)
 
 
-def start_long_run(case, name, ranks, *options):
+def start_long_run(case, name, ranks, *options, **variables):
     """A run that goes on until it is ended, with its first update made."""
     process = subprocess.Popen(words(ranks, case.command(name, "--epochs", 100000, *options)), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**ENVIRONMENT, **variables})
     log = pathlib.Path(f"{name}.jsonl")
     wait_for(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), "update")
     return process
@@ -353,13 +384,22 @@ def test_sigterm_ends_all_ranks_in_order(folder):
     expect(done != buffers(folder / "run"), "it went on")
 
 
-def test_a_silent_rank_is_named(folder):
-    need_mpi()
-    case = Case(folder, **lanes())
-    process = start_long_run(case, folder / "run", 3, "--rank-timeout", 2)
+def stop_a_rank(case, folder, **variables):
+    process = start_long_run(case, folder / "run", 3, "--rank-timeout", 2, **variables)
     os.kill(children_of(process.pid)[1], signal.SIGSTOP)
     error = process.communicate(timeout=LIMIT)[1]
     expect(process.returncode == 1 and "rank 1 (" in error and "no sign of life for 2 s" in error, f"exit {process.returncode}\n{error}")
+
+
+def test_a_silent_rank_is_named(folder):
+    need_mpi()
+    stop_a_rank(Case(folder, **lanes()), folder)
+
+
+def test_a_silent_rank_is_named_over_nccl(folder):
+    """Whose functions wait for ever."""
+    need_mpi()
+    stop_a_rank(Case(folder, "regression", device="emulate", **lanes()), folder, **with_nccl(folder))
 
 
 HOST_A, HOST_B = "10.77.0.1", "10.77.0.2"
