@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ir/size_text.h"
+#include "passes/lanes.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute_search.h"
 #include "passes/recompute.h"
@@ -47,8 +48,9 @@ class Chooser {
     if (policy_ == "budget") step_budget_ = std::min(budget_, *model.settings.recompute.budget);
   }
 
-  // `refused`: the one candidate was tried, and has no plan.
-  BatchChoice run(bool refused) {
+  // `refused`: the one candidate was tried, and has no plan. `hint`: where nothing fits, whether to look for a
+  // micro-batch that does.
+  BatchChoice run(bool refused, bool hint = true) {
     BatchChoice out;
     const std::vector<int64_t> batches = micro_batches(out.problem);
     if (!out.problem.empty()) return out;
@@ -74,7 +76,7 @@ class Chooser {
     std::stable_sort(all.begin(), all.end(),
                      [](const Candidate& a, const Candidate& b) { return a.micro > b.micro; });
     if (chosen == 0) {
-      out.problem = failure(all.back());
+      out.problem = failure(all.back(), hint);
       if (*model_.settings.train.choose_micro_batch && !*model_.settings.train.choose_accumulate)
         out.problem += fmt::format(
             "; train.accumulate is fixed at {}: with train.accumulate = \"auto\" the micro-batch may be "
@@ -203,7 +205,7 @@ class Chooser {
   }
 
   // What the smallest candidate needs; where that is not 1, which micro-batch would do, or what 1 would need.
-  std::string failure(const Candidate& smallest) {
+  std::string failure(const Candidate& smallest, bool hint) {
     std::string text;
     const int64_t limit = std::min(budget_, step_budget_);
     if (smallest.least > limit)
@@ -215,6 +217,7 @@ class Chooser {
     else
       text = fmt::format("no plan was found with micro_batch {}; less than {} is impossible (proven)",
                          smallest.micro, ir::size_text(smallest.least));
+    if (!hint) return text;
     // The largest micro-batch below that fits, as far as hasty searches tell.
     int64_t most = 0;
     for (int64_t low = 1, high = smallest.micro - 1; low <= high;) {
@@ -264,16 +267,53 @@ class Chooser {
   bool open_ = false;
 };
 
+// The fewest ranks first. Between two numbers that hold equally many sums of lanes nothing changes.
+BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
+                         const passes::Options& options) {
+  const int64_t lanes = *model.settings.train.lanes;
+  const auto text = [](int64_t ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); };
+  std::string tried;
+  for (int64_t ranks = 1;;) {
+    const Override with{"train.ranks", fmt::to_string(ranks)};
+    const auto compile_with = [&](std::vector<Override> more) {
+      more.push_back(with);
+      return compile(more);
+    };
+    const int64_t nodes = passes::most_nodes_from(lanes, ranks);
+    BatchChoice choice = Chooser(model, compile_with, options).run(false, nodes == 1);
+    if (choice.done) {
+      choice.overrides.push_back(with);
+      choice.why = fmt::format("train.ranks = {}, the fewest that fit in {}\n{}{}", ranks,
+                               ir::size_text(*model.settings.memory.budget), tried, choice.why);
+      return choice;
+    }
+    if (choice.problem.empty()) return choice;
+    if (nodes == 1) {
+      choice.problem = fmt::format("{}{}: {}", text(ranks), ranks < lanes ? " or more" : "", choice.problem);
+      return choice;
+    }
+    tried += fmt::format("     {}: {}\n", text(ranks), choice.problem);
+    // The next number with fewer.
+    int64_t high = lanes;
+    for (++ranks; ranks < high;) {
+      const int64_t middle = ranks + (high - ranks) / 2;
+      (passes::most_nodes_from(lanes, middle) == nodes ? ranks = middle + 1 : high = middle);
+    }
+  }
+}
+
 }  // namespace
 
 bool has_choice(const ir::Module& model) {
   const bool open = *model.settings.train.choose_micro_batch || *model.settings.train.choose_accumulate;
   const bool kept = *model.settings.recompute.policy == "budget";
-  return open || (model.settings.memory.budget.given() && !kept);
+  const bool ranks = *model.settings.train.ranks == 0;
+  return open || ranks || (model.settings.memory.budget.given() && !kept);
 }
 
 BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,
                          const passes::Options& options, bool refused) {
+  if (*model.settings.train.ranks == 0) return choose_ranks(model, compile, options);
   return Chooser(model, compile, options).run(refused);
 }
 

@@ -11,8 +11,9 @@ namespace gacc::frontend {
 namespace {
 
 // A lane has a launch at least, and a rank a lane.
-void read_lanes(const Values& keys, bool choose, ModelFile& model, Diag& diag) {
-  const int64_t lanes = keys.integer("lanes"), ranks = keys.integer("ranks");
+void read_lanes(const Values& keys, bool choose, bool budget, ModelFile& model, Diag& diag) {
+  const bool automatic = keys.text("ranks") == "auto";
+  const int64_t lanes = keys.integer("lanes"), ranks = automatic ? 1 : keys.integer("ranks");
   if (!keys["lanes"].good || !keys["ranks"].good) return;
   const auto fitting = [](int64_t most) {
     return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most)));
@@ -27,6 +28,9 @@ void read_lanes(const Values& keys, bool choose, ModelFile& model, Diag& diag) {
                "(train.micro_batch): lanes = {} is the most; smaller micro-batches make more launches",
                lanes, model.accumulate, model.accumulate == 1 ? "" : "es", model.micro_batch,
                fitting(model.accumulate));
+  if (automatic) model.settings.train.ranks = 0;
+  if (automatic && !budget)
+    diag.error(Kind::conflict, keys.at("ranks"), "`train.ranks = \"auto\"` needs a `memory.budget` to fit");
   if (ranks > lanes)
     diag.error(
         Kind::out_of_range, keys.at("ranks"),
@@ -35,7 +39,7 @@ void read_lanes(const Values& keys, bool choose, ModelFile& model, Diag& diag) {
         std::bit_ceil(static_cast<uint64_t>(ranks)));
 }
 
-void read_train(const Node& node, ModelFile& model, Diag& diag) {
+void read_train(const Node& node, bool budget, ModelFile& model, Diag& diag) {
   const Values keys = read_table(node, schema().train, diag);
   keys.store(model.settings);
   auto& settings = model.settings.train;
@@ -48,7 +52,7 @@ void read_train(const Node& node, ModelFile& model, Diag& diag) {
   settings.micro_batch = model.micro_batch;
   settings.accumulate = model.accumulate;
   if (!choose) settings.effective_batch.clear();
-  read_lanes(keys, choose, model, diag);
+  read_lanes(keys, choose, budget, model, diag);
   const int64_t effective = keys.integer("effective_batch");
   if (choose && !keys.given("effective_batch")) {
     diag.error(Kind::missing_key, node.at,
@@ -202,15 +206,15 @@ void read_training(const Node& root, ModelFile& model, Diag& diag) {
     return node != nullptr && node->is_table() ? *node : empty;
   };
   const auto there = [&](std::string_view key) { return &section(key) != &empty; };
-  read_train(section("train"), model, diag);
+  const Values memory = read_table(section("memory"), schema().memory, diag);
+  memory.store(model.settings);
+  std::optional<int64_t> budget;
+  if (memory.has("budget")) budget = memory.integer("budget");
+  read_train(section("train"), budget.has_value(), model, diag);
   if (there("optimizer")) read_optimizer(section("optimizer"), model, diag);
   if (there("schedule")) read_schedule(section("schedule"), model, diag);
   read_precision(section("precision"), model, diag);
-  const Values memory = read_table(section("memory"), schema().memory, diag);
-  memory.store(model.settings);
   read_table(section("launch"), schema().launch, diag).store(model.settings);
-  std::optional<int64_t> budget;
-  if (memory.has("budget")) budget = memory.integer("budget");
   read_recompute(section("recompute"), budget, model, diag);
   if (there("load")) read_load(section("load"), model, diag);
 }

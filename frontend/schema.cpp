@@ -185,8 +185,10 @@ Schema::Schema() {
             .form = Form::integer,
             .fallback = defaults.train.ranks,
             .says =
-                "the fewest ranks that run it: more of them need less memory for the lanes; at most `lanes`",
+                "the fewest ranks that run it: more of them need less memory for the lanes; at most `lanes`; "
+                "\"auto\": the fewest that fit memory.budget",
             .range = extent,
+            .words = {"auto"},
             .implied = true},
            {"effective_batch", Form::integer, no_default,
             "samples in an update; needed when one of the two is \"auto\"", extent},

@@ -35,6 +35,30 @@ struct Timing {
   double begin = 0, duration = 0;  // of Device::profile_unit; begin counts from the first one's
 };
 
+// What the devices of several ranks exchange without their hosts in between: parts of their arenas, in numbers
+// of 4 bytes. All of it is queued behind what the device was given before, and none but `join` waits. An
+// error leaves the link of no further use.
+class DeviceLink {
+ public:
+  virtual ~DeviceLink() = default;
+  virtual std::string name() const = 0;  // for messages
+  virtual std::string gpu() const = 0;  // tells the device from others of its machine; empty: it is one alone
+  // The first rank makes an id, with which all join.
+  virtual Status make_id(std::string& id) = 0;
+  virtual Status join(const std::string& id, int rank, int ranks) = 0;
+  // A part of the arena that is used between programs, as no program uses it.
+  virtual void lend(int64_t /*offset*/, int64_t /*bytes*/) {}
+  // Between `begin` and `end` all is sent and received at once. What a rank sends to another is received in
+  // the same order, in parts of the same size.
+  virtual Status begin() = 0;
+  virtual Status send(int64_t offset, int64_t numbers, int to) = 0;
+  virtual Status receive(int64_t offset, int64_t numbers, int from) = 0;
+  virtual Status end() = 0;
+  virtual Status copy(int64_t to, int64_t from, int64_t numbers) = 0;
+  // left = left * kept + right, rounded twice; integers are only added.
+  virtual Status add(int64_t left, int64_t right, int64_t numbers, bool integer, float kept) = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -56,6 +80,8 @@ class Device {
   // A part of the arena that the caller may use as memory of its own, between programs, where nothing else
   // uses it; empty where the arena is not in the host's memory.
   virtual std::span<std::byte> host_memory(int64_t /*offset*/, int64_t /*bytes*/) { return {}; }
+  // After `load`: the device's link to those of other ranks, which belongs to it; an error says why it has none.
+  virtual Status open_link(DeviceLink*& /*link*/) { return Status::error("{} has no link", name()); }
   // For the log's start event: "cpu", "cuda:0", "emulate".
   virtual std::string kind() const { return "cpu"; }
   // A line for the user after `load`, such as the memory taken; empty when there is nothing to say.
@@ -83,7 +109,7 @@ class Device {
 constexpr size_t kMostTimings = 50000;
 
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 5;
+constexpr int kDeviceAbi = 6;
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 namespace gacc {
@@ -59,38 +61,71 @@ void add_kept(std::byte* left, const std::byte* right, int64_t count, float kept
   for (int64_t i = 0; i < count; ++i) sums[i] = sums[i] * kept + numbers[i];
 }
 
-// Adds the nodes in the tree's order, each in place of its left half's; `at` are where the nodes are, and
-// move on. Returns where the sum is: null where no lane of `node` has a micro-batch.
+// How two rows of numbers at `left` and `right` are added, in place of the left one.
+Status add_rows(const LaneSum& part, std::byte* left, std::byte* right, int64_t count, float kept) {
+  if (part.kept != 1)
+    add_kept(left, right, count, kept);
+  else if (part.integer)
+    add<uint32_t>(left, right, count);
+  else
+    add<float>(left, right, count);
+  return {};
+}
+
+// Adds the nodes in the tree's order, each in place of its left half's; `at` are where the nodes are, one
+// row each. `add` is as add_rows.
+template <class Place, class Add>
 struct Tree {
   const LaneWindow& window;
   const Row& row;
   int64_t begin, count;  // of the row, the slice that is added
   std::span<const LaneRange> nodes;
-  std::span<std::byte* const> at;
+  std::span<const Place> at;
+  Add add;
   size_t next = 0;
 
-  std::byte* sum(LaneRange node) {
-    if (next == nodes.size() || nodes[next].low >= node.high) return nullptr;
-    if (nodes[next] == node) return at[next++];
+  // `to`: where the sum is; nothing where no lane of `node` has a micro-batch.
+  Status sum(LaneRange node, std::optional<Place>& to) {
+    to.reset();
+    if (next == nodes.size() || nodes[next].low >= node.high) return {};
+    if (nodes[next] == node) {
+      to = at[next++];
+      return {};
+    }
     const int64_t middle = (node.low + node.high) / 2;
-    std::byte* left = sum({node.low, middle});
-    std::byte* right = sum({middle, node.high});
-    if (left == nullptr || right == nullptr) return left == nullptr ? right : left;
-    Status never =
-        row.walk(begin, count, [&](const LaneSum& part, int64_t, int64_t elements, int64_t before) {
-          std::byte* to = left + before * kNumber;
-          const std::byte* from = right + before * kNumber;
-          if (part.kept != 1)
-            add_kept(to, from, elements, kept_after(part.kept, window.launches_of({middle, node.high})));
-          else if (part.integer)
-            add<uint32_t>(to, from, elements);
-          else
-            add<float>(to, from, elements);
-          return Status();
-        });
-    return never ? left : nullptr;
+    std::optional<Place> right;
+    if (Status status = sum({node.low, middle}, to); !status) return status;
+    if (Status status = sum({middle, node.high}, right); !status) return status;
+    if (!to || !right) {
+      if (!to) to = right;
+      return {};
+    }
+    return row.walk(begin, count, [&](const LaneSum& part, int64_t, int64_t elements, int64_t before) {
+      const float kept = part.kept == 1 ? 1 : kept_after(part.kept, window.launches_of({middle, node.high}));
+      return add(part, *to + before * kNumber, *right + before * kNumber, elements, kept);
+    });
   }
 };
+
+// The nodes of all ranks, from left to right, and how many each has.
+struct Nodes {
+  std::vector<LaneRange> all;
+  std::vector<int64_t> held;
+};
+
+Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, Nodes& nodes) {
+  std::vector<std::string> texts;
+  const std::string_view text(reinterpret_cast<const char*>(mine.data()), mine.size_bytes());
+  if (Status status = all_gather(ranks, text, texts); !status) return status;
+  for (const std::string& one : texts) {
+    const size_t held = one.size() / sizeof(LaneRange);
+    nodes.held.push_back(static_cast<int64_t>(held));
+    nodes.all.resize(nodes.all.size() + held);
+    std::memcpy(nodes.all.data() + nodes.all.size() - held, one.data(), one.size());
+  }
+  if (nodes.all.empty()) return Status::error("internal error: a sum over a window without micro-batches");
+  return {};
+}
 
 }  // namespace
 
@@ -99,17 +134,9 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
                       std::span<std::byte> scratch) {
   const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
   // 1. Who has which nodes.
-  std::vector<std::string> texts;
-  const std::string_view text(reinterpret_cast<const char*>(mine.data()), mine.size_bytes());
-  if (Status status = all_gather(ranks, text, texts); !status) return status;
-  std::vector<LaneRange> nodes;
-  std::vector<int64_t> held(size);  // nodes of each rank
-  for (size_t r = 0; r < size; ++r) {
-    held[r] = static_cast<int64_t>(texts[r].size() / sizeof(LaneRange));
-    nodes.resize(nodes.size() + static_cast<size_t>(held[r]));
-    std::memcpy(nodes.data() + nodes.size() - held[r], texts[r].data(), texts[r].size());
-  }
-  if (nodes.empty()) return Status::error("internal error: a sum over a window without micro-batches");
+  Nodes known;
+  if (Status status = gather_nodes(ranks, mine, known); !status) return status;
+  const auto& [nodes, held] = known;
   // 2. The pieces: a rank holds its own nodes of a piece (room for one, where it has none: the sums come
   // there), and every other rank's nodes of its slice.
   const auto all = static_cast<int64_t>(nodes.size());
@@ -163,16 +190,19 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
     }
     if (Status status = ranks.exchange(sends, receives); !status) return status;
     // 4. This rank's slice, in the tree's order.
-    std::byte* sum = Tree{window, row, begin + slice(me), numbers(me), nodes, at}.sum({0, window.lanes});
+    std::optional<std::byte*> sum;
+    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin + slice(me), numbers(me),
+                                               nodes,  at,  add_rows};
+    if (Status status = tree.sum({0, window.lanes}, sum); !status) return status;
     // 5. All-gather of the sums.
     for (size_t r = 0; r < size; ++r) {
       if (r == me) continue;
-      sends[r] = {sum, static_cast<size_t>(numbers(me) * kNumber)};
+      sends[r] = {*sum, static_cast<size_t>(numbers(me) * kNumber)};
       receives[r] = {area(r), static_cast<size_t>(numbers(r) * kNumber)};
     }
     if (Status status = ranks.exchange(sends, receives); !status) return status;
     for (size_t r = 0; r < size; ++r) {
-      const std::byte* from = r == me ? sum : area(r);
+      const std::byte* from = r == me ? *sum : area(r);
       const auto write = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
         return device.write(part.target + first * kNumber,
                             {from + before * kNumber, static_cast<size_t>(elements * kNumber)});
@@ -183,9 +213,87 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
   return {};
 }
 
+Status sum_over_link(Collective& ranks, DeviceLink& link, const LaneWindow& window,
+                     std::span<const LaneRange> mine, std::span<const LaneSum> sums, LinkScratch scratch,
+                     int64_t& sent) {
+  const auto slices = static_cast<int64_t>(ranks.size());
+  const auto me = static_cast<size_t>(ranks.rank());
+  Nodes known;
+  if (Status status = gather_nodes(ranks, mine, known); !status) return status;
+  const auto& [nodes, held] = known;
+  // Pieces: a rank holds the slice that it adds, of all nodes.
+  const int64_t piece = scratch.bytes / kNumber / std::ssize(nodes) * slices;
+  if (piece == 0)
+    return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.bytes,
+                         slices);
+  const Row row(sums);
+  for (int64_t begin = 0; begin < row.size(); begin += piece) {
+    const int64_t count = std::min(piece, row.size() - begin);
+    const auto slice = [&](size_t r) { return count * static_cast<int64_t>(r) / slices; };
+    // Visits the parts of rank r's slice.
+    const auto walk = [&](size_t r, auto visit) {
+      return row.walk(begin + slice(r), slice(r + 1) - slice(r), visit);
+    };
+    const auto send = [&](int64_t from, int64_t elements, size_t to) {
+      sent += elements * kNumber;
+      return link.send(from, elements, static_cast<int>(to));
+    };
+    // 1. All-to-all of slices: this rank's of each node come side by side into the scratch.
+    std::vector<int64_t> at;
+    for (size_t i = 0; i < nodes.size(); ++i)
+      at.push_back(scratch.offset + static_cast<int64_t>(i) * (slice(me + 1) - slice(me)) * kNumber);
+    Status status = link.begin();
+    size_t first = 0;
+    for (size_t r = 0; r < held.size(); first += static_cast<size_t>(held[r]), ++r) {
+      for (size_t node = 0; node < static_cast<size_t>(held[r]) && status && r != me; ++node)
+        status = walk(me, [&](const LaneSum&, int64_t, int64_t elements, int64_t before) {
+          return link.receive(at[first + node] + before * kNumber, elements, static_cast<int>(r));
+        });
+      for (size_t node = 0; node < mine.size() && status && r != me; ++node)
+        status = walk(r, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+          return send(part.nodes[node] + from * kNumber, elements, r);
+        });
+    }
+    if (status) status = link.end();
+    // 2. This rank's own nodes beside them, and the sum in the tree's order.
+    first = static_cast<size_t>(std::accumulate(held.begin(), held.begin() + ranks.rank(), int64_t{0}));
+    for (size_t node = 0; node < mine.size() && status; ++node)
+      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+        return link.copy(at[first + node] + before * kNumber, part.nodes[node] + from * kNumber, elements);
+      });
+    const auto add = [&](const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
+      return link.add(left, right, elements, part.integer, kept);
+    };
+    Tree<int64_t, decltype(add)> tree{window, row, begin + slice(me), slice(me + 1) - slice(me), nodes,
+                                      at,     add};
+    std::optional<int64_t> sum;
+    if (status) status = tree.sum({0, window.lanes}, sum);
+    // 3. All-gather of the sums.
+    if (status) status = link.begin();
+    for (size_t r = 0; r < held.size() && status; ++r) {
+      if (r == me) continue;
+      status = walk(me, [&](const LaneSum&, int64_t, int64_t elements, int64_t before) {
+        return send(*sum + before * kNumber, elements, r);
+      });
+      if (status)
+        status = walk(r, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+          return link.receive(part.target + from * kNumber, elements, static_cast<int>(r));
+        });
+    }
+    if (status) status = link.end();
+    if (status)
+      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+        return link.copy(part.target + from * kNumber, *sum + before * kNumber, elements);
+      });
+    if (!status) return status;
+  }
+  return {};
+}
+
 namespace {
 
 constexpr int64_t kLeast = 64 << 10;   // bytes of scratch
+constexpr int64_t kLeastOfNode = 256;  // on a link
 constexpr int64_t kStaging = 8 << 20;  // where the arena is not the host's
 
 // The largest part of the arena that holds nothing between programs.
@@ -218,11 +326,48 @@ Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> no
                          std::span<const LaneSum> sums) {
   const auto begin = std::chrono::steady_clock::now();
   const int64_t before = ranks_.bytes_sent();
-  Status status = sum_over_ranks(ranks_, device_, window, nodes, sums, scratch());
+  Status status;
+  if (link_ == nullptr) {
+    status = sum_over_ranks(ranks_, device_, window, nodes, sums, scratch());
+  } else {
+    const auto [offset, gap] = largest_gap(plan_);
+    status = sum_over_link(ranks_, *link_, window, nodes, sums, {offset, gap}, bytes_);
+  }
   ++sums_;
   bytes_ += ranks_.bytes_sent() - before;
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return status;
+}
+
+Status RankExchange::open_link(std::string& why) {
+  const auto [offset, bytes] = largest_gap(plan_);
+  DeviceLink* link = nullptr;
+  Status mine = device_.open_link(link);
+  if (mine && bytes < kLeastOfNode * plan_.lanes)
+    mine = Status::error("the arena has too little room for other ranks' sums");
+  std::vector<std::string> all;
+  if (Status status = all_gather(ranks_, mine ? "+" + link->gpu() : "", all); !status) return status;
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty())
+      why = static_cast<int>(r) == ranks_.rank() ? mine.text() : fmt::format("rank {} has no link", r);
+    else if (all[r].size() > 1 &&
+             std::ranges::count(all, all[r]) > 1)  // of one machine or, by chance, of two
+      why = fmt::format("rank {} is not alone on its GPU", r);
+    if (!why.empty()) return {};
+  }
+  std::string id;
+  if (ranks_.rank() == 0) mine = link->make_id(id);
+  if (Status status = broadcast(ranks_, id); !status) return status;
+  if (mine) mine = link->join(id, ranks_.rank(), ranks_.size());
+  int64_t failed = mine ? 0 : 1;
+  if (Status status = maximum(ranks_, failed); !status) return status;
+  if (failed != 0) {
+    why = mine ? "another rank cannot join" : mine.text();
+    return {};
+  }
+  link->lend(offset, bytes);
+  link_ = link;
+  return {};
 }
 
 Status RankExchange::gather(std::vector<LaneScalars>& nodes) {

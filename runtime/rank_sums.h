@@ -19,12 +19,25 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
                       std::span<const LaneRange> mine, std::span<const LaneSum> sums,
                       std::span<std::byte> scratch);
 
+// The same from device to device: nothing passes through the hosts but who has which nodes. `scratch`: a part of
+// the arena that nothing else uses; `sent` grows by the bytes that this rank sends.
+struct LinkScratch {
+  int64_t offset = 0, bytes = 0;
+};
+Status sum_over_link(Collective& ranks, DeviceLink& link, const LaneWindow& window,
+                     std::span<const LaneRange> mine, std::span<const LaneSum> sums, LinkScratch scratch,
+                     int64_t& sent);
+
 // What a session with a part of the lanes asks of the other ranks.
 class RankExchange final : public LaneExchange {
  public:
   // All must outlive it.
   RankExchange(Collective& ranks, Device& device, const Plan& plan)
       : ranks_(ranks), device_(device), plan_(plan) {}
+  // After the device's `load`, on every rank: sums go from device to device, where all have such a link. Else `why`
+  // not, and they go through the hosts.
+  Status open_link(std::string& why);
+  const DeviceLink* link() const { return link_; }
   Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
              std::span<const LaneSum> sums) override;
   Status gather(std::vector<LaneScalars>& nodes) override;
@@ -40,6 +53,7 @@ class RankExchange final : public LaneExchange {
   Collective& ranks_;
   Device& device_;
   const Plan& plan_;
+  DeviceLink* link_ = nullptr;
   std::vector<std::byte> own_;  // scratch, where the arena has none for the host
   int64_t sums_ = 0, bytes_ = 0;
   double seconds_ = 0;

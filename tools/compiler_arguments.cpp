@@ -7,6 +7,7 @@
 
 #include "codegen/device_code.h"
 #include "compiler/compile_step.h"
+#include "ir/size_text.h"
 #include "passes/cost_model.h"
 #include "passes/pipeline.h"
 #include "runtime/standard_streams.h"
@@ -62,6 +63,11 @@ Exit status:
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   app.add_option("--memory", to.memory, "short for --set memory.budget=\"SIZE\"")->type_name("SIZE");
+  app.add_option("--ranks", to.ranks,
+                 "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)")
+      ->type_name("R|auto");
+  app.add_option("--link", to.link, "with --plan: what a rank sends in a second, as in 25GB/s")
+      ->type_name("SIZE/s");
   app.add_option("--costs", to.costs,
                  "what kernels cost: those of a target or of the cpu,\nor measured ones (docs/memory.md)")
       ->type_name("NAME|FILE");
@@ -97,6 +103,9 @@ std::string wrong_command(const CompilerArguments& arguments, std::vector<Overri
   if (arguments.json && !arguments.plan) return "--json goes with --plan or --schema";
   if (arguments.markdown) return "--markdown goes with --schema";
   if (arguments.kernels && !arguments.plan) return "--kernels goes with --plan";
+  if (!arguments.link.empty() && !arguments.plan) return "--link goes with --plan";
+  if (!arguments.link.empty() && !arguments.link_speed())
+    return fmt::format("--link {}: expected a size a second, as in 25GB/s", arguments.link);
   if (!arguments.stop_after.empty() && arguments.emit != "ir") return "--stop-after goes with --emit ir";
   if (!arguments.stop_after.empty() && arguments.plan)
     return "--plan needs all passes: it excludes --stop-after";
@@ -120,6 +129,10 @@ std::string wrong_command(const CompilerArguments& arguments, std::vector<Overri
   }
   if (const std::string wrong = wrong_outputs(file_options(arguments)); !wrong.empty()) return wrong;
   if (!arguments.memory.empty()) overrides.push_back({"memory.budget", toml_string(arguments.memory)});
+  if (!arguments.ranks.empty()) {
+    const bool number = arguments.ranks.find_first_not_of("0123456789") == std::string::npos;
+    overrides.push_back({"train.ranks", number ? arguments.ranks : toml_string(arguments.ranks)});
+  }
   if (!arguments.launch.empty()) overrides.push_back({"launch.mode", toml_string(arguments.launch)});
   passes::PipelineOptions pipeline;
   pipeline.print_after = arguments.print_after;
@@ -128,6 +141,14 @@ std::string wrong_command(const CompilerArguments& arguments, std::vector<Overri
   Diag diag("--target", "");
   if (!codegen::check_target(arguments.target, diag)) return diag.reports().front().text;
   return "";
+}
+
+std::optional<double> CompilerArguments::link_speed() const {
+  constexpr std::string_view kASecond = "/s";
+  if (!link.ends_with(kASecond)) return std::nullopt;
+  const std::optional<int64_t> size = ir::parse_bytes(link.substr(0, link.size() - kASecond.size()));
+  if (!size || *size <= 0) return std::nullopt;
+  return static_cast<double>(*size);
 }
 
 std::string output_path(const CompilerArguments& arguments) {

@@ -10,10 +10,12 @@ namespace gacc {
 
 struct CompilerArguments {
   std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
+  std::string ranks, link;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
   bool schema = false, markdown = false;
   bool writes_output() const { return !(plan || summary) || !output.empty(); }
+  std::optional<double> link_speed() const;  // --link, bytes a second
 };
 
 // The exit status, and everything is printed, when there is nothing to compile: after --help and --version,

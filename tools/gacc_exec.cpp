@@ -140,6 +140,7 @@ class Run {
   }
   Status prepare();
   Status check_ranks() const;
+  std::string sums_text() const;
   Facts facts_of_rank() const;
   Status load_parameters();
   Status check_saving() const;
@@ -527,6 +528,10 @@ Status Run::work() {
   if (ranks_.size() > 1) {
     options_.ranks = &ranks_;
     session.set_lanes(lanes_of_rank(ranks_.rank(), plan.lanes, ranks_.size()), &*exchange_);
+    std::string why;
+    if (Status status = exchange_->open_link(why); !status) return status;
+    if (!why.empty() && device_->kind().starts_with("cuda") && !arguments_.quiet)
+      say("gacc-exec: the sums of ranks go through the host: {}\n", why);
   }
   if (tunes_ && first()) {
     std::string choices = device_->gemm_choices();
@@ -718,15 +723,21 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     written_ += fmt::format("; wrote {}", arguments_.profile);
   }
   if (ranks_.size() > 1 && exchange_->sums() > 0 && !arguments_.quiet)
-    progress.say(fmt::format("{} ranks: {} sums, {} bytes sent by each for one, {:.3g} ms each",
-                             ranks_.size(), exchange_->sums(), exchange_->bytes_sent() / exchange_->sums(),
-                             1000 * exchange_->seconds() / static_cast<double>(exchange_->sums())));
+    progress.say(fmt::format("{} ranks: {} sums, {} bytes sent by each for one{}", ranks_.size(),
+                             exchange_->sums(), exchange_->bytes_sent() / exchange_->sums(), sums_text()));
   if (device_->kind() == "cpu")
     if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes());
         !text.empty() && !arguments_.quiet)
       progress.say(text);
   if (Status status = events_.close(); !status) return status;
   return log_.write(end_line(result_, device_->peak_bytes()));
+}
+
+// By what way the sums of ranks went; on a link the host does not wait for them.
+std::string Run::sums_text() const {
+  if (exchange_->link() != nullptr) return ", by " + exchange_->link()->name();
+  return fmt::format(", {:.3g} ms each",
+                     1000 * exchange_->seconds() / static_cast<double>(exchange_->sums()));
 }
 
 // What a checking device found stands above any error of the run, which it may explain.

@@ -32,6 +32,7 @@
 #include "tools/compiler_arguments.h"
 #include "tools/report/kernels_section.h"
 #include "tools/report/page.h"
+#include "tools/report/ranks_section.h"
 #include "tools/report/timeline.h"
 #include "tools/schema_text.h"
 #include "tools/summary.h"
@@ -228,15 +229,22 @@ class Compilation {
     if (!arguments_.plan) return;
     const PlanRecompute costs = plan_recompute(recompute);
     const ir::Module& module = compiler_->module();
+    const bool ranks =
+        module.settings.train.ranks.given() || !arguments_.ranks.empty() || !arguments_.link.empty();
+    report::KernelCosts kernels;
+    if (arguments_.kernels || ranks) kernels = report::kernel_costs(module);
+    const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
     if (arguments_.json) {
       nlohmann::ordered_json json = plan_json(plan_, module, costs);
-      if (arguments_.kernels) report::add_kernels(json, report::kernel_costs(module));
+      if (ranks) report::add_ranks(json, sums);
+      if (arguments_.kernels) report::add_kernels(json, kernels);
       outputs_.push_back({"-", json.dump(2) + "\n"});
       return;
     }
-    outputs_.push_back(
-        {"-", plan_text(plan_, module, costs) + report::timeline_text(report::memory_map(module)) +
-                  (arguments_.kernels ? report::kernels_text(report::kernel_costs(module)) : "")});
+    outputs_.push_back({"-", plan_text(plan_, module, costs) +
+                                 report::timeline_text(report::memory_map(module)) +
+                                 (ranks ? report::ranks_text(sums, kernels) : "") +
+                                 (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
 
   const CompilerArguments& arguments_;

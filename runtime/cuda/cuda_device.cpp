@@ -14,6 +14,7 @@
 #include "runtime/cuda/gemm_selection.h"
 #include "runtime/cuda/gpu_choice.h"
 #include "runtime/cuda/graphs.h"
+#include "runtime/cuda/nccl.h"
 #include "runtime/cuda/profiler.h"
 #include "runtime/cuda/programs.h"
 #include "runtime/cuda/read_window.h"
@@ -78,6 +79,7 @@ class CudaDevice final : public Device {
     return options_.emulated ? "warp instructions of the emulator, which has no clock" : "microseconds";
   }
   Status finish(std::string& reports) override;
+  Status open_link(DeviceLink*& link) override;
 
  private:
   void close();
@@ -116,6 +118,7 @@ class CudaDevice final : public Device {
   Staging staging_;
   Graphs graphs_;
   ReadWindow window_;
+  std::unique_ptr<DeviceLink> link_;
   bool loaded_ = false;
   int64_t micro_batch_ = 0, predict_batch_ = 0, arena_bytes_ = 0;
   int64_t workspace_bytes_ = 0;  // of the products that have too little in the arena
@@ -387,6 +390,30 @@ Status CudaDevice::finish(std::string& reports) {
                        count == 1 ? "" : "s");
 }
 
+Status CudaDevice::open_link(DeviceLink*& link) {
+  std::string gpu;
+  for (const int attribute : {kAttributePciDomain, kAttributePciBus, kAttributePciDevice}) {
+    int value = 0;
+    if (options_.emulated) break;
+    if (Status status =
+            check(driver_.device_attribute(&value, attribute, gpu_.handle), "cannot ask for the GPU's place");
+        !status)
+      return status;
+    gpu += fmt::format("{}:", value);
+  }
+  const auto enter_and_forget = [this] {
+    window_.forget();
+    return enter();
+  };
+  const NcclPlace place{
+      driver_, stream_, arena_, gpu, options_.emulated ? &emulator_ : nullptr, enter_and_forget, [this] {
+        return measure();
+      }};
+  Status status = open_nccl(place, link_);
+  link = link_.get();
+  return status;
+}
+
 Status CudaDevice::read_profile(std::vector<Timing>& timings) {
   if (Status status = enter(); !status) return status;
   if (Status status = wait(); !status) return status;
@@ -396,6 +423,7 @@ Status CudaDevice::read_profile(std::vector<Timing>& timings) {
 void CudaDevice::close() {
   if (!retained_) return;
   driver_.context_set(context_);
+  link_.reset();  // first: what waits for a peer ends
   if (stream_) driver_.stream_wait(stream_);
   profiler_.close();
   graphs_.close();

@@ -107,6 +107,7 @@ inline constexpr int kErrorNoDevice = 100;
 inline constexpr int kErrorUnsupportedPtx = 222;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;  // compute capability
 inline constexpr int kAttributeMultiprocessors = 16, kAttributeCooperative = 95;
+inline constexpr int kAttributePciBus = 33, kAttributePciDevice = 34, kAttributePciDomain = 50;
 inline constexpr int kFunctionMaxThreads = 0;
 inline constexpr int kCaptureRelaxed = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;

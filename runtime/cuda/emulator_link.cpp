@@ -22,8 +22,7 @@ Status EmulatorLink::open(const Driver& driver) {
 
 void EmulatorLink::declare_live(const Plan& plan, Pointer arena) const {
   for (const LiveRange& range : live_ranges(plan))
-    declare_(arena, static_cast<uint64_t>(range.offset), static_cast<uint64_t>(range.bytes),
-             range.name.c_str());
+    declare_live(arena, range.offset, range.bytes, range.name.c_str());
 }
 
 Status EmulatorLink::values(Stream stream, Pointer arena, const std::vector<PlanValue>& values) const {

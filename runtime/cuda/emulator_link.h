@@ -16,6 +16,10 @@ class EmulatorLink {
   // Names the parts of the arena that the plan uses: each buffer, each input, and what lies between for
   // values. A kernel that touches anything else (the padding between them) is then reported.
   void declare_live(const Plan& plan, Pointer arena) const;
+  // And one more part.
+  void declare_live(Pointer arena, int64_t offset, int64_t bytes, const char* name) const {
+    declare_(arena, static_cast<uint64_t>(offset), static_cast<uint64_t>(bytes), name);
+  }
   // Tells which values begin or end while the next launch on the stream runs, counted from that launch on.
   // They hold until the next call.
   Status values(Stream stream, Pointer arena, const std::vector<PlanValue>& values) const;

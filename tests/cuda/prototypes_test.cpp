@@ -3,11 +3,15 @@
 #include <cublasLt.h>
 #include <cuda.h>
 #include <gtest/gtest.h>
+#ifdef GACC_NCCL_HEADER
+#include <nccl.h>
+#endif
 
 #include <type_traits>
 
 #include "runtime/cuda/cublas_lt.h"
 #include "runtime/cuda/cuda_driver.h"
+#include "runtime/cuda/nccl.h"
 
 namespace gacc::cuda {
 namespace {
@@ -62,6 +66,24 @@ static_assert(std::is_same_v<decltype(&::cublasLtGetVersion), decltype(LtLibrary
 static_assert(
     std::is_same_v<Plain<decltype(&::cublasLtGetStatusString)>::type, decltype(LtLibrary::status_string)>);
 
+#ifdef GACC_NCCL_HEADER
+template <>
+struct Plain<ncclUniqueId> {
+  using type = NcclId;
+};
+#define GACC_SAME(member, symbol, parameters)                                                             \
+  static_assert(std::is_same_v<typename Plain<decltype(&::symbol)>::type, decltype(NcclLibrary::member)>, \
+                #symbol " has another prototype");
+GACC_NCCL_FUNCTIONS(GACC_SAME)
+#undef GACC_SAME
+static_assert(
+    std::is_same_v<Plain<decltype(&::ncclGetErrorString)>::type, decltype(NcclLibrary::error_string)>);
+static_assert(sizeof(NcclId) == sizeof(ncclUniqueId) && kNcclUint32 == ncclUint32);
+#endif
+
+static_assert(kAttributePciBus == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID &&
+              kAttributePciDevice == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID &&
+              kAttributePciDomain == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
 static_assert(std::is_same_v<Pointer, CUdeviceptr> && std::is_same_v<CUdevice, int>);
 static_assert(kErrorOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY && kErrorNoDevice == CUDA_ERROR_NO_DEVICE);
 static_assert(kErrorStubLibrary == CUDA_ERROR_STUB_LIBRARY);

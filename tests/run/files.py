@@ -20,7 +20,7 @@ FILES = {
     ("gacc-emu",): {"FILE": "in"},
 }
 # What other values --help may name.
-WORDS = r"N|X|TEXT|NAME|LIST|SIZE|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
+WORDS = r"N|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
 # Data, with the files that it reads or that are the other part of the same set.

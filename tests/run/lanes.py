@@ -179,4 +179,42 @@ def test_the_plan_counts_the_nodes(folder):
         expect(bytes_of[lanes] == nodes * bytes_of[1], f"{lanes} lanes: {bytes_of[lanes]} bytes of gradients, not {nodes} x {bytes_of[1]}")
 
 
+def test_the_plan_of_ranks(folder):
+    """What a rank sends, by the definition: its nodes of the others' slices, and its own slice's sum to each other."""
+    data = Data(folder, 8)
+    numbers = 6 * 5 + 5 + 5 + 1 + 2  # parameters, the loss and its count
+    nodes = {1: 1, 2: 1, 3: 2, 5: 2, 8: 1}  # of the rank with most, of 8 lanes
+    sets = ("--set", "train.accumulate=8", "--set", "train.lanes=8")
+    for ranks, most in nodes.items():
+        plan = json.loads(run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", ranks, "--link", "2KB/s").stdout)["ranks"]
+        wanted = 4 * numbers * (most + 1) * (ranks - 1) / ranks
+        expect(plan["ranks"] == ranks and plan["lanes"] == 8, str(plan))
+        expect(abs(plan["reduce_bytes"] - wanted) <= 4 * ranks, f"{ranks} ranks: {plan}, not {wanted} bytes")
+        expect(math.isclose(plan["reduce_seconds"], plan["reduce_bytes"] / 2000), str(plan))
+        expect(0 <= plan["share"] < 1 and (plan["share"] > 0.9) == (ranks > 1), str(plan))
+    plan = json.loads(run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", 2).stdout)["ranks"]
+    expect(plan["reduce_seconds"] is None and plan["share"] is None, "nobody knows the link")
+    expect("ranks" not in json.loads(run("gaccc", data.model, *sets, "--plan", "--json").stdout), "nobody asked for ranks")
+    for options, word in ((["--plan", "--link", "25GB"], "25GB/s"), (["--link", "25GB/s"], "--plan"), (["--plan", "--link", "0B/s"], "25GB/s")):
+        expect(word in run("gaccc", data.model, *options, code=2).stderr, f"{options}: the error names {word}")
+
+
+def test_the_fewest_ranks_that_fit(folder):
+    """Each budget's answer fits, and one rank less does not."""
+    data = Data(folder, 8)
+    sets = ("--set", "train.accumulate=8", "--set", "train.lanes=8")
+
+    def plan(ranks, memory=None, code=0):
+        done = run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", ranks, *(("--memory", f"{memory}B") if memory else ()),
+                   code=code)
+        return json.loads(done.stdout) if code == 0 else done
+    peaks = [plan(ranks)["bytes"]["peak"] for ranks in range(1, 9)]
+    expect(len(set(peaks)) == 4 and peaks == sorted(peaks, reverse=True), f"peaks {peaks}")
+    for peak in set(peaks):
+        got = plan("auto", peak)
+        expect(got["ranks"]["ranks"] == 1 + peaks.index(peak) and got["bytes"]["peak"] <= peak, f"{peak} bytes: {got['ranks']}")
+    harness.one_error(plan("auto", 64, code=1), "8 ranks", "needs at least")
+    harness.one_error(plan("auto", code=1), "train.ranks", "memory.budget")
+
+
 harness.main(globals())

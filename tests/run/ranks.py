@@ -4,6 +4,7 @@ GACC_MODELS that of random models."""
 import array
 import hashlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -19,7 +20,7 @@ from harness import BIN, expect
 
 ALL = os.environ.get("GACC_RANKS") == "all"
 KILLS = int(os.environ.get("GACC_KILLS", "2"))
-MODELS = int(os.environ.get("GACC_MODELS", "5"))
+MODELS = int(os.environ.get("GACC_MODELS", "20"))
 # As root Open MPI wants to be asked twice; ranks find each other in this machine's memory; and mpirun waits for no one
 # after an error.
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -46,9 +47,9 @@ def words(ranks, *commands):
     return [MPIRUN, "--oversubscribe", "--bind-to", "none", *parts]
 
 
-def mpirun(ranks, *commands, code=0, limit=LIMIT):
+def mpirun(ranks, *commands, code=0, limit=LIMIT, **variables):
     done = subprocess.run(words(ranks, *commands), capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL,
-                          env=ENVIRONMENT)
+                          env={**ENVIRONMENT, **variables})
     expect(code is None or done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
     return done
 
@@ -95,10 +96,11 @@ class Case:
         digest = hashlib.sha256(pathlib.Path(f"{name}.safetensors").read_bytes()).hexdigest()
         return digest, buffers(name), events(f"{name}.jsonl")
 
-    def train(self, ranks, *options):
+    def train(self, ranks, *options, **variables):
         Case.count += 1
         name = self.folder / f"run{Case.count}"
-        mpirun(ranks, self.command(name, *self.limits, *options))
+        done = mpirun(ranks, self.command(name, *self.limits, *options), **variables)
+        self.said = done.stdout + done.stderr
         return self.result(name)
 
 
@@ -162,22 +164,13 @@ RANDOM_MODEL = """
 [model]
 name = "random"
 seed = {seed}
-metrics = ["accuracy"]
+metrics = ["accuracy", "perplexity"]
 [inputs.x]
-shape = [6]
+shape = {shape}
 [inputs.y]
 dtype = "i32"
 range = 5
-[[layers]]
-type = "linear"
-name = "hidden"
-features = {features}
-[[layers]]
-type = "activation"
-fn = "{fn}"
-[[layers]]
-type = "dropout"
-p = {dropout}
+{layers}
 [[layers]]
 type = "linear"
 name = "out"
@@ -192,49 +185,113 @@ lanes = {lanes}
 tail = "{tail}"
 {clip}
 [optimizer]
-type = "{optimizer}"
 lr = 0.01
-{micro_moments}
+{optimizer}
 [schedule]
-type = "plateau"
-patience = 0
-factor = 0.5
+{schedule}
 [precision]
 compute = "{precision}"
 [recompute]
 policy = "{recompute}"
+[launch]
+mode = "{launch}"
 """
+OPTIMIZERS = (('type = "sgd"',), ('type = "sgd"', "momentum = 0.9"), ('type = "adam"',), ('type = "adam"', 'second_moment = "micro"'),
+              ('type = "adamw"', 'second_moment = "micro"'), ('type = "lion"',), ('type = "lamb"', "weight_decay = 0.1"))
+SCHEDULES = (('type = "plateau"', "patience = 0", "factor = 0.5"), ('type = "cosine"', "total = 20", "warmup = 3"))
 
 
-def test_same_bits_of_random_models(folder):
-    """GACC_MODELS of them: precision, dropout, tails, clipping, optimizers, a plateau, metrics, recompute. The first micro-batches
-    have no target that counts; one sample is too large for f16, so its window overflows on one rank alone."""
+def random_model(number):
+    """What goes into RANDOM_MODEL. Every precision, tail and optimizer comes among any seven in a row."""
+    chance = random.Random(number)
+    pick = chance.choice
+    V, image = pick((2, 4, 4, 8)), number % 5 == 2
+
+    def layer(kind, **keys):
+        return "\n".join(["[[layers]]", f'type = "{kind}"', *(f"{k} = {json.dumps(v)}" for k, v in keys.items())])
+    layers = [layer("conv2d", name="conv", channels=pick((2, 3)), kernel=2), layer("batch_norm", name="norm"),
+              layer("flatten")] if image else [layer("linear", name="hidden", features=pick((3, 8, 17)))]
+    layers.append(layer("activation", fn=pick(("relu", "tanh", "gelu"))))
+    layers += [layer("layer_norm", name="rows")] * pick((0, 0, 1)) + [layer("dropout", p=0.3)] * pick((0, 1))
+    return dict(seed=number, shape=[2, 3, 4] if image else [6], layers="\n".join(layers), micro=pick((1, 2, 3, 4)), lanes=V,
+                accumulate=V + pick((0, 1, 3)), tail=("flush", "drop", "carry")[number % 3], clip=pick(("", "clip_norm = 0.3")),
+                optimizer="\n".join(OPTIMIZERS[number % 7]), schedule="\n".join(pick(SCHEDULES)),
+                precision=("f32", "f16", "f32", "bf16")[number % 4], recompute=pick(("none", "all")),
+                launch=pick(("graph", "persistent")))
+
+
+def random_data(values, folder, chance):
+    """The first half window has no target that counts; one sample is too large for f16: its window overflows on one rank alone."""
+    samples, size = chance.randrange(60, 110), math.prod(values["shape"])
+    x = [chance.gauss(0, 1) for _ in range(size * samples)]
+    x[size * chance.randrange(samples)] = 1e6 if values["precision"] == "f16" else 1e3
+    quiet = values["micro"] * values["lanes"] // 2
+    y = [-100 if i < quiet else chance.randrange(5) for i in range(samples)]
+    harness.write_npy(folder / "x.npy", array.array("f", x), [samples, *values["shape"]])
+    harness.write_npy(folder / "y.npy", array.array("i", y), [samples])
+    return f"npy:x={folder}/x.npy,y={folder}/y.npy"
+
+
+def train_random_models(folder, quarter):
+    """A quarter of GACC_MODELS, each with a random number of lanes and of ranks: precision, layers, dropout, tails, clipping,
+    optimizers, rates, metrics, recompute, launches; one in ten in the emulator."""
     need_mpi()
-    for number in range(MODELS):
-        chance = random.Random(number)
-        pick = chance.choice
-        V = pick((2, 4, 8))
-        optimizer = pick(("sgd", "adam", "adamw", "lamb"))
-        micro = pick((1, 3, 4))
-        precision = ("f32", "f16")[number % 2]
-        values = dict(seed=number, features=pick((3, 8, 17)), fn=pick(("relu", "tanh", "gelu")), dropout=pick((0.0, 0.3)), micro=micro,
-                      accumulate=V + pick((0, 1, 3)), lanes=V, tail=pick(("flush", "drop", "carry")),
-                      clip=pick(("", "clip_norm = 0.3")), optimizer=optimizer, precision=precision,
-                      micro_moments='second_moment = "micro"' if optimizer in ("adam", "adamw") and pick((0, 1)) else "",
-                      recompute=pick(("none", "all")))
+    for number in range(quarter, MODELS, 4):
+        values, chance = random_model(number), random.Random(number)
         model = folder / f"random{number}.toml"
         model.write_text(RANDOM_MODEL.format(**values))
-        samples = chance.randrange(90, 140)
-        x = [chance.gauss(0, 1) for _ in range(6 * samples)]
-        x[6 * chance.randrange(samples)] = 1e6 if precision == "f16" else 1e3
-        y = [-100 if i < micro * V // 2 else chance.randrange(5) for i in range(samples)]
-        harness.write_npy(folder / "x.npy", array.array("f", x), [samples, 6])
-        harness.write_npy(folder / "y.npy", array.array("i", y), [samples])
-        case = Case(folder, spec=f"npy:x={folder}/x.npy,y={folder}/y.npy", model=model, limits=("--epochs", 2, "--no-shuffle"))
+        case = Case(folder, spec=random_data(values, folder, chance), model=model, limits=("--epochs", 2, "--no-shuffle"),
+                    device="emulate" if number % 10 == 3 else "cpu")
         one = case.train(1)
-        ranks = range(2, V + 1) if ALL else (chance.randrange(2, V + 1),)
+        ranks = range(2, values["lanes"] + 1) if ALL else (chance.randrange(2, values["lanes"] + 1),)
         for n in ranks:
             same(case.train(n), one, f"model {number} on {n} ranks: {values}")
+
+
+def test_random_models_0_4_8(folder):
+    train_random_models(folder, 0)
+
+
+def test_random_models_1_5_9(folder):
+    train_random_models(folder, 1)
+
+
+def test_random_models_2_6_10(folder):
+    train_random_models(folder, 2)
+
+
+def test_random_models_3_7_11(folder):
+    train_random_models(folder, 3)
+
+
+def with_nccl(messages):
+    """Variables of a process that finds the NCCL for the emulator; its messages are files in that folder."""
+    library = BIN.parent / "tests/fake-nccl/libnccl.so.2"
+    if not library.exists():
+        harness.skip(f"no {library}")
+    return {"LD_LIBRARY_PATH": f"{library.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}", "TMPDIR": str(messages)}
+
+
+def test_same_bits_over_nccl(folder):
+    """From device to device by a NCCL that is made for the emulator, in many pieces; f32, and f16 with running statistics and
+    windows that overflow."""
+    need_mpi()
+    messages, small = folder / "messages", folder / "small"
+    messages.mkdir()
+    small.mkdir()
+    linked = with_nccl(messages)
+    values, image = random_model(17), folder / "image.toml"
+    image.write_text(RANDOM_MODEL.format(**values))
+    data = random_data(values, folder, random.Random(17))
+    for case, some in ((Case(small, "regression", device="emulate", samples=61, limits=("--epochs", 1), **lanes()), (3, 8)),
+                       (Case(folder, model=image, spec=data, device="emulate", limits=("--epochs", 1, "--no-shuffle")), (2,))):
+        one = case.train(1)
+        for ranks in some:
+            same(case.train(ranks, **linked), one, f"{case.artifact.name} on {ranks} ranks")
+            expect("by NCCL 2.28.9" in case.said, f"the sums went by NCCL:\n{case.said}")
+    expect(not list(messages.glob("gacc-nccl-*")), "messages are left")
+    same(case.train(2), one, "through the hosts")
+    expect("NCCL" not in case.said, case.said)
 
 
 def test_same_gradients(folder):
@@ -302,10 +359,10 @@ def wait_for(condition, what):
         time.sleep(0.02)
 
 
-def start_long_run(case, name, ranks, *options):
+def start_long_run(case, name, ranks, *options, **variables):
     """A run that goes on until it is ended, with its first update made."""
     process = subprocess.Popen(words(ranks, case.command(name, "--epochs", 100000, *options)), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**ENVIRONMENT, **variables})
     log = pathlib.Path(f"{name}.jsonl")
     wait_for(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), "update")
     return process
@@ -327,13 +384,118 @@ def test_sigterm_ends_all_ranks_in_order(folder):
     expect(done != buffers(folder / "run"), "it went on")
 
 
-def test_a_silent_rank_is_named(folder):
-    need_mpi()
-    case = Case(folder, **lanes())
-    process = start_long_run(case, folder / "run", 3, "--rank-timeout", 2)
+def stop_a_rank(case, folder, **variables):
+    process = start_long_run(case, folder / "run", 3, "--rank-timeout", 2, **variables)
     os.kill(children_of(process.pid)[1], signal.SIGSTOP)
     error = process.communicate(timeout=LIMIT)[1]
     expect(process.returncode == 1 and "rank 1 (" in error and "no sign of life for 2 s" in error, f"exit {process.returncode}\n{error}")
+
+
+def test_a_silent_rank_is_named(folder):
+    need_mpi()
+    stop_a_rank(Case(folder, **lanes()), folder)
+
+
+def test_a_silent_rank_is_named_over_nccl(folder):
+    """Whose functions wait for ever."""
+    need_mpi()
+    stop_a_rank(Case(folder, "regression", device="emulate", **lanes()), folder, **with_nccl(folder))
+
+
+HOST_A, HOST_B = "10.77.0.1", "10.77.0.2"
+# Namespaces of network and name, joined by a cable. The other host's process comes into being in this one's namespace of users,
+# which may make networks without being root.
+TWO_HOSTS = f"""
+set -e
+hostname gacc-a
+ip link set lo up
+unshare --net --uts sh -c 'hostname gacc-b; ip link set lo up; echo $$ >b.pid; exec sleep 1000' &
+while ! [ -s b.pid ]; do sleep 0.05; done
+b=$(cat b.pid)
+ip link add cable type veth peer name cable netns $b
+ip addr add {HOST_A}/24 dev cable
+ip link set cable up
+nsenter --target $b --net --uts sh -c 'ip addr add {HOST_B}/24 dev cable; ip link set cable up'
+echo $$ >a.pid
+exec sleep 1000
+"""
+
+
+class TwoHosts:
+    """Two network namespaces as hosts for mpirun, whose ssh is nsenter."""
+
+    def __init__(self, folder):
+        for tool in ("unshare", "nsenter", "ip"):
+            if not shutil.which(tool):
+                harness.skip(f"no {tool} here (Debian packages util-linux, iproute2)")
+        self.a, self.folder = folder / "a.pid", folder
+        self.process = subprocess.Popen(["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c", TWO_HOSTS], cwd=folder,
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: self.process.poll() is not None or self.a.exists() and self.a.read_text(), "network")
+        if self.process.poll() is not None:
+            harness.skip(f"no network namespaces may be made here: {self.process.stderr.read().strip()}")
+        self.b = int((folder / "b.pid").read_text())
+        self.ssh = folder / "ssh"
+        self.ssh.write_text(f'#!/bin/sh\nwhile [ "$1" != {HOST_B} ]; do shift; done\nshift\n'
+                            f'exec nsenter --target {self.b} --net --uts sh -c "$*"\n')
+        self.ssh.chmod(0o755)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def processes(self, name=""):
+        """Those in the two namespaces, which nobody else knows; a name: its alone."""
+        def net(pid):
+            return os.readlink(f"/proc/{pid}/ns/net")
+        hosts, found = (net(self.process.pid), net(self.b)), []
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if net(path.name) in hosts and name in ("", (path / "comm").read_text().strip()):
+                    found.append(int(path.name))
+            except OSError:
+                continue  # it has ended, or is not ours
+        return found
+
+    def words(self, *command):
+        """In the first host."""
+        return ["nsenter", "--target", str(self.process.pid), "--user", "--net", "--uts", *map(str, command)]
+
+    def start(self, ranks, command, error):
+        """mpirun with that many ranks on each host; what they say goes into a file, for a launcher may not let go of a pipe."""
+        net = f"{HOST_A}/24"
+        options = ["--mca", "plm_rsh_agent", self.ssh, "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", net,
+                   "--mca", "oob_tcp_if_include", net, "--host", f"{HOST_A}:{ranks},{HOST_B}:{ranks}"]
+        line = words(2 * ranks, command)
+        return subprocess.Popen(self.words(line[0], *options, *line[1:]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=error, env=ENVIRONMENT)
+
+
+def test_two_hosts(folder):
+    """Over a network the bits of one rank. With the cable cut every rank ends."""
+    need_mpi()
+    case = Case(folder, **lanes())
+    with TwoHosts(folder) as hosts:
+        error = folder / "error"
+        process = hosts.start(2, case.command(folder / "hosts", *case.limits), error.open("w"))
+        expect(process.wait(LIMIT) == 0, f"exit {process.returncode}\n{error.read_text()}")
+        same(case.result(folder / "hosts"), case.train(1), "two hosts")
+        expect(harness.read_log(folder / "hosts.jsonl")[0]["ranks"] == 4, "there were four ranks")
+
+        process = hosts.start(1, case.command(folder / "cut", "--epochs", 100000, "--rank-timeout", 2), error.open("w"))
+        log = folder / "cut.jsonl"
+        wait_for(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), "update")
+        both = hosts.processes("gacc-exec")
+        expect(len(both) == 2, f"there are two ranks: {both}\n{error.read_text()}")
+        begin = time.monotonic()
+        subprocess.run(hosts.words("ip", "link", "set", "cable", "down"), check=True)
+        wait_for(lambda: not hosts.processes("gacc-exec"), "end of all ranks")
+        print(f"all ranks ended {time.monotonic() - begin:.1f} s after the cut; the launcher: {process.poll()}")
+        expect("no sign of life for 2 s" in error.read_text(), error.read_text())
 
 
 def test_a_second_job_is_refused(folder):
@@ -372,6 +534,9 @@ def test_ranks_starts_mpirun(folder):
     sent = [int(n) for n in re.findall(r"(\d+) bytes sent by each", done.stdout + done.stderr)]
     parameters = 567434
     expect(len(sent) == 1 and 4 * parameters <= sent[0] <= 4 * parameters + 100, f"the first rank says what a sum has cost: {sent}")
+    sets = [w for k, v in lanes().items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
+    plan = json.loads(harness.run("gaccc", harness.example("mnist_mlp"), *sets, "--plan", "--json", "--ranks", 2).stdout)
+    expect(0 <= sent[0] - plan["ranks"]["reduce_bytes"] <= 100, f"{sent} bytes, and the plan says {plan['ranks']}")
     expect(harness.read_log(folder / "ranks.jsonl")[0]["ranks"] == 2, "the log says how many ranks there were")
     mpirun(1, case.command(folder / "one", "--epochs", 1))
     same(case.result(folder / "ranks"), case.result(folder / "one"), "--ranks 2")

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "codegen/plan_writer.h"
@@ -77,16 +78,16 @@ std::string sum_text(const RegionCost& cost) {
 }  // namespace
 
 KernelCosts kernel_costs(const ir::Module& module) {
-  KernelCosts costs{&kernels::machine(module.target), {}, {}};
+  KernelCosts costs{&kernels::machine(module.target), {}, {}, {}};
   std::string problem;
   const auto program =
       kernels::make_program(module, kernels::Purpose::device, problem, kernels::GpuTarget(module.target));
   if (!program) return costs;  // select has made it, so there is one
-  for (const ir::RegionKind kind : {ir::RegionKind::step, ir::RegionKind::update}) {
+  using enum ir::RegionKind;
+  for (const auto& [kind, cost] : {std::pair(step, &costs.step), std::pair(update, &costs.update),
+                                   std::pair(ir::RegionKind::close, &costs.close)}) {
     const ir::Region& region = module.region(kind);
-    if (!region.schedule) continue;
-    (kind == ir::RegionKind::step ? costs.step : costs.update) =
-        kernels::region_cost(module, region, *program, *costs.machine);
+    if (region.schedule) *cost = kernels::region_cost(module, region, *program, *costs.machine);
   }
   return costs;
 }

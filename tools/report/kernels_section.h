@@ -11,7 +11,7 @@ namespace gacc::report {
 
 struct KernelCosts {
   const kernels::Machine* machine = nullptr;
-  kernels::RegionCost step, update;
+  kernels::RegionCost step, update, close;
 };
 
 // Of a scheduled module.
