@@ -60,7 +60,7 @@ Flow LayerLowering::run() {
 
 Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope) {
   scope.specs = &specs;
-  const bool full = b_.full;
+  const bool outer_keep_f32 = b_.keep_f32;
   for (const LayerSpec& spec : specs) {
     std::vector<Flow> inputs;
     for (const Named& name : spec.inputs) inputs.push_back(resolve(name, scope));
@@ -73,13 +73,13 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
       return {};
     }
     b_.location = spec.type_at;
-    b_.full = scope.full || spec.keys.has("precision");
+    b_.keep_f32 = scope.keep_f32 || spec.keys.has("precision");
     const int32_t outer = b_.segment;
     if (spec.type != &layers::sequential) b_.segment = segment_for(spec);
     const size_t first_op = b_.region().ops.size();
     Layer layer = lower(spec, std::move(inputs), scope);
     b_.segment = outer;
-    b_.full = full;
+    b_.keep_f32 = outer_keep_f32;
     layer.output.label = fmt::format("`{}`", spec.name);
     layer.output.at = spec.name_at;
     if (layer.output.value && !(products_fit(spec, first_op) && within_limits(spec, layer.output)))
@@ -278,7 +278,7 @@ Flow LayerContext::body(Flow x, const std::string& prefix, int64_t copy) {
                              .prefix = prefix,
                              .frozen = scope_.frozen || (keys.given("trainable") && !trains(copy)),
                              .trained = scope_.trained || (keys.given("trainable") && trains(copy)),
-                             .full = scope_.full || keys.has("precision")};
+                             .keep_f32 = scope_.keep_f32 || keys.has("precision")};
   return all_.list(spec.layers, std::move(x), inner);
 }
 

@@ -51,7 +51,7 @@ class LayerLowering {
     const Scope* parent = nullptr;
     std::string prefix{};                  // "block.0."
     bool frozen = false, trained = false;  // as a block around it says
-    bool full = false;                     // kept out of half precision
+    bool keep_f32 = false;                 // kept out of half precision
     const std::vector<LayerSpec>* specs = nullptr;
     std::map<std::string, Layer, std::less<>> layers{};
   };

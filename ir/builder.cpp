@@ -27,7 +27,7 @@ std::vector<ValueId> Builder::make_n(std::string_view name, std::vector<std::str
   Op op{.info = info,
         .operands = std::move(operands),
         .attrs = without_defaults(*info, std::move(attrs)),
-        .full = full,
+        .keep_f32 = keep_f32,
         .segment = segment,
         .origin = origin,
         .at = location};

@@ -18,7 +18,7 @@ class Builder {
   Builder& like(const Op& op) {
     location = op.at;
     segment = op.segment;
-    full = op.full;
+    keep_f32 = op.keep_f32;
     origin = op.origin;
     return *this;
   }
@@ -32,7 +32,7 @@ class Builder {
   // What ops made from here on carry: their place in the model file, their segment (-1: none), ...
   Location location{};
   int32_t segment = -1;
-  bool full = false;              // ... that they are kept out of half precision (Op::full), ...
+  bool keep_f32 = false;          // ... that they are kept out of half precision (Op::keep_f32), ...
   Origin origin;                  // ... why they are there: the region's own, unless said, ...
   std::optional<Operand> when{};  // ... and their predicate.
 

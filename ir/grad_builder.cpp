@@ -15,7 +15,7 @@ Operand sum_down(Builder& b, const std::string& name, Operand d, const Shape& wa
     return b.make("reshape", name, {value}, {{"shape", wanted}});
   };
   switch (access(wanted, from).value_or(Access::scalar)) {
-    case Access::full:
+    case Access::element:
       return shaped(d);
     case Access::scalar:
       return shaped(b.make("total_sum", name + ".sum", {d}));

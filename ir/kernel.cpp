@@ -32,7 +32,7 @@ bool one_element(const Shape& shape) {
 }  // namespace
 
 std::optional<Access> access(const Shape& operand, const Shape& domain) {
-  if (operand == domain) return Access::full;
+  if (operand == domain) return Access::element;
   if (one_element(operand)) return Access::scalar;
   if (operand == row_shape(domain)) return Access::row;
   if (has_batch(operand)) return std::nullopt;
@@ -352,7 +352,8 @@ bool may_reuse(const Module& module, const Region& region, const Kernel& kernel,
   if (own_form(region.ops[kernel.members.front().op].info->lowering)) return false;
   const Type &from = region[operand].type, &to = region[result].type;
   if (dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) return false;
-  if (access(from.shape, kernel.domain) != Access::full || access(to.shape, kernel.domain) != Access::full)
+  if (access(from.shape, kernel.domain) != Access::element ||
+      access(to.shape, kernel.domain) != Access::element)
     return false;
   // Later stages read the row again, so only what the last stage stores may take the place of what it loads.
   for (const KernelMember& member : kernel.members) {

@@ -31,7 +31,7 @@ enum class KernelForm : uint8_t { pointwise, rowwise, column_reduce, total_reduc
 std::string_view form_text(KernelForm form);
 
 // How an operand's element is found from (row, column) of the domain [rows, columns]:
-//   full    row * columns + column              the domain's own shape
+//   element row * columns + column              the domain's own shape
 //   suffix  (row % period) * columns + column   trailing axes of the domain; period = product of its leading
 //                                               axes ([C] has period 1)
 //   row     row                                 the domain's leading axes, last extent 1
@@ -40,12 +40,12 @@ std::string_view form_text(KernelForm form);
 //                                               inner = s1 .. sk, period = C. With inner = columns a row
 //                                               has one value; other inners only where a pointwise kernel
 //                                               can be walked in rows of `inner` elements instead.
-// A domain with columns == 1 counts its [.., 1] operands as full.
+// A domain with columns == 1 counts its [.., 1] operands as elements.
 //
 // Order inside an element (or a vector of elements): codegen loads every memory operand of one stage before
 // it stores any result of that stage. may_reuse relies on it: a result may take the bytes of an operand that
 // another result reads.
-enum class Access : uint8_t { full, suffix, row, scalar, channel };
+enum class Access : uint8_t { element, suffix, row, scalar, channel };
 std::optional<Access> access(const Shape& operand, const Shape& domain);
 int64_t suffix_period(const Shape& operand);                       // product of all extents but the last
 int64_t channel_inner(const Shape& operand, const Shape& domain);  // of an Access::channel
@@ -122,7 +122,7 @@ Readers readers_of(const Region& region, const std::vector<Kernel>& kernels, con
                    size_t from, const Operand& value);
 
 // Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
-// both accessed `full`, and every read of operand's element (r, c) happens no later than the write of
+// both accessed `element`, and every read of operand's element (r, c) happens no later than the write of
 // result's (r, c).
 bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
                ValueId result);

@@ -66,7 +66,7 @@ struct Op {
   int32_t kernel = -1;            // ops of a region that share a number run as one kernel, once fused
   // To be kept out of half precision, whatever the table says: half-casts gives it f32 operands and clears
   // the mark. Layers with precision = "f32", and gradients of ops that compute in f32.
-  bool full = false;
+  bool keep_f32 = false;
   int32_t segment = -1;             // what is dropped and made again together (recompute); -1: none
   std::optional<ValueId> remat{};   // a recomputed op: the first result of the op it repeats
   Origin origin = Origin::forward;  // printed where it is not that of the region

@@ -17,9 +17,9 @@ class EvalView;
 
 // What the gradient reads of the forward op; liveness and recompute follow from it.
 enum class Saves : uint8_t { nothing, operands, result };
-// half: operands and result in half precision. full: reads what there is, half or f32, and gives f32. follow:
+// half: operands and result in half precision. f32: reads what there is, half or f32, and gives f32. follow:
 // as its operands are: half where all of them are, else f32. (docs/ir.md, half precision)
-enum class Precision : uint8_t { half, full, follow };
+enum class Precision : uint8_t { half, f32, follow };
 // What recompute may clone.
 enum class Recompute : uint8_t { cheap, costly, never };
 // How an op is run; all but composite are what codegen knows (see ir/kernel.h for their domains).

@@ -44,7 +44,7 @@ std::string gradient_text(const OpInfo& info) {
 }
 
 std::string section(const OpInfo& info) {
-  constexpr std::string_view precisions[] = {"half", "full", "as its operands"};
+  constexpr std::string_view precisions[] = {"half", "f32", "as its operands"};
   constexpr std::string_view recomputes[] = {"cheap", "costly", "never"};
   std::string out = fmt::format("## `{}`\n\n{}.\n\n", info.name, info.summary);
   out += fmt::format("- operands: {}, results: {}", operand_count_text(info), info.results);

@@ -482,7 +482,7 @@ class Parser {
     if (accept_word("k")) {
       open("("), out.kernel = small_integer(), close(")");
     }
-    out.full = accept_word("full");
+    out.keep_f32 = accept_word("keep_f32");
     if (accept_word("seg")) {
       open("("), out.segment = small_integer(), close(")");
     }

@@ -110,7 +110,7 @@ std::string op_text(const Module& module, const Region& region, const Op& op, co
       out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
   }
   if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
-  if (op.full) out += " full";
+  if (op.keep_f32) out += " keep_f32";
   if (op.segment >= 0) out += fmt::format(" seg({})", op.segment);
   if (op.remat) out += fmt::format(" remat(%{})", id(region[*op.remat].name));
   if (op.origin != natural_origin(region.kind)) out += fmt::format(" {}", origin_text(op.origin));

@@ -30,7 +30,7 @@ Tensor tensor(const Shape& shape, int64_t batch) {
 size_t element_of(Access access, int64_t period, int64_t inner, int64_t row, int64_t column,
                   int64_t columns) {
   switch (access) {
-    case Access::full:
+    case Access::element:
       return static_cast<size_t>(row * columns + column);
     case Access::suffix:
       return static_cast<size_t>(row % period * columns + column);

@@ -206,7 +206,7 @@ class Verifier {
 
   // R13: from phase half on, an op of half precision has floats of one type, and no op waits for its casts
   void precision(const Region& region, const Op& op) {
-    if (op.full) broken("R13", op.at, "`{}` is marked `full` after half-casts", op.info->name);
+    if (op.keep_f32) broken("R13", op.at, "`{}` is marked `keep_f32` after half-casts", op.info->name);
     std::optional<DType> shared;
     for (size_t i = 0; i < op.operands.size() && op.info->precision == Precision::half; ++i) {
       const DType dtype = operand_type(module_, region, op.operands[i]).dtype;

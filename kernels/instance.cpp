@@ -182,7 +182,7 @@ class BodyBuilder {
         if (!slot.read) slot.access = Access::scalar;
         continue;
       }
-      flat = flat && (slot.access == Access::full || slot.access == Access::scalar);
+      flat = flat && (slot.access == Access::element || slot.access == Access::scalar);
       mergeable = mergeable && slot.access != Access::row;
       if (slot.access != Access::suffix) continue;
       const int64_t own = ir::suffix_period(shapes_[i]);

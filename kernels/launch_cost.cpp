@@ -131,7 +131,7 @@ double waves(const Machine& machine, const Work& work) {
 }
 
 Terms terms(const Machine& machine, const Work& work) {
-  const double waves = kernels::waves(machine, work), turns = whole(waves), tail = turns / waves;
+  const double waves = kernels::waves(machine, work), rounds = whole(waves), tail = rounds / waves;
   const double sms =
       static_cast<double>(std::min(machine.sms, work.blocks)) * machine.clock;  // cycles of them
   const double in_l2 = work.in_l2(), bytes = work.transferred();
@@ -139,8 +139,8 @@ Terms terms(const Machine& machine, const Work& work) {
   Terms t;
   t.memory = bytes * (1 - in_l2) / machine.copy;
   t.l2 = bytes / std::min(machine.l2, sms * Machine::kSmBytes);
-  t.chain = turns * (Machine::kBlockCycles / machine.clock +
-                     work.loops() * (wait + work.chain * work.cycles / machine.clock));
+  t.chain = rounds * (Machine::kBlockCycles / machine.clock +
+                      work.loops() * (wait + work.chain * work.cycles / machine.clock));
   t.access = work.nearby / (Machine::kLoadLanes * 4) / sms;
   for (const ByWidth* all : {&work.loads, &work.stores}) {
     for (size_t i = 0; i < ByWidth::kWidths.size(); ++i) {

@@ -70,10 +70,10 @@ int functions_of(ScalarOp op, bool approximate) {
 
 constexpr double kAccess = 2;     // instructions of a load or store, with its address
 constexpr double kThread = 12;    // of a thread, before its first element
-constexpr double kTurn = 4;       // of a turn of a loop
+constexpr double kIteration = 4;  // of an iteration of a loop
 constexpr double kExchange = 10;  // of a reduction over a warp
 constexpr double kRow = 20;       // of what a row has once, in each of its threads
-// Turns of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
+// Iterations of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
 constexpr double kUnrolled = 4;
 
 double divided_up(double value, double by) { return std::ceil(value / by - 1e-9); }
@@ -159,10 +159,10 @@ class FormulaWork {
     // Threads with work: of a grid that is larger than its items the rest ends at once.
     threads_ = static_cast<double>(call_.items.at(batch_)) * static_cast<double>(call_.block) /
                static_cast<double>(call_.per_block);
-    const double turns = std::max(1.0, divided_up(elements_, threads_ * body_.vector));
+    const double iterations = std::max(1.0, divided_up(elements_, threads_ * body_.vector));
     std::set<int32_t> before;
     const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
-    for (int number = 0; number < stages; ++number) add(BodyWalk(body_).stage(number), turns, before);
+    for (int number = 0; number < stages; ++number) add(BodyWalk(body_).stage(number), iterations, before);
     // What is stored once a row, a column or a part, and loaded to be added to.
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
@@ -177,21 +177,23 @@ class FormulaWork {
     return static_cast<double>(
         ir::type_bytes(ir::operand_type(module_, region_, call_.operands[slot]), batch_));
   }
-  bool along(const Slot& slot) const { return slot.access == Access::full || slot.access == Access::suffix; }
+  bool along(const Slot& slot) const {
+    return slot.access == Access::element || slot.access == Access::suffix;
+  }
   int64_t width(const Slot& slot) const {
     const int64_t one = ir::dtype_bytes(slot.dtype);
     return along(slot) ? std::min<int64_t>(16, body_.vector * one) : one;
   }
 
-  // A stage goes over all elements, in `turns` of its threads.
-  void add(const Stage& stage, double turns, std::set<int32_t>& before) {
-    double turn = 0, accesses = 0, again = 0, conversions = 0;  // of a thread's turn: bytes, loads
+  // A stage goes over all elements, in `iterations` of its threads.
+  void add(const Stage& stage, double iterations, std::set<int32_t>& before) {
+    double loaded = 0, accesses = 0, again = 0, conversions = 0;  // of an iteration of a thread
     for (const int32_t i : stage.slots) {
       const Slot& slot = body_.slots[static_cast<size_t>(i)];
       const auto one = static_cast<double>(ir::dtype_bytes(slot.dtype));
       const double here = along(slot) ? body_.vector * one : one;
       if (along(slot)) {
-        turn += here;
+        loaded += here;
         conversions += ir::is_half(slot.dtype) ? 1 : 0;
       }
       // What a row has once is loaded before the loop over its elements.
@@ -200,8 +202,8 @@ class FormulaWork {
       if (fresh) {
         work_.loads.add(width(slot), bytes(static_cast<size_t>(i)));
       } else {
-        work_.loads.add(width(slot), slot.access == Access::full ? bytes(static_cast<size_t>(i)) : 0);
-        again += slot.access == Access::full ? bytes(static_cast<size_t>(i)) : 0;
+        work_.loads.add(width(slot), slot.access == Access::element ? bytes(static_cast<size_t>(i)) : 0);
+        again += slot.access == Access::element ? bytes(static_cast<size_t>(i)) : 0;
       }
     }
     double stores = 0;
@@ -215,21 +217,21 @@ class FormulaWork {
     if (fits_cache(again)) work_.cached += again;
     const bool loop = body_.form != KernelForm::pointwise;
     const double each = stage.instructions + conversions;
-    const double element = each + (kAccess * (accesses + stores) + (loop ? kTurn : 0)) / body_.vector;
+    const double element = each + (kAccess * (accesses + stores) + (loop ? kIteration : 0)) / body_.vector;
     work_.instructions += element * elements_;
     work_.functions += stage.functions * elements_;
     const bool exchanged = body_.form == KernelForm::rowwise || body_.form == KernelForm::total_reduce;
     if (exchanged) work_.instructions += (kExchange * stage.reductions + kRow) * threads_;
     // Column sums read several rows before they store anything.
     const bool ahead = stage.stored.empty() || body_.form == KernelForm::column_reduce;
-    const double together = loop && ahead ? std::min(kUnrolled, turns) : 1;
-    const double waits = accesses > 0 ? divided_up(turns, together) : 0;
-    if (turn * together > best_) {
-      best_ = work_.flight = turn * together;
-      work_.chain = each * (body_.form == KernelForm::column_reduce ? together : 1) + kTurn;
+    const double together = loop && ahead ? std::min(kUnrolled, iterations) : 1;
+    const double waits = accesses > 0 ? divided_up(iterations, together) : 0;
+    if (loaded * together > best_) {
+      best_ = work_.flight = loaded * together;
+      work_.chain = each * (body_.form == KernelForm::column_reduce ? together : 1) + kIteration;
     }
     work_.rounds += waits;
-    if (loop) work_.serial_loads += turns * accesses;
+    if (loop) work_.serial_loads += iterations * accesses;
   }
 
   // Whether what all blocks that run at once read again is still in the second-level cache.

@@ -29,7 +29,7 @@ enum class Unit : uint8_t { elements, rows, parts };
 // rows (without one: every row), and `row` repeats its values, one a row, every so many rows.
 struct Slot {
   ir::DType dtype = ir::DType::f32;
-  ir::Access access = ir::Access::full;
+  ir::Access access = ir::Access::element;
   int32_t period = -1;  // index of its period among the extents, or -1
   bool read = false, written = false;
 };

@@ -48,7 +48,7 @@ void pool_work(const Asked& a) {
   a.work.rounds = 2;
 }
 
-// Multiply-adds of f32: a thread has `tile` sums of which each turn loads one term, and the other factor.
+// Multiply-adds of f32: a thread has `tile` sums of which each iteration loads one term, and the other factor.
 void conv_work(const Asked& a) {
   const ConvShape shape = ConvShape::of(a.body);
   const double flops = static_cast<double>(ir::cost(a.op).flops), products = flops / 2;
@@ -58,10 +58,10 @@ void conv_work(const Asked& a) {
   a.work.instructions = products * (1 + (tile + 16) / tile);
   a.work.loads.add(a.width(), a.work.moved);
   const double threads = static_cast<double>(a.work.blocks * a.work.threads);
-  const double turns = std::ceil(products / threads / tile);
-  a.work.rounds = turns / 2;
-  a.work.serial_loads = turns * (tile + 1);
-  // The terms of neighbouring turns lie in the first-level cache.
+  const double iterations = std::ceil(products / threads / tile);
+  a.work.rounds = iterations / 2;
+  a.work.serial_loads = iterations * (tile + 1);
+  // The terms of neighbouring iterations lie in the first-level cache.
   a.work.cached = 0.9 * a.work.transferred();
   a.work.registers = 64;
 }
@@ -83,9 +83,9 @@ void attention_work(const Asked& a) {
   a.work.flops = 2 * products;
   a.work.nearby = 4 * products / 2;
   a.work.instructions = products * 1.5 + pairs * (gradient ? 60 : 40);
-  const double turns = length / (shape.causal ? 2 : 1) / static_cast<double>(shape.step());
-  a.work.rounds = turns;
-  a.work.serial_loads = turns * static_cast<double>(shape.step()) * 2 *
+  const double iterations = length / (shape.causal ? 2 : 1) / static_cast<double>(shape.step());
+  a.work.rounds = iterations;
+  a.work.serial_loads = iterations * static_cast<double>(shape.step()) * 2 *
                         static_cast<double>(Team::share(shape.channels, std::max<int64_t>(shape.team, 1))) /
                         4;
   a.work.cached = a.work.transferred();

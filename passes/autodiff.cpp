@@ -140,12 +140,12 @@ class Autodiff {
     if (!wanted || std::none_of(want.begin(), want.end(), [](bool w) { return w; })) return;
 
     // The gradient of what computes in f32 does too.
-    build_.full = op.full || (scaling_.half && op.info->precision == Precision::full);
+    build_.keep_f32 = op.keep_f32 || (scaling_.half && op.info->precision == Precision::f32);
     const size_t first_new = step_.values.size();
     GradBuilder gradient(build_, op, d_results);
     gradient.want(want);
     const bool done = gradient.run();
-    build_.full = false;
+    build_.keep_f32 = false;
     if (!done) return;  // it has said why
     value_terms_.resize(step_.values.size());
     active_.resize(step_.values.size(), false);

@@ -14,7 +14,7 @@ namespace {
 using namespace ir;
 
 bool equal(const Op& a, const Op& b) {
-  return a.info == b.info && a.operands == b.operands && a.attrs == b.attrs && a.full == b.full &&
+  return a.info == b.info && a.operands == b.operands && a.attrs == b.attrs && a.keep_f32 == b.keep_f32 &&
          a.remat == b.remat;
 }
 

@@ -26,7 +26,7 @@ bool sweep(Module& module, Region& region, Diag& diag) {
     any = true;
     Builder build = Builder(module, region, diag).like(op);
     build.when = op.when;
-    build.full = op.full;
+    build.keep_f32 = op.keep_f32;
     const std::vector<Operand> by = op.info->expand(build, op);
     for (size_t i = 0; i < op.results.size() && i < by.size(); ++i) replaced.set(op.results[i], by[i]);
   }

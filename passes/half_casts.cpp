@@ -4,12 +4,12 @@
 //
 //   1. Demand: a value that an op of half precision reads gets one half copy, %x.h, made where %x is. Losses,
 //      norms and reductions read the copy too, so that the f32 value need not be kept, but for inputs of the
-//      region; `full`-marked ops read the f32 value where there is one.
+//      region; `keep_f32`-marked ops read the f32 value where there is one.
 //   2. Every op of `step`, `eval` and `predict` gets operands by the table; an output of predict is f32:
 //        half    all half; a parameter is read from its half copy, @w.h
 //        follow  all half where all of them are (parameters follow the others), else f32
-//        full    what there is; the result is f32
-//      and `full`-marked ops (layers with precision = "f32", gradients of what is full) f32.
+//        f32     what there is; the result is f32
+//      and `keep_f32`-marked ops (layers with precision = "f32", gradients of ops that give f32) f32.
 //   3. A product whose result only goes into accumulators keeps its f32 sum.
 //   4. The half copies @w.h are state. Whatever sets @w in `init` and `update` becomes its NAME.half, which
 //      writes both: once per update, not per micro-batch, and in the same kernel. The runtime writes the
@@ -76,7 +76,7 @@ class HalfCasts {
   }
 
   // --- what is asked for
-  static bool computes_half(const Op& op) { return op.info->precision == Precision::half && !op.full; }
+  static bool computes_half(const Op& op) { return op.info->precision == Precision::half && !op.keep_f32; }
 
   bool is_real(const Op& op, size_t i) const {
     const Operand& operand = op.operands[i];
@@ -150,18 +150,18 @@ class HalfCasts {
 
   void set_operands(Op& op) {
     bool half = computes_half(op);
-    if (op.info->precision == Precision::follow && !op.full) half = all_half(op);
+    if (op.info->precision == Precision::follow && !op.keep_f32) half = all_half(op);
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (!is_real(op, i)) continue;
       if (half && !keeps(op, i))
         op.operands[i] = as_half(op, op.operands[i]);
-      else if (!op.full)
+      else if (!op.keep_f32)
         op.operands[i] = as_it_is(op.operands[i]);
     }
     // Kept out, and nothing but half to read: an op that asks for one type gets f32, another is as wide as
     // its widest.
-    const bool kept_out = op.full && op.info->precision != Precision::full;
-    op.full = false;
+    const bool kept_out = op.keep_f32 && op.info->precision != Precision::f32;
+    op.keep_f32 = false;
     for (size_t i = 0; i < op.operands.size() && kept_out; ++i) {
       if (!is_real(op, i) || !is_half(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
       if (op.info->precision == Precision::follow && !gives_half(op)) break;
@@ -276,7 +276,7 @@ bool half_casts(Module& module, const Options&, Diag& diag) {
   const DType compute = *module.settings.precision.compute;
   if (compute == DType::f32) {  // nothing is to be kept out of anything
     for (const RegionKind kind : all_regions) {
-      for (Op& op : module.region(kind).ops) op.full = false;
+      for (Op& op : module.region(kind).ops) op.keep_f32 = false;
     }
     return true;
   }

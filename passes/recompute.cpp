@@ -126,7 +126,7 @@ planner::Recompute StepPlanner::search(int64_t number, const planner::Recompute&
   ++searched_;
   planner::Recompute found = planner::plan_recompute(step_.graph, most, options_.plan_effort, &above);
   int64_t bytes = most;
-  for (int turn = 0; turn < kPlacementTries && found.feasible; ++turn) {
+  for (int attempt = 0; attempt < kPlacementTries && found.feasible; ++attempt) {
     const Module clones = with_clones(fused_, step_, found.schedule);
     const int64_t excess = placed_bytes(clones, clones.step, most) - most;
     if (excess <= 0) return found;

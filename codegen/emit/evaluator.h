@@ -34,7 +34,7 @@ class Evaluator {
     row_base_ = body_.flat ? nullptr : b_.CreateMul(row, t_.column_count());
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
-      if (slot.access == Access::full) base_[i] = row_base_;
+      if (slot.access == Access::element) base_[i] = row_base_;
       if (slot.access == Access::suffix && slot.period >= 0) {
         base_[i] =
             b_.CreateMul(b_.CreateURem(row, t_.extents[static_cast<size_t>(slot.period)]), t_.column_count());
@@ -202,7 +202,7 @@ class Evaluator {
       const bool index = node.op == ScalarOp::uniform && i == 4;
       a[i] = t_.splat(index ? widen(a[i]) : narrow(a[i]), lanes);
     }
-    return operation(node.op, a, member.approximates(n) ? Accuracy::half : Accuracy::full);
+    return operation(node.op, a, member.approximates(n) ? Accuracy::half : Accuracy::f32);
   }
 
   // The point's number of its sample: see ir/scalar.h. Seeds and ordinals are scalars.

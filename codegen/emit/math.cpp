@@ -77,7 +77,7 @@ Value* Math::unit(llvm::Intrinsic::ID id, Value* x) {
 
 // div.full scales its operands: no quotient is lost where the divisor's reciprocal is no normal number.
 Value* Math::div(Value* a, Value* b, Accuracy accuracy) {
-  if (accuracy == Accuracy::full) return b_.CreateFDiv(a, b);
+  if (accuracy == Accuracy::f32) return b_.CreateFDiv(a, b);
   Type* real = b_.getFloatTy();
   auto* type = llvm::FunctionType::get(real, {real, real}, false);
   auto* code = llvm::InlineAsm::get(type, "div.full.f32 $0, $1, $2;", "=f,f,f", /*hasSideEffects=*/false);

@@ -13,9 +13,9 @@ namespace gacc::codegen {
 
 using llvm::Value;
 
-// How exact a function is. full: see each. half: by a GPU's approximate units, with an error that the
+// How exact a function is. f32: see each. half: by a GPU's approximate units, with an error that the
 // rounding to a half type hides (docs/gpu-design.md, "Functions of half precision"); NVPTX only.
-enum class Accuracy : uint8_t { full, half };
+enum class Accuracy : uint8_t { f32, half };
 
 class Math {
  public:
@@ -34,11 +34,11 @@ class Math {
   Value* fma(Value* a, Value* b, Value* c);
   // exp: 1 ulp; 0 below -103.98, inf above 88.73. log: 1 ulp; -inf at 0, NaN below. tanh, erf: 2 ulp. NaN
   // gives NaN.
-  Value* exp(Value* x, Accuracy accuracy = Accuracy::full);
+  Value* exp(Value* x, Accuracy accuracy = Accuracy::f32);
   Value* log(Value* x);
-  Value* tanh(Value* x, Accuracy accuracy = Accuracy::full);
-  Value* erf(Value* x, Accuracy accuracy = Accuracy::full);
-  Value* div(Value* a, Value* b, Accuracy accuracy = Accuracy::full);
+  Value* tanh(Value* x, Accuracy accuracy = Accuracy::f32);
+  Value* erf(Value* x, Accuracy accuracy = Accuracy::f32);
+  Value* div(Value* a, Value* b, Accuracy accuracy = Accuracy::f32);
   Value* is_finite(Value* x);
   // The larger (smaller) one; NaN when either is. Integers: signed.
   Value* max(Value* a, Value* b);

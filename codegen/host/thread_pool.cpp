@@ -97,8 +97,8 @@ void Pool::run(int64_t tasks, Task task, const void* context) {
   if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(launch_);
 
   work(0);
-  for (int turn = 0; done_.load(std::memory_order_acquire) != tasks; ++turn) {
-    if (turn < spins_) {
+  for (int attempt = 0; done_.load(std::memory_order_acquire) != tasks; ++attempt) {
+    if (attempt < spins_) {
       pause();
     } else {
       sched_yield();
@@ -109,8 +109,8 @@ void Pool::run(int64_t tasks, Task task, const void* context) {
 // Runs what is left of the launch: first the own share, then the others'.
 void Pool::work(size_t self) {
   const size_t count = slots_.size();
-  for (size_t turn = 0; turn < count; ++turn) {
-    const size_t s = (self + turn) % count;
+  for (size_t attempt = 0; attempt < count; ++attempt) {
+    const size_t s = (self + attempt) % count;
     std::atomic<uint64_t>& left = slots_[s].left;
     int64_t finished = 0;
     uint64_t seen = left.load(std::memory_order_relaxed);
@@ -139,10 +139,10 @@ void Pool::serve(size_t self) {
 
 // Until launch_ differs from `seen`; false when the pool is being destroyed.
 bool Pool::wait_for_launch(uint32_t seen) {
-  for (int turn = 0; launch_.load(std::memory_order_acquire) == seen; ++turn) {
-    if (turn < spins_) {
+  for (int attempt = 0; launch_.load(std::memory_order_acquire) == seen; ++attempt) {
+    if (attempt < spins_) {
       pause();
-    } else if (turn < spins_ + kYields) {
+    } else if (attempt < spins_ + kYields) {
       sched_yield();
     } else {
       sleepers_.fetch_add(1, std::memory_order_seq_cst);

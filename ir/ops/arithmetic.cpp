@@ -131,7 +131,7 @@ extern const OpInfo op_sqrt{
     .formula = unary<sqrt>,
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return 0.5 * dy / y; },
     .saves = Saves::result,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_reciprocal{
@@ -141,7 +141,7 @@ extern const OpInfo op_reciprocal{
     .formula = [](const FormulaView& view) { view.result(1.0 / view.operand(0)); },
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return -dy * y * y; },
     .saves = Saves::result,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_exp{
@@ -151,7 +151,7 @@ extern const OpInfo op_exp{
     .formula = unary<exp>,
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * y; },
     .saves = Saves::result,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_log{
@@ -161,7 +161,7 @@ extern const OpInfo op_log{
     .formula = unary<log>,
     .derivative = [](Scalar x, Scalar dy, const OpView&) { return dy / x; },
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_cast{

@@ -249,7 +249,7 @@ extern const OpInfo op_row_dot{
             view.result().data[i / static_cast<size_t>(columns)] += x.data[i] * y.data[i];
         },
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_attention{

@@ -236,7 +236,7 @@ extern const OpInfo op_batch_norm{
     .expand = expand_batch_norm,
     .reference = batch_norm_reference,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_group_norm{
@@ -254,7 +254,7 @@ extern const OpInfo op_group_norm{
     .expand = expand_group_norm,
     .reference = group_norm_reference,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 // s <- (1 - m) s + m x, for the statistic s = statistic + change, which so moves with every micro-batch of a
@@ -275,7 +275,7 @@ extern const OpInfo op_moving_mean_acc{
           const Scalar change = view.operand(0);
           view.result(change + view.op.real("momentum") * (view.operand(2) - (view.operand(1) + change)));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };
@@ -297,7 +297,7 @@ extern const OpInfo op_moving_variance_acc{
           const Scalar x = view.operand(2) * (n / max(n - 1, 1));
           view.result(change + view.op.real("momentum") * (x - (view.operand(1) + change)));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };

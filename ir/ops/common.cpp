@@ -85,7 +85,7 @@ std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag) {
 }
 
 DType result_dtype(const OpView& op, DType dtype) {
-  return is_half(dtype) && op.op.info->precision == Precision::full ? DType::f32 : dtype;
+  return is_half(dtype) && op.op.info->precision == Precision::f32 ? DType::f32 : dtype;
 }
 
 bool expect_writable(const OpView& op, size_t i, DType dtype, Diag& diag) {

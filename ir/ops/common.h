@@ -26,7 +26,7 @@ std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag);
 // What the operands from `first` on share, numbers apart: i32, or the floats' widest (f16 and bf16 do not
 // mix). f32 when all are numbers.
 std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag);
-// The dtype of a result made of operands that share `dtype`: f32 for floats where the op has Precision::full.
+// The dtype of a result made of operands that share `dtype`: f32 for floats where the op has Precision::f32.
 DType result_dtype(const OpView& op, DType dtype);
 // Whether operand i may be written to, or added to, a buffer of that dtype: floats are rounded to it.
 bool expect_writable(const OpView& op, size_t i, DType dtype, Diag& diag);

@@ -76,7 +76,7 @@ extern const OpInfo op_samples_advance{
           view.result(next);
           view.result(view.operand(1) + to_integer(low < 0 && 0 <= next));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };

@@ -252,7 +252,7 @@ extern const OpInfo op_cross_entropy{
     .expand = expand_cross_entropy,
     .reference = cross_entropy_reference,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_cross_entropy_grad{
@@ -278,7 +278,7 @@ extern const OpInfo op_cross_entropy_grad{
           const Scalar share = label_share(view, target);
           view.result(select(target == ignored, 0, dloss * (exp((x - top) - log) - share)));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 
@@ -303,7 +303,7 @@ extern const OpInfo op_weighted_cross_entropy{
     .expand = expand_weighted_cross_entropy,
     .reference = weighted_cross_entropy_reference,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_weighted_cross_entropy_grad{
@@ -331,7 +331,7 @@ extern const OpInfo op_weighted_cross_entropy_grad{
           const Scalar share = label_share(view, target);
           view.result(select(target == ignored, 0, dloss * (mass * exp((x - top) - log) - weight * share)));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 
@@ -355,7 +355,7 @@ extern const OpInfo op_squared_error{
           if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
         },
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_absolute_error{
@@ -374,7 +374,7 @@ extern const OpInfo op_absolute_error{
           if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
         },
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_huber{
@@ -394,7 +394,7 @@ extern const OpInfo op_huber{
           return dy * max(min(x, delta), -delta);
         },
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_bce_with_logits{
@@ -428,7 +428,7 @@ extern const OpInfo op_bce_with_logits{
           }
         },
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_row_argmax{
@@ -463,7 +463,7 @@ extern const OpInfo op_row_argmax{
             view.result().data[static_cast<size_t>(r)] = static_cast<double>(best);
           }
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 

@@ -90,7 +90,7 @@ extern const OpInfo op_layer_norm{
     .expand = expand,
     .reference = reference,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 namespace {
@@ -178,7 +178,7 @@ extern const OpInfo op_rms_norm{
     .expand = expand_rms,
     .reference = rms_reference,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 }  // namespace gacc::ir

@@ -73,7 +73,7 @@ extern const OpInfo op_sgd{
           if (const double decay = view.op.real("weight_decay"); decay != 0) g = g + decay * w;
           view.result(w - lr * g);
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,
@@ -110,7 +110,7 @@ extern const OpInfo op_sgd_momentum{
           view.result(w - lr * direction);
           view.result(m);
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,
@@ -145,7 +145,7 @@ extern const OpInfo op_adam{
           adam(view, view.operand(4), view.operand(5), view.operand(6),
                [&](Scalar v, Scalar g) { return beta2 * v + (1 - beta2) * (g * g); });
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,
@@ -176,7 +176,7 @@ extern const OpInfo op_adam_micro{
           adam(view, view.operand(5), view.operand(6), view.operand(7),
                [&](Scalar v, Scalar) { return view.operand(8) * v + (1 - beta2) * view.operand(4); });
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,
@@ -209,7 +209,7 @@ extern const OpInfo op_lion{
           view.result(w - lr * sign);
           view.result(beta2 * m + (1 - beta2) * g);
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,
@@ -227,7 +227,7 @@ extern const OpInfo op_lamb_direction{
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}},
     .infer = infer_float,
     .formula = [](const FormulaView& view) { view.result(lamb(view, 4).r); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 
@@ -241,7 +241,7 @@ extern const OpInfo op_trust_ratio{
           const Scalar a = view.operand(0), b = view.operand(1);
           view.result(select(a == 0 || b == 0, 1.0, sqrt(a) / sqrt(b)));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 
@@ -265,7 +265,7 @@ extern const OpInfo op_lamb{
           view.result(next.m);
           view.result(next.v);
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,

@@ -80,7 +80,7 @@ extern const OpInfo op_random_uniform{
     .attrs = {{"bound", 1.0}, {"stream", int64_t{0}}},
     .infer = infer_random,
     .formula = [](const FormulaView& view) { view.result(view.op.real("bound") * symmetric(view)); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,
@@ -101,7 +101,7 @@ extern const OpInfo op_random_normal{
         [](const FormulaView& view) {
           view.result(kSqrt2 * view.op.real("std") * inverse_erf(symmetric(view)));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
     .half_copy = true,

@@ -63,7 +63,7 @@ extern const OpInfo op_row_sum{
     .lowering = Lowering::row_reduce,
     // d_x = dy, repeated
     .gradient = [](GradBuilder& g) { g.add(0, *g.d_result()); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_row_max{
@@ -75,7 +75,7 @@ extern const OpInfo op_row_max{
     .combine = Combine::max,
     .gradient = row_extreme_gradient,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_row_min{
@@ -87,7 +87,7 @@ extern const OpInfo op_row_min{
     .combine = Combine::min,
     .gradient = row_extreme_gradient,
     .saves = Saves::operands,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_column_sum{
@@ -104,7 +104,7 @@ extern const OpInfo op_column_sum{
     },
     .lowering = Lowering::column_reduce,
     .gradient = sum_gradient,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_column_sum_acc{
@@ -123,7 +123,7 @@ extern const OpInfo op_column_sum_acc{
           fmt::format("{}, {}; the buffer must be {}", describe(op, 0), describe(op, 1), shape_text(*shape)));
     },
     .lowering = Lowering::column_reduce,
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };
@@ -143,7 +143,7 @@ extern const OpInfo op_total_sum{
     },
     .lowering = Lowering::total_reduce,
     .gradient = sum_gradient,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_total_sum_acc{
@@ -159,7 +159,7 @@ extern const OpInfo op_total_sum_acc{
       return std::vector<Type>{};
     },
     .lowering = Lowering::total_reduce,
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };

@@ -17,7 +17,7 @@ extern const OpInfo op_seed{
       return std::vector<Type>{{DType::f32, {}}};
     },
     .formula = [](const FormulaView& view) { view.result(1.0); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 
@@ -56,7 +56,7 @@ extern const OpInfo op_scale_adjust{
           view.result(select(ok, select(grows, grown, scale), scale * view.op.real("backoff")));
           view.result(select(ok, select(grows, 0, select(go, next, good)), 0));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };

@@ -156,7 +156,7 @@ extern const OpInfo op_quotient{
         [](const FormulaView& view) {
           view.result(quotient(view.operand(0), max(view.operand(1), Scalar(1))));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 
@@ -171,7 +171,7 @@ extern const OpInfo op_power{
           const Power result = power(view.op.real("base"), view.operand(0));
           view.result(view.op.flag("complement") ? result.complement : result.value);
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 
@@ -182,7 +182,7 @@ extern const OpInfo op_schedule_constant{
     .attrs = {{"warmup", int64_t{0}}},
     .infer = infer_schedule,
     .formula = [](const FormulaView& view) { schedule(view, [](Scalar lr, Scalar) { return lr; }); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 const TypeSchema rates::constant{
@@ -204,7 +204,7 @@ extern const OpInfo op_schedule_step{
             return lr * power(view.op.real("gamma"), steps).value;
           });
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 const TypeSchema rates::step{
@@ -232,7 +232,7 @@ extern const OpInfo op_schedule_multistep{
             return lr * factor;
           });
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 const TypeSchema rates::multistep{
@@ -253,7 +253,7 @@ extern const OpInfo op_schedule_exponential{
         [](const FormulaView& view) {
           schedule(view, [&](Scalar lr, Scalar u) { return lr * power(view.op.real("gamma"), u).value; });
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 const TypeSchema rates::exponential{
@@ -272,7 +272,7 @@ extern const OpInfo op_schedule_linear{
     .attrs = {{"warmup", int64_t{0}}, {"total", int64_t{1}}, {"min_lr", 0.0}},
     .infer = infer_schedule,
     .formula = [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 const TypeSchema rates::linear{
@@ -297,7 +297,7 @@ extern const OpInfo op_schedule_cosine{
             return s * s;
           });
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 const TypeSchema rates::cosine{
@@ -324,7 +324,7 @@ extern const OpInfo op_schedule_plateau{
             return min(lr, max(cut, view.op.real("min_lr")));
           });
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 const TypeSchema rates::plateau{

@@ -66,7 +66,7 @@ extern const OpInfo op_softmax{
           });
         },
     .saves = Saves::result,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 extern const OpInfo op_log_softmax{
@@ -99,7 +99,7 @@ extern const OpInfo op_log_softmax{
           });
         },
     .saves = Saves::result,
-    .precision = Precision::full,
+    .precision = Precision::f32,
 };
 
 }  // namespace gacc::ir

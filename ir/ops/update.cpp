@@ -22,7 +22,7 @@ extern const OpInfo op_add_acc{
     .writes = 1,
     .infer = infer_write<1>,
     .formula = [](const FormulaView& view) { view.result(view.operand(0) + view.operand(1)); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };
@@ -52,7 +52,7 @@ extern const OpInfo op_square_mean_acc{
           const Scalar mean = view.operand(1) * inverse;
           view.result(view.operand(0) + mean * mean);
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };
@@ -66,7 +66,7 @@ extern const OpInfo op_store{
     .discards = 1,
     .infer = infer_write<1>,
     .formula = [](const FormulaView& view) { view.result(view.operand(1)); },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .recompute = Recompute::never,
     .differentiable = false,
 };
@@ -83,7 +83,7 @@ extern const OpInfo op_clip_factor{
           const double limit = view.op.real("limit");
           view.result(select(norm > limit, limit / (norm + 1e-6), 1.0));
         },
-    .precision = Precision::full,
+    .precision = Precision::f32,
     .differentiable = false,
 };
 

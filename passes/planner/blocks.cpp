@@ -46,7 +46,7 @@ class Blocks {
     for (size_t i = 0; i <= chain_.points.size(); ++i) {
       Block block;
       block.from = i == 0 ? 0 : chain_.points[i - 1] + 1;
-      block.to = i == chain_.points.size() ? chain_.turn : chain_.points[i] + 1;
+      block.to = i == chain_.points.size() ? chain_.backward_begin : chain_.points[i] + 1;
       if (i < chain_.points.size()) {
         block.after = chain_.tensors[i];
         separator_[static_cast<size_t>(block.after)] = static_cast<int>(i);
@@ -84,7 +84,7 @@ class Blocks {
     int inside = -1, behind = -1;
     for (const int x : graph_.operation(o).inputs) {
       const int producer = graph_.tensor(x).producer;
-      if (producer < 0 || producer >= chain_.turn || graph_.once(x)) continue;
+      if (producer < 0 || producer >= chain_.backward_begin || graph_.once(x)) continue;
       const int number = separator_[static_cast<size_t>(x)];
       const auto next = std::lower_bound(chain_.points.begin(), chain_.points.end(), producer);
       if (number < 0)
@@ -99,7 +99,7 @@ class Blocks {
   int64_t crossing(int o) const {
     int64_t bytes = 0;
     for (const Tensor& x : graph_.tensors) {
-      if (x.producer >= chain_.turn && x.producer < o && !x.uses.empty() && x.uses.back() >= o)
+      if (x.producer >= chain_.backward_begin && x.producer < o && !x.uses.empty() && x.uses.back() >= o)
         bytes += x.bytes;
     }
     return bytes;
@@ -107,9 +107,9 @@ class Blocks {
 
   void cut_backward() {
     auto current = static_cast<int>(blocks_.size()) - 1;
-    int last = chain_.turn;  // the last operation that is known to belong to `current`
-    blocks_.back().back_from = chain_.turn;
-    for (int o = chain_.turn; o < graph_.end(); ++o) {
+    int last = chain_.backward_begin;  // the last operation that is known to belong to `current`
+    blocks_.back().back_from = chain_.backward_begin;
+    for (int o = chain_.backward_begin; o < graph_.end(); ++o) {
       const int block = block_read(o);
       if (block < 0 || block > current) continue;
       if (block < current) {
@@ -138,7 +138,7 @@ class Blocks {
   // before the backward part.
   struct Alone {
     Graph graph;
-    int turn = 0;
+    int backward_begin = 0;
     std::map<int, int> local{};  // by tensor of the whole graph
 
     int add(const Graph& whole, int x, int producer, int64_t bytes) {
@@ -187,24 +187,26 @@ class Blocks {
     once();
     if (const auto at = alone.local.find(block.after); at != alone.local.end())
       alone.read(at->second, static_cast<int>(alone.graph.operations.size()) - 1);
-    alone.turn = static_cast<int>(alone.graph.operations.size());
+    alone.backward_begin = static_cast<int>(alone.graph.operations.size());
     once();
     std::vector<int> storages;
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const Tensor& tensor = graph_.tensors[i];
-      if (tensor.producer < chain_.turn || tensor.producer >= block.back_from || tensor.uses.empty() ||
-          tensor.uses.back() < block.back_from)
+      if (tensor.producer < chain_.backward_begin || tensor.producer >= block.back_from ||
+          tensor.uses.empty() || tensor.uses.back() < block.back_from)
         continue;
       const bool counted = std::find(storages.begin(), storages.end(), tensor.storage) != storages.end();
       storages.push_back(tensor.storage);
-      alone.add(graph_, static_cast<int>(i), alone.turn, counted ? 0 : graph_.tensor(tensor.storage).bytes);
+      alone.add(graph_, static_cast<int>(i), alone.backward_begin,
+                counted ? 0 : graph_.tensor(tensor.storage).bytes);
     }
     for (int o = block.back_from; o < block.back_to; ++o) copy(o, alone);
     const auto end = static_cast<int>(alone.graph.operations.size());
     alone.graph.operations.emplace_back();
     for (const auto& [x, here] : alone.local) {
       const Tensor& tensor = graph_.tensor(x);
-      if (tensor.producer >= chain_.turn && !tensor.uses.empty() && tensor.uses.back() >= block.back_to)
+      if (tensor.producer >= chain_.backward_begin && !tensor.uses.empty() &&
+          tensor.uses.back() >= block.back_to)
         alone.read(here, end);
     }
     return alone;
@@ -223,10 +225,10 @@ class Blocks {
     return text;
   }
 
-  // The gap of x that ends at its first use from `turn` on: its number in the plan, or -1.
-  static int between(const Graph& graph, const Plan& plan, int x, int turn) {
+  // The gap of x that ends at its first use from `backward_begin` on: its number in the plan, or -1.
+  static int between(const Graph& graph, const Plan& plan, int x, int backward_begin) {
     const auto& uses = graph.tensor(x).uses;
-    const auto next = std::lower_bound(uses.begin(), uses.end(), turn);
+    const auto next = std::lower_bound(uses.begin(), uses.end(), backward_begin);
     return next == uses.end() ? -1 : plan.first(x) + static_cast<int>(next - uses.begin());
   }
 
@@ -235,7 +237,7 @@ class Blocks {
     std::vector<int> all;
     for (int o = block.from; o < block.to; ++o) {
       for (const int x : graph_.operation(o).outputs) {
-        if (x != block.after && !graph_.once(x) && between(graph_, nothing_, x, chain_.turn) >= 0)
+        if (x != block.after && !graph_.once(x) && between(graph_, nothing_, x, chain_.backward_begin) >= 0)
           all.push_back(x);
       }
     }
@@ -259,16 +261,16 @@ class Blocks {
     for (int o = block.from; o < block.to; ++o)
       if (!graph_.operation(o).once) out.cost += graph_.operation(o).again_cost();
     out.after = block.after < 0 ? 0 : graph_.tensor(block.after).bytes;
-    for (const int x : alone.graph.operation(alone.turn).outputs)
+    for (const int x : alone.graph.operation(alone.backward_begin).outputs)
       out.gradients += alone.graph.tensor(x).bytes;
     out.backward = block.back_from < block.back_to;
     Simulator simulator(alone.graph);
-    simulator.split(alone.turn);
+    simulator.split(alone.backward_begin);
     const double base = alone.graph.base_cost();
     Plan plan(alone.graph);
     const auto set = [&](int x, Gap gap) {
       if (const auto at = alone.local.find(x); at != alone.local.end()) {
-        if (const int number = between(alone.graph, plan, at->second, alone.turn); number >= 0)
+        if (const int number = between(alone.graph, plan, at->second, alone.backward_begin); number >= 0)
           plan.gaps[static_cast<size_t>(number)] = gap;
       }
     };
@@ -288,7 +290,7 @@ class Blocks {
       return undominated(all);
     };
     if (const auto at = alone.local.find(block.after); at != alone.local.end())
-      out.reads_after = between(alone.graph, plan, at->second, alone.turn) >= 0;
+      out.reads_after = between(alone.graph, plan, at->second, alone.backward_begin) >= 0;
     for (const int x : block.rest) set(x, Gap::drop);
     for (const bool held : {false, true}) {
       set(block.after, held ? Gap::keep : Gap::drop);
@@ -320,7 +322,7 @@ class Blocks {
 
   // x goes the first `times` times it is there, and stays then.
   void keep_from(Plan& plan, int x, int times) const {
-    if (const int gap = between(graph_, plan, x, chain_.turn); gap >= 0)
+    if (const int gap = between(graph_, plan, x, chain_.backward_begin); gap >= 0)
       plan.gaps[static_cast<size_t>(gap)] = times == kEachTime ? Gap::drop_again : dropped(times);
     else if (times != kEachTime)
       plan.held[static_cast<size_t>(x)] = static_cast<uint16_t>(times + 1);
@@ -335,7 +337,7 @@ class Blocks {
         return keep_from(plan, block.after, pass);
       case Decision::Kind::free: {
         const int gap = between(graph_, plan, block.after, block.back_from);
-        if (gap != between(graph_, plan, block.after, chain_.turn))
+        if (gap != between(graph_, plan, block.after, chain_.backward_begin))
           plan.gaps[static_cast<size_t>(gap)] = Gap::drop;
         else if (!stages_[i + 1].backward)
           keep_from(plan, block.after, pass);  // nobody read it since it was stored: it need not have been

@@ -215,7 +215,7 @@ PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoin
   // 2. Then the other breakpoints, the widest step first.
   std::vector<char> done = {0};  // by neighbouring pair
   bool at_budget = true;
-  for (int turn = 0; turn < 24 + breakpoints; ++turn) {
+  for (int attempt = 0; attempt < 24 + breakpoints; ++attempt) {
     size_t pair = done.size();
     if (at_budget) {
       for (size_t i = 0; i < done.size(); ++i) {
@@ -225,7 +225,7 @@ PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoin
       }
       if (pair == done.size() || done[pair] != 0) {
         at_budget = false;
-        turn = std::max(turn, 24);
+        attempt = std::max(attempt, 24);
       }
     }
     if (!at_budget) {

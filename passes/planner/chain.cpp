@@ -9,7 +9,7 @@ namespace {
 
 // Operations from the first on that read the one tensor of the operation before and make one that has bytes
 // of its own; the last of them begins the backward pass. 0: there is no such chain.
-int single_turn(const Graph& graph) {
+int single_loss(const Graph& graph) {
   int o = 0;
   for (int before = -1; o < graph.end(); ++o) {
     const Operation& op = graph.operation(o);
@@ -34,25 +34,26 @@ Chain find_chain(const Graph& graph) {
   Chain chain;
   int marked = 0;  // the first operation that is said to be of the backward pass
   while (marked < graph.end() && !graph.operation(marked).backward) ++marked;
-  const int single = single_turn(graph);
+  const int single = single_loss(graph);
   // A loss, or the loss and what it makes for the backward pass, may not be marked.
   chain.single = single > 1 && (marked <= single + 2 || marked == graph.end());
-  chain.turn = chain.single ? single : std::max(0, marked - 1);
+  chain.backward_begin = chain.single ? single : std::max(0, marked - 1);
   // Between points o and o + 1 lies what was made up to o and is used after it.
-  const auto turn = static_cast<size_t>(chain.turn);
-  std::vector<int> crossing(turn + 1, 0), separator(turn + 1, -1);
+  const auto backward_begin = static_cast<size_t>(chain.backward_begin);
+  std::vector<int> crossing(backward_begin + 1, 0), separator(backward_begin + 1, -1);
   for (size_t x = 0; x < graph.tensors.size(); ++x) {
     const Tensor& tensor = graph.tensors[x];
-    if (tensor.producer < 0 || tensor.producer >= chain.turn || graph.once(static_cast<int>(x))) continue;
+    if (tensor.producer < 0 || tensor.producer >= chain.backward_begin || graph.once(static_cast<int>(x)))
+      continue;
     int last = tensor.producer;
     for (const int use : tensor.uses)
-      if (use <= chain.turn) last = std::max(last, use);
+      if (use <= chain.backward_begin) last = std::max(last, use);
     for (int o = tensor.producer; o < last; ++o) {
       ++crossing[static_cast<size_t>(o)];
       separator[static_cast<size_t>(o)] = static_cast<int>(x);
     }
   }
-  for (int o = 0; o < chain.turn; ++o) {
+  for (int o = 0; o < chain.backward_begin; ++o) {
     const int x = separator[static_cast<size_t>(o)];
     if (crossing[static_cast<size_t>(o)] != 1 || (!chain.tensors.empty() && chain.tensors.back() == x))
       continue;

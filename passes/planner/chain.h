@@ -10,8 +10,8 @@ namespace gacc::passes::planner {
 // A separator is the one tensor of the forward pass that is read across a point of it: the output of a block.
 struct Chain {
   // The first operation of the backward pass, to which the last one of the forward pass (a loss) counts.
-  int turn = 0;
-  // Every block is one operation that makes one tensor, and the turn reads the last of them.
+  int backward_begin = 0;
+  // Every block is one operation that makes one tensor, and the first operation of the backward pass reads the last of them.
   bool single = false;
   // Separators in order, each with the first operation behind which it crosses alone.
   std::vector<int> tensors{}, points{};

@@ -105,8 +105,8 @@ Placement place(const std::vector<Block>& blocks, int64_t enough) {
   const int64_t work = int64_t{1} << (best.height <= enough ? 20 : 26);  // about a second at most
   // The bound itself first, then heights between what failed and what was found.
   int64_t failed = bound - 1, next = bound;
-  for (int turn = 0; turn < 4 && best.height > next; ++turn) {
-    Packing packing = search_packing(blocks, next, turn == 0 ? work : work / 4);
+  for (int attempt = 0; attempt < 4 && best.height > next; ++attempt) {
+    Packing packing = search_packing(blocks, next, attempt == 0 ? work : work / 4);
     if (packing.placement)
       best = std::move(*packing.placement);
     else

@@ -386,15 +386,15 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
   // Rounds: each order as it is, then each with noise and a quarter of the work; twice as long next round.
   constexpr size_t kRound = 2 * kOrders.size();
   std::mt19937 random(1);
-  for (size_t turn = 0; work > 0; ++turn) {
-    const bool plain = turn % kRound < kOrders.size();
-    const int64_t length = first_run << std::min<size_t>(turn / kRound, 20);
+  for (size_t attempt = 0; work > 0; ++attempt) {
+    const bool plain = attempt % kRound < kOrders.size();
+    const int64_t length = first_run << std::min<size_t>(attempt / kRound, 20);
     const int64_t now = std::min(work, plain ? length : length / 4 + 1);
     std::vector<double> noise(items.size(), 1);
     if (!plain) {
       for (double& factor : noise) factor = 256 + random() % 256;
     }
-    const Outcome outcome = search.run(kOrders[turn % kOrders.size()], std::move(noise), now);
+    const Outcome outcome = search.run(kOrders[attempt % kOrders.size()], std::move(noise), now);
     if (outcome == Outcome::none) return {std::nullopt, true};
     if (outcome == Outcome::found) {
       Placement placement;

@@ -36,7 +36,7 @@ constexpr int kSeedBreakpoints = 24;       // cuts of a point, from which seeds 
 constexpr size_t kMostSeeds = 3;           // points whose cuts are tried; 1 without effort
 constexpr size_t kRestartPlans = 6;        // plans that restarts begin with, the best found
 constexpr int kMostMakingsBeforeHeld = 4;  // a tensor is held from its n-th making on, n up to this
-constexpr int kIdleRestarts = 150;  // for each effort: so many in turn without a better plan end a round
+constexpr int kIdleRestarts = 150;  // for each effort: so many in a row without a better plan end a round
 // Each round's noise in the choice of what is dropped: a factor of 1 +- noise on costs.
 constexpr double kRoundNoise[] = {0.1, 0.05, 0.15, 0.08, 0.12, 0.03};
 
@@ -510,22 +510,22 @@ class Planner {
 
   void round(double noise) {
     int64_t since = spent();  // that the best plan was found
-    int idle = 0;             // turns since then
-    for (int turn = 0; idle < kIdleRestarts * effort_ && !good_enough(); ++turn, ++idle) {
+    int idle = 0;             // attempts since then
+    for (int attempt = 0; idle < kIdleRestarts * effort_ && !good_enough(); ++attempt, ++idle) {
       if (spent() > limit_ || spent() - since > limit_ / 8) break;
-      const size_t n = pool_.size(), member = static_cast<size_t>(turn) % n;
+      const size_t n = pool_.size(), member = static_cast<size_t>(attempt) % n;
       const Plan base = pool_[member].plan;
       Plan plan = base;
-      if (turn % 5 < 2)
+      if (attempt % 5 < 2)
         undo_some(plan);
-      else if (turn % 5 < 4 || n == 1)
-        undo_part(plan, 3 + turn % 3);
+      else if (attempt % 5 < 4 || n == 1)
+        undo_part(plan, 3 + attempt % 3);
       else
-        cross(plan, pool_[(member + 1 + random_() % (n - 1)) % n].plan, 1 + turn % 4);
+        cross(plan, pool_[(member + 1 + random_() % (n - 1)) % n].plan, 1 + attempt % 4);
       const Manner manner{
-          .noise = noise * (1 + turn / 5 % 5),
-          .by_kind = turn / 4 % 2 == 1,
-          .slack = turn % 2 == 0 ? 0 : static_cast<int64_t>(random_() % 6) * (budget_ / 100),
+          .noise = noise * (1 + attempt / 5 % 5),
+          .by_kind = attempt / 4 % 2 == 1,
+          .slack = attempt % 2 == 0 ? 0 : static_cast<int64_t>(random_() % 6) * (budget_ / 100),
           .known = &base,
       };
       const double before = best_measure_.cost;

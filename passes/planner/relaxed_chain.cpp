@@ -10,11 +10,11 @@ namespace {
 // The backward pass: what its operations read and hand on.
 class Backward {
  public:
-  Backward(const Graph& graph, int turn) : graph_(graph), turn_(turn) {
+  Backward(const Graph& graph, int backward_begin) : graph_(graph), backward_begin_(backward_begin) {
     crossing_.resize(graph.operations.size());
     for (size_t x = 0; x < graph.tensors.size(); ++x) {
       const Tensor& tensor = graph.tensors[x];
-      if (tensor.producer < turn || tensor.uses.empty()) continue;
+      if (tensor.producer < backward_begin || tensor.uses.empty()) continue;
       for (int q = tensor.producer; q < tensor.uses.back(); ++q) {
         std::vector<int>& list = crossing_[static_cast<size_t>(q)];
         if (list.size() < 2) list.push_back(static_cast<int>(x));
@@ -24,7 +24,7 @@ class Backward {
       Range read;
       for (const int x : made_inputs(graph, q)) {
         const int producer = graph.tensor(x).producer;
-        if (producer < turn) read = {std::min(read.from, producer), std::max(read.to, producer)};
+        if (producer < backward_begin) read = {std::min(read.from, producer), std::max(read.to, producer)};
       }
       read_.push_back(read);
     }
@@ -36,8 +36,8 @@ class Backward {
   // Whether the others read it in falling order: one tensor or two neighbours, neither later than what the
   // one before reads.
   bool falls() const {
-    Range last{turn_, turn_};
-    for (int q = turn_; q < graph_.end(); ++q) {
+    Range last{backward_begin_, backward_begin_};
+    for (int q = backward_begin_; q < graph_.end(); ++q) {
       if (apart(q)) continue;
       if (read(q).from > last.from || read(q).to > last.to || read(q).to > read(q).from + 1) return false;
       last = read(q);
@@ -49,7 +49,7 @@ class Backward {
   // where one reads the later of the two tensors that a next one reads, the gradients do not grow.
   bool steady() const {
     bool grew = false;
-    for (int q = turn_ + 1; q < graph_.end(); ++q) {
+    for (int q = backward_begin_ + 1; q < graph_.end(); ++q) {
       if (apart(q - 1) && !apart(q)) return false;
       if (read(q).to != read(q - 1).to) grew = false;
       if (grew && read(q).from < read(q).to) return false;
@@ -63,7 +63,7 @@ class Backward {
 
   // Whether one gradient at a time crosses, and what is beside can run with the next operation that reads it.
   bool one_gradient() const {
-    for (int q = turn_; q < graph_.end(); ++q) {
+    for (int q = backward_begin_; q < graph_.end(); ++q) {
       const std::vector<int> here = made_inputs(graph_, q);
       if (after(q).size() > 1) return false;
       if (beside(q)) {
@@ -95,7 +95,7 @@ class Backward {
   }
 
   const Graph& graph_;
-  int turn_;
+  int backward_begin_;
   std::vector<Range> read_;  // by operation, like the next
   std::vector<std::vector<int>> crossing_;
 };
@@ -104,8 +104,8 @@ class Backward {
 
 Graph relaxed_chain(const Graph& graph, const Chain& chain) {
   if (!chain.single) return {};
-  const int turn = chain.turn;
-  for (int q = turn; q < graph.end(); ++q) {
+  const int backward_begin = chain.backward_begin;
+  for (int q = backward_begin; q < graph.end(); ++q) {
     const Operation& op = graph.operation(q);
     if (!op.in_place.empty() || std::any_of(op.outputs.begin(), op.outputs.end(),
                                             [&](int x) { return graph.tensor(x).storage != x; }))
@@ -118,27 +118,27 @@ Graph relaxed_chain(const Graph& graph, const Chain& chain) {
     if (x.wanted) x.uses.pop_back();
     x.wanted = false;
   }
-  const Backward backward(out, turn);
+  const Backward backward(out, backward_begin);
   if (!backward.falls()) return {};
   bool even = true;  // all of one size
-  for (int o = 1; o < turn; ++o) {
+  for (int o = 1; o < backward_begin; ++o) {
     const int64_t least = made(out.operation(o - 1).outputs.front()).bytes;
     int64_t& bytes = made(out.operation(o).outputs.front()).bytes;
     even = even && bytes == least;
     bytes = std::min(bytes, least);
   }
   if (even && backward.steady() && backward.one_gradient()) {
-    for (int q = turn; q < out.end(); ++q) {
+    for (int q = backward_begin; q < out.end(); ++q) {
       for (const int x : out.operation(q).outputs)
         if (backward.beside(q)) made(x).bytes = 0;
     }
     return out;
   }
   for (Tensor& x : out.tensors)
-    if (x.producer >= turn) x.bytes = 0;
+    if (x.producer >= backward_begin) x.bytes = 0;
   for (int o = 0; o < out.end(); ++o) {
     Operation& op = out.operations[static_cast<size_t>(o)];
-    if (o >= turn && backward.apart(o)) continue;
+    if (o >= backward_begin && backward.apart(o)) continue;
     Tensor own;  // what the operation takes beyond that, and nothing reads
     own.producer = o;
     own.storage = static_cast<int>(out.tensors.size());

@@ -24,7 +24,7 @@
 //    A: the reader runs beside what the pass leaves behind, k tensors, and a y of its own. An operation of
 //    the pass runs beside at most k - 1 of the former, has one y more and makes one, and gradients are no
 //    more by then than when the reader ran. Where the reader's y must stay for the next reader, it counts on
-//    both sides: there gradients must not grow (`steady`), but for the turn, before which the first pass
+//    both sides: there gradients must not grow (`steady`), but for the backward_begin, before which the first pass
 //    could leave behind the same.
 //    B: an operation pays for what it reads and makes and for what is kept, and of that there is no more
 //    later.

@@ -73,7 +73,7 @@ class Finder {
     std::optional<int32_t> slot;
     for (size_t i = 0; i < call.operands.size(); ++i) {
       if (root_(call.operands[i]) != ir::Operand(result)) continue;
-      if (slot || body.slots[i].access != ir::Access::full) return std::nullopt;
+      if (slot || body.slots[i].access != ir::Access::element) return std::nullopt;
       slot = static_cast<int32_t>(i);
     }
     return slot;

@@ -125,8 +125,8 @@ Status MpiCollective::exchange(Sends sends, Receives receives) {
   {
     const std::lock_guard lock(mutex_);
     if (Status status = failure(); !status) return status;
-    for (int turn = 0; turn < size_; ++turn) {  // every rank begins with another peer
-      const int r = (rank_ + turn) % size_;
+    for (int offset = 0; offset < size_; ++offset) {  // every rank begins with another peer
+      const int r = (rank_ + offset) % size_;
       const std::span<std::byte> to = receives[size_t(r)];
       if (r == rank_) {
         std::copy(sends[size_t(r)].begin(), sends[size_t(r)].end(), to.begin());
@@ -135,8 +135,8 @@ Status MpiCollective::exchange(Sends sends, Receives receives) {
         MPI_Irecv(to.data(), static_cast<int>(to.size()), MPI_BYTE, r, kData, data_, &requests.back());
       }
     }
-    for (int turn = 1; turn < size_; ++turn) {
-      const int r = (rank_ + size_ - turn) % size_;
+    for (int offset = 1; offset < size_; ++offset) {
+      const int r = (rank_ + size_ - offset) % size_;
       const std::span<const std::byte> from = sends[size_t(r)];
       if (from.empty()) continue;
       requests.push_back(MPI_REQUEST_NULL);

@@ -30,7 +30,7 @@ using Names = std::vector<std::string>;
 
 TEST(Access, FollowsFromShapes) {
   const Shape domain = {kBatch, 5, 8};
-  EXPECT_EQ(access({kBatch, 5, 8}, domain), Access::full);
+  EXPECT_EQ(access({kBatch, 5, 8}, domain), Access::element);
   EXPECT_EQ(access({}, domain), Access::scalar);
   EXPECT_EQ(access({1, 1}, domain), Access::scalar);
   EXPECT_EQ(access({8}, domain), Access::suffix);
@@ -44,7 +44,7 @@ TEST(Access, FollowsFromShapes) {
   EXPECT_EQ(channel_inner({5, 1, 1}, {kBatch, 5, 3, 2}), 6);
   EXPECT_EQ(access({1, 3, 1}, {kBatch, 5, 3, 2}), Access::channel);
   EXPECT_EQ(access({3, 1, 1}, {kBatch, 5, 3, 2}), std::nullopt);
-  EXPECT_EQ(access({kBatch, 1}, {kBatch, 1}), Access::full);
+  EXPECT_EQ(access({kBatch, 1}, {kBatch, 1}), Access::element);
   EXPECT_EQ(rows(domain, 3), 15);
   EXPECT_EQ(columns({kBatch}), 1);
   EXPECT_EQ(rows({kBatch}, 3), 3);
