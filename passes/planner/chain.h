@@ -11,7 +11,8 @@ namespace gacc::passes::planner {
 struct Chain {
   // The first operation of the backward pass, to which the last one of the forward pass (a loss) counts.
   int backward_begin = 0;
-  // Every block is one operation that makes one tensor, and the first operation of the backward pass reads the last of them.
+  // Every block is one operation that makes one tensor, and the first operation of the backward pass reads the
+  // last of them.
   bool single = false;
   // Separators in order, each with the first operation behind which it crosses alone.
   std::vector<int> tensors{}, points{};
