@@ -353,7 +353,7 @@ bool may_reuse(const Module& module, const Region& region, const Kernel& kernel,
   const Type &from = region[operand].type, &to = region[result].type;
   if (dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) return false;
   if (access(from.shape, kernel.domain) != Access::element ||
-      access(to.shape, kernel.domain) != Access::element)
+      access(to.shape, kernel.domain) != Access::element || row_pitch(from) != row_pitch(to))
     return false;
   // Later stages read the row again, so only what the last stage stores may take the place of what it loads.
   for (const KernelMember& member : kernel.members) {

@@ -106,6 +106,12 @@ class Parser {
       }
       if (!accept(",")) break;
     }
+    if (const Location at = token_.at; accept_word("in")) {
+      out.pitch = integer();
+      if (out.shape.size() < 2 || out.pitch < out.shape.back() || out.pitch > kMostMatrixExtent)
+        fail(at, Kind::shape_mismatch, "rows of a matrix lie `in` {} to {} elements each",
+             out.shape.empty() ? 1 : out.shape.back(), kMostMatrixExtent);
+    }
     close("]");
     return out;
   }
@@ -348,8 +354,9 @@ class Parser {
     std::vector<Operand> operands;
     std::vector<Extent> extents;
     arguments(region, operands, extents);
-    if (operands.size() != 3 || extents.size() != 3)
-      fail(at, Kind::syntax, "a product takes three operands and three extents");
+    if (operands.size() != 3 || (extents.size() != 3 && extents.size() != 6))
+      fail(at, Kind::syntax, "a product takes three operands, three extents and, or not, three pitches");
+    if (extents.size() == 6) out.pitch = {extents[3], extents[4], extents[5]};
     out.a = operands[0], out.b = operands[1], out.c = operands[2];
     out.m = extents[0], out.n = extents[1], out.k = extents[2];
     keyword("tile"), open("("), out.tile_m = integer(), open(","), out.tile_n = integer(), close(")");

@@ -41,6 +41,12 @@ ProductCall product_of(const Module& module, const Region& region, const Op& op)
   call.m = ta ? a.columns : a.rows;
   call.k = ta ? a.rows : a.columns;
   call.n = tb ? b.rows : b.columns;
+  const auto pitch = [&](const Operand& operand) { return operand_type(module, region, operand).pitch; };
+  const auto rows_of = [&](const Operand& operand, const Extent& dense) {
+    return pitch(operand) == 0 ? dense : Extent{pitch(operand), false};
+  };
+  if (pitch(call.a) != 0 || pitch(call.b) != 0 || pitch(call.c) != 0)
+    call.pitch = {rows_of(call.a, a.columns), rows_of(call.b, b.columns), rows_of(call.c, call.n)};
   return call;
 }
 

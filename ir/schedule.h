@@ -3,6 +3,7 @@
 // (operands, extents, grid, block, shared) both stand here. What follows is checked against the kernels,
 // never believed. The code of a kernel is no part of it: `function` names what kernels/ makes of the kernel.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -58,6 +59,8 @@ struct Bias {
 struct ProductCall {
   Operand a{}, b{}, c{};
   Extent m{}, n{}, k{};
+  // Elements from one row of A, B and C in memory to the next, where one of them has a pitch.
+  std::optional<std::array<Extent, 3>> pitch{};
   int64_t tile_m = 0, tile_n = 0, block = 0, shared = 0;  // the built-in product's
   std::optional<Then> then{};
   std::optional<Bias> bias{};

@@ -120,10 +120,18 @@ std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
 }
 
 std::string type_text(const Type& type) {
-  return fmt::format("{}{}", dtype_text(type.dtype), shape_text(type.shape));
+  std::string text = fmt::format("{}{}", dtype_text(type.dtype), shape_text(type.shape));
+  if (type.pitch != 0) text.insert(text.size() - 1, fmt::format(" in {}", type.pitch));
+  return text;
+}
+
+int64_t row_pitch(const Type& type) {
+  if (type.pitch != 0) return type.pitch;
+  return type.shape.empty() ? 1 : matrix_extents(type.shape, 1).columns;
 }
 
 int64_t type_bytes(const Type& type, int64_t batch) {
+  if (type.pitch != 0) return matrix_extents(type.shape, batch).rows * type.pitch * dtype_bytes(type.dtype);
   return elements(type.shape, batch) * dtype_bytes(type.dtype);
 }
 

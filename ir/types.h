@@ -45,9 +45,14 @@ std::optional<Shape> broadcast(const Shape& a, const Shape& b);
 struct Type {
   DType dtype = DType::f32;
   Shape shape{};
-  bool operator==(const Type&) const = default;
+  // In memory, elements from one row to the next: at least the last extent, or 0 for rows without gaps. What
+  // lies in a gap is anything.
+  int64_t pitch = 0;
+  // The same numbers; where they lie is no part of that.
+  bool operator==(const Type& other) const { return dtype == other.dtype && shape == other.shape; }
 };
-std::string type_text(const Type& type);  // "f32[B,784]"
-int64_t type_bytes(const Type& type, int64_t batch);
+std::string type_text(const Type& type);              // "f32[B,784]"; with a pitch "f16[B,50257 in 50304]"
+int64_t type_bytes(const Type& type, int64_t batch);  // in memory, with the gaps
+int64_t row_pitch(const Type& type);                  // elements; of a scalar 1
 
 }  // namespace gacc::ir

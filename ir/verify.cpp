@@ -7,6 +7,7 @@
 #include "ir/kernel.h"
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
+#include "ir/row_pitch.h"
 #include "ir/verify_schedule.h"
 
 namespace gacc::ir {
@@ -492,6 +493,7 @@ class Verifier {
     if (!at_least(Phase::fused)) {
       for (const Value& value : region.values) {
         if (value.offset) broken("R15", {}, "`%{}` has a place before phase planned", value.name);
+        if (value.type.pitch != 0) broken("R25", {}, "`%{}` has a pitch before phase fused", value.name);
       }
       return;
     }
@@ -507,10 +509,23 @@ class Verifier {
       for (const Yield& yield : region.yields)
         if (const ValueId* id = as_value(yield.what)) value_place(*id, region.at);
     for (const ValueId input : region.inputs) value_place(input, region.at);
+    pitches(region, all);
     for (const Kernel& kernel : all) {
       for (const Operand& write : kernel.writes) {
         if (const ValueId* id = as_value(write)) value_place(*id, region.ops[kernel.members.front().op].at);
       }
+    }
+  }
+
+  // R25
+  void pitches(const Region& region, const std::vector<Kernel>& all) {
+    for (size_t i = 0; i < region.values.size(); ++i) {
+      const Type& type = region.values[i].type;
+      if (type.pitch == 0) continue;
+      if (type.pitch != wanted_pitch(row_pitch({type.dtype, type.shape})) ||
+          !may_have_pitch(region, all, ValueId{static_cast<int32_t>(i)}))
+        broken("R25", region.at, "`%{}` is {}, which is no pitch for it or for a kernel that it meets",
+               region.values[i].name, type_text(type));
     }
   }
 

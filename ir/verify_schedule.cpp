@@ -107,7 +107,7 @@ class ScheduleVerifier {
       return broken("R19", call.at, "the tile of product {} is empty", call.kernel);
     const ProductCall right = product_of(module_, region_, op_of(kernel_of(call)));
     if (std::tie(given.a, given.b, given.c) != std::tie(right.a, right.b, right.c) ||
-        std::tie(given.m, given.n, given.k) != std::tie(right.m, right.n, right.k))
+        std::tie(given.m, given.n, given.k, given.pitch) != std::tie(right.m, right.n, right.k, right.pitch))
       broken("R19", call.at, "the operands or extents are not those of product {}", call.kernel);
   }
   void signatures() {

@@ -1,0 +1,22 @@
+// Rows with gaps. A tensor core's operands, and loads of 16 bytes, want rows that begin at multiples of 16
+// bytes; a vocabulary of 50,257 in f16 has none. Type::pitch puts such rows further apart: shapes, sums and
+// saved files stay as they are. Pass `pitch` decides.
+#pragma once
+#include "ir/kernel.h"
+
+namespace gacc::ir {
+
+// Rows with a pitch begin at multiples of so many elements.
+inline constexpr int64_t kPitchStep = 64;
+
+// The pitch of rows of so many columns; 0 where rows are aligned without, or gaps would be more than 1 in 16.
+constexpr int64_t wanted_pitch(int64_t columns) {
+  const int64_t pitch = (columns + kPitchStep - 1) / kPitchStep * kPitchStep;
+  return columns % 8 != 0 && (pitch - columns) * 16 <= columns ? pitch : 0;
+}
+
+// Whether every kernel that touches the value finds it row by row, and nobody outside reads it. `kernels`:
+// those of the region.
+bool may_have_pitch(const Region& region, const std::vector<Kernel>& kernels, ValueId value);
+
+}  // namespace gacc::ir
