@@ -134,6 +134,10 @@ class Writer {
     launch.b = address(product.b).offset;
     launch.c = address(product.c).offset;
     launch.m = argument(product.m), launch.n = argument(product.n), launch.k = argument(product.k);
+    if (product.pitch) {
+      const auto& [a, b, c] = *product.pitch;
+      launch.pitch = {argument(a), argument(b), argument(c)};
+    }
     launch.transpose_a = kernel.transpose_a;
     launch.transpose_b = kernel.transpose_b;
     launch.accumulate = kernel.accumulate;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <span>
 
+#include "ir/product.h"
 #include "kernels/gemm.h"
 
 namespace gacc::kernels {
@@ -30,8 +31,9 @@ int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
 std::string GemmKernel::name() const {
   const std::string to = result == type ? "" : fmt::format("_{}", ir::dtype_text(result));
   const std::string then = epilogue ? (epilogue->keeps ? "_c_" : "_") + epilogue->name : "";
-  return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
-                     transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n, then);
+  return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}{}{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
+                     transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n,
+                     pitch ? "_pitch" : "", then);
 }
 
 int64_t GemmKernel::shared_bytes(const GpuTarget& gpu) const {
@@ -41,7 +43,7 @@ int64_t GemmKernel::shared_bytes(const GpuTarget& gpu) const {
 
 GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type, ir::DType result, const GpuTarget& gpu) {
-  GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result, {}};
+  GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result};
   const bool mma = type == ir::DType::f16 || (type == ir::DType::bf16 && gpu.bf16);
   for (const GemmTile& tile :
        mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {
@@ -74,7 +76,10 @@ std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region
     problem = fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result));
     return std::nullopt;
   }
-  return choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta, tb, accumulate, type, result, gpu);
+  GemmKernel chosen =
+      choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta, tb, accumulate, type, result, gpu);
+  chosen.pitch = ir::product_of(module, region, op).pitch.has_value();
+  return chosen;
 }
 
 }  // namespace gacc::kernels

@@ -46,9 +46,10 @@ struct GemmKernel {
   bool transpose_a = false, transpose_b = false, accumulate = false;
   ir::DType type = ir::DType::f32, result = ir::DType::f32;  // of A and B, and of C; accumulate: C is f32
   std::optional<GemmEpilogue> epilogue{};                    // not with accumulate
+  bool pitch = false;  // rows of A, B or C have gaps: it takes ProductCall::pitch, too
   bool operator==(const GemmKernel&) const = default;
-  // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3", and
-  // "..._64x64_c_add_relu_3" where C is stored, too.
+  // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3",
+  // "..._64x64_c_add_relu_3" where C is stored, too, and "..._64x64_pitch".
   std::string name() const;
   // Bytes of shared memory of a block. Without asynchronous copies two stages are enough.
   int64_t shared_bytes(const GpuTarget& gpu) const;

@@ -95,6 +95,7 @@ class BodyBuilder {
     if (channel) made.access = Access::row;
     repeats_rows_.push_back(!access || channel);
     shapes_.push_back(type.shape);
+    pitches_.push_back(type.pitch);
     return made;
   }
   int32_t find_slot(const Operand& operand) const {
@@ -182,8 +183,8 @@ class BodyBuilder {
         if (!slot.read) slot.access = Access::scalar;
         continue;
       }
-      flat = flat && (slot.access == Access::element || slot.access == Access::scalar);
-      mergeable = mergeable && slot.access != Access::row;
+      flat = flat && (slot.access == Access::element || slot.access == Access::scalar) && pitches_[i] == 0;
+      mergeable = mergeable && slot.access != Access::row && pitches_[i] == 0;
       if (slot.access != Access::suffix) continue;
       const int64_t own = ir::suffix_period(shapes_[i]);
       mergeable = mergeable && (period == 0 || own == period);
@@ -212,6 +213,12 @@ class BodyBuilder {
       if (own == 1 && slot.access == Access::suffix) continue;
       slot.period = static_cast<int32_t>(call_.extents.size());
       call_.extents.push_back({own, false});
+    }
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      if (pitches_[i] == 0) continue;
+      if (pitch_ == 0) call_.extents.push_back({pitches_[i], false});  // that of all
+      pitch_ = pitches_[i];
+      body_.slots[i].pitch = static_cast<int32_t>(call_.extents.size()) - 1;
     }
   }
 
@@ -286,18 +293,19 @@ class BodyBuilder {
   void schedule_device() {
     const int64_t micro_batch = module_.micro_batch();
     const Extent rows = call_.extents[0], columns = call_.extents[1];
-    const int64_t elements = rows.at(micro_batch) * columns.at(micro_batch);
+    const int64_t elements = rows.at(micro_batch) * std::max(pitch_, columns.at(micro_batch));
     body_.wide_index = elements >= (int64_t{1} << 31) - (1 << 20);
     // 16-byte accesses: 4 elements at once, of half types 8, where every row starts at a multiple of that.
-    const bool fours = columns.factor % 4 == 0;
-    const bool eights = columns.factor % 8 == 0 && body_.cost < 100 &&
+    const int64_t walked = walks_gaps() ? in_pieces(columns.factor, 8) * 8 : columns.factor;
+    const bool fours = walked % 4 == 0;
+    const bool eights = walked % 8 == 0 && body_.cost < 100 &&
                         std::any_of(body_.slots.begin(), body_.slots.end(),
                                     [](const Slot& s) { return ir::dtype_bytes(s.dtype) == 2; });
     switch (body_.form) {
       case KernelForm::pointwise: {
         body_.vector = eights ? 8 : fours && body_.cost < 200 ? 4 : 1;
         const Extent along = body_.flat ? columns : rows;
-        const int64_t other = body_.flat ? 1 : columns.factor;
+        const int64_t other = body_.flat ? 1 : in_pieces(columns.factor, body_.vector) * body_.vector;
         call_.items = {along.factor * other / body_.vector, along.times_batch};
         call_.block = call_.per_block = 256;
         break;
@@ -335,6 +343,19 @@ class BodyBuilder {
         call_.per_block = 1;
         body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
     }
+    body_.gaps = columns.factor % body_.vector != 0;
+  }
+
+  // Whether a row's last vector may reach into the gap behind it: every operand that has an element for each
+  // point has a gap.
+  bool walks_gaps() const {
+    if (pitch_ == 0 || body_.form == KernelForm::column_reduce) return false;
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      const Slot& slot = body_.slots[i];
+      if (reduced_slot(i) || slot.access == Access::row || slot.access == Access::scalar) continue;
+      if (slot.pitch < 0) return false;
+    }
+    return true;
   }
 
   static int64_t in_pieces(int64_t all, int64_t size) { return (all + size - 1) / size; }
@@ -351,6 +372,8 @@ class BodyBuilder {
   Call call_;
   Body body_;
   std::vector<ir::Shape> shapes_;       // of each slot
+  std::vector<int64_t> pitches_;        // of each slot
+  int64_t pitch_ = 0;                   // of the slots that have one
   std::vector<bool> repeats_rows_;      // slots that hold one value a row for a period of rows
   std::vector<int32_t> reduced_slots_;  // slots that column and total reductions write
   std::map<ir::ValueId, Source> made_;  // values of the body's own members

@@ -272,8 +272,10 @@ ProductWork product_work(const ir::Module& module, const ir::Region& region, con
   const int64_t c = ir::dtype_bytes(kernel.result);
   p.c_bytes = static_cast<double>(kernel.accumulate ? 2 * c : c);
   p.tensor_cores = kernel.tile->mma();
-  p.leading = common_alignment({(kernel.transpose_a ? p.m : p.k) * p.type_bytes,
-                                (kernel.transpose_b ? p.k : p.n) * p.type_bytes, p.n * c});
+  const int64_t a_row = from.pitch ? (*from.pitch)[0].at(batch) : kernel.transpose_a ? p.m : p.k;
+  const int64_t b_row = from.pitch ? (*from.pitch)[1].at(batch) : kernel.transpose_b ? p.k : p.n;
+  const int64_t c_row = from.pitch ? (*from.pitch)[2].at(batch) : p.n;
+  p.leading = common_alignment({a_row * p.type_bytes, b_row * p.type_bytes, c_row * c});
   p.tile_m = from.tile_m, p.tile_n = from.tile_n;
   return p;
 }

@@ -26,11 +26,12 @@ using ir::Extent;
 enum class Unit : uint8_t { elements, rows, parts };
 
 // An operand of a function and how it is indexed (ir::Access). With a period, `suffix` repeats every so many
-// rows (without one: every row), and `row` repeats its values, one a row, every so many rows.
+// rows (without one: every row), and `row` repeats its values, one a row, every so many rows. Rows of an
+// `element` may have a pitch.
 struct Slot {
   ir::DType dtype = ir::DType::f32;
   ir::Access access = ir::Access::element;
-  int32_t period = -1;  // index of its period among the extents, or -1
+  int32_t period = -1, pitch = -1;  // indices of its period and of its pitch among the extents, or -1
   bool read = false, written = false;
 };
 
@@ -68,8 +69,11 @@ struct Body {
   ir::KernelForm form = ir::KernelForm::pointwise;
   bool flat = false;  // one row: every operand is full or scalar, `columns` is the number of elements
   int stages = 1;
-  int vector = 1;              // device: elements a thread moves at once; they divide `columns`
-  bool wide_index = false;     // device: element indices need 64 bits
+  int vector = 1;           // device: elements a thread moves at once; they divide `columns`
+  bool wide_index = false;  // device: element indices need 64 bits
+  // Device: `vector` does not divide `columns`, but rows begin at its multiples. A row's last vector leaves
+  // alone what it has of the gap behind the row.
+  bool gaps = false;
   bool block_per_row = false;  // device, rowwise: a block rather than a warp owns a row
   int64_t block = 0;           // device: threads of a block
   // Device, column_reduce: threads of a block that stand side by side, `vector` columns each; the others have

@@ -27,6 +27,8 @@ constexpr Pass kPasses[] = {
      half, half, chunk_loss},
     {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused,
      fuse},
+    {"pitch", "puts the rows of wide products further apart, so that they begin at multiples of 16 bytes",
+     fused, fused, pitch},
     {"recompute",
      "drops values of the forward pass and makes them again in the backward pass, as recompute.policy says",
      fused, recomputed, recompute},

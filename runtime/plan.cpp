@@ -34,6 +34,7 @@ json launch_json(const PlanLaunch& launch) {
                     {"accumulate", launch.accumulate},
                     {"type", launch.type},
                     {"result", launch.result}};
+    if (launch.pitch) product["pitch"] = arguments_json({launch.pitch->begin(), launch.pitch->end()});
     const PlanBuiltin& builtin = launch.builtin;
     if (!builtin.kernel.empty())
       product["builtin"] = {{"kernel", builtin.kernel},
@@ -99,7 +100,10 @@ json values_json(const std::vector<PlanValue>& values) {
 std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product) {
   if (!product.builtin.arguments.empty()) return product.builtin.arguments;
   const auto address = [](int64_t offset) { return PlanArgument{PlanArgument::Kind::address, offset}; };
-  return {address(product.a), address(product.b), address(product.c), product.m, product.n, product.k};
+  std::vector<PlanArgument> all = {address(product.a), address(product.b), address(product.c),
+                                   product.m,          product.n,          product.k};
+  if (product.pitch) all.insert(all.end(), product.pitch->begin(), product.pitch->end());
+  return all;
 }
 
 int64_t elements_of(const std::vector<int64_t>& shape) {

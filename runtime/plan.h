@@ -2,6 +2,7 @@
 // codegen writes it into the artifact, runtime reads it back. Offsets and sizes are bytes; shapes are
 // row-major and may start with -1, the batch extent B (1 <= B <= micro_batch, chosen at each launch).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <nlohmann/json_fwd.hpp>
@@ -14,7 +15,7 @@
 
 namespace gacc {
 
-constexpr int kArtifactVersion = 3;
+constexpr int kArtifactVersion = 4;
 
 // The programs of an artifact, in the order in which it has them. `close` is there only with several lanes.
 enum class Program : uint8_t { init, step, update, eval, predict, close };
@@ -81,15 +82,16 @@ struct PlanArgument {
 };
 
 // The kernel of the PTX that computes a matrix product where no library does. Its parameters, 8 bytes each:
-// addresses of A, B, C, then m, n, k. The matrices are row-major and without gaps, as they lie in memory (a
-// transposed A is [k, m]). Transposes and accumulation are fixed by the entry. Block x of the one-dimensional
-// grid computes the tile of C at row (x / T) * tile_m and column (x % T) * tile_n, where T = ceil(n /
-// tile_n); the grid has ceil(m / tile_m) * T blocks. Tiles at the edges are cut by m and n.
+// addresses of A, B, C, then m, n, k, and where the product has them its three pitches. The matrices are row-
+// major as they lie in memory (a transposed A is [k, m]). Transposes and accumulation are fixed by the entry.
+// Block x of the one-dimensional grid computes the tile of C at row (x / T) * tile_m and column (x % T) *
+// tile_n, where T = ceil(n / tile_n); the grid has ceil(m / tile_m) * T blocks. Tiles at the edges are cut by
+// m and n.
 struct PlanBuiltin {
   std::string kernel;  // entry name; "" when the artifact has none
   int64_t block = 0;   // threads in a block
   int64_t tile_m = 1, tile_n = 1;
-  // What the entry takes instead of those six, where it also does what a later launch of the program is there
+  // What the entry takes instead of those, where it also does what a later launch of the program is there
   // for (a product's `then`, docs/ir.md), which is then left out: the same bits in one launch.
   std::vector<PlanArgument> arguments{};
   int64_t does = 0;  // with arguments: that launch
@@ -127,6 +129,8 @@ struct PlanLaunch {
   // matrix product
   int64_t a = 0, b = 0, c = 0;  // offsets
   PlanArgument m{PlanArgument::Kind::extent}, n{PlanArgument::Kind::extent}, k{PlanArgument::Kind::extent};
+  // Extents: elements from one row of A, B and C to the next. None: their rows have no gaps.
+  std::optional<std::array<PlanArgument, 3>> pitch{};
   bool transpose_a = false, transpose_b = false, accumulate = false;  // accumulate: C is f32
   std::string type = "f32", result = "f32";                           // of A and B, and of C: f32, f16, bf16
   PlanBuiltin builtin;
@@ -134,7 +138,7 @@ struct PlanLaunch {
   std::optional<PlanWorkspace> workspace{};
 };
 
-// What a product's built-in kernel takes: its own arguments, or a, b, c, m, n, k.
+// What a product's built-in kernel takes: its own arguments, or a, b, c, m, n, k and its pitches.
 std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product);
 
 // Bytes of the arena that hold a value from launch `first`, which writes it, to launch `last` of the program.

@@ -139,6 +139,18 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
     read_extent(fields, "m", launch.m);
     read_extent(fields, "n", launch.n);
     read_extent(fields, "k", launch.k);
+    if (fields.has("pitch")) {
+      std::vector<PlanArgument> pitch;
+      fields.each("pitch", [&](const json& item, const std::string& name) {
+        read_argument(fields, name, item, pitch.emplace_back(), arena);
+      });
+      const bool extents = std::all_of(pitch.begin(), pitch.end(), [](const PlanArgument& each) {
+        return each.kind == PlanArgument::Kind::extent;
+      });
+      if (status && (pitch.size() != 3 || !extents))
+        fields.fail(fmt::format("{}.pitch is not three extents", where));
+      if (status) launch.pitch = {pitch[0], pitch[1], pitch[2]};
+    }
     fields.read("transpose_a", launch.transpose_a);
     fields.read("transpose_b", launch.transpose_b);
     fields.read("accumulate", launch.accumulate);
@@ -235,9 +247,16 @@ void check_workspace(Fields& fields, const std::string& where, const Plan& plan,
     fields.fail(fmt::format("{}: {} bytes at {} overlap {} at {}", where, workspace.bytes, workspace.offset,
                             what, offset));
   };
-  keep_off(product.a, matrix_bytes(product.m, product.k, product.type, batch), "the first operand");
-  keep_off(product.b, matrix_bytes(product.k, product.n, product.type, batch), "the second operand");
-  keep_off(product.c, matrix_bytes(product.m, product.n, product.result, batch), "the result");
+  const auto operand = [&](size_t which, bool transposed, const PlanArgument& rows,
+                           const PlanArgument& columns, std::string_view type) {
+    const PlanArgument &down = transposed ? columns : rows, &across = transposed ? rows : columns;
+    return matrix_bytes(down, product.pitch ? (*product.pitch)[which] : across, type, batch);
+  };
+  keep_off(product.a, operand(0, product.transpose_a, product.m, product.k, product.type),
+           "the first operand");
+  keep_off(product.b, operand(1, product.transpose_b, product.k, product.n, product.type),
+           "the second operand");
+  keep_off(product.c, operand(2, false, product.m, product.n, product.result), "the result");
   if (product.bias) keep_off(product.bias->offset, 4 * product.n.extent, "the bias");
   for (const PlanBuffer& buffer : plan.buffers)
     keep_off(buffer.offset, buffer.bytes, "buffer " + buffer.name);

@@ -34,7 +34,10 @@ class Evaluator {
     row_base_ = body_.flat ? nullptr : b_.CreateMul(row, t_.column_count());
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
-      if (slot.access == Access::element) base_[i] = row_base_;
+      if (slot.access == Access::element) {
+        base_[i] =
+            slot.pitch < 0 ? row_base_ : b_.CreateMul(row, t_.extents[static_cast<size_t>(slot.pitch)]);
+      }
       if (slot.access == Access::suffix && slot.period >= 0) {
         base_[i] =
             b_.CreateMul(b_.CreateURem(row, t_.extents[static_cast<size_t>(slot.period)]), t_.column_count());

@@ -28,11 +28,17 @@ class GemmBase {
   // The function, and where its block is in C: of the tile in `row0_`, `column0_`, the first element.
   void begin() {
     target_->begin(kernel_.name());
-    const size_t slots = body_.slots.size() - 3, extents = target_->constants.size() - 3;
+    const size_t slots = body_.slots.size() - 3,
+                 extents = target_->constants.size() - static_cast<size_t>(extents_of(kernel_));
     a_address_ = target_->operands[slots], b_address_ = target_->operands[slots + 1];
     c_address_ = target_->operands[slots + 2];
     m_ = target_->constants[extents], n_ = target_->constants[extents + 1];
     k_ = target_->constants[extents + 2];
+    const auto row = [&](size_t which, Value* dense) {
+      return kernel_.pitch ? target_->constants[extents + 3 + which] : dense;
+    };
+    a_row_ = row(0, kernel_.transpose_a ? m_ : k_), b_row_ = row(1, kernel_.transpose_b ? k_ : n_);
+    c_row_ = row(2, n_);
     thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
     Value* block = special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
     Value* across = b.CreateUDiv(b.CreateAdd(n_, word(tile_.n - 1)), word(tile_.n));
@@ -61,6 +67,13 @@ class GemmBase {
     return b.CreateICmpEQ(b.CreateAnd(low, b.getInt64(static_cast<uint64_t>(bytes - 1))), b.getInt64(0));
   }
 
+  // Where the last of the runs of `count` elements begins whose places are multiples of that.
+  Value* last_run(Value* extent, int count) {
+    if (kernel_.pitch)
+      extent = b.CreateAnd(b.CreateAdd(extent, word(count - 1)), word(-count));  // it may reach into the gap
+    return b.CreateSub(extent, word(count));
+  }
+
   Values either(Value* condition, const std::function<Values()>& yes, const std::function<Values()>& no) {
     return target_->either(condition, yes, no);
   }
@@ -74,12 +87,12 @@ class GemmBase {
 
   // An element of C.
   Value* c_address(Value* row, Value* column) {
-    Value* index = b.CreateAdd(b.CreateMul(wide(row), wide(n_)), wide(column));
+    Value* index = b.CreateAdd(b.CreateMul(wide(row), wide(c_row_)), wide(column));
     return b.CreateInBoundsGEP(stored(c_bytes_), c_address_, index);
   }
   // Runs of `count` elements of C can be moved at once.
   Value* c_aligned(int count) {
-    return multiple_of(count * c_bytes_, c_address_, wide(b.CreateShl(n_, c_bytes_ == 2 ? 1 : 2)));
+    return multiple_of(count * c_bytes_, c_address_, wide(b.CreateShl(c_row_, c_bytes_ == 2 ? 1 : 2)));
   }
 
   // `each` puts the thread's elements: `count` at a time where rows of C allow it (true), else one by one. A
@@ -112,9 +125,11 @@ class GemmBase {
   llvm::IRBuilder<>& b;
   Value *a_address_ = nullptr, *b_address_ = nullptr, *c_address_ = nullptr;
   Value *m_ = nullptr, *n_ = nullptr, *k_ = nullptr;
+  Value *a_row_ = nullptr, *b_row_ = nullptr, *c_row_ = nullptr;    // elements from one row to the next
   Value *thread_ = nullptr, *row0_ = nullptr, *column0_ = nullptr;  // the block's first row and column of C
 
  private:
+  static int32_t extents_of(const GemmKernel& kernel) { return kernel.pitch ? 6 : 3; }
   // The function's slots and extents come first, so that its members' numbers hold.
   static Body signature(const GemmKernel& kernel, const Body* then) {
     Body body;
@@ -122,7 +137,7 @@ class GemmBase {
     if (then != nullptr) body = *then;
     body.form = ir::KernelForm::gemm;
     body.slots.resize(body.slots.size() + 3);
-    body.extents += 3;
+    body.extents += extents_of(kernel);
     body.block = kernel.tile->threads();
     return body;
   }

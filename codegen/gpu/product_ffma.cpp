@@ -61,6 +61,7 @@ class GemmEmitter : GemmBase {
     Value* stride = nullptr;   // i64: bytes from one row in memory to the next
     Value *outer = nullptr, *inner = nullptr;  // the first vector's place in the tile
     std::vector<Value*> address{};             // where each vector's row (one for all: column) begins
+    Value* whole = nullptr;                    // !inner_last: i1, the vector ends before the edge
     Value* beside[kVector - 1] = {};           // !inner_last: bytes to elements 1, 2, 3, or 0 past the edge
     Value* begin(int v) const { return address[address.size() > 1 ? static_cast<size_t>(v) : 0]; }
   };
@@ -77,20 +78,21 @@ class GemmEmitter : GemmBase {
     column_ = b.CreateMul(b.CreateAdd(b.CreateMul(warp_across, word(8)), b.CreateAnd(lane, word(7))),
                           word(tile_.micro_n));
 
-    a_ = operand(a_address_, m_, row0_, !kernel_.transpose_a, tile_.m);
-    b_ = operand(b_address_, n_, column0_, kernel_.transpose_b, tile_.n);
+    a_ = operand(a_address_, a_row_, m_, row0_, !kernel_.transpose_a, tile_.m);
+    b_ = operand(b_address_, b_row_, n_, column0_, kernel_.transpose_b, tile_.n);
     shared_ = make_shared(b.getFloatTy(), 2 * static_cast<uint64_t>(buffer_words()));
   }
 
   int buffer_words() const { return tile_.k * (a_.row + b_.row); }
 
-  // `extent` is C's along the operand, `origin` the block's first place there, `width` the tile's extent.
-  Operand operand(Value* base, Value* extent, Value* origin, bool inner_last, int width) {
+  // `pitch` elements lie between its rows, `extent` is C's along the operand, `origin` the block's first place
+  // there, `width` the tile's extent.
+  Operand operand(Value* base, Value* pitch, Value* extent, Value* origin, bool inner_last, int width) {
     Operand o;
     o.inner_last = inner_last;
     o.moves = width * tile_.k / kVector / threads_;
     o.row = width + GemmTile::kPad;
-    o.stride = wide(in_bytes(inner_last ? k_ : extent));
+    o.stride = wide(in_bytes(pitch));
     o.aligned = multiple_of(kVector * bytes_, base, o.stride);
     Value* last = b.CreateSub(extent, word(1));
     if (inner_last) {
@@ -114,11 +116,12 @@ class GemmEmitter : GemmBase {
       o.outer = b.CreateMul(b.CreateURem(thread_, word(shared_by)), word(kVector));
       o.inner = b.CreateUDiv(thread_, word(shared_by));
       o.inner_step = threads_ / shared_by;
-      // Where whole vectors are read the extent is a multiple of 4, and so is the last vector's place.
+      // Where whole vectors are read rows begin at multiples of 4, and so does the last vector.
       Value* column = b.CreateAdd(origin, o.outer);
-      column = min(column, b.CreateSelect(o.aligned, b.CreateSub(extent, word(kVector)), last));
+      column = min(column, b.CreateSelect(o.aligned, last_run(extent, kVector), last));
       o.address.push_back(offset(base, wide(in_bytes(column))));
       Value* room = b.CreateSub(last, column);
+      o.whole = b.CreateICmpUGE(room, word(kVector - 1));
       for (int j = 1; j < kVector; ++j) o.beside[j - 1] = wide(in_bytes(min(word(j), room)));
     }
     return o;
@@ -139,25 +142,36 @@ class GemmEmitter : GemmBase {
       Value* begin = offset(o.begin(v), b.CreateMul(place, o.stride));
       return j == 0 ? begin : offset(begin, o.beside[j - 1]);
     };
+    const auto whole = [&](int v) {
+      return b.CreateAlignedLoad(stored(bytes_, kVector), address(v, 0), aligned_to(kVector * bytes_));
+    };
+    const auto gathered = [&](int v) {
+      Value* vector = llvm::PoisonValue::get(stored(bytes_, kVector));
+      for (int j = 0; j < kVector; ++j) {
+        Value* element = b.CreateAlignedLoad(stored(bytes_), address(v, j), aligned_to(bytes_));
+        vector = b.CreateInsertElement(vector, element, static_cast<uint64_t>(j));
+      }
+      return vector;
+    };
     return either(
         o.aligned,
         [&] {
           Values vectors;
-          for (int v = 0; v < o.moves; ++v)
-            vectors.push_back(
-                b.CreateAlignedLoad(stored(bytes_, kVector), address(v, 0), aligned_to(kVector * bytes_)));
+          for (int v = 0; v < o.moves; ++v) {
+            if (!kernel_.pitch) {
+              vectors.push_back(whole(v));
+              continue;
+            }
+            // Rows with a gap end inside of a vector.
+            Value* inside = o.inner_last ? exists(o, v, kVector - 1, left) : o.whole;
+            vectors.push_back(either(
+                inside, [&] { return Values{whole(v)}; }, [&] { return Values{gathered(v)}; })[0]);
+          }
           return vectors;
         },
         [&] {
           Values vectors;
-          for (int v = 0; v < o.moves; ++v) {
-            Value* vector = llvm::PoisonValue::get(stored(bytes_, kVector));
-            for (int j = 0; j < kVector; ++j) {
-              Value* element = b.CreateAlignedLoad(stored(bytes_), address(v, j), aligned_to(bytes_));
-              vector = b.CreateInsertElement(vector, element, static_cast<uint64_t>(j));
-            }
-            vectors.push_back(vector);
-          }
+          for (int v = 0; v < o.moves; ++v) vectors.push_back(gathered(v));
           return vectors;
         });
   }

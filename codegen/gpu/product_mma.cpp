@@ -52,6 +52,7 @@ class MmaEmitter : GemmBase {
     Value *row = nullptr, *chunk = nullptr;  // the thread's first chunk in the tile
     std::vector<Value*> begin{};  // inner_last: where each chunk's row begins; else, where the column does
     Value* beside[kChunk] = {};   // else: bytes to elements 1, 2, ..., or 0 past the edge
+    Value* room = nullptr;        // else: how many of a chunk's elements stand before the edge
     Value* to = nullptr;          // shared address of the first chunk in the first buffer
     std::vector<Value*> from{};   // shared addresses for ldmatrix, see place_fragments
     int row_bytes() const { return chunks * 16; }
@@ -77,8 +78,8 @@ class MmaEmitter : GemmBase {
     warp_column_ = b.CreateMul(b.CreateSub(warp, b.CreateMul(down, word(tile_.warps_n))), word(warp_n()));
     lane_row_ = b.CreateLShr(lane, 2);
     lane_column_ = b.CreateShl(b.CreateAnd(lane, word(3)), 1);
-    a_ = operand(a_address_, m_, row0_, !kernel_.transpose_a, tile_.m, base);
-    b_ = operand(b_address_, n_, column0_, kernel_.transpose_b, tile_.n, add(base, a_bytes()));
+    a_ = operand(a_address_, a_row_, m_, row0_, !kernel_.transpose_a, tile_.m, base);
+    b_ = operand(b_address_, b_row_, n_, column0_, kernel_.transpose_b, tile_.n, add(base, a_bytes()));
     // The four matrices of an ldmatrix, one for the lanes 8 i .. 8 i + 7: of A the upper and lower half of 16
     // rows, then both again 8 further along the inner dimension; of B (8 columns each) first along the inner
     // dimension, then the next columns.
@@ -87,14 +88,16 @@ class MmaEmitter : GemmBase {
     place_fragments(b_, add(base, a_bytes()), warp_column_, warp_n(), high, low, lane);
   }
 
-  // `extent` is C's along the operand, `origin` the block's first place there, `width` the tile's extent.
-  Operand operand(Value* base, Value* extent, Value* origin, bool inner_last, int width, Value* shared) {
+  // `pitch` elements lie between its rows, `extent` is C's along the operand, `origin` the block's first place
+  // there, `width` the tile's extent.
+  Operand operand(Value* base, Value* pitch, Value* extent, Value* origin, bool inner_last, int width,
+                  Value* shared) {
     Operand o;
     o.inner_last = inner_last;
     o.chunks = (inner_last ? tile_.k : width) / kChunk;
     o.moves = width * tile_.k / kChunk / threads_;
     o.rows_apart = threads_ / o.chunks;
-    o.stride = wide(in_bytes(inner_last ? k_ : extent));
+    o.stride = wide(in_bytes(pitch));
     o.aligned = multiple_of(16, base, o.stride);
     o.row = b.CreateUDiv(thread_, word(o.chunks));
     o.chunk = b.CreateURem(thread_, word(o.chunks));
@@ -109,8 +112,10 @@ class MmaEmitter : GemmBase {
       }
     } else {
       Value* column = b.CreateAdd(origin, b.CreateShl(o.chunk, 3));
-      column = min(column, b.CreateSelect(o.aligned, b.CreateSub(extent, word(kChunk)), last));
+      column = min(column, b.CreateSelect(o.aligned, last_run(extent, kChunk), last));
       o.begin.push_back(offset(base, wide(in_bytes(column))));
+      Value* left = b.CreateSub(extent, column);
+      o.room = b.CreateSelect(b.CreateICmpULT(column, extent), min(left, word(kChunk)), word(0));
       for (int j = 0; j < kChunk; ++j) o.beside[j] = wide(in_bytes(min(word(j), b.CreateSub(last, column))));
     }
     return o;
@@ -147,26 +152,45 @@ class MmaEmitter : GemmBase {
         Value* exists = b.CreateICmpULT(inner(o, k0, v), k_);
         Value* from = address(o, k0, v, exists);
         Value* to = b.CreateAdd(o.to, add(buffer, v * o.rows_apart * o.row_bytes()));
-        cores_.copy(to, from, exists);
+        if (!kernel_.pitch) {
+          cores_.copy(to, from, exists);
+          continue;
+        }
+        // Rows with a gap end inside of a chunk.
+        Value* left = o.inner_last ? min(b.CreateSub(k_, inner(o, k0, v)), word(kChunk)) : o.room;
+        left = b.CreateSelect(exists, left, word(0));
+        if (modern_) {
+          cores_.copy_bytes(to, from, in_bytes(left));
+        } else {
+          const auto at_once = [&] {
+            return Values{b.CreateAlignedLoad(stored(2, kChunk), from, llvm::Align(16))};
+          };
+          deposit(to,
+                  either(b.CreateICmpEQ(left, word(kChunk)), at_once, [&] { return gather(o, k0, v); })[0]);
+        }
       }
       return Values{};
     };
     const auto pieces = [&] {
-      llvm::Type* eight = stored(2, kChunk);
-      for (int v = 0; v < o.moves; ++v) {
-        Value* chunk = llvm::PoisonValue::get(eight);
-        for (int j = 0; j < kChunk; ++j) {
-          Value* exists = b.CreateICmpULT(add(inner(o, k0, v), o.inner_last ? j : 0), k_);
-          Value* from = address(o, k0, v, exists, j);
-          Value* element = b.CreateAlignedLoad(b.getInt16Ty(), from, llvm::Align(2));
-          chunk = b.CreateInsertElement(chunk, b.CreateSelect(exists, element, b.getInt16(0)), uint64_t(j));
-        }
-        cores_.put(b.CreateAdd(o.to, add(buffer, v * o.rows_apart * o.row_bytes())),
-                   b.CreateBitCast(chunk, llvm::FixedVectorType::get(b.getInt32Ty(), 4)));
-      }
+      for (int v = 0; v < o.moves; ++v)
+        deposit(b.CreateAdd(o.to, add(buffer, v * o.rows_apart * o.row_bytes())), gather(o, k0, v)[0]);
       return Values{};
     };
     either(o.aligned, whole, pieces);
+  }
+  void deposit(Value* to, Value* chunk) {
+    cores_.put(to, b.CreateBitCast(chunk, llvm::FixedVectorType::get(b.getInt32Ty(), 4)));
+  }
+  // Chunk v, element by element.
+  Values gather(const Operand& o, Value* k0, int v) {
+    Value* chunk = llvm::PoisonValue::get(stored(2, kChunk));
+    for (int j = 0; j < kChunk; ++j) {
+      Value* exists = b.CreateICmpULT(add(inner(o, k0, v), o.inner_last ? j : 0), k_);
+      Value* from = address(o, k0, v, exists, j);
+      Value* element = b.CreateAlignedLoad(b.getInt16Ty(), from, llvm::Align(2));
+      chunk = b.CreateInsertElement(chunk, b.CreateSelect(exists, element, b.getInt16(0)), uint64_t(j));
+    }
+    return {chunk};
   }
 
   // Where the thread's chunk v begins along the inner dimension.

@@ -55,15 +55,25 @@ class NvptxTarget final : public Target {
     Value* item = global_thread();
     Value* vector = index(body.vector);
     Value* element = b.CreateMul(item, vector);
-    Value* all = body.flat ? column_count() : b.CreateMul(row_count(), column_count());
+    Value* across = column_count();
+    if (body.gaps) across = b.CreateAnd(b.CreateAdd(across, index(body.vector - 1)), index(-body.vector));
+    Value* all = body.flat ? across : b.CreateMul(row_count(), across);
     branch(b.CreateICmpULT(element, all), [&] {
       Point point{index(0), element, nullptr, static_cast<unsigned>(body.vector)};
       if (!body.flat) {
-        point.row = b.CreateUDiv(element, column_count());
-        point.column = b.CreateSub(element, b.CreateMul(point.row, column_count()));
+        point.row = b.CreateUDiv(element, across);
+        point.column = b.CreateSub(element, b.CreateMul(point.row, across));
       }
       on_row(point.row);
-      on_point(point);
+      if (!body.gaps) return on_point(point);
+      const auto visit = [&](Value* mask) {
+        point.mask = mask;
+        on_point(point);
+        return Carried{};
+      };
+      Value* whole = b.CreateICmpULE(b.CreateAdd(point.column, index(body.vector)), column_count());
+      either(
+          whole, [&] { return visit(nullptr); }, [&] { return visit(before_gap(point, column_count())); });
     });
   }
 
@@ -140,12 +150,34 @@ class NvptxTarget final : public Target {
   Carried walk(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,
                Carried accumulators, const OnTerms& on_point) override {
     Value* first = b.CreateAdd(low, b.CreateMul(to_index(rank()), index(body.vector)));
-    return loop(first, high, index(static_cast<int64_t>(group_) * body.vector), accumulators,
-                [&](Value* column, Carried carried) {
-                  const Point point{row, column, nullptr, static_cast<unsigned>(body.vector)};
-                  accumulate(reductions, on_point(point), point, carried);
-                  return carried;
-                });
+    Value* step = index(static_cast<int64_t>(group_) * body.vector);
+    Point point{row, nullptr, nullptr, static_cast<unsigned>(body.vector)};
+    const auto visit = [&](Value* column, Carried& carried) {
+      point.column = column;
+      accumulate(reductions, on_point(point), point, carried);
+    };
+    if (!body.gaps) {
+      return loop(first, high, step, accumulators, [&](Value* column, Carried carried) {
+        visit(column, carried);
+        return carried;
+      });
+    }
+    // Whole vectors, and for one thread the one that ends in the gap.
+    accumulators.push_back(first);
+    accumulators = loop(first, b.CreateAnd(high, index(-body.vector)), step, accumulators,
+                        [&](Value* column, Carried carried) {
+                          visit(column, carried);
+                          carried.back() = b.CreateAdd(column, step);
+                          return carried;
+                        });
+    Value* next = accumulators.back();
+    accumulators.pop_back();
+    return loop(next, high, step, accumulators, [&](Value* column, Carried carried) {
+      point.column = column;
+      point.mask = before_gap(point, high);
+      visit(column, carried);
+      return carried;
+    });
   }
 
   // A butterfly inside each warp; then, for a block, over the warps' results in shared memory, in a fixed
@@ -191,6 +223,11 @@ class NvptxTarget final : public Target {
   }
 
  private:
+  // The lanes whose columns are below `end`.
+  Value* before_gap(const Point& point, Value* end) {
+    Value* columns = b.CreateAdd(splat(point.column, point.lanes), iota(index_type, point.lanes));
+    return b.CreateICmpULT(columns, splat(end, point.lanes));
+  }
   Value* special(llvm::Intrinsic::ID id) { return gpu::special(b, id); }
   Value* to_index(Value* word) { return b.CreateZExt(word, index_type); }
   Value* block_index() { return to_index(group_block_); }

@@ -118,6 +118,7 @@ Status Engine::prepare_product(const Place& at, Launch& launch) {
                  .accumulate = ir::accumulates(at.op()),
                  .type = element(operand_type(at.module, at.region, call.a).dtype),
                  .result = element(operand_type(at.module, at.region, call.c).dtype)};
+  launch.gemm_pitch = call.pitch;
   launch.gemm.cut();
   launch.name = fmt::format("{} {}x{}x{}", at.op().info->name, m, n, k);
   for (const ir::Operand& operand : {call.a, call.b, call.c})
@@ -175,6 +176,8 @@ void Engine::set_batch(Prepared& prepared, int64_t batch) {
       if (launch.function == nullptr) {
         launch.gemm.m = launch.gemm_m.at(batch);
         launch.gemm.k = launch.gemm_k.at(batch);
+        for (size_t i = 0; launch.gemm_pitch && i < launch.gemm.pitch.size(); ++i)
+          launch.gemm.pitch[i] = (*launch.gemm_pitch)[i].at(batch);
         launch.gemm.prepare();
         wave.tasks += launch.gemm.tasks();
         continue;

@@ -62,6 +62,7 @@ class Engine {
     int64_t tile = 1;
     Gemm gemm{};
     codegen::Extent gemm_m{}, gemm_k{};  // the extents of a product that may shrink with the batch
+    std::optional<std::array<codegen::Extent, 3>> gemm_pitch{};
     // At the current batch:
     std::vector<int64_t> values{};  // of extents
     int64_t item_count = 0;

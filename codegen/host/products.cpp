@@ -105,9 +105,9 @@ void Gemm::prepare() {
           return transposed ? dnnl::memory::dims{1, leading} : dnnl::memory::dims{leading, 1};
         };
         Native::Product one;
-        one.a = {{rows, k}, Kind::bf16, stride(transpose_a, transpose_a ? m : k)};
-        one.b = {{k, columns}, Kind::bf16, stride(transpose_b, transpose_b ? k : n)};
-        one.c = {{rows, columns}, result == Element::f32 ? Kind::f32 : Kind::bf16, stride(false, n)};
+        one.a = {{rows, k}, Kind::bf16, stride(transpose_a, a_row())};
+        one.b = {{k, columns}, Kind::bf16, stride(transpose_b, b_row())};
+        one.c = {{rows, columns}, result == Element::f32 ? Kind::f32 : Kind::bf16, stride(false, c_row())};
         const dnnl::matmul::primitive_desc description = describe(one.a, one.b, one.c, accumulate);
         one.scratch = description.scratchpad_desc();
         if (std::string_view(description.impl_info_str()).starts_with("ref") ||
@@ -132,10 +132,11 @@ bool Gemm::multiply_native(const Tile& tile, const uint16_t* a, const uint16_t* 
     return dnnl::memory(description, cpu(), const_cast<void*>(address));
   };
   try {
-    product.run.execute(stream, {{DNNL_ARG_SRC, at(product.a, a + (transpose_a ? tile.i : tile.i * k))},
-                                 {DNNL_ARG_WEIGHTS, at(product.b, b + (transpose_b ? tile.j * k : tile.j))},
-                                 {DNNL_ARG_DST, at(product.c, c)},
-                                 {DNNL_ARG_SCRATCHPAD, at(product.scratch, scratch)}});
+    product.run.execute(stream,
+                        {{DNNL_ARG_SRC, at(product.a, a + (transpose_a ? tile.i : tile.i * a_row()))},
+                         {DNNL_ARG_WEIGHTS, at(product.b, b + (transpose_b ? tile.j * b_row() : tile.j))},
+                         {DNNL_ARG_DST, at(product.c, c)},
+                         {DNNL_ARG_SCRATCHPAD, at(product.scratch, scratch)}});
     stream.wait();
   } catch (const dnnl::error&) {
     return false;
@@ -184,14 +185,14 @@ bool Gemm::multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* 
   for (int64_t p = 0; p < k; p += depth) {
     const int64_t here = std::min(depth, k - p);
     if (transpose_a) {
-      widen_block(type, a + p * m + tile.i, m, here, tile.rows, block_a);
+      widen_block(type, a + p * a_row() + tile.i, a_row(), here, tile.rows, block_a);
     } else {
-      widen_block(type, a + tile.i * k + p, k, tile.rows, here, block_a);
+      widen_block(type, a + tile.i * a_row() + p, a_row(), tile.rows, here, block_a);
     }
     if (transpose_b) {
-      widen_block(type, b + tile.j * k + p, k, tile.columns, here, block_b);
+      widen_block(type, b + tile.j * b_row() + p, b_row(), tile.columns, here, block_b);
     } else {
-      widen_block(type, b + p * n + tile.j, n, here, tile.columns, block_b);
+      widen_block(type, b + p * b_row() + tile.j, b_row(), here, tile.columns, block_b);
     }
     if (!multiply(tile, block_a, transpose_a ? tile.rows : here, block_b, transpose_b ? here : tile.columns,
                   here, accumulate || p > 0, c, ldc))
@@ -215,17 +216,17 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scrat
   tile.rows = std::min(tile_m, m - tile.i);
   tile.columns = std::min(tile_n, n - tile.j);
   if (native != nullptr) {
-    char* to = static_cast<char*>(c) + (tile.i * n + tile.j) * (result == Element::f32 ? 4 : 2);
+    char* to = static_cast<char*>(c) + (tile.i * c_row() + tile.j) * (result == Element::f32 ? 4 : 2);
     return multiply_native(tile, static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), to,
                            scratch);
   }
   // Sums go to C, or beside it where they are to be rounded.
   const bool rounds = result != Element::f32;
-  float* sums = rounds ? scratch + kBlockFloats : static_cast<float*>(c) + tile.i * n + tile.j;
-  const int64_t ldc = rounds ? tile.columns : n;
+  float* sums = rounds ? scratch + kBlockFloats : static_cast<float*>(c) + tile.i * c_row() + tile.j;
+  const int64_t ldc = rounds ? tile.columns : c_row();
   bool good = false;
   if (type == Element::f32) {
-    const int64_t lda = transpose_a ? m : k, ldb = transpose_b ? k : n;
+    const int64_t lda = a_row(), ldb = b_row();
     good = multiply(tile, static_cast<const float*>(a) + (transpose_a ? tile.i : tile.i * lda), lda,
                     static_cast<const float*>(b) + (transpose_b ? tile.j * ldb : tile.j), ldb, k, accumulate,
                     sums, ldc);
@@ -234,7 +235,8 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scrat
                            sums, ldc);
   }
   for (int64_t row = 0; rounds && good && row < tile.rows; ++row)
-    narrow(result, sums + row * ldc, static_cast<uint16_t*>(c) + (tile.i + row) * n + tile.j, tile.columns);
+    narrow(result, sums + row * ldc, static_cast<uint16_t*>(c) + (tile.i + row) * c_row() + tile.j,
+           tile.columns);
   return good;
 }
 

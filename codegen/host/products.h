@@ -7,6 +7,7 @@
 // A CPU that multiplies bf16 itself (AVX512-BF16, AMX) needs no conversion: sums are f32 all the same, and a
 // bf16 result is rounded once.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -14,14 +15,16 @@
 
 namespace gacc::host {
 
-// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major and dense; op transposes where the flag says so.
+// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major; op transposes where the flag says so.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
-  int64_t tile_m = 0, tile_n = 0;                      // set by cut
-  struct Native;                                       // oneDNN's primitives, for each size of tile
-  std::shared_ptr<const Native> native{};              // set by prepare, where the CPU multiplies bf16
+  // Elements from one row of A, B and C to the next; 0: rows without gaps.
+  std::array<int64_t, 3> pitch{};
+  int64_t tile_m = 0, tile_n = 0;          // set by cut
+  struct Native;                           // oneDNN's primitives, for each size of tile
+  std::shared_ptr<const Native> native{};  // set by prepare, where the CPU multiplies bf16
 
   // What `run` needs of memory of the thread's own where a type is not f32.
   static constexpr int64_t kScratchBytes = 768 << 10;
@@ -31,6 +34,9 @@ struct Gemm {
   void cut();
   // Makes ready what `run` needs for these m and k: after `cut`, and whenever they change.
   void prepare();
+  int64_t a_row() const { return pitch[0] != 0 ? pitch[0] : transpose_a ? m : k; }
+  int64_t b_row() const { return pitch[1] != 0 ? pitch[1] : transpose_b ? k : n; }
+  int64_t c_row() const { return pitch[2] != 0 ? pitch[2] : n; }
   int64_t tasks() const { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); }
   // Computes tile `task`. False when oneDNN refuses (out of memory for its packing buffers).
   // Allocates only inside oneDNN, which packs operands into buffers of its own in every call. `scratch`:

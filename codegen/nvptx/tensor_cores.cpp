@@ -58,11 +58,14 @@ void TensorCores::mma(int depth, const Values& x, const Values& y, Value** sum) 
   for (unsigned r = 0; r < 4; ++r) sum[r] = b_.CreateExtractValue(four, r);
 }
 
+void TensorCores::copy_bytes(Value* to, Value* from, Value* bytes) {
+  assembly(b_.getVoidTy(), "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
+           {to, b_.CreatePtrToInt(from, b_.getInt64Ty()), bytes}, true);
+}
+
 void TensorCores::copy(Value* to, Value* from, Value* exists) {
   if (modern_) {
-    Value* bytes = b_.CreateSelect(exists, word(16), word(0));  // the rest is zeros
-    assembly(b_.getVoidTy(), "cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
-             {to, b_.CreatePtrToInt(from, b_.getInt64Ty()), bytes}, true);
+    copy_bytes(to, from, b_.CreateSelect(exists, word(16), word(0)));
   } else {
     llvm::Type* four = llvm::FixedVectorType::get(b_.getInt32Ty(), 4);
     Value* words = b_.CreateAlignedLoad(four, from, llvm::Align(16));

@@ -37,6 +37,8 @@ class TensorCores {
   // 16 bytes into shared memory, zeros where not `exists`. `from`: readable in any case, a multiple of 16.
   // Modern ones are there when they have been waited for.
   void copy(Value* to, Value* from, Value* exists);
+  // The same of the first `bytes` (i32), zeros behind them, where `modern`.
+  void copy_bytes(Value* to, Value* from, Value* bytes);
   // The same of one word of 4 bytes.
   void copy_word(Value* to, Value* from, Value* exists);
   void put(Value* to, Value* words);  // i32 x 4

@@ -67,6 +67,7 @@ class Finder {
         kernels::make_instance(module_, region_, kernel, kernels::Purpose::device, problem);
     if (!instance || instance->body.cost > kMostEpilogueCost) return std::nullopt;
     const auto& [call, body, constants] = *instance;
+    if (region_[result].type.pitch != 0) return std::nullopt;
     const ir::Shape& shape = region_[result].type.shape;
     const bool same_rows = !shape.empty() && call.extents[1] == ir::Extent{shape.back(), false};
     if (!body.flat && !same_rows) return std::nullopt;

@@ -165,7 +165,10 @@ class CublasLt final : public GemmEngine {
             static_cast<int64_t>(product.result),
             alignment(product.a),
             alignment(product.b),
-            alignment(product.c)};
+            alignment(product.c),
+            product.a_row(),
+            product.b_row(),
+            product.c_row()};
   }
   size_t position(const Product& product) const {  // in choices_, or their number
     const Key wanted = key(product);
@@ -290,9 +293,9 @@ class CublasLt final : public GemmEngine {
   // A product of zeros takes less power and is faster than the one of a training step.
   Status fill(const Product& p) const {
     if (!tuning_->fill) return {};
-    Status status = tuning_->fill(p.a, p.m * p.k, p.type);
-    if (status) status = tuning_->fill(p.b, p.k * p.n, p.type);
-    return status ? tuning_->fill(p.c, p.m * p.n, p.result) : status;
+    Status status = tuning_->fill(p.a, (p.transpose_a ? p.k : p.m) * p.a_row(), p.type);
+    if (status) status = tuning_->fill(p.b, (p.transpose_b ? p.n : p.k) * p.b_row(), p.type);
+    return status ? tuning_->fill(p.c, p.m * p.c_row(), p.result) : status;
   }
 
   int create_operation(const Product& p, void*& operation) const {
@@ -310,14 +313,14 @@ class CublasLt final : public GemmEngine {
   // The operation and the matrices as they lie in memory: rows of cuBLAS are our columns.
   Status describe(const Product& p, Choice& choice) const {
     int error = create_operation(p, choice.plain.operation);
-    const auto layout = [&](int which, int64_t rows, int64_t columns) {
+    const auto layout = [&](int which, int64_t rows, int64_t columns, int64_t pitch) {
       if (!error)
         error = library_.layout_create(&choice.layouts[which], real_type(which == 2 ? p.result : p.type),
-                                       static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
+                                       static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), pitch);
     };
-    layout(0, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
-    layout(1, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
-    layout(2, p.n, p.m);
+    layout(0, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.b_row());
+    layout(1, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.a_row());
+    layout(2, p.n, p.m, p.c_row());
     return check(error, what(p));
   }
 

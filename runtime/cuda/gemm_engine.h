@@ -1,6 +1,7 @@
 // Matrix products on the GPU: cuBLASLt where it is installed (cublas_lt.h), else kernels of the artifact's
 // PTX.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,7 +23,7 @@ struct BuiltinGemm {
 enum class Element : uint8_t { f32, f16, bf16 };
 inline int64_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
 
-// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major without gaps, f32 sums.
+// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, f32 sums.
 struct Product {
   Pointer a = 0, b = 0, c = 0;
   int64_t m = 0, n = 0, k = 0;
@@ -33,7 +34,12 @@ struct Product {
   // Of a micro-batch that is not full: its size is known only when it comes, and its algorithm works in no
   // memory besides the operands and the result.
   bool ragged = false;
-  Pointer workspace = 0;  // as many bytes as workspace_bytes says, at launch
+  Pointer workspace = 0;           // as many bytes as workspace_bytes says, at launch
+  std::array<int64_t, 3> pitch{};  // elements from one row of A, B and C to the next; 0: rows without gaps
+
+  int64_t a_row() const { return pitch[0] != 0 ? pitch[0] : transpose_a ? m : k; }
+  int64_t b_row() const { return pitch[1] != 0 ? pitch[1] : transpose_b ? k : n; }
+  int64_t c_row() const { return pitch[2] != 0 ? pitch[2] : n; }
 };
 
 // What an engine that has several algorithms for a product does with them.

@@ -71,6 +71,8 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   launch.m = extent(planned.m);
   launch.n = extent(planned.n);
   launch.k = extent(planned.k);
+  for (size_t i = 0; planned.pitch && i < launch.pitch.size(); ++i)
+    launch.pitch[i] = extent((*planned.pitch)[i]);
   Product& product = launch.product;
   product.a = address(planned.a);
   product.b = address(planned.b);
@@ -170,6 +172,8 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) const {
   product.m = static_cast<int64_t>(launch.m.at(batch));
   product.n = static_cast<int64_t>(launch.n.at(batch));
   product.k = static_cast<int64_t>(launch.k.at(batch));
+  for (size_t i = 0; i < launch.pitch.size(); ++i)
+    product.pitch[i] = static_cast<int64_t>(launch.pitch[i].at(batch));
   const bool varies = launch.m.times_batch || launch.n.times_batch || launch.k.times_batch;
   product.ragged = launch.on_demand || (varies && batch != micro_batch_);
   if (gemm_->workspace_bytes(product) > launch.workspace_bytes) product.workspace = workspace_;

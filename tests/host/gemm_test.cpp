@@ -71,6 +71,34 @@ TEST(Gemm, AgreesWithDouble) {
   }
 }
 
+// Rows with gaps of anything: the numbers of rows without.
+TEST(Gemm, RowsWithGaps) {
+  const Case size{130, 257, 65};
+  constexpr int64_t gap = 7;
+  const auto spread = [](const std::vector<float>& values, int64_t columns) {
+    std::vector<float> rows;
+    for (size_t i = 0; i < values.size(); ++i) {
+      rows.push_back(values[i]);
+      if ((static_cast<int64_t>(i) + 1) % columns == 0) rows.insert(rows.end(), gap, NAN);
+    }
+    return rows;
+  };
+  for (int flags = 0; flags < 8; ++flags) {
+    Gemm gemm = product(size, flags);
+    const int64_t a_row = gemm.a_row(), b_row = gemm.b_row(), c_row = gemm.c_row();
+    const std::vector<float> a = random(size.m * size.k, 1), b = random(size.k * size.n, 2),
+                             before = random(size.m * size.n, 3), want = compute(gemm, 1, a, b, before);
+    gemm.pitch = {a_row + gap, b_row + gap, c_row + gap};
+    const std::vector<float> got =
+        compute(gemm, 2, spread(a, a_row), spread(b, b_row), spread(before, c_row));
+    for (int64_t i = 0; i < size.m; ++i)
+      for (int64_t j = 0; j < size.n; ++j)
+        ASSERT_FLOAT_EQ(got[static_cast<size_t>(i * gemm.c_row() + j)],
+                        want[static_cast<size_t>(i * size.n + j)])
+            << "flags " << flags << " at " << i << "," << j;
+  }
+}
+
 TEST(Gemm, ThreadsDoNotChangeBits) {
   for (const Case size : {Case{32, 512, 784}, Case{512, 784, 32}, Case{200, 300, 100}}) {
     for (int flags = 0; flags < 8; ++flags) {

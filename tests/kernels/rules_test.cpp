@@ -21,11 +21,9 @@ struct Exception {
 constexpr Exception kExceptions[] = {
     {"R1 R3 R4 R5", "column_sum", "few rows or columns: a sum of fewer than 1,024 rows stays whole"},
     {"R10", "step_persistent", "some dozen small kernels, each behind a barrier"},
-    {"R7", "product", "GPT-2's vocabulary is odd, and so are the rows of logits and of their gradient"},
     {"R4 R5", "row_sum",
      "a warp reads its row 4 elements at a time: 8 bytes of halves; a row of a head has 64"},
     {"R1", "row_sum_mul_row_sum_mul", "a warp for each row, and only 4 rows a sample"},
-    {"R5", "cross_entropy_grad_cast", "an odd row is written one element at a time"},
     {"R1", "attention",
      "48 blocks of positions at the example's micro-batch; f32 attention is made of multiply-adds"},
     {"R6", "attention", "f32 has no tensor cores here: it is made of multiply-adds"},

@@ -133,8 +133,13 @@ def make_cases():
     for chunks in (1, 3):
         cases.append(case(f"class_weights-chunks{chunks}", "tests/parity/models/sequence.toml", 20, 1, bounds=exact, group="class_weights",
                           live=False, loss__chunks=chunks, loss__class_weights="[2, 0, 0.5, 1, 1, 3, 0.1, 1, 1]", **ragged))
+    # Rows with a pitch, also where the loss is done in parts.
+    for device in ("cpu", "emulate"):
+        for chunks in (1, 2):
+            cases.append(case(f"wide_head-{device}-{chunks}", "tests/parity/models/wide_head.toml", 43, 9, bounds=exact, group="wide_head",
+                              live=(device, chunks) == ("cpu", 1), device=device, loss__chunks=chunks))
     for path in sorted((HERE / "models").glob("*.toml")):  # what the examples leave out
-        if path.stem not in ("update", "sequence", *losses):
+        if path.stem not in ("update", "sequence", "wide_head", *losses):
             cases.append(case(path.stem, f"tests/parity/models/{path.name}", 90, 9))
     return cases
 

@@ -69,6 +69,30 @@ def test_what_would_fit(folder):
     expect(re.search(r"; micro_batch 1 needs at least [0-9.]+ MiB \(proven\)", told), told)
 
 
+def test_rows_with_a_pitch(folder):
+    """Logits of 1,001 classes lie 1,024 apart: gradients keep their bits whatever is made again and however it is launched,
+    and CPU and emulator agree; micro-batches of 6 and, at an epoch's end, of 1."""
+    model = harness.ROOT / "tests/parity/models/wide_head.toml"
+    spec = harness.make_data(model, 13, folder)
+    again = [["--set", "recompute.policy=all", "--set", f"loss.chunks={chunks}"] for chunks in (1, 3)]
+    for precision, near in (("f32", 1e-6), ("f16", 2e-3), ("bf16", 2e-2)):
+        options = ["--set", f"precision.compute={precision}"]
+        expect("1001 in 1024" in run("gaccc", model, *options, "--emit", "ir", "-o", "-").stdout, "no pitch")
+        check(folder, model, spec, *options, choices=again[:1])
+        check(folder, model, spec, *options, "--set", "launch.mode=persistent", device="emulate", updates=1,
+              choices=[again[0], ["--set", "launch.mode=graph"]])
+        found = {}
+        for device in ("cpu", "emulate"):
+            gradients(folder, device, model, spec, *options, device=device, updates=1)
+            found[device] = harness.read_safetensors(folder / f"{device}.weights.safetensors")
+        for name, (_, values) in found["cpu"].items():
+            other = found["emulate"][name][1]
+            off = harness.norm([a - b for a, b in zip(values, other)]) / harness.norm(values)
+            expect(off <= near, f"{precision}: {name} differs by {off}")
+        chunked, _ = gradients(folder, "chunked", model, spec, *options, *again[1])
+        expect(len(chunked) > 0, "the loss in parts runs")
+
+
 def choices_for(model, chance, count, *options):
     least, most = budgets_of(model, *options)
     choices = []

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt with leading dimensions of their own, which gacc's plans do not have (yet).
+// Matrix products by cuBLASLt with leading dimensions of their own.
 #pragma once
 #include <string>
 #include <vector>

@@ -16,7 +16,13 @@ namespace {
 
 struct Shape {
   int64_t m, n, k;
+  int64_t gap = 0;  // from the end of a row's last 8 elements to the next row; needs a kernel with pitches
 };
+
+// Elements from one row to the next.
+int64_t row_of(const Shape& s, int64_t columns) {
+  return s.gap == 0 ? columns : (columns + 7) / 8 * 8 + s.gap;
+}
 
 class Machine {
  public:
@@ -48,23 +54,26 @@ class Machine {
 
   void check(const GemmKernel& kernel, const emulator::Kernel& entry, const Shape& s,
              const std::vector<float>& a, const std::vector<float>& b, const std::vector<float>& c) {
-    const uint64_t at[] = {place(a, kernel.type, true), place(b, kernel.type, true),
-                           place(c, kernel.result, kernel.accumulate)};
-    const uint64_t parameters[] = {at[0],
-                                   at[1],
-                                   at[2],
-                                   static_cast<uint64_t>(s.m),
-                                   static_cast<uint64_t>(s.n),
-                                   static_cast<uint64_t>(s.k)};
-    const auto* bytes = reinterpret_cast<const uint8_t*>(parameters);
+    const int64_t columns[] = {kernel.transpose_a ? s.m : s.k, kernel.transpose_b ? s.k : s.n, s.n};
+    // A buffer, to which products add, has no gaps.
+    const int64_t rows[] = {row_of(s, columns[0]), row_of(s, columns[1]),
+                            kernel.accumulate ? s.n : row_of(s, s.n)};
+    const uint64_t at[] = {place(a, kernel.type, true, columns[0], rows[0]),
+                           place(b, kernel.type, true, columns[1], rows[1]),
+                           place(c, kernel.result, kernel.accumulate, s.n, rows[2])};
+    std::vector<uint64_t> parameters(std::begin(at), std::end(at));
+    for (const int64_t extent : {s.m, s.n, s.k}) parameters.push_back(static_cast<uint64_t>(extent));
+    for (const int64_t row : rows)
+      if (kernel.pitch) parameters.push_back(static_cast<uint64_t>(row));
+    const auto* bytes = reinterpret_cast<const uint8_t*>(parameters.data());
     const GemmTile& tile = *kernel.tile;
     const int64_t blocks = ((s.m + tile.m - 1) / tile.m) * ((s.n + tile.n - 1) / tile.n);
     emulator::Dim3 grid, block;
     grid.x = static_cast<uint32_t>(blocks), block.x = static_cast<uint32_t>(tile.threads());
     const Status status =
-        emulator_.launch(entry, grid, block, 0, std::vector<uint8_t>(bytes, bytes + sizeof parameters));
+        emulator_.launch(entry, grid, block, 0, std::vector<uint8_t>(bytes, bytes + 8 * parameters.size()));
     ASSERT_TRUE(status.ok()) << status.text();
-    const std::vector<float> got = fetch(at[2], kernel.result, s.m * s.n);
+    const std::vector<float> got = fetch(at[2], kernel.result, s.m, s.n, rows[2]);
     last_ = got.back();
     for (const uint64_t address : at) emulator_.release(address);
     const size_t reports = emulator_.reports().size();
@@ -98,25 +107,33 @@ class Machine {
     for (float& value : result) value = nearest(uniform(random), dtype);
     return result;
   }
-  // An allocation of exactly these values, or an uninitialised one of their size.
-  uint64_t place(const std::vector<float>& values, ir::DType dtype, bool initialised) {
-    const bool half = ir::dtype_bytes(dtype) == 2;
+  // Rows of these values; gaps between them, and what is not initialised, may not be read.
+  uint64_t place(const std::vector<float>& values, ir::DType dtype, bool initialised, int64_t columns,
+                 int64_t row) {
+    const int64_t one = ir::dtype_bytes(dtype), rows = static_cast<int64_t>(values.size()) / columns;
     std::vector<uint16_t> halves;
     for (const float value : values)
-      if (half) halves.push_back(half_bits(value, dtype));
-    const auto bytes = static_cast<int64_t>(values.size()) * ir::dtype_bytes(dtype);
-    const uint64_t address = emulator_.allocate(bytes);
-    const void* data = half ? static_cast<const void*>(halves.data()) : values.data();
-    if (initialised && !emulator_.write(address, data, bytes)) ADD_FAILURE() << "cannot write";
+      if (one == 2) halves.push_back(half_bits(value, dtype));
+    const void* data = one == 2 ? static_cast<const void*>(halves.data()) : values.data();
+    const uint64_t address = emulator_.allocate(rows * row * one);
+    for (int64_t i = 0; initialised && i < rows; ++i) {
+      const char* from = static_cast<const char*>(data) + i * columns * one;
+      if (!emulator_.write(address + static_cast<uint64_t>(i * row * one), from, columns * one))
+        ADD_FAILURE() << "cannot write";
+    }
     return address;
   }
-  std::vector<float> fetch(uint64_t address, ir::DType dtype, int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count));
+  std::vector<float> fetch(uint64_t address, ir::DType dtype, int64_t rows, int64_t columns, int64_t row) {
+    const int64_t one = ir::dtype_bytes(dtype);
+    std::vector<float> values(static_cast<size_t>(rows * columns));
     std::vector<uint16_t> halves(values.size());
-    const bool half = ir::dtype_bytes(dtype) == 2;
-    void* data = half ? static_cast<void*>(halves.data()) : values.data();
-    if (!emulator_.read(address, data, count * ir::dtype_bytes(dtype))) ADD_FAILURE() << "cannot read";
-    for (size_t i = 0; half && i < values.size(); ++i)
+    void* data = one == 2 ? static_cast<void*>(halves.data()) : values.data();
+    for (int64_t i = 0; i < rows; ++i) {
+      char* to = static_cast<char*>(data) + i * columns * one;
+      if (!emulator_.read(address + static_cast<uint64_t>(i * row * one), to, columns * one))
+        ADD_FAILURE() << "cannot read";
+    }
+    for (size_t i = 0; one == 2 && i < values.size(); ++i)
       values[i] = static_cast<float>(half_value(halves[i], dtype));
     return values;
   }
@@ -142,6 +159,26 @@ TEST(GemmEmulated, EveryKernelAtTheEdges) {
     }
   }
 }
+
+// Rows with gaps: of 8 elements and more they are aligned whatever the extent, and no gap is read.
+void check_gaps(ir::DType dtype, const char* target) {
+  Diag diag;
+  const auto code = emit_nvptx(every_product(dtype, /*gaps=*/true), target, diag);
+  ASSERT_TRUE(code) << diag.render();
+  Machine machine(code->ptx);
+  for (const GemmKernel& kernel : code->products) {
+    ASSERT_TRUE(kernel.pitch);
+    const GemmTile& t = *kernel.tile;
+    for (const Shape& s :
+         {Shape{1, 1, 1, 8}, Shape{t.m, t.n, t.k, 64}, Shape{t.m + 1, t.n - 1, 2 * t.k + 3, 8},
+          Shape{13, t.n + 5, t.k - 3, 16}, Shape{9, 11, 23, 3}, Shape{8, 16, 24, 0}}) {
+      machine.check(kernel, s);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(GemmEmulated, RowsWithGaps) { check_gaps(ir::DType::f32, "sm_80"); }
 
 // Tensor cores: copies of 16 bytes and of single elements, edges of tiles, the pipeline's wrapping around; on
 // sm_75 f16 without cp.async, and bf16 by multiply-adds.
@@ -174,6 +211,8 @@ TEST_P(HalfGemmEmulated, EveryKernelAtTheEdges) {
     }
   }
 }
+
+TEST_P(HalfGemmEmulated, RowsWithGaps) { check_gaps(GetParam().first, GetParam().second); }
 
 // The sum of 4,096 ones and eight times 2^-10: in f16 it would stop at 2,048, and small terms would be lost.
 TEST_P(HalfGemmEmulated, SumsAreF32) {

@@ -8,8 +8,9 @@
 
 namespace gacc::codegen {
 
-// Every variant with every tile: m x n of 16, 320, 640 and 1280, of this type, accumulating in f32.
-inline ir::Module every_product(ir::DType dtype = ir::DType::f32) {
+// Every variant with every tile: m x n of 16, 320, 640 and 1280, of this type, accumulating in f32. `gaps`: of
+// operands whose rows have a pitch.
+inline ir::Module every_product(ir::DType dtype = ir::DType::f32, bool gaps = false) {
   const std::string type(ir::dtype_text(dtype));
   std::string accumulators, inputs, ops;
   for (const int side : {16, 320, 640, 1280}) {
@@ -22,8 +23,11 @@ inline ir::Module every_product(ir::DType dtype = ir::DType::f32) {
       ops += fmt::format("  matmul.acc @{}, %x{}, %x{} {}\n", name, side, side, flags);
     }
   }
-  return ir::parse_module(
+  ir::Module module = ir::parse_module(
       fmt::format("set train.micro_batch = 32\n{}eval({}) {{\n{}}}\n", accumulators, inputs, ops));
+  for (const ir::ValueId input : module.eval.inputs)
+    if (gaps) module.eval[input].type.pitch = 2048;  // another one in each launch
+  return module;
 }
 
 }  // namespace gacc::codegen
