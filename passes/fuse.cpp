@@ -197,6 +197,9 @@ class Fuser {
       else if (type.shape == own)
         gain += bytes;
     }
+    for (const ValueId result : op.results) {
+      if (meets(result, group)) gain += 2 * type_bytes(region_[result].type, batch_);
+    }
     const bool same_domain = own == domain(group.ops.front());
     // In the update, and where a lane is closed, launches of parameters run side by side anyway
     // (codegen/gpu/merged_kernel.h, host/engine.h), and a parameter's ops should stay together.
@@ -204,6 +207,15 @@ class Fuser {
     const int64_t small = apart ? 1 : options_.small_domain;
     if (gain == 0 && same_domain && elements(own, batch_) <= small) gain = 1;
     return gain;
+  }
+
+  // Whether an op that is still to be placed takes the value and one that the group makes: with both in one
+  // group it can join them, and neither need be stored.
+  bool meets(ValueId value, const Group& group) const {
+    const auto& users = users_[static_cast<size_t>(value.index)];
+    return users.size() == 1 && users.front() != kYield && group_of_[users.front()] < 0 &&
+           std::any_of(region_.ops[users.front()].operands.begin(), region_.ops[users.front()].operands.end(),
+                       [&](const Operand& other) { return other != Operand(value) && made_in(other, group); });
   }
 
   static bool touches(const Group& group, const Operand& operand) {
