@@ -8,6 +8,19 @@ jobs=$(nproc 2>/dev/null || echo 2)
 say() { printf '== %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+# bare_root RELEASE FOLDER: the least of a Debian release, from where this machine gets its packages. As root.
+bare_root() {
+  [ "$(id -u)" -eq 0 ] || die "debootstrap and chroot need root"
+  command -v debootstrap >/dev/null || die "debootstrap is missing: install the Debian package debootstrap"
+  local mirror
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -1)
+  say "a bare root of $1"
+  debootstrap --variant=minbase "$1" "$2" "$mirror" >"$2.log" 2>&1 ||
+    { tail -5 "$2.log" >&2; die "debootstrap failed"; }
+  cp /etc/resolv.conf "$2/etc/"
+}
+this_release() { (. /etc/os-release && printf '%s' "$VERSION_CODENAME"); }
+
 # Debian's names; "a|b" means that either will do, the first that the distribution has is installed.
 packages=(
   g++ cmake ninja-build ccache python3
