@@ -62,8 +62,16 @@ Place place(const void* address, const Layout& layout) {
   Region* region = device().emulator.memory().find(first);
   if (region && region->covers(first, layout.bytes())) {
     const auto at = static_cast<int64_t>(first - region->base());
-    if (region->all(at, layout.bytes(), kLive))
-      return {region, at, region->all(at, layout.bytes(), kLive | kWritten)};
+    if (region->all(at, layout.bytes(), kLive)) {
+      Place found{region, at, true};
+      const auto column_bytes = static_cast<int64_t>(layout.rows) * layout.element();
+      for (uint64_t column = 0; column < layout.columns && found.written;
+           ++column) {  // gaps may hold nothing
+        const int64_t begin = at + static_cast<int64_t>(column * layout.leading) * layout.element();
+        found.written = region->all(begin, column_bytes, kLive | kWritten);
+      }
+      return found;
+    }
   }
   device().last_error = fmt::format("cublasLtMatmul: {} bytes at 0x{:x} are no live memory of the device",
                                     layout.bytes(), first);

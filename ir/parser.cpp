@@ -7,6 +7,7 @@
 #include "ir/lexer.h"
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
+#include "ir/row_pitch.h"
 #include "ir/text.h"
 
 namespace gacc::ir {
@@ -108,9 +109,10 @@ class Parser {
     }
     if (const Location at = token_.at; accept_word("in")) {
       out.pitch = integer();
-      if (out.shape.size() < 2 || out.pitch < out.shape.back() || out.pitch > kMostMatrixExtent)
-        fail(at, Kind::shape_mismatch, "rows of a matrix lie `in` {} to {} elements each",
-             out.shape.empty() ? 1 : out.shape.back(), kMostMatrixExtent);
+      const int64_t wanted = out.shape.size() < 2 ? 0 : wanted_pitch(out.shape.back());
+      if (out.pitch != wanted)
+        fail(at, Kind::shape_mismatch, "such rows {}",
+             wanted == 0 ? "have no pitch" : fmt::format("lie in {}", wanted));
     }
     close("]");
     return out;

@@ -9,8 +9,10 @@ namespace gacc::ir {
 // Rows with a pitch begin at multiples of so many elements.
 inline constexpr int64_t kPitchStep = 64;
 
-// The pitch of rows of so many columns; 0 where rows are aligned without, or gaps would be more than 1 in 16.
+// The pitch of rows of so many columns; 0 where rows are aligned without, where gaps would be more than 1 in 16,
+// and where no product takes so many.
 constexpr int64_t wanted_pitch(int64_t columns) {
+  if (columns > kMostMatrixExtent) return 0;
   const int64_t pitch = (columns + kPitchStep - 1) / kPitchStep * kPitchStep;
   return columns % 8 != 0 && (pitch - columns) * 16 <= columns ? pitch : 0;
 }

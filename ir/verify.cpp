@@ -72,6 +72,7 @@ class Verifier {
         broken("R9", buffer.at, "buffer `@{}` has the shape {}", buffer.name, shape_text(buffer.type.shape));
         continue;
       }
+      if (buffer.type.pitch != 0) broken("R25", buffer.at, "buffer `@{}` has a pitch", buffer.name);
       const bool frozen = buffer.kind == BufferKind::param && !buffer.trainable;
       if (is_half(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
         broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
@@ -522,9 +523,8 @@ class Verifier {
     for (size_t i = 0; i < region.values.size(); ++i) {
       const Type& type = region.values[i].type;
       if (type.pitch == 0) continue;
-      if (type.pitch != wanted_pitch(row_pitch({type.dtype, type.shape})) ||
-          !may_have_pitch(region, all, ValueId{static_cast<int32_t>(i)}))
-        broken("R25", region.at, "`%{}` is {}, which is no pitch for it or for a kernel that it meets",
+      if (!may_have_pitch(region, all, ValueId{static_cast<int32_t>(i)}))
+        broken("R25", region.at, "`%{}` is {}: a kernel that it meets does not walk rows",
                region.values[i].name, type_text(type));
     }
   }

@@ -25,8 +25,6 @@ double norm(std::initializer_list<double> terms, double power) {
 constexpr double kWavesCountedWhole = 8;
 double whole(double waves) { return waves < kWavesCountedWhole ? std::ceil(waves - kRoundingSlack) : waves; }
 
-double divided_up(double value, double by) { return std::ceil(value / by - kRoundingSlack); }
-
 // Tiles of the library's products, and what of the full rate an SM reaches with one.
 struct LibraryTile {
   double m, n, share;
@@ -99,6 +97,8 @@ double attention_area(const AttentionWork& a) {
 }
 
 }  // namespace
+
+double divided_up(double value, double by) { return std::ceil(value / by - kRoundingSlack); }
 
 void ByWidth::add(int64_t width, double amount) {
   size_t i = 0;

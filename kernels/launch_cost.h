@@ -12,6 +12,9 @@
 
 namespace gacc::kernels {
 
+// Of so many items, how many runs of `by`: a quotient that rounding left just above a whole number is that number.
+double divided_up(double value, double by);
+
 // Bytes by the width of the access that moves them.
 struct ByWidth {
   static constexpr std::array<int64_t, 4> kWidths = {2, 4, 8, 16};

@@ -76,8 +76,6 @@ constexpr double kRow = 20;       // of what a row has once, in each of its thre
 // Iterations of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
 constexpr double kUnrolled = 4;
 
-double divided_up(double value, double by) { return std::ceil(value / by - 1e-9); }
-
 // What a body does at every element of one of its stages.
 struct Stage {
   std::set<int32_t> slots;  // that it loads there

@@ -198,6 +198,8 @@ def test_emulate_trains_with_cublas(folder):
     """The calls of cuBLASLt that the device makes, answered by the emulator."""
     emulator_or_skip()
     compare(folder, "emulate", ("--gemm", "cublas"))
+    # Rows with a pitch are leading dimensions.
+    compare(folder, "emulate", ("--gemm", "cublas"), "tests/parity/models/wide_head.toml", 40, launch__mode="graph")
 
 
 def test_emulate_ragged_micro_batches_and_evaluation(folder):
