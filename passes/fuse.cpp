@@ -214,8 +214,9 @@ class Fuser {
   bool meets(ValueId value, const Group& group) const {
     const auto& users = users_[static_cast<size_t>(value.index)];
     return users.size() == 1 && users.front() != kYield && group_of_[users.front()] < 0 &&
-           std::any_of(region_.ops[users.front()].operands.begin(), region_.ops[users.front()].operands.end(),
-                       [&](const Operand& other) { return other != Operand(value) && made_in(other, group); });
+           std::any_of(
+               region_.ops[users.front()].operands.begin(), region_.ops[users.front()].operands.end(),
+               [&](const Operand& other) { return other != Operand(value) && made_in(other, group); });
   }
 
   static bool touches(const Group& group, const Operand& operand) {

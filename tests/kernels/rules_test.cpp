@@ -37,8 +37,6 @@ constexpr Exception kExceptions[] = {
     {"R1", "concat", "64 blocks of parts of the logits of one sample"},
     {"R5", "slice", "a thread moves one element"},
     {"R5", "max_pool2d_grad", "a thread has one element"},
-    {"R11", "cast", "attention's output becomes f32 in memory for the sum of its rows"},
-    {"R11", "mul", "batch_norm's values are read by a reduction over another domain"},
 };
 // Row and rule, as one word: "R4 of row_sum".
 std::string known_as(const Break& one) {
