@@ -10,6 +10,9 @@ namespace gacc::kernels {
 
 namespace {
 
+// Columns from which on a row has a block of 1024 threads on the device.
+constexpr int64_t kLongRow = 8192;
+
 using ir::Access;
 using ir::KernelForm;
 using ir::Lowering;
@@ -315,7 +318,8 @@ class BodyBuilder {
         body_.vector = fours && columns.factor >= 128 ? 4 : 1;
         body_.block_per_row = columns.factor > 1024;
         call_.items = rows;
-        call_.block = body_.block_per_row ? 256 : 128;
+        // Stages read their row again. Of long rows fewer are under way, so the second-level cache has them.
+        call_.block = columns.factor > kLongRow ? 1024 : body_.block_per_row ? 256 : 128;
         call_.per_block = body_.block_per_row ? 1 : 4;
         if (body_.block_per_row)
           body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));

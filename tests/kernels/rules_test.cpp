@@ -32,7 +32,6 @@ constexpr Exception kExceptions[] = {
     {"R3 R4", "add_add_cast_square", "a row of one sample and its norm, read 4 halves at a time"},
     {"R4", "add_add_add_mul", "the same"},
     {"R3", "square_row_sum_mul_add", "512 rows of one sample"},
-    {"R3", "row_max_sub_exp_row_sum", "128 rows of logits, a quarter of one sample"},
     {"R2 R3", "concat", "a thread moves one element at a time"},
     {"R1", "concat", "64 blocks of parts of the logits of one sample"},
     {"R5", "slice", "a thread moves one element"},
