@@ -13,6 +13,8 @@ namespace {
 
 constexpr int64_t kNumber = 4;                     // bytes
 constexpr int64_t kMostPiece = int64_t{64} << 20;  // bytes of scratch in use: far below MPI's counts of int
+constexpr int64_t kInPlace =
+    16 << 10;  // numbers of a sum, from which on messages of its own cost less than copies
 
 // All sums as one row of numbers.
 class Row {
@@ -129,14 +131,72 @@ Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, Nodes& n
 
 }  // namespace
 
+namespace {
+
+// One sum, where every rank has one node of it and the arena is the host's memory: ranks send from `node`, where it
+// lies, and receive into `target`. `scratch` holds the other ranks' nodes of this rank's slice.
+Status sum_in_place(Collective& ranks, const LaneWindow& window, std::span<const LaneRange> nodes,
+                    const LaneSum& sum, std::span<std::byte> node, std::span<std::byte> target,
+                    std::span<std::byte> scratch) {
+  const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
+  const int64_t slices = ranks.size();
+  const Row row({&sum, 1});
+  const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
+  const int64_t piece = std::max<int64_t>(room / slices, 1) * slices;
+  std::vector<std::span<const std::byte>> sends(size);
+  std::vector<std::span<std::byte>> receives(size);
+  std::vector<std::byte*> at(size);
+  for (int64_t begin = 0; begin < sum.elements; begin += piece) {
+    const int64_t count = std::min(piece, sum.elements - begin);
+    const auto slice = [&](size_t r) { return count * static_cast<int64_t>(r) / slices; };
+    const auto part = [&](std::span<std::byte> numbers, size_t r) {  // of rank r's slice
+      return numbers.subspan(static_cast<size_t>((begin + slice(r)) * kNumber),
+                             static_cast<size_t>((slice(r + 1) - slice(r)) * kNumber));
+    };
+    const std::span<std::byte> own = part(node, me);
+    for (size_t r = 0; r < size; ++r) {
+      at[r] = r == me ? own.data() : scratch.data() + r * own.size();
+      sends[r] = r == me ? std::span<std::byte>() : part(node, r);
+      receives[r] = {at[r], r == me ? 0 : own.size()};
+    }
+    if (Status status = ranks.exchange(sends, receives); !status) return status;
+    std::optional<std::byte*> result;
+    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin + slice(me), slice(me + 1) - slice(me),
+                                               nodes,  at,  add_rows};
+    if (Status status = tree.sum({0, window.lanes}, result); !status) return status;
+    for (size_t r = 0; r < size; ++r) {
+      sends[r] = {*result, r == me ? 0 : own.size()};
+      receives[r] = r == me ? std::span<std::byte>() : part(target, r);
+    }
+    if (Status status = ranks.exchange(sends, receives); !status) return status;
+    if (std::byte* to = part(target, me).data(); to != *result) std::memcpy(to, *result, own.size());
+  }
+  return {};
+}
+
+}  // namespace
+
 Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
-                      std::span<const LaneRange> mine, std::span<const LaneSum> sums,
+                      std::span<const LaneRange> mine, std::span<const LaneSum> every,
                       std::span<std::byte> scratch) {
   const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
   // 1. Who has which nodes.
   Nodes known;
   if (Status status = gather_nodes(ranks, mine, known); !status) return status;
   const auto& [nodes, held] = known;
+  const bool one_each = std::ranges::all_of(held, [](int64_t nodes) { return nodes == 1; });
+  std::vector<LaneSum> sums;  // that are copied to each other's side before they are sent
+  for (const LaneSum& sum : every) {
+    std::span<std::byte> node, target;
+    if (one_each && sum.elements >= kInPlace) {
+      node = device.host_memory(sum.nodes[0], sum.elements * kNumber);
+      target = device.host_memory(sum.target, sum.elements * kNumber);
+    }
+    if (node.empty())
+      sums.push_back(sum);
+    else if (Status status = sum_in_place(ranks, window, nodes, sum, node, target, scratch); !status)
+      return status;
+  }
   // 2. The pieces: a rank holds its own nodes of a piece (room for one, where it has none: the sums come
   // there), and every other rank's nodes of its slice.
   const auto all = static_cast<int64_t>(nodes.size());
