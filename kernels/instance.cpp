@@ -10,8 +10,14 @@ namespace gacc::kernels {
 
 namespace {
 
-// Columns from which on a row has a block of 1024 threads on the device.
-constexpr int64_t kLongRow = 8192;
+// Columns of a row on the device: below the first, several rows share a warp; above the others a row has a
+// block, of 256 threads and of 1024.
+constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
+
+// Threads for a row of so many vectors.
+int64_t team_of(int64_t vectors) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(vectors, 32))));
+}
 
 using ir::Access;
 using ir::KernelForm;
@@ -315,13 +321,14 @@ class BodyBuilder {
       }
       case KernelForm::rowwise:
         // By the row's length alone: a sum that is recomputed in another kernel has the same bits.
-        body_.vector = fours && columns.factor >= 128 ? 4 : 1;
-        body_.block_per_row = columns.factor > 1024;
+        body_.vector = !fours ? 1 : walked % 8 == 0 && columns.factor < kWarpRow ? 8 : 4;
         call_.items = rows;
         // Stages read their row again. Of long rows fewer are under way, so the second-level cache has them.
-        call_.block = columns.factor > kLongRow ? 1024 : body_.block_per_row ? 256 : 128;
-        call_.per_block = body_.block_per_row ? 1 : 4;
-        if (body_.block_per_row)
+        call_.block = columns.factor > kLongRow ? 1024 : columns.factor > kBlockRow ? 256 : 128;
+        body_.team =
+            columns.factor > kBlockRow ? call_.block : team_of(in_pieces(columns.factor, body_.vector));
+        call_.per_block = call_.block / body_.team;
+        if (call_.per_block == 1)
           body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));
         break;
       case KernelForm::column_reduce:

@@ -82,8 +82,8 @@ std::string source_key(const Source& source) {
 // All that makes two bodies one function, except the values of constants.
 std::string body_key(const Body& body) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {}|", static_cast<int>(body.form), body.flat,
-                                body.stages, body.vector, body.gaps, body.wide_index, body.block_per_row,
-                                body.block, body.side, body.extents, body.chunk);
+                                body.stages, body.vector, body.gaps, body.wide_index, body.team, body.block,
+                                body.side, body.extents, body.chunk);
   if (!body.special.empty())
     key += fmt::format("{} {} {} {}|", body.special, body.block, body.cost, fmt::join(body.parameters, ","));
   key += fmt::format("{} {}|", body.rows_of_sample, body.samples);

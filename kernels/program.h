@@ -74,8 +74,8 @@ struct Body {
   // Device: `vector` does not divide `columns`, but rows begin at its multiples. A row's last vector leaves
   // alone what it has of the gap behind the row.
   bool gaps = false;
-  bool block_per_row = false;  // device, rowwise: a block rather than a warp owns a row
-  int64_t block = 0;           // device: threads of a block
+  int64_t team = 0;  // device, rowwise: neighbouring threads that share a row: 1, 2, 4, .. 32, or the block's
+  int64_t block = 0;  // device: threads of a block
   // Device, column_reduce: threads of a block that stand side by side, `vector` columns each; the others have
   // other rows of the same columns.
   int64_t side = 0;

@@ -1,10 +1,11 @@
 // The GPU's schedule: one thread of a grid. Pointwise: a thread has `vector` neighbouring elements. Rows: a
-// warp or a block has one, its threads take turns along the columns. Columns: a block has some, of one part
-// of the rows. Parts: one block each. Everything that threads do together is convergent, or LLVM would
-// duplicate or move it.
+// team has one (some lanes of a warp, or a block), its threads take turns along the columns. Columns: a block
+// has some, of one part of the rows. Parts: one block each. What threads do together is convergent, or LLVM
+// would duplicate or move it.
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "codegen/gpu/attention_mma.h"
 #include "codegen/gpu/target.h"
@@ -24,8 +25,7 @@ class NvptxTarget final : public Target {
         block_(body.block) {
     index_type = body.wide_index ? b.getInt64Ty() : b.getInt32Ty();
     lanes_ = static_cast<unsigned>(body.vector);
-    group_ =
-        body.form == ir::KernelForm::rowwise && !body.block_per_row ? kWarp : static_cast<unsigned>(block_);
+    group_ = static_cast<unsigned>(body.form == ir::KernelForm::rowwise ? body.team : block_);
   }
 
   void begin(const std::string& name) override {
@@ -79,8 +79,9 @@ class NvptxTarget final : public Target {
 
   void rows(const OnRow& on_row) override {
     Value* row = block_index();
-    if (!body.block_per_row) {
-      row = b.CreateAdd(b.CreateMul(row, index(block_ / kWarp)), to_index(b.CreateLShr(thread_, 5)));
+    if (group_ < block_) {
+      Value* team = b.CreateLShr(thread_, b.getInt32(static_cast<uint32_t>(std::countr_zero(group_))));
+      row = b.CreateAdd(b.CreateMul(row, index(block_ / group_)), to_index(team));
     }
     branch(b.CreateICmpULT(row, row_count()), [&] { on_row(row); });
   }
@@ -186,8 +187,9 @@ class NvptxTarget final : public Target {
   // because no reduction stands in a loop; where a merged kernel repeats the whole, a barrier follows each
   // turn.
   Value* across_threads(ir::Combine how, Value* value) override {
-    for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
-      value = math.combine(how, value, gpu::exchange(b, value, distance));
+    const unsigned lanes = std::min(group_, kWarp);
+    for (unsigned distance = lanes / 2; distance > 0; distance /= 2)
+      value = math.combine(how, value, gpu::exchange(b, value, distance, lanes));
     const unsigned warps = group_ / kWarp;
     if (warps <= 1) return value;
     llvm::GlobalVariable* shared = scratch(warps);
@@ -233,7 +235,7 @@ class NvptxTarget final : public Target {
   Value* block_index() { return to_index(group_block_); }
   Value* global_thread() { return b.CreateAdd(b.CreateMul(block_index(), index(block_)), to_index(thread_)); }
   // The thread's number among those that share its row.
-  Value* rank() { return group_ == kWarp ? b.CreateAnd(thread_, b.getInt32(kWarp - 1)) : thread_; }
+  Value* rank() { return group_ < block_ ? b.CreateAnd(thread_, b.getInt32(group_ - 1)) : thread_; }
 
   // One word of shared memory a warp, in two arrays by turns.
   llvm::GlobalVariable* scratch(unsigned words) {
@@ -244,7 +246,7 @@ class NvptxTarget final : public Target {
   }
 
   int64_t block_;
-  unsigned group_;  // threads that share a row or part
+  unsigned group_;  // threads that share a row or part: lanes of a warp, or the block
   Value *thread_ = nullptr, *group_block_ = nullptr;
   llvm::GlobalVariable* shared_[2] = {};
 };

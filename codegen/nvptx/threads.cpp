@@ -22,21 +22,28 @@ void barrier(llvm::IRBuilder<>& b) {
 
 namespace {
 
-Value* shuffle(llvm::IRBuilder<>& b, Value* value, const std::string& mode, unsigned lane, unsigned segment) {
+// `members`: a lane's bit for each lane that acts, itself among them; null: all.
+Value* shuffle(llvm::IRBuilder<>& b, Value* value, const std::string& mode, unsigned lane, unsigned segment,
+               Value* members = nullptr) {
   llvm::Type* word = b.getInt32Ty();
-  llvm::FunctionType* type = llvm::FunctionType::get(word, {word}, false);
-  const std::string text = "shfl.sync." + mode + ".b32 $0, $1, " + std::to_string(lane) + ", " +
-                           std::to_string(segment) + ", 0xffffffff;";
-  llvm::CallInst* call = b.CreateCall(type, llvm::InlineAsm::get(type, text, "=r,r", /*hasSideEffects=*/true),
-                                      {b.CreateBitCast(value, word)});
+  if (members == nullptr) members = b.getInt32(~0U);
+  llvm::FunctionType* type = llvm::FunctionType::get(word, {word, word}, false);
+  const std::string text =
+      "shfl.sync." + mode + ".b32 $0, $1, " + std::to_string(lane) + ", " + std::to_string(segment) + ", $2;";
+  llvm::CallInst* call =
+      b.CreateCall(type, llvm::InlineAsm::get(type, text, "=r,r,rn", /*hasSideEffects=*/true),
+                   {b.CreateBitCast(value, word), members});
   call->setConvergent();
   return b.CreateBitCast(call, value->getType());
 }
 
 }  // namespace
 
-Value* exchange(llvm::IRBuilder<>& b, Value* value, unsigned distance) {
-  return shuffle(b, value, "bfly", distance, 31);
+Value* exchange(llvm::IRBuilder<>& b, Value* value, unsigned distance, unsigned team) {
+  if (team == 32) return shuffle(b, value, "bfly", distance, 31);
+  Value* lane = special(b, llvm::Intrinsic::nvvm_read_ptx_sreg_laneid);
+  Value* first = b.CreateAnd(lane, b.getInt32(~(team - 1)));
+  return shuffle(b, value, "bfly", distance, 31, b.CreateShl(b.getInt32((1U << team) - 1), first));
 }
 
 Value* of_member(llvm::IRBuilder<>& b, Value* value, unsigned member, unsigned team) {

@@ -17,9 +17,9 @@ namespace gacc::codegen::gpu {
 llvm::Value* special(llvm::IRBuilder<>& b, llvm::Intrinsic::ID id);
 // All threads of the block wait for each other, and see each other's memory.
 void barrier(llvm::IRBuilder<>& b);
-// The value (32 bits) of the lane whose number differs by exactly this bit (1, 2, 4, 8 or 16); all 32 lanes
-// act.
-llvm::Value* exchange(llvm::IRBuilder<>& b, llvm::Value* value, unsigned distance);
+// The value (32 bits) of the lane whose number differs by exactly this bit (1, 2, 4, 8 or 16). All lanes of a
+// team act, which is `team` neighbouring lanes, a power of two.
+llvm::Value* exchange(llvm::IRBuilder<>& b, llvm::Value* value, unsigned distance, unsigned team = 32);
 // The value (32 bits) that the lane has whose number is `member` among a team of `team` neighbouring lanes, a
 // power of two; all 32 lanes act.
 llvm::Value* of_member(llvm::IRBuilder<>& b, llvm::Value* value, unsigned member, unsigned team);
