@@ -103,9 +103,17 @@ class Writer {
       const bool input = number++ < region_.inputs.size();
       const std::optional<int64_t> offset = region_[range.value].offset;
       if (offset && range.bytes > 0)
-        values.push_back({*offset, range.bytes, input ? -1 : range.first, range.last});
+        values.push_back(
+            {*offset, range.bytes, input ? -1 : range.first, range.last + (stays(range.value) ? 1 : 0)});
     }
     return values;
+  }
+
+  // Whether a later run reads it.
+  bool stays(ir::ValueId value) const {
+    return std::ranges::any_of(region_.yields, [&](const ir::Yield& yield) {
+      return yield.role == "rows" && yield.what == ir::Operand(value);
+    });
   }
 
   PlanArgument address(const ir::Operand& operand) const {
@@ -207,7 +215,8 @@ std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::
   std::vector<PlanProgram> programs;
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
-    if (kind == ir::RegionKind::close && !region.schedule) continue;  // one lane
+    const bool optional = kind == ir::RegionKind::close || kind == ir::RegionKind::answer;
+    if (optional && !region.schedule) continue;  // one lane, or predictions as a whole
     programs.push_back(region.schedule ? Writer(module, region, program).program()
                                        : PlanProgram{std::string(ir::region_text(kind)), {}});
   }

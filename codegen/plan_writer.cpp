@@ -23,13 +23,19 @@ std::optional<int64_t> input_offset(const ir::Region& region, const std::string&
 }
 
 PlanPredict write_predict(const ir::Module& module) {
-  const ir::Region& region = module.predict;
   PlanPredict predict{.needs = *module.results.predict_needs, .positions = *module.results.predict_positions};
+  const bool parts = !module.answer.yields.empty();
+  const ir::Region& region = parts ? module.answer : module.predict;
   if (region.yields.empty()) return predict;
   const ir::Value& output = region[*ir::as_value(region.yields.front().what)];
   predict.batch = module.most_samples(region);
   predict.offset = output.offset.value_or(0);
   predict.shape.assign(output.type.shape.begin() + 1, output.type.shape.end());
+  if (!parts) return predict;
+  const ir::Value &table = region[region.inputs.at(0)], &numbers = region[region.inputs.at(1)];
+  predict.shape.at(0) = table.type.shape.at(0);
+  predict.rows = numbers.type.shape.at(1);
+  predict.rows_offset = numbers.offset.value_or(0);
   return predict;
 }
 
@@ -166,6 +172,19 @@ std::string count_text(int64_t count) {  // 567434 -> "567,434"
   return text;
 }
 
+std::string predictions_text(const Plan& plan) {
+  const PlanPredict& predict = plan.predict;
+  if (predict.needs > 0)
+    return fmt::format("none: for one sample they need {}, the peak is {}", ir::size_text(predict.needs),
+                       ir::size_text(plan.bytes.peak));
+  if (predict.parts() > 1)
+    return fmt::format("of 1 sample at once, in {} parts of {} of its {} rows, for which the peak has room",
+                       predict.parts(), count_text(predict.rows), count_text(predict.shape[0]));
+  if (predict.batch == plan.micro_batch) return "";
+  return fmt::format("of {} sample{} at once, for which the peak has room", predict.batch,
+                     predict.batch == 1 ? "" : "s");
+}
+
 Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   const ir::Settings& settings = module.settings;
   Plan plan;
@@ -240,6 +259,8 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, con
                       {"weight_decay", group.rule.weight_decay},
                       {"lr_factor", group.rule.lr_factor}});
   if (!plan.exact) equivalence["because"] = plan.because;
+  json predict = {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}};
+  if (const int64_t parts = plan.predict.parts(); parts > 1) predict["parts"] = parts;
   return {{"model", plan.model},
           {"target", plan.target},
           {"parameters", plan.parameters},
@@ -263,7 +284,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, con
           {"bytes", to_json(plan.bytes)},
           {"passes", plan.passes},
           {"equivalence", std::move(equivalence)},
-          {"predict", {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}}}};
+          {"predict", std::move(predict)}};
 }
 
 std::string plan_text(const Plan& plan, const ir::Module& module, const PlanRecompute& recompute) {
@@ -293,12 +314,7 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const PlanReco
     line("", fmt::format("{:.2f} % more time by the cost model; at least {:.2f} % for this memory (proven)",
                          100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
   }
-  if (plan.predict.needs > 0)
-    line("predictions", fmt::format("none: for one sample they need {}, the peak is {}",
-                                    ir::size_text(plan.predict.needs), ir::size_text(bytes.peak)));
-  else if (plan.predict.batch < plan.micro_batch)
-    line("predictions", fmt::format("of {} sample{} at once, for which the peak has room", plan.predict.batch,
-                                    plan.predict.batch == 1 ? "" : "s"));
+  if (const std::string said = predictions_text(plan); !said.empty()) line("predictions", said);
   if (const int64_t chunks = loss_chunks(module); chunks > 1)
     line("loss", fmt::format("in {} parts of the sequence, one after the other", chunks));
   const std::vector<PlanGroup> groups = plan_groups(module);

@@ -37,5 +37,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
 std::string plan_text(const Plan& plan, const ir::Module& module, const PlanRecompute& recompute = {});
 // "567,434".
 std::string count_text(int64_t count);
+// What a run predicts, where that is less than a micro-batch; else empty.
+std::string predictions_text(const Plan& plan);
 
 }  // namespace gacc

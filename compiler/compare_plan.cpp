@@ -102,9 +102,10 @@ bool write_programs(ir::Module module, const Plan& plan, Plan& wanted, std::stri
     problem = diag.render();
     return false;
   }
-  for (size_t p = 0; p < std::size(ir::all_regions) && p < plan.programs.size(); ++p) {
-    std::optional<ir::Schedule>& schedule = module.region(ir::all_regions[p]).schedule;
-    if (schedule) adopt(plan, plan.programs[p], *schedule);
+  for (const ir::RegionKind kind : ir::all_regions) {
+    std::optional<ir::Schedule>& schedule = module.region(kind).schedule;
+    const auto of_kind = std::ranges::find(plan.programs, ir::region_text(kind), &PlanProgram::name);
+    if (schedule && of_kind != plan.programs.end()) adopt(plan, *of_kind, *schedule);
   }
   wanted.programs = plan_programs(module, *program);
   return true;

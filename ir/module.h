@@ -74,7 +74,7 @@ struct Op {
 };
 
 // What a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric"
-// (named); of predict "output".
+// (named); of predict and answer "output" and "rows".
 struct Yield {
   std::string role;
   std::string metric{};  // role "metric": "accuracy"

@@ -43,7 +43,7 @@ class Verifier {
     }
     if (at_least(Phase::planned) && diag_.reports().size() == before) {
       for (const RegionKind kind : all_regions) {
-        inputs_of_step(module_.region(kind));
+        if (kind != RegionKind::answer) inputs_of_step(module_.region(kind));
         numbers(module_.region(kind));
       }
     }
@@ -156,7 +156,9 @@ class Verifier {
       broken("R8", region.at, "{} takes no inputs", region_text(region.kind));
     for (const ValueId input : region.inputs) {
       const Shape& shape = region[input].type.shape;
-      if (!has_batch(shape)) broken("R8", region.at, "input `%{}` has no batch extent B", region[input].name);
+      const bool table = region.kind == RegionKind::answer && input == region.inputs.front();
+      if (has_batch(shape) == table)
+        broken("R8", region.at, "input `%{}` has {} batch extent B", region[input].name, table ? "a" : "no");
       if (!fits(shape, module_.micro_batch()))
         broken("R9", region.at, "input `%{}` of shape {} is empty or too large", region[input].name,
                shape_text(shape));
@@ -264,8 +266,8 @@ class Verifier {
             buffer.role == BufferRole::node || role_info(buffer.role).combine != RankCombine::none;
         if (region.kind == RegionKind::close && !(buffer.kind == BufferKind::accum && sum))
           broken("R7", op.at, "close writes the window's sums and their nodes only, not `@{}`", buffer.name);
-        if (region.kind == RegionKind::predict)
-          broken("R7", op.at, "predict writes no buffer, not `@{}`", buffer.name);
+        if (region.kind == RegionKind::predict || region.kind == RegionKind::answer)
+          broken("R7", op.at, "{} writes no buffer, not `@{}`", region_text(region.kind), buffer.name);
       }
     }
   }
@@ -273,6 +275,7 @@ class Verifier {
   // R10: what each phase yields
   void yields(const Region& region) {
     if (region.kind == RegionKind::predict) return output(region);
+    if (region.kind == RegionKind::answer) return parts(region);
     if (at_least(Phase::accumulated) || !is_batched(region.kind)) {
       if (!region.yields.empty())
         broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind),
@@ -320,16 +323,61 @@ class Verifier {
              weights > 1 ? ", and at most one sum of weights" : "");
   }
 
+  static bool is_there(const Region& region) { return !region.ops.empty() || !region.yields.empty(); }
+
   // What predict is for: its one yield in every phase.
   void output(const Region& region) {
-    if (region.ops.empty() && region.yields.empty()) return;  // a module may lack it
-    const bool one = region.yields.size() == 1 && region.yields.front().role == "output";
-    if (!one) return broken("R10", region.at, "predict yields one output");
-    const Operand& what = region.yields.front().what;
+    if (!is_there(region)) return;  // a module may lack it
+    const std::string_view role = is_there(module_.answer) ? "rows" : "output";
+    const bool one = region.yields.size() == 1 && region.yields.front().role == role;
+    if (!one)
+      return broken("R10", region.at, "predict yields one {}", role == "rows" ? "value, as rows" : role);
+    if (role == "output") output(region, region.yields.front().what);
+  }
+  void output(const Region& region, const Operand& what) {
     const Type type = operand_type(module_, region, what);
     if (as_value(what) == nullptr || type.dtype != DType::f32 || !has_batch(type.shape))
       broken("R10", region.at, "the output {} is {}, not f32 with the extent B", text(region, what),
              type_text(type));
+  }
+
+  // R26: answer goes on with some of the rows that predict leaves.
+  void parts(const Region& region) {
+    if (!is_there(region) && region.inputs.empty()) return;
+    if (!at_least(Phase::planned))
+      broken("R26", region.at, "answer stands in phase {}", phase_text(module_.phase));
+    if (module_.most_samples(region) != 1)
+      broken("R26", region.at, "predict.batch is {}; parts are of one sample", module_.most_samples(region));
+    const std::vector<Yield>& from = module_.predict.yields;
+    const ValueId* rows = from.size() == 1 ? as_value(from.front().what) : nullptr;
+    if (rows == nullptr || from.front().role != "rows")
+      return broken("R26", region.at, "there is an answer, and predict yields no rows");
+    const Value& left = module_.predict[*rows];
+    if (left.type.shape.size() != 3)
+      return broken("R26", region.at, "the rows `%{}` are {}, not [B,T,C]", left.name, type_text(left.type));
+    if (region.inputs.size() != 2)
+      return broken("R26", region.at, "answer takes a table and numbers of its rows, not {} inputs",
+                    region.inputs.size());
+    const Value &table = region[region.inputs[0]], &numbers = region[region.inputs[1]];
+    const int64_t positions = left.type.shape[1];
+    if (table.type != Type{left.type.dtype, {positions, left.type.shape[2]}} || table.offset != left.offset)
+      broken("R26", region.at,
+             "the table `%{}` is not where predict leaves its rows `%{}`, or of another type", table.name,
+             left.name);
+    const int64_t some = numbers.type.shape.size() == 2 ? numbers.type.shape[1] : 0;
+    if (numbers.type.dtype != DType::i32 || some < 1 || some >= positions || positions % some != 0)
+      return broken("R26", region.at,
+                    "`%{}` is {}; the numbers of a part of {} rows are i32[B,n], n a divisor", numbers.name,
+                    type_text(numbers.type), positions);
+    const std::vector<Yield>& yields = region.yields;
+    if (yields.size() != 2 || yields[0].role != "output" || yields[1].role != "rows" ||
+        yields[1].what != Operand(region.inputs[0]))
+      return broken("R26", region.at, "answer yields the output of its rows, and the table, as rows");
+    output(region, yields[0].what);
+    const Shape shape = operand_type(module_, region, yields[0].what).shape;
+    if (shape.size() < 2 || shape[1] != some)
+      broken("R26", region.at, "the output {} is {}; a part has {} rows", text(region, yields[0].what),
+             shape_text(shape), some);
   }
 
   // R16: a clone equals its original, and takes its place: neither the original nor an earlier clone is read
@@ -434,6 +482,13 @@ class Verifier {
   }
   void number(const Region& region, const Op& op, const std::string& input) {
     const int64_t most = op.info->numbered(OpView{module_, region, op});
+    if (region.kind == RegionKind::answer) {  // the runtime gives it rows of its table
+      const int64_t rows = region[region.inputs[0]].type.shape[0];
+      if (rows > most)
+        broken("R17", op.at, "input `%{}` has a range of {}; `{}` takes one of 1 to {}", input, rows,
+               op.info->name, most);
+      return;
+    }
     const int64_t range = module_.settings.input(input).range.value_or(0);
     if (range < 1 || range > most)
       broken("R17", op.at, "input `%{}` has {}; `{}` takes one of 1 to {}", input,
@@ -506,9 +561,8 @@ class Verifier {
       place(at, "%" + region[id].name, region[id].type, module_.most_samples(region), region[id].offset,
             planned);
     };
-    if (region.kind == RegionKind::predict)
-      for (const Yield& yield : region.yields)
-        if (const ValueId* id = as_value(yield.what)) value_place(*id, region.at);
+    for (const Yield& yield : region.yields)
+      if (const ValueId* id = as_value(yield.what)) value_place(*id, region.at);
     for (const ValueId input : region.inputs) value_place(input, region.at);
     pitches(region, all);
     for (const Kernel& kernel : all) {

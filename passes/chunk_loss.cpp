@@ -26,6 +26,7 @@
 
 #include "ir/builder.h"
 #include "ir/kernel.h"
+#include "passes/by_row.h"
 #include "passes/pass.h"
 #include "passes/rewrite.h"
 
@@ -51,14 +52,6 @@ const Op* adds_to(const Module& module, const Region& region, std::string_view b
     return id && writes_operand(op, 0) && op.operands.front() == Operand(*id);
   });
   return found == region.ops.end() ? nullptr : &*found;
-}
-
-// A random number belongs to an element of a sample, which is another one in a part.
-bool is_random(const OpView& op) {
-  const ScalarProgram program = record(op);
-  return std::any_of(program.nodes.begin(), program.nodes.end(), [](const ScalarNode& node) {
-    return node.op == ScalarOp::element || node.op == ScalarOp::sample_uniform;
-  });
 }
 
 // The loss of one region and what has to be cut with it.
@@ -114,9 +107,7 @@ class Loss {
   // What the parts read is made by the ops before this one.
   size_t ready() const { return ready_; }
   // Whether a value of this shape has the logits' rows, and so is cut with them.
-  bool has_rows(const Shape& shape) const {
-    return shape.size() > 1 && shape[0] == logits_[0] && shape[1] == logits_[1];
-  }
+  bool has_rows(const Shape& shape) const { return passes::has_rows(shape, positions()); }
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
@@ -199,34 +190,7 @@ class Loss {
            std::all_of(op.operands.begin(), op.operands.end(), fits);
   }
 
-  // Whether every row reads the same of it.
-  static bool is_shared(const Shape& shape) {
-    return !has_batch(shape) &&
-           (shape.empty() || std::all_of(shape.begin(), shape.end() - 1, [](int64_t n) { return n == 1; }));
-  }
-
-  bool may_cut(const Op& op) const {
-    const OpView view{module_, region_, op};
-    const size_t first = op.info->writes != 0 ? 1 : 0;  // of what is read
-    const auto cut = [&](size_t i) { return has_rows(view.operand(i).shape); };
-    switch (op.info->lowering) {
-      case Lowering::pointwise:
-        for (size_t i = 0; i < op.operands.size(); ++i) {
-          if (!cut(i) && !is_shared(view.operand(i).shape)) return false;
-        }
-        return op.info->writes == 0 && op.results.size() == 1 && has_rows(view.result().shape) &&
-               !is_random(view);
-      case Lowering::row_reduce:
-        return cut(0);
-      case Lowering::column_reduce:
-        return cut(first) && op.info->combine == Combine::sum;
-      case Lowering::gemm:
-        if (first == 1) return view.flag("ta") && !view.flag("tb") && cut(1) && cut(2);
-        return !view.flag("ta") && cut(0) && !has_batch(view.operand(1).shape);
-      default:
-        return false;
-    }
-  }
+  bool may_cut(const Op& op) const { return works_by_row({module_, region_, op}, positions()); }
 
   // Buffers, and what is made before the parts and read by others after them.
   int64_t other_bytes() const {

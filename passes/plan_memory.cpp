@@ -1,6 +1,6 @@
 // Offsets for everything, in one arena: buffers first (they live for ever), then one transient area that the
 // regions share, for they never run at the same time. The regions of training make its size; predict takes
-// as many samples as fit into it.
+// as many samples as fit into it, or gives its output for one in parts.
 //
 //   1. Live ranges, from ir/liveness.h, at kernel granularity.
 //   2. In-place pairs: a result may take the bytes of an operand that dies in its kernel where may_reuse
@@ -14,10 +14,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 
 #include "ir/liveness.h"
+#include "passes/answer.h"
 #include "passes/pass.h"
 #include "passes/planner/offsets.h"
 
@@ -146,23 +148,68 @@ void place_aliases(const Module& module, Region& region) {
   }
 }
 
+void place(Region& region, const Transients& t, const std::vector<int64_t>& offsets, int64_t base) {
+  for (size_t i = 0; i < t.ranges.size(); ++i)
+    region[t.ranges[i].value].offset = base + offsets[t.block_of[i]];
+}
+
+// The values of predict and, behind them in time, of answer, where there is one: the rows that it reads stay
+// where predict leaves them.
+struct Predictions {
+  Transients predict{}, answer{};
+  planner::Placement placement{};  // of the blocks of predict, then of answer's other ones
+};
+
+Predictions place_predictions(const Module& module, int64_t height) {
+  Predictions p{.predict = transients(module, module.predict)};
+  std::vector<planner::Block> blocks = p.predict.blocks;
+  if (!module.answer.ops.empty()) {
+    p.answer = transients(module, module.answer);
+    const ValueId rows = *as_value(module.predict.yields.front().what);
+    const auto left = std::ranges::find(p.predict.ranges, rows, &LiveRange::value) - p.predict.ranges.begin();
+    const size_t shared = p.predict.block_of[static_cast<size_t>(left)], table = p.answer.block_of.front();
+    const auto begin = static_cast<int>(p.predict.kernels.size());
+    blocks[shared].last = begin + p.answer.blocks[table].last;
+    std::vector<size_t> number(p.answer.blocks.size(), shared);
+    for (size_t i = 0; i < number.size(); ++i) {
+      const planner::Block& block = p.answer.blocks[i];
+      if (i == table) continue;
+      number[i] = blocks.size();
+      blocks.push_back({block.bytes, begin + block.first, begin + block.last});
+    }
+    for (size_t& block : p.answer.block_of) block = number[block];
+  }
+  p.placement = planner::place_greedily(blocks, height);
+  return p;
+}
+
 // Where the values of predict lie, with the most samples that the area has room for. When not even one fits,
-// the module has no such region, and a setting says what the arena would need.
-void place_predict(Module& module, int64_t end, int64_t height) {
-  Region& region = module.predict;
-  if (region.yields.empty()) return;
-  Transients fitting;
-  planner::Placement placement;
-  int64_t needed = 0;
+// its output comes in parts, as large as fit (answer.h). When those do not fit either, the module has no such
+// region, and a setting says what the arena would need.
+void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
+  if (module.predict.yields.empty()) return;
+  Predictions fitting;
+  int64_t needed = std::numeric_limits<int64_t>::max();
   const auto fits = [&](int64_t samples) {
     module.results.predict_batch = samples;
-    Transients t = transients(module, region);
-    planner::Placement placed = planner::place_greedily(t.blocks, height);
-    needed = placed.height;
-    if (needed > height) return false;
-    fitting = std::move(t);
-    placement = std::move(placed);
+    Predictions placed = place_predictions(module, height);
+    needed = std::min(needed, placed.placement.height);
+    if (placed.placement.height > height) return false;
+    fitting = std::move(placed);
     return true;
+  };
+  const auto fits_in_parts = [&] {
+    const Region whole = module.predict;
+    const std::vector<RowCut> cuts = row_cuts(module);
+    const int64_t rows = cuts.empty() ? 0 : whole[cuts.front().rows].type.shape[1];
+    for (int64_t size = rows / 2; size > 0; --size) {
+      for (const RowCut& cut : rows % size == 0 ? cuts : std::vector<RowCut>()) {
+        module.predict = whole;
+        cut_predict(module, cut, size, diag);
+        if (fits(1)) return true;
+      }
+    }
+    return false;
   };
   int64_t most = module.micro_batch();
   if (!fits(most)) {
@@ -172,18 +219,19 @@ void place_predict(Module& module, int64_t end, int64_t height) {
       const int64_t middle = most + (none - most) / 2;
       (fits(middle) ? most : none) = middle;
     }
+    if (most == 0 && fits_in_parts()) most = 1;
     if (most == 0) {
-      fits(1);
       module.results.predict_batch.clear();
       module.results.predict_needs = end + needed;
-      region = Region{RegionKind::predict};
+      module.predict = Region{RegionKind::predict};
+      module.answer = Region{RegionKind::answer};
       return;
     }
   }
   module.results.predict_batch = most;
-  for (size_t i = 0; i < fitting.ranges.size(); ++i)
-    region[fitting.ranges[i].value].offset = end + placement.offsets[fitting.block_of[i]];
-  place_aliases(module, region);
+  place(module.predict, fitting.predict, fitting.placement.offsets, end);
+  place(module.answer, fitting.answer, fitting.placement.offsets, end);
+  place_aliases(module, module.predict);
 }
 
 constexpr int64_t kSmallValue = 4096;  // bytes
@@ -198,7 +246,7 @@ int64_t buffer_bytes(const Module& module, BufferKind kind) {
 
 }  // namespace
 
-bool plan_memory(Module& module, const Options&, Diag&) {
+bool plan_memory(Module& module, const Options&, Diag& diag) {
   int64_t end = 0;
   for (const BufferKind kind : {BufferKind::param, BufferKind::accum, BufferKind::state}) {
     for (Buffer& buffer : module.buffers) {
@@ -232,14 +280,12 @@ bool plan_memory(Module& module, const Options&, Diag&) {
   if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
   for (const RegionKind kind : training_regions) {
     Region& region = module.region(kind);
-    const Transients& t = values[kind];
-    for (size_t i = 0; i < t.ranges.size(); ++i)
-      region[t.ranges[i].value].offset = end + placements[kind].offsets[t.block_of[i]];
+    place(region, values[kind], placements[kind].offsets, end);
     place_aliases(module, region);
   }
   module.arena_bytes = end + height;
-  place_predict(module, end, height);
-  return true;
+  place_predict(module, end, height, diag);
+  return !diag.failed();
 }
 
 int64_t transient_bytes(const Module& module, const Region& region) {

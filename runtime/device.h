@@ -109,7 +109,7 @@ class Device {
 constexpr size_t kMostTimings = 50000;
 
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 6;
+constexpr int kDeviceAbi = 7;
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

@@ -110,6 +110,8 @@ int64_t elements_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+int64_t PlanPredict::outputs() const { return elements_of(shape) / parts() * std::max<int64_t>(batch, 1); }
+
 const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {
   for (const PlanBuffer& candidate : buffers)
     if (candidate.role == role && candidate.of == buffer) return &candidate;
@@ -158,6 +160,10 @@ nlohmann::json to_json(const Plan& plan) {
                        {"offset", plan.predict.offset},
                        {"shape", plan.predict.shape},
                        {"positions", plan.predict.positions}};
+  if (plan.predict.rows > 0) {
+    result["predict"]["rows"] = plan.predict.rows;
+    result["predict"]["rows_offset"] = plan.predict.rows_offset;
+  }
   if (plan.lanes > 1) result["lanes"] = plan.lanes;
   if (plan.plateau) {
     result["plateau"] = {{"metric", plan.plateau->metric},

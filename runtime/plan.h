@@ -17,15 +17,19 @@ namespace gacc {
 
 constexpr int kArtifactVersion = 4;
 
-// The programs of an artifact, in the order in which it has them. `close` is there only with several lanes.
-enum class Program : uint8_t { init, step, update, eval, predict, close };
-inline constexpr Program kPrograms[] = {Program::init, Program::step,    Program::update,
-                                        Program::eval, Program::predict, Program::close};
-inline constexpr std::string_view kProgramNames[] = {"init", "step", "update", "eval", "predict", "close"};
+// The programs of an artifact, in the order in which it has them. `close` is there only with several lanes,
+// `answer` only where predictions come in parts.
+enum class Program : uint8_t { init, step, update, eval, predict, close, answer };
+inline constexpr Program kPrograms[] = {Program::init,    Program::step,  Program::update, Program::eval,
+                                        Program::predict, Program::close, Program::answer};
+inline constexpr std::string_view kProgramNames[] = {"init",    "step",  "update", "eval",
+                                                     "predict", "close", "answer"};
 static_assert(std::size(kPrograms) == std::size(kProgramNames));
+// Whether it makes predictions.
+constexpr bool predicts(Program program) { return program == Program::predict || program == Program::answer; }
 // Whether a run of it takes a micro-batch.
 constexpr bool takes_samples(Program program) {
-  return program == Program::step || program == Program::eval || program == Program::predict;
+  return program == Program::step || program == Program::eval || predicts(program);
 }
 
 struct PlanInput {  // one named input of `step`, `eval` and `predict`; the bytes of a micro-batch lie at its
@@ -145,7 +149,8 @@ std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product);
 // Of two values that share bytes one may begin in the launch in which the other ends. The emulator is told.
 struct PlanValue {
   int64_t offset = 0, bytes = 0;
-  int64_t first = 0, last = 0;  // first is -1 for an input, which is there before
+  // first is -1 for an input, which is there before; last the number of launches for what the next run reads.
+  int64_t first = 0, last = 0;
 };
 
 struct PlanProgram {
@@ -204,15 +209,21 @@ struct PlanAdapter {
   double alpha = 1;
 };
 
-// What the program `predict` gives: f32 [samples, shape] at `offset`.
+// What predictions are: f32 [samples, shape]. The program `predict` leaves them at `offset`; or, in parts,
+// `answer` does, which may run any number of times after it, for another part each time.
 struct PlanPredict {
   int64_t batch = 0;  // samples of a run, at most; 0: not even one fits into the arena ...
   int64_t needs = 0;  // ... which would need so many bytes
   int64_t offset = 0;
   std::vector<int64_t> shape{};
+  int64_t rows = 0;         // of the first axis of `shape`, that a part has; 0: there are no parts
+  int64_t rows_offset = 0;  // where `answer` reads their numbers, i32 [rows]
   // Of a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else
   // how they meet.
   std::string positions{};
+
+  int64_t parts() const { return rows > 0 ? shape[0] / rows : 1; }  // of a sample
+  int64_t outputs() const;                                          // numbers that a run leaves at most
 };
 
 struct Plan {
@@ -256,9 +267,7 @@ struct Plan {
   // The first buffer of that role that belongs to `buffer`; nullptr when there is none.
   const PlanBuffer* find(BufferRole role, std::string_view buffer) const;
   // Of a run of the program.
-  int64_t most_samples(Program program) const {
-    return program == Program::predict ? predict.batch : micro_batch;
-  }
+  int64_t most_samples(Program program) const { return predicts(program) ? predict.batch : micro_batch; }
 };
 
 int64_t elements_of(const std::vector<int64_t>& shape);

@@ -277,7 +277,7 @@ void read_values(Fields& fields, const char* key, const Plan& plan, size_t place
     fields.integer(name + "[2]", item[2], value.first, -1, static_cast<int64_t>(places) - 1);
     if (fields.status())
       fields.integer(name + "[3]", item[3], value.last, std::max<int64_t>(value.first, 0),
-                     static_cast<int64_t>(places) - 1);
+                     static_cast<int64_t>(places));
   });
   std::map<int64_t, int64_t> live;       // offsets and ends of what is live
   std::multimap<int64_t, int64_t> ends;  // of values among it: last and offset
@@ -303,6 +303,11 @@ void read_values(Fields& fields, const char* key, const Plan& plan, size_t place
   }
 }
 
+Program program_of(std::string_view name) {
+  return kPrograms[std::find(std::begin(kProgramNames), std::end(kProgramNames), name) -
+                   std::begin(kProgramNames)];
+}
+
 void read_program(const json& value, const std::string& where, const Plan& plan, Status& status,
                   PlanProgram& program) {
   const int64_t arena = plan.arena_bytes;
@@ -315,8 +320,7 @@ void read_program(const json& value, const std::string& where, const Plan& plan,
     const std::string launch = fmt::format("{}.launches[{}].", where, i);
     if (program.launches[i].bias) check_bias(fields, launch + "bias", arena, program, i);
     if (status && program.launches[i].workspace)
-      check_workspace(fields, launch + "workspace", plan,
-                      plan.most_samples(program.name == "predict" ? Program::predict : Program::step),
+      check_workspace(fields, launch + "workspace", plan, plan.most_samples(program_of(program.name)),
                       program.launches[i]);
     const PlanBuiltin& builtin = program.launches[i].builtin;
     if (!builtin.arguments.empty() && !kernel_after(program, i, builtin.does))
@@ -336,6 +340,17 @@ void read_predict(const json& value, Status& status, const Plan& plan, PlanPredi
   fields.read("needs", predict.needs, 0, kMost);
   fields.read("positions", predict.positions);
   fields.read_shape("shape", predict.shape, elements);
+  if (status && fields.has("rows")) {
+    const int64_t all = predict.shape.empty() ? 1 : predict.shape.front();
+    fields.read("rows", predict.rows, 1, std::max<int64_t>(all - 1, 1));
+    if (status && (predict.batch != 1 || all == 1 || all % predict.rows != 0))
+      fields.fail(fmt::format("plan: predict: the {} rows of {} samples do not come in parts of {}", all,
+                              predict.batch, predict.rows));
+    if (status) elements = elements / all * predict.rows;
+    fields.read("rows_offset", predict.rows_offset, 0, plan.arena_bytes - predict.rows * kElementBytes);
+    if (predict.rows_offset % kElementBytes != 0)
+      fields.fail(fmt::format("plan: predict.rows_offset is not a multiple of {}", kElementBytes));
+  }
   const int64_t most = plan.arena_bytes / kElementBytes;
   if (status && predict.batch > 0 && elements > most / predict.batch)
     fields.fail("plan: predict: the output is larger than the arena");
@@ -468,15 +483,17 @@ void check_names(const Plan& plan, Status& status) {
   twice(std::move(inputs), "input");
   twice(std::move(buffers), "buffer");
   twice(std::move(programs), "program");
-  for (const Program program : {Program::step, Program::eval, Program::predict}) {
+  for (const Program program : {Program::step, Program::eval, Program::predict, Program::answer}) {
     std::vector<Place> places;
+    if (program == Program::answer && plan.predict.rows > 0)
+      places.push_back({plan.predict.rows_offset, plan.predict.rows * kElementBytes, "predict.rows_offset"});
     for (size_t i = 0; i < plan.buffers.size(); ++i)
       places.push_back({plan.buffers[i].offset, plan.buffers[i].bytes,
                         fmt::format("buffers[{}].offset ({})", i, plan.buffers[i].name)});
     for (size_t i = 0; i < plan.inputs.size(); ++i) {
       const PlanInput& input = plan.inputs[i];
       const std::optional<int64_t> offset = input.offset(program);
-      if (!offset) continue;
+      if (!offset || program == Program::answer) continue;
       int64_t bytes = kElementBytes * plan.most_samples(program);
       for (const int64_t extent : input.shape) bytes *= extent;
       places.push_back({*offset, bytes,

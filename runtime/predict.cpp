@@ -144,17 +144,22 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   if (Status status = file.open(path); !status) return status;
   if (Status status = file.write(npy_header(data.samples, plan.predict.shape)); !status) return status;
   const int64_t each = elements_of(plan.predict.shape);
-  std::vector<float> outputs(static_cast<size_t>(plan.predict.batch * each));
+  std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
   Loader loader(data, plan);
   loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.predict.batch);
   while (const Batch* batch = loader.next()) {
-    const std::span<float> some = std::span(outputs).first(static_cast<size_t>(batch->samples * each));
-    if (Status status = session.predict(batch->inputs, batch->samples, some); !status) return status;
-    const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
-    if (Status status = file.write(bytes); !status) return status;
-    if (asked_to_end()) {
-      interrupted = true;
-      return {};
+    if (Status status = session.run_predict(batch->inputs, batch->samples); !status) return status;
+    const int64_t all = batch->samples * each;
+    for (int64_t first = 0; first < all; first += plan.predict.outputs()) {
+      const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
+      const std::span<float> some = std::span(outputs).first(count);
+      if (Status status = session.read_outputs(first, some); !status) return status;
+      const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
+      if (Status status = file.write(bytes); !status) return status;
+      if (asked_to_end()) {
+        interrupted = true;
+        return {};
+      }
     }
   }
   if (Status status = loader.status(); !status) return status;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "runtime/data/byte_order.h"
 #include "runtime/half.h"
@@ -587,7 +588,23 @@ Status Session::run_predict(InputBytes inputs, int64_t samples) {
 
 Status Session::read_outputs(int64_t first, std::span<float> outputs) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(float));
-  return device_.read(plan_.predict.offset + first * kSize, std::as_writable_bytes(outputs));
+  const PlanPredict& predict = plan_.predict;
+  if (predict.rows == 0) return device_.read(predict.offset + first * kSize, std::as_writable_bytes(outputs));
+  const int64_t each = predict.outputs();
+  std::vector<int32_t> rows(static_cast<size_t>(predict.rows));
+  while (!outputs.empty()) {
+    const int64_t part = first / each, begin = first % each;
+    const auto some = std::min(static_cast<size_t>(each - begin), outputs.size());
+    std::iota(rows.begin(), rows.end(), static_cast<int32_t>(part * predict.rows));
+    Status status = device_.write(predict.rows_offset, std::as_bytes(std::span(rows)));
+    if (status) status = device_.run(Program::answer, 1);
+    if (status)
+      status = device_.read(predict.offset + begin * kSize, std::as_writable_bytes(outputs.first(some)));
+    if (!status) return status;
+    first += static_cast<int64_t>(some);
+    outputs = outputs.subspan(some);
+  }
+  return {};
 }
 
 Status Session::predict(InputBytes inputs, int64_t samples, std::span<float> outputs) {

@@ -142,7 +142,8 @@ class Session {
   Status end_eval(EvalReport& report);
   // The outputs of 1 to predict.batch samples; only those inputs are looked at that predict reads. Waits.
   Status predict(InputBytes inputs, int64_t samples, std::span<float> outputs);
-  // The same in two steps: the run, which does not wait, and one part of the outputs, from number `first` on.
+  // The same in two steps: the run, which does not wait, and some of the outputs, from number `first` on.
+  // Where predictions come in parts, this runs the parts that have them.
   Status run_predict(InputBytes inputs, int64_t samples);
   Status read_outputs(int64_t first, std::span<float> outputs);
 

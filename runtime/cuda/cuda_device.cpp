@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kStagingBytes = size_t{1} << 20;  // of a half, at least
 constexpr size_t kLogBytes = 8192;
-// Those that are made ready at the start; predict is when it first runs.
+// Those that are made ready at the start; predict and answer are when they first run.
 constexpr Program kAtStart[] = {Program::init, Program::step, Program::update, Program::eval, Program::close};
 
 std::string one_line(std::string_view text) {
@@ -329,7 +329,7 @@ std::string CudaDevice::load_note() const {
 Status CudaDevice::run(Program program, int64_t batch) {
   if (!loaded_) return Status::error("internal error: run before load");
   if (!takes_samples(program)) batch = micro_batch_;
-  const int64_t most = program == Program::predict ? predict_batch_ : micro_batch_;
+  const int64_t most = predicts(program) ? predict_batch_ : micro_batch_;
   if (batch < 1 || batch > most)
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
   if (Status status = enter(); !status) return status;

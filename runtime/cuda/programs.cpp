@@ -143,6 +143,7 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     const bool missing = found == programs.end();
     if (missing && kPrograms[i] == Program::predict && artifact.plan.predict.batch == 0) continue;
     if (missing && kPrograms[i] == Program::close && artifact.plan.lanes == 1) continue;
+    if (missing && kPrograms[i] == Program::answer && artifact.plan.predict.rows == 0) continue;
     if (missing) return Status::error("the artifact's plan has no program {}", kProgramNames[i]);
     values_[i] = found->values;
     programs_[i].clear();
@@ -150,7 +151,7 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     for (const PlanLaunch& planned : found->launches)
       if (Status status = add(module, artifact, arena, planned, programs_[i].emplace_back()); !status)
         return status;
-    for (Launch& launch : programs_[i]) launch.on_demand = kPrograms[i] == Program::predict;
+    for (Launch& launch : programs_[i]) launch.on_demand = predicts(kPrograms[i]);
     for (size_t j = 0; j < found->launches.size(); ++j) {
       const PlanLaunch& planned = found->launches[j];
       const auto number = static_cast<int64_t>(j);

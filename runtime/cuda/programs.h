@@ -56,7 +56,7 @@ class Programs {
     Product product;  // m, n, k are set at launch from these:
     Number m, n, k;
     std::array<Number, 3> pitch{};
-    bool on_demand = false;       // a product of predict: like a ragged one, it takes no memory of its own
+    bool on_demand = false;  // a product of a prediction: like a ragged one, it takes no memory of its own
     int64_t workspace_bytes = 0;  // that the plan has for it, from product.workspace on
     // The product of the program that may have done already what this kernel does, as its bias or as its
     // built-in kernel's epilogue.

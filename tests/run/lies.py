@@ -95,9 +95,9 @@ loss_scale = "dynamic"
 class Artifact:
     """step.ptx, taken apart; `save` writes it with another plan and a right first line."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, model=MODEL):
         self.model, self.path = folder / "rich.toml", folder / "step.ptx"
-        self.model.write_text(MODEL)
+        self.model.write_text(model)
         harness.compile_model(self.model, self.path)
         self.plan = json.loads(self.path.read_bytes().split(b"\n", 2)[1].removeprefix(b"//plan "))
         self.data = harness.make_data(self.model, SAMPLES, folder)
@@ -210,6 +210,67 @@ def test_places_that_overlap_are_refused(folder):
     harness.sealed(lie, lambda body: re.sub(rb"(//ir +%flat = .* at )\d+", rb"\g<1>%d" % labels, body, count=1))
     done, _ = artifact.train(lie, "cpu", code=(0, 1))
     harness.one_error(done, "lie.ptx: the artifact's IR has a wrong memory plan: step, ")
+
+
+# A head whose logits have no room: predictions in parts.
+PARTS = """
+[model]
+name = "parts"
+[inputs.tokens]
+shape = [8]
+dtype = "i32"
+[inputs.next]
+shape = [8]
+dtype = "i32"
+range = 1009
+[[layers]]
+type = "embedding"
+name = "wte"
+vocab = 1009
+features = 16
+[[layers]]
+type = "rms_norm"
+name = "norm"
+[[layers]]
+type = "linear"
+name = "head"
+features = 1009
+[loss]
+type = "cross_entropy"
+target = "next"
+chunks = 4
+[train]
+micro_batch = 1
+[optimizer]
+type = "sgd"
+lr = 0.1
+[recompute]
+policy = "all"
+"""
+
+
+def test_parts_of_predictions_are_compared(folder):
+    """Of the plan: how many rows a part has, and where things lie. Of the IR: rows that would not stay for the next part."""
+    artifact, lie = Artifact(folder, PARTS), folder / "lie.ptx"
+    rows, offset = artifact.plan["predict"]["rows"], artifact.plan["predict"]["rows_offset"]
+    expect(1 < rows < 8, rows)
+    programs = {p["name"]: i for i, p in enumerate(artifact.plan["programs"])}
+    answer = f"programs[{programs['answer']}]"
+    for path, value in (("predict.rows", rows // 2), ("predict.rows", 3), ("predict.rows", None), ("predict.rows_offset", offset + 4),
+                        ("predict.rows_offset", 0), ("predict.rows_offset", None), ("predict.offset", 0), ("predict.batch", 0),
+                        ("predict.shape[0]", 16), (f"{answer}.launches[0].arguments[0]", 0), (f"{answer}.values[0][3]", 0), (answer, None)):
+        artifact.save(lie, change(artifact.plan, path, value))
+        done, _ = artifact.train(lie, "emulate" if path.startswith("programs") else "cpu", code=(0, 1))
+        harness.one_error(done, "lie.ptx: plan: ", path.partition(".")[0] if path != answer else "programs")
+    table = re.search(rb"//ir   answer\(%\S+ : f32\[8,16\] at (\d+)", artifact.path.read_bytes())[1]
+    for change_ir, words in (
+            (lambda ir: re.sub(rb"(//ir   answer\(%\S+ : f32\[8,16\] at )\d+", rb"\g<1>%d" % (int(table) + 256), ir), "R26: the table"),
+            (lambda ir: re.sub(rb"(//ir     yield output %head), rows %\S+", rb"\1", ir), "R26: answer yields the output of its rows, and the table"),
+            (lambda ir: re.sub(rb"(//ir     %norm\S*\.part = .* at )\d+", rb"\g<1>" + table, ir), "the artifact's IR has a wrong memory plan: answer, kernel 0")):
+        shutil.copyfile(artifact.path, lie)
+        harness.sealed(lie, change_ir)
+        done, _ = artifact.train(lie, "cpu", code=1)
+        expect(words in done.stderr and "lie.ptx: the artifact's IR" in done.stderr, done.stderr)
 
 
 # ---------------------------------------------------------------- random changes

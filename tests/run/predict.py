@@ -327,8 +327,19 @@ def test_other_models_do_not_generate(folder):
         expect(len(generate(artifact, folder / "w", 3)) == 3, last)
 
 
-def arena(text):
-    return int(re.search(r"arena\((\d+)\)", text)[1])
+def plans(folder, model):
+    """Of IR in phase model, the plan with and without its `predict`."""
+    begin = model.index("\n  predict(")
+    end = model.index("\n  }\n", begin) + 5
+    passes = [line.split()[0] for line in run("gacc-opt", "--list-passes").stdout.splitlines()]
+    for text in (model, model[:begin] + model[end:]):
+        (folder / "in.gir").write_text(text)
+        yield run("gacc-opt", folder / "in.gir", "--passes", ",".join(passes[:passes.index("plan-memory") + 1])).stdout
+
+
+def training(plan):
+    """What a plan says of training."""
+    return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer)\(.*?\n  }", "", plan))
 
 
 def test_predictions_cost_no_memory(folder):
@@ -336,18 +347,10 @@ def test_predictions_cost_no_memory(folder):
     names = [path.stem for path in sorted((harness.ROOT / "examples").glob("*.toml")) if path.stem != "gpt2_124m"]  # whose plan takes long
     for name, compute in itertools.product(names, ("f32", "f16")):
         model = run("gaccc", harness.example(name), "--set", f"precision.compute={compute}", "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
-        begin = model.index("\n  predict(")
-        end = model.index("\n  }\n", begin) + 5
-        plans = []
-        for text in (model, model[:begin] + model[end:]):
-            (folder / "in.gir").write_text(text)
-            passes = [line.split()[0] for line in run("gacc-opt", "--list-passes").stdout.splitlines()]
-            plans.append(run("gacc-opt", folder / "in.gir", "--passes", ",".join(passes[:passes.index("plan-memory") + 1])).stdout)
-        setting = lambda key: re.search(rf"\n  set {key} = (.*)", plans[0])[1]
+        with_it, without = plans(folder, model)
+        setting = lambda key: re.search(rf"\n  set {key} = (.*)", with_it)[1]
         expect(setting("predict.batch") == setting("train.micro_batch"), f"{name} in {compute}: fewer samples")
-        with_it, without = (re.sub(r"\n  set predict\.\S+ = .*", "", plan) for plan in plans)
-        training = with_it[:with_it.index("\n  predict(")] + "}\n"
-        expect(arena(with_it) == arena(without) and training == without, f"{name} in {compute}: the plan of training differs")
+        expect(training(with_it) == training(without), f"{name} in {compute}: the plan of training differs")
 
 
 def wide(features, predict=""):
@@ -395,6 +398,35 @@ def test_as_many_samples_as_fit(folder):
             row = [bias[j] + math.fsum(weight[4 * j + k] * rows[4 * i + k] for k in range(4)) for j in range(features)]
             expect(far(values[features * i:features * (i + 1)], row) < 1e-5, f"sample {i}")
         expect(far(predict(artifact, weights, data, folder / "e.npy", device="emulate")[1], values) < 1e-6, "the emulator")
+
+
+def test_a_large_head_in_parts(folder):
+    """Where the logits of one sample have no room they come in parts: the same as in one piece, for the same memory."""
+    vocabulary, rows = 1009, LENGTH
+    text = gpt(vocabulary=vocabulary)
+    for compute, most in (("f16", 1e-3), ("f32", 1e-6)):
+        small = {"precision__compute": compute, "train__micro_batch": 1, "loss__chunks": 4}
+        artifact, weights, data = trained(folder, text, 5, updates=3, name="whole", precision__compute=compute)
+        (folder / "m.toml").write_text(text)
+        parts = harness.compile_model(folder / "m.toml", folder / "parts.ptx", **small)
+        shape, values = predict(artifact, weights, data, folder / "out.npy")
+        again, got = predict(parts, weights, data, folder / "out.npy")
+        expect(shape == again == [5, rows, vocabulary] and far(got, values) < most, f"{compute}: {far(got, values)}")
+        one = [predict(each, weights, data + ",limit=1", folder / "out.npy", device="emulate")[1] for each in (artifact, parts)]
+        expect(one[0] == one[1] and far(one[1], got[:len(one[1])]) < most, f"{compute}: the emulator")
+    expect(predict(parts, weights, data, folder / "out.npy", "--threads", 2)[1] == got, "2 threads")
+    words = [generate(each, weights, 12, "--prompt", "1 2 3", "--seed", 4) for each in (artifact, parts)]
+    expect(words[0] == words[1] and len(words[0].split()) == 12, words)
+
+    model = [folder / "m.toml", *(w for k, v in small.items() for w in ("--set", f"{k.replace('__', '.')}={v}"))]
+    asked = json.loads(run("gaccc", *model, "--plan", "--json").stdout)["predict"]
+    expect(asked["batch"] == 1 and asked["needs"] == 0 and asked["parts"] > 1 and rows % asked["parts"] == 0, asked)
+    said = f"of 1 sample at once, in {asked['parts']} parts of {rows // asked['parts']} of its {rows} rows, for which the peak has room"
+    expect(f"\n  predictions       {said}\n" in run("gaccc", *model, "--plan").stdout, said)
+    run("gaccc", *model, "--report", folder / "page.html", "-o", folder / "m.ptx")
+    expect(f"<p>Predictions: {said}.</p>" in (folder / "page.html").read_text(), "the report")
+    with_it, without = plans(folder, run("gaccc", *model, "--emit", "ir", "--stop-after", "model", "-o", "-").stdout)
+    expect("\n  answer(" in with_it and training(with_it) == training(without), "the plan of training differs")
 
 
 def test_questions_that_make_no_sense(folder):

@@ -84,6 +84,30 @@ def test_the_bits_of_gacc_exec(folder):
     expect(np.array_equal(other.predict(x=x), np.load(folder / "p.npy")), "the predictions differ")
 
 
+def test_predictions_in_parts(folder):
+    """The logits of one sample have no room at once."""
+    tokens = np.random.default_rng(5).integers(0, 1009, (3, 8), np.int32)
+    step = gacc.compile({
+        "model": {"name": "wide"},
+        "inputs": {"tokens": {"shape": [8], "dtype": "i32"}, "next": {"shape": [8], "dtype": "i32", "range": 1009}},
+        "layers": [{"type": "embedding", "name": "wte", "vocab": 1009, "features": 16}, {"type": "rms_norm", "name": "norm"},
+                   {"type": "linear", "name": "head", "features": 1009}],
+        "loss": {"type": "cross_entropy", "target": "next", "chunks": 4},
+        "train": {"micro_batch": 1},
+        "optimizer": {"type": "sgd", "lr": 0.1},
+        "recompute": {"policy": "all"},
+    })
+    step.save(folder / "step.ptx")
+    expect(b"//ir   answer(" in (folder / "step.ptx").read_bytes() and step.output_shape == (8, 1009), "parts")
+    np.save(folder / "tokens.npy", tokens)
+    run("gacc-exec", folder / "step.ptx", "--init-only", "--seed", 3, "--save", folder / "w", "--device", "cpu")
+    run("gacc-exec", folder / "step.ptx", "--data", f"npy:tokens={folder}/tokens.npy", "--load", folder / "w", "--predict", folder / "p.npy",
+        "--device", "cpu", "--threads", 1)
+    other = session(step)
+    other.load(folder / "w")
+    expect(np.array_equal(other.predict(tokens=tokens), np.load(folder / "p.npy")), "the predictions differ")
+
+
 def test_a_loop_of_ones_own(folder):
     step = gacc.compile(MODEL)
     expect((step.micro_batch, step.accumulate, step.seed, step.output_shape) == (4, 2, 3, (3,)), repr(step))

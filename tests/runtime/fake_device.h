@@ -128,6 +128,7 @@ class FakeDevice : public Device {
         eval(batch);
         break;
       case Program::predict:
+      case Program::answer:
         return Status::error("the fake device has no predictions");
       case Program::close:
         return Status::error("the fake device has one lane");

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "tests/runtime/fake_device.h"
@@ -168,6 +170,67 @@ TEST_F(SessionTest, an_artifact_without_its_state_is_refused) {
   plan = test::tiny_plan(4, 2, "flush");
   plan.metrics = {"accuracy", "perplexity", "other"};
   EXPECT_EQ(session.open(artifact).text(), "the artifact has no state eval.other");
+}
+
+// Gives numbers in parts: 10 times the row, and the column.
+class PartsDevice final : public Device {
+ public:
+  explicit PartsDevice(const Plan& plan) : plan_(plan), arena_(static_cast<size_t>(plan.arena_bytes)) {}
+  std::string name() const override { return "parts"; }
+  Status load(const Artifact&) override { return {}; }
+  Status run(Program program, int64_t) override {
+    runs.emplace_back(kProgramNames[static_cast<size_t>(program)]);
+    if (program != Program::answer) return {};
+    const int64_t columns = plan_.predict.shape[1];
+    for (int64_t i = 0; i < plan_.predict.rows; ++i) {
+      int32_t row = 0;
+      std::memcpy(&row, &arena_[static_cast<size_t>(plan_.predict.rows_offset + 4 * i)], sizeof row);
+      for (int64_t j = 0; j < columns; ++j) {
+        const auto value = static_cast<float>(10 * row + j);
+        std::memcpy(&arena_[static_cast<size_t>(plan_.predict.offset + 4 * (i * columns + j))], &value,
+                    sizeof value);
+      }
+    }
+    return {};
+  }
+  Status write(int64_t offset, std::span<const std::byte> bytes) override {
+    std::ranges::copy(bytes, arena_.begin() + offset);
+    return {};
+  }
+  Status read(int64_t offset, std::span<std::byte> bytes) override {
+    std::memcpy(bytes.data(), &arena_[static_cast<size_t>(offset)], bytes.size());
+    return {};
+  }
+  int64_t peak_bytes() const override { return plan_.arena_bytes; }
+
+  std::vector<std::string> runs;
+
+ private:
+  const Plan& plan_;
+  std::vector<std::byte> arena_;
+};
+
+// Those parts are run that have what is read, and predict once.
+TEST(SessionParts, outputs_are_put_together) {
+  Plan plan = test::tiny_plan(1, 1, "flush");
+  plan.predict = {.batch = 1, .offset = 512, .shape = {6, 3}, .rows = 2, .rows_offset = 256, .positions = {}};
+  plan.arena_bytes = 1024;
+  PartsDevice device(plan);
+  Session session(device, plan);
+  const std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
+  std::vector<float> outputs(18);
+  ASSERT_TRUE(session.predict(inputs, 1, outputs));
+  for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i], static_cast<float>(10 * (i / 3) + i % 3));
+  EXPECT_EQ(device.runs, (std::vector<std::string>{"predict", "answer", "answer", "answer"}));
+  device.runs.clear();
+  ASSERT_TRUE(session.run_predict(inputs, 1));
+  outputs.assign(3, 0);
+  ASSERT_TRUE(session.read_outputs(9, outputs));  // row 3 alone
+  EXPECT_EQ(outputs, (std::vector<float>{30, 31, 32}));
+  outputs.assign(4, 0);
+  ASSERT_TRUE(session.read_outputs(4, outputs));  // of rows 1 and 2, which are in two parts
+  EXPECT_EQ(outputs, (std::vector<float>{11, 12, 20, 21}));
+  EXPECT_EQ(device.runs, (std::vector<std::string>{"predict", "answer", "answer", "answer"}));
 }
 
 }  // namespace

@@ -95,6 +95,8 @@ std::string header(const Plan& plan) {
                    "The proven least for these kernels, those that run again included, in this "
                    "order is {} less.</p>\n",
                    percent(over / peak));
+  if (const std::string predictions = predictions_text(plan); !predictions.empty())
+    out += fmt::format("<p>Predictions: {}.</p>\n", predictions);
   return out;
 }
 

@@ -178,6 +178,8 @@ std::string_view region_name(ir::RegionKind kind) {
       return "prediction";
     case ir::RegionKind::close:
       return "closing a lane";
+    case ir::RegionKind::answer:
+      return "a part of a prediction";
     case ir::RegionKind::init:
       break;
   }
