@@ -102,10 +102,11 @@ bool write_programs(ir::Module module, const Plan& plan, Plan& wanted, std::stri
     problem = diag.render();
     return false;
   }
-  for (size_t p = 0; p < std::size(ir::all_regions) && p < plan.programs.size(); ++p) {
-    std::optional<ir::Schedule>& schedule = module.region(ir::all_regions[p]).schedule;
-    if (schedule) adopt(plan, plan.programs[p], *schedule);
-  }
+  for (const PlanProgram& program : plan.programs)
+    for (const ir::RegionKind kind : ir::all_regions)
+      if (std::optional<ir::Schedule>& schedule = module.region(kind).schedule;
+          schedule && program.name == ir::region_text(kind))
+        adopt(plan, program, *schedule);
   wanted.programs = plan_programs(module, *program);
   return true;
 }

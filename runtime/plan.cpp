@@ -82,6 +82,8 @@ json buffer_json(const PlanBuffer& buffer) {
                  {"dtype", buffer.dtype}, {"shape", buffer.shape}, {"offset", buffer.offset},
                  {"bytes", buffer.bytes}};
   if (!buffer.of.empty()) result["of"] = buffer.of;
+  if (!buffer.whole.empty()) result["whole"] = buffer.whole;
+  if (!buffer.in.empty()) result["in"] = buffer.in;
   if (buffer.kept != 1) result["kept"] = buffer.kept;
   if (buffer.kind == "param") result["trainable"] = buffer.trainable;
   if (!buffer.values.empty()) result["values"] = buffer.values;
@@ -104,6 +106,15 @@ std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product) {
 
 int64_t elements_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer) {
+  return buffer.whole.empty() ? buffer.shape : buffer.whole;
+}
+
+int64_t whole_bytes(const PlanBuffer& buffer) {
+  if (buffer.whole.empty()) return buffer.bytes;
+  return buffer.bytes / elements_of(buffer.shape) * elements_of(buffer.whole);
 }
 
 const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {
@@ -155,6 +166,7 @@ nlohmann::json to_json(const Plan& plan) {
                        {"shape", plan.predict.shape},
                        {"positions", plan.predict.positions}};
   if (plan.lanes > 1) result["lanes"] = plan.lanes;
+  if (plan.shard > 0) result["shard"] = plan.shard;
   if (plan.plateau) {
     result["plateau"] = {{"metric", plan.plateau->metric},
                          {"patience", plan.plateau->patience},

@@ -129,6 +129,9 @@ class FakeDevice : public Device {
         break;
       case Program::predict:
         return Status::error("the fake device has no predictions");
+      case Program::norms:
+      case Program::ratios:
+      case Program::clear:
       case Program::close:
         return Status::error("the fake device has one lane");
     }

@@ -178,6 +178,12 @@ std::string_view region_name(ir::RegionKind kind) {
       return "prediction";
     case ir::RegionKind::close:
       return "closing a lane";
+    case ir::RegionKind::norms:
+      return "parts of norms";
+    case ir::RegionKind::ratios:
+      return "parts of ratios";
+    case ir::RegionKind::clear:
+      return "clearing sums";
     case ir::RegionKind::init:
       break;
   }
