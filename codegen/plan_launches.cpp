@@ -215,8 +215,8 @@ std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::
   std::vector<PlanProgram> programs;
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
-    const bool optional = kind == ir::RegionKind::close || kind == ir::RegionKind::answer;
-    if (optional && !region.schedule) continue;  // one lane, or predictions as a whole
+    // One lane, predictions as a whole, ranks that share no state.
+    if (kind >= ir::RegionKind::close && !region.schedule) continue;
     programs.push_back(region.schedule ? Writer(module, region, program).program()
                                        : PlanProgram{std::string(ir::region_text(kind)), {}});
   }
@@ -225,7 +225,8 @@ std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::
 
 std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Program& program) {
   std::vector<PlanMerged> all;
-  for (const ir::Region* region : {&module.update, &module.step, &module.close}) {
+  for (const ir::Region* region :
+       {&module.update, &module.step, &module.close, &module.norms, &module.ratios, &module.clear}) {
     if (!region->schedule) continue;
     const Writer writer(module, *region, program);
     if (const auto& persistent = region->schedule->persistent)

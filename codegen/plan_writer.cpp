@@ -111,6 +111,10 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     entry.offset = buffer.offset.value_or(0);
     entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
     entry.trainable = buffer.trainable;
+    if (const auto whole = ir::whole_type(module, buffer)) entry.whole = whole->shape;
+    const ir::BufferId id{static_cast<int32_t>(i)};
+    if (const ir::BufferId storage = ir::storage_of(module, id); storage != id)
+      entry.in = module[storage].name;
     if (buffer.role == ir::BufferRole::change && plan.lanes > 1)
       entry.kept = kept_of_change(module, {static_cast<int32_t>(i)});
     // class_weights, pos_weight
@@ -193,6 +197,7 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   plan.micro_batch = module.micro_batch();
   plan.accumulate = module.accumulate();
   plan.lanes = *settings.train.lanes;
+  if (const int64_t ranks = ir::sharing_ranks(settings); ranks > 1) plan.shard = ranks;
   plan.tail = *settings.train.tail;
   plan.epochs = *settings.train.epochs;
   plan.shuffle = *settings.train.shuffle;
@@ -237,10 +242,10 @@ Share share_of(const Plan& plan, bool trained) {
     if (buffer.kind != "param" || buffer.trainable != trained) continue;
     names.insert(buffer.name);
     share.parameters += elements_of(buffer.shape);
-    share.bytes += buffer.bytes;
+    if (buffer.in.empty()) share.bytes += buffer.bytes;
   }
   for (const PlanBuffer& buffer : plan.buffers)
-    if (names.contains(buffer.of)) share.bytes += buffer.bytes;
+    if (names.contains(buffer.of) && buffer.in.empty()) share.bytes += buffer.bytes;
   return share;
 }
 nlohmann::ordered_json share_json(const Share& share) {

@@ -267,11 +267,13 @@ class Chooser {
   bool open_ = false;
 };
 
-// The fewest ranks first. Between two numbers that hold equally many sums of lanes nothing changes.
+// The fewest ranks first. Between two numbers that hold equally many sums of lanes nothing changes, unless
+// ranks share the optimizer's state.
 BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
                          const passes::Options& options) {
   const int64_t lanes = *model.settings.train.lanes;
   const auto text = [](int64_t ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); };
+  const bool share = *model.settings.memory.shard == "optimizer";
   std::string tried;
   for (int64_t ranks = 1;;) {
     const Override with{"train.ranks", fmt::to_string(ranks)};
@@ -280,7 +282,8 @@ BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
       return compile(more);
     };
     const int64_t nodes = passes::most_nodes_from(lanes, ranks);
-    BatchChoice choice = Chooser(model, compile_with, options).run(false, nodes == 1);
+    const bool last = share ? ranks == lanes : nodes == 1;
+    BatchChoice choice = Chooser(model, compile_with, options).run(false, last);
     if (choice.done) {
       choice.overrides.push_back(with);
       choice.why = fmt::format("train.ranks = {}, the fewest that fit in {}\n{}{}", ranks,
@@ -288,13 +291,13 @@ BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
       return choice;
     }
     if (choice.problem.empty()) return choice;
-    if (nodes == 1) {
+    if (last) {
       choice.problem = fmt::format("{}{}: {}", text(ranks), ranks < lanes ? " or more" : "", choice.problem);
       return choice;
     }
     tried += fmt::format("     {}: {}\n", text(ranks), choice.problem);
     // The next number with fewer.
-    int64_t high = lanes;
+    int64_t high = share ? ranks + 1 : lanes;
     for (++ranks; ranks < high;) {
       const int64_t middle = ranks + (high - ranks) / 2;
       (passes::most_nodes_from(lanes, middle) == nodes ? ranks = middle + 1 : high = middle);

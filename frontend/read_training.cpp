@@ -11,7 +11,8 @@ namespace gacc::frontend {
 namespace {
 
 // A lane has a launch at least, and a rank a lane.
-void read_lanes(const Values& keys, bool choose, bool budget, ModelFile& model, Diag& diag) {
+void read_lanes(const Node& node, const Values& keys, bool choose, bool budget, ModelFile& model,
+                Diag& diag) {
   const bool automatic = keys.text("ranks") == "auto";
   const int64_t lanes = keys.integer("lanes"), ranks = automatic ? 1 : keys.integer("ranks");
   if (!keys["lanes"].good || !keys["ranks"].good) return;
@@ -29,6 +30,10 @@ void read_lanes(const Values& keys, bool choose, bool budget, ModelFile& model, 
                lanes, model.accumulate, model.accumulate == 1 ? "" : "es", model.micro_batch,
                fitting(model.accumulate));
   if (automatic) model.settings.train.ranks = 0;
+  if (*model.settings.memory.shard == "optimizer" && !keys.given("ranks"))
+    diag.error(Kind::missing_key, node.at,
+               "`memory.shard = \"optimizer\"` needs `train.ranks`, the number of ranks that share the "
+               "optimizer's state, and at least as many `train.lanes`");
   if (automatic && !budget)
     diag.error(Kind::conflict, keys.at("ranks"), "`train.ranks = \"auto\"` needs a `memory.budget` to fit");
   if (ranks > lanes)
@@ -52,7 +57,7 @@ void read_train(const Node& node, bool budget, ModelFile& model, Diag& diag) {
   settings.micro_batch = model.micro_batch;
   settings.accumulate = model.accumulate;
   if (!choose) settings.effective_batch.clear();
-  read_lanes(keys, choose, budget, model, diag);
+  read_lanes(node, keys, choose, budget, model, diag);
   const int64_t effective = keys.integer("effective_batch");
   if (choose && !keys.given("effective_batch")) {
     diag.error(Kind::missing_key, node.at,
@@ -84,6 +89,10 @@ void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
   if (keys.type != nullptr && find_key(keys.type->keys, "nesterov") != nullptr && keys.flag("nesterov") &&
       (keys.real("momentum") == 0 || keys.real("dampening") != 0))
     diag.error(Kind::conflict, keys.at("nesterov"), "`optimizer.nesterov` needs a momentum and no dampening");
+  // A slice may end in rows of zeros, whose step must be 0, not 0 / 0.
+  if (*model.settings.memory.shard == "optimizer" && keys.type != nullptr &&
+      find_key(keys.type->keys, "eps") != nullptr && static_cast<float>(keys.real("eps")) == 0)
+    diag.error(Kind::conflict, keys.at("eps"), "`memory.shard = \"optimizer\"` needs an `eps` above 0");
   // With one launch a window the sum of squares is the square of the sum.
   if (settings.second_moment.given() && model.accumulate > 1)
     model.inexact.push_back(

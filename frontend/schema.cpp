@@ -285,7 +285,10 @@ Schema::Schema() {
   memory = {.name = "[memory]",
             .path = "memory",
             .says = "The whole step must fit; what is \"auto\" is chosen so that it does.",
-            .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""}},
+            .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""},
+                     implied(word("shard", defaults.memory.shard, {"none", "optimizer"},
+                                  "\"optimizer\": exactly train.ranks ranks run it, each with a slice of the "
+                                  "moments, of f32 masters and of the update; docs/ranks.md"))},
             .example = "budget = \"512MiB\""};
 
   load = {.name = "[load]",

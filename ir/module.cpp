@@ -25,7 +25,9 @@ std::optional<Phase> parse_phase(std::string_view text) {
 
 Origin natural_origin(RegionKind kind) {
   if (kind == RegionKind::init) return Origin::init;
-  return kind == RegionKind::update ? Origin::update : Origin::forward;
+  constexpr RegionKind updates[] = {RegionKind::update, RegionKind::norms, RegionKind::ratios,
+                                    RegionKind::clear};
+  return std::ranges::find(updates, kind) != std::end(updates) ? Origin::update : Origin::forward;
 }
 
 std::string_view origin_text(Origin origin) {
@@ -109,6 +111,25 @@ int64_t Module::most_samples(const Region& region) const {
   const bool asked = region.kind == RegionKind::predict || region.kind == RegionKind::answer;
   const bool fewer = asked && results.predict_batch.given();
   return fewer ? *results.predict_batch : micro_batch();
+}
+
+BufferId storage_of(const Module& module, BufferId buffer) {
+  if (module[buffer].role == BufferRole::slice) return storage_of(module, *module[buffer].of);
+  const bool part = module[buffer].role == BufferRole::weight && sharing_ranks(module.settings) > 0 &&
+                    module.find_belonging(buffer, BufferRole::master);
+  return part ? module.find_belonging(buffer, BufferRole::gradient).value_or(buffer) : buffer;
+}
+
+int64_t sharing_ranks(const Settings& settings) {
+  return *settings.memory.shard == "optimizer" ? *settings.train.ranks : 0;
+}
+
+std::optional<Type> whole_type(const Module& module, const Buffer& buffer) {
+  const bool slice = buffer.role == BufferRole::slice || buffer.role == BufferRole::master ||
+                     buffer.role == BufferRole::moment;
+  if (!slice || sharing_ranks(module.settings) == 0) return std::nullopt;
+  Type whole{buffer.type.dtype, module[*buffer.of].type.shape};
+  return whole == buffer.type ? std::nullopt : std::optional(whole);
 }
 
 Module unscheduled(Module module) {

@@ -93,8 +93,9 @@ inline constexpr RegionKind all_regions[] = {
 #undef GACC_REGION
 };
 // Those that decide the size of the arena.
-inline constexpr RegionKind training_regions[] = {RegionKind::init, RegionKind::step, RegionKind::update,
-                                                  RegionKind::eval, RegionKind::close};
+inline constexpr RegionKind training_regions[] = {RegionKind::init,   RegionKind::step,  RegionKind::update,
+                                                  RegionKind::eval,   RegionKind::close, RegionKind::norms,
+                                                  RegionKind::ratios, RegionKind::clear};
 constexpr std::string_view region_text(RegionKind kind) {
   constexpr std::string_view texts[] = {
 #define GACC_REGION(name, batched) #name,
@@ -167,6 +168,14 @@ struct Module {
   int64_t most_samples(const Region& region) const;
   int64_t accumulate() const { return *settings.train.accumulate; }
 };
+
+// The buffer in whose place this one lies: itself, but for a slice, and for a parameter that has a master and
+// is whole in `init` alone, where its gradient lies.
+BufferId storage_of(const Module& module, BufferId buffer);
+// Of how many ranks one runs it, where they share the optimizer's state (memory.shard); else 0.
+int64_t sharing_ranks(const Settings& settings);
+// The type of what a buffer is this rank's rows of; nothing of a buffer that every rank has whole.
+std::optional<Type> whole_type(const Module& module, const Buffer& buffer);
 
 // A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.
 Module unscheduled(Module module);

@@ -106,10 +106,29 @@ class Verifier {
       if (owner.type != buffer.type) wrong(fmt::format(" and not the type of `@{}`", owner.name));
       return;
     }
+    const auto within = [](const Shape& part, const Shape& whole) {
+      return part.size() == 2 && rows(part, 1) <= rows(whole, 1) && columns(part) == columns(whole);
+    };
+    if (buffer.role == BufferRole::slice) {
+      const bool line = buffer.type.shape.size() == 1 && owner.type.shape.size() == 1 &&
+                        buffer.type.shape[0] <= owner.type.shape[0];
+      if (owner.role == BufferRole::slice || !(line || within(buffer.type.shape, owner.type.shape)) ||
+          owner.type.dtype != buffer.type.dtype)
+        wrong(fmt::format(" and is not the first rows of `@{}`", owner.name));
+      if (buffer.name != owner.name + std::string(role.suffix))
+        wrong(fmt::format(" of `@{0}`, and not the name `@{0}{1}`", owner.name, role.suffix));
+      return;
+    }
+    const bool parts = buffer.role == BufferRole::norm_parts || buffer.role == BufferRole::ratio_parts;
+    const bool master = buffer.role == BufferRole::master;
+    if (master && !within(buffer.type.shape, owner.type.shape))
+      wrong(fmt::format(" and is not rows of `@{}`", owner.name));
+    if (master && !module_.find_belonging(*buffer.of, BufferRole::gradient))
+      wrong(fmt::format(", and `@{}` has no gradient, in whose place it lies", owner.name));
     const bool of_statistic = buffer.role == BufferRole::change;
     if (owner.role != (of_statistic ? BufferRole::statistic : BufferRole::weight))
       wrong(fmt::format(", and `@{}` the role `{}`", owner.name, role_info(owner.role).text));
-    if (owner.type.shape != buffer.type.shape && buffer.role != BufferRole::moment)
+    if (owner.type.shape != buffer.type.shape && buffer.role != BufferRole::moment && !parts && !master)
       wrong(fmt::format(" and not the shape of `@{}`", owner.name));
     if (role.suffix != "*" && buffer.name != owner.name + std::string(role.suffix))
       wrong(fmt::format(" of `@{0}`, and not the name `@{0}{1}`", owner.name, role.suffix));
@@ -233,17 +252,20 @@ class Verifier {
   void memory_rule(const Region& region) {
     const StorageRoots roots(region);
     std::vector<const Op*> written(module_.buffers.size(), nullptr);
+    const auto place = [&](BufferId buffer) {
+      return static_cast<size_t>(storage_of(module_, buffer).index);
+    };
     for (const Op& op : region.ops) {
       const auto read = [&](const Operand& operand, bool added_to) {
         const std::optional<BufferId> id = roots.buffer(operand);
-        const Op* before = id ? written[static_cast<size_t>(id->index)] : nullptr;
+        const Op* before = id ? written[place(*id)] : nullptr;
         if (before == nullptr || (added_to && adds_alone(op) && adds_alone(*before))) return;
         broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };
       for (size_t i = 0; i < op.operands.size(); ++i) read(op.operands[i], writes(op, i));
       if (op.when) read(*op.when, false);
       for (size_t i = 0; i < op.operands.size(); ++i) {
-        if (writes(op, i)) written[static_cast<size_t>(as_buffer(op.operands[i])->index)] = &op;
+        if (writes(op, i)) written[place(*as_buffer(op.operands[i]))] = &op;
       }
     }
   }
@@ -266,6 +288,15 @@ class Verifier {
             buffer.role == BufferRole::node || role_info(buffer.role).combine != RankCombine::none;
         if (region.kind == RegionKind::close && !(buffer.kind == BufferKind::accum && sum))
           broken("R7", op.at, "close writes the window's sums and their nodes only, not `@{}`", buffer.name);
+        const auto slice_of = [&](BufferRole role) {
+          return buffer.role == BufferRole::slice && module_[*buffer.of].role == role;
+        };
+        if ((region.kind == RegionKind::norms && !slice_of(BufferRole::norm_parts)) ||
+            (region.kind == RegionKind::ratios && !slice_of(BufferRole::ratio_parts)))
+          broken("R7", op.at, "{} writes slices of sums in parts only, not `@{}`", region_text(region.kind),
+                 buffer.name);
+        if (region.kind == RegionKind::clear && !(buffer.kind == BufferKind::accum && sum))
+          broken("R7", op.at, "clear writes the window's sums only, not `@{}`", buffer.name);
         if (region.kind == RegionKind::predict || region.kind == RegionKind::answer)
           broken("R7", op.at, "{} writes no buffer, not `@{}`", region_text(region.kind), buffer.name);
       }

@@ -86,10 +86,17 @@ class Checker {
 
   std::string run() {
     if (!module_.arena_bytes) return "the module has no arena size";
+    for (size_t i = 0; i < module_.buffers.size(); ++i)
+      storage_.push_back(storage_of(module_, {static_cast<int32_t>(i)}));
     for (size_t i = 0; i < module_.buffers.size(); ++i) {
       const Operand buffer = BufferId{static_cast<int32_t>(i)};
       const std::string name = "buffer @" + module_.buffers[i].name;
       if (!place(module_.buffers[i].offset, module_.buffers[i].type, name)) return problem_;
+      if (const Buffer& storage = module_[storage_[i]]; &storage != &module_.buffers[i]) {
+        if (module_.buffers[i].offset != storage.offset || size_ > type_bytes(storage.type, 1))
+          fail("{} does not lie in the place of @{}", name, storage.name);
+        continue;
+      }
       buffers_.owners(offset_, size_, [&](const Operand& other) {
         fail("{} overlaps buffer @{}", name, module_[*as_buffer(other)].name);
       });
@@ -229,12 +236,18 @@ class Checker {
     bytes.take(scratch.offset, scratch.size, Operand(0.0));  // nobody's
   }
 
+  // Who holds an operand's bytes: of a buffer in another's place that one.
+  Operand holder(const Operand& operand) const {
+    const BufferId* buffer = as_buffer(operand);
+    return buffer == nullptr ? operand : storage_[static_cast<size_t>(buffer->index)];
+  }
+
   // The bytes of `operand` must hold it (a reshape: what it is a reshape of).
   bool read(const Region& region, const Arena& bytes, const Operand& operand) {
     const Operand root = (*roots_)(operand);
     if (!place(region, root)) return false;
     const int64_t offset = offset_;
-    if (!bytes.held(offset, size_, root)) {
+    if (!bytes.held(offset, size_, holder(root))) {
       return fail("{} is read at {}, but not all of these bytes hold it",
                   operand_text(module_, region, operand), offset);
     }
@@ -252,7 +265,7 @@ class Checker {
     if (!place(region, operand)) return false;
     const std::string name = operand_text(module_, region, operand);
     bytes.owners(offset_, size_, [&](const Operand& other) {
-      if (other == operand) return;
+      if (other == holder(operand)) return;
       if (as_buffer(other) != nullptr)
         fail("{} is written over buffer @{}", name, module_[*as_buffer(other)].name);
       if (kernel == nullptr) {
@@ -270,12 +283,13 @@ class Checker {
                operand_text(module_, region, operand_read));
       }
     });
-    bytes.take(offset_, size_, operand);
+    bytes.take(offset_, size_, holder(operand));
     return problem_.empty();
   }
 
   const Module& module_;
   Arena buffers_;
+  std::vector<BufferId> storage_;        // by buffer
   std::optional<StorageRoots> roots_{};  // of the region that is being checked
   std::string where_, problem_;
   int64_t offset_ = 0, size_ = 0;

@@ -203,7 +203,7 @@ class Fuser {
     const bool same_domain = own == domain(group.ops.front());
     // In the update, and where a lane is closed, launches of parameters run side by side anyway
     // (codegen/gpu/merged_kernel.h, host/engine.h), and a parameter's ops should stay together.
-    const bool apart = region_.kind == RegionKind::update || region_.kind == RegionKind::close;
+    const bool apart = natural_origin(region_.kind) == Origin::update || region_.kind == RegionKind::close;
     const int64_t small = apart ? 1 : options_.small_domain;
     if (gain == 0 && same_domain && elements(own, batch_) <= small) gain = 1;
     return gain;

@@ -1,4 +1,4 @@
-// What the two halves of fuse share.
+// What the two halves of fuse share, and `shard` with them.
 #pragma once
 #include "passes/pass.h"
 
@@ -7,5 +7,8 @@ namespace gacc::passes {
 // Splits every total_sum over many elements and every column_sum over many rows, and their .acc forms, in
 // two: parts that run side by side, and their sum.
 void split_sums(ir::Module& module, ir::Region& region, const Options& options, Diag& diag);
+
+// In how many parts the total_sum of an array without batch is made.
+int64_t total_parts(const ir::Shape& shape, const Options& options);
 
 }  // namespace gacc::passes

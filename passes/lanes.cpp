@@ -55,7 +55,9 @@ int64_t most_nodes_from(int64_t lanes, int64_t ranks) {
 
 void build_close(Module& module, Diag& diag) {
   const int64_t lanes = *module.settings.train.lanes;
-  const int64_t waiting = most_nodes_from(lanes, *module.settings.train.ranks) - 1;
+  const int64_t ranks = *module.settings.train.ranks;
+  const bool exactly = sharing_ranks(module.settings) > 0;
+  const int64_t waiting = (exactly ? most_nodes(lanes, ranks) : most_nodes_from(lanes, ranks)) - 1;
   if (waiting == 0) return;  // every rank has one lane
   std::vector<BufferId> sums;
   for (size_t i = 0; i < module.buffers.size(); ++i) {

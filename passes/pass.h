@@ -50,6 +50,7 @@ std::string passes_markdown();                 // docs/passes.md
 [[nodiscard]] bool accumulate(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool loss_scale(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool half_casts(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool shard(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool expand(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool fold(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool cse(ir::Module& module, const Options& options, Diag& diag);

@@ -236,11 +236,24 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
 
 constexpr int64_t kSmallValue = 4096;  // bytes
 
+// Those that have bytes of their own.
+template <class Visit>
+void each_placed(const Module& module, Visit visit) {
+  for (size_t i = 0; i < module.buffers.size(); ++i)
+    if (const BufferId id{static_cast<int32_t>(i)}; storage_of(module, id) == id) visit(module.buffers[i]);
+}
+
 int64_t buffer_bytes(const Module& module, BufferKind kind) {
   int64_t sum = 0;
-  for (const Buffer& buffer : module.buffers) {
+  each_placed(module, [&](const Buffer& buffer) {
     if (buffer.kind == kind) sum += type_bytes(buffer.type, 1);
-  }
+  });
+  return sum;
+}
+
+int64_t buffer_bytes(const Module& module, BufferRole role) {
+  int64_t sum = 0;
+  for (const Buffer& buffer : module.buffers) sum += buffer.role == role ? type_bytes(buffer.type, 1) : 0;
   return sum;
 }
 
@@ -249,12 +262,16 @@ int64_t buffer_bytes(const Module& module, BufferKind kind) {
 bool plan_memory(Module& module, const Options&, Diag& diag) {
   int64_t end = 0;
   for (const BufferKind kind : {BufferKind::param, BufferKind::accum, BufferKind::state}) {
-    for (Buffer& buffer : module.buffers) {
-      if (buffer.kind != kind) continue;
+    for (size_t i = 0; i < module.buffers.size(); ++i) {
+      Buffer& buffer = module.buffers[i];
+      const BufferId id{static_cast<int32_t>(i)};
+      if (buffer.kind != kind || storage_of(module, id) != id) continue;
       buffer.offset = end;
       end += aligned(type_bytes(buffer.type, 1));
     }
   }
+  for (size_t i = 0; i < module.buffers.size(); ++i)
+    module.buffers[i].offset = module[storage_of(module, {static_cast<int32_t>(i)})].offset;
   int64_t height = 0, least = 0;  // of the area that the regions share; no plan has less
   std::map<RegionKind, planner::Placement> placements;
   std::map<RegionKind, Transients> values;
@@ -297,15 +314,21 @@ int64_t placed_bytes(const Module& module, const Region& region, int64_t free) {
   return t.blocks.empty() ? 0 : planner::place(t.blocks, free).height;
 }
 
+int64_t buffer_bytes(const Module& module) {
+  int64_t sum = 0;
+  each_placed(module, [&](const Buffer& buffer) { sum += aligned(type_bytes(buffer.type, 1)); });
+  return sum;
+}
+
 MemoryReport memory_report(const Module& module) {
   MemoryReport report;
-  report.weights = buffer_bytes(module, BufferKind::param);
+  const int64_t masters = buffer_bytes(module, BufferRole::master);
+  report.weights = buffer_bytes(module, BufferKind::param) + masters;
   report.gradients = buffer_bytes(module, BufferKind::accum);
-  for (const Buffer& buffer : module.buffers)
-    report.half_weights += buffer.role == BufferRole::half ? type_bytes(buffer.type, 1) : 0;
-  report.optimizer = buffer_bytes(module, BufferKind::state) - report.half_weights;
+  report.half_weights = buffer_bytes(module, BufferRole::half);
+  report.optimizer = buffer_bytes(module, BufferKind::state) - report.half_weights - masters;
   report.peak = module.arena_bytes.value_or(0);
-  for (const Buffer& buffer : module.buffers) report.lower_bound += aligned(type_bytes(buffer.type, 1));
+  report.lower_bound = buffer_bytes(module);
 
   // The fullest kernel of any region: its live bytes are the bound, and what they are is the attribution.
   const Region* fullest = nullptr;

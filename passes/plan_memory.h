@@ -25,6 +25,9 @@ struct MemoryReport {
 };
 MemoryReport memory_report(const ir::Module& module);
 
+// Of all buffers in the arena; what lies in another's place has none of its own.
+int64_t buffer_bytes(const ir::Module& module);
+
 // The most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
 int64_t transient_bytes(const ir::Module& module, const ir::Region& region);
 

@@ -19,6 +19,8 @@ constexpr Pass kPasses[] = {
      accumulated, scaled, loss_scale},
     {"half-casts", "casts to half precision where the op table says so; with f32 only the phase changes",
      scaled, half, half_casts},
+    {"shard", "lets each rank have a slice of the optimizer's state and of the update, as memory.shard says",
+     half, half, shard},
     {"expand", "writes composite ops (softmax, layer_norm, ...) in ops that have a lowering", {}, {}, expand},
     {"fold", "computes what is constant, and drops operations that change nothing", {}, {}, fold},
     {"cse", "computes equal things once", {}, {}, cse},

@@ -41,6 +41,10 @@ bool reads(const Op& op, ValueId value) {
 
 }  // namespace
 
+int64_t total_parts(const Shape& shape, const Options& options) {
+  return part_count(Lowering::total_reduce, shape, 1, options);
+}
+
 void split_sums(Module& module, Region& region, const Options& options, Diag& diag) {
   for (size_t i = 0; i < region.ops.size(); ++i) {
     const Op& op = region.ops[i];

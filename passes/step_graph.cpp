@@ -44,7 +44,7 @@ class Translator {
       if (out_.kernels[k].form != KernelForm::alias) operation(k, seconds_[k]);
     }
     end();
-    for (const Buffer& buffer : module_.buffers) out_.fixed_bytes += aligned(type_bytes(buffer.type, 1));
+    out_.fixed_bytes = buffer_bytes(module_);
     for (const RegionKind kind : training_regions)
       if (kind != RegionKind::step)
         out_.other_bytes = std::max(out_.other_bytes, transient_bytes(module_, module_.region(kind)));

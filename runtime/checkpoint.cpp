@@ -147,7 +147,9 @@ std::string old_of(std::string checkpoint) {
 }  // namespace
 
 bool is_kept(const PlanBuffer& buffer) {
-  return buffer.role != BufferRole::node && buffer.role != BufferRole::lane;
+  constexpr BufferRole others[] = {BufferRole::node,   BufferRole::lane,       BufferRole::slice,
+                                   BufferRole::master, BufferRole::norm_parts, BufferRole::ratio_parts};
+  return std::ranges::find(others, buffer.role) == std::end(others);
 }
 
 std::vector<std::string> checkpoint_files(const std::string& folder) {
@@ -207,10 +209,10 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
     tensors.push_back({{"name", buffer.name},
                        {"kind", buffer.kind},
                        {"dtype", buffer.dtype},
-                       {"shape", buffer.shape},
-                       {"bytes", buffer.bytes},
+                       {"shape", whole_shape(buffer)},
+                       {"bytes", whole_bytes(buffer)},
                        {"crc32", crc_of(text_of(bytes))}});
-    size += buffer.bytes;
+    size += whole_bytes(buffer);
   }
 
   Json train = Json::object(), rate = Json::object();
@@ -239,6 +241,14 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   if (Status status = file.write(table); !status) return status;
   if (Status status = file.write(foot); !status) return status;
   return file.commit(keep);
+}
+
+Status share_for_checkpoint(const Plan& plan, Session& session) {
+  std::vector<std::byte> bytes;
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (is_kept(buffer))
+      if (Status status = session.read_for_checkpoint(buffer, bytes); !status) return status;
+  return {};
 }
 
 Status CheckpointReader::damaged(std::string_view what) const {
@@ -363,14 +373,14 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     if (!is_kept(buffer)) continue;
     auto it = std::find_if(entries_.begin(), entries_.end(),
                            [&](const Entry& entry) { return entry.name == buffer.name; });
-    std::string now = tensor_text(buffer.dtype, buffer.shape);
+    std::string now = tensor_text(buffer.dtype, whole_shape(buffer));
     if (it == entries_.end()) return differs("tensor " + buffer.name, "not there", now);
     std::string saved = tensor_text(it->dtype, it->shape);
     if (saved != now) return differs("tensor " + buffer.name, saved, now);
     if (it->kind != buffer.kind) return differs("the kind of tensor " + buffer.name, it->kind, buffer.kind);
-    if (it->bytes != buffer.bytes)
+    if (it->bytes != whole_bytes(buffer))
       return differs("the size of tensor " + buffer.name, fmt::format("{} bytes", it->bytes),
-                     fmt::format("{} bytes", buffer.bytes));
+                     fmt::format("{} bytes", whole_bytes(buffer)));
   }
   for (const Entry& entry : entries_)
     if (!plan.find(entry.name))
@@ -391,7 +401,7 @@ Status CheckpointReader::restore(const Plan& plan, Session& session) const {
   std::vector<std::byte> bytes;
   for (const Entry& entry : entries_) {
     const PlanBuffer* buffer = plan.find(entry.name);
-    if (!buffer || buffer->bytes != entry.bytes) return damaged(entry.name);
+    if (!buffer || whole_bytes(*buffer) != entry.bytes) return damaged(entry.name);
     bytes.resize(static_cast<size_t>(entry.bytes));
     file.seekg(entry.offset);
     file.read(reinterpret_cast<char*>(bytes.data()), entry.bytes);

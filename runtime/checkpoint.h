@@ -76,14 +76,16 @@ class CheckpointFolder {
 // The files of a checkpoint folder of that name that a run replaces.
 std::vector<std::string> checkpoint_files(const std::string& folder);
 
-// Whether checkpoints have the buffer: all but what `close` works with, which belongs to an open window, and to
-// how many ranks share it.
+// Whether checkpoints have the buffer: all but what `close` works with, which belongs to an open window, and
+// what follows from how many ranks share it.
 bool is_kept(const PlanBuffer& buffer);
 
 // Replaces the file by the state of the session and `checkpoint`; the old one is kept as `keep`, if not
 // empty.
 Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Plan& plan,
                         Session& session, const std::string& keep = "");
+// What the other ranks do meanwhile, where all have a part of the state.
+Status share_for_checkpoint(const Plan& plan, Session& session);
 
 class CheckpointReader {
  public:

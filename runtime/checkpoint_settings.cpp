@@ -44,11 +44,12 @@ std::string without_offsets(std::string_view line) {
   return out;
 }
 
-// The text without the regions that change no bit of a run: `predict`, which the memory plan may leave out, and
-// `close`, which is made for a number of ranks.
+// The text without the regions that change no bit of a run that goes on: `predict`, which the memory plan may
+// leave out or cut, `init`, and those that follow from settings and the number of ranks.
 std::string training_part(std::string ir) {
   constexpr std::string_view kEnd = "\n  }\n";
-  for (const std::string_view region : {"\n  predict(", "\n  close {"}) {
+  for (const std::string_view region : {"\n  init {", "\n  predict(", "\n  update {", "\n  close {",
+                                        "\n  answer(", "\n  norms {", "\n  ratios {", "\n  clear {"}) {
     const size_t begin = ir.find(region);
     const size_t end = begin == ir.npos ? ir.npos : ir.find(kEnd, begin + 1);
     if (end != ir.npos) ir.erase(begin, end + kEnd.size() - begin);

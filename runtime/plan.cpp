@@ -83,6 +83,8 @@ json buffer_json(const PlanBuffer& buffer) {
                  {"dtype", buffer.dtype}, {"shape", buffer.shape}, {"offset", buffer.offset},
                  {"bytes", buffer.bytes}};
   if (!buffer.of.empty()) result["of"] = buffer.of;
+  if (!buffer.whole.empty()) result["whole"] = buffer.whole;
+  if (!buffer.in.empty()) result["in"] = buffer.in;
   if (buffer.kept != 1) result["kept"] = buffer.kept;
   if (buffer.kind == "param") result["trainable"] = buffer.trainable;
   if (!buffer.values.empty()) result["values"] = buffer.values;
@@ -111,6 +113,14 @@ int64_t elements_of(const std::vector<int64_t>& shape) {
 }
 
 int64_t PlanPredict::outputs() const { return elements_of(shape) / parts() * std::max<int64_t>(batch, 1); }
+const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer) {
+  return buffer.whole.empty() ? buffer.shape : buffer.whole;
+}
+
+int64_t whole_bytes(const PlanBuffer& buffer) {
+  if (buffer.whole.empty()) return buffer.bytes;
+  return buffer.bytes / elements_of(buffer.shape) * elements_of(buffer.whole);
+}
 
 const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {
   for (const PlanBuffer& candidate : buffers)
@@ -165,6 +175,7 @@ nlohmann::json to_json(const Plan& plan) {
     result["predict"]["rows_offset"] = plan.predict.rows_offset;
   }
   if (plan.lanes > 1) result["lanes"] = plan.lanes;
+  if (plan.shard > 0) result["shard"] = plan.shard;
   if (plan.plateau) {
     result["plateau"] = {{"metric", plan.plateau->metric},
                          {"patience", plan.plateau->patience},

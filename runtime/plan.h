@@ -17,13 +17,14 @@ namespace gacc {
 
 constexpr int kArtifactVersion = 4;
 
-// The programs of an artifact, in the order in which it has them. `close` is there only with several lanes,
-// `answer` only where predictions come in parts.
-enum class Program : uint8_t { init, step, update, eval, predict, close, answer };
+// The programs of an artifact, in the order in which it has them. `close` is there only with several lanes, `answer`
+// only where predictions come in parts, and the last three only where ranks share the optimizer's state.
+enum class Program : uint8_t { init, step, update, eval, predict, close, answer, norms, ratios, clear };
 inline constexpr Program kPrograms[] = {Program::init,    Program::step,  Program::update, Program::eval,
-                                        Program::predict, Program::close, Program::answer};
-inline constexpr std::string_view kProgramNames[] = {"init",    "step",  "update", "eval",
-                                                     "predict", "close", "answer"};
+                                        Program::predict, Program::close, Program::answer, Program::norms,
+                                        Program::ratios,  Program::clear};
+inline constexpr std::string_view kProgramNames[] = {"init",  "step",   "update", "eval",   "predict",
+                                                     "close", "answer", "norms",  "ratios", "clear"};
 static_assert(std::size(kPrograms) == std::size(kProgramNames));
 // Whether it makes predictions.
 constexpr bool predicts(Program program) { return program == Program::predict || program == Program::answer; }
@@ -73,6 +74,9 @@ struct PlanBuffer {
   BufferRole role = BufferRole::control;
   double kept =
       1;  // with lanes, of a sum that is no plain one: what a launch leaves of the launches before it
+  // Of what ranks share (memory.shard): the shape of the whole, where this is one rank's rows of it ...
+  std::vector<int64_t> whole{};
+  std::string in{};  // ... and the buffer in whose place it lies.
   std::string of{};  // the buffer it belongs to: the parameter of a gradient, half copy or moment; else empty
 };
 
@@ -233,6 +237,7 @@ struct Plan {
   int64_t micro_batch = 1;
   int64_t accumulate = 1;
   int64_t lanes = 1;           // of a window; the sums of its lanes are added by a tree (runtime/lanes.h)
+  int64_t shard = 0;           // not 0: exactly so many ranks run it, which share the optimizer's state
   std::string tail = "flush";  // flush | drop | carry
   int64_t epochs = 1;
   bool shuffle = true;
@@ -271,6 +276,9 @@ struct Plan {
 };
 
 int64_t elements_of(const std::vector<int64_t>& shape);
+// Of all ranks' slices together, where the buffer is one.
+const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer);
+int64_t whole_bytes(const PlanBuffer& buffer);
 
 struct RoleRow {
   std::string_view text, kind, suffix;  // without a suffix it belongs to no other buffer

@@ -114,6 +114,9 @@ void read_buffer(const json& value, const std::string& where, const Plan& plan, 
   fields.read("bytes", buffer.bytes, 0, plan.arena_bytes);
   if (buffer.kind == "param") fields.read("trainable", buffer.trainable);
   if (fields.has("kept")) fields.read("kept", buffer.kept);
+  int64_t whole = 0;
+  if (fields.has("whole")) fields.read_shape("whole", buffer.whole, whole);
+  if (fields.has("in")) fields.read_name("in", buffer.in);
   if (fields.has("values")) {
     fields.read("values", buffer.values);
     if (status && (buffer.dtype != "f32" || static_cast<int64_t>(buffer.values.size()) != elements))
@@ -282,7 +285,7 @@ void read_values(Fields& fields, const char* key, const Plan& plan, size_t place
   std::map<int64_t, int64_t> live;       // offsets and ends of what is live
   std::multimap<int64_t, int64_t> ends;  // of values among it: last and offset
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.bytes > 0) live[buffer.offset] = buffer.offset + buffer.bytes;
+    if (buffer.bytes > 0 && buffer.in.empty()) live[buffer.offset] = buffer.offset + buffer.bytes;
   std::vector<PlanValue> order = values;
   std::sort(order.begin(), order.end(), [](const PlanValue& a, const PlanValue& b) {
     return std::tie(a.first, a.last, a.offset) < std::tie(b.first, b.last, b.offset);
@@ -368,6 +371,7 @@ void read_settings(Fields& fields, Plan& plan) {
   fields.read("accumulate", plan.accumulate, 1, std::numeric_limits<int32_t>::max());
   if (fields.has("lanes")) fields.read("lanes", plan.lanes, 1, plan.accumulate);
   if ((plan.lanes & (plan.lanes - 1)) != 0) fields.fail("plan: lanes is no power of two");
+  if (fields.has("shard")) fields.read("shard", plan.shard, 2, plan.lanes);
   fields.read("tail", plan.tail, {"flush", "drop", "carry"});
   fields.read("epochs", plan.epochs, 0, kCount);
   fields.read("shuffle", plan.shuffle);
@@ -462,6 +466,40 @@ void check_adapters(const Plan& plan, Status& status) {
   }
 }
 
+// What ranks share: a slice or master is rows of the buffer that it belongs to, and a moment of its
+// parameter. A slice lies in that buffer's place, and a parameter that has a master in the place of its
+// gradient.
+void check_shared(const Plan& plan, Status& status) {
+  const auto is_exact = [](const PlanBuffer& buffer) {
+    return buffer.bytes == elements_of(buffer.shape) * element_bytes(buffer.dtype);
+  };
+  const auto is_rows = [&](const PlanBuffer& part, const PlanBuffer& whole) {
+    return plan.shard > 0 && whole.whole.empty() && part.whole == whole.shape && part.dtype == whole.dtype &&
+           is_exact(part) && is_exact(whole) && (whole.bytes - 1) / part.bytes < plan.shard;
+  };
+  for (const PlanBuffer& buffer : plan.buffers) {
+    const bool slice = buffer.role == BufferRole::slice, master = buffer.role == BufferRole::master;
+    if (slice || master || !buffer.whole.empty()) {
+      const PlanBuffer* whole = plan.find(buffer.of);
+      const bool may = slice || master || buffer.role == BufferRole::moment;
+      if (whole == nullptr || !may || !is_rows(buffer, *whole))
+        status = Status::error("plan: buffer {} is no slice of {}", buffer.name, buffer.of);
+      if (!status) return;
+    }
+    if (slice || !buffer.in.empty()) {
+      const PlanBuffer* in = plan.find(buffer.in);
+      const auto is_its_gradient = [&] {
+        return in->role == BufferRole::gradient && in->of == buffer.name &&
+               plan.find(BufferRole::master, buffer.name) != nullptr;
+      };
+      if (in == nullptr || !(slice ? buffer.in == buffer.of : is_its_gradient()) ||
+          in->offset != buffer.offset || in->bytes < buffer.bytes)
+        status = Status::error("plan: buffer {} does not lie in the place of {}", buffer.name, buffer.in);
+      if (!status) return;
+    }
+  }
+}
+
 // Bytes of the arena, and the field of the plan that puts them there.
 struct Place {
   int64_t begin, bytes;
@@ -488,8 +526,9 @@ void check_names(const Plan& plan, Status& status) {
     if (program == Program::answer && plan.predict.rows > 0)
       places.push_back({plan.predict.rows_offset, plan.predict.rows * kElementBytes, "predict.rows_offset"});
     for (size_t i = 0; i < plan.buffers.size(); ++i)
-      places.push_back({plan.buffers[i].offset, plan.buffers[i].bytes,
-                        fmt::format("buffers[{}].offset ({})", i, plan.buffers[i].name)});
+      if (plan.buffers[i].in.empty())
+        places.push_back({plan.buffers[i].offset, plan.buffers[i].bytes,
+                          fmt::format("buffers[{}].offset ({})", i, plan.buffers[i].name)});
     for (size_t i = 0; i < plan.inputs.size(); ++i) {
       const PlanInput& input = plan.inputs[i];
       const std::optional<int64_t> offset = input.offset(program);
@@ -533,6 +572,7 @@ Status from_json(const nlohmann::json& object, Plan& result) {
       read_adapter(item, name, status, plan.adapters.emplace_back());
     });
   }
+  if (status) check_shared(plan, status);
   if (status) check_names(plan, status);
   if (status) check_adapters(plan, status);
   if (status) result = std::move(plan);

@@ -16,13 +16,17 @@ constexpr int64_t kMostPiece = int64_t{64} << 20;  // bytes of scratch in use: f
 constexpr int64_t kInPlace =
     16 << 10;  // numbers of a sum, from which on messages of its own cost less than copies
 
-// All sums as one row of numbers.
+int64_t length(const LaneSum& part) { return part.elements; }
+int64_t length(const SharedBytes& part) { return part.slice; }
+
+// All sums as one row of numbers; of what ranks share, one rank's slices.
+template <class Part>
 class Row {
  public:
-  explicit Row(std::span<const LaneSum> sums) : sums_(sums) {
-    for (const LaneSum& part : sums) {
+  explicit Row(std::span<const Part> parts) : parts_(parts) {
+    for (const Part& part : parts) {
       begins_.push_back(size_);
-      size_ += part.elements;
+      size_ += length(part);
     }
   }
   int64_t size() const { return size_; }
@@ -34,9 +38,9 @@ class Row {
     const int64_t end = begin + count;
     auto at = static_cast<size_t>(std::ranges::upper_bound(begins_, begin) - begins_.begin()) - 1;
     for (int64_t next = begin; next < end; ++at) {
-      const int64_t stop = std::min(end, begins_[at] + sums_[at].elements);
+      const int64_t stop = std::min(end, begins_[at] + length(parts_[at]));
       if (stop > next)
-        if (Status status = visit(sums_[at], next - begins_[at], stop - next, next - begin); !status)
+        if (Status status = visit(parts_[at], next - begins_[at], stop - next, next - begin); !status)
           return status;
       next = std::max(next, stop);
     }
@@ -44,7 +48,7 @@ class Row {
   }
 
  private:
-  std::span<const LaneSum> sums_;
+  std::span<const Part> parts_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;
 };
@@ -79,7 +83,7 @@ Status add_rows(const LaneSum& part, std::byte* left, std::byte* right, int64_t 
 template <class Place, class Add>
 struct Tree {
   const LaneWindow& window;
-  const Row& row;
+  const Row<LaneSum>& row;
   int64_t begin, count;  // of the row, the slice that is added
   std::span<const LaneRange> nodes;
   std::span<const Place> at;
@@ -140,7 +144,7 @@ Status sum_in_place(Collective& ranks, const LaneWindow& window, std::span<const
                     std::span<std::byte> scratch) {
   const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
   const int64_t slices = ranks.size();
-  const Row row({&sum, 1});
+  const Row<LaneSum> row(std::span(&sum, 1));
   const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
   const int64_t piece = std::max<int64_t>(room / slices, 1) * slices;
   std::vector<std::span<const std::byte>> sends(size);
@@ -214,7 +218,7 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
     return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.size(),
                          size);
 
-  const Row row(sums);
+  const Row<LaneSum> row(sums);
   const int64_t own = held[me], own_room = std::max<int64_t>(own, 1);
   std::vector<std::span<const std::byte>> sends(size);
   std::vector<std::span<std::byte>> receives(size);
@@ -273,6 +277,103 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
   return {};
 }
 
+// Of sums of which each rank wants a slice: as above without the last step. A piece has as many numbers of
+// every slice, so what is not yet sent lies behind it, and the sums may take the place of what is.
+Status scatter_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
+                          std::span<const LaneRange> mine, std::span<const LaneSum> sums,
+                          std::span<std::byte> scratch) {
+  const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
+  Nodes known;
+  if (Status status = gather_nodes(ranks, mine, known); !status) return status;
+  const auto& [nodes, held] = known;
+  const auto all = static_cast<int64_t>(nodes.size()), own = held[me];
+  const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
+  int64_t piece = room;  // numbers of each slice: a rank holds its own nodes of all, the others' of its slice
+  for (const int64_t theirs : held)
+    piece = std::min(piece, room / (theirs * static_cast<int64_t>(size) + all - theirs));
+  if (piece == 0)
+    return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.size(),
+                         size);
+  const Row<LaneSum> row(sums);
+  std::vector<std::span<const std::byte>> sends(size);
+  std::vector<std::span<std::byte>> receives(size);
+  std::vector<std::byte*> at;
+  for (int64_t begin = 0; begin < row.size(); begin += piece) {
+    const int64_t count = std::min(piece, row.size() - begin), bytes = count * kNumber;
+    std::byte* incoming = scratch.data() + static_cast<int64_t>(size) * own * bytes;
+    at.clear();
+    for (size_t r = 0; r < size; ++r) {
+      std::byte* area = scratch.data() + static_cast<int64_t>(r) * own * bytes;
+      for (int64_t node = 0; node < own; ++node) {
+        const auto read = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
+          const int64_t from = static_cast<int64_t>(r) * part.elements + first;
+          const int64_t there = std::clamp<int64_t>(part.whole - from, 0, elements);
+          std::byte* to = area + node * bytes + before * kNumber;
+          std::memset(to + there * kNumber, 0, static_cast<size_t>((elements - there) * kNumber));
+          if (there == 0) return Status();
+          return device.read(part.nodes[static_cast<size_t>(node)] + from * kNumber,
+                             {to, static_cast<size_t>(there * kNumber)});
+        };
+        if (Status status = row.walk(begin, count, read); !status) return status;
+      }
+      for (int64_t node = 0; node < held[r]; ++node) at.push_back((r == me ? area : incoming) + node * bytes);
+      sends[r] = {};
+      receives[r] = {};
+      if (r == me) continue;
+      sends[r] = {area, static_cast<size_t>(own * bytes)};
+      receives[r] = {incoming, static_cast<size_t>(held[r] * bytes)};
+      incoming += receives[r].size();
+    }
+    if (Status status = ranks.exchange(sends, receives); !status) return status;
+    std::optional<std::byte*> sum;
+    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin, count, nodes, at, add_rows};
+    if (Status status = tree.sum({0, window.lanes}, sum); !status) return status;
+    const auto write = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
+      return device.write(part.target + first * kNumber,
+                          {*sum + before * kNumber, static_cast<size_t>(elements * kNumber)});
+    };
+    if (Status status = row.walk(begin, count, write); !status) return status;
+  }
+  return {};
+}
+
+// A rank's slice lies where the first rank's belongs: each piece is sent before others come there.
+Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBytes> shared,
+                     std::span<std::byte> scratch) {
+  const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
+  const int64_t piece = std::min(std::ssize(scratch), kMostPiece) / static_cast<int64_t>(size);
+  const Row<SharedBytes> row(shared);
+  std::vector<std::span<const std::byte>> sends(size);
+  std::vector<std::span<std::byte>> receives(size);
+  for (int64_t begin = 0; begin < row.size(); begin += piece) {
+    const int64_t count = std::min(piece, row.size() - begin);
+    const auto area = [&](size_t r) {
+      return scratch.subspan(r * static_cast<size_t>(count), static_cast<size_t>(count));
+    };
+    const auto read = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
+      return device.read(part.offset + first,
+                         area(me).subspan(static_cast<size_t>(before), static_cast<size_t>(bytes)));
+    };
+    if (Status status = row.walk(begin, count, read); !status) return status;
+    for (size_t r = 0; r < size; ++r) {
+      sends[r] = r == me ? std::span<std::byte>() : area(me);
+      receives[r] = r == me ? std::span<std::byte>() : area(r);
+    }
+    if (Status status = ranks.exchange(sends, receives); !status) return status;
+    for (size_t r = 0; r < size; ++r) {
+      const auto write = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
+        const int64_t to = static_cast<int64_t>(r) * part.slice + first;
+        const int64_t there = std::clamp<int64_t>(part.bytes - to, 0, bytes);
+        if (there == 0) return Status();
+        return device.write(part.offset + to,
+                            area(r).subspan(static_cast<size_t>(before), static_cast<size_t>(there)));
+      };
+      if (Status status = row.walk(begin, count, write); !status) return status;
+    }
+  }
+  return {};
+}
+
 Status sum_over_link(Collective& ranks, DeviceLink& link, const LaneWindow& window,
                      std::span<const LaneRange> mine, std::span<const LaneSum> sums, LinkScratch scratch,
                      int64_t& sent) {
@@ -286,7 +387,7 @@ Status sum_over_link(Collective& ranks, DeviceLink& link, const LaneWindow& wind
   if (piece == 0)
     return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.bytes,
                          slices);
-  const Row row(sums);
+  const Row<LaneSum> row(sums);
   for (int64_t begin = 0; begin < row.size(); begin += piece) {
     const int64_t count = std::min(piece, row.size() - begin);
     const auto slice = [&](size_t r) { return count * static_cast<int64_t>(r) / slices; };
@@ -382,24 +483,55 @@ std::span<std::byte> RankExchange::scratch() {
   return own_;
 }
 
-Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> nodes,
-                         std::span<const LaneSum> sums) {
+template <class Work>
+Status RankExchange::measured(Work work) {
   const auto begin = std::chrono::steady_clock::now();
   const int64_t before = ranks_.bytes_sent();
-  Status status;
-  if (link_ == nullptr) {
-    status = sum_over_ranks(ranks_, device_, window, nodes, sums, scratch());
-  } else {
-    const auto [offset, gap] = largest_gap(plan_);
-    status = sum_over_link(ranks_, *link_, window, nodes, sums, {offset, gap}, bytes_);
-  }
-  ++sums_;
+  Status status = work();
   bytes_ += ranks_.bytes_sent() - before;
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return status;
 }
 
+Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> nodes,
+                         std::span<const LaneSum> sums) {
+  ++sums_;
+  // Ranks come one after the other, and the last one's time is no part of the sum.
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::string> all;
+  if (Status status = all_gather(ranks_, "", all); !status) return status;
+  waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return measured([&] {
+    if (link_ != nullptr) {
+      const auto [offset, gap] = largest_gap(plan_);
+      return sum_over_link(ranks_, *link_, window, nodes, sums, {offset, gap}, bytes_);
+    }
+    std::vector<LaneSum> of_all, shared;
+    for (const LaneSum& sum : sums) (sum.whole > 0 ? shared : of_all).push_back(sum);
+    Status status = sum_over_ranks(ranks_, device_, window, nodes, of_all, scratch());
+    if (status && !shared.empty())
+      status = scatter_over_ranks(ranks_, device_, window, nodes, shared, scratch());
+    return status;
+  });
+}
+
+Status RankExchange::gather_slices(std::span<const SharedBytes> shared) {
+  return measured([&] { return gacc::gather_slices(ranks_, device_, shared, scratch()); });
+}
+
+Status RankExchange::gather_bytes(std::span<const std::byte> mine, std::vector<std::byte>& all) {
+  all.resize(mine.size() * static_cast<size_t>(ranks_.size()));
+  std::vector<std::span<std::byte>> receives;
+  for (size_t r = 0; r < static_cast<size_t>(ranks_.size()); ++r)
+    receives.push_back(std::span(all).subspan(r * mine.size(), mine.size()));
+  return all_gather(ranks_, mine, receives);
+}
+
 Status RankExchange::open_link(std::string& why) {
+  if (plan_.shard > 0) {
+    why = "they share the optimizer's state (memory.shard)";
+    return {};
+  }
   const auto [offset, bytes] = largest_gap(plan_);
   DeviceLink* link = nullptr;
   Status mine = device_.open_link(link);

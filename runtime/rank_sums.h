@@ -19,8 +19,16 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
                       std::span<const LaneRange> mine, std::span<const LaneSum> sums,
                       std::span<std::byte> scratch);
 
-// The same from device to device: nothing passes through the hosts but who has which nodes. `scratch`: a part of
-// the arena that nothing else uses; `sent` grows by the bytes that this rank sends.
+// The sums of which a rank wants a slice (LaneSum::whole): a reduce-scatter, by the same order of additions.
+Status scatter_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
+                          std::span<const LaneRange> mine, std::span<const LaneSum> sums,
+                          std::span<std::byte> scratch);
+// An all-gather in the arena's own bytes.
+Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBytes> shared,
+                     std::span<std::byte> scratch);
+
+// sum_over_ranks from device to device: nothing passes through the hosts but who has which nodes. `scratch`:
+// a part of the arena that nothing else uses; `sent` grows by the bytes that this rank sends.
 struct LinkScratch {
   int64_t offset = 0, bytes = 0;
 };
@@ -41,14 +49,21 @@ class RankExchange final : public LaneExchange {
   Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
              std::span<const LaneSum> sums) override;
   Status gather(std::vector<LaneScalars>& nodes) override;
+  int rank() const override { return ranks_.rank(); }
+  int ranks() const override { return ranks_.size(); }
+  Status gather_slices(std::span<const SharedBytes> shared) override;
+  Status gather_bytes(std::span<const std::byte> mine, std::vector<std::byte>& all) override;
 
   // What `sum` has cost this rank so far.
   int64_t sums() const { return sums_; }
   int64_t bytes_sent() const { return bytes_; }
   double seconds() const { return seconds_; }
+  double waited() const { return waited_; }  // seconds, for the slowest rank, before sums began
 
  private:
   std::span<std::byte> scratch();
+  template <class Work>
+  Status measured(Work work);
 
   Collective& ranks_;
   Device& device_;
@@ -56,7 +71,7 @@ class RankExchange final : public LaneExchange {
   DeviceLink* link_ = nullptr;
   std::vector<std::byte> own_;  // scratch, where the arena has none for the host
   int64_t sums_ = 0, bytes_ = 0;
-  double seconds_ = 0;
+  double seconds_ = 0, waited_ = 0;
 };
 
 }  // namespace gacc

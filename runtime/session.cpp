@@ -212,6 +212,7 @@ Status Session::open(const Artifact& artifact) {
     if (buffer) eval_sums_.push_back(buffer);
   window_sums_ = {loss_sum_, loss_count_};
   if (loss_weight_) window_sums_.push_back(loss_weight_);
+  if (Status status = find_shared(); !status) return status;
   if (Status status = find_nodes(); !status) return status;
   return device_.load(artifact);
 }
@@ -244,6 +245,84 @@ std::string why_training_ends(const Plan& plan, const WindowReport& report, std:
                      report.loss);
 }
 
+// What ranks share (passes/shard.cpp).
+Status Session::find_shared() {
+  shared_.clear();
+  slices_.clear();
+  if (plan_.shard == 0) return {};
+  if (exchange_ == nullptr || exchange_->ranks() != plan_.shard)
+    return Status::error(
+        "the artifact is for exactly {0} ranks, which share the optimizer's state (memory.shard), and this "
+        "run has {1}: start {0}, or compile it with --set train.ranks={1} (alone: --set memory.shard=none)",
+        plan_.shard, exchange_ == nullptr ? 1 : exchange_->ranks());
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    const PlanBuffer* whole = plan_.find(buffer.of);
+    const bool master = buffer.role == BufferRole::master;
+    if (!master && buffer.role != BufferRole::slice) continue;
+    slices_[whole] = &buffer;
+    if (!master) shared_[whole->role].push_back({whole->offset, whole->bytes, buffer.bytes});
+  }
+  return {};
+}
+
+// The buffer that has this rank's rows of it; null where every rank has it whole.
+const PlanBuffer* Session::slice_of(const PlanBuffer& buffer) const {
+  if (buffer.role == BufferRole::moment && !buffer.whole.empty()) return &buffer;
+  const auto found = slices_.find(&buffer);
+  if (found == slices_.end()) return nullptr;
+  const bool master = found->second->role == BufferRole::master;
+  return master || (scattered_ && is_window_sum(buffer)) ? found->second : nullptr;
+}
+
+// This rank's slice of it to another place, or to its own beginning; zeros behind the last one's end.
+Status Session::copy_own(const SharedBytes& from, int64_t to) {
+  if (to == from.offset && rank() == 0) return {};
+  const int64_t begin = rank() * from.slice;
+  const int64_t there = std::clamp<int64_t>(from.bytes - begin, 0, from.slice);
+  std::vector<std::byte> block;
+  for (int64_t done = 0; done < from.slice;) {
+    const bool is_there = done < there;
+    const int64_t count = std::min<int64_t>((is_there ? there : from.slice) - done, kZeroBlock);
+    block.assign(static_cast<size_t>(count), std::byte{0});
+    if (is_there)
+      if (Status status = device_.read(from.offset + begin + done, block); !status) return status;
+    if (Status status = device_.write(to + done, block); !status) return status;
+    done += count;
+  }
+  return {};
+}
+
+Status Session::read_shared(const PlanBuffer& slice, const PlanBuffer& whole, std::vector<std::byte>& bytes) {
+  std::vector<std::byte> mine(static_cast<size_t>(slice.bytes));
+  if (Status status = device_.read(slice.offset, mine); !status) return status;
+  if (Status status = exchange_->gather_bytes(mine, bytes); !status) return status;
+  bytes.resize(static_cast<size_t>(whole_bytes(whole)));
+  return {};
+}
+
+// The update, cut where ranks have to know of each other's part of a sum.
+Status Session::run_update() {
+  if (plan_.shard == 0) return device_.run(Program::update, 0);
+  std::vector<SharedBytes> parameters = shared_[BufferRole::weight];
+  const std::vector<SharedBytes>& halves = shared_[BufferRole::half];
+  parameters.insert(parameters.end(), halves.begin(), halves.end());
+  for (const SharedBytes& each : parameters)
+    if (Status status = copy_own(each, each.offset); !status) return status;
+  for (const auto& [role, program] : {std::pair(BufferRole::norm_parts, Program::norms),
+                                      std::pair(BufferRole::ratio_parts, Program::ratios)}) {
+    if (shared_[role].empty()) continue;
+    if (Status status = device_.run(program, 0); !status) return status;
+    if (Status status = exchange_->gather_slices(shared_[role]); !status) return status;
+  }
+  if (Status status = device_.run(Program::update, 0); !status) return status;
+  if (Status status = exchange_->gather_slices(parameters); !status) return status;
+  int32_t ok = 0;
+  if (Status status = read_scalar(window_ok_, ok); !status) return status;
+  if (ok == 0 && !plan_.skip_nonfinite) return {};  // the sums tell why
+  scattered_ = false;
+  return device_.run(Program::clear, 0);
+}
+
 Status Session::init(uint64_t seed, float lr) {
   forget_window();
   if (Status status = write_scalar(lr_, lr); !status) return status;
@@ -254,7 +333,12 @@ Status Session::init(uint64_t seed, float lr) {
     const std::vector<float> values(buffer.values.begin(), buffer.values.end());
     if (Status status = write_buffer(buffer, std::as_bytes(std::span(values))); !status) return status;
   }
-  return device_.run(Program::init, 0);
+  if (Status status = device_.run(Program::init, 0); !status || plan_.shard == 0) return status;
+  for (const auto& [whole, slice] : slices_)
+    if (slice->role == BufferRole::master)
+      if (Status status = copy_own({whole->offset, whole->bytes, slice->bytes}, slice->offset); !status)
+        return status;
+  return device_.run(Program::clear, 0);
 }
 
 Status Session::set_ordinal(int64_t ordinal) {
@@ -370,12 +454,17 @@ Status Session::finish_lanes() {
   if (exchange_ == nullptr) return {};
   std::vector<LaneSum> sums;
   for (const PlanBuffer& buffer : plan_.buffers)
-    if (is_window_sum(buffer))
-      sums.push_back({elements_of(buffer.shape), buffer.dtype == "i32", buffer.kept, node_offsets(buffer),
-                      buffer.offset});
+    if (is_window_sum(buffer)) {
+      const auto slice = slices_.find(&buffer);
+      const bool shared = slice != slices_.end();
+      const int64_t all = elements_of(buffer.shape);
+      sums.push_back({shared ? elements_of(slice->second->shape) : all, buffer.dtype == "i32", buffer.kept,
+                      node_offsets(buffer), buffer.offset, shared ? all : 0});
+    }
   const LaneWindow window{plan_.lanes, plan_.accumulate, launches_};
   if (Status status = exchange_->sum(window, stack_.nodes(), sums); !status) return status;
   stack_.hold({0, plan_.lanes});
+  scattered_ = plan_.shard > 0;
   return {};
 }
 
@@ -450,10 +539,10 @@ Status Session::update(WindowReport& report) {
   if (Status status = sums(report.sums); !status) return status;
   if (report.sums.count == 0) {  // a mean over nothing: no update, and update moves the statistics alone
     if (has_statistics_)
-      if (Status status = device_.run(Program::update, 0); !status) return status;
+      if (Status status = run_update(); !status) return status;
     return drop_window();
   }
-  if (Status status = device_.run(Program::update, 0); !status) return status;
+  if (Status status = run_update(); !status) return status;
   int32_t ok = 0;
   if (Status status = read_scalar(window_ok_, ok); !status) return status;
   if (Status status = read_scalar(window_loss_, report.loss); !status) return status;
@@ -498,6 +587,7 @@ Status Session::zero(const PlanBuffer& buffer) {
 
 Status Session::drop_window() {
   forget_window();
+  scattered_ = false;
   // Every accumulator, the loss's sum and count among them. The moments and counters belong to updates and
   // stay. Nodes count for nothing until `close` has written them.
   for (const PlanBuffer& buffer : plan_.buffers)
@@ -661,18 +751,36 @@ Status Session::end_eval(EvalReport& report) {
 Status Session::set_lr(float lr) { return write_scalar(lr_, lr); }
 
 Status Session::read_buffer(const PlanBuffer& buffer, std::vector<std::byte>& bytes) {
+  if (const PlanBuffer* slice = slice_of(buffer)) return read_shared(*slice, buffer, bytes);
   bytes.resize(static_cast<size_t>(buffer.bytes));
   return device_.read(buffer.offset, bytes);
 }
 
 Status Session::write_buffer(const PlanBuffer& buffer, std::span<const std::byte> bytes) {
-  if (static_cast<int64_t>(bytes.size()) != buffer.bytes)
-    return Status::error("{} takes {} bytes, {} were given", buffer.name, buffer.bytes, bytes.size());
-  return device_.write(buffer.offset, bytes);
+  if (static_cast<int64_t>(bytes.size()) != whole_bytes(buffer))
+    return Status::error("{} takes {} bytes, {} were given", buffer.name, whole_bytes(buffer), bytes.size());
+  const PlanBuffer* slice = slice_of(buffer);
+  if (slice == nullptr) return device_.write(buffer.offset, bytes);
+  return write_own(*slice, 0, bytes);
+}
+
+// What this rank has of `bytes`, which begin at byte `first` of the whole.
+Status Session::write_own(const PlanBuffer& slice, int64_t first, std::span<const std::byte> bytes) {
+  const int64_t begin = rank() * slice.bytes, low = std::max(begin, first);
+  const int64_t high = std::min(begin + slice.bytes, first + std::ssize(bytes));
+  if (low >= high) return {};
+  return device_.write(slice.offset + low - begin,
+                       bytes.subspan(static_cast<size_t>(low - first), static_cast<size_t>(high - low)));
 }
 
 Status Session::read_floats(const PlanBuffer& buffer, std::vector<float>& values) {
   values.resize(static_cast<size_t>(elements_of(buffer.shape)));
+  if (const PlanBuffer* slice = slice_of(buffer)) {
+    std::vector<std::byte> bytes;
+    Status status = read_shared(*slice, buffer, bytes);
+    if (status) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return status;
+  }
   if (buffer.dtype == "f32") return device_.read(buffer.offset, std::as_writable_bytes(std::span(values)));
   std::vector<uint16_t> halves(values.size());  // a frozen parameter
   Status status = device_.read(buffer.offset, std::as_writable_bytes(std::span(halves)));
@@ -740,6 +848,10 @@ Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std:
       bytes = std::as_bytes(std::span(halves));
     }
     const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));
+    if (const PlanBuffer* slice = slice_of(*buffer)) {
+      if (Status status = write_own(*slice, first * each, bytes); !status) return status;
+      continue;
+    }
     if (Status status = device_.write(buffer->offset + first * each, bytes); !status) return status;
   }
   return {};

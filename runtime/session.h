@@ -76,6 +76,15 @@ struct LaneSum {
   double kept = 1;       // by each launch, of what the launches before it have summed (PlanBuffer::kept)
   std::vector<int64_t> nodes{};
   int64_t target = 0;
+  // Not 0: a node has so many elements, of which rank r wants `elements` from number r * elements on alone,
+  // and zeros where there are no more. The target is the first element of the last node.
+  int64_t whole = 0;
+};
+
+// Bytes of the arena of which every rank makes a slice: rank r those from r * slice on, as far as they go.
+struct SharedBytes {
+  int64_t offset = 0, bytes = 0;
+  int64_t slice = 0;
 };
 
 // The words (f32 or i32) that a node has of a list of scalars.
@@ -93,6 +102,12 @@ class LaneExchange {
                      std::span<const LaneSum> sums) = 0;
   // Gives the nodes of this rank, and takes those of all, from left to right.
   virtual Status gather(std::vector<LaneScalars>& nodes) = 0;
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+  // Every rank has its slices at the beginning of each; then all ranks have all in their places.
+  virtual Status gather_slices(std::span<const SharedBytes> shared) = 0;
+  // The bytes of all ranks, of each as many, one after the other.
+  virtual Status gather_bytes(std::span<const std::byte> mine, std::vector<std::byte>& all) = 0;
 };
 
 // What --save and --load carry: parameters, and the running statistics of batch_norm.
@@ -164,8 +179,9 @@ class Session {
   // Replaces the rate that init was given.
   Status set_lr(float lr);
 
-  // For checkpoints: a buffer of the plan as it is (waits), and put back; and, once all are put back, how far
-  // the window was. The buffers are what a session keeps; the rest is in this call.
+  // For checkpoints: a buffer of the plan as it is (waits), and put back, as a whole where ranks share it
+  // (then all must call this); and, once all are put back, how far the window was. The buffers are what a
+  // session keeps; the rest is in this call.
   Status read_buffer(const PlanBuffer& buffer, std::vector<std::byte>& bytes);
   // As a checkpoint keeps it. With several lanes that is how the open window began: what is summed is no
   // more than part of a tree.
@@ -218,6 +234,14 @@ class Session {
   Status next_eval();
   Status share_shift();
   bool is_whole() const;
+  // Of what ranks share.
+  Status find_shared();
+  const PlanBuffer* slice_of(const PlanBuffer& buffer) const;
+  int64_t rank() const { return exchange_ == nullptr ? 0 : exchange_->rank(); }
+  Status copy_own(const SharedBytes& from, int64_t to);
+  Status write_own(const PlanBuffer& slice, int64_t first, std::span<const std::byte> bytes);
+  Status read_shared(const PlanBuffer& slice, const PlanBuffer& whole, std::vector<std::byte>& bytes);
+  Status run_update();
   Status zero(const PlanBuffer& buffer);
   template <class T>
   Status write_scalar(const PlanBuffer* buffer, T value);
@@ -248,6 +272,10 @@ class Session {
   const PlanBuffer* rest_ = nullptr;
   std::map<const PlanBuffer*, std::vector<const PlanBuffer*>> nodes_;  // of a sum, by place
   std::map<const PlanBuffer*, std::vector<std::byte>> opening_;        // scalars as the window found them
+  // Where ranks share the optimizer's state: by role of the whole, and parameters with masters.
+  std::map<BufferRole, std::vector<SharedBytes>> shared_;
+  std::map<const PlanBuffer*, const PlanBuffer*> slices_;  // by the whole: its slice or master
+  bool scattered_ = false;                                 // those of gradients have the sum of the window
   int64_t eval_samples_ = 0, eval_launches_ = 0, eval_expected_ = 0;
   std::vector<const PlanBuffer*> eval_sums_,
       window_sums_;                      // what is read; the latter: loss and count, weights

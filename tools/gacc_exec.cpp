@@ -95,6 +95,8 @@ class Run {
   Run(const Arguments& arguments, Collective& ranks)
       : ranks_(ranks),
         tunes_(!arguments.tune_gemm.empty()),
+        saves_(!arguments.save.empty() || !arguments.save_adapter.empty()),
+        saves_best_(!arguments.save_best.empty()),
         arguments_(ranks.rank() == 0 ? arguments : without_outputs(arguments)) {
     options_.keep_gradients = !arguments.dump_grads.empty();
   }
@@ -153,6 +155,7 @@ class Run {
   Status check_checkpoint();
   Status work();
   Status verify_artifact();
+  Status share_parameters(Session& session);
   Status save_best(Session& session);
   Status restore_best();
   Status evaluate_and_write(Session& session, Progress& progress);
@@ -181,7 +184,8 @@ class Run {
   }
 
   Collective& ranks_;
-  const bool tunes_;  // --tune-gemm, which is the first rank's to do
+  // What is the first rank's to do: --tune-gemm, --save and --save-adapter, --save-best.
+  const bool tunes_, saves_, saves_best_;
   const Arguments arguments_;
   RankPlace place_;
   Artifact artifact_;
@@ -523,11 +527,12 @@ Status Run::work() {
   if (tunes_ && !first())
     if (Status status = take_gemm_choices(); !status) return status;
   Session session(*device_, plan);
-  if (Status status = session.open(artifact_); !status) return status;
   exchange_.emplace(ranks_, *device_, plan);
+  if (ranks_.size() > 1)
+    session.set_lanes(lanes_of_rank(ranks_.rank(), plan.lanes, ranks_.size()), &*exchange_);
+  if (Status status = session.open(artifact_); !status) return status;
   if (ranks_.size() > 1) {
     options_.ranks = &ranks_;
-    session.set_lanes(lanes_of_rank(ranks_.rank(), plan.lanes, ranks_.size()), &*exchange_);
     std::string why;
     if (Status status = exchange_->open_link(why); !status) return status;
     if (!why.empty() && device_->kind().starts_with("cuda") && !arguments_.quiet)
@@ -567,11 +572,16 @@ Status Run::work() {
     options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
     options_.checkpoint = [&](const TrainState& state) { return save_checkpoint(session, state, progress); };
     options_.window_opens = [&] { opening_ = {log_.position()}; };
+  } else if (!arguments_.checkpoint.empty() && plan.shard > 0) {  // the first rank's has a part of this one
+    options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
+    options_.checkpoint = [&](const TrainState&) { return share_for_checkpoint(plan, session); };
   }
   if (arguments_.only_evaluates()) return evaluate_and_write(session, progress);
   if (!arguments_.save_best.empty()) {
     if (Status status = restore_best(); !status) return status;
     options_.save_best = [&] { return save_best(session); };
+  } else if (saves_best_ && plan.shard > 0) {
+    options_.save_best = [&] { return share_parameters(session); };
   }
   return train_and_write(session, progress);
 }
@@ -611,6 +621,12 @@ Status Run::evaluate_and_write(Session& session, Progress& progress) {
   result_.seconds = report.seconds;
   if (status && !result_.interrupted) status = reporter.evaluated(report);
   return status ? log_.write(end_line(result_, device_->peak_bytes())) : status;
+}
+
+// What another rank writes has a part of this one.
+Status Run::share_parameters(Session& session) {
+  std::vector<NamedTensor> tensors;
+  return session.parameters(tensors);
 }
 
 // Writes the parameters as they are, and keeps the file for checkpoints.
@@ -701,7 +717,7 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     }
   }
   std::vector<NamedTensor> tensors;
-  if (!arguments_.save.empty() || !arguments_.save_adapter.empty())
+  if (saves_ && (first() || plan.shard > 0))
     if (Status status = session.parameters(tensors); !status) return status;
   if (const std::string& path = arguments_.save_adapter; !path.empty()) {
     if (Status status = save_adapter(path, plan, tensors); !status) return status;
@@ -736,8 +752,9 @@ Status Run::train_and_write(Session& session, Progress& progress) {
 // By what way the sums of ranks went; on a link the host does not wait for them.
 std::string Run::sums_text() const {
   if (exchange_->link() != nullptr) return ", by " + exchange_->link()->name();
-  return fmt::format(", {:.3g} ms each",
-                     1000 * exchange_->seconds() / static_cast<double>(exchange_->sums()));
+  const double each = 1000 / static_cast<double>(exchange_->sums());
+  return fmt::format(", {:.3g} ms each, after {:.3g} ms for the slowest rank", each * exchange_->seconds(),
+                     each * exchange_->waited());
 }
 
 // What a checking device found stands above any error of the run, which it may explain.

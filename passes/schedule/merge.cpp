@@ -48,8 +48,8 @@ void merge(const ir::Module& module, ir::Region& region) {
 }  // namespace
 
 bool merge(ir::Module& module, const Options&, Diag&) {
-  merge(module, module.update);
-  merge(module, module.close);
+  for (ir::Region* region : {&module.update, &module.close, &module.norms, &module.ratios, &module.clear})
+    merge(module, *region);
   return true;
 }
 

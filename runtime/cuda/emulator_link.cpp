@@ -47,7 +47,7 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
   // 1. Buffers, and the gaps between them.
   std::vector<LiveRange> ranges, gaps;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.bytes > 0) ranges.push_back({buffer.offset, buffer.bytes, buffer.name});
+    if (buffer.bytes > 0 && buffer.in.empty()) ranges.push_back({buffer.offset, buffer.bytes, buffer.name});
   const auto by_offset = [](const LiveRange& a, const LiveRange& b) { return a.offset < b.offset; };
   std::sort(ranges.begin(), ranges.end(), by_offset);
   int64_t end = 0;

@@ -142,8 +142,8 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
                               [&](const PlanProgram& program) { return program.name == kProgramNames[i]; });
     const bool missing = found == programs.end();
     if (missing && kPrograms[i] == Program::predict && artifact.plan.predict.batch == 0) continue;
-    if (missing && kPrograms[i] == Program::close && artifact.plan.lanes == 1) continue;
-    if (missing && kPrograms[i] == Program::answer && artifact.plan.predict.rows == 0) continue;
+    // One lane, predictions as a whole, ranks that share no state.
+    if (missing && kPrograms[i] >= Program::close) continue;
     if (missing) return Status::error("the artifact's plan has no program {}", kProgramNames[i]);
     values_[i] = found->values;
     programs_[i].clear();

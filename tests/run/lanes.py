@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 import random
+import re
 import struct
 
 import harness
@@ -177,6 +178,43 @@ def test_the_plan_counts_the_nodes(folder):
         bytes_of[lanes] = plan["bytes"]["gradients"]
     for lanes, nodes in ((2, 2), (4, 3), (8, 4)):
         expect(bytes_of[lanes] == nodes * bytes_of[1], f"{lanes} lanes: {bytes_of[lanes]} bytes of gradients, not {nodes} x {bytes_of[1]}")
+
+
+def test_the_loss_is_cut_alike_for_any_number_of_ranks(folder):
+    """Into how many parts a large vocabulary's loss is cut decides bits: nodes of lanes and slices of moments do not."""
+    model = folder / "wide.toml"
+    model.write_text("""
+[model]
+name = "wide"
+[inputs.tokens]
+shape = [400]
+dtype = "i32"
+[inputs.next]
+shape = [400]
+dtype = "i32"
+[[layers]]
+type = "embedding"
+name = "wte"
+vocab = 5000
+features = 1024
+[[layers]]
+type = "linear"
+name = "head"
+features = 5000
+[loss]
+type = "cross_entropy"
+target = "next"
+[train]
+micro_batch = 2
+accumulate = 8
+lanes = 8
+[optimizer]
+type = "adam"
+""")
+    parts = set()
+    for options in ((), ("--ranks", 8), ("--ranks", 8, "--set", "memory.shard=optimizer")):
+        parts.add(re.search(r"loss +in (\d+) parts", run("gaccc", model, *options, "--plan").stdout)[1])
+    expect(len(parts) == 1, f"the loss is cut into {parts} parts")
 
 
 def test_the_plan_of_ranks(folder):

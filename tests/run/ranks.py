@@ -122,6 +122,10 @@ def lanes(**settings):
     return dict(train__lanes=8, train__accumulate=8, train__micro_batch=4, **settings)
 
 
+def shared(ranks, **settings):
+    return lanes(memory__shard="optimizer", train__ranks=ranks, **settings)
+
+
 # 333 samples: 84 micro-batches, the last of one sample, the last window of 4.
 def test_same_bits_on_a_cpu(folder):
     need_mpi()
@@ -201,7 +205,7 @@ OPTIMIZERS = (('type = "sgd"',), ('type = "sgd"', "momentum = 0.9"), ('type = "a
 SCHEDULES = (('type = "plateau"', "patience = 0", "factor = 0.5"), ('type = "cosine"', "total = 20", "warmup = 3"))
 
 
-def random_model(number):
+def random_model(number, features=(3, 8, 17)):
     """What goes into RANDOM_MODEL. Every precision, tail and optimizer comes among any seven in a row."""
     chance = random.Random(number)
     pick = chance.choice
@@ -210,7 +214,7 @@ def random_model(number):
     def layer(kind, **keys):
         return "\n".join(["[[layers]]", f'type = "{kind}"', *(f"{k} = {json.dumps(v)}" for k, v in keys.items())])
     layers = [layer("conv2d", name="conv", channels=pick((2, 3)), kernel=2), layer("batch_norm", name="norm"),
-              layer("flatten")] if image else [layer("linear", name="hidden", features=pick((3, 8, 17)))]
+              layer("flatten")] if image else [layer("linear", name="hidden", features=pick(features))]
     layers.append(layer("activation", fn=pick(("relu", "tanh", "gelu"))))
     layers += [layer("layer_norm", name="rows")] * pick((0, 0, 1)) + [layer("dropout", p=0.3)] * pick((0, 1))
     return dict(seed=number, shape=[2, 3, 4] if image else [6], layers="\n".join(layers), micro=pick((1, 2, 3, 4)), lanes=V,
@@ -232,36 +236,46 @@ def random_data(values, folder, chance):
     return f"npy:x={folder}/x.npy,y={folder}/y.npy"
 
 
-def train_random_models(folder, quarter):
-    """A quarter of GACC_MODELS, each with a random number of lanes and of ranks: precision, layers, dropout, tails, clipping,
+def train_random_models(folder, numbers, share=False, **widths):
+    """Some of GACC_MODELS, each with a random number of lanes and of ranks: precision, layers, dropout, tails, clipping,
     optimizers, rates, metrics, recompute, launches; one in ten in the emulator."""
     need_mpi()
-    for number in range(quarter, MODELS, 4):
-        values, chance = random_model(number), random.Random(number)
+    for number in numbers:
+        values, chance = random_model(number, **widths), random.Random(number)
         model = folder / f"random{number}.toml"
         model.write_text(RANDOM_MODEL.format(**values))
-        case = Case(folder, spec=random_data(values, folder, chance), model=model, limits=("--epochs", 2, "--no-shuffle"),
-                    device="emulate" if number % 10 == 3 else "cpu")
-        one = case.train(1)
+        spec = random_data(values, folder, chance)
+
+        def case(**settings):
+            return Case(folder, spec=spec, model=model, limits=("--epochs", 2, "--no-shuffle"),
+                        device="emulate" if number % 10 == 3 else "cpu", **settings)
+        alone = case()
+        one = alone.train(1)
         ranks = range(2, values["lanes"] + 1) if ALL else (chance.randrange(2, values["lanes"] + 1),)
         for n in ranks:
-            same(case.train(n), one, f"model {number} on {n} ranks: {values}")
+            some = case(memory__shard="optimizer", train__ranks=n) if share else alone
+            same(some.train(n), one, f"model {number} on {n} ranks: {values}")
 
 
 def test_random_models_0_4_8(folder):
-    train_random_models(folder, 0)
+    train_random_models(folder, range(0, MODELS, 4))
 
 
 def test_random_models_1_5_9(folder):
-    train_random_models(folder, 1)
+    train_random_models(folder, range(1, MODELS, 4))
 
 
 def test_random_models_2_6_10(folder):
-    train_random_models(folder, 2)
+    train_random_models(folder, range(2, MODELS, 4))
 
 
 def test_random_models_3_7_11(folder):
-    train_random_models(folder, 3)
+    train_random_models(folder, range(3, MODELS, 4))
+
+
+def test_random_models_that_share_the_optimizer(folder):
+    """Layers so wide that there is something to cut, rows and columns of uneven numbers among them."""
+    train_random_models(folder, range(2, MODELS, 3), share=True, features=(2050, 2731, 4099))
 
 
 def with_nccl(messages):
@@ -319,10 +333,12 @@ def test_gradients_of_the_big_batch(folder):
 
 
 def test_resume_on_another_number_of_ranks(folder):
-    """kill -9 of a random rank at a random moment ends the job; --resume goes on with any number of them."""
+    """kill -9 of a random rank at a random moment ends the job; --resume goes on with any number of them, that share the
+    optimizer's state or not."""
     need_mpi()
     chance = random.Random(7)
     case = Case(folder, limits=("--epochs", 3), **lanes())
+    ways = [(ranks, case) for ranks in (1, 2, 3, 5, 8)] + [(ranks, Case(folder, **shared(ranks))) for ranks in (2, 4)]
     begin = time.monotonic()
     whole = case.train(2)
     seconds = time.monotonic() - begin
@@ -331,8 +347,8 @@ def test_resume_on_another_number_of_ranks(folder):
         Case.count += 1
         name = folder / f"run{Case.count}"
         while True:
-            ranks = chance.choice((1, 2, 3, 5, 8))
-            command = words(ranks, case.command(name, *case.limits, "--resume", "--checkpoint-every", 3))
+            ranks, way = chance.choice(ways)
+            command = words(ranks, way.command(name, *case.limits, "--resume", "--checkpoint-every", 3))
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                        text=True, env=ENVIRONMENT)
             if killed < KILLS:
@@ -345,6 +361,95 @@ def test_resume_on_another_number_of_ranks(folder):
                 break
             expect("signal 9" in error, f"the job ended with {process.returncode}:\n{error}")
         same(case.result(name), whole, f"after kill -9 {killed}")
+
+
+HALF = dict(precision__compute="f16", precision__loss_scale="dynamic", precision__scale_interval=3)
+
+
+def same_shared(folder, some, device="cpu", samples=109, limits=("--epochs", 2), **settings):
+    """Ranks that share the optimizer's state have the bits of one rank that has all of it."""
+    one = Case(folder, samples=samples, device=device, limits=limits, **lanes(**settings)).train(1)
+    for ranks in some:
+        case = Case(folder, samples=samples, device=device, limits=limits, **shared(ranks, **settings))
+        same(case.train(ranks), one, f"{settings}: {ranks} ranks that share the optimizer's state")
+    return one[2]
+
+
+def test_same_bits_of_a_shared_optimizer(folder):
+    """The loss scale of f16 begins so high that the first windows overflow, and are skipped."""
+    need_mpi()
+    for some, settings in (((8,), dict(train__clip_norm=0.5)),
+                           ((2,), dict(optimizer__type="sgd", optimizer__momentum=0.9, precision__compute="bf16")),
+                           ((5,), dict(optimizer__type="adamw", optimizer__second_moment="micro", train__tail="carry")),
+                           ((3,), dict(optimizer__type="lamb", train__clip_norm=0.5)),
+                           ((7,), dict(samples=333, optimizer__type="lamb", train__clip_norm=0.5, **HALF))):
+        log = same_shared(folder, range(1, 9) if ALL else some, **settings)
+    expect(any(event.get("skipped") is True for event in log), "no window was skipped")
+
+
+def test_same_bits_of_a_shared_optimizer_emulated(folder):
+    need_mpi()
+    same_shared(folder, (2,), "emulate", 40, ("--updates", 1), optimizer__type="lamb", train__clip_norm=0.5, **HALF)
+
+
+def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):
+    """One rank with all of it, then three and eight that share it, then two that do not: the bits of one run."""
+    need_mpi()
+    settings = dict(optimizer__type="adamw", train__clip_norm=0.5, **HALF)
+    alone = Case(folder, **lanes(**settings))
+    whole = alone.train(1)
+    name = folder / "resumed"
+    for ranks, case, limits in ((1, alone, ("--updates", 3)), (3, Case(folder, **shared(3, **settings)), ("--launches", 43)),
+                                (8, Case(folder, **shared(8, **settings)), ("--epochs", 1)), (2, alone, ("--epochs", 2))):
+        mpirun(ranks, case.command(name, *limits, "--resume"))
+    same(case.result(name), whole, "resumed")
+
+
+def test_what_ranks_that_share_the_optimizer_write(folder):
+    """--dump-grads, --save-best and --load; and a window that is not finite names its parameter."""
+    need_mpi()
+    made, alone = [], Case(folder, **lanes())
+    for ranks, case in ((1, alone), (3, Case(folder, **shared(3)))):
+        files = [folder / f"{what}{ranks}.safetensors" for what in ("gradients", "best", "loaded")]
+        mpirun(ranks, case.command(None, "--launches", 16, "--dump-grads", files[0], "--save-best", files[1], "--eval-every", 1))
+        mpirun(ranks, case.command(None, "--updates", 2, "--load", files[1], "--save", files[2]))
+        made.append([file.read_bytes() for file in files])
+    expect(made[0] == made[1], "what they write differs")
+    errors = []
+    for ranks, settings in ((1, lanes(optimizer__lr=1e38)), (3, shared(3, optimizer__lr=1e38))):
+        done = mpirun(ranks, Case(folder, **settings).command(None, "--epochs", 1), code=None)
+        errors.append([line for line in done.stderr.splitlines() if "error:" in line])
+    expect(len(errors[0]) == 1 and "not finite" in errors[0][0] and errors[0] == errors[1], f"the errors differ: {errors}")
+
+
+def test_a_shared_optimizer_wants_its_ranks(folder):
+    need_mpi()
+    case = Case(folder, **shared(3))
+    for ranks in (1, 2, 4):
+        one_error(mpirun(ranks, case.command(None, "--epochs", 1), code=None), "exactly 3 ranks", f"has {ranks}",
+                  f"train.ranks={ranks}")
+    model, sets = harness.example("mnist_mlp"), ["--set", "memory.shard=optimizer"]
+    done = harness.run("gaccc", model, *sets, code=1)
+    expect("memory.shard" in done.stderr and "train.ranks" in done.stderr, done.stderr)
+    done = harness.run("gaccc", model, *sets, "--ranks", 2, code=1)
+    expect("each rank needs one" in done.stderr, done.stderr)
+
+
+def test_the_plan_of_a_shared_optimizer(folder):
+    """peak is what each rank allocates; what is shared falls with the number of ranks; bytes are those that are sent."""
+    need_mpi()
+    for ranks in (2, 4):
+        case = Case(folder, **shared(ranks, **HALF))
+        sets = [f"--set={k.replace('__', '.')}={v}" for k, v in shared(ranks, **HALF).items()]
+        command = ("gaccc", harness.example("mnist_mlp"), *sets, "--plan", "--json")
+        plan = json.loads(harness.run(*command).stdout)
+        least = json.loads(harness.run(*command, "--ranks", "auto", "--set", f"memory.budget={plan['bytes']['peak']}B").stdout)
+        expect(least["bytes"] == plan["bytes"], f"a budget of the peak gives {least['bytes']}")
+        case.train(ranks)
+        sent = int(re.search(r"(\d+) bytes sent by each", case.said)[1])
+        expect(0 <= sent - plan["ranks"]["reduce_bytes"] <= 400, f"{sent} bytes, and the plan says {plan['ranks']}")
+        start = harness.read_log(folder / f"run{Case.count}.jsonl")[0]
+        expect(start["arena_bytes"] == plan["bytes"]["peak"], f"{start}, and the plan says {plan['bytes']}")
 
 
 def children_of(pid):
@@ -372,16 +477,18 @@ def test_sigterm_ends_all_ranks_in_order(folder):
     """One rank gets it, all write what they have and exit 130; what was done is resumed with the same bits."""
     need_mpi()
     case = Case(folder, **lanes())
-    process = start_long_run(case, folder / "run", 3)
-    os.kill(children_of(process.pid)[1], signal.SIGTERM)
-    error = process.communicate(timeout=LIMIT)[1]
-    expect(process.returncode == 130 and "interrupted" in error, f"exit {process.returncode}\n{error}")
-    done = buffers(folder / "run")
-    epochs = [e for e in events(folder / "run.jsonl") if e["event"] == "end"][-1]["epochs"] + 1
-    mpirun(2, case.command(folder / "run", "--epochs", epochs, "--resume"))
-    mpirun(1, case.command(folder / "whole", "--epochs", epochs))
-    same(case.result(folder / "run"), case.result(folder / "whole"), "after SIGTERM")
-    expect(done != buffers(folder / "run"), "it went on")
+    for what, way in (("run", case), ("shared", Case(folder, **shared(3)))):
+        name, whole = folder / what, folder / f"{what}.whole"
+        process = start_long_run(way, name, 3)
+        os.kill(children_of(process.pid)[1], signal.SIGTERM)
+        error = process.communicate(timeout=LIMIT)[1]
+        expect(process.returncode == 130 and "interrupted" in error, f"exit {process.returncode}\n{error}")
+        done = buffers(name)
+        epochs = [e for e in events(f"{name}.jsonl") if e["event"] == "end"][-1]["epochs"] + 1
+        mpirun(2, case.command(name, "--epochs", epochs, "--resume"))
+        mpirun(1, case.command(whole, "--epochs", epochs))
+        same(case.result(name), case.result(whole), "after SIGTERM")
+        expect(done != buffers(name), "it went on")
 
 
 def stop_a_rank(case, folder, **variables):

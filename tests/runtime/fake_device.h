@@ -130,6 +130,9 @@ class FakeDevice : public Device {
       case Program::predict:
       case Program::answer:
         return Status::error("the fake device has no predictions");
+      case Program::norms:
+      case Program::ratios:
+      case Program::clear:
       case Program::close:
         return Status::error("the fake device has one lane");
     }

@@ -109,6 +109,45 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/programs/1/name", "init"), "program init stands twice");
 }
 
+// One rank's half of a gradient, in its place, and of a parameter, which is whole in the gradient's place.
+TEST(Plan, slices_fit) {
+  Plan plan = full_plan();
+  plan.accumulate = plan.lanes = plan.shard = 2;
+  const size_t slice = plan.buffers.size(), master = slice + 1;
+  const PlanBuffer gradient = *plan.find("w.grad");
+  plan.buffers[0].offset = gradient.offset;
+  plan.buffers[0].in = "w.grad";
+  for (const auto& [of, role] :
+       {std::pair("w.grad", BufferRole::slice), std::pair("w", BufferRole::master)}) {
+    PlanBuffer buffer{role == BufferRole::slice ? "w.grad.slice" : "w.master", "state", "f32", {1}};
+    buffer.bytes = 4, buffer.role = role, buffer.of = of, buffer.whole = {2};
+    plan.buffers.push_back(buffer);  // the master where w was
+  }
+  plan.buffers[slice].offset = gradient.offset;
+  plan.buffers[slice].in = "w.grad";
+  const Changed with{to_json(plan)};
+  const auto changed = [&](size_t buffer, const char* field, json value) {
+    return with(fmt::format("/buffers/{}/{}", buffer, field).c_str(), std::move(value));
+  };
+  ASSERT_EQ(with("/shard", 2), "");
+  const std::string no_slice = "plan: buffer w.grad.slice is no slice of w.grad";
+  EXPECT_EQ(with("/shard", 4), "plan: shard is 4; expected an integer from 2 to 2");
+  EXPECT_EQ(changed(slice, "whole", {3}), no_slice);
+  EXPECT_EQ(changed(slice, "whole", json::array()), no_slice);
+  EXPECT_EQ(changed(slice, "dtype", "f16"), no_slice);
+  EXPECT_EQ(changed(slice, "bytes", 8), no_slice);
+  EXPECT_EQ(changed(slice, "of", "nobody"), "plan: buffer w.grad.slice is no slice of nobody");
+  EXPECT_EQ(changed(1, "whole", {2}), "plan: buffer frozen is no slice of ");
+  EXPECT_EQ(changed(slice, "in", "w"), "plan: buffer w.grad.slice does not lie in the place of w");
+  EXPECT_EQ(changed(slice, "offset", 0), "plan: buffer w.grad.slice does not lie in the place of w.grad");
+  EXPECT_EQ(changed(0, "in", "frozen"), "plan: buffer w does not lie in the place of frozen");
+  EXPECT_EQ(changed(1, "in", "w.grad"), "plan: buffer frozen does not lie in the place of w.grad");
+  EXPECT_EQ(changed(master, "offset", gradient.offset).substr(0, 14), "plan: buffers[");
+  json unshared = to_json(plan);
+  unshared.erase("shard");
+  EXPECT_EQ(reading(unshared), no_slice);
+}
+
 TEST(Plan, values_do_not_meet) {
   const Changed with{to_json(full_plan())};
   const auto values = [&](json list) { return with("/programs/1/values", std::move(list)); };

@@ -130,7 +130,10 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
 MemoryMap memory_map(const Module& module) {
   MemoryMap map;
   map.arena = module.arena_bytes.value_or(0);
-  for (const Buffer& buffer : module.buffers) {
+  for (size_t i = 0; i < module.buffers.size(); ++i) {
+    const Buffer& buffer = module.buffers[i];
+    const BufferId id{static_cast<int32_t>(i)};
+    if (storage_of(module, id) != id) continue;  // in another's place
     const int64_t bytes = type_bytes(buffer.type, module.micro_batch());
     map.buffers.push_back({buffer.name, shape_text(buffer.type), "", category_of(buffer),
                            buffer.offset.value_or(0), bytes, 0, 0});
@@ -141,7 +144,9 @@ MemoryMap memory_map(const Module& module) {
                    [](const Holding& a, const Holding& b) { return a.offset < b.offset; });
   int64_t most = -1;
   for (const RegionKind kind :
-       {RegionKind::step, RegionKind::update, RegionKind::eval, RegionKind::init, RegionKind::close}) {
+       {RegionKind::step, RegionKind::update, RegionKind::eval, RegionKind::init, RegionKind::close,
+        RegionKind::norms, RegionKind::ratios, RegionKind::clear}) {
+    if (kind > RegionKind::close && module.region(kind).ops.empty()) continue;
     map.regions.push_back(region_map(module, kind, map.always));
     const RegionMap& region = map.regions.back();
     for (size_t k = 0; k < region.kernels.size(); ++k) {

@@ -26,11 +26,25 @@ int64_t nodes_of(LaneRange mine, int64_t lanes) {
 }  // namespace
 
 RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {
-  RankCosts costs{.ranks = *module.settings.train.ranks, .lanes = *module.settings.train.lanes, .link = link};
-  int64_t numbers = 0;
-  for (const ir::Buffer& buffer : module.buffers)
+  RankCosts costs{.ranks = *module.settings.train.ranks,
+                  .lanes = *module.settings.train.lanes,
+                  .shared = ir::sharing_ranks(module.settings) > 1,
+                  .link = link};
+  // Of sums that ranks get whole, and of a slice of the others; bytes of a slice of what the update makes.
+  int64_t numbers = 0, slice = 0, made = 0;
+  for (const ir::Buffer& buffer : module.buffers) {
+    const int64_t own = ir::elements(buffer.type.shape, module.micro_batch());
     if (buffer.kind == ir::BufferKind::accum && role_info(buffer.role).combine != ir::RankCombine::none)
-      numbers += ir::elements(buffer.type.shape, module.micro_batch());
+      numbers += own;
+    if (buffer.role != ir::BufferRole::slice) continue;
+    const ir::Buffer& whole = module[*buffer.of];
+    if (whole.kind != ir::BufferKind::accum) {
+      made += ir::type_bytes(buffer.type, 1);
+      continue;
+    }
+    numbers -= ir::elements(whole.type.shape, 1);
+    slice += own;
+  }
   const LaneWindow window{costs.lanes, module.accumulate(), module.accumulate()};
   costs.launches = 0;
   for (int64_t rank = 0; rank < costs.ranks; ++rank) {
@@ -38,10 +52,11 @@ RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const
     const int64_t launches = window.launches_of(mine);
     // Its nodes of the others' slices, then the sum of its own slice to each other rank.
     const int64_t own = numbers * (rank + 1) / costs.ranks - numbers * rank / costs.ranks;
-    const int64_t sent = nodes_of(mine, costs.lanes) * (numbers - own) + (costs.ranks - 1) * own;
+    const int64_t others = costs.ranks - 1, nodes = nodes_of(mine, costs.lanes);
+    const int64_t sent = kNumber * (nodes * (numbers - own + others * slice) + others * own) + others * made;
     const double closes = module.close.ops.empty() ? 0 : static_cast<double>(mine.high - mine.low);
     costs.launches = std::max(costs.launches, launches);
-    costs.bytes = std::max(costs.bytes, kNumber * sent);
+    costs.bytes = std::max(costs.bytes, sent);
     costs.rest = std::max(costs.rest, static_cast<double>(launches) * kernels.step.seconds +
                                           closes * kernels.close.seconds + kernels.update.seconds);
   }
@@ -56,6 +71,9 @@ std::string ranks_text(const RankCosts& costs, const KernelCosts& kernels) {
   };
   line("ranks", fmt::format("{} of at most {} (train.lanes), with up to {} launch{} of an update each",
                             costs.ranks, costs.lanes, costs.launches, costs.launches == 1 ? "" : "es"));
+  if (costs.shared)
+    line("state",
+         fmt::format("a slice of the optimizer's on each of exactly {} ranks (memory.shard)", costs.ranks));
   line("sums", fmt::format("{} sent by a rank for an update ({} bytes)", ir::short_size_text(costs.bytes),
                            count_text(costs.bytes)));
   if (!costs.link) {

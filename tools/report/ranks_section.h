@@ -13,6 +13,7 @@ namespace gacc::report {
 // Of a full window, for the rank that has most to do.
 struct RankCosts {
   int64_t ranks = 1, lanes = 1;
+  bool shared = false;           // the optimizer's state (memory.shard)
   int64_t launches = 1;          // of the window, a rank's
   int64_t bytes = 0;             // that it sends to the others
   double seconds = 0, rest = 0;  // on the link, and of its launches and the update: estimates

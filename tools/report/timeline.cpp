@@ -180,6 +180,12 @@ std::string_view region_name(ir::RegionKind kind) {
       return "closing a lane";
     case ir::RegionKind::answer:
       return "a part of a prediction";
+    case ir::RegionKind::norms:
+      return "parts of norms";
+    case ir::RegionKind::ratios:
+      return "parts of ratios";
+    case ir::RegionKind::clear:
+      return "clearing sums";
     case ir::RegionKind::init:
       break;
   }
