@@ -3,9 +3,20 @@
 
 namespace gacc {
 
+Status all_to_all(Collective& ranks, Sends sends, Receives receives) {
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  for (int offset = 0; offset < ranks.size(); ++offset) {  // every rank begins with another peer
+    const int to = (ranks.rank() + offset) % ranks.size();
+    out.push_back({to, sends[static_cast<size_t>(to)]});
+    in.push_back({to, receives[static_cast<size_t>(to)]});
+  }
+  return ranks.exchange(out, in);
+}
+
 Status all_gather(Collective& ranks, std::span<const std::byte> mine, Receives all) {
   const std::vector<std::span<const std::byte>> sends(static_cast<size_t>(ranks.size()), mine);
-  return ranks.exchange(sends, all);
+  return all_to_all(ranks, sends, all);
 }
 
 Status all_gather(Collective& ranks, std::string_view mine, std::vector<std::string>& all) {

@@ -18,6 +18,16 @@
 
 namespace gacc {
 
+// A message to a rank, and one from a rank. What one rank sends another comes in the order in which it was sent; both
+// sides know the sizes.
+struct Outgoing {
+  int rank = 0;
+  std::span<const std::byte> bytes{};
+};
+struct Incoming {
+  int rank = 0;
+  std::span<std::byte> bytes{};
+};
 using Sends = std::span<const std::span<const std::byte>>;  // one a rank
 using Receives = std::span<const std::span<std::byte>>;
 
@@ -30,9 +40,10 @@ class Collective {
   virtual ~Collective() = default;
   virtual int rank() const { return 0; }
   virtual int size() const { return 1; }
-  // Sends sends[r] to rank r, and receives receives[r] from it; the sizes are known on both sides.
-  virtual Status exchange(Sends sends, Receives receives) {
-    std::ranges::copy(sends[0], receives[0].begin());
+  // Sends all of these messages, and receives all of those. A rank may write to itself.
+  virtual Status exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) {
+    for (size_t i = 0; i < sends.size(); ++i)
+      std::ranges::copy(sends[i].bytes, receives[i].bytes.begin());
     return {};
   }
   // Bytes that `exchange` has sent to other ranks.
@@ -55,6 +66,8 @@ class Collective {
   bool stop_ = false;
 };
 
+// sends[r] goes to rank r, and receives[r] comes from it.
+Status all_to_all(Collective& ranks, Sends sends, Receives receives);
 // Everything of every rank: all[r] gets rank r's `mine`.
 Status all_gather(Collective& ranks, std::span<const std::byte> mine, Receives all);
 Status all_gather(Collective& ranks, std::string_view mine, std::vector<std::string>& all);
@@ -64,7 +77,7 @@ Status maximum(Collective& ranks, int64_t& value);
 Status broadcast(Collective& ranks, std::string& text);
 
 // The plug-in exports this symbol; null when the ABI differs. Where MPI cannot start, `error` says why.
-constexpr int kCollectiveAbi = 1;
+constexpr int kCollectiveAbi = 2;
 extern "C" {
 using gacc_create_collective_fn = Collective* (*)(int abi, const CollectiveOptions* options,
                                                   std::string* error);

@@ -77,8 +77,8 @@ class Device {
   virtual int64_t peak_bytes() const = 0;
   // What a run's bits depend on of the machine: ranks must have the same.
   virtual std::string alike() const { return name(); }
-  // A part of the arena that the caller may use as memory of its own, between programs, where nothing else
-  // uses it; empty where the arena is not in the host's memory.
+  // A part of the arena: between programs the caller may read it, and use as memory of its own what nothing
+  // else uses; empty where the arena is not in the host's memory.
   virtual std::span<std::byte> host_memory(int64_t /*offset*/, int64_t /*bytes*/) { return {}; }
   // After `load`: the device's link to those of other ranks, which belongs to it; an error says why it has none.
   virtual Status open_link(DeviceLink*& /*link*/) { return Status::error("{} has no link", name()); }

@@ -13,8 +13,6 @@ namespace {
 
 constexpr int64_t kNumber = 4;                     // bytes
 constexpr int64_t kMostPiece = int64_t{64} << 20;  // bytes of scratch in use: far below MPI's counts of int
-constexpr int64_t kInPlace =
-    16 << 10;  // numbers of a sum, from which on messages of its own cost less than copies
 
 int64_t length(const LaneSum& part) { return part.elements; }
 int64_t length(const SharedBytes& part) { return part.slice; }
@@ -55,9 +53,13 @@ class Row {
 
 template <class T>
 void add(std::byte* left, const std::byte* right, int64_t count) {
-  auto* sums = reinterpret_cast<T*>(left);
-  const auto* numbers = reinterpret_cast<const T*>(right);
-  for (int64_t i = 0; i < count; ++i) sums[i] += numbers[i];
+  auto* __restrict sums = reinterpret_cast<T*>(left);
+  const auto* __restrict numbers = reinterpret_cast<const T*>(right);
+  constexpr int64_t kAtOnce = 16;  // which the compiler adds as vectors
+  int64_t i = 0;
+  for (; i + kAtOnce <= count; i += kAtOnce)
+    for (int64_t j = i; j < i + kAtOnce; ++j) sums[j] += numbers[j];
+  for (; i < count; ++i) sums[i] += numbers[i];
 }
 
 // Rounded twice, as `close` does it on the device.
@@ -135,144 +137,104 @@ Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, Nodes& n
 
 }  // namespace
 
-namespace {
-
-// One sum, where every rank has one node of it and the arena is the host's memory: ranks send from `node`, where it
-// lies, and receive into `target`. `scratch` holds the other ranks' nodes of this rank's slice.
-Status sum_in_place(Collective& ranks, const LaneWindow& window, std::span<const LaneRange> nodes,
-                    const LaneSum& sum, std::span<std::byte> node, std::span<std::byte> target,
-                    std::span<std::byte> scratch) {
-  const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
-  const int64_t slices = ranks.size();
-  const Row<LaneSum> row(std::span(&sum, 1));
-  const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
-  const int64_t piece = std::max<int64_t>(room / slices, 1) * slices;
-  std::vector<std::span<const std::byte>> sends(size);
-  std::vector<std::span<std::byte>> receives(size);
-  std::vector<std::byte*> at(size);
-  for (int64_t begin = 0; begin < sum.elements; begin += piece) {
-    const int64_t count = std::min(piece, sum.elements - begin);
-    const auto slice = [&](size_t r) { return count * static_cast<int64_t>(r) / slices; };
-    const auto part = [&](std::span<std::byte> numbers, size_t r) {  // of rank r's slice
-      return numbers.subspan(static_cast<size_t>((begin + slice(r)) * kNumber),
-                             static_cast<size_t>((slice(r + 1) - slice(r)) * kNumber));
-    };
-    const std::span<std::byte> own = part(node, me);
-    for (size_t r = 0; r < size; ++r) {
-      at[r] = r == me ? own.data() : scratch.data() + r * own.size();
-      sends[r] = r == me ? std::span<std::byte>() : part(node, r);
-      receives[r] = {at[r], r == me ? 0 : own.size()};
-    }
-    if (Status status = ranks.exchange(sends, receives); !status) return status;
-    std::optional<std::byte*> result;
-    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin + slice(me), slice(me + 1) - slice(me),
-                                               nodes,  at,  add_rows};
-    if (Status status = tree.sum({0, window.lanes}, result); !status) return status;
-    for (size_t r = 0; r < size; ++r) {
-      sends[r] = {*result, r == me ? 0 : own.size()};
-      receives[r] = r == me ? std::span<std::byte>() : part(target, r);
-    }
-    if (Status status = ranks.exchange(sends, receives); !status) return status;
-    if (std::byte* to = part(target, me).data(); to != *result) std::memcpy(to, *result, own.size());
-  }
-  return {};
-}
-
-}  // namespace
-
 Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
-                      std::span<const LaneRange> mine, std::span<const LaneSum> every,
+                      std::span<const LaneRange> mine, std::span<const LaneSum> sums,
                       std::span<std::byte> scratch) {
-  const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
+  const int size = ranks.size(), me = ranks.rank();
   // 1. Who has which nodes.
   Nodes known;
   if (Status status = gather_nodes(ranks, mine, known); !status) return status;
   const auto& [nodes, held] = known;
-  const bool one_each = std::ranges::all_of(held, [](int64_t nodes) { return nodes == 1; });
-  std::vector<LaneSum> sums;  // that are copied to each other's side before they are sent
-  for (const LaneSum& sum : every) {
-    std::span<std::byte> node, target;
-    if (one_each && sum.elements >= kInPlace) {
-      node = device.host_memory(sum.nodes[0], sum.elements * kNumber);
-      target = device.host_memory(sum.target, sum.elements * kNumber);
-    }
-    if (node.empty())
-      sums.push_back(sum);
-    else if (Status status = sum_in_place(ranks, window, nodes, sum, node, target, scratch); !status)
-      return status;
-  }
-  // 2. The pieces: a rank holds its own nodes of a piece (room for one, where it has none: the sums come
-  // there), and every other rank's nodes of its slice.
-  const auto all = static_cast<int64_t>(nodes.size());
-  const auto slices = static_cast<int64_t>(size);
-  const int64_t room = std::min(static_cast<int64_t>(scratch.size()), kMostPiece) / kNumber;
-  const auto needs = [&](int64_t piece, int64_t own) {
-    return std::max<int64_t>(own, 1) * piece + (all - own) * ((piece + slices - 1) / slices);
-  };
+  const auto all = std::ssize(nodes);
+  const int64_t own = held[static_cast<size_t>(me)];
+  // 2. The pieces. A rank holds all nodes of its slice. Where the arena is not in the host's memory, it also holds its
+  // own nodes of the other slices (room for one, where it has none), for messages cannot go from and to the arena.
+  const bool direct = !device.host_memory(0, kNumber).empty();
+  const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
   int64_t piece = room;
-  for (const int64_t own : held) {
-    const int64_t parts = std::max<int64_t>(own, 1) * slices + (all - own);  // of a slice's size, at most
-    piece = std::min(piece, (room / parts) * slices);
+  for (const int64_t theirs : held) {
+    const int64_t areas = all + (direct ? 0 : std::max<int64_t>(theirs, 1) * (size - 1));
+    piece = std::min(piece, room / areas * size);
   }
-  if (piece == 0 || needs(piece, held[me]) > room)
+  if (piece == 0)
     return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.size(),
                          size);
 
   const Row<LaneSum> row(sums);
-  const int64_t own = held[me], own_room = std::max<int64_t>(own, 1);
-  std::vector<std::span<const std::byte>> sends(size);
-  std::vector<std::span<std::byte>> receives(size);
-  std::vector<std::byte*> at;
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> receives;
+  std::vector<std::byte*> at;    // each node of this rank's slice
+  std::vector<int64_t> targets;  // where what is received belongs in the arena
   for (int64_t begin = 0; begin < row.size(); begin += piece) {
     const int64_t count = std::min(piece, row.size() - begin);
-    const auto slice = [&](size_t r) {
-      return count * static_cast<int64_t>(r) / slices;
-    };  // its first number
-    const auto numbers = [&](size_t r) { return slice(r + 1) - slice(r); };
-    // Rank r's slice of this rank's nodes, one node after the other.
-    const auto area = [&](size_t r) { return scratch.data() + slice(r) * own_room * kNumber; };
-    // 3. All-to-all of slices.
-    std::byte* incoming = scratch.data() + count * own_room * kNumber;
+    const auto slice = [&](int r) { return count * r / size; };  // its first number
+    const auto walk = [&](int r, auto visit) {
+      return row.walk(begin + slice(r), slice(r + 1) - slice(r), visit);
+    };
+    const int64_t bytes_of_slice = (slice(me + 1) - slice(me)) * kNumber;
+    std::byte* const staging = scratch.data() + all * bytes_of_slice;
+    std::byte* next = staging;
+    const auto message = [&](int64_t offset, int64_t elements) {  // its bytes in the arena, or room for them
+      const int64_t bytes = elements * kNumber;
+      if (direct) return device.host_memory(offset, bytes);
+      return std::span(std::exchange(next, next + bytes), static_cast<size_t>(bytes));
+    };
+    // 3. All-to-all of slices: a message for each part of each node.
     at.clear();
-    for (size_t r = 0; r < size; ++r) {
-      for (int64_t node = 0; node < own; ++node) {
-        std::byte* to = area(r) + node * numbers(r) * kNumber;
-        const auto read = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
-          return device.read(part.nodes[static_cast<size_t>(node)] + first * kNumber,
-                             {to + before * kNumber, static_cast<size_t>(elements * kNumber)});
+    sends.clear();
+    receives.clear();
+    for (int r = 0; r < size; ++r) {
+      for (int64_t node = 0; node < held[static_cast<size_t>(r)]; ++node) {
+        at.push_back(scratch.data() + std::ssize(at) * bytes_of_slice);
+        const auto take = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
+          const std::span to(at.back() + before * kNumber, static_cast<size_t>(elements * kNumber));
+          if (r == me) return device.read(part.nodes[static_cast<size_t>(node)] + first * kNumber, to);
+          receives.push_back({r, to});
+          return Status();
         };
-        if (Status status = row.walk(begin + slice(r), numbers(r), read); !status) return status;
+        if (Status status = walk(me, take); !status) return status;
       }
-      for (int64_t node = 0; node < held[r]; ++node)
-        at.push_back((r == me ? area(r) : incoming) + node * numbers(me) * kNumber);
-      sends[r] = {};
-      receives[r] = {};
-      if (r == me) continue;
-      sends[r] = {area(r), static_cast<size_t>(own * numbers(r) * kNumber)};
-      receives[r] = {incoming, static_cast<size_t>(held[r] * numbers(me) * kNumber)};
-      incoming += receives[r].size();
+      for (int64_t node = 0; node < own && r != me; ++node) {
+        const auto give = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t) {
+          const int64_t offset = part.nodes[static_cast<size_t>(node)] + first * kNumber;
+          const std::span<std::byte> from = message(offset, elements);
+          sends.push_back({r, from});
+          return direct ? Status() : device.read(offset, from);
+        };
+        if (Status status = walk(r, give); !status) return status;
+      }
     }
     if (Status status = ranks.exchange(sends, receives); !status) return status;
     // 4. This rank's slice, in the tree's order.
     std::optional<std::byte*> sum;
-    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin + slice(me), numbers(me),
+    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin + slice(me), slice(me + 1) - slice(me),
                                                nodes,  at,  add_rows};
     if (Status status = tree.sum({0, window.lanes}, sum); !status) return status;
     // 5. All-gather of the sums.
-    for (size_t r = 0; r < size; ++r) {
+    next = staging;
+    sends.clear();
+    receives.clear();
+    targets.clear();
+    for (int r = 0; r < size; ++r) {
+      const auto put = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
+        const std::span<const std::byte> from(*sum + before * kNumber,
+                                              static_cast<size_t>(elements * kNumber));
+        if (r == me) return device.write(part.target + first * kNumber, from);
+        sends.push_back({r, from});
+        return Status();
+      };
+      if (Status status = walk(me, put); !status) return status;
+      const auto get = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t) {
+        targets.push_back(part.target + first * kNumber);
+        receives.push_back({r, message(targets.back(), elements)});
+        return Status();
+      };
       if (r == me) continue;
-      sends[r] = {*sum, static_cast<size_t>(numbers(me) * kNumber)};
-      receives[r] = {area(r), static_cast<size_t>(numbers(r) * kNumber)};
+      if (Status status = walk(r, get); !status) return status;
     }
     if (Status status = ranks.exchange(sends, receives); !status) return status;
-    for (size_t r = 0; r < size; ++r) {
-      const std::byte* from = r == me ? *sum : area(r);
-      const auto write = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
-        return device.write(part.target + first * kNumber,
-                            {from + before * kNumber, static_cast<size_t>(elements * kNumber)});
-      };
-      if (Status status = row.walk(begin + slice(r), numbers(r), write); !status) return status;
-    }
+    for (size_t i = 0; i < receives.size() && !direct; ++i)
+      if (Status status = device.write(targets[i], receives[i].bytes); !status) return status;
   }
   return {};
 }
@@ -324,7 +286,7 @@ Status scatter_over_ranks(Collective& ranks, Device& device, const LaneWindow& w
       receives[r] = {incoming, static_cast<size_t>(held[r] * bytes)};
       incoming += receives[r].size();
     }
-    if (Status status = ranks.exchange(sends, receives); !status) return status;
+    if (Status status = all_to_all(ranks, sends, receives); !status) return status;
     std::optional<std::byte*> sum;
     Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin, count, nodes, at, add_rows};
     if (Status status = tree.sum({0, window.lanes}, sum); !status) return status;
@@ -359,7 +321,7 @@ Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBy
       sends[r] = r == me ? std::span<std::byte>() : area(me);
       receives[r] = r == me ? std::span<std::byte>() : area(r);
     }
-    if (Status status = ranks.exchange(sends, receives); !status) return status;
+    if (Status status = all_to_all(ranks, sends, receives); !status) return status;
     for (size_t r = 0; r < size; ++r) {
       const auto write = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
         const int64_t to = static_cast<int64_t>(r) * part.slice + first;
@@ -498,8 +460,8 @@ Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> no
   ++sums_;
   // Ranks come one after the other, and the last one's time is no part of the sum.
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<std::string> all;
-  if (Status status = all_gather(ranks_, "", all); !status) return status;
+  int64_t nothing = 0;
+  if (Status status = maximum(ranks_, nothing); !status) return status;
   waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return measured([&] {
     if (link_ != nullptr) {

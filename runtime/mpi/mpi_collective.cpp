@@ -49,7 +49,7 @@ class MpiCollective final : public Collective {
   Status open();
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Status exchange(Sends sends, Receives receives) override;
+  Status exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) override;
   int64_t bytes_sent() const override { return bytes_sent_; }
   void ask_to_stop() override;
   bool stop_asked() override { return stop_ || cannot_go_on_; }
@@ -120,28 +120,29 @@ Status MpiCollective::open() {
   return {};
 }
 
-Status MpiCollective::exchange(Sends sends, Receives receives) {
+Status MpiCollective::exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) {
   std::vector<MPI_Request> requests;
   {
     const std::lock_guard lock(mutex_);
     if (Status status = failure(); !status) return status;
-    for (int offset = 0; offset < size_; ++offset) {  // every rank begins with another peer
-      const int r = (rank_ + offset) % size_;
-      const std::span<std::byte> to = receives[size_t(r)];
-      if (r == rank_) {
-        std::copy(sends[size_t(r)].begin(), sends[size_t(r)].end(), to.begin());
-      } else if (!to.empty()) {
+    std::vector<std::span<const std::byte>> own;
+    for (const Outgoing& each : sends)
+      if (each.rank == rank_) own.push_back(each.bytes);
+    size_t next = 0;
+    for (const auto& [from, bytes] : receives) {
+      if (from == rank_) {
+        std::ranges::copy(own[next++], bytes.begin());
+      } else if (!bytes.empty()) {
         requests.push_back(MPI_REQUEST_NULL);
-        MPI_Irecv(to.data(), static_cast<int>(to.size()), MPI_BYTE, r, kData, data_, &requests.back());
+        MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, from, kData, data_,
+                  &requests.back());
       }
     }
-    for (int offset = 1; offset < size_; ++offset) {
-      const int r = (rank_ + size_ - offset) % size_;
-      const std::span<const std::byte> from = sends[size_t(r)];
-      if (from.empty()) continue;
+    for (const auto& [to, bytes] : sends) {
+      if (to == rank_ || bytes.empty()) continue;
       requests.push_back(MPI_REQUEST_NULL);
-      MPI_Isend(from.data(), static_cast<int>(from.size()), MPI_BYTE, r, kData, data_, &requests.back());
-      bytes_sent_ += static_cast<int64_t>(from.size());
+      MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, kData, data_, &requests.back());
+      bytes_sent_ += static_cast<int64_t>(bytes.size());
     }
   }
   // Others may need this processor: first yield, then sleep a little.

@@ -19,7 +19,7 @@ struct Meeting {
   explicit Meeting(int ranks) : size(ranks), barrier(ranks), sends(static_cast<size_t>(ranks)) {}
   int size;
   std::barrier<> barrier;
-  std::vector<Sends> sends;
+  std::vector<std::span<const Outgoing>> sends;
 };
 
 class ThreadRank final : public Collective {
@@ -27,16 +27,20 @@ class ThreadRank final : public Collective {
   ThreadRank(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return meeting_.size; }
-  Status exchange(Sends sends, Receives receives) override {
-    const auto me = static_cast<size_t>(rank_);
-    meeting_.sends[me] = sends;
+  Status exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) override {
+    meeting_.sends[static_cast<size_t>(rank_)] = sends;
     meeting_.barrier.arrive_and_wait();
-    for (size_t r = 0; r < receives.size(); ++r) {
-      const std::span<const std::byte> from = meeting_.sends[r][me];
-      EXPECT_EQ(from.size(), receives[r].size());
-      std::copy(from.begin(), from.end(), receives[r].begin());
-      if (r != me) sent_ += static_cast<int64_t>(sends[r].size());
+    std::vector<size_t> next(meeting_.sends.size());  // of each rank's messages
+    for (const auto& [rank, to] : receives) {
+      const std::span<const Outgoing> all = meeting_.sends[static_cast<size_t>(rank)];
+      size_t& at = next[static_cast<size_t>(rank)];
+      while (all[at].rank != rank_) ++at;
+      const std::span<const std::byte> from = all[at++].bytes;
+      EXPECT_EQ(from.size(), to.size());
+      std::ranges::copy(from, to.begin());
     }
+    for (const auto& [rank, bytes] : sends)
+      if (rank != rank_) sent_ += std::ssize(bytes);
     meeting_.barrier.arrive_and_wait();
     return {};
   }
@@ -61,7 +65,7 @@ void on_ranks(int ranks, const std::function<void(ThreadRank&)>& work) {
 
 class Memory final : public Device {
  public:
-  explicit Memory(size_t numbers) : floats(numbers) {}
+  explicit Memory(size_t numbers, bool of_host = false) : floats(numbers), of_host_(of_host) {}
   std::string name() const override { return "memory"; }
   Status load(const Artifact&) override { return {}; }
   Status run(Program, int64_t) override { return {}; }
@@ -74,7 +78,15 @@ class Memory final : public Device {
     return {};
   }
   int64_t peak_bytes() const override { return 0; }
+  std::span<std::byte> host_memory(int64_t offset, int64_t bytes) override {
+    if (!of_host_) return {};
+    return std::as_writable_bytes(std::span(floats))
+        .subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes));
+  }
   std::vector<float> floats;
+
+ private:
+  bool of_host_;
 };
 
 using Number = std::optional<float>;  // none: no micro-batch, which is no zero
@@ -126,7 +138,12 @@ float some_number(int64_t position, int64_t element) {
   return (static_cast<float>(state >> 40) / 16777216.0F - 0.5F) * std::exp2(static_cast<float>(state % 12));
 }
 
-TEST(Ranks, SumHasTheBitsOfOneRank) {
+class SumOfRanks : public testing::TestWithParam<bool> {};  // whether the arena is in the host's memory
+
+INSTANTIATE_TEST_SUITE_P(Arena, SumOfRanks, testing::Bool(),
+                         [](const auto& which) { return which.param ? "of_the_host" : "of_a_device"; });
+
+TEST_P(SumOfRanks, HasTheBitsOfOneRank) {
   constexpr int64_t kFloats = 5, kMore = 8, kElements = kFloats + kMore;
   for (const int64_t lanes : {1, 2, 4, 8})
     for (const int64_t accumulate : {8, 11})
@@ -136,7 +153,7 @@ TEST(Ranks, SumHasTheBitsOfOneRank) {
           on_ranks(ranks, [&](ThreadRank& rank) {
             // A block of f32, one of i32, one of f32; each node of each block at 64 numbers a block.
             const auto nodes = nodes_of(all.window, rank.rank(), ranks);
-            Memory memory(64 * 4 * 8);
+            Memory memory(64 * 4 * 8, GetParam());
             const int64_t sizes[] = {kFloats, 3, kMore};
             std::vector<LaneSum> blocks;
             for (size_t b = 0; b < 3; ++b) {
