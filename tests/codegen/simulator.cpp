@@ -30,7 +30,8 @@ struct Block {
     std::vector<char> stack = std::vector<char>(64 << 10);
     bool done = false;
     int collectives = 0;
-    int last = 0;  // which shuffle it waits in; -1: a barrier
+    int last = 0;          // which shuffle it waits in; -1: a barrier
+    uint32_t members = 0;  // lanes of its warp that must wait there, too
     uint32_t mail[2] = {0, 0};
   };
   std::vector<Fiber> fibers;
@@ -42,22 +43,23 @@ struct Block {
 };
 Block* block = nullptr;
 
-void give_way(int kind) {
+void give_way(int kind, uint32_t members) {
   Block::Fiber& self = block->fibers[block->current];
   self.last = kind;
+  self.members = members;
   ++self.collectives;
   swapcontext(&self.context, &block->scheduler);
 }
 
 extern "C" uint32_t sim_thread() { return static_cast<uint32_t>(block->current); }
 extern "C" uint32_t sim_block() { return block->number; }
-extern "C" void sim_barrier() { give_way(-1); }
+extern "C" void sim_barrier() { give_way(-1, ~0U); }
 // Of the thread whose number is this one's bits in `own`, xor `other`.
-extern "C" uint32_t sim_shuffle(uint32_t value, uint32_t own, uint32_t other) {
+extern "C" uint32_t sim_shuffle(uint32_t value, uint32_t own, uint32_t other, uint32_t members) {
   const size_t self = block->current;
   const int box = block->fibers[self].collectives & 1;
   block->fibers[self].mail[box] = value;
-  give_way(static_cast<int>((own & 31) << 5 | other));
+  give_way(static_cast<int>((own & 31) << 5 | other), members);
   return block->fibers[(self & own) ^ other].mail[box];
 }
 
@@ -65,7 +67,7 @@ extern "C" uint32_t sim_ballot(uint32_t condition) {
   const size_t self = block->current;
   const int box = block->fibers[self].collectives & 1;
   block->fibers[self].mail[box] = condition;
-  give_way(1 << 10);
+  give_way(1 << 10, ~0U);
   uint32_t votes = 0;
   for (size_t lane = 0; lane < 32; ++lane) votes |= block->fibers[self / 32 * 32 + lane].mail[box] << lane;
   return votes;
@@ -99,13 +101,17 @@ std::string run_block(size_t threads) {
       swapcontext(&block->scheduler, &fiber.context);
       alive = alive || !fiber.done;
     }
+    const auto at_barrier = [](const Block::Fiber& fiber) { return !fiber.done && fiber.last < 0; };
+    const bool all = at_barrier(block->fibers[0]);
     for (size_t i = 0; i < threads; ++i) {
-      const Block::Fiber &fiber = block->fibers[i], &leader = block->fibers[i / 32 * 32];
-      const bool all = std::any_of(block->fibers.begin(), block->fibers.end(),
-                                   [](const auto& f) { return !f.done && f.last < 0; });
-      const Block::Fiber& same = all ? block->fibers[0] : leader;
-      if (fiber.done != same.done || (!fiber.done && fiber.last != same.last))
-        return fmt::format("thread {} of block {} misses a collective", i, block->number);
+      const Block::Fiber& fiber = block->fibers[i];
+      bool met = at_barrier(fiber) == all;
+      for (size_t lane = 0; lane < 32 && met && !fiber.done && !all; ++lane) {
+        if ((fiber.members >> lane & 1) == 0) continue;
+        const Block::Fiber& other = block->fibers[i / 32 * 32 + lane];
+        met = !other.done && other.last == fiber.last;
+      }
+      if (!met) return fmt::format("thread {} of block {} misses others in a collective", i, block->number);
     }
   }
   return {};
@@ -138,6 +144,8 @@ void make_runnable(llvm::Function& kernel) {
       with = b.CreateCall(module.getOrInsertFunction("sim_thread", word));
     } else if (call->getIntrinsicID() == llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x) {
       with = b.CreateCall(module.getOrInsertFunction("sim_block", word));
+    } else if (call->getIntrinsicID() == llvm::Intrinsic::nvvm_read_ptx_sreg_laneid) {
+      with = b.CreateAnd(b.CreateCall(module.getOrInsertFunction("sim_thread", word)), b.getInt32(31));
     } else if (const auto* text = llvm::dyn_cast<llvm::InlineAsm>(call->getCalledOperand())) {
       const std::string code(text->getAsmString());
       if (code == "bar.sync 0;") {
@@ -148,12 +156,13 @@ void make_runnable(llvm::Function& kernel) {
       } else {
         char mode[8];
         unsigned lane = 0, segment = 0;
-        if (std::sscanf(code.c_str(), "shfl.sync.%4[a-z].b32 $0, $1, %u, %u, 0xffffffff;", mode, &lane,
-                        &segment) != 3)
+        if (std::sscanf(code.c_str(), "shfl.sync.%4[a-z].b32 $0, $1, %u, %u, $2;", mode, &lane, &segment) !=
+            3)
           fmt::print(stderr, "unknown assembly: {}\n", code), std::abort();
         const uint32_t own = std::string_view(mode) == "idx" ? ~uint32_t{31} | segment >> 8 : ~uint32_t{0};
-        with = b.CreateCall(module.getOrInsertFunction("sim_shuffle", word, word, word, word),
-                            {call->getArgOperand(0), b.getInt32(own), b.getInt32(lane)});
+        with =
+            b.CreateCall(module.getOrInsertFunction("sim_shuffle", word, word, word, word, word),
+                         {call->getArgOperand(0), b.getInt32(own), b.getInt32(lane), call->getArgOperand(1)});
       }
     } else {
       continue;
