@@ -42,8 +42,7 @@ class Collective {
   virtual int size() const { return 1; }
   // Sends all of these messages, and receives all of those. A rank may write to itself.
   virtual Status exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) {
-    for (size_t i = 0; i < sends.size(); ++i)
-      std::ranges::copy(sends[i].bytes, receives[i].bytes.begin());
+    for (size_t i = 0; i < sends.size(); ++i) std::ranges::copy(sends[i].bytes, receives[i].bytes.begin());
     return {};
   }
   // Bytes that `exchange` has sent to other ranks.
