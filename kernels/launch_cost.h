@@ -12,7 +12,8 @@
 
 namespace gacc::kernels {
 
-// Of so many items, how many runs of `by`: a quotient that rounding left just above a whole number is that number.
+// Of so many items, how many runs of `by`. A quotient that rounding left just above a whole number is that
+// number.
 double divided_up(double value, double by);
 
 // Bytes by the width of the access that moves them.

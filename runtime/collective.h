@@ -18,8 +18,8 @@
 
 namespace gacc {
 
-// A message to a rank, and one from a rank. What one rank sends another comes in the order in which it was sent; both
-// sides know the sizes.
+// A message to a rank, and one from a rank. What one rank sends another comes in the order in which it was
+// sent; both sides know the sizes.
 struct Outgoing {
   int rank = 0;
   std::span<const std::byte> bytes{};

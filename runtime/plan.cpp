@@ -1,6 +1,7 @@
 // The plan as JSON, written: a plain listing. plan_reader.cpp is the other direction.
 #include "runtime/plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <nlohmann/json.hpp>
@@ -120,6 +121,28 @@ const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer) {
 int64_t whole_bytes(const PlanBuffer& buffer) {
   if (buffer.whole.empty()) return buffer.bytes;
   return buffer.bytes / elements_of(buffer.shape) * elements_of(buffer.whole);
+}
+
+bool Plan::needs(Program program) const {
+  const auto has = [&](BufferRole role) {
+    return std::ranges::find(buffers, role, &PlanBuffer::role) != buffers.end();
+  };
+  switch (program) {
+    case Program::predict:
+      return predict.batch > 0;
+    case Program::close:
+      return has(BufferRole::node);
+    case Program::answer:
+      return predict.rows > 0;
+    case Program::norms:
+      return has(BufferRole::norm_parts);
+    case Program::ratios:
+      return has(BufferRole::ratio_parts);
+    case Program::clear:
+      return has(BufferRole::slice);
+    default:
+      return true;
+  }
 }
 
 const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {

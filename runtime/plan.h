@@ -271,6 +271,8 @@ struct Plan {
   const PlanBuffer* find(std::string_view buffer) const;
   // The first buffer of that role that belongs to `buffer`; nullptr when there is none.
   const PlanBuffer* find(BufferRole role, std::string_view buffer) const;
+  // Whether the artifact must have the program: others stand in it only where there is something to do.
+  bool needs(Program program) const;
   // Of a run of the program.
   int64_t most_samples(Program program) const { return predicts(program) ? predict.batch : micro_batch; }
 };

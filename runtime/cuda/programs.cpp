@@ -141,9 +141,7 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     auto found = std::find_if(programs.begin(), programs.end(),
                               [&](const PlanProgram& program) { return program.name == kProgramNames[i]; });
     const bool missing = found == programs.end();
-    if (missing && kPrograms[i] == Program::predict && artifact.plan.predict.batch == 0) continue;
-    // One lane, predictions as a whole, ranks that share no state.
-    if (missing && kPrograms[i] >= Program::close) continue;
+    if (missing && !artifact.plan.needs(kPrograms[i])) continue;
     if (missing) return Status::error("the artifact's plan has no program {}", kProgramNames[i]);
     values_[i] = found->values;
     programs_[i].clear();
