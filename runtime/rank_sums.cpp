@@ -51,15 +51,21 @@ class Row {
   int64_t size_ = 0;
 };
 
+// By vectors, which GCC does not make of a plain loop at -O2.
 template <class T>
 void add(std::byte* left, const std::byte* right, int64_t count) {
-  auto* __restrict sums = reinterpret_cast<T*>(left);
-  const auto* __restrict numbers = reinterpret_cast<const T*>(right);
-  constexpr int64_t kAtOnce = 16;  // which the compiler adds as vectors
-  int64_t i = 0;
-  for (; i + kAtOnce <= count; i += kAtOnce)
-    for (int64_t j = i; j < i + kAtOnce; ++j) sums[j] += numbers[j];
-  for (; i < count; ++i) sums[i] += numbers[i];
+  constexpr int64_t kVector = 16;  // bytes
+  using Vector [[gnu::vector_size(kVector)]] = T;
+  const auto add_one = [&]<class Sum>(int64_t at, Sum sum) {
+    Sum more = sum;
+    std::memcpy(&sum, left + at, sizeof sum);
+    std::memcpy(&more, right + at, sizeof more);
+    sum += more;
+    std::memcpy(left + at, &sum, sizeof sum);
+  };
+  int64_t at = 0;
+  for (; at + kVector <= count * kNumber; at += kVector) add_one(at, Vector{});
+  for (; at < count * kNumber; at += kNumber) add_one(at, T{});
 }
 
 // Rounded twice, as `close` does it on the device.
@@ -80,48 +86,110 @@ Status add_rows(const LaneSum& part, std::byte* left, std::byte* right, int64_t 
   return {};
 }
 
-// Adds the nodes in the tree's order, each in place of its left half's; `at` are where the nodes are, one
-// row each. `add` is as add_rows.
-template <class Place, class Add>
+// The sums as rows of numbers, and which of them each rank adds. A sum that all want whole is cut into pieces,
+// and a rank adds a slice of each piece. Of one that ranks share a rank adds its own slice; then a piece has
+// numbers of every slice, so that what is not yet sent lies behind it, and the sums may take the place of what is.
+class Slices {
+ public:
+  Slices(std::span<const LaneSum> sums, int64_t ranks)
+      : row_(sums), ranks_(ranks), shared_(!sums.empty() && sums.front().whole > 0) {}
+  bool shared() const { return shared_; }
+  int64_t size() const { return row_.size(); }
+  // Numbers of the row in a piece, of which a rank adds at most `numbers`.
+  int64_t piece(int64_t numbers) const { return shared_ ? numbers : numbers * ranks_; }
+
+  // In the piece [begin, begin + count), calls visit(sum, first element in a node, elements, elements before them)
+  // for what that rank adds.
+  template <class Visit>
+  Status walk(int64_t begin, int64_t count, int64_t rank, Visit visit) const {
+    if (!shared_) {
+      const int64_t low = count * rank / ranks_, high = count * (rank + 1) / ranks_;
+      return row_.walk(begin + low, high - low, visit);
+    }
+    return row_.walk(begin, count, [&](const LaneSum& sum, int64_t first, int64_t elements, int64_t before) {
+      const int64_t from = rank * sum.elements + first, there = std::min(elements, sum.whole - from);
+      return there > 0 ? visit(sum, from, there, before) : Status();
+    });
+  }
+  // Where the sum of that element of a node belongs, which this rank has added.
+  int64_t target(const LaneSum& sum, int64_t element, int64_t rank) const {
+    return sum.target + (element - (shared_ ? rank * sum.elements : 0)) * kNumber;
+  }
+  // The ends of slices that have fewer numbers than others: calls visit(offset, bytes) for what is zero there.
+  template <class Visit>
+  Status walk_zeros(int64_t begin, int64_t count, int64_t rank, Visit visit) const {
+    if (!shared_) return {};
+    return row_.walk(begin, count, [&](const LaneSum& sum, int64_t first, int64_t elements, int64_t) {
+      const int64_t there = std::clamp<int64_t>(sum.whole - rank * sum.elements - first, 0, elements);
+      return there == elements ? Status()
+                               : visit(sum.target + (first + there) * kNumber, (elements - there) * kNumber);
+    });
+  }
+
+ private:
+  Row<LaneSum> row_;
+  int64_t ranks_;
+  bool shared_;
+};
+
+// Adds the nodes in the tree's order, each in place of its left half's. `walk(visit)` visits what is added, as
+// Slices::walk; `find(node, sum, element, elements before it)` is the address of a node's element, and `add` is as
+// add_rows.
+template <class Walk, class Find, class Add>
 struct Tree {
   const LaneWindow& window;
-  const Row<LaneSum>& row;
-  int64_t begin, count;  // of the row, the slice that is added
   std::span<const LaneRange> nodes;
-  std::span<const Place> at;
+  Walk walk;
+  Find find;
   Add add;
   size_t next = 0;
 
-  // `to`: where the sum is; nothing where no lane of `node` has a micro-batch.
-  Status sum(LaneRange node, std::optional<Place>& to) {
+  // `to`: the node in whose place the sum is; nothing where no lane of `node` has a micro-batch.
+  Status sum(LaneRange node, std::optional<size_t>& to) {
     to.reset();
     if (next == nodes.size() || nodes[next].low >= node.high) return {};
     if (nodes[next] == node) {
-      to = at[next++];
+      to = next++;
       return {};
     }
     const int64_t middle = (node.low + node.high) / 2;
-    std::optional<Place> right;
+    std::optional<size_t> right;
     if (Status status = sum({node.low, middle}, to); !status) return status;
     if (Status status = sum({middle, node.high}, right); !status) return status;
     if (!to || !right) {
       if (!to) to = right;
       return {};
     }
-    return row.walk(begin, count, [&](const LaneSum& part, int64_t, int64_t elements, int64_t before) {
+    return walk([&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
       const float kept = part.kept == 1 ? 1 : kept_after(part.kept, window.launches_of({middle, node.high}));
-      return add(part, *to + before * kNumber, *right + before * kNumber, elements, kept);
+      return add(part, find(*to, part, from, before), find(*right, part, from, before), elements, kept);
     });
   }
 };
+template <class... T>
+Tree(const LaneWindow&, const std::vector<LaneRange>&, T...) -> Tree<T...>;
 
-// The nodes of all ranks, from left to right, and how many each has.
-struct Nodes {
-  std::vector<LaneRange> all;
-  std::vector<int64_t> held;
+// The nodes of one rank among all: those from first on.
+struct OwnNodes {
+  int64_t first = 0, count = 0;
+  OwnNodes(const LaneNodes& nodes, int rank)
+      : first(std::accumulate(nodes.held.begin(), nodes.held.begin() + rank, int64_t{0})),
+        count(nodes.held[static_cast<size_t>(rank)]) {}
+  // A node's number among the rank's, or nothing.
+  std::optional<size_t> among(size_t node) const {
+    const auto i = static_cast<int64_t>(node) - first;
+    return i >= 0 && i < count ? std::optional(static_cast<size_t>(i)) : std::nullopt;
+  }
+  // ... and among those of the other ranks.
+  int64_t among_others(size_t node) const {
+    const auto i = static_cast<int64_t>(node);
+    return i < first ? i : i - count;
+  }
 };
 
-Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, Nodes& nodes) {
+}  // namespace
+
+Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, LaneNodes& nodes) {
   std::vector<std::string> texts;
   const std::string_view text(reinterpret_cast<const char*>(mine.data()), mine.size_bytes());
   if (Status status = all_gather(ranks, text, texts); !status) return status;
@@ -135,168 +203,115 @@ Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, Nodes& n
   return {};
 }
 
-}  // namespace
-
-Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
-                      std::span<const LaneRange> mine, std::span<const LaneSum> sums,
-                      std::span<std::byte> scratch) {
+Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window, const LaneNodes& known,
+                      std::span<const LaneSum> sums, std::span<std::byte> scratch) {
   const int size = ranks.size(), me = ranks.rank();
-  // 1. Who has which nodes.
-  Nodes known;
-  if (Status status = gather_nodes(ranks, mine, known); !status) return status;
   const auto& [nodes, held] = known;
   const auto all = std::ssize(nodes);
-  const int64_t own = held[static_cast<size_t>(me)];
-  // 2. The pieces. A rank holds all nodes of its slice. Where the arena is not in the host's memory, it also holds its
-  // own nodes of the other slices (room for one, where it has none), for messages cannot go from and to the arena.
+  const OwnNodes own(known, me);
+  const Slices slices(sums, size);
+  // 1. The pieces. A rank holds the others' nodes of its slice. Where the arena is not in the host's memory, it also
+  // holds its own nodes of all slices (room for one, where it has none): messages cannot go from and to the arena.
   const bool direct = !device.host_memory(0, kNumber).empty();
   const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
-  int64_t piece = room;
+  int64_t most = room;  // numbers of a slice
   for (const int64_t theirs : held) {
-    const int64_t areas = all + (direct ? 0 : std::max<int64_t>(theirs, 1) * (size - 1));
-    piece = std::min(piece, room / areas * size);
+    const int64_t areas = direct ? all - theirs : all + std::max<int64_t>(theirs, 1) * (size - 1);
+    if (areas > 0) most = std::min(most, room / areas);
   }
-  if (piece == 0)
+  if (most == 0)
     return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.size(),
                          size);
 
-  const Row<LaneSum> row(sums);
   std::vector<Outgoing> sends;
   std::vector<Incoming> receives;
-  std::vector<std::byte*> at;    // each node of this rank's slice
   std::vector<int64_t> targets;  // where what is received belongs in the arena
-  for (int64_t begin = 0; begin < row.size(); begin += piece) {
-    const int64_t count = std::min(piece, row.size() - begin);
-    const auto slice = [&](int r) { return count * r / size; };  // its first number
-    const auto walk = [&](int r, auto visit) {
-      return row.walk(begin + slice(r), slice(r + 1) - slice(r), visit);
-    };
-    const int64_t bytes_of_slice = (slice(me + 1) - slice(me)) * kNumber;
-    std::byte* const staging = scratch.data() + all * bytes_of_slice;
-    std::byte* next = staging;
+  const auto exchange = [&] {
+    Status status = ranks.exchange(sends, receives);
+    for (size_t i = 0; i < targets.size() && status && !direct; ++i)
+      status = device.write(targets[i], receives[i].bytes);
+    sends.clear();
+    receives.clear();
+    targets.clear();
+    return status;
+  };
+  const int64_t piece = slices.piece(most);
+  for (int64_t begin = 0; begin < slices.size(); begin += piece) {
+    const int64_t count = std::min(piece, slices.size() - begin);
+    const auto walk = [&](int r, auto visit) { return slices.walk(begin, count, r, visit); };
+    std::byte* next = scratch.data() + all * most * kNumber;
     const auto message = [&](int64_t offset, int64_t elements) {  // its bytes in the arena, or room for them
       const int64_t bytes = elements * kNumber;
       if (direct) return device.host_memory(offset, bytes);
       return std::span(std::exchange(next, next + bytes), static_cast<size_t>(bytes));
     };
-    // 3. All-to-all of slices: a message for each part of each node.
-    at.clear();
-    sends.clear();
-    receives.clear();
+    const auto find = [&](size_t node, const LaneSum& part, int64_t from, int64_t before) {
+      const std::optional<size_t> mine = own.among(node);
+      if (direct && mine) return device.host_memory(part.nodes[*mine] + from * kNumber, kNumber).data();
+      const int64_t area = direct ? own.among_others(node) : static_cast<int64_t>(node);
+      return scratch.data() + (area * most + before) * kNumber;
+    };
+    // 2. All-to-all of slices: a message for each part of each node.
+    size_t node = 0;
     for (int r = 0; r < size; ++r) {
-      for (int64_t node = 0; node < held[static_cast<size_t>(r)]; ++node) {
-        at.push_back(scratch.data() + std::ssize(at) * bytes_of_slice);
-        const auto take = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
-          const std::span to(at.back() + before * kNumber, static_cast<size_t>(elements * kNumber));
-          if (r == me) return device.read(part.nodes[static_cast<size_t>(node)] + first * kNumber, to);
+      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node) {
+        const auto take = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+          if (r == me && direct) return Status();
+          const std::span to(find(node, part, from, before), static_cast<size_t>(elements * kNumber));
+          if (r == me) return device.read(part.nodes[static_cast<size_t>(i)] + from * kNumber, to);
           receives.push_back({r, to});
           return Status();
         };
         if (Status status = walk(me, take); !status) return status;
       }
-      for (int64_t node = 0; node < own && r != me; ++node) {
-        const auto give = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t) {
-          const int64_t offset = part.nodes[static_cast<size_t>(node)] + first * kNumber;
-          const std::span<std::byte> from = message(offset, elements);
-          sends.push_back({r, from});
-          return direct ? Status() : device.read(offset, from);
+      for (int64_t i = 0; i < own.count && r != me; ++i) {
+        const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+          const int64_t offset = part.nodes[static_cast<size_t>(i)] + from * kNumber;
+          const std::span<std::byte> bytes = message(offset, elements);
+          sends.push_back({r, bytes});
+          return direct ? Status() : device.read(offset, bytes);
         };
         if (Status status = walk(r, give); !status) return status;
       }
     }
-    if (Status status = ranks.exchange(sends, receives); !status) return status;
-    // 4. This rank's slice, in the tree's order.
-    std::optional<std::byte*> sum;
-    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin + slice(me), slice(me + 1) - slice(me),
-                                               nodes,  at,  add_rows};
+    if (Status status = exchange(); !status) return status;
+    // 3. This rank's slice, in the tree's order, and to its place.
+    std::optional<size_t> sum;
+    Tree tree{window, nodes, [&](auto visit) { return walk(me, visit); }, find, add_rows};
     if (Status status = tree.sum({0, window.lanes}, sum); !status) return status;
-    // 5. All-gather of the sums.
-    next = staging;
-    sends.clear();
-    receives.clear();
-    targets.clear();
-    for (int r = 0; r < size; ++r) {
-      const auto put = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
-        const std::span<const std::byte> from(*sum + before * kNumber,
-                                              static_cast<size_t>(elements * kNumber));
-        if (r == me) return device.write(part.target + first * kNumber, from);
-        sends.push_back({r, from});
-        return Status();
-      };
-      if (Status status = walk(me, put); !status) return status;
-      const auto get = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t) {
-        targets.push_back(part.target + first * kNumber);
+    const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+      const int64_t target = slices.target(part, from, me), bytes = elements * kNumber;
+      std::span<std::byte> at(find(*sum, part, from, before), static_cast<size_t>(bytes));
+      if (const std::span<std::byte> there = device.host_memory(target, bytes); direct) {
+        if (there.data() != at.data()) std::memmove(there.data(), at.data(), at.size());
+        at = there;
+      } else if (Status status = device.write(target, at); !status) {
+        return status;
+      }
+      for (int r = 0; r < size && !slices.shared(); ++r)
+        if (r != me) sends.push_back({r, at});
+      return Status();
+    };
+    if (Status status = walk(me, put); !status) return status;
+    const auto clear = [&](int64_t offset, int64_t bytes) {
+      return device.write(offset, std::vector<std::byte>(static_cast<size_t>(bytes)));
+    };
+    if (Status status = slices.walk_zeros(begin, count, me, clear); !status) return status;
+    // 4. All-gather of the sums; where they lie in the arena already, together with the next piece's all-to-all.
+    next = scratch.data() + all * most * kNumber;
+    for (int r = 0; r < size && !slices.shared(); ++r) {
+      const auto get = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+        targets.push_back(part.target + from * kNumber);
         receives.push_back({r, message(targets.back(), elements)});
         return Status();
       };
       if (r == me) continue;
       if (Status status = walk(r, get); !status) return status;
     }
-    if (Status status = ranks.exchange(sends, receives); !status) return status;
-    for (size_t i = 0; i < receives.size() && !direct; ++i)
-      if (Status status = device.write(targets[i], receives[i].bytes); !status) return status;
+    if (direct) continue;
+    if (Status status = exchange(); !status) return status;
   }
-  return {};
-}
-
-// Of sums of which each rank wants a slice: as above without the last step. A piece has as many numbers of
-// every slice, so what is not yet sent lies behind it, and the sums may take the place of what is.
-Status scatter_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
-                          std::span<const LaneRange> mine, std::span<const LaneSum> sums,
-                          std::span<std::byte> scratch) {
-  const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
-  Nodes known;
-  if (Status status = gather_nodes(ranks, mine, known); !status) return status;
-  const auto& [nodes, held] = known;
-  const auto all = static_cast<int64_t>(nodes.size()), own = held[me];
-  const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
-  int64_t piece = room;  // numbers of each slice: a rank holds its own nodes of all, the others' of its slice
-  for (const int64_t theirs : held)
-    piece = std::min(piece, room / (theirs * static_cast<int64_t>(size) + all - theirs));
-  if (piece == 0)
-    return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.size(),
-                         size);
-  const Row<LaneSum> row(sums);
-  std::vector<std::span<const std::byte>> sends(size);
-  std::vector<std::span<std::byte>> receives(size);
-  std::vector<std::byte*> at;
-  for (int64_t begin = 0; begin < row.size(); begin += piece) {
-    const int64_t count = std::min(piece, row.size() - begin), bytes = count * kNumber;
-    std::byte* incoming = scratch.data() + static_cast<int64_t>(size) * own * bytes;
-    at.clear();
-    for (size_t r = 0; r < size; ++r) {
-      std::byte* area = scratch.data() + static_cast<int64_t>(r) * own * bytes;
-      for (int64_t node = 0; node < own; ++node) {
-        const auto read = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
-          const int64_t from = static_cast<int64_t>(r) * part.elements + first;
-          const int64_t there = std::clamp<int64_t>(part.whole - from, 0, elements);
-          std::byte* to = area + node * bytes + before * kNumber;
-          std::memset(to + there * kNumber, 0, static_cast<size_t>((elements - there) * kNumber));
-          if (there == 0) return Status();
-          return device.read(part.nodes[static_cast<size_t>(node)] + from * kNumber,
-                             {to, static_cast<size_t>(there * kNumber)});
-        };
-        if (Status status = row.walk(begin, count, read); !status) return status;
-      }
-      for (int64_t node = 0; node < held[r]; ++node) at.push_back((r == me ? area : incoming) + node * bytes);
-      sends[r] = {};
-      receives[r] = {};
-      if (r == me) continue;
-      sends[r] = {area, static_cast<size_t>(own * bytes)};
-      receives[r] = {incoming, static_cast<size_t>(held[r] * bytes)};
-      incoming += receives[r].size();
-    }
-    if (Status status = all_to_all(ranks, sends, receives); !status) return status;
-    std::optional<std::byte*> sum;
-    Tree<std::byte*, decltype(&add_rows)> tree{window, row, begin, count, nodes, at, add_rows};
-    if (Status status = tree.sum({0, window.lanes}, sum); !status) return status;
-    const auto write = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
-      return device.write(part.target + first * kNumber,
-                          {*sum + before * kNumber, static_cast<size_t>(elements * kNumber)});
-    };
-    if (Status status = row.walk(begin, count, write); !status) return status;
-  }
-  return {};
+  return exchange();
 }
 
 // A rank's slice lies where the first rank's belongs: each piece is sent before others come there.
@@ -336,78 +351,72 @@ Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBy
   return {};
 }
 
-Status sum_over_link(Collective& ranks, DeviceLink& link, const LaneWindow& window,
-                     std::span<const LaneRange> mine, std::span<const LaneSum> sums, LinkScratch scratch,
+Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow& window,
+                     const LaneNodes& known, std::span<const LaneSum> sums, LinkScratch scratch,
                      int64_t& sent) {
-  const auto slices = static_cast<int64_t>(ranks.size());
-  const auto me = static_cast<size_t>(ranks.rank());
-  Nodes known;
-  if (Status status = gather_nodes(ranks, mine, known); !status) return status;
+  const int size = ranks.size(), me = ranks.rank();
   const auto& [nodes, held] = known;
-  // Pieces: a rank holds the slice that it adds, of all nodes.
-  const int64_t piece = scratch.bytes / kNumber / std::ssize(nodes) * slices;
-  if (piece == 0)
+  const OwnNodes own(known, me);
+  const Slices slices(sums, size);
+  // Pieces: a rank holds the slice that it adds, of the others' nodes.
+  int64_t most = scratch.bytes / kNumber;
+  for (const int64_t theirs : held)
+    most = std::min(most, scratch.bytes / kNumber / std::max<int64_t>(std::ssize(nodes) - theirs, 1));
+  if (most == 0)
     return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.bytes,
-                         slices);
-  const Row<LaneSum> row(sums);
-  for (int64_t begin = 0; begin < row.size(); begin += piece) {
-    const int64_t count = std::min(piece, row.size() - begin);
-    const auto slice = [&](size_t r) { return count * static_cast<int64_t>(r) / slices; };
-    // Visits the parts of rank r's slice.
-    const auto walk = [&](size_t r, auto visit) {
-      return row.walk(begin + slice(r), slice(r + 1) - slice(r), visit);
+                         size);
+  const int64_t piece = slices.piece(most);
+  for (int64_t begin = 0; begin < slices.size(); begin += piece) {
+    const int64_t count = std::min(piece, slices.size() - begin);
+    const auto walk = [&](int r, auto visit) { return slices.walk(begin, count, r, visit); };
+    const auto find = [&](size_t node, const LaneSum& part, int64_t from, int64_t before) {
+      if (const auto mine = own.among(node)) return part.nodes[*mine] + from * kNumber;
+      return scratch.offset + (own.among_others(node) * most + before) * kNumber;
     };
-    const auto send = [&](int64_t from, int64_t elements, size_t to) {
+    const auto send = [&](int64_t from, int64_t elements, int to) {
       sent += elements * kNumber;
-      return link.send(from, elements, static_cast<int>(to));
+      return link.send(from, elements, to);
     };
-    // 1. All-to-all of slices: this rank's of each node come side by side into the scratch.
-    std::vector<int64_t> at;
-    for (size_t i = 0; i < nodes.size(); ++i)
-      at.push_back(scratch.offset + static_cast<int64_t>(i) * (slice(me + 1) - slice(me)) * kNumber);
+    // 1. All-to-all of slices.
     Status status = link.begin();
-    size_t first = 0;
-    for (size_t r = 0; r < held.size(); first += static_cast<size_t>(held[r]), ++r) {
-      for (size_t node = 0; node < static_cast<size_t>(held[r]) && status && r != me; ++node)
-        status = walk(me, [&](const LaneSum&, int64_t, int64_t elements, int64_t before) {
-          return link.receive(at[first + node] + before * kNumber, elements, static_cast<int>(r));
-        });
-      for (size_t node = 0; node < mine.size() && status && r != me; ++node)
+    size_t node = 0;
+    for (int r = 0; r < size; ++r) {
+      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node)
+        if (status && r != me)
+          status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+            return link.receive(find(node, part, from, before), elements, r);
+          });
+      for (int64_t i = 0; i < own.count && status && r != me; ++i)
         status = walk(r, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-          return send(part.nodes[node] + from * kNumber, elements, r);
+          return send(part.nodes[static_cast<size_t>(i)] + from * kNumber, elements, r);
         });
     }
     if (status) status = link.end();
-    // 2. This rank's own nodes beside them, and the sum in the tree's order.
-    first = static_cast<size_t>(std::accumulate(held.begin(), held.begin() + ranks.rank(), int64_t{0}));
-    for (size_t node = 0; node < mine.size() && status; ++node)
-      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-        return link.copy(at[first + node] + before * kNumber, part.nodes[node] + from * kNumber, elements);
-      });
+    // 2. The sum in the tree's order, and to its place.
     const auto add = [&](const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
       return link.add(left, right, elements, part.integer, kept);
     };
-    Tree<int64_t, decltype(add)> tree{window, row, begin + slice(me), slice(me + 1) - slice(me), nodes,
-                                      at,     add};
-    std::optional<int64_t> sum;
+    Tree tree{window, nodes, [&](auto visit) { return walk(me, visit); }, find, add};
+    std::optional<size_t> sum;
     if (status) status = tree.sum({0, window.lanes}, sum);
+    if (status)
+      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+        const int64_t target = slices.target(part, from, me), at = find(*sum, part, from, before);
+        return at == target ? Status() : link.copy(target, at, elements);
+      });
     // 3. All-gather of the sums.
     if (status) status = link.begin();
-    for (size_t r = 0; r < held.size() && status; ++r) {
+    for (int r = 0; r < size && status; ++r) {
       if (r == me) continue;
-      status = walk(me, [&](const LaneSum&, int64_t, int64_t elements, int64_t before) {
-        return send(*sum + before * kNumber, elements, r);
+      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+        return send(slices.target(part, from, me), elements, r);
       });
       if (status)
         status = walk(r, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-          return link.receive(part.target + from * kNumber, elements, static_cast<int>(r));
+          return link.receive(part.target + from * kNumber, elements, r);
         });
     }
     if (status) status = link.end();
-    if (status)
-      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-        return link.copy(part.target + from * kNumber, *sum + before * kNumber, elements);
-      });
     if (!status) return status;
   }
   return {};
@@ -446,39 +455,36 @@ std::span<std::byte> RankExchange::scratch() {
 }
 
 template <class Work>
-Status RankExchange::measured(Work work) {
+Status RankExchange::measured(double& seconds, Work work) {
   const auto begin = std::chrono::steady_clock::now();
   const int64_t before = ranks_.bytes_sent();
   Status status = work();
   bytes_ += ranks_.bytes_sent() - before;
-  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return status;
 }
 
 Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> nodes,
                          std::span<const LaneSum> sums) {
   ++sums_;
-  // Ranks come one after the other, and the last one's time is no part of the sum.
-  const auto begin = std::chrono::steady_clock::now();
-  int64_t nothing = 0;
-  if (Status status = maximum(ranks_, nothing); !status) return status;
-  waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return measured([&] {
+  // Here ranks wait for the slowest one, and its time is no part of the sum.
+  LaneNodes known;
+  if (Status status = measured(waited_, [&] { return gather_nodes(ranks_, nodes, known); }); !status)
+    return status;
+  return measured(seconds_, [&] {
     if (link_ != nullptr) {
       const auto [offset, gap] = largest_gap(plan_);
-      return sum_over_link(ranks_, *link_, window, nodes, sums, {offset, gap}, bytes_);
+      return sum_over_link(ranks_, *link_, window, known, sums, {offset, gap}, bytes_);
     }
-    std::vector<LaneSum> of_all, shared;
-    for (const LaneSum& sum : sums) (sum.whole > 0 ? shared : of_all).push_back(sum);
-    Status status = sum_over_ranks(ranks_, device_, window, nodes, of_all, scratch());
-    if (status && !shared.empty())
-      status = scatter_over_ranks(ranks_, device_, window, nodes, shared, scratch());
-    return status;
+    std::vector<LaneSum> whole, shared;
+    for (const LaneSum& sum : sums) (sum.whole > 0 ? shared : whole).push_back(sum);
+    Status status = sum_over_ranks(ranks_, device_, window, known, whole, scratch());
+    return status ? sum_over_ranks(ranks_, device_, window, known, shared, scratch()) : status;
   });
 }
 
 Status RankExchange::gather_slices(std::span<const SharedBytes> shared) {
-  return measured([&] { return gacc::gather_slices(ranks_, device_, shared, scratch()); });
+  return measured(seconds_, [&] { return gacc::gather_slices(ranks_, device_, shared, scratch()); });
 }
 
 Status RankExchange::gather_bytes(std::span<const std::byte> mine, std::vector<std::byte>& all) {

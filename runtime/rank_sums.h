@@ -13,27 +13,31 @@
 
 namespace gacc {
 
-// Of all sums, in pieces that fit into `scratch`, host memory of the same size on all ranks: at least 8 bytes for
-// every rank. `mine`: this rank's nodes, from left to right; a lane that is in no rank's is none of the sum.
-Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
-                      std::span<const LaneRange> mine, std::span<const LaneSum> sums,
-                      std::span<std::byte> scratch);
+// The nodes of all ranks, from left to right, and how many each has. A lane that is in none is none of the sum.
+struct LaneNodes {
+  std::vector<LaneRange> all{};
+  std::vector<int64_t> held{};
+};
+// `mine`: this rank's, from left to right. Waits for all ranks.
+Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, LaneNodes& nodes);
 
-// The sums of which a rank wants a slice (LaneSum::whole): a reduce-scatter, by the same order of additions.
-Status scatter_over_ranks(Collective& ranks, Device& device, const LaneWindow& window,
-                          std::span<const LaneRange> mine, std::span<const LaneSum> sums,
-                          std::span<std::byte> scratch);
+// In pieces that fit into `scratch`, host memory of the same size on all ranks: at least 8 bytes for every rank. All
+// of the sums are wanted whole, or of all a rank wants a slice (LaneSum::whole). Where the arena is in the host's
+// memory, a rank's own nodes are used up.
+Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window, const LaneNodes& nodes,
+                      std::span<const LaneSum> sums, std::span<std::byte> scratch);
+
 // An all-gather in the arena's own bytes.
 Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBytes> shared,
                      std::span<std::byte> scratch);
 
-// sum_over_ranks from device to device: nothing passes through the hosts but who has which nodes. `scratch`:
+// sum_over_ranks from device to device: nothing passes through the hosts. `scratch`:
 // a part of the arena that nothing else uses; `sent` grows by the bytes that this rank sends.
 struct LinkScratch {
   int64_t offset = 0, bytes = 0;
 };
-Status sum_over_link(Collective& ranks, DeviceLink& link, const LaneWindow& window,
-                     std::span<const LaneRange> mine, std::span<const LaneSum> sums, LinkScratch scratch,
+Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow& window,
+                     const LaneNodes& nodes, std::span<const LaneSum> sums, LinkScratch scratch,
                      int64_t& sent);
 
 // What a session with a part of the lanes asks of the other ranks.
@@ -62,8 +66,9 @@ class RankExchange final : public LaneExchange {
 
  private:
   std::span<std::byte> scratch();
+  // Does it, and counts its seconds and the bytes sent.
   template <class Work>
-  Status measured(Work work);
+  Status measured(double& seconds, Work work);
 
   Collective& ranks_;
   Device& device_;

@@ -178,7 +178,9 @@ TEST_P(SumOfRanks, HasTheBitsOfOneRank) {
             }
             // Too small for all at once.
             std::vector<std::byte> scratch(static_cast<size_t>(ranks) * 4 * 10);
-            const Status status = sum_over_ranks(rank, memory, all.window, nodes, blocks, scratch);
+            LaneNodes known;
+            ASSERT_TRUE(gather_nodes(rank, nodes, known));
+            const Status status = sum_over_ranks(rank, memory, all.window, known, blocks, scratch);
             ASSERT_TRUE(status) << status.text();
             for (int64_t e = 0; e < kElements; ++e) {
               const size_t at =
@@ -205,7 +207,9 @@ TEST(Ranks, SendTwoRMinusOneByRTimesTheNumbers) {
       const LaneSum block{kNumbers, false, 1, {0}, 0};
       std::vector<std::byte> scratch(1 << 16);
       const auto nodes = nodes_of({8, 8, 8}, rank.rank(), ranks);
-      ASSERT_TRUE(sum_over_ranks(rank, memory, {8, 8, 8}, nodes, std::span(&block, 1), scratch));
+      LaneNodes known;
+      ASSERT_TRUE(gather_nodes(rank, nodes, known));
+      ASSERT_TRUE(sum_over_ranks(rank, memory, {8, 8, 8}, known, std::span(&block, 1), scratch));
       // And to each other which nodes it has: their size and lanes.
       const auto who = static_cast<int64_t>(8 + nodes.size() * sizeof(LaneRange)) * (ranks - 1);
       EXPECT_EQ(rank.bytes_sent(), 2 * (ranks - 1) * kNumbers * 4 / ranks + who);
@@ -217,8 +221,9 @@ TEST(Ranks, TooLittleRoomIsAnError) {
     Memory memory(1);
     const LaneSum block{1, false, 1, {0}, 0};
     std::vector<std::byte> scratch(4);
-    EXPECT_FALSE(sum_over_ranks(rank, memory, {2, 2, 2}, nodes_of({2, 2, 2}, rank.rank(), 2),
-                                std::span(&block, 1), scratch));
+    LaneNodes known;
+    ASSERT_TRUE(gather_nodes(rank, nodes_of({2, 2, 2}, rank.rank(), 2), known));
+    EXPECT_FALSE(sum_over_ranks(rank, memory, {2, 2, 2}, known, std::span(&block, 1), scratch));
   });
 }
 
