@@ -360,6 +360,22 @@ class Fuser {
 
 }  // namespace
 
+bool fits_kernel(const Module& module, const Region& region, const std::vector<size_t>& ops,
+                 const Options& options) {
+  if (ops.size() > options.kernel_ops) return false;
+  std::vector<Operand> made, operands;
+  for (const size_t i : ops) {
+    const Op& op = region.ops[i];
+    for (const Operand& operand : op.operands) {
+      if (as_number(operand) == nullptr && std::find(made.begin(), made.end(), operand) == made.end() &&
+          std::find(operands.begin(), operands.end(), operand) == operands.end())
+        operands.push_back(operand);
+    }
+    for (const ValueId result : op.results) made.emplace_back(result);
+  }
+  return operands.size() < options.kernel_operands && may_fuse(module, region, ops);
+}
+
 bool fuse(Module& module, const Options& options, Diag& diag) {
   for (const RegionKind kind : all_regions) {
     Region& region = module.region(kind);

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <span>
 
+#include "passes/fuse.h"
 #include "passes/plan_memory.h"
 #include "passes/rematerialize.h"
 #include "passes/rewrite.h"
@@ -37,23 +38,6 @@ bool reads_from(const Region& region, size_t begin, size_t middle, size_t end) {
     }
   }
   return false;
-}
-
-// Whether these ops, in this order, may be one kernel of a size that `fuse` would make.
-bool fits(const Module& module, const Region& region, const std::vector<size_t>& ops,
-          const Options& options) {
-  if (ops.size() > options.kernel_ops) return false;
-  std::vector<Operand> made, operands;
-  for (const size_t i : ops) {
-    const Op& op = region.ops[i];
-    for (const Operand& operand : op.operands) {
-      if (as_number(operand) == nullptr && std::find(made.begin(), made.end(), operand) == made.end() &&
-          std::find(operands.begin(), operands.end(), operand) == operands.end())
-        operands.push_back(operand);
-    }
-    for (const ValueId result : op.results) made.emplace_back(result);
-  }
-  return operands.size() < options.kernel_operands && may_fuse(module, region, ops);
 }
 
 using KernelOps = std::span<const Op>;
@@ -215,7 +199,8 @@ void fuse_clones(Module& module, const Options& options) {
                                       [](const Op& op) { return op.remat.has_value(); });
       std::vector<size_t> ops(end - begin);
       std::iota(ops.begin(), ops.end(), begin);
-      if (!clones || !reads_from(region, begin, middle, end) || !fits(module, region, ops, options)) break;
+      if (!clones || !reads_from(region, begin, middle, end) || !fits_kernel(module, region, ops, options))
+        break;
       for (size_t i = begin; i < end; ++i) region.ops[i].kernel = region.ops[begin].kernel;
       starts.erase(starts.begin() + static_cast<std::ptrdiff_t>(k));
       --k;
@@ -235,7 +220,7 @@ void share_reads(Module& module, const Options& options) {
     for (size_t to = clone + 1; to < std::min(kernels.count(), clone + 1 + kKernelsLookedAhead); ++to) {
       if (!share_a_value(kernels[clone], kernels[to]) && !reads(kernels[to], kernels[clone])) continue;
       const std::optional<std::vector<size_t>> order = join(roots, kernels, clone, to, origin);
-      if (!order || !fits(module, region, ops_of(kernels, std::array{clone, to}), options)) continue;
+      if (!order || !fits_kernel(module, region, ops_of(kernels, std::array{clone, to}), options)) continue;
       const auto number = [&](int32_t kernel) {
         for (size_t i = kernels.start(clone); i < kernels.end(clone); ++i) region.ops[i].kernel = kernel;
       };

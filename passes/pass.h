@@ -57,6 +57,7 @@ std::string passes_markdown();                 // docs/passes.md
 [[nodiscard]] bool dce(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool chunk_loss(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool fuse(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool save_less(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool pitch(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool recompute(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool plan_memory(ir::Module& module, const Options& options, Diag& diag);

@@ -29,6 +29,8 @@ constexpr Pass kPasses[] = {
      half, half, chunk_loss},
     {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused,
      fuse},
+    {"save-less", "lets the gradient make a value again, in few ops, from what it reads anyway, and not save it",
+     fused, fused, save_less},
     {"pitch", "puts the rows of wide products further apart, so that they begin at multiples of 16 bytes",
      fused, fused, pitch},
     {"recompute",
