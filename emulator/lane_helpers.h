@@ -16,11 +16,10 @@ namespace {
 template <class D>
 inline void put(void* d, const D* r, uint32_t mask) {
   D* out = static_cast<D*>(d);
-  if (mask == ~0u) {
+  if (mask == ~0u)
     std::memcpy(out, r, sizeof(D) * kLanes);
-  } else {
+  else
     for (int l = 0; l < kLanes; ++l) out[l] = mask >> l & 1 ? r[l] : out[l];
-  }
 }
 inline void put_mask(void* d, uint32_t bits, uint32_t mask) {
   uint32_t& out = *static_cast<uint32_t*>(d);

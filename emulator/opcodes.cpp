@@ -113,19 +113,6 @@ bool fits(const OpcodeForm& form, const Parts& parts, size_t slot, size_t part) 
   return s.optional && fits(form, parts, slot + 1, part);
 }
 
-// Appends the spellings of slots[slot..] after `text`; at most one hint beyond those that must be there.
-void spell(const OpcodeForm& form, size_t slot, const std::string& text, bool hinted,
-           std::vector<std::string>& to) {
-  if (slot == form.slots.size()) return to.push_back(text);
-  const OpcodeSlot& s = form.slots[slot];
-  if (s.optional) spell(form, slot + 1, text, hinted, to);
-  for (const std::string_view word : s.words) {
-    const bool counts = s.hint && (s.optional || word != s.words[0]);
-    if (counts && hinted) continue;
-    spell(form, slot + 1, text + "." + std::string(word), hinted || counts, to);
-  }
-}
-
 }  // namespace
 
 Parts split_opcode(std::string_view opcode) { return words_of(opcode, '.'); }
@@ -167,22 +154,6 @@ std::string unknown_part(const Parts& parts) {
   std::string whole;
   for (const std::string_view part : parts) whole.append(whole.empty() ? "" : ".").append(part);
   return whole;
-}
-
-std::vector<std::string> all_opcodes() {
-  std::vector<std::string> all;
-  for (const OpcodeForm& form : opcode_forms()) spell(form, 0, std::string(form.root), false, all);
-  for (const LaneOp* op : all_lane_ops()) {
-    if (!op->name.starts_with("setp.")) continue;
-    const size_t at = op->name.find('.', 5);
-    for (const char* combine : {"", ".and", ".or", ".xor"}) {
-      all.push_back(op->name.substr(0, at) + combine + op->name.substr(at));
-      if (op->name.ends_with("f16")) all.push_back(all.back() + "x2");
-    }
-  }
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());  // two forms may share a spelling
-  return all;
 }
 
 const std::vector<SpecialRegister>& special_registers() {

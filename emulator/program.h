@@ -26,16 +26,14 @@ enum class AtomicOp : uint8_t { add, min, max, exch, cas, bit_and, bit_or, bit_x
 struct Extra {
   Space space = Space::generic;
   Order order = Order::plain;
-  uint8_t bytes = 0;  // of one element
-  uint8_t count = 1;  // elements: 1, 2, 4
-  bool sign = false;  // a narrow load extends the sign
-  bool non_coherent = false;
+  uint8_t bytes = 0;    // of one element
+  uint8_t count = 1;    // elements: 1, 2, 4
+  bool sign = false;    // a narrow load extends the sign
   bool returns = true;  // atom, against red
   AtomicOp atomic = AtomicOp::add;
   char type_class = 'b';  // u, s, f, b(its), h (f16), w (bf16)
   uint8_t type_bits = 32;
   int base = -1;  // address register, or -1
-  uint8_t base_bytes = 8;
   int64_t offset = 0;
   int base2 = -1;  // cp.async: the source's address
   int64_t offset2 = 0;
