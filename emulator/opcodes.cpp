@@ -157,35 +157,10 @@ std::string unknown_part(const Parts& parts) {
 }
 
 const std::vector<SpecialRegister>& special_registers() {
-  static const std::vector<SpecialRegister> made = {{"%tid.x", Special::tid_x, 4},
-                                                    {"%tid.y", Special::tid_y, 4},
-                                                    {"%tid.z", Special::tid_z, 4},
-                                                    {"%ntid.x", Special::ntid_x, 4},
-                                                    {"%ntid.y", Special::ntid_y, 4},
-                                                    {"%ntid.z", Special::ntid_z, 4},
-                                                    {"%ctaid.x", Special::ctaid_x, 4},
-                                                    {"%ctaid.y", Special::ctaid_y, 4},
-                                                    {"%ctaid.z", Special::ctaid_z, 4},
-                                                    {"%nctaid.x", Special::nctaid_x, 4},
-                                                    {"%nctaid.y", Special::nctaid_y, 4},
-                                                    {"%nctaid.z", Special::nctaid_z, 4},
-                                                    {"%laneid", Special::laneid, 4},
-                                                    {"%warpid", Special::warpid, 4},
-                                                    {"%nwarpid", Special::nwarpid, 4},
-                                                    {"%smid", Special::smid, 4},
-                                                    {"%nsmid", Special::nsmid, 4},
-                                                    {"%gridid", Special::gridid, 8},
-                                                    {"%lanemask_eq", Special::lanemask_eq, 4},
-                                                    {"%lanemask_lt", Special::lanemask_lt, 4},
-                                                    {"%lanemask_le", Special::lanemask_le, 4},
-                                                    {"%lanemask_gt", Special::lanemask_gt, 4},
-                                                    {"%lanemask_ge", Special::lanemask_ge, 4},
-                                                    {"%dynamic_smem_size", Special::dynamic_smem_size, 4},
-                                                    {"%total_smem_size", Special::total_smem_size, 4},
-                                                    {"%clock", Special::clock, 4},
-                                                    {"%clock64", Special::clock64, 8},
-                                                    {"%globaltimer", Special::globaltimer, 8},
-                                                    {"%globaltimer_lo", Special::globaltimer, 4}};
+  static const std::vector<SpecialRegister> made = {
+#define GACC_SPECIAL(name, text, bytes, value) {text, Special::name, bytes},
+#include "emulator/special_registers.def"
+  };
   return made;
 }
 

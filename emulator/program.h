@@ -62,34 +62,8 @@ struct Instr {
 };
 
 enum class Special : uint8_t {
-  tid_x,
-  tid_y,
-  tid_z,
-  ntid_x,
-  ntid_y,
-  ntid_z,
-  ctaid_x,
-  ctaid_y,
-  ctaid_z,
-  nctaid_x,
-  nctaid_y,
-  nctaid_z,
-  laneid,
-  warpid,
-  nwarpid,
-  smid,
-  nsmid,
-  gridid,
-  lanemask_eq,
-  lanemask_lt,
-  lanemask_le,
-  lanemask_gt,
-  lanemask_ge,
-  dynamic_smem_size,
-  total_smem_size,
-  clock,
-  clock64,
-  globaltimer
+#define GACC_SPECIAL(name, text, bytes, value) name,
+#include "emulator/special_registers.def"
 };
 
 struct Program {
