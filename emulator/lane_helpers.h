@@ -100,5 +100,25 @@ struct Name {
   operator const char*() const { return text; }
 };
 
+// Calls add(name, comparison) for all of floats: the ordered ones, those that unordered numbers fulfil as well (..u),
+// and whether two are ordered.
+template <class F>
+void each_comparison(F add) {
+  add("eq", [](auto a, auto b) { return a == b; });
+  add("ne", [](auto a, auto b) { return a < b || a > b; });
+  add("lt", [](auto a, auto b) { return a < b; });
+  add("le", [](auto a, auto b) { return a <= b; });
+  add("gt", [](auto a, auto b) { return a > b; });
+  add("ge", [](auto a, auto b) { return a >= b; });
+  add("equ", [](auto a, auto b) { return !(a < b || a > b); });
+  add("neu", [](auto a, auto b) { return a != b; });
+  add("ltu", [](auto a, auto b) { return !(a >= b); });
+  add("leu", [](auto a, auto b) { return !(a > b); });
+  add("gtu", [](auto a, auto b) { return !(a <= b); });
+  add("geu", [](auto a, auto b) { return !(a < b); });
+  add("num", [](auto a, auto b) { return a == a && b == b; });
+  add("nan", [](auto a, auto b) { return a != a || b != b; });
+}
+
 }  // namespace
 }  // namespace gacc::emulator::GACC_LANES_NAMESPACE
