@@ -1,6 +1,5 @@
 // How a scalar function becomes a lane function and a table entry. Included inside the namespace of a lane
 // file, so that every file has its own copies (they are compiled for different instruction sets).
-#include <cstdio>
 #include <cstring>
 
 #include "emulator/lane_ops.h"
@@ -91,9 +90,10 @@ void compare(LaneSink& sink, const char* name, F) {
 // A spelling put together from pieces, alive until the end of the full expression.
 struct Name {
   char text[64];
-  Name(const char* a, const char* b, const char* c = "", const char* d = "", const char* e = "") {
+  Name(const char* a, const char* b, const char* c = "", const char* d = "", const char* e = "",
+       const char* f = "") {
     size_t n = 0;
-    for (const char* part : {a, b, c, d, e})
+    for (const char* part : {a, b, c, d, e, f})
       while (*part && n < sizeof text - 1) text[n++] = *part++;
     text[n] = 0;
   }

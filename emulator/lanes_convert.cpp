@@ -53,12 +53,10 @@ float nan_or(float x) { return x != x ? bits_as<float>(0x7fffffffu) : x; }
 
 template <class T, class S, class W, Round mode>
 void float_to_int(LaneSink& sink, const char* round, const char* to, const char* from, W) {
-  char root[48];
-  std::snprintf(root, sizeof root, "cvt.%s.%s.%s", round, to, from);
-  one<T, S>(sink, root, [](S a) { return integer_from<T, mode>(W{}(a), sizeof(S) == 8); });
-  std::snprintf(root, sizeof root, "cvt.%s.ftz.%s.%s", round, to, from);
+  one<T, S>(sink, Name("cvt.", round, ".", to, ".", from),
+            [](S a) { return integer_from<T, mode>(W{}(a), sizeof(S) == 8); });
   if (sizeof(S) == 4)
-    one<T, S>(sink, root, [](S a) {
+    one<T, S>(sink, Name("cvt.", round, ".ftz.", to, ".", from), [](S a) {
       double x = W{}(a);
       return integer_from<T, mode>(std::fabs(x) < 0x1p-126 ? std::copysign(0.0, x) : x, false);
     });
