@@ -1,5 +1,5 @@
 // The joint choice: micro_batch, accumulate, ranks and recompute under memory.budget. Frontend and passes do
-// not know each other, so it stands here.
+// not know each other, so it is here.
 #pragma once
 #include <functional>
 #include <optional>

@@ -19,7 +19,7 @@ Status compare_plan(const ir::Module& module, const Artifact& artifact, std::str
 // library. The grid of a merged kernel may be any, as its blocks take turns.
 Status compare_programs(const ir::Module& module, const Artifact& artifact, std::string_view name);
 
-// What a checksum does not tell: whether the IR is sound, whether its values have places of their own in the
+// What a checksum does not tell: whether the IR is valid, whether its values have places of their own in the
 // arena, and whether the plan says what the IR says. The plan's programs are left to who launches them.
 // `module` becomes that of the artifact.
 Status check_artifact(const Artifact& artifact, const std::string& name, ir::Module& module);

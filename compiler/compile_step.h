@@ -1,4 +1,4 @@
-// The way from a model file's text to an artifact, step by step: what gaccc and the library's compiler share.
+// From a model file's text to an artifact, step by step: what gaccc and the library's compiler share.
 //
 //   StepCompiler compiler(text, "model.toml", overrides);
 //   compiler.read();  compiler.transform(pipeline);  compiler.generate(plan, compiled);

@@ -9,7 +9,7 @@
 
 namespace gacc {
 
-// What the plan says beside the module: target, passes and bytes by category.
+// What the plan says that the module does not: target, passes and bytes by category.
 PlanFacts plan_facts(const ir::Module& module, const std::string& target);
 
 // The model file that an artifact carries, for --verify to compile variants from; may be empty.

@@ -15,6 +15,7 @@ namespace {
 using json = nlohmann::json;
 
 constexpr int64_t kLimit = int64_t{1} << 30;  // bytes of a file
+constexpr int64_t kMostLaunches = 1000000;    // of a step: far beyond any, and a list of as many still fits
 
 // A positive number, or false.
 bool number(const json& object, const char* key, double& to) {
@@ -32,9 +33,8 @@ Status read_rates(const json& rates, passes::CostModel& costs) {
                                                   {"functions_per_second", &costs.functions},
                                                   {"bytes_per_second", &costs.bytes},
                                                   {"launch_seconds", &costs.launch}};
-  for (const auto& [key, to] : keys) {
+  for (const auto& [key, to] : keys)
     if (!number(rates, key, *to)) return Status::error("`rates.{}` is not a positive number", key);
-  }
   for (const auto& [key, value] : rates.items()) {
     bool known = false;
     for (const auto& [name, to] : keys) known = known || key == name;
@@ -63,7 +63,7 @@ Status read_trace(const json& file, passes::CostModel& costs) {
     if (!arguments.is_object() || arguments.value("program", json()) != "step") continue;
     const json launch = arguments.value("launch", json()), duration = event.value("dur", json());
     if (!launch.is_number_integer() || !duration.is_number() || launch.get<int64_t>() < 0 ||
-        launch.get<int64_t>() > 1000000)
+        launch.get<int64_t>() > kMostLaunches)
       return Status::error("a kernel's event has no `args.launch` or no `dur`");
     const size_t at = launch.get<size_t>();
     if (at >= sums.size()) sums.resize(at + 1, 0), counts.resize(at + 1, 0);
@@ -85,17 +85,14 @@ Status read_file_of_costs(const json& file, passes::CostModel& costs) {
   if (!file.is_object()) return Status::error("not a JSON object");
   costs.name = "measured costs";
   if (file.contains("traceEvents")) return read_trace(file, costs);
-  for (const auto& [key, value] : file.items()) {
+  for (const auto& [key, value] : file.items())
     if (key != "name" && key != "rates" && key != "micro_batch" && key != "step")
       return Status::error("there is no key `{}`", key);
-  }
   if (const auto name = file.find("name"); name != file.end()) {
     if (!name->is_string()) return Status::error("`name` is not a text");
     costs.name = name->get<std::string>();
   }
-  if (const auto rates = file.find("rates"); rates != file.end()) {
-    if (Status status = read_rates(*rates, costs); !status) return status;
-  }
+  if (const auto rates = file.find("rates"); rates != file.end()) GACC_TRY(read_rates(*rates, costs));
   if (const auto step = file.find("step"); step != file.end()) {
     if (!step->is_array()) return Status::error("`step` is not an array of seconds");
     for (const json& seconds : *step) {
@@ -112,7 +109,7 @@ Status read_file_of_costs(const json& file, passes::CostModel& costs) {
 
 Status read_costs(const std::string& path, passes::CostModel& costs) {
   std::string text;
-  if (Status status = read_file(path, text, kLimit); !status) return status;
+  GACC_TRY(read_file(path, text, kLimit));
   const json file = json::parse(text, nullptr, false);
   if (file.is_discarded()) return Status::error("{}: not JSON", path);
   if (Status status = read_file_of_costs(file, costs); !status)

@@ -40,22 +40,19 @@ void Decoder::access(const Parts& parts, bool load) {
   Extra x;
   Type type;
   size_t count = 1;
-  for (const std::string_view part : parts) {
+  for (const std::string_view part : parts)
     if (part == "volatile" || part == "relaxed")
       x.order = Order::relaxed;
     else if (part == "acquire")
       x.order = Order::acquire;
     else if (part == "release")
       x.order = Order::release;
-    else if (part == "nc")
-      x.non_coherent = true;
     else if (part == "v2")
       count = 2;
     else if (part == "v4")
       count = 4;
     else if (!parse_space(part, x.space))
       parse_type(part, type);  // the others are hints
-  }
   if (!operands(2, 2)) return;
   x.bytes = static_cast<uint8_t>(type.bytes());
   x.count = static_cast<uint8_t>(count);
@@ -102,7 +99,7 @@ void Decoder::atomic(const Parts& parts, bool returns) {
   Extra x;
   Type type;
   x.order = Order::relaxed;
-  for (const std::string_view part : parts) {
+  for (const std::string_view part : parts)
     if (auto found = ops.find(part); found != ops.end())
       x.atomic = found->second;
     else if (part == "acquire")
@@ -113,7 +110,6 @@ void Decoder::atomic(const Parts& parts, bool returns) {
       x.order = Order::acq_rel;
     else if (!parse_space(part, x.space))
       parse_type(part, type);
-  }
   const bool is16 = type.name.find("f16") != std::string::npos;
   x.type_bits = static_cast<uint8_t>(type.bits);
   x.type_class = is16 ? (type.name[0] == 'b' ? 'w' : 'h') : type.name[0];

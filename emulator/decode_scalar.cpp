@@ -45,12 +45,11 @@ void Decoder::lanes(const LaneOp& op, bool convert) {
 void Decoder::set_predicate(const Parts& parts) {
   std::string name;
   std::string_view combine;
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < parts.size(); ++i)
     if (i == 2 && (parts[i] == "and" || parts[i] == "or" || parts[i] == "xor"))
       combine = parts[i];
     else
       name.append(name.empty() ? "" : ".").append(parts[i]);
-  }
   const bool pairs = name.ends_with("f16x2");
   const LaneOp* op = find_lane_op(pairs ? name.substr(0, name.size() - 2) : name);
   if (!op) return fail(fmt::format("unknown opcode or modifier `{}`", s_->opcode));
@@ -118,12 +117,11 @@ void Decoder::move(const Parts& parts) {
     auto each = static_cast<uint8_t>(bytes / elements.size());
     if (each < 2) return fail(fmt::format("`{}` of bytes is not supported", s_->opcode));
     Extra x;
-    for (const Operand& element : elements) {
+    for (const Operand& element : elements)
       if (to.kind != Kind::vector)
         x.registers.push_back(source(element, each));
       else
         x.registers.push_back(element.kind == Kind::discard ? -1 : destination(element, each));
-    }
     if (to.kind == Kind::vector)
       emit(run_unpack, -1, {source(from, bytes)}, x);
     else

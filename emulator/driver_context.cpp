@@ -41,6 +41,39 @@ constexpr ErrorText kErrors[] = {
      "operation failed due to a previous error during capture"},
     {kCaptureUnmatched, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"}};
 
+// CUdevice_attribute and its value; others are 0.
+struct Attribute {
+  int number, value;
+};
+constexpr Attribute kAttributes[] = {
+    {1, 1024},         // threads of a block
+    {2, 1024},         // block x
+    {3, 1024},         // block y
+    {4, 64},           // block z
+    {5, 0x7fffffff},   // grid x
+    {6, 65535},        // grid y
+    {7, 65535},        // grid z
+    {8, 48 * 1024},    // shared memory of a block
+    {9, 64 * 1024},    // constant memory
+    {10, kLanes},      // warp size
+    {12, 65536},       // registers of a block
+    {13, 1'000'000},   // clock, kHz
+    {16, 132},         // multiprocessors
+    {31, 1},           // concurrent kernels
+    {36, 1'000'000},   // memory clock, kHz
+    {37, 1024},        // memory bus, bits
+    {38, 50 << 20},    // second-level cache
+    {39, 2048},        // threads of a multiprocessor
+    {40, 1},           // asynchronous copies
+    {41, 1},           // unified addressing
+    {75, 9},           // compute capability
+    {81, 228 * 1024},  // shared memory of a multiprocessor
+    {82, 65536},       // registers of a multiprocessor
+    {95, 1},           // cooperative launch
+    {97, 227 * 1024},  // shared memory of a block that asks for it
+    {106, 32},         // blocks of a multiprocessor
+};
+
 int error_text(int error, const char** text, bool name) {
   if (!text) return kInvalidValue;
   for (const ErrorText& known : kErrors)
@@ -90,87 +123,8 @@ GACC_DRIVER_EXPORT int cuDeviceGetName(char* name, int length, int handle) {
 GACC_DRIVER_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int handle) {
   if (handle != 0) return kInvalidDevice;
   if (!value) return kInvalidValue;
-  switch (attribute) {
-    case 1:
-      *value = 1024;
-      break;  // threads of a block
-    case 2:
-    case 3:
-      *value = 1024;
-      break;  // block x, y
-    case 4:
-      *value = 64;
-      break;  // block z
-    case 5:
-      *value = 0x7fffffff;
-      break;  // grid x
-    case 6:
-    case 7:
-      *value = 65535;
-      break;  // grid y, z
-    case 8:
-      *value = 48 * 1024;
-      break;  // shared memory of a block
-    case 9:
-      *value = 64 * 1024;
-      break;  // constant memory
-    case 10:
-      *value = kLanes;
-      break;  // warp size
-    case 12:
-      *value = 65536;
-      break;  // registers of a block
-    case 13:
-      *value = 1'000'000;
-      break;  // clock, kHz
-    case 16:
-      *value = 132;
-      break;  // multiprocessors
-    case 31:
-      *value = 1;
-      break;  // concurrent kernels
-    case 36:
-      *value = 1'000'000;
-      break;  // memory clock, kHz
-    case 37:
-      *value = 1024;
-      break;  // memory bus, bits
-    case 38:
-      *value = 50 << 20;
-      break;  // second-level cache
-    case 39:
-      *value = 2048;
-      break;  // threads of a multiprocessor
-    case 40:
-      *value = 1;
-      break;  // asynchronous copies
-    case 41:
-      *value = 1;
-      break;  // unified addressing
-    case 75:
-      *value = 9;
-      break;  // compute capability
-    case 76:
-      *value = 0;
-      break;
-    case 81:
-      *value = 228 * 1024;
-      break;  // shared memory of a multiprocessor
-    case 82:
-      *value = 65536;
-      break;  // registers of a multiprocessor
-    case 95:
-      *value = 1;
-      break;  // cooperative launch
-    case 97:
-      *value = 227 * 1024;
-      break;  // shared memory of a block that asks for it
-    case 106:
-      *value = 32;
-      break;  // blocks of a multiprocessor
-    default:
-      *value = 0;
-  }
+  const auto known = std::ranges::find(kAttributes, attribute, &Attribute::number);
+  *value = known == std::end(kAttributes) ? 0 : known->value;
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int handle) {

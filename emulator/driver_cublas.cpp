@@ -1,8 +1,8 @@
-// The calls of cuBLASLt that the CUDA device makes, beside the driver's: f32, f16 and bf16 matrices in column
+// The functions of cuBLASLt that the CUDA device calls: f32, f16 and bf16 matrices in column
 // order, f32 sums, rounded once. Two algorithms: one adds in order of the inner dimension and needs no
 // workspace; the other, proposed first where it may have one, adds halves of the inner dimension apart and
-// asks for room for the partial sums. It leaves bytes there that count as never written, so whoever lends it
-// memory that holds something hears of that. Signatures and values follow NVIDIA's public documentation; a
+// asks for room for the partial sums. It leaves bytes there that count as never written, so a caller who lends
+// it memory that is in use gets a report. Signatures and values follow NVIDIA's public documentation; a
 // product that touches memory which is not there fails when it runs.
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation; the values 
 constexpr int kEpilogue = 7, kBiasPointer = 8;
 constexpr uint32_t kEpilogueNone = 1, kEpilogueBias = 4;
 constexpr int kPreferWorkspace = 1, kPreferences = 8;  // attributes up to this are 8 (workspace) or 4 bytes
-constexpr uint64_t kInOrder = 0x67616363, kInHalves = kInOrder + 1;  // what we propose
+constexpr uint64_t kInOrder = 0x67616363, kInHalves = kInOrder + 1;  // our two algorithms; "gacc" in ASCII
 
 struct Matmul {
   int32_t transpose_a = 0, transpose_b = 0;
@@ -114,7 +114,7 @@ struct Product {
   uint64_t m() const { return d_layout.rows; }
   uint64_t n() const { return d_layout.columns; }
   uint64_t k() const { return op.transpose_a ? a_layout.rows : a_layout.columns; }
-  bool sound() const {
+  bool valid() const {
     const uint64_t a_rows = op.transpose_a ? a_layout.columns : a_layout.rows;
     const uint64_t b_rows = op.transpose_b ? b_layout.columns : b_layout.rows;
     const uint64_t b_columns = op.transpose_b ? b_layout.rows : b_layout.columns;
@@ -176,11 +176,10 @@ struct Product {
       }
       const int64_t at = out.at + static_cast<int64_t>(first) * d_layout.element();
       const int64_t bytes = static_cast<int64_t>(m()) * d_layout.element();
-      if (written) {
+      if (written)
         out.region->mark_written(at, bytes);
-      } else {
+      else
         out.region->forget_written(at, bytes);
-      }
     }
     return kSuccess;
   }
@@ -317,6 +316,6 @@ GACC_DRIVER_EXPORT int cublasLtMatmul(cublasLtContext* handle, void* operation, 
                   0,
                   number};
   std::memcpy(&product.alpha, alpha, 4), std::memcpy(&product.beta, beta, 4);
-  if (!product.sound() || static_cast<Layout*>(c_layout)->type != product.d_layout.type) return kInvalid;
+  if (!product.valid() || static_cast<Layout*>(c_layout)->type != product.d_layout.type) return kInvalid;
   return submit(stream, [product] { return product.run(); }) == kSuccess ? kDone : kFailed;
 }

@@ -26,14 +26,13 @@ int gather(const KernelInfo& info, void** params, void** extra, std::vector<uint
   if (!extra) return block.empty() ? kSuccess : kInvalidValue;
   const void* buffer = nullptr;
   size_t bytes = 0;
-  for (; *extra; extra += 2) {
+  for (; *extra; extra += 2)
     if (extra[0] == kBufferPointer)
       buffer = extra[1];
     else if (extra[0] == kBufferSize)
       bytes = *static_cast<size_t*>(extra[1]);
     else
       return kInvalidValue;
-  }
   if (bytes < block.size() || !buffer) return kInvalidValue;
   std::memcpy(block.data(), buffer, block.size());
   return kSuccess;

@@ -65,32 +65,16 @@ GACC_DRIVER_EXPORT int cuFuncGetAttribute(int* value, int attribute, CUfunc_st* 
   if (!value) return kInvalidValue;
   if (!function) return kInvalidHandle;
   const KernelInfo& info = function->kernel->info;
-  switch (attribute) {
-    case 0:
-      *value = info.max_threads > 0 ? info.max_threads : 1024;
-      break;
-    case 1:
-      *value = static_cast<int>(info.shared_bytes);
-      break;
-    case 2:
-      *value = 0;
-      break;  // constant memory
-    case 3:
-      *value = static_cast<int>(info.local_bytes);
-      break;
-    case 4:
-      *value = std::min(info.registers, 255);
-      break;
-    case 5:
-    case 6:
-      *value = 90;
-      break;  // PTX and binary version
-    case 8:
-      *value = function->dynamic_shared;
-      break;
-    default:
-      return kInvalidValue;
-  }
+  const int values[] = {info.max_threads > 0 ? info.max_threads : 1024,
+                        static_cast<int>(info.shared_bytes),
+                        0,  // constant memory
+                        static_cast<int>(info.local_bytes),
+                        std::min(info.registers, 255),
+                        90,  // PTX and binary version
+                        90};
+  if (attribute != 8 && (attribute < 0 || attribute >= static_cast<int>(std::size(values))))
+    return kInvalidValue;
+  *value = attribute == 8 ? function->dynamic_shared : values[attribute];
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuFuncSetAttribute(CUfunc_st* function, int attribute, int value) {

@@ -29,9 +29,9 @@ Status decode_entries(PtxFile& file, const Symbols& symbols, std::vector<std::un
     for (const auto& other : kernels)
       if (other->info.name == function.name)
         return Status::error("line {}: kernel `{}` is defined twice", function.line, function.name);
-    if (Status status = inline_calls(file, function); !status) return status;
+    GACC_TRY(inline_calls(file, function));
     auto kernel = std::make_unique<Kernel>();
-    if (Status status = decode(function, file, symbols, kernel->program); !status) return status;
+    GACC_TRY(decode(function, file, symbols, kernel->program));
     kernel->info = describe(kernel->program);
     kernels.push_back(std::move(kernel));
   }
@@ -59,19 +59,19 @@ const Kernel* LoadedModule::find(std::string_view name) const {
 
 Status list_kernels(std::string_view text, std::vector<KernelInfo>& kernels) {
   PtxFile file;
-  if (Status status = parse_ptx(text, file); !status) return status;
+  GACC_TRY(parse_ptx(text, file));
   Symbols symbols;
   uint64_t next = kGlobalBase;
   for (const Variable* v : module_variables(file)) symbols[v->name] = next += 1 << 29;
   std::vector<std::unique_ptr<Kernel>> decoded;
-  if (Status status = decode_entries(file, symbols, decoded); !status) return status;
+  GACC_TRY(decode_entries(file, symbols, decoded));
   for (const auto& kernel : decoded) kernels.push_back(kernel->info);
   return {};
 }
 
 Status Emulator::load(std::string_view text, std::unique_ptr<LoadedModule>& module) {
   PtxFile file;
-  if (Status status = parse_ptx(text, file); !status) return status;
+  GACC_TRY(parse_ptx(text, file));
   auto loaded = std::make_unique<LoadedModule>();
   loaded->target = file.target;
   Symbols symbols;
@@ -136,12 +136,11 @@ bool Emulator::copy(uint64_t to, uint64_t from, int64_t bytes) {
   auto s = static_cast<int64_t>(from - source->base()), t = static_cast<int64_t>(to - target->base());
   std::memmove(target->data() + t, source->data() + s, static_cast<size_t>(bytes));
   // Whether a byte was written travels with it.
-  for (int64_t i = 0; i < bytes; ++i) {
+  for (int64_t i = 0; i < bytes; ++i)
     if (source->shadow()[s + i] & kWritten)
       target->mark_written(t + i, 1);
     else
       target->forget_written(t + i, 1);
-  }
   return true;
 }
 

@@ -1,10 +1,33 @@
 // The handlers the decoder picks from, by family.
 #pragma once
 #include <algorithm>
+#include <cstring>
 
 #include "emulator/warp.h"
 
 namespace gacc::emulator {
+
+inline const Extra& extra_of(const Warp& warp, const Instr& in) {
+  return warp.launch->program.extras[static_cast<size_t>(in.extra)];
+}
+inline const Slot& slot_of(const Warp& warp, int reg) {
+  return warp.launch->program.slots[static_cast<size_t>(reg)];
+}
+// The lanes of a register of 32 bits, or the mask of a predicate.
+inline uint32_t* words_of(Warp& warp, int reg) { return warp.lanes<uint32_t>(slot_of(warp, reg).at); }
+// The bits of a lane, 8 bytes at most.
+inline uint64_t load_lane(const Warp& warp, const Slot& slot, int l) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, slot.bytes);
+  return bits;
+}
+inline void store_lane(Warp& warp, const Slot& slot, int l, uint64_t bits) {
+  std::memcpy(warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, &bits, slot.bytes);
+}
+// An integer of so many bytes with its sign in all upper bits.
+inline uint64_t extended(uint64_t bits, int bytes) {
+  return bytes < 8 && bits >> (8 * bytes - 1) & 1 ? bits | ~uint64_t{0} << (8 * bytes) : bits;
+}
 
 // exec_memory.cpp
 void run_load(Warp&, const Instr&);

@@ -68,18 +68,14 @@ uint64_t apply(const Extra& x, Space space, uint64_t old, uint64_t b, uint64_t c
                                                      static_cast<uint32_t>(b), static_cast<uint32_t>(c));
 }
 
-uint64_t read_lane(Warp& warp, int reg, int l) {
-  if (reg < 0) return 0;
-  const Slot& slot = warp.launch->program.slots[static_cast<size_t>(reg)];
-  uint64_t v = 0;
-  std::memcpy(&v, warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, slot.bytes);
-  return v;
+uint64_t read_lane(const Warp& warp, int reg, int l) {
+  return reg < 0 ? 0 : load_lane(warp, slot_of(warp, reg), l);
 }
 
 }  // namespace
 
 void run_atomic(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   for (int reg : {x.base, in.s[0], in.s[1]})
     if (reg >= 0) warp.check_defined(reg, in);
   uint64_t address[kLanes];
@@ -107,10 +103,7 @@ void run_atomic(Warp& warp, const Instr& in) {
     std::memcpy(at, &value, static_cast<size_t>(bytes));
     place.region->mark_written(place.at, bytes);
     if (value != old) warp.launch->progress_at = warp.launch->executed;
-    if (in.d >= 0) {
-      const Slot& slot = warp.launch->program.slots[static_cast<size_t>(in.d)];
-      std::memcpy(warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, &old, slot.bytes);
-    }
+    if (in.d >= 0) store_lane(warp, slot_of(warp, in.d), l, old);
   }
   ++warp.polls;
   if (in.d >= 0) warp.defined[in.d] |= warp.active;

@@ -7,14 +7,10 @@
 namespace gacc::emulator {
 namespace {
 
-const Extra& extra_of(const Warp& warp, const Instr& in) {
-  return warp.launch->program.extras[static_cast<size_t>(in.extra)];
-}
-
 // Every lane's mask must name the lane itself, and exactly lanes that execute this instruction together now.
 void check_mask(Warp& warp, const Instr& in, int reg) {
   warp.check_defined(reg, in);
-  const uint32_t* mask = warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(reg)].at);
+  const uint32_t* mask = words_of(warp, reg);
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
     uint32_t absent = mask[l] & ~warp.active;
@@ -32,7 +28,7 @@ void check_mask(Warp& warp, const Instr& in, int reg) {
 }
 
 void put_predicate(Warp& warp, int reg, uint32_t bits) {
-  uint32_t& p = *warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(reg)].at);
+  uint32_t& p = *words_of(warp, reg);
   p = (p & ~warp.active) | (bits & warp.active);
   warp.defined[reg] |= warp.active;
 }
@@ -184,7 +180,7 @@ void run_barrier(Warp& warp, const Instr& in) {
   warp.launch->clocks.arrive(warp.actor(), barrier.gathered);
   if (x.base >= 0) {
     warp.check_defined(x.base, in);
-    uint32_t p = *warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(x.base)].at);
+    uint32_t p = *words_of(warp, x.base);
     barrier.votes += std::popcount((in.value ? ~p : p) & warp.active);
   }
   ++warp.launch->counts.barriers;

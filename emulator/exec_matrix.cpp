@@ -28,15 +28,13 @@ float element(int kind, uint32_t word, int half) {
 
 // All lanes: 4 d, a, b registers, 4 c registers in extra.registers.
 void run_mma(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   if (warp.active != ~0u)
     if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
       r->text = fmt::format("mma.sync by lanes 0x{:08x} only", warp.active);
   const Shape& shape = kShapes[x.mode];
   int per_word = 32 / shape.element_bits;
-  auto word = [&](size_t i, int l) {
-    return warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(x.registers[i])].at)[l];
-  };
+  auto word = [&](size_t i, int l) { return words_of(warp, x.registers[i])[l]; };
   for (size_t i = 4; i < x.registers.size(); ++i) warp.check_defined(x.registers[i], in);
   float a[16][16], b[16][8], d[16][8];
   for (int l = 0; l < kLanes; ++l) {
@@ -60,7 +58,7 @@ void run_mma(Warp& warp, const Instr& in) {
       for (int j = 0; j < 8; ++j) d[i][j] += a[i][k] * b[k][j];
   for (int r = 0; r < 4; ++r) {
     int reg = x.registers[static_cast<size_t>(r)];
-    auto* out = warp.lanes<float>(warp.launch->program.slots[static_cast<size_t>(reg)].at);
+    auto* out = warp.lanes<float>(slot_of(warp, reg).at);
     for (int l = 0; l < kLanes; ++l) out[l] = d[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
     warp.defined[reg] = ~0u;
   }
@@ -68,7 +66,7 @@ void run_mma(Warp& warp, const Instr& in) {
 
 // Lane 8i + j gives the address of row j of the i-th 8x8 matrix; lane l gets elements 2(l%4), +1 of row l/4.
 void run_load_matrix(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   if (warp.active != ~0u)
     if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
       r->text = fmt::format("ldmatrix by lanes 0x{:08x} only", warp.active);
@@ -86,7 +84,7 @@ void run_load_matrix(Warp& warp, const Instr& in) {
       std::memcpy(matrix[j], place.region->data() + place.at, 16);
     }
     int reg = x.registers[static_cast<size_t>(i)];
-    auto* out = warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(reg)].at);
+    auto* out = words_of(warp, reg);
     for (int l = 0; l < kLanes; ++l) {
       int row = l >> 2, column = 2 * (l & 3);
       uint32_t low = x.transposed ? matrix[column][row] : matrix[row][column];

@@ -63,7 +63,7 @@ void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out) {
     for (int l = 0; l < kLanes; ++l) out[l] = static_cast<uint64_t>(offset);
     return;
   }
-  const Slot& slot = warp.launch->program.slots[static_cast<size_t>(base)];
+  const Slot& slot = slot_of(warp, base);
   if (slot.bytes == 8) {
     const uint64_t* a = warp.lanes<uint64_t>(slot.at);
     for (int l = 0; l < kLanes; ++l) out[l] = a[l] + static_cast<uint64_t>(offset);
@@ -147,7 +147,7 @@ void learn(Warp& warp, uint64_t address, bool acquire) {
 }
 
 void run_load(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   if (x.base >= 0) warp.check_defined(x.base, in);
   uint64_t address[kLanes];
   addresses_of(warp, x.base, x.offset, address);
@@ -176,20 +176,19 @@ void run_load(Warp& warp, const Instr& in) {
   for (int e = 0; e < x.count; ++e) {
     int reg = x.registers[static_cast<size_t>(e)];
     if (reg < 0) continue;
-    const Slot& slot = warp.launch->program.slots[static_cast<size_t>(reg)];
+    const Slot& slot = slot_of(warp, reg);
     for (uint32_t m = warp.active; m; m &= m - 1) {
       int l = first_lane(m);
       uint64_t v = 0;
       std::memcpy(&v, staged[l] + e * x.bytes, x.bytes);
-      if (x.sign && x.bytes < 8 && v >> (8 * x.bytes - 1) & 1) v |= ~uint64_t{0} << (8 * x.bytes);
-      std::memcpy(warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, &v, slot.bytes);
+      store_lane(warp, slot, l, x.sign ? extended(v, x.bytes) : v);
     }
     warp.defined[reg] |= warp.active;
   }
 }
 
 void run_store(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   if (x.base >= 0) warp.check_defined(x.base, in);
   for (int e = 0; e < x.count; ++e) warp.check_defined(x.registers[static_cast<size_t>(e)], in);
   uint64_t address[kLanes];
@@ -200,7 +199,7 @@ void run_store(Warp& warp, const Instr& in) {
     int l = first_lane(m);
     uint8_t staged[16];
     for (int e = 0; e < x.count; ++e) {
-      const Slot& slot = warp.launch->program.slots[static_cast<size_t>(x.registers[static_cast<size_t>(e)])];
+      const Slot& slot = slot_of(warp, x.registers[static_cast<size_t>(e)]);
       std::memcpy(staged + e * x.bytes, warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, x.bytes);
     }
     Place place;
@@ -232,16 +231,14 @@ void run_store(Warp& warp, const Instr& in) {
 }
 
 void run_load_param(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   for (int e = 0; e < x.count; ++e) {
     int reg = x.registers[static_cast<size_t>(e)];
     if (reg < 0) continue;
     uint64_t v = 0;
     std::memcpy(&v, warp.launch->params.data() + x.offset + e * x.bytes, x.bytes);
-    if (x.sign && x.bytes < 8 && v >> (8 * x.bytes - 1) & 1) v |= ~uint64_t{0} << (8 * x.bytes);
-    const Slot& slot = warp.launch->program.slots[static_cast<size_t>(reg)];
-    for (uint32_t m = warp.active; m; m &= m - 1)
-      std::memcpy(warp.file + slot.at + static_cast<size_t>(first_lane(m)) * slot.bytes, &v, slot.bytes);
+    if (x.sign) v = extended(v, x.bytes);
+    for (uint32_t m = warp.active; m; m &= m - 1) store_lane(warp, slot_of(warp, reg), first_lane(m), v);
     warp.defined[reg] |= warp.active;
   }
 }
@@ -249,7 +246,7 @@ void run_load_param(Warp& warp, const Instr& in) {
 // cp.async reads its source at once but writes when it is waited for; until then its bytes count as
 // unwritten.
 void run_copy_async(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   if (x.base >= 0) warp.check_defined(x.base, in);
   if (x.base2 >= 0) warp.check_defined(x.base2, in);
   uint64_t to[kLanes], from[kLanes];
@@ -259,8 +256,7 @@ void run_copy_async(Warp& warp, const Instr& in) {
     int l = first_lane(m);
     int take = x.bytes;
     if (x.size >= 0) {
-      uint32_t wanted = warp.lanes<uint32_t>(warp.launch->program.slots[static_cast<size_t>(x.size)].at)[l];
-      take = static_cast<int>(std::min<uint32_t>(wanted, x.bytes));
+      take = static_cast<int>(std::min<uint32_t>(words_of(warp, x.size)[l], x.bytes));
     }
     PendingCopy copy;
     copy.count = x.bytes;

@@ -17,10 +17,6 @@ inline void lanes(Warp& warp, const Instr& in) {
   warp.defined[in.d] |= warp.active;
 }
 
-const Slot& slot_of(const Warp& warp, int reg) {
-  return warp.launch->program.slots[static_cast<size_t>(reg)];
-}
-
 }  // namespace
 
 void run_lanes1(Warp& warp, const Instr& in) { lanes<1>(warp, in); }
@@ -32,9 +28,7 @@ void run_divide(Warp& warp, const Instr& in) {
   const Slot& slot = slot_of(warp, in.s[1]);
   for (uint32_t m = warp.active & warp.defined[in.s[1]]; m; m &= m - 1) {
     int l = first_lane(m);
-    uint64_t v = 0;
-    std::memcpy(&v, warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, slot.bytes);
-    if (v == 0)
+    if (load_lane(warp, slot, l) == 0)
       if (Report* r = warp.report(Defect::division_by_zero, in, l)) r->text = "the divisor is 0";
   }
   lanes<2>(warp, in);
@@ -66,17 +60,15 @@ void run_resize(Warp& warp, const Instr& in) {
   const Slot& to = slot_of(warp, in.d);
   const Slot& from = slot_of(warp, in.s[0]);
   for (uint32_t m = warp.active; m; m &= m - 1) {
-    auto l = static_cast<size_t>(first_lane(m));
-    uint64_t v = 0;
-    std::memcpy(&v, warp.file + from.at + l * from.bytes, from.bytes);
-    if (in.value && from.bytes < 8 && v >> (8 * from.bytes - 1) & 1) v |= ~uint64_t{0} << (8 * from.bytes);
-    std::memcpy(warp.file + to.at + l * to.bytes, &v, to.bytes);
+    const int l = first_lane(m);
+    const uint64_t bits = load_lane(warp, from, l);
+    store_lane(warp, to, l, in.value ? extended(bits, from.bytes) : bits);
   }
   warp.defined[in.d] |= warp.active;
 }
 
 void run_pack(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   const Slot& to = slot_of(warp, in.d);
   uint8_t staged[kLanes][16];
   size_t at = 0;
@@ -96,7 +88,7 @@ void run_pack(Warp& warp, const Instr& in) {
 }
 
 void run_unpack(Warp& warp, const Instr& in) {
-  const Extra& x = warp.launch->program.extras[static_cast<size_t>(in.extra)];
+  const Extra& x = extra_of(warp, in);
   const Slot& from = slot_of(warp, in.s[0]);
   uint32_t known = warp.defined[in.s[0]];
   uint8_t staged[kLanes * 16];
@@ -117,9 +109,7 @@ void run_unpack(Warp& warp, const Instr& in) {
 
 void run_clock(Warp& warp, const Instr& in) {
   const Slot& slot = slot_of(warp, in.d);
-  uint64_t v = warp.launch->executed;
-  for (uint32_t m = warp.active; m; m &= m - 1)
-    std::memcpy(warp.file + slot.at + static_cast<size_t>(first_lane(m)) * slot.bytes, &v, slot.bytes);
+  for (uint32_t m = warp.active; m; m &= m - 1) store_lane(warp, slot, first_lane(m), warp.launch->executed);
   warp.defined[in.d] |= warp.active;
 }
 

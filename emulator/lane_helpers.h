@@ -1,6 +1,5 @@
 // How a scalar function becomes a lane function and a table entry. Included inside the namespace of a lane
 // file, so that every file has its own copies (they are compiled for different instruction sets).
-#include <cstdio>
 #include <cstring>
 
 #include "emulator/lane_ops.h"
@@ -16,11 +15,10 @@ namespace {
 template <class D>
 inline void put(void* d, const D* r, uint32_t mask) {
   D* out = static_cast<D*>(d);
-  if (mask == ~0u) {
+  if (mask == ~0u)
     std::memcpy(out, r, sizeof(D) * kLanes);
-  } else {
+  else
     for (int l = 0; l < kLanes; ++l) out[l] = mask >> l & 1 ? r[l] : out[l];
-  }
 }
 inline void put_mask(void* d, uint32_t bits, uint32_t mask) {
   uint32_t& out = *static_cast<uint32_t*>(d);
@@ -92,14 +90,35 @@ void compare(LaneSink& sink, const char* name, F) {
 // A spelling put together from pieces, alive until the end of the full expression.
 struct Name {
   char text[64];
-  Name(const char* a, const char* b, const char* c = "", const char* d = "", const char* e = "") {
+  Name(const char* a, const char* b, const char* c = "", const char* d = "", const char* e = "",
+       const char* f = "") {
     size_t n = 0;
-    for (const char* part : {a, b, c, d, e})
+    for (const char* part : {a, b, c, d, e, f})
       while (*part && n < sizeof text - 1) text[n++] = *part++;
     text[n] = 0;
   }
   operator const char*() const { return text; }
 };
+
+// Calls add(name, comparison) for all of floats: the ordered ones, those that unordered numbers fulfil as well (..u),
+// and whether two are ordered.
+template <class F>
+void each_comparison(F add) {
+  add("eq", [](auto a, auto b) { return a == b; });
+  add("ne", [](auto a, auto b) { return a < b || a > b; });
+  add("lt", [](auto a, auto b) { return a < b; });
+  add("le", [](auto a, auto b) { return a <= b; });
+  add("gt", [](auto a, auto b) { return a > b; });
+  add("ge", [](auto a, auto b) { return a >= b; });
+  add("equ", [](auto a, auto b) { return !(a < b || a > b); });
+  add("neu", [](auto a, auto b) { return a != b; });
+  add("ltu", [](auto a, auto b) { return !(a >= b); });
+  add("leu", [](auto a, auto b) { return !(a > b); });
+  add("gtu", [](auto a, auto b) { return !(a <= b); });
+  add("geu", [](auto a, auto b) { return !(a < b); });
+  add("num", [](auto a, auto b) { return a == a && b == b; });
+  add("nan", [](auto a, auto b) { return a != a || b != b; });
+}
 
 }  // namespace
 }  // namespace gacc::emulator::GACC_LANES_NAMESPACE

@@ -53,48 +53,48 @@ float nan_or(float x) { return x != x ? bits_as<float>(0x7fffffffu) : x; }
 
 template <class T, class S, class W, Round mode>
 void float_to_int(LaneSink& sink, const char* round, const char* to, const char* from, W) {
-  char root[48];
-  std::snprintf(root, sizeof root, "cvt.%s.%s.%s", round, to, from);
-  one<T, S>(sink, root, [](S a) { return integer_from<T, mode>(W{}(a), sizeof(S) == 8); });
-  std::snprintf(root, sizeof root, "cvt.%s.ftz.%s.%s", round, to, from);
+  one<T, S>(sink, Name("cvt.", round, ".", to, ".", from),
+            [](S a) { return integer_from<T, mode>(W{}(a), sizeof(S) == 8); });
   if (sizeof(S) == 4)
-    one<T, S>(sink, root, [](S a) {
+    one<T, S>(sink, Name("cvt.", round, ".ftz.", to, ".", from), [](S a) {
       double x = W{}(a);
       return integer_from<T, mode>(std::fabs(x) < 0x1p-126 ? std::copysign(0.0, x) : x, false);
     });
 }
+// Calls add(T{}, name) for every integer type, and add.operator()<mode>(name) for every rounding mode.
+template <class F>
+void each_integer(F add) {
+  add(uint8_t{}, "u8"), add(int8_t{}, "s8"), add(uint16_t{}, "u16"), add(int16_t{}, "s16");
+  add(uint32_t{}, "u32"), add(int32_t{}, "s32"), add(uint64_t{}, "u64"), add(int64_t{}, "s64");
+}
+template <class F>
+void each_mode(F add, const char* suffix = "") {
+  add.template operator()<Round::rn>(Name("rn", suffix)),
+      add.template operator()<Round::rz>(Name("rz", suffix));
+  add.template operator()<Round::rm>(Name("rm", suffix)),
+      add.template operator()<Round::rp>(Name("rp", suffix));
+}
+
 template <class S, class W>
 void float_to_all_ints(LaneSink& sink, const char* from, W w) {
-  auto each_type = [&]<Round mode>(const char* round) {
-    float_to_int<uint8_t, S, W, mode>(sink, round, "u8", from, w);
-    float_to_int<int8_t, S, W, mode>(sink, round, "s8", from, w);
-    float_to_int<uint16_t, S, W, mode>(sink, round, "u16", from, w);
-    float_to_int<int16_t, S, W, mode>(sink, round, "s16", from, w);
-    float_to_int<uint32_t, S, W, mode>(sink, round, "u32", from, w);
-    float_to_int<int32_t, S, W, mode>(sink, round, "s32", from, w);
-    float_to_int<uint64_t, S, W, mode>(sink, round, "u64", from, w);
-    float_to_int<int64_t, S, W, mode>(sink, round, "s64", from, w);
-  };
-  each_type.template operator()<Round::rn>("rni");
-  each_type.template operator()<Round::rz>("rzi");
-  each_type.template operator()<Round::rm>("rmi");
-  each_type.template operator()<Round::rp>("rpi");
+  each_mode(
+      [&]<Round mode>(const char* round) {
+        each_integer(
+            [&]<class T>(T, const char* to) { float_to_int<T, S, W, mode>(sink, round, to, from, w); });
+      },
+      "i");
 }
 
 template <class S>
 void int_to_floats(LaneSink& sink, const char* from) {
-  auto mode_entries = [&]<Round mode>(const char* round) {
+  each_mode([&]<Round mode>(const char* round) {
     one<float, S>(sink, Name("cvt.", round, ".f32.", from), [](S a) { return float_from<float, mode>(a); });
     one<double, S>(sink, Name("cvt.", round, ".f64.", from), [](S a) { return float_from<double, mode>(a); });
     // Integers above 2^53 lose bits in the double, but all of those are beyond f16's range; to odd not
     // needed.
     one<uint16_t, S>(sink, Name("cvt.", round, ".f16.", from),
                      [](S a) { return half_from(static_cast<double>(a), mode); });
-  };
-  mode_entries.template operator()<Round::rn>("rn");
-  mode_entries.template operator()<Round::rz>("rz");
-  mode_entries.template operator()<Round::rm>("rm");
-  mode_entries.template operator()<Round::rp>("rp");
+  });
 }
 
 template <class D, class S>
@@ -108,14 +108,6 @@ void int_to_int(LaneSink& sink, const char* to, const char* from) {
                                                  : static_cast<D>(a);
   });
 }
-template <class S>
-void int_to_all_ints(LaneSink& sink, const char* from) {
-  int_to_int<uint8_t, S>(sink, "u8", from), int_to_int<int8_t, S>(sink, "s8", from);
-  int_to_int<uint16_t, S>(sink, "u16", from), int_to_int<int16_t, S>(sink, "s16", from);
-  int_to_int<uint32_t, S>(sink, "u32", from), int_to_int<int32_t, S>(sink, "s32", from);
-  int_to_int<uint64_t, S>(sink, "u64", from), int_to_int<int64_t, S>(sink, "s64", from);
-}
-
 // Rounding to an integral value in the same format: cvt.rni.f32.f32.
 template <Round mode>
 void integral(LaneSink& sink, const char* round) {
@@ -184,18 +176,12 @@ void add_convert_lanes(LaneSink& sink) {
   float_to_all_ints<float>(sink, "f32", [](float a) { return static_cast<double>(a); });
   float_to_all_ints<double>(sink, "f64", [](double a) { return a; });
   float_to_all_ints<uint16_t>(sink, "f16", [](uint16_t a) { return static_cast<double>(float_of_half(a)); });
-  int_to_floats<uint8_t>(sink, "u8"), int_to_floats<int8_t>(sink, "s8");
-  int_to_floats<uint16_t>(sink, "u16"), int_to_floats<int16_t>(sink, "s16");
-  int_to_floats<uint32_t>(sink, "u32"), int_to_floats<int32_t>(sink, "s32");
-  int_to_floats<uint64_t>(sink, "u64"), int_to_floats<int64_t>(sink, "s64");
-  int_to_all_ints<uint8_t>(sink, "u8"), int_to_all_ints<int8_t>(sink, "s8");
-  int_to_all_ints<uint16_t>(sink, "u16"), int_to_all_ints<int16_t>(sink, "s16");
-  int_to_all_ints<uint32_t>(sink, "u32"), int_to_all_ints<int32_t>(sink, "s32");
-  int_to_all_ints<uint64_t>(sink, "u64"), int_to_all_ints<int64_t>(sink, "s64");
-  integral<Round::rn>(sink, "rni"), integral<Round::rz>(sink, "rzi");
-  integral<Round::rm>(sink, "rmi"), integral<Round::rp>(sink, "rpi");
-  narrowing<Round::rn>(sink, "rn"), narrowing<Round::rz>(sink, "rz");
-  narrowing<Round::rm>(sink, "rm"), narrowing<Round::rp>(sink, "rp");
+  each_integer([&]<class S>(S, const char* from) {
+    int_to_floats<S>(sink, from);
+    each_integer([&]<class D>(D, const char* to) { int_to_int<D, S>(sink, to, from); });
+  });
+  each_mode([&]<Round mode>(const char* round) { integral<mode>(sink, round); }, "i");
+  each_mode([&]<Round mode>(const char* round) { narrowing<mode>(sink, round); });
   exact(sink);
 }
 

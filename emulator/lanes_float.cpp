@@ -26,11 +26,11 @@ struct Sat {
 };
 
 // The two, three-source entries of f32 with .ftz and .sat; `root` includes the rounding ("add.rn").
-template <class F>
-void f32_2(LaneSink& sink, const char* root, F f, bool saturating) {
+template <bool saturating, class F>
+void f32_2(LaneSink& sink, const char* root, F f) {
   two<float, float, float>(sink, Name(root, ".f32"), f);
   two<float, float, float>(sink, Name(root, ".ftz.f32"), Ftz<F>{});
-  if (!saturating) return;
+  if constexpr (!saturating) return;
   two<float, float, float>(sink, Name(root, ".sat.f32"), Sat<F>{});
   two<float, float, float>(sink, Name(root, ".ftz.sat.f32"), Sat<Ftz<F>>{});
 }
@@ -72,51 +72,27 @@ template <class F>
 struct FlushedCompare {
   bool operator()(float a, float b) const { return F{}(flush(a), flush(b)); }
 };
-template <class T, class F>
-void comparison(LaneSink& sink, const char* which, const char* type, F f) {
-  compare<T>(sink, Name("setp.", which, ".", type), f);
-  if constexpr (sizeof(T) == 4) compare<T>(sink, Name("setp.", which, ".ftz.", type), FlushedCompare<F>{});
-}
 template <class T>
 void comparisons(LaneSink& sink, const char* type) {
-  comparison<T>(sink, "eq", type, [](T a, T b) { return a == b; });
-  comparison<T>(sink, "ne", type, [](T a, T b) { return !unordered(a, b) && a != b; });
-  comparison<T>(sink, "lt", type, [](T a, T b) { return a < b; });
-  comparison<T>(sink, "le", type, [](T a, T b) { return a <= b; });
-  comparison<T>(sink, "gt", type, [](T a, T b) { return a > b; });
-  comparison<T>(sink, "ge", type, [](T a, T b) { return a >= b; });
-  comparison<T>(sink, "equ", type, [](T a, T b) { return a == b || unordered(a, b); });
-  comparison<T>(sink, "neu", type, [](T a, T b) { return a != b; });
-  comparison<T>(sink, "ltu", type, [](T a, T b) { return !(a >= b); });
-  comparison<T>(sink, "leu", type, [](T a, T b) { return !(a > b); });
-  comparison<T>(sink, "gtu", type, [](T a, T b) { return !(a <= b); });
-  comparison<T>(sink, "geu", type, [](T a, T b) { return !(a < b); });
-  comparison<T>(sink, "num", type, [](T a, T b) { return !unordered(a, b); });
-  comparison<T>(sink, "nan", type, [](T a, T b) { return unordered(a, b); });
+  each_comparison([&]<class F>(const char* which, F f) {
+    compare<T>(sink, Name("setp.", which, ".", type), f);
+    if constexpr (sizeof(T) == 4) compare<T>(sink, Name("setp.", which, ".ftz.", type), FlushedCompare<F>{});
+  });
 }
 
 void f32_lanes(LaneSink& sink) {
-  for (const char* root : {"add", "add.rn"})
-    f32_2(
-        sink, root, [](float a, float b) { return canonical(a + b); }, true);
-  for (const char* root : {"sub", "sub.rn"})
-    f32_2(
-        sink, root, [](float a, float b) { return canonical(a - b); }, true);
-  for (const char* root : {"mul", "mul.rn"})
-    f32_2(
-        sink, root, [](float a, float b) { return canonical(a * b); }, true);
-  f32_2(
-      sink, "div.rn", [](float a, float b) { return canonical(a / b); }, false);
-  f32_2(
-      sink, "min", [](float a, float b) { return minimum(a, b); }, false);
-  f32_2(
-      sink, "max", [](float a, float b) { return maximum(a, b); }, false);
-  f32_2(
-      sink, "min.NaN",
-      [](float a, float b) { return unordered(a, b) ? bits_as<float>(kNan32) : minimum(a, b); }, false);
-  f32_2(
-      sink, "max.NaN",
-      [](float a, float b) { return unordered(a, b) ? bits_as<float>(kNan32) : maximum(a, b); }, false);
+  for (const char* rounding : {"", ".rn"}) {
+    f32_2<true>(sink, Name("add", rounding), [](float a, float b) { return canonical(a + b); });
+    f32_2<true>(sink, Name("sub", rounding), [](float a, float b) { return canonical(a - b); });
+    f32_2<true>(sink, Name("mul", rounding), [](float a, float b) { return canonical(a * b); });
+  }
+  f32_2<false>(sink, "div.rn", [](float a, float b) { return canonical(a / b); });
+  f32_2<false>(sink, "min", [](float a, float b) { return minimum(a, b); });
+  f32_2<false>(sink, "max", [](float a, float b) { return maximum(a, b); });
+  f32_2<false>(sink, "min.NaN",
+               [](float a, float b) { return unordered(a, b) ? bits_as<float>(kNan32) : minimum(a, b); });
+  f32_2<false>(sink, "max.NaN",
+               [](float a, float b) { return unordered(a, b) ? bits_as<float>(kNan32) : maximum(a, b); });
   // PTX writes .ftz before .NaN.
   two<float, float, float>(sink, "min.ftz.NaN.f32", [](float a, float b) {
     return unordered(a, b) ? bits_as<float>(kNan32) : flush(minimum(flush(a), flush(b)));
@@ -138,12 +114,11 @@ void f32_lanes(LaneSink& sink) {
 
 void f64_lanes(LaneSink& sink) {
   using D = double;
-  for (const char* root : {"add", "add.rn"})
-    two<D, D, D>(sink, Name(root, ".f64"), [](D a, D b) { return a + b; });
-  for (const char* root : {"sub", "sub.rn"})
-    two<D, D, D>(sink, Name(root, ".f64"), [](D a, D b) { return a - b; });
-  for (const char* root : {"mul", "mul.rn"})
-    two<D, D, D>(sink, Name(root, ".f64"), [](D a, D b) { return a * b; });
+  for (const char* rounding : {"", ".rn"}) {
+    two<D, D, D>(sink, Name("add", rounding, ".f64"), [](D a, D b) { return a + b; });
+    two<D, D, D>(sink, Name("sub", rounding, ".f64"), [](D a, D b) { return a - b; });
+    two<D, D, D>(sink, Name("mul", rounding, ".f64"), [](D a, D b) { return a * b; });
+  }
   two<D, D, D>(sink, "div.rn.f64", [](D a, D b) { return a / b; });
   two<D, D, D>(sink, "min.f64", [](D a, D b) { return minimum(a, b); });
   two<D, D, D>(sink, "max.f64", [](D a, D b) { return maximum(a, b); });

@@ -112,27 +112,12 @@ void both3(LaneSink& sink, const char* root, const char* type) {
   three<uint32_t, uint32_t, uint32_t, uint32_t>(sink, Name(root, ".", type, "x2"), Pair<F>{});
 }
 
-template <class H, class F>
-void half_comparison(LaneSink& sink, const char* which, const char* type, F) {
-  compare<uint16_t>(sink, Name("setp.", which, ".", type),
-                    [](uint16_t a, uint16_t b) { return F{}(H::wide(a), H::wide(b)); });
-}
 template <class H>
 void half_comparisons(LaneSink& sink, const char* type) {
-  half_comparison<H>(sink, "eq", type, [](double a, double b) { return a == b; });
-  half_comparison<H>(sink, "ne", type, [](double a, double b) { return a < b || a > b; });
-  half_comparison<H>(sink, "lt", type, [](double a, double b) { return a < b; });
-  half_comparison<H>(sink, "le", type, [](double a, double b) { return a <= b; });
-  half_comparison<H>(sink, "gt", type, [](double a, double b) { return a > b; });
-  half_comparison<H>(sink, "ge", type, [](double a, double b) { return a >= b; });
-  half_comparison<H>(sink, "equ", type, [](double a, double b) { return !(a < b || a > b); });
-  half_comparison<H>(sink, "neu", type, [](double a, double b) { return a != b; });
-  half_comparison<H>(sink, "ltu", type, [](double a, double b) { return !(a >= b); });
-  half_comparison<H>(sink, "leu", type, [](double a, double b) { return !(a > b); });
-  half_comparison<H>(sink, "gtu", type, [](double a, double b) { return !(a <= b); });
-  half_comparison<H>(sink, "geu", type, [](double a, double b) { return !(a < b); });
-  half_comparison<H>(sink, "num", type, [](double a, double b) { return a == a && b == b; });
-  half_comparison<H>(sink, "nan", type, [](double a, double b) { return a != a || b != b; });
+  each_comparison([&]<class F>(const char* which, F) {
+    compare<uint16_t>(sink, Name("setp.", which, ".", type),
+                      [](uint16_t a, uint16_t b) { return F{}(H::wide(a), H::wide(b)); });
+  });
 }
 
 template <class H>

@@ -1,4 +1,4 @@
-// Blocks one after another, or all at once in turns for a cooperative launch; and the detection of deadlocks.
+// Runs blocks one after another, or interleaves all of them for a cooperative launch; detects deadlocks.
 #include <algorithm>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace gacc::emulator {
 namespace {
 
-constexpr int64_t kSliceInstructions = 20000;  // that a warp runs before the next one has its turn
+constexpr int64_t kSliceInstructions = 20000;  // that a warp runs before another one is scheduled
 // Warp instructions without any visible change after which a launch is taken to hang: so many, and more a warp.
 constexpr uint64_t kIdleInstructions = 20'000'000, kIdleInstructionsPerWarp = 200'000;
 
@@ -152,9 +152,8 @@ void run_launch(Launch& launch) {
     }
     polling_rounds = polling && launch.progress_at == progress_before ? polling_rounds + 1 : 0;
     if (polling_rounds > 1000 + 100000 / warps ||
-        launch.executed - launch.progress_at > kIdleInstructions + kIdleInstructionsPerWarp * warps) {
+        launch.executed - launch.progress_at > kIdleInstructions + kIdleInstructionsPerWarp * warps)
       stuck(launch, resident, true);
-    }
   }
 }
 

@@ -1,4 +1,4 @@
-// The values that take turns in the same bytes of global memory. Bytes of a value count as unwritten from the
+// The values that share bytes of global memory one after another. Bytes of a value count as unwritten from the
 // beginning of its life until something writes them, and after its end. Time is counted in phases: a launch,
 // or in a cooperative launch what lies between two barriers of the grid.
 #pragma once

@@ -29,28 +29,22 @@ bool Region::all(int64_t at, int64_t count, uint8_t want) const {
 }
 
 void Region::mark_written(int64_t at, int64_t count) {
-  uint8_t* s = shadow_.get() + at;
-  for (int64_t i = 0; i < count; ++i) s[i] = static_cast<uint8_t>((s[i] | kWritten) & ~kStale);
+  for (uint8_t& s : shadow(at, count)) s = static_cast<uint8_t>((s | kWritten) & ~kStale);
 }
 void Region::forget_written(int64_t at, int64_t count) {
-  uint8_t* s = shadow_.get() + at;
-  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(~kWritten);
+  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(~kWritten);
 }
 void Region::mark_stale(int64_t at, int64_t count) {
-  uint8_t* s = shadow_.get() + at;
-  for (int64_t i = 0; i < count; ++i) s[i] |= kStale;
+  for (uint8_t& s : shadow(at, count)) s |= kStale;
 }
 void Region::unmark_stale(int64_t at, int64_t count) {
-  uint8_t* s = shadow_.get() + at;
-  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(~kStale);
+  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(~kStale);
 }
 void Region::forget_stale(int64_t at, int64_t count) {
-  uint8_t* s = shadow_.get() + at;
-  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(s[i] & kStale ? ~(kStale | kWritten) : ~0);
+  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(s & kStale ? ~(kStale | kWritten) : ~0);
 }
 void Region::begin_value(int64_t at, int64_t count) {
-  uint8_t* s = shadow_.get() + at;
-  for (int64_t i = 0; i < count; ++i) s[i] &= static_cast<uint8_t>(s[i] & kStale ? ~0 : ~kWritten);
+  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(s & kStale ? ~0 : ~kWritten);
 }
 void Region::reset_written() { forget_written(0, bytes_); }
 

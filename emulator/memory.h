@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,7 @@ class Region {
   const std::string& name() const { return name_; }
   uint8_t* data() { return data_.get(); }
   uint8_t* shadow() { return shadow_.get(); }
+  std::span<uint8_t> shadow(int64_t at, int64_t count) { return {shadow() + at, static_cast<size_t>(count)}; }
   bool ok() const { return data_ && shadow_; }
   bool covers(uint64_t address, int64_t count) const {
     return address >= base_ && address - base_ <= static_cast<uint64_t>(bytes_) &&

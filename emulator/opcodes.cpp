@@ -113,19 +113,6 @@ bool fits(const OpcodeForm& form, const Parts& parts, size_t slot, size_t part) 
   return s.optional && fits(form, parts, slot + 1, part);
 }
 
-// Appends the spellings of slots[slot..] after `text`; at most one hint beyond those that must be there.
-void spell(const OpcodeForm& form, size_t slot, const std::string& text, bool hinted,
-           std::vector<std::string>& to) {
-  if (slot == form.slots.size()) return to.push_back(text);
-  const OpcodeSlot& s = form.slots[slot];
-  if (s.optional) spell(form, slot + 1, text, hinted, to);
-  for (const std::string_view word : s.words) {
-    const bool counts = s.hint && (s.optional || word != s.words[0]);
-    if (counts && hinted) continue;
-    spell(form, slot + 1, text + "." + std::string(word), hinted || counts, to);
-  }
-}
-
 }  // namespace
 
 Parts split_opcode(std::string_view opcode) { return words_of(opcode, '.'); }
@@ -169,52 +156,11 @@ std::string unknown_part(const Parts& parts) {
   return whole;
 }
 
-std::vector<std::string> all_opcodes() {
-  std::vector<std::string> all;
-  for (const OpcodeForm& form : opcode_forms()) spell(form, 0, std::string(form.root), false, all);
-  for (const LaneOp* op : all_lane_ops()) {
-    if (!op->name.starts_with("setp.")) continue;
-    const size_t at = op->name.find('.', 5);
-    for (const char* combine : {"", ".and", ".or", ".xor"}) {
-      all.push_back(op->name.substr(0, at) + combine + op->name.substr(at));
-      if (op->name.ends_with("f16")) all.push_back(all.back() + "x2");
-    }
-  }
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());  // two forms may share a spelling
-  return all;
-}
-
 const std::vector<SpecialRegister>& special_registers() {
-  static const std::vector<SpecialRegister> made = {{"%tid.x", Special::tid_x, 4},
-                                                    {"%tid.y", Special::tid_y, 4},
-                                                    {"%tid.z", Special::tid_z, 4},
-                                                    {"%ntid.x", Special::ntid_x, 4},
-                                                    {"%ntid.y", Special::ntid_y, 4},
-                                                    {"%ntid.z", Special::ntid_z, 4},
-                                                    {"%ctaid.x", Special::ctaid_x, 4},
-                                                    {"%ctaid.y", Special::ctaid_y, 4},
-                                                    {"%ctaid.z", Special::ctaid_z, 4},
-                                                    {"%nctaid.x", Special::nctaid_x, 4},
-                                                    {"%nctaid.y", Special::nctaid_y, 4},
-                                                    {"%nctaid.z", Special::nctaid_z, 4},
-                                                    {"%laneid", Special::laneid, 4},
-                                                    {"%warpid", Special::warpid, 4},
-                                                    {"%nwarpid", Special::nwarpid, 4},
-                                                    {"%smid", Special::smid, 4},
-                                                    {"%nsmid", Special::nsmid, 4},
-                                                    {"%gridid", Special::gridid, 8},
-                                                    {"%lanemask_eq", Special::lanemask_eq, 4},
-                                                    {"%lanemask_lt", Special::lanemask_lt, 4},
-                                                    {"%lanemask_le", Special::lanemask_le, 4},
-                                                    {"%lanemask_gt", Special::lanemask_gt, 4},
-                                                    {"%lanemask_ge", Special::lanemask_ge, 4},
-                                                    {"%dynamic_smem_size", Special::dynamic_smem_size, 4},
-                                                    {"%total_smem_size", Special::total_smem_size, 4},
-                                                    {"%clock", Special::clock, 4},
-                                                    {"%clock64", Special::clock64, 8},
-                                                    {"%globaltimer", Special::globaltimer, 8},
-                                                    {"%globaltimer_lo", Special::globaltimer, 4}};
+  static const std::vector<SpecialRegister> made = {
+#define GACC_SPECIAL(name, text, bytes, value) {text, Special::name, bytes},
+#include "emulator/special_registers.def"
+  };
   return made;
 }
 

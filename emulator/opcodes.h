@@ -1,4 +1,4 @@
-// Which opcodes the emulator accepts beside the arithmetic of lane_ops.h, as one table of forms: the decoder
+// Which opcodes the emulator accepts besides the arithmetic of lane_ops.h, as one table of forms: the decoder
 // asks it before it reads an opcode, and the tests enumerate it, so nothing is accepted without a vector.
 #pragma once
 #include <string>
@@ -12,7 +12,7 @@ namespace gacc::emulator {
 using Parts = std::vector<std::string_view>;  // of an opcode, between its dots
 Parts split_opcode(std::string_view opcode);
 
-// One place in a form: exactly one of `words` stands there, or none where it is optional.
+// One position in a form: exactly one of `words`, or none where it is optional.
 struct OpcodeSlot {
   std::vector<std::string_view> words;
   bool optional = false;
@@ -26,10 +26,6 @@ const std::vector<OpcodeForm>& opcode_forms();
 
 // Empty when a form has this spelling; else what of it is unknown: a modifier, or the whole opcode.
 std::string unknown_part(const Parts& parts);
-
-// Every accepted spelling of the forms and of setp with a second predicate: all combinations of what changes
-// a value, and every hint once.
-std::vector<std::string> all_opcodes();
 
 struct SpecialRegister {
   std::string_view name;  // "%tid.x"

@@ -26,16 +26,14 @@ enum class AtomicOp : uint8_t { add, min, max, exch, cas, bit_and, bit_or, bit_x
 struct Extra {
   Space space = Space::generic;
   Order order = Order::plain;
-  uint8_t bytes = 0;  // of one element
-  uint8_t count = 1;  // elements: 1, 2, 4
-  bool sign = false;  // a narrow load extends the sign
-  bool non_coherent = false;
+  uint8_t bytes = 0;    // of one element
+  uint8_t count = 1;    // elements: 1, 2, 4
+  bool sign = false;    // a narrow load extends the sign
   bool returns = true;  // atom, against red
   AtomicOp atomic = AtomicOp::add;
   char type_class = 'b';  // u, s, f, b(its), h (f16), w (bf16)
   uint8_t type_bits = 32;
   int base = -1;  // address register, or -1
-  uint8_t base_bytes = 8;
   int64_t offset = 0;
   int base2 = -1;  // cp.async: the source's address
   int64_t offset2 = 0;
@@ -64,34 +62,8 @@ struct Instr {
 };
 
 enum class Special : uint8_t {
-  tid_x,
-  tid_y,
-  tid_z,
-  ntid_x,
-  ntid_y,
-  ntid_z,
-  ctaid_x,
-  ctaid_y,
-  ctaid_z,
-  nctaid_x,
-  nctaid_y,
-  nctaid_z,
-  laneid,
-  warpid,
-  nwarpid,
-  smid,
-  nsmid,
-  gridid,
-  lanemask_eq,
-  lanemask_lt,
-  lanemask_le,
-  lanemask_gt,
-  lanemask_ge,
-  dynamic_smem_size,
-  total_smem_size,
-  clock,
-  clock64,
-  globaltimer
+#define GACC_SPECIAL(name, text, bytes, value) name,
+#include "emulator/special_registers.def"
 };
 
 struct Program {

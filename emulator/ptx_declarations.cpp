@@ -98,9 +98,9 @@ std::vector<Variable> read_variables(PtxReader& in, Space space, bool external) 
       lanes = 2;
     else if (in.accept(".v4"))
       lanes = 4;
-    else if (in.accept(".attribute")) {
+    else if (in.accept(".attribute"))
       while (in.go() && !in.accept(")")) in.next();
-    } else
+    else
       break;
   }
   Type type = in.type_directive();

@@ -94,7 +94,7 @@ class FileParser {
 
 Status parse_ptx(std::string_view text, PtxFile& file) {
   std::vector<Token> tokens;
-  if (Status status = tokenize(text, tokens); !status) return status;
+  GACC_TRY(tokenize(text, tokens));
   return FileParser(tokens, file).parse();
 }
 

@@ -6,33 +6,20 @@
 namespace gacc::emulator {
 
 const char* defect_name(Defect defect) {
-  switch (defect) {
-    case Defect::out_of_bounds:
-      return "out-of-bounds access";
-    case Defect::misaligned:
-      return "misaligned access";
-    case Defect::uninitialised_memory:
-      return "uninitialised read of memory";
-    case Defect::uninitialised_register:
-      return "uninitialised read of a register";
-    case Defect::shared_race:
-      return "shared-memory race";
-    case Defect::global_race:
-      return "global-memory race";
-    case Defect::divergent_barrier:
-      return "divergent barrier";
-    case Defect::bad_shuffle:
-      return "bad warp mask";
-    case Defect::division_by_zero:
-      return "integer division by zero";
-    case Defect::deadlock:
-      return "deadlock";
-    case Defect::endless:
-      return "endless kernel";
-    case Defect::trap:
-      return "trap";
-  }
-  return "defect";
+  static constexpr const char* names[] = {// in the order of Defect
+                                          "out-of-bounds access",
+                                          "misaligned access",
+                                          "uninitialised read of memory",
+                                          "uninitialised read of a register",
+                                          "shared-memory race",
+                                          "global-memory race",
+                                          "divergent barrier",
+                                          "bad warp mask",
+                                          "integer division by zero",
+                                          "deadlock",
+                                          "endless kernel",
+                                          "trap"};
+  return names[static_cast<size_t>(defect)];
 }
 
 std::string Report::render() const {

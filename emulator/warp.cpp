@@ -7,6 +7,10 @@
 
 namespace gacc::emulator {
 
+namespace {
+constexpr int kMultiprocessors = 132;  // of an H100, as cuDeviceGetAttribute says
+}
+
 void Warp::start(uint32_t lanes_mask) {
   live = lanes_mask;
   waiting = group = 0;
@@ -102,86 +106,14 @@ void Warp::fill_specials() {
   for (const Program::SpecialUse& use : launch->program.specials) {
     const Slot& slot = launch->program.slots[static_cast<size_t>(use.reg)];
     for (int l = 0; l < kLanes; ++l) {
-      uint32_t t = thread_of(l), bit = 1u << l;
+      const uint32_t t = thread_of(l), bit = 1u << l;
       uint64_t v = 0;
       switch (use.which) {
-        case Special::tid_x:
-          v = t % n.x;
-          break;
-        case Special::tid_y:
-          v = t / n.x % n.y;
-          break;
-        case Special::tid_z:
-          v = t / n.x / n.y;
-          break;
-        case Special::ntid_x:
-          v = n.x;
-          break;
-        case Special::ntid_y:
-          v = n.y;
-          break;
-        case Special::ntid_z:
-          v = n.z;
-          break;
-        case Special::ctaid_x:
-          v = block->id.x;
-          break;
-        case Special::ctaid_y:
-          v = block->id.y;
-          break;
-        case Special::ctaid_z:
-          v = block->id.z;
-          break;
-        case Special::nctaid_x:
-          v = g.x;
-          break;
-        case Special::nctaid_y:
-          v = g.y;
-          break;
-        case Special::nctaid_z:
-          v = g.z;
-          break;
-        case Special::laneid:
-          v = static_cast<uint64_t>(l);
-          break;
-        case Special::warpid:
-          v = static_cast<uint64_t>(index);
-          break;
-        case Special::nwarpid:
-          v = block->warps.size();
-          break;
-        case Special::nsmid:
-          v = 132;
-          break;
-        case Special::smid:
-          v = static_cast<uint64_t>(block->index) % 132;
-          break;
-        case Special::lanemask_eq:
-          v = bit;
-          break;
-        case Special::lanemask_lt:
-          v = bit - 1;
-          break;
-        case Special::lanemask_le:
-          v = bit | (bit - 1);
-          break;
-        case Special::lanemask_gt:
-          v = ~(bit | (bit - 1));
-          break;
-        case Special::lanemask_ge:
-          v = ~(bit - 1);
-          break;
-        case Special::dynamic_smem_size:
-          v = static_cast<uint64_t>(launch->dynamic_bytes);
-          break;
-        case Special::total_smem_size:
-          v = static_cast<uint64_t>(launch->shared_bytes);
-          break;
-        case Special::gridid:
-        case Special::clock:
-        case Special::clock64:
-        case Special::globaltimer:
-          break;
+#define GACC_SPECIAL(name, text, bytes, value) \
+  case Special::name:                          \
+    v = static_cast<uint64_t>(value);          \
+    break;
+#include "emulator/special_registers.def"
       }
       std::memcpy(file + slot.at + static_cast<size_t>(l) * slot.bytes, &v, slot.bytes);
     }

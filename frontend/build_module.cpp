@@ -1,4 +1,4 @@
-// The way from text to Module: tree, overrides, checks, then the forward pass for step, eval and predict.
+// From text to Module: tree, overrides, checks, then the forward pass for step, eval and predict.
 #include "frontend/frontend.h"
 
 #include <algorithm>

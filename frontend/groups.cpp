@@ -1,8 +1,6 @@
 // [[optimizer.groups]]: what is said of some parameters only, by their names.
 #include <fnmatch.h>
 
-#include <algorithm>
-
 #include "frontend/model_file.h"
 
 namespace gacc::frontend {

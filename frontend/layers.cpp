@@ -39,10 +39,10 @@ Flow LayerLowering::run() {
   for (const InputSpec& input : model_.inputs) {
     Flow flow{.label = fmt::format("input `{}`", input.name), .at = input.at};
     const ir::Shape shape = with_batch(input.shape);
-    if (input.sound && !ir::fits(shape, model_.micro_batch)) {
+    if (input.valid && !ir::fits(shape, model_.micro_batch)) {
       diag_.error(Kind::out_of_range, input.at, "a micro-batch of input `{}` has too many elements",
                   input.name);
-    } else if (input.sound) {
+    } else if (input.valid) {
       flow.value = b_.region().add_value(input.name, {input.dtype, shape});
       b_.region().inputs.push_back(*flow.value);
     }
@@ -96,7 +96,7 @@ Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flow> inputs, cons
   if (spec.type == nullptr) return {};
   // Blocks are entered even when their input is wrong: what is in them is checked as far as it can be.
   if (!spec.type->block) {
-    if (!spec.sound || !std::ranges::all_of(inputs, [](const Flow& x) { return x.value.has_value(); }))
+    if (!spec.valid || !std::ranges::all_of(inputs, [](const Flow& x) { return x.value.has_value(); }))
       return {};
     const ir::DType dtype = spec.type->tokens ? ir::DType::i32 : ir::DType::f32;
     if (!std::ranges::all_of(inputs, [&](const Flow& x) { return takes(spec, x, dtype); })) return {};
@@ -191,14 +191,6 @@ bool LayerLowering::products_fit(const LayerSpec& spec, size_t first_op) const {
 }
 
 // --- what the code of layers works with
-
-ir::Operand per_channel(ir::Builder& b, const std::string& name, const ir::Operand& values,
-                        const ir::Shape& shape) {
-  if (shape.size() == 2) return values;
-  ir::Shape wide(shape.size() - 1, 1);
-  wide[0] = shape[1];
-  return b.make("reshape", name, {values}, {{"shape", wide}});
-}
 
 bool LayerContext::has_last_axis() {
   if (shape().size() > 1) return true;

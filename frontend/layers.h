@@ -91,10 +91,6 @@ class LayerLowering {
   int32_t units_per_segment_ = 1;  // more than one under policy sqrt
 };
 
-// [C] as [C,1,..]: it meets every element of its channel in `shape`, which has B first.
-ir::Operand per_channel(ir::Builder& b, const std::string& name, const ir::Operand& values,
-                        const ir::Shape& shape);
-
 // One layer while it is lowered: what the code of a layer type works with.
 class LayerContext {
  public:
@@ -122,7 +118,6 @@ class LayerContext {
   std::string shape_text() const { return all_.shape_of(input()); }
   std::string shape_of(const Flow& flow) const { return all_.shape_of(flow); }
   bool training() const { return b.region().kind == ir::RegionKind::step; }
-  bool drops() const { return training(); }  // dropout is for training alone
 
   // An error; `refuse_input` adds where the input is defined.
   template <class... A>

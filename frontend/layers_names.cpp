@@ -1,4 +1,4 @@
-// What a name in a model file means where it stands: a layer of this block or of one around it, or an input.
+// Resolves names of a model file: a layer of this block or of one around it, or an input.
 #include <algorithm>
 
 #include "frontend/layers.h"
@@ -16,9 +16,8 @@ std::optional<int64_t> LayerLowering::rows_of(std::string_view input) const {
 }
 
 Flow LayerLowering::resolve(const Named& name, const Scope& scope) const {
-  for (const Scope* at = &scope; at != nullptr; at = at->parent) {
+  for (const Scope* at = &scope; at != nullptr; at = at->parent)
     if (const auto found = at->layers.find(name.name); found != at->layers.end()) return found->second.output;
-  }
   if (const Flow* found = input(name.name)) return *found;
   unknown(name, scope, true);
   return {};
@@ -60,16 +59,14 @@ void LayerLowering::unknown(const Named& name, const Scope& scope, bool with_inp
     }
     for (const auto& [layer, _] : at->layers) known.push_back(layer);
   }
-  if (with_inputs) {
+  if (with_inputs)
     for (const auto& [input, _] : inputs_) known.push_back(input);
-  }
   const std::string block = name.name.substr(0, name.name.find('.'));
   if (block != name.name && std::ranges::find(known, block) != known.end()) {
-    diag_.error(
-        Kind::unknown_name, name.at,
-        "`{}` lies in the block `{}`, and its layers cannot be named from outside; put both layers into one "
-        "block or into none",
-        name.name, block);
+    diag_.error(Kind::unknown_name, name.at,
+                "`{}` lies in the block `{}`, and its layers cannot be named from outside; put both layers "
+                "into one block or into none",
+                name.name, block);
     return;
   }
   diag_.error(Kind::unknown_name, name.at, "there is no layer {}`{}` here{}", with_inputs ? "or input " : "",

@@ -145,7 +145,7 @@ void LossContext::measure(const std::string& metric, const ir::Operand& x, const
 void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& model, Flow output,
                 bool metrics) {
   const LossSpec& loss = model.loss;
-  if (!loss.sound) return;
+  if (!loss.valid) return;
   const Named named{loss.keys.text("target"), loss.keys.at("target")};
   const Flow* target = layers.input(named.name);
   if (target == nullptr) {

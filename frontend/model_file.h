@@ -17,7 +17,7 @@ struct Named {
 struct InputSpec {
   std::string name;
   Location at{};      // of the name
-  bool sound = true;  // false: its type is wrong and reported
+  bool valid = true;  // false: its type is wrong and reported
   Values keys{};
   ir::Shape shape{};  // per sample
   ir::DType dtype = ir::DType::f32;
@@ -29,7 +29,7 @@ struct LayerSpec {
   Values keys{};
   std::string name;
   Location type_at{}, name_at{};
-  bool sound = true;  // false: something about it is wrong and reported; nothing can be said about its output
+  bool valid = true;  // false: something about it is wrong and reported; nothing can be said about its output
   std::vector<Named> inputs{};      // as named by `input` or `inputs`; empty: the previous layer
   std::vector<LayerSpec> layers{};  // of a block
 };
@@ -38,7 +38,7 @@ struct LossSpec {
   const LossType* type = nullptr;  // null: unknown, and reported
   Values keys{};
   Location type_at{};
-  bool sound = false;
+  bool valid = false;
 };
 
 // Why an update is not the one big batch's, where that is said, and what would be exact.

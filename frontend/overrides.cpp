@@ -15,18 +15,19 @@ std::vector<std::string> layer_names(const Node& layers) {
   for (const Node& layer : layers.items) {
     const Node* name = layer.find("name");
     const Node* type = layer.find("type");
-    if (name != nullptr) {
+    if (name != nullptr)
       names.push_back(name->text);
-    } else if (type != nullptr && !type->text.empty()) {
+    else if (type != nullptr && !type->text.empty())
       names.push_back(fmt::format("{}_{}", type->text, unnamed[type->text]++));
-    } else {
+    else
       names.emplace_back();
-    }
   }
   return names;
 }
 
 namespace {
+
+constexpr size_t kMaxParts = 40;  // of a dotted key, as in the file: it bounds the depth of the tree
 
 std::vector<std::string> split(std::string_view key) {
   std::vector<std::string> parts;
@@ -40,9 +41,8 @@ std::vector<std::string> split(std::string_view key) {
 
 Node* layer_named(Node& layers, std::string_view name) {
   const std::vector<std::string> names = layer_names(layers);
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (size_t i = 0; i < names.size(); ++i)
     if (!names[i].empty() && names[i] == name) return &layers.items[i];
-  }
   return nullptr;
 }
 
@@ -65,7 +65,7 @@ void apply(Node& root, const Override& override, Diag& diag) {
   const std::vector<std::string> parts = split(override.key);
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool last = i + 1 == parts.size();
-    if (parts[i].empty() || parts.size() > 40) {
+    if (parts[i].empty() || parts.size() > kMaxParts) {
       diag.error(Kind::syntax, at, "`{}` is not a dotted path such as train.accumulate", override.key);
       return;
     }

@@ -104,26 +104,22 @@ void Parameters::start(ir::BufferId buffer, const Value& init, Standard standard
   const double in = static_cast<double>(fan.in),
                both = static_cast<double>(fan.in) + static_cast<double>(fan.out);
   const auto& [how, amount] = start_of(init);
-  if (how == "zeros" || how == "ones")
-    fill(how == "ones" ? 1 : 0);
-  else if (how == "normal")
-    normal(amount);
-  else if (how == "uniform")
-    uniform(amount);
-  else if (how == "kaiming_normal")
-    normal(std::sqrt(2 / in));
-  else if (how == "kaiming_uniform")
-    uniform(std::sqrt(6 / in));
-  else if (how == "xavier_normal")
-    normal(std::sqrt(2 / both));
-  else if (how == "xavier_uniform")
-    uniform(std::sqrt(6 / both));
-  else if (standard == Standard::spread)
-    uniform(1 / std::sqrt(in));
-  else if (standard == Standard::normal)
-    normal(1);
-  else
-    fill(standard == Standard::ones ? 1 : 0);
+  const struct {
+    std::string_view how;
+    bool is_normal;
+    double amount;
+  } starts[] = {{"normal", true, amount},
+                {"uniform", false, amount},
+                {"kaiming_normal", true, std::sqrt(2 / in)},
+                {"kaiming_uniform", false, std::sqrt(6 / in)},
+                {"xavier_normal", true, std::sqrt(2 / both)},
+                {"xavier_uniform", false, std::sqrt(6 / both)}};
+  for (const auto& start : starts)
+    if (how == start.how) return start.is_normal ? normal(start.amount) : uniform(start.amount);
+  const bool plain = how == "default";
+  if (plain && standard == Standard::spread) return uniform(1 / std::sqrt(in));
+  if (plain && standard == Standard::normal) return normal(1);
+  fill(how == "ones" || (plain && standard == Standard::ones) ? 1 : 0);
 }
 
 }  // namespace gacc::frontend

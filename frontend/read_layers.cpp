@@ -1,5 +1,4 @@
 // Reads [[layers]] by the table of layer types.
-#include <algorithm>
 #include <map>
 
 #include "frontend/model_file.h"
@@ -116,7 +115,7 @@ class LayerReader {
         diag_.error(Kind::duplicate_name, layer.name_at, "the name `{}` is taken", layer.name)
             .note(first->second, "it is first used here");
         layer.type = nullptr;  // its parameters would be those of its namesake
-        layer.sound = false;
+        layer.valid = false;
       }
     }
     return layers;
@@ -135,7 +134,7 @@ class LayerReader {
                   "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
     }
     if (layer.keys.type == nullptr) {
-      layer.sound = false;
+      layer.valid = false;
       return layer;
     }
     layer.type = &layer_type(*layer.keys.type);
@@ -143,10 +142,10 @@ class LayerReader {
     read_inputs(layer, diag_);
     if (layer.type->check != nullptr) layer.type->check(layer.keys, diag_);
     // Keys that say nothing about the output may be wrong, and later layers can still be checked.
-    layer.sound = diag_.reports().size() == before;
+    layer.valid = diag_.reports().size() == before;
     for (const Value& value : layer.keys.values) {
       const bool ours = find_key(schema().layer.keys, value.key->name) == nullptr;
-      if (ours || value.key->name.starts_with("input")) layer.sound &= value.good;
+      if (ours || value.key->name.starts_with("input")) layer.valid &= value.good;
     }
     check_starts(layer, diag_);
     check_trainable(layer.keys, diag_);

@@ -51,7 +51,8 @@ bool matches(std::string_view pattern, std::string_view name, Match& match) {
          matches(pattern.substr(1), name.substr(1), match);
 }
 
-// The file's name: what stood on our side is put in its place. `problem` says what did not stand there.
+// The file's name: its {NAME}s and stars replaced by what those of our pattern matched. `problem` names one that
+// our pattern does not have.
 std::string filled(std::string_view pattern, const Match& match, std::string& problem) {
   std::string name;
   size_t star = 0;
@@ -183,7 +184,7 @@ class Loads {
   std::set<std::string, std::less<>> adapters_;  // parameters
   std::vector<Said> by_;                         // by buffer
   std::vector<std::string_view> names_;
-  const Node* last_problem_ = nullptr;
+  const Node* last_problem_ = nullptr;  // the pattern that was reported last: once, not per parameter
 };
 
 bool is_texts(const Node& node) {

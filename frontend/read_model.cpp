@@ -45,7 +45,7 @@ void check_statistic(const Values& statistics, std::string_view key, const Input
 }
 
 InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
-  InputSpec input{.name = entry.key, .at = entry.key_at, .sound = false};
+  InputSpec input{.name = entry.key, .at = entry.key_at, .valid = false};
   if (!entry.value.is_table()) {
     diag.error(Kind::wrong_type, entry.value.at, "`inputs.{}` must be a table, not {}", entry.key,
                form_text(entry.value.form));
@@ -62,16 +62,16 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
       read_table(entry.value, schema().input, diag, fmt::format("[{}]", path), path);
   input.shape = keys.integers("shape");
   input.dtype = keys.text("dtype") == "i32" ? ir::DType::i32 : ir::DType::f32;
-  input.sound = keys["shape"].good && keys["dtype"].good;
+  input.valid = keys["shape"].good && keys["dtype"].good;
   if (!ir::fits(input.shape, 1)) {
     diag.error(Kind::out_of_range, keys.at("shape"), "input `{}` has too many elements", entry.key);
-    input.sound = false;
+    input.valid = false;
   }
   // A misspelt `shape` should not be followed by complaints about the default.
   const auto unknown = [](const Report& report) { return report.kind == Kind::unknown_key; };
   if (!keys.given("shape") && std::any_of(diag.reports().begin() + static_cast<std::ptrdiff_t>(before),
                                           diag.reports().end(), unknown))
-    input.sound = false;
+    input.valid = false;
   for (const auto& [key, dtype] : {std::pair("range", "i32"), std::pair("normalize", "f32")})
     if (keys.given(key) && keys.text("dtype") != dtype)
       diag.error(Kind::conflict, keys.at(key), "`{}` is for {} inputs; `{}` is {}", key, dtype, entry.key,
@@ -102,7 +102,7 @@ void read_loss(const Node& node, ModelFile& model, Diag& diag) {
   }
   // Into how many parts the pass chunk-loss cuts it; without the key it chooses.
   if (loss.keys.has("chunks")) model.settings.loss.chunks = loss.keys.integer("chunks");
-  loss.sound = diag.reports().size() == before;
+  loss.valid = diag.reports().size() == before;
 }
 
 }  // namespace

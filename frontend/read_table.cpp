@@ -56,7 +56,7 @@ void Values::store(ir::Settings& settings) const {
 
 namespace {
 
-// What others call our keys. A word may stand for several: the first that the table has is meant.
+// What others call our keys. A word may mean several: the first that the table has counts.
 struct Foreign {
   std::string_view ours;
   std::vector<std::string_view> words;
@@ -104,7 +104,7 @@ bool among(std::string_view word, const std::vector<const Key*>& keys) {
   return std::any_of(keys.begin(), keys.end(), [&](const Key* key) { return key->name == word; });
 }
 
-// "train.micro_batch" for a key, in our words or others', of another table that stands once in a file.
+// "train.micro_batch" for a key, in our words or others', of another table that a file has once.
 std::string elsewhere(std::string_view word) {
   for (const Table* table : schema().all()) {
     if (table->path.empty() || table->path.find('.') != std::string_view::npos || table == &schema().layer)
@@ -132,7 +132,7 @@ std::vector<std::string_view> names_of(const std::vector<const Key*>& keys) {
   return names;
 }
 
-// The key that an unknown one stands for, "" when that cannot be told.
+// The key that an unknown one means, "" when that cannot be told.
 std::string meant(std::string_view word, const std::vector<const Key*>& keys) {
   const Foreign* foreign = ours(word, keys);
   return foreign != nullptr ? std::string(foreign->ours) : nearest(word, names_of(keys));
@@ -255,42 +255,51 @@ class TableReader {
     return std::nullopt;
   }
 
+  std::optional<bool> flag(const Node& node, const Key& key) {
+    return is(node, key.name, Node::Form::flag) ? std::optional(node.flag) : std::nullopt;
+  }
+
+  std::optional<std::string> text(const Node& node, const Key& key) {
+    return is(node, key.name, Node::Form::text) ? std::optional(node.text) : std::nullopt;
+  }
+
   // The elements of a list.
   template <class T>
-  std::optional<ir::Attr> list(const Node& node, const Key& key,
-                               std::optional<T> (TableReader::*read)(const Node&, const Key&)) {
+  std::optional<std::vector<T>> list(const Node& node, const Key& key,
+                                     std::optional<T> (TableReader::*read)(const Node&, const Key&)) {
     if (!is(node, key.name, Node::Form::list)) return std::nullopt;
     const size_t exact = key.form == Form::pair ? 2 : key.form == Form::reals ? key.most : 0;
     const size_t found = node.items.size();
-    if (exact > 0 && found != exact) {
-      diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", values_.name(key.name),
-                  key.form == Form::pair ? "one number or two" : fmt::format("{} numbers", exact), found);
-      return std::nullopt;
-    }
-    if (key.most > 0 && found > key.most) {
-      diag_.error(Kind::out_of_range, node.at, "`{}` has {} elements; at most {} are possible",
-                  values_.name(key.name), found, key.most);
-      return std::nullopt;
-    }
-    if (std::is_same_v<T, double> && found == 0) {
-      diag_.error(Kind::out_of_range, node.at, "`{}` is empty", values_.name(key.name));
+    const std::string name = values_.name(key.name);
+    std::string wrong;
+    if (exact > 0 && found != exact)
+      wrong =
+          fmt::format("`{}` must be {}, not {}", name,
+                      key.form == Form::pair ? "one number or two" : fmt::format("{} numbers", exact), found);
+    else if (key.most > 0 && found > key.most)
+      wrong = fmt::format("`{}` has {} elements; at most {} are possible", name, found, key.most);
+    else if (!std::is_same_v<T, int64_t> && found == 0)
+      wrong = fmt::format("`{}` is empty", name);
+    if (!wrong.empty()) {
+      diag_.error(Kind::out_of_range, node.at, "{}", wrong);
       return std::nullopt;
     }
     std::vector<T> out;
-    bool good = true;
-    for (const Node& item : node.items) {
-      const std::optional<T> element = (this->*read)(item, key);
-      good = good && element.has_value();
-      out.push_back(element.value_or(T{}));
-    }
-    if (!good) return std::nullopt;
-    return out;
+    for (const Node& item : node.items)
+      if (const std::optional<T> element = (this->*read)(item, key)) out.push_back(*element);
+    return out.size() == found ? std::optional(out) : std::nullopt;
   }
 
-  std::optional<ir::Attr> numbers(const Node& node, const Key& key) {
+  std::optional<std::vector<double>> numbers(const Node& node, const Key& key) {
     if (node.is_list()) return list(node, key, &TableReader::real);
     const std::optional<double> one = real(node, key);
-    return one ? std::optional<ir::Attr>(std::vector{*one}) : std::nullopt;
+    return one ? std::optional(std::vector{*one}) : std::nullopt;
+  }
+
+  std::optional<std::vector<int64_t>> pair(const Node& node, const Key& key) {
+    if (node.is_list()) return list(node, key, &TableReader::integer);
+    const std::optional<int64_t> both = integer(node, key);
+    return both ? std::optional(std::vector{*both, *both}) : std::nullopt;
   }
 
   bool texts(const Node& node, const Key& key) {
@@ -303,86 +312,81 @@ class TableReader {
     });
   }
 
-  std::optional<ir::Attr> size(const Node& node, const Key& key) {
-    if (!is(node, key.name, Node::Form::text)) return std::nullopt;
-    const std::optional<int64_t> bytes = ir::parse_bytes(node.text);
-    if (bytes) return *bytes;
-    diag_.error(Kind::out_of_range, node.at,
-                "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"", values_.name(key.name),
-                node.text);
-    return std::nullopt;
+  bool tables(const Node& node, const Key& key) {
+    if (!node.is_table()) return is(node, key.name, Node::Form::list);
+    diag_.error(Kind::wrong_type, node.at, "the entries of the list `{0}` are written [[{0}]], not [{0}]",
+                values_.name(key.name));
+    return false;
   }
 
-  // What the file says of a key; `good` is false when it is wrong.
-  std::optional<ir::Attr> read(const Node& node, const Key& key, bool& good) {
-    const auto checked = [&](std::optional<ir::Attr> value) {
-      good = value.has_value();
-      return value;
-    };
-    const auto from = [&](auto value) {
-      return checked(value ? std::optional<ir::Attr>(*value) : std::nullopt);
-    };
+  std::optional<int64_t> size(const Node& node, const Key& key) {
+    if (!is(node, key.name, Node::Form::text)) return std::nullopt;
+    const std::optional<int64_t> bytes = ir::parse_bytes(node.text);
+    if (!bytes)
+      diag_.error(Kind::out_of_range, node.at,
+                  "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"",
+                  values_.name(key.name), node.text);
+    return bytes;
+  }
+
+  // What the file says of a key: a value; nothing, where later readers look at the node; or what is wrong, and
+  // reported.
+  struct Reading {
+    bool good;
+    std::optional<ir::Attr> value{};
+    Reading(bool right) : good(right) {}
+    template <class T>
+    Reading(const std::optional<T>& read) : good(read.has_value()) {
+      if (read) value = *read;
+    }
+  };
+  Reading read(const Node& node, const Key& key) {
     const std::vector<std::string_view> words = words_of(key);
-    if (!words.empty() && key.form != Form::words &&
-        (node.form == Node::Form::text || key.form == Form::word || key.form == Form::activation ||
-         key.form == Form::metric)) {
+    const bool word = key.form == Form::word || key.form == Form::activation || key.form == Form::metric;
+    if (word || (!words.empty() && key.form != Form::words && node.form == Node::Form::text)) {
       const std::string_view noun = key.form == Form::activation ? "activation" : key.name;
-      if (is(node, key.name, Node::Form::text) && is_word(node, noun, words, diag_)) return node.text;
-      return checked({});
+      const std::optional<std::string> said = text(node, key);
+      return said && is_word(node, noun, words, diag_) ? said : std::nullopt;
     }
     switch (key.form) {
       case Form::integer:
-        return from(integer(node, key));
+        return integer(node, key);
       case Form::real:
-        return from(real(node, key));
-      case Form::flag:
-        good = is(node, key.name, Node::Form::flag);
-        return good ? std::optional<ir::Attr>(node.flag) : std::nullopt;
+        return real(node, key);
       case Form::flags:
-        if (node.is_list()) {
-          good = !node.items.empty();
-          if (!good) diag_.error(Kind::out_of_range, node.at, "`{}` is empty", values_.name(key.name));
-          for (const Node& item : node.items) good = is(item, key.name, Node::Form::flag) && good;
-          return {};
-        }
-        good = is(node, key.name, Node::Form::flag);
-        return good ? std::optional<ir::Attr>(node.flag) : std::nullopt;
+        if (node.is_list()) return list(node, key, &TableReader::flag).has_value();
+        return flag(node, key);
+      case Form::flag:
+        return flag(node, key);
       case Form::size:
-        return from(size(node, key));
+        return size(node, key);
       case Form::pair:
-        if (node.is_list()) return checked(list(node, key, &TableReader::integer));
-        if (const auto both = integer(node, key)) return std::vector{*both, *both};
-        return checked({});
+        return pair(node, key);
       case Form::integers:
-        return checked(list(node, key, &TableReader::integer));
+        return list(node, key, &TableReader::integer);
       case Form::reals:
-        return checked(list(node, key, &TableReader::real));
+        return list(node, key, &TableReader::real);
       case Form::real_or_reals:
-        return checked(numbers(node, key));
+        return numbers(node, key);
       case Form::texts:
       case Form::words:
-        good = texts(node, key);
-        return {};
+        return texts(node, key);
       case Form::table:
-        good = is(node, key.name, Node::Form::table);
-        return {};
+        return is(node, key.name, Node::Form::table);
       case Form::tables:
-        good = node.is_list();
-        if (node.is_table())
-          diag_.error(Kind::wrong_type, node.at,
-                      "the entries of the list `{0}` are written [[{0}]], not [{0}]", values_.name(key.name));
-        else
-          good = is(node, key.name, Node::Form::list);
-        return {};
+        return tables(node, key);
       default:
-        good = is(node, key.name, Node::Form::text);
-        return good ? std::optional<ir::Attr>(node.text) : std::nullopt;
+        return text(node, key);
     }
   }
 
   Value value(const Key& key) {
     Value value{.key = &key, .node = node_.find(key.name)};
-    if (value.node != nullptr) value.value = read(*value.node, key, value.good);
+    if (value.node != nullptr) {
+      Reading said = read(*value.node, key);
+      value.good = said.good;
+      value.value = std::move(said.value);
+    }
     // A value that is wrong is reported, and what follows goes on with the default.
     if (value.node == nullptr || !value.good) {
       value.value = key.fallback.value;

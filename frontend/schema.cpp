@@ -56,27 +56,27 @@ Schema::Schema() {
                      any_number, metric_names()}},
            .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
 
-  input = {.name = "[inputs.NAME]",
-           .path = "inputs.NAME",
-           .says = "An array of the data, one row a sample. The first one feeds the first layer.",
-           .keys = {{"shape",
-                     Form::integers,
-                     no_default,
-                     "of one sample; without it a sample is one number. Images are [channels, height, width]",
-                     extent,
-                     {},
-                     kMaxRank},
-                    word("dtype", "f32", {"f32", "i32"}, "what the step reads; u8 data is scaled by 1/255"),
-                    {"range", Form::integer, no_default,
-                     "i32: the data's values are 0 to range - 1; other data is an error", extent},
-                    {"normalize",
-                     Form::table,
-                     no_default,
-                     "f32: subtract a mean and divide by a deviation; \"data\" takes those of the "
-                     "training data",
-                     any_number,
-                     {"data"}}},
-           .example = "shape = [784]\nnormalize = { mean = 0.5, std = 0.5 }"};
+  input = {
+      .name = "[inputs.NAME]",
+      .path = "inputs.NAME",
+      .says = "An array of the data, one row a sample. The first one feeds the first layer.",
+      .keys = {{"shape",
+                Form::integers,
+                no_default,
+                "of one sample; without it a sample is one number. Images are [channels, height, width]",
+                extent,
+                {},
+                kMaxRank},
+               word("dtype", "f32", {"f32", "i32"}, "what the step reads; u8 data is scaled by 1/255"),
+               {"range", Form::integer, no_default,
+                "i32: the data's values are 0 to range - 1; other data is an error", extent},
+               {"normalize",
+                Form::table,
+                no_default,
+                "f32: subtract a mean and divide by a deviation; \"data\" takes those of the training data",
+                any_number,
+                {"data"}}},
+      .example = "shape = [784]\nnormalize = { mean = 0.5, std = 0.5 }"};
 
   normalize = {.name = "`normalize`",
                .path = "inputs.NAME.normalize",
@@ -110,20 +110,19 @@ Schema::Schema() {
           .keys = {{"normal", Form::real, no_default, "normal numbers of this deviation", at_least(0)},
                    {"uniform", Form::real, no_default, "uniform numbers from -x to x", at_least(0)}}};
 
-  rope = {
-      .name = "`rope`",
-      .path = "layers.rope",
-      .says =
-          "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned by "
-          "t theta^(-2 i / n) at position t, n = partial * C / heads.",
-      .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
-               {"partial",
-                Form::real,
-                1.0,
-                "the part of a head's channels that is turned, from the first one on",
-                {.low = 0, .high = 1, .low_open = true}},
-               word("layout", "half", {"half", "interleaved"},
-                    "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
+  rope = {.name = "`rope`",
+          .path = "layers.rope",
+          .says =
+              "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned "
+              "by t theta^(-2 i / n) at position t, n = partial * C / heads.",
+          .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
+                   {"partial",
+                    Form::real,
+                    1.0,
+                    "the part of a head's channels that is turned, from the first one on",
+                    {.low = 0, .high = 1, .low_open = true}},
+                   word("layout", "half", {"half", "interleaved"},
+                        "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
 
   const std::vector<Key> of_adapters = {
       {"rank", Form::integer, required, "the columns of B and the rows of A", extent},
@@ -134,15 +133,13 @@ Schema::Schema() {
        "of attention: which of its products; \"qkv\" is the three as one. Default: [\"qkv\"]",
        any_number,
        {"qkv", "q", "k", "v", "proj"}}};
-  lora = {
-      .name = "`lora`",
-      .path = "layers.lora",
-      .says =
-          "Of `linear` and `attention`: y += alpha / rank * B A x, with trained `NAME.lora_A.weight` [rank, "
-          "in], which starts as PyTorch's linear, and `NAME.lora_B.weight` [out, rank], zeros. With any of "
-          "it "
-          "all other parameters are frozen unless they say `trainable = true`.",
-      .keys = of_adapters};
+  lora = {.name = "`lora`",
+          .path = "layers.lora",
+          .says =
+              "Of `linear` and `attention`: y += alpha / rank * B A x, with trained `NAME.lora_A.weight` "
+              "[rank, in], which starts as PyTorch's linear, and `NAME.lora_B.weight` [out, rank], zeros. "
+              "With any of it all other parameters are frozen unless they say `trainable = true`.",
+          .keys = of_adapters};
 
   loss = {
       .name = "[loss]",
@@ -160,45 +157,42 @@ Schema::Schema() {
       .name = "[train]",
       .path = "train",
       .says = "How samples make an update: `accumulate` micro-batches of `micro_batch` samples.",
-      .keys =
-          {{"micro_batch",
-            Form::integer,
-            defaults.train.micro_batch,
-            "samples in a launch; \"auto\" chooses",
-            extent,
-            {"auto"}},
-           {"accumulate",
-            Form::integer,
-            defaults.train.accumulate,
-            "launches in an update; \"auto\" chooses",
-            extent,
-            {"auto"}},
-           {.name = "lanes",
-            .form = Form::integer,
-            .fallback = defaults.train.lanes,
-            .says = "into how many sums, which a tree adds, the launches of an update are dealt; a power of "
-                    "two, at "
-                    "most `accumulate`. As many ranks can share an update; docs/ranks.md",
-            .range = extent,
-            .implied = true},
-           {.name = "ranks",
-            .form = Form::integer,
-            .fallback = defaults.train.ranks,
-            .says =
-                "the fewest ranks that run it: more of them need less memory for the lanes; at most `lanes`; "
-                "\"auto\": the fewest that fit memory.budget",
-            .range = extent,
-            .words = {"auto"},
-            .implied = true},
-           {"effective_batch", Form::integer, no_default,
-            "samples in an update; needed when one of the two is \"auto\"", extent},
-           word("tail", defaults.train.tail, {"flush", "drop", "carry"},
-                "the rest of an epoch: update with it, leave it out, or go on with it in the next epoch"),
-           {"epochs", Form::integer, defaults.train.epochs, "how often the data is gone through", extent},
-           {"shuffle", Form::flag, defaults.train.shuffle, "another order of samples in each epoch"},
-           {"clip_norm", Form::real, no_default, "the largest norm of the whole gradient", above(0)},
-           word("require", no_default, {"exact"},
-                "\"exact\": an update that is not the one big batch's is an error")},
+      .keys = {{"micro_batch",
+                Form::integer,
+                defaults.train.micro_batch,
+                "samples in a launch; \"auto\" chooses",
+                extent,
+                {"auto"}},
+               {"accumulate",
+                Form::integer,
+                defaults.train.accumulate,
+                "launches in an update; \"auto\" chooses",
+                extent,
+                {"auto"}},
+               {.name = "lanes",
+                .form = Form::integer,
+                .fallback = defaults.train.lanes,
+                .says = "into how many sums, which a tree adds, the launches of an update are dealt; a power "
+                        "of two, at most `accumulate`. As many ranks can share an update; docs/ranks.md",
+                .range = extent,
+                .implied = true},
+               {.name = "ranks",
+                .form = Form::integer,
+                .fallback = defaults.train.ranks,
+                .says = "the fewest ranks that run it: more of them need less memory for the lanes; at most "
+                        "`lanes`; \"auto\": the fewest that fit memory.budget",
+                .range = extent,
+                .words = {"auto"},
+                .implied = true},
+               {"effective_batch", Form::integer, no_default,
+                "samples in an update; needed when one of the two is \"auto\"", extent},
+               word("tail", defaults.train.tail, {"flush", "drop", "carry"},
+                    "the rest of an epoch: update with it, leave it out, or go on with it in the next epoch"),
+               {"epochs", Form::integer, defaults.train.epochs, "how often the data is gone through", extent},
+               {"shuffle", Form::flag, defaults.train.shuffle, "another order of samples in each epoch"},
+               {"clip_norm", Form::real, no_default, "the largest norm of the whole gradient", above(0)},
+               word("require", no_default, {"exact"},
+                    "\"exact\": an update that is not the one big batch's is an error")},
       .example = "micro_batch = 32\naccumulate = 4\nepochs = 2"};
 
   optimizer = {
@@ -233,32 +227,31 @@ Schema::Schema() {
                        implied(word("unit", defaults.schedule.unit, {"updates", "epochs"}, "what t counts"))},
               .types = ir::all_rate_schedules()};
 
-  precision = {
-      .name = "[precision]",
-      .path = "precision",
-      .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
-      .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
-                    "the type of what lies between ops"),
-               implied({"loss_scale",
-                        Form::real,
-                        no_default,
-                        "default: \"dynamic\" with f16, else \"none\"",
-                        between(0x1p-100, 0x1p100),
-                        {"dynamic", "none"}}),
-               implied({"scale_initial", Form::real, defaults.precision.scale_initial,
-                        "dynamic: the first scale", between(0x1p-14, 0x1p24)}),
-               implied({"scale_growth", Form::real, defaults.precision.scale_growth,
-                        "dynamic: what good updates multiply it by", above(1)}),
-               implied({"scale_backoff", Form::real, defaults.precision.scale_backoff,
-                        "dynamic: what a skipped update multiplies it by", inner_fraction}),
-               implied({"scale_interval", Form::integer, defaults.precision.scale_interval,
-                        "dynamic: good updates in a row before it grows", extent}),
-               implied(word("on_nonfinite", no_default, {"error", "skip"},
-                            "what a gradient that is not finite does; default: \"skip\" with dynamic "
-                            "scaling, else \"error\"")),
-               implied({"max_skips", Form::integer, defaults.precision.max_skips,
-                        "skipped updates in a row that end the run", extent})},
-      .example = "compute = \"f16\""};
+  precision = {.name = "[precision]",
+               .path = "precision",
+               .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
+               .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
+                             "the type of what lies between ops"),
+                        implied({"loss_scale",
+                                 Form::real,
+                                 no_default,
+                                 "default: \"dynamic\" with f16, else \"none\"",
+                                 between(0x1p-100, 0x1p100),
+                                 {"dynamic", "none"}}),
+                        implied({"scale_initial", Form::real, defaults.precision.scale_initial,
+                                 "dynamic: the first scale", between(0x1p-14, 0x1p24)}),
+                        implied({"scale_growth", Form::real, defaults.precision.scale_growth,
+                                 "dynamic: what good updates multiply it by", above(1)}),
+                        implied({"scale_backoff", Form::real, defaults.precision.scale_backoff,
+                                 "dynamic: what a skipped update multiplies it by", inner_fraction}),
+                        implied({"scale_interval", Form::integer, defaults.precision.scale_interval,
+                                 "dynamic: good updates in a row before it grows", extent}),
+                        implied(word("on_nonfinite", no_default, {"error", "skip"},
+                                     "what a gradient that is not finite does; default: \"skip\" with "
+                                     "dynamic scaling, else \"error\"")),
+                        implied({"max_skips", Form::integer, defaults.precision.max_skips,
+                                 "skipped updates in a row that end the run", extent})},
+               .example = "compute = \"f16\""};
 
   recompute = {
       .name = "[recompute]",

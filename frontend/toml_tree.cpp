@@ -133,9 +133,8 @@ Node convert(const toml::node& from, const Lines& lines) {
       break;
     case toml::node_type::table:
       node.form = Node::Form::table;
-      for (const auto& [key, value] : *from.as_table()) {
+      for (const auto& [key, value] : *from.as_table())
         node.entries.push_back({std::string(key.str()), lines.location(key.source()), convert(value, lines)});
-      }
       // The library sorts by key; the order of the file matters (the first [inputs.*] table feeds the model).
       std::stable_sort(node.entries.begin(), node.entries.end(), [](const Entry& a, const Entry& b) {
         return std::pair(a.key_at.line, a.key_at.column) < std::pair(b.key_at.line, b.key_at.column);
@@ -150,7 +149,7 @@ Node convert(const toml::node& from, const Lines& lines) {
 
 // What the library need not see, found by a scan that knows strings and comments and nothing else:
 // - keys of very many dotted parts, over which it recurses without a limit;
-// - characters outside ASCII that stand neither in quotes nor in a comment, of which it says what it expected
+// - characters outside ASCII that are neither in quotes nor in a comment, of which it says what it expected
 //   instead and not that quotes are missing.
 struct Refusal {
   size_t at;
@@ -168,12 +167,11 @@ std::optional<Refusal> refuse(std::string_view text) {
       const std::string three(3, c);
       const bool multi = text.substr(i, 3) == three;
       i += multi ? 3 : 1;
-      for (; i < text.size(); ++i) {
+      for (; i < text.size(); ++i)
         if (c == '"' && text[i] == '\\')
           ++i;
         else if (multi ? text.substr(i, 3) == three : text[i] == c || text[i] == '\n')
           break;
-      }
       if (!multi) continue;
       i += 2;
       for (int more = 0; more < 2 && i + 1 < text.size() && text[i + 1] == c; ++more)
@@ -241,7 +239,7 @@ bool report_taken(std::string_view text, const Location& at, const Lines& lines,
 }
 
 // "Error while parsing key-value pair: expected value, saw '\n'" -> "expected value, saw '\n', in a key-value
-// pair". `there`: what stands at the error's place.
+// pair". `there`: the text at the error's place.
 std::string reworded(std::string_view text, std::string_view there) {
   if (text.ends_with("could not determine value type")) {
     const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
@@ -267,31 +265,17 @@ void place_everywhere(Node& node, const Location& at) {
 }  // namespace
 
 const Node* Node::find(std::string_view key) const {
-  for (const Entry& entry : entries) {
+  for (const Entry& entry : entries)
     if (entry.key == key) return &entry.value;
-  }
   return nullptr;
 }
 Node* Node::find(std::string_view key) { return const_cast<Node*>(std::as_const(*this).find(key)); }
 
 std::string_view form_text(Node::Form form) {
-  switch (form) {
-    case Node::Form::text:
-      return "a string";
-    case Node::Form::integer:
-      return "an integer";
-    case Node::Form::real:
-      return "a real number";
-    case Node::Form::flag:
-      return "a boolean";
-    case Node::Form::date:
-      return "a date or time";
-    case Node::Form::list:
-      return "an array";
-    case Node::Form::table:
-      return "a table";
-  }
-  return "?";
+  constexpr std::string_view texts[] = {
+      // in the order of Form
+      "a string", "an integer", "a real number", "a boolean", "a date or time", "an array", "a table"};
+  return texts[static_cast<size_t>(form)];
 }
 
 std::optional<Node> parse_toml(std::string_view text, Diag& diag) {

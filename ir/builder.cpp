@@ -42,11 +42,10 @@ std::vector<ValueId> Builder::make_n(std::string_view name, std::vector<std::str
   for (size_t i = 0; i < names.size(); ++i)
     op.results.push_back(region_.add_value(std::move(names[i]), std::move(types[i])));
   std::vector<ValueId> results = op.results;
-  if (at) {
+  if (at)
     region_.ops.insert(region_.ops.begin() + static_cast<std::ptrdiff_t>((*at)++), std::move(op));
-  } else {
+  else
     region_.ops.push_back(std::move(op));
-  }
   return results;
 }
 

@@ -37,18 +37,10 @@ Cost cost(const Module& module, const Region& region) {
 int64_t function_calls(const OpView& op) {
   if (op.op.info->lowering != Lowering::pointwise) return 0;
   const ScalarProgram program = record(op);
-  const auto calls = std::count_if(program.nodes.begin(), program.nodes.end(), [](const ScalarNode& node) {
-    switch (node.op) {
-      case ScalarOp::exp:
-      case ScalarOp::log:
-      case ScalarOp::tanh:
-      case ScalarOp::erf:
-      case ScalarOp::uniform:
-      case ScalarOp::sample_uniform:
-        return true;
-      default:
-        return false;
-    }
+  constexpr ScalarOp kCalls[] = {ScalarOp::exp, ScalarOp::log,     ScalarOp::tanh,
+                                 ScalarOp::erf, ScalarOp::uniform, ScalarOp::sample_uniform};
+  const auto calls = std::ranges::count_if(program.nodes, [&](const ScalarNode& node) {
+    return std::ranges::find(kCalls, node.op) != std::end(kCalls);
   });
   return calls * elements(pointwise_domain(op), op.module.micro_batch());
 }

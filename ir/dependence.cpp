@@ -94,11 +94,10 @@ std::optional<int64_t> arena_offset(const Module& module, const Region& region, 
 Touched touched(const Module& module, const Region& region, const Kernel& kernel) {
   const auto bytes_of = [&](const std::vector<Operand>& operands) {
     std::vector<Bytes> list;
-    for (const Operand& operand : operands) {
+    for (const Operand& operand : operands)
       if (const std::optional<int64_t> offset = arena_offset(module, region, operand))
         list.push_back(
             {*offset, type_bytes(operand_type(module, region, operand), module.most_samples(region))});
-    }
     return list;
   };
   if (kernel.form == KernelForm::alias) return {};

@@ -45,9 +45,8 @@ std::string printable(std::string_view text) {
                     : byte < 0xF5 ? 4
                                   : 0;
     if (length > out.size() - i || (byte < 0x20 && byte != '\t' && byte != '\n') || byte == 0x7F) length = 0;
-    for (size_t k = 1; k < length; ++k) {
+    for (size_t k = 1; k < length; ++k)
       if ((static_cast<unsigned char>(out[i + k]) & 0xC0U) != 0x80U) length = 0;
-    }
     if (length == 0) out[i] = '?', length = 1;
     i += length;
   }
@@ -63,20 +62,18 @@ std::string render_at(const Diag& diag, const Location& at, std::string_view wha
   if (line.empty()) return out;
   out += fmt::format("{:>5} | {}\n      | ", at.line, line);
   // Columns count bytes; tabs are kept and the continuation bytes of UTF-8 take no room, so that the caret
-  // stands under its character.
+  // is under its character.
   const auto width = [&](size_t i) { return (static_cast<unsigned char>(line[i]) & 0xC0U) != 0x80U; };
   const size_t column = at.column > 0 ? static_cast<size_t>(at.column - 1) : 0;
-  for (size_t i = 0; i < column && i < line.size(); ++i) {
+  for (size_t i = 0; i < column && i < line.size(); ++i)
     if (line[i] == '\t')
       out += '\t';
     else if (width(i))
       out += ' ';
-  }
   out += '^';
   for (size_t i = column + 1; i < column + static_cast<size_t>(std::max(at.length, 1)) && i < line.size();
-       ++i) {
+       ++i)
     if (width(i)) out += '~';
-  }
   out += '\n';
   return out;
 }
@@ -124,7 +121,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string_view>& known) {
-  if (word.size() > 64) return "";
+  if (word.size() > 64) return "";                // no misspelt name, and the distance takes quadratic time
   const auto lower = [](std::string_view text) {  // "ReLU" is meant as "relu"
     std::string out(text);
     for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;

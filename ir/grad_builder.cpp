@@ -66,9 +66,8 @@ void GradBuilder::add(size_t i, Operand contribution) {
   const Shape& result = b.region()[op_.results[0]].type.shape;
   const bool broadcasting = op_.info->lowering == Lowering::pointwise;
   const Shape whole = broadcasting ? result : wanted_shape;
-  if (given != whole && given != wanted_shape && broadcast(whole, given) == whole) {
+  if (given != whole && given != wanted_shape && broadcast(whole, given) == whole)
     contribution = b.make("broadcast", d_name(i) + ".all", {contribution}, {{"shape", whole}});
-  }
   if (b.type(contribution).shape != wanted_shape)
     contribution = sum_down(b, d_name(i), contribution, wanted_shape);
   std::optional<Operand>& sum = contributions_[i];

@@ -58,10 +58,9 @@ int64_t channel_inner(const Shape& operand, const Shape& domain) {
 StorageRoots::StorageRoots(const Region& region) {
   by_value_.reserve(region.values.size());
   for (size_t i = 0; i < region.values.size(); ++i) by_value_.emplace_back(ValueId{static_cast<int32_t>(i)});
-  for (const Op& op : region.ops) {  // straight-line code: what a reshape reads has its root already
+  for (const Op& op : region.ops)  // straight-line code: what a reshape reads has its root already
     if (op.info->lowering == Lowering::alias)
       by_value_[static_cast<size_t>(op.results.front().index)] = (*this)(op.operands.front());
-  }
 }
 
 namespace {
@@ -172,9 +171,8 @@ class KernelBuilder {
         kernel_.form = KernelForm::rowwise;
         member.per_row = true;
       }
-      for (size_t o = 0; o < op.operands.size(); ++o) {
+      for (size_t o = 0; o < op.operands.size(); ++o)
         if (!operand(op, op.operands[o], member)) return false;
-      }
       if (op.when && !operand(op, *op.when, member)) return false;
       kernel_.stages = std::max(kernel_.stages, member.stage + 1);
       kernel_.members.push_back(member);
@@ -190,9 +188,8 @@ class KernelBuilder {
         return refuse(
             fmt::format("`{}` uses the result of `{}` inside one kernel", op.info->name, from.info->name));
       }
-      if (member.per_row && from.info->lowering == Lowering::pointwise && !producer->per_row) {
+      if (member.per_row && from.info->lowering == Lowering::pointwise && !producer->per_row)
         return refuse(fmt::format("`{}` gives one value a row from one an element", op.info->name));
-      }
       member.stage =
           std::max(member.stage, producer->stage + (from.info->lowering == Lowering::row_reduce ? 1 : 0));
       return true;
@@ -271,9 +268,8 @@ void add_traffic(const Region& region, const std::vector<bool>& yielded,
   }
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];
-    for (size_t i = 0; i < op.operands.size(); ++i) {
+    for (size_t i = 0; i < op.operands.size(); ++i)
       if (writes_operand(op, i)) add_once(kernel.writes, op.operands[i]);
-    }
     for (const ValueId result : op.results) {
       bool outside = yielded[static_cast<size_t>(result.index)] || kernel.form == KernelForm::special;
       for (const int32_t user : users[static_cast<size_t>(result.index)])
@@ -299,9 +295,8 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
     if (op.when) use(*op.when);
   }
   std::vector<bool> yielded(region.values.size(), false);
-  for (const Yield& yield : region.yields) {
+  for (const Yield& yield : region.yields)
     if (const ValueId* value = as_value(yield.what)) yielded[static_cast<size_t>(value->index)] = true;
-  }
   for (size_t i = 0; i < region.ops.size();) {
     std::vector<size_t> group = {i};
     const int32_t number = region.ops[i].kernel;

@@ -26,13 +26,12 @@ void Lexer::advance() {
 
 void Lexer::skip_blank() {
   while (at_ < source_.size()) {
-    if (peek() == ' ' || peek() == '\t' || peek() == '\n' || peek() == '\r') {
+    if (peek() == ' ' || peek() == '\t' || peek() == '\n' || peek() == '\r')
       advance();
-    } else if (peek() == '/' && peek(1) == '/') {
+    else if (peek() == '/' && peek(1) == '/')
       while (at_ < source_.size() && peek() != '\n') advance();
-    } else {
+    else
       return;
-    }
   }
 }
 

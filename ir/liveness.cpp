@@ -27,9 +27,8 @@ std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
     const int time = times.empty() ? static_cast<int>(k) : times[k];
     last = std::max(last, time);
     for (const Operand& read : kernels[k].reads) use(read, time);
-    for (const Operand& write : kernels[k].writes) {
+    for (const Operand& write : kernels[k].writes)
       if (const ValueId* value = as_value(write)) own(*value, time);
-    }
   }
   for (const Yield& yield : region.yields) use(yield.what, last);
   return ranges;

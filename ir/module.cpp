@@ -2,7 +2,6 @@
 #include "ir/module.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "ir/op_info.h"
 #include "ir/text.h"
@@ -17,9 +16,8 @@ constexpr std::string_view kPhases[] = {"model", "gradient",   "accumulated", "s
 std::string_view phase_text(Phase phase) { return kPhases[static_cast<size_t>(phase)]; }
 
 std::optional<Phase> parse_phase(std::string_view text) {
-  for (size_t i = 0; i < std::size(kPhases); ++i) {
+  for (size_t i = 0; i < std::size(kPhases); ++i)
     if (text == kPhases[i]) return static_cast<Phase>(i);
-  }
   return std::nullopt;
 }
 
@@ -36,9 +34,8 @@ std::string_view origin_text(Origin origin) {
 }
 
 std::optional<ValueId> Region::find(std::string_view name) const {
-  for (size_t i = 0; i < values.size(); ++i) {
+  for (size_t i = 0; i < values.size(); ++i)
     if (values[i].name == name) return ValueId{static_cast<int32_t>(i)};
-  }
   return std::nullopt;
 }
 
@@ -74,9 +71,8 @@ BufferId Module::belonging(BufferId of, BufferRole role, std::string_view suffix
 }
 
 std::optional<BufferId> Module::find_belonging(BufferId of, BufferRole role) const {
-  for (size_t i = 0; i < buffers.size(); ++i) {
+  for (size_t i = 0; i < buffers.size(); ++i)
     if (buffers[i].role == role && buffers[i].of == of) return BufferId{static_cast<int32_t>(i)};
-  }
   return std::nullopt;
 }
 
@@ -91,9 +87,8 @@ BufferId Module::add_buffer(Buffer buffer) {
 }
 
 std::optional<BufferId> Module::find_buffer(std::string_view wanted) const {
-  for (size_t i = 0; i < buffers.size(); ++i) {
+  for (size_t i = 0; i < buffers.size(); ++i)
     if (buffers[i].name == wanted) return BufferId{static_cast<int32_t>(i)};
-  }
   return std::nullopt;
 }
 
@@ -157,9 +152,8 @@ Type operand_type(const Module& module, const Region& region, const Operand& ope
 void compact(Region& region) {
   std::vector<bool> defined(region.values.size(), false);
   for (const ValueId id : region.inputs) defined[static_cast<size_t>(id.index)] = true;
-  for (const Op& op : region.ops) {
+  for (const Op& op : region.ops)
     for (const ValueId id : op.results) defined[static_cast<size_t>(id.index)] = true;
-  }
   std::vector<int32_t> renumbered(region.values.size(), -1);
   std::vector<Value> kept;
   for (size_t i = 0; i < region.values.size(); ++i) {

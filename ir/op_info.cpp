@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -141,9 +140,8 @@ const OpInfo* find_op(std::string_view name) {
 
 const Attr* find_attr(const Op& op, std::string_view name) {
   if (const auto own = op.attrs.find(name); own != op.attrs.end()) return &own->second;
-  for (const AttrSpec& spec : op.info->attrs) {
+  for (const AttrSpec& spec : op.info->attrs)
     if (spec.name == name) return &spec.fallback;
-  }
   return nullptr;
 }
 
@@ -166,12 +164,10 @@ void FormulaView::result(Scalar value) const {
 
 const Shape& pointwise_domain(const OpView& op) {
   if (!op.op.results.empty()) return op.result().shape;
-  for (size_t i = 0; i < op.op.operands.size(); ++i) {
+  for (size_t i = 0; i < op.op.operands.size(); ++i)
     if (const BufferId* buffer = as_buffer(op.op.operands[i]);
-        buffer != nullptr && (op.op.info->writes >> i & 1) != 0) {
+        buffer != nullptr && (op.op.info->writes >> i & 1) != 0)
       return op.module[*buffer].type.shape;
-    }
-  }
   broken_table(*op.op.info, "it has neither results nor written buffers");
 }
 

@@ -78,12 +78,12 @@ struct FormulaView {
 
 struct OpInfo {
   std::string_view name, summary;
-  int operands = 1;  // exact count; -n: n or more
-  int results = 1;
-  uint32_t writes = 0;    // bit i: operand i is a buffer that this op writes (it may read it as well)
-  uint32_t discards = 0;  // bit i: operand i is written without being read
-  uint32_t keeps = 0;     // bit i: operand i stays f32 where the op computes in half precision (statistics)
-  bool copies = false;    // every element of the result is one of the operands', as it was
+  int operands = 1;              // exact count; -n: n or more
+  uint32_t writes = 0;           // bit i: operand i is a buffer that this op writes (it may read it as well)
+  int results = writes ? 0 : 1;  // what writes has none, is never cloned, and ends the flow of gradients
+  uint32_t discards = 0;         // bit i: operand i is written without being read
+  uint32_t keeps = 0;   // bit i: operand i stays f32 where the op computes in half precision (statistics)
+  bool copies = false;  // every element of the result is one of the operands', as it was
   // Composite and special: what the results have at an index of their first two axes follows from what the
   // operands have there, where those axes are theirs (ir/positions.h).
   bool local = false;
@@ -109,9 +109,9 @@ struct OpInfo {
   Cost (*cost)(const OpView& op) = nullptr;     // null: one flop per element, all operands and results moved
   Saves saves = Saves::nothing;
   Precision precision = Precision::follow;
-  Recompute recompute = Recompute::cheap;
-  bool differentiable = true;  // false: gradients do not flow through it (targets, counters)
-  bool activation = false;     // of one operand; model files call it by its name
+  Recompute recompute = writes ? Recompute::never : Recompute::cheap;
+  bool differentiable = !writes;  // false: gradients do not flow through it (targets, counters)
+  bool activation = false;        // of one operand; model files call it by its name
   // Pointwise ops that set a parameter: the table then also knows NAME.half, which does the same and writes
   // the new operand 0 to a further buffer as well, of half type, its last operand.
   bool half_copy = false;

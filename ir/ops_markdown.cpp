@@ -50,9 +50,8 @@ std::string section(const OpInfo& info) {
   out += fmt::format("- operands: {}, results: {}", operand_count_text(info), info.results);
   if (info.writes != 0) {
     std::vector<int> written;
-    for (int i = 0; i < info.operands; ++i) {
+    for (int i = 0; i < info.operands; ++i)
       if ((info.writes >> i & 1) != 0) written.push_back(i);
-    }
     out += fmt::format("; writes operand {}{}", fmt::join(written, ", "),
                        info.discards != 0 ? " without reading it" : "");
   }

@@ -23,9 +23,7 @@ class Parser {
   Module module() {
     keyword("module");
     module_.name = name(Tok::buffer, "the module's @name");
-    if (accept_word("source")) {
-      open("("), module_.source = text(), close(")");
-    }
+    if (accept_word("source")) open("("), module_.source = text(), close(")");
     keyword("phase"), open("(");
     const Token phase = expect(Tok::word, "a phase");
     if (const auto known = parse_phase(phase.text))
@@ -33,12 +31,8 @@ class Parser {
     else
       fail(phase.at, Kind::unknown_value, "there is no phase `{}`", phase.text);
     close(")");
-    if (accept_word("arena")) {
-      open("("), module_.arena_bytes = integer(), close(")");
-    }
-    if (accept_word("target")) {
-      open("("), module_.target = key(), close(")");
-    }
+    if (accept_word("arena")) open("("), module_.arena_bytes = integer(), close(")");
+    if (accept_word("target")) open("("), module_.target = key(), close(")");
     open("{");
     while (!is("}")) item();
     close("}");
@@ -102,9 +96,8 @@ class Parser {
     while (!is("]")) {
       const Location at = token_.at;
       out.shape.push_back(accept_word("B") ? kBatch : integer());
-      if (out.shape.back() == kBatch ? out.shape.size() > 1 : out.shape.back() < 1) {
+      if (out.shape.back() == kBatch ? out.shape.size() > 1 : out.shape.back() < 1)
         fail(at, Kind::shape_mismatch, "an extent is a positive integer, or B as the first one");
-      }
       if (!accept(",")) break;
     }
     if (const Location at = token_.at; accept_word("in")) {
@@ -238,9 +231,7 @@ class Parser {
     out.role = known != nullptr ? known->role : plain_role(kind);
     role(out);
     if (accept_word("frozen")) out.trainable = false;
-    if (accept_word("group")) {
-      open("("), out.group = small_integer(), close(")");
-    }
+    if (accept_word("group")) open("("), out.group = small_integer(), close(")");
     if (accept_word("at")) out.offset = integer();
     location(out.at);
     module_.add_buffer(std::move(out));
@@ -392,9 +383,7 @@ class Parser {
       keyword("kernel");
       out.what = kernel_call(region, out.kernel);
     }
-    if (accept_word("level")) {
-      open("("), out.level = small_integer(), close(")");
-    }
+    if (accept_word("level")) open("("), out.level = small_integer(), close(")");
     auto* product = std::get_if<ProductCall>(&out.what);
     if (product != nullptr && accept_word("workspace")) {
       Bytes& bytes = product->workspace.emplace();
@@ -474,9 +463,7 @@ class Parser {
       fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results,
            results.size());
     }
-    if (accept_word("when")) {
-      open("("), out.when = operand(region), close(")");
-    }
+    if (accept_word("when")) open("("), out.when = operand(region), close(")");
     for (const Token& result : results) define(region, result, out.results);
     for (size_t i = 0; i < out.results.size(); ++i) {
       open(i == 0 ? ":" : ",");
@@ -488,13 +475,9 @@ class Parser {
         region[out.results[i]].offset = offset();
       }
     }
-    if (accept_word("k")) {
-      open("("), out.kernel = small_integer(), close(")");
-    }
+    if (accept_word("k")) open("("), out.kernel = small_integer(), close(")");
     out.keep_f32 = accept_word("keep_f32");
-    if (accept_word("seg")) {
-      open("("), out.segment = small_integer(), close(")");
-    }
+    if (accept_word("seg")) open("("), out.segment = small_integer(), close(")");
     if (accept_word("remat")) {
       open("(");
       const Token of = expect(Tok::value, "the %name of what is made again");
@@ -503,9 +486,8 @@ class Parser {
       out.remat = *found;
       close(")");
     }
-    for (const Origin origin : {Origin::forward, Origin::gradient, Origin::init, Origin::update}) {
+    for (const Origin origin : {Origin::forward, Origin::gradient, Origin::init, Origin::update})
       if (accept_word(origin_text(origin))) out.origin = origin;
-    }
     if (accept("{")) out.attrs = attrs();
     location(out.at);
     region.ops.push_back(std::move(out));

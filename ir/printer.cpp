@@ -19,7 +19,7 @@ bool plain(std::string_view name) {
 
 std::string quoted(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (const char c : text)
     if (c == '"' || c == '\\')
       (out += '\\') += c;
     else if (c == '\n')
@@ -28,7 +28,6 @@ std::string quoted(std::string_view text) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     else
       out += c;
-  }
   return out + "\"";
 }
 

@@ -1,8 +1,6 @@
 // See product.h.
 #include "ir/product.h"
 
-#include <algorithm>
-
 #include "ir/dependence.h"
 
 namespace gacc::ir {

@@ -151,9 +151,8 @@ std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, in
                                        const std::map<std::string, Tensor>& inputs, State& state) {
   const Region& region = module.region(kind);
   std::map<std::string, Tensor> values = inputs;
-  for (const Buffer& buffer : module.buffers) {
+  for (const Buffer& buffer : module.buffers)
     if (!state.buffers.contains(buffer.name)) state.buffers[buffer.name] = tensor(buffer.type.shape, batch);
-  }
   for (const Op& op : region.ops) {
     const OpView view{module, region, op};
     std::vector<Tensor> numbers(op.operands.size());
@@ -177,9 +176,8 @@ std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, in
     }
     for (const ValueId result : op.results) outputs.push_back(tensor(region[result].type.shape, batch));
     Evaluator(view, batch, operands, outputs).run();
-    for (size_t i = 0, output = 0; i < op.operands.size(); ++i) {
+    for (size_t i = 0, output = 0; i < op.operands.size(); ++i)
       if ((op.info->writes >> i & 1) != 0) round(view.operand(i).dtype, outputs[output++].data);
-    }
     for (size_t i = 0; i < op.results.size(); ++i)
       round(view.result(i).dtype, outputs[outputs.size() - op.results.size() + i].data);
     // 2. Buffers take their new contents where the predicate holds; results are always made.

@@ -22,35 +22,16 @@ namespace {
   std::_Exit(3);
 }
 
-int arity(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::input:
-    case ScalarOp::constant:
-    case ScalarOp::column:
-    case ScalarOp::element:
-    case ScalarOp::samples:
-      return 0;
-    case ScalarOp::neg:
-    case ScalarOp::abs:
-    case ScalarOp::sqrt:
-    case ScalarOp::exp:
-    case ScalarOp::log:
-    case ScalarOp::tanh:
-    case ScalarOp::erf:
-    case ScalarOp::floor:
-    case ScalarOp::is_finite:
-    case ScalarOp::to_real:
-    case ScalarOp::to_integer:
-      return 1;
-    case ScalarOp::select:
-      return 3;
-    case ScalarOp::uniform:
-    case ScalarOp::sample_uniform:
-      return 5;
-    default:
-      return 2;
-  }
-}
+enum class Rule : uint8_t { leaf, arithmetic, real, compare, test, logic, choice, convert, random };
+struct Operation {
+  int arguments;
+  Rule rule;
+};
+constexpr Operation kOperations[] = {
+#define GACC_SCALAR(name, arguments, rule, value) {arguments, Rule::rule},
+#include "ir/scalar_ops.def"
+};
+const Operation& operation(ScalarOp op) { return kOperations[static_cast<size_t>(op)]; }
 
 double nan_aware(double a, double b, bool larger) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
@@ -74,62 +55,14 @@ double sample_uniform_of(const double* a, int64_t elements_of_sample, int64_t el
                               static_cast<uint32_t>(element % elements_of_sample));
 }
 
-// The value of one operation; truths are 0 and 1.
-double apply(ScalarOp op, const double* a) {
+double apply(ScalarOp op, [[maybe_unused]] const double* a) {
   switch (op) {
-    case ScalarOp::add:
-      return a[0] + a[1];
-    case ScalarOp::sub:
-      return a[0] - a[1];
-    case ScalarOp::mul:
-      return a[0] * a[1];
-    case ScalarOp::div:
-      return a[0] / a[1];
-    case ScalarOp::neg:
-      return -a[0];
-    case ScalarOp::abs:
-      return std::fabs(a[0]);
-    case ScalarOp::sqrt:
-      return std::sqrt(a[0]);
-    case ScalarOp::exp:
-      return std::exp(a[0]);
-    case ScalarOp::log:
-      return std::log(a[0]);
-    case ScalarOp::tanh:
-      return std::tanh(a[0]);
-    case ScalarOp::erf:
-      return std::erf(a[0]);
-    case ScalarOp::floor:
-      return std::floor(a[0]);
-    case ScalarOp::max:
-      return nan_aware(a[0], a[1], true);
-    case ScalarOp::min:
-      return nan_aware(a[0], a[1], false);
-    case ScalarOp::less:
-      return a[0] < a[1];
-    case ScalarOp::less_equal:
-      return a[0] <= a[1];
-    case ScalarOp::equal:
-      return a[0] == a[1];
-    case ScalarOp::not_equal:
-      return a[0] != a[1];
-    case ScalarOp::is_finite:
-      return std::isfinite(a[0]);
-    case ScalarOp::logic_and:
-      return a[0] != 0 && a[1] != 0;
-    case ScalarOp::logic_or:
-      return a[0] != 0 || a[1] != 0;
-    case ScalarOp::select:
-      return a[0] != 0 ? a[1] : a[2];
-    case ScalarOp::to_real:
-      return a[0];
-    case ScalarOp::to_integer:
-      return std::trunc(a[0]);
-    case ScalarOp::uniform:
-      return uniform_of(a);
-    default:
-      broken_formula("a leaf has no operation");
+#define GACC_SCALAR(name, arguments, rule, value) \
+  case ScalarOp::name:                            \
+    return value;
+#include "ir/scalar_ops.def"
   }
+  return 0;
 }
 
 // Where the formula is recorded, if any of the arguments is already in one.
@@ -213,9 +146,8 @@ int32_t ScalarRecorder::add(const ScalarNode& node) {
     const ScalarNode& old = program_.nodes[i];
     // Bits, so that 0 and -0 stay apart and NaN equals itself.
     if (old.op == node.op && old.kind == node.kind && std::equal(old.args, old.args + 5, node.args) &&
-        std::bit_cast<uint64_t>(old.value) == std::bit_cast<uint64_t>(node.value)) {
+        std::bit_cast<uint64_t>(old.value) == std::bit_cast<uint64_t>(node.value))
       return static_cast<int32_t>(i);
-    }
   }
   program_.nodes.push_back(node);
   return static_cast<int32_t>(program_.nodes.size()) - 1;
@@ -223,85 +155,61 @@ int32_t ScalarRecorder::add(const ScalarNode& node) {
 
 int32_t ScalarRecorder::place(Scalar value, ScalarKind wanted) {
   if (value.recorder_ == nullptr) {
-    if (wanted == ScalarKind::integer && value.constant_ != std::trunc(value.constant_)) {
+    if (wanted == ScalarKind::integer && value.constant_ != std::trunc(value.constant_))
       broken_formula(fmt::format("{} stands where an integer is needed", value.constant_));
-    }
     return add({.op = ScalarOp::constant, .kind = wanted, .value = value.constant_});
   }
   if (value.recorder_ != this) broken_formula("a formula uses a value of another formula");
-  if (program_.nodes[static_cast<size_t>(value.node_)].kind != wanted) {
+  if (program_.nodes[static_cast<size_t>(value.node_)].kind != wanted)
     broken_formula("a formula mixes real, integer and truth values");
-  }
   return value.node_;
 }
 
 Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args, double value) {
-  if (static_cast<int>(args.size()) != arity(op))
+  const auto [arguments, rule] = operation(op);
+  if (static_cast<int>(args.size()) != arguments)
     broken_formula("an operation with the wrong number of arguments");
   // The kind that arguments of one kind share: that of the first which has one.
   ScalarKind shared = ScalarKind::real;
-  for (size_t i = op == ScalarOp::select ? 1 : 0; i < args.size(); ++i) {
+  for (size_t i = rule == Rule::choice ? 1 : 0; i < args.size(); ++i) {
     if (args[i].recorder_ == nullptr) continue;
     shared = program_.nodes[static_cast<size_t>(args[i].node_)].kind;
     break;
   }
-  ScalarNode node{.op = op, .kind = shared, .value = value};
-  ScalarKind wanted = shared;
-  switch (op) {
-    case ScalarOp::add:
-    case ScalarOp::sub:
-    case ScalarOp::mul:
-    case ScalarOp::neg:
-    case ScalarOp::abs:
-    case ScalarOp::max:
-    case ScalarOp::min:
+  ScalarKind wanted = shared, given = shared;
+  switch (rule) {
+    case Rule::leaf:
+      broken_formula("a leaf is not an operation");
+    case Rule::arithmetic:
       if (shared == ScalarKind::truth) broken_formula("arithmetic on truth values");
       break;
-    case ScalarOp::div:
-    case ScalarOp::sqrt:
-    case ScalarOp::exp:
-    case ScalarOp::log:
-    case ScalarOp::tanh:
-    case ScalarOp::erf:
-    case ScalarOp::floor:
+    case Rule::real:
+      wanted = given = ScalarKind::real;
+      break;
+    case Rule::compare:
+      given = ScalarKind::truth;
+      break;
+    case Rule::test:
       wanted = ScalarKind::real;
+      given = ScalarKind::truth;
       break;
-    case ScalarOp::less:
-    case ScalarOp::less_equal:
-    case ScalarOp::equal:
-    case ScalarOp::not_equal:
-      node.kind = ScalarKind::truth;
+    case Rule::logic:
+      wanted = given = ScalarKind::truth;
       break;
-    case ScalarOp::is_finite:
-      wanted = ScalarKind::real;
-      node.kind = ScalarKind::truth;
+    case Rule::convert:
+      given = op == ScalarOp::to_real ? ScalarKind::real : ScalarKind::integer;
+      if (shared == given) return args[0];
       break;
-    case ScalarOp::logic_and:
-    case ScalarOp::logic_or:
-      wanted = node.kind = ScalarKind::truth;
-      break;
-    case ScalarOp::to_real:
-      if (shared == ScalarKind::real) return args[0];
-      node.kind = ScalarKind::real;
-      break;
-    case ScalarOp::to_integer:
-      if (shared == ScalarKind::integer) return args[0];
-      node.kind = ScalarKind::integer;
-      break;
-    case ScalarOp::uniform:
-    case ScalarOp::sample_uniform:
+    case Rule::random:
       wanted = ScalarKind::integer;
-      node.kind = ScalarKind::real;
+      given = ScalarKind::real;
       break;
-    case ScalarOp::select:
+    case Rule::choice:
       break;
-    default:
-      broken_formula("a leaf is not an operation");
   }
-  for (size_t i = 0; i < args.size(); ++i) {
-    const bool condition = op == ScalarOp::select && i == 0;
-    node.args[i] = place(args[i], condition ? ScalarKind::truth : wanted);
-  }
+  ScalarNode node{.op = op, .kind = given, .value = value};
+  for (size_t i = 0; i < args.size(); ++i)
+    node.args[i] = place(args[i], rule == Rule::choice && i == 0 ? ScalarKind::truth : wanted);
   return {this, add(node)};
 }
 
@@ -334,7 +242,8 @@ void evaluate(const ScalarProgram& program, std::span<const double> inputs, int6
         break;
       default: {
         double args[5] = {};
-        for (int k = 0; k < arity(node.op); ++k) args[k] = values[static_cast<size_t>(node.args[k])];
+        for (int k = 0; k < operation(node.op).arguments; ++k)
+          args[k] = values[static_cast<size_t>(node.args[k])];
         values[i] = node.op == ScalarOp::sample_uniform
                         ? sample_uniform_of(args, static_cast<int64_t>(node.value), element)
                         : apply(node.op, args);

@@ -12,47 +12,8 @@ namespace gacc::ir {
 enum class ScalarKind : uint8_t { real, integer, truth };
 
 enum class ScalarOp : uint8_t {
-  input,     // value: operand index (its kind follows the operand's dtype)
-  constant,  // value: the number
-  column,    // integer: index along the last axis of the kernel's domain
-  element,   // integer: row-major index in the op's result (used by random ops)
-  samples,   // integer: samples of the micro-batch, B
-  add,
-  sub,
-  mul,
-  div,
-  neg,
-  abs,
-  sqrt,
-  exp,
-  log,
-  tanh,
-  erf,
-  floor,
-  max,
-  min,  // propagate NaN
-  less,
-  less_equal,
-  equal,
-  not_equal,  // two operands of one kind -> truth (ordered: false for NaN, not_equal true)
-  is_finite,  // real -> truth
-  logic_and,
-  logic_or,
-  select,  // truth, a, b of one kind
-  to_real,
-  to_integer,  // integer or truth -> real; truth or real (truncating) -> integer
-  // (seed_lo, seed_hi, stream, ordinal, index: integers) -> real in (0, 1): word 0 of Philox4x32-10 with key
-  // (seed_lo, seed_hi) and counter (index low, index high, ordinal, stream), as ((word >> 9) + 0.5) * 2^-23.
-  // 23 bits and the half are exact in f32; with 24 bits the largest would round to 1 and its normal be
-  // infinite.
-  uniform,
-  // (seed_lo, seed_hi, stream, first_lo, first_hi: integers) -> real in (0, 1): the number that belongs to
-  // this element of its sample. value: elements of a sample, fewer than 2^32. With first the 64-bit ordinal
-  // of the micro-batch's first sample since training began, ordinal = first + sample and element counted
-  // within the sample, it is word 0 for the counter (element, ordinal high, ordinal low, stream): `uniform`
-  // with the index element + 2^32 * ordinal high. So it does not depend on how samples are cut into
-  // micro-batches.
-  sample_uniform,
+#define GACC_SCALAR(name, arguments, rule, value) name,
+#include "ir/scalar_ops.def"
 };
 
 struct ScalarNode {
@@ -139,7 +100,7 @@ class ScalarRecorder {
 void evaluate(const ScalarProgram& program, std::span<const double> inputs, int64_t column, int64_t element,
               std::span<double> results, int64_t samples = 1);
 
-// The uniform numbers of both operations above, for references: word 0 of the counter as a real in (0, 1).
+// The uniform numbers of both random operations, for references: word 0 of the counter as a real in (0, 1).
 double uniform_value(const uint32_t counter[4], const uint32_t key[2]);
 double sample_uniform_value(const uint32_t key[2], uint32_t stream, uint64_t ordinal, uint32_t element);
 

@@ -13,11 +13,10 @@ template <class Schedule, class Call>
 std::vector<Call*> all_calls(Schedule& schedule) {
   std::vector<Call*> all;
   for (auto& launch : schedule.launches) {
-    if (auto* merged = std::get_if<Merged>(&launch)) {
+    if (auto* merged = std::get_if<Merged>(&launch))
       for (auto& part : merged->parts) all.push_back(&part);
-    } else {
+    else
       all.push_back(&std::get<ir::Call>(launch));
-    }
   }
   return all;
 }

@@ -51,6 +51,15 @@ std::optional<std::vector<double>> from_attr(const Attr& attr, const std::vector
   return reals != nullptr ? std::optional(*reals) : std::nullopt;
 }
 
+template <class T>
+T form_of_field(const T&) {
+  return {};
+}
+template <class T>
+T form_of_field(const std::optional<T>&) {
+  return {};
+}
+
 template <class T, class To>
 std::string take(std::string_view key, const Attr& attr, const T& form, To& to) {
   std::optional<T> value = from_attr(attr, form);
@@ -71,8 +80,7 @@ void each_result(R& results, const F& f) {
 #include "ir/settings.def"
 }
 
-constexpr std::string_view kInputs = "inputs.", kGroups = "optimizer.groups.", kLoads = "load.parameters.",
-                           kAdapters = "adapters.";
+constexpr std::string_view kInputs = "inputs.";
 constexpr int64_t kMostNumbered = 100000;
 
 bool is_of_type(std::string_view key) {
@@ -94,55 +102,67 @@ std::string set_input(Settings& settings, std::string_view key, const Attr& valu
   return input.normalize_data ? "" : fmt::format("setting `{}` can only be \"data\"", key);
 }
 
-// PREFIX.N.FIELD: the entry of that number, made where it is missing, and its field; null when the key names
-// none.
-template <class T>
-T* numbered(std::vector<T>& list, std::string_view prefix, std::string_view key, std::string_view& field) {
-  const std::string_view rest = key.substr(prefix.size());
+// Entries of lists, whose keys are PREFIX + N + "." + FIELD: the fields, and what the list is called.
+struct ListNames {
+  std::string_view prefix, entry, with_field;
+};
+template <class Group, class F>
+void each_list(Group& settings, const F& f) {
+  f(settings.groups, ListNames{"optimizer.groups.", "a group", "a group"});
+  f(settings.loads, ListNames{"load.parameters.", "a parameter", "a parameter that is loaded"});
+  f(settings.adapters, ListNames{"adapters.", "an adapter", "an adapter"});
+}
+template <class Entry, class F>
+void each_field(Entry& entry, const F& f) {
+  if constexpr (std::is_same_v<std::remove_const_t<Entry>, GroupSettings>) {
+    f("match", entry.match);
+    f("weight_decay", entry.weight_decay);
+    f("lr_factor", entry.lr_factor);
+  } else if constexpr (std::is_same_v<std::remove_const_t<Entry>, LoadSettings>) {
+    f("name", entry.parameter);
+    f("tensors", entry.tensors);
+    f("transpose", entry.transpose);
+    f("parts", entry.parts);
+  } else {
+    f("name", entry.name);
+    f("weight", entry.weight);
+    f("begin", entry.begin);
+    f("alpha", entry.alpha);
+  }
+}
+
+// Sets a field of the entry of that number, which is made where it is missing.
+template <class Entry>
+std::string set_entry(std::vector<Entry>& list, const ListNames& names, std::string_view key,
+                      const Attr& value) {
+  const std::string_view rest = key.substr(names.prefix.size());
   int64_t number = 0;
   const auto [end, bad] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
   if (bad != std::errc{} || number < 0 || number >= kMostNumbered || end == rest.data() + rest.size())
-    return nullptr;
+    return fmt::format("`{}` does not name {}; the first is {}0", key, names.entry, names.prefix);
   if (static_cast<size_t>(number) >= list.size()) list.resize(static_cast<size_t>(number) + 1);
-  field = rest.substr(static_cast<size_t>(end - rest.data()));
-  return &list[static_cast<size_t>(number)];
+  const std::string_view field = rest.substr(static_cast<size_t>(end - rest.data()));
+  std::string problem = fmt::format("{} has no setting `{}`", names.with_field, field);
+  each_field(list[static_cast<size_t>(number)], [&](std::string_view name, auto& to) {
+    if (field.starts_with('.') && field.substr(1) == name) problem = take(key, value, form_of_field(to), to);
+  });
+  return problem;
 }
 
-// optimizer.groups.N.FIELD
-std::string set_group(Settings& settings, std::string_view key, const Attr& value) {
-  std::string_view field;
-  GroupSettings* group = numbered(settings.groups, kGroups, key, field);
-  if (group == nullptr) return fmt::format("`{}` does not name a group; the first is {}0", key, kGroups);
-  if (field == ".match") return take(key, value, Texts{}, group->match);
-  if (field == ".weight_decay") return take(key, value, double{}, group->weight_decay);
-  if (field == ".lr_factor") return take(key, value, double{}, group->lr_factor);
-  return fmt::format("a group has no setting `{}`", field);
+// What a field is written as; nothing where it says nothing.
+template <class T>
+std::optional<Attr> written(const T& field) {
+  return Attr(field);
 }
-
-// load.parameters.N.FIELD
-std::string set_load(Settings& settings, std::string_view key, const Attr& value) {
-  std::string_view field;
-  LoadSettings* load = numbered(settings.loads, kLoads, key, field);
-  if (load == nullptr) return fmt::format("`{}` does not name a parameter; the first is {}0", key, kLoads);
-  if (field == ".name") return take(key, value, std::string{}, load->parameter);
-  if (field == ".tensors") return take(key, value, Texts{}, load->tensors);
-  if (field == ".transpose") return take(key, value, bool{}, load->transpose);
-  if (field == ".parts") return take(key, value, std::vector<int64_t>{}, load->parts);
-  return fmt::format("a parameter that is loaded has no setting `{}`", field);
+template <class T>
+std::optional<Attr> written(const std::optional<T>& field) {
+  return field ? std::optional<Attr>(*field) : std::nullopt;
 }
-
-// adapters.N.FIELD
-std::string set_adapter(Settings& settings, std::string_view key, const Attr& value) {
-  std::string_view field;
-  AdapterSettings* adapter = numbered(settings.adapters, kAdapters, key, field);
-  if (adapter == nullptr)
-    return fmt::format("`{}` does not name an adapter; the first is {}0", key, kAdapters);
-  if (field == ".name") return take(key, value, std::string{}, adapter->name);
-  if (field == ".weight") return take(key, value, std::string{}, adapter->weight);
-  if (field == ".begin") return take(key, value, int64_t{}, adapter->begin);
-  if (field == ".alpha") return take(key, value, double{}, adapter->alpha);
-  return fmt::format("an adapter has no setting `{}`", field);
+template <class T>
+std::optional<Attr> written(const std::vector<T>& field) {
+  return field.empty() ? std::nullopt : std::optional<Attr>(field);
 }
+std::optional<Attr> written(const bool& field) { return field ? std::optional<Attr>(true) : std::nullopt; }
 
 }  // namespace
 
@@ -168,9 +188,10 @@ std::string set(Settings& settings, Results& results, std::string_view key, cons
   each_result(results, one);
   if (problem) return *problem;
   if (key.starts_with(kInputs)) return set_input(settings, key, value);
-  if (key.starts_with(kGroups)) return set_group(settings, key, value);
-  if (key.starts_with(kLoads)) return set_load(settings, key, value);
-  if (key.starts_with(kAdapters)) return set_adapter(settings, key, value);
+  each_list(settings, [&](auto& list, const ListNames& names) {
+    if (key.starts_with(names.prefix)) problem = set_entry(list, names, key, value);
+  });
+  if (problem) return *problem;
   if (!is_of_type(key)) return fmt::format("there is no setting `{}`{}", key, did_you_mean(key, known));
   settings.of_types.insert_or_assign(std::string(key), value);
   return "";
@@ -191,29 +212,13 @@ Attrs given(const Settings& settings, const Results& results) {
     if (!input.mean.empty()) all.emplace(path + "normalize.mean", input.mean);
     if (!input.std.empty()) all.emplace(path + "normalize.std", input.std);
   }
-  for (size_t g = 0; g < settings.groups.size(); ++g) {
-    const GroupSettings& group = settings.groups[g];
-    const std::string path = fmt::format("{}{}.", kGroups, g);
-    if (!group.match.empty()) all.emplace(path + "match", group.match);
-    if (group.weight_decay) all.emplace(path + "weight_decay", *group.weight_decay);
-    if (group.lr_factor) all.emplace(path + "lr_factor", *group.lr_factor);
-  }
-  for (size_t l = 0; l < settings.loads.size(); ++l) {
-    const LoadSettings& load = settings.loads[l];
-    const std::string path = fmt::format("{}{}.", kLoads, l);
-    all.emplace(path + "name", load.parameter);
-    if (!load.tensors.empty()) all.emplace(path + "tensors", load.tensors);
-    if (load.transpose) all.emplace(path + "transpose", true);
-    if (!load.parts.empty()) all.emplace(path + "parts", load.parts);
-  }
-  for (size_t a = 0; a < settings.adapters.size(); ++a) {
-    const AdapterSettings& adapter = settings.adapters[a];
-    const std::string path = fmt::format("{}{}.", kAdapters, a);
-    all.emplace(path + "name", adapter.name);
-    all.emplace(path + "weight", adapter.weight);
-    all.emplace(path + "begin", adapter.begin);
-    all.emplace(path + "alpha", adapter.alpha);
-  }
+  each_list(settings, [&](const auto& list, const ListNames& names) {
+    for (size_t i = 0; i < list.size(); ++i)
+      each_field(list[i], [&](std::string_view field, const auto& value) {
+        if (const std::optional<Attr> attr = written(value))
+          all.emplace(fmt::format("{}{}.{}", names.prefix, i, field), *attr);
+      });
+  });
   return all;
 }
 

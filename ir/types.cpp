@@ -8,25 +8,16 @@
 
 namespace gacc::ir {
 
-std::string_view dtype_text(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "f32";
-    case DType::f16:
-      return "f16";
-    case DType::bf16:
-      return "bf16";
-    case DType::i32:
-      return "i32";
-  }
-  return "?";
+namespace {
+constexpr std::string_view kDTypes[] = {"f32", "f16", "bf16", "i32"};  // in the order of DType
 }
 
+std::string_view dtype_text(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
+
 std::optional<DType> parse_dtype(std::string_view text) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32}) {
-    if (text == dtype_text(dtype)) return dtype;
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(kDTypes, text);
+  if (found == std::end(kDTypes)) return std::nullopt;
+  return static_cast<DType>(found - std::begin(kDTypes));
 }
 
 int64_t dtype_bytes(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }

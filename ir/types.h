@@ -35,8 +35,8 @@ struct MatrixExtents {
   int64_t rows, columns;
 };
 MatrixExtents matrix_extents(const Shape& shape, int64_t batch);
-// The most rows and columns that a product takes: its kernels hold byte offsets inside a row in 32 bits, and
-// coordinates, which run past the edge by a tile.
+// The most rows and columns that a product takes: its kernels hold byte offsets inside a row (2^30 elements of
+// 4 bytes) in 32 bits, and coordinates run past the edge by a tile, which has 256 rows or columns at most.
 constexpr int64_t kMostMatrixExtent = (int64_t{1} << 30) - 256;
 // NumPy broadcasting restricted to what a kernel can index (docs/ir.md R9), or nothing when they do not
 // agree.
@@ -45,10 +45,10 @@ std::optional<Shape> broadcast(const Shape& a, const Shape& b);
 struct Type {
   DType dtype = DType::f32;
   Shape shape{};
-  // In memory, elements from one row to the next: at least the last extent, or 0 for rows without gaps. What
-  // lies in a gap is anything.
+  // In memory, elements from one row to the next: at least the last extent, or 0 for rows without gaps. Gaps
+  // hold anything.
   int64_t pitch = 0;
-  // The same numbers; where they lie is no part of that.
+  // Types of the same numbers are equal, whatever the pitch.
   bool operator==(const Type& other) const { return dtype == other.dtype && shape == other.shape; }
 };
 std::string type_text(const Type& type);              // "f32[B,784]"; with a pitch "f16[B,50257 in 50304]"

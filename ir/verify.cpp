@@ -198,10 +198,9 @@ class Verifier {
       if (spec->fallback.index() != value.index())
         return broken("R3", op.at, "attribute `{}` of `{}` has another type", key, info.name);
     }
-    for (size_t i = 0; i < op.operands.size(); ++i) {
+    for (size_t i = 0; i < op.operands.size(); ++i)
       if (writes(op, i) && as_buffer(op.operands[i]) == nullptr)
         return broken("R5", op.at, "operand {} of `{}` is written and must be a buffer", i, info.name);
-    }
     if (op.when) {
       const Type type = operand_type(module_, region, *op.when);
       if (info.writes == 0) broken("R5", op.at, "`{}` writes no buffer, so it takes no when()", info.name);
@@ -264,9 +263,8 @@ class Verifier {
       };
       for (size_t i = 0; i < op.operands.size(); ++i) read(op.operands[i], writes(op, i));
       if (op.when) read(*op.when, false);
-      for (size_t i = 0; i < op.operands.size(); ++i) {
+      for (size_t i = 0; i < op.operands.size(); ++i)
         if (writes(op, i)) written[place(*as_buffer(op.operands[i]))] = &op;
-      }
     }
   }
 
@@ -418,18 +416,16 @@ class Verifier {
     std::vector<bool> read(region.values.size(), false);
     for (const Op& op : region.ops) {
       for (const ValueId result : op.results) maker[static_cast<size_t>(result.index)] = &op;
-      for (const Operand& operand : op.operands) {
+      for (const Operand& operand : op.operands)
         if (const ValueId* value = as_value(operand)) read[static_cast<size_t>(value->index)] = true;
-      }
     }
     // The value that a value is, or repeats.
     const auto base = [&](ValueId value) {
       const Op* op = maker[static_cast<size_t>(value.index)];
       if (op == nullptr || !op->remat) return value;
       const Op* original = maker[static_cast<size_t>(op->remat->index)];
-      for (size_t i = 0; original != nullptr && i < op->results.size() && i < original->results.size(); ++i) {
+      for (size_t i = 0; original != nullptr && i < op->results.size() && i < original->results.size(); ++i)
         if (op->results[i] == value) return original->results[i];
-      }
       return value;
     };
     const auto same = [&](const Operand& a, const Operand& b) {
@@ -464,9 +460,8 @@ class Verifier {
                original != nullptr ? region[*op.remat].name : "?");
         continue;
       }
-      for (const ValueId result : op.results) {
+      for (const ValueId result : op.results)
         if (read[static_cast<size_t>(result.index)]) newest[static_cast<size_t>(base(result).index)] = result;
-      }
     }
   }
 
@@ -541,9 +536,8 @@ class Verifier {
     if (!at_least(Phase::planned)) return broken("R15", at, "`{}` has a place before phase planned", name);
     const int64_t end = module_.arena_bytes.value_or(0);
     const int64_t bytes = type_bytes(type, samples);
-    if (*offset < 0 || *offset % kAlignment != 0 || bytes > end || *offset > end - bytes) {
+    if (*offset < 0 || *offset % kAlignment != 0 || bytes > end || *offset > end - bytes)
       broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
-    }
   }
 
   // R18: schedules, each of which has more rules (verify_schedule.h)
@@ -597,9 +591,8 @@ class Verifier {
     for (const ValueId input : region.inputs) value_place(input, region.at);
     pitches(region, all);
     for (const Kernel& kernel : all) {
-      for (const Operand& write : kernel.writes) {
+      for (const Operand& write : kernel.writes)
         if (const ValueId* id = as_value(write)) value_place(*id, region.ops[kernel.members.front().op].at);
-      }
     }
   }
 

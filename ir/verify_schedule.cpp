@@ -236,10 +236,9 @@ class ScheduleVerifier {
       return broken("R24", at, "`{}` has blocks of {} threads; its parts need {}", function, block,
                     merged_block(levels));
     for (const std::vector<const Call*>& level : levels) {
-      for (const Call* call : level) {
+      for (const Call* call : level)
         if (places(*call, block) < 1 || !countable(*call, module_.micro_batch()))
           return broken("R24", call->at, "kernel {} cannot be a part of `{}`", call->kernel, function);
-      }
     }
     const int64_t right = merged_blocks(levels, block, module_.micro_batch());
     if (grid != right) broken("R24", at, "`{}` has {} blocks; its parts need {}", function, grid, right);
@@ -248,10 +247,9 @@ class ScheduleVerifier {
     for (const Launch& launch : schedule_.launches) {
       const Merged* merged = std::get_if<Merged>(&launch);
       if (merged == nullptr) continue;
-      for (const Call& part : merged->parts) {
+      for (const Call& part : merged->parts)
         if (as_kernel(part) == nullptr || part.level != merged->parts.front().level)
           return broken("R24", part.at, "`{}` is of kernels of one level", merged->function);
-      }
       shared_kernel(merged->at, merged->function, {parts(*merged)}, merged->block, merged->blocks);
     }
     if (!schedule_.persistent) return;

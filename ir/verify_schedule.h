@@ -9,7 +9,7 @@
 namespace gacc::ir {
 
 // Calls broken(rule, place, sentence) for each rule that the schedule of a region breaks. The rest of the
-// region is sound, and the module is scheduled.
+// region is valid, and the module is scheduled.
 using Broken = std::function<void(std::string_view rule, const Location& at, const std::string& what)>;
 void verify_schedule(const Module& module, const Region& region, const Broken& broken);
 

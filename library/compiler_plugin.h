@@ -4,10 +4,10 @@
 
 namespace gacc {
 
-constexpr int kCompilerAbi = 1;
+constexpr int kCompilerAbi = 1;  // raised with every change of the types below
 constexpr const char* kCompilerEntry = "gacc_compile_step";
 
-// What the compiler hands back, each by a call of `take`, before it returns.
+// What the compiler gives to the caller's `take`, one call for each text, before it returns.
 enum CompilerOutput : int { kArtifactText, kTroubleText };
 
 struct CompilerRequest {

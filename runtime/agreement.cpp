@@ -41,7 +41,7 @@ std::string difference(const Facts& theirs, const Facts& first) {
 Status agree(Collective& ranks, const Status& mine, const Facts& facts) {
   if (ranks.size() == 1) return mine;
   std::vector<std::string> all;
-  if (Status status = all_gather(ranks, packed(mine, facts), all); !status) return status;
+  GACC_TRY(all_gather(ranks, packed(mine, facts), all));
   const auto failed = std::ranges::find_if(all, [](const std::string& text) { return text[0] == 'E'; });
   if (failed != all.end()) {
     const bool everywhere =

@@ -97,7 +97,7 @@ Status check_header(std::string_view text, std::string_view name, std::string_vi
 
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 
-// What stands in a line as it is; every other byte, and the backslash, is \xNN.
+// Bytes that are written as they are; every other one, and the backslash, is \xNN.
 bool plain(char c) { return c >= ' ' && c <= '~' && c != '\\'; }
 
 void add_escaped(std::string_view line, std::string& to) {
@@ -166,8 +166,7 @@ Status take_model(std::string_view& body, std::string_view name, Artifact& artif
     artifact.overrides.push_back(set.get<std::string>());
   }
   while (rest.substr(0, kModelLine.size()) == kModelLine && take_line(rest, line))
-    if (Status status = add_line(line.substr(kModelLine.size()), name, "model", artifact.model); !status)
-      return status;
+    GACC_TRY(add_line(line.substr(kModelLine.size()), name, "model", artifact.model));
   body = rest;
   return {};
 }
@@ -192,7 +191,7 @@ std::string write_artifact(const Artifact& artifact) {
 
 Status read_artifact(std::string_view text, std::string_view name, Artifact& result) {
   std::string_view body, line;
-  if (Status status = check_header(text, name, body); !status) return status;
+  GACC_TRY(check_header(text, name, body));
   Artifact artifact;
   if (!take_line(body, line) || line.substr(0, kPlanLine.size()) != kPlanLine)
     return Status::error("{}: the artifact has no plan", name);
@@ -206,10 +205,9 @@ Status read_artifact(std::string_view text, std::string_view name, Artifact& res
     if (line == kEndLine) break;
     if (line.substr(0, kIrLine.size()) != kIrLine)
       return Status::error("{}: the artifact's IR is damaged", name);
-    if (Status status = add_line(line.substr(kIrLine.size()), name, "IR", artifact.ir); !status)
-      return status;
+    GACC_TRY(add_line(line.substr(kIrLine.size()), name, "IR", artifact.ir));
   }
-  if (Status status = take_model(body, name, artifact); !status) return status;
+  GACC_TRY(take_model(body, name, artifact));
   artifact.ptx = body;
   result = std::move(artifact);
   return {};
@@ -217,7 +215,7 @@ Status read_artifact(std::string_view text, std::string_view name, Artifact& res
 
 Status load_artifact(const std::string& path, Artifact& artifact) {
   std::string text;
-  if (Status status = read_input(path, text, int64_t{1} << 32); !status) return status;
+  GACC_TRY(read_input(path, text, int64_t{1} << 32));
   return read_artifact(text, path, artifact);
 }
 

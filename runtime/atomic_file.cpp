@@ -106,8 +106,7 @@ Status AtomicFile::commit(const std::string& keep) {
   fd_ = -1;
   if (error != 0) return cannot_write(path_, error);
   if (temporary_.empty()) return {};
-  if (!keep.empty())
-    if (Status status = keep_old(keep); !status) return status;
+  if (!keep.empty()) GACC_TRY(keep_old(keep));
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return cannot_write(path_, errno);
   temporary_.clear();
   // So that the new name outlasts a power failure. The file itself is safe by now, whatever comes of this.
@@ -121,8 +120,8 @@ Status AtomicFile::commit(const std::string& keep) {
 
 Status write_file_atomically(const std::string& path, std::string_view bytes) {
   AtomicFile file;
-  if (Status status = file.open(path); !status) return status;
-  if (Status status = file.write(bytes); !status) return status;
+  GACC_TRY(file.open(path));
+  GACC_TRY(file.write(bytes));
   return file.commit();
 }
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -193,19 +192,19 @@ std::string CheckpointFolder::name_for_old() const {
 Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Plan& plan,
                         Session& session, const std::string& keep) {
   AtomicFile file;
-  if (Status status = file.open(path); !status) return status;
+  GACC_TRY(file.open(path));
   std::string head(kMagic);
   append(head, kCheckpointVersion);
   append(head, crc_of(head));
-  if (Status status = file.write(head); !status) return status;
+  GACC_TRY(file.write(head));
 
   Json tensors = Json::array();
   std::vector<std::byte> bytes;
   auto size = static_cast<int64_t>(head.size());
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
-    if (Status status = session.read_for_checkpoint(buffer, bytes); !status) return status;
-    if (Status status = file.write(text_of(bytes)); !status) return status;
+    GACC_TRY(session.read_for_checkpoint(buffer, bytes));
+    GACC_TRY(file.write(text_of(bytes)));
     tensors.push_back({{"name", buffer.name},
                        {"kind", buffer.kind},
                        {"dtype", buffer.dtype},
@@ -218,7 +217,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   Json train = Json::object(), rate = Json::object();
   each_field(checkpoint.train, Writer(train));
   each_later_field(checkpoint.train, Writer(train));
-  if (Status status = file.write(checkpoint.best); !status) return status;
+  GACC_TRY(file.write(checkpoint.best));
   size += static_cast<int64_t>(checkpoint.best.size());
   Writer to_rate(rate);
   to_rate("of_model", checkpoint.rate.of_model);
@@ -238,16 +237,15 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   append(foot, static_cast<uint64_t>(size + static_cast<int64_t>(table.size()) + kFootBytes));
   append(foot, crc_of(table));
   append(foot, crc_of(foot));
-  if (Status status = file.write(table); !status) return status;
-  if (Status status = file.write(foot); !status) return status;
+  GACC_TRY(file.write(table));
+  GACC_TRY(file.write(foot));
   return file.commit(keep);
 }
 
 Status share_for_checkpoint(const Plan& plan, Session& session) {
   std::vector<std::byte> bytes;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (is_kept(buffer))
-      if (Status status = session.read_for_checkpoint(buffer, bytes); !status) return status;
+    if (is_kept(buffer)) GACC_TRY(session.read_for_checkpoint(buffer, bytes));
   return {};
 }
 
@@ -331,7 +329,7 @@ Status CheckpointReader::open(const std::string& path) {
     return damaged("the size of its table");
   std::string table = read(size - kFootBytes - table_bytes, table_bytes);
   if (read_little<uint32_t>(foot.data() + 16) != crc_of(table)) return damaged("the checksum of its table");
-  if (Status status = read_table(*this, table); !status) return status;
+  GACC_TRY(read_table(*this, table));
 
   // 2. The buffers.
   int64_t end = entries_.empty() ? kHeadBytes : entries_.back().offset + entries_.back().bytes;
@@ -366,8 +364,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     std::string saved = value_of(content_.settings, name), now = value_of(settings, name);
     return saved == now ? Status() : differs(name, saved, now);
   };
-  for (const char* name : {"model.name", "optimizer.type", "precision.compute"})
-    if (Status status = compare(name); !status) return status;
+  for (const char* name : {"model.name", "optimizer.type", "precision.compute"}) GACC_TRY(compare(name));
   // 2. The tensors, which tell of a changed layer more clearly than the operations do.
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
@@ -389,8 +386,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
   if (entries_.size() != static_cast<size_t>(kept)) return damaged("it has a tensor twice");
   // 3. Everything else.
   for (const Settings* list : {&content_.settings, &settings})
-    for (const auto& [name, value] : *list)
-      if (Status status = compare(name); !status) return status;
+    for (const auto& [name, value] : *list) GACC_TRY(compare(name));
   const auto& metrics = content_.train.evaluation.result.metrics;
   if (!metrics.empty() && metrics.size() != plan.metrics.size()) return damaged("its evaluation");
   return {};
@@ -407,7 +403,7 @@ Status CheckpointReader::restore(const Plan& plan, Session& session) const {
     file.read(reinterpret_cast<char*>(bytes.data()), entry.bytes);
     if (!file || crc_of(text_of(bytes)) != entry.crc)
       return damaged(fmt::format("tensor {} has changed since it was checked", entry.name));
-    if (Status status = session.write_buffer(*buffer, bytes); !status) return status;
+    GACC_TRY(session.write_buffer(*buffer, bytes));
   }
   return {};
 }

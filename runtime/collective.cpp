@@ -1,4 +1,4 @@
-// What is made of the one exchange that a transport has.
+// Collective operations, made of the one primitive that a transport has: `exchange`.
 #include "runtime/collective.h"
 
 namespace gacc {
@@ -25,8 +25,7 @@ Status all_gather(Collective& ranks, std::string_view mine, std::vector<std::str
   std::vector<std::span<std::byte>> receives;
   for (uint64_t& length : lengths) receives.push_back(std::as_writable_bytes(std::span(&length, 1)));
   const uint64_t length = mine.size();
-  if (Status status = all_gather(ranks, std::as_bytes(std::span(&length, 1)), receives); !status)
-    return status;
+  GACC_TRY(all_gather(ranks, std::as_bytes(std::span(&length, 1)), receives));
   all.resize(size);
   for (size_t i = 0; i < size; ++i) {
     all[i].resize(lengths[i]);
@@ -39,8 +38,7 @@ Status maximum(Collective& ranks, int64_t& value) {
   std::vector<int64_t> all(static_cast<size_t>(ranks.size()));
   std::vector<std::span<std::byte>> receives;
   for (int64_t& each : all) receives.push_back(std::as_writable_bytes(std::span(&each, 1)));
-  if (Status status = all_gather(ranks, std::as_bytes(std::span(&value, 1)), receives); !status)
-    return status;
+  GACC_TRY(all_gather(ranks, std::as_bytes(std::span(&value, 1)), receives));
   value = std::ranges::max(all);
   return {};
 }

@@ -32,7 +32,7 @@ using Sends = std::span<const std::span<const std::byte>>;  // one a rank
 using Receives = std::span<const std::span<std::byte>>;
 
 struct CollectiveOptions {
-  int64_t timeout = 60;  // seconds without a peer's sign of life that are borne
+  int64_t timeout = 60;  // seconds without a sign of life, after which a peer counts as lost
 };
 
 class Collective {

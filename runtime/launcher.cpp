@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 
 #include "runtime/plugin.h"
@@ -32,7 +31,7 @@ Launched launched() {
 
 Status load_mpi(const CollectiveOptions& options, std::unique_ptr<Collective>& ranks) {
   std::string path;
-  if (Status status = find_plugin(kMpi, path); !status) return status;
+  GACC_TRY(find_plugin(kMpi, path));
   // Global: MPI libraries load parts of their own that look for its names. Never closed.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return Status::error("cannot load the MPI plug-in {}: {}", path, dlerror());
@@ -77,7 +76,7 @@ Status find_place(Collective& ranks, RankPlace& place) {
   std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
   text += machine();
   std::vector<std::string> all;
-  if (Status status = all_gather(ranks, text, all); !status) return status;
+  GACC_TRY(all_gather(ranks, text, all));
   int sharing = 0;
   for (int r = 0; r < ranks.size(); ++r) {
     const std::string& other = all[static_cast<size_t>(r)];
@@ -97,7 +96,7 @@ Status start_ranks(int64_t ranks, int argc, char** argv) {
     return Status::error(
         "--ranks starts mpirun itself, and this process was started by a launcher ({} is set)", by.by);
   std::string path;
-  if (Status status = find_plugin(kMpi, path); !status) return status;
+  GACC_TRY(find_plugin(kMpi, path));
   // Threads are divided here, and processors are for the system to give.
   std::vector<std::string> words = {"mpirun",    "-n",   fmt::format("{}", ranks), "--oversubscribe",
                                     "--bind-to", "none", executable_path()};

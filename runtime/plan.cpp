@@ -204,9 +204,8 @@ nlohmann::json to_json(const Plan& plan) {
                          {"patience", plan.plateau->patience},
                          {"threshold", plan.plateau->threshold}};
   }
-  if (plan.seed_rules) {
+  if (plan.seed_rules)
     result["seed_rules"] = {{"elements", plan.seed_rules->elements}, {"dynamic", plan.seed_rules->dynamic}};
-  }
   if (plan.load) {
     json parameters = json::array();
     for (const PlanLoad::Parameter& each : plan.load->parameters) {

@@ -178,7 +178,7 @@ struct PlanBytes {  // of the arena, by category; they add up to peak together w
 // schedule.type = "plateau": when the evaluations cut the rate (runtime/plateau.h).
 struct PlateauRules {
   std::string metric = "loss";  // or one of runtime/metrics.h
-  int64_t patience = 10;        // evaluations in a row without progress that are borne
+  int64_t patience = 10;        // evaluations in a row without progress, beyond which the rate is cut
   double threshold = 1e-4;      // relative: what counts as progress
 };
 

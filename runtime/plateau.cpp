@@ -49,17 +49,16 @@ Status evaluated(Session& session, const Plan& plan, const EvalReport& report) {
   int32_t seen = 0;
   float best = 0;
   PlateauState now;
-  if (Status status = session.read_state(state::plateau_seen, seen); !status) return status;
-  if (Status status = session.read_state(state::plateau_best, best); !status) return status;
-  if (Status status = session.read_state(state::plateau_bad, now.bad); !status) return status;
-  if (Status status = session.read_state(state::plateau_cuts, now.cuts); !status) return status;
+  GACC_TRY(session.read_state(state::plateau_seen, seen));
+  GACC_TRY(session.read_state(state::plateau_best, best));
+  GACC_TRY(session.read_state(state::plateau_bad, now.bad));
+  GACC_TRY(session.read_state(state::plateau_cuts, now.cuts));
   now.seen = seen != 0;
   now.best = static_cast<double>(best);
   now = after_evaluation(*plan.plateau, now, value);
-  if (Status status = session.write_state(state::plateau_seen, int32_t{now.seen}); !status) return status;
-  if (Status status = session.write_state(state::plateau_best, static_cast<float>(now.best)); !status)
-    return status;
-  if (Status status = session.write_state(state::plateau_bad, now.bad); !status) return status;
+  GACC_TRY(session.write_state(state::plateau_seen, int32_t{now.seen}));
+  GACC_TRY(session.write_state(state::plateau_best, static_cast<float>(now.best)));
+  GACC_TRY(session.write_state(state::plateau_bad, now.bad));
   return session.write_state(state::plateau_cuts, now.cuts);
 }
 

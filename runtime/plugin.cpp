@@ -78,7 +78,7 @@ Status open_device(std::string_view choice, const DeviceOptions& options, const 
   gpu.local_rank = options.local_rank;
   if (choice == "emulate") {
     gpu.emulated = true;
-    if (Status status = find_plugin(kEmulator, gpu.driver); !status) return status;
+    GACC_TRY(find_plugin(kEmulator, gpu.driver));
     return cuda::open_device(gpu, artifact, device);
   }
   if (choice == "auto" || choice == "cuda") {
@@ -93,7 +93,7 @@ Status open_device(std::string_view choice, const DeviceOptions& options, const 
     return cuda::open_device(gpu, artifact, device);
   }
   std::string host;
-  if (Status status = find_plugin(kHost, host); !status) return status;
+  GACC_TRY(find_plugin(kHost, host));
   return load_device(host, options, device);
 }
 

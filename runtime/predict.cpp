@@ -110,7 +110,7 @@ Status check_predict(const Plan& plan) {
 }
 
 Status check_generate(const Plan& plan, const GenerateOptions& options) {
-  if (Status status = check_predict(plan); !status) return status;
+  GACC_TRY(check_predict(plan));
   const auto refuse = [](const std::string& why) {
     return Status::error(
         "--generate is for models of tokens, whose positions meet in causal attention alone: {}", why);
@@ -141,34 +141,34 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
                const std::function<bool()>& asked_to_end, bool& interrupted) {
   AtomicFile file;
-  if (Status status = file.open(path); !status) return status;
-  if (Status status = file.write(npy_header(data.samples, plan.predict.shape)); !status) return status;
+  GACC_TRY(file.open(path));
+  GACC_TRY(file.write(npy_header(data.samples, plan.predict.shape)));
   const int64_t each = elements_of(plan.predict.shape);
   std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
   Loader loader(data, plan);
   loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.predict.batch);
   while (const Batch* batch = loader.next()) {
-    if (Status status = session.run_predict(batch->inputs, batch->samples); !status) return status;
+    GACC_TRY(session.run_predict(batch->inputs, batch->samples));
     const int64_t all = batch->samples * each;
     for (int64_t first = 0; first < all; first += plan.predict.outputs()) {
       const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
       const std::span<float> some = std::span(outputs).first(count);
-      if (Status status = session.read_outputs(first, some); !status) return status;
+      GACC_TRY(session.read_outputs(first, some));
       const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
-      if (Status status = file.write(bytes); !status) return status;
+      GACC_TRY(file.write(bytes));
       if (asked_to_end()) {
         interrupted = true;
         return {};
       }
     }
   }
-  if (Status status = loader.status(); !status) return status;
+  GACC_TRY(loader.status());
   return file.commit();
 }
 
 Status generate(Session& session, const Plan& plan, const GenerateOptions& options, bool& interrupted) {
   std::vector<int32_t> text;
-  if (Status status = parse_prompt(plan, options.prompt, text); !status) return status;
+  GACC_TRY(parse_prompt(plan, options.prompt, text));
   const bool bytes = vocabulary(plan) <= kMostBytes;
   const auto length = static_cast<size_t>(plan.predict.shape[0]);
   std::vector<int32_t> window;
@@ -177,13 +177,13 @@ Status generate(Session& session, const Plan& plan, const GenerateOptions& optio
   for (int64_t made = 0; made < options.tokens; ++made) {
     const size_t used = std::min(text.size(), length);
     window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
-    window.resize(length);  // what stands behind a position does not change it
+    window.resize(length);  // later positions do not change it
     std::fill(inputs.begin(), inputs.end(), std::as_bytes(std::span(window)));
-    if (Status status = session.run_predict(inputs, 1); !status) return status;
+    GACC_TRY(session.run_predict(inputs, 1));
     const auto last = static_cast<int64_t>((used - 1) * logits.size());
-    if (Status status = session.read_outputs(last, logits); !status) return status;
+    GACC_TRY(session.read_outputs(last, logits));
     int32_t token = 0;
-    if (Status status = draw(logits, options, text.size(), token); !status) return status;
+    GACC_TRY(draw(logits, options, text.size(), token));
     text.push_back(token);
     options.print(bytes ? std::string(1, static_cast<char>(token))
                         : fmt::format("{}{}", made > 0 ? " " : "", token));

@@ -24,8 +24,7 @@ std::string process_memory_text(int64_t arena, int64_t process) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format(
       "memory: {:.1f} MiB at most: the arena's {:.1f} MiB as planned, and {:.1f} MiB for the program, its "
-      "code and "
-      "the data",
+      "code and the data",
       mib(process), mib(arena), mib(process - arena));
 }
 

@@ -88,7 +88,7 @@ Status Rebuilder::prepare() {
 Status Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>& settings,
                           Artifact& artifact) {
   faulty_ = false;
-  if (Status status = prepare(); !status) return status;
+  GACC_TRY(prepare());
   const std::string product = folder_ + "/step.ptx", output = folder_ + "/output";
   std::vector<std::string> words = {compiler_,  folder_ + "/model.toml", "-o", product,
                                     "--target", artifact_.plan.target};
@@ -104,11 +104,11 @@ Status Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>
   }
   for (const auto& [key, value] : all) words.insert(words.end(), {"--set", key + "=" + value});
   int code = 0;
-  if (Status status = run_command(words, output, code); !status) return status;
+  GACC_TRY(run_command(words, output, code));
   faulty_ = code >= kCompilerFault;
   if (code != 0) {
     std::string text;
-    if (Status status = read_file(output, text); !status) return status;
+    GACC_TRY(read_file(output, text));
     std::string why = reason(text);
     if (const size_t at = why.find(folder_); at != std::string::npos) why.erase(at, folder_.size() + 1);
     return Status::error("gaccc gives up with exit {}: {}", code, why);

@@ -1,5 +1,5 @@
 // See safetensors.h. The header is read by events, without building a JSON tree: it has one form only, so
-// that anything deeper, doubled or of another type is refused where it stands.
+// that anything deeper, doubled or of another type is refused where it occurs.
 #include "runtime/safetensors.h"
 
 #include <algorithm>
@@ -174,14 +174,13 @@ int64_t elements_of(const StoredTensor& tensor) {
 void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> to) {
   if (to.empty()) return;
   const char* from = tensor.bytes.data() + first * stored_bytes(tensor.dtype);
-  if (tensor.dtype == "F32") {
+  if (tensor.dtype == "F32")
     std::memcpy(to.data(), from, to.size_bytes());
-  } else if (tensor.dtype == "F16") {
+  else if (tensor.dtype == "F16")
     for (size_t i = 0; i < to.size(); ++i) to[i] = half_to_float(read_little<uint16_t>(from + 2 * i));
-  } else {
+  else
     for (size_t i = 0; i < to.size(); ++i)
       to[i] = std::bit_cast<float>(static_cast<uint32_t>(read_little<uint16_t>(from + 2 * i)) << 16);
-  }
 }
 
 Status check_finite(const StoredTensor& tensor, std::string_view file) {
@@ -267,30 +266,6 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
   return {};
 }
 
-Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors,
-                         Metadata* metadata) {
-  tensors.clear();
-  std::vector<StoredTensor> stored;
-  if (Status status = parse_stored(bytes, name, stored, metadata); !status) return status;
-  for (const StoredTensor& from : stored) {
-    if (from.counts_batches()) continue;
-    if (!from.is_real())
-      return Status::error("{}: tensor {} has the type {}; known are F32, F16 and BF16", name,
-                           shown_name(from.name), shown_name(from.dtype));
-    if (Status status = check_finite(from, name); !status) return status;
-    NamedTensor& tensor = tensors.emplace_back(NamedTensor{from.name, from.shape, {}});
-    tensor.data.resize(static_cast<size_t>(elements_of(from)));
-    read_elements(from, 0, tensor.data);
-  }
-  return {};
-}
-
-Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tensors, Metadata* metadata) {
-  std::string bytes;
-  if (Status status = read_file(path, bytes); !status) return status;
-  return parse_safetensors(bytes, path, tensors, metadata);
-}
-
 namespace {
 
 // Hands the file to `write`, piece by piece.
@@ -322,12 +297,12 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
   header.resize((header.size() + 7) / 8 * 8, ' ');
   uint64_t length = header.size();
   std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
-  if (Status status = write(length_bytes); !status) return status;
-  if (Status status = write(header); !status) return status;
+  GACC_TRY(write(length_bytes));
+  GACC_TRY(write(header));
   for (const NamedTensor* tensor : sorted) {
     std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
                            tensor->data.size() * sizeof(float));
-    if (Status status = write(bytes); !status) return status;
+    GACC_TRY(write(bytes));
   }
   return {};
 }
@@ -337,9 +312,9 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                         const Metadata& metadata) {
   AtomicFile file;
-  if (Status status = file.open(path); !status) return status;
+  GACC_TRY(file.open(path));
   const auto write = [&](std::string_view bytes) { return file.write(bytes); };
-  if (Status status = write_safetensors(path, tensors, metadata, write); !status) return status;
+  GACC_TRY(write_safetensors(path, tensors, metadata, write));
   return file.commit();
 }
 

@@ -37,8 +37,8 @@ std::string shown_name(std::string_view name);
 
 using Metadata = std::map<std::string, std::string>;
 
-// F32 tensors, sorted by name, written atomically. `metadata` goes into __metadata__, beside the "format":
-// "pt" without which transformers takes no file.
+// F32 tensors, sorted by name, written atomically. `metadata` goes into __metadata__, with the "format": "pt"
+// that transformers wants in every file.
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                         const Metadata& metadata = {});
 // The same, into memory. `path` is for messages.
@@ -48,12 +48,5 @@ Status safetensors_bytes(const std::string& path, const std::vector<NamedTensor>
 // offset and overlap is checked.
 Status parse_stored(std::string_view bytes, std::string_view name, std::vector<StoredTensor>& tensors,
                     Metadata* metadata = nullptr);
-// Reads F32, F16 and BF16 tensors as f32; every size, offset and overlap is checked, and that every number is
-// finite. Without the num_batches_tracked of PyTorch's batch norms. `metadata`, if not null, gets the strings
-// of __metadata__.
-Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tensors,
-                        Metadata* metadata = nullptr);
-Status parse_safetensors(std::string_view bytes, std::string_view name, std::vector<NamedTensor>& tensors,
-                         Metadata* metadata = nullptr);
 
 }  // namespace gacc

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -30,9 +29,9 @@ std::vector<int64_t> even(int64_t samples, int64_t size) {
 // Launches of 1, size, size - 1, 1, size, ... samples.
 std::vector<int64_t> uneven(int64_t samples, int64_t size) {
   std::vector<int64_t> sizes;
-  const int64_t turns[] = {1, size, std::max<int64_t>(1, size - 1)};
+  const int64_t cycle[] = {1, size, std::max<int64_t>(1, size - 1)};
   for (int64_t left = samples; left > 0; left -= sizes.back())
-    sizes.push_back(std::min(left, turns[sizes.size() % 3]));
+    sizes.push_back(std::min(left, cycle[sizes.size() % 3]));
   return sizes;
 }
 
@@ -132,10 +131,10 @@ bool Verifier::compile_variant(const std::string& what, Settings settings, Artif
 Status Verifier::one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale,
                             WindowOutcome& outcome) {
   Bench bench(artifact, options_);
-  if (Status status = bench.open(); !status) return status;
-  if (Status status = bench.set_scale(scale); !status) return status;
-  if (Status status = bench.window(data_, order_, sizes, outcome); !status) return status;
-  if (Status status = bench.close(); !status) return status;
+  GACC_TRY(bench.open());
+  GACC_TRY(bench.set_scale(scale));
+  GACC_TRY(bench.window(data_, order_, sizes, outcome));
+  GACC_TRY(bench.close());
   if (!outcome.report.finite)
     return Status::error("--verify: the gradient of the first window is not finite{}{}",
                          outcome.report.bad_parameter.empty() ? "" : ", first of ",
@@ -163,11 +162,11 @@ Status Verifier::split() {
   say(fmt::format("{}: {} launches of up to {} samples against {} of up to {} and {} of 1, {} and {}", what,
                   sizes_.size(), most, others[0].size(), (most + 1) / 2, others[1].size(), most, most - 1));
   WindowOutcome reference;
-  if (Status status = one_window(artifact_, sizes_, scale_, reference); !status) return status;
+  GACC_TRY(one_window(artifact_, sizes_, scale_, reference));
   std::vector<Deviation> loss, table;
   for (const std::vector<int64_t>& sizes : others) {
     WindowOutcome outcome;
-    if (Status status = one_window(artifact_, sizes, scale_, outcome); !status) return status;
+    GACC_TRY(one_window(artifact_, sizes, scale_, outcome));
     keep_largest(loss, deviations(figures(outcome), figures(reference), 0));
     keep_largest(table, deviations(outcome.gradients, reference.gradients, share_floor(plan_.precision)));
   }
@@ -202,11 +201,10 @@ Status Verifier::recompute() {
   WindowOutcome outcomes[2][2];  // [artifact][window]
   for (int i = 0; i < 2; ++i) {
     Bench bench(i == 0 ? artifact_ : variant, options_);
-    if (Status status = bench.open(); !status) return status;
-    if (Status status = bench.set_scale(scale_); !status) return status;
-    for (WindowOutcome& outcome : outcomes[i])
-      if (Status status = bench.window(data_, order_, sizes_, outcome); !status) return status;
-    if (Status status = bench.close(); !status) return status;
+    GACC_TRY(bench.open());
+    GACC_TRY(bench.set_scale(scale_));
+    for (WindowOutcome& outcome : outcomes[i]) GACC_TRY(bench.window(data_, order_, sizes_, outcome));
+    GACC_TRY(bench.close());
   }
   const auto same = [&](const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
                         const char* of) {
@@ -236,7 +234,7 @@ Status Verifier::recompute() {
 Status Verifier::all_buffers(Session& session, std::vector<std::vector<std::byte>>& buffers) {
   buffers.resize(plan_.buffers.size());
   for (size_t i = 0; i < buffers.size(); ++i)
-    if (Status status = session.read_for_checkpoint(plan_.buffers[i], buffers[i]); !status) return status;
+    GACC_TRY(session.read_for_checkpoint(plan_.buffers[i], buffers[i]));
   return {};
 }
 
@@ -257,9 +255,8 @@ Status Verifier::train_until(int64_t launches, const TrainState* from, Checkpoin
     if (check_can_update(plan_, few.samples, options)) data = &few;
   }
   if (reader != nullptr) {
-    Status status = reader->check(plan_, settings_of(artifact_, data_, options));
-    if (status) status = reader->restore(plan_, session);
-    if (!status) return status;
+    GACC_TRY(reader->check(plan_, settings_of(artifact_, data_, options)));
+    GACC_TRY(reader->restore(plan_, session));
   }
   if (!file.empty()) {
     options.checkpoint_every = std::numeric_limits<int64_t>::max();
@@ -294,25 +291,24 @@ Status Verifier::resume() {
   std::vector<std::vector<std::byte>> straight, resumed;
   {
     Bench bench(artifact_, options_);
-    if (Status status = bench.open(); !status) return status;
-    if (Status status = train_until(launches, nullptr, nullptr, "", bench.session()); !status) return status;
-    if (Status status = all_buffers(bench.session(), straight); !status) return status;
-    if (Status status = bench.close(); !status) return status;
+    GACC_TRY(bench.open());
+    GACC_TRY(train_until(launches, nullptr, nullptr, "", bench.session()));
+    GACC_TRY(all_buffers(bench.session(), straight));
+    GACC_TRY(bench.close());
   }
   {
     Bench bench(artifact_, options_);
-    if (Status status = bench.open(); !status) return status;
-    if (Status status = train_until(part, nullptr, nullptr, file, bench.session()); !status) return status;
-    if (Status status = bench.close(); !status) return status;
+    GACC_TRY(bench.open());
+    GACC_TRY(train_until(part, nullptr, nullptr, file, bench.session()));
+    GACC_TRY(bench.close());
   }
   CheckpointReader reader;
-  if (Status status = reader.open(file); !status) return status;
+  GACC_TRY(reader.open(file));
   Bench bench(artifact_, options_);
-  if (Status status = bench.open(); !status) return status;
-  Status status = train_until(launches, &reader.content().train, &reader, "", bench.session());
-  if (!status) return status;
-  if (status = all_buffers(bench.session(), resumed); !status) return status;
-  if (status = bench.close(); !status) return status;
+  GACC_TRY(bench.open());
+  GACC_TRY(train_until(launches, &reader.content().train, &reader, "", bench.session()));
+  GACC_TRY(all_buffers(bench.session(), resumed));
+  GACC_TRY(bench.close());
   std::vector<Deviation> table;
   for (size_t i = 0; i < straight.size(); ++i) {
     if (!is_kept(plan_.buffers[i])) continue;
@@ -336,8 +332,8 @@ Status Verifier::half() {
     return {};
   say(what);
   WindowOutcome of_half, of_full;
-  if (Status status = one_window(artifact_, sizes_, scale_, of_half); !status) return status;
-  if (Status status = one_window(variant, sizes_, 0, of_full); !status) return status;
+  GACC_TRY(one_window(artifact_, sizes_, scale_, of_half));
+  GACC_TRY(one_window(variant, sizes_, 0, of_full));
   std::vector<Deviation> table = deviations(figures(of_half), figures(of_full), 0);
   const std::vector<Deviation> gradients =
       deviations(of_half.gradients, of_full.gradients, share_floor(plan_.precision));
@@ -357,13 +353,13 @@ Status Verifier::run() {
                   plan_.model, options_.device, samples, data_.samples));
   {
     Bench bench(artifact_, options_);
-    if (Status status = bench.open(); !status) return status;
-    if (Status status = bench.settle(data_, order_, sizes_, scale_); !status) return status;
-    if (Status status = bench.close(); !status) return status;
+    GACC_TRY(bench.open());
+    GACC_TRY(bench.settle(data_, order_, sizes_, scale_));
+    GACC_TRY(bench.close());
   }
   for (Status (Verifier::*check)() :
        {&Verifier::split, &Verifier::recompute, &Verifier::resume, &Verifier::half})
-    if (Status status = (this->*check)(); !status) return status;
+    GACC_TRY((this->*check)());
   say(fmt::format("{} checks passed, {} failed, {} left out", result_.passed, result_.failed,
                   result_.left_out));
   return {};

@@ -30,3 +30,9 @@ class [[nodiscard]] Status {
 };
 
 }  // namespace gacc
+
+// Hands on the error of a call that fails: GACC_TRY(file.open(path));
+#define GACC_TRY(...)                                                                 \
+  do {                                                                                \
+    if (::gacc::Status gacc_status = (__VA_ARGS__); !gacc_status) return gacc_status; \
+  } while (false)

@@ -70,7 +70,7 @@ class Interruption {
 Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& loader,
                Interruption& interruption, EvalReport& report, bool& complete) {
   const int64_t size = plan.micro_batch, launches = (data.samples + size - 1) / size;
-  if (Status status = session.begin_eval(launches); !status) return status;
+  GACC_TRY(session.begin_eval(launches));
   std::vector<int64_t> order;
   for (int64_t launch = 0; launch < launches; ++launch)
     if (session.has_eval(launch))
@@ -80,15 +80,14 @@ Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& 
   // The first one is made in any case: ranks meet there (Session::eval).
   for (int64_t launch = 0; launch < launches && (launch == 0 || !interruption.heard()); ++launch) {
     if (!session.has_eval(launch)) {
-      if (Status status = session.skip_eval(std::min(size, data.samples - launch * size)); !status)
-        return status;
+      GACC_TRY(session.skip_eval(std::min(size, data.samples - launch * size)));
       continue;
     }
     const Batch* const batch = loader.next();
     if (batch == nullptr) return loader.status();
-    if (Status status = session.eval(batch->inputs, batch->samples); !status) return status;
+    GACC_TRY(session.eval(batch->inputs, batch->samples));
   }
-  if (Status status = interruption.agree(); !status) return status;
+  GACC_TRY(interruption.agree());
   complete = !interruption.agreed();
   return complete ? session.end_eval(report) : Status();
 }
@@ -269,7 +268,7 @@ Status Trainer::run_epoch() {
   int64_t launches = rules_.launches_per_epoch();
   loader_.start(samples_to_come(), plan_.micro_batch);
   while (at_.position < launches) {
-    if (Status status = run_launch(); !status) return status;
+    GACC_TRY(run_launch());
     if (at_.position < launches && (limit_reached() || interrupted())) return {};
   }
   if (left_window()) return {};
@@ -287,23 +286,20 @@ Status Trainer::run_launch() {
     }
   }
   const int64_t samples = rules_.batch(at_.position);
-  Status status;
   if (!session_.has_launch(session_.launches()) || (interruption_.several() && interruption_.heard())) {
     // Another rank's; or of a window that all will leave, so it does not matter that this one is not whole.
     const int64_t next = std::min((at_.position + 1) * plan_.micro_batch, data_.samples);
-    status = session_.skip(samples, result_.epochs * data_.samples + next);
+    GACC_TRY(session_.skip(samples, result_.epochs * data_.samples + next));
   } else {
     const Batch* const batch = loader_.next();
     if (batch == nullptr) return loader_.status();
-    status = session_.step(batch->inputs, samples);
+    GACC_TRY(session_.step(batch->inputs, samples));
   }
-  if (!status) return status;
   int64_t launch = at_.position++;
   ++result_.launches;
   result_.samples += samples;
   at_.epoch.samples += samples;
-  status = observer_.launched({at_.epoch.epoch, result_.launches, result_.samples});
-  if (!status) return status;
+  GACC_TRY(observer_.launched({at_.epoch.epoch, result_.launches, result_.samples}));
   WindowRules::Next next = rules_.after(launch, session_.launches());
   return next == WindowRules::Next::launch ? Status() : close_window(next == WindowRules::Next::update);
 }
@@ -318,15 +314,15 @@ Status Trainer::close_window(bool apply) {
   if (Status status = interruption_.agree(); !status || left_window()) return status;
   // The update clears the accumulators, so the gradients are copied before.
   if (options_.keep_gradients) {
-    if (Status status = session_.finish_lanes(); !status) return status;
-    if (Status status = session_.mean_gradients(result_.gradients); !status) return status;
+    GACC_TRY(session_.finish_lanes());
+    GACC_TRY(session_.mean_gradients(result_.gradients));
   }
   UpdateReport report;
   if (!apply) {
-    if (Status status = session_.sums(report.window.sums); !status) return status;
-    if (Status status = session_.drop_window(); !status) return status;
-  } else if (Status status = session_.update(report.window); !status) {
-    return status;
+    GACC_TRY(session_.sums(report.window.sums));
+    GACC_TRY(session_.drop_window());
+  } else {
+    GACC_TRY(session_.update(report.window));
   }
   // The loss of a skipped window may be as wrong as its gradient: one of them must not blot out the epoch's.
   if (!plan_.skip_nonfinite || std::isfinite(report.window.sums.loss)) count_sums(report.window.sums);
@@ -341,12 +337,11 @@ Status Trainer::close_window(bool apply) {
   report.epoch = at_.epoch.epoch;
   report.update = result_.updates + result_.skipped;
   report.seconds = training_seconds() - at_.window_start;
-  if (Status status = observer_.updated(report); !status) return status;
+  GACC_TRY(observer_.updated(report));
   if (ends_training(plan_, report.window)) return not_finite(report);
   auto due = [&](int64_t every) { return good && every > 0 && result_.updates % every == 0; };
   at_.evaluation_due = eval_ && due(options_.eval_every);
-  if (due(options_.checkpoint_every))
-    if (Status status = checkpoint(); !status) return status;
+  if (due(options_.checkpoint_every)) GACC_TRY(checkpoint());
   return evaluate_due();
 }
 
@@ -354,9 +349,8 @@ Status Trainer::close_window(bool apply) {
 // parameters and everything else that a failed window must not change are still there. No run pays for
 // finding out but the one that ends here.
 Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
-  if (Status status = session_.drop_window(); !status) return status;
-  if (plan_.find(state::loss_scale))
-    if (Status status = session_.write_state(state::loss_scale, window.scale); !status) return status;
+  GACC_TRY(session_.drop_window());
+  if (plan_.find(state::loss_scale)) GACC_TRY(session_.write_state(state::loss_scale, window.scale));
   const int64_t launches = rules_.launches_per_epoch();
   const int64_t end = result_.epochs * launches + at_.position;  // in launches of the whole run
   for (int64_t number = 1; number <= window.launches; ++number) {
@@ -366,15 +360,15 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
     const int64_t samples = rules_.batch(at % launches);
     const int64_t ordinal = at / launches * data_.samples + at % launches * plan_.micro_batch;
     if (!session_.has_launch(number - 1)) {
-      if (Status status = session_.skip(samples, ordinal + samples); !status) return status;
+      GACC_TRY(session_.skip(samples, ordinal + samples));
       continue;
     }
-    if (Status status = session_.set_ordinal(ordinal); !status) return status;
+    GACC_TRY(session_.set_ordinal(ordinal));
     loader_.start({first, first + samples}, plan_.micro_batch);
     const Batch* const batch = loader_.next();
     if (batch == nullptr) return loader_.status();
-    if (Status status = session_.step(batch->inputs, samples); !status) return status;
-    if (Status status = session_.first_bad_parameter(culprit.parameter); !status) return status;
+    GACC_TRY(session_.step(batch->inputs, samples));
+    GACC_TRY(session_.first_bad_parameter(culprit.parameter));
     if (culprit.parameter.empty()) continue;
     culprit.launch = number;
     break;
@@ -386,7 +380,7 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
 Status Trainer::first_of_all(Culprit& culprit) {
   std::vector<std::string> all;
   const std::string mine = culprit.launch == 0 ? "" : fmt::format("{} {}", culprit.launch, culprit.parameter);
-  if (Status status = all_gather(*options_.ranks, mine, all); !status) return status;
+  GACC_TRY(all_gather(*options_.ranks, mine, all));
   culprit = {};
   for (const std::string& text : all) {
     const size_t space = std::min(text.find(' '), text.size());
@@ -401,7 +395,7 @@ Status Trainer::first_of_all(Culprit& culprit) {
 Status Trainer::not_finite(const UpdateReport& report) {
   const WindowReport& window = report.window;
   Culprit culprit;
-  if (Status status = find_culprit(window, culprit); !status) return status;
+  GACC_TRY(find_culprit(window, culprit));
   std::string what;
   if (culprit.launch > 0)
     what = fmt::format("the gradient of {} is not finite since launch {} of {}", culprit.parameter,
@@ -414,7 +408,7 @@ Status Trainer::finish_epoch() {
   if (session_.launches() > 0) {  // carry: the window stays open
     if (Status status = interruption_.agree(); !status || left_window()) return status;
     WindowSums sums;
-    if (Status status = session_.sums(sums); !status) return status;
+    GACC_TRY(session_.sums(sums));
     count_sums(sums);
     at_.counted = sums;
   }
@@ -422,11 +416,10 @@ Status Trainer::finish_epoch() {
   at_.position = 0;
   // Samples that tail = "drop" leaves out have their ordinals all the same: how many there are depends on the
   // micro-batch, and random numbers of later samples must not.
-  if (rules_.tail == Tail::drop)
-    if (Status status = session_.set_ordinal(result_.epochs * data_.samples); !status) return status;
+  if (rules_.tail == Tail::drop) GACC_TRY(session_.set_ordinal(result_.epochs * data_.samples));
   at_.epoch.loss = at_.epoch_sums.loss / at_.epoch_sums.count;
   at_.epoch.seconds = training_seconds() - at_.epoch_start;
-  if (Status status = observer_.epoch_done(at_.epoch); !status) return status;
+  GACC_TRY(observer_.epoch_done(at_.epoch));
   look_at(at_.epoch.epoch, at_.epoch.loss);
   if (at_.epoch_sums.count == 0 && at_.epoch.skipped == 0)
     return Status::error(
@@ -434,8 +427,7 @@ Status Trainer::finish_epoch() {
         "ignore_index, or of a class of weight 0?",
         at_.epoch.epoch);
   at_.evaluation_due = eval_;
-  if (options_.checkpoint_every == 0)
-    if (Status status = checkpoint(); !status) return status;
+  if (options_.checkpoint_every == 0) GACC_TRY(checkpoint());
   return evaluate_due();
 }
 
@@ -459,15 +451,14 @@ Status Trainer::evaluate(bool at_end) {
   bool complete = true;
   if (!same) {
     double start = clock_.seconds();
-    if (Status status = measure(at_.evaluation, complete); !status) return status;
+    GACC_TRY(measure(at_.evaluation, complete));
     at_.evaluation.seconds = clock_.seconds() - start;
     at_.evaluation_seconds += at_.evaluation.seconds;
   }
   if (!complete) return {};
   at_.evaluation_due = false;
   at_.evaluation.updates = result_.updates;
-  if (!same && options_.keeps_best())
-    if (Status status = compare_with_best(); !status) return status;
+  if (!same && options_.keeps_best()) GACC_TRY(compare_with_best());
   return observer_.evaluated(at_.evaluation);
 }
 

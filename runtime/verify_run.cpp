@@ -22,11 +22,10 @@ double norm_of(const std::vector<float>& values) {
 
 Status Bench::open() {
   std::string note;
-  Status status = open_device(options_.device, options_.device_options, artifact_, device_, note);
-  if (!status) return status;
+  GACC_TRY(open_device(options_.device, options_.device_options, artifact_, device_, note));
   session_ = std::make_unique<Session>(*device_, artifact_.plan);
-  if (status = session_->open(artifact_); !status) return status;
-  if (status = session_->init(options_.seed, static_cast<float>(options_.lr)); !status) return status;
+  GACC_TRY(session_->open(artifact_));
+  GACC_TRY(session_->init(options_.seed, static_cast<float>(options_.lr)));
   return options_.loaded ? options_.loaded->write(*session_) : Status();
 }
 
@@ -43,15 +42,15 @@ Status Bench::window(const Dataset& data, std::span<const int64_t> order, std::s
       int64_t elements = size;
       for (const int64_t extent : plan.inputs[i].shape) elements *= extent;
       bytes[i].resize(static_cast<size_t>(elements) * 4);  // f32 and i32
-      if (Status status = data.gather(i, plan.inputs[i], samples, bytes[i]); !status) return status;
+      GACC_TRY(data.gather(i, plan.inputs[i], samples, bytes[i]));
       inputs.emplace_back(bytes[i]);
     }
-    if (Status status = session_->step(inputs, size); !status) return status;
+    GACC_TRY(session_->step(inputs, size));
     done += static_cast<size_t>(size);
   }
   outcome = {};
-  if (Status status = session_->mean_gradients(outcome.gradients); !status) return status;
-  if (Status status = session_->update(outcome.report); !status) return status;
+  GACC_TRY(session_->mean_gradients(outcome.gradients));
+  GACC_TRY(session_->update(outcome.report));
   return session_->parameters(outcome.parameters);
 }
 
@@ -65,10 +64,10 @@ Status Bench::settle(const Dataset& data, std::span<const int64_t> order, std::s
   scale = 0;
   if (!artifact_.plan.find("loss.scale")) return {};
   for (int tries = 0; tries < kMostTries; ++tries) {
-    if (Status status = session_->read_state("loss.scale", scale); !status) return status;
-    if (Status status = session_->set_ordinal(0); !status) return status;  // with the same masks each time
+    GACC_TRY(session_->read_state("loss.scale", scale));
+    GACC_TRY(session_->set_ordinal(0));  // with the same masks each time
     WindowOutcome outcome;
-    if (Status status = window(data, order, sizes, outcome); !status) return status;
+    GACC_TRY(window(data, order, sizes, outcome));
     if (outcome.report.applied || outcome.report.sums.count == 0) return {};  // without a count, at any scale
   }
   return Status::error("no loss scale was found with which the gradient is finite");

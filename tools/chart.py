@@ -51,8 +51,8 @@ def lines(file, x_title, y_title, series):
                    text(LEFT - 8, down(y) + 4, f"{y:g}", "end")]
     shapes += [text(right(x), HEIGHT - BOTTOM + 16, f"{x:g}") for x in steps(x0, x1)]
     for colour, values in zip(COLOURS, series.values()):
-        way = "L".join(f"{right(x):.0f} {down(y):.0f}" for x, y in values)
-        shapes.append(f'<path fill="none" stroke="{colour}" stroke-width="2" d="M{way}"/>')
+        line = "L".join(f"{right(x):.0f} {down(y):.0f}" for x, y in values)
+        shapes.append(f'<path fill="none" stroke="{colour}" stroke-width="2" d="M{line}"/>')
     write(file, f"{y_title} by {x_title}: {', '.join(series)}", list(series), shapes)
 
 

@@ -1,4 +1,4 @@
-// Reading a command line, the same way in every program: help, version, the option table, and what is said of
+// Reading a command line, alike in every program: help, version, the option table, and what is said of
 // a wrong one.
 #pragma once
 #include <CLI/App.hpp>

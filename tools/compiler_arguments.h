@@ -22,7 +22,7 @@ struct CompilerArguments {
 // and for a command line that the option parser refuses (not 0).
 [[nodiscard]] std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to);
 
-// What the option parser cannot see and no model file can make right; "" when the command line is sound.
+// What the option parser cannot see and no model file can make right; "" when the command line is valid.
 // `overrides` receives those of the model file: --set, and the options that are short for one.
 [[nodiscard]] std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides);
 

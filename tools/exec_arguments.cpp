@@ -271,10 +271,9 @@ void add_options(CLI::App& app, Arguments& to) {
   value("--threads", to.threads, "N", "on a CPU; default: all cores")->transform(whole_number(1, 4096));
   value("--gemm", to.gemm, "NAME", "on a GPU: auto, cublas or builtin")
       ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
-  value(
-      "--tune-gemm", to.tune_gemm, "FILE",
-      "on a GPU: measure cuBLASLt's algorithms for every matrix\nproduct and keep the fastest ones in FILE, "
-      "which later\nruns read");
+  value("--tune-gemm", to.tune_gemm, "FILE",
+        "on a GPU: measure cuBLASLt's algorithms for every matrix\nproduct and keep the fastest ones in "
+        "FILE, which later\nruns read");
 
   group = "Ranks";
   count("--ranks", to.ranks, 1, "train with N processes on this machine, started by mpirun;\ndocs/ranks.md");

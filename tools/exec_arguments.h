@@ -18,9 +18,9 @@ struct Arguments {
   std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every, patience;
   std::optional<double> lr;
   std::optional<int64_t> ranks;  // --ranks: to be started, by mpirun
-  int64_t rank_timeout = 60;
-  int64_t eval_every = 0;
-  int threads = 0;
+  int64_t rank_timeout = 60;     // seconds without a sign of life of another rank
+  int64_t eval_every = 0;        // updates; 0: after every epoch only
+  int threads = 0;               // 0: all cores
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false, merge = false;
 
   // --eval without --data: evaluates once, and trains nothing.

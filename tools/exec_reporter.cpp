@@ -25,7 +25,7 @@ Status Reporter::updated(const UpdateReport& report) {
                         {"loss", window.loss},
                         {"grad_norm", window.norm}};
     auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
-    if (Status status = events_.write(updates_, shown); !status) return status;
+    GACC_TRY(events_.write(updates_, shown));
   }
   return log_.is_open() ? log_.write(update_line(report, plan_)) : Status();
 }
@@ -36,7 +36,7 @@ Status Reporter::epoch_done(const EpochReport& report) {
                             {"epoch/epoch", static_cast<double>(report.epoch)},
                             {"epoch/samples_per_second",
                              report.seconds > 0 ? static_cast<double>(report.samples) / report.seconds : 0}};
-  if (Status status = events_.write(updates_, scalars); !status) return status;
+  GACC_TRY(events_.write(updates_, scalars));
   return log_.write(epoch_line(report));
 }
 
@@ -47,7 +47,7 @@ Status Reporter::evaluated(const EvaluationReport& report) {
   std::vector<Scalar> scalars = {{tags[0], report.result.loss}};
   for (size_t i = 0; i < report.result.metrics.size(); ++i)
     scalars.push_back({tags[i + 1], report.result.metrics[i]});
-  if (Status status = events_.write(report.updates, scalars); !status) return status;
+  GACC_TRY(events_.write(report.updates, scalars));
   return log_.write(eval_line(report, plan_, keeps_best_));
 }
 

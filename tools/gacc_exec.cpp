@@ -220,9 +220,9 @@ class Run {
 
 Status Run::prepare() {
   const Arguments& given = arguments_;
-  if (Status status = load_artifact(given.artifact, artifact_); !status) return status;
+  GACC_TRY(load_artifact(given.artifact, artifact_));
   ir::Module module;
-  if (Status status = check_artifact(artifact_, given.artifact, module); !status) return status;
+  GACC_TRY(check_artifact(artifact_, given.artifact, module));
   Plan& plan = artifact_.plan;
   rate_.of_model = plan.lr;
   if (given.seed) plan.seed = *given.seed;
@@ -237,10 +237,9 @@ Status Run::prepare() {
   options_.patience = given.patience;
   options_.interrupted = [] { return interrupt_seen.load(); };
 
-  if (Status status = check_ranks(); !status) return status;
-  if (Status status = check_best(); !status) return status;
-  if (!given.predict.empty())
-    if (Status status = check_predict(plan); !status) return status;
+  GACC_TRY(check_ranks());
+  GACC_TRY(check_best());
+  if (!given.predict.empty()) GACC_TRY(check_predict(plan));
   if (given.generate) {
     text_ = {*given.generate,
              given.prompt.value_or(""),
@@ -249,46 +248,42 @@ Status Run::prepare() {
              options_.seed,
              options_.interrupted,
              print_text};
-    if (Status status = check_generate(plan, text_); !status) return status;
+    GACC_TRY(check_generate(plan, text_));
   }
   for (const std::string& path :
        {given.save, given.save_best, given.predict, given.dump_grads, given.profile})
-    if (Status status = check_writable(path); !status) return status;
-  if (Status status = open_checkpoint(); !status) return status;
+    GACC_TRY(check_writable(path));
+  GACC_TRY(open_checkpoint());
   if (!given.log.empty()) {
     std::optional<LogPosition> position;
     if (resumes_) position = earlier_.content().log;
-    if (Status status = log_.open(given.log, position); !status) return status;
+    GACC_TRY(log_.open(given.log, position));
   }
-  if (Status status = load_parameters(); !status) return status;
+  GACC_TRY(load_parameters());
   if (!given.init_only) {
     if (!given.data.empty())
-      if (Status status =
-              load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data_);
-          !status)
-        return status;
-    if (!given.eval.empty())
-      if (Status status = load_data(given.eval, DataUse::evaluation, eval_); !status) return status;
+      GACC_TRY(load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data_));
+    if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval_));
   }
   if (given.only_evaluates() || given.asks()) {
-    if (Status status = check_checkpoint(); !status) return status;
+    GACC_TRY(check_checkpoint());
   } else if (!given.init_only) {
     if (plan.plateau && given.eval.empty())
       say("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
-    if (Status status = check_can_update(plan, data_.samples, options_); !status) return status;
-    if (Status status = check_checkpoint(); !status) return status;
+    GACC_TRY(check_can_update(plan, data_.samples, options_));
+    GACC_TRY(check_checkpoint());
   }
   if (!given.tensorboard.empty()) {
     std::optional<int64_t> step;  // what an earlier run has shown beyond it is shown anew
     if (given.resume) step = resumes_ ? earlier_.content().train.updates : 0;
-    if (Status status = events_.open(given.tensorboard, step); !status) return status;
+    GACC_TRY(events_.open(given.tensorboard, step));
   }
   std::string note;
   device_options_.threads = given.threads > 0 ? given.threads : place_.threads;
   device_options_.local_rank = place_.local_rank;
   if (given.gemm != "auto")
     device_options_.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
-  if (Status read = read_gemm_choices(); !read) return read;
+  GACC_TRY(read_gemm_choices());
   Status status = open_device(given.device, device_options_, artifact_, device_, note);
   if (!note.empty() && !given.quiet) say("{}\n", note);
   if (status && device_->kind() != "cpu") status = compare_programs(module, artifact_, given.artifact);
@@ -358,15 +353,14 @@ Status Run::load_parameters() {
   const std::string& file = arguments_.load;
   Metadata metadata;
   if (!file.empty()) {
-    if (Status status = loaded_.open(file, artifact_.plan); !status) return status;
+    GACC_TRY(loaded_.open(file, artifact_.plan));
     metadata = loaded_.metadata();
     if (const size_t kept = loaded_.missing().size(); kept > 0)
       print_stderr("gacc-exec: {} lacks {} parameter{}, which keep{} their start: {}\n", file, kept,
                    kept == 1 ? "" : "s", kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
   }
-  if (!arguments_.load_adapter.empty())
-    if (Status status = adapter_.open(arguments_.load_adapter, artifact_.plan); !status) return status;
-  if (Status status = check_saving(); !status) return status;
+  if (!arguments_.load_adapter.empty()) GACC_TRY(adapter_.open(arguments_.load_adapter, artifact_.plan));
+  GACC_TRY(check_saving());
   if (resumes_) metadata = earlier_.content().data;
   return read_facts(metadata, resumes_ ? checkpoint_file() : file, artifact_.plan, facts_);
 }
@@ -380,9 +374,8 @@ Status Run::check_saving() const {
     if (adapts && !arguments_.merge)
       return Status::error(
           "--save-as published: the model has adapters. --merge adds them to the weights, --save-adapter "
-          "writes "
-          "them alone");
-    if (Status status = check_published(plan, loaded_); !status) return status;
+          "writes them alone");
+    GACC_TRY(check_published(plan, loaded_));
   }
   if (arguments_.save_adapter.empty()) return {};
   if (Status status = check_adapters(plan); !status)
@@ -406,16 +399,16 @@ Status Run::read_gemm_choices() {
     return {};
   }
   if (file.empty()) return {};
-  if (Status status = check_writable(file); !status) return status;
+  GACC_TRY(check_writable(file));
   if (access(file.c_str(), F_OK) != 0) return {};
   device_options_.gemm_choices_from = file;
-  if (Status status = read_file(file, device_options_.gemm_choices); !status) return status;
+  GACC_TRY(read_file(file, device_options_.gemm_choices));
   return device_options_.gemm_choices.empty() ? Status::error("{} is empty", file) : Status();
 }
 
 // The algorithms that the first rank has measured; the bits of products depend on them.
 Status Run::take_gemm_choices() {
-  if (Status status = broadcast(ranks_, device_options_.gemm_choices); !status) return status;
+  GACC_TRY(broadcast(ranks_, device_options_.gemm_choices));
   device_options_.gemm_choices_from = "rank 0";
   device_.reset();  // one at a time: the arena may fill the machine
   std::string note;
@@ -453,11 +446,11 @@ Status Run::open_checkpoint() {
   if (!first()) {  // the folder is the first rank's; this one reads what is in it
     resumes_ = given.resume && access(checkpoint_file().c_str(), F_OK) == 0;
     if (!resumes_) return {};
-    if (Status status = earlier_.open(checkpoint_file()); !status) return status;
+    GACC_TRY(earlier_.open(checkpoint_file()));
     options_.resume = &earlier_.content().train;
     return {};
   }
-  if (Status status = folder_.open(given.checkpoint); !status) return status;
+  GACC_TRY(folder_.open(given.checkpoint));
   resumes_ = given.resume && folder_.has_checkpoint();
   const std::string old = checkpoint_files(given.checkpoint)[1], next = free_name(old);
   if (given.resume && !resumes_)
@@ -468,7 +461,7 @@ Status Run::open_checkpoint() {
         "{}{}\n",
         folder_.file(), old, old == next ? "" : fmt::format(" (and the one there as {})", next));
   if (!resumes_) return {};
-  if (Status status = earlier_.open(folder_.file()); !status) return status;
+  GACC_TRY(earlier_.open(folder_.file()));
   options_.resume = &earlier_.content().train;
   return {};
 }
@@ -483,7 +476,7 @@ Status Run::check_checkpoint() {
     return earlier_.check(plan, settings_);
   }
   if (resumes_) {
-    if (Status status = earlier_.check(plan, settings_); !status) return status;
+    GACC_TRY(earlier_.check(plan, settings_));
     const RunRate& was = earlier_.content().rate;
     if (!arguments_.lr && was.of_model != rate_.of_model)
       return Status::error("cannot resume from {}: optimizer.lr was {}, and is {} now; --lr says which",
@@ -501,7 +494,7 @@ Status Run::check_checkpoint() {
 
 Status Run::save_checkpoint(Session& session, const TrainState& state, Progress& progress) {
   // The log must not be behind the checkpoint, whatever happens.
-  if (Status status = log_.sync(); !status) return status;
+  GACC_TRY(log_.sync());
   const bool inside = opening_ && session.launches() > 0;
   const Checkpoint checkpoint{settings_,
                               rate_,
@@ -513,8 +506,7 @@ Status Run::save_checkpoint(Session& session, const TrainState& state, Progress&
   // A checkpoint that the run does not come from stays: who reads that it will be replaced presses Ctrl-C,
   // and that writes one.
   const std::string kept = resumes_ || replaced_ ? "" : folder_.name_for_old();
-  if (Status status = write_checkpoint(folder_.file(), checkpoint, artifact_.plan, session, kept); !status)
-    return status;
+  GACC_TRY(write_checkpoint(folder_.file(), checkpoint, artifact_.plan, session, kept));
   replaced_ = true;
   if (kept.empty()) return {};
   progress.clear();
@@ -524,48 +516,39 @@ Status Run::save_checkpoint(Session& session, const TrainState& state, Progress&
 
 Status Run::work() {
   const Plan& plan = artifact_.plan;
-  if (tunes_ && !first())
-    if (Status status = take_gemm_choices(); !status) return status;
+  if (tunes_ && !first()) GACC_TRY(take_gemm_choices());
   Session session(*device_, plan);
   exchange_.emplace(ranks_, *device_, plan);
   if (ranks_.size() > 1)
     session.set_lanes(lanes_of_rank(ranks_.rank(), plan.lanes, ranks_.size()), &*exchange_);
-  if (Status status = session.open(artifact_); !status) return status;
+  GACC_TRY(session.open(artifact_));
   if (ranks_.size() > 1) {
     options_.ranks = &ranks_;
     std::string why;
-    if (Status status = exchange_->open_link(why); !status) return status;
+    GACC_TRY(exchange_->open_link(why));
     if (!why.empty() && device_->kind().starts_with("cuda") && !arguments_.quiet)
       say("gacc-exec: the sums of ranks go through the host: {}\n", why);
   }
   if (tunes_ && first()) {
     std::string choices = device_->gemm_choices();
-    if (Status status = broadcast(ranks_, choices); !status) return status;
+    GACC_TRY(broadcast(ranks_, choices));
   }
   if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet) say("{}\n", note);
-  if (Status status = write_gemm_choices(); !status) return status;
-  if (!arguments_.profile.empty())
-    if (Status status = device_->start_profile(); !status) return status;
-  Status status = session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr));
-  if (!status) return status;
-  if (!arguments_.load.empty() && !resumes_)
-    if (Status status = loaded_.write(session); !status) return status;
-  if (!arguments_.load_adapter.empty() && !resumes_)
-    if (Status status = adapter_.write(session); !status) return status;
+  GACC_TRY(write_gemm_choices());
+  if (!arguments_.profile.empty()) GACC_TRY(device_->start_profile());
+  GACC_TRY(session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr)));
+  if (!arguments_.load.empty() && !resumes_) GACC_TRY(loaded_.write(session));
+  if (!arguments_.load_adapter.empty() && !resumes_) GACC_TRY(adapter_.write(session));
   if (resumes_) {
-    if (Status status = earlier_.restore(plan, session); !status) return status;
-    if (plan.lr != earlier_.content().rate.used)
-      if (Status status = session.set_lr(static_cast<float>(plan.lr)); !status) return status;
+    GACC_TRY(earlier_.restore(plan, session));
+    if (plan.lr != earlier_.content().rate.used) GACC_TRY(session.set_lr(static_cast<float>(plan.lr)));
   }
 
   if (!arguments_.predict.empty()) return predict_and_write(session);
   if (arguments_.generate) return generate_text(session);
   if (!log_.continues())
-    if (Status status =
-            log_.write(start_line(plan, {GACC_VERSION, std::string(device_->kind()), arguments_.data,
-                                         arguments_.eval, arguments_.load, facts_, ranks_.size()}));
-        !status)
-      return status;
+    GACC_TRY(log_.write(start_line(plan, {GACC_VERSION, std::string(device_->kind()), arguments_.data,
+                                          arguments_.eval, arguments_.load, facts_, ranks_.size()})));
   began_ = true;
   Progress progress(plan, arguments_.quiet);
   if (!arguments_.checkpoint.empty() && first()) {
@@ -578,7 +561,7 @@ Status Run::work() {
   }
   if (arguments_.only_evaluates()) return evaluate_and_write(session, progress);
   if (!arguments_.save_best.empty()) {
-    if (Status status = restore_best(); !status) return status;
+    GACC_TRY(restore_best());
     options_.save_best = [&] { return save_best(session); };
   } else if (saves_best_ && plan.shard > 0) {
     options_.save_best = [&] { return share_parameters(session); };
@@ -632,12 +615,12 @@ Status Run::share_parameters(Session& session) {
 // Writes the parameters as they are, and keeps the file for checkpoints.
 Status Run::save_best(Session& session) {
   std::vector<NamedTensor> tensors;
-  if (Status status = session.parameters(tensors); !status) return status;
+  GACC_TRY(session.parameters(tensors));
   const std::string& path = arguments_.save_best;
   const Metadata metadata = own_metadata();
   if (arguments_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
   if (opening_ && !opening_->best) opening_->best = best_;
-  if (Status status = safetensors_bytes(path, tensors, metadata, best_); !status) return status;
+  GACC_TRY(safetensors_bytes(path, tensors, metadata, best_));
   return write_file_atomically(path, best_);
 }
 
@@ -707,8 +690,7 @@ Status Run::train_and_write(Session& session, Progress& progress) {
   }
   if (!arguments_.dump_grads.empty()) {
     if (!result_.gradients.empty()) {
-      if (Status status = save(arguments_.dump_grads, result_.gradients, to_metadata(facts_)); !status)
-        return status;
+      GACC_TRY(save(arguments_.dump_grads, result_.gradients, to_metadata(facts_)));
     } else if (resumes_) {  // a run that had nothing left to do
       say("gacc-exec: note: nothing was launched: {} is not written\n", arguments_.dump_grads);
     } else if (!result_.interrupted) {
@@ -717,25 +699,23 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     }
   }
   std::vector<NamedTensor> tensors;
-  if (saves_ && (first() || plan.shard > 0))
-    if (Status status = session.parameters(tensors); !status) return status;
+  if (saves_ && (first() || plan.shard > 0)) GACC_TRY(session.parameters(tensors));
   if (const std::string& path = arguments_.save_adapter; !path.empty()) {
-    if (Status status = save_adapter(path, plan, tensors); !status) return status;
+    GACC_TRY(save_adapter(path, plan, tensors));
     written_ += fmt::format("; wrote {}", path);
   }
   if (!arguments_.save.empty()) {
     if (arguments_.merge) merge_adapters(plan, tensors);
     const bool published = !arguments_.save_as.empty();
-    if (published)
-      if (Status status = to_published(plan, loaded_, tensors); !status) return status;
+    if (published) GACC_TRY(to_published(plan, loaded_, tensors));
     const Metadata metadata = published ? to_metadata(facts_) : own_metadata();
-    if (Status status = save(arguments_.save, tensors, metadata); !status) return status;
+    GACC_TRY(save(arguments_.save, tensors, metadata));
   }
   if (!arguments_.profile.empty()) {
     std::vector<Timing> timings;
-    if (Status status = device_->read_profile(timings); !status) return status;
+    GACC_TRY(device_->read_profile(timings));
     const std::string text = profile_text(plan, *device_, timings);
-    if (Status status = write_file_atomically(arguments_.profile, text); !status) return status;
+    GACC_TRY(write_file_atomically(arguments_.profile, text));
     written_ += fmt::format("; wrote {}", arguments_.profile);
   }
   if (ranks_.size() > 1 && exchange_->sums() > 0 && !arguments_.quiet)
@@ -745,11 +725,11 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes());
         !text.empty() && !arguments_.quiet)
       progress.say(text);
-  if (Status status = events_.close(); !status) return status;
+  GACC_TRY(events_.close());
   return log_.write(end_line(result_, device_->peak_bytes()));
 }
 
-// By what way the sums of ranks went; on a link the host does not wait for them.
+// The transport of the sums of ranks; on a link the host does not wait for them.
 std::string Run::sums_text() const {
   if (exchange_->link() != nullptr) return ", by " + exchange_->link()->name();
   const double each = 1000 / static_cast<double>(exchange_->sums());
@@ -757,7 +737,7 @@ std::string Run::sums_text() const {
                      each * exchange_->waited());
 }
 
-// What a checking device found stands above any error of the run, which it may explain.
+// Prints what a checking device found first: it may explain the error of the run.
 Status Run::finish_device(Status status) {
   std::string reports;
   Status finished = device_->finish(reports);
@@ -787,10 +767,8 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return give_up(kFailed, "out of memory");
   } catch (const std::exception& error) {
-    return give_up(
-        kBug,
-        fmt::format("internal error: {}\nThis is a bug in gacc; please report it with the model file and "
-                    "the command line.",
-                    error.what()));
+    return give_up(kBug, fmt::format("internal error: {}\nThis is a bug in gacc; please report it with the "
+                                     "model file and the command line.",
+                                     error.what()));
   }
 }

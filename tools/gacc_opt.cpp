@@ -50,12 +50,11 @@ std::string write_all(const std::string& path, const std::string& text) {
 std::vector<std::string> names(const std::string& list) {
   std::vector<std::string> out;
   std::string name;
-  for (const char c : list + ",") {
+  for (const char c : list + ",")
     if (c != ',' && c != ' ')
       name += c;
     else if (!name.empty())
       out.push_back(std::move(name)), name.clear();
-  }
   return out;
 }
 

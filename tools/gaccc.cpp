@@ -2,7 +2,6 @@
 // LLVM IR), the plan, or both.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -11,7 +10,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -108,8 +106,7 @@ Status write_outputs(const std::vector<Output>& outputs) {
         std::fflush(stdout) != 0)
       return Status::error("cannot write standard output: {}", std::strerror(errno));
   }
-  for (const auto& file : files)
-    if (Status status = file->commit(); !status) return status;
+  for (const auto& file : files) GACC_TRY(file->commit());
   return {};
 }
 
@@ -119,9 +116,8 @@ class Compilation {
   explicit Compilation(const CompilerArguments& arguments) : arguments_(arguments), clock_(arguments.times) {}
 
   int run() {
-    for (const auto step : {&Compilation::read, &Compilation::transform, &Compilation::generate}) {
+    for (const auto step : {&Compilation::read, &Compilation::transform, &Compilation::generate})
       if (const std::optional<int> exit = (this->*step)()) return *exit;
-    }
     describe();
     return finish();
   }

@@ -15,43 +15,29 @@ namespace {
 using frontend::schema;
 using frontend::words_of;
 
-// "an integer", "a number or a list of numbers"
+// "integer", "number, or list of numbers"; nothing of a form that takes words alone. In the order of Form.
 std::string_view form_text(Form form) {
-  switch (form) {
-    case Form::integer:
-      return "integer";
-    case Form::real:
-      return "number";
-    case Form::flag:
-      return "true or false";
-    case Form::flags:
-      return "true or false, or a list of those";
-    case Form::size:
-      return "size";
-    case Form::pair:
-      return "integer, or two";
-    case Form::integers:
-      return "list of integers";
-    case Form::reals:
-      return "list of numbers";
-    case Form::real_or_reals:
-      return "number, or list of numbers";
-    case Form::texts:
-      return "list of strings";
-    case Form::words:
-      return "list of";
-    case Form::table:
-      return "table";
-    case Form::tables:
-      return "list of tables";
-    case Form::text:
-      return "string";
-    default:
-      return "";
-  }
+  constexpr std::string_view texts[] = {"string",
+                                        "",
+                                        "",
+                                        "",
+                                        "integer",
+                                        "number",
+                                        "true or false",
+                                        "true or false, or a list of those",
+                                        "size",
+                                        "integer, or two",
+                                        "list of integers",
+                                        "list of numbers",
+                                        "number, or list of numbers",
+                                        "list of strings",
+                                        "list of",
+                                        "table",
+                                        "list of tables"};
+  return texts[static_cast<size_t>(form)];
 }
 
-// What may stand behind the key: "integer, at least 1, or "auto"".
+// What the key takes: "integer, at least 1, or "auto"".
 std::string value_text(const Key& key) {
   std::vector<std::string> words;
   for (const std::string_view word : words_of(key)) words.push_back(fmt::format("\"{}\"", word));
@@ -176,10 +162,8 @@ std::string schema_markdown() {
   std::string text =
       "# The model file\n\n"
       "Printed by `gaccc --schema --markdown`; do not edit. What a model file may say: every table, its "
-      "keys, their "
-      "defaults, and a minimal example of each. [training.md](training.md) and [memory.md](memory.md) say "
-      "how they "
-      "work together.\n\n";
+      "keys, their defaults, and a minimal example of each. [training.md](training.md) and "
+      "[memory.md](memory.md) say how they work together.\n\n";
   for (const Table* table : schema().all()) {
     const bool root = table == &schema().file;
     text += root ? fmt::format("{}\n\n", table->says)

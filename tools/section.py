@@ -3,7 +3,7 @@
 
     gacc-exec --list-data | section.py docs/data.md
 
-The section stands between a line `<!-- from here: COMMAND -->` and a line `<!-- to here -->`.
+The section is between a line `<!-- from here: COMMAND -->` and a line `<!-- to here -->`.
 """
 import re
 import sys

@@ -1,7 +1,7 @@
 // Layers of images [C,H,W]: convolution and pooling.
-#include <algorithm>
 
 #include "frontend/layers.h"
+#include "ir/ops/channels.h"
 
 namespace gacc::frontend {
 
@@ -75,7 +75,7 @@ Layer lower_conv(LayerContext& l) {
   if (bias) {
     const ir::Shape shape = l.b.type(y).shape;
     y = l.b.make("add", active ? l.path + ".pre" : l.path,
-                 {y, per_channel(l.b, l.path + ".bias.wide", *bias, shape)});
+                 {y, ir::per_channel(l.b, l.path + ".bias.wide", *bias, shape)});
   }
   if (active) y = l.activate(y);
   return {{y}, weight};

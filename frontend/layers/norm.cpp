@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "frontend/layers.h"
+#include "ir/ops/channels.h"
 
 namespace gacc::frontend {
 
@@ -58,7 +59,7 @@ Layer lower_group_norm(LayerContext& l) {
 // In eval: the running statistics.
 Layer normal_of_running(LayerContext& l, const Affine& own, ir::BufferId mean, ir::BufferId variance) {
   const auto wide = [&](const char* suffix, const ir::Operand& values) {
-    return per_channel(l.b, l.path + suffix, values, l.shape());
+    return ir::per_channel(l.b, l.path + suffix, values, l.shape());
   };
   const ir::ValueId shifted = l.b.make("add", l.path + ".shifted", {variance, l.keys.real("eps")});
   const ir::ValueId deviation = l.b.make("sqrt", l.path + ".deviation", {shifted});
@@ -105,19 +106,19 @@ Layer lower_batch_norm(LayerContext& l) {
 }  // namespace
 
 const LayerType layers::batch_norm{
-    .schema =
-        {.name = "batch_norm",
-         .says = "Each channel less its mean, by its deviation, of the micro-batch; evaluations take running "
-                 "statistics. weight, bias, running_mean, running_var [channels].",
-         .keys = {{"momentum", Form::real, 0.1, "the part of a running statistic that is new", fraction},
-                  {"accumulation",
-                   Form::word,
-                   "micro",
-                   "\"compensate\": momentum 1 - (1 - momentum)^(1 / accumulate), for statistics that move "
-                   "once per launch",
-                   any_number,
-                   {"micro", "compensate"}},
-                  norm_eps_key}},
+    .schema = {.name = "batch_norm",
+               .says = "Each channel less its mean, by its deviation, of the micro-batch; evaluations take "
+                       "running statistics. weight, bias, running_mean, running_var [channels].",
+               .keys = {{"momentum", Form::real, 0.1, "the part of a running statistic that is new",
+                         fraction},
+                        {"accumulation",
+                         Form::word,
+                         "micro",
+                         "\"compensate\": momentum 1 - (1 - momentum)^(1 / accumulate), for statistics that "
+                         "move once per launch",
+                         any_number,
+                         {"micro", "compensate"}},
+                        norm_eps_key}},
     .weight = true,
     .bias = true,
     .lower = lower_batch_norm,
@@ -142,9 +143,8 @@ const LayerType layers::rms_norm{
 
 const LayerType layers::group_norm{
     .schema = {.name = "group_norm",
-               .says =
-                   "Less the mean, by the deviation, of a group of channels of one sample; weight and bias "
-                   "[channels].",
+               .says = "Less the mean, by the deviation, of a group of channels of one sample; weight and "
+                       "bias [channels].",
                .keys = {{"groups", Form::integer, required, "divides the channels", extent}, norm_eps_key},
                .example = "groups = 2"},
     .weight = true,

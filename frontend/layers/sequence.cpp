@@ -7,10 +7,10 @@ namespace gacc::frontend {
 
 namespace {
 
-// A layer's masks are its own by its path.
+// The path makes the random stream, so every layer has masks of its own.
 Layer lower_dropout(LayerContext& l) {
   const double p = l.keys.real("p");
-  if (p == 0 || !l.drops()) return {l.input()};
+  if (p == 0 || !l.training()) return {l.input()};
   if (ir::elements(l.shape(), 1) >= int64_t{1} << 32) {
     l.error(Kind::out_of_range, l.spec.type_at,
             "layer `{}` drops of {} per sample; it can tell 2^32 - 1 elements apart", l.spec.name,
@@ -42,8 +42,8 @@ void check_attention(const Values& keys, Diag& diag) {
 }
 
 // Rotary positions of qkv; nothing when they do not fit, which is reported.
-std::optional<ir::ValueId> turned(LayerContext& l, const Values& rope, ir::ValueId qkv,
-                                  const ir::Attrs& heads, int64_t channels) {
+std::optional<ir::ValueId> with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv,
+                                     const ir::Attrs& heads, int64_t channels) {
   const double wanted = rope.real("partial") * static_cast<double>(channels), rotated = std::round(wanted);
   if (std::abs(wanted - rotated) > 1e-6 || rotated < 2 || std::fmod(rotated, 2) != 0) {
     l.error(Kind::out_of_range, rope.given("partial") ? rope.at("partial") : l.keys.at("rope"),
@@ -133,12 +133,12 @@ Layer lower_attention(LayerContext& l) {
   if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
   Diag reported;  // by check_attention
   if (const std::optional<Values> rope = rope_of(l.keys, reported)) {
-    qkv = turned(l, *rope, *qkv, attrs, channels);
+    qkv = with_rope(l, *rope, *qkv, attrs, channels);
     if (!qkv) return {};
   }
   std::vector<ir::Operand> operands{*qkv};
   attrs["causal"] = l.keys.flag("causal");
-  const bool drops = p > 0 && l.drops();
+  const bool drops = p > 0 && l.training();
   if (drops) {
     for (const ir::Operand& word : l.parameters().sample_words()) operands.push_back(word);
     attrs["p"] = p;
@@ -172,10 +172,9 @@ const LayerType layers::dropout{
 const LayerType layers::attention{
     .schema =
         {.name = "attention",
-         .says =
-             "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, C], "
-             "proj.bias. With kv_heads, qkv.weight is [(heads + 2 kv_heads) * C / heads, C], in the order q, "
-             "k, v.",
+         .says = "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, "
+                 "C], proj.bias. With kv_heads, qkv.weight is [(heads + 2 kv_heads) * C / heads, C], in the "
+                 "order q, k, v.",
          .keys = {{"heads", Form::integer, required, "divides the features", extent},
                   {"kv_heads", Form::integer, no_default,
                    "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",

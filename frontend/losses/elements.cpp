@@ -63,15 +63,13 @@ const LossType losses::huber{
 };
 
 const LossType losses::bce_with_logits{
-    .schema =
-        {.name = "bce_with_logits",
-         .says = "-t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), t the target, 0 to 1.",
-         .keys =
-             {{"pos_weight", Form::real_or_reals, no_default,
-               "what the part of positive targets is multiplied by; one number, or one for each element of "
-               "the last axis",
-               at_least(0)}},
-         .example = "target = \"y\""},
+    .schema = {.name = "bce_with_logits",
+               .says = "-t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), t the target, 0 to 1.",
+               .keys = {{"pos_weight", Form::real_or_reals, no_default,
+                         "what the part of positive targets is multiplied by; one number, or one for each "
+                         "element of the last axis",
+                         at_least(0)}},
+               .example = "target = \"y\""},
     .metrics = {"accuracy"},
     .lower = [](LossContext& l) { l.elements(binary); },
 };

@@ -168,8 +168,7 @@ extern const OpInfo op_cast{
     .name = "cast",
     .summary =
         "x as another element type: to a half type it rounds to the nearest, ties to even; floats to i32 "
-        "drop the "
-        "fraction",
+        "drop the fraction",
     .attrs = {{"to", std::string("f32")}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<DType> to = parse_dtype(op.text("to"));

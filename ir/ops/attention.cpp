@@ -29,16 +29,11 @@ Sizes sizes(const OpView& op) { return {heads_of(op), op.operand(0).shape[1]}; }
 bool expect_dropout(const OpView& op, size_t first, Diag& diag) {
   if (!expect_sample_words(op, first, diag)) return false;
   const Sizes s = sizes(op);
-  if (static_cast<double>(s.heads) * static_cast<double>(s.length) * static_cast<double>(s.length) >=
-      0x1p32) {
-    wrong(op, diag, Kind::out_of_range,
-          fmt::format("{}; dropout takes fewer than 2^32 probabilities a sample", describe(op, 0)));
-    return false;
-  }
+  if (static_cast<double>(s.heads) * static_cast<double>(s.length) * static_cast<double>(s.length) >= 0x1p32)
+    return refuse(op, diag, Kind::out_of_range,
+                  fmt::format("{}; dropout takes fewer than 2^32 probabilities a sample", describe(op, 0)));
   const double p = op.real("p");
-  if (p >= 0 && p < 1) return true;
-  wrong(op, diag, Kind::out_of_range, fmt::format("p is {}, not in [0, 1)", p));
-  return false;
+  return (p >= 0 && p < 1) || refuse(op, diag, Kind::out_of_range, fmt::format("p is {}, not in [0, 1)", p));
 }
 
 Types results(const OpView& op) {
@@ -65,12 +60,7 @@ Types gradient_results(const OpView& op, Diag& diag) {
 }
 
 void gradient(GradBuilder& g) {
-  if (g.d_result(1)) {
-    g.b.diag().error(Kind::no_gradient, g.op().at, "`{}` has no gradient through its statistics",
-                     g.op().info->name);
-    return;
-  }
-  if (!g.d_result(0) || !g.wanted(0)) return;
+  if (!only_first(g, "its statistics") || !g.wanted(0)) return;
   const Sizes s = sizes(g.view());
   const std::string name = g.d_name(0);
   const Shape heads{kBatch, s.length, s.heads, s.channels};
@@ -204,6 +194,9 @@ Cost cost(const OpView& op, int64_t products) {
   return total;
 }
 
+const std::vector<AttrSpec> kHeadAttrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}};
+const std::vector<AttrSpec> kDropoutAttrs = {
+    kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2], {"p", 0.5}, {"stream", int64_t{0}}};
 constexpr size_t kWords = 1, kGradWords = 4;  // where dropout's operands begin
 
 }  // namespace
@@ -224,9 +217,8 @@ extern const OpInfo op_row_dot{
     // d_x = dy * y    d_y = dy * x
     .gradient =
         [](GradBuilder& g) {
-          for (size_t i = 0; i < 2; ++i) {
+          for (size_t i = 0; i < 2; ++i)
             if (g.wanted(i)) g.add(i, g.b.make("mul", g.d_name(i), {g.operand(1 - i), *g.d_result()}));
-          }
         },
     .expand =
         [](Builder& b, const Op& op) {
@@ -255,14 +247,13 @@ extern const OpInfo op_row_dot{
 extern const OpInfo op_attention{
     .name = "attention",
     .summary =
-        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out "
-        "[B,T,heads D] and, of each query's scores, the largest and the log of the sum of "
-        "exp(score - largest) [B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by "
-        "neighbouring "
-        "heads. Never makes the [T,T] matrix",
+        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out [B,T,heads "
+        "D] and, of each query's scores, the largest and the log of the sum of exp(score - largest) "
+        "[B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. Never makes "
+        "the [T,T] matrix",
     .operands = 1,
     .results = 2,
-    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}},
+    .attrs = kHeadAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_heads(op, diag)) return std::nullopt;
       return results(op);
@@ -283,11 +274,7 @@ extern const OpInfo op_attention_dropout{
         "ordinal low and high",
     .operands = 5,
     .results = 2,
-    .attrs = {{"causal", false},
-              {"heads", int64_t{1}},
-              {"kv_heads", int64_t{0}},
-              {"p", 0.5},
-              {"stream", int64_t{0}}},
+    .attrs = kDropoutAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_heads(op, diag) || !expect_dropout(op, kWords, diag)) return std::nullopt;
       return results(op);
@@ -308,7 +295,7 @@ extern const OpInfo op_attention_grad{
         "d_out * out), d_out",
     .operands = 4,
     .keeps = 0b110,
-    .attrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}},
+    .attrs = kHeadAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_heads(op, diag)) return std::nullopt;
       return gradient_results(op, diag);
@@ -327,11 +314,7 @@ extern const OpInfo op_attention_dropout_grad{
         "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there",
     .operands = 8,
     .keeps = 0b110,
-    .attrs = {{"causal", false},
-              {"heads", int64_t{1}},
-              {"kv_heads", int64_t{0}},
-              {"p", 0.5},
-              {"stream", int64_t{0}}},
+    .attrs = kDropoutAttrs,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_heads(op, diag) || !expect_dropout(op, kGradWords, diag)) return std::nullopt;
       return gradient_results(op, diag);

@@ -61,12 +61,7 @@ std::vector<Operand> expand_batch_norm(Builder& b, const Op& op) {
 //   d_x = weight * rstd * (dy - sum(dy) / n - h * sum(dy * h) / n)    d_weight = sum(dy * h)    d_bias =
 //   sum(dy)
 void batch_norm_gradient(GradBuilder& g) {
-  for (size_t i = 1; i < 5; ++i) {
-    if (!g.d_result(i)) continue;
-    g.b.diag().error(Kind::no_gradient, g.op().at, "`batch_norm` has no gradient through its statistics");
-    return;
-  }
-  if (!g.d_result(0)) return;
+  if (!only_first(g, "its statistics")) return;
   Builder& b = g.b;
   const Operand x = g.operand(0), dy = *g.d_result(0), mean = g.result(1), rstd = g.result(2),
                 count = g.result(4);
@@ -105,9 +100,8 @@ void batch_norm_reference(EvalView& view) {
   const double eps = view.op.real("eps"), count = static_cast<double>(samples * size);
   for (int64_t c = 0; c < channels; ++c) {
     const auto each = [&](auto&& f) {
-      for (int64_t b = 0; b < samples; ++b) {
+      for (int64_t b = 0; b < samples; ++b)
         for (int64_t s = 0; s < size; ++s) f(static_cast<size_t>((b * channels + c) * size + s));
-      }
     };
     double mean = 0, variance = 0;
     each([&](size_t i) { mean += x.data[i] / count; });
@@ -165,11 +159,7 @@ std::vector<Operand> expand_group_norm(Builder& b, const Op& op) {
 // With h = (x - mean) * rstd and k = dy * weight, means taken over the group:
 //   d_x = rstd * (k - mean(k) - h * mean(k * h))    d_weight = sum(dy * h), d_bias = sum(dy) over the channel
 void group_norm_gradient(GradBuilder& g) {
-  if (g.d_result(1) || g.d_result(2)) {
-    g.b.diag().error(Kind::no_gradient, g.op().at, "`group_norm` has no gradient through its mean and rstd");
-    return;
-  }
-  if (!g.d_result(0)) return;
+  if (!only_first(g, "its mean and rstd")) return;
   Builder& b = g.b;
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const Shape shape = b.type(x).shape, group = group_shape(shape, g.view().integer("groups"));
@@ -214,9 +204,7 @@ void group_norm_reference(EvalView& view) {
 
 // Operands: what to add to (the change since the last update), the statistic then, the new observation.
 Types infer_moving(const OpView& op, Diag& diag) {
-  const size_t last = op.op.operands.size() - 1;
-  if (!expect_write(op, last, diag)) return std::nullopt;
-  return std::vector<Type>{};
+  return no_results(expect_write(op, op.op.operands.size() - 1, diag));
 }
 
 }  // namespace
@@ -224,9 +212,9 @@ Types infer_moving(const OpView& op, Diag& diag) {
 extern const OpInfo op_batch_norm{
     .name = "batch_norm",
     .summary =
-        "(x - mean) * rstd * weight + bias with the statistics of every channel of the micro-batch; "
-        "x [B,C,..]; rstd = 1 / sqrt(biased variance + eps). Operands: x, weight, bias; results: y, and "
-        "[C] each: mean, rstd, variance, count of elements",
+        "(x - mean) * rstd * weight + bias with the statistics of every channel of the micro-batch; x "
+        "[B,C,..]; rstd = 1 / sqrt(biased variance + eps). Operands: x, weight, bias; results: y, and [C] "
+        "each: mean, rstd, variance, count of elements",
     .operands = 3,
     .results = 5,
     .attrs = {{"eps", 1e-5}},
@@ -266,7 +254,6 @@ extern const OpInfo op_moving_mean_acc{
         "change += momentum * (x - (statistic + change)): a running statistic that moves with every "
         "micro-batch and is committed by the update. Operands: change (written), statistic, x",
     .operands = 3,
-    .results = 0,
     .writes = 1,
     .attrs = {{"momentum", 0.1}},
     .infer = infer_moving,
@@ -276,18 +263,15 @@ extern const OpInfo op_moving_mean_acc{
           view.result(change + view.op.real("momentum") * (view.operand(2) - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 // The same with the unbiased variance x n / (n - 1); of one element alone it is taken as it is.
 extern const OpInfo op_moving_variance_acc{
     .name = "moving_variance.acc",
     .summary =
-        "moving_mean.acc of the unbiased variance x * n / (n - 1), n at least 2. "
-        "Operands: change (written), statistic, biased variance x, count n",
+        "moving_mean.acc of the unbiased variance x * n / (n - 1), n at least 2. Operands: change (written), "
+        "statistic, biased variance x, count n",
     .operands = 4,
-    .results = 0,
     .writes = 1,
     .attrs = {{"momentum", 0.1}},
     .infer = infer_moving,
@@ -298,8 +282,6 @@ extern const OpInfo op_moving_variance_acc{
           view.result(change + view.op.real("momentum") * (x - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

@@ -17,6 +17,10 @@ std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view w
   return std::nullopt;
 }
 
+bool refuse(const OpView& op, Diag& diag, Kind kind, std::string_view what) {
+  return wrong(op, diag, kind, what), false;
+}
+
 bool is_dtype(const OpView& op, size_t i, DType dtype) {
   if (const double* number = as_number(op.op.operands[i]))
     return is_float(dtype) || *number == std::trunc(*number);
@@ -26,29 +30,30 @@ bool is_dtype(const OpView& op, size_t i, DType dtype) {
 bool expect_float(const OpView& op, size_t first, Diag& diag) {
   for (size_t i = first; i < op.op.operands.size(); ++i) {
     if (as_number(op.op.operands[i]) != nullptr || is_float(op.operand(i).dtype)) continue;
-    wrong(op, diag, Kind::type_mismatch, fmt::format("{}; it takes floats", describe(op, i)));
-    return false;
+    return refuse(op, diag, Kind::type_mismatch, fmt::format("{}; it takes floats", describe(op, i)));
   }
   return true;
 }
 
 bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag) {
-  if (is_dtype(op, i, dtype)) return true;
-  wrong(op, diag, Kind::type_mismatch, fmt::format("{}; it must be {}", describe(op, i), dtype_text(dtype)));
-  return false;
+  return is_dtype(op, i, dtype) ||
+         refuse(op, diag, Kind::type_mismatch,
+                fmt::format("{}; it must be {}", describe(op, i), dtype_text(dtype)));
 }
 
 bool expect_scalar(const OpView& op, size_t i, Diag& diag) {
-  if (op.operand(i).shape.empty()) return true;
-  wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it must be a scalar", describe(op, i)));
-  return false;
+  return op.operand(i).shape.empty() ||
+         refuse(op, diag, Kind::shape_mismatch, fmt::format("{}; it must be a scalar", describe(op, i)));
+}
+
+bool expect_scalars(const OpView& op, size_t first, size_t count, DType dtype, Diag& diag) {
+  for (size_t i = first; i < first + count; ++i)
+    if (!expect_dtype(op, i, dtype, diag) || !expect_scalar(op, i, diag)) return false;
+  return true;
 }
 
 bool expect_sample_words(const OpView& op, size_t first, Diag& diag) {
-  for (size_t i = first; i < first + 4; ++i) {
-    if (!expect_dtype(op, i, DType::i32, diag) || !expect_scalar(op, i, diag)) return false;
-  }
-  return true;
+  return expect_scalars(op, first, 4, DType::i32, diag);
 }
 
 std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag) {
@@ -114,18 +119,15 @@ Types infer_compare(const OpView& op, Diag& diag) {
 }
 
 bool expect_write(const OpView& op, size_t last, Diag& diag) {
-  if (as_buffer(op.op.operands[0]) == nullptr) {
-    wrong(op, diag, Kind::invalid_ir,
-          fmt::format("{}; it writes its first operand, which must be a buffer", describe(op, 0)));
-    return false;
-  }
+  if (as_buffer(op.op.operands[0]) == nullptr)
+    return refuse(op, diag, Kind::invalid_ir,
+                  fmt::format("{}; it writes its first operand, which must be a buffer", describe(op, 0)));
   const Type target = op.operand(0);
   for (size_t i = 1; i <= last; ++i) {
     if (!expect_writable(op, i, target.dtype, diag)) return false;
     if (broadcast(target.shape, op.operand(i).shape) == target.shape) continue;
-    wrong(op, diag, Kind::shape_mismatch,
-          fmt::format("{}, {}; the shapes do not agree", describe(op, 0), describe(op, i)));
-    return false;
+    return refuse(op, diag, Kind::shape_mismatch,
+                  fmt::format("{}, {}; the shapes do not agree", describe(op, 0), describe(op, i)));
   }
   return true;
 }
@@ -138,14 +140,23 @@ Shape row_shape(const Shape& shape) {
 
 bool expect_columns(const OpView& op, size_t i, Diag& diag) {
   const Shape shape = op.operand(i).shape;
-  if (!shape.empty() && shape.back() != kBatch) return true;
-  wrong(op, diag, Kind::shape_mismatch,
-        fmt::format("{}; it needs a last axis of known extent", describe(op, i)));
-  return false;
+  return (!shape.empty() && shape.back() != kBatch) ||
+         refuse(op, diag, Kind::shape_mismatch,
+                fmt::format("{}; it needs a last axis of known extent", describe(op, i)));
 }
 
 Scalar column_of(const FormulaView& view, size_t i) {
   return view.op.operand(i).shape.back() == 1 ? Scalar(0) : view.recorder.column();
+}
+
+bool only_first(GradBuilder& g, std::string_view what) {
+  for (size_t i = 1; i < g.op().results.size(); ++i) {
+    if (!g.d_result(i) || !is_float(g.b.type(g.result(i)).dtype)) continue;
+    g.b.diag().error(Kind::no_gradient, g.op().at, "`{}` has no gradient through {}", g.op().info->name,
+                     what);
+    return false;
+  }
+  return g.d_result(0).has_value();
 }
 
 Exponentials shifted_exponentials(Builder& b, const std::string& name, const std::string& top_name,

@@ -11,12 +11,14 @@ using Types = std::optional<std::vector<Type>>;
 std::string describe(const OpView& op, size_t i);
 // Reports a wrong operand, as "`add`: WHAT"; gives nothing, so that infer can return it.
 std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view what);
+bool refuse(const OpView& op, Diag& diag, Kind kind, std::string_view what);  // the same; false
 
 // A number may stand wherever a scalar may; it takes the dtype of what it meets (i32 only when it is whole).
 bool is_dtype(const OpView& op, size_t i, DType dtype);
 bool expect_float(const OpView& op, size_t first, Diag& diag);  // operands first, first + 1, ...
 bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag);
 bool expect_scalar(const OpView& op, size_t i, Diag& diag);  // shape []
+bool expect_scalars(const OpView& op, size_t first, size_t count, DType dtype, Diag& diag);
 // Operands first .. first + 3 are i32 scalars: the seed's low and high word, and those of the ordinal of the
 // micro-batch's first sample.
 bool expect_sample_words(const OpView& op, size_t first, Diag& diag);
@@ -37,6 +39,8 @@ Types infer_number(const OpView& op, Diag& diag);   // all float or all i32 -> t
 Types infer_compare(const OpView& op, Diag& diag);  // all float or all i32 -> i32
 // Operand 0 is written; operands up to `last` fit its dtype and broadcast to its shape. No results.
 bool expect_write(const OpView& op, size_t last, Diag& diag);
+// The types of an op without results, once its operands are checked.
+inline Types no_results(bool good) { return good ? Types(std::vector<Type>{}) : std::nullopt; }
 
 // The shape without its last extent's size: [.., C] -> [.., 1].
 Shape row_shape(const Shape& shape);
@@ -46,6 +50,9 @@ bool expect_columns(const OpView& op, size_t i, Diag& diag);
 // The index along operand i's last axis, for formulas. An axis of extent 1 has only 0, and says so: such an
 // op may share a kernel over a wider domain.
 Scalar column_of(const FormulaView& view, size_t i);
+
+// Whether there is a gradient to pass on: that of result 0 alone. One through the others, `what`, is an error.
+bool only_first(GradBuilder& g, std::string_view what);
 
 // The name of result i, which the caller's next value may then bear: the old value, about to be replaced,
 // gives it up. For OpInfo::expand.

@@ -37,10 +37,9 @@ bool expect_places(const OpView& op, size_t i, const Shape& images, int64_t chan
   if (!expect_images(op, i, diag)) return false;
   const std::optional<Shape> places = window_shape(op, images, channels, window, diag);
   if (!places) return false;
-  if (op.operand(i).shape == *places) return true;
-  wrong(op, diag, Kind::shape_mismatch,
-        fmt::format("{}; the convolved images are {}", describe(op, i), shape_text(*places)));
-  return false;
+  return op.operand(i).shape == *places ||
+         refuse(op, diag, Kind::shape_mismatch,
+                fmt::format("{}; the convolved images are {}", describe(op, i), shape_text(*places)));
 }
 
 Types infer_forward(const OpView& op, Diag& diag) {
@@ -197,8 +196,8 @@ int64_t conv_part(const OpView& op) {
 extern const OpInfo op_conv2d{
     .name = "conv2d",
     .summary =
-        "the convolution (cross-correlation) of images x [B,C,H,W] with weight [O,C/groups,kh,kw]; "
-        "padding: zeros at top, left, bottom, right. Operands: x, weight",
+        "the convolution (cross-correlation) of images x [B,C,H,W] with weight [O,C/groups,kh,kw]; padding: "
+        "zeros at top, left, bottom, right. Operands: x, weight",
     .operands = 2,
     .attrs = attrs(),
     .infer = infer_forward,
@@ -228,8 +227,8 @@ extern const OpInfo op_conv2d_grad{
 extern const OpInfo op_conv2d_weight_grad{
     .name = "conv2d.weight_grad",
     .summary =
-        "the gradient of conv2d's weight in parts, [parts, weight..] in f32: part p is the sum over "
-        "samples p n to (p + 1) n with n = micro-batch / parts, rounded up. Operands: dy, x",
+        "the gradient of conv2d's weight in parts, [parts, weight..] in f32: part p is the sum over samples "
+        "p n to (p + 1) n with n = micro-batch / parts, rounded up. Operands: dy, x",
     .operands = 2,
     .attrs = attrs({{"parts", int64_t{1}}}),
     .infer = infer_weight,

@@ -60,14 +60,12 @@ extern const OpInfo op_samples_advance{
     .name = "samples.advance",
     .summary = "adds the samples of the micro-batch to the 64-bit ordinal (low, high)",
     .operands = 2,
-    .results = 0,
     .writes = 3,
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      for (size_t i = 0; i < 2; ++i) {
+      for (size_t i = 0; i < 2; ++i)
         if (as_buffer(op.op.operands[i]) == nullptr || !expect_dtype(op, i, DType::i32, diag) ||
             !expect_scalar(op, i, diag))
           return std::nullopt;
-      }
       return std::vector<Type>{};
     },
     .formula =
@@ -77,8 +75,6 @@ extern const OpInfo op_samples_advance{
           view.result(view.operand(1) + to_integer(low < 0 && 0 <= next));
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

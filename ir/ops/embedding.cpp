@@ -12,7 +12,7 @@ namespace {
 bool expect_tokens(const OpView& op, size_t tokens, Diag& diag) {
   return as_number(op.op.operands[tokens]) == nullptr
              ? expect_dtype(op, tokens, DType::i32, diag)
-             : (wrong(op, diag, Kind::type_mismatch, "a number is no tensor of row numbers"), false);
+             : refuse(op, diag, Kind::type_mismatch, "a number is no tensor of row numbers");
 }
 
 Types infer_embedding(const OpView& op, Diag& diag) {
@@ -33,10 +33,9 @@ bool expect_rows(const OpView& op, size_t i, Diag& diag) {
     return false;
   Shape shape = op.operand(i - 1).shape;
   shape.push_back(op.operand(i).shape.back());
-  if (op.operand(i).shape == shape) return true;
-  wrong(op, diag, Kind::shape_mismatch,
-        fmt::format("{}, {}; there must be one row a number", describe(op, i - 1), describe(op, i)));
-  return false;
+  return op.operand(i).shape == shape ||
+         refuse(op, diag, Kind::shape_mismatch,
+                fmt::format("{}, {}; there must be one row a number", describe(op, i - 1), describe(op, i)));
 }
 
 void embedding_reference(EvalView& view) {
@@ -87,10 +86,9 @@ extern const OpInfo op_embedding{
     .gradient =
         [](GradBuilder& g) {
           const int64_t rows = g.b.type(g.operand(1)).shape.front();
-          if (g.wanted(1)) {
+          if (g.wanted(1))
             g.add(1,
                   g.b.make("embedding.grad", g.d_name(1), {g.operand(0), *g.d_result()}, {{"rows", rows}}));
-          }
         },
     .reference = embedding_reference,
     .cost =
@@ -133,7 +131,6 @@ extern const OpInfo op_embedding_grad_acc{
         "row r of a buffer [rows, C] += dy of the tokens that are r, one after the other; operands: buffer, "
         "tokens i32 [..], dy [.., C]",
     .operands = 3,
-    .results = 0,
     .writes = 1,
     .numbers = 1,
     .numbered = table_rows,
@@ -141,16 +138,14 @@ extern const OpInfo op_embedding_grad_acc{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_rows(op, 2, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
       const Shape shape{op.integer("rows"), op.operand(2).shape.back()};
-      if (op.operand(0).shape == shape) return std::vector<Type>{};
-      return wrong(op, diag, Kind::shape_mismatch,
-                   fmt::format("{}; the sums are {}", describe(op, 0), shape_text(shape)));
+      return no_results(op.operand(0).shape == shape ||
+                        refuse(op, diag, Kind::shape_mismatch,
+                               fmt::format("{}; the sums are {}", describe(op, 0), shape_text(shape))));
     },
     .lowering = Lowering::special,
     .reference = [](EvalView& view) { scatter(view, 1); },
     .cost = [](const OpView& op) { return scatter_cost(op, 1); },
     .precision = Precision::half,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

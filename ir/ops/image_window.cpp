@@ -55,21 +55,19 @@ std::optional<Window2d> expect_window(const OpView& op, Diag& diag) {
 }
 
 bool expect_images(const OpView& op, size_t i, Diag& diag) {
-  if (as_number(op.op.operands[i]) == nullptr && is_float(op.operand(i).dtype) &&
-      op.operand(i).shape.size() == 4)
-    return true;
-  wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; it takes images [B,C,H,W]", describe(op, i)));
-  return false;
+  return (as_number(op.op.operands[i]) == nullptr && is_float(op.operand(i).dtype) &&
+          op.operand(i).shape.size() == 4) ||
+         refuse(op, diag, Kind::shape_mismatch,
+                fmt::format("{}; it takes images [B,C,H,W]", describe(op, i)));
 }
 
 std::optional<Shape> window_shape(const OpView& op, const Shape& images, int64_t channels,
                                   const Window2d& window, Diag& diag) {
   Shape shape = {images[0], channels, window.places(0, images[2]), window.places(1, images[3])};
   if (shape[2] >= 1 && shape[3] >= 1) return shape;
-  wrong(op, diag, Kind::shape_mismatch,
-        fmt::format("a window of {} x {} does not fit into {}", window.reach(0), window.reach(1),
-                    shape_text(images)));
-  return std::nullopt;
+  return wrong(op, diag, Kind::shape_mismatch,
+               fmt::format("a window of {} x {} does not fit into {}", window.reach(0), window.reach(1),
+                           shape_text(images)));
 }
 
 }  // namespace gacc::ir

@@ -94,7 +94,7 @@ Types infer_concat(const OpView& op, Diag& diag) {
   return std::vector<Type>{{*dtype, std::move(shape)}};
 }
 
-// d_x_i = the part of dy where x_i stands
+// d_x_i = the part of dy where x_i is
 void concat_gradient(GradBuilder& g) {
   const int64_t axis = g.view().integer("axis");
   int64_t from = 0;

@@ -14,20 +14,16 @@ const std::vector<AttrSpec> kClassAttrs = {{"ignore_index", int64_t{-100}}, {"la
 // Logits [..,C] at operand 0 and a target i32 [..,1] at operand `target`.
 bool expect_classes(const OpView& op, size_t target, Diag& diag) {
   if (!expect_columns(op, 0, diag) || !expect_dtype(op, target, DType::i32, diag)) return false;
-  if (!is_float(op.operand(0).dtype)) {
-    wrong(op, diag, Kind::type_mismatch, fmt::format("{}; logits are floats", describe(op, 0)));
-    return false;
-  }
-  if (op.operand(target).shape != row_shape(op.operand(0).shape)) {
-    wrong(op, diag, Kind::shape_mismatch,
-          fmt::format("{}, {}; the target must be {}", describe(op, 0), describe(op, target),
-                      shape_text(row_shape(op.operand(0).shape))));
-    return false;
-  }
+  if (!is_float(op.operand(0).dtype))
+    return refuse(op, diag, Kind::type_mismatch, fmt::format("{}; logits are floats", describe(op, 0)));
+  if (op.operand(target).shape != row_shape(op.operand(0).shape))
+    return refuse(op, diag, Kind::shape_mismatch,
+                  fmt::format("{}, {}; the target must be {}", describe(op, 0), describe(op, target),
+                              shape_text(row_shape(op.operand(0).shape))));
   const double smoothing = op.real("label_smoothing");
-  if (smoothing >= 0 && smoothing <= 1) return true;
-  wrong(op, diag, Kind::out_of_range, fmt::format("label_smoothing is {}; it must be 0 to 1", smoothing));
-  return false;
+  return (smoothing >= 0 && smoothing <= 1) ||
+         refuse(op, diag, Kind::out_of_range,
+                fmt::format("label_smoothing is {}; it must be 0 to 1", smoothing));
 }
 
 // Operands that are f32 and have one element a row of operand 0, or are one number.
@@ -36,9 +32,8 @@ bool expect_row_values(const OpView& op, std::initializer_list<size_t> operands,
   for (const size_t i : operands) {
     if (!expect_dtype(op, i, DType::f32, diag)) return false;
     if (broadcast(rows, op.operand(i).shape) == rows) continue;
-    wrong(op, diag, Kind::shape_mismatch,
-          fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
-    return false;
+    return refuse(op, diag, Kind::shape_mismatch,
+                  fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
   }
   return true;
 }
@@ -52,12 +47,7 @@ Types infer_cross_entropy(const OpView& op, Diag& diag) {
 // d_x = dloss * (exp((x - m) - l) - (1 - s) * [column == target] - s / C), 0 in ignored rows: one pointwise
 // op. The maximum m and the logarithm l stay apart: m + l has lost digits where logits are far from zero.
 void cross_entropy_gradient(GradBuilder& g) {
-  if (g.d_result(1) || g.d_result(2)) {
-    g.b.diag().error(Kind::no_gradient, g.op().at,
-                     "`cross_entropy` has no gradient through its maximum and its logarithm");
-    return;
-  }
-  if (!g.d_result(0)) return;
+  if (!only_first(g, "its maximum and its logarithm")) return;
   g.add(0, g.b.make("cross_entropy.grad", g.d_name(0),
                     {g.operand(0), g.result(1), g.result(2), g.operand(1), *g.d_result(0)}, g.op().attrs));
 }
@@ -104,11 +94,10 @@ std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
 bool expect_weights(const OpView& op, size_t weights, Diag& diag) {
   if (!expect_dtype(op, weights, DType::f32, diag)) return false;
   const Shape classes = {op.operand(0).shape.back()};
-  if (op.operand(weights).shape == classes) return true;
-  wrong(op, diag, Kind::shape_mismatch,
-        fmt::format("{}, {}; the weights must be {}", describe(op, 0), describe(op, weights),
-                    shape_text(classes)));
-  return false;
+  return op.operand(weights).shape == classes ||
+         refuse(op, diag, Kind::shape_mismatch,
+                fmt::format("{}, {}; the weights must be {}", describe(op, 0), describe(op, weights),
+                            shape_text(classes)));
 }
 
 // With C classes, smoothing s and weights v the label's share of class c is a = v[c] * ((1 - s) * [c ==
@@ -335,6 +324,21 @@ extern const OpInfo op_weighted_cross_entropy_grad{
     .differentiable = false,
 };
 
+namespace {
+
+// Of f(x - y), f the op whose gradient is `op`:  d_x = f'(x - y) dy    d_y = -d_x
+template <const char* op>
+void difference_gradient(GradBuilder& g) {
+  const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
+  const Operand difference = g.b.make("sub", name + ".sub", {g.operand(0), g.operand(1)});
+  const Operand d = g.b.make(op, name, {difference, *g.d_result()});
+  g.add(0, d);
+  if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
+}
+constexpr char kSquareGrad[] = "square.grad", kAbsGrad[] = "abs.grad";
+
+}  // namespace
+
 extern const OpInfo op_squared_error{
     .name = "squared_error",
     .summary = "(x - y)^2",
@@ -345,15 +349,7 @@ extern const OpInfo op_squared_error{
           const Scalar difference = view.operand(0) - view.operand(1);
           view.result(difference * difference);
         },
-    // d_x = 2 (x - y) dy    d_y = -d_x
-    .gradient =
-        [](GradBuilder& g) {
-          const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
-          const Operand difference = g.b.make("sub", name + ".sub", {g.operand(0), g.operand(1)});
-          const Operand d = g.b.make("square.grad", name, {difference, *g.d_result()});
-          g.add(0, d);
-          if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
-        },
+    .gradient = difference_gradient<kSquareGrad>,
     .saves = Saves::operands,
     .precision = Precision::f32,
 };
@@ -364,15 +360,7 @@ extern const OpInfo op_absolute_error{
     .operands = 2,
     .infer = infer_float,
     .formula = [](const FormulaView& view) { view.result(abs(view.operand(0) - view.operand(1))); },
-    // d_x = sign(x - y) dy    d_y = -d_x
-    .gradient =
-        [](GradBuilder& g) {
-          const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
-          const Operand difference = g.b.make("sub", name + ".sub", {g.operand(0), g.operand(1)});
-          const Operand d = g.b.make("abs.grad", name, {difference, *g.d_result()});
-          g.add(0, d);
-          if (g.wanted(1)) g.add(1, g.b.make("neg", g.d_name(1), {d}));
-        },
+    .gradient = difference_gradient<kAbsGrad>,
     .saves = Saves::operands,
     .precision = Precision::f32,
 };

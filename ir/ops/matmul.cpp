@@ -26,11 +26,10 @@ Matrix matrix(const Shape& shape, bool transpose) {
   Matrix result;
   for (size_t i = 0; i < shape.size(); ++i) {
     Extent& extent = i + 1 < shape.size() ? result.rows : result.columns;
-    if (shape[i] == kBatch) {
+    if (shape[i] == kBatch)
       extent.batch = true;
-    } else {
+    else
       extent.factor *= shape[i];
-    }
   }
   if (transpose) std::swap(result.rows, result.columns);
   return result;
@@ -84,18 +83,16 @@ void gradient(GradBuilder& g) {
   const bool ta = g.view().flag("ta"), tb = g.view().flag("tb");
   const Operand a = g.operand(0), b = g.operand(1), d = *g.d_result();
   if (g.wanted(0)) {
-    if (ta) {
+    if (ta)
       add_product(g, 0, b, d, tb, true);
-    } else {
+    else
       add_product(g, 0, d, b, false, !tb);
-    }
   }
   if (g.wanted(1)) {
-    if (tb) {
+    if (tb)
       add_product(g, 1, d, a, true, ta);
-    } else {
+    else
       add_product(g, 1, a, d, !ta, false);
-    }
   }
 }
 
@@ -137,8 +134,7 @@ extern const OpInfo op_matmul{
     .name = "matmul",
     .summary =
         "op(A) @ op(B), each the matrix [leading extents, last extent], transposed with ta, tb. Sums in f32; "
-        "the "
-        "result has the factors' type, with f32 it stays f32",
+        "the result has the factors' type, with f32 it stays f32",
     .operands = 2,
     .attrs = {{"f32", false}, {"ta", false}, {"tb", false}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
@@ -159,22 +155,19 @@ extern const OpInfo op_matmul_acc{
     .name = "matmul.acc",
     .summary = "buffer += op(A) @ op(B), added in f32; operands: buffer (f32), A, B",
     .operands = 3,
-    .results = 0,
     .writes = 1,
     .attrs = {{"ta", false}, {"tb", false}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<Shape> shape = product_shape(op, 1, diag);
       if (!shape || !expect_write(op, 0, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
-      if (op.operand(0).shape == *shape) return std::vector<Type>{};
-      return wrong(op, diag, Kind::shape_mismatch,
-                   fmt::format("{}; the product is {}", describe(op, 0), shape_text(*shape)));
+      return no_results(op.operand(0).shape == *shape ||
+                        refuse(op, diag, Kind::shape_mismatch,
+                               fmt::format("{}; the product is {}", describe(op, 0), shape_text(*shape))));
     },
     .lowering = Lowering::gemm,
     .reference = [](EvalView& view) { multiply(view, 1); },
     .cost = [](const OpView& op) { return product_cost(op, 1); },
     .precision = Precision::half,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

@@ -25,11 +25,7 @@ Types infer_layer_norm(const OpView& op, Diag& diag) {
 // With h = (x - mean) * rstd, the normalised x, and g = dy * weight, means taken over the row:
 //   d_x = rstd * (g - mean(g) - h * mean(g * h))    d_weight = sum(dy * h)    d_bias = sum(dy)
 void gradient(GradBuilder& g) {
-  if (g.d_result(1) || g.d_result(2)) {
-    g.b.diag().error(Kind::no_gradient, g.op().at, "`layer_norm` has no gradient through its mean and rstd");
-    return;
-  }
-  if (!g.d_result(0)) return;
+  if (!only_first(g, "its mean and rstd")) return;
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
   Operand h = 0.0;
@@ -78,8 +74,8 @@ extern const OpInfo op_layer_norm{
     .name = "layer_norm",
     .summary =
         "(x - mean) * rstd * weight + bias over the last axis; rstd = 1 / sqrt(biased variance + eps). "
-        "Operands: x, weight, bias (a vector or a number); results: y, mean, rstd, the last two [..,1]. "
-        "The variance is the mean of the squared deviations, in a second pass over the row",
+        "Operands: x, weight, bias (a vector or a number); results: y, mean, rstd, the last two [..,1]. The "
+        "variance is the mean of the squared deviations, in a second pass over the row",
     .operands = 3,
     .results = 3,
     .local = true,
@@ -110,11 +106,7 @@ Types infer_rms_norm(const OpView& op, Diag& diag) {
 // With h = x * rstd and g = dy * weight, the mean taken over the row:
 //   d_x = rstd * (g - h * mean(g * h))    d_weight = sum(dy * h)
 void rms_gradient(GradBuilder& g) {
-  if (g.d_result(1)) {
-    g.b.diag().error(Kind::no_gradient, g.op().at, "`rms_norm` has no gradient through its rstd");
-    return;
-  }
-  if (!g.d_result(0)) return;
+  if (!only_first(g, "its rstd")) return;
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
   const Operand h = g.b.make("mul", name + ".normal", {x, g.result(1)});
@@ -166,8 +158,8 @@ void rms_reference(EvalView& view) {
 extern const OpInfo op_rms_norm{
     .name = "rms_norm",
     .summary =
-        "x * rstd * weight over the last axis; rstd = 1 / sqrt(mean(x^2) + eps). "
-        "Operands: x, weight; results: y, rstd [..,1]",
+        "x * rstd * weight over the last axis; rstd = 1 / sqrt(mean(x^2) + eps). Operands: x, weight; "
+        "results: y, rstd [..,1]",
     .operands = 2,
     .results = 2,
     .local = true,

@@ -11,14 +11,15 @@ bool expect_optimizer(const OpView& op, size_t buffers, size_t scalars, Diag& di
   for (size_t i = 1; i < buffers; ++i) {
     if (!expect_dtype(op, i, DType::f32, diag)) return false;
     if (as_buffer(op.op.operands[i]) != nullptr && op.operand(i).shape == op.operand(0).shape) continue;
-    wrong(op, diag, Kind::shape_mismatch,
-          fmt::format("{}, {}; it must be a buffer of that shape", describe(op, 0), describe(op, i)));
-    return false;
+    return refuse(op, diag, Kind::shape_mismatch,
+                  fmt::format("{}, {}; it must be a buffer of that shape", describe(op, 0), describe(op, i)));
   }
-  for (size_t i = buffers + 1; i <= buffers + scalars; ++i) {
-    if (!expect_dtype(op, i, DType::f32, diag) || !expect_scalar(op, i, diag)) return false;
-  }
-  return true;
+  return expect_scalars(op, buffers + 1, scalars, DType::f32, diag);
+}
+
+template <size_t buffers, size_t scalars>
+Types infer_optimizer(const OpView& op, Diag& diag) {
+  return no_results(expect_optimizer(op, buffers, scalars, diag));
 }
 
 // Both forms of Adam: they differ in what the second moment becomes.
@@ -59,13 +60,9 @@ extern const OpInfo op_sgd{
     .name = "sgd",
     .summary = "w -= lr * (g + weight_decay * w); operands: w, g, lr",
     .operands = 3,
-    .results = 0,
     .writes = 1,
     .attrs = {{"weight_decay", 0.0}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_optimizer(op, 1, 1, diag)) return std::nullopt;
-      return std::vector<Type>{};
-    },
+    .infer = infer_optimizer<1, 1>,
     .formula =
         [](const FormulaView& view) {
           const Scalar w = view.operand(0), lr = view.operand(2);
@@ -74,8 +71,6 @@ extern const OpInfo op_sgd{
           view.result(w - lr * g);
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 
@@ -85,19 +80,16 @@ extern const OpInfo op_sgd{
 extern const OpInfo op_sgd_momentum{
     .name = "sgd_momentum",
     .summary =
-        "g += weight_decay * w; m = momentum * m + (1 - dampening) * g, at the first update m = g; "
-        "w -= lr * m, with nesterov w -= lr * (g + momentum * m). Operands: w, m, g, lr, updates (i32: good "
-        "updates before this one)",
+        "g += weight_decay * w; m = momentum * m + (1 - dampening) * g, at the first update m = g; w -= lr * "
+        "m, with nesterov w -= lr * (g + momentum * m). Operands: w, m, g, lr, updates (i32: good updates "
+        "before this one)",
     .operands = 5,
-    .results = 0,
     .writes = 3,
     .attrs = {{"momentum", 0.0}, {"dampening", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_optimizer(op, 2, 1, diag) || !expect_dtype(op, 4, DType::i32, diag) ||
-          !expect_scalar(op, 4, diag))
-        return std::nullopt;
-      return std::vector<Type>{};
-    },
+    .infer =
+        [](const OpView& op, Diag& diag) {
+          return no_results(expect_optimizer(op, 2, 1, diag) && expect_scalars(op, 4, 1, DType::i32, diag));
+        },
     .formula =
         [](const FormulaView& view) {
           const Scalar w = view.operand(0), lr = view.operand(3), updates = view.operand(4);
@@ -111,8 +103,6 @@ extern const OpInfo op_sgd_momentum{
           view.result(m);
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 
@@ -127,18 +117,13 @@ extern const OpInfo op_sgd_momentum{
 extern const OpInfo op_adam{
     .name = "adam",
     .summary =
-        "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; "
-        "w -= lr * (m / c1) / (sqrt(v / c2) + eps). Weight decay adds weight_decay * w to g, or, decoupled, "
-        "first takes lr * weight_decay * w from w. Operands: w, m, v, g, lr, c1 = 1 - beta1^t, c2 = 1 - "
-        "beta2^t",
+        "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= lr * (m / c1) / (sqrt(v / "
+        "c2) + eps). Weight decay adds weight_decay * w to g, or, decoupled, first takes lr * weight_decay * "
+        "w from w. Operands: w, m, v, g, lr, c1 = 1 - beta1^t, c2 = 1 - beta2^t",
     .operands = 7,
-    .results = 0,
     .writes = 7,
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"decoupled", false}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_optimizer(op, 3, 3, diag)) return std::nullopt;
-      return std::vector<Type>{};
-    },
+    .infer = infer_optimizer<3, 3>,
     .formula =
         [](const FormulaView& view) {
           const double beta2 = view.op.real("beta2");
@@ -146,8 +131,6 @@ extern const OpInfo op_adam{
                [&](Scalar v, Scalar g) { return beta2 * v + (1 - beta2) * (g * g); });
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 
@@ -157,19 +140,15 @@ extern const OpInfo op_adam_micro{
     .name = "adam_micro",
     .summary =
         "adam, but v = decay2 * v + (1 - beta2) * s. Operands: w, m, v, g, s (the sum of the launches' "
-        "squared "
-        "mean gradients), lr, c1 = 1 - beta1^t, c2 = 1 - beta2^(launches so far), decay2 = beta2^K",
+        "squared mean gradients), lr, c1 = 1 - beta1^t, c2 = 1 - beta2^(launches so far), decay2 = beta2^K",
     .operands = 9,
-    .results = 0,
     .writes = 7,
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"decoupled", false}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_write(op, 4, diag) || !expect_optimizer(op, 3, 0, diag)) return std::nullopt;
-      for (size_t i = 5; i < 9; ++i) {
-        if (!expect_dtype(op, i, DType::f32, diag) || !expect_scalar(op, i, diag)) return std::nullopt;
-      }
-      return std::vector<Type>{};
-    },
+    .infer =
+        [](const OpView& op, Diag& diag) {
+          return no_results(expect_write(op, 4, diag) && expect_optimizer(op, 3, 0, diag) &&
+                            expect_scalars(op, 5, 4, DType::f32, diag));
+        },
     .formula =
         [](const FormulaView& view) {
           const double beta2 = view.op.real("beta2");
@@ -177,8 +156,6 @@ extern const OpInfo op_adam_micro{
                [&](Scalar v, Scalar) { return view.operand(8) * v + (1 - beta2) * view.operand(4); });
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 
@@ -188,16 +165,11 @@ extern const OpInfo op_lion{
     .name = "lion",
     .summary =
         "w = w (1 - lr * weight_decay) - lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) "
-        "* "
-        "g. Operands: w, m, g, lr",
+        "* g. Operands: w, m, g, lr",
     .operands = 4,
-    .results = 0,
     .writes = 3,
     .attrs = {{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.0}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_optimizer(op, 2, 1, diag)) return std::nullopt;
-      return std::vector<Type>{};
-    },
+    .infer = infer_optimizer<2, 1>,
     .formula =
         [](const FormulaView& view) {
           const double beta1 = view.op.real("beta1"), beta2 = view.op.real("beta2"),
@@ -210,8 +182,6 @@ extern const OpInfo op_lion{
           view.result(beta2 * m + (1 - beta2) * g);
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 
@@ -221,8 +191,7 @@ extern const OpInfo op_lamb_direction{
     .name = "lamb.direction",
     .summary =
         "r = (m / c1) / (sqrt(v / c2) + eps) + weight_decay * w, with the m and v of this update as in "
-        "`lamb`. "
-        "Operands: w, m, v, g, c1 = 1 - beta1^t, c2 = 1 - beta2^t",
+        "`lamb`. Operands: w, m, v, g, c1 = 1 - beta1^t, c2 = 1 - beta2^t",
     .operands = 6,
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}},
     .infer = infer_float,
@@ -251,13 +220,9 @@ extern const OpInfo op_lamb{
         "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= step * r, with r of "
         "`lamb.direction`. Operands: w, m, v, g, step = lr * |w| / |r|, c1 = 1 - beta1^t, c2 = 1 - beta2^t",
     .operands = 7,
-    .results = 0,
     .writes = 7,
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_optimizer(op, 3, 3, diag)) return std::nullopt;
-      return std::vector<Type>{};
-    },
+    .infer = infer_optimizer<3, 3>,
     .formula =
         [](const FormulaView& view) {
           const Lamb next = lamb(view, 5);
@@ -266,8 +231,6 @@ extern const OpInfo op_lamb{
           view.result(next.v);
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 

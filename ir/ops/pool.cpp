@@ -78,10 +78,9 @@ void windows(const Shape& from, const Shape& to, const Window2d& w, F&& f) {
 // Calls f(element) for every element of the window that lies in the image, in order.
 template <class F>
 void inside(const Shape& from, const Window2d& w, int64_t plane, int64_t top, int64_t left, F&& f) {
-  for (int64_t y = std::max<int64_t>(top, 0); y < std::min(top + w.kernel[0], from[2]); ++y) {
+  for (int64_t y = std::max<int64_t>(top, 0); y < std::min(top + w.kernel[0], from[2]); ++y)
     for (int64_t x = std::max<int64_t>(left, 0); x < std::min(left + w.kernel[1], from[3]); ++x)
       f(static_cast<size_t>((plane * from[2] + y) * from[3] + x));
-  }
 }
 
 size_t largest(const Tensor& x, const Window2d& w, int64_t plane, int64_t top, int64_t left) {
@@ -148,8 +147,8 @@ Cost pool_cost(const OpView& op) {
 extern const OpInfo op_max_pool2d{
     .name = "max_pool2d",
     .summary =
-        "the largest element of every window of images [B,C,H,W]; NaN stays NaN. "
-        "kernel and stride along H and W; padding: top, left, bottom, right, never the largest",
+        "the largest element of every window of images [B,C,H,W]; NaN stays NaN. kernel and stride along H "
+        "and W; padding: top, left, bottom, right, never the largest",
     .attrs = kPoolAttrs,
     .infer = infer_pool,
     .lowering = Lowering::special,
@@ -167,8 +166,8 @@ extern const OpInfo op_max_pool2d{
 extern const OpInfo op_max_pool2d_grad{
     .name = "max_pool2d.grad",
     .summary =
-        "the gradient of max_pool2d: each dy added to the first largest element (or last NaN) of its "
-        "window; operands: x, dy",
+        "the gradient of max_pool2d: each dy added to the first largest element (or last NaN) of its window; "
+        "operands: x, dy",
     .operands = 2,
     .attrs = kPoolAttrs,
     .infer = infer_max_gradient,
@@ -182,8 +181,8 @@ extern const OpInfo op_max_pool2d_grad{
 extern const OpInfo op_avg_pool2d{
     .name = "avg_pool2d",
     .summary =
-        "the mean of every window of images [B,C,H,W]; padding counts, as zeros. "
-        "kernel and stride along H and W; padding: top, left, bottom, right",
+        "the mean of every window of images [B,C,H,W]; padding counts, as zeros. kernel and stride along H "
+        "and W; padding: top, left, bottom, right",
     .attrs = kPoolAttrs,
     .infer = infer_pool,
     .lowering = Lowering::special,
@@ -203,8 +202,8 @@ extern const OpInfo op_avg_pool2d{
 extern const OpInfo op_avg_pool2d_grad{
     .name = "avg_pool2d.grad",
     .summary =
-        "the gradient of avg_pool2d: each dy shared by the elements of its window; operand: dy; size: "
-        "height and width of the images",
+        "the gradient of avg_pool2d: each dy shared by the elements of its window; operand: dy; size: height "
+        "and width of the images",
     .attrs = {kPoolAttrs[0], kPoolAttrs[1], kPoolAttrs[2], {"size", std::vector<int64_t>{1, 1}}},
     .infer = infer_mean_gradient,
     .lowering = Lowering::special,

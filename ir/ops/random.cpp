@@ -9,12 +9,10 @@ namespace {
 Types infer_random(const OpView& op, Diag& diag) {
   if (!expect_write(op, 0, diag)) return std::nullopt;
   if (!is_float(op.operand(0).dtype) && !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
-  for (size_t i = 1; i < 3; ++i) {
-    if (!expect_dtype(op, i, DType::i32, diag) || !expect_scalar(op, i, diag)) return std::nullopt;
-  }
+  if (!expect_scalars(op, 1, 2, DType::i32, diag)) return std::nullopt;
   const int64_t stream = op.integer("stream");
-  if (stream == static_cast<int32_t>(stream)) return std::vector<Type>{};
-  return wrong(op, diag, Kind::out_of_range, fmt::format("stream {} is not an i32", stream));
+  return no_results(stream == static_cast<int32_t>(stream) ||
+                    refuse(op, diag, Kind::out_of_range, fmt::format("stream {} is not an i32", stream)));
 }
 
 // 2 u - 1, in (-1, 1), symmetric and exact in f32.
@@ -50,22 +48,17 @@ extern const OpInfo op_fill{
     .name = "fill",
     .summary = "buffer = value; f32 or i32",
     .operands = 1,
-    .results = 0,
     .writes = 1,
     .discards = 1,
     .attrs = {{"value", 0.0}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_write(op, 0, diag)) return std::nullopt;
       const double value = op.real("value");
-      if (op.operand(0).dtype == DType::i32 && value != static_cast<int32_t>(value)) {
-        return wrong(op, diag, Kind::type_mismatch,
-                     fmt::format("{}, the value is {}", describe(op, 0), value));
-      }
-      return std::vector<Type>{};
+      return no_results(
+          op.operand(0).dtype != DType::i32 || value == static_cast<int32_t>(value) ||
+          refuse(op, diag, Kind::type_mismatch, fmt::format("{}, the value is {}", describe(op, 0), value)));
     },
     .formula = [](const FormulaView& view) { view.result(view.op.real("value")); },
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 
@@ -74,15 +67,12 @@ extern const OpInfo op_random_uniform{
     .summary =
         "buffer = uniform in (-bound, bound), Philox4x32-10; operands: buffer, seed low, seed high (i32)",
     .operands = 3,
-    .results = 0,
     .writes = 1,
     .discards = 1,
     .attrs = {{"bound", 1.0}, {"stream", int64_t{0}}},
     .infer = infer_random,
     .formula = [](const FormulaView& view) { view.result(view.op.real("bound") * symmetric(view)); },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 
@@ -92,7 +82,6 @@ extern const OpInfo op_random_normal{
         "buffer = normal with mean 0, by the inverse error function of Philox4x32-10; operands: buffer, seed "
         "low, seed high (i32)",
     .operands = 3,
-    .results = 0,
     .writes = 1,
     .discards = 1,
     .attrs = {{"std", 1.0}, {"stream", int64_t{0}}},
@@ -102,8 +91,6 @@ extern const OpInfo op_random_normal{
           view.result(kSqrt2 * view.op.real("std") * inverse_erf(symmetric(view)));
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
     .half_copy = true,
 };
 

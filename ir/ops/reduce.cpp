@@ -7,9 +7,8 @@ namespace gacc::ir {
 namespace {
 
 bool expect_number(const OpView& op, size_t i, Diag& diag) {
-  if (as_number(op.op.operands[i]) == nullptr) return true;
-  wrong(op, diag, Kind::shape_mismatch, "a number cannot be reduced");
-  return false;
+  return as_number(op.op.operands[i]) == nullptr ||
+         refuse(op, diag, Kind::shape_mismatch, "a number cannot be reduced");
 }
 
 Types infer_rows(const OpView& op, Diag& diag) {
@@ -29,18 +28,16 @@ std::optional<Shape> columns_of(const OpView& op, size_t i, Diag& diag) {
 
 bool expect_parts(const OpView& op, Diag& diag) {
   const int64_t parts = op.integer("parts");
-  if (parts >= 1 && parts <= 65536) return true;
-  wrong(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
-  return false;
+  return (parts >= 1 && parts <= 65536) ||
+         refuse(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
 }
 
 // d_x = dy, repeated; the parts exist only after autodiff.
 void sum_gradient(GradBuilder& g) {
-  if (g.view().integer("parts") == 1) {
+  if (g.view().integer("parts") == 1)
     g.add(0, *g.d_result());
-  } else {
+  else
     g.b.diag().error(Kind::no_gradient, g.op().at, "`{}` with parts has no gradient", g.op().info->name);
-  }
 }
 
 // The gradient of a row maximum or minimum, shared by the elements that equal it:
@@ -52,6 +49,17 @@ void row_extreme_gradient(GradBuilder& g) {
   const Operand count = g.b.make("row_sum", name + ".count", {one});
   const Operand share = g.b.make("div", name + ".share", {*g.d_result(), count});
   g.add(0, g.b.make("select", name, {hit, share, 0.0}));
+}
+
+OpInfo row_extreme(std::string_view name, Combine combine, std::string_view summary) {
+  return {.name = name,
+          .summary = summary,
+          .infer = infer_rows,
+          .lowering = Lowering::row_reduce,
+          .combine = combine,
+          .gradient = row_extreme_gradient,
+          .saves = Saves::operands,
+          .precision = Precision::f32};
 }
 
 }  // namespace
@@ -66,29 +74,12 @@ extern const OpInfo op_row_sum{
     .precision = Precision::f32,
 };
 
-extern const OpInfo op_row_max{
-    .name = "row_max",
-    .summary =
-        "maximum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient",
-    .infer = infer_rows,
-    .lowering = Lowering::row_reduce,
-    .combine = Combine::max,
-    .gradient = row_extreme_gradient,
-    .saves = Saves::operands,
-    .precision = Precision::f32,
-};
-
-extern const OpInfo op_row_min{
-    .name = "row_min",
-    .summary =
-        "minimum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient",
-    .infer = infer_rows,
-    .lowering = Lowering::row_reduce,
-    .combine = Combine::min,
-    .gradient = row_extreme_gradient,
-    .saves = Saves::operands,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_row_max = row_extreme(
+    "row_max", Combine::max,
+    "maximum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient");
+extern const OpInfo op_row_min = row_extreme(
+    "row_min", Combine::min,
+    "minimum over the last axis, which stays with extent 1; NaN if any is. Ties share the gradient");
 
 extern const OpInfo op_column_sum{
     .name = "column_sum",
@@ -111,12 +102,11 @@ extern const OpInfo op_column_sum_acc{
     .name = "column_sum.acc",
     .summary = "buffer [C] += sum over all axes of x [..,C] but the last; operands: buffer, x",
     .operands = 2,
-    .results = 0,
     .writes = 1,
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<Shape> shape = columns_of(op, 1, diag);
-      if (!shape || !expect_write(op, 0, diag)) return std::nullopt;
-      if (!expect_writable(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
+      if (!shape || !expect_write(op, 0, diag) || !expect_writable(op, 1, op.operand(0).dtype, diag))
+        return std::nullopt;
       if (op.operand(0).shape == *shape) return std::vector<Type>{};
       return wrong(
           op, diag, Kind::shape_mismatch,
@@ -124,8 +114,6 @@ extern const OpInfo op_column_sum_acc{
     },
     .lowering = Lowering::column_reduce,
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 extern const OpInfo op_total_sum{
@@ -150,18 +138,13 @@ extern const OpInfo op_total_sum_acc{
     .name = "total_sum.acc",
     .summary = "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32",
     .operands = 2,
-    .results = 0,
     .writes = 1,
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_number(op, 1, diag) || !expect_write(op, 0, diag) || !expect_scalar(op, 0, diag))
-        return std::nullopt;
-      if (!expect_writable(op, 1, op.operand(0).dtype, diag)) return std::nullopt;
-      return std::vector<Type>{};
+      return no_results(expect_number(op, 1, diag) && expect_write(op, 0, diag) &&
+                        expect_scalar(op, 0, diag) && expect_writable(op, 1, op.operand(0).dtype, diag));
     },
     .lowering = Lowering::total_reduce,
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

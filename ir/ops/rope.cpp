@@ -18,15 +18,13 @@ bool expect_rotation(const OpView& op, Diag& diag) {
   const Heads h = heads_of(op);
   const int64_t rotated = op.integer("rotated");
   if (rotated < 2 || rotated % 2 != 0 || rotated > h.channels) {
-    wrong(op, diag, Kind::out_of_range,
-          fmt::format("{} of {} channels of a head are rotated; it must be an even number of them", rotated,
-                      h.channels));
-    return false;
+    return refuse(op, diag, Kind::out_of_range,
+                  fmt::format("{} of {} channels of a head are rotated; it must be an even number of them",
+                              rotated, h.channels));
   }
   const double theta = op.real("theta");
-  if (theta >= 1 && std::isfinite(theta)) return true;
-  wrong(op, diag, Kind::out_of_range, fmt::format("theta is {}, not at least 1", theta));
-  return false;
+  return (theta >= 1 && std::isfinite(theta)) ||
+         refuse(op, diag, Kind::out_of_range, fmt::format("theta is {}, not at least 1", theta));
 }
 
 void reference(EvalView& view) {
@@ -59,9 +57,9 @@ void reference(EvalView& view) {
 extern const OpInfo op_rope{
     .name = "rope",
     .summary =
-        "turns the pairs of the first `rotated` channels of each head of queries and keys in qkv "
-        "[B,T,(heads + 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, back where `inverse`; "
-        "pairs are half of them apart, or side by side where `interleaved`. Values stay",
+        "turns the pairs of the first `rotated` channels of each head of queries and keys in qkv [B,T,(heads "
+        "+ 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, back where `inverse`; pairs are "
+        "half of them apart, or side by side where `interleaved`. Values stay",
     .operands = 1,
     .local = true,
     .attrs = {{"heads", int64_t{1}},

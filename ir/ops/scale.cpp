@@ -9,8 +9,7 @@ extern const OpInfo op_seed{
     .name = "seed",
     .summary =
         "the gradient of the loss itself, from which all others follow: 1, until `loss-scale` says what it "
-        "is; with "
-        "inverse, what undoes it",
+        "is; with inverse, what undoes it",
     .operands = 0,
     .attrs = {{"inverse", false}},
     .infer = [](const OpView&, Diag&) -> Types {
@@ -30,20 +29,14 @@ extern const OpInfo op_scale_adjust{
     .name = "scale.adjust",
     .summary =
         "where ok is 0: scale *= backoff, good = 0; else where go is not 0: good += 1, and when that is "
-        "interval, "
-        "scale = min(scale * growth, ceiling), good = 0. Operands: scale, good (i32: good updates in a row), "
-        "ok, go",
+        "interval, scale = min(scale * growth, ceiling), good = 0. Operands: scale, good (i32: good updates "
+        "in a row), ok, go",
     .operands = 4,
-    .results = 0,
     .writes = 3,
     .attrs = {{"backoff", 0.5}, {"ceiling", 0x1p24}, {"growth", 2.0}, {"interval", int64_t{2000}}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_write(op, 0, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
-      for (size_t i = 0; i < 4; ++i) {
-        if ((i > 0 && !expect_dtype(op, i, DType::i32, diag)) || !expect_scalar(op, i, diag))
-          return std::nullopt;
-      }
-      return std::vector<Type>{};
+      return no_results(expect_write(op, 0, diag) && expect_scalars(op, 0, 1, DType::f32, diag) &&
+                        expect_scalars(op, 1, 3, DType::i32, diag));
     },
     .formula =
         [](const FormulaView& view) {
@@ -57,8 +50,6 @@ extern const OpInfo op_scale_adjust{
           view.result(select(ok, select(grows, 0, select(go, next, good)), 0));
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

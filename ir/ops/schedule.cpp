@@ -106,31 +106,28 @@ void decay(const FormulaView& view, Share share) {
   });
 }
 
-bool out_of_range(const OpView& op, Diag& diag, std::string_view name, int64_t low) {
+bool expect_range(const OpView& op, Diag& diag, std::string_view name, int64_t low) {
   const int64_t value = op.integer(name);
-  if (value >= low && value <= 0x7fffffff) return false;
-  wrong(op, diag, Kind::out_of_range, fmt::format("{} is {}; it must be {} to 2147483647", name, value, low));
-  return true;
+  return (value >= low && value <= 0x7fffffff) ||
+         refuse(op, diag, Kind::out_of_range,
+                fmt::format("{} is {}; it must be {} to 2147483647", name, value, low));
 }
 
 // The rate lr, then whole numbers.
 Types infer_schedule(const OpView& op, Diag& diag) {
-  for (size_t i = 0; i < op.op.operands.size(); ++i) {
-    if (!expect_dtype(op, i, i == 0 ? DType::f32 : DType::i32, diag) || !expect_scalar(op, i, diag))
-      return std::nullopt;
-  }
-  if (out_of_range(op, diag, "warmup", 0)) return std::nullopt;
+  if (!expect_scalars(op, 0, 1, DType::f32, diag) ||
+      !expect_scalars(op, 1, op.op.operands.size() - 1, DType::i32, diag))
+    return std::nullopt;
+  if (!expect_range(op, diag, "warmup", 0)) return std::nullopt;
   for (const std::string_view name : {"total", "step_size"}) {
     const int64_t low = name == "total" ? op.integer("warmup") + 1 : 1;
-    if (find_attr(op.op, name) != nullptr && out_of_range(op, diag, name, low)) return std::nullopt;
+    if (find_attr(op.op, name) != nullptr && !expect_range(op, diag, name, low)) return std::nullopt;
   }
   return std::vector<Type>{{DType::f32, {}}};
 }
 
 Types infer_integers(const OpView& op, Diag& diag) {
-  for (size_t i = 0; i < op.op.operands.size(); ++i) {
-    if (!expect_dtype(op, i, DType::i32, diag) || !expect_scalar(op, i, diag)) return std::nullopt;
-  }
+  if (!expect_scalars(op, 0, op.op.operands.size(), DType::i32, diag)) return std::nullopt;
   return std::vector<Type>{{op.op.info->name == "power" ? DType::f32 : DType::i32, {}}};
 }
 
@@ -266,8 +263,8 @@ const TypeSchema rates::exponential{
 extern const OpInfo op_schedule_linear{
     .name = "schedule.linear",
     .summary =
-        "after the warm-up lr + (min_lr - lr) f, f = min(1, (t - warmup) / (total - warmup)). Operands: "
-        "lr, t (i32)",
+        "after the warm-up lr + (min_lr - lr) f, f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
+        "t (i32)",
     .operands = 2,
     .attrs = {{"warmup", int64_t{0}}, {"total", int64_t{1}}, {"min_lr", 0.0}},
     .infer = infer_schedule,
@@ -312,8 +309,7 @@ extern const OpInfo op_schedule_plateau{
     .name = "schedule.plateau",
     .summary =
         "after the warm-up max(lr factor^cuts, min_lr), and lr where that is above it. Operands: lr, t "
-        "(i32), "
-        "cuts (i32: the runtime counts one for every plateau of its evaluations)",
+        "(i32), cuts (i32: the runtime counts one for every plateau of its evaluations)",
     .operands = 3,
     .attrs = {{"warmup", int64_t{0}}, {"factor", 0.1}, {"min_lr", 0.0}},
     .infer = infer_schedule,

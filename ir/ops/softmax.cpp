@@ -18,9 +18,8 @@ template <class F>
 void each_row(EvalView& view, F row) {
   const Tensor& x = view.operand(0);
   const int64_t columns = column_count(x);
-  for (int64_t r = 0; r < row_count(x); ++r) {
+  for (int64_t r = 0; r < row_count(x); ++r)
     row(x.data.data() + r * columns, view.result().data.data() + r * columns, columns);
-  }
 }
 
 // Of a row: y = x - max(x), and gives sum(exp(y)). NaN where any is NaN.

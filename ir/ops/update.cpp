@@ -8,8 +8,7 @@ namespace {
 // Operand 0 is written and of any dtype; operands up to `last` fit it.
 template <size_t last>
 Types infer_write(const OpView& op, Diag& diag) {
-  if (!expect_write(op, last, diag)) return std::nullopt;
-  return std::vector<Type>{};
+  return no_results(expect_write(op, last, diag));
 }
 
 }  // namespace
@@ -18,13 +17,10 @@ extern const OpInfo op_add_acc{
     .name = "add.acc",
     .summary = "buffer += x; operands: buffer, x; f32 or i32",
     .operands = 2,
-    .results = 0,
     .writes = 1,
     .infer = infer_write<1>,
     .formula = [](const FormulaView& view) { view.result(view.operand(0) + view.operand(1)); },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 // What `second_moment = "micro"` needs of a launch: its own mean gradient, squared. A launch that counts
@@ -33,17 +29,15 @@ extern const OpInfo op_square_mean_acc{
     .name = "square_mean.acc",
     .summary =
         "buffer += (x / n)^2, nothing where n is 0; operands: buffer, x, n (what x sums over: a count, or an "
-        "f32 "
-        "sum of weights)",
+        "f32 sum of weights)",
     .operands = 3,
-    .results = 0,
     .writes = 1,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_write(op, 1, diag) || !expect_dtype(op, 0, DType::f32, diag) || !expect_scalar(op, 2, diag))
-        return std::nullopt;
-      if (op.operand(2).dtype != DType::i32 && !expect_dtype(op, 2, DType::f32, diag)) return std::nullopt;
-      return std::vector<Type>{};
-    },
+    .infer =
+        [](const OpView& op, Diag& diag) {
+          return no_results(expect_write(op, 1, diag) && expect_dtype(op, 0, DType::f32, diag) &&
+                            expect_scalar(op, 2, diag) &&
+                            (op.operand(2).dtype == DType::i32 || expect_dtype(op, 2, DType::f32, diag)));
+        },
     .formula =
         [](const FormulaView& view) {
           const Scalar n = view.operand(2);
@@ -53,22 +47,17 @@ extern const OpInfo op_square_mean_acc{
           view.result(view.operand(0) + mean * mean);
         },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 extern const OpInfo op_store{
     .name = "store",
     .summary = "buffer = x; operands: buffer, x; f32 or i32",
     .operands = 2,
-    .results = 0,
     .writes = 1,
     .discards = 1,
     .infer = infer_write<1>,
     .formula = [](const FormulaView& view) { view.result(view.operand(1)); },
     .precision = Precision::f32,
-    .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 // The small constant is PyTorch's (clip_grad_norm_).

@@ -33,8 +33,8 @@ void step(OptimizerStep& s) {
 
 const Optimizer optimizers::adam{
     .schema = {.name = "adam",
-               .says = "g += weight_decay w; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; "
-                       "w -= lr m' / (sqrt(v') + eps), m' and v' without their bias to 0.",
+               .says = "g += weight_decay w; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w "
+                       "-= lr m' / (sqrt(v') + eps), m' and v' without their bias to 0.",
                .keys = {betas_key(0.9, 0.999), eps_key, weight_decay_key(0), second_moment},
                .example = "lr = 1e-3"},
     .state = moments,

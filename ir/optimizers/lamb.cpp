@@ -3,13 +3,11 @@
 namespace gacc::ir {
 
 const Optimizer optimizers::lamb{
-    .schema =
-        {.name = "lamb",
-         .says =
-             "r = adam's m' / (sqrt(v') + eps) + weight_decay w; w -= lr (|w| / |r|) r, the ratio 1 where a "
-             "norm is 0.",
-         .keys = {betas_key(0.9, 0.999), eps_key, weight_decay_key(0)},
-         .example = "lr = 2e-3"},
+    .schema = {.name = "lamb",
+               .says = "r = adam's m' / (sqrt(v') + eps) + weight_decay w; w -= lr (|w| / |r|) r, the ratio "
+                       "1 where a norm is 0.",
+               .keys = {betas_key(0.9, 0.999), eps_key, weight_decay_key(0)},
+               .example = "lr = 2e-3"},
     .state = {{".m"}, {".v"}},
     .corrections = {{"lamb.c1", 0}, {"lamb.c2", 1}},
     .step =

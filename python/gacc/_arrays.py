@@ -11,7 +11,7 @@ import numpy as np
 TYPES = {np.dtype(name): short for name, short in (
     ("uint8", b"u8"), ("uint16", b"u16"), ("int8", b"i8"), ("int16", b"i16"), ("int32", b"i32"), ("int64", b"i64"),
     ("float32", b"f32"), ("float64", b"f64"))}
-WIDER = {"b1": np.int8, "u4": np.int64, "u8": np.int64, "f2": np.float32}  # as files of arrays are read
+WIDER = {"b1": np.int8, "u4": np.int64, "u8": np.int64, "f2": np.float32}  # what others become, as in files of arrays
 
 
 def to_numpy(it: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The programs of a wheel, as commands: a wheel's libraries lie beside them, where nothing but this looks."""
+"""The programs of a wheel, as commands: a wheel's libraries are next to them, where nothing else looks."""
 from __future__ import annotations
 
 import os

@@ -7,14 +7,13 @@
 #include <iterator>
 #include <limits>
 #include <tuple>
-#include <utility>
 
 #include "runtime/data/text.h"
 
 namespace gacc {
 namespace {
 
-// What stands where there is no number; pandas reads these so, too.
+// The words for a missing number; pandas has the same.
 bool is_missing(std::string_view text) {
   constexpr std::string_view kWords[] = {"", "NA", "N/A", "NaN", "nan", "-nan", "null", "NULL", "None"};
   return std::find(std::begin(kWords), std::end(kWords), text) != std::end(kWords);
@@ -46,7 +45,7 @@ class Records {
     size_t count = 0;
     while (true) {
       if (count == fields.size()) fields.emplace_back();
-      if (Status status = field(fields[count], count + 1); !status) return status;
+      GACC_TRY(field(fields[count], count + 1));
       ++count;
       if (!text_.empty() && text_[0] == separator_) {
         text_.remove_prefix(1);
@@ -132,7 +131,7 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
   Records records(bytes, name, separator);
   if (records.at_end()) return Status::error("{}: is empty", name);
   int64_t header_line = records.line();
-  if (Status status = records.read(table.columns); !status) return status;
+  GACC_TRY(records.read(table.columns));
   if (looks_like_data(table.columns))
     return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name,
                          header_line);
@@ -152,7 +151,7 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
   std::vector<std::string> fields;
   while (!records.at_end()) {
     int64_t line = records.line();
-    if (Status status = records.read(fields); !status) return status;
+    GACC_TRY(records.read(fields));
     if (fields.size() != columns)
       return Status::error("{}:{}: has {} fields, the header has {}", name, line, fields.size(), columns);
     for (size_t i = 0; i < columns; ++i) {

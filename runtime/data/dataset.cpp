@@ -51,8 +51,8 @@ Status DataReader::token_inputs(size_t& first, size_t& second) const {
                            quoted(input.name));
     if (input.shape.size() != 1 || input.shape != plan.inputs[first].shape)
       return Status::error(
-          "{}: tokens and targets come in windows of one length; the inputs {} and {} have the shapes {} "
-          "and {}",
+          "{}: tokens and targets come in windows of one length; the inputs {} and {} have the shapes {} and "
+          "{}",
           kind, quoted(names[first]), quoted(names[second]), shape_text(plan.inputs[first].shape),
           shape_text(plan.inputs[second].shape));
   }
@@ -61,8 +61,8 @@ Status DataReader::token_inputs(size_t& first, size_t& second) const {
 
 Status DataReader::read_unzipped(const std::string& path, SharedFile& file) {
   std::string bytes;
-  if (Status status = read_file(path, bytes); !status) return status;
-  if (Status status = gunzip_in_place(path, bytes); !status) return status;
+  GACC_TRY(read_file(path, bytes));
+  GACC_TRY(gunzip_in_place(path, bytes));
   file = std::make_shared<FileBytes>(std::move(bytes));
   return {};
 }
@@ -75,11 +75,9 @@ Status DataReader::read_named(Parse parse) {
                            hint(name, names), listed(names));
     SharedFile file;
     Array array;
-    if (Status status = FileBytes::open(path, file); !status) return status;
-    if (is_gzip(file->text()))
-      if (Status status = read_unzipped(path, file); !status) return status;
-    if (Status status = parse(file->text(), path, array, file->mapped() ? file : SharedFile()); !status)
-      return status;
+    GACC_TRY(FileBytes::open(path, file));
+    if (is_gzip(file->text())) GACC_TRY(read_unzipped(path, file));
+    GACC_TRY(parse(file->text(), path, array, file->mapped() ? file : SharedFile()));
     give(static_cast<size_t>(found - names.begin()), path, std::move(array));
   }
   return {};
@@ -88,7 +86,7 @@ Status DataReader::read_named(Parse parse) {
 // No sniffing for gzip here: any two bytes may be a token.
 Status DataReader::read_windows(std::string_view dtype) {
   size_t first = 0, second = 0;
-  if (Status status = token_inputs(first, second); !status) return status;
+  GACC_TRY(token_inputs(first, second));
   const int64_t length = plan.inputs[first].shape[0];
   const std::string_view split = spec.option("split");
   const StreamPart part = split.empty()     ? StreamPart::all
@@ -97,11 +95,9 @@ Status DataReader::read_windows(std::string_view dtype) {
   SharedFile file;
   TokenWindows windows;
   const bool zipped = spec.path.ends_with(".gz");
-  if (Status status = zipped ? read_unzipped(spec.path, file) : FileBytes::open(spec.path, file); !status)
-    return status;
+  GACC_TRY(zipped ? read_unzipped(spec.path, file) : FileBytes::open(spec.path, file));
   const auto size = static_cast<int64_t>(file->text().size());
-  if (Status status = cut_tokens(size, spec.path, dtype, part, length, spec.limit, windows); !status)
-    return status;
+  GACC_TRY(cut_tokens(size, spec.path, dtype, part, length, spec.limit, windows));
   for (const size_t i : {first, second}) {
     const int64_t later = i == second ? 1 : 0;
     const size_t begin = windows.first + static_cast<size_t>(later * element_bytes(dtype));
@@ -183,7 +179,7 @@ Status DataReader::check_counts(std::string_view text) {
 }
 
 Status DataReader::finish(std::string_view text) {
-  if (Status status = check_counts(text); !status) return status;
+  GACC_TRY(check_counts(text));
   for (size_t i = 0; i < given_.size(); ++i) {
     const PlanInput& input = plan.inputs[i];
     Column& column = dataset_.columns.emplace_back();
@@ -191,7 +187,7 @@ Status DataReader::finish(std::string_view text) {
     if (!needed(i)) continue;
     SourceArray& source = *given_[i];
     Array& array = source.array;
-    if (Status status = check_shape(input, source); !status) return status;
+    GACC_TRY(check_shape(input, source));
     if (!array.file && array.samples() > dataset_.samples) {  // the limit
       const size_t each = array.bytes.size() / static_cast<size_t>(array.samples());
       array.bytes.resize(each * static_cast<size_t>(dataset_.samples));
@@ -205,11 +201,9 @@ Status DataReader::finish(std::string_view text) {
     column.first = array.first;
     if (!source.place) source.place = sample_place(source.where, column.shape);
     const std::span<const std::byte> values = dataset_.bytes(i);
-    if (Status status = column.on_disk() ? Status() : check_values(input, column.dtype, values, source.place);
-        !status)
-      return status;
+    GACC_TRY(column.on_disk() ? Status() : check_values(input, column.dtype, values, source.place));
     column.place = std::move(source.place);
-    if (Status status = settle(input, source.where, column, values); !status) return status;
+    GACC_TRY(settle(input, source.where, column, values));
   }
   return {};
 }
@@ -227,8 +221,8 @@ Status DataReader::settle(const PlanInput& input, const std::string& where, Colu
   if (known.mean.empty()) {
     if (!learns)
       return Status::error(
-          "{}: the input {} is normalised by its training data, and nothing says how: give "
-          "--data, or --load a file that gacc-exec has saved after training",
+          "{}: the input {} is normalised by its training data, and nothing says how: give --data, or --load "
+          "a file that gacc-exec has saved after training",
           where, quoted(input.name));
     learn_statistics(column.dtype, values, input.shape, known);
   }
@@ -272,9 +266,9 @@ Status load_dataset(std::string_view text, const Plan& plan, DataUse use, DataFa
   dataset = {};
   if (plan.inputs.empty()) return Status::error("the model has no inputs to read data for");
   Spec spec;
-  if (Status status = parse_spec(text, spec); !status) return status;
+  GACC_TRY(parse_spec(text, spec));
   DataReader reader(plan, use, facts, dataset, spec);
-  if (Status status = spec.source->read(reader); !status) return status;
+  GACC_TRY(spec.source->read(reader));
   return reader.finish(text);
 }
 

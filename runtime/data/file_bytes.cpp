@@ -29,7 +29,7 @@ Status FileBytes::open(const std::string& path, SharedFile& file, int64_t least)
     close(fd);
   }
   std::string content;
-  if (Status status = read_file(path, content); !status) return status;
+  GACC_TRY(read_file(path, content));
   file = std::make_shared<FileBytes>(std::move(content));
   return {};
 }

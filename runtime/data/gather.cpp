@@ -122,9 +122,9 @@ Status read_samples(const Column& column, const PlanInput& plan, std::span<const
     for (next = i + 1; next < order.size() && order[next] == order[next - 1] + 1;) ++next;
     const size_t first = column.first + static_cast<size_t>(order[i]) * each;
     const std::span<std::byte> to = std::span(samples).subspan(i * each, (next - i) * each);
-    if (Status status = column.file->read(first, to); !status) return status;
+    GACC_TRY(column.file->read(first, to));
   }
-  if (Status status = column.file->unchanged(); !status) return status;
+  GACC_TRY(column.file->unchanged());
   return check_values(plan, column.dtype, samples, [&](int64_t element) {
     return column.place(order[static_cast<size_t>(element / elements)] * elements + element % elements);
   });
@@ -139,7 +139,7 @@ Status Dataset::gather(size_t input, const PlanInput& plan, std::span<const int6
   std::vector<std::byte> read;
   std::vector<int64_t> in_order;
   if (column.on_disk()) {
-    if (Status status = read_samples(column, plan, order, read); !status) return status;
+    GACC_TRY(read_samples(column, plan, order, read));
     samples = read;
     in_order.resize(order.size());
     std::iota(in_order.begin(), in_order.end(), 0);

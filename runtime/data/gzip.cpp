@@ -112,7 +112,7 @@ Status inflate_exactly(std::string_view bytes, int64_t size, std::string_view na
 Status gunzip_in_place(std::string_view name, std::string& bytes, int64_t limit) {
   if (!is_gzip(bytes)) return {};
   std::string unpacked;
-  if (Status status = gunzip(bytes, name, unpacked, limit); !status) return status;
+  GACC_TRY(gunzip(bytes, name, unpacked, limit));
   bytes = std::move(unpacked);
   return {};
 }

@@ -1,5 +1,4 @@
 // IDX: two zero bytes, a type code, the number of dimensions, big-endian 32-bit extents, big-endian elements.
-#include <algorithm>
 #include <cstring>
 
 #include "runtime/data/array.h"
@@ -10,22 +9,9 @@ namespace gacc {
 namespace {
 
 std::string_view dtype_of(uint8_t code) {
-  switch (code) {
-    case 0x08:
-      return "u8";
-    case 0x09:
-      return "i8";
-    case 0x0b:
-      return "i16";
-    case 0x0c:
-      return "i32";
-    case 0x0d:
-      return "f32";
-    case 0x0e:
-      return "f64";
-    default:
-      return "";
-  }
+  constexpr std::string_view kTypes[] = {"u8",  "i8",  "",   "i16",
+                                         "i32", "f32", "f64"};  // of the codes from 8 on
+  return code >= 8 && code < 8 + std::size(kTypes) ? kTypes[code - 8] : "";
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ Status Loader::fill(int64_t index) noexcept try {
     if (!dataset_.columns[i].present()) continue;
     auto bytes = static_cast<size_t>(samples * bytes_per_sample(plan_.inputs[i]));
     std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
-    if (Status status = dataset_.gather(i, plan_.inputs[i], order, destination); !status) return status;
+    GACC_TRY(dataset_.gather(i, plan_.inputs[i], order, destination));
     batch.inputs[i] = destination;
   }
   return {};

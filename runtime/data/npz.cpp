@@ -146,9 +146,7 @@ Status unpack(const Entry& entry, std::string_view name, std::string& storage, s
   } else if (entry.method == 8) {
     if (entry.unpacked > static_cast<uint64_t>(kMostUnzipped))
       return Status::error("{}: unpacks to {} bytes; the limit is {}", name, entry.unpacked, kMostUnzipped);
-    if (Status status = inflate_exactly(entry.data, static_cast<int64_t>(entry.unpacked), name, storage);
-        !status)
-      return status;
+    GACC_TRY(inflate_exactly(entry.data, static_cast<int64_t>(entry.unpacked), name, storage));
     bytes = storage;
   } else {
     return Status::error("{}: is compressed with method {}; known are 0 (stored) and 8 (deflated)", name,
@@ -167,9 +165,9 @@ Status parse_npz(std::string_view bytes, std::string_view name, const std::vecto
   names.clear();
   Directory directory;
   std::vector<Entry> entries;
-  if (Status status = find_directory(bytes, name, directory); !status) return status;
-  if (Status status = read_directory(bytes, name, directory, entries); !status) return status;
-  if (Status status = locate(bytes, name, directory, entries); !status) return status;
+  GACC_TRY(find_directory(bytes, name, directory));
+  GACC_TRY(read_directory(bytes, name, directory, entries));
+  GACC_TRY(locate(bytes, name, directory, entries));
   std::set<std::string_view> seen;
   for (const Entry& entry : entries) {
     std::string_view array_name = entry.name;
@@ -182,8 +180,8 @@ Status parse_npz(std::string_view bytes, std::string_view name, const std::vecto
     std::string_view data;
     NamedArray array;
     array.name = array_name;
-    if (Status status = unpack(entry, full, storage, data); !status) return status;
-    if (Status status = parse_npy(data, full, array.array); !status) return status;
+    GACC_TRY(unpack(entry, full, storage, data));
+    GACC_TRY(parse_npy(data, full, array.array));
     arrays.push_back(std::move(array));
   }
   return {};

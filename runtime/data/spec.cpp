@@ -53,7 +53,7 @@ class Reader {
     for (size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].empty()) return problem("part {} is empty; the form is {}", i + 1, form);
       const bool is_path = i == 0 && !source_->path.empty();
-      if (Status status = is_path ? path(parts[i]) : assignment(parts[i]); !status) return status;
+      GACC_TRY(is_path ? path(parts[i]) : assignment(parts[i]));
     }
     if (source_->path.empty() && spec_.files.empty()) return problem("names no file; the form is {}", form);
     spec_.source = source_;
@@ -101,7 +101,7 @@ class Reader {
     if (name == "limit") return limit(value);
     const auto key = std::ranges::find(source_->keys, name, &SpecKey::name);
     if (key == source_->keys.end()) return file_of(name, value);
-    if (Status status = check_words(key->name, key->form, value); !status) return status;
+    GACC_TRY(check_words(key->name, key->form, value));
     if (key->check)
       if (const std::string wrong = key->check(value); !wrong.empty())
         return problem("{} is {}, not {}", key->name, wrong, quoted(value));

@@ -30,7 +30,7 @@ struct Spec {
 
 Status parse_spec(std::string_view text, Spec& spec);
 
-// Every file that belongs to the data, the one part and the other. None of a text that is no SPEC.
+// Every file that the data source may read, for training and for testing. None of a text that is no SPEC.
 std::vector<std::string> data_files(std::string_view text);
 
 // "csv:FILE[,label=COLUMN]..."

@@ -2,7 +2,6 @@
 #include "runtime/data/tokens.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/data/array.h"
 #include "runtime/data/philox.h"

@@ -30,7 +30,7 @@ Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const
     const auto array = std::find_if(arrays.begin(), arrays.end(),
                                     [&](const UserArray& each) { return each.name == names[i]; });
     if (array == arrays.end()) return Status::error("there is no array for the input {}", quoted(names[i]));
-    if (Status status = take(i, *array, samples, facts); !status) return status;
+    GACC_TRY(take(i, *array, samples, facts));
   }
   return {};
 }
@@ -51,7 +51,7 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
     return fmt::format("the input {}: element {} of sample {}", quoted(plan.name), element % elements,
                        element / elements);
   };
-  if (Status status = check_values(plan, array.dtype, array.bytes, place); !status) return status;
+  GACC_TRY(check_values(plan, array.dtype, array.bytes, place));
   if (array.dtype == plan.dtype && plan.mean.empty() && plan.std.empty() && !plan.normalize_data) {
     inputs_[input] = array.bytes;
     return {};
@@ -65,8 +65,7 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
     if (known == facts.end() || known->second.mean.empty())
       return Status::error(
           "the input {} is normalised by its training data, and nothing says how: load parameters that "
-          "gacc-exec "
-          "has saved after training",
+          "gacc-exec has saved after training",
           quoted(plan.name));
     column.mean = known->second.mean;
     column.std = known->second.std;

@@ -12,7 +12,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <cstring>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -124,7 +123,7 @@ Status MpiCollective::exchange(std::span<const Outgoing> sends, std::span<const 
   std::vector<MPI_Request> requests;
   {
     const std::lock_guard lock(mutex_);
-    if (Status status = failure(); !status) return status;
+    GACC_TRY(failure());
     std::vector<std::span<const std::byte>> own;
     for (const Outgoing& each : sends)
       if (each.rank == rank_) own.push_back(each.bytes);

@@ -50,8 +50,7 @@ Status module_of(const Plan& plan, const PlanAdapter& adapter, std::string& modu
   }
   return Status::error(
       "PEFT cannot name the adapter {}: it is of {} of the {} rows of {}, which is {} in the published "
-      "weights; "
-      "`on` of `lora` says which products are adapted",
+      "weights; `on` of `lora` says which products are adapted",
       adapter.name, rows, all, adapter.weight, fmt::join(as.tensors, ", "));
 }
 
@@ -148,8 +147,7 @@ void check_configuration(const json& config, const Plan& plan, const std::vector
 Status modules_of(const Plan& plan, std::vector<std::string>& modules) {
   if (plan.adapters.empty())
     return Status::error("the model has no adapters; `lora` of a layer, or [lora], adds them");
-  for (const PlanAdapter& adapter : plan.adapters)
-    if (Status status = module_of(plan, adapter, modules.emplace_back()); !status) return status;
+  for (const PlanAdapter& adapter : plan.adapters) GACC_TRY(module_of(plan, adapter, modules.emplace_back()));
   return {};
 }
 
@@ -174,13 +172,13 @@ Status prepare_adapter(const std::string& path) {
   struct stat about = {};
   if (is_folder(path) && stat(path.c_str(), &about) != 0) return AtomicFile().open(path);
   for (const std::string& file : {files.tensors, files.configuration})
-    if (Status status = file.empty() ? Status() : AtomicFile().open(file); !status) return status;
+    GACC_TRY(file.empty() ? Status() : AtomicFile().open(file));
   return {};
 }
 
 Status save_adapter(const std::string& path, const Plan& plan, const std::vector<NamedTensor>& parameters) {
   std::vector<std::string> modules;
-  if (Status status = modules_of(plan, modules); !status) return status;
+  GACC_TRY(modules_of(plan, modules));
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < modules.size(); ++i) {
     for (const char* suffix : {".lora_A.weight", ".lora_B.weight"}) {
@@ -193,20 +191,19 @@ Status save_adapter(const std::string& path, const Plan& plan, const std::vector
   if (is_folder(path) && mkdir(path.c_str(), 0777) != 0 && errno != EEXIST)
     return Status::error("cannot make the folder {}: {}", path, std::strerror(errno));
   if (!files.configuration.empty())
-    if (Status status = write_file_atomically(files.configuration, configuration_of(plan, modules)); !status)
-      return status;
+    GACC_TRY(write_file_atomically(files.configuration, configuration_of(plan, modules)));
   return save_safetensors(files.tensors, tensors);
 }
 
 Status Adapter::open(const std::string& path, const Plan& plan) {
   *this = Adapter();
   std::vector<std::string> modules, problems;
-  if (Status status = modules_of(plan, modules); !status) return status;
+  GACC_TRY(modules_of(plan, modules));
   const AdapterFiles files = adapter_files(path);
-  if (Status status = file_.open(files.tensors); !status) return status;
+  GACC_TRY(file_.open(files.tensors));
   if (!files.configuration.empty()) {
     std::string text;
-    if (Status status = read_file(files.configuration, text, kMostConfiguration); !status) return status;
+    GACC_TRY(read_file(files.configuration, text, kMostConfiguration));
     const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!config.is_object()) return Status::error("{} is no JSON object", files.configuration);
     check_configuration(config, plan, modules, problems);
@@ -238,8 +235,7 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
           fmt::format("the model has no {} {}", shown_name(tensor.name), shape_text(tensor.shape)));
   if (!problems.empty())
     return Status::error(problem_list(fmt::format("{} does not fit the model", files.tensors), problems));
-  for (const auto& [_, tensor] : sources_)
-    if (Status status = check_finite(*tensor, files.tensors); !status) return status;
+  for (const auto& [_, tensor] : sources_) GACC_TRY(check_finite(*tensor, files.tensors));
   return {};
 }
 
@@ -248,7 +244,7 @@ Status Adapter::write(Session& session) const {
   for (const auto& [buffer, tensor] : sources_) {
     values.resize(static_cast<size_t>(elements_of(*tensor)));
     read_elements(*tensor, 0, values);
-    if (Status status = session.write_parameter(*buffer, 0, values); !status) return status;
+    GACC_TRY(session.write_parameter(*buffer, 0, values));
   }
   return {};
 }

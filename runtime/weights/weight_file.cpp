@@ -48,7 +48,7 @@ namespace {
 
 constexpr int64_t kMostIndex = 100'000'000;  // bytes
 
-// Reads the one form that an index has; what stands beside "weight_map" is skipped.
+// Reads the one form that an index has; other keys than "weight_map" are skipped.
 class Index final : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<ShardOf> shards;
@@ -160,9 +160,9 @@ const StoredTensor* WeightFile::find(std::string_view name) const {
 
 Status WeightFile::add(const std::string& path, std::vector<StoredTensor>& tensors) {
   const auto mapping = std::make_shared<Mapping>();
-  if (Status status = mapping->open(path); !status) return status;
+  GACC_TRY(mapping->open(path));
   Metadata metadata;
-  if (Status status = parse_stored(mapping->bytes(), path, tensors, &metadata); !status) return status;
+  GACC_TRY(parse_stored(mapping->bytes(), path, tensors, &metadata));
   metadata_.merge(metadata);
   mappings_.push_back(mapping);
   return {};
@@ -170,7 +170,7 @@ Status WeightFile::add(const std::string& path, std::vector<StoredTensor>& tenso
 
 Status WeightFile::open_shards(std::string_view index) {
   std::vector<ShardOf> shards;
-  if (Status status = parse_index(index, path_, shards); !status) return status;
+  GACC_TRY(parse_index(index, path_, shards));
   std::map<std::string_view, std::map<std::string_view, bool>> named;  // by file: the tensors, found or not
   std::map<std::string_view, std::string_view> file_of;
   for (const ShardOf& each : shards) {
@@ -220,7 +220,7 @@ Status WeightFile::open(const std::string& path) {
   }
   if (!path_.ends_with(".json")) return add(path_, tensors_);
   std::string index;
-  if (Status status = read_file(path_, index, kMostIndex); !status) return status;
+  GACC_TRY(read_file(path_, index, kMostIndex));
   return open_shards(index);
 }
 

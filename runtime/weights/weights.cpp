@@ -2,7 +2,6 @@
 #include "runtime/weights/weights.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "runtime/data/text.h"
@@ -18,12 +17,12 @@ const PlanLoad& table_of(const Plan& plan) {
   return plan.load ? *plan.load : kNone;
 }
 
-std::vector<int64_t> turned(std::vector<int64_t> shape, bool transpose) {
+std::vector<int64_t> transposed_if(std::vector<int64_t> shape, bool transpose) {
   if (transpose) std::reverse(shape.begin(), shape.end());
   return shape;
 }
 
-// Tied weights stand twice in some files. A constant is equal to others by chance.
+// Some files hold tied weights twice. A constant matrix does not count: it equals others by chance.
 bool same_matrix(const StoredTensor& a, const StoredTensor& b) {
   if (a.shape.size() < 2 || a.shape != b.shape || a.dtype != b.dtype || a.bytes.size() != b.bytes.size())
     return false;
@@ -41,7 +40,7 @@ std::string nearest_name(const std::string& name, std::span<const std::string> o
   return hint(name, others);
 }
 
-bool is_adapters(const Plan& plan, std::string_view parameter) {
+bool is_of_adapter(const Plan& plan, std::string_view parameter) {
   const size_t end = std::min(parameter.rfind(".lora_A.weight"), parameter.rfind(".lora_B.weight"));
   return end != std::string_view::npos &&
          std::ranges::count(plan.adapters, parameter.substr(0, end), &PlanAdapter::name) > 0;
@@ -50,7 +49,7 @@ bool is_adapters(const Plan& plan, std::string_view parameter) {
 }  // namespace
 
 PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix) {
-  if (is_adapters(plan, parameter)) return {{parameter}};
+  if (is_of_adapter(plan, parameter)) return {{parameter}};
   const PlanLoad& table = table_of(plan);
   const auto found = std::ranges::find(table.parameters, parameter, &PlanLoad::Parameter::name);
   PublishedName result{{parameter}};
@@ -113,7 +112,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer)) continue;
     all.emplace_back(&buffer, name_of(plan, buffer.name));
-    has_adapters |= is_adapters(plan, buffer.name) && file_.find(buffer.name) != nullptr;
+    has_adapters |= is_of_adapter(plan, buffer.name) && file_.find(buffer.name) != nullptr;
   }
   for (const auto& [_, as] : all) wanted.insert(as.tensors.begin(), as.tensors.end());
   std::vector<std::string> others;  // in the file, and nobody's
@@ -122,7 +121,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
 
   std::vector<std::string> problems;
   for (const auto& [buffer, as] : all) {
-    if (!has_adapters && is_adapters(plan, buffer->name)) continue;
+    if (!has_adapters && is_of_adapter(plan, buffer->name)) continue;
     const std::string called = as.tensors == std::vector{buffer->name}
                                    ? buffer->name
                                    : fmt::format("{} ({})", buffer->name, fmt::join(as.tensors, ", "));
@@ -136,17 +135,16 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
         absent.push_back(name);
         continue;
       }
-      const std::vector<int64_t> part = turned(tensor->shape, as.transpose);
+      const std::vector<int64_t> part = transposed_if(tensor->shape, as.transpose);
       if (!as.parts.empty() && !part.empty())
         fits &= part.front() == as.parts[static_cast<size_t>(&name - as.tensors.data())];
       source.tensors.push_back(tensor);
-      if (shape.empty()) {
+      if (shape.empty())
         shape = part;
-      } else if (part.size() == shape.size() && std::equal(part.begin() + 1, part.end(), shape.begin() + 1)) {
+      else if (part.size() == shape.size() && std::equal(part.begin() + 1, part.end(), shape.begin() + 1))
         shape.front() += part.front();
-      } else {
+      else
         fits = false;
-      }
       if (!tensor->is_real())
         problems.push_back(
             fmt::format("{} has the type {}; known are F32, F16 and BF16", shown_name(name), tensor->dtype));
@@ -163,10 +161,10 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
       std::string found;
       for (const StoredTensor* tensor : source.tensors)
         found += (found.empty() ? "" : " and ") + shape_text(tensor->shape);
-      const bool exchanged = fits && turned(shape, true) == buffer->shape;
+      const bool exchanged = fits && transposed_if(shape, true) == buffer->shape;
       problems.push_back(
           fmt::format("{} is {} in the file, {} in the model{}", called, found,
-                      shape_text(turned(buffer->shape, as.transpose && as.tensors.size() == 1)),
+                      shape_text(transposed_if(buffer->shape, as.transpose && as.tensors.size() == 1)),
                       !exchanged          ? ""
                       : as.transpose      ? "; without load.transpose it would fit"
                       : shape.size() == 2 ? "; load.transpose exchanges its axes"
@@ -205,14 +203,13 @@ std::vector<std::string> Weights::left_over(const Plan& plan) const {
 
 Status Weights::open(const std::string& path, const Plan& plan) {
   *this = Weights();
-  if (Status status = file_.open(path); !status) return status;
+  GACC_TRY(file_.open(path));
   std::vector<std::string> problems = find_sources(plan);
   for (std::string& more : left_over(plan)) problems.push_back(std::move(more));
   if (!problems.empty())
     return Status::error(problem_list(fmt::format("{} does not fit the model", file_.path()), problems));
   for (const Source& source : sources_)
-    for (const StoredTensor* tensor : source.tensors)
-      if (Status status = check_finite(*tensor, file_.path()); !status) return status;
+    for (const StoredTensor* tensor : source.tensors) GACC_TRY(check_finite(*tensor, file_.path()));
   return {};
 }
 
@@ -238,7 +235,7 @@ Status Weights::write(Session& session) const {
           for (int64_t r = 0; r < now; ++r)
             block[static_cast<size_t>(r * columns + column)] = file_row[static_cast<size_t>(r)];
         }
-        if (Status status = session.write_parameter(*source.buffer, at, block); !status) return status;
+        GACC_TRY(session.write_parameter(*source.buffer, at, block));
         at += now * columns;
       }
     }
@@ -251,7 +248,7 @@ std::vector<int64_t> Weights::parts_of(std::string_view parameter) const {
     if (source.buffer->name != parameter) continue;
     std::vector<int64_t> parts;
     for (const StoredTensor* tensor : source.tensors)
-      parts.push_back(turned(tensor->shape, source.transpose)[0]);
+      parts.push_back(transposed_if(tensor->shape, source.transpose)[0]);
     return parts;
   }
   return {};
@@ -269,7 +266,7 @@ Status check_published(const Plan& plan, const Weights& loaded) {
 }
 
 Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors) {
-  if (Status status = check_published(plan, loaded); !status) return status;
+  GACC_TRY(check_published(plan, loaded));
   std::vector<NamedTensor> result;
   for (NamedTensor& tensor : tensors) {
     const PublishedName as = published_name(plan, tensor.name);
@@ -291,7 +288,7 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
         for (int64_t r = 0; r < parts[i]; ++r)
           for (int64_t c = 0; c < row; ++c)
             part.data[static_cast<size_t>(c * parts[i] + r)] = from[r * row + c];
-        part.shape = turned(part.shape, true);
+        part.shape = transposed_if(part.shape, true);
       }
       from = end;
     }

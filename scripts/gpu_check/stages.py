@@ -22,7 +22,7 @@ class Step:
     stage: str
     what: str
     run: typing.Callable
-    parallel: bool = False  # beside others: it measures no time
+    parallel: bool = False  # at the same time as others: it measures no time
     peer: bool = False      # after everything of ours
 
 
@@ -296,7 +296,7 @@ class Check:
                 yield Step("profile", f"{name} {products}", lambda n=name, p=products: self.profile(n, p))
 
     def profile(self, name, products):
-        """Each launch of a step beside what it must do."""
+        """Each launch of a step, next to what it must do."""
         label, entry = f"{name} {products}", self.manifest["benchmarks"][name]
         if not self.bears(entry):
             return self.results.row("profile", label, "SKIPPED", "too large for the emulator")

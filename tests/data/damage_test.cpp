@@ -5,7 +5,7 @@
 #include "runtime/data/array.h"
 #include "runtime/data/csv.h"
 #include "runtime/data/gzip.h"
-#include "runtime/safetensors.h"
+#include "tests/data/load_safetensors.h"
 #include "tests/data/make_files.h"
 
 namespace gacc::test {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/data/load_safetensors.h"
 #include "tests/data/make_files.h"
 
 namespace gacc::test {

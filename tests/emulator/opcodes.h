@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "emulator/lane_ops.h"
 #include "emulator/opcodes.h"
 #include "tests/emulator/harness.h"
 
@@ -22,6 +23,37 @@ inline const Roots kLoads = {"ld", "ldu"}, kStores = {"st"}, kAtomics = {"atom",
                    kControl = {"bra", "call", "ret", "exit", "trap", "brkpt"}, kShuffles = {"shfl"},
                    kVotes = {"vote", "activemask", "match", "redux"}, kBarriers = {"bar", "barrier"},
                    kMatrixLoads = {"ldmatrix"}, kProducts = {"mma"}, kComparisons = {"setp"};
+
+// Appends the spellings of slots[slot..] after `text`; at most one hint beyond those that must be there.
+inline void spell(const OpcodeForm& form, size_t slot, const std::string& text, bool hinted,
+                  std::vector<std::string>& to) {
+  if (slot == form.slots.size()) return to.push_back(text);
+  const OpcodeSlot& s = form.slots[slot];
+  if (s.optional) spell(form, slot + 1, text, hinted, to);
+  for (const std::string_view word : s.words) {
+    const bool counts = s.hint && (s.optional || word != s.words[0]);
+    if (counts && hinted) continue;
+    spell(form, slot + 1, text + "." + std::string(word), hinted || counts, to);
+  }
+}
+
+// Every accepted spelling of the forms and of setp with a second predicate: all combinations of what changes
+// a value, and every hint once.
+inline std::vector<std::string> all_opcodes() {
+  std::vector<std::string> all;
+  for (const OpcodeForm& form : opcode_forms()) spell(form, 0, std::string(form.root), false, all);
+  for (const LaneOp* op : all_lane_ops()) {
+    if (!op->name.starts_with("setp.")) continue;
+    const size_t at = op->name.find('.', 5);
+    for (const char* combine : {"", ".and", ".or", ".xor"}) {
+      all.push_back(op->name.substr(0, at) + combine + op->name.substr(at));
+      if (op->name.ends_with("f16")) all.push_back(all.back() + "x2");
+    }
+  }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());  // two forms may share a spelling
+  return all;
+}
 
 inline std::vector<std::string> opcodes_of(const Roots& roots) {
   std::vector<std::string> found;

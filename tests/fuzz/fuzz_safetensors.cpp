@@ -1,6 +1,7 @@
 // libFuzzer target for safetensors: any bytes give sorted tensors that fit their shapes, or an error; and
 // so do what its metadata say of data.
 #include "runtime/data/data_facts.h"
+#include "tests/data/load_safetensors.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

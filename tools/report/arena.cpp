@@ -1,7 +1,7 @@
 // Two panels: at the left the whole arena, where buffers have a place for ever; at the right its transient
 // part, enlarged, over the kernels. Only so many rectangles have a name to show; the smaller ones are drawn
 // together, a path for each category.
-#include "tools/report/arena.h"
+#include "tools/report/sections.h"
 
 #include <algorithm>
 #include <array>
@@ -142,8 +142,8 @@ std::string arena_html(const MemoryMap& map) {
   std::string out = svg.finish();
   if (buffers > kNamed || values > kNamed)
     out += fmt::format(
-        "<p class=\"note\">Of {} buffers and {} values the {} largest rectangles of each kind have "
-        "their names; the smaller ones are drawn without.</p>\n",
+        "<p class=\"note\">Of {} buffers and {} values the {} largest rectangles of each kind have their "
+        "names; the smaller ones are drawn without.</p>\n",
         buffers, values, kNamed);
   return out;
 }

@@ -119,12 +119,11 @@ std::string kernels_html(const KernelCosts& costs) {
   const std::string overlap = overlap_text(costs.step, rows);
   std::string out = fmt::format(
       "<h2>The launches of a micro-batch on a GPU</h2>\n<p>Estimated for {} ({}), not measured: {}. {}. The "
-      "floor is every launch at the "
-      "bandwidth of a copy or at the rate of large products. Equal launches are one row.{}</p>\n"
+      "floor is every launch at the bandwidth of a copy or at the rate of large products. Equal launches are "
+      "one row.{}</p>\n"
       "<table><tr><th>kernel or product</th><th class=\"n\">times</th><th class=\"n\">blocks</th><th "
-      "class=\"n\">memory each</th>"
-      "<th class=\"n\">MFLOP each</th><th class=\"n\">µs each</th><th class=\"n\">µs</th><th "
-      "class=\"n\">share</th><th>bounded by</th></tr>\n",
+      "class=\"n\">memory each</th><th class=\"n\">MFLOP each</th><th class=\"n\">µs each</th><th "
+      "class=\"n\">µs</th><th class=\"n\">share</th><th>bounded by</th></tr>\n",
       costs.machine->target, costs.machine->card, how(costs.step), sum_text(costs.step),
       overlap.empty() ? "" : " The rows add up to " + overlap + ".");
   const auto line = [&](const std::string& name, const std::string& count, const std::string& each,
@@ -158,7 +157,7 @@ std::string kernels_html(const KernelCosts& costs) {
 void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs) {
   auto& list = plan["kernels"] = nlohmann::ordered_json::array();
   const auto add = [&](std::string_view program, const RegionCost& cost) {
-    for (const LaunchCost& launch : cost.launches) {
+    for (const LaunchCost& launch : cost.launches)
       list.push_back({{"program", program},
                       {"name", launch.name},
                       {"blocks", launch.blocks},
@@ -169,7 +168,6 @@ void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs) {
                       {"builtin_seconds", launch.own},
                       {"floor_seconds", launch.floor},
                       {"bound", kernels::bound_text(launch.bound)}});
-    }
   };
   add("step", costs.step);
   add("update", costs.update);

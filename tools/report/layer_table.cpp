@@ -51,7 +51,7 @@ LayerNames::LayerNames(const Module& module, const Region& region) : module_(mod
     }
   }
   if (forward_.empty()) return;
-  // The projection of an attention: its forward ops bear the attention's name, so its backward ops stand there.
+  // The projection of an attention: its forward ops bear the attention's name, so its backward ops are there.
   std::erase_if(layers_, [&](const std::string& layer) {
     const auto part = forward_.lower_bound(layer + ".");
     return forward_.count(layer) == 0 && (part == forward_.end() || !part->starts_with(layer + "."));
@@ -67,17 +67,15 @@ std::string LayerNames::of(const Op& op) const {
   }
   if (name.rfind("d.", 0) == 0) name = name.substr(2);
   const std::vector<size_t> at = ends(name);
-  for (size_t i = at.size(); i-- > 0;) {  // a parameter belongs to the innermost layer
+  for (size_t i = at.size(); i-- > 0;)  // a parameter belongs to the innermost layer
     if (const std::string prefix = name.substr(0, at[i]); layers_.count(prefix) != 0) return prefix;
-  }
   if (name.rfind("loss.", 0) == 0 || loss_.count({op.at.line, op.at.column}) != 0) return "loss";
   for (const size_t end : at) {
     const std::string prefix = name.substr(0, end);
     if (made_.count({op.at.line, op.at.column, prefix}) != 0) return prefix;
   }
-  for (size_t i = at.size(); i-- > 0;) {
+  for (size_t i = at.size(); i-- > 0;)
     if (const std::string prefix = name.substr(0, at[i]); forward_.count(prefix) != 0) return prefix;
-  }
   return name;
 }
 
@@ -94,9 +92,8 @@ std::vector<std::string> group_layers(const std::vector<std::string>& names, siz
   if (cut_all(parts) < most / 4 && parts < longest) cut_all(parts + 1);  // too coarse: rather runs
   std::vector<std::string> order;
   std::map<std::string, size_t> number;
-  for (const std::string& group : groups) {
+  for (const std::string& group : groups)
     if (number.try_emplace(group, order.size()).second) order.push_back(group);
-  }
   if (order.size() <= most) return groups;
   const size_t run = (order.size() + most - 1) / most;
   for (std::string& group : groups) {

@@ -1,8 +1,6 @@
 // See markup.h.
 #include "tools/report/markup.h"
 
-#include <cmath>
-
 namespace gacc::report {
 
 std::string escaped(std::string_view text) {
@@ -34,9 +32,8 @@ std::string escaped(std::string_view text) {
 
 std::string shortened(std::string_view text, size_t most) {
   std::vector<size_t> starts;  // of characters
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < text.size(); ++i)
     if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) starts.push_back(i);
-  }
   if (starts.size() <= most) return std::string(text);
   const size_t head = most / 2, tail = most - head - 1;
   return fmt::format("{}…{}", text.substr(0, starts[head]), text.substr(starts[starts.size() - tail]));
@@ -61,8 +58,7 @@ std::string number(double value) {
 
 Svg::Svg(double width, double height, std::string_view label)
     : body_(fmt::format("<div class=\"picture\"><svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} "
-                        "{}\" role=\"img\" "
-                        "aria-label=\"{}\">\n",
+                        "{}\" role=\"img\" aria-label=\"{}\">\n",
                         number(width), number(height), escaped(label))) {}
 
 void Svg::rect(double x, double y, double width, double height, std::string_view style,
@@ -90,12 +86,10 @@ void Svg::path(std::string_view data, std::string_view style, std::string_view t
 int64_t byte_step(int64_t top, int lines) {
   int64_t unit = 1;
   while (unit * 1024 <= top) unit *= 1024;
-  for (const int64_t part : {4, 2}) {
+  for (const int64_t part : {4, 2})
     if (unit >= part && unit / part * lines >= top) return unit / part;
-  }
-  for (const int64_t times : {1, 2, 5, 10, 20, 50, 100, 200, 500}) {
+  for (const int64_t times : {1, 2, 5, 10, 20, 50, 100, 200, 500})
     if (unit * times * lines >= top) return unit * times;
-  }
   return unit * 1024;
 }
 

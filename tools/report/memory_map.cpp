@@ -41,10 +41,9 @@ std::string shape_text(const Type& type) {
 // By value: the op that makes it, or -1.
 std::vector<int> makers(const Region& region) {
   std::vector<int> made_by(region.values.size(), -1);
-  for (size_t i = 0; i < region.ops.size(); ++i) {
+  for (size_t i = 0; i < region.ops.size(); ++i)
     for (const ValueId result : region.ops[i].results)
       made_by[static_cast<size_t>(result.index)] = static_cast<int>(i);
-  }
   return made_by;
 }
 

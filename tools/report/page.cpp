@@ -6,12 +6,10 @@
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
-#include "tools/report/arena.h"
 #include "tools/report/kernels_section.h"
 #include "tools/report/markup.h"
 #include "tools/report/memory_map.h"
-#include "tools/report/recompute_section.h"
-#include "tools/report/step_picture.h"
+#include "tools/report/sections.h"
 #include "tools/report/timeline.h"
 
 namespace gacc::report {
@@ -85,16 +83,14 @@ std::string header(const Plan& plan) {
   const double over = peak - static_cast<double>(plan.bytes.lower_bound);
   out += fmt::format(
       "<p>Training this model takes one block of memory, the <b>arena</b>, of {} bytes. It is allocated "
-      "once, before "
-      "the first launch; everything has a fixed place in it. ",
+      "once, before the first launch; everything has a fixed place in it. ",
       count_text(plan.bytes.peak));
-  out += over == 0
-             ? "This is proven to be the least for these kernels, those that run again included, in this "
-               "order.</p>\n"
-             : fmt::format(
-                   "The proven least for these kernels, those that run again included, in this "
-                   "order is {} less.</p>\n",
-                   percent(over / peak));
+  out += over == 0 ? "This is proven to be the least for these kernels, those that run again included, in "
+                     "this order.</p>\n"
+                   : fmt::format(
+                         "The proven least for these kernels, those that run again included, in this order "
+                         "is {} less.</p>\n",
+                         percent(over / peak));
   if (const std::string predictions = predictions_text(plan); !predictions.empty())
     out += fmt::format("<p>Predictions: {}.</p>\n", predictions);
   return out;
@@ -118,8 +114,8 @@ std::string categories(const Plan& plan) {
       {Category::workspace, bytes.workspace, "gradients in flight and other intermediate results"}};
   std::string out =
       "<h2>What the memory is for</h2>\n<p>The arena at its fullest moment, by kind. The first kinds stay "
-      "for the "
-      "whole training; the last three depend on the size of the micro-batch.</p>\n<div class=\"bar\">";
+      "for the whole training; the last three depend on the size of the micro-batch.</p>\n<div "
+      "class=\"bar\">";
   const double peak = static_cast<double>(std::max<int64_t>(bytes.peak, 1));
   int64_t rest = bytes.peak;
   for (const Part& part : parts) {
@@ -131,23 +127,20 @@ std::string categories(const Plan& plan) {
   }
   out +=
       "</div>\n<table><tr><th>kind</th><th>what it is</th><th class=\"n\">memory</th><th "
-      "class=\"n\">bytes</th><th "
-      "class=\"n\">share</th></tr>\n";
+      "class=\"n\">bytes</th><th class=\"n\">share</th></tr>\n";
   for (const Part& part : parts) {
     if (part.bytes == 0) continue;
     out += fmt::format(
         "<tr><td><i style=\"background:{}\"></i>{}</td><td>{}</td><td class=\"n\">{}</td><td "
-        "class=\"n\">{}</td><td "
-        "class=\"n\">{}</td></tr>\n",
+        "class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
         colour(part.category), category_text(part.category), part.what, ir::short_size_text(part.bytes),
         count_text(part.bytes), percent(static_cast<double>(part.bytes) / peak));
   }
   out += fmt::format(
-      "<tr><td><i class=\"gap\"></i>rounding</td><td>places begin at multiples of 256 bytes; "
-      "gaps</td><td "
+      "<tr><td><i class=\"gap\"></i>rounding</td><td>places begin at multiples of 256 bytes; gaps</td><td "
       "class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n<tr "
-      "class=\"sum\"><td>peak</td>"
-      "<td></td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\"></td></tr>\n</table>\n",
+      "class=\"sum\"><td>peak</td><td></td><td class=\"n\">{}</td><td class=\"n\">{}</td><td "
+      "class=\"n\"></td></tr>\n</table>\n",
       ir::short_size_text(rest), count_text(rest), percent(static_cast<double>(rest) / peak),
       ir::short_size_text(bytes.peak), count_text(bytes.peak));
   return out;
@@ -175,17 +168,14 @@ std::string report_page(const ir::Module& module, const Plan& plan, const passes
     out += peak_html(map);
     out +=
         "<h2>Where everything lies</h2>\n<p>Every rectangle is a tensor: as high as it is large, at its "
-        "place in the "
-        "arena, for as long as it is needed. Rectangles never overlap; a place that is free again is used "
-        "again.</p>\n" +
+        "place in the arena, for as long as it is needed. Rectangles never overlap; a place that is free "
+        "again is used again.</p>\n" +
         arena_html(map);
     out +=
         "<h2>The step, layer by layer</h2>\n<p>One box is one kernel, a program that the device runs. The "
-        "forward pass "
-        "goes down the left side, the backward pass comes up the right side; an arrow says how much memory "
-        "the layer's "
-        "results hold until its backward kernels have used them. A layer without a box runs inside the "
-        "kernel of a neighbour.</p>\n" +
+        "forward pass goes down the left side, the backward pass comes up the right side; an arrow says how "
+        "much memory the layer's results hold until its backward kernels have used them. A layer without a "
+        "box runs inside the kernel of a neighbour.</p>\n" +
         step_graph_html(map);
   }
   out += kernels_html(kernel_costs(module));

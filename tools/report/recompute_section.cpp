@@ -1,5 +1,5 @@
 // See recompute_section.h.
-#include "tools/report/recompute_section.h"
+#include "tools/report/sections.h"
 
 #include <algorithm>
 
@@ -53,8 +53,7 @@ std::string table(const RecomputeReport& report) {
   if (rows.size() > kShown)
     out += fmt::format(
         "<tr><td>{} others</td><td></td><td class=\"n\">{}</td><td class=\"n\">{:.3f}</td><td "
-        "class=\"n\">{}</td><td "
-        "class=\"n\">{}</td></tr>\n",
+        "class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
         rows.size() - kShown, ir::short_size_text(rest.bytes), static_cast<double>(rest.flops) / 1e6,
         seconds_text(rest.seconds), share(rest.seconds));
   return out + "</table>\n";
@@ -99,13 +98,11 @@ std::string curve_picture(const std::vector<TradeOff>& curve, int64_t arena, dou
   svg.path(bounds, "fill=\"none\" stroke=\"#888\" stroke-width=\"1.5\" stroke-dasharray=\"5 4\"");
   svg.path(plans, "fill=\"none\" stroke=\"#4c78a8\" stroke-width=\"2.5\"");
   for (const TradeOff& point : curve)
-    svg.rect(
-        x(point.arena) - 3.5, y(point.overhead) - 3.5, 7, 7, "class=\"k\" fill=\"#4c78a8\"",
-        fmt::format(
-            "a budget of {} bytes: an arena of {} ({} bytes), {:.2f} % more time; no plan in that budget "
-            "can do with less than {:.2f} %",
-            count_text(point.budget), ir::short_size_text(point.arena), count_text(point.arena),
-            100 * point.overhead, 100 * point.lower_bound));
+    svg.rect(x(point.arena) - 3.5, y(point.overhead) - 3.5, 7, 7, "class=\"k\" fill=\"#4c78a8\"",
+             fmt::format("a budget of {} bytes: an arena of {} ({} bytes), {:.2f} % more time; no plan in "
+                         "that budget can do with less than {:.2f} %",
+                         count_text(point.budget), ir::short_size_text(point.arena), count_text(point.arena),
+                         100 * point.overhead, 100 * point.lower_bound));
   svg.path(fmt::format("M{} {}l7 -7l-7 -7l-7 7z", number(x(arena)), number(y(overhead) + 7)),
            "fill=\"#d62728\"",
            fmt::format("this plan: {}, {} more time", ir::short_size_text(arena), percent(overhead)));
@@ -119,19 +116,17 @@ std::string curve_picture(const std::vector<TradeOff>& curve, int64_t arena, dou
 std::string recompute_html(const RecomputeReport& report, const std::vector<TradeOff>& curve, int64_t arena) {
   std::string out =
       "<h2>What is computed twice</h2>\n<p>A plan may drop results of the forward pass and compute them "
-      "again when "
-      "the backward pass needs them: less memory for more work. ";
+      "again when the backward pass needs them: less memory for more work. ";
   if (report.recomputed_ops == 0) {
     out += fmt::format(
         "This plan does not (its recompute policy is <b>{}</b>): every result is computed once, and kept "
-        "until it is "
-        "no longer needed.</p>\n",
+        "until it is no longer needed.</p>\n",
         escaped(report.policy));
   } else {
     out += fmt::format(
         "This plan (policy <b>{}</b>) computes {} operations again, {:.1f} MFLOP a micro-batch more. By the "
-        "cost model "
-        "of the target a step of {} takes {} longer; no plan of this size can do with less than {}.</p>\n",
+        "cost model of the target a step of {} takes {} longer; no plan of this size can do with less than "
+        "{}.</p>\n",
         escaped(report.policy), count_text(report.recomputed_ops),
         static_cast<double>(report.extra_flops) / 1e6, seconds_text(report.base_seconds),
         percent(report.overhead), percent(report.overhead_lower_bound));
@@ -142,11 +137,8 @@ std::string recompute_html(const RecomputeReport& report, const std::vector<Trad
       "<p>What other budgets would cost: every blue square is the plan that gacc gives for one, at the size "
       "of its arena. No plan in that budget can lie below the dashed line (that is proven), so the orange "
       "band is all that could still be gained.</p>\n<p class=\"legend\"><span><i "
-      "style=\"background:#4c78a8\"></i>plans found</span> "
-      "<span><i "
-      "style=\"background:#f7d09d\"></i>between them and the bound</span> <span><i "
-      "style=\"background:#d62728\"></i>this "
-      "plan</span></p>\n";
+      "style=\"background:#4c78a8\"></i>plans found</span> <span><i style=\"background:#f7d09d\"></i>between "
+      "them and the bound</span> <span><i style=\"background:#d62728\"></i>this plan</span></p>\n";
   return out + curve_picture(curve, arena, report.overhead);
 }
 

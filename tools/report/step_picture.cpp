@@ -1,6 +1,6 @@
 // Kernels are boxes in rows of their layers. Bytes between the columns are of the values that a forward
 // kernel of the layer made and a backward kernel still reads.
-#include "tools/report/step_picture.h"
+#include "tools/report/sections.h"
 
 #include <algorithm>
 #include <array>
@@ -107,10 +107,8 @@ std::string picture(const RegionMap& step, const std::vector<Row>& rows, bool an
 std::string list(const RegionMap& step) {
   std::string out =
       "<details><summary>All kernels of the step, in the order they run</summary>\n<table><tr><th "
-      "class=\"n\">nr"
-      "</th><th>what it does</th><th>layer</th><th>pass</th><th class=\"n\">MFLOP</th><th class=\"n\">values "
-      "in "
-      "use</th></tr>\n";
+      "class=\"n\">nr</th><th>what it does</th><th>layer</th><th>pass</th><th class=\"n\">MFLOP</th><th "
+      "class=\"n\">values in use</th></tr>\n";
   const size_t shown = std::min(kListed, step.kernels.size());
   for (size_t k = 0; k < shown; ++k) {
     const KernelRow& row = step.kernels[k];
@@ -136,9 +134,8 @@ std::string step_graph_html(const MemoryMap& map) {
   for (size_t i = 0; i < groups.size(); ++i) group_of[step.layers[i]] = groups[i];
   std::vector<Row> rows;
   std::map<std::string, size_t> number_of;
-  for (const std::string& group : groups) {
+  for (const std::string& group : groups)
     if (number_of.try_emplace(group, rows.size()).second) rows.push_back({group, {}, 0, 0});
-  }
   for (size_t k = 0; k < step.kernels.size(); ++k) {
     const KernelRow& kernel = step.kernels[k];
     rows[number_of[group_of[kernel.layer]]].kernels[static_cast<size_t>(kernel.role)].push_back(k);

@@ -27,9 +27,8 @@ bool persistent(Category category) { return category < Category::inputs; }
 
 int64_t sum(const ByCategory& bytes, bool everything) {
   int64_t total = 0;
-  for (size_t c = 0; c < kCategories; ++c) {
+  for (size_t c = 0; c < kCategories; ++c)
     if (everything || !persistent(static_cast<Category>(c))) total += bytes[c];
-  }
   return total;
 }
 
@@ -45,9 +44,8 @@ std::vector<Column> columns(const MemoryMap& map, size_t region, size_t most) {
   for (size_t i = 0; i < count; ++i) {
     Column column{region, 0, i * kernels.size() / count, (i + 1) * kernels.size() / count - 1};
     column.fullest = column.first;
-    for (size_t k = column.first; k <= column.last; ++k) {
+    for (size_t k = column.first; k <= column.last; ++k)
       if (kernels[k].live_bytes > kernels[column.fullest].live_bytes) column.fullest = k;
-    }
     result.push_back(column);
   }
   return result;
@@ -62,19 +60,17 @@ std::string column_title(const MemoryMap& map, const Column& column) {
     title += fmt::format(" (the fullest of {} to {})", column.first + 1, column.last + 1);
   title += fmt::format("\n{}\n{} in use", shortened(row.label, 90), ir::short_size_text(sum(row.live, true)));
   for (const Category category :
-       {Category::inputs, Category::activations, Category::recomputed, Category::workspace}) {
+       {Category::inputs, Category::activations, Category::recomputed, Category::workspace})
     if (const int64_t bytes = row.live[static_cast<size_t>(category)]; bytes > 0)
       title += fmt::format("\n  {} {}", category_text(category), ir::short_size_text(bytes));
-  }
   return title;
 }
 
 // One picture. `everything`: buffers too.
 std::string picture(const MemoryMap& map, bool everything, double height) {
   int64_t top = 1;
-  for (const RegionMap& region : map.regions) {
+  for (const RegionMap& region : map.regions)
     for (const KernelRow& row : region.kernels) top = std::max(top, sum(row.live, everything));
-  }
   if (everything) top = std::max(top, map.arena);
   const double inner = kWidth - kLeft - kRight - kGap * static_cast<double>(map.regions.size() - 1);
   const double bottom = kTop + height;
@@ -148,9 +144,8 @@ std::string picture(const MemoryMap& map, bool everything, double height) {
 ByCategory used(const MemoryMap& map) {
   ByCategory most = map.always;
   for (const RegionMap& region : map.regions) {
-    for (const KernelRow& row : region.kernels) {
+    for (const KernelRow& row : region.kernels)
       for (size_t c = 0; c < kCategories; ++c) most[c] = std::max(most[c], row.live[c]);
-    }
   }
   return most;
 }
@@ -167,29 +162,18 @@ std::vector<const Holding*> alive_at_peak(const MemoryMap& map) {
 }  // namespace
 
 std::string_view region_name(ir::RegionKind kind) {
-  switch (kind) {
-    case ir::RegionKind::step:
-      return "step";
-    case ir::RegionKind::update:
-      return "update";
-    case ir::RegionKind::eval:
-      return "evaluation";
-    case ir::RegionKind::predict:
-      return "prediction";
-    case ir::RegionKind::close:
-      return "closing a lane";
-    case ir::RegionKind::answer:
-      return "a part of a prediction";
-    case ir::RegionKind::norms:
-      return "parts of norms";
-    case ir::RegionKind::ratios:
-      return "parts of ratios";
-    case ir::RegionKind::clear:
-      return "clearing sums";
-    case ir::RegionKind::init:
-      break;
-  }
-  return "initialisation";
+  constexpr std::string_view names[] = {// in the order of ir/regions.def
+                                        "initialisation",
+                                        "step",
+                                        "update",
+                                        "evaluation",
+                                        "prediction",
+                                        "closing a lane",
+                                        "a part of a prediction",
+                                        "parts of norms",
+                                        "parts of ratios",
+                                        "clearing sums"};
+  return names[static_cast<size_t>(kind)];
 }
 
 double region_share(const MemoryMap& map, size_t region) {
@@ -212,15 +196,12 @@ std::string timeline_html(const MemoryMap& map) {
   std::string out = legend(used(map));
   out +=
       "<p>All memory in use, from left to right as the kernels run. Weights, gradients and the optimizer's "
-      "state "
-      "stay for the whole training; only the top of the picture moves.</p>\n";
+      "state stay for the whole training; only the top of the picture moves.</p>\n";
   out += picture(map, true, 170);
   out +=
       "<p>The moving part alone, enlarged: the values that kernels hand to each other. In the step it grows "
-      "while "
-      "the forward pass keeps what the backward pass will need, and shrinks while the backward pass uses it "
-      "up. "
-      "Point at a column for its figures.</p>\n";
+      "while the forward pass keeps what the backward pass will need, and shrinks while the backward pass "
+      "uses it up. Point at a column for its figures.</p>\n";
   out += picture(map, false, 250);
   return out;
 }
@@ -268,9 +249,8 @@ std::string timeline_text(const MemoryMap& map) {
   if (map.empty()) return {};
   std::string out = "timeline of the values in use";
   int64_t top = 1;
-  for (const RegionMap& region : map.regions) {
+  for (const RegionMap& region : map.regions)
     for (const KernelRow& row : region.kernels) top = std::max(top, sum(row.live, false));
-  }
   out += fmt::format(" (full block: {})\n", ir::short_size_text(top));
   for (size_t r = 0; r < map.regions.size(); ++r) {
     const RegionMap& region = map.regions[r];

@@ -20,23 +20,22 @@ class CsvReader {
     const std::string& path = r_.spec.path;
     SharedFile file;
     Table table;
-    if (Status status = DataReader::read_unzipped(path, file); !status) return status;
+    GACC_TRY(DataReader::read_unzipped(path, file));
     const char separator = r_.spec.option("sep")[0];
-    if (Status status = parse_csv(file->text(), path, table, separator, missing_ != "error"); !status)
-      return status;
+    GACC_TRY(parse_csv(file->text(), path, table, separator, missing_ != "error"));
     file.reset();
     std::vector<size_t> taker;  // of each column; the first f32 input's where nothing else takes it
-    if (Status status = give_columns(table, taker); !status) return status;
+    GACC_TRY(give_columns(table, taker));
     const size_t features = r_.first_input("f32");
     std::vector<size_t> order;  // of the features, in the table
     for (size_t i = 0; i < taker.size(); ++i)
       if (taker[i] == features) order.push_back(i);
     if (order.empty())
       return Status::error("{}: no column is left for {}", r_.spec.path, quoted(r_.names[features]));
-    if (Status status = order_features(table, order); !status) return status;
+    GACC_TRY(order_features(table, order));
     std::vector<size_t> rows;
-    if (Status status = choose_rows(table, taker, rows); !status) return status;
-    if (Status status = fill_gaps(table, order, rows); !status) return status;
+    GACC_TRY(choose_rows(table, taker, rows));
+    GACC_TRY(fill_gaps(table, order, rows));
 
     const auto samples = static_cast<int64_t>(rows.size());
     const auto give = [&]<class T>(T, const char* dtype, size_t input, const std::vector<size_t>& columns) {
@@ -85,7 +84,7 @@ class CsvReader {
     }
     const std::string label_name(r_.spec.option("label"));
     size_t label = 0;
-    if (Status status = find_column(table, label_name, path, label); !status) return status;
+    GACC_TRY(find_column(table, label_name, path, label));
     if (taker[label] != features) return {};  // an input of that name has it
     if (target != none) {
       taker[label] = target;
@@ -153,10 +152,9 @@ class CsvReader {
         };
         if (missing_ != "error" && std::isnan(value)) {
           if (missing_ == "mean" && taker[i] != features)
-            return wrong(
-                fmt::format("the field is missing, and no mean stands for the input {}; missing=drop "
-                            "leaves the line out",
-                            quoted(r_.names[taker[i]])));
+            return wrong(fmt::format(
+                "the field is missing, and no mean stands for the input {}; missing=drop leaves the line out",
+                quoted(r_.names[taker[i]])));
           gap = true;
         } else if (const std::string_view why = unfit_for_f32(value); !why.empty()) {
           return wrong(fmt::format("{} {}", value, why));

@@ -52,10 +52,10 @@ const DataSource sources::mnist{
       const size_t label = r.first_input("i32");
       for (size_t i = 0; i < 2; ++i) {
         if (i == 1 && label < r.plan.inputs.size() && !r.needed(label)) break;
-        if (Status status = find_file(r.spec, i == 1, paths[i]); !status) return status;
+        GACC_TRY(find_file(r.spec, i == 1, paths[i]));
         SharedFile file;
-        if (Status status = DataReader::read_unzipped(paths[i], file); !status) return status;
-        if (Status status = parse_idx(file->text(), paths[i], arrays[i]); !status) return status;
+        GACC_TRY(DataReader::read_unzipped(paths[i], file));
+        GACC_TRY(parse_idx(file->text(), paths[i], arrays[i]));
       }
       return r.give_images(paths[0], std::move(arrays[0]), paths[1], std::move(arrays[1]));
     },

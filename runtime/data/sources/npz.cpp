@@ -16,8 +16,8 @@ const DataSource sources::npz{
       std::string bytes;
       std::vector<NamedArray> arrays;
       std::vector<std::string> present;
-      if (Status status = read_file(path, bytes); !status) return status;
-      if (Status status = parse_npz(bytes, path, &r.names, arrays, present); !status) return status;
+      GACC_TRY(read_file(path, bytes));
+      GACC_TRY(parse_npz(bytes, path, &r.names, arrays, present));
       for (size_t i = 0; i < r.names.size(); ++i)
         if (r.needed(i) && std::ranges::find(present, r.names[i]) == present.end())
           return Status::error("{}: holds no array {}{}{}", path, quoted(r.names[i]),

@@ -22,7 +22,7 @@ Status make_images(DataReader& r, int64_t samples, bool test) {
 Status make_tokens(DataReader& r, int64_t samples, bool test) {
   constexpr int64_t kMost = int64_t{1} << 32;  // tokens
   size_t first = 0, second = 0;
-  if (Status status = r.token_inputs(first, second); !status) return status;
+  GACC_TRY(r.token_inputs(first, second));
   const std::vector<PlanInput>& inputs = r.plan.inputs;
   const int64_t length = inputs[first].shape[0];
   if (length >= kMost || samples > kMost / (length + 1))
@@ -49,8 +49,8 @@ const DataSource sources::synthetic{
     .name = "synthetic",
     .path = "digits|tokens",
     .says =
-        "`digits`: drawn digits, 28 × 28, in ten classes; `tokens`: sequences in which the two tokens "
-        "before it fix the next one seven times out of eight",
+        "`digits`: drawn digits, 28 × 28, in ten classes; `tokens`: sequences in which the two tokens before "
+        "it fix the next one seven times out of eight",
     .keys = {{"split", "train|test", "train", "which of two sets that share nothing but the rule"}},
     .files = [](const Spec&) { return std::vector<std::string>(); },
     .read =
