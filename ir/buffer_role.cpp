@@ -42,7 +42,7 @@ BufferRole plain_role(BufferKind kind) {
 }
 
 std::string_view combine_text(RankCombine combine) {
-  constexpr std::string_view texts[] = {"none", "sum", "ordered"};
+  constexpr std::string_view texts[] = {"none", "sum", "ordered", "apart"};
   return texts[static_cast<size_t>(combine)];
 }
 

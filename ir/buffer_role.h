@@ -20,13 +20,15 @@ enum class BufferRole : uint8_t {
 };
 
 // How the copies of several ranks become one (buffers.def).
-enum class RankCombine : uint8_t { none, sum, ordered };
+enum class RankCombine : uint8_t { none, sum, ordered, apart };
 
 struct RoleInfo {
   std::string_view text;
   BufferKind kind;
   std::string_view suffix;
   RankCombine combine;
+  // The window's copies become one; so it is a sum of lanes, too.
+  bool combines() const { return combine == RankCombine::sum || combine == RankCombine::ordered; }
   bool belongs() const { return !suffix.empty(); }  // to another buffer, Buffer::of
 };
 const RoleInfo& role_info(BufferRole role);

@@ -232,7 +232,7 @@ std::string print(const Module& module, PrintOptions options) {
     const RoleInfo& role = role_info(buffer.role);
     if (buffer.kind != BufferKind::param) out += fmt::format(" {}", role.text);
     if (buffer.of) out += fmt::format("(@{})", id(module[*buffer.of].name));
-    if (role.combine != RankCombine::none) out += fmt::format(" {}", combine_text(role.combine));
+    if (role.combines()) out += fmt::format(" {}", combine_text(role.combine));
     if (!buffer.trainable) out += " frozen";
     if (buffer.group >= 0) out += fmt::format(" group({})", buffer.group);
     if (buffer.offset) out += fmt::format(" at {}", *buffer.offset);

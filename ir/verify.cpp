@@ -101,7 +101,7 @@ class Verifier {
     if (!buffer.of) return;
     const Buffer& owner = module_[*buffer.of];
     if (buffer.role == BufferRole::node) {
-      if (owner.kind != BufferKind::accum || role_info(owner.role).combine == RankCombine::none)
+      if (owner.kind != BufferKind::accum || !role_info(owner.role).combines())
         wrong(fmt::format(", and `@{}` is no sum of a window", owner.name));
       if (owner.type != buffer.type) wrong(fmt::format(" and not the type of `@{}`", owner.name));
       return;
@@ -282,8 +282,7 @@ class Verifier {
           broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
         if (region.kind == RegionKind::eval && !(buffer.role == BufferRole::evaluation && acc))
           broken("R7", op.at, "eval adds to state of the role `evaluation` only, not to `@{}`", buffer.name);
-        const bool sum =
-            buffer.role == BufferRole::node || role_info(buffer.role).combine != RankCombine::none;
+        const bool sum = buffer.role == BufferRole::node || role_info(buffer.role).combines();
         if (region.kind == RegionKind::close && !(buffer.kind == BufferKind::accum && sum))
           broken("R7", op.at, "close writes the window's sums and their nodes only, not `@{}`", buffer.name);
         const auto slice_of = [&](BufferRole role) {

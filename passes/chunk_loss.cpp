@@ -206,10 +206,8 @@ class Loss {
     }
     int64_t bytes = 0;
     // As one rank has them that shares nothing: the number of ranks must not change a bit.
-    constexpr BufferRole of_ranks[] = {BufferRole::node,   BufferRole::lane,       BufferRole::slice,
-                                       BufferRole::master, BufferRole::norm_parts, BufferRole::ratio_parts};
     for (const Buffer& buffer : module_.buffers)
-      if (std::ranges::find(of_ranks, buffer.role) == std::end(of_ranks))
+      if (role_info(buffer.role).combine != RankCombine::apart)
         bytes += type_bytes(whole_type(module_, buffer).value_or(buffer.type), 1);
     for (size_t i = 0; i < lives.size(); ++i)
       bytes += lives[i] ? type_bytes(region_.values[i].type, module_.micro_batch()) : 0;

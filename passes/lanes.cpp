@@ -62,7 +62,7 @@ void build_close(Module& module, Diag& diag) {
   std::vector<BufferId> sums;
   for (size_t i = 0; i < module.buffers.size(); ++i) {
     const Buffer& buffer = module.buffers[i];
-    if (buffer.kind == BufferKind::accum && role_info(buffer.role).combine != RankCombine::none)
+    if (buffer.kind == BufferKind::accum && role_info(buffer.role).combines())
       sums.push_back({static_cast<int32_t>(i)});
   }
   const auto flag = [&](const std::string& name) {

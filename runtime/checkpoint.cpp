@@ -146,9 +146,7 @@ std::string old_of(std::string checkpoint) {
 }  // namespace
 
 bool is_kept(const PlanBuffer& buffer) {
-  constexpr BufferRole others[] = {BufferRole::node,   BufferRole::lane,       BufferRole::slice,
-                                   BufferRole::master, BufferRole::norm_parts, BufferRole::ratio_parts};
-  return std::ranges::find(others, buffer.role) == std::end(others);
+  return buffer_roles[static_cast<size_t>(buffer.role)].combine != "apart";
 }
 
 std::vector<std::string> checkpoint_files(const std::string& folder) {

@@ -284,9 +284,10 @@ int64_t whole_bytes(const PlanBuffer& buffer);
 
 struct RoleRow {
   std::string_view text, kind, suffix;  // without a suffix it belongs to no other buffer
+  std::string_view combine;
 };
 inline constexpr RoleRow buffer_roles[] = {
-#define ROLE(id, kind, suffix, combine) {#id, #kind, suffix},
+#define ROLE(id, kind, suffix, combine) {#id, #kind, suffix, #combine},
 #define NAMED(id, name, role, dtype)
 #include "ir/buffers.def"
 };
