@@ -417,6 +417,13 @@ def test_a_large_head_in_parts(folder):
     expect(predict(parts, weights, data, folder / "out.npy", "--threads", 2)[1] == got, "2 threads")
     words = [generate(each, weights, 12, "--prompt", "1 2 3", "--seed", 4) for each in (artifact, parts)]
     expect(words[0] == words[1] and len(words[0].split()) == 12, words)
+    # A checkpoint says nothing of how predictions are made.
+    run("gacc-exec", parts, "--data", data, "--updates", 1, "--device", "cpu", "--checkpoint", folder / "kept")
+    (folder / "inner.toml").write_text(gpt(vocabulary=vocabulary, predict='[predict]\nlayer = "h"\n'))
+    inner = harness.compile_model(folder / "inner.toml", folder / "inner.ptx", **small)
+    run("gacc-exec", inner, "--data", data, "--predict", folder / "inner.npy", "--device", "cpu", "--checkpoint",
+        folder / "kept", "--resume")
+    expect(read_npy(folder / "inner.npy")[0] == [5, rows, 16], "the output of a layer")
 
     model = [folder / "m.toml", *(w for k, v in small.items() for w in ("--set", f"{k.replace('__', '.')}={v}"))]
     asked = json.loads(run("gaccc", *model, "--plan", "--json").stdout)["predict"]
