@@ -131,8 +131,8 @@ class BodyBuilder {
     if (member.kind == Lowering::pointwise) {
       member.program = ir::record(ir::OpView{module_, region_, op});
       for (const Operand& operand : op.operands) member.inputs.push_back(source(operand));
+      body_.cost += cost_of(member.program);
       for (const ir::ScalarNode& node : member.program.nodes) {
-        body_.cost += node_cost(node.op);
         uses_samples_ = uses_samples_ || node.op == ScalarOp::samples;
         uses_position_ = uses_position_ || node.op == ScalarOp::sample_uniform;
         uses_column_ = uses_column_ || node.op == ScalarOp::column || node.op == ScalarOp::sample_uniform;
@@ -393,6 +393,12 @@ class BodyBuilder {
 };
 
 }  // namespace
+
+int cost_of(const ir::ScalarProgram& program) {
+  int cost = 0;
+  for (const ir::ScalarNode& node : program.nodes) cost += node_cost(node.op);
+  return cost;
+}
 
 std::optional<Instance> make_instance(const ir::Module& module, const ir::Region& region,
                                       const ir::Kernel& kernel, Purpose purpose, std::string& problem) {

@@ -16,6 +16,12 @@ struct Instance {
   std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node), in the order of the key
 };
 
+// Rough scalar operations for an element (Body::cost is the sum over a kernel's members).
+int cost_of(const ir::ScalarProgram& program);
+// A kernel of more of them is not done by a product: its thread has up to 64 elements, each with a copy of the
+// code (pass `epilogues`).
+inline constexpr int kMostEpilogueCost = 100;
+
 // Of a kernel of formulas and reductions: any form but gemm, alias and special. Nothing and a sentence in
 // `problem` when its members do not fit together.
 std::optional<Instance> make_instance(const ir::Module& module, const ir::Region& region,

@@ -3,7 +3,7 @@
 //
 //   1. Large sums are cut into parts (split_sums.cpp). Reshapes move up to what they are reshapes of: they
 //      cost nothing, and a group cannot reach over one it depends on. Pointwise ops move down to their
-//      first user.
+//      first user, and what the loss's gradient starts from comes first of all.
 //   2. Ops join groups greedily, in program order. Everything an op depends on (values, and buffers read or
 //      written before) is in groups up to some index; from that group on, it joins the one that saves the
 //      most memory traffic, where ir/kernel.h accepts it and the kernel stays small; else it opens a new
@@ -16,6 +16,7 @@
 #include <map>
 
 #include "ir/kernel.h"
+#include "kernels/instance.h"
 #include "passes/fuse.h"
 #include "passes/rewrite.h"
 
@@ -75,6 +76,17 @@ void sink_pointwise(Region& region) {
     const auto to = std::find_if(from, ops.end(), stop);
     if (to != ops.end()) std::rotate(from - 1, from, to);  // without a user it stays
   }
+}
+
+// Moves scalars of the gradient that are made of state alone to the front: the loss scale over the number of
+// elements. A kernel of the forward pass can then make the loss's gradient, too.
+void hoist_scalars(Region& region) {
+  std::stable_partition(region.ops.begin(), region.ops.end(), [&](const Op& op) {
+    return op.origin == Origin::gradient && op.info->lowering == Lowering::pointwise && !op.results.empty() &&
+           region[op.results.front()].type.shape.empty() && !op.when &&
+           std::none_of(op.operands.begin(), op.operands.end(),
+                        [](const Operand& operand) { return as_value(operand) != nullptr; });
+  });
 }
 
 struct Group {
@@ -229,7 +241,9 @@ class Fuser {
     if (group.ops.size() >= (tiny ? options_.scalar_kernel_ops : options_.kernel_ops)) return false;
     if (memory_operands(op, group) > (tiny ? options_.scalar_kernel_operands : options_.kernel_operands))
       return false;
-    if (!buffers_allowed(index, group) || better_elsewhere(op, group) || kept_wide(op, group)) return false;
+    if (!buffers_allowed(index, group) || better_elsewhere(op, group) || kept_wide(op, group) ||
+        left_to_product(index, group))
+      return false;
     std::vector<size_t> ops = group.ops;
     ops.push_back(index);
     return may_fuse(module_, region_, ops);
@@ -259,6 +273,46 @@ class Fuser {
     return op.info->name == "cast" && op.origin == Origin::gradient &&
            region_.ops[group.ops.front()].origin == Origin::forward &&
            is_half(operand_type(module_, region_, op.operands.front()).dtype);
+  }
+
+  // A sum over few rows of what a product can make itself (pass epilogues) and other kernels read, too: an
+  // activation's gradient. The product does that with its result in registers, and the sum runs beside the
+  // next products. Of many rows the bytes would cost more than the launch: a library's product does no such
+  // thing.
+  bool left_to_product(size_t index, const Group& group) const {
+    const Op& sum = region_.ops[index];
+    if (sum.info->lowering != Lowering::column_reduce || rows(domain(index), batch_) >= options_.rows_to_cut)
+      return false;
+    const ValueId* summed = as_value(sum.operands[sum.results.empty() ? 1 : 0]);
+    if (summed == nullptr || !is_read_elsewhere(*summed, group)) return false;
+    int cost = 0;
+    bool of_product = false;
+    for (const size_t i : group.ops) {
+      const Op& op = region_.ops[i];
+      if (op.info->lowering != Lowering::pointwise) return false;
+      cost += kernels::cost_of(record(OpView{module_, region_, op}));
+      of_product =
+          of_product || std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+            return is_product(roots_(operand)) && operand_type(module_, region_, operand).shape == domain(i);
+          });
+    }
+    return of_product && cost <= kernels::kMostEpilogueCost;
+  }
+
+  // By what is no sum over rows, behind the group.
+  bool is_read_elsewhere(ValueId value, const Group& group) const {
+    const auto& users = users_[static_cast<size_t>(value.index)];
+    return std::any_of(users.begin(), users.end(), [&](size_t user) {
+      return user == kYield || (region_.ops[user].info->lowering != Lowering::column_reduce &&
+                                std::find(group.ops.begin(), group.ops.end(), user) == group.ops.end());
+    });
+  }
+
+  bool is_product(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    if (value == nullptr || maker_[static_cast<size_t>(value->index)] < 0) return false;
+    const Group& made = groups_[static_cast<size_t>(maker_[static_cast<size_t>(value->index)])];
+    return region_.ops[made.ops.front()].info->lowering == Lowering::gemm;
   }
 
   // What the kernel would load or store, at most: buffers and values made elsewhere, and values used
@@ -387,6 +441,7 @@ bool fuse(Module& module, const Options& options, Diag& diag) {
     if (diag.failed()) return false;
     hoist_reshapes(region);
     sink_pointwise(region);
+    if (is_batched(kind)) hoist_scalars(region);
     Fuser(module, region, options).run();
   }
   return true;

@@ -5,7 +5,8 @@
 //   1. Live ranges, from ir/liveness.h, at kernel granularity.
 //   2. In-place pairs: a result may take the bytes of an operand that dies in its kernel where may_reuse
 //      allows it. In each kernel the pairs are a matching that saves the most bytes; pairs chain to one
-//      block.
+//      block. The result of a product is taken first: what else dies there may have another reader, which
+//      would have to be done before the product can do the kernel (pass `epilogues`).
 //   3. The blocks of each region are placed by planner/offsets.h.
 //
 // A kernel's pairs depend on that kernel alone and save the most there, so the bytes live after step 2, at
@@ -18,10 +19,12 @@
 #include <map>
 #include <numeric>
 
+#include "ir/dependence.h"
 #include "ir/liveness.h"
 #include "passes/answer.h"
 #include "passes/pass.h"
 #include "passes/planner/offsets.h"
+#include "passes/schedule/schedule.h"
 
 namespace gacc::passes {
 
@@ -76,6 +79,11 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, cons
   auto& [born, dying] = turnover;
   std::stable_sort(born.begin(), born.end(),
                    [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
+  std::stable_partition(dying.begin(), dying.end(), [&](size_t i) {
+    const auto made_in = static_cast<size_t>(t.ranges[i].first);
+    return t.kernels[made_in].form == KernelForm::gemm &&
+           t.kernels[made_in].writes.front() == Operand(t.ranges[i].value);
+  });
   std::vector<std::vector<size_t>> options(born.size());  // indices into dying
   for (size_t r = 0; r < born.size(); ++r) {
     for (size_t o = 0; o < dying.size(); ++o) {
@@ -151,6 +159,37 @@ void place_aliases(const Module& module, Region& region) {
 void place(Region& region, const Transients& t, const std::vector<int64_t>& offsets, int64_t base) {
   for (size_t i = 0; i < t.ranges.size(); ++i)
     region[t.ranges[i].value].offset = base + offsets[t.block_of[i]];
+}
+
+// The blocks of a step that is one kernel of levels (pass `persistent`): the bytes of each stay its own until
+// the last level that uses it has ended. So a level need not wait for another because of memory alone.
+std::vector<planner::Block> by_levels(const Module& module, const Transients& t, int64_t base) {
+  Region apart = module.step;  // with no byte used twice
+  std::vector<int64_t> offsets;
+  int64_t end = 0;
+  for (const planner::Block& block : t.blocks) {
+    offsets.push_back(end);
+    end += block.bytes;
+  }
+  place(apart, t, offsets, base);
+  place_aliases(module, apart);
+  const std::vector<int32_t> levels = Dependence(module, apart, t.kernels).earliest_levels();
+  std::map<ValueId, size_t> block_of;
+  for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
+  std::vector<int32_t> last_level(t.blocks.size(), -1);
+  const StorageRoots roots(apart);
+  for (size_t k = 0; k < t.kernels.size(); ++k)
+    for (const auto* operands : {&t.kernels[k].reads, &t.kernels[k].writes})
+      for (const Operand& operand : *operands)
+        if (const ValueId* value = as_value(roots(operand)); value != nullptr && block_of.contains(*value)) {
+          int32_t& last = last_level[block_of[*value]];
+          last = std::max(last, levels[k]);
+        }
+  std::vector<planner::Block> blocks = t.blocks;
+  for (size_t b = 0; b < blocks.size(); ++b)
+    for (size_t k = 0; k < levels.size(); ++k)
+      if (levels[k] <= last_level[b]) blocks[b].last = std::max(blocks[b].last, static_cast<int>(k));
+  return blocks;
 }
 
 // The values of predict and, behind them in time, of answer, where there is one: the rows that it reads stay
@@ -295,6 +334,10 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
   }
   planner::Placement roomy = planner::place(apart.blocks);
   if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
+  if (launch_mode(module).persistent) {
+    planner::Placement wide = planner::place(by_levels(module, values[RegionKind::step], end));
+    if (wide.height <= height) placements[RegionKind::step] = std::move(wide);
+  }
   for (const RegionKind kind : training_regions) {
     Region& region = module.region(kind);
     place(region, values[kind], placements[kind].offsets, end);

@@ -13,10 +13,6 @@ namespace gacc::passes {
 
 namespace {
 
-// A kernel of more scalar operations for an element stays one: a product's thread has up to 64 elements, each
-// with a copy of the code.
-constexpr int kMostEpilogueCost = 100;
-
 class Finder {
  public:
   Finder(const ir::Module& module, ir::Region& region)
@@ -65,7 +61,7 @@ class Finder {
     std::string problem;
     const std::optional<kernels::Instance> instance =
         kernels::make_instance(module_, region_, kernel, kernels::Purpose::device, problem);
-    if (!instance || instance->body.cost > kMostEpilogueCost) return std::nullopt;
+    if (!instance || instance->body.cost > kernels::kMostEpilogueCost) return std::nullopt;
     const auto& [call, body, constants] = *instance;
     if (region_[result].type.pitch != 0) return std::nullopt;
     const ir::Shape& shape = region_[result].type.shape;

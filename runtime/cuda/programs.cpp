@@ -196,8 +196,17 @@ Status Programs::tell_values(Program program, const std::vector<Launch>& launche
     const int64_t then = launches[static_cast<size_t>(number)].then;
     const bool both = then >= 0 && done_before(launches, launches[static_cast<size_t>(then)], batch);
     const auto at = [&](int64_t launch) { return both && launch == then ? 0 : launch - number; };
+    // What the product's kernel reads, launches between the product and the kernel's own place may read, too,
+    // where the kernel does not write over it.
+    const auto stays = [&](const PlanValue& value) {
+      return value.first < number && value.last != number &&
+             std::none_of(values.begin(), values.end(), [&](const PlanValue& other) {
+               return at(other.first) == 0 && other.offset < value.offset + value.bytes &&
+                      value.offset < other.offset + other.bytes;
+             });
+    };
     for (const PlanValue& value : values)
-      if (at(value.first) == 0 || at(value.last) == 0)
+      if (at(value.first) == 0 || (at(value.last) == 0 && !stays(value)))
         now.push_back({value.offset, value.bytes, at(value.first), at(value.last)});
   }
   return emulator_->values(stream, arena_, now);

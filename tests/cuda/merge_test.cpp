@@ -129,5 +129,36 @@ TEST(Levels, IndependentLaunchesShareOne) {
   EXPECT_EQ(levels[3].size(), 6U);
 }
 
+// The phases of a step of three layers follow from what reads what: its products in series with the loss behind
+// them, down and up again, and in half precision the casts of the input. Neither memory that is used again nor
+// nor a gradient of an activation or a bias adds one.
+TEST(Levels, AStepOfLayersWaitsForDataAlone) {
+  for (const std::string activation : {"relu", "tanh"}) {
+    for (const bool half : {false, true}) {
+      std::string layers;
+      for (const int features : {72, 40, 7})
+        layers += "[[layers]]\ntype = \"linear\"\nfeatures = " + std::to_string(features) + "\n" +
+                  (features != 7 ? "activation = \"" + activation + "\"\n" : "");
+      const ir::Module module = planned(R"([model]
+name = "m"
+[inputs.x]
+shape = [600]
+[inputs.y]
+dtype = "i32"
+range = 7
+)" + layers + R"([loss]
+type = "cross_entropy"
+target = "y"
+[optimizer]
+type = "adam"
+[train]
+micro_batch = 32
+)" + (half ? "[precision]\ncompute = \"f16\"\n" : ""));
+      ASSERT_TRUE(module.step.schedule->persistent) << activation;
+      EXPECT_EQ(ir::by_level(*module.step.schedule).size(), 3U + 1 + 2 + 1 + (half ? 1 : 0)) << activation;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gacc::test
