@@ -6,8 +6,8 @@
 //      where the loss is scaled mean <- mean * unscale: all that follows is of the unscaled gradient
 //   3. go = ok and n != 0: a window in which nothing is counted is no error, but makes no update
 //   4. clipping and the rate: mean <- mean * clip / norm where norm is above it; rate = the schedule of @lr
-//   5. what the runtime reads: @window.ok, @window.loss = loss / n, @window.norm (before clipping),
-//      @window.lr = rate
+//   5. what the runtime reads: @window.ok, @window.sum = loss and @window.count (and @window.weights), which
+//      8 clears, @window.loss = loss / n, @window.norm (before clipping), @window.lr = rate
 //   6. per parameter, where go: the optimizer, with g = G * mean and the decay and rate of its group; and
 //      where ok: G = 0, everywhere if windows are skipped
 //   7. running statistics, where ok: what they moved in the window; the window's part is cleared always
@@ -49,14 +49,17 @@ class UpdateBuilder {
     const ValueId root = build_.make("sqrt", "norm.sum", {squares});
     const ValueId norm = build_.make("mul", "norm", {root, mean_});
     ok_ = build_.make("is_finite", "ok", {micro_ ? with_micro_squares(squares) : squares});
-    const ValueId counted = build_.make("not_equal", "counted", {weight ? n : Operand(count), 0.0});
-    go_ = build_.make("mul", "go", {ok_, counted});
+    counted_ = build_.make("not_equal", "counted", {weight ? n : Operand(count), 0.0});
+    go_ = build_.make("mul", "go", {ok_, counted_});
     const ValueId loss = build_.make("div", "loss", {sum, n});
     clip(norm);
     rate_ = rate(lr);
     group_rates();
     bias_corrections();
     build_.effect("store", {named(Named::window_ok), ok_});
+    build_.effect("store", {named(Named::window_sum), sum});
+    build_.effect("store", {named(Named::window_count), count});
+    if (weight) build_.effect("store", {named(Named::window_weight), *weight});
     build_.effect("store", {named(Named::window_loss), loss});
     build_.effect("store", {named(Named::window_norm), norm});
     build_.effect("store", {named(Named::window_lr), rate_});
@@ -115,11 +118,12 @@ class UpdateBuilder {
     return build_.make("add", "finite", {squares, sum_over(sums, "micro2")});
   }
 
-  // Windows skipped in a row: the runtime gives up after precision.max_skips.
+  // Windows skipped in a row: the runtime gives up after precision.max_skips. One without counted elements is
+  // none of them.
   void count_skips() {
     const BufferId skips = named(Named::skips);
     const ValueId next = build_.make("add", "skips.next", {skips, 1.0});
-    build_.effect("store", {skips, build_.make("select", "skips.now", {ok_, 0.0, next})});
+    write_when(counted_, "store", {skips, build_.make("select", "skips.now", {ok_, 0.0, next})});
   }
 
   // From here on the mean gradient is the clipped one.
@@ -283,7 +287,7 @@ class UpdateBuilder {
       std::ranges::any_of(optimizer_.corrections, &BiasTerm::launches);
   const std::vector<Trained>& trained_;
   Builder build_;
-  ValueId mean_{}, ok_{}, go_{};
+  ValueId mean_{}, ok_{}, counted_{}, go_{};
   std::vector<Operand> corrections_;  // the optimizer's bias terms
   std::optional<Operand> decay2_;
   BufferId updates_{};

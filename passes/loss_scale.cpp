@@ -121,6 +121,7 @@ class LossScale {
       diag_.error(Kind::invalid_ir, update.at, "`update` has no %ok and %go to adjust the loss scale by");
       return;
     }
+    if (const auto counted = update.find("counted")) build.when = *counted;  // else nothing happened
     build.effect("scale.adjust", {scale_, *module_.find(Named::scale_good), *ok, *go},
                  {{"backoff", *module_.settings.precision.scale_backoff},
                   {"growth", *module_.settings.precision.scale_growth},

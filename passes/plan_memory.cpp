@@ -1,4 +1,5 @@
-// Offsets for everything, in one arena: buffers first (they live for ever), then one transient area that the
+// Offsets for everything, in one arena: buffers first (they live for ever; of state the scalars before the rest,
+// for the runtime reads some of them together), then one transient area that the
 // regions share, for they never run at the same time. The regions of training make its size; predict takes
 // as many samples as fit into it, or gives its output for one in parts.
 //
@@ -300,11 +301,14 @@ int64_t buffer_bytes(const Module& module, BufferRole role) {
 
 bool plan_memory(Module& module, const Options&, Diag& diag) {
   int64_t end = 0;
-  for (const BufferKind kind : {BufferKind::param, BufferKind::accum, BufferKind::state}) {
+  using enum BufferKind;
+  for (const auto& [kind, scalars] :
+       {std::pair(param, false), {accum, false}, {state, true}, {state, false}}) {
     for (size_t i = 0; i < module.buffers.size(); ++i) {
       Buffer& buffer = module.buffers[i];
       const BufferId id{static_cast<int32_t>(i)};
       if (buffer.kind != kind || storage_of(module, id) != id) continue;
+      if (kind == state && buffer.type.shape.empty() != scalars) continue;
       buffer.offset = end;
       end += aligned(type_bytes(buffer.type, 1));
     }

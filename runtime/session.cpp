@@ -178,6 +178,8 @@ Status Session::open(const Artifact& artifact) {
       {state::seed_high, "i32", seed_high_},
       {state::loss_sum, "f32", loss_sum_},
       {state::loss_count, "i32", loss_count_},
+      {state::window_sum, "f32", window_sum_},
+      {state::window_count, "i32", window_count_},
       {state::window_loss, "f32", window_loss_},
       {state::window_norm, "f32", window_norm_},
       {state::window_lr, "f32", window_lr_},
@@ -187,11 +189,10 @@ Status Session::open(const Artifact& artifact) {
   };
   for (const Need& need : needs)
     if (Status status = find_scalar(need.name, need.dtype, need.buffer); !status) return status;
-  const std::pair<std::string_view, const PlanBuffer*&> optional[] = {{state::loss_weight, loss_weight_},
-                                                                      {state::eval_weight, eval_weight_},
-                                                                      {state::r2_shift, r2_shift_},
-                                                                      {state::r2_targets, r2_targets_},
-                                                                      {state::r2_squares, r2_squares_}};
+  const std::pair<std::string_view, const PlanBuffer*&> optional[] = {
+      {state::loss_weight, loss_weight_}, {state::window_weight, window_weight_},
+      {state::eval_weight, eval_weight_}, {state::r2_shift, r2_shift_},
+      {state::r2_targets, r2_targets_},   {state::r2_squares, r2_squares_}};
   for (const auto& [name, buffer] : optional)
     if (Status status = find_optional(name, buffer); !status) return status;
   eval_metrics_.clear();
@@ -202,8 +203,6 @@ Status Session::open(const Artifact& artifact) {
     if (Status status = find_scalar(name, "f32", buffer); !status) return status;
   }
   if (Status status = find_parameters(); !status) return status;
-  has_statistics_ = std::ranges::any_of(
-      plan_.buffers, [](const PlanBuffer& buffer) { return buffer.role == BufferRole::change; });
   zeros_.assign(kZeroBlock, std::byte{0});
   eval_sums_ = {eval_loss_, eval_count_};
   for (const PlanBuffer* buffer : eval_metrics_)
@@ -536,15 +535,12 @@ Status Session::update(WindowReport& report) {
   report.launches = launches_;
   report.samples = samples_;
   if (Status status = finish_lanes(); !status) return status;
-  if (Status status = sums(report.sums); !status) return status;
-  if (report.sums.count == 0) {  // a mean over nothing: no update, and update moves the statistics alone
-    if (has_statistics_)
-      if (Status status = run_update(); !status) return status;
-    return drop_window();
-  }
   if (Status status = run_update(); !status) return status;
+  // From here on one wait: what is read lies together (passes/plan_memory.cpp).
   int32_t ok = 0;
   if (Status status = read_scalar(window_ok_, ok); !status) return status;
+  if (Status status = read_window_sums(report.sums); !status) return status;
+  if (report.sums.count == 0) return drop_window();  // a mean over nothing: the update moved statistics alone
   if (Status status = read_scalar(window_loss_, report.loss); !status) return status;
   if (Status status = read_scalar(window_norm_, report.norm); !status) return status;
   if (Status status = read_scalar(window_lr_, report.lr); !status) return status;
@@ -555,6 +551,17 @@ Status Session::update(WindowReport& report) {
   if (plan_.skip_nonfinite) return read_state(state::skips, report.skips);
   // A failed update leaves the accumulators as they were, so the culprit can still be found.
   return report.finite ? Status() : first_bad_parameter(report.bad_parameter);
+}
+
+// What the window's sums were, once the update has cleared them.
+Status Session::read_window_sums(WindowSums& sums) {
+  float sum = 0, weight = 0;
+  int32_t count = 0;
+  Status status = read_scalar(window_sum_, sum);
+  if (status) status = read_scalar(window_count_, count);
+  if (status && window_weight_) status = read_scalar(window_weight_, weight);
+  sums = {sum, window_weight_ ? weight : static_cast<double>(count)};
+  return status;
 }
 
 // 1 where the loss is not scaled.

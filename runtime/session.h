@@ -216,6 +216,7 @@ class Session {
   Status find_optional(std::string_view name, const PlanBuffer*& buffer);
   Status shift_targets(InputBytes inputs);
   Status write_inputs(InputBytes inputs, int64_t samples, Program program);
+  Status read_window_sums(WindowSums& sums);
   Status read_scale(std::string_view name, float& scale);
   Status read_floats(const PlanBuffer& buffer, std::vector<float>& values);
   Status read_sum(const PlanBuffer& buffer, std::vector<float>& values);
@@ -252,14 +253,14 @@ class Session {
   const Plan& plan_;
   std::vector<Parameter> parameters_;  // in plan order
   const PlanBuffer *lr_ = nullptr, *seed_low_ = nullptr, *seed_high_ = nullptr, *loss_sum_ = nullptr,
-                   *loss_count_ = nullptr, *window_loss_ = nullptr, *window_norm_ = nullptr,
-                   *window_lr_ = nullptr, *window_ok_ = nullptr, *eval_loss_ = nullptr,
-                   *eval_count_ = nullptr;
-  const PlanBuffer *loss_weight_ = nullptr, *eval_weight_ = nullptr;  // null: counted elements weigh the same
+                   *loss_count_ = nullptr, *window_sum_ = nullptr, *window_count_ = nullptr,
+                   *window_loss_ = nullptr, *window_norm_ = nullptr, *window_lr_ = nullptr,
+                   *window_ok_ = nullptr, *eval_loss_ = nullptr, *eval_count_ = nullptr;
+  const PlanBuffer *loss_weight_ = nullptr, *window_weight_ = nullptr,
+                   *eval_weight_ = nullptr;  // null: counted elements weigh the same
   const PlanBuffer *r2_shift_ = nullptr, *r2_targets_ = nullptr,
                    *r2_squares_ = nullptr;       // null: no such metric
   std::vector<const PlanBuffer*> eval_metrics_;  // null: perplexity, which follows from the loss
-  bool has_statistics_ = false;  // that move in accumulators NAME.change until update commits them
   std::vector<std::byte> zeros_;
   int64_t launches_ = 0, samples_ = 0;  // of the window
   // With several lanes.

@@ -135,7 +135,7 @@ TEST_F(CudaDeviceTest, AWindowIsOneGraphLaunchPerMicroBatchAndOneForTheUpdate) {
     EXPECT_EQ(waits(), waited) << "a step waited";
     WindowReport report;
     ASSERT_EQ(session.update(report).text(), "");
-    EXPECT_LE(waits(), waited + 2) << "one wait for the sums, one for the figures";
+    EXPECT_EQ(waits(), waited + 1) << "one wait for the sums and figures of the window";
     const std::string step = "tiny_sum tiny_gradient";
     EXPECT_EQ(fake_->graphs, (std::vector<std::string>{step, step, step, step, "tiny_update"}));
   }

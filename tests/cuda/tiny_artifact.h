@@ -39,7 +39,7 @@ inline Artifact tiny_artifact(int64_t micro_batch, int64_t accumulate, std::stri
   add("step", "tiny_gradient", {"x", "mark", "w.grad"}, true);
   add("update", "tiny_update",
       {"w", "w.grad", "loss.sum", "loss.count", "lr", "window.loss", "window.norm", "window.lr", "window.ok",
-       "updates"},
+       "updates", "window.sum", "window.count"},
       false);
   add("eval", "tiny_sum", {"x", "mark", "eval.loss", "eval.count"}, true);
   add("eval", "tiny_positive", {"x", "mark", "eval.accuracy"}, true);
@@ -73,6 +73,8 @@ inline void tiny_kernel(const FakeLaunch& launch, void*) {
   } else if (launch.kernel == "tiny_update") {
     const float mean = 1.0f / static_cast<float>(*integer(3)), first = real(1)[0] * mean,
                 second = real(1)[1] * mean;
+    *real(10) = *real(2);
+    *integer(11) = *integer(3);
     *real(5) = *real(2) * mean;
     *real(6) = std::sqrt(first * first + second * second);
     *real(7) = *real(4);

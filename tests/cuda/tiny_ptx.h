@@ -132,9 +132,9 @@ DONE:
 	ret;
 }
 
-.visible .entry tiny_update(.param .u64 w, .param .u64 gradient, .param .u64 sum, .param .u64 count, .param .u64 lr, .param .u64 loss, .param .u64 norm, .param .u64 rate, .param .u64 ok, .param .u64 updates)
+.visible .entry tiny_update(.param .u64 w, .param .u64 gradient, .param .u64 sum, .param .u64 count, .param .u64 lr, .param .u64 loss, .param .u64 norm, .param .u64 rate, .param .u64 ok, .param .u64 updates, .param .u64 old_sum, .param .u64 old_count)
 {
-	.reg .pred %p<4>; .reg .b32 %r<6>; .reg .f32 %f<16>; .reg .b64 %d<12>;
+	.reg .pred %p<4>; .reg .b32 %r<6>; .reg .f32 %f<16>; .reg .b64 %d<14>;
 	mov.u32 %r1, %tid.x;
 	setp.ne.u32 %p1, %r1, 0;
 	@%p1 bra DONE;
@@ -148,7 +148,10 @@ DONE:
 	ld.param.u64 %d8, [rate];
 	ld.param.u64 %d9, [ok];
 	ld.param.u64 %d10, [updates];
+	ld.param.u64 %d11, [old_sum];
+	ld.param.u64 %d12, [old_count];
 	ld.global.s32 %r2, [%d4];
+	st.global.s32 [%d12], %r2;
 	cvt.rn.f32.s32 %f1, %r2;
 	div.rn.f32 %f1, 0f3F800000, %f1;
 	ld.global.f32 %f2, [%d2];
@@ -156,6 +159,7 @@ DONE:
 	mul.rn.f32 %f2, %f2, %f1;
 	mul.rn.f32 %f3, %f3, %f1;
 	ld.global.f32 %f4, [%d3];
+	st.global.f32 [%d11], %f4;
 	mul.rn.f32 %f4, %f4, %f1;
 	st.global.f32 [%d6], %f4;
 	mul.rn.f32 %f5, %f2, %f2;

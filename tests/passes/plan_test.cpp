@@ -117,6 +117,19 @@ TEST(PlanMemory, TheReportAddsUp) {
   EXPECT_LT(r.padding, 10000);
 }
 
+// The runtime reads a window's figures in one copy.
+TEST(PlanMemory, ScalarsOfStateLieTogether) {
+  for (const std::string& text : models()) {
+    const Module module = compiled(text, "all");
+    std::vector<int64_t> offsets;
+    for (const Buffer& buffer : module.buffers)
+      if (buffer.kind == BufferKind::state && buffer.type.shape.empty()) offsets.push_back(*buffer.offset);
+    std::sort(offsets.begin(), offsets.end());
+    ASSERT_FALSE(offsets.empty());
+    EXPECT_EQ(offsets.back() - offsets.front(), 256 * static_cast<int64_t>(offsets.size() - 1));
+  }
+}
+
 TEST(PlanMemory, ChainsRunInPlace) {
   Module module = parse(
       "module @chain phase(recomputed) {\nset train.micro_batch = 64\naccum @s : f32[]\nstep(%x : f32[B,8]) "

@@ -100,6 +100,8 @@ TEST(Update, SaysWhatTheWindowWas) {
   EXPECT_EQ(run["w.grad"], std::vector<double>(4, 0.0));
   EXPECT_EQ(run["loss.sum"][0], 0);
   EXPECT_EQ(run["loss.count"][0], 0);
+  EXPECT_EQ(run["window.sum"][0], 10) << "what the sums were";
+  EXPECT_EQ(run["window.count"][0], 4);
 }
 
 TEST(Update, ANonFiniteGradientChangesNothing) {
@@ -124,6 +126,19 @@ TEST(Update, AWindowThatCountsNothingMakesNoUpdate) {
   EXPECT_TRUE(std::isnan(run["window.loss"][0]));
   for (const char* name : {"w", "w.m", "w.v", "adam.c1", "updates"})
     EXPECT_EQ(run.state.buffers[name].data, before.buffers.at(name).data) << name;
+}
+
+// Where windows are skipped: it is none of them, and says nothing about the loss scale, whatever its gradients are.
+TEST(Update, AWindowThatCountsNothingIsNotSkipped) {
+  Windows run("set optimizer.type = \"sgd\"\nset precision.loss_scale = \"dynamic\"\n");
+  run.window({1, std::nan(""), 3, 4}, 4);
+  EXPECT_EQ(run["skips"][0], 1);
+  const double scale = run["loss.scale"][0];
+  for (const double bad : {0.0, std::nan("")}) {
+    run.window({0, bad, 0, 0}, 0, 0);
+    EXPECT_EQ(run["skips"][0], 1) << bad;
+    EXPECT_EQ(run["loss.scale"][0], scale) << bad;
+  }
 }
 
 TEST(Update, InitClearsAllButWhatTheRuntimeWrites) {

@@ -4,7 +4,7 @@
 //
 //   step:   every counted sample adds x to loss.sum, 1 to loss.count, (x, -x) to w.grad
 //   update: w -= lr * w.grad / loss.count, when all is finite; then clears the accumulators. A loss scale is
-//           kept and halved, but scales nothing
+//           kept and halved, but scales nothing. Without a counted sample it tells that there was none
 //   eval:   every counted sample adds x to eval.loss, 1 to eval.count, and 1 to eval.accuracy where x > 0
 #pragma once
 #include <cmath>
@@ -54,9 +54,10 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string tail)
   plan.buffers.back().of = "w";
   buffer("loss.sum", "accum", "f32");
   buffer("loss.count", "accum", "i32");
-  for (const char* name : {"lr", "window.loss", "window.norm", "window.lr", "eval.loss", "eval.accuracy"})
+  for (const char* name :
+       {"lr", "window.sum", "window.loss", "window.norm", "window.lr", "eval.loss", "eval.accuracy"})
     buffer(name, "state", "f32");
-  for (const char* name : {"seed.low", "seed.high", "window.ok", "updates", "eval.count"})
+  for (const char* name : {"seed.low", "seed.high", "window.ok", "window.count", "updates", "eval.count"})
     buffer(name, "state", "i32");
   plan.inputs.push_back({"x", "f32", {}, offset, offset, {}, {}, {}, {}, {}});
   offset += 4 * micro_batch + 256;
@@ -167,6 +168,9 @@ class FakeDevice : public Device {
     }
   }
   void update() {
+    at("window.sum") = at("loss.sum");
+    at<int32_t>("window.count") = at<int32_t>("loss.count");
+    if (at<int32_t>("loss.count") == 0) return;
     float mean = 1.0f / static_cast<float>(at<int32_t>("loss.count"));
     float first = at("w.grad", 0) * mean, second = at("w.grad", 1) * mean;
     at("window.loss") = at("loss.sum") * mean;

@@ -219,7 +219,7 @@ TEST(Plan, workspace_of_a_product) {
   };
   const std::string where = "plan: programs[1].launches[1].workspace";
   EXPECT_EQ(at(16640, 256), "");
-  EXPECT_EQ(at(4352, 3840), "");  // between the operands
+  EXPECT_EQ(at(4608, 3584), "");  // between the operands
   EXPECT_EQ(at(16388, 256), where + ": 256 bytes at 16388 are not in multiples of 256");
   EXPECT_EQ(at(16384, 4), where + ": 4 bytes at 16384 are not in multiples of 256");
   EXPECT_EQ(at((1 << 20) - 256, 256), "");

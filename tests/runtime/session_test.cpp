@@ -69,7 +69,8 @@ TEST_F(SessionTest, nothing_counted_makes_no_update) {
   ASSERT_TRUE(session.update(report));
   EXPECT_FALSE(report.applied);
   EXPECT_TRUE(report.finite);
-  EXPECT_EQ(device.calls, (std::vector<std::string>{"init", "step 2"}));
+  EXPECT_EQ(device.calls, (std::vector<std::string>{"init", "step 2", "update"}));  // which makes none
+  EXPECT_EQ(device.at("w"), 8);
 }
 
 TEST_F(SessionTest, dropping_clears_every_accumulator) {
