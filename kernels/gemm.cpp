@@ -21,6 +21,15 @@ constexpr GemmTile kMmaTiles[] = {{.m = 128, .n = 128, .k = 32, .warps_m = 2, .w
                                   {.m = 64, .n = 64, .k = 32, .warps_m = 2, .warps_n = 2, .stages = 4},
                                   {.m = 32, .n = 32, .k = 64, .warps_m = 2, .warps_n = 2, .stages = 4}};
 
+// Of implicit products. First by tensor cores: the largest only for operands that are copied, since a thread has
+// no registers for more than its sums; then without.
+constexpr GemmTile kImplicitTiles[] = {
+    kMmaTiles[0], {.m = 128, .n = 64, .k = 32, .warps_m = 4, .warps_n = 2, .stages = 4},
+    kMmaTiles[1], {.m = 32, .n = 64, .k = 32, .warps_m = 1, .warps_n = 4, .stages = 4},
+    kMmaTiles[2], kTiles[0],
+    kTiles[1],    kTiles[2],
+    kTiles[3]};
+
 // A tile is worth its size when at least so many blocks are left: three in four multiprocessors of an H200.
 constexpr int64_t kBlocksThatFillGpu = 99;
 
@@ -36,9 +45,29 @@ std::string GemmKernel::name() const {
                      pitch ? "_pitch" : "", then);
 }
 
-int64_t GemmKernel::shared_bytes(const GpuTarget& gpu) const {
-  if (!tile->mma()) return int64_t{2} * tile->k * (tile->m + tile->n + 2 * GemmTile::kPad) * 4;
-  return int64_t{2} * stages(gpu) * tile->k * (tile->m + tile->n);
+int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu) {
+  if (!tile.mma()) return int64_t{2} * tile.k * (tile.m + tile.n + 2 * GemmTile::kPad) * 4;
+  return int64_t{2} * tile.stages_with(gpu.async_copies) * tile.k * (tile.m + tile.n);
+}
+
+bool has_tensor_cores(ir::DType type, const GpuTarget& gpu) {
+  return type == ir::DType::f16 ? gpu.f16_products : type == ir::DType::bf16 && gpu.bf16;
+}
+
+const GemmTile& implicit_tile(int64_t number) { return kImplicitTiles[number]; }
+
+int64_t choose_implicit(int64_t m, int64_t n, int64_t count, bool mma, bool copied) {
+  const auto tiles = [&](const GemmTile& tile) { return ceil_divide(m, tile.m) * ceil_divide(n, tile.n); };
+  const int64_t least = ceil_divide(m, 32) * ceil_divide(n, 32) * 32 * 32;  // elements of C in small tiles
+  int64_t chosen = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(std::size(kImplicitTiles)); ++i) {
+    const GemmTile& tile = kImplicitTiles[i];
+    if (i == 0 && !copied) continue;
+    if (tile.mma() != mma || 3 * tiles(tile) * tile.m * tile.n > 4 * least) continue;
+    chosen = i;
+    if (tiles(tile) * count >= kBlocksThatFillGpu) break;
+  }
+  return chosen;
 }
 
 GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,

@@ -26,10 +26,24 @@ struct GemmTile {
   // After a row in shared memory, without tensor cores: fewer bank conflicts, still 16-byte aligned.
   static constexpr int kPad = 4;
   bool mma() const { return warps_m > 0; }
+  // Without asynchronous copies two stages are enough.
+  int stages_with(bool async_copies) const { return async_copies ? stages : 2; }
   int threads() const {
     return mma() ? 32 * warps_m * warps_n : m * n / (micro_m * micro_n * groups * groups);
   }
 };
+
+// Bytes of shared memory of a block.
+int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu);
+
+// Whether products of this type go through tensor cores.
+bool has_tensor_cores(ir::DType type, const GpuTarget& gpu);
+
+// The tiles of implicit products (convolutions), by number; and the one for `count` products side by side of
+// this shape in a full micro-batch: the largest that fills a GPU, of those that are not much emptier than the
+// smallest. `copied`: both operands get into shared memory 16 bytes at a time.
+const GemmTile& implicit_tile(int64_t number);
+int64_t choose_implicit(int64_t m, int64_t n, int64_t count, bool mma, bool copied);
 
 // What a product does with C as it leaves its registers: all that a pointwise function of the program does,
 // with C, rounded to its type, for one of its operands.
@@ -51,9 +65,6 @@ struct GemmKernel {
   // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3",
   // "..._64x64_c_add_relu_3" where C is stored, too, and "..._64x64_pitch".
   std::string name() const;
-  // Bytes of shared memory of a block. Without asynchronous copies two stages are enough.
-  int64_t shared_bytes(const GpuTarget& gpu) const;
-  int stages(const GpuTarget& gpu) const { return gpu.async_copies ? tile->stages : 2; }
 };
 
 // The kernel of a product that has this shape in a full micro-batch. The GPU counts for bf16 alone, which not

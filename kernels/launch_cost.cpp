@@ -71,17 +71,24 @@ double own_seconds(const Machine& machine, const ProductWork& p, double memory) 
   while (tile + 1 != std::end(kOwnTiles) && tile->n > p.tile_n) ++tile;
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
   const auto tm = static_cast<double>(p.tile_m), tn = static_cast<double>(p.tile_n);
-  const double tiles = divided_up(m, tm) * divided_up(n, tn);
-  const double slots = static_cast<double>(machine.sms) * tile->blocks;
+  const double tiles = divided_up(m, tm) * divided_up(n, tn) * static_cast<double>(p.count);
+  const auto sms = static_cast<double>(machine.sms);
+  const double slots = sms * (p.implicit ? static_cast<double>(p.resident) : tile->blocks);
   const double full = p.tensor_cores ? machine.half * tile->tensor_share * machine.forward / kHopperForward
                                      : machine.f32() * tile->f32_share;
   // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate.
   const double rate = tiles >= slots ? full : full * std::max(0.5, tiles / slots);
   const double waves = tiles >= slots ? std::ceil(tiles / slots) : tiles / slots;
-  return norm({waves * slots * 2 * tm * tn * k / rate, memory}, kOverlapPower) + Machine::kTile;
+  double products = waves * slots * 2 * tm * tn * k / rate;
+  // Tensor cores work beside other instructions; multiply-adds are such instructions.
+  const double beside = p.instructions / 32 / (Machine::kIssued * std::min(sms, tiles) * machine.clock) *
+                        std::max(1.0, waves * slots / tiles);
+  if (!p.tensor_cores) products += beside;
+  return norm({products, p.tensor_cores ? beside : 0, memory}, kOverlapPower) + Machine::kTile;
 }
 
 double product_bytes(const ProductWork& p) {
+  if (p.implicit) return p.bytes;
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
   return static_cast<double>(p.type_bytes) * (m * k + k * n) + p.c_bytes * m * n;
 }
@@ -184,7 +191,9 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   result.floor = work.moved / machine.copy;
   if (work.product) {
     const ProductWork& p = *work.product;
-    const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+    if (p.implicit) engine = Engine::own;
+    const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) *
+                         static_cast<double>(p.k) * static_cast<double>(p.count);
     const double rate = !p.tensor_cores             ? machine.f32()
                         : engine == Engine::library ? machine.library_ceiling
                                                     : machine.own_ceiling;

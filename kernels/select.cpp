@@ -23,7 +23,7 @@ std::optional<ir::ProductCall> select_product(const ir::Module& module, const ir
   call.tile_m = gemm->tile->m;
   call.tile_n = gemm->tile->n;
   call.block = gemm->tile->threads();
-  call.shared = gemm->shared_bytes(gpu);
+  call.shared = tile_shared_bytes(*gemm->tile, gpu);
   return call;
 }
 

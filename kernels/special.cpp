@@ -19,9 +19,9 @@ constexpr Special kSpecials[] = {
     {"max_pool2d.grad", describe_pool},
     {"avg_pool2d", describe_pool},
     {"avg_pool2d.grad", describe_pool},
-    {"conv2d", describe_conv},
-    {"conv2d.grad", describe_conv},
-    {"conv2d.weight_grad", describe_conv},
+    {"conv2d", describe_conv, describe_conv_product},
+    {"conv2d.grad", describe_conv, describe_conv_product},
+    {"conv2d.weight_grad", describe_conv, describe_conv_product},
     {"permute", describe_permute},
     {"concat", describe_concat},
     {"slice", describe_slice},
@@ -77,8 +77,8 @@ std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpos
   const auto* found = std::find_if(std::begin(kSpecials), std::end(kSpecials),
                                    [&](const Special& s) { return s.op == op.op.info->name; });
   if (found == std::end(kSpecials)) return std::nullopt;
-  if (purpose == Purpose::device && found->by_tensor_cores != nullptr) {
-    if (std::optional<SpecialCall> call = found->by_tensor_cores(op, gpu)) return call;
+  if (purpose == Purpose::device && found->by_products != nullptr) {
+    if (std::optional<SpecialCall> call = found->by_products(op, gpu)) return call;
   }
   return found->describe(op, purpose);
 }

@@ -33,11 +33,12 @@ struct SpecialCall {
 };
 
 // One entry of the registry. `describe` sees the op in its place; shapes are as planned.
-// `by_tensor_cores` comes first on a GPU, and says nothing where it does not take the op.
+// `by_products` (of tiles, by tensor cores where there are some) comes first on a GPU, and says nothing where it
+// does not take the op.
 struct Special {
   std::string_view op;
   SpecialCall (*describe)(const ir::OpView& op, Purpose purpose);
-  std::optional<SpecialCall> (*by_tensor_cores)(const ir::OpView& op, const GpuTarget& gpu) = nullptr;
+  std::optional<SpecialCall> (*by_products)(const ir::OpView& op, const GpuTarget& gpu) = nullptr;
 };
 
 // How an op with Lowering::special is called; nothing when no entry has its name.

@@ -5,6 +5,7 @@
 
 #include "ir/cost.h"
 #include "ir/ops/image_window.h"
+#include "kernels/gemm.h"
 #include "kernels/launch_work.h"
 #include "kernels/special/attention_call.h"
 #include "kernels/special/calls.h"
@@ -48,9 +49,40 @@ void pool_work(const Asked& a) {
   a.work.rounds = 2;
 }
 
+// What an element costs that a product gets by itself, or with its neighbours: its place, whether it exists, and
+// the way into shared memory (counted in the PTX of the loop).
+constexpr double kGathered = 12, kCopied = 1;
+
+void conv_product_work(const Asked& a, const ConvShape& shape) {
+  const ConvKind kind = conv_kind(a.op.op.info->name);
+  const ConvProduct product = ConvProduct::of(shape, kind);
+  const GemmTile& tile = implicit_tile(shape.product);
+  const int64_t samples = ir::elements({a.op.operand(0).shape[0]}, a.op.module.micro_batch());
+  const bool weight = kind == ConvKind::weight;
+  ProductWork p;
+  p.implicit = true;
+  p.m = product.rows;
+  p.n = weight ? product.others : samples * product.pixels;
+  p.k = weight ? shape.part * product.pixels : product.others;
+  p.count = shape.groups * (weight ? a.op.integer("parts") : 1);
+  p.type_bytes = ir::dtype_bytes(a.op.operand(0).dtype);
+  p.tensor_cores = tile.mma();
+  p.tile_m = tile.m, p.tile_n = tile.n;
+  p.resident = a.body.resident;
+  p.bytes = a.work.moved;
+  const int64_t run = tile.mma() ? ConvProduct::kCopied : 4;
+  const auto each = [&](int64_t length) { return length % run == 0 ? kCopied : kGathered; };
+  const double tiles = divided_up(static_cast<double>(p.m), tile.m) *
+                       divided_up(static_cast<double>(p.n), tile.n) * static_cast<double>(p.count);
+  const double depth = divided_up(static_cast<double>(p.k), tile.k) * tile.k;
+  p.instructions = tiles * depth * (tile.m * each(product.a_run) + tile.n * each(product.b_run));
+  a.work.product = p;
+}
+
 // Multiply-adds of f32: a thread has `tile` sums of which each iteration loads one term, and the other factor.
 void conv_work(const Asked& a) {
   const ConvShape shape = ConvShape::of(a.body);
+  if (shape.product >= 0) return conv_product_work(a, shape);
   const double flops = static_cast<double>(ir::cost(a.op).flops), products = flops / 2;
   const auto tile = static_cast<double>(shape.tile);
   a.work.flops = flops;

@@ -4,25 +4,44 @@
 #include <llvm/IR/Module.h>
 
 #include "codegen/emit/evaluator.h"
+#include "codegen/gpu/block_code.h"
 #include "codegen/gpu/product.h"
 #include "codegen/gpu/target.h"
-#include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
 
-class GemmBase {
- protected:
-  using Values = std::vector<Value*>;
+// A product's function; made before what writes into it.
+struct ProductTarget {
+  ProductTarget(llvm::Module& module, const GemmKernel& kernel, const GpuTarget& gpu, const Body* then)
+      : body_(signature(kernel, then)), target_(make_nvptx_target(module, body_, gpu)) {}
 
+  static int32_t extents_of(const GemmKernel& kernel) { return kernel.pitch ? 6 : 3; }
+  // The epilogue's slots and extents come first, so that its members' numbers hold.
+  static Body signature(const GemmKernel& kernel, const Body* then) {
+    Body body;
+    body.extents = 0;
+    if (then != nullptr) body = *then;
+    body.form = ir::KernelForm::gemm;
+    body.slots.resize(body.slots.size() + 3);
+    body.extents += extents_of(kernel);
+    body.block = kernel.tile->threads();
+    return body;
+  }
+
+  const Body body_;
+  const std::unique_ptr<Target> target_;
+};
+
+class GemmBase : protected ProductTarget, protected BlockCode {
+ protected:
   GemmBase(llvm::Module& module, const GemmKernel& kernel, const GpuTarget& gpu, const Body* then)
-      : kernel_(kernel),
+      : ProductTarget(module, kernel, gpu, then),
+        BlockCode(*target_),
+        kernel_(kernel),
         tile_(*kernel.tile),
         threads_(tile_.threads()),
-        body_(signature(kernel, then)),
         bytes_(static_cast<int>(ir::dtype_bytes(kernel.type))),
         c_bytes_(static_cast<int>(ir::dtype_bytes(kernel.result))),
-        target_(make_nvptx_target(module, body_, gpu)),
-        b(target_->b),
         evaluator_(*target_) {}
 
   // The function, and where its block is in C: of the tile in `row0_`, `column0_`, the first element.
@@ -47,19 +66,6 @@ class GemmBase {
     column0_ = b.CreateMul(b.CreateSub(block, b.CreateMul(down, across)), word(tile_.n));
   }
 
-  Value* word(int64_t value) { return b.getInt32(static_cast<uint32_t>(value)); }
-  Value* special(llvm::Intrinsic::ID id) { return gpu::special(b, id); }
-  Value* min(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }
-  Value* offset(Value* address, Value* bytes) { return b.CreateInBoundsGEP(b.getInt8Ty(), address, bytes); }
-  Value* wide(Value* value) { return b.CreateZExt(value, b.getInt64Ty()); }
-  Value* lane(Value* vector, int i) { return b.CreateExtractElement(vector, static_cast<uint64_t>(i)); }
-  llvm::Type* lanes(int count) { return Math::with_lanes(b.getFloatTy(), static_cast<unsigned>(count)); }
-  // As A and B, or C, lie in memory.
-  llvm::Type* stored(int bytes, int count = 1) {
-    llvm::Type* element = bytes == 2 ? static_cast<llvm::Type*>(b.getInt16Ty()) : b.getFloatTy();
-    return Math::with_lanes(element, static_cast<unsigned>(count));
-  }
-  static llvm::Align aligned_to(int bytes) { return llvm::Align(static_cast<uint64_t>(bytes)); }
   Value* in_bytes(Value* elements) { return b.CreateShl(elements, bytes_ == 2 ? 1 : 2); }
   // Whether an address and the step from row to row are multiples of `bytes`, a power of two.
   Value* multiple_of(int bytes, Value* address, Value* stride) {
@@ -76,13 +82,6 @@ class GemmBase {
 
   Values either(Value* condition, const std::function<Values()>& yes, const std::function<Values()>& no) {
     return target_->either(condition, yes, no);
-  }
-
-  void barrier() { gpu::barrier(b); }
-
-  // The block's shared memory.
-  llvm::GlobalVariable* make_shared(llvm::Type* element, uint64_t count) {
-    return gpu::shared_array(target_->module, element, count, kernel_.name());
   }
 
   // An element of C.
@@ -119,29 +118,13 @@ class GemmBase {
   const GemmKernel& kernel_;
   const GemmTile& tile_;
   const int threads_;
-  const Body body_;
   const int bytes_, c_bytes_;  // of an element of A and B, and of C
-  std::unique_ptr<Target> target_;
-  llvm::IRBuilder<>& b;
   Value *a_address_ = nullptr, *b_address_ = nullptr, *c_address_ = nullptr;
   Value *m_ = nullptr, *n_ = nullptr, *k_ = nullptr;
   Value *a_row_ = nullptr, *b_row_ = nullptr, *c_row_ = nullptr;    // elements from one row to the next
   Value *thread_ = nullptr, *row0_ = nullptr, *column0_ = nullptr;  // the block's first row and column of C
 
  private:
-  static int32_t extents_of(const GemmKernel& kernel) { return kernel.pitch ? 6 : 3; }
-  // The function's slots and extents come first, so that its members' numbers hold.
-  static Body signature(const GemmKernel& kernel, const Body* then) {
-    Body body;
-    body.extents = 0;
-    if (then != nullptr) body = *then;
-    body.form = ir::KernelForm::gemm;
-    body.slots.resize(body.slots.size() + 3);
-    body.extents += extents_of(kernel);
-    body.block = kernel.tile->threads();
-    return body;
-  }
-
   // The epilogue at some elements: as in kernels.cpp, all its reads come before its writes.
   void pass_on(Value* row, Value* column, Value* value, int count) {
     const auto index = [&](Value* word) { return b.CreateZExtOrTrunc(word, target_->index_type); };

@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "codegen/gpu/attention_mma.h"
+#include "codegen/gpu/conv_product.h"
 #include "codegen/gpu/target.h"
 #include "codegen/nvptx/threads.h"
 
@@ -211,9 +212,13 @@ class NvptxTarget final : public Target {
     return results[0];
   }
 
-  // By tensor cores.
+  // By tensor cores, or in tiles.
   bool emit_own() override {
     const std::string_view op = body.special;
+    if (op.ends_with(".product")) {
+      emit_conv_product(*this);
+      return true;
+    }
     if (!op.starts_with("attention.") || !op.ends_with(".mma")) return false;
     op.ends_with(".grad.mma") ? emit_attention_mma_gradient(*this) : emit_attention_mma(*this);
     return true;

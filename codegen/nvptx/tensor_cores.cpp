@@ -80,8 +80,7 @@ void TensorCores::copy_word(Value* to, Value* from, Value* exists) {
              {to, b_.CreatePtrToInt(from, b_.getInt64Ty()), bytes}, true);
   } else {
     Value* one = b_.CreateAlignedLoad(b_.getInt32Ty(), from, llvm::Align(4));
-    assembly(b_.getVoidTy(), "st.shared.b32 [$0], $1;", "r,r,~{memory}",
-             {to, b_.CreateSelect(exists, one, word(0))}, true);
+    put_word(to, b_.CreateSelect(exists, one, word(0)));
   }
 }
 
@@ -89,6 +88,10 @@ void TensorCores::put(Value* to, Value* words) {
   const auto lane = [&](uint64_t i) { return b_.CreateExtractElement(words, i); };
   assembly(b_.getVoidTy(), "st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "r,r,r,r,r,~{memory}",
            {to, lane(0), lane(1), lane(2), lane(3)}, true);
+}
+
+void TensorCores::put_word(Value* to, Value* one) {
+  assembly(b_.getVoidTy(), "st.shared.b32 [$0], $1;", "r,r,~{memory}", {to, one}, true);
 }
 
 void TensorCores::commit() {

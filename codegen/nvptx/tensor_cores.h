@@ -41,9 +41,10 @@ class TensorCores {
   void copy_bytes(Value* to, Value* from, Value* bytes);
   // The same of one word of 4 bytes.
   void copy_word(Value* to, Value* from, Value* exists);
-  void put(Value* to, Value* words);  // i32 x 4
-  void commit();                      // ends a group of copies
-  void wait(int pending);             // until at most the last `pending` groups of this thread travel
+  void put(Value* to, Value* words);     // i32 x 4
+  void put_word(Value* to, Value* one);  // i32
+  void commit();                         // ends a group of copies
+  void wait(int pending);                // until at most the last `pending` groups of this thread travel
 
  private:
   llvm::CallInst* assembly(llvm::Type* result, const std::string& text, const std::string& constraints,

@@ -61,6 +61,20 @@ Value* ballot(llvm::IRBuilder<>& b, Value* condition) {
   return call;
 }
 
+llvm::Value* opaque(llvm::IRBuilder<>& b, llvm::Value* word) {
+  llvm::FunctionType* type = llvm::FunctionType::get(b.getInt32Ty(), {b.getInt32Ty()}, false);
+  return b.CreateCall(type, llvm::InlineAsm::get(type, "mov.b32 $0, $1;", "=r,r", /*hasSideEffects=*/true),
+                      {word});
+}
+
+llvm::Value* load_half_where(llvm::IRBuilder<>& b, llvm::Value* address, llvm::Value* condition) {
+  llvm::FunctionType* type = llvm::FunctionType::get(b.getInt16Ty(), {b.getInt64Ty(), b.getInt1Ty()}, false);
+  return b.CreateCall(type,
+                      llvm::InlineAsm::get(type, "mov.b16 $0, 0;\n\t@$2 ld.global.b16 $0, [$1];",
+                                           "=&h,l,b,~{memory}", /*hasSideEffects=*/true),
+                      {b.CreatePtrToInt(address, b.getInt64Ty()), condition});
+}
+
 llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,
                                    const std::string& name) {
   llvm::Type* type = llvm::ArrayType::get(element, count);

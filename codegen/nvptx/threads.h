@@ -25,6 +25,11 @@ llvm::Value* exchange(llvm::IRBuilder<>& b, llvm::Value* value, unsigned distanc
 llvm::Value* of_member(llvm::IRBuilder<>& b, llvm::Value* value, unsigned member, unsigned team);
 // Bit L of the result: the condition (i1) of lane L; all 32 lanes act.
 llvm::Value* ballot(llvm::IRBuilder<>& b, llvm::Value* condition);
+// The same word (i32), of which LLVM knows nothing: what is computed from it stays where it is. Else it would keep
+// an induction variable for everything that a loop computes from its own, in more registers than there are.
+llvm::Value* opaque(llvm::IRBuilder<>& b, llvm::Value* word);
+// 16 bits of global memory where the condition (i1) holds, else 0, without a branch.
+llvm::Value* load_half_where(llvm::IRBuilder<>& b, llvm::Value* address, llvm::Value* condition);
 // An array in shared memory, undefined at first, at a multiple of 16 bytes; "NAME_shared".
 llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,
                                    const std::string& name);

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "ir/ops/heads.h"
+#include "kernels/gemm.h"
 #include "kernels/special/calls.h"
 
 namespace gacc::kernels {
@@ -89,9 +90,8 @@ SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
 }
 
 std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu) {
-  const ir::DType type = op.operand(0).dtype;
   AttentionShape shape = shape_of(op);
-  if (!(type == ir::DType::f16 ? gpu.f16_products : type == ir::DType::bf16 && gpu.bf16)) return std::nullopt;
+  if (!has_tensor_cores(op.operand(0).dtype, gpu)) return std::nullopt;
   if (shape.channels % 16 != 0 || shape.channels > kMostMmaChannels || shape.length > kMostMmaLength)
     return std::nullopt;
   shape.modern = gpu.async_copies;

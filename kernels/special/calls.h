@@ -15,8 +15,10 @@ SpecialCall describe_rope(const ir::OpView& op, Purpose purpose);
 
 // pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
 SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
-// conv: parameters are those of ConvShape. A library call on the host.
+// conv: parameters are those of ConvShape. A library call on the host; on a GPU a matrix product where it
+// takes the convolution, else a thread for some channels of a pixel.
 SpecialCall describe_conv(const ir::OpView& op, Purpose purpose);
+std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu);
 
 // layout: elements in another order.
 SpecialCall describe_permute(const ir::OpView& op, Purpose purpose);
@@ -44,13 +46,41 @@ struct WindowShape {
 // Of an op with a window (ir/ops/image_window.h) over images of this shape, with places of that shape.
 WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places);
 
+// Which of a convolution's three products it is: of the op's name.
+enum class ConvKind : uint8_t { forward, images, weight };
+ConvKind conv_kind(std::string_view op);
+
 // A convolution's: channels of one group in the images and in the places; `tile` channels (of the weight's
 // gradient: taps) belong to one thread; the weight's gradient has `part` samples a part.
 struct ConvShape {
   WindowShape window;
   int64_t groups = 1, in = 1, out = 1, tile = 1, part = 1;
+  // As a matrix product: its tile among implicit_tiles(), how a block gets its operands, items of a block.
+  int64_t product = -1, modern = 0, per_block = 1;
+  int64_t taps() const { return window.kernel[0] * window.kernel[1]; }
+  int64_t places() const { return window.to[0] * window.to[1]; }
+  int64_t pixels() const { return window.from[0] * window.from[1]; }
   std::vector<int64_t> list() const;
   static ConvShape of(const Body& body);
+};
+
+// One group's (of the weight's gradient: one part's) convolution as a product C[m, n] = A[m, k] B[k, n].
+// Pixels are those of all samples: of forward and images the columns, of the weight's gradient the depth.
+//
+//   forward   C[out, place]      A = weight [out, (in, taps)]         B = images at [(in, taps), place]
+//   images    C[in, pixel]       A = weight [in, (out, taps)]         B = places at [(out, taps), pixel]
+//   weight    C[out, (in, taps)] A = places [out, (sample, place)]    B = images at [(sample, place), (in, taps)]
+struct ConvProduct {
+  int64_t rows, others;  // m; and of the other extents the one that has no pixels
+  int64_t pixels;        // of a sample
+  // Neighbouring elements of A, and of B, that stand side by side in memory, and begin at their multiples: all
+  // of their runs have a length that this divides.
+  int64_t a_run, b_run;
+  bool a_inner_last, b_inner_last;  // along which dimension they do
+  // Elements that tensor cores' tiles get at once.
+  static constexpr int64_t kCopied = 8;
+  bool copied() const { return a_run % kCopied == 0 && b_run % kCopied == 0; }
+  static ConvProduct of(const ConvShape& shape, ConvKind kind);
 };
 
 }  // namespace gacc::kernels

@@ -1,6 +1,10 @@
-// How convolutions are called: on the host through a library, on a GPU with a thread for a few channels of
-// one pixel, or a block for a few elements of the weight's gradient. No LLVM here.
+// How convolutions are called: on the host through a library; on a GPU as matrix products, or, where a group
+// has few channels, with a thread for a few channels of one pixel, or a block for a few elements of the
+// weight's gradient. No LLVM here.
+#include <algorithm>
+
 #include "ir/ops/image_window.h"
+#include "kernels/gemm.h"
 #include "kernels/special/calls.h"
 
 namespace gacc::kernels {
@@ -15,47 +19,137 @@ int64_t share(int64_t n, int64_t most) {
 }
 
 constexpr int64_t kChannelSums = 8, kTapSums = 9;  // sums that a thread holds
+// Of a product: with fewer rows, or less of what has no pixels, most of the smallest tile would be empty.
+constexpr int64_t kLeastRows = 16, kLeastRowsOfTensorCores = 8, kLeastOthers = 16;
+// A weight's gradient of so few tiles, or by multiply-adds of such small ones, is made faster by many threads that
+// share a sum.
+constexpr int64_t kLeastBlocksOfSums = 66, kLeastTileOfSums = 32;
+// Whether a tap is inside is a bit for each row and column of the kernel, and two more, of a word of 64.
+constexpr int64_t kMostKernel = 62;
+constexpr int64_t kResidentThreads = 512;  // of a multiprocessor, so that a thread may have 128 registers
+constexpr int64_t kMostPixels = int64_t{1} << 30;  // of all samples: they are counted in 32 bits
+
+ConvShape shape_of(const ir::OpView& op) {
+  const ConvKind kind = conv_kind(op.op.info->name);
+  const ir::Shape images = kind == ConvKind::forward  ? op.operand(0).shape
+                           : kind == ConvKind::weight ? op.operand(1).shape
+                                                      : op.result().shape;
+  const ir::Shape places = kind == ConvKind::forward ? op.result().shape : op.operand(0).shape;
+  ConvShape shape{.window = window_shape(op, images, places), .groups = op.integer("groups")};
+  shape.in = images[1] / shape.groups;
+  shape.out = places[1] / shape.groups;
+  if (kind == ConvKind::weight) shape.part = ir::conv_part(op);
+  return shape;
+}
+
+// The samples: those of the micro-batch, or a number.
+Extent samples_of(const ir::OpView& op) {
+  const int64_t first = op.operand(0).shape[0];
+  return first == ir::kBatch ? Extent{1, true} : Extent{first, false};
+}
+
+int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 }  // namespace
 
 std::vector<int64_t> ConvShape::list() const {
   std::vector<int64_t> all = window.list();
-  all.insert(all.end(), {groups, in, out, tile, part});
+  all.insert(all.end(), {groups, in, out, tile, part, product, modern, per_block});
   return all;
 }
 
 ConvShape ConvShape::of(const Body& body) {
   ConvShape shape{.window = WindowShape::of(body)};
-  auto next = body.parameters.end() - 5;
-  for (int64_t* value : {&shape.groups, &shape.in, &shape.out, &shape.tile, &shape.part}) *value = *next++;
+  auto next = body.parameters.end() - 8;
+  for (int64_t* value : {&shape.groups, &shape.in, &shape.out, &shape.tile, &shape.part, &shape.product,
+                         &shape.modern, &shape.per_block})
+    *value = *next++;
   return shape;
+}
+
+ConvKind conv_kind(std::string_view op) {
+  return op.starts_with("conv2d.weight_grad") ? ConvKind::weight
+         : op.starts_with("conv2d.grad")      ? ConvKind::images
+                                              : ConvKind::forward;
+}
+
+ConvProduct ConvProduct::of(const ConvShape& shape, ConvKind kind) {
+  const WindowShape& w = shape.window;
+  const int64_t taps = shape.taps(), places = shape.places(), pixels = shape.pixels();
+  // Kernels of one tap that meet every pixel: the images are the matrix.
+  bool plain = true;
+  for (int axis = 0; axis < 2; ++axis)
+    plain = plain && w.kernel[axis] == 1 && w.stride[axis] == 1 && w.before[axis] == 0 &&
+            w.from[axis] == w.to[axis];
+  const int64_t run = plain ? places : 1;
+  switch (kind) {
+    case ConvKind::forward:
+      return {shape.out, shape.in * taps, places, shape.in * taps, run, true, false};
+    case ConvKind::images:
+      return {shape.in, shape.out * taps, pixels, taps == 1 ? shape.in : 1, run, taps != 1, false};
+    default:
+      return {shape.out, shape.in * taps, places, places, run, true, true};
+  }
+}
+
+std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu) {
+  const ConvKind kind = conv_kind(op.op.info->name);
+  ConvShape shape = shape_of(op);
+  const ConvProduct product = ConvProduct::of(shape, kind);
+  const Extent samples = samples_of(op);
+  const int64_t all_samples = samples.at(op.module.micro_batch());
+  const bool weight = kind == ConvKind::weight;
+  const bool mma = has_tensor_cores(op.operand(0).dtype, gpu);
+  if (product.rows < (mma ? kLeastRowsOfTensorCores : kLeastRows) || product.others < kLeastOthers)
+    return std::nullopt;
+  if (shape.window.kernel[0] + shape.window.kernel[1] > kMostKernel) return std::nullopt;
+  if (all_samples * std::max(shape.pixels(), shape.places()) > kMostPixels || product.others > kMostPixels)
+    return std::nullopt;
+  const int64_t parts = weight ? op.integer("parts") : 1;
+  const int64_t columns = weight ? product.others : all_samples * product.pixels;
+  shape.product = choose_implicit(product.rows, columns, shape.groups * parts, mma, product.copied());
+  shape.modern = gpu.async_copies ? 1 : 0;
+  const GemmTile& tile = implicit_tile(shape.product);
+  const int64_t down = shape.groups * divide_up(product.rows, tile.m);
+  Extent items;
+  if (weight) {
+    items = {parts * down * divide_up(columns, tile.n), false};
+    if (items.factor < kLeastBlocksOfSums || (!mma && tile.m < kLeastTileOfSums)) return std::nullopt;
+  } else {
+    // An item is a pixel of a row of tiles. A block has as many as leave a block for each tile of a full
+    // micro-batch; of others a block may have two.
+    items = {samples.factor * product.pixels * down, samples.times_batch};
+    const int64_t tiles = down * divide_up(columns, tile.n), all = columns * down;
+    shape.per_block = tiles == 1 ? all : divide_up(all, tiles - 1) - 1;
+  }
+  SpecialCall call = block_items(op, Purpose::device, items, 1, tile.threads());
+  call.per_block = shape.per_block;
+  call.extents.push_back(samples);
+  call.shared = tile_shared_bytes(tile, gpu);
+  call.resident = kResidentThreads / tile.threads();
+  call.variant = ".product";
+  call.parameters = shape.list();
+  return call;
 }
 
 SpecialCall describe_conv(const ir::OpView& op, Purpose purpose) {
   if (purpose == Purpose::host) return {.library = true};
-  const std::string_view name = op.op.info->name;
-  const bool forward = name == "conv2d", weight = name == "conv2d.weight_grad";
-  const ir::Shape images = forward ? op.operand(0).shape : weight ? op.operand(1).shape : op.result().shape;
-  const ir::Shape places = forward ? op.result().shape : op.operand(0).shape;
-  ConvShape shape{.window = window_shape(op, images, places), .groups = op.integer("groups")};
-  shape.in = images[1] / shape.groups;
-  shape.out = places[1] / shape.groups;
-  const int64_t taps = shape.window.kernel[0] * shape.window.kernel[1];
-  const bool batch = images[0] == ir::kBatch;
-  const int64_t samples = batch ? 1 : images[0];
+  const ConvKind kind = conv_kind(op.op.info->name);
+  ConvShape shape = shape_of(op);
+  const Extent samples = samples_of(op);
   SpecialCall call;
-  if (weight) {
-    shape.tile = share(taps, kTapSums);
-    shape.part = ir::conv_part(op);
-    const int64_t items = op.integer("parts") * places[1] * shape.in * (taps / shape.tile);
-    call = block_items(op, purpose, {items, false}, taps, 128);
-    call.extents.push_back({samples, batch});
+  if (kind == ConvKind::weight) {
+    shape.tile = share(shape.taps(), kTapSums);
+    const int64_t items =
+        op.integer("parts") * shape.groups * shape.out * shape.in * (shape.taps() / shape.tile);
+    call = block_items(op, purpose, {items, false}, shape.taps(), 128);
+    call.extents.push_back(samples);
     call.shared = reduction_bytes(call.block, shape.tile);
   } else {
-    shape.tile = share(forward ? shape.out : shape.in, kChannelSums);
+    shape.tile = share(kind == ConvKind::forward ? shape.out : shape.in, kChannelSums);
     const ir::Shape& result = op.result().shape;
-    const int64_t items = samples * result[1] / shape.tile * result[2] * result[3];
-    call = thread_items(op, purpose, {items, batch}, taps);
+    const int64_t items = samples.factor * result[1] / shape.tile * result[2] * result[3];
+    call = thread_items(op, purpose, {items, samples.times_batch}, shape.taps());
     call.block = call.per_block = 128;
   }
   call.parameters = shape.list();

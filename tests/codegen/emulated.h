@@ -16,8 +16,10 @@ struct Emulated {
     EXPECT_TRUE(status.ok()) << status.text();
   }
 
-  // Runs `eval` of the module. What is reported stays in the emulator.
-  void run(const ir::Module& module, Machine& machine, int64_t batch) {
+  // Runs `eval` of the module; gives each kernel's loads of global memory. What is reported stays in the emulator.
+  std::vector<std::pair<std::string, uint64_t>> run(const ir::Module& module, Machine& machine,
+                                                    int64_t batch) {
+    std::vector<std::pair<std::string, uint64_t>> loads;
     machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
       const auto function = static_cast<size_t>(call.function);
       const std::vector<Slot>& slots = code.program.functions[function].slots;
@@ -38,6 +40,7 @@ struct Emulated {
       const Status run = emulator.launch(*loaded->find(code.program.functions[function].name), grid, block, 0,
                                          std::vector<uint8_t>(first, first + 8 * arguments.size()));
       ASSERT_TRUE(run.ok()) << run.text();
+      loads.emplace_back(code.program.functions[function].name, emulator.last().loads);
       for (size_t i = 0; i < call.operands.size(); ++i) {
         if (slots[i].written && !broken) {
           ASSERT_TRUE(emulator.read(arguments[i], operands[i], bytes[i]));
@@ -45,6 +48,7 @@ struct Emulated {
         emulator.release(arguments[i]);
       }
     });
+    return loads;
   }
 
   const DeviceCode& code;

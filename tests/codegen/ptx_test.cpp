@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/codegen/attention_cases.h"
+#include "tests/codegen/conv_cases.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/half_modules.h"
 #include "tests/codegen/ptxas.h"
@@ -146,6 +147,32 @@ TEST_P(AttentionPtx, TeamsWithoutSpills) {
     append(all, attention_module({256, 4, channels, true, false, 2}, 2), fmt::format("e{}.", count++));
   }
   assemble_attention(std::move(all), target, "shfl.sync.idx", "mma.sync");
+}
+
+class ConvPtx : public testing::TestWithParam<std::string_view> {};
+INSTANTIATE_TEST_SUITE_P(Targets, ConvPtx, testing::ValuesIn(known_targets()),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Every tile, and what takes the most registers: gathered operands, strides, large kernels, groups, odd rows.
+TEST_P(ConvPtx, ProductsWithoutSpills) {
+  const std::string target(GetParam());
+  if (find_ptxas().empty())
+    GTEST_SKIP() << "no ptxas on this machine: PTX for " << target << " was not assembled";
+  std::vector<ConvCase> cases = {{3, 64, 64, 64, {7, 7}, 2, 3, 1, 1, 64, 16},
+                                 {128, 256, 16, 16, {3, 3}, 2, 1, 1, 1, 64, 16},
+                                 {256, 256, 8, 8, {3, 3}, 1, 1, 1, 1, 64, 8},
+                                 {48, 80, 15, 13, {5, 5}, 1, 2, 2, 2, 33, 11},
+                                 {16, 384, 64, 64, {16, 16}, 16, 0, 1, 1, 64, 16}};
+  for (const ConvTile& tile : kConvTiles) cases.push_back(tile.c);
+  for (const ir::DType dtype : {ir::DType::f16, ir::DType::f32}) {
+    for (const ConvCase& c : cases) {
+      SCOPED_TRACE(fmt::format("{}, {}", c.text(), ir::dtype_text(dtype)));
+      Diag diag;
+      const auto code = emit_nvptx(conv_module(c, dtype), target, diag);
+      ASSERT_TRUE(code) << diag.render();
+      expect_no_spills(code->ptx, target, 3);
+    }
+  }
 }
 
 TEST(PtxText, WrittenMemoryIsNeverReadThroughTheConstantPath) {

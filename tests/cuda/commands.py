@@ -259,6 +259,39 @@ def test_emulate_half_convolutions_and_norms(folder):
             launch__mode="graph")
 
 
+def convolutions_as_products(folder, name, **settings):
+    """Weights next to the CPU's, which sums in another order: as far apart as rounding moves them. Both launch modes
+    and recompute have the same bits, with a ragged micro-batch at the end."""
+    emulator_or_skip()
+    model = harness.example(name)
+    data = ("--data", harness.make_data(model, 21, folder), "--epochs", 1)
+    settings = dict(train__micro_batch=16, train__accumulate=2, optimizer__eps=1e-3, **settings)
+    for kind, bound in (("f32", 1e-4), ("f16", 4e-3), ("bf16", 3e-2)):
+        half = dict(precision__compute=kind) | (dict(precision__loss_scale="none") if kind == "bf16" else {})
+        files = []
+        for variant in (dict(launch__mode="graph"), dict(launch__mode="persistent"), dict(launch__mode="graph", recompute__policy="all")):
+            artifact, weights = folder / "step.ptx", folder / "weights.safetensors"
+            harness.compile_model(model, artifact, **settings, **half, **variant)
+            run("gacc-exec", artifact, *data, "--device", "emulate", "--gemm", "builtin", "--save", weights, timeout=400)
+            files.append(weights.read_bytes())
+        expect(files[1] == files[0], f"{kind}: graph and persistent end with other weights")
+        expect(files[2] == files[0], f"{kind}: recompute changes bits")
+        cpu = folder / "cpu.safetensors"
+        run("gacc-exec", artifact, *data, "--device", "cpu", "--save", cpu)
+        far, tensor = harness.far_apart(harness.read_safetensors(weights), harness.read_safetensors(cpu))
+        print(f"{name} in {kind}: parameters {far:.1e} apart in {tensor}")
+        expect(far <= bound, f"{kind}: {tensor} is {far} apart")
+
+
+def test_emulate_convolutions_as_products(folder):
+    convolutions_as_products(folder, "mnist_cnn", layers__conv1__channels=24, layers__fc__features=16)
+
+
+def test_emulate_convolutions_as_products_in_a_resnet(folder):
+    """With groups and strides of 2."""
+    convolutions_as_products(folder, "mnist_resnet")
+
+
 def change_plan(artifact, change):
     """Alters the plan inside an artifact, and the checksum with it."""
 

@@ -94,7 +94,8 @@ class Rules {
 
   void product(const Work& work) {
     const kernels::ProductWork& p = *work.product;
-    const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+    const double flops =
+        2.0 * static_cast<double>(p.count * p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
     if (flops < kLargeProduct) return;
     if (p.tensor_cores && p.leading < 16)
       add("R7", fmt::format("a leading dimension is a multiple of {} bytes only", p.leading));

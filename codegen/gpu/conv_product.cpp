@@ -1,0 +1,336 @@
+// Convolutions as implicit products: tiles of mma_tile.h or ffma_tile.h, whose operands are gathered from images
+// and weights on their way into shared memory (conv_operands.h).
+//
+// What lies side by side travels as dense operands do, 16 bytes at a time: the weight of forward, the places of
+// the weight's gradient, and all of them where the kernel has one tap. The rest is gathered element by element
+// into registers while the tile before is multiplied. Neighbouring threads read neighbouring pixels.
+//
+// A block computes a tile. Of a micro-batch that is not full there may be a few more tiles than blocks: then a
+// block has another one. Sums run over the inner dimension in order, so an element's bits do not depend on it.
+#include "codegen/gpu/conv_product.h"
+
+#include "codegen/gpu/conv_operands.h"
+#include "codegen/gpu/ffma_tile.h"
+#include "codegen/gpu/mma_tile.h"
+
+namespace gacc::codegen {
+
+namespace {
+
+class ConvEmitter : protected ConvOperands {
+ public:
+  explicit ConvEmitter(Target& t) : ConvOperands(t) {}
+  virtual ~ConvEmitter() = default;
+
+  void emit() {
+    t_.parts([&](Value* block) {
+      place(special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x));
+      if (kind_ == ConvKind::weight) return product(block);
+      const auto pieces = [&](Value* all, int64_t size) {
+        return b.CreateUDiv(b.CreateAdd(all, t_.index(size - 1)), t_.index(size));
+      };
+      Value* blocks = pieces(t_.extents[0], s_.per_block);
+      Value* columns = b.CreateMul(t_.extents[1], t_.index(product_.pixels));
+      Value* tiles = b.CreateMul(pieces(columns, tile_.n), t_.index(s_.groups * down()));
+      t_.loop(block, tiles, blocks, {}, [&](Value* tile, const Values&) {
+        product(tile);
+        barrier();  // before shared memory is that of another tile
+        return Values{};
+      });
+    });
+  }
+
+ protected:
+  virtual void place(Value* thread) = 0;
+  // The sums of the tile, and their way into C.
+  virtual void compute() = 0;
+
+ private:
+  void product(Value* tile) {
+    begin_product(tile);
+    compute();
+  }
+};
+
+// By tensor cores.
+class MmaConv : ConvEmitter {
+ public:
+  MmaConv(Target& t, bool modern)
+      : ConvEmitter(t),
+        mma_(t, tile_, tile_.stages_with(modern), t.body.slots[0].dtype, modern),
+        cores_(mma_.cores()) {}
+  using ConvEmitter::emit;
+
+ private:
+  // An operand's way into shared memory: a thread has the elements `line * place ..` of every `apart`th row of the
+  // tile from `row` on.
+  struct Way {
+    ConvOperand from{};
+    MmaTile::Layout layout{};
+    int line = 0, moves = 0, apart = 0;
+    Value *row = nullptr, *place = nullptr;
+    std::vector<Value*> to{};  // shared addresses in the first buffer, of moves to a multiple of 8 rows
+    std::vector<ConvPart>
+        fixed{};  // of the outer dimension: of each move (inner_last), or of the line's elements
+    bool copied() const { return line == MmaTile::kChunk; }
+  };
+
+  void place(Value* thread) override {
+    thread_ = thread;
+    mma_.place(thread, product_.a_inner_last, product_.b_inner_last);
+  }
+
+  void compute() override {
+    const Way ways[2] = {way(left(), mma_.left(), tile_.m, row0_),
+                         way(right(), mma_.right(), tile_.n, column0_)};
+    MmaTile::Way in;
+    in.send = [&](Value* k0, Value* buffer) {
+      k0 = existing(k0);
+      for (const Way& way : ways)
+        if (way.copied()) send(way, k0, buffer);
+    };
+    if (!ways[0].copied() || !ways[1].copied()) {
+      in.fetch = [&](Value* k0) {
+        k0 = existing(k0);
+        Values fetched;
+        for (const Way& way : ways)
+          if (!way.copied()) gather(way, k0, fetched);
+        return fetched;
+      };
+      in.put = [&](const Values& fetched, Value* buffer) {
+        size_t next = 0;
+        for (const Way& way : ways)
+          if (!way.copied()) put(way, fetched, next, buffer);
+      };
+    }
+    store(mma_.products(k_, in));
+    cores_.wait(0);
+  }
+
+  Way way(ConvOperand from, const MmaTile::Layout& layout, int width, Value* origin) {
+    Way way;
+    way.layout = layout;
+    way.line = from.run % MmaTile::kChunk == 0 ? MmaTile::kChunk : 2;
+    const int across = layout.chunks * MmaTile::kChunk / way.line, rows = from.inner_last ? width : tile_.k;
+    way.apart = tile_.threads() / across;
+    way.moves = rows / way.apart;
+    way.row = b.CreateUDiv(thread_, word(across));
+    way.place = b.CreateURem(thread_, word(across));
+    const int in_chunk = MmaTile::kChunk / way.line;
+    for (int v = 0; v < std::max(1, 8 / way.apart); ++v) {
+      Value* chunk = mma_.chunk(layout, add(way.row, v * way.apart), b.CreateUDiv(way.place, word(in_chunk)));
+      Value* within = b.CreateMul(b.CreateURem(way.place, word(in_chunk)), word(2 * way.line));
+      way.to.push_back(b.CreateAdd(chunk, within));
+    }
+    if (from.inner_last) {
+      for (int v = 0; v < way.moves; ++v)
+        way.fixed.push_back(from.outer(b.CreateAdd(origin, add(way.row, v * way.apart))));
+    } else {
+      for (int e = 0; e < (way.copied() ? 1 : way.line); ++e)
+        way.fixed.push_back(from.outer(b.CreateAdd(origin, element_of(way, e))));
+    }
+    way.from = std::move(from);
+    return way;
+  }
+  Value* element_of(const Way& way, int e) { return add(b.CreateMul(way.place, word(way.line)), e); }
+
+  Value* to(const Way& way, int v, Value* buffer) {
+    const auto different = static_cast<int>(way.to.size());
+    const int rows = v / different * different * way.apart;
+    return b.CreateAdd(way.to[static_cast<size_t>(v % different)],
+                       add(buffer, rows * way.layout.row_bytes()));
+  }
+
+  // Calls f(v, e, outer, inner) for the first `elements` of the line in each row of the tile that begins at k0.
+  void each(const Way& way, Value* k0, int elements,
+            const std::function<void(int v, const ConvPart& outer, const ConvPart& inner)>& f) {
+    std::vector<ConvPart> line;
+    if (way.from.inner_last) {
+      for (int e = 0; e < elements; ++e) line.push_back(inner(way, k0, element_of(way, e)));
+    }
+    for (int v = 0; v < way.moves; ++v) {
+      ConvPart inner;
+      if (!way.from.inner_last) inner = this->inner(way, k0, add(way.row, v * way.apart));
+      for (size_t e = 0; e < static_cast<size_t>(elements); ++e) {
+        if (way.from.inner_last) {
+          f(v, way.fixed[static_cast<size_t>(v)], line[e]);
+        } else {
+          f(v, way.fixed[e], inner);
+        }
+      }
+    }
+  }
+
+  ConvPart inner(const Way& way, Value* k0, Value* at) {
+    return way.from.inner(gpu::opaque(b, b.CreateAdd(k0, at)));
+  }
+
+  void send(const Way& way, Value* k0, Value* buffer) {
+    each(way, k0, 1, [&](int v, const ConvPart& outer, const ConvPart& inner) {
+      Value* there = exists(way.from, outer, inner);
+      Value* from =
+          b.CreateSelect(there, address(way.from, outer, inner), element(way.from.slot, t_.index(0)));
+      cores_.copy(to(way, v, buffer), from, there);
+    });
+  }
+  void gather(const Way& way, Value* k0, Values& fetched) {
+    each(way, k0, way.line, [&](int, const ConvPart& outer, const ConvPart& inner) {
+      fetched.push_back(
+          gpu::load_half_where(b, address(way.from, outer, inner), exists(way.from, outer, inner)));
+    });
+  }
+  void put(const Way& way, const Values& fetched, size_t& next, Value* buffer) {
+    for (int v = 0; v < way.moves; ++v) {
+      Value* pair = llvm::PoisonValue::get(stored(2, 2));
+      for (uint64_t e = 0; e < 2; ++e) pair = b.CreateInsertElement(pair, fetched[next++], e);
+      cores_.put_word(to(way, v, buffer), b.CreateBitCast(pair, b.getInt32Ty()));
+    }
+  }
+
+  // Two neighbours at a time where C's rows allow it.
+  void store(const Values& sums) {
+    const int count = c_run() % 2 == 0 ? 2 : 1;
+    Values columns, offsets;
+    for (int j = 0; j < mma_.fragments_n(); ++j) {
+      for (int e = 0; e < 2; e += count) {
+        columns.push_back(add(mma_.column(column0_, j), e));
+        offsets.push_back(c_column(columns.back()));
+      }
+    }
+    for (int i = 0; i < mma_.fragments_m(); ++i) {
+      for (int half = 0; half < 2; ++half) {
+        Value* row = mma_.row(row0_, i, half);
+        Value *row_exists = b.CreateICmpULT(row, m_), *row_offset = c_row(row);
+        size_t next = 0;
+        for (int j = 0; j < mma_.fragments_n(); ++j) {
+          for (int e = 0; e < 2; e += count, ++next) {
+            Value* exists = b.CreateAnd(row_exists, b.CreateICmpULT(columns[next], n_));
+            Value* value = side_by_side(&sums[mma_.sum(i, j, half) + static_cast<size_t>(e)], count);
+            t_.branch(exists, [&] { ConvOperands::store(row_offset, offsets[next], value, count); });
+          }
+        }
+      }
+    }
+  }
+
+  Value* thread_ = nullptr;
+  MmaTile mma_;
+  TensorCores& cores_;
+};
+
+// By fused multiply-adds.
+class FfmaConv : ConvEmitter {
+ public:
+  explicit FfmaConv(Target& t)
+      : ConvEmitter(t),
+        type_(t.body.slots[0].dtype),
+        bytes_(static_cast<int>(ir::dtype_bytes(type_))),
+        ffma_(t, tile_, type_) {}
+  using ConvEmitter::emit;
+
+ private:
+  static constexpr int kVector = FfmaTile::kVector;
+
+  void place(Value* thread) override { ffma_.place(thread, product_.a_inner_last, product_.b_inner_last); }
+
+  void compute() override {
+    const ConvOperand from[2] = {left(), right()};
+    const FfmaTile::Way* const ways[2] = {&ffma_.left(), &ffma_.right()};
+    std::vector<ConvPart> outer[2];  // of each vector (inner_last), or of the elements of every vector
+    for (int side = 0; side < 2; ++side) {
+      const FfmaTile::Way& way = *ways[side];
+      Value* first = b.CreateAdd(side == 0 ? row0_ : column0_, way.outer);
+      const int parts = way.inner_last ? way.moves : whole(from[side]) ? 1 : kVector;
+      for (int i = 0; i < parts; ++i)
+        outer[side].push_back(from[side].outer(add(first, way.inner_last ? i * way.outer_step : i)));
+    }
+    const auto fetch = [&](Value* k0, Value*) {
+      k0 = existing(k0);
+      Values vectors, there;
+      for (size_t side : {0, 1}) fetch_operand(from[side], *ways[side], outer[side], k0, vectors, there);
+      vectors.insert(vectors.end(), there.begin(), there.end());
+      return vectors;
+    };
+    const auto zeroed = [&](const FfmaTile::Way& way, int v, Value* vector, Value*, const Values& fetched) {
+      const bool right = &way == ways[1];
+      const int each_left = whole(from[0]) ? 1 : kVector, each = whole(from[right ? 1 : 0]) ? 1 : kVector;
+      const int vectors = ways[0]->moves + ways[1]->moves;
+      const auto first = static_cast<size_t>(vectors + (right ? ways[0]->moves * each_left : 0) + v * each);
+      Value* zeros = llvm::Constant::getNullValue(lanes(kVector));
+      if (each == 1) return b.CreateSelect(fetched[first], vector, zeros);
+      for (int j = 0; j < kVector; ++j) {
+        Value* element =
+            b.CreateSelect(fetched[first + static_cast<size_t>(j)], lane(vector, j), lane(zeros, j));
+        vector = b.CreateInsertElement(vector, element, static_cast<uint64_t>(j));
+      }
+      return vector;
+    };
+    store(ffma_.products(k_, fetch, zeroed));
+  }
+
+  static bool whole(const ConvOperand& from) { return from.run % kVector == 0; }
+
+  // The thread's vectors, at once or element by element, and whether they, or their elements, exist.
+  void fetch_operand(const ConvOperand& from, const FfmaTile::Way& way, const std::vector<ConvPart>& outers,
+                     Value* k0, Values& vectors, Values& there) {
+    Value* first = b.CreateAdd(k0, way.inner);
+    for (int v = 0; v < way.moves; ++v) {
+      ConvPart inner;
+      Value* vector = llvm::PoisonValue::get(stored(bytes_, kVector));
+      for (int j = 0; j < (whole(from) ? 1 : kVector); ++j) {
+        if (j == 0 || way.inner_last)
+          inner = from.inner(add(first, v * way.inner_step + (way.inner_last ? j : 0)));
+        const ConvPart& outer = outers[static_cast<size_t>(way.inner_last ? v : j)];
+        there.push_back(exists(from, outer, inner));
+        Value* at =
+            b.CreateSelect(there.back(), address(from, outer, inner), element(from.slot, t_.index(0)));
+        if (whole(from)) {
+          vector = b.CreateAlignedLoad(stored(bytes_, kVector), at, aligned_to(kVector * bytes_));
+        } else {
+          Value* one = b.CreateAlignedLoad(stored(bytes_), at, aligned_to(bytes_));
+          vector = b.CreateInsertElement(vector, one, static_cast<uint64_t>(j));
+        }
+      }
+      vectors.push_back(vector);
+    }
+  }
+
+  void store(const Values& sums) {
+    const int run = tile_.micro_n, count = c_run() % run == 0 ? run : 1;
+    Values columns, offsets;
+    for (int g = 0; g < tile_.groups; ++g) {
+      for (int i = 0; i < run; i += count) {
+        columns.push_back(ffma_.column(column0_, g, i));
+        offsets.push_back(c_column(columns.back()));
+      }
+    }
+    for (int r = 0; r < ffma_.rows(); ++r) {
+      Value* row = ffma_.row(row0_, r);
+      Value *row_exists = b.CreateICmpULT(row, m_), *row_offset = c_row(row);
+      for (size_t c = 0; c < columns.size(); ++c) {
+        Value* exists = b.CreateAnd(row_exists, b.CreateICmpULT(columns[c], n_));
+        const auto at = static_cast<size_t>(r * ffma_.columns()) + c * static_cast<size_t>(count);
+        t_.branch(exists, [&] {
+          ConvOperands::store(row_offset, offsets[c], side_by_side(&sums[at], count), count);
+        });
+      }
+    }
+  }
+
+  const ir::DType type_;
+  const int bytes_;
+  FfmaTile ffma_;
+};
+
+}  // namespace
+
+void emit_conv_product(Target& target) {
+  const ConvShape shape = ConvShape::of(target.body);
+  if (implicit_tile(shape.product).mma()) {
+    MmaConv(target, shape.modern != 0).emit();
+  } else {
+    FfmaConv(target).emit();
+  }
+}
+
+}  // namespace gacc::codegen

@@ -1,0 +1,130 @@
+// See ffma_tile.h.
+#include "codegen/gpu/ffma_tile.h"
+
+#include <llvm/IR/Module.h>
+
+#include <algorithm>
+
+namespace gacc::codegen {
+
+void FfmaTile::place(Value* thread, bool a_inner_last, bool b_inner_last) {
+  // A warp has 4 x 8 threads: its reads of shared memory are two short rows.
+  const int warps_across = tile_.n / (tile_.micro_n * tile_.groups) / 8;
+  Value *warp = b.CreateLShr(thread, 5), *lane = b.CreateAnd(thread, word(31));
+  Value *warp_down = b.CreateUDiv(warp, word(warps_across)),
+        *warp_across = b.CreateURem(warp, word(warps_across));
+  row_ =
+      b.CreateMul(b.CreateAdd(b.CreateMul(warp_down, word(4)), b.CreateLShr(lane, 3)), word(tile_.micro_m));
+  column_ = b.CreateMul(b.CreateAdd(b.CreateMul(warp_across, word(8)), b.CreateAnd(lane, word(7))),
+                        word(tile_.micro_n));
+  a_ = way(thread, a_inner_last, tile_.m);
+  b_ = way(thread, b_inner_last, tile_.n);
+  shared_ = make_shared(b.getFloatTy(), 2 * static_cast<uint64_t>(buffer_words()));
+}
+
+// `width`: the tile's extent along the operand.
+FfmaTile::Way FfmaTile::way(Value* thread, bool inner_last, int width) {
+  const int threads = tile_.threads();
+  Way way;
+  way.inner_last = inner_last;
+  way.moves = width * tile_.k / kVector / threads;
+  way.row = width + GemmTile::kPad;
+  if (inner_last) {
+    // Up to four neighbouring threads share a row. Then come the tile's rows, then its next columns.
+    const int shared_by = std::min(4, tile_.k / kVector), at_once = threads / shared_by;
+    Value* rest = b.CreateUDiv(thread, word(shared_by));
+    way.outer = b.CreateURem(rest, word(width));
+    way.inner = b.CreateAdd(b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector)),
+                            b.CreateMul(b.CreateUDiv(rest, word(width)), word(kVector * shared_by)));
+    if (at_once < width) {
+      way.outer_step = at_once;
+    } else {
+      way.inner_step = at_once / width * shared_by * kVector;
+    }
+  } else {
+    const int shared_by = width / kVector;
+    way.outer = b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector));
+    way.inner = b.CreateUDiv(thread, word(shared_by));
+    way.inner_step = threads / shared_by;
+  }
+  return way;
+}
+
+// Into shared memory from word `at` on.
+void FfmaTile::deposit(const Way& way, Value* at, const std::function<Value*(int v)>& vector) {
+  Value* begin = shared(b.CreateAdd(b.CreateAdd(at, way.outer), b.CreateMul(way.inner, word(way.row))));
+  for (int v = 0; v < way.moves; ++v) {
+    Value* to = beyond(begin, v * (way.outer_step + way.inner_step * way.row));
+    Value* elements = vector(v);
+    if (!way.inner_last) {
+      b.CreateAlignedStore(elements, to, llvm::Align(16));
+      continue;
+    }
+    for (int j = 0; j < kVector; ++j)
+      b.CreateAlignedStore(lane(elements, j), beyond(to, j * way.row), llvm::Align(4));
+  }
+}
+
+// The loop runs once more than there are tiles: the first time nothing is there to multiply, the last time
+// nothing is left to fetch.
+FfmaTile::Values FfmaTile::products(Value* all, const Fetch& fetch, const Zeroed& zeroed) {
+  Value* zero = llvm::ConstantFP::get(b.getFloatTy(), 0.0);
+  Values carried = {word(buffer_words()), word(0)};  // the buffers of this tile and of the next
+  carried.resize(2 + static_cast<size_t>(rows() * columns()), zero);
+  Value* end = b.CreateAdd(all, word(tile_.k));
+  carried = t_.loop(word(0), end, word(tile_.k), carried, [&](Value* next, const Values& now) {
+    Value* left = b.CreateSelect(b.CreateICmpULT(next, all), b.CreateSub(all, next), word(0));
+    const Values fetched = fetch(next, left);
+    Value* here = min(b.CreateAdd(b.CreateSub(all, next), word(tile_.k)), word(tile_.k));
+    Value* depth = b.CreateSelect(b.CreateICmpEQ(next, word(0)), word(0), here);
+    const Values sums = multiply(now[0], depth, Values(now.begin() + 2, now.end()));
+    const auto vector = [&](const Way& way, int first, int v) {
+      Value* elements = fetched[static_cast<size_t>(first + v)];
+      if (ir::is_half(type_)) elements = t_.half.widen(elements, type_);
+      return zeroed(way, v, elements, left, fetched);
+    };
+    deposit(a_, now[1], [&](int v) { return vector(a_, 0, v); });
+    deposit(b_, b.CreateAdd(now[1], word(tile_.k * a_.row)), [&](int v) { return vector(b_, a_.moves, v); });
+    barrier();
+    Values after = {now[1], now[0]};
+    after.insert(after.end(), sums.begin(), sums.end());
+    return after;
+  });
+  return Values(carried.begin() + 2, carried.end());
+}
+
+// Adds the products of the first `depth` of the tile in `buffer`, in order; rounded up, the rest is zero.
+FfmaTile::Values FfmaTile::multiply(Value* buffer, Value* depth, const Values& sums) {
+  const int step = std::max(2, 64 / (rows() * columns()));
+  return t_.loop(word(0), depth, word(step), sums, [&](Value* at, Values now) {
+    Value* from_a = shared(b.CreateAdd(b.CreateAdd(buffer, row_), b.CreateMul(at, word(a_.row))));
+    Value* from_b = shared(b.CreateAdd(b.CreateAdd(buffer, b.CreateAdd(column_, word(tile_.k * a_.row))),
+                                       b.CreateMul(at, word(b_.row))));
+    for (int i = 0; i < step; ++i) {
+      const Values left = fragment(from_a, i * a_.row, tile_.micro_m, tile_.m);
+      const Values right = fragment(from_b, i * b_.row, tile_.micro_n, tile_.n);
+      size_t element = 0;
+      for (Value* x : left) {
+        for (Value* y : right) {
+          now[element] = t_.math.fma(x, y, now[element]);
+          ++element;
+        }
+      }
+    }
+    return now;
+  });
+}
+
+// The thread's elements of one row in shared memory: `groups` runs of `width`, spread over `extent`.
+FfmaTile::Values FfmaTile::fragment(Value* from, int row, int width, int extent) {
+  Values elements;
+  for (int g = 0; g < tile_.groups; ++g) {
+    const int at = row + g * (extent / tile_.groups);
+    Value* vector =
+        b.CreateAlignedLoad(lanes(width), beyond(from, at), llvm::Align(static_cast<uint64_t>(width) * 4));
+    for (int i = 0; i < width; ++i) elements.push_back(lane(vector, i));
+  }
+  return elements;
+}
+
+}  // namespace gacc::codegen

@@ -1,0 +1,82 @@
+// A block's tile of C by fused multiply-adds, of operands that come from anywhere.
+//
+//   for every tile of the inner dimension, and once more:
+//     global -> registers, of this tile                           in flight while ...
+//     products of the tile before, from its buffer in shared memory   ... these are computed
+//     registers -> the other buffer; barrier
+//
+// In shared memory both operands lie with the inner dimension first, so a thread reads its micro_m elements
+// of A and micro_n of B side by side. An operand whose inner dimension is the contiguous one in memory is
+// turned on the way in.
+#pragma once
+#include "codegen/gpu/block_code.h"
+#include "kernels/gemm.h"
+
+namespace gacc::codegen {
+
+class FfmaTile : BlockCode {
+ public:
+  using Values = std::vector<Value*>;
+  static constexpr int kVector = 4;  // elements of an access: 16 bytes, of half types 8
+
+  // One operand's way into shared memory. A thread moves `moves` vectors a tile; vector v lies outer_step * v
+  // and inner_step * v after its first one.
+  struct Way {
+    bool inner_last = false;  // the inner dimension is the contiguous one
+    int moves = 0, row = 0;   // vectors a thread; words from a row in shared memory to the next
+    int outer_step = 0, inner_step = 0;
+    Value *outer = nullptr, *inner = nullptr;  // the first vector's place in the tile
+  };
+
+  FfmaTile(Target& target, const GemmTile& tile, ir::DType type)
+      : BlockCode(target), tile_(tile), type_(type) {}
+
+  // Where the thread is in the tile, and what it moves.
+  void place(Value* thread, bool a_inner_last, bool b_inner_last);
+  const Way& left() const { return a_; }
+  const Way& right() const { return b_; }
+  // Whether element j of vector v exists, in a tile that begins `left` before the end of the inner dimension.
+  Value* exists(const Way& way, int v, int j, Value* left) {
+    return b.CreateICmpULT(b.CreateAdd(way.inner, word(v * way.inner_step + (way.inner_last ? j : 0))), left);
+  }
+
+  // What a thread has of the tile that begins at k0, `left` before the end: its vectors of A, then of B, as they
+  // lie in memory, and what else `zeroed` asks for.
+  using Fetch = std::function<Values(Value* k0, Value* left)>;
+  // Vector v in f32, with zeros for what does not exist.
+  using Zeroed =
+      std::function<Value*(const Way& way, int v, Value* vector, Value* left, const Values& fetched)>;
+  // The thread's elements of the product, row by row.
+  Values products(Value* depth, const Fetch& fetch, const Zeroed& zeroed);
+
+  int rows() const { return tile_.micro_m * tile_.groups; }
+  int columns() const { return tile_.micro_n * tile_.groups; }
+  // Row r, and element i of group g, of the thread's elements, in a C whose tile begins at `first`.
+  Value* row(Value* first, int r) {
+    const int at = r / tile_.micro_m * (tile_.m / tile_.groups) + r % tile_.micro_m;
+    return b.CreateAdd(b.CreateAdd(first, row_), word(at));
+  }
+  Value* column(Value* first, int g, int i) {
+    return b.CreateAdd(b.CreateAdd(first, column_), word(g * (tile_.n / tile_.groups) + i));
+  }
+
+ private:
+  int buffer_words() const { return tile_.k * (a_.row + b_.row); }
+  Value* beyond(Value* from, int words) {
+    return b.CreateConstInBoundsGEP1_32(b.getFloatTy(), from, static_cast<unsigned>(words));
+  }
+  Value* shared(Value* index) { return b.CreateInBoundsGEP(b.getFloatTy(), shared_, index); }
+
+  Way way(Value* thread, bool inner_last, int width);
+  void deposit(const Way& way, Value* at, const std::function<Value*(int v)>& vector);
+  Values multiply(Value* buffer, Value* depth, const Values& sums);
+  Values fragment(Value* from, int row, int width, int extent);
+
+  const GemmTile& tile_;
+  const ir::DType type_;                      // of A and B
+  Value *row_ = nullptr, *column_ = nullptr;  // the thread's first ones, in the tile
+  Way a_{}, b_{};
+  llvm::GlobalVariable* shared_ = nullptr;
+};
+
+}  // namespace gacc::codegen

@@ -1,0 +1,89 @@
+// A block's tile of C by tensor cores, of operands that come from anywhere: mma.sync with f32 sums.
+//
+//   the first stages - 1 tiles of A and B are sent on their way
+//   for every tile of the inner dimension:
+//     wait for it; barrier
+//     send the tile stages - 1 further on into the buffer that was used up last, or fetch it into registers
+//     ldmatrix and mma of this tile
+//     put into that buffer what was fetched
+//
+// In shared memory a tile lies as it does in memory: an operand whose inner dimension is not the contiguous one
+// is turned by ldmatrix.trans. Its 16-byte chunks are swizzled, chunk c of row r standing at c ^ f(r), so that
+// neither the copies nor ldmatrix meet a bank twice.
+#pragma once
+#include "codegen/gpu/block_code.h"
+#include "codegen/nvptx/tensor_cores.h"
+#include "kernels/gemm.h"
+
+namespace gacc::codegen {
+
+class MmaTile : BlockCode {
+ public:
+  using Values = std::vector<Value*>;
+  static constexpr int kChunk = 8;  // elements of 16 bytes
+
+  // How tiles of an operand lie in shared memory.
+  struct Layout {
+    bool inner_last = false;     // the inner dimension is the contiguous one
+    int chunks = 0;              // of 16 bytes, in a row of the tile
+    Value* base = nullptr;       // shared address of the first buffer's
+    std::vector<Value*> from{};  // shared addresses for ldmatrix, see place_fragments
+    int row_bytes() const { return chunks * 16; }
+  };
+
+  MmaTile(Target& target, const GemmTile& tile, int stages, ir::DType type, bool modern)
+      : BlockCode(target), tile_(tile), stages_(stages), cores_(target.b, type, modern) {}
+
+  // Where the thread is in the tile, and where operands lie.
+  void place(Value* thread, bool a_inner_last, bool b_inner_last);
+  const Layout& left() const { return a_; }
+  const Layout& right() const { return b_; }
+  TensorCores& cores() { return cores_; }
+
+  // Shared address of a chunk in the first buffer. Whole multiples of 8 rows further on the swizzle is the same.
+  Value* chunk(const Layout& layout, Value* row, Value* chunk);
+
+  // How the tile that begins at k0 gets into the buffer at `buffer` bytes. `send`: by copies; only for tiles that
+  // there are, but for the first ones. `fetch` into registers and `put` from there: for any.
+  struct Way {
+    std::function<void(Value* k0, Value* buffer)> send;
+    std::function<Values(Value* k0)> fetch{};
+    std::function<void(const Values& fetched, Value* buffer)> put{};
+  };
+  // The thread's sums over `depth`: of each fragment of 16 x 8 four.
+  Values products(Value* depth, const Way& way);
+
+  int fragments_m() const { return warp_m() / 16; }
+  int fragments_n() const { return warp_n() / 8; }
+  // Of fragment (i, j) two neighbouring sums of the upper (0) or lower (1) 8 rows: where they are among the sums,
+  // and in C, of which the tile's first row and column are given.
+  size_t sum(int i, int j, int half) const {
+    return static_cast<size_t>(4 * (i * fragments_n() + j) + 2 * half);
+  }
+  Value* row(Value* first, int i, int half) {
+    return add(b.CreateAdd(b.CreateAdd(first, warp_row_), lane_row_), 16 * i + 8 * half);
+  }
+  Value* column(Value* first, int j) {
+    return add(b.CreateAdd(b.CreateAdd(first, warp_column_), lane_column_), 8 * j);
+  }
+
+ private:
+  int warp_m() const { return tile_.m / tile_.warps_m; }
+  int warp_n() const { return tile_.n / tile_.warps_n; }
+  int a_bytes() const { return tile_.m * tile_.k * 2; }
+  int buffer_bytes() const { return a_bytes() + tile_.n * tile_.k * 2; }
+
+  Value* swizzle(const Layout& layout, Value* row);
+  void place_fragments(Layout& layout, Value* first, int width, Value* along, Value* inner, Value* lane);
+  Values fragment(const Layout& layout, int i, int step, Value* buffer);
+  void multiply(int step, Value* buffer, Values& sums);
+
+  const GemmTile& tile_;
+  const int stages_;                                    // tiles of A and B in shared memory
+  Value *warp_row_ = nullptr, *warp_column_ = nullptr;  // the warp's first element in the tile
+  Value *lane_row_ = nullptr, *lane_column_ = nullptr;  // the thread's in a fragment
+  TensorCores cores_;
+  Layout a_{}, b_{};
+};
+
+}  // namespace gacc::codegen
