@@ -1,7 +1,7 @@
 // Convolutions for the GPU that are no matrix products (kernels/special/conv_calls.cpp says which): those of groups
-// with few channels, and gradients of small weights. A thread computes `tile` neighbouring channels of one pixel: what it reads of the
-// images it uses for each of them, neighbouring threads read neighbouring pixels, and all threads of a warp
-// read the same weights. Sums run over channels and windows in order, in f32.
+// with few channels, and gradients of small weights. A thread computes `tile` neighbouring channels of one pixel:
+// what it reads of the images it uses for each of them, neighbouring threads read neighbouring pixels, and all
+// threads of a warp read the same weights. Sums run over channels and windows in order, in f32.
 //
 // The gradient of the weight: a block computes `tile` neighbouring taps for one pair of channels, its threads
 // share the samples and places of its part.
