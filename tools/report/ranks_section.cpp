@@ -34,8 +34,7 @@ RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const
   int64_t numbers = 0, slice = 0, made = 0;
   for (const ir::Buffer& buffer : module.buffers) {
     const int64_t own = ir::elements(buffer.type.shape, module.micro_batch());
-    if (buffer.kind == ir::BufferKind::accum && role_info(buffer.role).combines())
-      numbers += own;
+    if (buffer.kind == ir::BufferKind::accum && role_info(buffer.role).combines()) numbers += own;
     if (buffer.role != ir::BufferRole::slice) continue;
     const ir::Buffer& whole = module[*buffer.of];
     if (whole.kind != ir::BufferKind::accum) {
