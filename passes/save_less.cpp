@@ -87,7 +87,7 @@ class Saver {
     std::vector<size_t>& all = readers_[index(*value)];
     if (all.empty() || all.back() != kernel) all.push_back(kernel);
   }
-  // Kernels of the gradient take ops from no other part of the step, but not all of their ops say so.
+  // One op of the gradient makes a kernel one of the gradient's.
   bool in_gradient(size_t k) const {
     const std::vector<KernelMember>& members = kernels_[k].members;
     return std::ranges::any_of(members, [&](const KernelMember& member) {
@@ -118,7 +118,8 @@ class Saver {
     return !readers.empty() && !gradient_alone(readers);
   }
 
-  // Adds what makes the value in kernel k.
+  // Adds what makes the value in kernel k. An operand that k makes is made again as well, or k stores it: whichever
+  // saves fewer bytes.
   bool find(size_t k, ValueId value, Recipe& recipe) const {
     const Made& made = *maker_[index(value)];
     const Op& op = region_.ops[made.op];
@@ -132,8 +133,12 @@ class Saver {
         if (std::ranges::find(written_, *buffer) != written_.end()) return false;
       } else if (const ValueId* read = as_value(operand)) {
         const std::optional<Made>& from = maker_[index(*read)];
-        const bool inside = from && from->kernel == k && !from->per_row && !stored_anyway(k, *read);
-        if (inside ? !find(k, *read, recipe) : !add_leaf(*read, recipe)) return false;
+        Recipe again = recipe, stored = recipe;
+        const bool repeats =
+            from && from->kernel == k && !from->per_row && !stored_anyway(k, *read) && find(k, *read, again);
+        const bool stores = add_leaf(*read, stored);
+        if (!repeats && !stores) return false;
+        recipe = repeats && (!stores || more_bytes(again) <= more_bytes(stored)) ? again : stored;
       }
     }
     recipe.ops.push_back(made.op);
@@ -151,15 +156,25 @@ class Saver {
                                [&](size_t r) { return r == kYield || in_gradient(r); });
   }
 
+  // That live until the gradient for the recipe alone.
+  int64_t more_bytes(const Recipe& recipe) const {
+    int64_t more = 0;
+    for (const ValueId leaf : recipe.leaves)
+      if (!saved(leaf)) more += bytes(leaf);
+    return more;
+  }
+
   void consider(size_t k, ValueId value) {
     const std::vector<size_t> readers = readers_outside(k, value);
     if (readers.empty() || !gradient_alone(readers)) return;
     Recipe recipe;
     if (!find(k, value, recipe)) return;
-    int64_t more = 0;
-    for (const ValueId leaf : recipe.leaves)
-      if (!saved(leaf)) more += bytes(leaf);
-    if (more > bytes(value)) return;
+    // A value stored in place of another one must be smaller.
+    const bool stores = std::ranges::any_of(recipe.leaves, [&](ValueId leaf) {
+      const std::optional<Made>& made = maker_[index(leaf)];
+      return made && made->kernel == k && !made->per_row && readers_outside(k, leaf).empty();
+    });
+    if (more_bytes(recipe) > bytes(value) - (stores ? 1 : 0)) return;
     std::ranges::sort(recipe.ops);
     const size_t count = region_.ops.size();
     std::vector<std::pair<size_t, Op>> as_it_was;

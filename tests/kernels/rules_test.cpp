@@ -20,7 +20,6 @@ struct Exception {
 };
 constexpr Exception kExceptions[] = {
     {"R1 R3 R4 R5", "column_sum", "few rows or columns: a sum of fewer than 1,024 rows stays whole"},
-    {"R10", "step_persistent", "some dozen small kernels, each behind a barrier"},
     {"R4 R5", "row_sum",
      "a warp reads its row 4 elements at a time: 8 bytes of halves; a row of a head has 64"},
     {"R1", "row_sum_mul_row_sum_mul", "a warp for each row, and only 4 rows a sample"},
@@ -29,9 +28,12 @@ constexpr Exception kExceptions[] = {
     {"R6", "attention", "f32 has no tensor cores here: it is made of multiply-adds"},
     {"R3 R5", "embedding", "a thread moves one element"},
     {"R1", "rope", "a thread turns pairs in all heads: one sample of 512 positions has 64 blocks"},
-    {"R3 R4", "add_add_cast_square", "a row of one sample and its norm, read 4 halves at a time"},
-    {"R4", "add_add_add_mul", "the same"},
-    {"R3", "square_row_sum_mul_add", "512 rows of one sample"},
+    {"R4", "add_add_cast_square", "a row of one sample and its norm, read 4 halves at a time"},
+    {"R3", "square_row_sum_mul", "512 rows of one sample"},
+    {"R4", "add_add_sub_mul", "rows, 4 halves at a time: the last layer norm's gradient"},
+    {"R4", "mul_add_add_add", "the same, of a root mean square"},
+    {"R4", "add_mul_mul_mul", "the same"},
+    {"R1", "add_add_mul_silu_grad", "the sum of a bias of fewer than 1,024 rows"},
     {"R2 R3", "concat", "a thread moves one element at a time"},
     {"R1", "concat", "64 blocks of parts of the logits of one sample"},
     {"R5", "slice", "a thread moves one element"},
