@@ -160,7 +160,7 @@ def targeted(plan):
         ("plateau", None), ("seed_rules.elements", 1), ("seed_rules.dynamic", False), ("seed_rules", None),
         # What a GPU launches, and the CPU does not look at.
         (f"{step}[0].kernel", plan["programs"][0]["launches"][0]["kernel"]), (f"{step}[0].arguments[0]", 0), (f"{step}[0].block", 32),
-        (f"{step}[0].per_block", 1), (f"{step}[0].grid.extent", 1), (f"{product}.a", 0), (f"{product}.c", 256), (f"{product}.k.extent", 1),
+        (f"{step}[0].per_block", 1), (f"{step}[0].grid.extent", 2), (f"{product}.a", 0), (f"{product}.c", 256), (f"{product}.k.extent", 1),
         (f"{product}.transpose_b", False), (f"{product}.builtin.tile_m", 1), (f"{evaluation}[1]", None, "programs[3].launches"), (f"{update}[0].touches", [0]),
         (f"{passed}[1]", 1), (f"{passed}[2]", -1), ("programs[1].values", None), ("programs[2].persistent_values[0][3]", 0),
         (f"{update}[0].grid.extent", 0), ("programs[1].persistent.block", 32), ("programs[2].persistent.cooperative", False),
