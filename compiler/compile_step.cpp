@@ -51,7 +51,7 @@ std::optional<ir::Module> StepCompiler::fused(const std::vector<Override>& more,
   Diag diag(file_, text_);
   std::optional<ir::Module> module = compile_model(text_, file_, all, diag);
   passes::PipelineOptions pipeline;
-  pipeline.stop_after = "fuse";
+  pipeline.stop_after = passes::pass_before("recompute");
   pipeline.options = options_;
   if (module && passes::run_pipeline(*module, pipeline, diag)) return module;
   if (refused.empty()) refused = diag.render();

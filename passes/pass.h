@@ -40,10 +40,11 @@ struct Pass {
   bool (*run)(ir::Module& module, const Options& options, Diag& diag);
 };
 
-std::span<const Pass> all_passes();            // the pipeline, top to bottom
-const Pass* find_pass(std::string_view name);  // null when there is none
-std::string passes_text();                     // --list-passes
-std::string passes_markdown();                 // docs/passes.md
+std::span<const Pass> all_passes();                   // the pipeline, top to bottom
+const Pass* find_pass(std::string_view name);         // null when there is none
+std::string_view pass_before(std::string_view name);  // in the pipeline, which has both
+std::string passes_text();                            // --list-passes
+std::string passes_markdown();                        // docs/passes.md
 
 // One file each, of that name.
 [[nodiscard]] bool autodiff(ir::Module& module, const Options& options, Diag& diag);

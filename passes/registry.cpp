@@ -64,6 +64,8 @@ const Pass* find_pass(std::string_view name) {
   return nullptr;
 }
 
+std::string_view pass_before(std::string_view name) { return (find_pass(name) - 1)->name; }
+
 std::string passes_text() {
   std::string out;
   for (const Pass& pass : kPasses) out += fmt::format("{:<12} {}\n", pass.name, pass.summary);

@@ -23,6 +23,7 @@
 #include "compiler/read_costs.h"
 #include "frontend/frontend.h"
 #include "ir/text.h"
+#include "passes/pass.h"
 #include "passes/pipeline.h"
 #include "passes/recompute.h"
 #include "runtime/atomic_file.h"
@@ -171,7 +172,8 @@ class Compilation {
         return fail(kWrongFile, status.text());
     }
     pipeline.print_after = arguments_.print_after;
-    pipeline.stop_after = arguments_.emit == "graph" ? "fuse" : arguments_.stop_after;
+    pipeline.stop_after =
+        arguments_.emit == "graph" ? std::string(passes::pass_before("recompute")) : arguments_.stop_after;
     pipeline.time_passes = arguments_.times;
     pipeline.print_locations = arguments_.locations;
     pipeline.sink = to_stderr;
