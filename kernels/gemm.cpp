@@ -33,8 +33,6 @@ constexpr GemmTile kImplicitTiles[] = {
 // A tile is worth its size when at least so many blocks are left: three in four multiprocessors of an H200.
 constexpr int64_t kBlocksThatFillGpu = 99;
 
-int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
 }  // namespace
 
 std::string GemmKernel::name() const {

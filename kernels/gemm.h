@@ -36,6 +36,8 @@ struct GemmTile {
 // Bytes of shared memory of a block.
 int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu);
 
+constexpr int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
 // Whether products of this type go through tensor cores.
 bool has_tensor_cores(ir::DType type, const GpuTarget& gpu);
 

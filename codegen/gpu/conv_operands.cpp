@@ -21,7 +21,7 @@ void ConvOperands::begin_product(Value* number) {
     return at;
   };
   if (kind_ == ConvKind::weight) {
-    column0_ = b.CreateMul(narrow(next((product_.others + tile_.n - 1) / tile_.n)), word(tile_.n));
+    column0_ = b.CreateMul(narrow(next(kernels::ceil_divide(product_.others, tile_.n))), word(tile_.n));
     row0_ = b.CreateMul(narrow(next(down())), word(tile_.m));
     group_ = next(s_.groups);
     // The part's samples; of a micro-batch that is not full there may be fewer, or none.

@@ -52,7 +52,7 @@ class ConvOperands : protected BlockCode {
   }
 
   // Tiles that stand below one another in a group.
-  int64_t down() const { return (product_.rows + tile_.m - 1) / tile_.m; }
+  int64_t down() const { return kernels::ceil_divide(product_.rows, tile_.m); }
   // C: an element's place is the sum of its row's and its column's; `run` neighbours of a row lie side by side.
   Value* c_row(Value* row);
   Value* c_column(Value* column);

@@ -48,8 +48,6 @@ Extent samples_of(const ir::OpView& op) {
   return first == ir::kBatch ? Extent{1, true} : Extent{first, false};
 }
 
-int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
 }  // namespace
 
 std::vector<int64_t> ConvShape::list() const {
@@ -110,17 +108,17 @@ std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const Gpu
   shape.product = choose_implicit(product.rows, columns, shape.groups * parts, mma, product.copied());
   shape.modern = gpu.async_copies ? 1 : 0;
   const GemmTile& tile = implicit_tile(shape.product);
-  const int64_t down = shape.groups * divide_up(product.rows, tile.m);
+  const int64_t down = shape.groups * ceil_divide(product.rows, tile.m);
   Extent items;
   if (weight) {
-    items = {parts * down * divide_up(columns, tile.n), false};
+    items = {parts * down * ceil_divide(columns, tile.n), false};
     if (items.factor < kLeastBlocksOfSums || (!mma && tile.m < kLeastTileOfSums)) return std::nullopt;
   } else {
     // An item is a pixel of a row of tiles. A block has as many as leave a block for each tile of a full
     // micro-batch; of others a block may have two.
     items = {samples.factor * product.pixels * down, samples.times_batch};
-    const int64_t tiles = down * divide_up(columns, tile.n), all = columns * down;
-    shape.per_block = tiles == 1 ? all : divide_up(all, tiles - 1) - 1;
+    const int64_t tiles = down * ceil_divide(columns, tile.n), all = columns * down;
+    shape.per_block = tiles == 1 ? all : ceil_divide(all, tiles - 1) - 1;
   }
   SpecialCall call = block_items(op, Purpose::device, items, 1, tile.threads());
   call.per_block = shape.per_block;
