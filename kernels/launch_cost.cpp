@@ -167,6 +167,27 @@ double joined(const Terms& t) {
               kOverlapPower);
 }
 
+double side_by_side_seconds(const Machine& machine, const std::vector<Work>& works) {
+  int64_t blocks = 0;
+  for (const Work& work : works) blocks += work.blocks;
+  Terms all;
+  for (const Work& work : works) {
+    const Terms t = terms(machine, work);
+    // Alone it has fewer SMs than they have together.
+    const double share = static_cast<double>(std::min(machine.sms, work.blocks)) /
+                         static_cast<double>(std::min(machine.sms, blocks));
+    all.memory += t.memory;
+    all.dispatch += t.dispatch;
+    all.chain = std::max(all.chain, t.chain);
+    all.l2 += share * t.l2;
+    all.access += share * t.access;
+    all.issue += share * t.issue;
+    all.multiply += share * t.multiply;
+    all.function += share * t.function;
+  }
+  return joined(all);
+}
+
 double product_seconds(const Machine& machine, const ProductWork& product, Engine engine) {
   const double memory = product_bytes(product) / machine.copy;
   return engine == Engine::library ? library_seconds(machine, product, memory)
@@ -180,9 +201,7 @@ double attention_seconds(const Machine& machine, const AttentionWork& attention)
   const double tensor = 2 * multiplied / (machine.half / cycles * share);
   const double other =
       (attention.gradient ? 16.0 : 10.0) / static_cast<double>(machine.lanes) + 1 / Machine::kFunctions;
-  // Of 512 bytes that a warp of 16 rows fetches from shared memory, 128 a clock, come eight multiply-adds a
-  // byte.
-  const double shared = multiplied / 8 / 128;
+  const double shared = attention.fetched / Machine::kSharedBytes;
   return attention_area(attention) * norm({tensor + 0.6 * other, shared}, 1.5) / cycles;
 }
 

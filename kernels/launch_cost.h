@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "kernels/machine.h"
 
@@ -43,6 +44,7 @@ struct ProductWork {
 struct AttentionWork {
   int64_t heads = 0, length = 0, channels = 0;  // heads: of all samples
   bool causal = false, gradient = false;
+  double fetched = 0;  // bytes of shared memory for each element of the scores
 };
 
 struct Work {
@@ -89,6 +91,8 @@ int64_t resident_blocks(const Machine& machine, const Work& work);  // that an S
 double waves(const Machine& machine, const Work& work);             // of blocks, at least 1
 Terms terms(const Machine& machine, const Work& work);              // of a launch that is no product
 double joined(const Terms& terms);
+// Of kernels that share a launch: their blocks run side by side. None of them is a product or attention.
+double side_by_side_seconds(const Machine& machine, const std::vector<Work>& works);
 double product_seconds(const Machine& machine, const ProductWork& product, Engine engine);
 double attention_seconds(const Machine& machine, const AttentionWork& attention);
 Estimate estimate(const Machine& machine, const Work& work, Engine engine);

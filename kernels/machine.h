@@ -32,6 +32,7 @@ struct Machine {
   static constexpr double kFunctions = 16;      // special functions of an SM a clock
   static constexpr double kLoadLanes = 32;      // of 4 bytes, of an SM a clock
   static constexpr double kIssued = 4 * 0.8;    // warp instructions of an SM a clock: four schedulers, mostly
+  static constexpr double kSharedBytes = 128;   // that an SM's shared memory gives a clock
   static constexpr double kSmBytes = 48;        // that an SM draws from the second-level cache a clock
   static constexpr double kStarted = 0.92;      // blocks that the whole GPU starts a clock
   static constexpr double kBlockCycles = 400;   // from a block's end to its successor's first load

@@ -17,6 +17,7 @@
 // Positions past T: tiles have zeros there, own rows repeat the last one and are not stored. Probabilities
 // are powers of 2 by ex2.approx (2 units in the last place of an f32; a half keeps 2^-9 or 2^-12 of it).
 #include <limits>
+#include <map>
 
 #include "codegen/gpu/attention_mma.h"
 #include "codegen/gpu/attention_tiles.h"
@@ -35,48 +36,49 @@ class MmaAttention : AttentionTiles {
     t_.parts([&](Value* row) {
       begin(row, /*gradient=*/false);
       place_queries();
-      const std::vector<Values> query = own(part(0));
-      // Of the thread's two rows: the largest score so far, the sum of exponentials of its own columns.
-      Values start = {minus_infinity(), minus_infinity(), real(0), real(0)};
-      start.resize(4 + sums_of_channels(), real(0));
+      const Left query = own(part(0));
+      // Of each of the thread's rows: the largest score so far, the sum of exponentials of its own columns.
+      const size_t rows = rows_.size(), sums = 2 * rows;  // where these, and the output's, begin
+      Values start(rows, minus_infinity());
+      start.resize(sums + sums_of_channels(), real(0));
       const auto tile = [&](Value* key, Value* buffer, Values now) {
         const Values scores = masked(product(query, buffer), key, minus_infinity(), false);
-        Values factors(scores.size()), decay(2);
-        for (size_t half : {0, 1}) {
-          Value* top = now[half];
-          each(half, scores.size(), [&](size_t i) { top = b_.CreateMaxNum(top, scores[i]); });
-          for (unsigned distance : {1, 2}) top = b_.CreateMaxNum(top, gpu::exchange(b_, top, distance));
-          Value* shift = b_.CreateFNeg(b_.CreateFMul(top, real(unit())));
-          decay[half] = power(t_.math.fma(now[half], real(unit()), shift));
-          Value* sum = b_.CreateFMul(now[2 + half], decay[half]);
-          each(half, scores.size(), [&](size_t i) {
+        Values factors(scores.size()), decay(rows);
+        for (size_t row = 0; row < rows; ++row) {
+          Value* top = now[row];
+          each(row, scores.size(), [&](size_t i, size_t) { top = b.CreateMaxNum(top, scores[i]); });
+          for (unsigned distance : {1, 2}) top = b.CreateMaxNum(top, gpu::exchange(b, top, distance));
+          Value* shift = b.CreateFNeg(b.CreateFMul(top, real(unit())));
+          decay[row] = power(t_.math.fma(now[row], real(unit()), shift));
+          Value* sum = b.CreateFMul(now[rows + row], decay[row]);
+          each(row, scores.size(), [&](size_t i, size_t) {
             Value* p = power(t_.math.fma(scores[i], real(unit()), shift));
-            sum = b_.CreateFAdd(sum, p);
+            sum = b.CreateFAdd(sum, p);
             factors[i] = p;
           });
-          now[half] = top, now[2 + half] = sum;
+          now[row] = top, now[rows + row] = sum;
         }
         drop(factors, key, false);
         for (size_t i = 0; i < sums_of_channels(); ++i)
-          now[4 + i] = b_.CreateFMul(now[4 + i], decay[i % 4 / 2]);
-        add_product(now.data() + 4, packed(factors), second(buffer));
+          now[sums + i] = b.CreateFMul(now[sums + i], decay[row_of(i, sums_of_channels())]);
+        add_product(now.data() + sums, packed(factors), second(buffer));
         return now;
       };
       const Values end = walk({part(1), part(2)}, word(0), visible_keys(), start, tile);
-      Values sum(2), scale(2);
-      for (size_t half : {0, 1}) {
-        sum[half] = end[2 + half];
+      Values sum(rows), scale(rows);
+      for (size_t row = 0; row < rows; ++row) {
+        sum[row] = end[rows + row];
         for (unsigned distance : {1, 2})
-          sum[half] = b_.CreateFAdd(sum[half], gpu::exchange(b_, sum[half], distance));
-        scale[half] = b_.CreateFDiv(real(1), sum[half]);
+          sum[row] = b.CreateFAdd(sum[row], gpu::exchange(b, sum[row], distance));
+        scale[row] = b.CreateFDiv(real(1), sum[row]);
       }
-      store(end.data() + 4, scale, output(result()));
-      Value* first = b_.CreateICmpEQ(b_.CreateAnd(lane_, word(3)), word(0));
-      for (size_t half : {0, 1}) {
-        t_.branch(b_.CreateAnd(first, exists(half)), [&] {
-          Value* top = b_.CreateFMul(end[half], real(scale_));
-          store(top, top_of(result() + 1, rows_[half]));
-          store(log_of_sum(sum[half], end[half], top), log_of(result() + 1, rows_[half]));
+      store(end.data() + sums, scale, output(result()));
+      Value* first = b.CreateICmpEQ(b.CreateAnd(lane_, word(3)), word(0));
+      for (size_t row = 0; row < rows; ++row) {
+        t_.branch(b.CreateAnd(first, exists(row)), [&] {
+          Value* top = b.CreateFMul(end[row], real(scale_));
+          store(top, top_of(result() + 1, rows_[row]));
+          store(log_of_sum(sum[row], end[row], top), log_of(result() + 1, rows_[row]));
         });
       }
     });
@@ -86,11 +88,11 @@ class MmaAttention : AttentionTiles {
     t_.parts([&](Value* row) {
       begin(row, /*gradient=*/true);
       const int64_t group = s_.group();
-      t_.branch(group == 1 ? b_.CreateICmpEQ(part_, t_.index(0)) : b_.CreateICmpULT(part_, t_.index(group)),
+      t_.branch(group == 1 ? b.CreateICmpEQ(part_, t_.index(0)) : b.CreateICmpULT(part_, t_.index(group)),
                 [&] { query_gradient(); });
-      t_.branch(b_.CreateICmpEQ(part_, t_.index(group)), [&] { key_gradient(true, s_.parts == 2); });
+      t_.branch(b.CreateICmpEQ(part_, t_.index(group)), [&] { key_gradient(true, s_.parts == 2); });
       if (s_.parts == 3)
-        t_.branch(b_.CreateICmpEQ(part_, t_.index(group + 1)), [&] { key_gradient(false, true); });
+        t_.branch(b.CreateICmpEQ(part_, t_.index(group + 1)), [&] { key_gradient(false, true); });
     });
   }
 
@@ -98,60 +100,64 @@ class MmaAttention : AttentionTiles {
   void query_gradient() {
     with_statistics_ = false;
     place_queries();
-    const std::vector<Values> query = own(part(0)), dy = own(output(kDy));
-    Values top(2), log(2), delta(2);
-    for (size_t half : {0, 1}) {
-      Value* row = least(rows_[half], word(s_.length - 1));
-      top[half] = load(top_of(kStatistics, row));
-      log[half] = load(log_of(kStatistics, row));
-      delta[half] = load(delta_of(row));
+    const Left query = own(part(0)), dy = own(output(kDy));
+    Values top, log, delta;
+    for (Value* own : rows_) {
+      Value* row = min(own, word(s_.length - 1));
+      top.push_back(load(top_of(kStatistics, row)));
+      log.push_back(load(log_of(kStatistics, row)));
+      delta.push_back(load(delta_of(row)));
     }
     const auto tile = [&](Value* key, Value* buffer, Values now) {
       Values p = product(query, buffer), dp = product(dy, second(buffer));
-      for (size_t i = 0; i < p.size(); ++i) p[i] = probability(p[i], top[i % 4 / 2], log[i % 4 / 2]);
+      for (size_t i = 0; i < p.size(); ++i) {
+        const size_t row = row_of(i, p.size());
+        p[i] = probability(p[i], top[row], log[row]);
+      }
       p = masked(p, key, real(0), false);
       drop(dp, key, false);
       for (size_t i = 0; i < p.size(); ++i)
-        p[i] = b_.CreateFMul(p[i], b_.CreateFSub(dp[i], delta[i % 4 / 2]));
+        p[i] = b.CreateFMul(p[i], b.CreateFSub(dp[i], delta[row_of(i, p.size())]));
       add_product(now.data(), packed(p), buffer);
       return now;
     };
     const Values end =
         walk({part(1), part(2)}, word(0), visible_keys(), Values(sums_of_channels(), real(0)), tile);
-    store(end.data(), {real(scale_), real(scale_)}, part(0, result()));
+    store(end.data(), Values(rows_.size(), real(scale_)), part(0, result()));
   }
 
   void key_gradient(bool wants_k, bool wants_v) {
     place(block_);
     with_statistics_ = true;
-    const std::vector<Values> key = own(part(1));
-    const std::vector<Values> value = wants_k ? own(part(2)) : std::vector<Values>();
+    const Left key = own_in_shared(part(1), 0);
+    const Left value = wants_k ? own_in_shared(part(2), 1) : Left();
     const size_t dv = wants_k ? sums_of_channels() : 0;  // where its sums begin
     const auto tile = [&](Value* query, Value* buffer, Values now) {
       Values p = product(key, buffer);
-      Values top(p.size()), log(p.size()), delta(p.size());
-      for (size_t i = 0; i < p.size(); i += 4) {
-        for (size_t column : {0, 1}) {
-          top[i + column] = top[i + 2 + column] = statistic_of(buffer, 0, i / 4, column);
-          log[i + column] = log[i + 2 + column] = statistic_of(buffer, 1, i / 4, column);
-          if (wants_k) delta[i + column] = delta[i + 2 + column] = statistic_of(buffer, 2, i / 4, column);
-        }
+      std::map<size_t, Value*> top, log, delta;  // by column
+      each(0, p.size(), [&](size_t, size_t column) {
+        top[column] = statistic_of(buffer, 0, column);
+        log[column] = statistic_of(buffer, 1, column);
+        if (wants_k) delta[column] = statistic_of(buffer, 2, column);
+      });
+      for (size_t i = 0; i < p.size(); ++i) {
+        const size_t column = column_of(i, p.size());
+        p[i] = probability(p[i], top[column], log[column]);
       }
-      for (size_t i = 0; i < p.size(); ++i) p[i] = probability(p[i], top[i], log[i]);
       if (s_.causal) p = masked(p, query, real(0), true);
       Values kept(p.size(), real(1));
       drop(kept, query, true);
       if (wants_k) {
         Values ds = product(value, second(buffer));
         for (size_t i = 0; i < p.size(); ++i) {
-          if (s_.words != 0) ds[i] = b_.CreateFMul(ds[i], kept[i]);
-          ds[i] = b_.CreateFMul(p[i], b_.CreateFSub(ds[i], delta[i]));
+          if (s_.words != 0) ds[i] = b.CreateFMul(ds[i], kept[i]);
+          ds[i] = b.CreateFMul(p[i], b.CreateFSub(ds[i], delta[column_of(i, p.size())]));
         }
         add_product(now.data(), packed(ds), buffer);
       }
       if (wants_v) {
         if (s_.words != 0) {
-          for (size_t i = 0; i < p.size(); ++i) p[i] = b_.CreateFMul(p[i], kept[i]);
+          for (size_t i = 0; i < p.size(); ++i) p[i] = b.CreateFMul(p[i], kept[i]);
         }
         add_product(now.data() + dv, packed(p), second(buffer));
       }
@@ -163,8 +169,8 @@ class MmaAttention : AttentionTiles {
         },
         s_.causal ? first_ : word(0), word(s_.length),
         Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)), tile);
-    if (wants_k) store(end.data(), {real(scale_), real(scale_)}, part(1, result()));
-    if (wants_v) store(end.data() + dv, {real(1), real(1)}, part(2, result()));
+    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_)), part(1, result()));
+    if (wants_v) store(end.data() + dv, Values(rows_.size(), real(1)), part(2, result()));
   }
 
   double unit() const { return scale_ * kLog2E; }  // of a score, in powers of 2
@@ -172,18 +178,17 @@ class MmaAttention : AttentionTiles {
   Value* log_of_sum(Value* sum, Value* largest, Value* top) {
     // The product once more, in another form: the loop's own would stay in a register until here.
     Value* product = t_.math.fma(largest, real(unit()), real(0));
-    Value* in_sum =
-        b_.CreateFMul(t_.math.fma(largest, real(unit()), b_.CreateFNeg(product)), real(1 / kLog2E));
-    Value* in_top = t_.math.fma(largest, real(scale_), b_.CreateFNeg(top));
-    return b_.CreateFAdd(t_.math.log(sum), b_.CreateFSub(in_top, in_sum));
+    Value* in_sum = b.CreateFMul(t_.math.fma(largest, real(unit()), b.CreateFNeg(product)), real(1 / kLog2E));
+    Value* in_top = t_.math.fma(largest, real(scale_), b.CreateFNeg(top));
+    return b.CreateFAdd(t_.math.log(sum), b.CreateFSub(in_top, in_sum));
   }
   // exp((score * scale_ - top) - log)
   Value* probability(Value* score, Value* top, Value* log) {
-    Value* shifted = t_.math.fma(score, real(scale_), b_.CreateFNeg(top));
-    return power(t_.math.fma(shifted, real(kLog2E), b_.CreateFNeg(b_.CreateFMul(log, real(kLog2E)))));
+    Value* shifted = t_.math.fma(score, real(scale_), b.CreateFNeg(top));
+    return power(t_.math.fma(shifted, real(kLog2E), b.CreateFNeg(b.CreateFMul(log, real(kLog2E)))));
   }
   Value* power(Value* x) {
-    return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, llvm::ArrayRef<llvm::Type*>{}, {x});
+    return b.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, llvm::ArrayRef<llvm::Type*>{}, {x});
   }
   Value* minus_infinity() { return real(-std::numeric_limits<double>::infinity()); }
 };

@@ -7,20 +7,16 @@
 #include <optional>
 
 #include "codegen/emit/special/attention_dropout.h"
+#include "codegen/gpu/block_code.h"
 #include "codegen/nvptx/tensor_cores.h"
-#include "codegen/nvptx/threads.h"
 #include "kernels/special/attention_call.h"
 
 namespace gacc::codegen {
 
-class AttentionTiles {
+class AttentionTiles : protected BlockCode {
  protected:
-  using Values = std::vector<Value*>;
-  static constexpr int kThreads = 128;
-
   explicit AttentionTiles(Target& t)
-      : t_(t),
-        b_(t.b),
+      : BlockCode(t),
         s_(AttentionShape::of(t.body)),
         type_(t.body.slots[0].dtype),
         cores_(t.b, type_, s_.modern),
@@ -29,47 +25,47 @@ class AttentionTiles {
   // --- where we are
 
   void begin(Value* row, bool gradient) {
-    part_ = b_.CreateURem(row, t_.index(s_.rows()));
-    Value* rest = b_.CreateUDiv(row, t_.index(s_.rows()));
-    block_ = word_of(b_.CreateURem(rest, t_.index(s_.blocks())));
-    rest = b_.CreateUDiv(rest, t_.index(s_.blocks()));
-    head_ = kv_head_ = b_.CreateZExtOrTrunc(b_.CreateURem(rest, t_.index(s_.kv_heads)), b_.getInt64Ty());
-    sample_ = b_.CreateZExtOrTrunc(b_.CreateUDiv(rest, t_.index(s_.kv_heads)), b_.getInt64Ty());
+    part_ = b.CreateURem(row, t_.index(s_.rows()));
+    Value* rest = b.CreateUDiv(row, t_.index(s_.rows()));
+    block_ = word_of(b.CreateURem(rest, t_.index(s_.blocks())));
+    rest = b.CreateUDiv(rest, t_.index(s_.blocks()));
+    head_ = kv_head_ = b.CreateZExtOrTrunc(b.CreateURem(rest, t_.index(s_.kv_heads)), b.getInt64Ty());
+    sample_ = b.CreateZExtOrTrunc(b.CreateUDiv(rest, t_.index(s_.kv_heads)), b.getInt64Ty());
     if (s_.group() > 1) {
-      first_head_ = b_.CreateMul(kv_head_, wide(s_.group()));
-      head_ = b_.CreateAdd(first_head_, b_.CreateZExtOrTrunc(part_, b_.getInt64Ty()));
+      first_head_ = b.CreateMul(kv_head_, wide(s_.group()));
+      head_ = b.CreateAdd(first_head_, b.CreateZExtOrTrunc(part_, b.getInt64Ty()));
     }
-    thread_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
-    lane_ = b_.CreateAnd(thread_, word(31));
+    thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+    lane_ = b.CreateAnd(thread_, word(31));
     if (s_.words != 0) dropout_.emplace(t_, s_, sample_);
     gradient_ = gradient;
-    shared_ = gpu::shared_array(t_.module, b_.getInt8Ty(), static_cast<uint64_t>(2 * stage_bytes()),
-                                t_.function->getName().str());
+    shared_ = make_shared(b.getInt8Ty(), static_cast<uint64_t>(s_.shared_bytes(gradient)));
     // What a lane gives ldmatrix, from a tile's begin: row 0 .. 15 and the first or second 8 channels.
-    Value *low = b_.CreateAnd(b_.CreateLShr(lane_, 3), word(1)), *high = b_.CreateLShr(lane_, 4);
+    Value *low = b.CreateAnd(b.CreateLShr(lane_, 3), word(1)), *high = b.CreateLShr(lane_, 4);
     const auto from = [&](Value* down, Value* along) {
-      Value* r = b_.CreateAdd(b_.CreateAnd(lane_, word(7)), b_.CreateShl(down, 3));
-      return b_.CreateAdd(b_.CreateMul(r, word(row_bytes_)), b_.CreateShl(along, 4));
+      Value* r = b.CreateAdd(b.CreateAnd(lane_, word(7)), b.CreateShl(down, 3));
+      return b.CreateAdd(b.CreateMul(r, word(row_bytes_)), b.CreateShl(along, 4));
     };
     straight_ = from(high, low), turned_ = from(low, high);
   }
 
-  // The block's positions, and the two rows of the thread's fragments.
+  // The block's positions, and the rows of the thread's fragments: two for each 16 of the warp.
   void place(Value* block) {
-    first_ = b_.CreateMul(block, word(s_.block));
-    Value* row = b_.CreateAdd(b_.CreateShl(b_.CreateLShr(thread_, 5), 4), b_.CreateLShr(lane_, 2));
-    rows_[0] = b_.CreateAdd(first_, row);
-    rows_[1] = b_.CreateAdd(rows_[0], word(8));
-    column_ = b_.CreateShl(b_.CreateAnd(lane_, word(3)), 1);
+    first_ = b.CreateMul(block, word(s_.block));
+    warp_row_ = b.CreateMul(b.CreateLShr(thread_, 5), word(s_.warp_rows));
+    Value* row = b.CreateAdd(first_, b.CreateAdd(warp_row_, b.CreateLShr(lane_, 2)));
+    rows_.clear();
+    for (int64_t next = 0; next < s_.warp_rows; next += 8) rows_.push_back(add(row, next));
+    column_ = b.CreateShl(b.CreateAnd(lane_, word(3)), 1);
   }
 
   // Causal queries that meet the most keys begin first.
-  void place_queries() { place(s_.causal ? b_.CreateSub(word(s_.blocks() - 1), block_) : block_); }
+  void place_queries() { place(s_.causal ? b.CreateSub(word(s_.blocks() - 1), block_) : block_); }
 
-  Value* exists(size_t half) { return b_.CreateICmpULT(rows_[half], word(s_.length)); }
+  Value* exists(size_t row) { return b.CreateICmpULT(rows_[row], word(s_.length)); }
   // Keys from here on are seen by none of the block's queries.
   Value* visible_keys() {
-    return s_.causal ? least(b_.CreateAdd(first_, word(s_.block)), word(s_.length)) : word(s_.length);
+    return s_.causal ? min(b.CreateAdd(first_, word(s_.block)), word(s_.length)) : word(s_.length);
   }
 
   // --- memory: 0 is qkv; the gradient's further operands:
@@ -86,67 +82,85 @@ class AttentionTiles {
   };
   // Query, key or value (0, 1, 2).
   Rows part(int64_t which, int32_t slot = 0) {
-    Value* element = b_.CreateAdd(b_.CreateMul(sample_, wide(s_.length * s_.row())),
-                                  b_.CreateMul(which == 0 ? head_ : kv_head_, wide(s_.channels)));
-    element = b_.CreateAdd(element, wide(s_.begin(which)));
-    return {offset(t_.operands[static_cast<size_t>(slot)], b_.CreateShl(element, 1)), 2 * s_.row()};
+    Value* element = b.CreateAdd(b.CreateMul(sample_, wide(s_.length * s_.row())),
+                                 b.CreateMul(which == 0 ? head_ : kv_head_, wide(s_.channels)));
+    element = b.CreateAdd(element, wide(s_.begin(which)));
+    return {offset(t_.operands[static_cast<size_t>(slot)], b.CreateShl(element, 1)), 2 * s_.row()};
   }
   // [B,T,C]
   Rows output(int32_t slot) {
-    Value* element = b_.CreateAdd(b_.CreateMul(sample_, wide(s_.length * s_.width())),
-                                  b_.CreateMul(head_, wide(s_.channels)));
-    return {offset(t_.operands[static_cast<size_t>(slot)], b_.CreateShl(element, 1)), 2 * s_.width()};
+    Value* element = b.CreateAdd(b.CreateMul(sample_, wide(s_.length * s_.width())),
+                                 b.CreateMul(head_, wide(s_.channels)));
+    return {offset(t_.operands[static_cast<size_t>(slot)], b.CreateShl(element, 1)), 2 * s_.width()};
   }
   Value* row_of(const Rows& rows, Value* position) {
-    return offset(rows.begin, b_.CreateMul(b_.CreateZExt(position, b_.getInt64Ty()), wide(rows.stride)));
+    return offset(rows.begin, b.CreateMul(wide(position), wide(rows.stride)));
   }
   // [B,H,2,T]: the largest of the query's scores, and the logarithm of their sum relative to it.
   Value* top_of(int32_t slot, Value* position) {
-    Value* head = b_.CreateAdd(b_.CreateMul(sample_, wide(s_.heads)), head_);
-    Value* element =
-        b_.CreateAdd(b_.CreateMul(head, wide(2 * s_.length)), b_.CreateZExt(position, b_.getInt64Ty()));
-    return offset(t_.operands[static_cast<size_t>(slot)], b_.CreateShl(element, 2));
+    Value* head = b.CreateAdd(b.CreateMul(sample_, wide(s_.heads)), head_);
+    Value* element = b.CreateAdd(b.CreateMul(head, wide(2 * s_.length)), wide(position));
+    return offset(t_.operands[static_cast<size_t>(slot)], b.CreateShl(element, 2));
   }
   Value* log_of(int32_t slot, Value* position) { return offset(top_of(slot, position), wide(4 * s_.length)); }
   // [B,T,H]
   Value* delta_of(Value* position) {
-    Value* at =
-        b_.CreateAdd(b_.CreateMul(sample_, wide(s_.length)), b_.CreateZExt(position, b_.getInt64Ty()));
-    Value* element = b_.CreateAdd(b_.CreateMul(at, wide(s_.heads)), head_);
-    return offset(t_.operands[kDelta], b_.CreateShl(element, 2));
+    Value* at = b.CreateAdd(b.CreateMul(sample_, wide(s_.length)), wide(position));
+    Value* element = b.CreateAdd(b.CreateMul(at, wide(s_.heads)), head_);
+    return offset(t_.operands[kDelta], b.CreateShl(element, 2));
   }
-  Value* load(Value* address) { return b_.CreateAlignedLoad(b_.getFloatTy(), address, llvm::Align(4)); }
-  void store(Value* value, Value* address) { b_.CreateAlignedStore(value, address, llvm::Align(4)); }
+  Value* load(Value* address) { return b.CreateAlignedLoad(b.getFloatTy(), address, llvm::Align(4)); }
+  void store(Value* value, Value* address) { b.CreateAlignedStore(value, address, llvm::Align(4)); }
 
-  // The warp's 16 rows as left factors, one for each 16 channels.
-  std::vector<Values> own(const Rows& rows) {
-    Value* begin[2];
-    for (size_t half : {0, 1}) {
-      Value* row = row_of(rows, least(rows_[half], word(s_.length - 1)));
-      begin[half] = offset(row, b_.CreateZExt(b_.CreateShl(column_, 1), b_.getInt64Ty()));
-    }
+  // A left factor of a product: of a group of 16 of the warp's rows, and 16 of the inner dimension.
+  using Left = std::function<Values(size_t group, size_t step)>;
+
+  // The warp's rows in registers; the inner dimension is channels.
+  Left own(const Rows& rows) {
     std::vector<Values> fragments;
-    for (int64_t channel = 0; channel < s_.channels; channel += 16) {
-      Values& four = fragments.emplace_back();
-      for (const int64_t right : {0, 8}) {
-        for (Value* row : begin)
-          four.push_back(b_.CreateAlignedLoad(b_.getInt32Ty(), offset(row, wide(2 * (channel + right))),
-                                              llvm::Align(4)));
+    for (size_t group = 0; group < groups(); ++group) {
+      Value* begin[2];
+      for (size_t half : {0, 1}) {
+        Value* row = row_of(rows, min(rows_[2 * group + half], word(s_.length - 1)));
+        begin[half] = offset(row, wide(b.CreateShl(column_, 1)));
+      }
+      for (int64_t channel = 0; channel < s_.channels; channel += 16) {
+        Values& four = fragments.emplace_back();
+        for (const int64_t right : {0, 8}) {
+          for (Value* row : begin)
+            four.push_back(b.CreateAlignedLoad(b.getInt32Ty(), offset(row, wide(2 * (channel + right))),
+                                               llvm::Align(4)));
+        }
       }
     }
-    return fragments;
+    return [fragments, steps = channel_steps()](size_t group, size_t step) {
+      return fragments[group * steps + step];
+    };
+  }
+
+  // The same from shared memory, where the block's rows are sent: tile `which`, before the stages. For they
+  // leave no registers for the sums.
+  Left own_in_shared(const Rows& rows, int64_t which) {
+    if (s_.own_bytes(true) == 0) return own(rows);
+    Value* tile = add(b.CreatePtrToInt(shared_, b.getInt32Ty()), which * s_.block * row_bytes_);
+    send_tile(rows, first_, tile, s_.block);
+    Value* lane = b.CreateAdd(b.CreateAdd(tile, b.CreateMul(warp_row_, word(row_bytes_))), turned_);
+    return [this, lane](size_t group, size_t step) {
+      return cores_.load_matrices(add(lane, static_cast<int64_t>(16 * group) * row_bytes_ + 32 * step),
+                                  false);
+    };
   }
 
   // sums * scale of each row, as halves.
   void store(Value* const* sums, const Values& scale, const Rows& to) {
-    for (size_t half : {0, 1}) {
-      t_.branch(exists(half), [&] {
-        Value* row = row_of(to, rows_[half]);
-        row = offset(row, b_.CreateZExt(b_.CreateShl(column_, 1), b_.getInt64Ty()));
-        for (size_t i = 2 * half; i < sums_of_channels(); i += 4) {
-          Value* two = pair(b_.CreateFMul(sums[i], scale[half]), b_.CreateFMul(sums[i + 1], scale[half]));
-          b_.CreateAlignedStore(two, offset(row, wide(static_cast<int64_t>(i / 4 * 16))), llvm::Align(4));
-        }
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      t_.branch(exists(row), [&] {
+        Value* begin = offset(row_of(to, rows_[row]), wide(b.CreateShl(column_, 1)));
+        each(row, sums_of_channels(), [&](size_t i, size_t column) {
+          if (column % 2 != 0) return;
+          Value* two = pair(b.CreateFMul(sums[i], scale[row]), b.CreateFMul(sums[i + 1], scale[row]));
+          b.CreateAlignedStore(two, offset(begin, wide(static_cast<int64_t>(2 * column))), llvm::Align(4));
+        });
       });
     }
   }
@@ -155,25 +169,25 @@ class AttentionTiles {
 
   int tile_bytes() const { return static_cast<int>(s_.tile_bytes()); }
   int stage_bytes() const { return static_cast<int>(s_.stage_bytes(gradient_)); }
-  Value* second(Value* buffer) { return b_.CreateAdd(buffer, word(tile_bytes())); }
+  Value* second(Value* buffer) { return b.CreateAdd(buffer, word(tile_bytes())); }
 
   // Calls use(position, stage, carried) for the tiles that begin at low, low + tile, ... < high.
   Values walk(const std::array<Rows, 2>& rows, Value* low, Value* high, const Values& start,
               const std::function<Values(Value*, Value*, Values)>& use) {
-    Value* base = b_.CreatePtrToInt(shared_, b_.getInt32Ty());
+    Value* base = add(b.CreatePtrToInt(shared_, b.getInt32Ty()), s_.own_bytes(gradient_));
     const auto send = [&](Value* position, Value* stage) {
-      for (size_t i : {0, 1}) send_tile(rows[i], position, i == 0 ? stage : second(stage));
+      for (size_t i : {0, 1}) send_tile(rows[i], position, i == 0 ? stage : second(stage), s_.tile);
       if (with_statistics_) send_statistics(position, stage);
       cores_.commit();
     };
     send(low, base);
-    Values carried = {base, b_.CreateAdd(base, word(stage_bytes()))};  // this tile's stage and the next one's
+    Values carried = {base, b.CreateAdd(base, word(stage_bytes()))};  // this tile's stage and the next one's
     carried.insert(carried.end(), start.begin(), start.end());
     carried = t_.loop(low, high, word(s_.tile), carried, [&](Value* position, const Values& now) {
       cores_.wait(0);
-      gpu::barrier(b_);
-      Value* next = b_.CreateAdd(position, word(s_.tile));
-      t_.branch(b_.CreateICmpULT(next, high), [&] { send(next, now[1]); });
+      barrier();
+      Value* next = b.CreateAdd(position, word(s_.tile));
+      t_.branch(b.CreateICmpULT(next, high), [&] { send(next, now[1]); });
       const Values after = use(position, now[0], Values(now.begin() + 2, now.end()));
       Values out = {now[1], now[0]};
       out.insert(out.end(), after.begin(), after.end());
@@ -187,113 +201,134 @@ class AttentionTiles {
                     const Values& start, const std::function<Values(Value*, Value*, Values)>& use) {
     if (s_.group() == 1) return walk(rows(), low, high, start, use);
     return t_.loop(word(0), word(s_.group()), word(1), start, [&](Value* i, const Values& now) {
-      head_ = b_.CreateAdd(first_head_, b_.CreateZExt(i, b_.getInt64Ty()));
-      gpu::barrier(b_);  // the last tile of the head before is still in use
+      head_ = b.CreateAdd(first_head_, wide(i));
+      barrier();  // the last tile of the head before is still in use
       return walk(rows(), low, high, now, use);
     });
   }
 
   // Chunks of 16 bytes, one after the other: a warp's threads all move one, or none does.
-  void send_tile(const Rows& rows, Value* position, Value* to) {
-    const int64_t chunks = s_.channels / 8, all = s_.tile * chunks;
-    Value *row = b_.CreateUDiv(thread_, word(chunks)), *chunk = b_.CreateURem(thread_, word(chunks));
-    for (int64_t first = 0; first < all; first += kThreads) {
-      Value *mine = b_.CreateAdd(row, word(first / chunks)), *along = chunk;
-      if (kThreads % chunks != 0) {
-        Value* number = b_.CreateAdd(thread_, word(first));
-        mine = b_.CreateUDiv(number, word(chunks)), along = b_.CreateURem(number, word(chunks));
+  void send_tile(const Rows& rows, Value* position, Value* to, int64_t count) {
+    const int64_t chunks = s_.channels / 8, all = count * chunks, threads = s_.threads();
+    Value *row = b.CreateUDiv(thread_, word(chunks)), *chunk = b.CreateURem(thread_, word(chunks));
+    for (int64_t first = 0; first < all; first += threads) {
+      Value *mine = b.CreateAdd(row, word(first / chunks)), *along = chunk;
+      if (threads % chunks != 0) {
+        Value* number = b.CreateAdd(thread_, word(first));
+        mine = b.CreateUDiv(number, word(chunks)), along = b.CreateURem(number, word(chunks));
       }
       const auto move = [&] {
-        Value* at = b_.CreateAdd(position, mine);
-        Value* from = row_of(rows, least(at, word(s_.length - 1)));
-        Value* bytes = b_.CreateShl(along, 4);
-        cores_.copy(b_.CreateAdd(b_.CreateAdd(to, b_.CreateMul(mine, word(row_bytes_))), bytes),
-                    offset(from, b_.CreateZExt(bytes, b_.getInt64Ty())),
-                    b_.CreateICmpULT(at, word(s_.length)));
+        Value* at = b.CreateAdd(position, mine);
+        Value* from = row_of(rows, min(at, word(s_.length - 1)));
+        Value* bytes = b.CreateShl(along, 4);
+        cores_.copy(b.CreateAdd(b.CreateAdd(to, b.CreateMul(mine, word(row_bytes_))), bytes),
+                    offset(from, wide(bytes)), b.CreateICmpULT(at, word(s_.length)));
       };
-      if (all - first >= kThreads) {
+      if (all - first >= threads) {
         move();
       } else {
-        t_.branch(b_.CreateICmpULT(thread_, word(all - first)), move);
+        t_.branch(b.CreateICmpULT(thread_, word(all - first)), move);
       }
     }
   }
 
   // Tops of the tile's positions, then logarithms, then delta; a thread for each position.
   void send_statistics(Value* position, Value* stage) {
-    t_.branch(b_.CreateICmpULT(thread_, word(s_.statistics())), [&] {
-      Value* at = b_.CreateAdd(position, thread_);
-      Value* row = least(at, word(s_.length - 1));
-      Value* exists = b_.CreateICmpULT(at, word(s_.length));
-      Value* to = b_.CreateAdd(b_.CreateAdd(stage, word(2 * tile_bytes())), b_.CreateShl(thread_, 2));
+    t_.branch(b.CreateICmpULT(thread_, word(s_.statistics())), [&] {
+      Value* at = b.CreateAdd(position, thread_);
+      Value* row = min(at, word(s_.length - 1));
+      Value* exists = b.CreateICmpULT(at, word(s_.length));
+      Value* to = b.CreateAdd(b.CreateAdd(stage, word(2 * tile_bytes())), b.CreateShl(thread_, 2));
       for (Value* from : {top_of(kStatistics, row), log_of(kStatistics, row), delta_of(row)}) {
         cores_.copy_word(to, from, exists);
-        to = b_.CreateAdd(to, word(4 * s_.statistics()));
+        to = b.CreateAdd(to, word(4 * s_.statistics()));
       }
     });
   }
-  // Top (0), logarithm (1) or delta (2) of the query in column `column` of the thread's fragment j.
-  Value* statistic_of(Value* stage, int which, size_t j, size_t column) {
-    const auto at = static_cast<int64_t>(2 * tile_bytes()) +
-                    4 * (which * s_.statistics() + static_cast<int64_t>(8 * j + column));
-    Value* address = b_.CreateAdd(b_.CreateAdd(stage, b_.CreateShl(column_, 2)), word(at));
-    return b_.CreateAlignedLoad(b_.getFloatTy(), b_.CreateIntToPtr(address, b_.getPtrTy(3)), llvm::Align(4));
+  // Top (0), logarithm (1) or delta (2) of the query in a column of the thread's.
+  Value* statistic_of(Value* stage, int which, size_t column) {
+    const int64_t at = 2 * tile_bytes() + 4 * (which * s_.statistics() + static_cast<int64_t>(column));
+    Value* address = b.CreateAdd(b.CreateAdd(stage, b.CreateShl(column_, 2)), word(at));
+    return b.CreateAlignedLoad(b.getFloatTy(), b.CreateIntToPtr(address, b.getPtrTy(3)), llvm::Align(4));
   }
 
-  // --- products. Sums 4 j .. 4 j + 3 are of columns 8 j + column_ and the next one, in row 0, then in row 1.
+  // --- products. Of each group of 16 of the warp's rows, sums 4 j .. 4 j + 3 are of columns 8 j + column_ and
+  // the next one, in the group's first row of the thread, then in its second.
 
-  size_t sums_of_channels() const { return static_cast<size_t>(s_.channels / 2); }
-  static void each(size_t half, size_t count, const std::function<void(size_t)>& f) {
-    for (size_t i = 2 * half; i < count; i += 4) f(i), f(i + 1);
+  size_t groups() const { return static_cast<size_t>(s_.warp_rows / 16); }
+  size_t channel_steps() const { return static_cast<size_t>(s_.channels / 16); }
+  size_t sums_of_channels() const { return groups() * channels_of_group(); }
+  size_t sums_of_tile() const { return groups() * static_cast<size_t>(s_.tile / 2); }
+  size_t channels_of_group() const { return static_cast<size_t>(s_.channels / 2); }
+  // The thread's row that value i of `count` is of, and its column, from column_ on.
+  size_t row_of(size_t i, size_t count) const { return 2 * (i / (count / groups())) + i % 4 / 2; }
+  size_t column_of(size_t i, size_t count) const { return i % (count / groups()) / 4 * 8 + i % 2; }
+  // Calls f(value, column) for the values of a row, of `count` in all.
+  template <class F>
+  void each(size_t row, size_t count, const F& f) const {
+    for (size_t i = 0; i < count; ++i)
+      if (row_of(i, count) == row) f(i, column_of(i, count));
   }
 
   // left @ tile^T over channels: a column for every position of the tile.
-  Values product(const std::vector<Values>& left, Value* tile) {
-    Values sums(static_cast<size_t>(s_.tile / 2), real(0));
-    for (size_t step = 0; step < left.size(); ++step) {
-      for (size_t n = 0; n < static_cast<size_t>(s_.tile / 16); ++n) {
+  Values product(const Left& left, Value* tile) {
+    Values sums(sums_of_tile(), real(0));
+    for (size_t step = 0; step < channel_steps(); ++step) {
+      multiply(left, step, static_cast<size_t>(s_.tile / 16), sums.data(), [&](size_t n) {
         const auto at = static_cast<int64_t>(n) * 16 * row_bytes_ + static_cast<int64_t>(32 * step);
-        const Values right =
-            cores_.load_matrices(b_.CreateAdd(b_.CreateAdd(tile, straight_), word(at)), false);
-        cores_.multiply(left[step], right[0], right[1], &sums[8 * n]);
-        cores_.multiply(left[step], right[2], right[3], &sums[8 * n + 4]);
-      }
+        return cores_.load_matrices(b.CreateAdd(b.CreateAdd(tile, straight_), word(at)), false);
+      });
     }
     return sums;
   }
 
   // sums += left @ tile over positions: a column for every channel.
-  void add_product(Value** sums, const std::vector<Values>& left, Value* tile) {
-    for (size_t step = 0; step < left.size(); ++step) {
-      for (size_t n = 0; n < static_cast<size_t>(s_.channels / 16); ++n) {
+  void add_product(Value** sums, const Left& left, Value* tile) {
+    for (size_t step = 0; step < static_cast<size_t>(s_.tile / 16); ++step) {
+      multiply(left, step, channel_steps(), sums, [&](size_t n) {
         const auto at = static_cast<int64_t>(step) * 16 * row_bytes_ + static_cast<int64_t>(32 * n);
-        const Values right = cores_.load_matrices(b_.CreateAdd(b_.CreateAdd(tile, turned_), word(at)), true);
-        cores_.multiply(left[step], right[0], right[1], sums + 8 * n);
-        cores_.multiply(left[step], right[2], right[3], sums + 8 * n + 4);
+        return cores_.load_matrices(b.CreateAdd(b.CreateAdd(tile, turned_), word(at)), true);
+      });
+    }
+  }
+
+  // sums += left's `step` @ right(n), for n < columns / 16. What is fetched serves all groups.
+  void multiply(const Left& left, size_t step, size_t columns, Value** sums,
+                const std::function<Values(size_t)>& right_of) {
+    std::vector<Values> factors;
+    for (size_t group = 0; group < groups(); ++group) factors.push_back(left(group, step));
+    for (size_t n = 0; n < columns; ++n) {
+      const Values right = right_of(n);
+      for (size_t group = 0; group < groups(); ++group) {
+        Value** to = sums + 8 * (group * columns + n);
+        cores_.multiply(factors[group], right[0], right[1], to);
+        cores_.multiply(factors[group], right[2], right[3], to + 4);
       }
     }
   }
 
-  // Sums as left factors, one for each 16 columns.
-  std::vector<Values> packed(const Values& sums) {
+  // A tile's sums as left factors; the inner dimension is positions.
+  Left packed(const Values& sums) {
     std::vector<Values> factors;
     for (size_t i = 0; i < sums.size(); i += 8) {
       Values& four = factors.emplace_back();
       for (size_t k = i; k < i + 8; k += 2) four.push_back(pair(sums[k], sums[k + 1]));
     }
-    return factors;
+    return [factors, steps = factors.size() / groups()](size_t group, size_t step) {
+      return factors[group * steps + step];
+    };
   }
   Value* pair(Value* x, Value* y) {
     Value* both =
-        b_.CreateInsertElement(llvm::PoisonValue::get(Math::with_lanes(b_.getFloatTy(), 2)), x, uint64_t{0});
-    both = b_.CreateInsertElement(both, y, uint64_t{1});
-    return b_.CreateBitCast(t_.half.narrow(both, type_), b_.getInt32Ty());
+        b.CreateInsertElement(llvm::PoisonValue::get(Math::with_lanes(b.getFloatTy(), 2)), x, uint64_t{0});
+    both = b.CreateInsertElement(both, y, uint64_t{1});
+    return b.CreateBitCast(t_.half.narrow(both, type_), b.getInt32Ty());
   }
 
   // --- what a query sees of a key. Columns begin at `tile`; rows are queries, or keys.
 
-  Value* column_of(Value* tile, size_t i) {
-    return b_.CreateAdd(b_.CreateAdd(tile, column_), word(static_cast<int64_t>(i / 4 * 8 + i % 2)));
+  Value* position_of(Value* tile, size_t column) {
+    return b.CreateAdd(b.CreateAdd(tile, column_), word(static_cast<int64_t>(column)));
   }
 
   // `otherwise` where a query does not see the key, or the key is none. Whole tiles that are seen are not
@@ -304,44 +339,42 @@ class AttentionTiles {
     const auto look = [&] {
       Values seen = values;
       for (size_t i = 0; i < values.size(); ++i) {
-        Value *column = column_of(tile, i), *row = rows_[i % 4 / 2];
-        Value* sees = rows_are_keys ? b_.CreateICmpULE(row, column)
-                      : s_.causal   ? b_.CreateICmpULE(column, row)
-                                    : b_.CreateICmpULT(column, word(s_.length));
-        seen[i] = b_.CreateSelect(sees, values[i], otherwise);
+        Value* row = rows_[row_of(i, values.size())];
+        Value* column = position_of(tile, column_of(i, values.size()));
+        Value* sees = rows_are_keys ? b.CreateICmpULE(row, column)
+                      : s_.causal   ? b.CreateICmpULE(column, row)
+                                    : b.CreateICmpULT(column, word(s_.length));
+        seen[i] = b.CreateSelect(sees, values[i], otherwise);
       }
       return seen;
     };
-    Value* last = b_.CreateAdd(tile, word(s_.tile - 1));
-    Value* partly = rows_are_keys ? b_.CreateICmpULT(tile, b_.CreateAdd(first_, word(s_.block - 1)))
-                    : s_.causal   ? b_.CreateICmpUGT(last, first_)
-                                  : b_.CreateICmpUGE(last, word(s_.length));
+    Value* last = b.CreateAdd(tile, word(s_.tile - 1));
+    Value* partly = rows_are_keys ? b.CreateICmpULT(tile, b.CreateAdd(first_, word(s_.block - 1)))
+                    : s_.causal   ? b.CreateICmpUGT(last, first_)
+                                  : b.CreateICmpUGE(last, word(s_.length));
     return t_.either(partly, look, [&] { return values; });
   }
 
   // Each value times dropout's factor.
   void drop(Values& values, Value* tile, bool rows_are_keys) {
     if (!dropout_) return;
-    Value* head = b_.CreateMul(word_of(head_), word(s_.length));
+    Value* head = b.CreateMul(word_of(head_), word(s_.length));
     for (size_t i = 0; i < values.size(); ++i) {
-      Value *row = rows_[i % 4 / 2], *column = column_of(tile, i);
+      Value* row = rows_[row_of(i, values.size())];
+      Value* column = position_of(tile, column_of(i, values.size()));
       Value *query = rows_are_keys ? column : row, *key = rows_are_keys ? row : column;
-      Value* element = b_.CreateAdd(b_.CreateMul(b_.CreateAdd(head, query), word(s_.length)), key);
-      values[i] = b_.CreateFMul(values[i], dropout_->factor(b_.CreateZExt(element, b_.getInt64Ty())));
+      Value* element = b.CreateAdd(b.CreateMul(b.CreateAdd(head, query), word(s_.length)), key);
+      values[i] = b.CreateFMul(values[i], dropout_->factor(wide(element)));
     }
   }
 
   // --- small things
 
-  Value* real(double value) { return llvm::ConstantFP::get(b_.getFloatTy(), value); }
-  Value* word(int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); }
-  Value* wide(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
-  Value* word_of(Value* value) { return b_.CreateZExtOrTrunc(value, b_.getInt32Ty()); }
-  Value* least(Value* x, Value* y) { return b_.CreateSelect(b_.CreateICmpULT(x, y), x, y); }
-  Value* offset(Value* address, Value* bytes) { return b_.CreateInBoundsGEP(b_.getInt8Ty(), address, bytes); }
+  Value* real(double value) { return llvm::ConstantFP::get(b.getFloatTy(), value); }
+  using BlockCode::wide;
+  Value* wide(int64_t value) { return b.getInt64(static_cast<uint64_t>(value)); }
+  Value* word_of(Value* value) { return b.CreateZExtOrTrunc(value, b.getInt32Ty()); }
 
-  Target& t_;
-  llvm::IRBuilder<>& b_;
   const AttentionShape s_;
   const ir::DType type_;
   TensorCores cores_;
@@ -356,8 +389,9 @@ class AttentionTiles {
   // Of queries; of the keys that they meet; of the first queries that meet these.
   Value *head_ = nullptr, *kv_head_ = nullptr, *first_head_ = nullptr;
   Value *thread_ = nullptr, *lane_ = nullptr;
-  Value *first_ = nullptr, *rows_[2] = {},
-        *column_ = nullptr;  // i32: positions, and the first column's place
+  // i32: the block's first position, the warp's first row in the block, the thread's first column.
+  Value *first_ = nullptr, *warp_row_ = nullptr, *column_ = nullptr;
+  Values rows_;  // i32: the thread's positions
   llvm::GlobalVariable* shared_ = nullptr;
   Value *straight_ = nullptr, *turned_ = nullptr;
 };

@@ -24,8 +24,8 @@ int64_t Team::threads(int64_t channels) {
 }
 
 std::vector<int64_t> AttentionShape::list() const {
-  return {heads, length, channels,       block, causal ? 1 : 0, words, std::bit_cast<int64_t>(p),
-          parts, tile,   modern ? 1 : 0, team,  kv_heads};
+  return {heads, length, channels,       block, causal ? 1 : 0, words,    std::bit_cast<int64_t>(p),
+          parts, tile,   modern ? 1 : 0, team,  kv_heads,       warp_rows};
 }
 
 AttentionShape AttentionShape::of(const Body& body) {
@@ -41,7 +41,16 @@ AttentionShape AttentionShape::of(const Body& body) {
           .parts = list[7],
           .tile = list[8],
           .modern = list[9] != 0,
-          .team = list[10]};
+          .team = list[10],
+          .warp_rows = list[12]};
+}
+
+double AttentionShape::fetched(bool gradient) const {
+  // A product fetches 2 channels bytes of a tile's position for all rows of a warp; two of the gradient's fetch
+  // those of a row as well, for all positions of a tile.
+  const double products = gradient ? 7 : 2, own = own_bytes(gradient) > 0 ? 2 : 0;
+  return 2 * static_cast<double>(channels) *
+         (products / static_cast<double>(warp_rows) + own / static_cast<double>(tile));
 }
 
 namespace {
@@ -100,12 +109,17 @@ std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, const Gp
   shape.tile = shape.channels <= 64 && shape.words == 0 ? 64 : 32;
   if (shape.parts > 1 && shape.channels > 64) shape.tile = 16;
   if (shape.parts > 1 && shape.channels > 96) shape.parts = 3;
+  if (gpu.async_copies && shape.channels <= 64 && shape.words == 0) {
+    shape.warp_rows = 32;
+    if (shape.parts > 1) shape.tile = 32;
+  }
   while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
   SpecialCall call = call_of(op, Purpose::device, shape);
   call.items = call.extents[0];
   call.per_block = 1;
   call.variant = ".mma";
-  call.shared = 2 * shape.stage_bytes(op.op.info->name.ends_with(".grad"));
+  call.shared = shape.shared_bytes(shape.parts > 1);
+  call.block = shape.threads();
   return call;
 }
 

@@ -34,6 +34,9 @@ struct AttentionShape {
   int64_t tile = 0;     // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
   bool modern = false;  // they are those of sm_80 and later
   int64_t team = 0;     // GPU, not by tensor cores: threads that share a position; 0 on the host
+  // By tensor cores: positions of a warp, 16 or 32. A tile's rows in shared memory serve so many at once.
+  int64_t warp_rows = 16;
+  int64_t threads() const { return block / warp_rows * 32; }
   // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
   // for.
   int64_t step() const { return parts > 1 ? 2 : 4; }
@@ -50,6 +53,11 @@ struct AttentionShape {
   int64_t tile_bytes() const { return tile * row_bytes(); }
   int64_t statistics() const { return tile > 32 ? tile : 32; }
   int64_t stage_bytes(bool gradient) const { return 2 * tile_bytes() + (gradient ? 12 * statistics() : 0); }
+  // Warps of 32 rows have no registers for the gradient's own keys and values: these are there as well.
+  int64_t own_bytes(bool gradient) const { return gradient && warp_rows > 16 ? 2 * block * row_bytes() : 0; }
+  int64_t shared_bytes(bool gradient) const { return own_bytes(gradient) + 2 * stage_bytes(gradient); }
+  // Bytes of shared memory that are fetched for each element of the scores.
+  double fetched(bool gradient) const;
   std::vector<int64_t> list() const;
   static AttentionShape of(const Body& body);  // from body.parameters
 };

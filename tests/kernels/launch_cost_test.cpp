@@ -64,11 +64,12 @@ TEST(LaunchCost, ProductsOfTheArtifact) {
 }
 
 TEST(LaunchCost, Attention) {
-  AttentionWork work{.heads = 192, .length = 1024, .channels = 64, .causal = true};
+  AttentionWork work{
+      .heads = 192, .length = 1024, .channels = 64, .causal = true, .fetched = 16};  // a warp of 16 rows
   for (const auto& [target, microseconds] :
        {std::pair("sm_90", 113.32), {"sm_80", 227.67}, {"sm_89", 224.395}, {"sm_100", 96.681}})
     expect_close(attention_seconds(machine(target), work), microseconds, target);
-  work.gradient = true;
+  work.gradient = true, work.fetched = 56;
   for (const auto& [target, microseconds] :
        {std::pair("sm_90", 421.087), {"sm_80", 742.67}, {"sm_89", 968.634}, {"sm_100", 347.398}})
     expect_close(attention_seconds(machine(target), work), microseconds, target);
