@@ -39,7 +39,8 @@ class Writer {
 
   PlanProgram program() const {
     PlanProgram program{std::string(ir::region_text(region_.kind)), {}};
-    std::map<int32_t, int64_t> line;  // of a kernel's own launch
+    std::map<int32_t, int64_t> line;        // of a kernel's own launch
+    std::map<std::string, int64_t> phases;  // of a merged kernel: its launches so far
     for (const ir::Launch& launch : schedule_.launches) {
       if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
         line[call->kernel] = static_cast<int64_t>(program.launches.size());
@@ -49,7 +50,9 @@ class Writer {
       const ir::Merged& merged = std::get<ir::Merged>(launch);
       for (const ir::Call& part : merged.parts)
         line[part.kernel] = static_cast<int64_t>(program.launches.size());
-      program.launches.push_back(several(merged.function, merged.block, merged.blocks, {ir::parts(merged)}));
+      PlanLaunch several = this->several(merged.function, merged.block, merged.blocks, {ir::parts(merged)});
+      several.arguments.push_back({PlanArgument::Kind::extent, 0, phases[merged.function]++, false});
+      program.launches.push_back(std::move(several));
     }
     for (const ir::Call* call : ir::calls(schedule_)) {
       const ir::ProductCall* product = ir::as_product(*call);
@@ -77,14 +80,10 @@ class Writer {
     return program;
   }
 
-  PlanMerged merged(const std::string& name, int64_t block,
-                    const std::vector<std::vector<const ir::Call*>>& levels) const {
-    PlanMerged merged{name, block, {}};
-    for (const std::vector<const ir::Call*>& level : levels) {
-      std::vector<PlanTask>& phase = merged.phases.emplace_back();
-      for (const ir::Call* call : level) phase.push_back(task(*call, block));
-    }
-    return merged;
+  std::vector<PlanTask> phase(const std::vector<const ir::Call*>& calls, int64_t block) const {
+    std::vector<PlanTask> tasks;
+    for (const ir::Call* call : calls) tasks.push_back(task(*call, block));
+    return tasks;
   }
 
  private:
@@ -229,12 +228,20 @@ std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Pro
        {&module.update, &module.step, &module.close, &module.norms, &module.ratios, &module.clear}) {
     if (!region->schedule) continue;
     const Writer writer(module, *region, program);
-    if (const auto& persistent = region->schedule->persistent)
-      all.push_back(writer.merged(persistent->function, persistent->block, ir::by_level(*region->schedule)));
+    if (const auto& persistent = region->schedule->persistent) {
+      PlanMerged& merged = all.emplace_back(PlanMerged{persistent->function, persistent->block, true, {}});
+      for (const std::vector<const ir::Call*>& level : ir::by_level(*region->schedule))
+        merged.phases.push_back(writer.phase(level, persistent->block));
+    }
+    const size_t own = all.size();  // where the region's launches begin
     for (const ir::Launch& launch : region->schedule->launches) {
       const ir::Merged* merged = std::get_if<ir::Merged>(&launch);
       if (merged == nullptr) continue;
-      all.push_back(writer.merged(merged->function, merged->block, {ir::parts(*merged)}));
+      auto found = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(own), all.end(),
+                                [&](const PlanMerged& one) { return one.name == merged->function; });
+      if (found == all.end())
+        found = all.insert(found, PlanMerged{merged->function, merged->block, false, {}});
+      found->phases.push_back(writer.phase(ir::parts(*merged), merged->block));
     }
   }
   return all;

@@ -30,10 +30,12 @@ struct PlanTask {
   bool batch() const { return down.batch || across.batch; }
 };
 
-// A kernel that does several calls: side by side in a phase, with a barrier of the grid between phases.
+// A kernel that does several calls: side by side in a phase. Launches that share the kernel have a phase each, and
+// say which; a persistent kernel does all, with a barrier of the grid between them.
 struct PlanMerged {
   std::string name;
   int64_t block = 0;
+  bool persistent = false;
   std::vector<std::vector<PlanTask>> phases;
 };
 // In the order in which their code is emitted.

@@ -53,35 +53,26 @@ std::string difference(const json& plan, const json& ir, const std::string& at, 
   return fmt::format("{}{} is {}; the IR says {}", at, of, text(plan), text(ir));
 }
 
-// The launch of the plan that has this entry.
-const PlanLaunch* find_launch(const Plan& plan, std::string_view kernel) {
-  for (const PlanProgram& program : plan.programs) {
-    if (program.persistent && program.persistent->kernel == kernel) return &*program.persistent;
-    for (const PlanLaunch& launch : program.launches)
-      if (launch.kernel == kernel) return &launch;
-  }
-  return nullptr;
-}
-
 // Leaves out of a schedule what the plan leaves out and may: launches that are several, and what only a
 // library does. The grid of a kernel that does several may be any.
-void adopt(const Plan& plan, const PlanProgram& program, ir::Schedule& schedule) {
+void adopt(const PlanProgram& program, ir::Schedule& schedule) {
   std::vector<ir::Launch> launches;
   for (ir::Launch& launch : schedule.launches) {
-    ir::Merged* merged = std::get_if<ir::Merged>(&launch);
-    const PlanLaunch* found = merged != nullptr ? find_launch(plan, merged->function) : nullptr;
-    if (merged != nullptr && found == nullptr) {
-      for (ir::Call& part : merged->parts) launches.emplace_back(std::move(part));
-      continue;
+    if (ir::Merged* merged = std::get_if<ir::Merged>(&launch)) {
+      const size_t line = launches.size();
+      if (line >= program.launches.size() || program.launches[line].kernel != merged->function) {
+        for (ir::Call& part : merged->parts) launches.emplace_back(std::move(part));
+        continue;
+      }
+      merged->blocks = std::max<int64_t>(program.launches[line].grid.extent, 1);
     }
-    if (found != nullptr) merged->blocks = std::max<int64_t>(found->grid.extent, 1);
     launches.push_back(std::move(launch));
   }
   schedule.launches = std::move(launches);
   if (std::optional<ir::Persistent>& persistent = schedule.persistent) {
-    const PlanLaunch* found = find_launch(plan, persistent->function);
-    if (found != nullptr) persistent->blocks = std::max<int64_t>(found->grid.extent, 1);
-    if (found == nullptr && !persistent->required) persistent.reset();
+    const bool found = program.persistent && program.persistent->kernel == persistent->function;
+    if (found) persistent->blocks = std::max<int64_t>(program.persistent->grid.extent, 1);
+    if (!found && !persistent->required) persistent.reset();
   }
   for (size_t i = 0; i < std::min(program.launches.size(), schedule.launches.size()); ++i) {
     ir::Call* call = std::get_if<ir::Call>(&schedule.launches[i]);
@@ -105,7 +96,7 @@ bool write_programs(ir::Module module, const Plan& plan, Plan& wanted, std::stri
   for (const ir::RegionKind kind : ir::all_regions) {
     std::optional<ir::Schedule>& schedule = module.region(kind).schedule;
     const auto of_kind = std::ranges::find(plan.programs, ir::region_text(kind), &PlanProgram::name);
-    if (schedule && of_kind != plan.programs.end()) adopt(plan, *of_kind, *schedule);
+    if (schedule && of_kind != plan.programs.end()) adopt(*of_kind, *schedule);
   }
   wanted.programs = plan_programs(module, *program);
   return true;

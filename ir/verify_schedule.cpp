@@ -251,6 +251,10 @@ class ScheduleVerifier {
         if (as_kernel(part) == nullptr || part.level != merged->parts.front().level)
           return broken("R24", part.at, "`{}` is of kernels of one level", merged->function);
       shared_kernel(merged->at, merged->function, {parts(*merged)}, merged->block, merged->blocks);
+      std::vector<std::string> functions;
+      for (const Call& part : merged->parts) functions.push_back(as_kernel(part)->function);
+      if (functions_.try_emplace(merged->function, functions).first->second != functions)
+        return broken("R24", merged->at, "launches of `{}` have different functions", merged->function);
     }
     if (!schedule_.persistent) return;
     const Persistent& persistent = *schedule_.persistent;
@@ -268,8 +272,9 @@ class ScheduleVerifier {
   const KernelNumbers numbers_;
   const std::vector<const Call*> lines_;
   const StorageRoots root_;
-  std::map<size_t, size_t> line_of_;  // of a kernel: its call
-  std::set<size_t> joined_;           // kernels that a product does
+  std::map<size_t, size_t> line_of_;                           // of a kernel: its call
+  std::set<size_t> joined_;                                    // kernels that a product does
+  std::map<std::string, std::vector<std::string>> functions_;  // of the parts of a merged launch
   std::vector<LiveRange> ranges_;
   bool bad_ = false;
 };

@@ -30,9 +30,6 @@ constexpr GemmTile kImplicitTiles[] = {
     kTiles[1],    kTiles[2],
     kTiles[3]};
 
-// A tile is worth its size when at least so many blocks are left: three in four multiprocessors of an H200.
-constexpr int64_t kBlocksThatFillGpu = 99;
-
 }  // namespace
 
 std::string GemmKernel::name() const {

@@ -36,6 +36,10 @@ struct GemmTile {
 // Bytes of shared memory of a block.
 int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu);
 
+// Blocks of a launch that occupy three in four multiprocessors of an H200. A tile is worth its size when at least
+// so many are left.
+inline constexpr int64_t kBlocksThatFillGpu = 99;
+
 constexpr int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 // Whether products of this type go through tensor cores.

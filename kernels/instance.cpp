@@ -6,6 +6,8 @@
 #include <bit>
 #include <map>
 
+#include "kernels/gemm.h"
+
 namespace gacc::kernels {
 
 namespace {
@@ -13,6 +15,8 @@ namespace {
 // Columns of a row on the device: below the first, several rows share a warp; above the others a row has a
 // block, of 256 threads and of 1024.
 constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
+// Threads of a column sum that stand side by side, at least: what they read of a row is 128 bytes.
+constexpr int64_t kLeastSide = 8;
 
 // Threads for a row of so many vectors.
 int64_t team_of(int64_t vectors) {
@@ -333,10 +337,12 @@ class BodyBuilder {
         break;
       case KernelForm::column_reduce:
         body_.vector = eights ? 8 : fours ? 4 : 1;
-        // By the shape alone: a sum that is recomputed in another kernel has the same bits.
+        // By the shape alone: a sum that is recomputed in another kernel has the same bits. Where blocks would be
+        // few, they take fewer columns.
         body_.side = static_cast<int64_t>(
             std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(in_pieces(columns.factor, 8), 32))));
-        call_.items = {parts_ * in_pieces(columns.factor, body_.side * body_.vector), false};
+        while (body_.side > kLeastSide && column_blocks(columns.factor) < kBlocksThatFillGpu) body_.side /= 2;
+        call_.items = {column_blocks(columns.factor), false};
         // At least as many threads as columns.
         call_.block = std::clamp<int64_t>(
             body_.side * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(chunk_))),
@@ -355,6 +361,11 @@ class BodyBuilder {
         body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
     }
     body_.gaps = columns.factor % body_.vector != 0;
+  }
+
+  // Of a kernel of column sums: a block for each part and side by side.
+  int64_t column_blocks(int64_t columns) const {
+    return parts_ * in_pieces(columns, body_.side * body_.vector);
   }
 
   // Whether a row's last vector may reach into the gap behind it: every operand that has an element for each

@@ -377,6 +377,9 @@ class RegionCosts {
       cost.blocks = merged.blocks;
       cost.threads = merged.block;
       for (const ir::Call& part : merged.parts) add_call(part, cost);
+      const bool alike = std::all_of(cost.works.begin(), cost.works.end(),
+                                     [](const Work& work) { return !work.product && !work.attention; });
+      if (alike) cost.seconds = cost.own = side_by_side_seconds(machine_, cost.works);
     }
     // Between launches lies a gap, between levels of one kernel a barrier, which its calls share.
     const double between = cost_.persistent ? machine_.barrier * part_of_level(launch) : machine_.gap;

@@ -45,8 +45,10 @@ constexpr Pass kPasses[] = {
     {"epilogues", "lets a product do the pointwise kernel behind it while the result is in registers",
      scheduled, scheduled, epilogues},
     {"levels", "says which launches need not wait for each other", scheduled, scheduled, levels},
-    {"merge", "makes one launch of the kernels of a level, of the update and of closing a lane", scheduled,
-     scheduled, merge},
+    {"merge",
+     "makes one launch of small kernels that do not wait for each other: of a level of the update, of "
+     "closing a lane, and of neighbours in the step",
+     scheduled, scheduled, merge},
     {"persistent", "makes one cooperative kernel of a small step, and of the update, as launch.mode says",
      scheduled, scheduled, persistent},
     {"workspaces", "gives products of a library the bytes of the arena that hold nothing while they run",

@@ -6,7 +6,9 @@
 //
 // and column_sum alike. The number of parts follows from the shape at the full micro-batch, never from
 // threads or the device, so the sum has the same bits everywhere; and sums of sums keep f32 accurate. The
-// second half moves down to its first user, where the second halves of several sums can share a kernel.
+// second half moves down to its first user, where the second halves of several sums can share a kernel. One
+// that adds to a buffer has no user and moves down to the next product: small launches that follow one another
+// become one (pass `merge`).
 #include <algorithm>
 
 #include "ir/builder.h"
@@ -39,6 +41,24 @@ bool reads(const Op& op, ValueId value) {
          std::find(op.operands.begin(), op.operands.end(), Operand(value)) != op.operands.end();
 }
 
+bool is_elementwise_or_sum(const Op& op) {
+  switch (op.info->lowering) {
+    case Lowering::alias:
+    case Lowering::pointwise:
+    case Lowering::row_reduce:
+    case Lowering::column_reduce:
+    case Lowering::total_reduce:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Whether the second half of a sum may run after `next` instead of before it, and should.
+bool moves_past(const Op& last, const Op& next) {
+  return last.results.empty() ? is_elementwise_or_sum(next) : !reads(next, last.results.front());
+}
+
 }  // namespace
 
 int64_t total_parts(const Shape& shape, const Options& options) {
@@ -67,9 +87,7 @@ void split_sums(Module& module, Region& region, const Options& options, Diag& di
     Op last = std::move(region.ops[++i]);
     last.operands[summed] = sums;
     size_t to = i;
-    if (!last.results.empty()) {
-      while (to + 1 < region.ops.size() && !reads(region.ops[to + 1], last.results.front())) ++to;
-    }
+    while (to + 1 < region.ops.size() && moves_past(last, region.ops[to + 1])) ++to;
     std::move(region.ops.begin() + static_cast<std::ptrdiff_t>(i) + 1,
               region.ops.begin() + static_cast<std::ptrdiff_t>(to) + 1,
               region.ops.begin() + static_cast<std::ptrdiff_t>(i));

@@ -1,6 +1,6 @@
 // See merged_kernel.h. The kernel, for T the threads of a place of function f:
 //
-//   for every phase:
+//   for every phase, or for that of the launch:
 //     for every task of it:                          from the table; the same for all threads
 //       f: place = thread / T; id = place * blocks of the grid + block
 //          for (t = id rotated by the blocks of work before; t < blocks of work; t += places):
@@ -120,8 +120,9 @@ class Merger {
   }
 
   void emit() {
-    llvm::FunctionType* type =
-        llvm::FunctionType::get(b_.getVoidTy(), {b_.getPtrTy(kGlobal), b_.getInt64Ty()}, false);
+    std::vector<llvm::Type*> parameters = {b_.getPtrTy(kGlobal), b_.getInt64Ty()};
+    if (!merged_.persistent) parameters.push_back(b_.getInt64Ty());  // the phase
+    llvm::FunctionType* type = llvm::FunctionType::get(b_.getVoidTy(), parameters, false);
     kernel_ = Function::Create(type, llvm::GlobalValue::ExternalLinkage, merged_.name, module_);
     kernel_->setCallingConv(llvm::CallingConv::PTX_Kernel);
     kernel_->addFnAttr(llvm::Attribute::NoUnwind);
@@ -140,8 +141,8 @@ class Merger {
                                 b_.getInt32(static_cast<uint32_t>(tasks))));
       });
     };
-    if (merged_.phases.size() == 1) {
-      phase(b_.getInt32(0));
+    if (!merged_.persistent) {
+      phase(merged_.phases.size() == 1 ? b_.getInt32(0) : low(kernel_->getArg(2)));
     } else {
       const auto phases = static_cast<uint32_t>(merged_.phases.size());
       loop(b_.getInt32(0), b_.getInt32(phases), b_.getInt32(1), [&](Value* p) {

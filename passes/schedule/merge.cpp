@@ -1,9 +1,16 @@
-// Pass `merge`: the kernels of one level of the update, or of closing a lane, become one launch. The lines are
-// sorted by level for that.
+// Pass `merge`: small kernels that do not wait for each other become one launch.
+//
+//   update, and closing a lane   all kernels of a level; the launches are sorted by level for that
+//   step                         neighbours that would each leave most of a GPU idle, such as the second
+//                                halves of column sums; the order of the launches stays
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
+#include "kernels/gemm.h"
 #include "passes/pass.h"
 #include "passes/schedule/schedule.h"
 
@@ -14,42 +21,102 @@ namespace {
 // "mul_adam_fill_14" -> "mul_adam_fill"
 std::string without_number(const std::string& function) { return function.substr(0, function.rfind('_')); }
 
-bool all_kernels(const std::vector<const ir::Call*>& calls) {
-  for (const ir::Call* call : calls)
-    if (ir::as_product(*call) != nullptr) return false;
-  return true;
+using Calls = std::vector<const ir::Call*>;
+
+bool all_kernels(const Calls& calls) {
+  return std::all_of(calls.begin(), calls.end(),
+                     [](const ir::Call* call) { return ir::as_product(*call) == nullptr; });
 }
 
-void merge(const ir::Module& module, ir::Region& region) {
+// Makes launches of calls. Merged ones with the same functions share their code: one name, that of the first.
+class Launches {
+ public:
+  Launches(const ir::Module& module, const ir::Region& region)
+      : micro_batch_(module.micro_batch()), region_(region) {}
+
+  void add(const ir::Call& call) { launches_.emplace_back(call); }
+  // As one launch where they can be one, else one by one. `number` makes the name.
+  void add(const Calls& calls, size_t number) {
+    if (calls.size() < 2 || !all_kernels(calls) || !cannot_share({calls}, micro_batch_).empty()) {
+      for (const ir::Call* call : calls) add(*call);
+      return;
+    }
+    std::vector<std::string> functions;
+    for (const ir::Call* call : calls) functions.push_back(ir::as_kernel(*call)->function);
+    ir::Merged merged;
+    merged.function = names_
+                          .try_emplace(functions, fmt::format("{}_{}_{}", ir::region_text(region_.kind),
+                                                              number, without_number(functions.front())))
+                          .first->second;
+    merged.block = ir::merged_block({calls});
+    merged.blocks = ir::merged_blocks({calls}, merged.block, micro_batch_);
+    for (const ir::Call* call : calls) merged.parts.push_back(*call);
+    launches_.emplace_back(std::move(merged));
+  }
+  std::vector<ir::Launch> take() { return std::move(launches_); }
+
+ private:
+  const int64_t micro_batch_;
+  const ir::Region& region_;
+  std::map<std::vector<std::string>, std::string> names_;  // by the functions of the parts
+  std::vector<ir::Launch> launches_;
+};
+
+void merge_levels(const ir::Module& module, ir::Region& region) {
   if (!region.schedule) return;
   ir::Schedule& schedule = *region.schedule;
-  const std::vector<std::vector<const ir::Call*>> levels = ir::by_level(schedule);
-  std::vector<ir::Launch> launches;
-  for (size_t level = 0; level < levels.size(); ++level) {
-    const std::vector<const ir::Call*>& calls = levels[level];
-    if (calls.size() < 2 || !all_kernels(calls) || !cannot_share({calls}, module.micro_batch()).empty()) {
-      for (const ir::Call* call : calls) launches.emplace_back(*call);
-      continue;
-    }
-    ir::Merged merged;
-    merged.function = fmt::format("{}_{}_{}", ir::region_text(region.kind), level,
-                                  without_number(ir::as_kernel(*calls.front())->function));
-    merged.block = ir::merged_block({calls});
-    merged.blocks = ir::merged_blocks({calls}, merged.block, module.micro_batch());
-    for (const ir::Call* call : calls) merged.parts.push_back(*call);
-    launches.emplace_back(std::move(merged));
-  }
+  const std::vector<Calls> levels = ir::by_level(schedule);
+  Launches launches(module, region);
+  for (size_t level = 0; level < levels.size(); ++level) launches.add(levels[level], level);
   // What products do comes last: it has no place in the order.
   for (const ir::Call* call : ir::calls(std::as_const(schedule)))
-    if (!call->level) launches.emplace_back(*call);
-  schedule.launches = std::move(launches);
+    if (!call->level) launches.add(*call);
+  schedule.launches = launches.take();
+}
+
+bool fills_gpu(const ir::Call& call, int64_t micro_batch) {
+  return ir::as_product(call) != nullptr || ir::blocks(call, micro_batch) >= kernels::kBlocksThatFillGpu;
+}
+
+void merge_neighbours(const ir::Module& module, ir::Region& region) {
+  if (!region.schedule) return;
+  const int64_t micro_batch = module.micro_batch();
+  const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
+  const ir::KernelNumbers numbers(kernels);
+  ir::Dependence dependence = launch_dependence(module, region, kernels);
+
+  std::vector<std::vector<ir::Call*>> runs;
+  for (ir::Call* call : ir::calls(*region.schedule)) {
+    const auto joins = [&](const ir::Call* other) {
+      return other->level && !fills_gpu(*other, micro_batch) &&
+             !dependence.between(numbers[other->kernel], numbers[call->kernel]);
+    };
+    const bool one = !runs.empty() && call->level && !fills_gpu(*call, micro_batch) &&
+                     std::all_of(runs.back().begin(), runs.back().end(), joins);
+    if (!one) runs.emplace_back();
+    runs.back().push_back(call);
+  }
+  for (const std::vector<ir::Call*>& run : runs)
+    for (size_t i = 1; i < run.size(); ++i)
+      dependence.join(numbers[run.front()->kernel], numbers[run[i]->kernel]);
+  const std::vector<int32_t> levels = dependence.earliest_levels();
+  Launches launches(module, region);
+  for (const std::vector<ir::Call*>& run : runs) {
+    const size_t first = numbers[run.front()->kernel];
+    for (ir::Call* call : run)
+      if (call->level) call->level = levels[first];
+    launches.add(Calls(run.begin(), run.end()), first);
+  }
+  region.schedule->launches = launches.take();
 }
 
 }  // namespace
 
 bool merge(ir::Module& module, const Options&, Diag&) {
   for (ir::Region* region : {&module.update, &module.close, &module.norms, &module.ratios, &module.clear})
-    merge(module, *region);
+    merge_levels(module, *region);
+  // A persistent kernel wants few levels, and has no launches between them.
+  if (!launch_mode(module).persistent) merge_neighbours(module, module.step);
   return true;
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/kernel.h"
+#include "ir/dependence.h"
 
 namespace gacc::passes {
 
@@ -13,6 +13,11 @@ namespace gacc::passes {
 // Whether the functions, operands, extents, grids, blocks, tiles and shared memory of a schedule are those of
 // its kernels: "", or one sentence about the first call that differs. The module verifies.
 std::string check_schedule(const ir::Module& module);
+
+// Which launches of a region must keep their order: products do what they do besides. Kernels are numbered as
+// in the list.
+ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& region,
+                                 const std::vector<ir::Kernel>& kernels);
 
 // Why calls cannot share a kernel; "" when they can. `levels` as ir::by_level gives them.
 std::string cannot_share(const std::vector<std::vector<const ir::Call*>>& levels, int64_t micro_batch);

@@ -32,14 +32,18 @@ class Rules {
 
   std::vector<Break> run(const ScheduledModel& doubled) {
     const auto calls = ir::calls(*module_.step.schedule);
-    for (size_t i = 0; i < costs_.launches.size(); ++i) {
-      launch_ = &costs_.launches[i];
-      const Work& work = launch_->works.front();
-      if (work.product) {
-        product(work);
-      } else {
-        kernel(work, *calls[i]);
+    size_t call = 0;
+    for (const LaunchCost& launch : costs_.launches) {
+      launch_ = &launch;
+      for (const Work& work : launch.works) {
+        if (work.product) {
+          product(work);
+        } else {
+          kernel(work, *calls[call]);
+        }
+        ++call;
       }
+      if (launch.works.size() > 1) blocks(launch.bytes, launch.blocks);
     }
     growth(doubled);
     persistent();
@@ -52,11 +56,15 @@ class Rules {
     found_.push_back({std::move(rule), stem(launch_->name), launch_->name + ": " + std::move(why)});
   }
 
+  void blocks(double moved, int64_t blocks) {
+    if (moved >= kLarge && 2 * blocks < machine_.sms)
+      add("R1", fmt::format("{} blocks for {} SMs", blocks, machine_.sms));
+  }
+
   void kernel(const Work& work, const ir::Call& call) {
     if (work.moved < kLarge) return;
     const Terms t = kernels::terms(machine_, work);
-    if (2 * work.blocks < machine_.sms)
-      add("R1", fmt::format("{} blocks for {} SMs", work.blocks, machine_.sms));
+    blocks(work.moved, work.blocks);
     if (work.serial_loads > kSerialLoads)
       add("R3", fmt::format("a thread has {:.0f} loads, one after the other", work.serial_loads));
     wide(work, call);
@@ -109,14 +117,19 @@ class Rules {
     if (twice.launches.size() != costs_.launches.size()) return;  // cut into more parts
     for (size_t i = 0; i < costs_.launches.size(); ++i) {
       launch_ = &costs_.launches[i];
-      const Work &one = launch_->works.front(), &two = twice.launches[i].works.front();
-      if (one.moved < kLarge || one.product || one.attention) continue;
-      const double bytes = two.transferred() / one.transferred(),
-                   instructions = one.instructions > 0 ? two.instructions / one.instructions : 0;
-      if (std::max(bytes, instructions) > kGrowth)
-        add("R9", fmt::format("{:.1f} times the bytes, {:.1f} times the instructions at twice the samples",
-                              bytes, instructions));
+      if (twice.launches[i].works.size() != launch_->works.size()) continue;  // other kernels are merged
+      for (size_t part = 0; part < launch_->works.size(); ++part)
+        growth(launch_->works[part], twice.launches[i].works[part]);
     }
+  }
+
+  void growth(const Work& one, const Work& two) {
+    if (one.moved < kLarge || one.product || one.attention) return;
+    const double bytes = two.transferred() / one.transferred(),
+                 instructions = one.instructions > 0 ? two.instructions / one.instructions : 0;
+    if (std::max(bytes, instructions) > kGrowth)
+      add("R9", fmt::format("{:.1f} times the bytes, {:.1f} times the instructions at twice the samples", bytes,
+                            instructions));
   }
 
   void persistent() {
