@@ -69,6 +69,7 @@ std::optional<Instance> special_instance(const ir::Module& module, const ir::Reg
   body.block = made->block;
   body.resident = made->resident;
   body.shared = made->shared;
+  body.vector = made->vector;
   body.cost = made->cost;
   body.wide_index = purpose == Purpose::device && made->wide_index;
   return instance;

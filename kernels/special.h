@@ -6,7 +6,8 @@
 // and Target::load and store convert. The schedules that an emitter may use (codegen/emit/target.h):
 //
 //   t.points(on_row, on_point)  extents {rows, columns}; host: an item is a row, walked in vectors of lanes;
-//                               device: an item is an element, a thread each. `point_items` fills this in.
+//                               device: an item is `vector` neighbouring elements, a thread each.
+//                               `point_items` fills this in, with one element.
 //   t.items(on_item)            extents {items}; host: a loop; device: a thread each. `thread_items`.
 //   t.parts(on_part)            extents {items}; host: a loop; device: a block each, whose threads share the
 //                               work by t.reduce and t.once. `block_items`.
@@ -24,6 +25,7 @@ struct SpecialCall {
   Extent items{};                        // as Call::items
   int64_t tile = 1;                      // host
   int64_t block = 256, per_block = 256;  // device
+  int64_t vector = 1;                    // device: elements that a thread of t.points or t.reduce has at once
   int64_t resident = 0;                  // device: as Body::resident
   int64_t shared = 0;                    // device: as Body::shared
   bool wide_index = false;               // device: an operand has an element whose index needs 32 bits

@@ -29,13 +29,14 @@ struct Asked {
   }
 };
 
-// A thread for each element, which it reads and writes.
+// A thread has some neighbouring elements at a time, which it reads and writes.
 void moves(const Asked& a, double instructions) {
   const double elements = a.elements(a.op.result().shape);
-  a.work.stores.add(a.width(), elements * static_cast<double>(a.width()));
-  a.work.loads.add(a.width(), std::max(0.0, a.work.moved - a.work.stores.sum()));
-  a.work.flight = static_cast<double>(a.width());
-  a.work.instructions = instructions * elements;
+  const int64_t bytes = a.width() * a.body.vector;
+  a.work.stores.add(bytes, elements * static_cast<double>(a.width()));
+  a.work.loads.add(bytes, std::max(0.0, a.work.moved - a.work.stores.sum()));
+  a.work.flight = static_cast<double>(bytes);
+  a.work.instructions = instructions * elements / static_cast<double>(a.body.vector);
 }
 
 void move_work(const Asked& a) { moves(a, 20); }

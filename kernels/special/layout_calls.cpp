@@ -10,7 +10,8 @@ namespace gacc::kernels {
 
 namespace {
 
-constexpr int64_t kPiece = 2048;  // elements of a row that one task of concat moves, about
+constexpr int64_t kMostBytes = 16;  // that a thread of the device moves at once
+constexpr int64_t kPiece = 2048;    // elements of a row that one task of concat moves, about
 
 // The geometry of an op that cuts or joins along one axis: `before` rows of what follows.
 struct Cut {
@@ -22,6 +23,20 @@ Cut cut_at(const ir::OpView& op, const ir::Shape& shape) {
   const size_t axis = (ir::has_batch(shape) ? 1 : 0) + static_cast<size_t>(op.integer("axis"));
   const auto middle = shape.begin() + static_cast<std::ptrdiff_t>(axis);
   return {extent_of(ir::Shape(shape.begin(), middle)), ir::elements(ir::Shape(middle + 1, shape.end()), 1)};
+}
+
+// How many neighbouring elements a thread moves, where all that it moves begins at multiples of `begins`.
+int64_t vector_of(const ir::OpView& op, Purpose purpose, int64_t begins) {
+  if (purpose == Purpose::host) return 1;
+  const int64_t most = kMostBytes / ir::dtype_bytes(op.result().dtype);
+  return std::gcd(most, begins);
+}
+
+// A thread for each `vector` of a call by points.
+SpecialCall by_vectors(SpecialCall call, int64_t vector) {
+  call.vector = vector;
+  call.items.factor /= vector;
+  return call;
 }
 
 }  // namespace
@@ -54,8 +69,11 @@ SpecialCall describe_permute(const ir::OpView& op, Purpose purpose) {
   while (nest.size() < 2) nest.push_back({1, 1});
   const int64_t columns = nest.back().extent;
   const Extent all = extent_of(to);
-  SpecialCall call = point_items(op, purpose, {all.factor / columns, all.times_batch}, columns,
-                                 nest.back().step == 1 ? 4 : 16);
+  int64_t begins = nest.back().step == 1 ? std::gcd(columns, nest.front().step) : 1;
+  for (size_t i = 1; i + 1 < nest.size(); ++i) begins = std::gcd(begins, nest[i].step);
+  SpecialCall call = by_vectors(point_items(op, purpose, {all.factor / columns, all.times_batch}, columns,
+                                            nest.back().step == 1 ? 4 : 16),
+                                vector_of(op, purpose, begins));
   call.parameters = {nest.front().step};
   for (size_t i = 1; i < nest.size(); ++i)
     call.parameters.insert(call.parameters.end(), {nest[i].extent, nest[i].step});
@@ -76,11 +94,15 @@ SpecialCall describe_concat(const ir::OpView& op, Purpose purpose) {
   }
   pieces = std::min<int64_t>(pieces & -pieces,
                              std::bit_floor(std::max<uint64_t>(static_cast<uint64_t>(longest) / kPiece, 1)));
-  const int64_t threads = std::clamp<int64_t>((longest / pieces + 31) / 32 * 32, 32, 256);
+  int64_t begins = 0;
+  for (const int64_t length : lengths) begins = std::gcd(begins, length / pieces);
+  const int64_t vector = vector_of(op, purpose, begins);
+  const int64_t threads = std::clamp<int64_t>((longest / pieces / vector + 31) / 32 * 32, 32, 256);
   const Extent parts{cut.rows.factor * pieces, cut.rows.times_batch};
   SpecialCall call = block_items(op, purpose, parts, 4 * cut.after * longest / pieces, threads);
   call.parameters = {pieces};
   call.parameters.insert(call.parameters.end(), lengths.begin(), lengths.end());
+  call.vector = vector;
   call.cost = 4;
   return call;
 }
@@ -88,13 +110,18 @@ SpecialCall describe_concat(const ir::OpView& op, Purpose purpose) {
 // Parameters: the length of the operand's rows, and where in them the result's begin.
 SpecialCall describe_slice(const ir::OpView& op, Purpose purpose) {
   const Cut cut = cut_at(op, op.operand(0).shape);
-  SpecialCall call = point_items(op, purpose, cut.rows, op.integer("size") * cut.after, 4);
-  call.parameters = {ir::elements(op.operand(0).shape, 1) / cut.rows.factor, op.integer("from") * cut.after};
+  const int64_t from = ir::elements(op.operand(0).shape, 1) / cut.rows.factor,
+                begin = op.integer("from") * cut.after, columns = op.integer("size") * cut.after;
+  SpecialCall call = by_vectors(point_items(op, purpose, cut.rows, columns, 4),
+                                vector_of(op, purpose, std::gcd(columns, std::gcd(from, begin))));
+  call.parameters = {from, begin};
   return call;
 }
 
 SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose) {
-  return point_items(op, purpose, extent_of(op.operand(0).shape), op.result().shape.back(), 4);
+  const int64_t columns = op.result().shape.back();
+  return by_vectors(point_items(op, purpose, extent_of(op.operand(0).shape), columns, 4),
+                    vector_of(op, purpose, columns));
 }
 
 // Parameters: the columns of the table, its rows where the sums are fresh (else 0), whether a task owns
