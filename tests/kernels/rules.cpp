@@ -128,8 +128,8 @@ class Rules {
     const double bytes = two.transferred() / one.transferred(),
                  instructions = one.instructions > 0 ? two.instructions / one.instructions : 0;
     if (std::max(bytes, instructions) > kGrowth)
-      add("R9", fmt::format("{:.1f} times the bytes, {:.1f} times the instructions at twice the samples", bytes,
-                            instructions));
+      add("R9", fmt::format("{:.1f} times the bytes, {:.1f} times the instructions at twice the samples",
+                            bytes, instructions));
   }
 
   void persistent() {

@@ -184,7 +184,8 @@ def test_kernels(folder):
         model = harness.example("mnist_mlp")
         plan = json.loads(run("gaccc", model, "--plan", "--kernels", "--json", *options).stdout)
         step = [one for one in plan["kernels"] if one["program"] == "step"]
-        expect(len(step) >= plan["kernels_per_launch"] - 1 and any(one["program"] == "update" for one in plan["kernels"]), plan["kernels"])
+        # Small kernels that follow each other may share a launch, which is one row.
+        expect(10 < len(step) <= plan["kernels_per_launch"] and any(one["program"] == "update" for one in plan["kernels"]), plan["kernels"])
         expect(sum(one["flops"] for one in step) == plan["flops_per_launch"], "the plan's FLOPs")
         for one in step:
             expect(one["blocks"] > 0 and one["threads"] > 0 and one["bytes"] > 0, one)
