@@ -82,6 +82,18 @@ bool choose_products(const ir::Module& module, const Program& program, const Gpu
   return true;
 }
 
+// LLVM breaks a load of more than 8 halves that are then widened into loads of 16 bits into f32 registers,
+// which ptxas takes and which leave the bits of a half where a number of f32 should be. The first such line.
+std::string_view unconverted_load(std::string_view ptx) {
+  for (const std::string_view sign : {"b16 \t{%f", "b16 \t%f"}) {
+    const size_t at = ptx.find(sign);
+    if (at == std::string_view::npos) continue;
+    const size_t begin = ptx.rfind('\n', at) + 1;
+    return ptx.substr(begin, ptx.find('\n', at) - begin);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::string_view> known_targets() {
@@ -165,6 +177,10 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
   }
   passes.run(device);
   code.ptx.assign(text.data(), text.size());
+  if (const std::string_view load = unconverted_load(code.ptx); !load.empty()) {
+    problem = fmt::format("halves are not converted to f32:{}", load);
+    return failed();
+  }
   return code;
 }
 

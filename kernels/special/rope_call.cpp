@@ -43,7 +43,8 @@ SpecialCall describe_rope(const ir::OpView& op, Purpose purpose) {
     shape.turns.push_back(static_cast<uint64_t>(std::ldexp(turn, 64)));  // theta is at least 1
   }
   if (purpose == Purpose::device) {  // accesses of 16 bytes, where these begin at multiples of them
-    const int64_t widest = 16 / ir::dtype_bytes(op.operand(0).dtype);
+    const int64_t elements = 16 / ir::dtype_bytes(op.operand(0).dtype);
+    const int64_t widest = shape.interleaved ? elements / 2 : elements;
     while (shape.vector < widest && shape.pairs() % (2 * shape.vector) == 0 &&
            of.channels % (shape.interleaved ? 4 * shape.vector : 2 * shape.vector) == 0)
       shape.vector *= 2;
