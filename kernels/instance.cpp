@@ -337,12 +337,14 @@ class BodyBuilder {
         break;
       case KernelForm::column_reduce:
         body_.vector = eights ? 8 : fours ? 4 : 1;
-        // By the shape alone: a sum that is recomputed in another kernel has the same bits. Where blocks would be
-        // few, they take fewer columns.
+        // By the shape alone, so not by the vector: a sum that is recomputed in another kernel has the same
+        // bits. Where blocks of 8 columns a thread would be few, they take fewer columns.
         body_.side = static_cast<int64_t>(
             std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(in_pieces(columns.factor, 8), 32))));
-        while (body_.side > kLeastSide && column_blocks(columns.factor) < kBlocksThatFillGpu) body_.side /= 2;
-        call_.items = {column_blocks(columns.factor), false};
+        while (body_.side > kLeastSide &&
+               parts_ * in_pieces(columns.factor, body_.side * 8) < kBlocksThatFillGpu)
+          body_.side /= 2;
+        call_.items = {parts_ * in_pieces(columns.factor, body_.side * body_.vector), false};
         // At least as many threads as columns.
         call_.block = std::clamp<int64_t>(
             body_.side * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(chunk_))),
@@ -361,11 +363,6 @@ class BodyBuilder {
         body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
     }
     body_.gaps = columns.factor % body_.vector != 0;
-  }
-
-  // Of a kernel of column sums: a block for each part and side by side.
-  int64_t column_blocks(int64_t columns) const {
-    return parts_ * in_pieces(columns, body_.side * body_.vector);
   }
 
   // Whether a row's last vector may reach into the gap behind it: every operand that has an element for each

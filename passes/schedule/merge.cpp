@@ -74,8 +74,11 @@ void merge_levels(const ir::Module& module, ir::Region& region) {
   schedule.launches = launches.take();
 }
 
-bool fills_gpu(const ir::Call& call, int64_t micro_batch) {
-  return ir::as_product(call) != nullptr || ir::blocks(call, micro_batch) >= kernels::kBlocksThatFillGpu;
+// Whether a call may share a launch of the step: a kernel that leaves most of a GPU idle.
+bool small(const ir::Call& call, int64_t micro_batch) {
+  const ir::KernelCall* kernel = ir::as_kernel(call);
+  return kernel != nullptr && call.level && kernel->block <= kMostSharedThreads &&
+         ir::blocks(call, micro_batch) < kernels::kBlocksThatFillGpu;
 }
 
 void merge_neighbours(const ir::Module& module, ir::Region& region) {
@@ -88,10 +91,9 @@ void merge_neighbours(const ir::Module& module, ir::Region& region) {
   std::vector<std::vector<ir::Call*>> runs;
   for (ir::Call* call : ir::calls(*region.schedule)) {
     const auto joins = [&](const ir::Call* other) {
-      return other->level && !fills_gpu(*other, micro_batch) &&
-             !dependence.between(numbers[other->kernel], numbers[call->kernel]);
+      return small(*other, micro_batch) && !dependence.between(numbers[other->kernel], numbers[call->kernel]);
     };
-    const bool one = !runs.empty() && call->level && !fills_gpu(*call, micro_batch) &&
+    const bool one = !runs.empty() && small(*call, micro_batch) &&
                      std::all_of(runs.back().begin(), runs.back().end(), joins);
     if (!one) runs.emplace_back();
     runs.back().push_back(call);

@@ -43,14 +43,12 @@ LaunchMode launch_mode(const ir::Module& module) {
 
 namespace {
 
-// Threads of a block, above which registers are few: a product would spill them.
-constexpr int64_t kMostThreads = 512;
-
 // "" or why there is none.
 std::string make_persistent(const ir::Module& module, ir::Region& region, bool required) {
   const std::vector<std::vector<const ir::Call*>> levels = ir::by_level(*region.schedule);
   if (std::string why = cannot_share(levels, module.micro_batch()); !why.empty()) return why;
-  if (!required && ir::merged_block(levels) > kMostThreads) return "its blocks would have too many threads";
+  if (!required && ir::merged_block(levels) > kMostSharedThreads)
+    return "its blocks would have too many threads";
   ir::Persistent persistent;
   persistent.function = fmt::format("{}_persistent", ir::region_text(region.kind));
   persistent.block = ir::merged_block(levels);

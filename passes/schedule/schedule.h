@@ -22,6 +22,10 @@ ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& reg
 // Why calls cannot share a kernel; "" when they can. `levels` as ir::by_level gives them.
 std::string cannot_share(const std::vector<std::vector<const ir::Call*>>& levels, int64_t micro_batch);
 
+// Threads of a block that kernels share without being asked to; with more, each thread has few registers, and
+// a product or a kernel of much state would spill them.
+inline constexpr int64_t kMostSharedThreads = 512;
+
 // How a micro-batch, and the update, run on the GPU, by launch.mode.
 struct LaunchMode {
   bool persistent = false;  // a micro-batch is one cooperative kernel ...
