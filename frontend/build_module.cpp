@@ -32,9 +32,8 @@ struct Forward {
 std::optional<ir::ValueId> predicted(const ir::Region& region, const LayerLowering& layers,
                                      const ModelFile& model, Flow output, Diag& diag) {
   std::optional<Named> asked = model.predicted;
-  if (const Values& loss = model.loss.keys; !asked && loss.has("input"))
-    asked = Named{loss.text("input"), loss.at("input")};
-  if (asked) output = layers.find_output(*asked).value_or(Flow{});
+  if (const Values& loss = model.loss.keys; !asked && loss.has("input")) asked = loss.named("input");
+  if (asked) output = layers.output(*asked);
   if (!output.value || region[*output.value].type.dtype == ir::DType::f32) return output.value;
   diag.error(Kind::type_mismatch, asked ? asked->at : output.at, "predictions are f32, {} is i32",
              output.label);

@@ -194,14 +194,11 @@ bool is_texts(const Node& node) {
 
 }  // namespace
 
-void read_load(const Node& node, ModelFile& model, Diag& diag) {
-  model.load = read_table(node, schema().load, diag);
-  const Values& keys = model.load;
+void read_load(const Values& keys, ModelFile& model, Diag& diag) {
+  model.load = keys;
   model.settings.load.prefix = keys.text("prefix");  // said, so that the module has a [load] at all
   if (keys.flag("part")) model.settings.load.part = true;
-  ir::Texts ignore;
-  for (const Node& pattern : keys.nodes("ignore")) ignore.push_back(pattern.text);
-  if (!ignore.empty()) model.settings.load.ignore = ignore;
+  if (keys.has("ignore")) model.settings.load.ignore = keys.get<ir::Texts>("ignore");
   for (const auto& [key, form] :
        {std::pair("rename", "a string"), std::pair("concat", "a list of strings")}) {
     if (!keys.given(key) || !keys[key].good) continue;
@@ -216,8 +213,8 @@ void read_load(const Node& node, ModelFile& model, Diag& diag) {
 
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
   if (diag.failed()) return;  // parameters may be missing
-  const Values& keys = model.load;
-  if (keys.values.empty()) return;
+  if (!model.load) return;
+  const Values& keys = *model.load;
   Loads loads(module, parameters, diag);
   loads.place = keys.place;
   for (const std::string_view key : {"rename", "concat"}) {

@@ -201,7 +201,7 @@ bool is_list_of_tables(std::string_view path) {
     const Key* key = find_key(keys, name);
     return key != nullptr && key->form == Form::tables;
   };
-  return std::ranges::any_of(schema().all(), [&](const Table* table) { return lists(table->keys); });
+  return std::ranges::any_of(all_tables(), [&](const Table* table) { return lists(table->keys); });
 }
 
 // What the library says of a key or table that is there already ("cannot redefine existing array 'x' as

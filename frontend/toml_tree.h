@@ -25,6 +25,7 @@ struct Node {
 
   bool is_table() const { return form == Form::table; }
   bool is_list() const { return form == Form::list; }
+  double number() const { return form == Form::integer ? static_cast<double>(integer) : real; }
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
 };
