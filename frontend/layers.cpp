@@ -193,6 +193,12 @@ void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) const
 
 // --- what the code of layers works with
 
+ir::Attrs Lowering::attrs_of(std::string_view op, ir::Attrs others) const {
+  for (const ir::AttrSpec& attr : ir::find_op(op)->attrs)
+    if (keys.lists(attr.name) && keys.has(attr.name)) others.emplace(attr.name, *keys[attr.name].value);
+  return others;
+}
+
 void LayerContext::need_last_axis() {
   if (shape().size() < 2)
     refuse(Kind::shape_mismatch, spec.type_at,
@@ -237,11 +243,7 @@ ir::ValueId LayerContext::projection(const std::string& prefix, const std::strin
 }
 
 ir::ValueId LayerContext::activate(ir::ValueId x, std::string_view key) {
-  const std::string op = keys.text(key);
-  ir::Attrs attrs;
-  for (const ir::AttrSpec& attr : ir::find_op(op)->attrs)
-    attrs[std::string(attr.name)] = *keys[attr.name].value;
-  return b.make(op, path, {x}, std::move(attrs));
+  return b.make(keys.text(key), path, {x}, attrs_of(keys.text(key)));
 }
 
 // The runtime refuses data outside of an input's range, so that a kernel need not look: the range is that of

@@ -99,6 +99,9 @@ struct Lowering {
   const Values& keys;
   const ModelFile& model;
 
+  // The attributes of an op that are keys, and others.
+  ir::Attrs attrs_of(std::string_view op, ir::Attrs others = {}) const;
+
   template <class... A>
   Report& error(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
     return b.diag().error(kind, at, format, std::forward<A>(args)...);

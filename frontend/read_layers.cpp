@@ -17,8 +17,6 @@ const std::vector<const LayerType*>& all_layers() {
 
 namespace {
 
-constexpr int kMaxNesting = 24;
-
 void check_slope(const Values& keys, Diag& diag) {
   const std::string_view key = keys.lists("fn") ? "fn" : "activation";
   if (!keys.given("slope") || keys.text(key) == "leaky_relu" || !keys[key].good) return;
@@ -79,17 +77,13 @@ class LayerReader {
   explicit LayerReader(Diag& diag) : diag_(diag) {}
 
   // `taken` holds names that layers of this scope may not have: the inputs, at the top level.
-  std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken, int depth) {
+  std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken) {
     std::vector<LayerSpec> layers;
-    if (depth > kMaxNesting) {
-      diag_.error(Kind::out_of_range, list.at, "layers are nested more than {} deep", kMaxNesting);
-      return layers;
-    }
     const std::vector<std::string> names = layer_names(list);
     for (size_t i = 0; i < list.items.size(); ++i) {
       const Node& node = list.items[i];
       if (!node.is_table()) continue;  // reported
-      layers.push_back(read(node, names[i], depth));
+      layers.push_back(read(node, names[i]));
       LayerSpec& layer = layers.back();
       const auto [first, fresh] = taken.emplace(layer.name, layer.name_at);
       if (!fresh && !layer.name.empty()) {
@@ -103,7 +97,7 @@ class LayerReader {
   }
 
  private:
-  LayerSpec read(const Node& node, const std::string& name, int depth) {
+  LayerSpec read(const Node& node, const std::string& name) {
     LayerSpec layer;
     layer.name = name;
     const Node *type = node.find("type"), *named = node.find("name");
@@ -137,7 +131,7 @@ class LayerReader {
       if (inner.items.empty())
         diag_.error(Kind::missing_key, inner.at, "a layer of type \"{}\" needs layers in it",
                     layer.keys.type->name);
-      layer.layers = read_list(inner, {}, depth + 1);
+      layer.layers = read_list(inner, {});
     }
     return layer;
   }
@@ -150,7 +144,7 @@ class LayerReader {
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag) {
   std::map<std::string, Location> taken;
   for (const InputSpec& input : inputs) taken.emplace(input.name, input.at);
-  return LayerReader(diag).read_list(list, std::move(taken), 1);
+  return LayerReader(diag).read_list(list, std::move(taken));
 }
 
 }  // namespace gacc::frontend

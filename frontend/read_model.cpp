@@ -99,7 +99,7 @@ void read_loss(const Node& node, const Value& value, ModelFile& model, Diag& dia
 
 ModelFile read_model(const Node& root, Diag& diag) {
   ModelFile model;
-  const Values file = read_table(root, tables::file, diag, std::string(tables::file.name), "");
+  const Values file = read_table(root, tables::file, diag, tables::file.title(), "");
   if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model, diag);
   if (const Value& inputs = file["inputs"]; inputs.good) {
     for (const Entry& entry : inputs.node->entries) {

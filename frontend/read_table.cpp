@@ -354,8 +354,8 @@ class TableReader {
       value.value = node.flag;
     } else if (form == table && key.table != nullptr) {
       // [train] and [[optimizer.groups]] are called what they are; others go by their key.
-      const std::string what =
-          key.table->name.starts_with('[') ? std::string(key.table->name) : fmt::format("`{}`", key.name);
+      const std::string title = key.table->title();
+      const std::string what = title.starts_with('[') ? title : fmt::format("`{}`", key.name);
       const size_t before = diag_.reports().size();
       for (const Node& each : nodes)
         if (each.is_table())

@@ -47,7 +47,6 @@ const Table tables::file{
              Key{"lora", Form::table, no_default, "low-rank adapters of many layers"}.of(adapters)}};
 
 const Table tables::model{
-    .name = "[model]",
     .path = "model",
     .says = "What the model is called, how it starts, and what evaluations measure.",
     .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
@@ -57,7 +56,6 @@ const Table tables::model{
     .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
 
 const Table tables::input{
-    .name = "[inputs.NAME]",
     .path = "inputs.NAME",
     .says = "An array of the data, one row a sample. The first one feeds the first layer.",
     .keys = {{"shape", Form::integers, no_default,
@@ -129,7 +127,6 @@ const Table tables::lora{
     .keys = of_adapters};
 
 const Table tables::loss{
-    .name = "[loss]",
     .path = "loss",
     .says =
         "The loss of an update is the mean over all counted elements of its window, whatever the sizes of "
@@ -141,14 +138,12 @@ const Table tables::loss{
     .types = schemas_of(all_losses())};
 
 const Table tables::predict{
-    .name = "[predict]",
     .path = "predict",
     .says = "What `gacc-exec --predict` and `--generate` ask the model for.",
     .keys = {{"layer", Form::text, no_default, "default: the layer that the loss takes"}},
     .example = "layer = \"head\""};
 
 const Table tables::train{
-    .name = "[train]",
     .path = "train",
     .says = "How samples make an update: `accumulate` micro-batches of `micro_batch` samples.",
     .keys =
@@ -181,7 +176,6 @@ const Table tables::train{
     .example = "micro_batch = 32\naccumulate = 4\nepochs = 2"};
 
 const Table tables::optimizer{
-    .name = "[optimizer]",
     .path = "optimizer",
     .says = "With w a parameter, g its mean gradient of the update, clipped, and lr the rate.",
     .keys = {{"lr", Form::real, defaults.optimizer.lr, "the rate", at_least(0)},
@@ -208,7 +202,6 @@ const Table tables::group{
     .example = "match = [\"*.bias\"]\nweight_decay = 0.0"};
 
 const Table tables::schedule{
-    .name = "[schedule]",
     .path = "schedule",
     .says = "The rate after t updates, u of them since the warm-up. Skipped updates do not count.",
     .keys = {{"warmup", Form::integer, defaults.schedule.warmup,
@@ -217,7 +210,6 @@ const Table tables::schedule{
     .types = ir::all_rate_schedules()};
 
 const Table tables::precision{
-    .name = "[precision]",
     .path = "precision",
     .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
     .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
@@ -241,7 +233,6 @@ const Table tables::precision{
     .example = "compute = \"f16\""};
 
 const Table tables::recompute{
-    .name = "[recompute]",
     .path = "recompute",
     .says = "What of the forward pass is dropped and computed again in the backward pass.",
     .keys = {word("policy", no_default, {"none", "all", "sqrt", "marked", "budget", "auto"},
@@ -249,15 +240,13 @@ const Table tables::recompute{
              {"budget", Form::size, no_default, "policy \"budget\": the size that the step must fit"}},
     .example = "policy = \"budget\"\nbudget = \"512MiB\""};
 
-const Table tables::launch{.name = "[launch]",
-                           .path = "launch",
+const Table tables::launch{.path = "launch",
                            .says = "How a GPU runs a micro-batch.",
                            .keys = {word("mode", defaults.launch.mode, {"auto", "graph", "persistent"},
                                          "one CUDA graph, one cooperative kernel, or what fits")},
                            .example = "mode = \"graph\""};
 
 const Table tables::memory{
-    .name = "[memory]",
     .path = "memory",
     .says = "The whole step must fit; what is \"auto\" is chosen so that it does.",
     .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""},
@@ -268,7 +257,6 @@ const Table tables::memory{
     .example = "budget = \"512MiB\""};
 
 const Table tables::load{
-    .name = "[load]",
     .path = "load",
     .says =
         "How weights from elsewhere are called and lie in their file, for --load, and for --save-as "
@@ -285,7 +273,6 @@ const Table tables::load{
     .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
 
 const Table tables::adapters{
-    .name = "[lora]",
     .path = "lora",
     .says = "`lora` for all layers that a pattern names; what a layer says itself counts more.",
     .keys = {{"match", Form::texts, required,

@@ -116,12 +116,14 @@ struct TypeSchema {
 };
 
 struct Table {
-  std::string_view name;  // "[train]", for messages
-  std::string_view path;  // "train": of its keys
+  std::string_view name{};  // for messages; "": [PATH]
+  std::string_view path;    // "train": of its keys
   std::string_view says;
   std::vector<Key> keys{};  // of all types
   std::vector<const TypeSchema*> types{};
   std::string_view example{};  // of a table without types
+
+  std::string title() const { return name.empty() ? fmt::format("[{}]", path) : std::string(name); }
 };
 
 // The schemas of a family, such as the optimizers.

@@ -71,7 +71,7 @@ std::string default_text(const Key& key) {
 
 // The table as it is written: "[train]", "[[layers]]".
 std::string heading(const Table& table) {
-  return &table == &frontend::tables::layer ? "[[layers]]" : std::string(table.name);
+  return &table == &frontend::tables::layer ? "[[layers]]" : table.title();
 }
 
 // A model file's lines for a type or a table.

@@ -59,11 +59,7 @@ Layer lower_conv(LayerContext& l) {
   if (l.keys.flag("bias")) bias = l.parameter("bias", {out}, spread, fan, "channels");
   const bool active = l.keys.has("activation");
   ir::ValueId y = l.b.make("conv2d", bias || active ? l.path + ".conv" : l.path, {l.x(), weight},
-                           {{"kernel", kernel},
-                            {"stride", l.keys.integers("stride")},
-                            {"padding", padding_of(l.keys)},
-                            {"dilation", l.keys.integers("dilation")},
-                            {"groups", groups}});
+                           l.attrs_of("conv2d", {{"padding", padding_of(l.keys)}}));
   if (bias) {
     const ir::Shape shape = l.b.type(y).shape;
     y = l.b.make("add", active ? l.path + ".pre" : l.path,
@@ -75,11 +71,10 @@ Layer lower_conv(LayerContext& l) {
 
 Layer lower_pool(LayerContext& l) {
   need_place(l);
-  const Pair kernel = l.keys.integers("kernel");
-  return {{l.b.make(l.spec.type->schema.name, l.path, {l.x()},
-                    {{"kernel", kernel},
-                     {"stride", l.keys.has("stride") ? l.keys.integers("stride") : kernel},
-                     {"padding", padding_of(l.keys)}})}};
+  const std::string_view op = l.spec.type->schema.name;
+  const Pair stride = l.keys.integers(l.keys.has("stride") ? "stride" : "kernel");
+  return {
+      {l.b.make(op, l.path, {l.x()}, l.attrs_of(op, {{"stride", stride}, {"padding", padding_of(l.keys)}}))}};
 }
 
 // The mean of every channel: [C,H,W] -> [C]

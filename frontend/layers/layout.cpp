@@ -38,7 +38,7 @@ Layer lower_permute(LayerContext& l) {
     if (to.back() > 1) moved.push_back(axis);
   }
   if (std::is_sorted(moved.begin(), moved.end())) return reshaped(l, to);
-  return {{l.b.make("permute", l.path, {l.x()}, {{"axes", axes}})}};
+  return {{l.b.make("permute", l.path, {l.x()}, l.attrs_of("permute"))}};
 }
 
 Layer lower_concat(LayerContext& l) {
@@ -60,7 +60,7 @@ Layer lower_concat(LayerContext& l) {
                         .note(input.at, input.defined_here()));
     operands.emplace_back(*input.value);
   }
-  return {{l.b.make("concat", l.path, std::move(operands), {{"axis", l.keys.integer("axis")}})}};
+  return {{l.b.make("concat", l.path, std::move(operands), l.attrs_of("concat"))}};
 }
 
 void check_axes(const Values& keys, Diag& diag) {

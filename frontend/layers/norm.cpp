@@ -23,22 +23,21 @@ Affine affine(LayerContext& l, int64_t size, bool biased = true) {
 
 // An op over the last axis or over groups of channels, which also gives the mean, if it takes one, and the
 // reciprocal deviation.
-Layer lower_norm(LayerContext& l, const std::string& op, int64_t size, bool biased, ir::Attrs attrs = {}) {
+Layer lower_norm(LayerContext& l, const std::string& op, int64_t size, bool biased) {
   const Affine own = affine(l, size, biased);
   const bool centred = op != "rms_norm";
   std::vector<std::string> names = {l.path, l.path + ".rstd"};
   std::vector<ir::Operand> operands = {l.x(), own.weight};
   if (centred) names.insert(names.begin() + 1, l.path + ".mean");
   if (centred) operands.push_back(own.bias);
-  attrs["eps"] = l.keys.real("eps");
-  return {{l.b.make_n(op, std::move(names), std::move(operands), std::move(attrs)).front()}, own.weight};
+  return {{l.b.make_n(op, std::move(names), std::move(operands), l.attrs_of(op)).front()}, own.weight};
 }
 
 Layer lower_group_norm(LayerContext& l) {
   l.need_last_axis();
   const int64_t channels = l.shape()[1], groups = l.keys.integer("groups");
   l.need_groups(channels, groups);
-  return lower_norm(l, "group_norm", channels, true, {{"groups", groups}});
+  return lower_norm(l, "group_norm", channels, true);
 }
 
 // In eval: the running statistics.

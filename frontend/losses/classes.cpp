@@ -70,10 +70,8 @@ void lower(LossContext& l) {
         l.table("loss.class_weights", scaled(l.keys.reals("class_weights")), l.keys.at("class_weights")));
     names.insert(names.end(), {"loss.weights", "loss.mass"});
   }
-  const auto results =
-      l.b.make_n(weighted ? "weighted_cross_entropy" : "cross_entropy", std::move(names), std::move(operands),
-                 {{"ignore_index", l.keys.integer("ignore_index")},
-                  {"label_smoothing", l.keys.real("label_smoothing")}});
+  const std::string_view op = weighted ? "weighted_cross_entropy" : "cross_entropy";
+  const auto results = l.b.make_n(op, std::move(names), std::move(operands), l.attrs_of(op));
   const ir::ValueId counted = results[3];
   l.sum(results[0], counted);
   if (weighted)

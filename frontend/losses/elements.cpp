@@ -27,7 +27,7 @@ ir::ValueId binary(LossContext& l, const ir::Operand& x, const ir::Operand& want
 
 ir::ValueId huber_of(LossContext& l, const ir::Operand& x, const ir::Operand& wanted) {
   const ir::ValueId difference = l.b.make("sub", "loss.difference", {x, wanted});
-  return l.b.make("huber", "loss.each", {difference}, {{"delta", l.keys.real("delta")}});
+  return l.b.make("huber", "loss.each", {difference}, l.attrs_of("huber"));
 }
 
 // The op of output and target.
