@@ -72,79 +72,64 @@ void check_trainable(const Values& keys, Diag& diag) {
         .note(keys.at("repeat"), "the copies are counted here");
 }
 
-class LayerReader {
- public:
-  explicit LayerReader(Diag& diag) : diag_(diag) {}
+std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken, Diag& diag);
 
-  // `taken` holds names that layers of this scope may not have: the inputs, at the top level.
-  std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken) {
-    std::vector<LayerSpec> layers;
-    const std::vector<std::string> names = layer_names(list);
-    for (size_t i = 0; i < list.items.size(); ++i) {
-      const Node& node = list.items[i];
-      if (!node.is_table()) continue;  // reported
-      layers.push_back(read(node, names[i]));
-      LayerSpec& layer = layers.back();
-      const auto [first, fresh] = taken.emplace(layer.name, layer.name_at);
-      if (!fresh && !layer.name.empty()) {
-        diag_.error(Kind::duplicate_name, layer.name_at, "the name `{}` is taken", layer.name)
-            .note(first->second, "it is first used here");
-        layer.type = nullptr;  // its parameters would be those of its namesake
-        layer.valid = false;
-      }
-    }
-    return layers;
+LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
+  LayerSpec layer{.keys = read_table(node, tables::layer, diag, "a layer", ""), .name = name};
+  const Node *type = node.find("type"), *named = node.find("name");
+  layer.type_at = type != nullptr ? type->at : node.at;
+  layer.name_at = named != nullptr ? named->at : layer.type_at;
+  if (named != nullptr && named->form == Node::Form::text && !is_name(named->text))
+    diag.error(Kind::out_of_range, layer.name_at,
+               "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
+  const Values& keys = layer.keys;
+  layer.valid = keys.type != nullptr;
+  if (!layer.valid) return layer;
+  layer.type = &member_of(all_layers(), *keys.type);
+  const size_t before = diag.reports().size();
+  read_inputs(layer, diag);
+  if (keys.lists("slope")) check_slope(keys, diag);
+  if (const Values* lora = keys.find("lora")) check_adapting(*lora, diag);
+  if (layer.type->check != nullptr) layer.type->check(keys, diag);
+  // Keys that say nothing about the output may be wrong, and later layers can still be checked.
+  layer.valid = diag.reports().size() == before;
+  for (const Value& value : keys.values) {
+    const bool own = find_key(tables::layer.keys, value.key->name) == nullptr;
+    if (own || value.key->name.starts_with("input")) layer.valid &= value.good;
   }
+  check_starts(layer, diag);
+  check_trainable(keys, diag);
+  if (!layer.type->block || !keys["layers"].good) return layer;
+  const Node& inner = *keys["layers"].node;
+  if (inner.items.empty())
+    diag.error(Kind::missing_key, inner.at, "a layer of type \"{}\" needs layers in it", keys.type->name);
+  layer.layers = read_list(inner, {}, diag);
+  return layer;
+}
 
- private:
-  LayerSpec read(const Node& node, const std::string& name) {
-    LayerSpec layer;
-    layer.name = name;
-    const Node *type = node.find("type"), *named = node.find("name");
-    layer.type_at = type != nullptr ? type->at : node.at;
-    layer.name_at = named != nullptr ? named->at : layer.type_at;
-    layer.keys = read_table(node, tables::layer, diag_, "a layer", "");
-    if (named != nullptr && named->form == Node::Form::text && !is_name(named->text)) {
-      diag_.error(Kind::out_of_range, layer.name_at,
-                  "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
-    }
-    if (layer.keys.type == nullptr) {
-      layer.valid = false;
-      return layer;
-    }
-    layer.type = &member_of(all_layers(), *layer.keys.type);
-    const size_t before = diag_.reports().size();
-    read_inputs(layer, diag_);
-    if (layer.keys.lists("slope")) check_slope(layer.keys, diag_);
-    if (const Values* lora = layer.keys.find("lora")) check_adapting(*lora, diag_);
-    if (layer.type->check != nullptr) layer.type->check(layer.keys, diag_);
-    // Keys that say nothing about the output may be wrong, and later layers can still be checked.
-    layer.valid = diag_.reports().size() == before;
-    for (const Value& value : layer.keys.values) {
-      const bool ours = find_key(tables::layer.keys, value.key->name) == nullptr;
-      if (ours || value.key->name.starts_with("input")) layer.valid &= value.good;
-    }
-    check_starts(layer, diag_);
-    check_trainable(layer.keys, diag_);
-    if (layer.type->block && layer.keys["layers"].good) {
-      const Node& inner = *layer.keys["layers"].node;
-      if (inner.items.empty())
-        diag_.error(Kind::missing_key, inner.at, "a layer of type \"{}\" needs layers in it",
-                    layer.keys.type->name);
-      layer.layers = read_list(inner, {});
-    }
-    return layer;
+// `taken` holds names that layers of this scope may not have: the inputs, at the top level.
+std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken, Diag& diag) {
+  std::vector<LayerSpec> layers;
+  const std::vector<std::string> names = layer_names(list);
+  for (size_t i = 0; i < list.items.size(); ++i) {
+    if (!list.items[i].is_table()) continue;  // reported
+    LayerSpec& layer = layers.emplace_back(read_layer(list.items[i], names[i], diag));
+    const auto [first, fresh] = taken.emplace(layer.name, layer.name_at);
+    if (fresh || layer.name.empty()) continue;
+    diag.error(Kind::duplicate_name, layer.name_at, "the name `{}` is taken", layer.name)
+        .note(first->second, "it is first used here");
+    layer.type = nullptr;  // its parameters would be those of its namesake
+    layer.valid = false;
   }
-
-  Diag& diag_;
-};
+  return layers;
+}
 
 }  // namespace
 
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag) {
   std::map<std::string, Location> taken;
   for (const InputSpec& input : inputs) taken.emplace(input.name, input.at);
-  return LayerReader(diag).read_list(list, std::move(taken));
+  return read_list(list, std::move(taken), diag);
 }
 
 }  // namespace gacc::frontend

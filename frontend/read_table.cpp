@@ -1,7 +1,6 @@
 // Reads a table by its list of keys.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <stdexcept>
 
 #include <fmt/ranges.h>
@@ -177,28 +176,32 @@ std::string type_hint(std::string_view word, const std::vector<const TypeSchema*
   return "";
 }
 
-// What a form takes: the element, and whether one of them, a list of them, or either.
+// What a form takes: the element, and whether one of them, a list of them, or either; in the order of Form.
 struct Taken {
   Node::Form element;
   bool one = true, list = false;
 };
 Taken taken(Form form) {
   using enum Node::Form;
-  static const std::map<Form, Taken> others = {{Form::integer, {integer}},
-                                               {Form::real, {real}},
-                                               {Form::flag, {flag}},
-                                               {Form::flags, {flag, true, true}},
-                                               {Form::pair, {integer, true, true}},
-                                               {Form::real_or_reals, {real, true, true}},
-                                               {Form::integers, {integer, false, true}},
-                                               {Form::reals, {real, false, true}},
-                                               {Form::texts, {text, false, true}},
-                                               {Form::words, {text, false, true}},
-                                               {Form::metrics, {text, false, true}},
-                                               {Form::table, {table}},
-                                               {Form::tables, {table, false, true}}};
-  const auto found = others.find(form);
-  return found != others.end() ? found->second : Taken{text};
+  static constexpr Taken in_order[] = {{text},
+                                       {text},
+                                       {text},
+                                       {text},
+                                       {text, false, true},
+                                       {integer},
+                                       {real},
+                                       {flag},
+                                       {flag, true, true},
+                                       {text},
+                                       {integer, true, true},
+                                       {integer, false, true},
+                                       {real, false, true},
+                                       {real, true, true},
+                                       {text, false, true},
+                                       {text, false, true},
+                                       {table},
+                                       {table, false, true}};
+  return in_order[static_cast<size_t>(form)];
 }
 
 const Key type_key{"type", Form::text, required, ""};

@@ -66,6 +66,13 @@ void read_train(const Values& keys, bool budget, ModelFile& model, Diag& diag) {
     const auto chosen = [&](std::string_view key) { return automatic(key) || !keys.given(key); };
     if (chosen("micro_batch")) settings.choose_micro_batch = true;
     if (chosen("accumulate")) settings.choose_accumulate = true;
+    for (const auto& [fixed, count] :
+         {std::pair("micro_batch", model.micro_batch), std::pair("accumulate", model.accumulate)})
+      if (!chosen(fixed) && keys[fixed].good && effective % count != 0)
+        diag.error(Kind::conflict, keys.at("effective_batch"),
+                   "`train.effective_batch` is {}, no multiple of `train.{}` {}; make that one \"auto\", too",
+                   effective, fixed, count)
+            .note(keys.at(fixed), "it is set here");
   } else if (effective > 0 && keys["micro_batch"].good && keys["accumulate"].good &&
              model.micro_batch * model.accumulate != effective) {
     diag.error(Kind::conflict, keys.at("effective_batch"),
