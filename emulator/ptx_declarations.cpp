@@ -1,7 +1,5 @@
 #include "emulator/ptx_declarations.h"
 
-#include <cstring>
-
 namespace gacc::emulator {
 namespace {
 
@@ -33,18 +31,6 @@ Variable declarator(PtxReader& in, Space space, bool external, const Type& type,
   return variable;
 }
 
-uint64_t literal_as(const Operand& value, const Type& type) {
-  if (type.name == "f32" && value.kind == Operand::Kind::f64) {
-    double d;
-    std::memcpy(&d, &value.bits, 8);
-    float f = static_cast<float>(d);
-    uint32_t bits;
-    std::memcpy(&bits, &f, 4);
-    return bits;
-  }
-  return value.bits;
-}
-
 void initial(PtxReader& in, Variable& variable) {
   int size = std::max(1, variable.type.bytes());
   variable.initialised = true;
@@ -59,18 +45,8 @@ void initial(PtxReader& in, Variable& variable) {
       continue;
     }
     if (in.accept(",")) continue;
-    if (in.peek().kind == Token::Kind::word) {  // the address of another variable
-      bool generic = in.accept("generic") && in.accept("(");
-      Variable::Address address{static_cast<int64_t>(variable.initial.size()), in.word(), 0};
-      if (in.accept("+")) address.offset = in.integer();
-      if (generic) in.expect(")");
-      if (size != 8) in.fail(in.peek(), "an address needs 8 bytes");
-      variable.addresses.push_back(address);
-      variable.initial.append(8, '\0');
-    } else {
-      uint64_t bits = literal_as(in.number(in.accept("-")), variable.type);
-      for (int i = 0; i < size; ++i) variable.initial.push_back(static_cast<char>(bits >> (8 * i)));
-    }
+    const uint64_t bits = in.number(in.accept("-")).bits;
+    for (int i = 0; i < size; ++i) variable.initial.push_back(static_cast<char>(bits >> (8 * i)));
     if (variable.initial.size() > kMaxInitial) in.fail(in.peek(), "an initialiser is too long");
   } while (in.go() && depth > 0);
   if (static_cast<int64_t>(variable.initial.size()) > variable.bytes)

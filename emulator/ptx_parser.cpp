@@ -38,8 +38,8 @@ class FileParser {
     } else if (text == ".extern") {
       external_ = true;
       return;
-    } else if (text == ".entry" || text == ".func") {
-      function(text == ".entry", token);
+    } else if (text == ".entry") {
+      function(token);
     } else if (text == ".global" || text == ".const" || text == ".shared") {
       for (Variable& variable : read_variables(in_, space_of(text), external_))
         file_.variables.push_back(std::move(variable));
@@ -51,11 +51,9 @@ class FileParser {
     external_ = false;
   }
 
-  void function(bool entry, const Token& token) {
+  void function(const Token& token) {
     Function function;
-    function.entry = entry;
     function.line = token.line;
-    if (!entry && in_.is("(")) function.results = read_parameters(in_);
     function.name = in_.word();
     if (in_.is("(")) function.params = read_parameters(in_);
     while (in_.go() && in_.peek().kind == Token::Kind::directive) {
@@ -78,10 +76,7 @@ class FileParser {
         in_.fail(option, fmt::format("`{}` is not supported", option.text));
       }
     }
-    if (in_.accept(";"))
-      function.declared_only = true;
-    else
-      read_body(in_, function);
+    read_body(in_, function);
     if (in_.status().ok()) file_.functions.push_back(std::move(function));
   }
 

@@ -37,7 +37,7 @@ class PtxReader {
 
   std::string word();
   int64_t integer();
-  // Literals: 12, 0x1F, 0b101, 017, 12U, 0f3F800000, 0d3FF0…, 1.5. The `-` before one was taken already.
+  // Literals: 12, 0x1F, 0b101, 017, 12U, 0f3F800000. The `-` before one was taken already.
   Operand number(bool negative);
   Type type_directive();
 

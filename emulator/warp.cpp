@@ -7,9 +7,7 @@
 
 namespace gacc::emulator {
 
-namespace {
-constexpr int kMultiprocessors = 132;  // of an H100, as cuDeviceGetAttribute says
-}
+namespace {}
 
 void Warp::start(uint32_t lanes_mask) {
   live = lanes_mask;
