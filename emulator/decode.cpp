@@ -11,9 +11,7 @@ Status decode(const Function& function, const PtxFile& module, const Symbols& sy
 
 Status Decoder::run() {
   program_.name = function_.name;
-  program_.max_threads = function_.max_threads[0] * function_.max_threads[1] * function_.max_threads[2];
-  std::copy(std::begin(function_.required_threads), std::end(function_.required_threads),
-            program_.required_threads);
+  program_.max_threads = function_.max_threads;
   lay_out();
   std::vector<uint32_t> position;
   std::vector<std::pair<size_t, size_t>> branches;  // instruction, statement

@@ -146,11 +146,6 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
   if (program.max_threads > 0 && threads > static_cast<uint64_t>(program.max_threads))
     return Status::error("`{}`: a block of {} threads, .maxntid allows {}", program.name, threads,
                          program.max_threads);
-  const int* required = program.required_threads;
-  if (required[0] > 0 &&
-      (block.x != static_cast<uint32_t>(required[0]) || block.y != static_cast<uint32_t>(required[1]) ||
-       block.z != static_cast<uint32_t>(required[2])))
-    return Status::error("`{}`: the block differs from .reqntid", program.name);
   if (grid.count() == 0 || grid.count() > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
     return Status::error("`{}`: a grid of {} blocks", program.name, grid.count());
   if (dynamic_shared < 0 || program.shared_bytes + dynamic_shared > 227 * 1024)

@@ -89,7 +89,6 @@ struct Program {
   int64_t local_bytes = 0;   // per thread
   int registers = 0;         // 32-bit registers the PTX declares and uses
   int max_threads = 0;       // .maxntid's product, or 0
-  int required_threads[3] = {0, 0, 0};
 };
 
 // Addresses of the module's .global and .const variables.

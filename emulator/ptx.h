@@ -67,8 +67,7 @@ struct Function {
   std::vector<Register> registers;
   std::vector<Variable> variables;  // .local and .shared declared in the body
   std::vector<Statement> statements;
-  int max_threads[3] = {0, 0, 0};
-  int required_threads[3] = {0, 0, 0};
+  int max_threads = 0;  // .maxntid's product, or 0
 };
 
 struct PtxFile {

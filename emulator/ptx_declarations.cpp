@@ -6,13 +6,13 @@ namespace {
 constexpr int64_t kMaxVariable = int64_t{1} << 28;
 constexpr size_t kMaxInitial = size_t{1} << 26;
 
-Variable declarator(PtxReader& in, Space space, bool external, const Type& type, int64_t align, int lanes) {
+Variable declarator(PtxReader& in, Space space, bool external, const Type& type, int64_t align) {
   Variable variable;
   variable.line = in.peek().line;
   variable.space = space;
   variable.type = type;
   variable.external = external;
-  int64_t element = std::max(1, type.bytes()) * lanes;
+  const int64_t element = std::max(1, type.bytes());
   if (align == 0) align = element;
   if (align < 1 || align > 4096 || (align & (align - 1)))
     in.fail(in.peek(), "an alignment is a power of two up to 4096");
@@ -65,23 +65,10 @@ Space space_of(std::string_view directive) {
 
 std::vector<Variable> read_variables(PtxReader& in, Space space, bool external) {
   std::vector<Variable> variables;
-  int64_t align = 0;
-  int lanes = 1;
-  while (in.go()) {
-    if (in.accept(".align"))
-      align = in.integer();
-    else if (in.accept(".v2"))
-      lanes = 2;
-    else if (in.accept(".v4"))
-      lanes = 4;
-    else if (in.accept(".attribute"))
-      while (in.go() && !in.accept(")")) in.next();
-    else
-      break;
-  }
+  const int64_t align = in.accept(".align") ? in.integer() : 0;
   Type type = in.type_directive();
   do {
-    Variable variable = declarator(in, space, external, type, align, lanes);
+    Variable variable = declarator(in, space, external, type, align);
     if (in.accept("=")) initial(in, variable);
     variables.push_back(std::move(variable));
   } while (in.go() && in.accept(","));
@@ -113,7 +100,7 @@ std::vector<Variable> read_parameters(PtxReader& in) {
       else
         break;
     }
-    list.push_back(declarator(in, Space::param, false, type, align, 1));
+    list.push_back(declarator(in, Space::param, false, type, align));
     if (!in.accept(",")) break;
   }
   in.expect(")");

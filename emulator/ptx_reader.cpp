@@ -21,15 +21,6 @@ void PtxReader::skip_line(int line) {
   while (peek().kind != Token::Kind::end && peek().line == line && !is("}")) next();
 }
 
-void PtxReader::skip_braces() {
-  int depth = 0;
-  do {
-    if (is("{")) ++depth;
-    if (is("}")) --depth;
-    next();
-  } while (go() && depth > 0);
-}
-
 std::string PtxReader::word() {
   if (peek().kind != Token::Kind::word) fail(peek(), fmt::format("expected a name, found `{}`", peek().text));
   return std::string(next().text);

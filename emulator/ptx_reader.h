@@ -33,7 +33,6 @@ class PtxReader {
   }
   void expect(std::string_view text);
   void skip_line(int line);  // what is left of it, but no `}`
-  void skip_braces();        // from a `{` to its `}`
 
   std::string word();
   int64_t integer();

@@ -209,13 +209,6 @@ TEST(Opcodes, SpecialRegisters) {
       if (name.starts_with("%ctaid")) want = cta[axis];
       if (name.starts_with("%nctaid")) want = grid[axis];
       if (name == "%laneid") want = lane;
-      if (name == "%warpid") want = in_block / 32;
-      if (name == "%nwarpid") want = 2;
-      if (name == "%lanemask_eq") want = 1u << lane;
-      if (name == "%lanemask_lt") want = (1u << lane) - 1;
-      if (name == "%lanemask_le") want = (uint64_t{2} << lane) - 1;
-      if (name == "%lanemask_gt") want = static_cast<uint32_t>(~((uint64_t{2} << lane) - 1));
-      if (name == "%lanemask_ge") want = static_cast<uint32_t>(~((1u << lane) - 1));
       ASSERT_EQ(got[t * 2], want) << name << " thread " << t;
     }
   }
