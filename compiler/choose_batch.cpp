@@ -101,16 +101,8 @@ class Chooser {
     open_ = micro || accumulate;
     effective_ = open_ ? *model_.settings.train.effective_batch : model_.micro_batch() * model_.accumulate();
     if (!open_) return {model_.micro_batch()};
-    if (!micro || !accumulate) {
-      const int64_t fixed = micro ? model_.accumulate() : model_.micro_batch();
-      const std::string_view name = micro ? "accumulate" : "micro_batch";
-      if (effective_ % fixed != 0) {
-        problem =
-            fmt::format("train.effective_batch {} is no multiple of train.{} {}", effective_, name, fixed);
-        return {};
-      }
-      return {micro ? effective_ / fixed : fixed};
-    }
+    if (!accumulate) return {effective_ / model_.accumulate()};
+    if (!micro) return {model_.micro_batch()};
     const int64_t lanes = *model_.settings.train.lanes;  // each has a launch at least
     std::vector<int64_t> divisors;
     for (int64_t i = 1; i <= effective_ / i; ++i) {

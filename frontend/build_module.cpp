@@ -23,18 +23,12 @@ void finish_settings(const ModelFile& model, ir::Settings& settings) {
   settings.loss.target = model.loss.keys.text("target");
 }
 
-struct Forward {
-  std::vector<Inexact> inexact{};  // what makes its update differ from the big batch's
-  std::vector<LayerSummary> layers{};
-};
-
 // What predict gives: the layer that [predict] names, else the loss's input. Nothing after a report.
 std::optional<ir::ValueId> predicted(const ir::Region& region, const LayerLowering& layers,
                                      const ModelFile& model, Flow output, Diag& diag) {
   std::optional<Named> asked = model.predicted;
-  if (const Values& loss = model.loss.keys; !asked && loss.has("input"))
-    asked = Named{loss.text("input"), loss.at("input")};
-  if (asked) output = layers.find_output(*asked).value_or(Flow{});
+  if (const Values& loss = model.loss.keys; !asked && loss.has("input")) asked = loss.named("input");
+  if (asked) output = layers.output(*asked);
   if (!output.value || region[*output.value].type.dtype == ir::DType::f32) return output.value;
   diag.error(Kind::type_mismatch, asked ? asked->at : output.at, "predictions are f32, {} is i32",
              output.label);
@@ -57,22 +51,27 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
     module.results.predict_positions = why->empty() ? "causal" : *why;
 }
 
-// The forward pass of one region, with its loss.
-Forward build_region(ir::Module& module, ir::RegionKind kind, const ModelFile& model, Parameters& parameters,
-                     Diag& diag) {
+struct Compiled {
+  ir::Module module{};
+  std::vector<LayerSummary> layers{};
+  std::vector<Inexact> inexact{};
+};
+
+// The forward pass of one region, with its loss. Of step also what the layers are, and what makes its update
+// differ from the big batch's.
+void build_region(Compiled& result, ir::RegionKind kind, const ModelFile& model, Parameters& parameters,
+                  Diag& diag) {
+  ir::Module& module = result.module;
   ir::Builder builder(module, module.region(kind), diag);
   LayerLowering layers(builder, parameters, model);
   const Flow output = layers.run();
   lower_loss(builder, layers, model, output, kind == ir::RegionKind::eval);
-  if (model.predicted && kind == ir::RegionKind::step)  // reported with all other errors
-    predicted(builder.region(), layers, model, output, diag);
-  return {layers.inexact(), layers.summary()};
+  if (kind != ir::RegionKind::step) return;
+  if (model.predicted)
+    predicted(builder.region(), layers, model, output, diag);  // reported with all other errors
+  result.layers = layers.summary();
+  result.inexact = layers.inexact();
 }
-
-struct Compiled {
-  ir::Module module{};
-  std::vector<LayerSummary> layers{};
-};
 
 // An input that the loss does not depend on costs memory and time, and is hardly meant.
 void warn_of_unread(const ir::Module& module, const ModelFile& model, Diag& diag) {
@@ -98,13 +97,12 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
   finish_settings(model, module.settings);
   Parameters parameters(module, diag);
   // Building goes on after errors of the schema: shapes are checked as far as they are known.
-  Forward step = build_region(module, ir::RegionKind::step, model, parameters, diag);
-  result.layers = std::move(step.layers);
+  build_region(result, ir::RegionKind::step, model, parameters, diag);
   assign_groups(model, module, diag);
   assign_loads(model, parameters, module, diag);
-  judge_equivalence(model, step.inexact, module.results, diag);
+  judge_equivalence(model, result.inexact, module.results, diag);
   if (diag.failed()) return std::nullopt;
-  build_region(module, ir::RegionKind::eval, model, parameters, diag);
+  build_region(result, ir::RegionKind::eval, model, parameters, diag);
   build_predict(module, model, parameters, diag);
   if (diag.failed()) return std::nullopt;
   warn_of_unread(result.module, model, diag);

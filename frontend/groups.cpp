@@ -25,18 +25,11 @@ double factor_of(const Values& group, double rate, Diag& diag) {
 }  // namespace
 
 void read_groups(const Values& optimizer, ModelFile& model, Diag& diag) {
-  if (!optimizer["groups"].good) return;
-  for (const Node& node : optimizer.nodes("groups")) {
-    if (!node.is_table()) {
-      diag.error(Kind::wrong_type, node.at, "`optimizer.groups` must hold tables, not {}",
-                 form_text(node.form));
-      continue;
-    }
-    const Values group = read_table(node, schema().group, diag);
-    if (group.given("match") && group["match"].node->is_list() && group["match"].node->items.empty())
+  for (const Values& group : optimizer["groups"].tables) {
+    if (group["match"].good && group.nodes("match").empty())
       diag.error(Kind::out_of_range, group.at("match"), "`{}` is empty", group.name("match"));
     ir::GroupSettings& settings = model.settings.groups.emplace_back();
-    for (const Node& pattern : group.nodes("match")) settings.match.push_back(pattern.text);
+    settings.match = group.get<ir::Texts>("match");
     if (group.has("weight_decay")) settings.weight_decay = group.real("weight_decay");
     const double factor = factor_of(group, optimizer.real("lr"), diag);
     if (factor != 1) settings.lr_factor = factor;
@@ -46,7 +39,7 @@ void read_groups(const Values& optimizer, ModelFile& model, Diag& diag) {
 
 void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag) {
   if (diag.failed()) return;  // parameters may be missing
-  std::vector<std::string_view> names;
+  Words names;
   for (const ir::Buffer& buffer : module.buffers)
     if (buffer.kind == ir::BufferKind::param) names.push_back(buffer.name);
   for (size_t g = 0; g < model.groups.size(); ++g) {

@@ -26,8 +26,7 @@ namespace layers {
 #undef X
 }  // namespace layers
 
-const LayerType& layer_type(const TypeSchema& schema);
-std::vector<const TypeSchema*> all_layer_schemas();  // in the order of layers.def
+const std::vector<const LayerType*>& all_layers();  // in the order of layers.def
 
 // Keys that several layers have.
 inline const Key bias_key{"bias", Form::flag, true, "false: no bias"};
@@ -35,25 +34,22 @@ inline const Key norm_eps_key{"eps", Form::real, 1e-5, "is added to the variance
 inline const Key activation_key{"activation", Form::activation, no_default, "is applied to the result"};
 inline const Key slope_key{"slope", Form::real, 0.01, "of leaky_relu"};
 inline const Key features_key{"features", Form::integer, required, "elements of an output vector", extent};
-inline const Key lora_key{"lora", Form::table, no_default,
-                          "low-rank change of its products, which is trained"};
+inline const Key lora_key =
+    Key{"lora", Form::table, no_default, "low-rank change of its products, which is trained"}.of(
+        tables::lora);
 constexpr Range window_extent = between(1, 32767);  // kernels compute places within an image in 32 bits
 inline const Key kernel_key{"kernel", Form::pair, required, "its size, one number or [height, width]",
                             window_extent};
-// Reports a slope without its activation.
-void check_slope(const Values& keys, Diag& diag);
 
-// What adapts the products of a layer: of the key `lora`, or of [lora].
+// What adapts the products of a layer: what its key `lora` says, or [lora].
 struct Adapting {
   int64_t rank = 0;
   double alpha = 0;
-  std::vector<std::string> on{};  // of attention
-  Location at{};
+  ir::Texts on{};  // of attention
   bool is_on(std::string_view product) const;
 };
-// Of the key `lora`; nothing without it, or after a report.
-std::optional<Adapting> adapting_of(const Values& keys, Diag& diag);
-// Of [lora].
-std::optional<Adapting> read_adapting(const Values& table, Diag& diag);
+Adapting read_adapting(const Values& lora);
+// Reports what is wrong in a table of adapters.
+void check_adapting(const Values& lora, Diag& diag);
 
 }  // namespace gacc::frontend

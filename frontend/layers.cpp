@@ -76,14 +76,11 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
     b_.keep_f32 = scope.keep_f32 || spec.keys.has("precision");
     const int32_t outer = b_.segment;
     if (spec.type != &layers::sequential) b_.segment = segment_for(spec);
-    const size_t first_op = b_.region().ops.size();
     Layer layer = lower(spec, std::move(inputs), scope);
     b_.segment = outer;
     b_.keep_f32 = outer_keep_f32;
     layer.output.label = fmt::format("`{}`", spec.name);
     layer.output.at = spec.name_at;
-    if (layer.output.value && !(products_fit(spec, first_op) && within_limits(spec, layer.output)))
-      layer.output.value.reset();
     if (layer.output.value && spec.type != &layers::sequential)
       done_.push_back({&spec, scope.prefix + spec.name, *layer.output.value});
     x = layer.output;
@@ -94,15 +91,22 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
 
 Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope) {
   if (spec.type == nullptr) return {};
-  // Blocks are entered even when their input is wrong: what is in them is checked as far as it can be.
-  if (!spec.type->block) {
-    if (!spec.valid || !std::ranges::all_of(inputs, [](const Flow& x) { return x.value.has_value(); }))
-      return {};
-    const ir::DType dtype = spec.type->tokens ? ir::DType::i32 : ir::DType::f32;
-    if (!std::ranges::all_of(inputs, [&](const Flow& x) { return takes(spec, x, dtype); })) return {};
+  const size_t first_op = b_.region().ops.size();
+  try {
+    // Blocks are entered even when their input is wrong: what is in them is checked as far as it can be.
+    if (!spec.type->block) {
+      if (!spec.valid || !std::ranges::all_of(inputs, [](const Flow& x) { return x.value.has_value(); }))
+        return {};
+      for (const Flow& x : inputs) take(spec, x, spec.type->tokens ? ir::DType::i32 : ir::DType::f32);
+    }
+    LayerContext context(*this, spec, std::move(inputs), scope);
+    const Layer layer = spec.type->lower(context);
+    if (layer.output.value) check_products(spec, first_op);
+    if (layer.output.value) check_size(spec, layer.output);
+    return layer;
+  } catch (const Refused&) {
+    return {};
   }
-  LayerContext layer(*this, spec, std::move(inputs), scope);
-  return spec.type->lower(layer);
 }
 
 std::vector<LayerSummary> LayerLowering::summary() const {
@@ -145,30 +149,28 @@ std::string LayerLowering::shape_of(const Flow& flow) const {
   return ir::shape_text(ir::Shape(shape.begin() + 1, shape.end()));
 }
 
-bool LayerLowering::takes(const LayerSpec& spec, const Flow& x, ir::DType dtype) const {
-  if (type(x).dtype == dtype) return true;
-  diag_
-      .error(Kind::type_mismatch, spec.type_at, "layer `{}` takes {}, {} is {}", spec.name,
-             ir::dtype_text(dtype), x.label, ir::dtype_text(type(x).dtype))
-      .note(x.at, x.defined_here());
-  return false;
+void LayerLowering::take(const LayerSpec& spec, const Flow& x, ir::DType dtype) const {
+  if (type(x).dtype == dtype) return;
+  throw Refused(diag_
+                    .error(Kind::type_mismatch, spec.type_at, "layer `{}` takes {}, {} is {}", spec.name,
+                           ir::dtype_text(dtype), x.label, ir::dtype_text(type(x).dtype))
+                    .note(x.at, x.defined_here()));
 }
 
 // A value of a full micro-batch must have a size that the memory plan can add up.
-bool LayerLowering::within_limits(const LayerSpec& spec, const Flow& output) const {
+void LayerLowering::check_size(const LayerSpec& spec, const Flow& output) const {
   constexpr int64_t kMaxElements = int64_t{1} << 40;
   const ir::Shape& shape = type(output).shape;
-  if (ir::fits(shape, model_.micro_batch) && ir::elements(shape, model_.micro_batch) <= kMaxElements)
-    return true;
-  diag_.error(Kind::out_of_range, spec.type_at,
-              "the output of layer `{}` is too large: {} per sample, {} samples in a micro-batch", spec.name,
-              shape_of(output), model_.micro_batch);
-  return false;
+  if (ir::fits(shape, model_.micro_batch) && ir::elements(shape, model_.micro_batch) <= kMaxElements) return;
+  throw Refused(
+      diag_.error(Kind::out_of_range, spec.type_at,
+                  "the output of layer `{}` is too large: {} per sample, {} samples in a micro-batch",
+                  spec.name, shape_of(output), model_.micro_batch));
 }
 
 // The matrix products of the layer, which are its ops from `first_op` on. Those of the backward pass have the
 // same extents.
-bool LayerLowering::products_fit(const LayerSpec& spec, size_t first_op) const {
+void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) const {
   for (size_t i = first_op; i < b_.region().ops.size(); ++i) {
     const ir::Op& op = b_.region().ops[i];
     if (op.info->lowering != ir::Lowering::gemm) continue;
@@ -184,76 +186,82 @@ bool LayerLowering::products_fit(const LayerSpec& spec, size_t first_op) const {
           matrix.rows, matrix.columns, ir::kMostMatrixExtent);
       if (ir::has_batch(shape) && model_.micro_batch > 1)
         report.note(model_.micro_batch_at, fmt::format("a micro-batch has {} samples", model_.micro_batch));
-      return false;
+      throw Refused(report);
     }
   }
-  return true;
 }
 
 // --- what the code of layers works with
 
-bool LayerContext::has_last_axis() {
-  if (shape().size() > 1) return true;
-  refuse_input(Kind::shape_mismatch, spec.type_at,
-               "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]",
-               spec.name, input().label);
-  return false;
+ir::Attrs Lowering::attrs_of(std::string_view op, ir::Attrs others) const {
+  for (const ir::AttrSpec& attr : ir::find_op(op)->attrs)
+    if (keys.lists(attr.name) && keys.has(attr.name)) others.emplace(attr.name, *keys[attr.name].value);
+  return others;
 }
 
-bool LayerContext::is_image() {
-  if (shape().size() == 4) return true;
-  refuse_input(Kind::shape_mismatch, spec.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
-               input().label, shape_text());
-  return false;
+void LayerContext::need_last_axis() {
+  if (shape().size() < 2)
+    refuse(Kind::shape_mismatch, spec.type_at,
+           "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]", spec.name,
+           input().label);
 }
 
-std::optional<ir::BufferId> LayerContext::parameter(std::string_view suffix, ir::Shape shape,
-                                                    Parameters::Standard standard, Fan fan,
-                                                    const Location& at) {
+void LayerContext::need_image() {
+  if (shape().size() != 4)
+    refuse(Kind::shape_mismatch, spec.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
+           input().label, shape_text());
+}
+
+void LayerContext::need_positions() {
+  if (shape().size() != 3)
+    refuse(Kind::shape_mismatch, spec.type_at,
+           "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, input().label,
+           shape_text());
+}
+
+void LayerContext::need_groups(int64_t channels, int64_t groups) {
+  if (channels % groups != 0)
+    refuse(Kind::shape_mismatch, keys.at("groups"),
+           "layer `{}`: {} input channels do not divide into {} groups", spec.name, channels, groups);
+}
+
+ir::BufferId LayerContext::parameter(std::string_view suffix, ir::Shape shape, Parameters::Standard standard,
+                                     Fan fan, std::string_view at) {
   return all_.parameters_.get(fmt::format("{}.{}", path, suffix), std::move(shape),
                               keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
-                              at);
+                              at.empty() ? spec.type_at : keys.at(at));
 }
 
-std::optional<ir::ValueId> LayerContext::projection(const std::string& prefix, const std::string& value,
-                                                    ir::ValueId x, int64_t out, bool biased) {
+ir::ValueId LayerContext::projection(const std::string& prefix, const std::string& value, ir::ValueId x,
+                                     int64_t out, bool biased) {
   const int64_t in = b.type(x).shape.back();
   const auto spread = Parameters::Standard::spread;
-  const auto weight = parameter(prefix + "weight", {out, in}, spread, {in, out}, spec.type_at);
-  if (!weight) return std::nullopt;
-  const ir::ValueId y = b.make("matmul", biased ? value + ".mm" : value, {x, *weight}, {{"tb", true}});
+  const ir::BufferId weight = parameter(prefix + "weight", {out, in}, spread, {in, out});
+  const ir::ValueId y = b.make("matmul", biased ? value + ".mm" : value, {x, weight}, {{"tb", true}});
   if (!biased) return y;
-  const auto bias = parameter(prefix + "bias", {out}, spread, {in, out}, spec.type_at);
-  if (!bias) return std::nullopt;
-  return b.make("add", value, {y, *bias});
+  return b.make("add", value, {y, parameter(prefix + "bias", {out}, spread, {in, out})});
 }
 
 ir::ValueId LayerContext::activate(ir::ValueId x, std::string_view key) {
-  const std::string op = keys.text(key);
-  ir::Attrs attrs;
-  for (const ir::AttrSpec& attr : ir::find_op(op)->attrs)
-    attrs[std::string(attr.name)] = *keys[attr.name].value;
-  return b.make(op, path, {x}, std::move(attrs));
+  return b.make(keys.text(key), path, {x}, attrs_of(keys.text(key)));
 }
 
 // The runtime refuses data outside of an input's range, so that a kernel need not look: the range is that of
 // the smallest table, unless the file says less.
-bool LayerContext::chooses_rows(int64_t rows, const Location& at) {
+void LayerContext::choose_rows(int64_t rows, const Location& at) {
   for (const InputSpec& from : model.inputs) {
     const Flow* flow = all_.input(from.name);
     if (flow == nullptr || flow->value != input().value) continue;
-    if (from.range && *from.range > rows) {
-      error(Kind::shape_mismatch, from.keys.at("range"),
-            "input `{}` has {} values, layer `{}` has {} vectors", from.name, *from.range, spec.name, rows)
-          .note(at, "the number of vectors is set here");
-      return false;
-    }
+    if (from.range && *from.range > rows)
+      throw Refused(error(Kind::shape_mismatch, from.keys.at("range"),
+                          "input `{}` has {} values, layer `{}` has {} vectors", from.name, *from.range,
+                          spec.name, rows)
+                        .note(at, "the number of vectors is set here"));
     const auto smallest = all_.table_rows_.emplace(from.name, rows).first;
     smallest->second = std::min(smallest->second, rows);
     if (!from.range && training())  // the loss of step may say less
       b.module().settings.inputs[from.name].range = smallest->second;
   }
-  return true;
 }
 
 bool LayerContext::trains(int64_t copy) const {

@@ -33,8 +33,8 @@ class LayerLowering {
 
   // Makes the inputs of the region and lowers all layers; gives the last one's output.
   Flow run();
-  // A top-level layer or input, for the loss. Reports unknown names.
-  std::optional<Flow> find_output(const Named& name) const;
+  // The output of a top-level layer or input, for the loss. Reports unknown names.
+  Flow output(const Named& name) const { return resolve(name, top_); }
   const Flow* input(std::string_view name) const;
   // How many rows the tables have that an input's numbers choose from; nothing when it goes into none.
   std::optional<int64_t> rows_of(std::string_view input) const;
@@ -60,15 +60,16 @@ class LayerLowering {
   Flow list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope);
   Layer lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope);
   int32_t segment_for(const LayerSpec& spec);
-  bool takes(const LayerSpec& spec, const Flow& x, ir::DType dtype) const;
-  bool within_limits(const LayerSpec& spec, const Flow& output) const;
-  bool products_fit(const LayerSpec& spec, size_t first_op) const;
+  void take(const LayerSpec& spec, const Flow& x, ir::DType dtype) const;
+  void check_size(const LayerSpec& spec, const Flow& output) const;
+  void check_products(const LayerSpec& spec, size_t first_op) const;
   void check_adapted() const;
   const ir::Type& type(const Flow& flow) const;
 
   // layers_names.cpp; each reports what it does not find
+  static const Layer* find(const Named& name, const Scope& scope);
   Flow resolve(const Named& name, const Scope& scope) const;
-  std::optional<ir::BufferId> tied_weight(const Named& name, const Scope& scope) const;
+  ir::BufferId tied_weight(const Named& name, const Scope& scope) const;
   void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
 
   ir::Builder& b_;
@@ -91,24 +92,41 @@ class LayerLowering {
   int32_t units_per_segment_ = 1;  // more than one under policy sqrt
 };
 
+// What the code of layers and losses reports with. A layer or loss that cannot be is left by an exception:
+// `throw Refused(error(...).note(...))`.
+struct Lowering {
+  ir::Builder& b;
+  const Values& keys;
+  const ModelFile& model;
+
+  // The attributes of an op that are keys, and others.
+  ir::Attrs attrs_of(std::string_view op, ir::Attrs others = {}) const;
+
+  template <class... A>
+  Report& error(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    return b.diag().error(kind, at, format, std::forward<A>(args)...);
+  }
+  // Refuses it, and says where a flow is defined.
+  template <class... A>
+  [[noreturn]] void refuse(const Flow& flow, Kind kind, const Location& at, fmt::format_string<A...> format,
+                           A&&... args) {
+    throw Refused(error(kind, at, format, std::forward<A>(args)...).note(flow.at, flow.defined_here()));
+  }
+};
+
 // One layer while it is lowered: what the code of a layer type works with.
-class LayerContext {
+class LayerContext : public Lowering {
  public:
   LayerContext(LayerLowering& all, const LayerSpec& spec, std::vector<Flow> inputs,
                const LayerLowering::Scope& scope)
-      : b(all.b_),
+      : Lowering{all.b_, spec.keys, all.model_},
         spec(spec),
-        keys(spec.keys),
-        model(all.model_),
         inputs(std::move(inputs)),
         path(scope.prefix + spec.name),
         all_(all),
         scope_(scope) {}
 
-  ir::Builder& b;
   const LayerSpec& spec;
-  const Values& keys;
-  const ModelFile& model;
   const std::vector<Flow> inputs;
   const std::string path;  // "h.3.mlp.fc": the name of its output, and what its parameters' names begin with
 
@@ -119,49 +137,43 @@ class LayerContext {
   std::string shape_of(const Flow& flow) const { return all_.shape_of(flow); }
   bool training() const { return b.region().kind == ir::RegionKind::step; }
 
-  // An error; `refuse_input` adds where the input is defined.
+  using Lowering::refuse;
   template <class... A>
-  Report& error(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
-    return b.diag().error(kind, at, format, std::forward<A>(args)...);
+  [[noreturn]] void refuse(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    refuse(input(), kind, at, format, std::forward<A>(args)...);
   }
-  template <class... A>
-  Layer refuse_input(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
-    error(kind, at, format, std::forward<A>(args)...).note(input().at, input().defined_here());
-    return {};
-  }
-  // Whether a sample is f32, has an axis, or is an image; else it is reported.
-  bool takes_floats() { return all_.takes(spec, input(), ir::DType::f32); }
-  bool has_last_axis();
-  bool is_image();
+  // Refuses an input whose samples are not f32, have no axis, are no image, or are not [positions, features].
+  void need_floats() { all_.take(spec, input(), ir::DType::f32); }
+  void need_last_axis();
+  void need_image();
+  void need_positions();
+  // Refuses channels that do not divide into that many groups.
+  void need_groups(int64_t channels, int64_t groups);
 
-  // The parameter PATH.suffix, which `init` or, if its name ends in "bias", `bias_init` starts; nothing when
-  // it is wrong, which is reported.
-  std::optional<ir::BufferId> parameter(std::string_view suffix, ir::Shape shape,
-                                        Parameters::Standard standard, Fan fan, const Location& at);
-  std::optional<ir::BufferId> parameter(std::string_view suffix, ir::Shape shape,
-                                        Parameters::Standard standard) {
-    return parameter(suffix, std::move(shape), standard, {}, spec.type_at);
-  }
+  // The parameter PATH.suffix, which `init` or, if its name ends in "bias", `bias_init` starts. `at`: the key
+  // that sets its size, where there is one.
+  ir::BufferId parameter(std::string_view suffix, ir::Shape shape, Parameters::Standard standard,
+                         Fan fan = {}, std::string_view at = "");
+  // The weight that a layer shares.
+  ir::BufferId tied_weight(const Named& name) { return all_.tied_weight(name, scope_); }
   // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
-  std::optional<ir::ValueId> projection(const std::string& prefix, const std::string& value, ir::ValueId x,
-                                        int64_t out, bool biased);
+  ir::ValueId projection(const std::string& prefix, const std::string& value, ir::ValueId x, int64_t out,
+                         bool biased);
   // What adapts the layer's products, by its own key or by [lora].
   std::optional<Adapting> adapting();
   // alpha / rank * x A^T B^T [.., out], with the parameters NAME.lora_A.weight and NAME.lora_B.weight: what is
   // added to the product with the rows of `weight` from `begin` on.
-  std::optional<ir::ValueId> adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
-                                     std::string weight, int64_t begin = 0);
-  std::optional<ir::BufferId> tied_weight(const Named& name) { return all_.tied_weight(name, scope_); }
+  ir::ValueId adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
+                      std::string weight, int64_t begin = 0);
   Parameters& parameters() { return all_.parameters_; }
 
   // The activation that a key names, of x, as PATH.
-  bool active(std::string_view key = "activation") const { return keys.has(key); }
   ir::ValueId activate(ir::ValueId x, std::string_view key = "activation");
 
   // What makes an update differ from the one big batch's.
   void inexact(Inexact what) { all_.inexact_.push_back(std::move(what)); }
-  // The input that a layer takes numbers from chooses rows of a table: false when it has more numbers.
-  bool chooses_rows(int64_t rows, const Location& at);
+  // The input that a layer takes numbers from chooses rows of a table: refused when it has more numbers.
+  void choose_rows(int64_t rows, const Location& at);
 
   // Blocks: lowers the layers of the body from `x` on, their names under `prefix`; of a repeated one that
   // copy.

@@ -2,56 +2,45 @@
 #include "frontend/loss.h"
 
 #include <algorithm>
-#include <map>
 
 namespace gacc::frontend {
 
-const LossType& loss_type(const TypeSchema& schema) {
-  static const std::map<const TypeSchema*, const LossType*> types = {
-#define X(name) {&losses::name.schema, &losses::name},
+const std::vector<const LossType*>& all_losses() {
+  static const std::vector<const LossType*> all = {
+#define X(name) &losses::name,
 #include "frontend/losses.def"
 #undef X
   };
-  return *types.at(&schema);
+  return all;
 }
 
-std::vector<const TypeSchema*> all_loss_schemas() {
-  return {
-#define X(name) &losses::name.schema,
-#include "frontend/losses.def"
-#undef X
-  };
-}
-
-std::vector<std::string_view> losses_with_metric(std::string_view metric) {
-  std::vector<std::string_view> names;
-  for (const TypeSchema* loss : all_loss_schemas())
-    if (std::ranges::count(loss_type(*loss).metrics, metric) > 0) names.push_back(loss->name);
-  return names;
-}
-
-std::vector<std::string_view> metric_names() {
-  std::vector<std::string_view> names;
-  for (const TypeSchema* loss : all_loss_schemas())
-    for (const std::string_view metric : loss_type(*loss).metrics)
+Words metric_names() {
+  Words names;
+  for (const LossType* loss : all_losses())
+    for (const std::string_view metric : loss->metrics)
       if (std::ranges::count(names, metric) == 0) names.push_back(metric);
   return names;
 }
 
-bool LossContext::metrics_fit() {
-  bool fit = true;
+void LossContext::need_metrics() {
+  const auto measured = [](const LossType& loss, const std::string& metric) {
+    return std::ranges::count(loss.metrics, metric) > 0;
+  };
+  bool good = true;
   for (const Named& metric : model.metrics) {
-    if (std::ranges::count(model.loss.type->metrics, metric.name) > 0) continue;
-    fit = false;
-    if (!metrics)
-      error(Kind::conflict, metric.at, "metric \"{}\" is for {}; the loss is {}", metric.name,
-            list_words(losses_with_metric(metric.name)), name);
+    if (measured(*model.loss.type, metric.name)) continue;
+    good = false;
+    Words with;
+    for (const LossType* loss : all_losses())
+      if (measured(*loss, metric.name)) with.push_back(loss->schema.name);
+    error(Kind::conflict, metric.at, "metric \"{}\" is for {}; the loss is {}", metric.name, list_words(with),
+          name);
   }
-  return fit;
+  if (!good) throw Refused();
 }
 
 void LossContext::add_metric(const std::string& name, ir::Operand each) {
-  if (ir::is_float(b.type(each).dtype) == false) each = b.make("cast", name + ".real", {each});
+  if (!ir::is_float(b.type(each).dtype)) each = b.make("cast", name + ".real", {each});
   b.yield({.role = "metric", .metric = name, .of = {}, .what = b.make("total_sum", name, {each})});
 }
 
@@ -65,18 +54,16 @@ ir::BufferId LossContext::table(const std::string& name, const std::vector<doubl
                                  .at = at});
 }
 
-bool LossContext::weights_fit(std::string_view key, int64_t columns) {
+void LossContext::need_weights(std::string_view key, int64_t columns) {
   const std::vector<double> weights = keys.reals(key);
-  if (weights.empty() || static_cast<int64_t>(weights.size()) == columns) return true;
-  error(Kind::shape_mismatch, keys.at(key), "`loss.{}` has {} numbers, {} gives {}", key, weights.size(),
-        output.label, columns)
-      .note(output.at, output.defined_here());
-  return false;
+  if (!weights.empty() && static_cast<int64_t>(weights.size()) != columns)
+    refuse(output, Kind::shape_mismatch, keys.at(key), "`loss.{}` has {} numbers, {} gives {}", key,
+           weights.size(), output.label, columns);
 }
 
 void LossContext::sum(ir::ValueId each, ir::ValueId counted) {
-  const ir::ValueId loss = b.make("total_sum", "loss", {each});
-  const ir::ValueId count = b.make("total_sum", "count", {counted});
+  const ir::ValueId loss = b.make("total_sum", "loss", {each}),
+                    count = b.make("total_sum", "count", {counted});
   b.yield({.role = "loss", .metric = {}, .of = {}, .what = loss});
   b.yield({.role = "count", .metric = {}, .of = {}, .what = count});
 }
@@ -87,34 +74,28 @@ ir::Operand LossContext::reshaped(std::string_view suffix, const ir::Shape& shap
                 {{"shape", shape}});
 }
 
-bool LossContext::countable(int64_t per_sample) {
+void LossContext::need_count(int64_t per_sample) {
   const auto window = ir::checked_mul(model.micro_batch, model.accumulate);
   const auto total = window ? ir::checked_mul(*window, per_sample) : std::nullopt;
-  if (total && *total < int64_t{1} << 31) return true;
-  error(Kind::out_of_range, model.micro_batch_at,
-        "an update counts more than 2^31 elements: {} samples x {} launches x {} per sample",
-        model.micro_batch, model.accumulate, per_sample);
-  return false;
+  if (!total || *total >= int64_t{1} << 31)
+    throw Refused(error(Kind::out_of_range, model.micro_batch_at,
+                        "an update counts more than 2^31 elements: {} samples x {} launches x {} per sample",
+                        model.micro_batch, model.accumulate, per_sample));
 }
 
 void LossContext::elements(Each each) {
   const ir::Shape shape = type(output).shape;
-  if (ir::elements(shape, 1) != ir::elements(type(target).shape, 1)) {
-    error(Kind::shape_mismatch, keys.at("target"),
-          "{} needs as many targets as outputs: {} has {}, {} gives {}", name, target.label,
-          layers.shape_of(target), output.label, layers.shape_of(output))
-        .note(output.at, output.defined_here());
-    return;
-  }
-  if (!countable(ir::elements(shape, 1)) || !metrics_fit()) return;
+  if (ir::elements(shape, 1) != ir::elements(type(target).shape, 1))
+    refuse(output, Kind::shape_mismatch, keys.at("target"),
+           "{} needs as many targets as outputs: {} has {}, {} gives {}", name, target.label,
+           layers.shape_of(target), output.label, layers.shape_of(output));
+  need_count(ir::elements(shape, 1));
+  need_metrics();
   ir::Operand wanted = reshaped("shaped", shape);
   if (type(target).dtype != ir::DType::f32) wanted = b.make("cast", keys.text("target") + ".real", {wanted});
   const ir::Operand x = *output.value;
-  const size_t before = b.diag().reports().size();
   const ir::ValueId losses = each(*this, x, wanted);
-  if (b.diag().reports().size() != before) return;
-  const ir::ValueId ones = b.make("ones_like", "loss.ones", {losses});
-  sum(losses, ones);
+  sum(losses, b.make("ones_like", "loss.ones", {losses}));
   if (!metrics) return;
   for (const Named& metric : model.metrics) {
     b.location = metric.at;
@@ -146,26 +127,25 @@ void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& mo
                 bool metrics) {
   const LossSpec& loss = model.loss;
   if (!loss.valid) return;
-  const Named named{loss.keys.text("target"), loss.keys.at("target")};
+  const Named named = loss.keys.named("target");
   const Flow* target = layers.input(named.name);
   if (target == nullptr) {
-    std::vector<std::string_view> known;
+    Words known;
     for (const InputSpec& input : model.inputs) known.push_back(input.name);
     b.diag().error(Kind::unknown_name, named.at, "there is no input `{}`{}", named.name,
                    did_you_mean(named.name, known));
   }
-  if (loss.keys.has("input"))
-    output = layers.find_output({loss.keys.text("input"), loss.keys.at("input")}).value_or(Flow{});
+  if (loss.keys.has("input")) output = layers.output(loss.keys.named("input"));
   if (target == nullptr || !target->value || !output.value) return;
   b.location = loss.type_at;
-  if (b.type(*output.value).dtype != ir::DType::f32) {
-    b.diag()
-        .error(Kind::type_mismatch, loss.type_at, "the loss takes f32, {} is i32", output.label)
-        .note(output.at, output.defined_here());
-    return;
-  }
   LossContext context(b, layers, model, std::move(output), *target, metrics);
-  loss.type->lower(context);
+  try {
+    if (context.type(context.output).dtype != ir::DType::f32)
+      context.refuse(context.output, Kind::type_mismatch, loss.type_at, "the loss takes f32, {} is i32",
+                     context.output.label);
+    loss.type->lower(context);
+  } catch (const Refused&) {  // reported
+  }
 }
 
 }  // namespace gacc::frontend

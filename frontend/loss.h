@@ -11,32 +11,23 @@ void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& mo
 
 // One loss while it is lowered: what the code of a loss works with. The division by the count of the whole
 // window is update's.
-class LossContext {
+class LossContext : public Lowering {
  public:
   LossContext(ir::Builder& builder, const LayerLowering& layers, const ModelFile& model, Flow given, Flow aim,
               bool with_metrics)
-      : b(builder),
-        keys(model.loss.keys),
-        model(model),
+      : Lowering{builder, model.loss.keys, model},
         layers(layers),
         output(std::move(given)),
         target(std::move(aim)),
         metrics(with_metrics),
         name(model.loss.type->schema.name) {}
 
-  ir::Builder& b;
-  const Values& keys;
-  const ModelFile& model;
   const LayerLowering& layers;
   const Flow output, target;
   const bool metrics;  // whether they are measured in this region
   const std::string_view name;
 
   const ir::Type& type(const Flow& flow) const { return b.region()[*flow.value].type; }
-  template <class... A>
-  Report& error(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
-    return b.diag().error(kind, at, format, std::forward<A>(args)...);
-  }
 
   // A loss of two arrays of the same shape: `each` gives the loss of each element of output and target.
   using Each = ir::ValueId (*)(LossContext& loss, const ir::Operand& x, const ir::Operand& wanted);
@@ -50,12 +41,11 @@ class LossContext {
   ir::Operand reshaped(std::string_view suffix, const ir::Shape& shape);
   // f32 state that the runtime fills with the setting of its name before `init`.
   ir::BufferId table(const std::string& name, const std::vector<double>& values, const Location& at);
-  // Whether the count of a window is an i32.
-  bool countable(int64_t per_sample);
-  // Whether a key has one number for each of `columns`.
-  bool weights_fit(std::string_view key, int64_t columns);
-  // Whether all metrics can be measured beside this loss; said once, for step.
-  bool metrics_fit();
+  // Refuses a window whose count is no i32, a key that does not have one number for each of `columns`, metrics
+  // that cannot be measured beside this loss.
+  void need_count(int64_t per_sample);
+  void need_weights(std::string_view key, int64_t columns);
+  void need_metrics();
 
  private:
   void measure(const std::string& metric, const ir::Operand& x, const ir::Operand& wanted);

@@ -8,7 +8,7 @@ class LossContext;
 
 struct LossType {
   TypeSchema schema;
-  std::vector<std::string_view> metrics{};  // those that can be measured beside it
+  Words metrics{};  // those that can be measured beside it
   // What must hold among the keys, beyond their ranges. Reports what does not.
   void (*check)(const Values& keys, Diag& diag) = nullptr;
   void (*lower)(LossContext& loss) = nullptr;
@@ -20,10 +20,7 @@ namespace losses {
 #undef X
 }  // namespace losses
 
-const LossType& loss_type(const TypeSchema& schema);
-std::vector<const TypeSchema*> all_loss_schemas();  // in the order of losses.def
-
-std::vector<std::string_view> metric_names();                               // of all losses
-std::vector<std::string_view> losses_with_metric(std::string_view metric);  // that it can be measured for
+const std::vector<const LossType*>& all_losses();  // in the order of losses.def
+Words metric_names();                              // of all losses
 
 }  // namespace gacc::frontend

@@ -9,11 +9,6 @@ namespace gacc::frontend {
 
 class Parameters;
 
-struct Named {
-  std::string name;
-  Location at{};
-};
-
 struct InputSpec {
   std::string name;
   Location at{};      // of the name
@@ -54,12 +49,11 @@ struct ModelFile {
   std::vector<InputSpec> inputs{};
   std::vector<LayerSpec> layers{};
   LossSpec loss{};
-  std::optional<Named> predicted{};    // [predict] layer; else the loss's input
-  std::vector<Values> groups{};        // [[optimizer.groups]]
-  Values load{};                       // [load]
-  std::optional<Values> lora{};        // [lora]
-  std::optional<Adapting> adapting{};  // what it says
-  bool adapts = false;                 // a layer or [lora] adds adapters
+  std::optional<Named> predicted{};  // [predict] layer; else the loss's input
+  std::vector<Values> groups{};      // [[optimizer.groups]]
+  std::optional<Values> load{};      // [load]
+  std::optional<Values> lora{};      // [lora]
+  bool adapts = false;               // a layer or [lora] adds adapters
   int64_t micro_batch = 1, accumulate = 1;
   std::string recompute_policy = "none";
   Location micro_batch_at{}, require_at{};
@@ -70,7 +64,7 @@ struct ModelFile {
 // Each reads its tables and reports to `diag`; what could not be read keeps its default.
 ModelFile read_model(const Node& root, Diag& diag);
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
-void read_training(const Node& root, ModelFile& model, Diag& diag);  // [train] ... [memory]
+void read_training(const Values& file, ModelFile& model, Diag& diag);  // [train] ... [memory]
 // [[optimizer.groups]] of the table [optimizer].
 void read_groups(const Values& optimizer, ModelFile& model, Diag& diag);
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
@@ -80,7 +74,7 @@ bool adapts(const std::vector<LayerSpec>& layers);
 // Whether a pattern is the name: `*` crosses dots, and a backslash is itself.
 bool matches_glob(const std::string& pattern, const std::string& name);
 // [load]: what needs no parameters.
-void read_load(const Node& node, ModelFile& model, Diag& diag);
+void read_load(const Values& load, ModelFile& model, Diag& diag);
 // What each parameter is called in weights from elsewhere. A pattern that names none is an error.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
 // Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the results for

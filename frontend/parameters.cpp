@@ -21,7 +21,7 @@ Start start_of(const Value& init) {
   if (init.node == nullptr || !init.node->is_table()) return {std::get<std::string>(*init.value)};
   if (init.node->entries.empty()) return {"default"};  // reported
   const auto& [key, _, value] = init.node->entries.front();
-  return {key, value.form == Node::Form::integer ? static_cast<double>(value.integer) : value.real};
+  return {key, value.number()};
 }
 
 }  // namespace
@@ -43,21 +43,19 @@ std::vector<ir::Operand> Parameters::sample_words() {
           module_.named(ir::Named::samples_high)};
 }
 
-std::optional<ir::BufferId> Parameters::get(const std::string& name, ir::Shape shape, const Value& init,
-                                            Standard standard, Fan fan, bool trainable, const Location& at) {
+ir::BufferId Parameters::get(const std::string& name, ir::Shape shape, const Value& init, Standard standard,
+                             Fan fan, bool trainable, const Location& at) {
   if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
   const int64_t count = ir::fits(shape, 1) ? ir::elements(shape, 1) : kMaxElements;
-  if (count > kMaxElements - elements_ || count >= kMaxElements) {
-    diag_.error(Kind::out_of_range, at, "parameter `{}` {} makes the model larger than {} parameters", name,
-                ir::shape_text(shape), kMaxElements);
-    return std::nullopt;
-  }
+  if (count > kMaxElements - elements_ || count >= kMaxElements)
+    throw Refused(diag_.error(Kind::out_of_range, at,
+                              "parameter `{}` {} makes the model larger than {} parameters", name,
+                              ir::shape_text(shape), kMaxElements));
   const std::string how = start_of(init).how;
   const bool needs_matrix = how.starts_with("kaiming") || how.starts_with("xavier");
-  if (needs_matrix && shape.size() < 2) {
-    diag_.error(Kind::conflict, init.node->at, "`{}` has one axis; kaiming and xavier starts need two", name);
-    return std::nullopt;
-  }
+  if (needs_matrix && shape.size() < 2)
+    throw Refused(diag_.error(Kind::conflict, init.node->at,
+                              "`{}` has one axis; kaiming and xavier starts need two", name));
   elements_ += count;
   const ir::BufferId buffer = module_.add_buffer({.name = name,
                                                   .kind = ir::BufferKind::param,
@@ -92,14 +90,9 @@ void Parameters::start(ir::BufferId buffer, const Value& init, Standard standard
                        const Location& at) {
   ir::Builder b(module_, module_.init, diag_);
   b.location = at;
-  const auto fill = [&](double value) { b.effect("fill", {buffer}, {{"value", value}}); };
-  const auto uniform = [&](double bound) {
-    b.effect("random.uniform", {buffer, seed_low_, seed_high_},
-             {{"bound", bound}, {"stream", stream(module_[buffer].name)}});
-  };
-  const auto normal = [&](double deviation) {
-    b.effect("random.normal", {buffer, seed_low_, seed_high_},
-             {{"std", deviation}, {"stream", stream(module_[buffer].name)}});
+  const auto random = [&](bool is_normal, double amount) {
+    b.effect(is_normal ? "random.normal" : "random.uniform", {buffer, seed_low_, seed_high_},
+             {{is_normal ? "std" : "bound", amount}, {"stream", stream(module_[buffer].name)}});
   };
   const double in = static_cast<double>(fan.in),
                both = static_cast<double>(fan.in) + static_cast<double>(fan.out);
@@ -115,11 +108,11 @@ void Parameters::start(ir::BufferId buffer, const Value& init, Standard standard
                 {"xavier_normal", true, std::sqrt(2 / both)},
                 {"xavier_uniform", false, std::sqrt(6 / both)}};
   for (const auto& start : starts)
-    if (how == start.how) return start.is_normal ? normal(start.amount) : uniform(start.amount);
+    if (how == start.how) return random(start.is_normal, start.amount);
   const bool plain = how == "default";
-  if (plain && standard == Standard::spread) return uniform(1 / std::sqrt(in));
-  if (plain && standard == Standard::normal) return normal(1);
-  fill(how == "ones" || (plain && standard == Standard::ones) ? 1 : 0);
+  if (plain && standard == Standard::spread) return random(false, 1 / std::sqrt(in));
+  if (plain && standard == Standard::normal) return random(true, 1);
+  b.effect("fill", {buffer}, {{"value", how == "ones" || (plain && standard == Standard::ones) ? 1.0 : 0.0}});
 }
 
 }  // namespace gacc::frontend

@@ -13,6 +13,12 @@ struct Fan {
   int64_t in = 1, out = 1;
 };
 
+// What a layer or a loss that cannot be is given up with, after a report: caught where the next one begins.
+struct Refused {
+  Refused() = default;
+  Refused(const Report&) {}
+};
+
 class Parameters {
  public:
   // Adds the state buffers of the seed, which every random op reads.
@@ -22,10 +28,10 @@ class Parameters {
   // the deviation 1.
   enum class Standard : uint8_t { spread, zeros, ones, normal };
 
-  // The parameter `name`, created at its first mention and found again by the eval region. Nothing, after a
-  // report, when the initialiser does not fit it or the model grows too large.
-  std::optional<ir::BufferId> get(const std::string& name, ir::Shape shape, const Value& init,
-                                  Standard standard, Fan fan, bool trainable, const Location& at);
+  // The parameter `name`, created at its first mention and found again by the eval region. Refused when the
+  // initialiser does not fit it or the model grows too large.
+  ir::BufferId get(const std::string& name, ir::Shape shape, const Value& init, Standard standard, Fan fan,
+                   bool trainable, const Location& at);
   // What ops that draw numbers for samples read: the seed, and the ordinal of the micro-batch's first sample,
   // each low word, high word. The ordinal's buffers are made at the first call; `step` advances them.
   std::vector<ir::Operand> sample_words();

@@ -6,44 +6,22 @@
 
 namespace gacc::frontend {
 
-const LayerType& layer_type(const TypeSchema& schema) {
-  static const std::map<const TypeSchema*, const LayerType*> types = {
-#define X(name) {&layers::name.schema, &layers::name},
+const std::vector<const LayerType*>& all_layers() {
+  static const std::vector<const LayerType*> all = {
+#define X(name) &layers::name,
 #include "frontend/layers.def"
 #undef X
   };
-  return *types.at(&schema);
-}
-
-std::vector<const TypeSchema*> all_layer_schemas() {
-  return {
-#define X(name) &layers::name.schema,
-#include "frontend/layers.def"
-#undef X
-  };
-}
-
-void check_slope(const Values& keys, Diag& diag) {
-  const std::string key = keys.type->name == "activation" ? "fn" : "activation";
-  if (!keys.given("slope") || keys.text(key) == "leaky_relu" || !keys[key].good) return;
-  diag.error(Kind::conflict, keys.at("slope"), "`slope` is for leaky_relu; the activation here is {}",
-             keys.has(key) ? keys.text(key) : "none");
+  return all;
 }
 
 namespace {
 
-constexpr int kMaxNesting = 24;
-
-// A word, or { normal = s } / { uniform = a }.
-void check_init(const Values& keys, std::string_view key, Diag& diag) {
-  const Node* node = keys[key].node;
-  if (node == nullptr || !node->is_table()) return;
-  const std::string what = fmt::format("`{}`", key);
-  const Values init = read_table(*node, schema().init, diag, what, key);
-  if (init.given("normal") && init.given("uniform"))
-    diag.error(Kind::conflict, node->at, "{} is either normal or uniform", what);
-  else if (node->entries.empty())
-    diag.error(Kind::missing_key, node->at, "{} needs `normal` or `uniform`", what);
+void check_slope(const Values& keys, Diag& diag) {
+  const std::string_view key = keys.lists("fn") ? "fn" : "activation";
+  if (!keys.given("slope") || keys.text(key) == "leaky_relu" || !keys[key].good) return;
+  diag.error(Kind::conflict, keys.at("slope"), "`slope` is for leaky_relu; the activation here is {}",
+             keys.has(key) ? keys.text(key) : "none");
 }
 
 void read_inputs(LayerSpec& layer, Diag& diag) {
@@ -65,9 +43,13 @@ void read_inputs(LayerSpec& layer, Diag& diag) {
 
 void check_starts(const LayerSpec& layer, Diag& diag) {
   const Values& keys = layer.keys;
-  const bool biased = layer.type->bias && (find_key(keys.type->keys, "bias") == nullptr || keys.on("bias"));
+  const bool biased = layer.type->bias && (!keys.lists("bias") || keys.on("bias"));
   for (const std::string_view key : {"init", "bias_init"}) {
-    check_init(keys, key, diag);
+    const Values* init = keys.find(key);
+    if (init != nullptr && init->given("normal") && init->given("uniform"))
+      diag.error(Kind::conflict, keys.at(key), "`{}` is either normal or uniform", key);
+    else if (init != nullptr && keys[key].node->entries.empty())
+      diag.error(Kind::missing_key, keys.at(key), "`{}` needs `normal` or `uniform`", key);
     const bool there = key == "init" ? layer.type->weight : biased;
     if (there || !keys.given(key)) continue;
     diag.error(Kind::conflict, keys.at(key), "this layer of type \"{}\" has no {} that `{}` could start",
@@ -80,7 +62,7 @@ void check_trainable(const Values& keys, Diag& diag) {
   const Value& said = keys["trainable"];
   if (said.node == nullptr || !said.good || !said.node->is_list()) return;
   const size_t found = said.node->items.size();
-  const bool repeats = find_key(keys.type->keys, "repeat") != nullptr && keys.has("repeat");
+  const bool repeats = keys.lists("repeat") && keys.has("repeat");
   if (!repeats)
     diag.error(Kind::conflict, said.node->at,
                "`trainable` is a list where a block has `repeat`; here it is true or false");
@@ -90,84 +72,64 @@ void check_trainable(const Values& keys, Diag& diag) {
         .note(keys.at("repeat"), "the copies are counted here");
 }
 
-class LayerReader {
- public:
-  explicit LayerReader(Diag& diag) : diag_(diag) {}
+std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken, Diag& diag);
 
-  // `taken` holds names that layers of this scope may not have: the inputs, at the top level.
-  std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken, int depth) {
-    std::vector<LayerSpec> layers;
-    if (depth > kMaxNesting) {
-      diag_.error(Kind::out_of_range, list.at, "layers are nested more than {} deep", kMaxNesting);
-      return layers;
-    }
-    const std::vector<std::string> names = layer_names(list);
-    for (size_t i = 0; i < list.items.size(); ++i) {
-      const Node& node = list.items[i];
-      if (!node.is_table()) {
-        diag_.error(Kind::wrong_type, node.at, "`layers` must hold tables, not {}", form_text(node.form));
-        continue;
-      }
-      layers.push_back(read(node, names[i], depth));
-      LayerSpec& layer = layers.back();
-      const auto [first, fresh] = taken.emplace(layer.name, layer.name_at);
-      if (!fresh && !layer.name.empty()) {
-        diag_.error(Kind::duplicate_name, layer.name_at, "the name `{}` is taken", layer.name)
-            .note(first->second, "it is first used here");
-        layer.type = nullptr;  // its parameters would be those of its namesake
-        layer.valid = false;
-      }
-    }
-    return layers;
+LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
+  LayerSpec layer{.keys = read_table(node, tables::layer, diag, "a layer", ""), .name = name};
+  const Node *type = node.find("type"), *named = node.find("name");
+  layer.type_at = type != nullptr ? type->at : node.at;
+  layer.name_at = named != nullptr ? named->at : layer.type_at;
+  if (named != nullptr && named->form == Node::Form::text && !is_name(named->text))
+    diag.error(Kind::out_of_range, layer.name_at,
+               "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
+  const Values& keys = layer.keys;
+  layer.valid = keys.type != nullptr;
+  if (!layer.valid) return layer;
+  layer.type = &member_of(all_layers(), *keys.type);
+  const size_t before = diag.reports().size();
+  read_inputs(layer, diag);
+  if (keys.lists("slope")) check_slope(keys, diag);
+  if (const Values* lora = keys.find("lora")) check_adapting(*lora, diag);
+  if (layer.type->check != nullptr) layer.type->check(keys, diag);
+  // Keys that say nothing about the output may be wrong, and later layers can still be checked.
+  layer.valid = diag.reports().size() == before;
+  for (const Value& value : keys.values) {
+    const bool own = find_key(tables::layer.keys, value.key->name) == nullptr;
+    if (own || value.key->name.starts_with("input")) layer.valid &= value.good;
   }
+  check_starts(layer, diag);
+  check_trainable(keys, diag);
+  if (!layer.type->block || !keys["layers"].good) return layer;
+  const Node& inner = *keys["layers"].node;
+  if (inner.items.empty())
+    diag.error(Kind::missing_key, inner.at, "a layer of type \"{}\" needs layers in it", keys.type->name);
+  layer.layers = read_list(inner, {}, diag);
+  return layer;
+}
 
- private:
-  LayerSpec read(const Node& node, const std::string& name, int depth) {
-    LayerSpec layer;
-    layer.name = name;
-    const Node *type = node.find("type"), *named = node.find("name");
-    layer.type_at = type != nullptr ? type->at : node.at;
-    layer.name_at = named != nullptr ? named->at : layer.type_at;
-    layer.keys = read_table(node, schema().layer, diag_, "a layer", "");
-    if (named != nullptr && named->form == Node::Form::text && !is_name(named->text)) {
-      diag_.error(Kind::out_of_range, layer.name_at,
-                  "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
-    }
-    if (layer.keys.type == nullptr) {
-      layer.valid = false;
-      return layer;
-    }
-    layer.type = &layer_type(*layer.keys.type);
-    const size_t before = diag_.reports().size();
-    read_inputs(layer, diag_);
-    if (layer.type->check != nullptr) layer.type->check(layer.keys, diag_);
-    // Keys that say nothing about the output may be wrong, and later layers can still be checked.
-    layer.valid = diag_.reports().size() == before;
-    for (const Value& value : layer.keys.values) {
-      const bool ours = find_key(schema().layer.keys, value.key->name) == nullptr;
-      if (ours || value.key->name.starts_with("input")) layer.valid &= value.good;
-    }
-    check_starts(layer, diag_);
-    check_trainable(layer.keys, diag_);
-    if (layer.type->block && layer.keys["layers"].good) {
-      const Node& inner = *layer.keys["layers"].node;
-      if (inner.items.empty())
-        diag_.error(Kind::missing_key, inner.at, "a layer of type \"{}\" needs layers in it",
-                    layer.keys.type->name);
-      layer.layers = read_list(inner, {}, depth + 1);
-    }
-    return layer;
+// `taken` holds names that layers of this scope may not have: the inputs, at the top level.
+std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken, Diag& diag) {
+  std::vector<LayerSpec> layers;
+  const std::vector<std::string> names = layer_names(list);
+  for (size_t i = 0; i < list.items.size(); ++i) {
+    if (!list.items[i].is_table()) continue;  // reported
+    LayerSpec& layer = layers.emplace_back(read_layer(list.items[i], names[i], diag));
+    const auto [first, fresh] = taken.emplace(layer.name, layer.name_at);
+    if (fresh || layer.name.empty()) continue;
+    diag.error(Kind::duplicate_name, layer.name_at, "the name `{}` is taken", layer.name)
+        .note(first->second, "it is first used here");
+    layer.type = nullptr;  // its parameters would be those of its namesake
+    layer.valid = false;
   }
-
-  Diag& diag_;
-};
+  return layers;
+}
 
 }  // namespace
 
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag) {
   std::map<std::string, Location> taken;
   for (const InputSpec& input : inputs) taken.emplace(input.name, input.at);
-  return LayerReader(diag).read_list(list, std::move(taken), 1);
+  return read_list(list, std::move(taken), diag);
 }
 
 }  // namespace gacc::frontend

@@ -11,78 +11,81 @@ namespace gacc::frontend {
 
 namespace {
 
+// A part of a pattern: letters, {NAME} for a number, or a star.
+struct Part {
+  enum class Kind : uint8_t { letters, number, star } kind;
+  std::string text{};
+};
+using Pattern = std::vector<Part>;
+
+Pattern parts_of(std::string_view text) {
+  Pattern parts;
+  while (!text.empty()) {
+    const size_t end = text.front() == '{' ? text.find('}') : text.npos;
+    const bool number = end != text.npos && end > 1, star = text.front() == '*';
+    if (number)
+      parts.push_back({Part::Kind::number, std::string(text.substr(1, end - 1))});
+    else if (star)
+      parts.push_back({Part::Kind::star});
+    else if (!parts.empty() && parts.back().kind == Part::Kind::letters)
+      parts.back().text += text.front();
+    else
+      parts.push_back({Part::Kind::letters, std::string(1, text.front())});
+    text.remove_prefix(number ? end + 1 : 1);
+  }
+  return parts;
+}
+
+// Of two patterns that name a parameter, the one with more letters counts.
+size_t letters(const Pattern& pattern) {
+  size_t count = 0;
+  for (const auto& [kind, text] : pattern) count += kind == Part::Kind::letters ? text.size() : 0;
+  return count;
+}
+
 // What the parts of a pattern stood for: its numbers by name, and the texts of its stars in order.
 struct Match {
   std::map<std::string, std::string, std::less<>> numbers{};
   std::vector<std::string> texts{};
 };
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// The NAME of a pattern that begins with {NAME}; nothing when it does not.
-std::optional<std::string_view> number_name(std::string_view pattern) {
-  if (!pattern.starts_with('{')) return std::nullopt;
-  const size_t end = pattern.find('}');
-  if (end == std::string_view::npos || end == 1) return std::nullopt;
-  return pattern.substr(1, end - 1);
-}
-
-bool matches(std::string_view pattern, std::string_view name, Match& match) {
+bool matches(std::span<const Part> pattern, std::string_view name, Match& match) {
   if (pattern.empty()) return name.empty();
-  if (pattern.front() == '*') {
-    for (size_t length = 0; length <= name.size(); ++length) {
-      Match rest = match;
-      rest.texts.emplace_back(name.substr(0, length));
-      if (!matches(pattern.substr(1), name.substr(length), rest)) continue;
-      match = std::move(rest);
-      return true;
-    }
-    return false;
-  }
-  if (const auto number = number_name(pattern)) {
-    const auto* const end = std::find_if_not(name.begin(), name.end(), is_digit);
-    const std::string_view digits = name.substr(0, static_cast<size_t>(end - name.begin()));
+  const auto& [kind, text] = pattern.front();
+  const std::span<const Part> rest = pattern.subspan(1);
+  if (kind == Part::Kind::letters)
+    return name.starts_with(text) && matches(rest, name.substr(text.size()), match);
+  if (kind == Part::Kind::number) {
+    const std::string_view digits = name.substr(0, name.find_first_not_of("0123456789"));
     if (digits.empty()) return false;
-    const auto [known, fresh] = match.numbers.emplace(*number, digits);
-    return (fresh || known->second == digits) &&
-           matches(pattern.substr(number->size() + 2), name.substr(digits.size()), match);
+    const auto [known, fresh] = match.numbers.emplace(text, digits);
+    return (fresh || known->second == digits) && matches(rest, name.substr(digits.size()), match);
   }
-  return !name.empty() && name.front() == pattern.front() &&
-         matches(pattern.substr(1), name.substr(1), match);
+  for (size_t length = 0; length <= name.size(); ++length) {
+    Match longer = match;
+    longer.texts.emplace_back(name.substr(0, length));
+    if (!matches(rest, name.substr(length), longer)) continue;
+    match = std::move(longer);
+    return true;
+  }
+  return false;
 }
 
 // The file's name: its {NAME}s and stars replaced by what those of our pattern matched. `problem` names one that
 // our pattern does not have.
-std::string filled(std::string_view pattern, const Match& match, std::string& problem) {
+std::string filled(const Pattern& pattern, const Match& match, std::string& problem) {
   std::string name;
   size_t star = 0;
-  while (!pattern.empty()) {
-    size_t taken = 1;
-    if (const auto number = number_name(pattern)) {
-      taken = number->size() + 2;
-      const auto found = match.numbers.find(*number);
-      if (found == match.numbers.end()) problem = fmt::format("`{{{}}}`", *number);
-      if (found != match.numbers.end()) name += found->second;
-    } else if (pattern.front() == '*') {
-      if (star == match.texts.size()) problem = "as many `*`";
-      if (star < match.texts.size()) name += match.texts[star++];
-    } else {
-      name += pattern.front();
-    }
-    pattern.remove_prefix(taken);
+  for (const auto& [kind, text] : pattern) {
+    const auto number = match.numbers.find(text);
+    if (kind == Part::Kind::letters)
+      name += text;
+    else if (kind == Part::Kind::star ? star == match.texts.size() : number == match.numbers.end())
+      problem = kind == Part::Kind::star ? "as many `*`" : fmt::format("`{{{}}}`", text);
+    else
+      name += kind == Part::Kind::star ? match.texts[star++] : number->second;
   }
   return name;
-}
-
-// What a pattern says without stars and numbers: of two that name a parameter, the one that says more counts.
-size_t letters(std::string_view pattern) {
-  size_t count = 0;
-  while (!pattern.empty()) {
-    const auto number = number_name(pattern);
-    count += !number && pattern.front() != '*';
-    pattern.remove_prefix(number ? number->size() + 2 : 1);
-  }
-  return count;
 }
 
 class Loads {
@@ -99,13 +102,14 @@ class Loads {
   // Our pattern, and the file's: one of `rename`, or the list of `concat`.
   void rename(const Entry& entry, std::span<const Node> theirs) {
     each(entry.key, entry.key_at, [&](size_t i, const Match& match) {
-      if (by_[i].said != nullptr && letters(by_[i].said->key) >= letters(entry.key)) return;
+      if (by_[i].said != nullptr && letters(parts_of(by_[i].said->key)) >= letters(parts_of(entry.key)))
+        return;
       ir::LoadSettings& load = by_[i].load;
       load.tensors.clear();
       by_[i].said = &entry;
       for (const Node& each : theirs) {
         std::string problem;
-        load.tensors.push_back(filled(each.text, match, problem));
+        load.tensors.push_back(filled(parts_of(each.text), match, problem));
         if (!problem.empty() && last_problem_ != &each)
           diag_.error(Kind::unknown_name, each.at, "`{}` does not have {} that `{}` has", entry.key, problem,
                       each.text);
@@ -161,10 +165,11 @@ class Loads {
 
   template <class F>
   void each(const std::string& pattern, const Location& at, const F& f) {
+    const Pattern parts = parts_of(pattern);
     bool found = false;
     for (size_t i = 0; i < by_.size(); ++i) {
       Match match;
-      if (!is_elsewhere(module_.buffers[i]) || !matches(pattern, module_.buffers[i].name, match)) continue;
+      if (!is_elsewhere(module_.buffers[i]) || !matches(parts, module_.buffers[i].name, match)) continue;
       found = true;
       f(i, match);
     }
@@ -194,14 +199,11 @@ bool is_texts(const Node& node) {
 
 }  // namespace
 
-void read_load(const Node& node, ModelFile& model, Diag& diag) {
-  model.load = read_table(node, schema().load, diag);
-  const Values& keys = model.load;
+void read_load(const Values& keys, ModelFile& model, Diag& diag) {
+  model.load = keys;
   model.settings.load.prefix = keys.text("prefix");  // said, so that the module has a [load] at all
   if (keys.flag("part")) model.settings.load.part = true;
-  ir::Texts ignore;
-  for (const Node& pattern : keys.nodes("ignore")) ignore.push_back(pattern.text);
-  if (!ignore.empty()) model.settings.load.ignore = ignore;
+  if (keys.has("ignore")) model.settings.load.ignore = keys.get<ir::Texts>("ignore");
   for (const auto& [key, form] :
        {std::pair("rename", "a string"), std::pair("concat", "a list of strings")}) {
     if (!keys.given(key) || !keys[key].good) continue;
@@ -216,8 +218,8 @@ void read_load(const Node& node, ModelFile& model, Diag& diag) {
 
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
   if (diag.failed()) return;  // parameters may be missing
-  const Values& keys = model.load;
-  if (keys.values.empty()) return;
+  if (!model.load) return;
+  const Values& keys = *model.load;
   Loads loads(module, parameters, diag);
   loads.place = keys.place;
   for (const std::string_view key : {"rename", "concat"}) {

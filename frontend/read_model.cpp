@@ -9,21 +9,14 @@ namespace {
 
 constexpr size_t kMaxInputs = 256;
 
-void read_name_and_metrics(const Node& node, ModelFile& model, Diag& diag) {
-  const Values keys = read_table(node, schema().model, diag);
+void read_name_and_metrics(const Values& keys, ModelFile& model, Diag& diag) {
   model.name = keys.text("name");
   if (keys.has("name") && (model.name.empty() || model.name.size() > kMaxNameLength)) {
     diag.error(Kind::out_of_range, keys.at("name"), "`model.name` must have 1 to {} characters",
                kMaxNameLength);
   }
   model.settings.model.seed = keys.integer("seed");
-  for (const Node& item : keys.nodes("metrics")) {
-    const auto same = [&](const Named& other) { return other.name == item.text; };
-    if (std::any_of(model.metrics.begin(), model.metrics.end(), same))
-      diag.error(Kind::duplicate_name, item.at, "metric \"{}\" is listed twice", item.text);
-    else
-      model.metrics.push_back({item.text, item.at});
-  }
+  for (const Node& item : keys.nodes("metrics")) model.metrics.push_back({item.text, item.at});
 }
 
 // `mean` or `std` of normalize: a number, or one for each index of the first axis.
@@ -59,7 +52,7 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   const std::string path = fmt::format("inputs.{}", entry.key);
   ir::InputSettings& settings = all.inputs[entry.key];
   const Values& keys = input.keys =
-      read_table(entry.value, schema().input, diag, fmt::format("[{}]", path), path);
+      read_table(entry.value, tables::input, diag, fmt::format("[{}]", path), path);
   input.shape = keys.integers("shape");
   input.dtype = keys.text("dtype") == "i32" ? ir::DType::i32 : ir::DType::f32;
   input.valid = keys["shape"].good && keys["dtype"].good;
@@ -78,67 +71,60 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
                  keys.text("dtype"));
   if (keys.has("range") && input.dtype == ir::DType::i32)
     settings.range = input.range = keys.integer("range");
-  const Node* normalize = keys["normalize"].node;
   settings.normalize_data = keys.has("normalize");
-  if (normalize == nullptr || !normalize->is_table()) return input;
-  const Values statistics =
-      read_table(*normalize, schema().normalize, diag, "`normalize`", path + ".normalize");
-  for (const std::string_view key : {"mean", "std"}) {
-    check_statistic(statistics, key, input, diag);
-    (key == "mean" ? settings.mean : settings.std) = statistics.reals(key);
-  }
+  if (const Values* statistics = keys.find("normalize"))
+    for (const std::string_view key : {"mean", "std"}) {
+      check_statistic(*statistics, key, input, diag);
+      (key == "mean" ? settings.mean : settings.std) = statistics->reals(key);
+    }
   return input;
 }
 
-void read_loss(const Node& node, ModelFile& model, Diag& diag) {
+void read_loss(const Node& node, const Value& value, ModelFile& model, Diag& diag) {
   const size_t before = diag.reports().size();
   LossSpec& loss = model.loss;
-  loss.keys = read_table(node, schema().loss, diag);
+  loss.keys = value.tables.front();
   const Node* type = node.find("type");
   loss.type_at = type != nullptr ? type->at : node.at;
   if (loss.keys.type != nullptr) {
-    loss.type = &loss_type(*loss.keys.type);
+    loss.type = &member_of(all_losses(), *loss.keys.type);
     if (loss.type->check != nullptr) loss.type->check(loss.keys, diag);
   }
   // Into how many parts the pass chunk-loss cuts it; without the key it chooses.
   if (loss.keys.has("chunks")) model.settings.loss.chunks = loss.keys.integer("chunks");
-  loss.valid = diag.reports().size() == before;
+  loss.valid = value.good && diag.reports().size() == before;
 }
 
 }  // namespace
 
 ModelFile read_model(const Node& root, Diag& diag) {
   ModelFile model;
-  const Values file = read_table(root, schema().file, diag);
-  const auto section = [&](std::string_view key) { return file[key].good ? file[key].node : nullptr; };
-  if (const Node* node = section("model")) read_name_and_metrics(*node, model, diag);
-  if (const Node* inputs = section("inputs")) {
-    for (const Entry& entry : inputs->entries) {
+  const Values file = read_table(root, tables::file, diag, tables::file.title(), "");
+  if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model, diag);
+  if (const Value& inputs = file["inputs"]; inputs.good) {
+    for (const Entry& entry : inputs.node->entries) {
       if (model.inputs.size() >= kMaxInputs) {
         diag.error(Kind::out_of_range, entry.key_at, "more than {} inputs", kMaxInputs);
         break;
       }
       model.inputs.push_back(read_input(entry, model.settings, diag));
     }
-    if (inputs->entries.empty())
-      diag.error(Kind::missing_key, inputs->at, "a model needs at least one [inputs.NAME]");
+    if (inputs.node->entries.empty())
+      diag.error(Kind::missing_key, inputs.node->at, "a model needs at least one [inputs.NAME]");
   }
-  if (const Node* layers = section("layers")) {
-    if (layers->items.empty()) diag.error(Kind::missing_key, layers->at, "the model has no layers");
-    model.layers = read_layers(*layers, model.inputs, diag);
+  if (const Value& layers = file["layers"]; layers.good) {
+    if (layers.node->items.empty()) diag.error(Kind::missing_key, layers.node->at, "the model has no layers");
+    model.layers = read_layers(*layers.node, model.inputs, diag);
   }
-  if (const Node* node = section("loss")) read_loss(*node, model, diag);
-  if (const Node* node = section("predict")) {
-    const Values keys = read_table(*node, schema().predict, diag);
-    if (keys.has("layer")) model.predicted = Named{keys.text("layer"), keys.at("layer")};
+  if (file.find("loss") != nullptr) read_loss(*file["loss"].node, file["loss"], model, diag);
+  if (const Values* keys = file.find("predict"); keys != nullptr && keys->has("layer"))
+    model.predicted = keys->named("layer");
+  model.adapts = adapts(model.layers) || file.given("lora");
+  if (const Values* lora = file.find("lora")) {
+    check_adapting(*lora, diag);
+    if (file["lora"].good) model.lora = *lora;
   }
-  model.adapts = adapts(model.layers);
-  if (const Node* node = section("lora")) {
-    model.adapts = true;
-    model.lora = read_table(*node, schema().adapters, diag);
-    model.adapting = read_adapting(*model.lora, diag);
-  }
-  read_training(root, model, diag);
+  read_training(file, model, diag);
   return model;
 }
 

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include <fmt/ranges.h>
+
 #include "frontend/loss_type.h"
 #include "frontend/schema.h"
 #include "ir/op_info.h"
@@ -16,22 +18,25 @@ bool is_name(std::string_view text) {
   });
 }
 
-std::vector<std::string_view> words_of(const Key& key) {
-  std::vector<std::string_view> words = key.words;
-  if (key.form == Form::activation) {
+Words words_of(const Key& key) {
+  Words words = key.words;
+  if (key.form == Form::activation)
     for (const ir::OpInfo* op : ir::all_ops())
       if (op->activation) words.push_back(op->name);
-  } else if (key.form == Form::metric) {
-    words = metric_names();
-    words.insert(words.begin(), "loss");
-  }
+  if (key.form == Form::metric) words.push_back("loss");
+  if (key.form == Form::metric || key.form == Form::metrics)
+    for (const std::string_view metric : metric_names()) words.push_back(metric);
   return words;
 }
 
 const Value& Values::operator[](std::string_view key) const {
-  for (const Value& value : values)
-    if (value.key->name == key) return value;
+  const auto found = std::ranges::find(values, key, [](const Value& value) { return value.key->name; });
+  if (found != values.end()) return *found;
   throw std::logic_error(fmt::format("internal error: the schema of {}{} has no such key", path, key));
+}
+
+bool Values::lists(std::string_view key) const {
+  return std::ranges::any_of(values, [&](const Value& value) { return value.key->name == key; });
 }
 
 const Location& Values::at(std::string_view key) const {
@@ -45,12 +50,24 @@ std::span<const Node> Values::nodes(std::string_view key) const {
   return value.node->is_list() ? std::span(value.node->items) : std::span(value.node, 1);
 }
 
+const Values* Values::find(std::string_view key) const {
+  const bool there = lists(key) && !(*this)[key].tables.empty();
+  return there ? &(*this)[key].tables.front() : nullptr;
+}
+
+Values Values::table(std::string_view key) const {
+  static const Node empty;
+  if (const Values* found = find(key)) return *found;
+  Diag unreported;
+  return read_table(empty, *(*this)[key].key->table, unreported, "", name(key));
+}
+
 void Values::store(ir::Settings& settings) const {
   ir::Results none;
   for (const Value& value : values) {
     if (!value.value || value.key->form == Form::table) continue;
     if (value.key->implied && value.value == value.key->fallback.value) continue;
-    set(settings, none, path + std::string(value.key->name), *value.value);  // not "auto" for a number
+    set(settings, none, name(value.key->name), *value.value);  // not "auto" for a number
   }
 }
 
@@ -100,19 +117,20 @@ const std::vector<Foreign>& foreign_words() {
   return words;
 }
 
-bool among(std::string_view word, const std::vector<const Key*>& keys) {
-  return std::any_of(keys.begin(), keys.end(), [&](const Key* key) { return key->name == word; });
+using Keys = std::vector<const Key*>;
+
+bool among(std::string_view word, const Keys& keys) {
+  return std::ranges::find(keys, word, &Key::name) != keys.end();
 }
 
 // "train.micro_batch" for a key, in our words or others', of another table that a file has once.
 std::string elsewhere(std::string_view word) {
-  for (const Table* table : schema().all()) {
-    if (table->path.empty() || table->path.find('.') != std::string_view::npos || table == &schema().layer)
-      continue;
-    if (word == table->path || find_key(table->keys, word) != nullptr)
-      return word == table->path ? fmt::format("[{}]", word) : fmt::format("{}.{}", table->path, word);
-    for (const TypeSchema* type : table->types)
-      if (find_key(type->keys, word) != nullptr) return fmt::format("{}.{}", table->path, word);
+  for (const Table* table : all_tables()) {
+    if (table->path.empty() || table->path.find('.') != table->path.npos || table == &tables::layer) continue;
+    if (word == table->path) return fmt::format("[{}]", word);
+    bool has = find_key(table->keys, word) != nullptr;
+    for (const TypeSchema* type : table->types) has |= find_key(type->keys, word) != nullptr;
+    if (has) return fmt::format("{}.{}", table->path, word);
   }
   return "";
 }
@@ -120,38 +138,29 @@ std::string elsewhere(std::string_view word) {
 bool called(const Foreign& key, std::string_view word) { return std::ranges::count(key.words, word) > 0; }
 
 // The key that others call so; null when there is none.
-const Foreign* ours(std::string_view word, const std::vector<const Key*>& keys) {
+const Foreign* ours(std::string_view word, const Keys& keys) {
   for (const Foreign& foreign : foreign_words())
     if (called(foreign, word) && among(foreign.ours, keys)) return &foreign;
   return nullptr;
 }
 
-std::vector<std::string_view> names_of(const std::vector<const Key*>& keys) {
-  std::vector<std::string_view> names;
+Words names_of(const Keys& keys) {
+  Words names;
   for (const Key* key : keys) names.push_back(key->name);
   return names;
 }
 
-// The key that an unknown one means, "" when that cannot be told.
-std::string meant(std::string_view word, const std::vector<const Key*>& keys) {
-  const Foreign* foreign = ours(word, keys);
-  return foreign != nullptr ? std::string(foreign->ours) : nearest(word, names_of(keys));
-}
-
 // What to say after an unknown key: the key that is meant, or the keys that there are.
-std::string key_hint(std::string_view word, const std::vector<const Key*>& known) {
+std::string key_hint(std::string_view word, const Keys& known) {
   if (const Foreign* key = ours(word, known))
     return key->write.empty() ? fmt::format("; it is called `{}` here", key->ours)
                               : fmt::format("; write `{}`", key->write);
-  const std::vector<std::string_view> names = names_of(known);
-  if (std::string near = did_you_mean(word, names); !near.empty()) return near;
+  if (std::string near = did_you_mean(word, names_of(known)); !near.empty()) return near;
   std::string there = elsewhere(word);
   for (const Foreign& foreign : foreign_words())
     if (called(foreign, word) && there.empty()) there = elsewhere(foreign.ours);
   if (!there.empty()) return fmt::format("; did you mean `{}`?", there);
-  std::string list;
-  for (const std::string_view name : names) list += fmt::format("{}`{}`", list.empty() ? "" : ", ", name);
-  return fmt::format("; its keys are {}", list);
+  return fmt::format("; its keys are `{}`", fmt::join(names_of(known), "`, `"));
 }
 
 // What to say of a type that is a word of one of the types' keys: `relu` is a function of `activation`.
@@ -167,226 +176,200 @@ std::string type_hint(std::string_view word, const std::vector<const TypeSchema*
   return "";
 }
 
-// Reports a word that is none of `words`, which are the names of `types` where there are some.
-bool is_word(const Node& node, std::string_view what, const std::vector<std::string_view>& words, Diag& diag,
-             const std::vector<const TypeSchema*>* types = nullptr) {
-  if (std::find(words.begin(), words.end(), node.text) != words.end()) return true;
-  std::string hint = did_you_mean(node.text, words);
-  if (hint.empty() && types != nullptr) hint = type_hint(node.text, *types);
-  if (hint.empty()) hint = fmt::format("; it can be {}", list_words(words));
-  diag.error(Kind::unknown_value, node.at, "unknown {} \"{}\"{}", what, node.text, hint);
-  return false;
+// What a form takes: the element, and whether one of them, a list of them, or either; in the order of Form.
+struct Taken {
+  Node::Form element;
+  bool one = true, list = false;
+};
+Taken taken(Form form) {
+  using enum Node::Form;
+  static constexpr Taken in_order[] = {{text},
+                                       {text},
+                                       {text},
+                                       {text},
+                                       {text, false, true},
+                                       {integer},
+                                       {real},
+                                       {flag},
+                                       {flag, true, true},
+                                       {text},
+                                       {integer, true, true},
+                                       {integer, false, true},
+                                       {real, false, true},
+                                       {real, true, true},
+                                       {text, false, true},
+                                       {text, false, true},
+                                       {table},
+                                       {table, false, true}};
+  return in_order[static_cast<size_t>(form)];
 }
+
+const Key type_key{"type", Form::text, required, ""};
 
 class TableReader {
  public:
-  TableReader(const Node& node, const Table& table, Diag& diag, std::string_view what,
-              std::optional<std::string_view> path)
-      : node_(node), table_(table), diag_(diag), what_(what.empty() ? table.name : what) {
+  TableReader(const Node& node, const Table& table, Diag& diag, std::string what, const std::string& path)
+      : node_(node), table_(table), diag_(diag), what_(std::move(what)), layer_(&table == &tables::layer) {
     values_.place = node.at;
-    values_.path = path.value_or(table.path);
-    if (!values_.path.empty()) values_.path += '.';
+    values_.path = path.empty() ? "" : path + '.';
   }
 
   Values read() {
-    for (const TypeSchema* type : table_.types) types_.push_back(type->name);
     if (!table_.types.empty()) read_type();
     if (values_.type != nullptr)
       for (const Key& key : values_.type->keys) known_.push_back(&key);
     for (const Key& key : table_.keys) known_.push_back(&key);
     // Of a table whose type is wrong all values are checked, whatever it was meant to be; of a layer nothing
     // is known then.
-    if (values_.type == nullptr && &table_ != &schema().layer)
+    const bool untyped = values_.type == nullptr && !table_.types.empty();
+    if (untyped && !layer_)
       for (const TypeSchema* type : table_.types)
         for (const Key& key : type->keys)
           if (!among(key.name, known_)) known_.push_back(&key);
     for (const Key* key : known_) values_.values.push_back(value(*key));
-    if (table_.types.empty() || values_.type != nullptr || &table_ != &schema().layer) refuse_others();
+    if (!untyped || !layer_) refuse_others();
     return std::move(values_);
   }
 
  private:
   void read_type() {
+    Words types;
+    for (const TypeSchema* type : table_.types) types.push_back(type->name);
     const Node* node = node_.find("type");
-    if (node == nullptr) {
+    if (node == nullptr)
       diag_.error(Kind::missing_key, node_.at, "{} needs `type`{}", what_,
-                  &table_ == &schema().layer ? "" : "; it can be " + list_words(types_));
-      return;
+                  layer_ ? "" : "; it can be " + list_words(types));
+    if (node == nullptr || !is(*node, type_key, Node::Form::text)) return;
+    const auto found = std::ranges::find(types, node->text);
+    if (found == types.end()) {
+      const std::string near = did_you_mean(node->text, types);
+      return unknown_word(*node, layer_ ? "layer type" : table_.path, types,
+                          near.empty() ? type_hint(node->text, table_.types) : near);
     }
-    const std::string_view noun = &table_ == &schema().layer ? "layer type" : table_.path;
-    if (!is(*node, "type", Node::Form::text) || !is_word(*node, noun, types_, diag_, &table_.types)) return;
-    values_.type = *std::find_if(table_.types.begin(), table_.types.end(),
-                                 [&](const TypeSchema* type) { return type->name == node->text; });
-    what_ = fmt::format("{} of type \"{}\"", what_, node->text);
+    values_.type = table_.types[static_cast<size_t>(found - types.begin())];
+    what_ += fmt::format(" of type \"{}\"", node->text);
   }
 
-  bool is(const Node& node, std::string_view key, Node::Form form) {
-    if (node.form == form) return true;
-    if (form == Node::Form::table && node.is_list() && !node.items.empty() && node.items[0].is_table()) {
-      diag_.error(Kind::wrong_type, node.at, "the table `{0}` is written [{0}], not [[{0}]]",
-                  values_.name(key));
-      return false;
-    }
-    diag_.error(Kind::wrong_type, node.at, "`{}` must be {}, not {}", values_.name(key), form_text(form),
-                form_text(node.form));
+  void unknown_word(const Node& node, std::string_view what, const Words& words, const std::string& hint) {
+    diag_.error(Kind::unknown_value, node.at, "unknown {} \"{}\"{}", what, node.text,
+                hint.empty() ? "; it can be " + list_words(words) : hint);
+  }
+
+  bool is(const Node& node, const Key& key, Node::Form form) {
+    using enum Node::Form;
+    if (node.form == form || (form == real && node.form == integer)) return true;
+    const std::string name = values_.name(key.name);
+    const bool entries = key.form == Form::tables;
+    if (form == table && node.is_list() && !node.items.empty() && node.items[0].is_table())
+      diag_.error(Kind::wrong_type, node.at, "the table `{0}` is written [{0}], not [[{0}]]", name);
+    else if (form == list && node.is_table() && entries)
+      diag_.error(Kind::wrong_type, node.at, "the entries of the list `{0}` are written [[{0}]], not [{0}]",
+                  name);
+    else
+      diag_.error(Kind::wrong_type, node.at, "`{}` must {} {}, not {}", name,
+                  form == table && entries ? "hold" : "be",
+                  form == table && entries ? "tables"
+                  : form == real           ? "a number"
+                                           : form_text(form),
+                  form_text(node.form));
     return false;
   }
 
-  template <class Number>
-  std::optional<Number> in_range(const Node& node, const Key& key, Number value) {
-    const auto found = static_cast<double>(value);
+  // Whether a value, or an element of a list, is what it must be.
+  bool fits(const Node& node, const Key& key, Node::Form form, const Words& words) {
+    if (!is(node, key, form)) return false;
+    if (form == Node::Form::text && !words.empty() && std::ranges::count(words, node.text) == 0) {
+      const std::string what = key.form == Form::activation ? "activation"
+                               : key.form == Form::metrics  ? "metric"
+                               : key.form == Form::words    ? fmt::format("value of `{}`", key.name)
+                                                            : std::string(key.name);
+      unknown_word(node, what, words, did_you_mean(node.text, words));
+      return false;
+    }
+    if (form != Node::Form::integer && form != Node::Form::real) return true;
     // Kernels compute in f32: what overflows there is out of range here.
-    if (std::isfinite(static_cast<float>(found)) && key.range.contains(found)) return value;
+    if (std::isfinite(static_cast<float>(node.number())) && key.range.contains(node.number())) return true;
     diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", values_.name(key.name),
-                key.range.text(found), value);
-    return std::nullopt;
+                key.range.text(node.number()),
+                node.form == Node::Form::integer ? fmt::to_string(node.integer) : fmt::to_string(node.real));
+    return false;
   }
 
-  std::optional<int64_t> integer(const Node& node, const Key& key) {
-    if (!is(node, key.name, Node::Form::integer)) return std::nullopt;
-    return in_range(node, key, node.integer);
-  }
-
-  std::optional<double> real(const Node& node, const Key& key) {
-    if (node.form == Node::Form::integer) return in_range(node, key, static_cast<double>(node.integer));
-    if (node.form == Node::Form::real) return in_range(node, key, node.real);
-    diag_.error(Kind::wrong_type, node.at, "`{}` must be a number, not {}", values_.name(key.name),
-                form_text(node.form));
-    return std::nullopt;
-  }
-
-  std::optional<bool> flag(const Node& node, const Key& key) {
-    return is(node, key.name, Node::Form::flag) ? std::optional(node.flag) : std::nullopt;
-  }
-
-  std::optional<std::string> text(const Node& node, const Key& key) {
-    return is(node, key.name, Node::Form::text) ? std::optional(node.text) : std::nullopt;
-  }
-
-  // The elements of a list.
-  template <class T>
-  std::optional<std::vector<T>> list(const Node& node, const Key& key,
-                                     std::optional<T> (TableReader::*read)(const Node&, const Key&)) {
-    if (!is(node, key.name, Node::Form::list)) return std::nullopt;
+  // Whether a list has as many elements as it must have; and no word twice, which is reported alone.
+  bool list_fits(const Node& node, const Key& key, const Words& words) {
     const size_t exact = key.form == Form::pair ? 2 : key.form == Form::reals ? key.most : 0;
     const size_t found = node.items.size();
-    const std::string name = values_.name(key.name);
     std::string wrong;
     if (exact > 0 && found != exact)
       wrong =
-          fmt::format("`{}` must be {}, not {}", name,
+          fmt::format("must be {}, not {}",
                       key.form == Form::pair ? "one number or two" : fmt::format("{} numbers", exact), found);
     else if (key.most > 0 && found > key.most)
-      wrong = fmt::format("`{}` has {} elements; at most {} are possible", name, found, key.most);
-    else if (!std::is_same_v<T, int64_t> && found == 0)
-      wrong = fmt::format("`{}` is empty", name);
-    if (!wrong.empty()) {
-      diag_.error(Kind::out_of_range, node.at, "{}", wrong);
-      return std::nullopt;
-    }
-    std::vector<T> out;
-    for (const Node& item : node.items)
-      if (const std::optional<T> element = (this->*read)(item, key)) out.push_back(*element);
-    return out.size() == found ? std::optional(out) : std::nullopt;
+      wrong = fmt::format("has {} elements; at most {} are possible", found, key.most);
+    else if (found == 0 &&
+             (key.form == Form::reals || key.form == Form::real_or_reals || key.form == Form::flags))
+      wrong = "is empty";
+    if (!wrong.empty()) diag_.error(Kind::out_of_range, node.at, "`{}` {}", values_.name(key.name), wrong);
+    for (auto item = node.items.begin(); item != node.items.end() && !words.empty(); ++item)
+      if (!item->text.empty() && std::ranges::find(node.items.begin(), item, item->text, &Node::text) != item)
+        diag_.error(Kind::duplicate_name, item->at, "`{}` lists \"{}\" twice", values_.name(key.name),
+                    item->text);
+    return wrong.empty();
   }
 
-  std::optional<std::vector<double>> numbers(const Node& node, const Key& key) {
-    if (node.is_list()) return list(node, key, &TableReader::real);
-    const std::optional<double> one = real(node, key);
-    return one ? std::optional(std::vector{*one}) : std::nullopt;
+  template <class T, class F>
+  static ir::Attr attr(std::span<const Node> nodes, bool list, F of) {
+    if (!list) return T(of(nodes.front()));
+    std::vector<T> all;
+    for (const Node& node : nodes) all.push_back(of(node));
+    return all;
   }
 
-  std::optional<std::vector<int64_t>> pair(const Node& node, const Key& key) {
-    if (node.is_list()) return list(node, key, &TableReader::integer);
-    const std::optional<int64_t> both = integer(node, key);
-    return both ? std::optional(std::vector{*both, *both}) : std::nullopt;
-  }
-
-  bool texts(const Node& node, const Key& key) {
-    if (!is(node, key.name, Node::Form::list)) return false;
-    return std::all_of(node.items.begin(), node.items.end(), [&](const Node& item) {
-      return is(item, key.name, Node::Form::text) &&
-             (key.form != Form::words ||
-              is_word(item, key.name == "metrics" ? "metric" : fmt::format("value of `{}`", key.name),
-                      key.words, diag_));
-    });
-  }
-
-  bool tables(const Node& node, const Key& key) {
-    if (!node.is_table()) return is(node, key.name, Node::Form::list);
-    diag_.error(Kind::wrong_type, node.at, "the entries of the list `{0}` are written [[{0}]], not [{0}]",
-                values_.name(key.name));
-    return false;
-  }
-
-  std::optional<int64_t> size(const Node& node, const Key& key) {
-    if (!is(node, key.name, Node::Form::text)) return std::nullopt;
-    const std::optional<int64_t> bytes = ir::parse_bytes(node.text);
-    if (!bytes)
-      diag_.error(Kind::out_of_range, node.at,
-                  "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"",
-                  values_.name(key.name), node.text);
-    return bytes;
-  }
-
-  // What the file says of a key: a value; nothing, where later readers look at the node; or what is wrong, and
-  // reported.
-  struct Reading {
-    bool good;
-    std::optional<ir::Attr> value{};
-    Reading(bool right) : good(right) {}
-    template <class T>
-    Reading(const std::optional<T>& read) : good(read.has_value()) {
-      if (read) value = *read;
-    }
-  };
-  Reading read(const Node& node, const Key& key) {
-    const std::vector<std::string_view> words = words_of(key);
-    const bool word = key.form == Form::word || key.form == Form::activation || key.form == Form::metric;
-    if (word || (!words.empty() && key.form != Form::words && node.form == Node::Form::text)) {
-      const std::string_view noun = key.form == Form::activation ? "activation" : key.name;
-      const std::optional<std::string> said = text(node, key);
-      return said && is_word(node, noun, words, diag_) ? said : std::nullopt;
-    }
-    switch (key.form) {
-      case Form::integer:
-        return integer(node, key);
-      case Form::real:
-        return real(node, key);
-      case Form::flags:
-        if (node.is_list()) return list(node, key, &TableReader::flag).has_value();
-        return flag(node, key);
-      case Form::flag:
-        return flag(node, key);
-      case Form::size:
-        return size(node, key);
-      case Form::pair:
-        return pair(node, key);
-      case Form::integers:
-        return list(node, key, &TableReader::integer);
-      case Form::reals:
-        return list(node, key, &TableReader::real);
-      case Form::real_or_reals:
-        return numbers(node, key);
-      case Form::texts:
-      case Form::words:
-        return texts(node, key);
-      case Form::table:
-        return is(node, key.name, Node::Form::table);
-      case Form::tables:
-        return tables(node, key);
-      default:
-        return text(node, key);
+  // What the file says of a key: a value, or tables; nothing where later readers look at the node.
+  void read(const Node& node, const Key& key, Value& value) {
+    using enum Node::Form;
+    const Taken as = taken(key.form);
+    const Words words = words_of(key);
+    const Node::Form form = !words.empty() && node.form == text && as.one ? text : as.element;
+    const bool one = form != as.element || !as.list || (as.one && !node.is_list());
+    value.good = one || (is(node, key, list) && list_fits(node, key, words));
+    if (!value.good) return;
+    const std::span<const Node> nodes = one ? std::span(&node, 1) : std::span(node.items);
+    for (const Node& each : nodes)
+      if (!fits(each, key, form, words)) value.good = form == table && !one;  // other tables can be read
+    if (!value.good) return;
+    if (key.form == Form::size) {
+      if (const std::optional<int64_t> bytes = ir::parse_bytes(node.text)) value.value = *bytes;
+      value.good = value.value.has_value();
+      if (!value.good)
+        diag_.error(Kind::out_of_range, node.at,
+                    "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"",
+                    values_.name(key.name), node.text);
+    } else if (form == text) {
+      value.value = attr<std::string>(nodes, !one, [](const Node& each) { return each.text; });
+    } else if (form == integer) {
+      value.value = attr<int64_t>(nodes, !one, [](const Node& each) { return each.integer; });
+      if (key.form == Form::pair && one) value.value = std::vector<int64_t>(2, node.integer);
+    } else if (form == real) {
+      value.value = attr<double>(nodes, !one || key.form == Form::real_or_reals,
+                                 [](const Node& each) { return each.number(); });
+    } else if (form == flag && one) {
+      value.value = node.flag;
+    } else if (form == table && key.table != nullptr) {
+      // [train] and [[optimizer.groups]] are called what they are; others go by their key.
+      const std::string title = key.table->title();
+      const std::string what = title.starts_with('[') ? title : fmt::format("`{}`", key.name);
+      const size_t before = diag_.reports().size();
+      for (const Node& each : nodes)
+        if (each.is_table())
+          value.tables.push_back(read_table(each, *key.table, diag_, what, values_.name(key.name)));
+      value.good = diag_.reports().size() == before;
     }
   }
 
   Value value(const Key& key) {
     Value value{.key = &key, .node = node_.find(key.name)};
-    if (value.node != nullptr) {
-      Reading said = read(*value.node, key);
-      value.good = said.good;
-      value.value = std::move(said.value);
-    }
+    if (value.node != nullptr) read(*value.node, key, value);
     // A value that is wrong is reported, and what follows goes on with the default.
     if (value.node == nullptr || !value.good) {
       value.value = key.fallback.value;
@@ -395,26 +378,31 @@ class TableReader {
     }
     const bool must =
         key.fallback.required && (values_.type != nullptr || find_key(table_.keys, key.name) != nullptr);
-    if (value.node == nullptr && must) {
-      value.good = false;
-      // Under another name it is an unknown key, which is reported.
-      const bool misnamed = std::any_of(node_.entries.begin(), node_.entries.end(), [&](const Entry& entry) {
-        return !among(entry.key, known_) && meant(entry.key, known_) == key.name;
-      });
-      if (&table_ != &schema().file && !misnamed)
-        diag_.error(Kind::missing_key, node_.at, "{} needs `{}`", what_, key.name);
-      else if (!misnamed)
-        diag_.error(Kind::missing_key, {}, "the table {0}{2}{1} is missing",
-                    key.form == Form::tables ? "[[" : "[", key.form == Form::tables ? "]]" : "]", key.name);
-    }
+    if (value.node != nullptr || !must) return value;
+    value.good = false;
+    // Under another name it is an unknown key, which is reported.
+    if (std::ranges::any_of(node_.entries, [&](const Entry& entry) { return means(entry.key, key); }))
+      return value;
+    if (&table_ != &tables::file)
+      diag_.error(Kind::missing_key, node_.at, "{} needs `{}`", what_, key.name);
+    else
+      diag_.error(Kind::missing_key, {}, "the table {0}{2}{1} is missing",
+                  key.form == Form::tables ? "[[" : "[", key.form == Form::tables ? "]]" : "]", key.name);
     return value;
+  }
+
+  // Whether a word that is no key here was meant to be this one.
+  bool means(std::string_view word, const Key& key) {
+    if (among(word, known_)) return false;
+    const Foreign* foreign = ours(word, known_);
+    return (foreign != nullptr ? foreign->ours : nearest(word, names_of(known_))) == key.name;
   }
 
   // Keys that the table does not have, or has with other types only.
   void refuse_others() {
     for (const Entry& entry : node_.entries) {
       if (among(entry.key, known_) || (entry.key == "type" && !table_.types.empty())) continue;
-      std::vector<std::string_view> owners;
+      Words owners;
       for (const TypeSchema* type : table_.types)
         if (find_key(type->keys, entry.key) != nullptr) owners.push_back(type->name);
       if (owners.empty() || ours(entry.key, known_) != nullptr) {
@@ -431,16 +419,15 @@ class TableReader {
   const Table& table_;
   Diag& diag_;
   std::string what_;
-  std::vector<std::string_view> types_;
-  std::vector<const Key*> known_;
+  const bool layer_;
+  Keys known_;
   Values values_;
 };
 
 }  // namespace
 
-Values read_table(const Node& node, const Table& table, Diag& diag, std::string_view what,
-                  std::optional<std::string_view> path) {
-  return TableReader(node, table, diag, what, path).read();
+Values read_table(const Node& node, const Table& table, Diag& diag, std::string what, std::string path) {
+  return TableReader(node, table, diag, std::move(what), path).read();
 }
 
 }  // namespace gacc::frontend

@@ -11,8 +11,7 @@ namespace gacc::frontend {
 namespace {
 
 // A lane has a launch at least, and a rank a lane.
-void read_lanes(const Node& node, const Values& keys, bool choose, bool budget, ModelFile& model,
-                Diag& diag) {
+void read_lanes(const Values& keys, bool choose, bool budget, ModelFile& model, Diag& diag) {
   const bool automatic = keys.text("ranks") == "auto";
   const int64_t lanes = keys.integer("lanes"), ranks = automatic ? 1 : keys.integer("ranks");
   if (!keys["lanes"].good || !keys["ranks"].good) return;
@@ -31,7 +30,7 @@ void read_lanes(const Node& node, const Values& keys, bool choose, bool budget, 
                fitting(model.accumulate));
   if (automatic) model.settings.train.ranks = 0;
   if (*model.settings.memory.shard == "optimizer" && !keys.given("ranks"))
-    diag.error(Kind::missing_key, node.at,
+    diag.error(Kind::missing_key, keys.place,
                "`memory.shard = \"optimizer\"` needs `train.ranks`, the number of ranks that share the "
                "optimizer's state, and at least as many `train.lanes`");
   if (automatic && !budget)
@@ -44,8 +43,7 @@ void read_lanes(const Node& node, const Values& keys, bool choose, bool budget, 
         std::bit_ceil(static_cast<uint64_t>(ranks)));
 }
 
-void read_train(const Node& node, bool budget, ModelFile& model, Diag& diag) {
-  const Values keys = read_table(node, schema().train, diag);
+void read_train(const Values& keys, bool budget, ModelFile& model, Diag& diag) {
   keys.store(model.settings);
   auto& settings = model.settings.train;
   const auto automatic = [&](std::string_view key) { return keys.text(key) == "auto"; };
@@ -57,10 +55,10 @@ void read_train(const Node& node, bool budget, ModelFile& model, Diag& diag) {
   settings.micro_batch = model.micro_batch;
   settings.accumulate = model.accumulate;
   if (!choose) settings.effective_batch.clear();
-  read_lanes(node, keys, choose, budget, model, diag);
+  read_lanes(keys, choose, budget, model, diag);
   const int64_t effective = keys.integer("effective_batch");
   if (choose && !keys.given("effective_batch")) {
-    diag.error(Kind::missing_key, node.at,
+    diag.error(Kind::missing_key, keys.place,
                "[train] needs `effective_batch`, the samples of an update, where micro_batch or accumulate "
                "is \"auto\"");
   } else if (choose && effective > 0) {
@@ -68,6 +66,13 @@ void read_train(const Node& node, bool budget, ModelFile& model, Diag& diag) {
     const auto chosen = [&](std::string_view key) { return automatic(key) || !keys.given(key); };
     if (chosen("micro_batch")) settings.choose_micro_batch = true;
     if (chosen("accumulate")) settings.choose_accumulate = true;
+    for (const auto& [fixed, count] :
+         {std::pair("micro_batch", model.micro_batch), std::pair("accumulate", model.accumulate)})
+      if (!chosen(fixed) && keys[fixed].good && effective % count != 0)
+        diag.error(Kind::conflict, keys.at("effective_batch"),
+                   "`train.effective_batch` is {}, no multiple of `train.{}` {}; make that one \"auto\", too",
+                   effective, fixed, count)
+            .note(keys.at(fixed), "it is set here");
   } else if (effective > 0 && keys["micro_batch"].good && keys["accumulate"].good &&
              model.micro_batch * model.accumulate != effective) {
     diag.error(Kind::conflict, keys.at("effective_batch"),
@@ -76,8 +81,7 @@ void read_train(const Node& node, bool budget, ModelFile& model, Diag& diag) {
   }
 }
 
-void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
-  const Values keys = read_table(node, schema().optimizer, diag);
+void read_optimizer(const Values& keys, ModelFile& model, Diag& diag) {
   keys.store(model.settings);
   auto& settings = model.settings.optimizer;
   settings.type = std::string(keys.type != nullptr ? keys.type->name : "");
@@ -86,12 +90,12 @@ void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
     own["optimizer.beta1"] = keys.reals("betas")[0];
     own["optimizer.beta2"] = keys.reals("betas")[1];
   }
-  if (keys.type != nullptr && find_key(keys.type->keys, "nesterov") != nullptr && keys.flag("nesterov") &&
+  if (keys.type != nullptr && keys.lists("nesterov") && keys.flag("nesterov") &&
       (keys.real("momentum") == 0 || keys.real("dampening") != 0))
     diag.error(Kind::conflict, keys.at("nesterov"), "`optimizer.nesterov` needs a momentum and no dampening");
   // A slice may end in rows of zeros, whose step must be 0, not 0 / 0.
-  if (*model.settings.memory.shard == "optimizer" && keys.type != nullptr &&
-      find_key(keys.type->keys, "eps") != nullptr && static_cast<float>(keys.real("eps")) == 0)
+  if (*model.settings.memory.shard == "optimizer" && keys.type != nullptr && keys.lists("eps") &&
+      static_cast<float>(keys.real("eps")) == 0)
     diag.error(Kind::conflict, keys.at("eps"), "`memory.shard = \"optimizer\"` needs an `eps` above 0");
   // With one launch a window the sum of squares is the square of the sum.
   if (settings.second_moment.given() && model.accumulate > 1)
@@ -102,25 +106,23 @@ void read_optimizer(const Node& node, ModelFile& model, Diag& diag) {
   if (keys.text("lr_scaling") == "none")
     settings.reference_batch.clear();
   else if (!keys.given("reference_batch"))
-    diag.error(Kind::missing_key, node.at,
+    diag.error(Kind::missing_key, keys.place,
                "[optimizer] needs `reference_batch`, the batch that lr is meant for");
 }
 
-void read_schedule(const Node& node, ModelFile& model, Diag& diag) {
-  const Values keys = read_table(node, schema().schedule, diag);
+void read_schedule(const Values& keys, ModelFile& model, Diag& diag) {
   if (keys.type == nullptr) return;
-  const auto has = [&](std::string_view key) { return find_key(keys.type->keys, key) != nullptr; };
   const int64_t warmup = keys.integer("warmup");
-  if (has("milestones") && keys["milestones"].good) {
+  if (keys.lists("milestones") && keys["milestones"].good) {
     const std::vector<int64_t> milestones = keys.integers("milestones");
     if (milestones.empty() || !std::is_sorted(milestones.begin(), milestones.end()))
       diag.error(Kind::out_of_range, keys.at("milestones"), "`schedule.milestones` {}",
                  milestones.empty() ? "is empty" : "must be in ascending order");
   }
-  if (has("total") && keys.has("total") && keys.integer("total") <= warmup)
+  if (keys.lists("total") && keys.has("total") && keys.integer("total") <= warmup)
     diag.error(Kind::conflict, keys.at("total"), "`schedule.total` is {}, not more than the warmup of {}",
                keys.integer("total"), warmup);
-  if (has("metric")) {
+  if (keys.lists("metric")) {
     const std::string name = keys.text("metric");
     const bool measured =
         std::ranges::any_of(model.metrics, [&](const Named& each) { return each.name == name; });
@@ -136,8 +138,7 @@ void read_schedule(const Node& node, ModelFile& model, Diag& diag) {
   model.settings.schedule.type = std::string(keys.type->name);
 }
 
-void read_precision(const Node& node, ModelFile& model, Diag& diag) {
-  const Values keys = read_table(node, schema().precision, diag);
+void read_precision(const Values& keys, ModelFile& model, Diag& diag) {
   auto& settings = model.settings.precision;
   const std::string compute = keys.text("compute"), reaction = keys.text("on_nonfinite");
   const bool dynamic = keys.has("loss_scale") ? keys.text("loss_scale") == "dynamic" : compute == "f16";
@@ -167,8 +168,7 @@ void read_precision(const Node& node, ModelFile& model, Diag& diag) {
 }
 
 // With a memory budget and no policy named, recompute is chosen to fit it; "auto" says that in so many words.
-void read_recompute(const Node& node, const std::optional<int64_t>& memory, ModelFile& model, Diag& diag) {
-  const Values keys = read_table(node, schema().recompute, diag);
+void read_recompute(const Values& keys, const std::optional<int64_t>& memory, ModelFile& model, Diag& diag) {
   std::string policy = keys.has("policy") ? keys.text("policy") : memory ? "auto" : "none";
   const bool automatic = policy == "auto";
   if (automatic && !memory)
@@ -181,7 +181,7 @@ void read_recompute(const Node& node, const std::optional<int64_t>& memory, Mode
     if (budget != any)
       model.settings.recompute.budget = budget;
     else if (!keys.given("budget") && !automatic)
-      diag.error(Kind::missing_key, node.at, "[recompute] needs `budget`, such as \"512MiB\"");
+      diag.error(Kind::missing_key, keys.place, "[recompute] needs `budget`, such as \"512MiB\"");
   } else if (keys.given("budget")) {
     diag.error(Kind::conflict, keys.at("budget"),
                "`recompute.budget` is for policy \"budget\"; the policy here is \"{}\"", policy);
@@ -207,25 +207,18 @@ void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layer
   }
 }
 
-void read_training(const Node& root, ModelFile& model, Diag& diag) {
-  static const Node empty;
-  // A table of another form was reported by the caller; absent ones give the defaults.
-  const auto section = [&](std::string_view key) -> const Node& {
-    const Node* node = root.find(key);
-    return node != nullptr && node->is_table() ? *node : empty;
-  };
-  const auto there = [&](std::string_view key) { return &section(key) != &empty; };
-  const Values memory = read_table(section("memory"), schema().memory, diag);
+void read_training(const Values& file, ModelFile& model, Diag& diag) {
+  const Values memory = file.table("memory");
   memory.store(model.settings);
   std::optional<int64_t> budget;
   if (memory.has("budget")) budget = memory.integer("budget");
-  read_train(section("train"), budget.has_value(), model, diag);
-  if (there("optimizer")) read_optimizer(section("optimizer"), model, diag);
-  if (there("schedule")) read_schedule(section("schedule"), model, diag);
-  read_precision(section("precision"), model, diag);
-  read_table(section("launch"), schema().launch, diag).store(model.settings);
-  read_recompute(section("recompute"), budget, model, diag);
-  if (there("load")) read_load(section("load"), model, diag);
+  read_train(file.table("train"), budget.has_value(), model, diag);
+  if (const Values* keys = file.find("optimizer")) read_optimizer(*keys, model, diag);
+  if (const Values* keys = file.find("schedule")) read_schedule(*keys, model, diag);
+  read_precision(file.table("precision"), model, diag);
+  file.table("launch").store(model.settings);
+  read_recompute(file.table("recompute"), budget, model, diag);
+  if (const Values* keys = file.find("load")) read_load(*keys, model, diag);
 }
 
 }  // namespace gacc::frontend

@@ -11,314 +11,283 @@ namespace gacc::frontend {
 
 namespace {
 
-using Words = std::vector<std::string_view>;
+const ir::Settings defaults;
+const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
+                      "kaiming_uniform", "xavier_normal", "xavier_uniform"};
+const std::vector<Key> of_adapters = {
+    {"rank", Form::integer, required, "the columns of B and the rows of A", extent},
+    {"alpha", Form::real, no_default, "the product is multiplied by alpha / rank; default: rank", above(0)},
+    Key{"on", Form::words, no_default,
+        "of attention: which of its products; \"qkv\" is the three as one. Default: [\"qkv\"]"}
+        .or_one_of({"qkv", "q", "k", "v", "proj"})};
 
 Key word(std::string_view name, Default fallback, Words words, std::string_view says) {
   return {name, Form::word, std::move(fallback), says, any_number, std::move(words)};
 }
-Key implied(Key key) {
-  key.implied = true;
-  return key;
-}
 
 }  // namespace
 
-Schema::Schema() {
-  const ir::Settings defaults;
-  const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
-                        "kaiming_uniform", "xavier_normal", "xavier_uniform"};
+const Table tables::file{
+    .name = "a model file",
+    .path = "",
+    .says = "TOML 1.0. Unknown keys are errors.",
+    .keys = {Key{"model", Form::table, required, "name, seed and metrics"}.of(model),
+             {"inputs", Form::table, required, "one table `[inputs.NAME]` for each input"},
+             {"layers", Form::tables, required, "the layers, in order"},
+             Key{"loss", Form::table, required, "what is minimised"}.of(loss),
+             Key{"predict", Form::table, no_default, "what predictions are"}.of(predict),
+             Key{"train", Form::table, no_default, "batches, epochs and clipping"}.of(train),
+             Key{"optimizer", Form::table, required, "how parameters move"}.of(optimizer),
+             Key{"schedule", Form::table, no_default, "how the rate changes"}.of(schedule),
+             Key{"precision", Form::table, no_default, "half precision, loss scaling"}.of(precision),
+             Key{"recompute", Form::table, no_default, "what is computed twice"}.of(recompute),
+             Key{"launch", Form::table, no_default, "how a GPU runs the step"}.of(launch),
+             Key{"memory", Form::table, no_default, "how large the step may be"}.of(memory),
+             Key{"load", Form::table, no_default, "what weights from elsewhere are called"}.of(load),
+             Key{"lora", Form::table, no_default, "low-rank adapters of many layers"}.of(adapters)}};
 
-  file = {.name = "a model file",
-          .path = "",
-          .says = "TOML 1.0. Unknown keys are errors.",
-          .keys = {{"model", Form::table, required, "name, seed and metrics"},
-                   {"inputs", Form::table, required, "one table `[inputs.NAME]` for each input"},
-                   {"layers", Form::tables, required, "the layers, in order"},
-                   {"loss", Form::table, required, "what is minimised"},
-                   {"predict", Form::table, no_default, "what predictions are"},
-                   {"train", Form::table, no_default, "batches, epochs and clipping"},
-                   {"optimizer", Form::table, required, "how parameters move"},
-                   {"schedule", Form::table, no_default, "how the rate changes"},
-                   {"precision", Form::table, no_default, "half precision, loss scaling"},
-                   {"recompute", Form::table, no_default, "what is computed twice"},
-                   {"launch", Form::table, no_default, "how a GPU runs the step"},
-                   {"memory", Form::table, no_default, "how large the step may be"},
-                   {"load", Form::table, no_default, "what weights from elsewhere are called"},
-                   {"lora", Form::table, no_default, "low-rank adapters of many layers"}}};
+const Table tables::model{
+    .path = "model",
+    .says = "What the model is called, how it starts, and what evaluations measure.",
+    .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
+             {"seed", Form::integer, defaults.model.seed,
+              "of initial values, dropout and the order of samples", at_least(0)},
+             {"metrics", Form::metrics, no_default, "what evaluations measure besides the loss"}},
+    .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
 
-  model = {.name = "[model]",
-           .path = "model",
-           .says = "What the model is called, how it starts, and what evaluations measure.",
-           .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
-                    {"seed", Form::integer, defaults.model.seed,
-                     "of initial values, dropout and the order of samples", at_least(0)},
-                    {"metrics", Form::words, no_default, "what evaluations measure besides the loss",
-                     any_number, metric_names()}},
-           .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
+const Table tables::input{
+    .path = "inputs.NAME",
+    .says = "An array of the data, one row a sample. The first one feeds the first layer.",
+    .keys = {{"shape", Form::integers, no_default,
+              "of one sample; without it a sample is one number. Images are [channels, height, width]",
+              extent, Words(), kMaxRank},
+             word("dtype", "f32", {"f32", "i32"}, "what the step reads; u8 data is scaled by 1/255"),
+             {"range", Form::integer, no_default,
+              "i32: the data's values are 0 to range - 1; other data is an error", extent},
+             Key{"normalize", Form::table, no_default,
+                 "f32: subtract a mean and divide by a deviation; \"data\" takes those of the training data"}
+                 .or_one_of({"data"})
+                 .of(normalize)},
+    .example = "shape = [784]\nnormalize = { mean = 0.5, std = 0.5 }"};
 
-  input = {
-      .name = "[inputs.NAME]",
-      .path = "inputs.NAME",
-      .says = "An array of the data, one row a sample. The first one feeds the first layer.",
-      .keys = {{"shape",
-                Form::integers,
-                no_default,
-                "of one sample; without it a sample is one number. Images are [channels, height, width]",
-                extent,
-                {},
-                kMaxRank},
-               word("dtype", "f32", {"f32", "i32"}, "what the step reads; u8 data is scaled by 1/255"),
-               {"range", Form::integer, no_default,
-                "i32: the data's values are 0 to range - 1; other data is an error", extent},
-               {"normalize",
-                Form::table,
-                no_default,
-                "f32: subtract a mean and divide by a deviation; \"data\" takes those of the training data",
-                any_number,
-                {"data"}}},
-      .example = "shape = [784]\nnormalize = { mean = 0.5, std = 0.5 }"};
+const Table tables::normalize{
+    .name = "`normalize`",
+    .path = "inputs.NAME.normalize",
+    .says = "Numbers, or one for each index of the sample's first axis.",
+    .keys = {{"mean", Form::real_or_reals, required, "what is subtracted"},
+             {"std", Form::real_or_reals, required, "what it is then divided by; not 0"}}};
 
-  normalize = {.name = "`normalize`",
-               .path = "inputs.NAME.normalize",
-               .says = "Numbers, or one for each index of the sample's first axis.",
-               .keys = {{"mean", Form::real_or_reals, required, "what is subtracted"},
-                        {"std", Form::real_or_reals, required, "what it is then divided by; not 0"}}};
+const Table tables::layer{
+    .name = "a layer",
+    .path = "layers",
+    .says =
+        "In order: a layer takes the output of the one before, unless it names inputs. The first one takes "
+        "the first input.",
+    .keys =
+        {{"name", Form::text, no_default,
+          "1 to 100 characters, no dots; default: TYPE_N, N counting the unnamed layers of that type"},
+         {"input", Form::text, no_default, "the layer or input whose output it takes"},
+         {"inputs", Form::texts, no_default, "the same as a list; layers of several inputs need it"},
+         Key{"init", Form::table, "default", "how the weight starts; default: as in PyTorch"}
+             .or_one_of(starts)
+             .of(init),
+         Key{"bias_init", Form::table, "default", "how the bias starts"}.or_one_of(starts).of(init),
+         {"trainable", Form::flags, true,
+          "false: its parameters stay as they are; of a block with `repeat` also a list, one for each copy"},
+         {"recompute", Form::flag, false, "under recompute.policy \"marked\": compute it again"},
+         word("precision", no_default, {"f32"}, "\"f32\": keep it out of half precision")},
+    .types = schemas_of(all_layers())};
 
-  layer = {
-      .name = "a layer",
-      .path = "layers",
-      .says =
-          "In order: a layer takes the output of the one before, unless it names inputs. The first one takes "
-          "the first input.",
-      .keys = {{"name", Form::text, no_default,
-                "1 to 100 characters, no dots; default: TYPE_N, N counting the unnamed layers of that type"},
-               {"input", Form::text, no_default, "the layer or input whose output it takes"},
-               {"inputs", Form::texts, no_default, "the same as a list; layers of several inputs need it"},
-               {"init", Form::table, "default", "how the weight starts; default: as in PyTorch", any_number,
-                starts},
-               {"bias_init", Form::table, "default", "how the bias starts", any_number, starts},
-               {"trainable", Form::flags, true,
-                "false: its parameters stay as they are; of a block with `repeat` also a list, one for each "
-                "copy"},
-               {"recompute", Form::flag, false, "under recompute.policy \"marked\": compute it again"},
-               word("precision", no_default, {"f32"}, "\"f32\": keep it out of half precision")},
-      .types = all_layer_schemas()};
+const Table tables::init{
+    .name = "an initialiser",
+    .path = "layers.init",
+    .says = "A distribution. One of the two keys.",
+    .keys = {{"normal", Form::real, no_default, "normal numbers of this deviation", at_least(0)},
+             {"uniform", Form::real, no_default, "uniform numbers from -x to x", at_least(0)}}};
 
-  init = {.name = "an initialiser",
-          .path = "layers.init",
-          .says = "A distribution. One of the two keys.",
-          .keys = {{"normal", Form::real, no_default, "normal numbers of this deviation", at_least(0)},
-                   {"uniform", Form::real, no_default, "uniform numbers from -x to x", at_least(0)}}};
+const Table tables::rope{
+    .name = "`rope`",
+    .path = "layers.rope",
+    .says =
+        "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned by t "
+        "theta^(-2 i / n) at position t, n = partial * C / heads.",
+    .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
+             {"partial", Form::real, 1.0,
+              "the part of a head's channels that is turned, from the first one on", upper_fraction},
+             word("layout", "half", {"half", "interleaved"},
+                  "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
 
-  rope = {.name = "`rope`",
-          .path = "layers.rope",
-          .says =
-              "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned "
-              "by t theta^(-2 i / n) at position t, n = partial * C / heads.",
-          .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
-                   {"partial",
-                    Form::real,
-                    1.0,
-                    "the part of a head's channels that is turned, from the first one on",
-                    {.low = 0, .high = 1, .low_open = true}},
-                   word("layout", "half", {"half", "interleaved"},
-                        "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
+const Table tables::lora{
+    .name = "`lora`",
+    .path = "layers.lora",
+    .says =
+        "Of `linear` and `attention`: y += alpha / rank * B A x, with trained `NAME.lora_A.weight` [rank, "
+        "in], which starts as PyTorch's linear, and `NAME.lora_B.weight` [out, rank], zeros. With any of it "
+        "all other parameters are frozen unless they say `trainable = true`.",
+    .keys = of_adapters};
 
-  const std::vector<Key> of_adapters = {
-      {"rank", Form::integer, required, "the columns of B and the rows of A", extent},
-      {"alpha", Form::real, no_default, "the product is multiplied by alpha / rank; default: rank", above(0)},
-      {"on",
-       Form::words,
-       no_default,
-       "of attention: which of its products; \"qkv\" is the three as one. Default: [\"qkv\"]",
-       any_number,
-       {"qkv", "q", "k", "v", "proj"}}};
-  lora = {.name = "`lora`",
-          .path = "layers.lora",
-          .says =
-              "Of `linear` and `attention`: y += alpha / rank * B A x, with trained `NAME.lora_A.weight` "
-              "[rank, in], which starts as PyTorch's linear, and `NAME.lora_B.weight` [out, rank], zeros. "
-              "With any of it all other parameters are frozen unless they say `trainable = true`.",
-          .keys = of_adapters};
+const Table tables::loss{
+    .path = "loss",
+    .says =
+        "The loss of an update is the mean over all counted elements of its window, whatever the sizes of "
+        "its micro-batches.",
+    .keys = {{"target", Form::text, required, "the input that the output is compared with"},
+             {"input", Form::text, no_default, "the layer whose output it takes; default: the last one"},
+             {"chunks", Form::integer, no_default,
+              "into how many parts the last layer and the loss are cut; default: chosen", extent}},
+    .types = schemas_of(all_losses())};
 
-  loss = {
-      .name = "[loss]",
-      .path = "loss",
-      .says =
-          "The loss of an update is the mean over all counted elements of its window, whatever the sizes of "
-          "its micro-batches.",
-      .keys = {{"target", Form::text, required, "the input that the output is compared with"},
-               {"input", Form::text, no_default, "the layer whose output it takes; default: the last one"},
-               {"chunks", Form::integer, no_default,
-                "into how many parts the last layer and the loss are cut; default: chosen", extent}},
-      .types = all_loss_schemas()};
+const Table tables::predict{
+    .path = "predict",
+    .says = "What `gacc-exec --predict` and `--generate` ask the model for.",
+    .keys = {{"layer", Form::text, no_default, "default: the layer that the loss takes"}},
+    .example = "layer = \"head\""};
 
-  train = {
-      .name = "[train]",
-      .path = "train",
-      .says = "How samples make an update: `accumulate` micro-batches of `micro_batch` samples.",
-      .keys = {{"micro_batch",
-                Form::integer,
-                defaults.train.micro_batch,
-                "samples in a launch; \"auto\" chooses",
-                extent,
-                {"auto"}},
-               {"accumulate",
-                Form::integer,
-                defaults.train.accumulate,
-                "launches in an update; \"auto\" chooses",
-                extent,
-                {"auto"}},
-               {.name = "lanes",
-                .form = Form::integer,
-                .fallback = defaults.train.lanes,
-                .says = "into how many sums, which a tree adds, the launches of an update are dealt; a power "
-                        "of two, at most `accumulate`. As many ranks can share an update; docs/ranks.md",
-                .range = extent,
-                .implied = true},
-               {.name = "ranks",
-                .form = Form::integer,
-                .fallback = defaults.train.ranks,
-                .says = "the fewest ranks that run it: more of them need less memory for the lanes; at most "
-                        "`lanes`; \"auto\": the fewest that fit memory.budget",
-                .range = extent,
-                .words = {"auto"},
-                .implied = true},
-               {"effective_batch", Form::integer, no_default,
-                "samples in an update; needed when one of the two is \"auto\"", extent},
-               word("tail", defaults.train.tail, {"flush", "drop", "carry"},
-                    "the rest of an epoch: update with it, leave it out, or go on with it in the next epoch"),
-               {"epochs", Form::integer, defaults.train.epochs, "how often the data is gone through", extent},
-               {"shuffle", Form::flag, defaults.train.shuffle, "another order of samples in each epoch"},
-               {"clip_norm", Form::real, no_default, "the largest norm of the whole gradient", above(0)},
-               word("require", no_default, {"exact"},
-                    "\"exact\": an update that is not the one big batch's is an error")},
-      .example = "micro_batch = 32\naccumulate = 4\nepochs = 2"};
+const Table tables::train{
+    .path = "train",
+    .says = "How samples make an update: `accumulate` micro-batches of `micro_batch` samples.",
+    .keys =
+        {Key{"micro_batch", Form::integer, defaults.train.micro_batch,
+             "samples in a launch; \"auto\" chooses", extent}
+             .or_one_of({"auto"}),
+         Key{"accumulate", Form::integer, defaults.train.accumulate,
+             "launches in an update; \"auto\" chooses", extent}
+             .or_one_of({"auto"}),
+         Key{"lanes", Form::integer, defaults.train.lanes,
+             "into how many sums, which a tree adds, the launches of an update are dealt; a power of two, at "
+             "most `accumulate`. As many ranks can share an update; docs/ranks.md",
+             extent}
+             .unsaid(),
+         Key{"ranks", Form::integer, defaults.train.ranks,
+             "the fewest ranks that run it: more of them need less memory for the lanes; at most `lanes`; "
+             "\"auto\": the fewest that fit memory.budget",
+             extent}
+             .or_one_of({"auto"})
+             .unsaid(),
+         {"effective_batch", Form::integer, no_default,
+          "samples in an update; needed when one of the two is \"auto\"", extent},
+         word("tail", defaults.train.tail, {"flush", "drop", "carry"},
+              "the rest of an epoch: update with it, leave it out, or go on with it in the next epoch"),
+         {"epochs", Form::integer, defaults.train.epochs, "how often the data is gone through", extent},
+         {"shuffle", Form::flag, defaults.train.shuffle, "another order of samples in each epoch"},
+         {"clip_norm", Form::real, no_default, "the largest norm of the whole gradient", above(0)},
+         word("require", no_default, {"exact"},
+              "\"exact\": an update that is not the one big batch's is an error")},
+    .example = "micro_batch = 32\naccumulate = 4\nepochs = 2"};
 
-  optimizer = {
-      .name = "[optimizer]",
-      .path = "optimizer",
-      .says = "With w a parameter, g its mean gradient of the update, clipped, and lr the rate.",
-      .keys = {{"lr", Form::real, defaults.optimizer.lr, "the rate", at_least(0)},
-               implied(word("decay", defaults.optimizer.decay, {"all", "matrices"},
-                            "what weight_decay is for; \"matrices\": parameters of two axes or more")),
-               implied(word("lr_scaling", defaults.optimizer.lr_scaling, {"none", "linear", "sqrt"},
-                            "multiply lr by effective batch / reference_batch, or its root")),
-               implied({"reference_batch", Form::integer, no_default,
-                        "the batch that lr is meant for; needed by lr_scaling", extent}),
-               {"groups", Form::tables, no_default, "other settings for some parameters"}},
-      .types = ir::all_optimizer_schemas()};
+const Table tables::optimizer{
+    .path = "optimizer",
+    .says = "With w a parameter, g its mean gradient of the update, clipped, and lr the rate.",
+    .keys = {{"lr", Form::real, defaults.optimizer.lr, "the rate", at_least(0)},
+             word("decay", defaults.optimizer.decay, {"all", "matrices"},
+                  "what weight_decay is for; \"matrices\": parameters of two axes or more")
+                 .unsaid(),
+             word("lr_scaling", defaults.optimizer.lr_scaling, {"none", "linear", "sqrt"},
+                  "multiply lr by effective batch / reference_batch, or its root")
+                 .unsaid(),
+             {"reference_batch", Form::integer, no_default,
+              "the batch that lr is meant for; needed by lr_scaling", extent},
+             Key{"groups", Form::tables, no_default, "other settings for some parameters"}.of(group)},
+    .types = schemas_of(ir::all_optimizers())};
 
-  group = {.name = "[[optimizer.groups]]",
-           .path = "optimizer.groups",
-           .says = "Other settings for some parameters. The first group that matches a parameter has it.",
-           .keys = {{"match", Form::texts, required, "patterns of parameters' names: `*` is any text"},
-                    {"weight_decay", Form::real, no_default, "theirs", at_least(0)},
-                    {"lr_factor", Form::real, 1.0, "what the rate is multiplied by", at_least(0)},
-                    {"lr", Form::real, no_default, "the same, as the rate that it makes of optimizer.lr",
-                     at_least(0)}},
-           .example = "match = [\"*.bias\"]\nweight_decay = 0.0"};
+const Table tables::group{
+    .name = "[[optimizer.groups]]",
+    .path = "optimizer.groups",
+    .says = "Other settings for some parameters. The first group that matches a parameter has it.",
+    .keys = {{"match", Form::texts, required, "patterns of parameters' names: `*` is any text"},
+             {"weight_decay", Form::real, no_default, "theirs", at_least(0)},
+             {"lr_factor", Form::real, 1.0, "what the rate is multiplied by", at_least(0)},
+             {"lr", Form::real, no_default, "the same, as the rate that it makes of optimizer.lr",
+              at_least(0)}},
+    .example = "match = [\"*.bias\"]\nweight_decay = 0.0"};
 
-  schedule = {.name = "[schedule]",
-              .path = "schedule",
-              .says = "The rate after t updates, u of them since the warm-up. Skipped updates do not count.",
-              .keys = {{"warmup", Form::integer, defaults.schedule.warmup,
-                        "while t < warmup the rate is lr (t + 1) / warmup", count_from_zero},
-                       implied(word("unit", defaults.schedule.unit, {"updates", "epochs"}, "what t counts"))},
-              .types = ir::all_rate_schedules()};
+const Table tables::schedule{
+    .path = "schedule",
+    .says = "The rate after t updates, u of them since the warm-up. Skipped updates do not count.",
+    .keys = {{"warmup", Form::integer, defaults.schedule.warmup,
+              "while t < warmup the rate is lr (t + 1) / warmup", count_from_zero},
+             word("unit", defaults.schedule.unit, {"updates", "epochs"}, "what t counts").unsaid()},
+    .types = ir::all_rate_schedules()};
 
-  precision = {.name = "[precision]",
-               .path = "precision",
-               .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
-               .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
-                             "the type of what lies between ops"),
-                        implied({"loss_scale",
-                                 Form::real,
-                                 no_default,
-                                 "default: \"dynamic\" with f16, else \"none\"",
-                                 between(0x1p-100, 0x1p100),
-                                 {"dynamic", "none"}}),
-                        implied({"scale_initial", Form::real, defaults.precision.scale_initial,
-                                 "dynamic: the first scale", between(0x1p-14, 0x1p24)}),
-                        implied({"scale_growth", Form::real, defaults.precision.scale_growth,
-                                 "dynamic: what good updates multiply it by", above(1)}),
-                        implied({"scale_backoff", Form::real, defaults.precision.scale_backoff,
-                                 "dynamic: what a skipped update multiplies it by", inner_fraction}),
-                        implied({"scale_interval", Form::integer, defaults.precision.scale_interval,
-                                 "dynamic: good updates in a row before it grows", extent}),
-                        implied(word("on_nonfinite", no_default, {"error", "skip"},
-                                     "what a gradient that is not finite does; default: \"skip\" with "
-                                     "dynamic scaling, else \"error\"")),
-                        implied({"max_skips", Form::integer, defaults.precision.max_skips,
-                                 "skipped updates in a row that end the run", extent})},
-               .example = "compute = \"f16\""};
+const Table tables::precision{
+    .path = "precision",
+    .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
+    .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
+                  "the type of what lies between ops"),
+             Key{"loss_scale", Form::real, no_default, "default: \"dynamic\" with f16, else \"none\"",
+                 between(0x1p-100, 0x1p100)}
+                 .or_one_of({"dynamic", "none"}),
+             {"scale_initial", Form::real, defaults.precision.scale_initial, "dynamic: the first scale",
+              between(0x1p-14, 0x1p24)},
+             {"scale_growth", Form::real, defaults.precision.scale_growth,
+              "dynamic: what good updates multiply it by", above(1)},
+             {"scale_backoff", Form::real, defaults.precision.scale_backoff,
+              "dynamic: what a skipped update multiplies it by", inner_fraction},
+             {"scale_interval", Form::integer, defaults.precision.scale_interval,
+              "dynamic: good updates in a row before it grows", extent},
+             word("on_nonfinite", no_default, {"error", "skip"},
+                  "what a gradient that is not finite does; default: \"skip\" with dynamic scaling, else "
+                  "\"error\""),
+             {"max_skips", Form::integer, defaults.precision.max_skips,
+              "skipped updates in a row that end the run", extent}},
+    .example = "compute = \"f16\""};
 
-  recompute = {
-      .name = "[recompute]",
-      .path = "recompute",
-      .says = "What of the forward pass is dropped and computed again in the backward pass.",
-      .keys = {implied(word("policy", no_default, {"none", "all", "sqrt", "marked", "budget", "auto"},
-                            "default: \"auto\" with a memory.budget, else \"none\"")),
-               {"budget", Form::size, no_default, "policy \"budget\": the size that the step must fit"}},
-      .example = "policy = \"budget\"\nbudget = \"512MiB\""};
+const Table tables::recompute{
+    .path = "recompute",
+    .says = "What of the forward pass is dropped and computed again in the backward pass.",
+    .keys = {word("policy", no_default, {"none", "all", "sqrt", "marked", "budget", "auto"},
+                  "default: \"auto\" with a memory.budget, else \"none\""),
+             {"budget", Form::size, no_default, "policy \"budget\": the size that the step must fit"}},
+    .example = "policy = \"budget\"\nbudget = \"512MiB\""};
 
-  predict = {.name = "[predict]",
-             .path = "predict",
-             .says = "What `gacc-exec --predict` and `--generate` ask the model for.",
-             .keys = {{"layer", Form::text, no_default, "default: the layer that the loss takes"}},
-             .example = "layer = \"head\""};
+const Table tables::launch{.path = "launch",
+                           .says = "How a GPU runs a micro-batch.",
+                           .keys = {word("mode", defaults.launch.mode, {"auto", "graph", "persistent"},
+                                         "one CUDA graph, one cooperative kernel, or what fits")},
+                           .example = "mode = \"graph\""};
 
-  launch = {.name = "[launch]",
-            .path = "launch",
-            .says = "How a GPU runs a micro-batch.",
-            .keys = {word("mode", defaults.launch.mode, {"auto", "graph", "persistent"},
-                          "one CUDA graph, one cooperative kernel, or what fits")},
-            .example = "mode = \"graph\""};
+const Table tables::memory{
+    .path = "memory",
+    .says = "The whole step must fit; what is \"auto\" is chosen so that it does.",
+    .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""},
+             word("shard", defaults.memory.shard, {"none", "optimizer"},
+                  "\"optimizer\": exactly train.ranks ranks run it, each with a slice of the moments, of f32 "
+                  "masters and of the update; docs/ranks.md")
+                 .unsaid()},
+    .example = "budget = \"512MiB\""};
 
-  memory = {.name = "[memory]",
-            .path = "memory",
-            .says = "The whole step must fit; what is \"auto\" is chosen so that it does.",
-            .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""},
-                     implied(word("shard", defaults.memory.shard, {"none", "optimizer"},
-                                  "\"optimizer\": exactly train.ranks ranks run it, each with a slice of the "
-                                  "moments, of f32 masters and of the update; docs/ranks.md"))},
-            .example = "budget = \"512MiB\""};
+const Table tables::load{
+    .path = "load",
+    .says =
+        "How weights from elsewhere are called and lie in their file, for --load, and for --save-as "
+        "published. In patterns `{i}` is a number and `*` any text; each means the same on both sides.",
+    .keys = {{"rename", Form::table, no_default, "our name = the file's"},
+             {"concat", Form::table, no_default,
+              "our name = a list of the file's, which lie behind each other along the first axis"},
+             {"transpose", Form::texts, no_default,
+              "our names of matrices whose axes are exchanged in the file; before `concat`"},
+             {"prefix", Form::text, no_default, "what every name in the file begins with"},
+             {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
+             {"part", Form::flag, defaults.load.part,
+              "true: parameters that the file lacks keep their start"}},
+    .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
 
-  load = {.name = "[load]",
-          .path = "load",
-          .says =
-              "How weights from elsewhere are called and lie in their file, for --load, and for --save-as "
-              "published. In patterns `{i}` is a number and `*` any text; each means the same on both sides.",
-          .keys = {{"rename", Form::table, no_default, "our name = the file's"},
-                   {"concat", Form::table, no_default,
-                    "our name = a list of the file's, which lie behind each other along the first axis"},
-                   {"transpose", Form::texts, no_default,
-                    "our names of matrices whose axes are exchanged in the file; before `concat`"},
-                   {"prefix", Form::text, no_default, "what every name in the file begins with"},
-                   {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
-                   implied({"part", Form::flag, defaults.load.part,
-                            "true: parameters that the file lacks keep their start"})},
-          .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
+const Table tables::adapters{
+    .path = "lora",
+    .says = "`lora` for all layers that a pattern names; what a layer says itself counts more.",
+    .keys = {{"match", Form::texts, required,
+              "patterns of layers' whole names, `*` is any text; those of other types are left out"},
+             of_adapters[0],
+             of_adapters[1],
+             of_adapters[2]},
+    .example = "match = [\"h.*\"]\nrank = 8\nalpha = 16\non = [\"q\", \"v\"]"};
 
-  adapters = {.name = "[lora]",
-              .path = "lora",
-              .says = "`lora` for all layers that a pattern names; what a layer says itself counts more.",
-              .keys = of_adapters,
-              .example = "match = [\"h.*\"]\nrank = 8\nalpha = 16\non = [\"q\", \"v\"]"};
-  adapters.keys.insert(
-      adapters.keys.begin(),
-      {"match", Form::texts, required,
-       "patterns of layers' whole names, `*` is any text; those of other types are left out"});
-}
-
-const Schema& schema() {
-  static const Schema schema;
-  return schema;
-}
-
-std::vector<const Table*> Schema::all() const {
-  return {&file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &lora,   &loss, &predict,
-          &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load, &adapters};
+const std::vector<const Table*>& all_tables() {
+  using namespace tables;
+  static const std::vector<const Table*> all = {
+      &file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &lora,   &loss, &predict,
+      &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load, &adapters};
+  return all;
 }
 
 }  // namespace gacc::frontend

@@ -12,21 +12,27 @@ namespace gacc::frontend {
 constexpr size_t kMaxNameLength = 100;  // bytes
 constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
-struct Schema {
-  Schema();
-  Table file, model, input, normalize, layer, init, rope, lora, loss, predict, train, optimizer, group,
-      schedule, precision, recompute, launch, memory, load, adapters;
-  std::vector<const Table*> all() const;  // as they stand in docs/model.md
-};
-const Schema& schema();
+namespace tables {
+extern const Table file, model, input, normalize, layer, init, rope, lora, loss, predict, train, optimizer,
+    group, schedule, precision, recompute, launch, memory, load, adapters;
+}
+const std::vector<const Table*>& all_tables();  // as they stand in docs/model.md
+
+class Values;
 
 // A key of a table that was read. Without a node it is not in the file; without a value there is no default
 // either, or what the file says is wrong, and reported.
 struct Value {
   const Key* key;
   const Node* node = nullptr;
-  std::optional<ir::Attr> value{};
+  std::optional<ir::Attr> value = std::nullopt;
   bool good = true;
+  std::vector<Values> tables{};  // what it holds, of a key with a table of its own
+};
+
+struct Named {
+  std::string name;
+  Location at{};
 };
 
 // What a table says, its defaults filled in. Asking for a key that the schema does not list is a bug.
@@ -38,6 +44,7 @@ class Values {
   std::string path{};  // "train.": before the names of its keys, in messages
 
   const Value& operator[](std::string_view key) const;
+  bool lists(std::string_view key) const;  // whether the schema does
   bool given(std::string_view key) const { return (*this)[key].node != nullptr; }
   bool has(std::string_view key) const { return (*this)[key].value.has_value(); }
   // Where a key's value stands; where the table stands when the key is absent.
@@ -55,22 +62,25 @@ class Values {
   double real(std::string_view key) const { return get<double>(key); }
   bool flag(std::string_view key) const { return get<bool>(key); }
   std::string text(std::string_view key) const { return get<std::string>(key); }
+  Named named(std::string_view key) const { return {text(key), at(key)}; }
   bool on(std::string_view key) const { return flag(key) || !text(key).empty(); }  // true, or a word
   std::vector<int64_t> integers(std::string_view key) const { return get<std::vector<int64_t>>(key); }
   std::vector<double> reals(std::string_view key) const { return get<std::vector<double>>(key); }
-  // The items of a list or the one string, with their places.
+  // The items of a list or the one value, with their places; none when it is wrong.
   std::span<const Node> nodes(std::string_view key) const;
+  // The table of a key: null when the file or the schema has none; then its defaults.
+  const Values* find(std::string_view key) const;
+  Values table(std::string_view key) const;
 
   // Puts values into the module's settings: those that it has, but for defaults that go without saying.
   void store(ir::Settings& settings) const;
 };
 
-// Reads a table. `what` names it in messages and `path` its keys, where they are not those of the schema.
-Values read_table(const Node& node, const Table& table, Diag& diag, std::string_view what = {},
-                  std::optional<std::string_view> path = {});
+// Reads a table and those in it. `what` names it in messages, and `path` its keys: "train".
+Values read_table(const Node& node, const Table& table, Diag& diag, std::string what, std::string path);
 
 // The words that a key takes, "" for none.
-std::vector<std::string_view> words_of(const Key& key);
+Words words_of(const Key& key);
 
 // Whether an input or a layer can be called so: the name becomes a part of parameters' paths, which have
 // dots, and of one-line messages.

@@ -34,116 +34,92 @@ namespace gacc::frontend {
 
 namespace {
 
-constexpr size_t kMaxBytes = size_t{4} << 20;  // of a model file
+constexpr std::string_view kMark = "\xEF\xBB\xBF";  // of UTF-8, at the beginning; the library skips it
+constexpr size_t kMaxBytes = size_t{4} << 20;       // of a model file
 constexpr int kMaxKeyDots = 40;  // of one dotted key; with the nesting limit this bounds the tree's depth
 
-// Where each line starts, to turn the library's columns (code points) into ours (bytes).
+// The lines of a text, to turn the library's columns (code points) into ours (bytes).
 class Lines {
  public:
-  explicit Lines(std::string_view text) : text_(text) {
-    for (size_t i = 0; i <= text.size(); i = text.find('\n', i) + 1) {
-      starts_.push_back(i);
-      if (text.find('\n', i) == std::string_view::npos) break;
+  explicit Lines(std::string_view text) {
+    for (size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
+      lines_.push_back(text.substr(0, end));
+      text.remove_prefix(end + 1);
     }
+    lines_.push_back(text);
   }
 
   // [begin, end), cut at the end of the first line.
   Location location(const toml::source_region& region) const {
-    const auto line = static_cast<size_t>(region.begin.line);
-    if (line < 1 || line > starts_.size()) return {};
+    const size_t line = region.begin.line;
+    if (line < 1 || line > lines_.size()) return {};
     const size_t begin = byte(line, region.begin.column);
-    const size_t end = region.end.line == region.begin.line ? byte(line, region.end.column) : line_end(line);
-    const size_t start = starts_[line - 1];
-    return {.line = static_cast<int32_t>(line),
-            .column = static_cast<int32_t>(begin - start + 1),
-            .length = static_cast<int32_t>(end > begin ? end - begin : 1)};
+    const size_t end =
+        region.end.line == region.begin.line ? byte(line, region.end.column) : lines_[line - 1].size();
+    return place(line, begin, end > begin ? end - begin : 1);
   }
   Location location(size_t byte) const {
-    const auto next = std::upper_bound(starts_.begin(), starts_.end(), byte);
-    return {.line = static_cast<int32_t>(next - starts_.begin()),
-            .column = static_cast<int32_t>(byte - *(next - 1) + 1)};
+    size_t line = 1;
+    for (; line < lines_.size() && byte > lines_[line - 1].size(); ++line)
+      byte -= lines_[line - 1].size() + 1;
+    return place(line, byte);
   }
   // The last line before `at` that sets `name` or, with `end` a bracket, begins its table or an entry of its
   // list; line 0 when none is seen.
   Location before(const Location& at, std::string_view name, char end) const {
-    for (auto line = static_cast<size_t>(at.line); line > 1;) {
-      const size_t start = starts_[--line - 1];
-      const std::string_view text = text_.substr(start, line_end(line) - start);
-      const size_t begin = text.find_first_not_of(" \t");
+    for (auto line = static_cast<size_t>(at.line) - 1; at.line > 0 && line > 0; --line) {
+      const std::string_view text = lines_[line - 1];
       const size_t word = text.find_first_not_of(end == ']' ? " \t[" : " \t");
       if (word == text.npos || !text.substr(word).starts_with(name)) continue;
       const std::string_view rest = text.substr(word + name.size());
       if (rest.find(end) != rest.npos && rest.find_first_not_of(" \t") == rest.find(end))
-        return location(start + begin);
+        return place(line, text.find_first_not_of(" \t"));
     }
     return {};
   }
   // The rest of the line.
   std::string_view from(const Location& at) const {
-    if (at.line < 1 || static_cast<size_t>(at.line) > starts_.size() || at.column < 1) return {};
-    const auto line = static_cast<size_t>(at.line);
-    const size_t begin = starts_[line - 1] + static_cast<size_t>(at.column) - 1, end = line_end(line);
-    return text_.substr(std::min(begin, end), end - std::min(begin, end));
+    if (at.line < 1 || static_cast<size_t>(at.line) > lines_.size() || at.column < 1) return {};
+    const std::string_view line = lines_[static_cast<size_t>(at.line) - 1];
+    return line.substr(std::min(static_cast<size_t>(at.column) - 1, line.size()));
   }
 
  private:
-  size_t line_end(size_t line) const {
-    const size_t end = text_.find('\n', starts_[line - 1]);
-    return end == std::string_view::npos ? text_.size() : end;
+  static Location place(size_t line, size_t byte, size_t length = 1) {
+    return {.line = static_cast<int32_t>(line),
+            .column = static_cast<int32_t>(byte + 1),
+            .length = static_cast<int32_t>(length)};
   }
-  // Byte offset of code point `column` (from 1) of a line; past its end, the end.
+  // Where code point `column` (from 1) of a line begins; past its end, the end.
   size_t byte(size_t line, size_t column) const {
-    size_t at = starts_[line - 1];
-    const size_t end = line_end(line);
-    if (line == 1 && text_.substr(0, 3) == "\xEF\xBB\xBF") at += 3;  // the mark that the library skips
-    for (; column > 1 && at < end; --column) {
+    const std::string_view text = lines_[line - 1];
+    size_t at = line == 1 && text.starts_with(kMark) ? kMark.size() : 0;
+    for (; column > 1 && at < text.size(); --column) {
       do ++at;
-      while (at < end && (static_cast<unsigned char>(text_[at]) & 0xC0U) == 0x80U);
+      while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U);
     }
     return at;
   }
 
-  std::string_view text_;
-  std::vector<size_t> starts_;
+  std::vector<std::string_view> lines_;
 };
 
 Node convert(const toml::node& from, const Lines& lines) {
-  Node node;
-  node.at = lines.location(from.source());
-  switch (from.type()) {
-    case toml::node_type::string:
-      node.form = Node::Form::text;
-      node.text = **from.as_string();
-      break;
-    case toml::node_type::integer:
-      node.form = Node::Form::integer;
-      node.integer = **from.as_integer();
-      break;
-    case toml::node_type::floating_point:
-      node.form = Node::Form::real;
-      node.real = **from.as_floating_point();
-      break;
-    case toml::node_type::boolean:
-      node.form = Node::Form::flag;
-      node.flag = **from.as_boolean();
-      break;
-    case toml::node_type::array:
-      node.form = Node::Form::list;
-      for (const toml::node& item : *from.as_array()) node.items.push_back(convert(item, lines));
-      break;
-    case toml::node_type::table:
-      node.form = Node::Form::table;
-      for (const auto& [key, value] : *from.as_table())
-        node.entries.push_back({std::string(key.str()), lines.location(key.source()), convert(value, lines)});
-      // The library sorts by key; the order of the file matters (the first [inputs.*] table feeds the model).
-      std::stable_sort(node.entries.begin(), node.entries.end(), [](const Entry& a, const Entry& b) {
-        return std::pair(a.key_at.line, a.key_at.column) < std::pair(b.key_at.line, b.key_at.column);
-      });
-      break;
-    default:
-      node.form = Node::Form::date;
-      break;
-  }
+  using enum Node::Form;
+  const Location at = lines.location(from.source());
+  if (const auto* value = from.as_string()) return {.form = text, .at = at, .text = **value};
+  if (const auto* value = from.as_integer()) return {.form = integer, .at = at, .integer = **value};
+  if (const auto* value = from.as_floating_point()) return {.form = real, .at = at, .real = **value};
+  if (const auto* value = from.as_boolean()) return {.form = flag, .at = at, .flag = **value};
+  Node node{.form = from.is_array() ? list : from.is_table() ? table : date, .at = at};
+  if (from.is_array())
+    for (const toml::node& item : *from.as_array()) node.items.push_back(convert(item, lines));
+  if (!from.is_table()) return node;
+  for (const auto& [key, value] : *from.as_table())
+    node.entries.push_back({std::string(key.str()), lines.location(key.source()), convert(value, lines)});
+  // The library sorts by key; the order of the file matters (the first [inputs.*] table feeds the model).
+  std::ranges::stable_sort(
+      node.entries, {}, [](const Entry& entry) { return std::pair(entry.key_at.line, entry.key_at.column); });
   return node;
 }
 
@@ -157,7 +133,7 @@ struct Refusal {
 };
 std::optional<Refusal> refuse(std::string_view text) {
   int dots = 0;
-  size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
+  size_t i = text.starts_with(kMark) ? kMark.size() : 0;
   for (; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '#') {
@@ -197,11 +173,10 @@ bool bare_word(std::string_view text) {
 // Whether a table's key of this name, such as `optimizer.groups`, holds a list of tables.
 bool is_list_of_tables(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('.') + 1);
-  const auto lists = [&](const std::vector<Key>& keys) {
-    const Key* key = find_key(keys, name);
+  return std::ranges::any_of(all_tables(), [&](const Table* table) {
+    const Key* key = find_key(table->keys, name);
     return key != nullptr && key->form == Form::tables;
-  };
-  return std::ranges::any_of(schema().all(), [&](const Table* table) { return lists(table->keys); });
+  });
 }
 
 // What the library says of a key or table that is there already ("cannot redefine existing array 'x' as
@@ -246,11 +221,10 @@ std::string reworded(std::string_view text, std::string_view there) {
     if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
   }
   constexpr std::string_view kPrefix = "Error while parsing ";
-  if (text.substr(0, kPrefix.size()) != kPrefix) return std::string(text);
-  text.remove_prefix(kPrefix.size());
   const size_t colon = text.find(": ");
-  if (colon == std::string_view::npos) return std::string(text);
-  return fmt::format("{} (in a {})", text.substr(colon + 2), text.substr(0, colon));
+  if (!text.starts_with(kPrefix) || colon == text.npos) return std::string(text);
+  return fmt::format("{} (in a {})", text.substr(colon + 2),
+                     text.substr(kPrefix.size(), colon - kPrefix.size()));
 }
 
 void place_everywhere(Node& node, const Location& at) {

@@ -20,11 +20,12 @@ struct Node {
   int64_t integer = 0;
   double real = 0;
   bool flag = false;
-  std::vector<Node> items{};   // Form::list
-  std::vector<Entry> entries;  // Form::table, in file order
+  std::vector<Node> items{};     // Form::list
+  std::vector<Entry> entries{};  // Form::table, in file order
 
   bool is_table() const { return form == Form::table; }
   bool is_list() const { return form == Form::list; }
+  double number() const { return form == Form::integer ? static_cast<double>(integer) : real; }
   const Node* find(std::string_view key) const;
   Node* find(std::string_view key);
 };

@@ -2,6 +2,7 @@
 // types it can have, which add keys of their own. The frontend reads tables by these lists, `gaccc --schema`
 // prints them, docs/model.md is made of them.
 #pragma once
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ constexpr Range between(double low, double high) { return {.low = low, .high = h
 constexpr Range below_one{.low = 0, .high = 1, .high_open = true};                         // [0, 1)
 constexpr Range inner_fraction{.low = 0, .high = 1, .low_open = true, .high_open = true};  // (0, 1)
 constexpr Range fraction{.low = 0, .high = 1};                                             // [0, 1]
+constexpr Range upper_fraction{.low = 0, .high = 1, .low_open = true};                     // (0, 1]
 constexpr double kLargest = 2147483647;              // counts and extents are i32 in kernels
 constexpr Range extent{.low = 1, .high = kLargest};  // a size in elements along one axis
 constexpr Range count_from_zero{.low = 0, .high = kLargest};
@@ -41,6 +43,7 @@ enum class Form : uint8_t {
   word,        // one of `words`
   activation,  // the name of an op that is an activation
   metric,      // "loss" or a metric's name
+  metrics,     // a list of metrics' names
   integer,
   real,
   flag,
@@ -77,15 +80,31 @@ inline const Default required = [] {
   return must;
 }();
 
+using Words = std::vector<std::string_view>;
+struct Table;
+
 struct Key {
   std::string_view name;
   Form form;
   Default fallback;
   std::string_view says;  // one sentence
   Range range = any_number;
-  std::vector<std::string_view> words{};
-  size_t most = 0;       // elements of a list; 0: any number
-  bool implied = false;  // the default is not written into the module
+  Words words{};
+  size_t most = 0;               // elements of a list; 0: any number
+  bool implied = false;          // the default is not written into the module
+  const Table* table = nullptr;  // what a table, or each of a list, may say; null: its reader knows
+
+  Key or_one_of(Words others) const { return with(&Key::words, std::move(others)); }
+  Key unsaid() const { return with(&Key::implied, true); }
+  Key of(const Table& inner) const { return with(&Key::table, &inner); }
+
+ private:
+  template <class T>
+  Key with(T Key::*field, std::type_identity_t<T> value) const {
+    Key key = *this;
+    key.*field = std::move(value);
+    return key;
+  }
 };
 
 // One of the types that a table can have: its sentence, its keys, and the least that a model file says.
@@ -97,13 +116,29 @@ struct TypeSchema {
 };
 
 struct Table {
-  std::string_view name;  // "[train]", for messages
-  std::string_view path;  // "train": of its keys
+  std::string_view name{};  // for messages; "": [PATH]
+  std::string_view path;    // "train": of its keys
   std::string_view says;
   std::vector<Key> keys{};  // of all types
   std::vector<const TypeSchema*> types{};
   std::string_view example{};  // of a table without types
+
+  std::string title() const { return name.empty() ? fmt::format("[{}]", path) : std::string(name); }
 };
+
+// The schemas of a family, such as the optimizers.
+template <class T>
+std::vector<const TypeSchema*> schemas_of(const std::vector<const T*>& family) {
+  std::vector<const TypeSchema*> schemas;
+  for (const T* each : family) schemas.push_back(&each->schema);
+  return schemas;
+}
+// The member of a family whose schema it is.
+template <class T>
+const T& member_of(const std::vector<const T*>& family, const TypeSchema& schema) {
+  return **std::find_if(family.begin(), family.end(),
+                        [&](const T* each) { return &each->schema == &schema; });
+}
 
 std::string number_text(double value);                               // "0.5", "3"
 std::string list_words(const std::vector<std::string_view>& words);  // "a", "b" or "c", in quotes

@@ -17,12 +17,6 @@ const Optimizer* find_optimizer(std::string_view name) {
   return nullptr;
 }
 
-std::vector<const TypeSchema*> all_optimizer_schemas() {
-  std::vector<const TypeSchema*> schemas;
-  for (const Optimizer* optimizer : all_optimizers()) schemas.push_back(&optimizer->schema);
-  return schemas;
-}
-
 Key weight_decay_key(double fallback) {
   return {"weight_decay", Form::real, fallback, "how strongly parameters are pulled to 0", at_least(0)};
 }

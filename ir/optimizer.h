@@ -56,7 +56,6 @@ namespace optimizers {
 
 const std::vector<const Optimizer*>& all_optimizers();   // in the order of optimizers.def
 const Optimizer* find_optimizer(std::string_view name);  // null when there is none
-std::vector<const TypeSchema*> all_optimizer_schemas();
 
 // Keys that several optimizers have.
 Key weight_decay_key(double fallback);

@@ -12,7 +12,7 @@ namespace gacc {
 
 namespace {
 
-using frontend::schema;
+using frontend::all_tables;
 using frontend::words_of;
 
 // "integer", "number, or list of numbers"; nothing of a form that takes words alone. In the order of Form.
@@ -21,6 +21,7 @@ std::string_view form_text(Form form) {
                                         "",
                                         "",
                                         "",
+                                        "list of",
                                         "integer",
                                         "number",
                                         "true or false",
@@ -44,7 +45,8 @@ std::string value_text(const Key& key) {
   std::string text(form_text(key.form));
   if (key.most > 0) text += fmt::format(" ({}{})", key.form == Form::reals ? "" : "at most ", key.most);
   if (const std::string range = key.range.text(); !range.empty()) text += ", " + range;
-  if (!words.empty()) text += text.empty() ? "" : key.form == Form::words ? " " : ", or ";
+  if (!words.empty())
+    text += text.empty() ? "" : key.form == Form::words || key.form == Form::metrics ? " " : ", or ";
   return fmt::format("{}{}", text, fmt::join(words, ", "));
 }
 
@@ -69,7 +71,7 @@ std::string default_text(const Key& key) {
 
 // The table as it is written: "[train]", "[[layers]]".
 std::string heading(const Table& table) {
-  return &table == &schema().layer ? "[[layers]]" : std::string(table.name);
+  return &table == &frontend::tables::layer ? "[[layers]]" : table.title();
 }
 
 // A model file's lines for a type or a table.
@@ -130,7 +132,7 @@ nlohmann::ordered_json keys_json(const std::vector<Key>& keys) {
 
 std::string schema_text() {
   std::string text;
-  for (const Table* table : schema().all()) {
+  for (const Table* table : all_tables()) {
     text += fmt::format("{}{}  {}\n", text.empty() ? "" : "\n", heading(*table), table->says);
     text += key_lines(table->keys, 2);
     for (const TypeSchema* type : table->types) {
@@ -143,7 +145,7 @@ std::string schema_text() {
 
 std::string schema_json() {
   nlohmann::ordered_json tables = nlohmann::json::array();
-  for (const Table* table : schema().all()) {
+  for (const Table* table : all_tables()) {
     nlohmann::ordered_json json = {{"table", heading(*table)},
                                    {"path", table->path},
                                    {"says", table->says},
@@ -164,8 +166,8 @@ std::string schema_markdown() {
       "Printed by `gaccc --schema --markdown`; do not edit. What a model file may say: every table, its "
       "keys, their defaults, and a minimal example of each. [training.md](training.md) and "
       "[memory.md](memory.md) say how they work together.\n\n";
-  for (const Table* table : schema().all()) {
-    const bool root = table == &schema().file;
+  for (const Table* table : all_tables()) {
+    const bool root = table == &frontend::tables::file;
     text += root ? fmt::format("{}\n\n", table->says)
                  : fmt::format("## {}\n\n{}\n\n", heading(*table), table->says);
     text += key_table(table->keys);

@@ -24,14 +24,13 @@ Layer lower_sequential(LayerContext& l) {
 
 Layer lower_residual(LayerContext& l) {
   const Flow &x = l.input(), y = l.body(x, l.path + ".");
-  if (!x.value || !y.value || !l.takes_floats()) return {};
-  if (l.shape() != l.b.type(*y.value).shape) {
-    l.error(Kind::shape_mismatch, l.spec.type_at,
-            "residual `{}` adds its input to its body's output: {} gives {}, {} gives {}", l.spec.name,
-            x.label, l.shape_text(), y.label, l.shape_of(y))
-        .note(y.at, fmt::format("the body ends in {}", y.label));
-    return {};
-  }
+  if (!x.value || !y.value) return {};
+  l.need_floats();
+  if (l.shape() != l.b.type(*y.value).shape)
+    throw Refused(l.error(Kind::shape_mismatch, l.spec.type_at,
+                          "residual `{}` adds its input to its body's output: {} gives {}, {} gives {}",
+                          l.spec.name, x.label, l.shape_text(), y.label, l.shape_of(y))
+                      .note(y.at, fmt::format("the body ends in {}", y.label)));
   l.b.location = l.spec.type_at;
   return {{l.b.make("add", l.path, {*x.value, *y.value})}};
 }

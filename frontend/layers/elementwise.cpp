@@ -13,14 +13,12 @@ Layer from_left(LayerContext& l) {
   for (size_t i = 1; i < l.inputs.size(); ++i) {
     const Flow& input = l.inputs[i];
     const std::optional<ir::Shape> both = ir::broadcast(shape, l.b.type(*input.value).shape);
-    if (!both || !ir::has_batch(*both)) {
-      l.error(Kind::shape_mismatch, l.spec.inputs[i].at, "layer `{}` cannot {} {} {} and {} {}", l.spec.name,
-              op == "add" ? "add" : "multiply", l.input().label, l.shape_text(), input.label,
-              l.shape_of(input))
-          .note(l.input().at, l.input().defined_here())
-          .note(input.at, input.defined_here());
-      return {};
-    }
+    if (!both || !ir::has_batch(*both))
+      throw Refused(l.error(Kind::shape_mismatch, l.spec.inputs[i].at, "layer `{}` cannot {} {} {} and {} {}",
+                            l.spec.name, op == "add" ? "add" : "multiply", l.input().label, l.shape_text(),
+                            input.label, l.shape_of(input))
+                        .note(l.input().at, l.input().defined_here())
+                        .note(input.at, input.defined_here()));
     shape = *both;
     const bool last = i + 1 == l.inputs.size();
     y = l.b.make(op, last ? l.path : fmt::format("{}.part{}", l.path, i), {y, *input.value});
@@ -29,7 +27,7 @@ Layer from_left(LayerContext& l) {
 }
 
 Layer over_last_axis(LayerContext& l) {
-  if (!l.has_last_axis()) return {};
+  l.need_last_axis();
   return {{l.b.make(l.spec.type->schema.name, l.path, {l.x()})}};
 }
 

@@ -8,25 +8,19 @@ namespace {
 // y[..] = weight[token]; weight [vocab, features]
 Layer lower_embedding(LayerContext& l) {
   const int64_t vocab = l.keys.integer("vocab"), features = l.keys.integer("features");
-  const Location& at = l.keys.at("vocab");
-  if (!l.chooses_rows(vocab, at)) return {};
-  const auto weight =
-      l.parameter("weight", {vocab, features}, Parameters::Standard::normal, {features, vocab}, at);
-  if (!weight) return {};
-  return {{l.b.make("embedding", l.path, {l.x(), *weight})}, weight};
+  l.choose_rows(vocab, l.keys.at("vocab"));
+  const ir::BufferId weight =
+      l.parameter("weight", {vocab, features}, Parameters::Standard::normal, {features, vocab}, "vocab");
+  return {{l.b.make("embedding", l.path, {l.x(), weight})}, weight};
 }
 
 // y = x + weight, x [B, positions, features], weight [positions, features]
 Layer lower_position_embedding(LayerContext& l) {
+  l.need_positions();
   const ir::Shape shape = l.shape();
-  if (shape.size() != 3)
-    return l.refuse_input(Kind::shape_mismatch, l.spec.type_at,
-                          "layer `{}` takes positions and features, two axes; {} gives {}", l.spec.name,
-                          l.input().label, l.shape_text());
-  const auto weight = l.parameter("weight", {shape[1], shape[2]}, Parameters::Standard::normal,
-                                  {shape[2], shape[1]}, l.spec.type_at);
-  if (!weight) return {};
-  return {{l.b.make("add", l.path, {l.x(), *weight})}, weight};
+  const ir::BufferId weight =
+      l.parameter("weight", {shape[1], shape[2]}, Parameters::Standard::normal, {shape[2], shape[1]});
+  return {{l.b.make("add", l.path, {l.x(), weight})}, weight};
 }
 
 }  // namespace

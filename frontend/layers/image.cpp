@@ -11,7 +11,7 @@ using Pair = std::vector<int64_t>;  // along H, along W
 
 bool same_padding(const Values& keys) { return std::holds_alternative<std::string>(*keys["padding"].value); }
 int64_t dilation(const Values& keys, size_t axis) {
-  return find_key(keys.type->keys, "dilation") != nullptr ? keys.integers("dilation")[axis] : 1;
+  return keys.lists("dilation") ? keys.integers("dilation")[axis] : 1;
 }
 
 // What is added before and after, along H and W: [top, left, bottom, right]. "same": so that a stride of 1
@@ -30,48 +30,36 @@ Pair padding_of(const Values& keys) {
   return padding;
 }
 
-// Whether a window with this reach and padding has a place in the image.
-bool window_fits(LayerContext& l) {
+// A window with this reach and padding must have a place in the image.
+void need_place(LayerContext& l) {
+  l.need_image();
   const ir::Shape shape = l.shape();
   for (size_t axis = 0; axis < 2 && !same_padding(l.keys); ++axis) {
     const int64_t reach = dilation(l.keys, axis) * (l.keys.integers("kernel")[axis] - 1) + 1;
     const int64_t padding = l.keys.integers("padding")[axis];
-    if (reach <= shape[axis + 2] + 2 * padding) continue;
-    l.refuse_input(Kind::shape_mismatch, l.keys.at("kernel"),
-                   "the kernel of layer `{}` reaches over {} elements, {} gives {} with padding {}",
-                   l.spec.name, reach, l.input().label, l.shape_text(), padding);
-    return false;
+    if (reach > shape[axis + 2] + 2 * padding)
+      l.refuse(Kind::shape_mismatch, l.keys.at("kernel"),
+               "the kernel of layer `{}` reaches over {} elements, {} gives {} with padding {}", l.spec.name,
+               reach, l.input().label, l.shape_text(), padding);
   }
-  return true;
 }
 
 // y = conv(x, weight) + bias; then the activation. weight [out, in/groups, kh, kw], bias [out]
 Layer lower_conv(LayerContext& l) {
-  if (!l.is_image() || !window_fits(l)) return {};
+  need_place(l);
   const int64_t in = l.shape()[1], out = l.keys.integer("channels"), groups = l.keys.integer("groups");
-  if (in % groups != 0)
-    return l.refuse_input(Kind::shape_mismatch, l.keys.at("groups"),
-                          "layer `{}`: {} input channels do not divide into {} groups", l.spec.name, in,
-                          groups);
+  l.need_groups(in, groups);
   const Pair kernel = l.keys.integers("kernel");
   const int64_t taps = kernel[0] * kernel[1];
   const Fan fan{in / groups * taps, out * taps};
   const auto spread = Parameters::Standard::spread;
-  const Location& at = l.keys.at("channels");
-  const auto weight = l.parameter("weight", {out, in / groups, kernel[0], kernel[1]}, spread, fan, at);
-  if (!weight) return {};
+  const ir::BufferId weight =
+      l.parameter("weight", {out, in / groups, kernel[0], kernel[1]}, spread, fan, "channels");
   std::optional<ir::BufferId> bias;
-  if (l.keys.flag("bias")) {
-    bias = l.parameter("bias", {out}, spread, fan, at);
-    if (!bias) return {};
-  }
-  const bool active = l.active();
-  ir::ValueId y = l.b.make("conv2d", bias || active ? l.path + ".conv" : l.path, {l.x(), *weight},
-                           {{"kernel", kernel},
-                            {"stride", l.keys.integers("stride")},
-                            {"padding", padding_of(l.keys)},
-                            {"dilation", l.keys.integers("dilation")},
-                            {"groups", groups}});
+  if (l.keys.flag("bias")) bias = l.parameter("bias", {out}, spread, fan, "channels");
+  const bool active = l.keys.has("activation");
+  ir::ValueId y = l.b.make("conv2d", bias || active ? l.path + ".conv" : l.path, {l.x(), weight},
+                           l.attrs_of("conv2d", {{"padding", padding_of(l.keys)}}));
   if (bias) {
     const ir::Shape shape = l.b.type(y).shape;
     y = l.b.make("add", active ? l.path + ".pre" : l.path,
@@ -82,17 +70,16 @@ Layer lower_conv(LayerContext& l) {
 }
 
 Layer lower_pool(LayerContext& l) {
-  if (!l.is_image() || !window_fits(l)) return {};
-  const Pair kernel = l.keys.integers("kernel");
-  return {{l.b.make(l.spec.type->schema.name, l.path, {l.x()},
-                    {{"kernel", kernel},
-                     {"stride", l.keys.has("stride") ? l.keys.integers("stride") : kernel},
-                     {"padding", padding_of(l.keys)}})}};
+  need_place(l);
+  const std::string_view op = l.spec.type->schema.name;
+  const Pair stride = l.keys.integers(l.keys.has("stride") ? "stride" : "kernel");
+  return {
+      {l.b.make(op, l.path, {l.x()}, l.attrs_of(op, {{"stride", stride}, {"padding", padding_of(l.keys)}}))}};
 }
 
 // The mean of every channel: [C,H,W] -> [C]
 Layer lower_global_pool(LayerContext& l) {
-  if (!l.is_image()) return {};
+  l.need_image();
   const ir::Shape shape = l.shape();
   const int64_t size = shape[2] * shape[3];
   const ir::ValueId flat =
@@ -103,7 +90,6 @@ Layer lower_global_pool(LayerContext& l) {
 }
 
 void check_conv(const Values& keys, Diag& diag) {
-  check_slope(keys, diag);
   if (same_padding(keys) && keys.integers("stride") != Pair{1, 1}) {
     diag.error(Kind::conflict, keys.at("stride"),
                "`padding` = \"same\" goes with a stride of 1; with another one write the padding out");
@@ -124,15 +110,10 @@ void check_pool(const Values& keys, Diag& diag) {
   }
 }
 
-const Key padding_key{"padding", Form::pair, 0, "zeros on each side", between(0, 32767)};
-const std::vector<Key> pool_keys = {
-    kernel_key, {"stride", Form::pair, no_default, "default: the kernel", window_extent}, padding_key};
-const Key conv_padding_key = [] {
-  Key key = padding_key;
-  key.words = {"same"};
-  key.says = "zeros on each side; \"same\": as many as keep the size";
-  return key;
-}();
+constexpr Range padding_range = between(0, 32767);
+const std::vector<Key> pool_keys = {kernel_key,
+                                    {"stride", Form::pair, no_default, "default: the kernel", window_extent},
+                                    {"padding", Form::pair, 0, "zeros on each side", padding_range}};
 
 }  // namespace
 
@@ -142,7 +123,9 @@ const LayerType layers::conv2d{
                .keys = {{"channels", Form::integer, required, "channels of the output", extent},
                         kernel_key,
                         {"stride", Form::pair, 1, "between two places of the kernel", window_extent},
-                        conv_padding_key,
+                        Key{"padding", Form::pair, 0,
+                            "zeros on each side; \"same\": as many as keep the size", padding_range}
+                            .or_one_of({"same"}),
                         {"dilation", Form::pair, 1, "between two elements of the kernel", window_extent},
                         {"groups", Form::integer, 1, "divides the channels of input and output", extent},
                         bias_key,

@@ -16,9 +16,9 @@ Layer lower_reshape(LayerContext& l) {
   const int64_t count = ir::elements(l.shape(), 1);
   const ir::Shape shape = l.keys.integers("shape"), to = with_batch(shape);
   if (!ir::fits(to, 1) || ir::elements(to, 1) != count)
-    return l.refuse_input(Kind::shape_mismatch, l.keys.at("shape"),
-                          "layer `{}` reshapes to {}, {} gives {}, which has {} elements", l.spec.name,
-                          ir::shape_text(shape), l.input().label, l.shape_text(), count);
+    l.refuse(Kind::shape_mismatch, l.keys.at("shape"),
+             "layer `{}` reshapes to {}, {} gives {}, which has {} elements", l.spec.name,
+             ir::shape_text(shape), l.input().label, l.shape_text(), count);
   return reshaped(l, to);
 }
 
@@ -28,8 +28,8 @@ Layer lower_permute(LayerContext& l) {
   const ir::Shape from = l.shape();
   const std::vector<int64_t> axes = l.keys.integers("axes");
   if (axes.size() + 1 != from.size())
-    return l.refuse_input(Kind::shape_mismatch, l.keys.at("axes"), "layer `{}` permutes {} axes, {} gives {}",
-                          l.spec.name, axes.size(), l.input().label, l.shape_text());
+    l.refuse(Kind::shape_mismatch, l.keys.at("axes"), "layer `{}` permutes {} axes, {} gives {}", l.spec.name,
+             axes.size(), l.input().label, l.shape_text());
   if (std::is_sorted(axes.begin(), axes.end())) return {l.input()};
   ir::Shape to{ir::kBatch};
   std::vector<int64_t> moved;
@@ -38,32 +38,29 @@ Layer lower_permute(LayerContext& l) {
     if (to.back() > 1) moved.push_back(axis);
   }
   if (std::is_sorted(moved.begin(), moved.end())) return reshaped(l, to);
-  return {{l.b.make("permute", l.path, {l.x()}, {{"axes", axes}})}};
+  return {{l.b.make("permute", l.path, {l.x()}, l.attrs_of("permute"))}};
 }
 
 Layer lower_concat(LayerContext& l) {
   const ir::Shape first = l.shape();
   const auto axis = static_cast<size_t>(l.keys.integer("axis")) + 1;
   if (axis >= first.size())
-    return l.refuse_input(Kind::out_of_range, l.keys.at("axis"),
-                          "layer `{}` joins along axis {}, {} gives {}", l.spec.name, axis - 1,
-                          l.input().label, l.shape_text());
+    l.refuse(Kind::out_of_range, l.keys.at("axis"), "layer `{}` joins along axis {}, {} gives {}",
+             l.spec.name, axis - 1, l.input().label, l.shape_text());
   std::vector<ir::Operand> operands;
   for (size_t i = 0; i < l.inputs.size(); ++i) {
     const Flow& input = l.inputs[i];
     ir::Shape same = l.b.type(*input.value).shape;
     if (same.size() == first.size()) same[axis] = first[axis];
-    if (same != first) {
-      l.error(Kind::shape_mismatch, l.spec.inputs[i].at,
-              "layer `{}` cannot join {} {} and {} {} along axis {}", l.spec.name, l.input().label,
-              l.shape_text(), input.label, l.shape_of(input), axis - 1)
-          .note(l.input().at, l.input().defined_here())
-          .note(input.at, input.defined_here());
-      return {};
-    }
+    if (same != first)
+      throw Refused(l.error(Kind::shape_mismatch, l.spec.inputs[i].at,
+                            "layer `{}` cannot join {} {} and {} {} along axis {}", l.spec.name,
+                            l.input().label, l.shape_text(), input.label, l.shape_of(input), axis - 1)
+                        .note(l.input().at, l.input().defined_here())
+                        .note(input.at, input.defined_here()));
     operands.emplace_back(*input.value);
   }
-  return {{l.b.make("concat", l.path, std::move(operands), {{"axis", l.keys.integer("axis")}})}};
+  return {{l.b.make("concat", l.path, std::move(operands), l.attrs_of("concat"))}};
 }
 
 void check_axes(const Values& keys, Diag& diag) {

@@ -6,50 +6,36 @@ namespace gacc::frontend {
 namespace {
 
 // The weight of another layer, when it has the shape that this one needs.
-std::optional<ir::BufferId> tied(LayerContext& l, int64_t in, int64_t out) {
-  const Named owner{l.keys.text("tied"), l.keys.at("tied")};
-  const auto weight = l.tied_weight(owner);
-  if (!weight) return std::nullopt;
-  const ir::Buffer& buffer = l.b.module()[*weight];
+ir::BufferId tied(LayerContext& l, int64_t in, int64_t out) {
+  const Named owner = l.keys.named("tied");
+  const ir::BufferId weight = l.tied_weight(owner);
+  const ir::Buffer& buffer = l.b.module()[weight];
   const ir::Shape& owned = buffer.type.shape;
   if (owned == ir::Shape{out, in}) return weight;
-  if (owned.size() == 2 && owned.front() == out) {
-    l.error(Kind::shape_mismatch, owner.at, "layer `{}` takes {} inputs, {} gives {}", l.spec.name,
-            owned.back(), l.input().label, in)
-        .note(buffer.at,
-              fmt::format("the weight of `{}`, {}, is defined here", owner.name, ir::shape_text(owned)));
-  } else {
-    l.error(Kind::shape_mismatch, owner.at, "layer `{}` needs a weight [{},{}], `{}` has {}", l.spec.name,
-            out, in, owner.name, ir::shape_text(owned))
-        .note(buffer.at, "that weight is defined here");
-  }
-  return std::nullopt;
+  Report& report = owned.size() == 2 && owned.front() == out
+                       ? l.error(Kind::shape_mismatch, owner.at, "layer `{}` takes {} inputs, {} gives {}",
+                                 l.spec.name, owned.back(), l.input().label, in)
+                       : l.error(Kind::shape_mismatch, owner.at, "layer `{}` needs a weight [{},{}]",
+                                 l.spec.name, out, in);
+  throw Refused(report.note(
+      buffer.at, fmt::format("the weight of `{}`, {}, is defined here", owner.name, ir::shape_text(owned))));
 }
 
 Layer lower_linear(LayerContext& l) {
-  if (!l.has_last_axis()) return {};
+  l.need_last_axis();
   const int64_t in = l.shape().back(), out = l.keys.integer("features");
   const auto spread = Parameters::Standard::spread;
-  const Location& at = l.keys.at("features");
-  const auto weight =
-      l.keys.has("tied") ? tied(l, in, out) : l.parameter("weight", {out, in}, spread, {in, out}, at);
-  if (!weight) return {};
+  const ir::BufferId weight =
+      l.keys.has("tied") ? tied(l, in, out) : l.parameter("weight", {out, in}, spread, {in, out}, "features");
   std::optional<ir::BufferId> bias;
-  if (l.keys.flag("bias")) {
-    bias = l.parameter("bias", {out}, spread, {in, out}, at);
-    if (!bias) return {};
-  }
-  const bool active = l.active();
+  if (l.keys.flag("bias")) bias = l.parameter("bias", {out}, spread, {in, out}, "features");
+  const bool active = l.keys.has("activation");
   const std::optional<Adapting> by = l.adapting();
   const std::string sum = active ? l.path + ".pre" : l.path;  // what the activation takes
   ir::ValueId y =
-      l.b.make("matmul", bias || active || by ? l.path + ".mm" : l.path, {l.x(), *weight}, {{"tb", true}});
+      l.b.make("matmul", bias || active || by ? l.path + ".mm" : l.path, {l.x(), weight}, {{"tb", true}});
   if (bias) y = l.b.make("add", by ? l.path + ".base" : sum, {y, *bias});
-  if (by) {
-    const auto change = l.adapter(*by, l.path, l.x(), out, l.b.module()[*weight].name);
-    if (!change) return {};
-    y = l.b.make("add", sum, {y, *change});
-  }
+  if (by) y = l.b.make("add", sum, {y, l.adapter(*by, l.path, l.x(), out, l.b.module()[weight].name)});
   if (active) y = l.activate(y);
   return {{y}, weight};
 }
@@ -71,10 +57,8 @@ const LayerType layers::linear{
     .bias = true,
     .check =
         [](const Values& keys, Diag& diag) {
-          check_slope(keys, diag);
-          adapting_of(keys, diag);
-          if (const Node* lora = keys["lora"].node; lora != nullptr && lora->find("on") != nullptr)
-            diag.error(Kind::conflict, lora->find("on")->at,
+          if (const Values* lora = keys.find("lora"); lora != nullptr && lora->given("on"))
+            diag.error(Kind::conflict, lora->at("on"),
                        "`on` chooses among the products of attention; a linear layer has one");
           if (keys.has("tied") && keys.given("init"))
             diag.error(Kind::conflict, keys.at("init"),
@@ -88,7 +72,6 @@ const LayerType layers::activation{
                .says = "Each element by itself.",
                .keys = {{"fn", Form::activation, required, "which one"}, slope_key},
                .example = "fn = \"gelu\""},
-    .check = check_slope,
     .lower = [](LayerContext& l) -> Layer { return {{l.activate(l.x(), "fn")}}; },
 };
 

@@ -14,46 +14,30 @@ struct Affine {
 };
 
 // weight and bias [size], which start as 1 and 0; without a bias it is the number 0.
-std::optional<Affine> affine(LayerContext& l, int64_t size, bool biased = true) {
-  const auto weight = l.parameter("weight", {size}, Parameters::Standard::ones);
-  if (!weight) return std::nullopt;
-  if (!biased) return Affine{*weight, 0.0};
-  const auto bias = l.parameter("bias", {size}, Parameters::Standard::zeros);
-  if (!bias) return std::nullopt;
-  return Affine{*weight, *bias};
+Affine affine(LayerContext& l, int64_t size, bool biased = true) {
+  l.need_last_axis();
+  const ir::BufferId weight = l.parameter("weight", {size}, Parameters::Standard::ones);
+  if (!biased) return {weight, 0.0};
+  return {weight, l.parameter("bias", {size}, Parameters::Standard::zeros)};
 }
 
-Layer lower_layer_norm(LayerContext& l) {
-  if (!l.has_last_axis()) return {};
-  const auto own = affine(l, l.shape().back(), l.keys.flag("bias"));
-  if (!own) return {};
-  const auto results = l.b.make_n("layer_norm", {l.path, l.path + ".mean", l.path + ".rstd"},
-                                  {l.x(), own->weight, own->bias}, {{"eps", l.keys.real("eps")}});
-  return {{results.front()}, own->weight};
-}
-
-Layer lower_rms_norm(LayerContext& l) {
-  if (!l.has_last_axis()) return {};
-  const auto weight = l.parameter("weight", {l.shape().back()}, Parameters::Standard::ones);
-  if (!weight) return {};
-  const auto results =
-      l.b.make_n("rms_norm", {l.path, l.path + ".rstd"}, {l.x(), *weight}, {{"eps", l.keys.real("eps")}});
-  return {{results.front()}, weight};
+// An op over the last axis or over groups of channels, which also gives the mean, if it takes one, and the
+// reciprocal deviation.
+Layer lower_norm(LayerContext& l, const std::string& op, int64_t size, bool biased) {
+  const Affine own = affine(l, size, biased);
+  const bool centred = op != "rms_norm";
+  std::vector<std::string> names = {l.path, l.path + ".rstd"};
+  std::vector<ir::Operand> operands = {l.x(), own.weight};
+  if (centred) names.insert(names.begin() + 1, l.path + ".mean");
+  if (centred) operands.push_back(own.bias);
+  return {{l.b.make_n(op, std::move(names), std::move(operands), l.attrs_of(op)).front()}, own.weight};
 }
 
 Layer lower_group_norm(LayerContext& l) {
-  if (!l.has_last_axis()) return {};
+  l.need_last_axis();
   const int64_t channels = l.shape()[1], groups = l.keys.integer("groups");
-  if (channels % groups != 0)
-    return l.refuse_input(Kind::shape_mismatch, l.keys.at("groups"),
-                          "layer `{}`: {} channels do not divide into {} groups", l.spec.name, channels,
-                          groups);
-  const auto own = affine(l, channels);
-  if (!own) return {};
-  const auto results =
-      l.b.make_n("group_norm", {l.path, l.path + ".mean", l.path + ".rstd"}, {l.x(), own->weight, own->bias},
-                 {{"groups", groups}, {"eps", l.keys.real("eps")}});
-  return {{results.front()}, own->weight};
+  l.need_groups(channels, groups);
+  return lower_norm(l, "group_norm", channels, true);
 }
 
 // In eval: the running statistics.
@@ -72,23 +56,21 @@ Layer normal_of_running(LayerContext& l, const Affine& own, ir::BufferId mean, i
 
 // In step: the statistics of the micro-batch; the running ones move in @NAME.change, and update commits them.
 Layer lower_batch_norm(LayerContext& l) {
-  if (!l.has_last_axis()) return {};
+  l.need_last_axis();
   const int64_t channels = l.shape()[1];
-  if (l.training() && ir::elements(l.shape(), l.model.micro_batch) / channels < 2) {
-    l.error(Kind::shape_mismatch, l.spec.type_at,
-            "layer `{}` has one value per channel in a micro-batch of one sample: there is no variance",
-            l.spec.name);
-    return {};
-  }
-  const std::optional<Affine> own = affine(l, channels);
-  if (!own) return {};
+  if (l.training() && ir::elements(l.shape(), l.model.micro_batch) / channels < 2)
+    throw Refused(l.error(Kind::shape_mismatch, l.spec.type_at,
+                          "layer `{}` has one value per channel in a micro-batch of one sample: there is no "
+                          "variance",
+                          l.spec.name));
+  const Affine own = affine(l, channels);
   Parameters& all = l.parameters();
   const ir::BufferId mean = all.statistic(l.path + ".running_mean", channels, 0, l.spec.type_at);
   const ir::BufferId variance = all.statistic(l.path + ".running_var", channels, 1, l.spec.type_at);
-  if (!l.training()) return normal_of_running(l, *own, mean, variance);
+  if (!l.training()) return normal_of_running(l, own, mean, variance);
   const auto results = l.b.make_n(
       "batch_norm", {l.path, l.path + ".mean", l.path + ".rstd", l.path + ".var", l.path + ".count"},
-      {l.x(), own->weight, own->bias}, {{"eps", l.keys.real("eps")}});
+      {l.x(), own.weight, own.bias}, {{"eps", l.keys.real("eps")}});
   double momentum = l.keys.real("momentum");
   if (l.keys.text("accumulation") == "compensate")
     momentum = 1 - std::pow(1 - momentum, 1 / static_cast<double>(l.model.accumulate));
@@ -100,7 +82,7 @@ Layer lower_batch_norm(LayerContext& l) {
                .at = l.spec.type_at,
                .instead = "group_norm is exact: its statistics are those of one sample"});
   }
-  return {{results.front()}, own->weight};
+  return {{results.front()}, own.weight};
 }
 
 }  // namespace
@@ -111,13 +93,10 @@ const LayerType layers::batch_norm{
                        "running statistics. weight, bias, running_mean, running_var [channels].",
                .keys = {{"momentum", Form::real, 0.1, "the part of a running statistic that is new",
                          fraction},
-                        {"accumulation",
-                         Form::word,
-                         "micro",
-                         "\"compensate\": momentum 1 - (1 - momentum)^(1 / accumulate), for statistics that "
-                         "move once per launch",
-                         any_number,
-                         {"micro", "compensate"}},
+                        Key{"accumulation", Form::word, "micro",
+                            "\"compensate\": momentum 1 - (1 - momentum)^(1 / accumulate), for statistics "
+                            "that move once per launch"}
+                            .or_one_of({"micro", "compensate"}),
                         norm_eps_key}},
     .weight = true,
     .bias = true,
@@ -130,7 +109,8 @@ const LayerType layers::layer_norm{
                .keys = {norm_eps_key, bias_key}},
     .weight = true,
     .bias = true,
-    .lower = lower_layer_norm,
+    .lower =
+        [](LayerContext& l) { return lower_norm(l, "layer_norm", l.shape().back(), l.keys.flag("bias")); },
 };
 
 const LayerType layers::rms_norm{
@@ -138,7 +118,7 @@ const LayerType layers::rms_norm{
                .says = "By the root of the mean square, over the last axis; weight [features].",
                .keys = {norm_eps_key}},
     .weight = true,
-    .lower = lower_rms_norm,
+    .lower = [](LayerContext& l) { return lower_norm(l, "rms_norm", l.shape().back(), false); },
 };
 
 const LayerType layers::group_norm{

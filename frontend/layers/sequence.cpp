@@ -1,4 +1,5 @@
 // Attention and dropout.
+#include <algorithm>
 #include <cmath>
 
 #include "frontend/layers.h"
@@ -11,28 +12,17 @@ namespace {
 Layer lower_dropout(LayerContext& l) {
   const double p = l.keys.real("p");
   if (p == 0 || !l.training()) return {l.input()};
-  if (ir::elements(l.shape(), 1) >= int64_t{1} << 32) {
-    l.error(Kind::out_of_range, l.spec.type_at,
-            "layer `{}` drops of {} per sample; it can tell 2^32 - 1 elements apart", l.spec.name,
-            l.shape_text());
-    return {};
-  }
+  if (ir::elements(l.shape(), 1) >= int64_t{1} << 32)
+    throw Refused(l.error(Kind::out_of_range, l.spec.type_at,
+                          "layer `{}` drops of {} per sample; it can tell 2^32 - 1 elements apart",
+                          l.spec.name, l.shape_text()));
   std::vector<ir::Operand> operands = l.parameters().sample_words();
   operands.insert(operands.begin(), l.x());
   return {
       {l.b.make("dropout", l.path, std::move(operands), {{"p", p}, {"stream", Parameters::stream(l.path)}})}};
 }
 
-// What the key `rope` says; nothing without it.
-std::optional<Values> rope_of(const Values& keys, Diag& diag) {
-  const Value& rope = keys["rope"];
-  if (rope.node == nullptr || !rope.good) return std::nullopt;
-  return read_table(*rope.node, schema().rope, diag, "`rope`", "rope");
-}
-
 void check_attention(const Values& keys, Diag& diag) {
-  adapting_of(keys, diag);
-  rope_of(keys, diag);
   if (!keys.has("kv_heads") || keys.integer("heads") < 1) return;
   const int64_t heads = keys.integer("heads"), kv_heads = keys.integer("kv_heads");
   if (heads % kv_heads != 0)
@@ -41,16 +31,14 @@ void check_attention(const Values& keys, Diag& diag) {
         .note(keys.at("heads"), "the heads are set here");
 }
 
-// Rotary positions of qkv; nothing when they do not fit, which is reported.
-std::optional<ir::ValueId> with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv,
-                                     const ir::Attrs& heads, int64_t channels) {
+// Rotary positions of qkv.
+ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::Attrs attrs,
+                      int64_t channels) {
   const double wanted = rope.real("partial") * static_cast<double>(channels), rotated = std::round(wanted);
-  if (std::abs(wanted - rotated) > 1e-6 || rotated < 2 || std::fmod(rotated, 2) != 0) {
-    l.error(Kind::out_of_range, rope.given("partial") ? rope.at("partial") : l.keys.at("rope"),
-            "`rope` turns {} of the {} channels of a head; they go in pairs", wanted, channels);
-    return std::nullopt;
-  }
-  ir::Attrs attrs = heads;
+  if (std::abs(wanted - rotated) > 1e-6 || rotated < 2 || std::fmod(rotated, 2) != 0)
+    throw Refused(l.error(Kind::out_of_range, rope.at("partial"),
+                          "`rope` turns {} of the {} channels of a head; they go in pairs", wanted,
+                          channels));
   attrs["theta"] = rope.real("theta");
   attrs["rotated"] = static_cast<int64_t>(rotated);
   attrs["interleaved"] = rope.text("layout") == "interleaved";
@@ -64,62 +52,43 @@ struct Rows {
 };
 
 // qkv, and what adapts all of it or some of its parts; the others get zeros.
-std::optional<ir::ValueId> adapted(LayerContext& l, const Adapting& by, ir::ValueId qkv,
-                                   std::span<const Rows> parts) {
+ir::ValueId adapted(LayerContext& l, const Adapting& by, ir::ValueId qkv, std::span<const Rows> parts) {
   const std::string name = l.path + ".qkv", weight = name + ".weight";
   const auto sum = [&](ir::ValueId change) { return l.b.make("add", name + ".adapted", {qkv, change}); };
-  if (by.is_on("qkv")) {
-    const auto change = l.adapter(by, name, l.x(), l.b.type(qkv).shape.back(), weight);
-    return change ? std::optional(sum(*change)) : std::nullopt;
-  }
+  if (by.is_on("qkv")) return sum(l.adapter(by, name, l.x(), l.b.type(qkv).shape.back(), weight));
+  if (std::ranges::none_of(parts, [&](const Rows& part) { return by.is_on(part.name); })) return qkv;
   std::vector<ir::Operand> changes;
-  bool any = false;
   for (const auto& [part, begin, count] : parts) {
-    std::optional<ir::ValueId> change;
     const std::string path = fmt::format("{}.{}", l.path, part);
-    if (by.is_on(part)) {
-      any = true;
-      change = l.adapter(by, path, l.x(), count, weight, begin);
-      if (!change) return std::nullopt;
-    } else {
-      ir::Shape shape = l.shape();
-      shape.back() = count;
-      change = l.b.make("broadcast", path + ".unchanged", {0.0}, {{"shape", shape}});
-    }
-    changes.emplace_back(*change);
+    ir::Shape shape = l.shape();
+    shape.back() = count;
+    changes.emplace_back(by.is_on(part)
+                             ? l.adapter(by, path, l.x(), count, weight, begin)
+                             : l.b.make("broadcast", path + ".unchanged", {0.0}, {{"shape", shape}}));
   }
-  if (!any) return qkv;
   return sum(l.b.make("concat", name + ".change", changes, {{"axis", int64_t{1}}}));
 }
 
 // x [B,T,C] -> qkv [B,T,C + 2 K C / H] -> rope, the same -> heads [B,T,C] -> y [B,T,C]
 Layer lower_attention(LayerContext& l) {
+  l.need_positions();
   const ir::Shape shape = l.shape();
-  if (shape.size() != 3)
-    return l.refuse_input(Kind::shape_mismatch, l.spec.type_at,
-                          "layer `{}` takes positions and features, [T, C]; {} gives {}", l.spec.name,
-                          l.input().label, l.shape_text());
   const int64_t length = shape[1], width = shape[2], heads = l.keys.integer("heads");
   if (width % heads != 0)
-    return l.refuse_input(Kind::shape_mismatch, l.keys.at("heads"),
-                          "layer `{}` cannot divide {} features into {} heads", l.spec.name, width, heads);
+    l.refuse(Kind::shape_mismatch, l.keys.at("heads"), "layer `{}` cannot divide {} features into {} heads",
+             l.spec.name, width, heads);
   const double p = l.keys.real("dropout");
   const auto real = [](int64_t n) { return static_cast<double>(n); };
-  if (p > 0 && real(heads) * real(length) * real(length) >= 0x1p32) {
-    l.error(Kind::out_of_range, l.spec.type_at,
-            "layer `{}` drops of {} heads of {} x {} probabilities; it can tell 2^32 - 1 apart", l.spec.name,
-            heads, length, length);
-    return {};
-  }
-  if (!ir::fits({3, width, width}, 1) || !ir::fits({3 * width, length}, l.model.micro_batch)) {
-    l.error(Kind::out_of_range, l.spec.type_at, "layer `{}` is too large", l.spec.name);
-    return {};
-  }
+  if (p > 0 && real(heads) * real(length) * real(length) >= 0x1p32)
+    throw Refused(l.error(Kind::out_of_range, l.spec.type_at,
+                          "layer `{}` drops of {} heads of {} x {} probabilities; it can tell 2^32 - 1 apart",
+                          l.spec.name, heads, length, length));
+  if (!ir::fits({3, width, width}, 1) || !ir::fits({3 * width, length}, l.model.micro_batch))
+    throw Refused(l.error(Kind::out_of_range, l.spec.type_at, "layer `{}` is too large", l.spec.name));
   const int64_t channels = width / heads,
                 kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads;
-  auto qkv =
+  ir::ValueId qkv =
       l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
-  if (!qkv) return {};
   const Rows parts[] = {{"q", 0, width},
                         {"k", width, kv_heads * channels},
                         {"v", width + kv_heads * channels, kv_heads * channels}};
@@ -127,16 +96,11 @@ Layer lower_attention(LayerContext& l) {
     l.parameters().parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
                                           std::vector{parts[0].count, parts[1].count, parts[2].count});
   const std::optional<Adapting> by = l.adapting();
-  if (by) qkv = adapted(l, *by, *qkv, parts);
-  if (!qkv) return {};
+  if (by) qkv = adapted(l, *by, qkv, parts);
   ir::Attrs attrs{{"heads", heads}};
   if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
-  Diag reported;  // by check_attention
-  if (const std::optional<Values> rope = rope_of(l.keys, reported)) {
-    qkv = with_rope(l, *rope, *qkv, attrs, channels);
-    if (!qkv) return {};
-  }
-  std::vector<ir::Operand> operands{*qkv};
+  if (const Values* rope = l.keys.find("rope")) qkv = with_rope(l, *rope, qkv, attrs, channels);
+  std::vector<ir::Operand> operands{qkv};
   attrs["causal"] = l.keys.flag("causal");
   const bool drops = p > 0 && l.training();
   if (drops) {
@@ -148,15 +112,12 @@ Layer lower_attention(LayerContext& l) {
       l.b.make_n(drops ? "attention.dropout" : "attention", {l.path + ".heads", l.path + ".softmax"},
                  std::move(operands), std::move(attrs));
   const bool adapts = by && by->is_on("proj");
-  auto y =
+  const ir::ValueId y =
       l.projection("proj.", adapts ? l.path + ".base" : l.path, results.front(), width, l.keys.flag("bias"));
-  if (y && adapts) {
-    const auto change = l.adapter(*by, l.path + ".proj", results.front(), width, l.path + ".proj.weight");
-    if (!change) return {};
-    y = l.b.make("add", l.path, {*y, *change});
-  }
-  if (!y) return {};
-  return {{*y}};
+  if (!adapts) return {{y}};
+  const ir::ValueId change =
+      l.adapter(*by, l.path + ".proj", results.front(), width, l.path + ".proj.weight");
+  return {{l.b.make("add", l.path, {y, change})}};
 }
 
 }  // namespace
@@ -180,8 +141,9 @@ const LayerType layers::attention{
                    "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",
                    extent},
                   {"causal", Form::flag, false, "true: a position sees those before it and itself"},
-                  {"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj", any_number, {"qkv"}},
-                  {"rope", Form::table, no_default, "rotary positions, of queries and keys"},
+                  Key{"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj"}.or_one_of({"qkv"}),
+                  Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(
+                      tables::rope),
                   {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
                   lora_key},
          .example = "heads = 2\ncausal = true"},

@@ -10,14 +10,12 @@ namespace {
 
 // The runtime refuses labels that are no class: the range of the target, which is the number of classes
 // unless the file says less.
-bool set_range(LossContext& l, int64_t classes) {
+void set_range(LossContext& l, int64_t classes) {
   const std::string target = l.keys.text("target");
   for (const InputSpec& input : l.model.inputs) {
-    if (input.name != target || !input.range || *input.range <= classes) continue;
-    l.error(Kind::shape_mismatch, input.keys.at("range"), "input `{}` has {} classes, {} gives {}",
-            input.name, *input.range, l.output.label, classes)
-        .note(l.output.at, l.output.defined_here());
-    return false;
+    if (input.name == target && input.range && *input.range > classes)
+      l.refuse(l.output, Kind::shape_mismatch, input.keys.at("range"),
+               "input `{}` has {} classes, {} gives {}", input.name, *input.range, l.output.label, classes);
   }
   ir::InputSettings& settings = l.b.module().settings.inputs[target];
   const std::optional<int64_t> rows = l.layers.rows_of(target);
@@ -25,7 +23,6 @@ bool set_range(LossContext& l, int64_t classes) {
   settings.range = std::min(settings.range.value_or(classes), classes);  // that of an embedding may be larger
   // A target that also chooses an embedding's vectors must be one of them: then nothing else may be ignored.
   if (!rows || (ignored >= 0 && ignored < *rows)) settings.ignore_index = ignored;
-  return true;
 }
 
 // A mean does not depend on the scale of its weights; a power of two changes no bit of it. The largest
@@ -37,40 +34,33 @@ std::vector<double> scaled(std::vector<double> weights) {
   return weights;
 }
 
-// Whether output [B, .., C] and target i32 [B, ..] fit.
-bool fits(LossContext& l) {
+// Output [B, .., C] and target i32 [B, ..] must fit. Gives [B, .., 1].
+ir::Shape rows_of(LossContext& l) {
   const ir::Shape shape = l.type(l.output).shape;
-  if (shape.size() < 2) {
-    l.error(Kind::shape_mismatch, l.model.loss.type_at,
-            "cross_entropy needs classes on the last axis, {} is one number per sample", l.output.label)
-        .note(l.output.at, l.output.defined_here());
-    return false;
-  }
-  if (l.type(l.target).dtype != ir::DType::i32) {
-    l.error(Kind::type_mismatch, l.keys.at("target"), "cross_entropy takes class numbers, {} is f32",
-            l.target.label)
-        .note(l.target.at, "give it dtype = \"i32\"");
-    return false;
-  }
+  if (shape.size() < 2)
+    l.refuse(l.output, Kind::shape_mismatch, l.model.loss.type_at,
+             "cross_entropy needs classes on the last axis, {} is one number per sample", l.output.label);
+  if (l.type(l.target).dtype != ir::DType::i32)
+    throw Refused(l.error(Kind::type_mismatch, l.keys.at("target"),
+                          "cross_entropy takes class numbers, {} is f32", l.target.label)
+                      .note(l.target.at, "give it dtype = \"i32\""));
   ir::Shape rows = shape;
   rows.back() = 1;
-  if (ir::elements(rows, 1) != ir::elements(l.type(l.target).shape, 1)) {
-    l.error(Kind::shape_mismatch, l.keys.at("target"),
-            "cross_entropy needs a target {} per sample, {} has {}",
-            ir::shape_text(ir::Shape(shape.begin() + 1, shape.end() - 1)), l.target.label,
-            l.layers.shape_of(l.target))
-        .note(l.output.at,
-              fmt::format("{} gives {}, classes last", l.output.label, l.layers.shape_of(l.output)));
-    return false;
-  }
-  return l.countable(ir::elements(rows, 1)) && set_range(l, shape.back()) &&
-         l.weights_fit("class_weights", shape.back());
+  if (ir::elements(rows, 1) != ir::elements(l.type(l.target).shape, 1))
+    throw Refused(l.error(Kind::shape_mismatch, l.keys.at("target"),
+                          "cross_entropy needs a target {} per sample, {} has {}",
+                          ir::shape_text(ir::Shape(shape.begin() + 1, shape.end() - 1)), l.target.label,
+                          l.layers.shape_of(l.target))
+                      .note(l.output.at, fmt::format("{} gives {}, classes last", l.output.label,
+                                                     l.layers.shape_of(l.output))));
+  l.need_count(ir::elements(rows, 1));
+  set_range(l, shape.back());
+  l.need_weights("class_weights", shape.back());
+  return rows;
 }
 
 void lower(LossContext& l) {
-  if (!fits(l)) return;
-  ir::Shape rows = l.type(l.output).shape;
-  rows.back() = 1;
+  const ir::Shape rows = rows_of(l);
   const ir::Operand logits = *l.output.value, wanted = l.reshaped("rows", rows);
   const bool weighted = l.keys.has("class_weights");
   std::vector<ir::Operand> operands = {logits, wanted};
@@ -80,16 +70,15 @@ void lower(LossContext& l) {
         l.table("loss.class_weights", scaled(l.keys.reals("class_weights")), l.keys.at("class_weights")));
     names.insert(names.end(), {"loss.weights", "loss.mass"});
   }
-  const auto results =
-      l.b.make_n(weighted ? "weighted_cross_entropy" : "cross_entropy", std::move(names), std::move(operands),
-                 {{"ignore_index", l.keys.integer("ignore_index")},
-                  {"label_smoothing", l.keys.real("label_smoothing")}});
+  const std::string_view op = weighted ? "weighted_cross_entropy" : "cross_entropy";
+  const auto results = l.b.make_n(op, std::move(names), std::move(operands), l.attrs_of(op));
   const ir::ValueId counted = results[3];
   l.sum(results[0], counted);
   if (weighted)
     l.b.yield(
         {.role = "weights", .metric = {}, .of = {}, .what = l.b.make("total_sum", "weight", {results[4]})});
-  if (!l.metrics_fit() || !l.metrics) return;
+  l.need_metrics();
+  if (!l.metrics) return;
   for (const Named& metric : l.model.metrics) {
     if (metric.name == "perplexity") continue;  // exp(mean loss): the runtime's
     // accuracy: the first largest class is the target

@@ -5,7 +5,7 @@ namespace gacc::frontend {
 
 namespace {
 
-const std::vector<std::string_view> differences = {"mae", "rmse", "r2"};
+const Words differences = {"mae", "rmse", "r2"};
 
 // With p for positives: (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)), which is bce(x, t) + (p - 1) t bce(x,
 // 1).
@@ -13,7 +13,7 @@ ir::ValueId binary(LossContext& l, const ir::Operand& x, const ir::Operand& want
   const std::vector<double> weights = l.keys.reals("pos_weight");
   if (weights.empty()) return l.b.make("bce_with_logits", "loss.each", {x, wanted});
   const ir::Shape shape = l.b.type(x).shape;
-  if (weights.size() > 1) l.weights_fit("pos_weight", shape.size() < 2 ? 1 : shape.back());
+  if (weights.size() > 1) l.need_weights("pos_weight", shape.size() < 2 ? 1 : shape.back());
   const ir::Operand weight = weights.size() == 1
                                  ? ir::Operand(weights.front())
                                  : l.table("loss.pos_weight", weights, l.keys.at("pos_weight"));
@@ -27,7 +27,7 @@ ir::ValueId binary(LossContext& l, const ir::Operand& x, const ir::Operand& want
 
 ir::ValueId huber_of(LossContext& l, const ir::Operand& x, const ir::Operand& wanted) {
   const ir::ValueId difference = l.b.make("sub", "loss.difference", {x, wanted});
-  return l.b.make("huber", "loss.each", {difference}, {{"delta", l.keys.real("delta")}});
+  return l.b.make("huber", "loss.each", {difference}, l.attrs_of("huber"));
 }
 
 // The op of output and target.

@@ -136,11 +136,7 @@ constexpr size_t kMilestones = 1000;  // each is a comparison in the update's ke
 // Keys that several schedules have.
 const Key gamma{"gamma", Form::real, required, "what the rate is multiplied by", above(0)};
 const Key total{"total", Form::integer, required, "when the rate has come down; above warmup", extent};
-const Key min_lr = [] {
-  Key key{"min_lr", Form::real, 0.0, "the lowest rate", at_least(0)};
-  key.implied = true;
-  return key;
-}();
+const Key min_lr = Key{"min_lr", Form::real, 0.0, "the lowest rate", at_least(0)}.unsaid();
 
 }  // namespace
 
@@ -327,7 +323,7 @@ const TypeSchema rates::plateau{
     .name = "plateau",
     .says = "lr factor^cuts, at least min_lr: one cut when `patience` evaluations in a row were not better.",
     .keys = {{"metric", Form::metric, "loss", "what evaluations must improve"},
-             {"factor", Form::real, 0.1, "what a cut multiplies the rate by", inner_fraction, {}, 0, true},
+             Key{"factor", Form::real, 0.1, "what a cut multiplies the rate by", inner_fraction}.unsaid(),
              {"patience", Form::integer, 10, "evaluations in a row that may be no better", count_from_zero},
              {"threshold", Form::real, 1e-4, "better is better by this part of the best", at_least(0)},
              min_lr},

@@ -5,17 +5,12 @@ namespace gacc::ir {
 
 namespace {
 
-const Key second_moment = [] {
-  Key key{"second_moment",
-          Form::word,
-          "window",
-          "what v is made of: the square of the update's gradient, or the squares of its micro-batches' "
-          "gradients",
-          any_number,
-          {"window", "micro"}};
-  key.implied = true;
-  return key;
-}();
+const Key second_moment =
+    Key{"second_moment", Form::word, "window",
+        "what v is made of: the square of the update's gradient, or the squares of its micro-batches' "
+        "gradients"}
+        .or_one_of({"window", "micro"})
+        .unsaid();
 
 const std::vector<OptimizerState> moments = {{".m"}, {".v"}};
 const std::vector<BiasTerm> bias_terms = {{"adam.c1", 0}, {"adam.c2", 1, true}};

@@ -41,7 +41,7 @@ std::string with_layer(const TypeSchema& type, const std::string& keys, std::str
   for (const char* input : {"shape = [16]\n", "shape = [8, 2]\n", "shape = [4, 4, 4]\n",
                             "shape = [16]\ndtype = \"i32\"\nrange = 100\n"}) {
     std::string layers;
-    if (layer_type(type).several)
+    if (member_of(all_layers(), type).several)
       for (const char* name : {"a", "b"})
         layers += std::string("[[layers]]\ntype = \"activation\"\nfn = \"relu\"\ninput = \"x\"\nname = \"") +
                   name + "\"\n";
@@ -82,7 +82,7 @@ TEST(Reference, NamesAllThatTheReaderAccepts) {
   const auto named = [&](std::string_view word) {
     EXPECT_NE(text.str().find(fmt::format("`{}`", word)), std::string::npos) << word;
   };
-  for (const Table* table : schema().all()) {
+  for (const Table* table : all_tables()) {
     for (const Key& key : table->keys) named(key.name);
     for (const TypeSchema* type : table->types) {
       named(type->name);
@@ -93,15 +93,15 @@ TEST(Reference, NamesAllThatTheReaderAccepts) {
 
 TEST(Reference, ExamplesCompile) {
   std::string problem;
-  for (const TypeSchema* type : schema().layer.types)
+  for (const TypeSchema* type : tables::layer.types)
     EXPECT_NE(with_layer(*type, std::string(type->example), problem), "") << type->name << "\n" << problem;
-  for (const Table* table : {&schema().optimizer, &schema().schedule})
+  for (const Table* table : {&tables::optimizer, &tables::schedule})
     for (const TypeSchema* type : table->types)
       EXPECT_NE(with_table(std::string(table->path),
                            fmt::format("type = \"{}\"\n{}\n", type->name, type->example), problem),
                 "")
           << problem;
-  for (const TypeSchema* type : schema().loss.types) {
+  for (const TypeSchema* type : tables::loss.types) {
     Tables tables = kTables;
     tables["loss"] = fmt::format("type = \"{}\"\n{}\n", type->name, type->example);
     const std::string shape = type->name == "cross_entropy" ? "dtype = \"i32\"\n" : "shape = [3]\n";
@@ -110,8 +110,8 @@ TEST(Reference, ExamplesCompile) {
     text.replace(text.find("[inputs.y]\ndtype = \"i32\"\n"), 25, "[inputs." + target + "]\n" + shape);
     EXPECT_NE(compiled(text, problem), "") << problem;
   }
-  for (const Table* table : {&schema().model, &schema().train, &schema().precision, &schema().recompute,
-                             &schema().launch, &schema().memory})
+  for (const Table* table : {&tables::model, &tables::train, &tables::precision, &tables::recompute,
+                             &tables::launch, &tables::memory})
     EXPECT_NE(with_table(std::string(table->path), std::string(table->example) + "\n", problem), "")
         << problem;
 }
@@ -126,10 +126,9 @@ TEST(Reference, DefaultsAreTheOnesUsed) {
     EXPECT_EQ(without, with) << where << ": " << key.name << "\n" << problem;
     ++checked;
   };
-  for (const TypeSchema* type : schema().layer.types) {
+  for (const TypeSchema* type : tables::layer.types) {
     std::vector<Key> keys = type->keys;
-    if (type->name == "linear")
-      keys.insert(keys.end(), schema().layer.keys.begin(), schema().layer.keys.end());
+    if (type->name == "linear") keys.insert(keys.end(), tables::layer.keys.begin(), tables::layer.keys.end());
     for (const Key& key : keys) {
       if (!key.fallback.value) continue;
       std::string example(type->example);
@@ -142,7 +141,7 @@ TEST(Reference, DefaultsAreTheOnesUsed) {
            type->name);
     }
   }
-  for (const Table* table : {&schema().model, &schema().train, &schema().precision, &schema().launch}) {
+  for (const Table* table : {&tables::model, &tables::train, &tables::precision, &tables::launch}) {
     for (const Key& key : table->keys) {
       if (!key.fallback.value) continue;
       const std::string name(table->path);
@@ -152,7 +151,7 @@ TEST(Reference, DefaultsAreTheOnesUsed) {
       same(without, with_table(name, lines + toml(key), problem), key, name);
     }
   }
-  for (const Table* table : {&schema().optimizer, &schema().schedule, &schema().loss}) {
+  for (const Table* table : {&tables::optimizer, &tables::schedule, &tables::loss}) {
     for (const TypeSchema* type : table->types) {
       std::vector<Key> keys = type->keys;
       keys.insert(keys.end(), table->keys.begin(), table->keys.end());
