@@ -15,7 +15,7 @@
 
 namespace gacc {
 
-constexpr int kArtifactVersion = 7;
+constexpr int kArtifactVersion = 8;
 
 // The programs of an artifact, in the order in which it has them. `close` is there only with several lanes, `answer`
 // only where predictions come in parts, and the last three only where ranks share the optimizer's state.
