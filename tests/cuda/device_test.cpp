@@ -162,6 +162,9 @@ TEST_F(CudaDeviceTest, AGraphOnTwoStreamsIsForkedAndJoined) {
     EXPECT_EQ(fake_->count("cuStreamCreate"), streams + 1);
     ASSERT_EQ(device_->run(Program::step, 3).text(), "");  // not full, for the first time
     EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 + waits);
+    ASSERT_EQ(device_->run(Program::step, 3).text(), "");  // again: a graph of its own
+    EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 * (2 + waits));
+    EXPECT_EQ(fake_->count("cuStreamCreate"), streams + 1);
   }
 }
 
