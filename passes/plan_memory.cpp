@@ -193,6 +193,39 @@ std::vector<planner::Block> by_levels(const Module& module, const Transients& t,
   return blocks;
 }
 
+// Four: a layer's gradient of a weight then ends before the next layer but one needs its bytes.
+constexpr size_t kKernelsBeside = 4;
+constexpr int64_t kStreamsWork = int64_t{1} << 22;  // of the search for such places
+
+// The blocks of a step that is a graph of two streams (pass `streams`): what a kernel beside the others touches
+// stays for the next few kernels, so that these need not wait for it because of memory alone. Not where more
+// than `height` bytes would be live then.
+std::vector<planner::Block> by_streams(const Module& module, const Transients& t, int64_t height) {
+  std::map<ValueId, size_t> block_of;
+  for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
+  const std::vector<bool> beside = may_run_beside(module.step, t.kernels);
+  const StorageRoots roots(module.step);
+  std::vector<planner::Block> blocks = t.blocks;
+  std::vector<int64_t> live(t.kernels.size());
+  for (const planner::Block& block : blocks)
+    for (int k = block.first; k <= block.last; ++k) live[static_cast<size_t>(k)] += block.bytes;
+  const auto stay = [&](planner::Block& block, size_t until) {
+    for (auto k = static_cast<size_t>(block.last) + 1; k <= std::min(until, live.size() - 1); ++k) {
+      if (live[k] + block.bytes > height) return;
+      live[k] += block.bytes;
+      ++block.last;
+    }
+  };
+  for (size_t k = 0; k < t.kernels.size(); ++k) {
+    if (!beside[k]) continue;
+    for (const auto* operands : {&t.kernels[k].reads, &t.kernels[k].writes})
+      for (const Operand& operand : *operands)
+        if (const ValueId* value = as_value(roots(operand)); value != nullptr && block_of.contains(*value))
+          stay(blocks[block_of[*value]], k + kKernelsBeside);
+  }
+  return blocks;
+}
+
 // The values of predict and, behind them in time, of answer, where there is one: the rows that it reads stay
 // where predict leaves them.
 struct Predictions {
@@ -338,9 +371,12 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
   }
   planner::Placement roomy = planner::place(apart.blocks);
   if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
+  const Transients& step = values[RegionKind::step];
   if (launch_mode(module).persistent) {
-    planner::Placement wide = planner::place(by_levels(module, values[RegionKind::step], end));
+    planner::Placement wide = planner::place(by_levels(module, step, end));
     if (wide.height <= height) placements[RegionKind::step] = std::move(wide);
+  } else if (auto wide = planner::pack(by_streams(module, step, height), height, kStreamsWork).placement) {
+    placements[RegionKind::step] = std::move(*wide);
   }
   for (const RegionKind kind : training_regions) {
     Region& region = module.region(kind);

@@ -143,6 +143,31 @@ TEST_F(CudaDeviceTest, AWindowIsOneGraphLaunchPerMicroBatchAndOneForTheUpdate) {
   EXPECT_EQ(allocations(), before) << "something was allocated after load";
 }
 
+// The second stream joins the capture, waits, is waited for and joins the first one again; launches without a
+// graph need no event. What is created is given back (TearDown).
+TEST_F(CudaDeviceTest, AGraphOnTwoStreamsIsForkedAndJoined) {
+  Artifact artifact = tiny_artifact(4, 4);
+  ASSERT_EQ(open(artifact).text(), "");
+  EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 0);
+  const int events = fake_->count("cuEventCreate"), streams = fake_->count("cuStreamCreate");
+  std::vector<PlanLaunch>& step = artifact.plan.programs[1].launches;
+  ASSERT_EQ(step.size(), 2U);
+  step[1].stream = 1;
+  for (const int waits : {0, 1}) {
+    step[1].after = waits - 1;
+    fake_->calls.clear();
+    ASSERT_EQ(open(artifact).text(), "");
+    EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 + waits);
+    EXPECT_EQ(fake_->count("cuEventCreate"), events + 2 + waits);
+    EXPECT_EQ(fake_->count("cuStreamCreate"), streams + 1);
+    ASSERT_EQ(device_->run(Program::step, 3).text(), "");  // not full, for the first time
+    EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 + waits);
+    ASSERT_EQ(device_->run(Program::step, 3).text(), "");  // again: a graph of its own
+    EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 * (2 + waits));
+    EXPECT_EQ(fake_->count("cuStreamCreate"), streams + 1);
+  }
+}
+
 TEST_F(CudaDeviceTest, AMicroBatchThatIsNotFullGetsOneGraphWhenItComesAgain) {
   const Artifact artifact = tiny_artifact(40, 1);
   ASSERT_EQ(open(artifact).text(), "");
