@@ -63,7 +63,11 @@ class CudaDevice final : public Device {
   }
   Status load(const Artifact& artifact) override;
   Status run(Program program, int64_t batch) override;
-  Status write(int64_t offset, std::span<const std::byte> bytes) override;
+  Status write(int64_t offset, std::span<const std::byte> bytes) override {
+    const ArenaWrite one{offset, bytes};
+    return write_all(std::span(&one, 1));
+  }
+  Status write_all(std::span<const ArenaWrite> writes) override;
   Status read(int64_t offset, std::span<std::byte> bytes) override;
   int64_t peak_bytes() const override { return peak_bytes_; }
   std::string load_note() const override;
@@ -171,11 +175,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
   if (Status status = allocate(arena_, arena_bytes_); !status) return status;
   int64_t input_bytes = 0;
-  for (const PlanInput& input : plan.inputs) {
-    int64_t elements = plan.micro_batch;
-    for (int64_t extent : input.shape) elements *= extent;
-    input_bytes += elements * 4 + 256;
-  }
+  for (const PlanInput& input : plan.inputs) input_bytes += input.bytes(plan.micro_batch) + 256;
   Status status = staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes)));
   if (!status) return status;
   status = window_.open(driver_);
@@ -370,11 +370,15 @@ Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
                        arena_bytes_);
 }
 
-Status CudaDevice::write(int64_t offset, std::span<const std::byte> bytes) {
-  if (Status status = check_range(offset, bytes.size()); !status) return status;
+Status CudaDevice::write_all(std::span<const ArenaWrite> writes) {
+  std::vector<Staging::Copy> copies;
+  for (const auto& [offset, bytes] : writes) {
+    if (Status status = check_range(offset, bytes.size()); !status) return status;
+    copies.push_back({arena_ + static_cast<Pointer>(offset), bytes});
+  }
   if (Status status = enter(); !status) return status;
   window_.forget();
-  return staging_.write(arena_ + static_cast<Pointer>(offset), bytes, stream_);
+  return staging_.write(copies, stream_);
 }
 
 Status CudaDevice::read(int64_t offset, std::span<std::byte> bytes) {

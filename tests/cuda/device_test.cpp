@@ -188,6 +188,33 @@ TEST_F(CudaDeviceTest, AMicroBatchThatIsNotFullGetsOneGraphWhenItComesAgain) {
   EXPECT_NE(device_->run(Program::step, 0).text(), "");
 }
 
+// As the inputs of a micro-batch do; where one is short, its place is longer than it, and there are two copies.
+TEST_F(CudaDeviceTest, WhatLiesSideBySideIsOneCopy) {
+  Artifact artifact = tiny_artifact(4, 1);
+  artifact.plan.arena_bytes = 4 << 20;
+  ASSERT_EQ(open(artifact).text(), "");
+  std::vector<std::byte> there(4 << 20), found(there.size());
+  const auto write = [&](std::vector<std::pair<size_t, size_t>> places, int copies) {
+    std::vector<std::vector<std::byte>> values;
+    std::vector<ArenaWrite> writes;
+    const int before = fake_->count("cuMemcpyHtoDAsync_v2");
+    for (const auto& [offset, bytes] : places) {
+      values.emplace_back(bytes, static_cast<std::byte>(1 + values.size() + bytes));
+      std::ranges::copy(values.back(), there.begin() + static_cast<ptrdiff_t>(offset));
+    }
+    for (size_t i = 0; i < places.size(); ++i)
+      writes.push_back({static_cast<int64_t>(places[i].first), values[i]});
+    ASSERT_EQ(device_->write_all(writes).text(), "");
+    EXPECT_EQ(fake_->count("cuMemcpyHtoDAsync_v2"), before + copies);
+    ASSERT_EQ(device_->read(0, found).text(), "");
+    EXPECT_TRUE(found == there);
+  };
+  write({{256, 500}, {768, 1024}, {1792, 8}, {8192, 8}}, 2);
+  std::fill_n(there.begin() + 768, 512, std::byte{0});  // what is behind 300 bytes of it is set, too
+  write({{256, 100}, {768, 300}, {1280, 8}}, 2);
+  write({{0, 900 << 10}, {900 << 10, 300 << 10}}, 2);  // not in one half of the staging memory
+}
+
 TEST_F(CudaDeviceTest, WritesAnyAmountWithoutMixingItUp) {
   Artifact artifact = tiny_artifact(4, 1);
   artifact.plan.arena_bytes = (5 << 20) + 12;
