@@ -210,7 +210,9 @@ class TableReader {
  public:
   TableReader(const Node& node, const Table& table, Diag& diag, std::string what, const std::string& path)
       : node_(node), table_(table), diag_(diag), what_(std::move(what)), layer_(&table == &tables::layer) {
+    const Node* type = node.find("type");
     values_.place = node.at;
+    values_.type_at = type != nullptr ? type->at : node.at;
     values_.path = path.empty() ? "" : path + '.';
   }
 
