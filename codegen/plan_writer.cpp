@@ -71,7 +71,9 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     const ir::Value& value = module.step[id];
     PlanInput input;
     input.name = value.name;
-    input.dtype = ir::dtype_text(value.type.dtype);
+    const bool half = ir::is_half(value.type.dtype);  // pass half-inputs
+    input.dtype = ir::dtype_text(half ? ir::DType::f32 : value.type.dtype);
+    if (half) input.stored = ir::dtype_text(value.type.dtype);
     input.shape.assign(value.type.shape.begin() + (value.type.shape.empty() ? 0 : 1), value.type.shape.end());
     input.step_offset = value.offset.value_or(0);
     input.eval_offset = input_offset(module.eval, value.name).value_or(0);

@@ -11,9 +11,7 @@ Status decode(const Function& function, const PtxFile& module, const Symbols& sy
 
 Status Decoder::run() {
   program_.name = function_.name;
-  program_.max_threads = function_.max_threads[0] * function_.max_threads[1] * function_.max_threads[2];
-  std::copy(std::begin(function_.required_threads), std::end(function_.required_threads),
-            program_.required_threads);
+  program_.max_threads = function_.max_threads;
   lay_out();
   std::vector<uint32_t> position;
   std::vector<std::pair<size_t, size_t>> branches;  // instruction, statement
@@ -80,7 +78,7 @@ void Decoder::lay_out() {
   for (const Variable& v : module_.variables) shared(v);
   for (const Variable& v : function_.variables) {
     shared(v);
-    if (v.space == Space::local || v.space == Space::param) {  // .param of calls lives with the thread
+    if (v.space == Space::local) {
       program_.local_bytes = align(program_.local_bytes, v.align);
       places_[v.name] = {Space::local, static_cast<uint64_t>(program_.local_bytes)};
       program_.local_bytes += v.bytes;
@@ -118,7 +116,7 @@ void Decoder::statement(const Statement& s) {
   if (const LaneOp* op = find_lane_op(s.opcode); op && !s.opcode.starts_with("setp."))
     return lanes(*op, s.opcode.starts_with("cvt."));
   const Parts parts = split_opcode(s.opcode);
-  if (parts[0] == "setp") return set_predicate(parts);
+  if (parts[0] == "setp") return set_predicate();
   if (accepted(parts) && !scalar(parts) && !memory(parts)) collective(parts);
 }
 
@@ -145,7 +143,7 @@ int Decoder::constant(uint8_t bytes, uint64_t value) {
 int Decoder::special(const std::string& name) {
   if (auto found = specials_.find(name); found != specials_.end()) return found->second;
   for (const SpecialRegister& k : special_registers())
-    if (name == k.name && k.which < Special::clock) {  // clocks are read by mov, when it runs
+    if (name == k.name) {
       int reg = add_slot(k.bytes, name);
       program_.specials.push_back({reg, k.which});
       return specials_[name] = reg;
@@ -187,25 +185,8 @@ int Decoder::source(const Operand& operand, uint8_t bytes, bool narrow) {
     }
     case Kind::integer:
       return constant(bytes, operand.bits);
-    case Kind::f32: {
-      if (bytes != 8) return constant(bytes, operand.bits);
-      float f;
-      auto bits = static_cast<uint32_t>(operand.bits);
-      std::memcpy(&f, &bits, 4);
-      double d = f;
-      uint64_t wide;
-      std::memcpy(&wide, &d, 8);
-      return constant(8, wide);
-    }
-    case Kind::f64: {
-      if (bytes == 8) return constant(8, operand.bits);
-      double d;
-      std::memcpy(&d, &operand.bits, 8);
-      auto f = static_cast<float>(d);
-      uint32_t bits;
-      std::memcpy(&bits, &f, 4);
-      return constant(bytes, bits);
-    }
+    case Kind::f32:
+      return constant(bytes, operand.bits);
     case Kind::special: {
       int reg = special(operand.name);
       if (width(reg) == bytes) return reg;
@@ -249,7 +230,7 @@ void Decoder::finish(const Operand& operand, int reg, bool sign) {
   emit(run_resize, operand.reg, {reg}).value = sign;
 }
 
-Instr& Decoder::emit(Handler handler, int d, std::initializer_list<int> sources) {
+Instr& Decoder::emit(Handler handler, int d, const std::vector<int>& sources) {
   Instr in;
   in.run = handler;
   in.line = s_->line;
@@ -258,13 +239,13 @@ Instr& Decoder::emit(Handler handler, int d, std::initializer_list<int> sources)
   program_.code.push_back(in);
   return program_.code.back();
 }
-Instr& Decoder::emit(Handler handler, int d, std::initializer_list<int> sources, Extra extra) {
+Instr& Decoder::emit(Handler handler, int d, const std::vector<int>& sources, Extra extra) {
   Instr& in = emit(handler, d, sources);
   in.extra = static_cast<int>(program_.extras.size());
   program_.extras.push_back(std::move(extra));
   return in;
 }
-void Decoder::emit_lanes(const LaneOp& op, int d, std::initializer_list<int> sources) {
+void Decoder::emit_lanes(const LaneOp& op, int d, const std::vector<int>& sources) {
   static constexpr Handler by_count[] = {nullptr, run_lanes1, run_lanes2, run_lanes3, run_lanes4};
   emit(op.divides ? run_divide : by_count[op.sources], d, sources).lane = op.fn;
 }
@@ -275,9 +256,7 @@ void Decoder::set_address(const Operand& operand, Extra& x, bool second) {
   if (!operand.name.empty()) {
     Space space;
     if (!address_of(operand.name, space, base)) return fail(fmt::format("`{}` is not defined", operand.name));
-    if (!second && x.space == Space::param && space == Space::local)
-      x.space = Space::local;  // of a call
-    else if (!second && x.space == Space::generic) {
+    if (!second && x.space == Space::generic) {
       if (space == Space::shared) base += kSharedWindow;
       if (space == Space::local) base += kLocalWindow;
       if (space == Space::param) base += kParamWindow;

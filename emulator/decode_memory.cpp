@@ -13,7 +13,7 @@ bool parse_space(std::string_view part, Space& space) {
     space = Space::local;
   else if (part == "const")
     space = Space::constant;
-  else if (part == "param" || part == "param::entry" || part == "param::func")
+  else if (part == "param" || part == "param::entry")
     space = Space::param;
   else
     return false;
@@ -23,7 +23,7 @@ bool parse_space(std::string_view part, Space& space) {
 
 bool Decoder::memory(const Parts& parts) {
   const std::string_view root = parts[0];
-  if (root == "ld" || root == "ldu" || root == "st")
+  if (root == "ld" || root == "st")
     access(parts, root != "st");
   else if (root == "atom" || root == "red")
     atomic(parts, root == "atom");
@@ -77,7 +77,6 @@ void Decoder::access(const Parts& parts, bool load) {
   set_address(address, x);
   if (!status_) return;
   if (x.space == Space::param) {
-    if (!load) return fail("a kernel's parameters cannot be written");
     if (x.base < 0) {
       if (x.offset < 0 || x.offset + x.bytes * x.count > program_.param_bytes)
         return fail("a load past the parameters");
@@ -94,8 +93,7 @@ void Decoder::atomic(const Parts& parts, bool returns) {
   static const std::map<std::string_view, AtomicOp> ops = {
       {"add", AtomicOp::add},   {"min", AtomicOp::min},     {"max", AtomicOp::max},
       {"exch", AtomicOp::exch}, {"cas", AtomicOp::cas},     {"and", AtomicOp::bit_and},
-      {"or", AtomicOp::bit_or}, {"xor", AtomicOp::bit_xor}, {"inc", AtomicOp::inc},
-      {"dec", AtomicOp::dec}};
+      {"or", AtomicOp::bit_or}, {"xor", AtomicOp::bit_xor}, {"inc", AtomicOp::inc}};
   Extra x;
   Type type;
   x.order = Order::relaxed;
@@ -110,9 +108,8 @@ void Decoder::atomic(const Parts& parts, bool returns) {
       x.order = Order::acq_rel;
     else if (!parse_space(part, x.space))
       parse_type(part, type);
-  const bool is16 = type.name.find("f16") != std::string::npos;
   x.type_bits = static_cast<uint8_t>(type.bits);
-  x.type_class = is16 ? (type.name[0] == 'b' ? 'w' : 'h') : type.name[0];
+  x.type_class = type.name[0];
   auto bytes = static_cast<uint8_t>(type.bytes());
   size_t values = x.atomic == AtomicOp::cas ? 2 : 1, first = returns ? 1 : 0;
   if (!operands(first + 1 + values, first + 1 + values)) return;

@@ -17,22 +17,10 @@ bool Decoder::scalar(const Parts& parts) {
 void Decoder::lanes(const LaneOp& op, bool convert) {
   const auto& list = s_->operands;
   if (!operands(op.sources + 1u, op.sources + 1u)) return;
-  int s[4] = {};
-  for (int i = 0; i < op.sources; ++i) s[i] = source(list[static_cast<size_t>(i) + 1], op.source[i], convert);
-  int d = destination(list[0], op.result, convert);
-  switch (op.sources) {
-    case 1:
-      emit_lanes(op, d, {s[0]});
-      break;
-    case 2:
-      emit_lanes(op, d, {s[0], s[1]});
-      break;
-    case 3:
-      emit_lanes(op, d, {s[0], s[1], s[2]});
-      break;
-    default:
-      emit_lanes(op, d, {s[0], s[1], s[2], s[3]});
-  }
+  std::vector<int> sources;
+  for (size_t i = 0; i < op.sources; ++i) sources.push_back(source(list[i + 1], op.source[i], convert));
+  const int d = destination(list[0], op.result, convert);
+  emit_lanes(op, d, sources);
   // cvt.s8.s32 into a wider register extends the sign of its destination type.
   if (convert)
     finish(list[0], d,
@@ -40,48 +28,25 @@ void Decoder::lanes(const LaneOp& op, bool convert) {
                op.name.find(".s32.") != std::string::npos);
 }
 
-// setp.CMP[.and|.or|.xor][.ftz].type p[|q], a, b[, c]: p = (a CMP b) BOOL c, q = !(a CMP b) BOOL c. Of a pair
-// of halves p is for the low ones and q for the high ones.
-void Decoder::set_predicate(const Parts& parts) {
-  std::string name;
-  std::string_view combine;
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (i == 2 && (parts[i] == "and" || parts[i] == "or" || parts[i] == "xor"))
-      combine = parts[i];
-    else
-      name.append(name.empty() ? "" : ".").append(parts[i]);
-  const bool pairs = name.ends_with("f16x2");
-  const LaneOp* op = find_lane_op(pairs ? name.substr(0, name.size() - 2) : name);
+// setp.CMP.type p[|q], a, b: p = a CMP b, q = !p. Of a pair of halves p is for the low ones and q for the high.
+void Decoder::set_predicate() {
+  const bool pairs = s_->opcode.ends_with("f16x2");
+  const LaneOp* op = find_lane_op(pairs ? s_->opcode.substr(0, s_->opcode.size() - 2) : s_->opcode);
   if (!op) return fail(fmt::format("unknown opcode or modifier `{}`", s_->opcode));
-  if (pairs) return set_predicates_of_pairs(*op, combine);
-  size_t extra = combine.empty() ? 0 : 1;
-  if (!operands(3 + extra, 4 + extra)) return;
+  if (pairs) return set_predicates_of_pairs(*op);
+  if (!operands(3, 4)) return;
   const auto& list = s_->operands;
-  size_t at = list.size() - 2 - extra;  // 1, or 2 with |q
-  if (at == 2 && name.find("f16") != std::string::npos)
+  const size_t at = list.size() - 2;  // 1, or 2 with |q
+  if (at == 2 && op->name.find("f16") != std::string::npos)
     return fail(fmt::format("`{}` writes one predicate", s_->opcode));
   int a = source(list[at], op->source[0]), b = source(list[at + 1], op->source[1]);
   int p = destination(list[0], kPredicate);
-  if (at == 1 && combine.empty()) return emit_lanes(*op, p, {a, b});
-  int plain = temporary(kPredicate), opposite = temporary(kPredicate);
-  int c = combine.empty() ? -1 : source(list[at + 2], kPredicate);
-  emit_lanes(*op, plain, {a, b});
-  emit_lanes(*find_lane_op("not.pred"), opposite, {plain});
-  if (combine.empty()) {
-    emit(run_move, p, {plain});
-    emit(run_move, destination(list[1], kPredicate), {opposite});
-    return;
-  }
-  const LaneOp& logic = *find_lane_op(fmt::format("{}.pred", combine));
-  int q = at == 2 ? destination(list[1], kPredicate) : -1;
-  if (q >= 0) emit_lanes(logic, opposite, {opposite, c});
-  emit_lanes(logic, p, {plain, c});
-  if (q >= 0) emit(run_move, q, {opposite});
+  emit_lanes(*op, p, {a, b});
+  if (at == 2) emit_lanes(*find_lane_op("not.pred"), destination(list[1], kPredicate), {p});
 }
 
-void Decoder::set_predicates_of_pairs(const LaneOp& op, std::string_view combine) {
-  const size_t extra = combine.empty() ? 0 : 1;
-  if (!operands(4 + extra, 4 + extra)) return;
+void Decoder::set_predicates_of_pairs(const LaneOp& op) {
+  if (!operands(4, 4)) return;
   const auto& list = s_->operands;
   constexpr uint8_t kHalf = 2, kPair = 4;  // bytes
   int halves[2][2];                        // of a and b: low, high
@@ -90,16 +55,8 @@ void Decoder::set_predicates_of_pairs(const LaneOp& op, std::string_view combine
     for (int& half : halves[i]) parts.registers.push_back(half = temporary(kHalf));
     emit(run_unpack, -1, {source(list[2 + i], kPair)}, parts);
   }
-  const int c = combine.empty() ? -1 : source(list[4], kPredicate);
-  int compared[2];  // before anything is written: c may be p or q
-  for (const size_t half : {0, 1}) {
-    compared[half] = temporary(kPredicate);
-    emit_lanes(op, compared[half], {halves[0][half], halves[1][half]});
-    if (c < 0) continue;
-    const LaneOp& logic = *find_lane_op(fmt::format("{}.pred", combine));
-    emit_lanes(logic, compared[half], {compared[half], c});
-  }
-  for (const size_t half : {0, 1}) emit(run_move, destination(list[half], kPredicate), {compared[half]});
+  for (const size_t half : {0, 1})
+    emit_lanes(op, destination(list[half], kPredicate), {halves[0][half], halves[1][half]});
 }
 
 void Decoder::move(const Parts& parts) {
@@ -128,13 +85,6 @@ void Decoder::move(const Parts& parts) {
       emit(run_pack, destination(to, bytes), {}, x);
     return;
   }
-  if (from.kind == Kind::special &&
-      std::any_of(special_registers().begin(), special_registers().end(), [&](const SpecialRegister& r) {
-        return r.which >= Special::clock && r.name == from.name;
-      })) {
-    emit(run_clock, destination(to, bytes), {});
-    return;
-  }
   emit(run_move, destination(to, bytes), {source(from, bytes)});
 }
 
@@ -161,10 +111,8 @@ bool Decoder::control(const Parts& parts) {
     if (operands(1, 1)) emit(run_branch, -1, {});
   } else if (root == "ret" || root == "exit") {
     if (operands(0, 0)) emit(run_exit, -1, {});
-  } else if (root == "trap" || root == "brkpt") {
+  } else if (root == "trap") {
     emit(run_trap, -1, {});
-  } else if (root == "nanosleep" || root == "prefetch" || root == "prefetchu" || root == "pmevent") {
-    emit(run_nothing, -1, {});  // hints
   } else {
     return false;
   }

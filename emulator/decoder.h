@@ -36,17 +36,17 @@ class Decoder {
   // larger.
   int destination(const Operand& operand, uint8_t bytes, bool widen = false);
   void finish(const Operand& operand, int reg, bool sign);
-  Instr& emit(Handler handler, int d, std::initializer_list<int> sources);
-  Instr& emit(Handler handler, int d, std::initializer_list<int> sources, Extra extra);
-  void emit_lanes(const LaneOp& op, int d, std::initializer_list<int> sources);
+  Instr& emit(Handler handler, int d, const std::vector<int>& sources);
+  Instr& emit(Handler handler, int d, const std::vector<int>& sources, Extra extra);
+  void emit_lanes(const LaneOp& op, int d, const std::vector<int>& sources);
   void set_address(const Operand& operand, Extra& x, bool second = false);
   uint64_t immediate(const Operand& operand);  // a literal, or an error
 
   // decode_scalar.cpp
   bool scalar(const Parts& parts);  // false: not of this family
   void lanes(const LaneOp& op, bool convert);
-  void set_predicate(const Parts& parts);
-  void set_predicates_of_pairs(const LaneOp& op, std::string_view combine);
+  void set_predicate();
+  void set_predicates_of_pairs(const LaneOp& op);
   void move(const Parts& parts);
   void address_conversion(const Parts& parts);
   bool control(const Parts& parts);  // false: not of this family
@@ -58,9 +58,8 @@ class Decoder {
   // decode_collective.cpp
   void collective(const Parts& parts);
   void shuffle(const Parts& parts);
-  void vote(const Parts& parts);
+  void ballot();
   void barrier(const Parts& parts);
-  void reduce(const Parts& parts);
   void matrix_load(const Parts& parts);
   void mma();
 

@@ -54,7 +54,6 @@ struct CUmod_st {
 };
 struct CUfunc_st {
   const gacc::emulator::Kernel* kernel = nullptr;
-  int dynamic_shared = 48 * 1024;
 };
 struct CUstream_st {
   std::shared_ptr<gacc::emulator::Capture> capture;

@@ -127,12 +127,6 @@ GACC_DRIVER_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int handl
   *value = known == std::end(kAttributes) ? 0 : known->value;
   return kSuccess;
 }
-GACC_DRIVER_EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int handle) {
-  if (handle != 0) return kInvalidDevice;
-  if (!bytes) return kInvalidValue;
-  *bytes = kDeviceBytes;
-  return kSuccess;
-}
 GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRetain(CUctx_st** context, int handle) {
   if (!device().initialised) return kNotInitialized;
   if (!context) return kInvalidValue;
@@ -146,7 +140,6 @@ GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRelease_v2(int handle) {
 GACC_DRIVER_EXPORT int cuCtxSetCurrent(CUctx_st* context) {
   return !context || context == &device().context ? kSuccess : kInvalidContext;
 }
-GACC_DRIVER_EXPORT int cuCtxSynchronize() { return kSuccess; }
 GACC_DRIVER_EXPORT int cuGetErrorName(int error, const char** text) { return error_text(error, text, true); }
 GACC_DRIVER_EXPORT int cuGetErrorString(int error, const char** text) {
   return error_text(error, text, false);

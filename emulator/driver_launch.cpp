@@ -11,30 +11,15 @@ using namespace gacc::emulator;
 
 namespace {
 
-void* const kBufferPointer = reinterpret_cast<void*>(1);  // CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE
-void* const kBufferSize = reinterpret_cast<void*>(2);
+// Of a launch, beside what the kernel declares; a kernel could ask for more, and none of ours does.
+constexpr unsigned kDynamicShared = 48 * 1024;
 
-int gather(const KernelInfo& info, void** params, void** extra, std::vector<uint8_t>& block) {
+int gather(const KernelInfo& info, void** params, std::vector<uint8_t>& block) {
   block.assign(static_cast<size_t>(info.param_bytes), 0);
-  if (params) {
-    for (size_t i = 0; i < info.params.size(); ++i) {
-      if (!params[i]) return kInvalidValue;
-      std::memcpy(block.data() + info.params[i].offset, params[i], static_cast<size_t>(info.params[i].bytes));
-    }
-    return kSuccess;
+  for (size_t i = 0; i < info.params.size(); ++i) {
+    if (!params || !params[i]) return kInvalidValue;
+    std::memcpy(block.data() + info.params[i].offset, params[i], static_cast<size_t>(info.params[i].bytes));
   }
-  if (!extra) return block.empty() ? kSuccess : kInvalidValue;
-  const void* buffer = nullptr;
-  size_t bytes = 0;
-  for (; *extra; extra += 2)
-    if (extra[0] == kBufferPointer)
-      buffer = extra[1];
-    else if (extra[0] == kBufferSize)
-      bytes = *static_cast<size_t*>(extra[1]);
-    else
-      return kInvalidValue;
-  if (bytes < block.size() || !buffer) return kInvalidValue;
-  std::memcpy(block.data(), buffer, block.size());
   return kSuccess;
 }
 
@@ -49,12 +34,12 @@ void write_counts(const std::string& kernel, const Dim3& grid, const Dim3& block
 }
 
 int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream_st* stream, void** params,
-           void** extra, bool cooperative) {
+           bool cooperative) {
   if (!function) return kInvalidHandle;
   const Kernel* kernel = function->kernel;
   std::vector<uint8_t> values;
-  if (int error = gather(kernel->info, params, extra, values)) return error;
-  if (static_cast<int64_t>(shared) > function->dynamic_shared) return kInvalidValue;
+  if (int error = gather(kernel->info, params, values)) return error;
+  if (shared > kDynamicShared) return kInvalidValue;
   return submit(stream, [=] {
     Emulator& emulator = device().emulator;
     gacc::Status status = emulator.launch(*kernel, grid, block, shared, values, cooperative);
@@ -77,15 +62,16 @@ GACC_DRIVER_EXPORT int cuLaunchKernel(CUfunc_st* function, unsigned grid_x, unsi
                                       unsigned block_x, unsigned block_y, unsigned block_z,
                                       unsigned shared_bytes, CUstream_st* stream, void** params,
                                       void** extra) {
+  if (extra) return kInvalidValue;  // the other way to give parameters
   return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params,
-                extra, false);
+                false);
 }
 GACC_DRIVER_EXPORT int cuLaunchCooperativeKernel(CUfunc_st* function, unsigned grid_x, unsigned grid_y,
                                                  unsigned grid_z, unsigned block_x, unsigned block_y,
                                                  unsigned block_z, unsigned shared_bytes, CUstream_st* stream,
                                                  void** params) {
   return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params,
-                nullptr, true);
+                true);
 }
 GACC_DRIVER_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc_st* function,
                                                                    int threads, size_t shared) {

@@ -39,10 +39,6 @@ GACC_DRIVER_EXPORT int cuMemFreeHost(void* pointer) {
   std::free(pointer);
   return kSuccess;
 }
-GACC_DRIVER_EXPORT int cuMemcpyHtoD_v2(Pointer to, const void* from, size_t bytes) {
-  std::lock_guard lock(device().mutex);
-  return checked(device().emulator.write(to, from, size_of(bytes)));
-}
 GACC_DRIVER_EXPORT int cuMemcpyDtoH_v2(void* to, Pointer from, size_t bytes) {
   std::lock_guard lock(device().mutex);
   return checked(device().emulator.read(from, to, size_of(bytes)));
@@ -52,9 +48,6 @@ GACC_DRIVER_EXPORT int cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t
 }
 GACC_DRIVER_EXPORT int cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, CUstream_st* stream) {
   return submit(stream, [=] { return checked(device().emulator.read(from, to, size_of(bytes))); });
-}
-GACC_DRIVER_EXPORT int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, CUstream_st* stream) {
-  return submit(stream, [=] { return checked(device().emulator.copy(to, from, size_of(bytes))); });
 }
 GACC_DRIVER_EXPORT int cuMemsetD8Async(Pointer to, unsigned char value, size_t count, CUstream_st* stream) {
   return submit(stream, [=] { return checked(device().emulator.fill(to, value, 1, size_of(count))); });

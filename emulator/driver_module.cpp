@@ -72,18 +72,7 @@ GACC_DRIVER_EXPORT int cuFuncGetAttribute(int* value, int attribute, CUfunc_st* 
                         std::min(info.registers, 255),
                         90,  // PTX and binary version
                         90};
-  if (attribute != 8 && (attribute < 0 || attribute >= static_cast<int>(std::size(values))))
-    return kInvalidValue;
-  *value = attribute == 8 ? function->dynamic_shared : values[attribute];
-  return kSuccess;
-}
-GACC_DRIVER_EXPORT int cuFuncSetAttribute(CUfunc_st* function, int attribute, int value) {
-  if (!function) return kInvalidHandle;
-  if (attribute == 8) {
-    if (value < 0 || value + function->kernel->info.shared_bytes > 227 * 1024) return kInvalidValue;
-    function->dynamic_shared = value;
-  } else if (attribute != 9) {  // the carve-out is a hint
-    return kInvalidValue;
-  }
+  if (attribute < 0 || attribute >= static_cast<int>(std::size(values))) return kInvalidValue;
+  *value = values[attribute];
   return kSuccess;
 }

@@ -43,7 +43,6 @@ GACC_DRIVER_EXPORT int cuStreamSynchronize(CUstream_st* stream) {
   stream = stream_of(stream);
   return !stream ? kInvalidHandle : stream->capture ? kCaptureUnsupported : kSuccess;
 }
-GACC_DRIVER_EXPORT int cuStreamQuery(CUstream_st* stream) { return cuStreamSynchronize(stream); }
 GACC_DRIVER_EXPORT int cuStreamBeginCapture_v2(CUstream_st* stream, int mode) {
   std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
@@ -118,7 +117,6 @@ GACC_DRIVER_EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event,
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuEventSynchronize(CUevent_st* event) { return event ? kSuccess : kInvalidHandle; }
-GACC_DRIVER_EXPORT int cuEventQuery(CUevent_st* event) { return event ? kSuccess : kInvalidHandle; }
 GACC_DRIVER_EXPORT int cuEventElapsedTime(float* milliseconds, CUevent_st* from, CUevent_st* to) {
   if (!milliseconds) return kInvalidValue;
   if (!from || !to || !from->recorded || !to->recorded) return kInvalidHandle;

@@ -25,11 +25,9 @@ KernelInfo describe(const Program& program) {
 
 Status decode_entries(PtxFile& file, const Symbols& symbols, std::vector<std::unique_ptr<Kernel>>& kernels) {
   for (Function& function : file.functions) {
-    if (!function.entry || function.declared_only) continue;
     for (const auto& other : kernels)
       if (other->info.name == function.name)
         return Status::error("line {}: kernel `{}` is defined twice", function.line, function.name);
-    GACC_TRY(inline_calls(file, function));
     auto kernel = std::make_unique<Kernel>();
     GACC_TRY(decode(function, file, symbols, kernel->program));
     kernel->info = describe(kernel->program);
@@ -75,8 +73,7 @@ Status Emulator::load(std::string_view text, std::unique_ptr<LoadedModule>& modu
   auto loaded = std::make_unique<LoadedModule>();
   loaded->target = file.target;
   Symbols symbols;
-  auto variables = module_variables(file);
-  for (const Variable* v : variables) {
+  for (const Variable* v : module_variables(file)) {
     if (v->external) return Status::error("line {}: `{}` is external and not defined here", v->line, v->name);
     uint64_t address = allocate(std::max<int64_t>(v->bytes, 1), v->name);
     if (address == 0) return Status::error("line {}: no memory for `{}`", v->line, v->name);
@@ -85,13 +82,6 @@ Status Emulator::load(std::string_view text, std::unique_ptr<LoadedModule>& modu
     loaded->variables.push_back(address);
     symbols[v->name] = address;
   }
-  for (const Variable* v : variables)
-    for (const Variable::Address& a : v->addresses) {
-      auto found = symbols.find(a.symbol);
-      if (found == symbols.end()) return Status::error("line {}: `{}` is not defined", v->line, a.symbol);
-      uint64_t value = found->second + static_cast<uint64_t>(a.offset);
-      write(symbols[v->name] + static_cast<uint64_t>(a.at), &value, 8);
-    }
   if (Status status = decode_entries(file, symbols, loaded->kernels); !status) {
     unload(*loaded);
     return status;
@@ -127,23 +117,6 @@ bool Emulator::read(uint64_t address, void* to, int64_t bytes) {
   return true;
 }
 
-bool Emulator::copy(uint64_t to, uint64_t from, int64_t bytes) {
-  if (bytes == 0) return true;
-  Region* source = memory_.find(from);
-  if (!source || !source->covers(from, bytes)) return false;
-  Region* target = memory_.find(to);
-  if (!target || !target->covers(to, bytes)) return false;
-  auto s = static_cast<int64_t>(from - source->base()), t = static_cast<int64_t>(to - target->base());
-  std::memmove(target->data() + t, source->data() + s, static_cast<size_t>(bytes));
-  // Whether a byte was written travels with it.
-  for (int64_t i = 0; i < bytes; ++i)
-    if (source->shadow()[s + i] & kWritten)
-      target->mark_written(t + i, 1);
-    else
-      target->forget_written(t + i, 1);
-  return true;
-}
-
 bool Emulator::fill(uint64_t address, uint32_t pattern, int pattern_bytes, int64_t bytes) {
   if (bytes == 0) return true;
   Region* region = memory_.find(address);
@@ -173,11 +146,6 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
   if (program.max_threads > 0 && threads > static_cast<uint64_t>(program.max_threads))
     return Status::error("`{}`: a block of {} threads, .maxntid allows {}", program.name, threads,
                          program.max_threads);
-  const int* required = program.required_threads;
-  if (required[0] > 0 &&
-      (block.x != static_cast<uint32_t>(required[0]) || block.y != static_cast<uint32_t>(required[1]) ||
-       block.z != static_cast<uint32_t>(required[2])))
-    return Status::error("`{}`: the block differs from .reqntid", program.name);
   if (grid.count() == 0 || grid.count() > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
     return Status::error("`{}`: a grid of {} blocks", program.name, grid.count());
   if (dynamic_shared < 0 || program.shared_bytes + dynamic_shared > 227 * 1024)

@@ -53,7 +53,6 @@ class Emulator {
   // False when the range is not inside one allocation.
   bool write(uint64_t address, const void* from, int64_t bytes);
   bool read(uint64_t address, void* to, int64_t bytes);
-  bool copy(uint64_t to, uint64_t from, int64_t bytes);
   // `bytes` is a multiple of `pattern_bytes`.
   bool fill(uint64_t address, uint32_t pattern, int pattern_bytes, int64_t bytes);
   // From the first call on, only declared ranges of that allocation may be touched by kernels.

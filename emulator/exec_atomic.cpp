@@ -1,6 +1,5 @@
 // atom, red and fences. Lanes go one after another. A release publishes what the block did so far at the
 // address; an acquire learns what was published there; a fence does both for the relaxed accesses around it.
-#include <cmath>
 #include <cstring>
 
 #include "emulator/exec.h"
@@ -30,32 +29,15 @@ T apply_integer(AtomicOp op, T old, T b, T c) {
       return old ^ b;
     case AtomicOp::inc:
       return old >= b ? 0 : old + 1;
-    case AtomicOp::dec:
-      return old == 0 || old > b ? b : old - 1;
   }
   return old;
 }
 
-float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
-
 // add.f32 takes and leaves subnormal numbers as zeros in global memory, and keeps them in shared memory.
 uint64_t apply(const Extra& x, Space space, uint64_t old, uint64_t b, uint64_t c) {
-  if (x.atomic == AtomicOp::add) {
-    if (x.type_class == 'f' && x.type_bits == 32) {
-      const auto p = bits_as<float>(static_cast<uint32_t>(old)), q = bits_as<float>(static_cast<uint32_t>(b));
-      return bits_as<uint32_t>(space == Space::shared ? p + q : flushed(flushed(p) + flushed(q)));
-    }
-    if (x.type_class == 'f') return bits_as<uint64_t>(bits_as<double>(old) + bits_as<double>(b));
-    if (x.type_class == 'h' || x.type_class == 'w') {
-      uint64_t sum = 0;
-      for (int at = 0; at < x.type_bits; at += 16) {
-        auto p = static_cast<uint16_t>(old >> at), q = static_cast<uint16_t>(b >> at);
-        uint16_t r = x.type_class == 'h' ? half_from(double{float_of_half(p)} + float_of_half(q))
-                                         : bf16_from(add_to_odd(float_of_bf16(p), float_of_bf16(q)));
-        sum |= uint64_t{r} << at;
-      }
-      return sum;
-    }
+  if (x.type_class == 'f') {
+    const auto p = bits_as<float>(static_cast<uint32_t>(old)), q = bits_as<float>(static_cast<uint32_t>(b));
+    return bits_as<uint32_t>(space == Space::shared ? p + q : flush(flush(p) + flush(q)));
   }
   if (x.type_class == 's')
     return x.type_bits == 64

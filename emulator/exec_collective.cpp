@@ -1,4 +1,4 @@
-// Instructions that lanes or warps do together: shuffles, votes, reductions over a warp, barriers.
+// Instructions that lanes or warps do together: shuffles, ballots, barriers.
 #include <bit>
 #include <cstring>
 
@@ -25,12 +25,6 @@ void check_mask(Warp& warp, const Instr& in, int reg) {
           "the mask 0x{:08x} names lane {}, which {}", mask[l], first_lane(absent),
           warp.live >> first_lane(absent) & 1 ? "does not execute this" : "has exited or never was");
   }
-}
-
-void put_predicate(Warp& warp, int reg, uint32_t bits) {
-  uint32_t& p = *words_of(warp, reg);
-  p = (p & ~warp.active) | (bits & warp.active);
-  warp.defined[reg] |= warp.active;
 }
 
 }  // namespace
@@ -81,79 +75,28 @@ void run_shuffle(Warp& warp, const Instr& in) {
   uint32_t* d = warp.lanes<uint32_t>(in.d_at);
   for (uint32_t m = warp.active; m; m &= m - 1) d[first_lane(m)] = result[first_lane(m)];
   warp.defined[in.d] |= warp.active;
-  if (!x.registers.empty()) put_predicate(warp, x.registers[0], inside);
+  if (x.registers.empty()) return;
+  uint32_t& p = *words_of(warp, x.registers[0]);
+  p = (p & ~warp.active) | (inside & warp.active);
+  warp.defined[x.registers[0]] |= warp.active;
 }
 
-// Sources: predicate, mask; value 1 negates the predicate.
-void run_vote(Warp& warp, const Instr& in) {
-  const Extra& x = extra_of(warp, in);
+// Sources: predicate, mask.
+void run_ballot(Warp& warp, const Instr& in) {
   warp.check_defined(in.s[0], in);
   check_mask(warp, in, in.s[1]);
-  uint32_t p = *warp.lanes<uint32_t>(in.s_at[0]);
-  if (in.value) p = ~p;
+  const uint32_t yes = *warp.lanes<uint32_t>(in.s_at[0]) & warp.active;
   const uint32_t* masks = warp.lanes<uint32_t>(in.s_at[1]);
-  uint32_t bits = 0;
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
-    uint32_t members = masks[l] & warp.active, yes = p & members;
-    if (x.mode == vote_ballot) warp.lanes<uint32_t>(in.d_at)[l] = yes;
-    bool r = x.mode == vote_all ? yes == members : x.mode == vote_any ? yes != 0 : yes == 0 || yes == members;
-    bits |= static_cast<uint32_t>(r) << l;
-  }
-  if (x.mode == vote_ballot)
-    warp.defined[in.d] |= warp.active;
-  else
-    put_predicate(warp, in.d, bits);
-}
-
-void run_active_mask(Warp& warp, const Instr& in) {
-  for (uint32_t m = warp.active; m; m &= m - 1) warp.lanes<uint32_t>(in.d_at)[first_lane(m)] = warp.active;
+  uint32_t result[kLanes];
+  std::memcpy(result, masks, sizeof result);  // d may be the mask
+  for (uint32_t m = warp.active; m; m &= m - 1)
+    warp.lanes<uint32_t>(in.d_at)[first_lane(m)] = yes & result[first_lane(m)];
   warp.defined[in.d] |= warp.active;
 }
 
 void run_warp_barrier(Warp& warp, const Instr& in) { check_mask(warp, in, in.s[0]); }
 
-// redux.sync and match.any.sync. Sources: value, mask.
-void run_reduce(Warp& warp, const Instr& in) {
-  const Extra& x = extra_of(warp, in);
-  warp.check_defined(in.s[0], in);
-  check_mask(warp, in, in.s[1]);
-  uint32_t value[kLanes];
-  std::memcpy(value, warp.file + in.s_at[0], sizeof value);
-  const uint32_t* masks = warp.lanes<uint32_t>(in.s_at[1]);
-  uint32_t result[kLanes] = {};
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
-    uint32_t members = masks[l] & warp.active;
-    bool first = true;
-    for (uint32_t n = members; n; n &= n - 1, first = false) {
-      uint32_t v = value[first_lane(n)], &r = result[l];
-      bool less = x.sign ? static_cast<int32_t>(v) < static_cast<int32_t>(r) : v < r;
-      if (x.mode == match_any)
-        r |= static_cast<uint32_t>(v == value[l]) << first_lane(n);
-      else if (first)
-        r = v;
-      else if (x.mode == sum)
-        r += v;
-      else if (x.mode == minimum)
-        r = less ? v : r;
-      else if (x.mode == maximum)
-        r = less ? r : v;
-      else if (x.mode == bit_and)
-        r &= v;
-      else if (x.mode == bit_or)
-        r |= v;
-      else
-        r ^= v;
-    }
-  }
-  for (uint32_t m = warp.active; m; m &= m - 1)
-    warp.lanes<uint32_t>(in.d_at)[first_lane(m)] = result[first_lane(m)];
-  warp.defined[in.d] |= warp.active;
-}
-
-// Sources: barrier, [threads], of bar.red also the predicate (extra.base; value 1 negates it). Counts the
-// group in; a sync waits until the block lets it go.
+// Sources: barrier, [threads]. Counts the group in; a sync waits until the block lets it go.
 void run_barrier(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
   int l = first_lane(warp.active);
@@ -178,11 +121,6 @@ void run_barrier(Warp& warp, const Instr& in) {
   barrier.arrived += std::popcount(warp.active);
   if ((warp.active | warp.waiting) == warp.live) barrier.arrived += kLanes - std::popcount(warp.live);
   warp.launch->clocks.arrive(warp.actor(), barrier.gathered);
-  if (x.base >= 0) {
-    warp.check_defined(x.base, in);
-    uint32_t p = *words_of(warp, x.base);
-    barrier.votes += std::popcount((in.value ? ~p : p) & warp.active);
-  }
   ++warp.launch->counts.barriers;
   if (x.mode == bar_arrive) return;
   warp.waiting |= warp.active;
@@ -202,19 +140,6 @@ void Block::release_barriers() {
     for (Warp& warp : warps) {
       if (!warp.waiting || warp.barrier != b) continue;
       launch->clocks.leave(warp.actor(), barrier.gathered);
-      const Instr& in = *warp.waits_at;
-      const Extra& x = launch->program.extras[static_cast<size_t>(in.extra)];
-      if (in.d >= 0) {  // bar.red: all get the result
-        warp.active = warp.waiting;
-        if (x.mode == red_popc) {
-          for (uint32_t m = warp.active; m; m &= m - 1)
-            warp.lanes<uint32_t>(in.d_at)[first_lane(m)] = static_cast<uint32_t>(barrier.votes);
-          warp.defined[in.d] |= warp.active;
-        } else {
-          put_predicate(warp, in.d,
-                        (x.mode == red_and ? barrier.votes == barrier.lanes : barrier.votes > 0) ? ~0u : 0);
-        }
-      }
       warp.waiting = 0;
       if (warp.state == Warp::State::blocked) warp.state = Warp::State::ready;
     }

@@ -9,19 +9,12 @@
 namespace gacc::emulator {
 namespace {
 
-struct Shape {
-  int k;             // inner extent
-  int element_bits;  // of a and b
-  int a, b;          // 32-bit registers of each fragment
-};
-constexpr Shape kShapes[] = {{8, 16, 2, 1},  {16, 16, 4, 2}, {8, 16, 2, 1},
-                             {16, 16, 4, 2}, {4, 32, 2, 1},  {8, 32, 4, 2}};
+// 32-bit registers of a fragment, each of two elements; b has half as many as a.
+int registers_of_a(int kind) { return kind == mma_f16_k16 || kind == mma_bf16_k16 ? 4 : 2; }
 
 float element(int kind, uint32_t word, int half) {
   auto bits = static_cast<uint16_t>(word >> (16 * half));
-  if (kind == mma_f16_k8 || kind == mma_f16_k16) return float_of_half(bits);
-  if (kind == mma_bf16_k8 || kind == mma_bf16_k16) return float_of_bf16(bits);
-  return bits_as<float>(word & 0xffffe000u);  // the unit ignores the low bits
+  return kind == mma_f16_k8 || kind == mma_f16_k16 ? float_of_half(bits) : float_of_bf16(bits);
 }
 
 }  // namespace
@@ -32,29 +25,27 @@ void run_mma(Warp& warp, const Instr& in) {
   if (warp.active != ~0u)
     if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
       r->text = fmt::format("mma.sync by lanes 0x{:08x} only", warp.active);
-  const Shape& shape = kShapes[x.mode];
-  int per_word = 32 / shape.element_bits;
+  const int in_a = registers_of_a(x.mode), in_b = in_a / 2;
   auto word = [&](size_t i, int l) { return words_of(warp, x.registers[i])[l]; };
   for (size_t i = 4; i < x.registers.size(); ++i) warp.check_defined(x.registers[i], in);
   float a[16][16], b[16][8], d[16][8];
   for (int l = 0; l < kLanes; ++l) {
     int row = l >> 2, quad = l & 3;
-    // Register r of a: rows row (+8 for odd r), columns quad * per_word (+ half of k for r >= 2).
-    for (int r = 0; r < shape.a; ++r)
-      for (int h = 0; h < per_word; ++h)
-        a[row + 8 * (r & 1)][quad * per_word + h + 4 * per_word * (r >> 1)] =
+    // Register r of a: rows row (+8 for odd r), columns 2 * quad (+8 for r >= 2).
+    for (int r = 0; r < in_a; ++r)
+      for (int h = 0; h < 2; ++h)
+        a[row + 8 * (r & 1)][2 * quad + h + 8 * (r >> 1)] =
             element(x.mode, word(static_cast<size_t>(4 + r), l), h);
-    // Register r of b: rows quad * per_word (+ 4 * per_word for r = 1), column row.
-    for (int r = 0; r < shape.b; ++r)
-      for (int h = 0; h < per_word; ++h)
-        b[quad * per_word + h + 4 * per_word * r][row] =
-            element(x.mode, word(static_cast<size_t>(4 + shape.a + r), l), h);
+    // Register r of b: rows 2 * quad (+8 for r = 1), column row.
+    for (int r = 0; r < in_b; ++r)
+      for (int h = 0; h < 2; ++h)
+        b[2 * quad + h + 8 * r][row] = element(x.mode, word(static_cast<size_t>(4 + in_a + r), l), h);
     for (int r = 0; r < 4; ++r)
       d[row + 8 * (r >> 1)][quad * 2 + (r & 1)] =
-          bits_as<float>(word(static_cast<size_t>(4 + shape.a + shape.b + r), l));
+          bits_as<float>(word(static_cast<size_t>(4 + in_a + in_b + r), l));
   }
   for (int i = 0; i < 16; ++i)
-    for (int k = 0; k < shape.k; ++k)
+    for (int k = 0; k < 8 * in_b; ++k)
       for (int j = 0; j < 8; ++j) d[i][j] += a[i][k] * b[k][j];
   for (int r = 0; r < 4; ++r) {
     int reg = x.registers[static_cast<size_t>(r)];

@@ -107,12 +107,6 @@ void run_unpack(Warp& warp, const Instr& in) {
   }
 }
 
-void run_clock(Warp& warp, const Instr& in) {
-  const Slot& slot = slot_of(warp, in.d);
-  for (uint32_t m = warp.active; m; m &= m - 1) store_lane(warp, slot, first_lane(m), warp.launch->executed);
-  warp.defined[in.d] |= warp.active;
-}
-
 void run_branch(Warp& warp, const Instr& in) {
   // A loop that never meets the lanes ahead of it gives them a turn now and then (see reconverge).
   bool starving = warp.parked_from != ~0u && in.target < warp.pc && ++warp.backward > kStarving;
@@ -138,7 +132,5 @@ void run_trap(Warp& warp, const Instr& in) {
     r->text = "the kernel executed trap";
   warp.launch->stopped = true;
 }
-
-void run_nothing(Warp&, const Instr&) {}
 
 }  // namespace gacc::emulator

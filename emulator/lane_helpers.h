@@ -12,6 +12,9 @@
 namespace gacc::emulator::GACC_LANES_NAMESPACE {
 namespace {
 
+constexpr uint32_t kNan32 = 0x7fffffff;  // the NaN that PTX's f32 arithmetic makes
+inline float canonical(float x) { return x != x ? bits_as<float>(kNan32) : x; }
+
 template <class D>
 inline void put(void* d, const D* r, uint32_t mask) {
   D* out = static_cast<D*>(d);
@@ -49,12 +52,15 @@ void lanes3(void* d, const void* const* s, uint32_t mask) {
   for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l], b[l], c[l]);
   put(d, r, mask);
 }
-template <class F, class A>
-void compare1(void* d, const void* const* s, uint32_t mask) {
+template <class F, class D, class A, class B, class C, class E>
+void lanes4(void* d, const void* const* s, uint32_t mask) {
   const A* a = static_cast<const A*>(s[0]);
-  uint32_t bits = 0;
-  for (int l = 0; l < kLanes; ++l) bits |= static_cast<uint32_t>(F{}(a[l])) << l;
-  put_mask(d, bits, mask);
+  const B* b = static_cast<const B*>(s[1]);
+  const C* c = static_cast<const C*>(s[2]);
+  const E* e = static_cast<const E*>(s[3]);
+  D r[kLanes];
+  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l], b[l], c[l], e[l]);
+  put(d, r, mask);
 }
 template <class F, class A>
 void compare2(void* d, const void* const* s, uint32_t mask) {

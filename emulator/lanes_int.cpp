@@ -44,10 +44,6 @@ void arithmetic(LaneSink& sink, const char* type) {
   three<T, T, T, T>(sink, Name("mad.lo.", type), [](T a, T b, T c) {
     return static_cast<T>(static_cast<R>(a) * static_cast<R>(b) + static_cast<R>(c));
   });
-  three<T, T, T, T>(sink, Name("mad.hi.", type), [](T a, T b, T c) {
-    return static_cast<T>(static_cast<R>(static_cast<W>(a) * static_cast<W>(b) >> bits_of<T>) +
-                          static_cast<R>(c));
-  });
   // The machine's answer to a division by zero is all ones; the warp reports it. INT_MIN / -1 wraps.
   uint8_t source[] = {sizeof(T), sizeof(T)};
   auto quotient = [](T a, T b) {
@@ -68,12 +64,7 @@ void arithmetic(LaneSink& sink, const char* type) {
   compare<T>(sink, Name("setp.le.", type), [](T a, T b) { return a <= b; });
   compare<T>(sink, Name("setp.gt.", type), [](T a, T b) { return a > b; });
   compare<T>(sink, Name("setp.ge.", type), [](T a, T b) { return a >= b; });
-  if constexpr (!is_signed<T>) {
-    compare<T>(sink, Name("setp.lo.", type), [](T a, T b) { return a < b; });
-    compare<T>(sink, Name("setp.ls.", type), [](T a, T b) { return a <= b; });
-    compare<T>(sink, Name("setp.hi.", type), [](T a, T b) { return a > b; });
-    compare<T>(sink, Name("setp.hs.", type), [](T a, T b) { return a >= b; });
-  } else {
+  if constexpr (is_signed<T>) {
     one<T, T>(sink, Name("neg.", type), [](T a) { return static_cast<T>(R{0} - static_cast<R>(a)); });
     one<T, T>(sink, Name("abs.", type),
               [](T a) { return a < 0 ? static_cast<T>(R{0} - static_cast<R>(a)) : a; });
@@ -101,7 +92,6 @@ void bitwise(LaneSink& sink, const char* type) {
   plain<T>(sink, "or", type, [](T a, T b) { return static_cast<T>(a | b); });
   plain<T>(sink, "xor", type, [](T a, T b) { return static_cast<T>(a ^ b); });
   one<T, T>(sink, Name("not.", type), [](T a) { return static_cast<T>(~a); });
-  one<T, T>(sink, Name("cnot.", type), [](T a) { return static_cast<T>(a == 0); });
   two<T, T, uint32_t>(sink, Name("shl.", type),
                       [](T a, uint32_t b) { return b >= bits_of<T> ? T{0} : static_cast<T>(a << b); });
   two<T, T, uint32_t>(sink, Name("shr.", type),
@@ -138,30 +128,12 @@ void fields(LaneSink& sink, const char* type) {
     }
     return r;
   });
-  one<uint32_t, T>(sink, Name("bfind.", type), [](T a) {
-    uint64_t v = is_signed<T> && a < 0 ? static_cast<uint64_t>(static_cast<T>(~a)) : static_cast<uint64_t>(a);
-    return v == 0 ? ~0u : static_cast<uint32_t>(63 - __builtin_clzll(v));
-  });
-}
-
-template <class T, class F>
-void insert(LaneSink& sink, const char* name, F) {
-  uint8_t source[] = {sizeof(T), sizeof(T), 4, 4};
-  sink.add(
-      name,
-      [](void* d, const void* const* s, uint32_t mask) {
-        T r[kLanes];
-        for (int l = 0; l < kLanes; ++l)
-          r[l] = F{}(static_cast<const T*>(s[0])[l], static_cast<const T*>(s[1])[l],
-                     static_cast<const uint32_t*>(s[2])[l], static_cast<const uint32_t*>(s[3])[l]);
-        put(d, r, mask);
-      },
-      sizeof(T), source, 4);
 }
 
 template <class T>
 void insertion(LaneSink& sink, const char* type) {
-  insert<T>(sink, Name("bfi.", type), [](T a, T b, uint32_t position, uint32_t length) {
+  uint8_t source[] = {sizeof(T), sizeof(T), 4, 4};
+  const auto insert = [](T a, T b, uint32_t position, uint32_t length) {
     position &= 0xff, length &= 0xff;
     T r = b;
     for (uint32_t i = 0; i < length && position + i < bits_of<T>; ++i) {
@@ -169,7 +141,8 @@ void insertion(LaneSink& sink, const char* type) {
       r = (a >> i & 1) ? static_cast<T>(r | bit) : static_cast<T>(r & ~bit);
     }
     return r;
-  });
+  };
+  sink.add(Name("bfi.", type), &lanes4<decltype(insert), T, T, T, uint32_t, uint32_t>, sizeof(T), source, 4);
 }
 
 void permutations(LaneSink& sink) {
@@ -194,30 +167,6 @@ void permutations(LaneSink& sink) {
   three<U, U, U, U>(sink, "shf.r.clamp.b32", [](U a, U b, U c) {
     return c >= 32 ? b : c ? a >> c | b << (32 - c) : a;
   });
-  three<U, U, U, U>(sink, "sad.u32", [](U a, U b, U c) { return c + (a < b ? b - a : a - b); });
-  three<int32_t, int32_t, int32_t, int32_t>(sink, "sad.s32", [](int32_t a, int32_t b, int32_t c) {
-    U d = a < b ? static_cast<U>(b) - static_cast<U>(a) : static_cast<U>(a) - static_cast<U>(b);
-    return static_cast<int32_t>(static_cast<U>(c) + d);
-  });
-  for (const char* name : {"mul24.lo.u32", "mul24.lo.s32"})  // the low 32 bits do not depend on the sign
-    two<U, U, U>(sink, name, [](U a, U b) { return (a << 8 >> 8) * (b << 8 >> 8); });
-  // Any boolean function of three bits: bit (4a + 2b + c) of the table.
-  uint8_t source[] = {4, 4, 4, 4};
-  sink.add(
-      "lop3.b32",
-      [](void* d, const void* const* s, uint32_t mask) {
-        U r[kLanes];
-        for (int l = 0; l < kLanes; ++l) {
-          U a = static_cast<const U*>(s[0])[l], b = static_cast<const U*>(s[1])[l],
-            c = static_cast<const U*>(s[2])[l];
-          U table = static_cast<const U*>(s[3])[l], v = 0;
-          for (U i = 0; i < 8; ++i)
-            if (table >> i & 1) v |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
-          r[l] = v;
-        }
-        put(d, r, mask);
-      },
-      4, source, 4);
 }
 
 template <class T>
@@ -234,28 +183,28 @@ void select(LaneSink& sink, const char* type) {
         put(d, r, mask);
       },
       sizeof(T), source, 3);
-  three<T, T, T, int32_t>(sink, Name("slct.", type, ".s32"),
-                          [](T a, T b, int32_t c) { return c >= 0 ? a : b; });
-  three<T, T, T, float>(sink, Name("slct.", type, ".f32"), [](T a, T b, float c) { return c >= 0 ? a : b; });
-  three<T, T, T, float>(sink, Name("slct.ftz.", type, ".f32"),
-                        [](T a, T b, float c) { return flush(c) >= 0 ? a : b; });
 }
 
-void predicates(LaneSink& sink) {
+template <class F>
+void predicate(LaneSink& sink, const char* name, F) {
   uint8_t source[] = {kPredicate, kPredicate};
   using P = const uint32_t*;
   sink.add(
-      "and.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, *P(s[0]) & *P(s[1]), m); },
+      name, [](void* d, const void* const* s, uint32_t mask) { put_mask(d, F{}(*P(s[0]), *P(s[1])), mask); },
       kPredicate, source, 2);
+}
+
+void predicates(LaneSink& sink) {
+  predicate(sink, "and.pred", [](uint32_t a, uint32_t b) { return a & b; });
+  predicate(sink, "or.pred", [](uint32_t a, uint32_t b) { return a | b; });
+  predicate(sink, "xor.pred", [](uint32_t a, uint32_t b) { return a ^ b; });
+  uint8_t source[] = {kPredicate};
   sink.add(
-      "or.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, *P(s[0]) | *P(s[1]), m); },
-      kPredicate, source, 2);
-  sink.add(
-      "xor.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, *P(s[0]) ^ *P(s[1]), m); },
-      kPredicate, source, 2);
-  sink.add(
-      "not.pred", [](void* d, const void* const* s, uint32_t m) { put_mask(d, ~*P(s[0]), m); }, kPredicate,
-      source, 1);
+      "not.pred",
+      [](void* d, const void* const* s, uint32_t mask) {
+        put_mask(d, ~*static_cast<const uint32_t*>(s[0]), mask);
+      },
+      kPredicate, source, 1);
 }
 
 }  // namespace
@@ -273,7 +222,7 @@ void add_integer_lanes(LaneSink& sink) {
   permutations(sink);
   for (const char* type : {"b16", "u16", "s16"}) select<uint16_t>(sink, type);
   for (const char* type : {"b32", "u32", "s32", "f32"}) select<uint32_t>(sink, type);
-  for (const char* type : {"b64", "u64", "s64", "f64"}) select<uint64_t>(sink, type);
+  for (const char* type : {"b64", "u64", "s64"}) select<uint64_t>(sink, type);
   predicates(sink);
 }
 

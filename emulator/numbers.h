@@ -1,13 +1,11 @@
-// Small floating-point formats in integer arithmetic: f16, bf16 and tf32 from and to double, with every
-// rounding mode PTX has for them. Internal linkage on purpose: the lane files are compiled for several
+// Small floating-point formats in integer arithmetic: f16 and bf16 from and to double, rounded to the nearest
+// even. Internal linkage on purpose: the lane files are compiled for several
 // instruction sets.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
 namespace gacc::emulator {
-
-enum class Round : uint8_t { rn, rz, rm, rp, rna };
 
 template <class To, class From>
 static inline To bits_as(From from) {
@@ -18,7 +16,7 @@ static inline To bits_as(From from) {
 }
 
 // A value rounded to a format with `mantissa` stored bits and `exponent` exponent bits, as its bit pattern.
-static inline uint32_t encode_small(double value, int mantissa, int exponent, Round mode, uint32_t nan) {
+static inline uint32_t encode_small(double value, int mantissa, int exponent, uint32_t nan) {
   uint64_t bits = bits_as<uint64_t>(value);
   uint32_t sign = static_cast<uint32_t>(bits >> 63) << (mantissa + exponent);
   uint64_t fraction = bits & 0xfffffffffffffull;
@@ -32,45 +30,19 @@ static inline uint32_t encode_small(double value, int mantissa, int exponent, Ro
   uint64_t full = fraction | 1ull << 52;  // 53 bits
   int drop = 52 - mantissa;               // bits rounded away
   if (target <= 0) drop += 1 - target;    // subnormal there
-  bool negative = sign != 0;
   uint64_t kept = drop > 63 ? 0 : full >> drop;
   bool half = drop <= 53 && (full >> (drop - 1) & 1), rest = drop > 53 || (full & ((1ull << (drop - 1)) - 1));
-  bool up = false;
-  switch (mode) {
-    case Round::rn:
-      up = half && (rest || (kept & 1));
-      break;
-    case Round::rna:
-      up = half;
-      break;
-    case Round::rz:
-      break;
-    case Round::rm:
-      up = negative && (half || rest);
-      break;
-    case Round::rp:
-      up = !negative && (half || rest);
-      break;
-  }
-  kept += up;
+  if (half && (rest || (kept & 1))) ++kept;
   // The hidden bit carries into the exponent by plain addition.
   uint64_t result = target <= 0 ? kept : (static_cast<uint64_t>(target - 1) << mantissa) + kept;
-  if (result >= infinity) {
-    bool saturates = mode == Round::rz || (mode == Round::rm && !negative) || (mode == Round::rp && negative);
-    return sign | (saturates ? infinity - 1 : infinity);
-  }
-  return sign | static_cast<uint32_t>(result);
+  return sign | static_cast<uint32_t>(result < infinity ? result : infinity);
 }
 
-static inline uint16_t half_from(double value, Round mode = Round::rn) {
-  return static_cast<uint16_t>(encode_small(value, 10, 5, mode, 0x7fff));
+static inline uint16_t half_from(double value) {
+  return static_cast<uint16_t>(encode_small(value, 10, 5, 0x7fff));
 }
-static inline uint16_t bf16_from(double value, Round mode = Round::rn) {
-  return static_cast<uint16_t>(encode_small(value, 7, 8, mode, 0x7fff));
-}
-// tf32 keeps the low 13 bits of an f32 zero.
-static inline uint32_t tf32_from(float value, Round mode) {
-  return encode_small(value, 10, 8, mode, 0x7fffffff >> 13) << 13;
+static inline uint16_t bf16_from(double value) {
+  return static_cast<uint16_t>(encode_small(value, 7, 8, 0x7fff));
 }
 static inline float float_of_bf16(uint16_t bits) { return bits_as<float>(static_cast<uint32_t>(bits) << 16); }
 static inline float float_of_half(uint16_t bits) {
@@ -86,7 +58,6 @@ static inline float flush(float value) {
   uint32_t bits = bits_as<uint32_t>(value);
   return bits_as<float>((bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits);
 }
-static inline float saturate(float value) { return value > 0 ? (value < 1 ? value : 1.0f) : 0.0f; }  // NaN: 0
 
 // x + y to odd: the last bit is set when the sum is inexact, so that a second rounding to a much shorter
 // format gives what one rounding would.

@@ -22,11 +22,11 @@ Parts words_of(std::string_view text, char separator) {
 
 const std::map<std::string_view, std::string_view>& groups() {
   static const std::map<std::string_view, std::string_view> made = {
-      {"TYPE", "b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64"},
+      {"TYPE", "b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f32"},
       {"NARROW", "b8 b16 b32 u8 u16 u32 s8 s16 s32 f32"},  // four of them fill at most 16 bytes
-      {"MOVED", "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"},
-      {"LOADED", "global shared shared::cta local const param param::entry param::func"},
-      {"STORED", "global shared shared::cta local param param::func"},
+      {"MOVED", "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f32"},
+      {"LOADED", "global shared shared::cta local const param param::entry"},
+      {"STORED", "global shared shared::cta local"},
       {"STRONG", "global shared shared::cta"},  // spaces that other threads see
       {"SHARED", "shared shared::cta"},
       {"WINDOW", "global shared shared::cta local const param"},
@@ -41,21 +41,13 @@ const std::map<std::string_view, std::string_view>& groups() {
       {"ORDER", "relaxed acquire release acq_rel"},
       {"LOGIC", "and or xor"},
       {"SELECT", "min max"},
-      {"COUNT", "inc dec"},
       {"BITS", "b32 b64"},
-      {"SUMMED", "u32 s32 u64 f32 f64"},
-      {"HALF", "f16 f16x2 bf16 bf16x2"},
+      {"SUMMED", "u32 s32 u64 f32"},
       {"INTEGER", "u32 s32 u64 s64"},
-      {"INTEGER32", "u32 s32"},
       {"LEVEL", "cta gl sys"},
       {"FENCE", "sc acq_rel"},
       {"SHUFFLE", "up down bfly idx"},
-      {"VOTE", "all any uni"},
-      {"REDUCE", "add min max"},
-      {"BARRIER_LOGIC", "and or"},
-      {"MATRICES", "x1 x2 x4"},
-      {"CACHE_LEVEL", "L1 L2"},
-      {"CACHED", "global local"}};
+      {"MATRICES", "x1 x2 x4"}};
   return made;
 }
 
@@ -67,10 +59,9 @@ constexpr std::string_view kForms[] = {
     "ld global ~TEXTURE_CACHE nc TYPE", "ld global ~TEXTURE_CACHE nc v2 TYPE",
     "ld global ~TEXTURE_CACHE nc v4 NARROW", "ld global nc ~EVICTION ~PREFETCH TYPE",
     "ld global nc ~EVICTION ~PREFETCH v2 TYPE", "ld global nc ~EVICTION ~PREFETCH v4 NARROW",
-    "ldu ?global TYPE", "ldu ?global v2 TYPE", "ldu ?global v4 NARROW", "st ~weak ?STORED ~WRITE_CACHE TYPE",
-    "st ~weak ?STORED ~WRITE_CACHE v2 TYPE", "st ~weak ?STORED ~WRITE_CACHE v4 NARROW",
-    "st ~weak global ~EVICTION TYPE", "st ~weak global ~EVICTION v2 TYPE",
-    "st ~weak global ~EVICTION v4 NARROW",
+    "st ~weak ?STORED ~WRITE_CACHE TYPE", "st ~weak ?STORED ~WRITE_CACHE v2 TYPE",
+    "st ~weak ?STORED ~WRITE_CACHE v4 NARROW", "st ~weak global ~EVICTION TYPE",
+    "st ~weak global ~EVICTION v2 TYPE", "st ~weak global ~EVICTION v4 NARROW",
     // Those that other threads are meant to see.
     "ld volatile ?STRONG TYPE", "ld volatile ?STRONG v2 TYPE", "ld volatile ?STRONG v4 NARROW",
     "ld READ_ORDER !SCOPE ?STRONG TYPE", "ld READ_ORDER !SCOPE ?STRONG v2 TYPE",
@@ -79,27 +70,18 @@ constexpr std::string_view kForms[] = {
     "st WRITE_ORDER !SCOPE ?STRONG v2 TYPE", "st WRITE_ORDER !SCOPE ?STRONG v4 NARROW",
     "atom ~ORDER ~SCOPE ?STRONG LOGIC BITS", "atom ~ORDER ~SCOPE ?STRONG exch BITS",
     "atom ~ORDER ~SCOPE ?STRONG cas BITS", "atom ~ORDER ~SCOPE ?STRONG add SUMMED",
-    "atom ~ORDER ~SCOPE ?STRONG add noftz HALF", "atom ~ORDER ~SCOPE ?STRONG SELECT INTEGER",
-    "atom ~ORDER ~SCOPE ?STRONG COUNT u32",
+    "atom ~ORDER ~SCOPE ?STRONG SELECT INTEGER", "atom ~ORDER ~SCOPE ?STRONG inc u32",
     "atom add ~ORDER !SCOPE ?STRONG u32",  // as the headers of cooperative groups write it
     "red ~WRITE_ORDER ~SCOPE ?STRONG LOGIC BITS", "red ~WRITE_ORDER ~SCOPE ?STRONG add SUMMED",
-    "red ~WRITE_ORDER ~SCOPE ?STRONG add noftz HALF", "red ~WRITE_ORDER ~SCOPE ?STRONG SELECT INTEGER",
-    "red ~WRITE_ORDER ~SCOPE ?STRONG COUNT u32", "membar !LEVEL", "fence ~FENCE !SCOPE",
+    "red ~WRITE_ORDER ~SCOPE ?STRONG SELECT INTEGER", "membar !LEVEL", "fence ~FENCE !SCOPE",
     "cp async ca SHARED global ~PREFETCH", "cp async cg SHARED global ~PREFETCH", "cp async commit_group",
     "cp async wait_group", "cp async wait_all", "mov MOVED", "cvta WINDOW u64", "cvta to WINDOW u64",
-    "bra ?uni",
-    "call ?uni",  // inlined before anything is decoded
-    "ret ?uni", "exit", "trap", "brkpt", "nanosleep u32", "prefetch ?CACHED CACHE_LEVEL", "prefetchu L1",
-    "pmevent", "shfl sync SHUFFLE b32", "vote sync VOTE pred", "vote sync ballot b32", "activemask b32",
-    "match any sync b32", "redux sync REDUCE INTEGER32", "redux sync LOGIC b32", "bar ?cta sync",
-    "bar ?cta arrive", "bar ?cta red popc u32", "bar ?cta red BARRIER_LOGIC pred", "bar warp sync",
-    "barrier ?cta sync ?aligned", "barrier ?cta arrive ?aligned", "barrier ?cta red popc ?aligned u32",
-    "barrier ?cta red BARRIER_LOGIC ?aligned pred", "ldmatrix sync aligned m8n8 MATRICES ?trans ?SHARED b16",
+    "bra ?uni", "ret ?uni", "exit", "trap", "shfl sync SHUFFLE b32", "vote sync ballot b32", "bar ?cta sync",
+    "bar ?cta arrive", "bar warp sync", "barrier ?cta sync ?aligned", "barrier ?cta arrive ?aligned",
+    "ldmatrix sync aligned m8n8 MATRICES ?trans ?SHARED b16",
     "mma sync aligned m16n8k8 row col f32 f16 f16 f32", "mma sync aligned m16n8k16 row col f32 f16 f16 f32",
     "mma sync aligned m16n8k8 row col f32 bf16 bf16 f32",
-    "mma sync aligned m16n8k16 row col f32 bf16 bf16 f32",
-    "mma sync aligned m16n8k4 row col f32 tf32 tf32 f32",
-    "mma sync aligned m16n8k8 row col f32 tf32 tf32 f32"};
+    "mma sync aligned m16n8k16 row col f32 bf16 bf16 f32"};
 
 bool has(const OpcodeSlot& slot, std::string_view word) {
   return std::find(slot.words.begin(), slot.words.end(), word) != slot.words.end();

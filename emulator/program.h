@@ -20,18 +20,17 @@ struct Slot {
 };
 
 enum class Order : uint8_t { plain, relaxed, acquire, release, acq_rel };  // relaxed also stands for volatile
-enum class AtomicOp : uint8_t { add, min, max, exch, cas, bit_and, bit_or, bit_xor, inc, dec };
+enum class AtomicOp : uint8_t { add, min, max, exch, cas, bit_and, bit_or, bit_xor, inc };
 
 // What memory, collective and matrix instructions need beyond registers.
 struct Extra {
   Space space = Space::generic;
   Order order = Order::plain;
-  uint8_t bytes = 0;    // of one element
-  uint8_t count = 1;    // elements: 1, 2, 4
-  bool sign = false;    // a narrow load extends the sign
-  bool returns = true;  // atom, against red
+  uint8_t bytes = 0;  // of one element
+  uint8_t count = 1;  // elements: 1, 2, 4
+  bool sign = false;  // a narrow load extends the sign
   AtomicOp atomic = AtomicOp::add;
-  char type_class = 'b';  // u, s, f, b(its), h (f16), w (bf16)
+  char type_class = 'b';  // u, s, f, b(its)
   uint8_t type_bits = 32;
   int base = -1;  // address register, or -1
   int64_t offset = 0;
@@ -90,12 +89,11 @@ struct Program {
   int64_t local_bytes = 0;   // per thread
   int registers = 0;         // 32-bit registers the PTX declares and uses
   int max_threads = 0;       // .maxntid's product, or 0
-  int required_threads[3] = {0, 0, 0};
 };
 
 // Addresses of the module's .global and .const variables.
 using Symbols = std::map<std::string, uint64_t>;
-// `function` has its calls inlined; `module` gives the module-level .shared variables.
+// `module` gives the module-level .shared variables.
 Status decode(const Function& function, const PtxFile& module, const Symbols& symbols, Program& program);
 
 }  // namespace gacc::emulator

@@ -18,10 +18,6 @@ struct Type {
   std::string name;
   int bits = 0;
   int bytes() const { return bits == 1 ? 0 : bits / 8; }
-  bool is_float() const {
-    return !name.empty() && (name[0] == 'f' || name[0] == 'b') && name[1] != 'r' && !is_bits();
-  }
-  bool is_bits() const { return name.size() >= 2 && name[0] == 'b' && name[1] != 'f'; }
   bool is_signed() const { return !name.empty() && name[0] == 's'; }
 };
 // False when `name` is no PTX type.
@@ -33,11 +29,11 @@ struct Register {
 };
 
 struct Operand {
-  enum class Kind : uint8_t { reg, integer, f32, f64, symbol, special, memory, vector, label, discard };
+  enum class Kind : uint8_t { reg, integer, f32, symbol, special, memory, vector, label, discard };
   Kind kind = Kind::discard;
   int reg = -1;                   // reg; memory: the base, or -1
   bool negated = false;           // !%p
-  uint64_t bits = 0;              // integer, f32, f64: the pattern
+  uint64_t bits = 0;              // integer, f32: the pattern
   int64_t offset = 0;             // memory, symbol
   std::string name;               // symbol, special ("%tid.x"), memory with a symbol base, label
   int target = -1;                // label: the statement's index
@@ -61,27 +57,17 @@ struct Variable {
   bool external = false;  // .extern .shared x[]: the launch gives the size
   bool initialised = false;
   std::string initial;  // the first bytes; the rest is zero
-  struct Address {
-    int64_t at;
-    std::string symbol;
-    int64_t offset;
-  };
-  std::vector<Address> addresses;  // 8-byte addresses of other variables inside `initial`
   int line = 0;
 };
 
 struct Function {
   std::string name;
-  bool entry = false;
-  bool declared_only = false;
   int line = 0;
   std::vector<Variable> params;
-  std::vector<Variable> results;
   std::vector<Register> registers;
-  std::vector<Variable> variables;  // .local, .shared and .param declared in the body
+  std::vector<Variable> variables;  // .local and .shared declared in the body
   std::vector<Statement> statements;
-  int max_threads[3] = {0, 0, 0};
-  int required_threads[3] = {0, 0, 0};
+  int max_threads = 0;  // .maxntid's product, or 0
 };
 
 struct PtxFile {
@@ -92,7 +78,5 @@ struct PtxFile {
 
 // Reads any bytes; an error names the line and what was found there.
 Status parse_ptx(std::string_view text, PtxFile& file);
-// Replaces every call in `function` by the callee's body. Recursion and indirect calls are errors.
-Status inline_calls(const PtxFile& file, Function& function);
 
 }  // namespace gacc::emulator

@@ -81,15 +81,12 @@ class BodyReader {
     statement.opcode = in_.word();
     statement.line = token.line;
     bool label = statement.opcode.starts_with("bra");
-    if (statement.opcode.starts_with("call"))
-      call(statement);
-    else
-      while (in_.go() && !in_.is(";")) {
-        statement.operands.push_back(operand(label));
-        if (label)
-          scopes_.back().branches.push_back({function_.statements.size(), statement.operands.size() - 1});
-        if (!in_.accept(",") && !in_.accept("|")) break;
-      }
+    while (in_.go() && !in_.is(";")) {
+      statement.operands.push_back(operand(label));
+      if (label)
+        scopes_.back().branches.push_back({function_.statements.size(), statement.operands.size() - 1});
+      if (!in_.accept(",") && !in_.accept("|")) break;
+    }
     in_.expect(";");
     if (in_.status().ok()) function_.statements.push_back(std::move(statement));
   }
@@ -110,8 +107,8 @@ class BodyReader {
         }
       } while (in_.go() && in_.accept(","));
       in_.expect(";");
-    } else if (token.text == ".local" || token.text == ".shared" || token.text == ".param" ||
-               token.text == ".global" || token.text == ".const") {
+    } else if (token.text == ".local" || token.text == ".shared" || token.text == ".global" ||
+               token.text == ".const") {
       for (Variable& variable : read_variables(in_, space_of(token.text), false))
         add_variable(std::move(variable));
     } else if (token.text == ".loc" || token.text == ".file" || token.text == ".pragma") {
@@ -120,34 +117,6 @@ class BodyReader {
       in_.fail(token, fmt::format("`{}` is not supported in a function", token.text));
     }
   }
-  // call.uni (results), name, (arguments): operands are a vector, a symbol, a vector.
-  void call(Statement& statement) {
-    auto list = [&] {
-      Operand vector;
-      vector.kind = Operand::Kind::vector;
-      in_.expect("(");
-      while (in_.go() && !in_.is(")")) {
-        vector.elements.push_back(operand(false));
-        if (!in_.accept(",")) break;
-      }
-      in_.expect(")");
-      return vector;
-    };
-    Operand results, arguments, name;
-    results.kind = arguments.kind = Operand::Kind::vector;
-    if (in_.is("(")) {
-      results = list();
-      in_.expect(",");
-    }
-    name.kind = Operand::Kind::symbol;
-    name.name = in_.word();
-    if (in_.accept(",")) {
-      if (in_.is("(")) arguments = list();
-      if (in_.accept(",")) return in_.fail(in_.peek(), "indirect calls are not supported");
-    }
-    statement.operands = {results, name, arguments};
-  }
-
   void add_variable(Variable variable) {
     std::string unique = fmt::format("{}#{}", variable.name, function_.variables.size());
     scopes_.back().variables[variable.name] = unique;

@@ -1,20 +1,18 @@
 #include "emulator/ptx_declarations.h"
 
-#include <cstring>
-
 namespace gacc::emulator {
 namespace {
 
 constexpr int64_t kMaxVariable = int64_t{1} << 28;
 constexpr size_t kMaxInitial = size_t{1} << 26;
 
-Variable declarator(PtxReader& in, Space space, bool external, const Type& type, int64_t align, int lanes) {
+Variable declarator(PtxReader& in, Space space, bool external, const Type& type, int64_t align) {
   Variable variable;
   variable.line = in.peek().line;
   variable.space = space;
   variable.type = type;
   variable.external = external;
-  int64_t element = std::max(1, type.bytes()) * lanes;
+  const int64_t element = std::max(1, type.bytes());
   if (align == 0) align = element;
   if (align < 1 || align > 4096 || (align & (align - 1)))
     in.fail(in.peek(), "an alignment is a power of two up to 4096");
@@ -33,18 +31,6 @@ Variable declarator(PtxReader& in, Space space, bool external, const Type& type,
   return variable;
 }
 
-uint64_t literal_as(const Operand& value, const Type& type) {
-  if (type.name == "f32" && value.kind == Operand::Kind::f64) {
-    double d;
-    std::memcpy(&d, &value.bits, 8);
-    float f = static_cast<float>(d);
-    uint32_t bits;
-    std::memcpy(&bits, &f, 4);
-    return bits;
-  }
-  return value.bits;
-}
-
 void initial(PtxReader& in, Variable& variable) {
   int size = std::max(1, variable.type.bytes());
   variable.initialised = true;
@@ -59,18 +45,8 @@ void initial(PtxReader& in, Variable& variable) {
       continue;
     }
     if (in.accept(",")) continue;
-    if (in.peek().kind == Token::Kind::word) {  // the address of another variable
-      bool generic = in.accept("generic") && in.accept("(");
-      Variable::Address address{static_cast<int64_t>(variable.initial.size()), in.word(), 0};
-      if (in.accept("+")) address.offset = in.integer();
-      if (generic) in.expect(")");
-      if (size != 8) in.fail(in.peek(), "an address needs 8 bytes");
-      variable.addresses.push_back(address);
-      variable.initial.append(8, '\0');
-    } else {
-      uint64_t bits = literal_as(in.number(in.accept("-")), variable.type);
-      for (int i = 0; i < size; ++i) variable.initial.push_back(static_cast<char>(bits >> (8 * i)));
-    }
+    const uint64_t bits = in.number(in.accept("-")).bits;
+    for (int i = 0; i < size; ++i) variable.initial.push_back(static_cast<char>(bits >> (8 * i)));
     if (variable.initial.size() > kMaxInitial) in.fail(in.peek(), "an initialiser is too long");
   } while (in.go() && depth > 0);
   if (static_cast<int64_t>(variable.initial.size()) > variable.bytes)
@@ -89,23 +65,10 @@ Space space_of(std::string_view directive) {
 
 std::vector<Variable> read_variables(PtxReader& in, Space space, bool external) {
   std::vector<Variable> variables;
-  int64_t align = 0;
-  int lanes = 1;
-  while (in.go()) {
-    if (in.accept(".align"))
-      align = in.integer();
-    else if (in.accept(".v2"))
-      lanes = 2;
-    else if (in.accept(".v4"))
-      lanes = 4;
-    else if (in.accept(".attribute"))
-      while (in.go() && !in.accept(")")) in.next();
-    else
-      break;
-  }
+  const int64_t align = in.accept(".align") ? in.integer() : 0;
   Type type = in.type_directive();
   do {
-    Variable variable = declarator(in, space, external, type, align, lanes);
+    Variable variable = declarator(in, space, external, type, align);
     if (in.accept("=")) initial(in, variable);
     variables.push_back(std::move(variable));
   } while (in.go() && in.accept(","));
@@ -137,7 +100,7 @@ std::vector<Variable> read_parameters(PtxReader& in) {
       else
         break;
     }
-    list.push_back(declarator(in, Space::param, false, type, align, 1));
+    list.push_back(declarator(in, Space::param, false, type, align));
     if (!in.accept(",")) break;
   }
   in.expect(")");

@@ -30,58 +30,42 @@ class FileParser {
       if (in_.integer() != 64) in_.fail(token, "only .address_size 64 is supported");
     } else if (text == ".file" || text == ".pragma" || text == ".loc") {
       in_.skip_line(token.line);
-    } else if (text == ".section") {
-      while (in_.go() && !in_.is("{")) in_.next();
-      in_.skip_braces();
-    } else if (text == ".visible" || text == ".weak" || text == ".common" || text == ".noreturn") {
+    } else if (text == ".visible") {
       // linkage changes nothing here
     } else if (text == ".extern") {
       external_ = true;
       return;
-    } else if (text == ".entry" || text == ".func") {
-      function(text == ".entry", token);
+    } else if (text == ".entry") {
+      function(token);
     } else if (text == ".global" || text == ".const" || text == ".shared") {
       for (Variable& variable : read_variables(in_, space_of(text), external_))
         file_.variables.push_back(std::move(variable));
-    } else if (text == ".alias" || text == ";") {
-      if (text == ".alias") in_.fail(token, "`.alias` is not supported");
     } else {
       in_.fail(token, fmt::format("`{}` is not expected here", text));
     }
     external_ = false;
   }
 
-  void function(bool entry, const Token& token) {
+  int threads() { return static_cast<int>(std::clamp<int64_t>(in_.integer(), 0, 1024)); }
+
+  void function(const Token& token) {
     Function function;
-    function.entry = entry;
     function.line = token.line;
-    if (!entry && in_.is("(")) function.results = read_parameters(in_);
     function.name = in_.word();
     if (in_.is("(")) function.params = read_parameters(in_);
     while (in_.go() && in_.peek().kind == Token::Kind::directive) {
       const Token& option = in_.next();
-      if (option.text == ".maxntid" || option.text == ".reqntid") {
-        int* into = option.text == ".maxntid" ? function.max_threads : function.required_threads;
-        for (int i = 0; i < 3; ++i) into[i] = 1;
-        for (int i = 0; i < 3; ++i) {
-          into[i] = static_cast<int>(std::clamp<int64_t>(in_.integer(), 0, 1024));
-          if (!in_.accept(",")) break;
-        }
-      } else if (option.text == ".minnctapersm" || option.text == ".maxnreg" ||
-                 option.text == ".maxnctapersm") {
+      if (option.text == ".maxntid") {
+        function.max_threads = 1;
+        do function.max_threads = std::min(1 << 20, function.max_threads * threads());
+        while (in_.go() && in_.accept(","));
+      } else if (option.text == ".minnctapersm") {
         in_.integer();
-      } else if (option.text == ".pragma") {
-        in_.next();
-        in_.accept(";");
-      } else if (option.text == ".noreturn") {
       } else {
         in_.fail(option, fmt::format("`{}` is not supported", option.text));
       }
     }
-    if (in_.accept(";"))
-      function.declared_only = true;
-    else
-      read_body(in_, function);
+    read_body(in_, function);
     if (in_.status().ok()) file_.functions.push_back(std::move(function));
   }
 

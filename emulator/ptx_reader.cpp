@@ -21,15 +21,6 @@ void PtxReader::skip_line(int line) {
   while (peek().kind != Token::Kind::end && peek().line == line && !is("}")) next();
 }
 
-void PtxReader::skip_braces() {
-  int depth = 0;
-  do {
-    if (is("{")) ++depth;
-    if (is("}")) --depth;
-    next();
-  } while (go() && depth > 0);
-}
-
 std::string PtxReader::word() {
   if (peek().kind != Token::Kind::word) fail(peek(), fmt::format("expected a name, found `{}`", peek().text));
   return std::string(next().text);
@@ -63,18 +54,6 @@ Operand PtxReader::number(bool negative) {
   if (kind == 'f' || kind == 'F') {
     value.kind = Operand::Kind::f32;
     value.bits = hexadecimal(token, std::string_view(text).substr(2), 8) ^ (negative ? 0x80000000u : 0);
-  } else if (kind == 'd' || kind == 'D') {
-    value.kind = Operand::Kind::f64;
-    value.bits =
-        hexadecimal(token, std::string_view(text).substr(2), 16) ^ (negative ? uint64_t{1} << 63 : 0);
-  } else if (text.find('.') != text.npos ||
-             (kind != 'x' && kind != 'X' && text.find_first_of("eE") != text.npos)) {
-    char* end = nullptr;
-    double d = std::strtod(text.c_str(), &end);
-    if (*end != '\0') fail(token, fmt::format("`{}` is not a number", text));
-    if (negative) d = -d;
-    value.kind = Operand::Kind::f64;
-    std::memcpy(&value.bits, &d, 8);
   } else {
     if (text.back() == 'U') text.pop_back();
     value.kind = Operand::Kind::integer;

@@ -33,11 +33,10 @@ class PtxReader {
   }
   void expect(std::string_view text);
   void skip_line(int line);  // what is left of it, but no `}`
-  void skip_braces();        // from a `{` to its `}`
 
   std::string word();
   int64_t integer();
-  // Literals: 12, 0x1F, 0b101, 017, 12U, 0f3F800000, 0d3FF0…, 1.5. The `-` before one was taken already.
+  // Literals: 12, 0x1F, 0b101, 017, 12U, 0f3F800000. The `-` before one was taken already.
   Operand number(bool negative);
   Type type_directive();
 

@@ -7,9 +7,7 @@
 
 namespace gacc::emulator {
 
-namespace {
-constexpr int kMultiprocessors = 132;  // of an H100, as cuDeviceGetAttribute says
-}
+namespace {}
 
 void Warp::start(uint32_t lanes_mask) {
   live = lanes_mask;
@@ -106,7 +104,7 @@ void Warp::fill_specials() {
   for (const Program::SpecialUse& use : launch->program.specials) {
     const Slot& slot = launch->program.slots[static_cast<size_t>(use.reg)];
     for (int l = 0; l < kLanes; ++l) {
-      const uint32_t t = thread_of(l), bit = 1u << l;
+      const uint32_t t = thread_of(l);
       uint64_t v = 0;
       switch (use.which) {
 #define GACC_SPECIAL(name, text, bytes, value) \

@@ -96,7 +96,6 @@ struct Barrier {
   int arrived = 0;   // threads, exited ones of an arriving warp included
   int expected = 0;  // 0: all threads of the block
   int lanes = 0;     // threads that arrived
-  int votes = 0;     // of bar.red: those whose predicate held
   Clocks::Gathered gathered;
 };
 

@@ -56,6 +56,7 @@ std::string passes_markdown();                        // docs/passes.md
 [[nodiscard]] bool fold(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool cse(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool dce(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool half_inputs(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool chunk_loss(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool fuse(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool save_less(ir::Module& module, const Options& options, Diag& diag);

@@ -25,6 +25,8 @@ constexpr Pass kPasses[] = {
     {"fold", "computes what is constant, and drops operations that change nothing", {}, {}, fold},
     {"cse", "computes equal things once", {}, {}, cse},
     {"dce", "drops what nobody reads", {}, {}, dce},
+    {"half-inputs", "lets the runtime round an f32 input that is read as half alone", half, half,
+     half_inputs},
     {"chunk-loss", "cuts the head and the loss of a large vocabulary, so that its logits never exist at once",
      half, half, chunk_loss},
     {"fuse", "groups ops into kernels, splits large sums into parts, and numbers the kernels", half, fused,

@@ -2,7 +2,12 @@
 #pragma once
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <vector>
 
 namespace gacc {
 
@@ -28,6 +33,23 @@ inline uint16_t f16_bits(float value) {
   // Subnormal: multiples of 2^-24. The sum's own rounding leaves them in its lowest bits.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
   return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
+}
+
+// f32, at any address, as `dtype`, "f16" or "bf16".
+inline void round_to_half(std::span<const std::byte> values, std::string_view dtype,
+                          std::vector<uint16_t>& halves) {
+  halves.resize(values.size() / sizeof(float));
+  const auto each = [&](auto bits_of) {
+    for (size_t i = 0; i < halves.size(); ++i) {
+      float value = 0;
+      std::memcpy(&value, values.data() + i * sizeof value, sizeof value);
+      halves[i] = bits_of(value);
+    }
+  };
+  if (dtype == "f16")
+    each([](float value) { return f16_bits(value); });
+  else
+    each([](float value) { return bf16_bits(value); });
 }
 
 }  // namespace gacc

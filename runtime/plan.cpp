@@ -70,6 +70,7 @@ json input_json(const PlanInput& input) {
                  {"eval_offset", input.eval_offset},
                  {"mean", input.mean},
                  {"std", input.std}};
+  if (!input.stored.empty()) result["stored"] = input.stored;
   if (input.predict_offset) result["predict_offset"] = *input.predict_offset;
   if (input.normalize_data) result["normalize"] = "data";
   if (input.range) result["range"] = *input.range;
@@ -113,7 +114,12 @@ int64_t elements_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+int64_t PlanInput::bytes(int64_t samples) const {
+  return elements_of(shape) * samples * (stored.empty() ? 4 : 2);  // f32 and i32, or half
+}
+
 int64_t PlanPredict::outputs() const { return elements_of(shape) / parts() * std::max<int64_t>(batch, 1); }
+
 const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer) {
   return buffer.whole.empty() ? buffer.shape : buffer.whole;
 }

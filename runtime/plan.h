@@ -15,7 +15,7 @@
 
 namespace gacc {
 
-constexpr int kArtifactVersion = 6;
+constexpr int kArtifactVersion = 7;
 
 // The programs of an artifact, in the order in which it has them. `close` is there only with several lanes, `answer`
 // only where predictions come in parts, and the last three only where ranks share the optimizer's state.
@@ -46,6 +46,7 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   std::optional<int64_t> ignore_index;  // ... and this one, when it is the loss's target
   bool target = false;                  // what the loss compares with
   bool normalize_data = false;          // normalize = "data": the training data's statistics
+  std::string stored{};                 // of f32: the half type to which it is rounded in the arena; or empty
 
   // Where the program reads it, if it does.
   std::optional<int64_t> offset(Program program) const {
@@ -53,6 +54,7 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
            : program == Program::eval  ? eval_offset
                                        : step_offset;
   }
+  int64_t bytes(int64_t samples) const;  // in the arena
 };
 
 // What a buffer is for (ir/buffers.def).

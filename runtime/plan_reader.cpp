@@ -16,7 +16,7 @@ using nlohmann::json;
 using Fields = JsonFields;
 
 constexpr int64_t kMost = JsonFields::kMost;  // bytes and elements: far beyond any machine
-constexpr int64_t kElementBytes = 4;          // of inputs: f32 and i32
+constexpr int64_t kElementBytes = 4;          // of f32 and i32
 
 // An address, a plain number up to `arena`, or an extent object.
 void read_argument(Fields& fields, const std::string& name, const json& value, PlanArgument& to,
@@ -47,17 +47,20 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
   fields.read_name("name", input.name);
   fields.read("dtype", input.dtype, {"f32", "i32"});
   fields.read_shape("shape", input.shape, elements);
+  if (fields.has("stored")) {
+    fields.read("stored", input.stored, {"f16", "bf16"});
+    if (input.dtype != "f32") fields.fail(fmt::format("{}: only f32 is rounded", where));
+  }
   if (!status) return;
-  if (elements > kMost / kElementBytes / plan.micro_batch ||
-      elements * kElementBytes * plan.micro_batch > plan.arena_bytes)
+  if (elements > kMost / kElementBytes / plan.micro_batch || input.bytes(plan.micro_batch) > plan.arena_bytes)
     return fields.fail(
         fmt::format("{}: a micro-batch of input {} is larger than the arena", where, input.name));
-  int64_t last = plan.arena_bytes - elements * kElementBytes * plan.micro_batch;
+  const int64_t last = plan.arena_bytes - input.bytes(plan.micro_batch);
   fields.read("step_offset", input.step_offset, 0, last);
   fields.read("eval_offset", input.eval_offset, 0, last);
   if (fields.has("predict_offset"))
     fields.read("predict_offset", input.predict_offset.emplace(), 0,
-                plan.arena_bytes - elements * kElementBytes * plan.predict.batch);
+                plan.arena_bytes - input.bytes(plan.predict.batch));
   fields.read("mean", input.mean);
   fields.read("std", input.std);
   if (fields.has("normalize")) {
@@ -533,9 +536,7 @@ void check_names(const Plan& plan, Status& status) {
       const PlanInput& input = plan.inputs[i];
       const std::optional<int64_t> offset = input.offset(program);
       if (!offset || program == Program::answer) continue;
-      int64_t bytes = kElementBytes * plan.most_samples(program);
-      for (const int64_t extent : input.shape) bytes *= extent;
-      places.push_back({*offset, bytes,
+      places.push_back({*offset, input.bytes(plan.most_samples(program)),
                         fmt::format("inputs[{}].{}_offset ({})", i,
                                     kProgramNames[static_cast<size_t>(program)], input.name)});
     }

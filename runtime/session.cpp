@@ -360,7 +360,12 @@ Status Session::write_inputs(InputBytes inputs, int64_t samples, Program program
     auto bytes = static_cast<size_t>(elements_of(input.shape) * samples * 4);  // f32 and i32 are 4 bytes
     if (inputs[i].size() != bytes)
       return Status::error("input {} takes {} bytes, {} were given", input.name, bytes, inputs[i].size());
-    if (Status status = device_.write(*offset, inputs[i]); !status) return status;
+    std::span<const std::byte> stored = inputs[i];
+    if (!input.stored.empty()) {
+      round_to_half(inputs[i], input.stored, halves_);
+      stored = std::as_bytes(std::span(halves_));
+    }
+    if (Status status = device_.write(*offset, stored); !status) return status;
   }
   return {};
 }
@@ -845,14 +850,12 @@ Status Session::parameters(std::vector<NamedTensor>& tensors) {
 }
 
 Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values) {
-  std::vector<uint16_t> halves;
   for (const PlanBuffer* buffer : {&parameter, plan_.find(BufferRole::half, parameter.name)}) {
     if (buffer == nullptr) continue;
     std::span<const std::byte> bytes = std::as_bytes(values);
     if (buffer->dtype != "f32") {
-      halves.resize(values.size());
-      std::ranges::transform(values, halves.begin(), buffer->dtype == "f16" ? f16_bits : bf16_bits);
-      bytes = std::as_bytes(std::span(halves));
+      round_to_half(bytes, buffer->dtype, halves_);
+      bytes = std::as_bytes(std::span(halves_));
     }
     const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));
     if (const PlanBuffer* slice = slice_of(*buffer)) {

@@ -33,8 +33,8 @@
 
 namespace gacc {
 
-// The bytes of a micro-batch, one block an input, in the plan's order, as the step consumes them (f32 or
-// i32).
+// The bytes of a micro-batch, one block an input, in the plan's order, f32 or i32; what lies in the arena as
+// half (PlanInput::stored) is rounded here.
 using InputBytes = std::span<const std::span<const std::byte>>;
 
 // What the device has summed since the window began.
@@ -262,6 +262,7 @@ class Session {
                    *r2_squares_ = nullptr;       // null: no such metric
   std::vector<const PlanBuffer*> eval_metrics_;  // null: perplexity, which follows from the loss
   std::vector<std::byte> zeros_;
+  std::vector<uint16_t> halves_;        // what is being written
   int64_t launches_ = 0, samples_ = 0;  // of the window
   // With several lanes.
   LaneRange mine_;

@@ -13,6 +13,13 @@
 
 namespace gacc::passes::planner {
 
+// A tensor that lives at a step because the plan wants it to, not because the step needs it.
+struct Resident {
+  int tensor = 0;
+  int gap = -1;  // in Plan::gaps; -1: it is held
+  int next = 0;  // the operation at which it is needed again
+};
+
 class Incremental {
  public:
   explicit Incremental(const Graph& graph);

@@ -55,11 +55,6 @@ void Simulator::execute(int operation, int at) {
   if (operation != at) ++measure_.reruns;
   work_ += 4 + static_cast<int64_t>(graph_.operation(operation).inputs.size());
   if (schedule_ != nullptr && operation != graph_.end()) schedule_->push_back({operation, {}});
-  if (step_ == stop_) {
-    for (const int x : graph_.operation(operation).inputs) needed_at_[static_cast<size_t>(x)] = at;
-    for (const int x : graph_.operation(operation).outputs) needed_at_[static_cast<size_t>(x)] = at;
-    snapshot(*plan_, at);
-  }
   ++step_;
 }
 
@@ -73,7 +68,7 @@ void Simulator::settle(int operation) {
     taken_at_[from] = taken_at_[to] = step;
     full_ -= graph_.tensor(output).bytes;
   }
-  if (full_ > measure_.peak) measure_.peak = full_, measure_.peak_step = step;
+  measure_.peak = std::max(measure_.peak, full_);
 }
 
 // Whether a tensor that the burst made, or read beyond its last use, stays when the burst is done with it.
@@ -88,22 +83,6 @@ bool Simulator::stays(const Plan& plan, int x) const {
 bool Simulator::held(const Plan& plan, int x) const {
   const auto at = static_cast<size_t>(x);
   return plan.held[at] != 0 && made_[at] + 1 >= plan.held[at];
-}
-
-void Simulator::snapshot(const Plan& plan, int at) {
-  for (size_t i = 0; i < graph_.tensors.size(); ++i) {
-    const int x = static_cast<int>(i);
-    const Tensor& tensor = graph_.tensor(x);
-    if (live_[i] == 0 || tensor.producer < 0 || graph_.tensor(tensor.storage).bytes == 0) continue;
-    const bool busy = needed_at_[i] == at;
-    const int passed = passed_[i];
-    if (busy)
-      residents_.push_back({x, -2, at});
-    else if (passed < static_cast<int>(tensor.uses.size()))
-      residents_.push_back({x, plan.first(x) + passed, tensor.uses[static_cast<size_t>(passed)]});
-    else
-      residents_.push_back({x, -1, held_until_[i]});
-  }
 }
 
 void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
@@ -177,7 +156,6 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
   if (measure_holds) std::fill(held_until_.begin(), held_until_.end(), -1);
   bytes_ = step_ = 0;
   measure_ = {};
-  plan_ = &plan;
   schedule_ = schedule;
   for (size_t x = 0; x < graph_.tensors.size(); ++x) {
     if (graph_.tensors[x].producer < 0) live_[x] = 1;  // costs no bytes: its storage has none
@@ -209,18 +187,9 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
 }
 
 Measure Simulator::run(const Plan& plan, std::vector<Step>* schedule) {
-  stop_ = -1;
   if (std::any_of(plan.held.begin(), plan.held.end(), [](uint16_t times) { return times != 0; }))
     pass(plan, true, nullptr);
   return pass(plan, false, schedule);
-}
-
-std::vector<Resident> Simulator::residents(const Plan& plan, int64_t step) {
-  stop_ = step;
-  residents_.clear();
-  pass(plan, false, nullptr);
-  stop_ = -1;
-  return residents_;
 }
 
 }  // namespace gacc::passes::planner

@@ -35,17 +35,9 @@ class Plan {
 
 struct Measure {
   int64_t peak = 0;
-  double cost = 0;     // of all executions
-  int64_t reruns = 0;  // executions beyond the first
-  int64_t peak_step = 0;
+  double cost = 0;          // of all executions
+  int64_t reruns = 0;       // executions beyond the first
   int64_t peak_before = 0;  // of the operations before `split`; `peak` is of the others then
-};
-
-// A tensor that lives at a step because the plan wants it to, not because the step needs it.
-struct Resident {
-  int tensor = 0;
-  int gap = -1;  // in Plan::gaps; -1: it is held
-  int next = 0;  // the operation at which it is needed again
 };
 
 class Simulator {
@@ -55,8 +47,6 @@ class Simulator {
   // Two peaks from now on: of what runs before the first execution of `operation` and its burst, and of the
   // rest.
   void split(int operation) { split_ = operation; }
-  // The residents at one step of the plan that was run last.
-  std::vector<Resident> residents(const Plan& plan, int64_t step);
   // Visits of operations and tensors so far: the measure of work.
   int64_t work() const { return work_; }
 
@@ -69,7 +59,6 @@ class Simulator {
   void release(int x);
   bool stays(const Plan& plan, int x) const;
   bool held(const Plan& plan, int x) const;
-  void snapshot(const Plan& plan, int at);
 
   const Graph& graph_;
   int split_ = -1;
@@ -83,11 +72,9 @@ class Simulator {
   std::vector<int> held_until_;  // by tensor that is held: the last operation whose burst reads it, or -1
   std::vector<int64_t> fresh_at_, taken_at_;  // by tensor: the step that made it, that shared its bytes
   std::vector<int> list_, fresh_;
-  int64_t bytes_ = 0, full_ = 0, step_ = 0, stop_ = -1, work_ = 0;
-  const Plan* plan_ = nullptr;
+  int64_t bytes_ = 0, full_ = 0, step_ = 0, work_ = 0;
   Measure measure_;
   std::vector<Step>* schedule_ = nullptr;
-  std::vector<Resident> residents_;
 };
 
 }  // namespace gacc::passes::planner

@@ -15,6 +15,7 @@
 #include "ir/text.h"
 #include "passes/pipeline.h"
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/half.h"
 
 namespace gacc::test {
 
@@ -124,7 +125,13 @@ class EmulatedSteps : public testing::Test {
       } else {
         std::vector<float> values(count);
         for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i * 7 + n) % 23) / 8 - 1.25F;
-        EXPECT_EQ(device.write(offset, std::as_bytes(std::span(values))).text(), "");
+        std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+        std::vector<uint16_t> halves;
+        if (!input.stored.empty()) {
+          round_to_half(bytes, input.stored, halves);
+          bytes = std::as_bytes(std::span(halves));
+        }
+        EXPECT_EQ(device.write(offset, bytes).text(), "");
       }
     }
   }

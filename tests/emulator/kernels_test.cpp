@@ -73,20 +73,6 @@ TEST_F(Kernels, Stencil) {
                   1e-6);
 }
 
-TEST_F(Kernels, Softmax) {
-  const int rows = 3, columns = 301;
-  auto x = floats(rows * columns);
-  uint64_t in = machine.put(x), out = machine.room<float>(x.size());
-  machine.run("softmax", {rows}, {128}, 0, false, in, out, columns);
-  auto y = machine.get<float>(out, x.size());
-  for (size_t r = 0; r < rows; ++r) {
-    double sum = 0;
-    for (size_t c = 0; c < columns; ++c) sum += std::exp(double{x[r * columns + c]});
-    for (size_t c = 0; c < columns; ++c)
-      ASSERT_NEAR(y[r * columns + c], std::exp(double{x[r * columns + c]}) / sum, 1e-7);
-  }
-}
-
 TEST_F(Kernels, Matmul) {
   const size_t n = 64;
   auto a = floats(n * n), b = floats(n * n);
@@ -166,30 +152,6 @@ TEST_F(Kernels, LastBlockAdds) {
            out = machine.room<float>(1);
   machine.run("last_block", {10}, {32}, 0, false, px, parts, done, out);
   EXPECT_NEAR(machine.get<float>(out, 1)[0], want, 1e-4);
-}
-
-TEST_F(Kernels, DivergenceCallsAndLocalMemory) {
-  std::vector<int> x(150);
-  for (int& v : x) v = static_cast<int>(random() % 2000) - 500;
-  uint64_t px = machine.put(x), py = machine.room<int64_t>(150);
-  machine.run("mixed", {2}, {96}, 0, false, px, py, 150);
-  auto y = machine.get<int64_t>(py, 150);
-  const int weights[8] = {1, -2, 3, -4, 5, -6, 7, -8};
-  for (int i = 0; i < 150; ++i) {
-    int v = x[static_cast<size_t>(i)], history[8], steps = 0;
-    for (int k = 0; k < 8; ++k) history[(v + k) & 7] = (v * (k + 1)) % 11 + weights[k];
-    for (int n = v > 0 ? v : 1; n != 1 && steps < 1000; ++steps) n = n & 1 ? 3 * n + 1 : n / 2;
-    long long r = steps;
-    if (i % 4 == 0)
-      r += history[v & 7];
-    else if (i % 4 == 1)
-      r -= history[(v + 3) & 7];
-    else if (i % 4 == 2)
-      r *= 1000000007ll;
-    else
-      r ^= static_cast<long long>(static_cast<unsigned long long>(static_cast<long long>(v)) << 20);
-    ASSERT_EQ(y[static_cast<size_t>(i)], r / 3 + static_cast<unsigned>(v) % 7u) << i;
-  }
 }
 
 }  // namespace

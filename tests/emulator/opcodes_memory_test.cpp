@@ -23,7 +23,7 @@ uint64_t extended(const uint8_t* bytes, const std::string& type) {
 
 // Registers that take an element: floats their own, others the narrowest or, when `wide`, 64 bits.
 std::string register_for(const std::string& type, bool wide) {
-  if (type[0] == 'f') return type == "f32" ? "%f" : "%fd";
+  if (type == "f32") return "%f";
   if (wide) return "%rd";
   const int size = bytes_of_type(type);
   return size <= 2 ? "%h" : size == 4 ? "%r" : "%rd";
@@ -40,7 +40,7 @@ std::string keep(const std::string& reg, int i, const std::string& to) {
   std::string text;
   if (reg == "%h") text = fmt::format("cvt.u64.u16 %rd20, {};\n", from);
   if (reg == "%r" || reg == "%f") text = fmt::format("mov.b32 %r20, {}; cvt.u64.u32 %rd20, %r20;\n", from);
-  if (reg == "%fd" || reg == "%rd") text = fmt::format("mov.b64 %rd20, {};\n", from);
+  if (reg == "%rd") text = fmt::format("mov.b64 %rd20, {};\n", from);
   return text + fmt::format("st.global.u64 [{}+{}], %rd20;\n", to, 8 * (i - 1));
 }
 
@@ -78,8 +78,7 @@ Access access_of(Words& words) {
   Access a;
   words.hints();
   words.has("nc");
-  a.space = words.take(
-      {"global", "shared", "shared::cta", "local", "const", "param", "param::entry", "param::func"});
+  a.space = words.take({"global", "shared", "shared::cta", "local", "const", "param", "param::entry"});
   a.count = words.has("v2") ? 2 : words.has("v4") ? 4 : 1;
   a.type = words.take(kTypes);
   return a;
@@ -105,17 +104,6 @@ TEST(Opcodes, Loads) {
       if (a.space == "param" || a.space == "param::entry") {  // the same for all lanes
         more = ", .param .align 16 .b8 block[512]";
         body = "mad.wide.u32 %rd27, %r31, 32, %rd31;\n" + load("block+48", "%rd27");
-      } else if (a.space == "param::func") {
-        before =
-            ".func f(.param .align 16 .b8 a[16], .param .b64 o)\n{\n.reg .b16 %h<9>; .reg .b32 %r<32>; .reg "
-            ".b64 %rd<32>; .reg .f32 %f<9>; .reg .f64 %fd<9>;\nld.param.b64 %rd27, [o];\n" +
-            load("a", "%rd27") + "ret;\n}\n";
-        body =
-            "mad.wide.u32 %rd27, %r31, 32, %rd31; ld.global.v2.b64 {%rd3,%rd4}, [%rd29];\n{ .param .align 16 "
-            ".b8 "
-            "x[16]; .param .b64 y; st.param.v2.b64 [x], {%rd3,%rd4}; st.param.b64 [y], %rd27; call.uni f, "
-            "(x, "
-            "y); }";
       } else {
         body = prepare(a.space, true, address);
         body += "mad.wide.u32 %rd27, %r31, 32, %rd31;\n" + load(address, "%rd27");
@@ -148,7 +136,7 @@ TEST(Opcodes, Stores) {
     const size_t size = static_cast<size_t>(bytes_of_type(a.type));
     for (const bool wide : {false, true}) {
       const std::string reg = register_for(a.type, wide);
-      std::string address, before, body;
+      std::string address, body;
       for (int e = 0; e < a.count; ++e) {
         std::string type = a.type;
         if (type[0] == 'f') type[0] = 'b';
@@ -156,17 +144,7 @@ TEST(Opcodes, Stores) {
                             static_cast<size_t>(e) * size);
       }
       const std::string value = vector_of(reg, a.count);
-      if (a.space == "param" || a.space == "param::func") {
-        before =
-            ".func f(.param .align 16 .b8 a[16], .param .b64 o)\n{\n.reg .b64 %rd<9>;\nld.param.v2.b64 "
-            "{%rd1,%rd2}, "
-            "[a]; ld.param.b64 %rd3, [o]; st.global.v2.b64 [%rd3], {%rd1,%rd2}; ret;\n}\n";
-        body += fmt::format(
-            "mov.b64 %rd20, 0xeeeeeeeeeeeeeeee; {{ .param .align 16 .b8 x[16]; .param .b64 y; "
-            "st.param.v2.b64 "
-            "[x], {{%rd20,%rd20}}; {} [x], {}; st.param.b64 [y], %rd28; call.uni f, (x, y); }}",
-            opcode, value);
-      } else if (a.space.empty() || a.space == "global") {
+      if (a.space.empty() || a.space == "global") {
         body += fmt::format("sub.u64 %rd20, %rd28, 64; {} [%rd20+64], {};\n", opcode, value);
       } else {
         std::string place = a.space == "local" ? "local" : "shared";
@@ -188,7 +166,7 @@ TEST(Opcodes, Stores) {
                 place, address, opcode, value);
       }
       const Bytes out =
-          run_vector({.opcode = opcode, .text = kernel_text(body, before), .in = data, .out_bytes = 512});
+          run_vector({.opcode = opcode, .text = kernel_text(body), .in = data, .out_bytes = 512});
       for (size_t i = 0; i < out.size(); ++i)
         ASSERT_EQ(out[i], i % 16 < size * static_cast<size_t>(a.count) ? data[i] : 0xee)
             << opcode << " byte " << i;
@@ -196,27 +174,17 @@ TEST(Opcodes, Stores) {
   }
 }
 
-TEST(Opcodes, FencesAndHintsChangeNothing) {
+TEST(Opcodes, FencesChangeNothing) {
   for (const std::string& opcode : opcodes_of(kNoValue)) {
     Words words(opcode);
     const std::string root = words.take(kNoValue);
-    std::string operand;
     if (root == "membar") words.take({"cta", "gl", "sys"});
     if (root == "fence") words.take({"sc", "acq_rel"}), words.take({"cta", "cluster", "gpu", "sys"});
-    if (root == "nanosleep") words.has("u32"), operand = " 20";
-    if (root == "pmevent") operand = " 3";
-    std::string before = "mov.u64 %rd5, %rd29;";
-    if (root.starts_with("prefetch")) {
-      const std::string space = words.take({"global", "local"});
-      words.take({"L1", "L2"});
-      operand = space == "local" ? " [own]" : " [%rd5]";
-      if (space == "local") before += " .local .align 16 .b8 own[16];";
-    }
     if (!words.done()) continue;
     const std::string body = fmt::format(
-        "{} ld.global.b64 %rd1, [%rd29]; st.global.b64 [%rd28], %rd1; {}{}; ld.global.b64 "
-        "%rd2, [%rd28]; st.global.b64 [%rd28+8], %rd2;",
-        before, opcode, operand);
+        "ld.global.b64 %rd1, [%rd29]; st.global.b64 [%rd28], %rd1; {}; ld.global.b64 %rd2, [%rd28]; "
+        "st.global.b64 [%rd28+8], %rd2;",
+        opcode);
     const Bytes data = pattern(),
                 out = run_vector({.opcode = opcode, .text = kernel_text(body), .in = data, .out_bytes = 512});
     for (size_t i = 0; i < 512; ++i) ASSERT_EQ(out[i], data[i / 16 * 16 + i % 8]) << opcode;

@@ -20,6 +20,7 @@
 #include "passes/pipeline.h"
 #include "runtime/data/dataset.h"
 #include "runtime/device.h"
+#include "runtime/half.h"
 
 namespace gacc {
 namespace {
@@ -83,7 +84,10 @@ class Compiled {
       const PlanInput& input = plan_.inputs[i];
       std::vector<std::byte> bytes(samples.size() * static_cast<size_t>(4 * ir::elements(input.shape, 1)));
       EXPECT_TRUE(data.gather(i, input, samples, bytes));
-      EXPECT_TRUE(device_->write(input.step_offset, bytes));
+      std::vector<uint16_t> halves;
+      if (!input.stored.empty()) round_to_half(bytes, input.stored, halves);
+      EXPECT_TRUE(device_->write(input.step_offset,
+                                 halves.empty() ? std::span(bytes) : std::as_bytes(std::span(halves))));
     }
     EXPECT_TRUE(device_->run(Program::step, static_cast<int64_t>(samples.size())));
   }

@@ -48,6 +48,9 @@ struct Trial {
   Tensors step(int64_t batch, uint32_t seed, double factor = 1) {
     Tensors inputs = random_inputs(module, RegionKind::step, batch, seed);
     for (double& x : inputs.at("x").data) x *= factor;
+    for (const ValueId id : module.step.inputs)  // as Session::write_inputs does
+      for (double& x : inputs.at(module.step[id].name).data)
+        if (is_half(module.step[id].type.dtype)) x = rounded(module.step[id].type.dtype, x);
     return evaluate(module, RegionKind::step, batch, inputs, state);
   }
   void update() { evaluate(module, RegionKind::update, 1, {}, state); }

@@ -19,6 +19,7 @@ Plan full_plan() {
   plan.passes = {"autodiff", "fuse"};
   plan.inputs[0].mean = {0.5};
   plan.inputs[0].std = {0.25};
+  plan.inputs[0].stored = "bf16";
   plan.inputs[1].range = 10;
   PlanLaunch kernel;
   kernel.kernel = "k0";
@@ -49,6 +50,8 @@ TEST(Plan, json_round_trip) {
   EXPECT_EQ(back.seed, -7);
   EXPECT_EQ(back.lr, 0.1);
   EXPECT_EQ(back.inputs[1].ignore_index, -1);
+  EXPECT_EQ(back.inputs[0].bytes(3), 6);
+  EXPECT_EQ(back.inputs[1].bytes(3), 12);
   EXPECT_FALSE(back.find("frozen")->trainable);
   EXPECT_TRUE(back.programs[1].launches[0].arguments[1].times_batch);
   EXPECT_EQ(back.programs[1].launches[1].m.extent, 1);
@@ -101,6 +104,8 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/buffers/0/offset", 2), "plan: buffers[0]: the offset 2 is not a multiple of 4");
   EXPECT_EQ(with("/inputs/0/shape", {1 << 20}),
             "plan: inputs[0]: a micro-batch of input x is larger than the arena");
+  EXPECT_EQ(with("/inputs/0/stored", "f8"), "plan: inputs[0].stored is \"f8\"; expected f16, bf16");
+  EXPECT_EQ(with("/inputs/1/stored", "f16"), "plan: inputs[1]: only f32 is rounded");
   EXPECT_EQ(with("/inputs/0/std", {0.0}), "plan: inputs[0].std has a zero");
   EXPECT_EQ(with("/programs/1/launches/0/arguments/0", -1).substr(0, 46),
             "plan: programs[1].launches[0].arguments[0] is ");

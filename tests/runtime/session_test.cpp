@@ -160,6 +160,23 @@ TEST_F(SessionTest, inputs_are_checked) {
   EXPECT_EQ(session.step(inputs, 1).text(), "input mark takes 4 bytes, 0 were given");
 }
 
+// Nearest, ties to even; the data are f32 all the same.
+TEST_F(SessionTest, an_input_that_is_stored_as_half_is_rounded_once) {
+  for (const auto& [stored, bits] :
+       {std::pair("f16", std::vector<uint16_t>{0x3c00, 0x3c02, 0x7c00, 0xb800}),
+        std::pair("bf16", std::vector<uint16_t>{0x3f80, 0x3f80, 0x4780, 0xbf00})}) {
+    plan.inputs[0].stored = stored;
+    open();
+    ASSERT_TRUE(step({1 + 0x1p-11f, 1 + 0x3p-11f, 65520, -0.5f}));
+    std::vector<uint16_t> there(4);
+    ASSERT_TRUE(device.read(plan.inputs[0].step_offset, std::as_writable_bytes(std::span(there))));
+    EXPECT_EQ(there, bits) << stored;
+    std::vector<int32_t> marks(1);  // the other one lies where it did
+    ASSERT_TRUE(device.read(plan.inputs[1].step_offset, std::as_writable_bytes(std::span(marks))));
+    EXPECT_EQ(marks[0], 0);
+  }
+}
+
 TEST_F(SessionTest, an_artifact_without_its_state_is_refused) {
   Artifact artifact;
   std::erase_if(plan.buffers, [](const PlanBuffer& buffer) { return buffer.name == "window.ok"; });

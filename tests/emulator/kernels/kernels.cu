@@ -75,26 +75,6 @@ __global__ void stencil(const float* x, float* y, int n) {
   }
 }
 
-// Softmax of a row per block of 128 threads.
-__global__ void softmax(const float* x, float* y, int columns) {
-  __shared__ float part[4];
-  const float* row = x + (size_t)blockIdx.x * columns;
-  float top = -INFINITY;
-  for (int i = threadIdx.x; i < columns; i += 128) top = fmaxf(top, row[i]);
-  for (int d = 16; d > 0; d >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-  if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = top;
-  __syncthreads();
-  top = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
-  __syncthreads();
-  float sum = 0;
-  for (int i = threadIdx.x; i < columns; i += 128) sum += expf(row[i] - top);
-  for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
-  if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = sum;
-  __syncthreads();
-  sum = part[0] + part[1] + part[2] + part[3];
-  for (int i = threadIdx.x; i < columns; i += 128) y[(size_t)blockIdx.x * columns + i] = expf(row[i] - top) / sum;
-}
-
 // c = a b, n x n, 16x16 tiles.
 __global__ void matmul(const float* a, const float* b, float* c, int n) {
   __shared__ float sa[16][16], sb[16][16];
@@ -205,26 +185,4 @@ __global__ void last_block(const float* x, float* parts, unsigned* done, float* 
   }
 }
 
-// Divergence, a switch, local memory with a computed index, a call, 64-bit arithmetic, division.
-__device__ __noinline__ int collatz(int n) {
-  int steps = 0;
-  while (n != 1 && steps < 1000) n = n & 1 ? 3 * n + 1 : n / 2, ++steps;
-  return steps;
-}
-__constant__ int weights[8] = {1, -2, 3, -4, 5, -6, 7, -8};
-__global__ void mixed(const int* x, long long* y, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  int history[8];
-  int v = x[i];
-  for (int k = 0; k < 8; ++k) history[(v + k) & 7] = (v * (k + 1)) % 11 + weights[k];
-  long long r = collatz(v > 0 ? v : 1);
-  switch (i % 4) {
-    case 0: r += history[v & 7]; break;
-    case 1: r -= history[(v + 3) & 7]; break;
-    case 2: r *= 1000000007ll; break;
-    default: r ^= (long long)v << 20;
-  }
-  y[i] = r / 3 + (unsigned)v % 7u;
-}
 }
