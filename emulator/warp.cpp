@@ -7,8 +7,6 @@
 
 namespace gacc::emulator {
 
-namespace {}
-
 void Warp::start(uint32_t lanes_mask) {
   live = lanes_mask;
   waiting = group = 0;
