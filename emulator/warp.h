@@ -24,7 +24,6 @@ struct Launch {
   Dim3 grid, block;
   bool cooperative = false;  // all blocks are resident and take turns
   int64_t shared_bytes = 0;  // static and dynamic
-  int64_t dynamic_bytes = 0;
   std::vector<uint8_t> params = {};
   std::unordered_map<uint64_t, Clocks::Known> published = {};  // by address: what releases made known there
   uint64_t executed = 0;                                       // warp instructions
