@@ -42,17 +42,18 @@ class Writer {
     std::map<int32_t, int64_t> line;        // of a kernel's own launch
     std::map<std::string, int64_t> phases;  // of a merged kernel: its launches so far
     for (const ir::Launch& launch : schedule_.launches) {
-      if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
+      for (const ir::Call* call : ir::calls(launch))
         line[call->kernel] = static_cast<int64_t>(program.launches.size());
-        program.launches.push_back(own(*call));
-        continue;
+      PlanLaunch& written = program.launches.emplace_back();
+      if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
+        written = own(*call);
+      } else {
+        const ir::Merged& merged = std::get<ir::Merged>(launch);
+        written = several(merged.function, merged.block, merged.blocks, {ir::parts(merged)});
+        written.arguments.push_back({PlanArgument::Kind::extent, 0, phases[merged.function]++, false});
       }
-      const ir::Merged& merged = std::get<ir::Merged>(launch);
-      for (const ir::Call& part : merged.parts)
-        line[part.kernel] = static_cast<int64_t>(program.launches.size());
-      PlanLaunch several = this->several(merged.function, merged.block, merged.blocks, {ir::parts(merged)});
-      several.arguments.push_back({PlanArgument::Kind::extent, 0, phases[merged.function]++, false});
-      program.launches.push_back(std::move(several));
+      written.stream = ir::branch(launch).stream;
+      if (const std::optional<int32_t>& after = ir::branch(launch).after) written.after = line.at(*after);
     }
     for (const ir::Call* call : ir::calls(schedule_)) {
       const ir::ProductCall* product = ir::as_product(*call);

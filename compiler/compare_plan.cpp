@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "codegen/artifact_ir.h"
 #include "codegen/plan_launches.h"
@@ -61,7 +62,11 @@ void adopt(const PlanProgram& program, ir::Schedule& schedule) {
     if (ir::Merged* merged = std::get_if<ir::Merged>(&launch)) {
       const size_t line = launches.size();
       if (line >= program.launches.size() || program.launches[line].kernel != merged->function) {
-        for (ir::Call& part : merged->parts) launches.emplace_back(std::move(part));
+        ir::Branch branch = merged->branch;
+        for (ir::Call& part : merged->parts) {
+          part.branch = std::exchange(branch, {branch.stream, {}});
+          launches.emplace_back(std::move(part));
+        }
         continue;
       }
       merged->blocks = std::max<int64_t>(program.launches[line].grid.extent, 1);

@@ -259,7 +259,6 @@ void Decoder::set_address(const Operand& operand, Extra& x, bool second) {
     if (!second && x.space == Space::generic) {
       if (space == Space::shared) base += kSharedWindow;
       if (space == Space::local) base += kLocalWindow;
-      if (space == Space::param) base += kParamWindow;
     }
   } else if (operand.reg >= 0 && width(operand.reg) != 8 && width(operand.reg) != 4) {
     return fail("an address register has 32 or 64 bits");

@@ -64,7 +64,7 @@ void Decoder::matrix_load(const Parts& parts) {
   }
   if (!operands(2, 2)) return;
   const Operand& to = s_->operands[0];
-  std::vector<Operand> elements = to.kind == Kind::vector ? to.elements : std::vector<Operand>{to};
+  const std::vector<Operand> elements = elements_of(to);
   if (elements.size() != x.count)
     return fail(fmt::format("`{}` with {} registers", s_->opcode, elements.size()));
   for (const Operand& element : elements) x.registers.push_back(destination(element, 4));
@@ -94,8 +94,7 @@ void Decoder::mma() {
   size_t sizes[] = {4, found->a, found->b, 4};
   for (size_t i = 0; i < 4; ++i) {
     const Operand& operand = s_->operands[i];
-    std::vector<Operand> elements =
-        operand.kind == Kind::vector ? operand.elements : std::vector<Operand>{operand};
+    const std::vector<Operand> elements = elements_of(operand);
     if (elements.size() != sizes[i])
       return fail(fmt::format("`{}` with fragments of another size", s_->opcode));
     for (const Operand& element : elements)

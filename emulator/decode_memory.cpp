@@ -4,20 +4,28 @@
 namespace gacc::emulator {
 namespace {
 
+template <class T>
+bool parse_word(const std::map<std::string_view, T>& words, std::string_view part, T& out) {
+  const auto found = words.find(part);
+  if (found != words.end()) out = found->second;
+  return found != words.end();
+}
+
 bool parse_space(std::string_view part, Space& space) {
-  if (part == "global")
-    space = Space::global;
-  else if (part == "shared" || part == "shared::cta")
-    space = Space::shared;
-  else if (part == "local")
-    space = Space::local;
-  else if (part == "const")
-    space = Space::constant;
-  else if (part == "param" || part == "param::entry")
-    space = Space::param;
-  else
-    return false;
-  return true;
+  static const std::map<std::string_view, Space> words = {
+      {"global", Space::global},     {"shared", Space::shared},  {"shared::cta", Space::shared},
+      {"local", Space::local},       {"const", Space::constant}, {"param", Space::param},
+      {"param::entry", Space::param}};
+  return parse_word(words, part, space);
+}
+
+bool parse_order(std::string_view part, Order& order) {
+  static const std::map<std::string_view, Order> words = {{"volatile", Order::relaxed},
+                                                          {"relaxed", Order::relaxed},
+                                                          {"acquire", Order::acquire},
+                                                          {"release", Order::release},
+                                                          {"acq_rel", Order::acq_rel}};
+  return parse_word(words, part, order);
 }
 }  // namespace
 
@@ -41,17 +49,11 @@ void Decoder::access(const Parts& parts, bool load) {
   Type type;
   size_t count = 1;
   for (const std::string_view part : parts)
-    if (part == "volatile" || part == "relaxed")
-      x.order = Order::relaxed;
-    else if (part == "acquire")
-      x.order = Order::acquire;
-    else if (part == "release")
-      x.order = Order::release;
-    else if (part == "v2")
+    if (part == "v2")
       count = 2;
     else if (part == "v4")
       count = 4;
-    else if (!parse_space(part, x.space))
+    else if (!parse_order(part, x.order) && !parse_space(part, x.space))
       parse_type(part, type);  // the others are hints
   if (!operands(2, 2)) return;
   x.bytes = static_cast<uint8_t>(type.bytes());
@@ -59,7 +61,7 @@ void Decoder::access(const Parts& parts, bool load) {
   x.sign = type.is_signed();
   const Operand& value = s_->operands[load ? 0 : 1];
   const Operand& address = s_->operands[load ? 1 : 0];
-  std::vector<Operand> elements = value.kind == Kind::vector ? value.elements : std::vector<Operand>{value};
+  const std::vector<Operand> elements = elements_of(value);
   if (elements.size() != count)
     return fail(fmt::format("`{}` with {} registers", s_->opcode, elements.size()));
   for (const Operand& element : elements) {
@@ -77,14 +79,10 @@ void Decoder::access(const Parts& parts, bool load) {
   set_address(address, x);
   if (!status_) return;
   if (x.space == Space::param) {
-    if (x.base < 0) {
-      if (x.offset < 0 || x.offset + x.bytes * x.count > program_.param_bytes)
-        return fail("a load past the parameters");
-      emit(run_load_param, -1, {}, x);
-      return;
-    }
-    x.space = Space::generic;  // a computed address
-    x.offset += static_cast<int64_t>(kParamWindow);
+    if (x.base >= 0 || x.offset < 0 || x.offset + x.bytes * x.count > program_.param_bytes)
+      return fail("a load past the parameters, or at a computed place");
+    emit(run_load_param, -1, {}, x);
+    return;
   }
   emit(load ? run_load : run_store, -1, {}, x);
 }
@@ -98,15 +96,7 @@ void Decoder::atomic(const Parts& parts, bool returns) {
   Type type;
   x.order = Order::relaxed;
   for (const std::string_view part : parts)
-    if (auto found = ops.find(part); found != ops.end())
-      x.atomic = found->second;
-    else if (part == "acquire")
-      x.order = Order::acquire;
-    else if (part == "release")
-      x.order = Order::release;
-    else if (part == "acq_rel")
-      x.order = Order::acq_rel;
-    else if (!parse_space(part, x.space))
+    if (!parse_word(ops, part, x.atomic) && !parse_order(part, x.order) && !parse_space(part, x.space))
       parse_type(part, type);
   x.type_bits = static_cast<uint8_t>(type.bits);
   x.type_class = type.name[0];

@@ -28,7 +28,8 @@ void Decoder::lanes(const LaneOp& op, bool convert) {
                op.name.find(".s32.") != std::string::npos);
 }
 
-// setp.CMP.type p[|q], a, b: p = a CMP b, q = !p. Of a pair of halves p is for the low ones and q for the high.
+// setp.CMP.type p[|q], a, b: p = a CMP b, q = !p. Of a pair of halves p is for the low ones and q for the
+// high.
 void Decoder::set_predicate() {
   const bool pairs = s_->opcode.ends_with("f16x2");
   const LaneOp* op = find_lane_op(pairs ? s_->opcode.substr(0, s_->opcode.size() - 2) : s_->opcode);
@@ -88,7 +89,7 @@ void Decoder::move(const Parts& parts) {
   emit(run_move, destination(to, bytes), {source(from, bytes)});
 }
 
-// cvta.SPACE and cvta.to.SPACE: shared, local and param windows lie at fixed generic addresses.
+// cvta.SPACE and cvta.to.SPACE: shared and local windows lie at fixed generic addresses.
 void Decoder::address_conversion(const Parts& parts) {
   const bool to = parts[1] == "to";
   const std::string_view space = parts[to ? 2 : 1];
@@ -97,8 +98,6 @@ void Decoder::address_conversion(const Parts& parts) {
     window = kSharedWindow;
   else if (space == "local")
     window = kLocalWindow;
-  else if (space == "param")
-    window = kParamWindow;
   if (!operands(2, 2)) return;
   const Operand& from = s_->operands[1];
   emit_lanes(*find_lane_op(to ? "sub.u64" : "add.u64"), destination(s_->operands[0], 8),

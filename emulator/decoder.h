@@ -41,6 +41,9 @@ class Decoder {
   void emit_lanes(const LaneOp& op, int d, const std::vector<int>& sources);
   void set_address(const Operand& operand, Extra& x, bool second = false);
   uint64_t immediate(const Operand& operand);  // a literal, or an error
+  static std::vector<Operand> elements_of(const Operand& operand) {
+    return operand.kind == Kind::vector ? operand.elements : std::vector<Operand>{operand};
+  }
 
   // decode_scalar.cpp
   bool scalar(const Parts& parts);  // false: not of this family

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +15,8 @@
 #include "emulator/emulator.h"
 
 #define GACC_DRIVER_EXPORT extern "C" __attribute__((visibility("default")))
+
+struct CUstream_st;
 
 namespace gacc::emulator {
 
@@ -35,12 +38,16 @@ enum Result : int {
   kCooperativeTooLarge = 720,
   kCaptureUnsupported = 900,
   kCaptureInvalidated = 901,
-  kCaptureUnmatched = 903
+  kCaptureUnmatched = 903,
+  kCaptureUnjoined = 904
 };
 
 using Operation = std::function<int()>;
+// Of each stream how many operations: issued, or ended before what comes next.
+using Progress = std::map<const CUstream_st*, size_t>;
 struct Capture {
   std::vector<Operation> operations;
+  Progress issued;
 };
 
 }  // namespace gacc::emulator
@@ -58,11 +65,13 @@ struct CUfunc_st {
 struct CUstream_st {
   std::shared_ptr<gacc::emulator::Capture> capture;
   bool origin = false;
+  gacc::emulator::Progress ended;  // while it captures
 };
 struct CUevent_st {
   std::chrono::steady_clock::time_point time{};
   bool recorded = false;
   std::shared_ptr<gacc::emulator::Capture> capture;
+  gacc::emulator::Progress ended;
 };
 struct CUgraph_st {
   std::vector<gacc::emulator::Operation> operations;

@@ -39,7 +39,8 @@ constexpr ErrorText kErrors[] = {
      "operation not permitted when stream is capturing"},
     {kCaptureInvalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
      "operation failed due to a previous error during capture"},
-    {kCaptureUnmatched, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"}};
+    {kCaptureUnmatched, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"},
+    {kCaptureUnjoined, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "another stream of the capture was not joined"}};
 
 // CUdevice_attribute and its value; others are 0.
 struct Attribute {

@@ -18,6 +18,7 @@ int submit(CUstream_st* stream, Operation operation) {
   if (!stream) return kInvalidHandle;
   if (!stream->capture) return operation();
   stream->capture->operations.push_back(std::move(operation));
+  ++stream->capture->issued[stream];
   return kSuccess;
 }
 
@@ -60,8 +61,11 @@ GACC_DRIVER_EXPORT int cuStreamEndCapture(CUstream_st* stream, CUgraph_st** grap
   if (!graph) return kInvalidValue;
   if (!stream->capture || !stream->origin) return kCaptureUnmatched;
   std::shared_ptr<Capture> capture = stream->capture;
+  const Progress ended = stream->ended;
   for (CUstream_st* other : device().streams)
-    if (other->capture == capture) other->capture.reset(), other->origin = false;
+    if (other->capture == capture) other->capture.reset(), other->origin = false, other->ended.clear();
+  for (const auto& [other, issued] : capture->issued)
+    if (other != stream && (!ended.contains(other) || ended.at(other) < issued)) return kCaptureUnjoined;
   *graph = new CUgraph_st{std::move(capture->operations)};
   return kSuccess;
 }
@@ -105,6 +109,8 @@ GACC_DRIVER_EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   stream = stream_of(stream);
   if (!event || !stream) return kInvalidHandle;
   event->capture = stream->capture;  // while capturing: a wait on it joins the capture
+  event->ended = stream->ended;
+  if (stream->capture) event->ended[stream] = stream->capture->issued[stream];
   event->recorded = true;
   event->time = std::chrono::steady_clock::now();
   return kSuccess;
@@ -114,6 +120,9 @@ GACC_DRIVER_EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event,
   stream = stream_of(stream);
   if (!event || !stream) return kInvalidHandle;
   if (event->capture && !stream->capture && stream != &device().legacy) stream->capture = event->capture;
+  if (stream->capture && event->capture == stream->capture)
+    for (const auto& [other, ended] : event->ended)
+      stream->ended[other] = std::max(stream->ended[other], ended);
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuEventSynchronize(CUevent_st* event) { return event ? kSuccess : kInvalidHandle; }

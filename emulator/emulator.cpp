@@ -158,7 +158,6 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
     return Status::error("`{}`: {} blocks do not fit on the device together", program.name, grid.count());
   Launch launch{program, memory_, lifetimes_, reports_, clocks_, grid, block, cooperative};
   launch.shared_bytes = program.shared_bytes + dynamic_shared;
-  launch.dynamic_bytes = dynamic_shared;
   launch.params = params;
   launch.limit = limit_ + kPerByte * static_cast<uint64_t>(memory_.allocated());
   run_launch(launch);

@@ -7,10 +7,14 @@
 namespace gacc::emulator {
 namespace {
 
-// Every lane's mask must name the lane itself, and exactly lanes that execute this instruction together now.
-void check_mask(Warp& warp, const Instr& in, int reg) {
+// Every lane's mask must name the lane itself, and exactly lanes that execute this instruction together. False:
+// not now, for lanes that are named may still come.
+bool check_mask(Warp& warp, const Instr& in, int reg) {
   warp.check_defined(reg, in);
   const uint32_t* mask = words_of(warp, reg);
+  uint32_t named = 0;
+  for (uint32_t m = warp.active; m; m &= m - 1) named |= mask[first_lane(m)];
+  if (warp.hold(named)) return false;
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
     uint32_t absent = mask[l] & ~warp.active;
@@ -25,6 +29,7 @@ void check_mask(Warp& warp, const Instr& in, int reg) {
           "the mask 0x{:08x} names lane {}, which {}", mask[l], first_lane(absent),
           warp.live >> first_lane(absent) & 1 ? "does not execute this" : "has exited or never was");
   }
+  return true;
 }
 
 }  // namespace
@@ -33,7 +38,7 @@ void check_mask(Warp& warp, const Instr& in, int reg) {
 void run_shuffle(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
   for (int i = 1; i < 3; ++i) warp.check_defined(in.s[i], in);
-  check_mask(warp, in, in.s[3]);
+  if (!check_mask(warp, in, in.s[3])) return;
   uint32_t value[kLanes], result[kLanes], inside = 0;
   std::memcpy(value, warp.file + in.s_at[0], sizeof value);
   const uint32_t* b = warp.lanes<uint32_t>(in.s_at[1]);
@@ -84,7 +89,7 @@ void run_shuffle(Warp& warp, const Instr& in) {
 // Sources: predicate, mask.
 void run_ballot(Warp& warp, const Instr& in) {
   warp.check_defined(in.s[0], in);
-  check_mask(warp, in, in.s[1]);
+  if (!check_mask(warp, in, in.s[1])) return;
   const uint32_t yes = *warp.lanes<uint32_t>(in.s_at[0]) & warp.active;
   const uint32_t* masks = warp.lanes<uint32_t>(in.s_at[1]);
   uint32_t result[kLanes];
@@ -104,14 +109,7 @@ void run_barrier(Warp& warp, const Instr& in) {
   int which = static_cast<int>(warp.lanes<uint32_t>(in.s_at[0])[l] & 15);
   Barrier& barrier = warp.block->barriers[which];
   uint32_t together = warp.live & ~warp.waiting;
-  if (x.aligned && warp.active != together && !warp.all_came) {
-    for (uint32_t m = warp.active; m; m &= m - 1) warp.pcs[first_lane(m)] = warp.pc - 1;
-    warp.held |= warp.active;
-    warp.group &= ~warp.active;
-    --warp.launch->executed;  // it comes here again
-    warp.reconverge();
-    return;
-  }
+  if (x.aligned && warp.hold(together)) return;
   if (x.aligned && warp.active != together)
     if (Report* r = warp.report(Defect::divergent_barrier, in, l))
       r->text = fmt::format("lanes 0x{:08x} of 0x{:08x} reach barrier {}; lane {} does not", warp.active,

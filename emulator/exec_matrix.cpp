@@ -22,6 +22,7 @@ float element(int kind, uint32_t word, int half) {
 // All lanes: 4 d, a, b registers, 4 c registers in extra.registers.
 void run_mma(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
+  if (warp.hold(~0u)) return;
   if (warp.active != ~0u)
     if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
       r->text = fmt::format("mma.sync by lanes 0x{:08x} only", warp.active);
@@ -58,6 +59,7 @@ void run_mma(Warp& warp, const Instr& in) {
 // Lane 8i + j gives the address of row j of the i-th 8x8 matrix; lane l gets elements 2(l%4), +1 of row l/4.
 void run_load_matrix(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
+  if (warp.hold(~0u)) return;
   if (warp.active != ~0u)
     if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
       r->text = fmt::format("ldmatrix by lanes 0x{:08x} only", warp.active);

@@ -24,8 +24,7 @@ const char* space_name(Space space) {
 
 Space resolve(Space space, uint64_t& address) {
   if (space != Space::generic) return space;
-  for (auto [window, inside] :
-       {std::pair{kSharedWindow, Space::shared}, {kLocalWindow, Space::local}, {kParamWindow, Space::param}})
+  for (auto [window, inside] : {std::pair{kSharedWindow, Space::shared}, {kLocalWindow, Space::local}})
     if (address >= window && address - window < kWindowSize) {
       address -= window;
       return inside;
@@ -157,13 +156,6 @@ void run_load(Warp& warp, const Instr& in) {
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
     Place place;
-    if (x.space == Space::generic && address[l] - kParamWindow < kWindowSize) {
-      uint64_t at = address[l] - kParamWindow;
-      if (at + static_cast<uint64_t>(total) <= warp.launch->params.size()) {
-        std::memcpy(staged[l], warp.launch->params.data() + at, static_cast<size_t>(total));
-        continue;
-      }
-    }
     if (!locate(warp, in, x.space, address[l], total, l, place)) continue;
     check_written(warp, in, place, total, l);
     if (atomic && place.space == Space::global) learn(warp, address[l], x.order >= Order::acquire);

@@ -1,5 +1,5 @@
-// f32 lanes that are IEEE operations rounded to nearest: add, mul, fma, div, sqrt, rcp, min, max, the comparisons.
-// Compiled once per instruction set.
+// f32 lanes that are IEEE operations rounded to nearest: add, mul, fma, div, sqrt, rcp, min, max, the
+// comparisons. Compiled once per instruction set.
 #include "emulator/lane_helpers.h"
 
 namespace gacc::emulator::GACC_LANES_NAMESPACE {

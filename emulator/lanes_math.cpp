@@ -1,5 +1,5 @@
-// f32 lanes of the approximate units. An approximation gives the correctly rounded value, which lies within every
-// documented error bound; a kernel that needs the unit's exact bits cannot be checked here.
+// f32 lanes of the approximate units. An approximation gives the correctly rounded value, which lies within
+// every documented error bound; a kernel that needs the unit's exact bits cannot be checked here.
 #include <cmath>
 
 #include "emulator/lane_helpers.h"

@@ -16,8 +16,7 @@ namespace gacc::emulator {
 constexpr uint8_t kLive = 1, kWritten = 2, kStale = 4;
 // Where each space lies in the generic address space. Shared, local and param addresses start at 0 in their
 // own.
-constexpr uint64_t kSharedWindow = uint64_t{1} << 40, kLocalWindow = uint64_t{2} << 40,
-                   kParamWindow = uint64_t{3} << 40;
+constexpr uint64_t kSharedWindow = uint64_t{1} << 40, kLocalWindow = uint64_t{2} << 40;
 constexpr uint64_t kWindowSize = uint64_t{1} << 32;
 constexpr uint64_t kGlobalBase = uint64_t{0x7f} << 40;
 

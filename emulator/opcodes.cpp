@@ -29,7 +29,7 @@ const std::map<std::string_view, std::string_view>& groups() {
       {"STORED", "global shared shared::cta local"},
       {"STRONG", "global shared shared::cta"},  // spaces that other threads see
       {"SHARED", "shared shared::cta"},
-      {"WINDOW", "global shared shared::cta local const param"},
+      {"WINDOW", "global shared shared::cta local const"},
       {"SCOPE", "cta cluster gpu sys"},
       {"READ_CACHE", "ca cg cs lu cv"},
       {"WRITE_CACHE", "wb cg cs wt"},

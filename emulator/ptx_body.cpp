@@ -1,9 +1,8 @@
-#include "emulator/ptx_body.h"
-
+// See ptx_reader.h.
 #include <charconv>
 #include <unordered_map>
 
-#include "emulator/ptx_declarations.h"
+#include "emulator/ptx_reader.h"
 
 namespace gacc::emulator {
 namespace {
@@ -158,10 +157,6 @@ class BodyReader {
     }
     value.kind = name[0] == '%' ? Operand::Kind::special : Operand::Kind::symbol;
     value.name = name;
-    if (name == "WARP_SZ") {
-      value.kind = Operand::Kind::integer;
-      value.bits = 32;
-    }
     for (size_t s = scopes_.size(); s-- > 0;)
       if (auto found = scopes_[s].variables.find(name); found != scopes_[s].variables.end()) {
         value.name = found->second;

@@ -1,4 +1,5 @@
-#include "emulator/ptx_declarations.h"
+// Declarations of PTX: variables with their initialisers, and a function's parameters.
+#include "emulator/ptx_reader.h"
 
 namespace gacc::emulator {
 namespace {

@@ -1,7 +1,5 @@
 // Splits PTX into tokens. Comments and white space go; nothing is copied.
-#include "emulator/ptx_lexer.h"
-
-#include "emulator/ptx.h"
+#include "emulator/ptx_reader.h"
 
 namespace gacc::emulator {
 namespace {
@@ -60,13 +58,7 @@ Status tokenize(std::string_view text, std::vector<Token>& tokens) {
       }
     } else if (is_digit(c)) {
       token.kind = Token::Kind::number;
-      for (++i; i < text.size(); ++i) {
-        bool exponent_sign = (text[i] == '+' || text[i] == '-') &&
-                             (text[i - 1] == 'e' || text[i - 1] == 'E') && text[start + 1] != 'x' &&
-                             text[start + 1] != 'f' && text[start + 1] != 'd' && text[start + 1] != 'F' &&
-                             text[start + 1] != 'D';
-        if (!is_digit(text[i]) && !is_letter(text[i]) && text[i] != '.' && !exponent_sign) break;
-      }
+      for (++i; is_word(at(i)) || at(i) == '.';) ++i;  // a version has a point
     } else if (std::string_view("{}()[]<>,;:@!|+-=*").find(c) != std::string_view::npos) {
       token.kind = Token::Kind::punctuation;
       ++i;
@@ -85,10 +77,10 @@ bool parse_type(std::string_view name, Type& type) {
     const char* name;
     int bits;
   };
-  static constexpr Known known[] = {
-      {"pred", 1}, {"b8", 8},     {"b16", 16}, {"b32", 32}, {"b64", 64},  {"b128", 128},  {"u8", 8},
-      {"u16", 16}, {"u32", 32},   {"u64", 64}, {"s8", 8},   {"s16", 16},  {"s32", 32},    {"s64", 64},
-      {"f16", 16}, {"f16x2", 32}, {"f32", 32}, {"f64", 64}, {"bf16", 16}, {"bf16x2", 32}, {"tf32", 32}};
+  static constexpr Known known[] = {{"pred", 1}, {"b8", 8},   {"b16", 16},  {"b32", 32},   {"b64", 64},
+                                    {"u8", 8},   {"u16", 16}, {"u32", 32},  {"u64", 64},   {"s8", 8},
+                                    {"s16", 16}, {"s32", 32}, {"s64", 64},  {"f16", 16},   {"f16x2", 32},
+                                    {"f32", 32}, {"f64", 64}, {"bf16", 16}, {"bf16x2", 32}};
   for (const Known& k : known)
     if (name == k.name) {
       type = {std::string(name), k.bits};

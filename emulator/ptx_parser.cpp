@@ -1,9 +1,6 @@
 // Parses PTX into ptx.h's structures: the directives of a file and the heads of its functions.
 #include <algorithm>
 
-#include "emulator/ptx.h"
-#include "emulator/ptx_body.h"
-#include "emulator/ptx_declarations.h"
 #include "emulator/ptx_reader.h"
 
 namespace gacc::emulator {

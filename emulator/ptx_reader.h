@@ -1,5 +1,5 @@
-// Reads PTX tokens one after the other: what the parser of files, of declarations and of function bodies
-// share. The first error is kept; readers then go on without effect, so callers look at the status once.
+// PTX text as tokens, and what the parser of files, of declarations and of function bodies share. The first
+// error is kept; readers then go on without effect, so callers look at the status once.
 #pragma once
 #include <fmt/format.h>
 
@@ -9,9 +9,18 @@
 #include <vector>
 
 #include "emulator/ptx.h"
-#include "emulator/ptx_lexer.h"
 
 namespace gacc::emulator {
+
+// Words keep their dots ("ld.param.u64", "%tid.x", "$L__BB0_2").
+struct Token {
+  enum class Kind : uint8_t { word, directive, number, string, punctuation, end };
+  Kind kind = Kind::end;
+  std::string_view text;
+  int line = 0;
+};
+// The last token is `end`.
+Status tokenize(std::string_view text, std::vector<Token>& tokens);
 
 class PtxReader {
  public:
@@ -50,5 +59,17 @@ class PtxReader {
   size_t at_ = 0;
   Status status_;
 };
+
+// ptx_declarations.cpp. Of `.const`, `.shared`, `.local`, `.param`; anything else is global.
+Space space_of(std::string_view directive);
+// After the space: [.align N] .type name[[n]..] [= init] {, name…} ;
+// `external` after `.extern`: the sizes come from elsewhere.
+std::vector<Variable> read_variables(PtxReader& in, Space space, bool external);
+std::vector<Variable> read_parameters(PtxReader& in);  // ( .param .type name, … )
+
+// ptx_body.cpp. From `{` to its `}`: adds registers, variables (under names that are unique in the function)
+// and statements. Registers are made at their first use, so `.reg .b32 %r<1000>` costs nothing. Names of
+// registers, labels and variables are local to their { }.
+void read_body(PtxReader& in, Function& function);
 
 }  // namespace gacc::emulator

@@ -7,8 +7,6 @@
 
 namespace gacc::emulator {
 
-namespace {}
-
 void Warp::start(uint32_t lanes_mask) {
   live = lanes_mask;
   waiting = group = 0;
@@ -55,6 +53,16 @@ void Warp::reconverge() {
   }
   if (parked_from == ~0u && !starving) backward = 0;
   pc = best;
+}
+
+bool Warp::hold(uint32_t others) {
+  if (all_came || (others & live & ~waiting & ~active) == 0) return false;
+  for (uint32_t m = active; m; m &= m - 1) pcs[first_lane(m)] = pc - 1;
+  held |= active;
+  group &= ~active;
+  --launch->executed;
+  reconverge();
+  return true;
 }
 
 void Warp::run(int64_t budget) {

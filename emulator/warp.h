@@ -24,7 +24,6 @@ struct Launch {
   Dim3 grid, block;
   bool cooperative = false;  // all blocks are resident and take turns
   int64_t shared_bytes = 0;  // static and dynamic
-  int64_t dynamic_bytes = 0;
   std::vector<uint8_t> params = {};
   std::unordered_map<uint64_t, Clocks::Known> published = {};  // by address: what releases made known there
   uint64_t executed = 0;                                       // warp instructions
@@ -54,7 +53,7 @@ struct Warp {
   uint32_t* defined = nullptr;  // per register: lanes that were written
   uint32_t live = 0;            // lanes that have not exited
   uint32_t waiting = 0;         // lanes at a barrier
-  uint32_t held = 0;      // lanes before an aligned barrier, while others of the warp are on their way to it
+  uint32_t held = 0;      // lanes before what they do with others of the warp, which are on their way to it
   bool all_came = false;  // nobody is on the way any more: who was held goes on
   uint32_t group = 0;     // lanes at `pc`
   uint32_t active = 0;    // of these, lanes whose guard holds
@@ -74,10 +73,12 @@ struct Warp {
 
   // Runs until it blocks, ends, or `budget` instructions are done.
   void run(int64_t budget);
-  // Sends the group's lanes to where `pcs` says and picks the lanes with the least pc. Where a compiler puts
-  // code behind the place where its lanes meet the others again, these get there first: an aligned barrier
-  // holds them until the others come, wait elsewhere or exit.
+  // Sends the group's lanes to where `pcs` says and picks the lanes with the least pc.
   void reconverge();
+  // Of an instruction that lanes do together. Where a compiler puts code behind the place at which its lanes
+  // meet the others again, these get there first. True: the active lanes now wait for those of `others`, and
+  // execute it again when they have come, wait elsewhere or have exited.
+  bool hold(uint32_t others);
   void start(uint32_t lanes);
 
   template <class T>

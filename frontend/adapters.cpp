@@ -58,7 +58,7 @@ ir::ValueId LayerContext::adapter(const Adapting& by, const std::string& name, i
   const auto parameter = [&](std::string_view suffix, ir::Shape shape, Parameters::Standard start) {
     return all_.parameters_.get(name + std::string(suffix), std::move(shape), standard_start, start,
                                 {in, out},
-                                /*trainable=*/true, spec.type_at);
+                                /*trainable=*/true, spec.keys.type_at);
   };
   const ir::BufferId a = parameter(".lora_A.weight", {by.rank, in}, Parameters::Standard::spread);
   const ir::BufferId second = parameter(".lora_B.weight", {out, by.rank}, Parameters::Standard::zeros);

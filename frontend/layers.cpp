@@ -67,12 +67,12 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
     if (inputs.empty()) inputs.push_back(std::move(x));
     if (++lowered_ > kMaxLayers) {
       if (!too_many_)
-        diag_.error(Kind::out_of_range, spec.type_at, "the model has more than {} layers, repeats counted",
-                    kMaxLayers);
+        diag_.error(Kind::out_of_range, spec.keys.type_at,
+                    "the model has more than {} layers, repeats counted", kMaxLayers);
       too_many_ = true;
       return {};
     }
-    b_.location = spec.type_at;
+    b_.location = spec.keys.type_at;
     b_.keep_f32 = scope.keep_f32 || spec.keys.has("precision");
     const int32_t outer = b_.segment;
     if (spec.type != &layers::sequential) b_.segment = segment_for(spec);
@@ -140,6 +140,69 @@ int32_t LayerLowering::segment_for(const LayerSpec& spec) {
   return units_++ / units_per_segment_;
 }
 
+// --- names: a layer of this block or of one around it, or an input
+
+const Flow* LayerLowering::input(std::string_view name) const {
+  const auto found = inputs_.find(name);
+  return found != inputs_.end() ? &found->second : nullptr;
+}
+
+std::optional<int64_t> LayerLowering::rows_of(std::string_view input) const {
+  const auto found = table_rows_.find(input);
+  return found != table_rows_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+const Layer* LayerLowering::find(const Named& name, const Scope& scope) {
+  for (const Scope* at = &scope; at != nullptr; at = at->parent)
+    if (const auto found = at->layers.find(name.name); found != at->layers.end()) return &found->second;
+  return nullptr;
+}
+
+Flow LayerLowering::resolve(const Named& name, const Scope& scope) const {
+  if (const Layer* layer = find(name, scope)) return layer->output;
+  if (const Flow* found = input(name.name)) return *found;
+  unknown(name, scope, true);
+  return {};
+}
+
+ir::BufferId LayerLowering::tied_weight(const Named& name, const Scope& scope) const {
+  const Layer* owner = find(name, scope);
+  if (owner == nullptr) unknown(name, scope, false);
+  if (owner != nullptr && owner->weight) return *owner->weight;
+  if (owner != nullptr && owner->output.value)  // an owner that is wrong itself was reported
+    diag_.error(Kind::conflict, name.at, "layer `{}` has no weight to share", name.name);
+  throw Refused();
+}
+
+void LayerLowering::unknown(const Named& name, const Scope& scope, bool with_inputs) const {
+  Words known;
+  for (const Scope* at = &scope; at != nullptr; at = at->parent) {
+    if (at->specs != nullptr) {
+      const auto later = std::ranges::find(*at->specs, name.name, &LayerSpec::name);
+      if (later != at->specs->end()) {
+        diag_
+            .error(Kind::unknown_name, name.at, "layer `{}` comes later; only earlier ones can be named",
+                   name.name)
+            .note(later->name_at, "it is defined here");
+        return;
+      }
+    }
+    for (const auto& [layer, _] : at->layers) known.push_back(layer);
+  }
+  if (with_inputs)
+    for (const auto& [input, _] : inputs_) known.push_back(input);
+  const std::string block = name.name.substr(0, name.name.find('.'));
+  const bool inside = block != name.name && std::ranges::count(known, block) > 0;
+  if (inside)
+    diag_.error(Kind::unknown_name, name.at,
+                "`{}` lies in the block `{}`, and its layers cannot be named from outside; put both layers "
+                "into one block or into none",
+                name.name, block);
+  else
+    diag_.error(Kind::unknown_name, name.at, "there is no layer {}`{}` here{}",
+                with_inputs ? "or input " : "", name.name, did_you_mean(name.name, known));
+}
+
 // --- checks
 
 const ir::Type& LayerLowering::type(const Flow& flow) const { return b_.region()[*flow.value].type; }
@@ -152,7 +215,7 @@ std::string LayerLowering::shape_of(const Flow& flow) const {
 void LayerLowering::take(const LayerSpec& spec, const Flow& x, ir::DType dtype) const {
   if (type(x).dtype == dtype) return;
   throw Refused(diag_
-                    .error(Kind::type_mismatch, spec.type_at, "layer `{}` takes {}, {} is {}", spec.name,
+                    .error(Kind::type_mismatch, spec.keys.type_at, "layer `{}` takes {}, {} is {}", spec.name,
                            ir::dtype_text(dtype), x.label, ir::dtype_text(type(x).dtype))
                     .note(x.at, x.defined_here()));
 }
@@ -163,7 +226,7 @@ void LayerLowering::check_size(const LayerSpec& spec, const Flow& output) const 
   const ir::Shape& shape = type(output).shape;
   if (ir::fits(shape, model_.micro_batch) && ir::elements(shape, model_.micro_batch) <= kMaxElements) return;
   throw Refused(
-      diag_.error(Kind::out_of_range, spec.type_at,
+      diag_.error(Kind::out_of_range, spec.keys.type_at,
                   "the output of layer `{}` is too large: {} per sample, {} samples in a micro-batch",
                   spec.name, shape_of(output), model_.micro_batch));
 }
@@ -181,7 +244,7 @@ void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) const
       const bool features =
           spec.type == &layers::linear && spec.keys.integer("features") > ir::kMostMatrixExtent;
       Report& report = diag_.error(
-          Kind::out_of_range, features ? spec.keys.at("features") : spec.type_at,
+          Kind::out_of_range, features ? spec.keys.at("features") : spec.keys.type_at,
           "layer `{}` multiplies a matrix of {} x {}; a product takes at most {} rows and columns", spec.name,
           matrix.rows, matrix.columns, ir::kMostMatrixExtent);
       if (ir::has_batch(shape) && model_.micro_batch > 1)
@@ -201,20 +264,20 @@ ir::Attrs Lowering::attrs_of(std::string_view op, ir::Attrs others) const {
 
 void LayerContext::need_last_axis() {
   if (shape().size() < 2)
-    refuse(Kind::shape_mismatch, spec.type_at,
+    refuse(Kind::shape_mismatch, spec.keys.type_at,
            "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]", spec.name,
            input().label);
 }
 
 void LayerContext::need_image() {
   if (shape().size() != 4)
-    refuse(Kind::shape_mismatch, spec.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
+    refuse(Kind::shape_mismatch, spec.keys.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
            input().label, shape_text());
 }
 
 void LayerContext::need_positions() {
   if (shape().size() != 3)
-    refuse(Kind::shape_mismatch, spec.type_at,
+    refuse(Kind::shape_mismatch, spec.keys.type_at,
            "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, input().label,
            shape_text());
 }
@@ -229,7 +292,7 @@ ir::BufferId LayerContext::parameter(std::string_view suffix, ir::Shape shape, P
                                      Fan fan, std::string_view at) {
   return all_.parameters_.get(fmt::format("{}.{}", path, suffix), std::move(shape),
                               keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
-                              at.empty() ? spec.type_at : keys.at(at));
+                              at.empty() ? spec.keys.type_at : keys.at(at));
 }
 
 ir::ValueId LayerContext::projection(const std::string& prefix, const std::string& value, ir::ValueId x,

@@ -56,7 +56,6 @@ class LayerLowering {
     std::map<std::string, Layer, std::less<>> layers{};
   };
 
-  // layers.cpp
   Flow list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope);
   Layer lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope);
   int32_t segment_for(const LayerSpec& spec);
@@ -66,7 +65,7 @@ class LayerLowering {
   void check_adapted() const;
   const ir::Type& type(const Flow& flow) const;
 
-  // layers_names.cpp; each reports what it does not find
+  // Each reports what it does not find.
   static const Layer* find(const Named& name, const Scope& scope);
   Flow resolve(const Named& name, const Scope& scope) const;
   ir::BufferId tied_weight(const Named& name, const Scope& scope) const;

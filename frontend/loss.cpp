@@ -34,7 +34,7 @@ void LossContext::need_metrics() {
     for (const LossType* loss : all_losses())
       if (measured(*loss, metric.name)) with.push_back(loss->schema.name);
     error(Kind::conflict, metric.at, "metric \"{}\" is for {}; the loss is {}", metric.name, list_words(with),
-          name);
+          name());
   }
   if (!good) throw Refused();
 }
@@ -87,7 +87,7 @@ void LossContext::elements(Each each) {
   const ir::Shape shape = type(output).shape;
   if (ir::elements(shape, 1) != ir::elements(type(target).shape, 1))
     refuse(output, Kind::shape_mismatch, keys.at("target"),
-           "{} needs as many targets as outputs: {} has {}, {} gives {}", name, target.label,
+           "{} needs as many targets as outputs: {} has {}, {} gives {}", name(), target.label,
            layers.shape_of(target), output.label, layers.shape_of(output));
   need_count(ir::elements(shape, 1));
   need_metrics();
@@ -137,11 +137,11 @@ void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& mo
   }
   if (loss.keys.has("input")) output = layers.output(loss.keys.named("input"));
   if (target == nullptr || !target->value || !output.value) return;
-  b.location = loss.type_at;
-  LossContext context(b, layers, model, std::move(output), *target, metrics);
+  b.location = loss.keys.type_at;
+  LossContext context{{b, loss.keys, model}, layers, std::move(output), *target, metrics};
   try {
     if (context.type(context.output).dtype != ir::DType::f32)
-      context.refuse(context.output, Kind::type_mismatch, loss.type_at, "the loss takes f32, {} is i32",
+      context.refuse(context.output, Kind::type_mismatch, loss.keys.type_at, "the loss takes f32, {} is i32",
                      context.output.label);
     loss.type->lower(context);
   } catch (const Refused&) {  // reported

@@ -11,22 +11,12 @@ void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& mo
 
 // One loss while it is lowered: what the code of a loss works with. The division by the count of the whole
 // window is update's.
-class LossContext : public Lowering {
- public:
-  LossContext(ir::Builder& builder, const LayerLowering& layers, const ModelFile& model, Flow given, Flow aim,
-              bool with_metrics)
-      : Lowering{builder, model.loss.keys, model},
-        layers(layers),
-        output(std::move(given)),
-        target(std::move(aim)),
-        metrics(with_metrics),
-        name(model.loss.type->schema.name) {}
-
+struct LossContext : Lowering {
   const LayerLowering& layers;
-  const Flow output, target;
-  const bool metrics;  // whether they are measured in this region
-  const std::string_view name;
+  Flow output, target;
+  bool metrics;  // whether they are measured in this region
 
+  std::string_view name() const { return model.loss.type->schema.name; }
   const ir::Type& type(const Flow& flow) const { return b.region()[*flow.value].type; }
 
   // A loss of two arrays of the same shape: `each` gives the loss of each element of output and target.
@@ -47,7 +37,6 @@ class LossContext : public Lowering {
   void need_weights(std::string_view key, int64_t columns);
   void need_metrics();
 
- private:
   void measure(const std::string& metric, const ir::Operand& x, const ir::Operand& wanted);
 };
 

@@ -4,7 +4,7 @@
 
 namespace gacc::frontend {
 
-class LossContext;
+struct LossContext;
 
 struct LossType {
   TypeSchema schema;

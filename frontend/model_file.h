@@ -23,7 +23,7 @@ struct LayerSpec {
   const LayerType* type = nullptr;  // null: unknown, and reported
   Values keys{};
   std::string name;
-  Location type_at{}, name_at{};
+  Location name_at{};
   bool valid = true;  // false: something about it is wrong and reported; nothing can be said about its output
   std::vector<Named> inputs{};      // as named by `input` or `inputs`; empty: the previous layer
   std::vector<LayerSpec> layers{};  // of a block
@@ -32,7 +32,6 @@ struct LayerSpec {
 struct LossSpec {
   const LossType* type = nullptr;  // null: unknown, and reported
   Values keys{};
-  Location type_at{};
   bool valid = false;
 };
 

@@ -33,7 +33,8 @@ void read_inputs(LayerSpec& layer, Diag& diag) {
   for (const std::string_view key : {"input", "inputs"})
     for (const Node& name : keys.nodes(key)) layer.inputs.push_back({name.text, name.at});
   if (!keys.given("inputs")) {
-    if (several) diag.error(Kind::missing_key, layer.type_at, "a layer of type \"{}\" needs `inputs`", type);
+    if (several)
+      diag.error(Kind::missing_key, layer.keys.type_at, "a layer of type \"{}\" needs `inputs`", type);
   } else if (const size_t count = keys.nodes("inputs").size();
              keys["inputs"].good && (several ? count < 2 : count != 1)) {
     diag.error(Kind::out_of_range, keys.at("inputs"), "a layer of type \"{}\" takes {}, not {}", type,
@@ -76,13 +77,11 @@ std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Locatio
 
 LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
   LayerSpec layer{.keys = read_table(node, tables::layer, diag, "a layer", ""), .name = name};
-  const Node *type = node.find("type"), *named = node.find("name");
-  layer.type_at = type != nullptr ? type->at : node.at;
-  layer.name_at = named != nullptr ? named->at : layer.type_at;
-  if (named != nullptr && named->form == Node::Form::text && !is_name(named->text))
+  const Values& keys = layer.keys;
+  layer.name_at = keys.given("name") ? keys.at("name") : keys.type_at;
+  if (keys.has("name") && !is_name(keys.text("name")))
     diag.error(Kind::out_of_range, layer.name_at,
                "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
-  const Values& keys = layer.keys;
   layer.valid = keys.type != nullptr;
   if (!layer.valid) return layer;
   layer.type = &member_of(all_layers(), *keys.type);

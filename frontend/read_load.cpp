@@ -2,6 +2,7 @@
 // here, where the parameters are known: the module has the names of each one.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "frontend/model_file.h"
 #include "frontend/parameters.h"
@@ -88,109 +89,70 @@ std::string filled(const Pattern& pattern, const Match& match, std::string& prob
   return name;
 }
 
-class Loads {
- public:
-  Loads(ir::Module& module, const Parameters& parameters, Diag& diag)
-      : module_(module), parameters_(parameters), diag_(diag), by_(module.buffers.size()) {
-    for (const ir::AdapterSettings& adapter : module.settings.adapters)
-      for (const std::string_view suffix : {".lora_A.weight", ".lora_B.weight"})
-        adapters_.insert(adapter.name + std::string(suffix));
-    for (const ir::Buffer& buffer : module.buffers)
-      if (is_elsewhere(buffer)) names_.push_back(buffer.name);
-  }
-
-  // Our pattern, and the file's: one of `rename`, or the list of `concat`.
-  void rename(const Entry& entry, std::span<const Node> theirs) {
-    each(entry.key, entry.key_at, [&](size_t i, const Match& match) {
-      if (by_[i].said != nullptr && letters(parts_of(by_[i].said->key)) >= letters(parts_of(entry.key)))
-        return;
-      ir::LoadSettings& load = by_[i].load;
-      load.tensors.clear();
-      by_[i].said = &entry;
-      for (const Node& each : theirs) {
-        std::string problem;
-        load.tensors.push_back(filled(parts_of(each.text), match, problem));
-        if (!problem.empty() && last_problem_ != &each)
-          diag_.error(Kind::unknown_name, each.at, "`{}` does not have {} that `{}` has", entry.key, problem,
-                      each.text);
-        if (!problem.empty()) last_problem_ = &each;
-      }
-    });
-  }
-
-  void transpose(const Node& pattern) {
-    each(pattern.text, pattern.at, [&](size_t i, const Match&) {
-      const ir::Buffer& buffer = module_.buffers[i];
-      if (buffer.type.shape.size() == 2)
-        by_[i].load.transpose = true;
-      else
-        diag_.error(Kind::shape_mismatch, pattern.at, "`{}` {} is no matrix: it cannot be transposed",
-                    buffer.name, ir::shape_text(buffer.type.shape));
-    });
-  }
-
-  // No two parameters have the same tensor: all that are called or lie otherwise than here.
-  std::vector<ir::LoadSettings> take() {
-    std::map<std::string, std::string_view> taken;
-    std::vector<ir::LoadSettings> result;
-    for (size_t i = 0; i < by_.size(); ++i) {
-      const ir::Buffer& buffer = module_.buffers[i];
-      if (!is_elsewhere(buffer)) continue;
-      ir::LoadSettings& load = by_[i].load;
-      const bool said = !load.tensors.empty() || load.transpose;
-      if (load.tensors.empty()) load.tensors.push_back(buffer.name);
-      for (const std::string& tensor : load.tensors) {
-        const auto [other, fresh] = taken.emplace(tensor, buffer.name);
-        if (!fresh)
-          diag_.error(Kind::duplicate_name, by_[i].said != nullptr ? by_[i].said->key_at : place,
-                      "`{}` and `{}` would both be the file's `{}`", other->second, buffer.name, tensor);
-      }
-      load.parameter = buffer.name;
-      const auto parts = parameters_.parts.find(buffer.name);
-      if (parts != parameters_.parts.end() && parts->second.size() == load.tensors.size())
-        load.parts = parts->second;
-      if (said) result.push_back(std::move(load));
-    }
-    return result;
-  }
-
-  Location place{};
-
- private:
-  // Adapters are of the run, not of the weights that it begins with.
-  bool is_elsewhere(const ir::Buffer& buffer) const {
-    const bool saved = buffer.role == ir::BufferRole::weight || buffer.role == ir::BufferRole::statistic;
-    return saved && !adapters_.contains(buffer.name);
-  }
-
-  template <class F>
-  void each(const std::string& pattern, const Location& at, const F& f) {
-    const Pattern parts = parts_of(pattern);
-    bool found = false;
-    for (size_t i = 0; i < by_.size(); ++i) {
-      Match match;
-      if (!is_elsewhere(module_.buffers[i]) || !matches(parts, module_.buffers[i].name, match)) continue;
-      found = true;
-      f(i, match);
-    }
-    if (!found)
-      diag_.error(Kind::unknown_name, at, "no parameter is named `{}`{}", pattern,
-                  did_you_mean(pattern, names_));
-  }
-
-  struct Said {
-    ir::LoadSettings load{};
-    const Entry* said = nullptr;
-  };
-
-  ir::Module& module_;
-  const Parameters& parameters_;
-  Diag& diag_;
-  std::set<std::string, std::less<>> adapters_;  // parameters
-  std::vector<Said> by_;                         // by buffer
-  std::vector<std::string_view> names_;
-  const Node* last_problem_ = nullptr;  // the pattern that was reported last: once, not per parameter
+// A parameter or a statistic, and what is said of it.
+struct Own {
+  const ir::Buffer& buffer;
+  ir::LoadSettings load{};
+  const Entry* said = nullptr;
 };
+
+// Those that weights from elsewhere can have: adapters are of the run, not of the weights that it begins with.
+std::vector<Own> all_own(const ir::Module& module) {
+  std::set<std::string, std::less<>> adapters;
+  for (const ir::AdapterSettings& adapter : module.settings.adapters)
+    for (const std::string_view suffix : {".lora_A.weight", ".lora_B.weight"})
+      adapters.insert(adapter.name + std::string(suffix));
+  std::vector<Own> all;
+  for (const ir::Buffer& buffer : module.buffers)
+    if ((buffer.role == ir::BufferRole::weight || buffer.role == ir::BufferRole::statistic) &&
+        !adapters.contains(buffer.name))
+      all.push_back({buffer, {.parameter = buffer.name}});
+  return all;
+}
+
+// Calls `f` for each that a pattern names. One that names none is an error.
+template <class F>
+void each(std::vector<Own>& all, const std::string& pattern, const Location& at, Diag& diag, const F& f) {
+  const Pattern parts = parts_of(pattern);
+  Words names;
+  bool found = false;
+  for (Own& own : all) {
+    names.push_back(own.buffer.name);
+    Match match;
+    if (!matches(parts, own.buffer.name, match)) continue;
+    found = true;
+    f(own, match);
+  }
+  if (!found)
+    diag.error(Kind::unknown_name, at, "no parameter is named `{}`{}", pattern, did_you_mean(pattern, names));
+}
+
+// Our pattern, and the file's: one of `rename`, or the list of `concat`.
+void rename(std::vector<Own>& all, const Entry& entry, Diag& diag) {
+  const bool one = !entry.value.is_list();
+  const Node* last = nullptr;  // the pattern that was reported last: once, not for each parameter
+  each(all, entry.key, entry.key_at, diag, [&](Own& own, const Match& match) {
+    if (own.said != nullptr && letters(parts_of(own.said->key)) >= letters(parts_of(entry.key))) return;
+    own.load.tensors.clear();
+    own.said = &entry;
+    for (const Node& theirs : one ? std::span(&entry.value, 1) : std::span(entry.value.items)) {
+      std::string problem;
+      own.load.tensors.push_back(filled(parts_of(theirs.text), match, problem));
+      if (!problem.empty() && std::exchange(last, &theirs) != &theirs)
+        diag.error(Kind::unknown_name, theirs.at, "`{}` does not have {} that `{}` has", entry.key, problem,
+                   theirs.text);
+    }
+  });
+}
+
+void transpose(std::vector<Own>& all, const Node& pattern, Diag& diag) {
+  each(all, pattern.text, pattern.at, diag, [&](Own& own, const Match&) {
+    own.load.transpose = true;
+    if (own.buffer.type.shape.size() != 2)
+      diag.error(Kind::shape_mismatch, pattern.at, "`{}` {} is no matrix: it cannot be transposed",
+                 own.buffer.name, ir::shape_text(own.buffer.type.shape));
+  });
+}
 
 bool is_texts(const Node& node) {
   return node.is_list() && !node.items.empty() &&
@@ -216,20 +178,28 @@ void read_load(const Values& keys, ModelFile& model, Diag& diag) {
   }
 }
 
+// No two parameters have the same tensor. The module gets those that are called or lie otherwise than here.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
-  if (diag.failed()) return;  // parameters may be missing
-  if (!model.load) return;
+  if (diag.failed() || !model.load) return;  // parameters may be missing
   const Values& keys = *model.load;
-  Loads loads(module, parameters, diag);
-  loads.place = keys.place;
-  for (const std::string_view key : {"rename", "concat"}) {
-    if (!keys.given(key)) continue;
-    for (const Entry& entry : keys[key].node->entries)
-      loads.rename(entry, entry.value.is_list() ? std::span<const Node>(entry.value.items)
-                                                : std::span(&entry.value, 1));
+  std::vector<Own> all = all_own(module);
+  for (const std::string_view key : {"rename", "concat"})
+    if (keys.given(key))
+      for (const Entry& entry : keys[key].node->entries) rename(all, entry, diag);
+  for (const Node& pattern : keys.nodes("transpose")) transpose(all, pattern, diag);
+  std::map<std::string, std::string_view> taken;
+  for (auto& [buffer, load, said] : all) {
+    const bool otherwise = !load.tensors.empty() || load.transpose;
+    if (load.tensors.empty()) load.tensors.push_back(buffer.name);
+    for (const std::string& tensor : load.tensors)
+      if (const auto [other, fresh] = taken.emplace(tensor, buffer.name); !fresh)
+        diag.error(Kind::duplicate_name, said != nullptr ? said->key_at : keys.place,
+                   "`{}` and `{}` would both be the file's `{}`", other->second, buffer.name, tensor);
+    const auto parts = parameters.parts.find(buffer.name);
+    if (parts != parameters.parts.end() && parts->second.size() == load.tensors.size())
+      load.parts = parts->second;
+    if (otherwise) module.settings.loads.push_back(std::move(load));
   }
-  for (const Node& pattern : keys.nodes("transpose")) loads.transpose(pattern);
-  module.settings.loads = loads.take();
 }
 
 }  // namespace gacc::frontend

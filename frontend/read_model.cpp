@@ -61,10 +61,7 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
     input.valid = false;
   }
   // A misspelt `shape` should not be followed by complaints about the default.
-  const auto unknown = [](const Report& report) { return report.kind == Kind::unknown_key; };
-  if (!keys.given("shape") && std::any_of(diag.reports().begin() + static_cast<std::ptrdiff_t>(before),
-                                          diag.reports().end(), unknown))
-    input.valid = false;
+  if (!keys.given("shape") && diag.reports().size() != before) input.valid = false;
   for (const auto& [key, dtype] : {std::pair("range", "i32"), std::pair("normalize", "f32")})
     if (keys.given(key) && keys.text("dtype") != dtype)
       diag.error(Kind::conflict, keys.at(key), "`{}` is for {} inputs; `{}` is {}", key, dtype, entry.key,
@@ -80,12 +77,10 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   return input;
 }
 
-void read_loss(const Node& node, const Value& value, ModelFile& model, Diag& diag) {
+void read_loss(const Value& value, ModelFile& model, Diag& diag) {
   const size_t before = diag.reports().size();
   LossSpec& loss = model.loss;
   loss.keys = value.tables.front();
-  const Node* type = node.find("type");
-  loss.type_at = type != nullptr ? type->at : node.at;
   if (loss.keys.type != nullptr) {
     loss.type = &member_of(all_losses(), *loss.keys.type);
     if (loss.type->check != nullptr) loss.type->check(loss.keys, diag);
@@ -116,7 +111,7 @@ ModelFile read_model(const Node& root, Diag& diag) {
     if (layers.node->items.empty()) diag.error(Kind::missing_key, layers.node->at, "the model has no layers");
     model.layers = read_layers(*layers.node, model.inputs, diag);
   }
-  if (file.find("loss") != nullptr) read_loss(*file["loss"].node, file["loss"], model, diag);
+  if (file.find("loss") != nullptr) read_loss(file["loss"], model, diag);
   if (const Values* keys = file.find("predict"); keys != nullptr && keys->has("layer"))
     model.predicted = keys->named("layer");
   model.adapts = adapts(model.layers) || file.given("lora");

@@ -176,33 +176,16 @@ std::string type_hint(std::string_view word, const std::vector<const TypeSchema*
   return "";
 }
 
-// What a form takes: the element, and whether one of them, a list of them, or either; in the order of Form.
+// What a form takes: an element, a list of them, or either.
 struct Taken {
   Node::Form element;
-  bool one = true, list = false;
+  bool one, list;
 };
-Taken taken(Form form) {
-  using enum Node::Form;
-  static constexpr Taken in_order[] = {{text},
-                                       {text},
-                                       {text},
-                                       {text},
-                                       {text, false, true},
-                                       {integer},
-                                       {real},
-                                       {flag},
-                                       {flag, true, true},
-                                       {text},
-                                       {integer, true, true},
-                                       {integer, false, true},
-                                       {real, false, true},
-                                       {real, true, true},
-                                       {text, false, true},
-                                       {text, false, true},
-                                       {table},
-                                       {table, false, true}};
-  return in_order[static_cast<size_t>(form)];
-}
+constexpr Taken taken[] = {
+#define X(name, element, one, list, text) {Node::Form::element, one, list},
+#include "ir/forms.def"
+#undef X
+};
 
 const Key type_key{"type", Form::text, required, ""};
 
@@ -210,7 +193,9 @@ class TableReader {
  public:
   TableReader(const Node& node, const Table& table, Diag& diag, std::string what, const std::string& path)
       : node_(node), table_(table), diag_(diag), what_(std::move(what)), layer_(&table == &tables::layer) {
+    const Node* type = node.find("type");
     values_.place = node.at;
+    values_.type_at = type != nullptr ? type->at : node.at;
     values_.path = path.empty() ? "" : path + '.';
   }
 
@@ -328,7 +313,7 @@ class TableReader {
   // What the file says of a key: a value, or tables; nothing where later readers look at the node.
   void read(const Node& node, const Key& key, Value& value) {
     using enum Node::Form;
-    const Taken as = taken(key.form);
+    const Taken as = taken[static_cast<size_t>(key.form)];
     const Words words = words_of(key);
     const Node::Form form = !words.empty() && node.form == text && as.one ? text : as.element;
     const bool one = form != as.element || !as.list || (as.one && !node.is_list());

@@ -147,16 +147,13 @@ void read_precision(const Values& keys, ModelFile& model, Diag& diag) {
     settings.loss_scale = "dynamic";
   else if (keys.has("loss_scale") && keys.text("loss_scale") != "none")
     settings.loss_scale = *keys["loss_scale"].value;
+  ir::Results none;
   for (const std::string_view key : {"scale_initial", "scale_growth", "scale_backoff", "scale_interval"}) {
-    if (!dynamic && keys.given(key))
+    if (dynamic)
+      set(model.settings, none, keys.name(key), *keys[key].value);
+    else if (keys.given(key))
       diag.error(Kind::conflict, keys.at(key), "`{}` has no effect without dynamic loss scaling",
                  keys.name(key));
-  }
-  if (dynamic) {
-    settings.scale_initial = keys.real("scale_initial");
-    settings.scale_growth = keys.real("scale_growth");
-    settings.scale_backoff = keys.real("scale_backoff");
-    settings.scale_interval = keys.integer("scale_interval");
   }
   if (dynamic && reaction == "error") {
     diag.error(Kind::conflict, keys.at("on_nonfinite"),

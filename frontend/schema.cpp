@@ -12,6 +12,7 @@ namespace gacc::frontend {
 namespace {
 
 const ir::Settings defaults;
+const Words automatic = {"auto"};
 const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
                       "kaiming_uniform", "xavier_normal", "xavier_uniform"};
 const std::vector<Key> of_adapters = {
@@ -147,12 +148,10 @@ const Table tables::train{
     .path = "train",
     .says = "How samples make an update: `accumulate` micro-batches of `micro_batch` samples.",
     .keys =
-        {Key{"micro_batch", Form::integer, defaults.train.micro_batch,
-             "samples in a launch; \"auto\" chooses", extent}
-             .or_one_of({"auto"}),
-         Key{"accumulate", Form::integer, defaults.train.accumulate,
-             "launches in an update; \"auto\" chooses", extent}
-             .or_one_of({"auto"}),
+        {{"micro_batch", Form::integer, defaults.train.micro_batch, "samples in a launch; \"auto\" chooses",
+          extent, automatic},
+         {"accumulate", Form::integer, defaults.train.accumulate, "launches in an update; \"auto\" chooses",
+          extent, automatic},
          Key{"lanes", Form::integer, defaults.train.lanes,
              "into how many sums, which a tree adds, the launches of an update are dealt; a power of two, at "
              "most `accumulate`. As many ranks can share an update; docs/ranks.md",
@@ -161,8 +160,7 @@ const Table tables::train{
          Key{"ranks", Form::integer, defaults.train.ranks,
              "the fewest ranks that run it: more of them need less memory for the lanes; at most `lanes`; "
              "\"auto\": the fewest that fit memory.budget",
-             extent}
-             .or_one_of({"auto"})
+             extent, automatic}
              .unsaid(),
          {"effective_batch", Form::integer, no_default,
           "samples in an update; needed when one of the two is \"auto\"", extent},

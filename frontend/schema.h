@@ -41,6 +41,7 @@ class Values {
   const TypeSchema* type = nullptr;  // nothing in a table without types, or when its type is wrong
   std::vector<Value> values{};
   Location place{};    // of the table
+  Location type_at{};  // of its type; of the table when there is none
   std::string path{};  // "train.": before the names of its keys, in messages
 
   const Value& operator[](std::string_view key) const;

@@ -79,10 +79,6 @@ class Latest {
   Cells cells_;  // by their first byte
 };
 
-bool conflict(const Touched& a, const Touched& b) {
-  return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
-}
-
 }  // namespace
 
 std::optional<int64_t> arena_offset(const Module& module, const Region& region, const Operand& operand) {
@@ -110,6 +106,10 @@ bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
       return x.offset < y.offset + y.size && y.offset < x.offset + x.size;
     });
   });
+}
+
+bool conflict(const Touched& a, const Touched& b) {
+  return overlap(a.writes, b.writes) || overlap(a.writes, b.reads) || overlap(a.reads, b.writes);
 }
 
 Dependence::Dependence(const Module& module, const Region& region, const std::vector<Kernel>& kernels) {

@@ -20,6 +20,8 @@ struct Touched {
 };
 Touched touched(const Module& module, const Region& region, const Kernel& kernel);
 bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b);
+// Whether one of them writes bytes that the other touches.
+bool conflict(const Touched& a, const Touched& b);
 
 // Kernels are numbered as in the list that it was made with. Kernel b depends on a, which stands before it,
 // when one of them writes bytes that the other touches. A reshape does nothing, so nothing depends on it.

@@ -4,6 +4,15 @@
 
 namespace gacc {
 
+std::string_view form_text(Form form) {
+  constexpr std::string_view texts[] = {
+#define X(name, element, one, list, text) text,
+#include "ir/forms.def"
+#undef X
+  };
+  return texts[static_cast<size_t>(form)];
+}
+
 std::string number_text(double value) { return fmt::format("{}", value); }
 
 std::string list_words(const std::vector<std::string_view>& words) {

@@ -37,27 +37,12 @@ constexpr Range extent{.low = 1, .high = kLargest};  // a size in elements along
 constexpr Range count_from_zero{.low = 0, .high = kLargest};
 constexpr Range any_number{};
 
-// The form of a key's value in TOML. A key with `words` also takes one of these instead.
 enum class Form : uint8_t {
-  text,
-  word,        // one of `words`
-  activation,  // the name of an op that is an activation
-  metric,      // "loss" or a metric's name
-  metrics,     // a list of metrics' names
-  integer,
-  real,
-  flag,
-  flags,          // a flag, or a list of them
-  size,           // "512MiB"
-  pair,           // an integer, or two: along height and width
-  integers,       // a list
-  reals,          // a list
-  real_or_reals,  // a number or a list
-  texts,          // a list of strings
-  words,          // a list of `words`
-  table,          // of the keys of `table`
-  tables          // a list of those
+#define X(name, element, one, list, text) name,
+#include "ir/forms.def"
+#undef X
 };
+std::string_view form_text(Form form);  // "integer"; "" of a form that takes words alone
 
 // What holds when a key is not given: a value, nothing, or an error.
 struct Default {

@@ -374,6 +374,13 @@ class Parser {
     return out;
   }
 
+  Branch branch() {
+    Branch out;
+    if (accept_word("stream")) open("("), out.stream = small_integer(), close(")");
+    if (accept_word("after")) open("("), out.after = kernel_number(), close(")");
+    return out;
+  }
+
   Call call(const Region& region) {
     Call out;
     out.at = token_.at;
@@ -384,6 +391,7 @@ class Parser {
       out.what = kernel_call(region, out.kernel);
     }
     if (accept_word("level")) open("("), out.level = small_integer(), close(")");
+    out.branch = branch();
     auto* product = std::get_if<ProductCall>(&out.what);
     if (product != nullptr && accept_word("workspace")) {
       Bytes& bytes = product->workspace.emplace();
@@ -411,6 +419,7 @@ class Parser {
       }
       merged.function = key();
       merged.block = number_of("block"), merged.blocks = number_of("blocks");
+      merged.branch = branch();
       open("{");
       do merged.parts.push_back(call(region));
       while (!is("}"));

@@ -139,6 +139,13 @@ std::string arguments_text(const Module& module, const Region& region, const std
       list_text(extents, extent_text));
 }
 
+std::string branch_text(const Branch& branch) {
+  std::string out;
+  if (branch.stream != 0) out += fmt::format(" stream({})", branch.stream);
+  if (branch.after) out += fmt::format(" after(k({}))", *branch.after);
+  return out;
+}
+
 std::string call_text(const Module& module, const Region& region, const Call& call) {
   std::string out;
   if (const KernelCall* kernel = as_kernel(call)) {
@@ -160,6 +167,7 @@ std::string call_text(const Module& module, const Region& region, const Call& ca
       out += fmt::format(" bias(@{}, k({}))", id(module[product.bias->vector].name), product.bias->kernel);
   }
   if (call.level) out += fmt::format(" level({})", *call.level);
+  out += branch_text(call.branch);
   const ProductCall* product = as_product(call);
   if (product != nullptr && product->workspace)
     out += fmt::format(" workspace({}, {})", product->workspace->offset, product->workspace->size);
@@ -179,8 +187,8 @@ std::string schedule_text(const Module& module, const Region& region, const Sche
       continue;
     }
     const Merged& merged = std::get<Merged>(launch);
-    out += fmt::format("    merged {} block({}) blocks({}) {{\n", word(merged.function), merged.block,
-                       merged.blocks);
+    out += fmt::format("    merged {} block({}) blocks({}){} {{\n", word(merged.function), merged.block,
+                       merged.blocks, branch_text(merged.branch));
     for (const Call& part : merged.parts) out += "      " + call_text(module, region, part) + "\n";
     out += "    }\n";
   }

@@ -28,6 +28,18 @@ std::vector<const Call*> calls(const Schedule& schedule) {
 }
 std::vector<Call*> calls(Schedule& schedule) { return all_calls<Schedule, Call>(schedule); }
 
+std::vector<const Call*> calls(const Launch& launch) {
+  const Merged* merged = std::get_if<Merged>(&launch);
+  return merged != nullptr ? parts(*merged) : std::vector<const Call*>{&std::get<Call>(launch)};
+}
+
+const Branch& branch(const Launch& launch) {
+  return std::visit([](const auto& one) -> const Branch& { return one.branch; }, launch);
+}
+Branch& branch(Launch& launch) {
+  return std::visit([](auto& one) -> Branch& { return one.branch; }, launch);
+}
+
 std::vector<const Call*> parts(const Merged& merged) {
   std::vector<const Call*> all;
   for (const Call& part : merged.parts) all.push_back(&part);

@@ -68,12 +68,22 @@ struct ProductCall {
   bool operator==(const ProductCall&) const = default;
 };
 
+// Where a launch stands among those of a graph on two streams.
+struct Branch {
+  int32_t stream = 0;  // 0 or 1; each has its launches in the order of the lines
+  // The launch of the other stream that must have ended, by its last kernel. What follows from the streams:
+  // the latest one that touches bytes which this one writes, or writes bytes which this one touches.
+  std::optional<int32_t> after{};
+  bool operator==(const Branch&) const = default;
+};
+
 struct Call {
   int32_t kernel = -1;  // the number of the region's kernel
   std::optional<int32_t>
       level{};  // launches of one level do not wait for each other; none: its product does it
   std::variant<KernelCall, ProductCall> what{};
   Location at{};
+  Branch branch{};  // of a part of a merged launch: nothing
 };
 
 // Calls of one level as one launch.
@@ -82,6 +92,7 @@ struct Merged {
   int64_t block = 0, blocks = 0;
   std::vector<Call> parts{};
   Location at{};
+  Branch branch{};
 };
 
 using Launch = std::variant<Call, Merged>;
@@ -96,7 +107,7 @@ struct Persistent {
 
 struct Schedule {
   std::optional<Persistent> persistent{};
-  std::vector<Launch> launches{};  // in the order in which one stream has them
+  std::vector<Launch> launches{};  // in the order in which one stream has them, and two are given them
 };
 
 inline const KernelCall* as_kernel(const Call& call) { return std::get_if<KernelCall>(&call.what); }
@@ -106,6 +117,10 @@ inline const ProductCall* as_product(const Call& call) { return std::get_if<Prod
 std::vector<const Call*> calls(const Schedule& schedule);
 std::vector<Call*> calls(Schedule& schedule);
 std::vector<const Call*> parts(const Merged& merged);
+// The calls of one launch.
+std::vector<const Call*> calls(const Launch& launch);
+const Branch& branch(const Launch& launch);
+Branch& branch(Launch& launch);
 // The calls of a region by level, each level in order: what a persistent kernel does one after the other.
 std::vector<std::vector<const Call*>> by_level(const Schedule& schedule);
 

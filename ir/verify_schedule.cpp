@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "ir/dependence.h"
+#include "ir/launch_order.h"
 #include "ir/liveness.h"
 #include "ir/product.h"
 
@@ -41,6 +41,7 @@ class ScheduleVerifier {
     order(dependence);
     workspaces();
     merged();
+    streams();
   }
 
  private:
@@ -262,6 +263,47 @@ class ScheduleVerifier {
       return broken("R24", persistent.at, "{} has no persistent kernel", region_text(region_.kind));
     shared_kernel(persistent.at, persistent.function, by_level(schedule_), persistent.block,
                   persistent.blocks);
+  }
+
+  // R27
+  void streams() {
+    const auto place = [](const Launch& launch) -> const Location& {
+      return std::visit([](const auto& one) -> const Location& { return one.at; }, launch);
+    };
+    const LaunchOrder order(schedule_);
+    const std::vector<Launch>& launches = schedule_.launches;
+    bool two = false;
+    for (size_t i = 0; i < launches.size(); ++i) {
+      const Branch& branch = ir::branch(launches[i]);
+      if (branch == Branch{}) continue;
+      two = true;
+      if (branch.stream != 0 && branch.stream != 1)
+        return broken("R27", place(launches[i]), "there is no stream {}", branch.stream);
+      if (!branch.after) continue;
+      const std::optional<size_t> other = order.launch_of(*branch.after);
+      if (!other || *other >= i || ir::branch(launches[*other]).stream == branch.stream ||
+          calls(launches[*other]).back()->kernel != *branch.after)
+        return broken("R27", place(launches[i]),
+                      "kernel {} is not the last one of an earlier launch of the other stream",
+                      *branch.after);
+    }
+    for (const Launch& launch : launches) {
+      const Merged* merged = std::get_if<Merged>(&launch);
+      for (const Call& part : merged != nullptr ? merged->parts : std::vector<Call>{})
+        if (part.branch != Branch{})
+          return broken("R27", part.at, "a part of `{}` has no stream of its own", merged->function);
+    }
+    if (!two) return;
+    if (region_.kind != RegionKind::step || schedule_.persistent)
+      return broken("R27", region_.at, "only a step that is a graph has two streams");
+    const std::vector<Touched> touched = launch_touched(module_, region_, kernels_);
+    for (size_t b = 0; b < launches.size(); ++b) {
+      for (size_t a = 0; a < b; ++a)
+        if (order.beside(a, b) && conflict(touched[a], touched[b]))
+          return broken("R27", place(launches[b]),
+                        "kernel {} may run beside kernel {}, and they touch the same bytes",
+                        calls(launches[b]).front()->kernel, calls(launches[a]).front()->kernel);
+    }
   }
 
   const Module& module_;

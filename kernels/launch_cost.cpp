@@ -2,6 +2,7 @@
 #include "kernels/launch_cost.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 
@@ -45,28 +46,36 @@ constexpr OwnTile kOwnTiles[] = {
 constexpr double kHopperForward = 0.62;  // its Machine::forward, which tensor_share is measured with
 constexpr double kLibraryF32 = 0.85;     // of the peak of multiply-adds, without TF32
 
-double library_seconds(const Machine& machine, const ProductWork& p, double memory) {
+// Seconds of a product, and what it uses but for the bytes of memory.
+struct ProductTime {
+  double seconds = 0;
+  Use use{};
+};
+
+ProductTime library_time(const Machine& machine, const ProductWork& p, double memory) {
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
   const auto sms = static_cast<double>(machine.sms);
   const int alignment = p.leading >= 16 ? 0 : p.leading >= 8 ? 1 : p.leading >= 4 ? 2 : 3;
   const double all =
       p.tensor_cores ? machine.library * machine.aligned[alignment] : kLibraryF32 * machine.f32();
-  double best = 0;
+  ProductTime best;
   for (const LibraryTile& tile : kLibraryTiles) {
     for (const double parts : kSplits) {
       if (parts > 1 && k / parts < kLeastDepthOfSplit) continue;
       const double tiles = divided_up(m, tile.m) * divided_up(n, tile.n) * parts;
       const double one = 2 * tile.m * tile.n * (k / parts) / (all / sms * tile.share) + Machine::kTile;
       // Parts are written and added up in the second-level cache.
-      const double joining = parts > 1 ? 8 * parts * m * n / machine.l2 + Machine::kTile : 0;
-      const double seconds = norm({std::ceil(tiles / sms) * one, memory}, kOverlapPower) + joining;
-      if (best == 0 || seconds < best) best = seconds;
+      const double cached = parts > 1 ? 8 * parts * m * n / machine.l2 : 0;
+      const double seconds = norm({std::ceil(tiles / sms) * one, memory}, kOverlapPower) + cached +
+                             (parts > 1 ? Machine::kTile : 0);
+      if (best.seconds == 0 || seconds < best.seconds)
+        best = {seconds, {.sms = tiles / sms * one, .l2 = cached}};
     }
   }
   return best;
 }
 
-double own_seconds(const Machine& machine, const ProductWork& p, double memory) {
+ProductTime own_time(const Machine& machine, const ProductWork& p, double memory) {
   const OwnTile* tile = std::begin(kOwnTiles);
   while (tile + 1 != std::end(kOwnTiles) && tile->n > p.tile_n) ++tile;
   const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
@@ -84,7 +93,10 @@ double own_seconds(const Machine& machine, const ProductWork& p, double memory) 
   const double beside = p.instructions / 32 / (Machine::kIssued * std::min(sms, tiles) * machine.clock) *
                         std::max(1.0, waves * slots / tiles);
   if (!p.tensor_cores) products += beside;
-  return norm({products, p.tensor_cores ? beside : 0, memory}, kOverlapPower) + Machine::kTile;
+  // The last wave leaves slots empty, and a few tiles leave multiprocessors.
+  const double busy = tiles >= slots ? tiles / (slots * waves) : std::min(1.0, tiles / sms);
+  return {norm({products, p.tensor_cores ? beside : 0, memory}, kOverlapPower) + Machine::kTile,
+          {.sms = busy * std::max(products, beside)}};
 }
 
 double product_bytes(const ProductWork& p) {
@@ -188,10 +200,20 @@ double side_by_side_seconds(const Machine& machine, const std::vector<Work>& wor
   return joined(all);
 }
 
-double product_seconds(const Machine& machine, const ProductWork& product, Engine engine) {
+namespace {
+
+ProductTime product_time(const Machine& machine, const ProductWork& product, Engine engine) {
   const double memory = product_bytes(product) / machine.copy;
-  return engine == Engine::library ? library_seconds(machine, product, memory)
-                                   : own_seconds(machine, product, memory);
+  ProductTime time =
+      engine == Engine::library ? library_time(machine, product, memory) : own_time(machine, product, memory);
+  time.use.memory = memory;
+  return time;
+}
+
+}  // namespace
+
+double product_seconds(const Machine& machine, const ProductWork& product, Engine engine) {
+  return product_time(machine, product, engine).seconds;
 }
 
 double attention_seconds(const Machine& machine, const AttentionWork& attention) {
@@ -205,6 +227,20 @@ double attention_seconds(const Machine& machine, const AttentionWork& attention)
   return attention_area(attention) * norm({tensor + 0.6 * other, shared}, 1.5) / cycles;
 }
 
+Use& Use::operator+=(const Use& other) {
+  sms += other.sms, memory += other.memory, l2 += other.l2;
+  return *this;
+}
+
+namespace {
+
+// Of the multiprocessors, those that have a block.
+double busy_sms(const Machine& machine, const Work& work) {
+  return static_cast<double>(std::min(machine.sms, work.blocks)) / static_cast<double>(machine.sms);
+}
+
+}  // namespace
+
 Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   Estimate result;
   result.floor = work.moved / machine.copy;
@@ -216,7 +252,9 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     const double rate = !p.tensor_cores             ? machine.f32()
                         : engine == Engine::library ? machine.library_ceiling
                                                     : machine.own_ceiling;
-    result.seconds = product_seconds(machine, p, engine);
+    const ProductTime time = product_time(machine, p, engine);
+    result.seconds = time.seconds;
+    result.use = time.use;
     result.floor = std::max(result.floor, flops / rate);
     // The library has no smaller tiles, and the artifact does not cut k.
     const double smallest = engine == Engine::own ? static_cast<double>(work.blocks)
@@ -234,6 +272,7 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     const double area = static_cast<double>(a.heads) * static_cast<double>(a.length) *
                         static_cast<double>(a.length) / (a.causal ? 2 : 1);
     result.seconds = attention_seconds(machine, a);
+    result.use = {.sms = result.seconds * busy_sms(machine, work), .memory = work.moved / machine.copy};
     result.floor = std::max(result.floor,
                             products * 2 * static_cast<double>(a.channels) * area / machine.library_ceiling);
     result.bound = work.blocks < machine.sms ? Bound::parallelism : Bound::compute;
@@ -241,6 +280,11 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   }
   const Terms t = terms(machine, work);
   result.seconds = joined(t);
+  const double waves = kernels::waves(machine, work), tail = whole(waves) / waves;
+  result.use = {
+      .sms = std::max(t.access, std::max({t.issue, t.multiply, t.function}) / tail) * busy_sms(machine, work),
+      .memory = t.memory,
+      .l2 = work.transferred() / machine.l2};
   const double moving = std::max(t.memory, t.l2),
                computing = std::max({t.access, t.issue, t.multiply, t.function});
   const double worst = std::max({moving, computing, t.chain, t.dispatch});
@@ -252,6 +296,68 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     result.bound = worst == moving ? Bound::bandwidth : worst == computing ? Bound::compute : Bound::latency;
   }
   return result;
+}
+
+double streams_seconds(const std::vector<Streamed>& launches) {
+  struct Running {
+    std::vector<size_t> waiting{};  // the next one last
+    const Streamed* launch = nullptr;
+    double gap = 0, left = 0;  // of the launch: then the gap is over
+  };
+  std::array<Running, 2> streams;
+  for (size_t i = launches.size(); i-- > 0;) streams[launches[i].stream == 0 ? 0 : 1].waiting.push_back(i);
+  std::vector<bool> ended(launches.size());
+  double now = 0;
+  while (true) {
+    // 1. What begins now; a launch that takes no time ends at once.
+    for (bool more = true; more;) {
+      more = false;
+      for (Running& stream : streams) {
+        if (stream.waiting.empty() || stream.launch != nullptr) continue;
+        const size_t next = stream.waiting.back();
+        const Streamed& launch = launches[next];
+        if (launch.after >= 0 && !ended[static_cast<size_t>(launch.after)]) continue;
+        if (launch.gap + launch.seconds > 0) {
+          stream.launch = &launch, stream.gap = launch.gap, stream.left = launch.seconds;
+          continue;
+        }
+        ended[next] = true;
+        stream.waiting.pop_back();
+        more = true;
+      }
+    }
+    // 2. How fast: what both take of what they share, at the speed that each has alone.
+    Use asked;
+    for (const Running& stream : streams) {
+      if (stream.launch == nullptr || stream.gap > 0) continue;
+      const Use& use = stream.launch->use;
+      const double seconds = stream.launch->seconds;
+      const auto share = [&](double used) { return std::min(1.0, used / seconds); };
+      asked += {share(use.sms), share(use.memory), share(use.l2)};
+    }
+    const double slower = std::max({1.0, asked.sms, asked.memory, asked.l2});
+    // 3. Until a gap or a launch ends.
+    double step = 0;
+    for (const Running& stream : streams) {
+      if (stream.launch == nullptr) continue;
+      const double until = stream.gap > 0 ? stream.gap : stream.left * slower;
+      step = step == 0 ? until : std::min(step, until);
+    }
+    if (step == 0) return now;
+    now += step;
+    for (Running& stream : streams) {
+      if (stream.launch == nullptr) continue;
+      constexpr double kRest = 1e-15;  // seconds that rounding leaves
+      double& rest = stream.gap > 0 ? stream.gap : stream.left;
+      rest -= stream.gap > 0 ? step : step / slower;
+      if (rest > kRest) continue;
+      rest = 0;
+      if (stream.left > 0) continue;
+      ended[stream.waiting.back()] = true;
+      stream.waiting.pop_back();
+      stream.launch = nullptr;
+    }
+  }
 }
 
 }  // namespace gacc::kernels

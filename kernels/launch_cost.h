@@ -81,9 +81,17 @@ std::string_view bound_text(Bound bound);
 
 enum class Engine : uint8_t { library, own };  // of matrix products: cuBLASLt, or the artifact's kernels
 
+// What a launch takes of what launches on two streams share: seconds of all multiprocessors, of memory and of
+// the second-level cache at their full rate.
+struct Use {
+  double sms = 0, memory = 0, l2 = 0;
+  Use& operator+=(const Use& other);
+};
+
 struct Estimate {
   double seconds = 0;  // without what stands between launches
   double floor = 0;    // bytes at the rate of a copy, or FLOPs of products at their ceiling
+  Use use{};
   Bound bound = Bound::bandwidth;
 };
 
@@ -96,5 +104,16 @@ double side_by_side_seconds(const Machine& machine, const std::vector<Work>& wor
 double product_seconds(const Machine& machine, const ProductWork& product, Engine engine);
 double attention_seconds(const Machine& machine, const AttentionWork& attention);
 Estimate estimate(const Machine& machine, const Work& work, Engine engine);
+
+// A launch of a graph on two streams: what it takes alone, behind the gap, and where it stands.
+struct Streamed {
+  double gap = 0, seconds = 0;
+  Use use{};
+  int64_t stream = 0, after = -1;  // the launch of the other stream that it waits for; -1: none
+};
+// Of all of them. Two launches at a time share the machine ideally: both at full speed where each of what they
+// share has enough for both, else both slower by as much as the scarcest of it is over-asked. Nothing runs in a
+// launch's gap but the other stream.
+double streams_seconds(const std::vector<Streamed>& launches);
 
 }  // namespace gacc::kernels

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ir/cost.h"
+#include "ir/launch_order.h"
 #include "ir/product.h"
 #include "kernels/gemm.h"
 #include "kernels/select.h"
@@ -353,6 +354,8 @@ class RegionCosts {
       // Calls of a level run side by side; a barrier ends it.
       for (const double level : levels_) cost_.seconds += level;
       cost_.seconds += machine_.barrier * static_cast<double>(levels_.size()) + machine_.gap;
+    } else if (cost_.two_streams) {
+      cost_.seconds = on_two_streams();
     } else {
       for (const LaunchCost& launch : cost_.launches) cost_.seconds += launch.seconds;
     }
@@ -363,6 +366,8 @@ class RegionCosts {
  private:
   void add(const ir::Launch& launch) {
     LaunchCost cost;
+    cost.stream = ir::branch(launch).stream;
+    cost_.two_streams = cost_.two_streams || cost.stream != 0;
     if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
       const ir::ProductCall* product = ir::as_product(*call);
       cost.name = product == nullptr ? ir::as_kernel(*call)->function
@@ -391,6 +396,19 @@ class RegionCosts {
     cost_.launches.push_back(std::move(cost));
   }
 
+  double on_two_streams() const {
+    const ir::LaunchOrder order(*region_.schedule);
+    std::vector<Streamed> all;
+    for (size_t i = 0; i < cost_.launches.size(); ++i) {
+      const LaunchCost& cost = cost_.launches[i];
+      const std::optional<int32_t>& after = ir::branch(region_.schedule->launches[i]).after;
+      const double gap = cost.seconds > 0 ? machine_.gap : 0;
+      all.push_back({gap, cost.seconds - gap, cost.use, cost.stream,
+                     after ? static_cast<int64_t>(order.launch_of(*after).value()) : -1});
+    }
+    return streams_seconds(all);
+  }
+
   // Of the calls of a launch's level, those that it has.
   double part_of_level(const ir::Launch& launch) const {
     const auto* call = std::get_if<ir::Call>(&launch);
@@ -413,6 +431,7 @@ class RegionCosts {
     if (!done.contains(call.kernel)) {
       cost.seconds += chosen.seconds;
       cost.floor += chosen.floor;
+      cost.use += chosen.use;
       if (cost_.persistent && call.level) {
         const auto level = static_cast<size_t>(*call.level);
         if (levels_.size() <= level) levels_.resize(level + 1);

@@ -25,12 +25,15 @@ struct LaunchCost {
   double seconds = 0, floor = 0;  // seconds: with the gap or the barrier that goes with it
   double own = 0;                 // seconds, where products are computed by the artifact's kernels
   Bound bound = Bound::bandwidth;
+  int64_t stream = 0;         // of a graph
+  Use use{};                  // of what launches on two streams share
   std::vector<Work> works{};  // of each call: more than one where calls are merged
 };
 
 // How the region runs: all of it as one kernel, or launch by launch with products by that engine.
 struct RegionCost {
   bool persistent = false;
+  bool two_streams = false;
   Engine engine = Engine::library;
   std::vector<LaunchCost> launches{};  // in the schedule's order, one for each ir::Launch
   double seconds = 0, floor = 0;       // of all of it

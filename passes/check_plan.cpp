@@ -14,8 +14,10 @@
 #include "passes/check_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "ir/kernel.h"
 
@@ -158,6 +160,52 @@ class Checker {
     replay(region, all, order, workspaces);
     for (const bool reverse : {false, true})
       if (problem_.empty()) replay(region, all, by_levels(region, numbers, reverse), {});
+    if (std::ranges::all_of(region.schedule->launches,
+                            [](const Launch& launch) { return branch(launch) == Branch{}; }))
+      return;
+    for (const int32_t first : {0, 1}) {
+      if (problem_.empty()) replay(region, all, by_streams(region, numbers, first, false), workspaces);
+      if (problem_.empty()) replay(region, all, by_streams(region, numbers, first, true), {});
+    }
+  }
+
+  // The kernels in the order of two streams, of which `first` runs as far as it can before the other does
+  // anything. `joined`: a product does what it may do.
+  std::vector<size_t> by_streams(const Region& region, const KernelNumbers& numbers, int32_t first,
+                                 bool joined) {
+    std::array<std::vector<const Launch*>, 2> waiting;  // the next one last
+    for (const Launch& launch : region.schedule->launches)
+      waiting[branch(launch).stream == 0 ? 0 : 1].push_back(&launch);
+    for (std::vector<const Launch*>& stream : waiting) std::reverse(stream.begin(), stream.end());
+    std::vector<size_t> order;
+    std::set<int32_t> done;  // kernels
+    const auto run = [&](const Launch& launch) {
+      for (const Call* call : calls(launch)) {
+        done.insert(call->kernel);
+        if (joined && !call->level) continue;
+        order.push_back(numbers[call->kernel]);
+        const ProductCall* product = as_product(*call);
+        if (joined && product != nullptr && product->then) order.push_back(numbers[product->then->kernel]);
+      }
+    };
+    while (!waiting[0].empty() || !waiting[1].empty()) {
+      bool ran = false;
+      for (const int32_t stream : {first, 1 - first}) {
+        std::vector<const Launch*>& queue = waiting[static_cast<size_t>(stream)];
+        if (queue.empty()) continue;
+        const std::optional<int32_t>& after = branch(*queue.back()).after;
+        if (after && !done.contains(*after)) continue;
+        run(*queue.back());
+        queue.pop_back();
+        ran = true;
+        break;
+      }
+      if (!ran) {
+        fail("its streams wait for each other");
+        break;
+      }
+    }
+    return order;
   }
 
   // The kernels in the order in which launches of one level come in this order or in reverse.

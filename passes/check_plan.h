@@ -12,7 +12,8 @@ namespace gacc::passes {
 // where the kernel allows it, buffers are never touched but by writes to them, and all lies aligned inside
 // the arena. Else one sentence about the first fault, with region and kernel. Of a scheduled module also:
 // with the workspaces of products destroyed; and level by level, those of a level in order and in reverse,
-// with what a product does at its product's place.
+// with what a product does at its product's place; and where a graph has two streams, with either of them as
+// far ahead of the other as what the launches wait for lets it be.
 std::string check_plan(const ir::Module& module);
 
 }  // namespace gacc::passes

@@ -69,6 +69,7 @@ std::string passes_markdown();                        // docs/passes.md
 [[nodiscard]] bool levels(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool merge(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool persistent(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] bool streams(ir::Module& module, const Options& options, Diag& diag);
 [[nodiscard]] bool workspaces(ir::Module& module, const Options& options, Diag& diag);
 
 }  // namespace gacc::passes

@@ -8,7 +8,7 @@
 //      allows it. In each kernel the pairs are a matching that saves the most bytes; pairs chain to one
 //      block. The result of a product is taken first: what else dies there may have another reader, which
 //      would have to be done before the product can do the kernel (pass `epilogues`).
-//   3. The blocks of each region are placed by planner/offsets.h.
+//   3. The blocks of each region are placed by planner/offsets.h; inputs side by side where that is no higher.
 //
 // A kernel's pairs depend on that kernel alone and save the most there, so the bytes live after step 2, at
 // the fullest kernel, are a lower bound of every plan for this graph and order.
@@ -193,6 +193,50 @@ std::vector<planner::Block> by_levels(const Module& module, const Transients& t,
   return blocks;
 }
 
+// Four: a layer's gradient of a weight then ends before the next layer but one needs its bytes.
+constexpr size_t kKernelsBeside = 4;
+constexpr int64_t kStreamsWork = int64_t{1} << 22;  // of the search for such places
+
+// The blocks of a step that is a graph of two streams (pass `streams`): what a kernel beside the others touches
+// stays for the next few kernels, so that these need not wait for it because of memory alone. Not where more
+// than `height` bytes would be live then.
+std::vector<planner::Block> by_streams(const Module& module, const Transients& t, int64_t height) {
+  std::map<ValueId, size_t> block_of;
+  for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
+  const std::vector<bool> beside = may_run_beside(module.step, t.kernels);
+  const StorageRoots roots(module.step);
+  std::vector<planner::Block> blocks = t.blocks;
+  std::vector<int64_t> live(t.kernels.size());
+  for (const planner::Block& block : blocks)
+    for (int k = block.first; k <= block.last; ++k) live[static_cast<size_t>(k)] += block.bytes;
+  const auto stay = [&](planner::Block& block, size_t until) {
+    for (auto k = static_cast<size_t>(block.last) + 1; k <= std::min(until, live.size() - 1); ++k) {
+      if (live[k] + block.bytes > height) return;
+      live[k] += block.bytes;
+      ++block.last;
+    }
+  };
+  for (size_t k = 0; k < t.kernels.size(); ++k) {
+    if (!beside[k]) continue;
+    for (const auto* operands : {&t.kernels[k].reads, &t.kernels[k].writes})
+      for (const Operand& operand : *operands)
+        if (const ValueId* value = as_value(roots(operand)); value != nullptr && block_of.contains(*value))
+          stay(blocks[block_of[*value]], k + kKernelsBeside);
+  }
+  return blocks;
+}
+
+// Moves the inputs side by side, in their order, where that is no higher than `height`: one copy fills them
+// (Device::write_all).
+void join_inputs(const Region& region, const Transients& t, const std::vector<planner::Block>& blocks,
+                 int64_t height, planner::Placement& placement) {
+  if (region.inputs.size() < 2) return;
+  const auto end =
+      t.block_of.begin() + static_cast<ptrdiff_t>(region.inputs.size());  // their ranges are the first
+  planner::Placement joined = planner::place_greedily(blocks, height, {t.block_of.begin(), end});
+  if (joined.height <= height) placement = std::move(joined);
+}
+
 // The values of predict and, behind them in time, of answer, where there is one: the rows that it reads stay
 // where predict leaves them.
 struct Predictions {
@@ -338,10 +382,25 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
   }
   planner::Placement roomy = planner::place(apart.blocks);
   if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
+  const Transients& step = values[RegionKind::step];
+  std::vector<planner::Block> of_step = step.blocks;
   if (launch_mode(module).persistent) {
-    planner::Placement wide = planner::place(by_levels(module, values[RegionKind::step], end));
-    if (wide.height <= height) placements[RegionKind::step] = std::move(wide);
+    std::vector<planner::Block> levels = by_levels(module, step, end);
+    planner::Placement wide = planner::place(levels);
+    if (wide.height <= height) {
+      placements[RegionKind::step] = std::move(wide);
+      of_step = std::move(levels);
+    }
+  } else {
+    std::vector<planner::Block> streams = by_streams(module, step, height);
+    if (auto wide = planner::pack(streams, height, kStreamsWork).placement) {
+      placements[RegionKind::step] = std::move(*wide);
+      of_step = std::move(streams);
+    }
   }
+  join_inputs(module.step, step, of_step, height, placements[RegionKind::step]);
+  const Transients& of_eval = values[RegionKind::eval];
+  join_inputs(module.eval, of_eval, of_eval.blocks, height, placements[RegionKind::eval]);
   for (const RegionKind kind : training_regions) {
     Region& region = module.region(kind);
     place(region, values[kind], placements[kind].offsets, end);

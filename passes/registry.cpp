@@ -53,6 +53,8 @@ constexpr Pass kPasses[] = {
      scheduled, scheduled, merge},
     {"persistent", "makes one cooperative kernel of a small step, and of the update, as launch.mode says",
      scheduled, scheduled, persistent},
+    {"streams", "puts gradients of parameters on a second stream of a step that is a graph", scheduled,
+     scheduled, streams},
     {"workspaces", "gives products of a library the bytes of the arena that hold nothing while they run",
      scheduled, scheduled, workspaces},
 };

@@ -59,6 +59,12 @@ class DeviceLink {
   virtual Status add(int64_t left, int64_t right, int64_t numbers, bool integer, float kept) = 0;
 };
 
+// What `Device::write` takes: bytes, and where in the arena they go.
+struct ArenaWrite {
+  int64_t offset = 0;
+  std::span<const std::byte> bytes{};
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -71,6 +77,13 @@ class Device {
   virtual Status run(Program program, int64_t batch) = 0;
   // Copies into the arena after everything queued so far. `bytes` may be reused on return.
   virtual Status write(int64_t offset, std::span<const std::byte> bytes) = 0;
+  // Several at once. What lies side by side may be one copy, and then the bytes up to the next multiple of 256
+  // behind each are set, too: places of values begin at those.
+  virtual Status write_all(std::span<const ArenaWrite> writes) {
+    Status status;
+    for (size_t i = 0; status && i < writes.size(); ++i) status = write(writes[i].offset, writes[i].bytes);
+    return status;
+  }
   // Waits for everything queued so far, then copies out of the arena.
   virtual Status read(int64_t offset, std::span<std::byte> bytes) = 0;
   // The largest number of bytes ever allocated on the device: the arena plus what the driver takes.
@@ -109,7 +122,7 @@ class Device {
 constexpr size_t kMostTimings = 50000;
 
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 7;
+constexpr int kDeviceAbi = 8;
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

@@ -23,6 +23,11 @@ json arguments_json(const std::vector<PlanArgument>& arguments) {
 }
 
 json launch_json(const PlanLaunch& launch) {
+  const auto placed = [&](json written) {
+    if (launch.stream != 0) written["stream"] = launch.stream;
+    if (launch.after >= 0) written["after"] = launch.after;
+    return written;
+  };
   if (launch.kernel.empty()) {
     json product = {{"a", launch.a},
                     {"b", launch.b},
@@ -49,7 +54,7 @@ json launch_json(const PlanLaunch& launch) {
     if (launch.bias) product["bias"] = {{"offset", launch.bias->offset}, {"launch", launch.bias->launch}};
     if (launch.workspace)
       product["workspace"] = {{"offset", launch.workspace->offset}, {"bytes", launch.workspace->bytes}};
-    return product;
+    return placed(std::move(product));
   }
   json kernel = {{"kernel", launch.kernel},
                  {"arguments", arguments_json(launch.arguments)},
@@ -59,7 +64,7 @@ json launch_json(const PlanLaunch& launch) {
   if (launch.resident) kernel["resident"] = true;
   if (launch.cooperative) kernel["cooperative"] = true;
   if (!launch.touches.empty()) kernel["touches"] = launch.touches;
-  return kernel;
+  return placed(std::move(kernel));
 }
 
 json input_json(const PlanInput& input) {

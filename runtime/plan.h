@@ -15,7 +15,7 @@
 
 namespace gacc {
 
-constexpr int kArtifactVersion = 7;
+constexpr int kArtifactVersion = 8;
 
 // The programs of an artifact, in the order in which it has them. `close` is there only with several lanes, `answer`
 // only where predictions come in parts, and the last three only where ranks share the optimizer's state.
@@ -146,6 +146,9 @@ struct PlanLaunch {
   PlanBuiltin builtin;
   std::optional<PlanBias> bias{};
   std::optional<PlanWorkspace> workspace{};
+  // In a graph: its stream, 0 or 1, and the launch of the other stream that must have ended; -1: none. All on
+  // one stream in the order of the program does the same.
+  int64_t stream = 0, after = -1;
 };
 
 // What a product's built-in kernel takes: its own arguments, or a, b, c, m, n, k and its pitches.

@@ -205,6 +205,18 @@ void read_launch(const json& value, const std::string& where, int64_t arena, Sta
   }
 }
 
+// Where the last one of `launches` stands among those of two streams.
+void read_branch(const json& value, const std::string& where, Status& status,
+                 std::vector<PlanLaunch>& launches) {
+  Fields fields(value, where + ".", status);
+  PlanLaunch& launch = launches.back();
+  if (fields.has("stream")) fields.read("stream", launch.stream, 0, 1);
+  if (!status || !fields.has("after")) return;
+  fields.read("after", launch.after, 0, static_cast<int64_t>(launches.size()) - 2);
+  if (status && launches[static_cast<size_t>(launch.after)].stream == launch.stream)
+    fields.fail(fmt::format("{}.after: launch {} is of the same stream", where, launch.after));
+}
+
 bool kernel_after(const PlanProgram& program, size_t product, int64_t launch) {
   return launch > static_cast<int64_t>(product) && launch < static_cast<int64_t>(program.launches.size()) &&
          !program.launches[static_cast<size_t>(launch)].kernel.empty();
@@ -321,6 +333,7 @@ void read_program(const json& value, const std::string& where, const Plan& plan,
   fields.read("name", program.name, kProgramNames);
   fields.each("launches", [&](const json& launch, const std::string& at) {
     read_launch(launch, where + "." + at, arena, status, program.launches.emplace_back());
+    if (status) read_branch(launch, where + "." + at, status, program.launches);
   });
   for (size_t i = 0; i < program.launches.size() && status; ++i) {
     const std::string launch = fmt::format("{}.launches[{}].", where, i);

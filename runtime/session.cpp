@@ -335,6 +335,8 @@ Status Session::write_inputs(InputBytes inputs, int64_t samples, Program program
   const int64_t most = plan_.most_samples(program);
   if (samples < 1 || samples > most)
     return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
+  std::vector<ArenaWrite> writes;
+  halves_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PlanInput& input = plan_.inputs[i];
     const std::optional<int64_t> offset = input.offset(program);
@@ -342,14 +344,12 @@ Status Session::write_inputs(InputBytes inputs, int64_t samples, Program program
     auto bytes = static_cast<size_t>(elements_of(input.shape) * samples * 4);  // f32 and i32 are 4 bytes
     if (inputs[i].size() != bytes)
       return Status::error("input {} takes {} bytes, {} were given", input.name, bytes, inputs[i].size());
-    std::span<const std::byte> stored = inputs[i];
-    if (!input.stored.empty()) {
-      round_to_half(inputs[i], input.stored, halves_);
-      stored = std::as_bytes(std::span(halves_));
-    }
-    GACC_TRY(device_.write(*offset, stored));
+    writes.push_back({*offset, inputs[i]});
+    if (input.stored.empty()) continue;
+    round_to_half(inputs[i], input.stored, halves_[i]);
+    writes.back().bytes = std::as_bytes(std::span(halves_[i]));
   }
-  return {};
+  return device_.write_all(writes);
 }
 
 void Session::set_lanes(LaneRange mine, LaneExchange* exchange) {
@@ -780,12 +780,13 @@ Result<std::vector<NamedTensor>> Session::parameters() {
 }
 
 Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values) {
+  std::vector<uint16_t> halves;
   for (const PlanBuffer* buffer : {&parameter, plan_.find(BufferRole::half, parameter.name)}) {
     if (buffer == nullptr) continue;
     std::span<const std::byte> bytes = std::as_bytes(values);
     if (buffer->dtype != "f32") {
-      round_to_half(bytes, buffer->dtype, halves_);
-      bytes = std::as_bytes(std::span(halves_));
+      round_to_half(bytes, buffer->dtype, halves);
+      bytes = std::as_bytes(std::span(halves));
     }
     const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));
     if (const PlanBuffer* slice = slice_of(*buffer)) {

@@ -255,8 +255,8 @@ class Session {
                    *r2_squares_ = nullptr;       // null: no such metric
   std::vector<const PlanBuffer*> eval_metrics_;  // null: perplexity, which follows from the loss
   std::vector<std::byte> zeros_;
-  std::vector<uint16_t> halves_;        // what is being written
-  int64_t launches_ = 0, samples_ = 0;  // of the window
+  std::vector<std::vector<uint16_t>> halves_;  // by input: what is written of it, where that is half
+  int64_t launches_ = 0, samples_ = 0;         // of the window
   // With several lanes.
   LaneRange mine_;
   LaneExchange* exchange_ = nullptr;

@@ -384,6 +384,7 @@ Status Run::check_saving() const {
 Status Run::load_data(const std::string& spec, DataUse use, Dataset& data) {
   Status status = load_dataset(spec, artifact_.plan, use, facts_, data);
   for (const std::string& remark : data.remarks) say("gacc-exec: {}\n", remark);
+  if (!status && use == DataUse::evaluation) return Status::error("--eval: {}", status.text());
   return status;
 }
 

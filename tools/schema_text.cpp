@@ -15,29 +15,6 @@ namespace {
 using frontend::all_tables;
 using frontend::words_of;
 
-// "integer", "number, or list of numbers"; nothing of a form that takes words alone. In the order of Form.
-std::string_view form_text(Form form) {
-  constexpr std::string_view texts[] = {"string",
-                                        "",
-                                        "",
-                                        "",
-                                        "list of",
-                                        "integer",
-                                        "number",
-                                        "true or false",
-                                        "true or false, or a list of those",
-                                        "size",
-                                        "integer, or two",
-                                        "list of integers",
-                                        "list of numbers",
-                                        "number, or list of numbers",
-                                        "list of strings",
-                                        "list of",
-                                        "table",
-                                        "list of tables"};
-  return texts[static_cast<size_t>(form)];
-}
-
 // What the key takes: "integer, at least 1, or "auto"".
 std::string value_text(const Key& key) {
   std::vector<std::string> words;

@@ -177,7 +177,7 @@ class Evaluator {
       case ScalarOp::constant:
         return constant(member, n);
       case ScalarOp::column: {
-        Value* first = b_.CreateTrunc(b_.CreateZExtOrTrunc(point_.column, b_.getInt64Ty()), b_.getInt32Ty());
+        Value* first = t_.word(point_.column);
         return b_.CreateAdd(t_.splat(first, point_.lanes), t_.iota(b_.getInt32Ty(), point_.lanes));
       }
       case ScalarOp::element: {

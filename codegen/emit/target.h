@@ -82,6 +82,10 @@ class Target {
   using Carried = std::vector<Value*>;
   Carried loop(Value* low, Value* high, Value* step, Carried carried,
                const std::function<Carried(Value*, const Carried&)>& body);
+  // for (i = low; i < high; i += step) body(i)
+  void each(Value* low, Value* high, Value* step, const std::function<void(Value*)>& body) {
+    loop(low, high, step, {}, [&](Value* i, const Carried&) { return body(i), Carried{}; });
+  }
   void branch(Value* condition, const std::function<void()>& then);
   // Both sides give values of the same types.
   Carried either(Value* condition, const std::function<Carried()>& yes, const std::function<Carried()>& no);
@@ -99,6 +103,11 @@ class Target {
   void store_one(int32_t slot, Value* index, Value* value);
 
   Value* index(int64_t value) { return llvm::ConstantInt::get(index_type, static_cast<uint64_t>(value)); }
+  // The low 32 bits of an index.
+  Value* word(Value* index) {
+    return b.CreateTrunc(b.CreateZExtOrTrunc(index, b.getInt64Ty()), b.getInt32Ty());
+  }
+  Value* smaller(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }  // unsigned
   // A kernel of its own that only this target has, between begin and end, by body.special; false: none.
   virtual bool emit_own() { return false; }
 

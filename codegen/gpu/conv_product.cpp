@@ -32,10 +32,9 @@ class ConvEmitter : protected ConvOperands {
       Value* blocks = pieces(t_.extents[0], s_.per_block);
       Value* columns = b.CreateMul(t_.extents[1], t_.index(product_.pixels));
       Value* tiles = b.CreateMul(pieces(columns, tile_.n), t_.index(s_.groups * down()));
-      t_.loop(block, tiles, blocks, {}, [&](Value* tile, const Values&) {
+      t_.each(block, tiles, blocks, [&](Value* tile) {
         product(tile);
         barrier();  // before shared memory is that of another tile
-        return Values{};
       });
     });
   }
@@ -62,9 +61,9 @@ class MmaConv : ConvEmitter {
   using ConvEmitter::emit;
 
  private:
-  // An operand's way into shared memory: a thread has the elements `line * place ..` of every `apart`th row of the
-  // tile from `row` on.
-  struct Way {
+  // How an operand is staged in shared memory: a thread has the elements `line * place ..` of every `apart`th
+  // row of the tile from `row` on.
+  struct Staging {
     ConvOperand from{};
     MmaTile::Layout layout{};
     int line = 0, moves = 0, apart = 0;
@@ -81,109 +80,113 @@ class MmaConv : ConvEmitter {
   }
 
   void compute() override {
-    const Way ways[2] = {way(left(), mma_.left(), tile_.m, row0_),
-                         way(right(), mma_.right(), tile_.n, column0_)};
-    MmaTile::Way in;
+    const Staging staged[2] = {staging(left(), mma_.left(), tile_.m, row0_),
+                               staging(right(), mma_.right(), tile_.n, column0_)};
+    MmaTile::Staging in;
     in.send = [&](Value* k0, Value* buffer) {
       k0 = existing(k0);
-      for (const Way& way : ways)
-        if (way.copied()) send(way, k0, buffer);
+      for (const Staging& staging : staged)
+        if (staging.copied()) send(staging, k0, buffer);
     };
-    if (!ways[0].copied() || !ways[1].copied()) {
+    if (!staged[0].copied() || !staged[1].copied()) {
       in.fetch = [&](Value* k0) {
         k0 = existing(k0);
         Values fetched;
-        for (const Way& way : ways)
-          if (!way.copied()) gather(way, k0, fetched);
+        for (const Staging& staging : staged)
+          if (!staging.copied()) gather(staging, k0, fetched);
         return fetched;
       };
       in.put = [&](const Values& fetched, Value* buffer) {
         size_t next = 0;
-        for (const Way& way : ways)
-          if (!way.copied()) put(way, fetched, next, buffer);
+        for (const Staging& staging : staged)
+          if (!staging.copied()) put(staging, fetched, next, buffer);
       };
     }
     store(mma_.products(k_, in));
     cores_.wait(0);
   }
 
-  Way way(ConvOperand from, const MmaTile::Layout& layout, int width, Value* origin) {
-    Way way;
-    way.layout = layout;
-    way.line = from.run % MmaTile::kChunk == 0 ? MmaTile::kChunk : 2;
-    const int across = layout.chunks * MmaTile::kChunk / way.line, rows = from.inner_last ? width : tile_.k;
-    way.apart = tile_.threads() / across;
-    way.moves = rows / way.apart;
-    way.row = b.CreateUDiv(thread_, word(across));
-    way.place = b.CreateURem(thread_, word(across));
-    const int in_chunk = MmaTile::kChunk / way.line;
-    for (int v = 0; v < std::max(1, 8 / way.apart); ++v) {
-      Value* chunk = mma_.chunk(layout, add(way.row, v * way.apart), b.CreateUDiv(way.place, word(in_chunk)));
-      Value* within = b.CreateMul(b.CreateURem(way.place, word(in_chunk)), word(2 * way.line));
-      way.to.push_back(b.CreateAdd(chunk, within));
+  Staging staging(ConvOperand from, const MmaTile::Layout& layout, int width, Value* origin) {
+    Staging staging;
+    staging.layout = layout;
+    staging.line = from.run % MmaTile::kChunk == 0 ? MmaTile::kChunk : 2;
+    const int across = layout.chunks * MmaTile::kChunk / staging.line,
+              rows = from.inner_last ? width : tile_.k;
+    staging.apart = tile_.threads() / across;
+    staging.moves = rows / staging.apart;
+    staging.row = b.CreateUDiv(thread_, word(across));
+    staging.place = b.CreateURem(thread_, word(across));
+    const int in_chunk = MmaTile::kChunk / staging.line;
+    for (int v = 0; v < std::max(1, 8 / staging.apart); ++v) {
+      Value* chunk = mma_.chunk(layout, add(staging.row, v * staging.apart),
+                                b.CreateUDiv(staging.place, word(in_chunk)));
+      Value* within = b.CreateMul(b.CreateURem(staging.place, word(in_chunk)), word(2 * staging.line));
+      staging.to.push_back(b.CreateAdd(chunk, within));
     }
     if (from.inner_last) {
-      for (int v = 0; v < way.moves; ++v)
-        way.fixed.push_back(from.outer(b.CreateAdd(origin, add(way.row, v * way.apart))));
+      for (int v = 0; v < staging.moves; ++v)
+        staging.fixed.push_back(from.outer(b.CreateAdd(origin, add(staging.row, v * staging.apart))));
     } else {
-      for (int e = 0; e < (way.copied() ? 1 : way.line); ++e)
-        way.fixed.push_back(from.outer(b.CreateAdd(origin, element_of(way, e))));
+      for (int e = 0; e < (staging.copied() ? 1 : staging.line); ++e)
+        staging.fixed.push_back(from.outer(b.CreateAdd(origin, element_of(staging, e))));
     }
-    way.from = std::move(from);
-    return way;
+    staging.from = std::move(from);
+    return staging;
   }
-  Value* element_of(const Way& way, int e) { return add(b.CreateMul(way.place, word(way.line)), e); }
+  Value* element_of(const Staging& staging, int e) {
+    return add(b.CreateMul(staging.place, word(staging.line)), e);
+  }
 
-  Value* to(const Way& way, int v, Value* buffer) {
-    const auto different = static_cast<int>(way.to.size());
-    const int rows = v / different * different * way.apart;
-    return b.CreateAdd(way.to[static_cast<size_t>(v % different)],
-                       add(buffer, rows * way.layout.row_bytes()));
+  Value* to(const Staging& staging, int v, Value* buffer) {
+    const auto different = static_cast<int>(staging.to.size());
+    const int rows = v / different * different * staging.apart;
+    return b.CreateAdd(staging.to[static_cast<size_t>(v % different)],
+                       add(buffer, rows * staging.layout.row_bytes()));
   }
 
   // Calls f(v, e, outer, inner) for the first `elements` of the line in each row of the tile that begins at k0.
-  void each(const Way& way, Value* k0, int elements,
+  void each(const Staging& staging, Value* k0, int elements,
             const std::function<void(int v, const ConvPart& outer, const ConvPart& inner)>& f) {
     std::vector<ConvPart> line;
-    if (way.from.inner_last) {
-      for (int e = 0; e < elements; ++e) line.push_back(inner(way, k0, element_of(way, e)));
+    if (staging.from.inner_last) {
+      for (int e = 0; e < elements; ++e) line.push_back(inner(staging, k0, element_of(staging, e)));
     }
-    for (int v = 0; v < way.moves; ++v) {
+    for (int v = 0; v < staging.moves; ++v) {
       ConvPart inner;
-      if (!way.from.inner_last) inner = this->inner(way, k0, add(way.row, v * way.apart));
+      if (!staging.from.inner_last) inner = this->inner(staging, k0, add(staging.row, v * staging.apart));
       for (size_t e = 0; e < static_cast<size_t>(elements); ++e) {
-        if (way.from.inner_last) {
-          f(v, way.fixed[static_cast<size_t>(v)], line[e]);
+        if (staging.from.inner_last) {
+          f(v, staging.fixed[static_cast<size_t>(v)], line[e]);
         } else {
-          f(v, way.fixed[e], inner);
+          f(v, staging.fixed[e], inner);
         }
       }
     }
   }
 
-  ConvPart inner(const Way& way, Value* k0, Value* at) {
-    return way.from.inner(gpu::opaque(b, b.CreateAdd(k0, at)));
+  ConvPart inner(const Staging& staging, Value* k0, Value* at) {
+    return staging.from.inner(gpu::opaque(b, b.CreateAdd(k0, at)));
   }
 
-  void send(const Way& way, Value* k0, Value* buffer) {
-    each(way, k0, 1, [&](int v, const ConvPart& outer, const ConvPart& inner) {
-      Value* there = exists(way.from, outer, inner);
+  void send(const Staging& staging, Value* k0, Value* buffer) {
+    each(staging, k0, 1, [&](int v, const ConvPart& outer, const ConvPart& inner) {
+      Value* there = exists(staging.from, outer, inner);
       Value* from =
-          b.CreateSelect(there, address(way.from, outer, inner), element(way.from.slot, t_.index(0)));
-      cores_.copy(to(way, v, buffer), from, there);
+          b.CreateSelect(there, address(staging.from, outer, inner), element(staging.from.slot, t_.index(0)));
+      cores_.copy(to(staging, v, buffer), from, there);
     });
   }
-  void gather(const Way& way, Value* k0, Values& fetched) {
-    each(way, k0, way.line, [&](int, const ConvPart& outer, const ConvPart& inner) {
+  void gather(const Staging& staging, Value* k0, Values& fetched) {
+    each(staging, k0, staging.line, [&](int, const ConvPart& outer, const ConvPart& inner) {
       fetched.push_back(
-          gpu::load_half_where(b, address(way.from, outer, inner), exists(way.from, outer, inner)));
+          gpu::load_half_where(b, address(staging.from, outer, inner), exists(staging.from, outer, inner)));
     });
   }
-  void put(const Way& way, const Values& fetched, size_t& next, Value* buffer) {
-    for (int v = 0; v < way.moves; ++v) {
+  void put(const Staging& staging, const Values& fetched, size_t& next, Value* buffer) {
+    for (int v = 0; v < staging.moves; ++v) {
       Value* pair = llvm::PoisonValue::get(stored(2, 2));
       for (uint64_t e = 0; e < 2; ++e) pair = b.CreateInsertElement(pair, fetched[next++], e);
-      cores_.put_word(to(way, v, buffer), b.CreateBitCast(pair, b.getInt32Ty()));
+      cores_.put_word(to(staging, v, buffer), b.CreateBitCast(pair, b.getInt32Ty()));
     }
   }
 
@@ -235,27 +238,28 @@ class FfmaConv : ConvEmitter {
 
   void compute() override {
     const ConvOperand from[2] = {left(), right()};
-    const FfmaTile::Way* const ways[2] = {&ffma_.left(), &ffma_.right()};
+    const FfmaTile::Staging* const staged[2] = {&ffma_.left(), &ffma_.right()};
     std::vector<ConvPart> outer[2];  // of each vector (inner_last), or of the elements of every vector
     for (int side = 0; side < 2; ++side) {
-      const FfmaTile::Way& way = *ways[side];
-      Value* first = b.CreateAdd(side == 0 ? row0_ : column0_, way.outer);
-      const int parts = way.inner_last ? way.moves : whole(from[side]) ? 1 : kVector;
+      const FfmaTile::Staging& staging = *staged[side];
+      Value* first = b.CreateAdd(side == 0 ? row0_ : column0_, staging.outer);
+      const int parts = staging.inner_last ? staging.moves : whole(from[side]) ? 1 : kVector;
       for (int i = 0; i < parts; ++i)
-        outer[side].push_back(from[side].outer(add(first, way.inner_last ? i * way.outer_step : i)));
+        outer[side].push_back(from[side].outer(add(first, staging.inner_last ? i * staging.outer_step : i)));
     }
     const auto fetch = [&](Value* k0, Value*) {
       k0 = existing(k0);
       Values vectors, there;
-      for (size_t side : {0, 1}) fetch_operand(from[side], *ways[side], outer[side], k0, vectors, there);
+      for (size_t side : {0, 1}) fetch_operand(from[side], *staged[side], outer[side], k0, vectors, there);
       vectors.insert(vectors.end(), there.begin(), there.end());
       return vectors;
     };
-    const auto zeroed = [&](const FfmaTile::Way& way, int v, Value* vector, Value*, const Values& fetched) {
-      const bool right = &way == ways[1];
+    const auto zeroed = [&](const FfmaTile::Staging& staging, int v, Value* vector, Value*,
+                            const Values& fetched) {
+      const bool right = &staging == staged[1];
       const int each_left = whole(from[0]) ? 1 : kVector, each = whole(from[right ? 1 : 0]) ? 1 : kVector;
-      const int vectors = ways[0]->moves + ways[1]->moves;
-      const auto first = static_cast<size_t>(vectors + (right ? ways[0]->moves * each_left : 0) + v * each);
+      const int vectors = staged[0]->moves + staged[1]->moves;
+      const auto first = static_cast<size_t>(vectors + (right ? staged[0]->moves * each_left : 0) + v * each);
       Value* zeros = llvm::Constant::getNullValue(lanes(kVector));
       if (each == 1) return b.CreateSelect(fetched[first], vector, zeros);
       for (int j = 0; j < kVector; ++j) {
@@ -271,16 +275,16 @@ class FfmaConv : ConvEmitter {
   static bool whole(const ConvOperand& from) { return from.run % kVector == 0; }
 
   // The thread's vectors, at once or element by element, and whether they, or their elements, exist.
-  void fetch_operand(const ConvOperand& from, const FfmaTile::Way& way, const std::vector<ConvPart>& outers,
-                     Value* k0, Values& vectors, Values& there) {
-    Value* first = b.CreateAdd(k0, way.inner);
-    for (int v = 0; v < way.moves; ++v) {
+  void fetch_operand(const ConvOperand& from, const FfmaTile::Staging& staging,
+                     const std::vector<ConvPart>& outers, Value* k0, Values& vectors, Values& there) {
+    Value* first = b.CreateAdd(k0, staging.inner);
+    for (int v = 0; v < staging.moves; ++v) {
       ConvPart inner;
       Value* vector = llvm::PoisonValue::get(stored(bytes_, kVector));
       for (int j = 0; j < (whole(from) ? 1 : kVector); ++j) {
-        if (j == 0 || way.inner_last)
-          inner = from.inner(add(first, v * way.inner_step + (way.inner_last ? j : 0)));
-        const ConvPart& outer = outers[static_cast<size_t>(way.inner_last ? v : j)];
+        if (j == 0 || staging.inner_last)
+          inner = from.inner(add(first, v * staging.inner_step + (staging.inner_last ? j : 0)));
+        const ConvPart& outer = outers[static_cast<size_t>(staging.inner_last ? v : j)];
         there.push_back(exists(from, outer, inner));
         Value* at =
             b.CreateSelect(there.back(), address(from, outer, inner), element(from.slot, t_.index(0)));

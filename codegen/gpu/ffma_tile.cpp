@@ -17,51 +17,52 @@ void FfmaTile::place(Value* thread, bool a_inner_last, bool b_inner_last) {
       b.CreateMul(b.CreateAdd(b.CreateMul(warp_down, word(4)), b.CreateLShr(lane, 3)), word(tile_.micro_m));
   column_ = b.CreateMul(b.CreateAdd(b.CreateMul(warp_across, word(8)), b.CreateAnd(lane, word(7))),
                         word(tile_.micro_n));
-  a_ = way(thread, a_inner_last, tile_.m);
-  b_ = way(thread, b_inner_last, tile_.n);
+  a_ = staging(thread, a_inner_last, tile_.m);
+  b_ = staging(thread, b_inner_last, tile_.n);
   shared_ = make_shared(b.getFloatTy(), 2 * static_cast<uint64_t>(buffer_words()));
 }
 
 // `width`: the tile's extent along the operand.
-FfmaTile::Way FfmaTile::way(Value* thread, bool inner_last, int width) {
+FfmaTile::Staging FfmaTile::staging(Value* thread, bool inner_last, int width) {
   const int threads = tile_.threads();
-  Way way;
-  way.inner_last = inner_last;
-  way.moves = width * tile_.k / kVector / threads;
-  way.row = width + GemmTile::kPad;
+  Staging staging;
+  staging.inner_last = inner_last;
+  staging.moves = width * tile_.k / kVector / threads;
+  staging.row = width + GemmTile::kPad;
   if (inner_last) {
     // Up to four neighbouring threads share a row. Then come the tile's rows, then its next columns.
     const int shared_by = std::min(4, tile_.k / kVector), at_once = threads / shared_by;
     Value* rest = b.CreateUDiv(thread, word(shared_by));
-    way.outer = b.CreateURem(rest, word(width));
-    way.inner = b.CreateAdd(b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector)),
-                            b.CreateMul(b.CreateUDiv(rest, word(width)), word(kVector * shared_by)));
+    staging.outer = b.CreateURem(rest, word(width));
+    staging.inner = b.CreateAdd(b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector)),
+                                b.CreateMul(b.CreateUDiv(rest, word(width)), word(kVector * shared_by)));
     if (at_once < width) {
-      way.outer_step = at_once;
+      staging.outer_step = at_once;
     } else {
-      way.inner_step = at_once / width * shared_by * kVector;
+      staging.inner_step = at_once / width * shared_by * kVector;
     }
   } else {
     const int shared_by = width / kVector;
-    way.outer = b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector));
-    way.inner = b.CreateUDiv(thread, word(shared_by));
-    way.inner_step = threads / shared_by;
+    staging.outer = b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector));
+    staging.inner = b.CreateUDiv(thread, word(shared_by));
+    staging.inner_step = threads / shared_by;
   }
-  return way;
+  return staging;
 }
 
 // Into shared memory from word `at` on.
-void FfmaTile::deposit(const Way& way, Value* at, const std::function<Value*(int v)>& vector) {
-  Value* begin = shared(b.CreateAdd(b.CreateAdd(at, way.outer), b.CreateMul(way.inner, word(way.row))));
-  for (int v = 0; v < way.moves; ++v) {
-    Value* to = beyond(begin, v * (way.outer_step + way.inner_step * way.row));
+void FfmaTile::deposit(const Staging& staging, Value* at, const std::function<Value*(int v)>& vector) {
+  Value* begin =
+      shared(b.CreateAdd(b.CreateAdd(at, staging.outer), b.CreateMul(staging.inner, word(staging.row))));
+  for (int v = 0; v < staging.moves; ++v) {
+    Value* to = beyond(begin, v * (staging.outer_step + staging.inner_step * staging.row));
     Value* elements = vector(v);
-    if (!way.inner_last) {
+    if (!staging.inner_last) {
       b.CreateAlignedStore(elements, to, llvm::Align(16));
       continue;
     }
     for (int j = 0; j < kVector; ++j)
-      b.CreateAlignedStore(lane(elements, j), beyond(to, j * way.row), llvm::Align(4));
+      b.CreateAlignedStore(lane(elements, j), beyond(to, j * staging.row), llvm::Align(4));
   }
 }
 
@@ -78,10 +79,10 @@ FfmaTile::Values FfmaTile::products(Value* all, const Fetch& fetch, const Zeroed
     Value* here = min(b.CreateAdd(b.CreateSub(all, next), word(tile_.k)), word(tile_.k));
     Value* depth = b.CreateSelect(b.CreateICmpEQ(next, word(0)), word(0), here);
     const Values sums = multiply(now[0], depth, Values(now.begin() + 2, now.end()));
-    const auto vector = [&](const Way& way, int first, int v) {
+    const auto vector = [&](const Staging& staging, int first, int v) {
       Value* elements = fetched[static_cast<size_t>(first + v)];
       if (ir::is_half(type_)) elements = t_.half.widen(elements, type_);
-      return zeroed(way, v, elements, left, fetched);
+      return zeroed(staging, v, elements, left, fetched);
     };
     deposit(a_, now[1], [&](int v) { return vector(a_, 0, v); });
     deposit(b_, b.CreateAdd(now[1], word(tile_.k * a_.row)), [&](int v) { return vector(b_, a_.moves, v); });

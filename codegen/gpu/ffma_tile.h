@@ -19,9 +19,9 @@ class FfmaTile : BlockCode {
   using Values = std::vector<Value*>;
   static constexpr int kVector = 4;  // elements of an access: 16 bytes, of half types 8
 
-  // One operand's way into shared memory. A thread moves `moves` vectors a tile; vector v lies outer_step * v
-  // and inner_step * v after its first one.
-  struct Way {
+  // How one operand is staged in shared memory. A thread moves `moves` vectors a tile; vector v lies
+  // outer_step * v and inner_step * v after its first one.
+  struct Staging {
     bool inner_last = false;  // the inner dimension is the contiguous one
     int moves = 0, row = 0;   // vectors a thread; words from a row in shared memory to the next
     int outer_step = 0, inner_step = 0;
@@ -33,11 +33,12 @@ class FfmaTile : BlockCode {
 
   // Where the thread is in the tile, and what it moves.
   void place(Value* thread, bool a_inner_last, bool b_inner_last);
-  const Way& left() const { return a_; }
-  const Way& right() const { return b_; }
+  const Staging& left() const { return a_; }
+  const Staging& right() const { return b_; }
   // Whether element j of vector v exists, in a tile that begins `left` before the end of the inner dimension.
-  Value* exists(const Way& way, int v, int j, Value* left) {
-    return b.CreateICmpULT(b.CreateAdd(way.inner, word(v * way.inner_step + (way.inner_last ? j : 0))), left);
+  Value* exists(const Staging& staging, int v, int j, Value* left) {
+    return b.CreateICmpULT(
+        b.CreateAdd(staging.inner, word(v * staging.inner_step + (staging.inner_last ? j : 0))), left);
   }
 
   // What a thread has of the tile that begins at k0, `left` before the end: its vectors of A, then of B, as they
@@ -45,7 +46,7 @@ class FfmaTile : BlockCode {
   using Fetch = std::function<Values(Value* k0, Value* left)>;
   // Vector v in f32, with zeros for what does not exist.
   using Zeroed =
-      std::function<Value*(const Way& way, int v, Value* vector, Value* left, const Values& fetched)>;
+      std::function<Value*(const Staging& staging, int v, Value* vector, Value* left, const Values& fetched)>;
   // The thread's elements of the product, row by row.
   Values products(Value* depth, const Fetch& fetch, const Zeroed& zeroed);
 
@@ -67,15 +68,15 @@ class FfmaTile : BlockCode {
   }
   Value* shared(Value* index) { return b.CreateInBoundsGEP(b.getFloatTy(), shared_, index); }
 
-  Way way(Value* thread, bool inner_last, int width);
-  void deposit(const Way& way, Value* at, const std::function<Value*(int v)>& vector);
+  Staging staging(Value* thread, bool inner_last, int width);
+  void deposit(const Staging& staging, Value* at, const std::function<Value*(int v)>& vector);
   Values multiply(Value* buffer, Value* depth, const Values& sums);
   Values fragment(Value* from, int row, int width, int extent);
 
   const GemmTile& tile_;
   const ir::DType type_;                      // of A and B
   Value *row_ = nullptr, *column_ = nullptr;  // the thread's first ones, in the tile
-  Way a_{}, b_{};
+  Staging a_{}, b_{};
   llvm::GlobalVariable* shared_ = nullptr;
 };
 

@@ -43,23 +43,23 @@ Value* MmaTile::swizzle(const Layout& layout, Value* row) {
 void MmaTile::place_fragments(Layout& layout, Value* first, int width, Value* along, Value* inner,
                               Value* lane) {
   Value* row = b.CreateAnd(lane, word(7));
-  Value* turn = swizzle(layout, row);
+  Value* swizzled = swizzle(layout, row);
   row = b.CreateAdd(row, b.CreateShl(layout.inner_last ? along : inner, 3));
   if (layout.inner_last) row = b.CreateAdd(row, first);
   Value* base = b.CreateAdd(layout.base, b.CreateMul(row, word(layout.row_bytes())));
   const int addresses = layout.inner_last ? tile_.k / 16 : width / 16;
   for (int i = 0; i < addresses; ++i) {
     Value* chunk = add(layout.inner_last ? inner : b.CreateAdd(along, b.CreateLShr(first, 3)), 2 * i);
-    layout.from.push_back(b.CreateAdd(base, b.CreateShl(b.CreateXor(chunk, turn), 4)));
+    layout.from.push_back(b.CreateAdd(base, b.CreateShl(b.CreateXor(chunk, swizzled), 4)));
   }
 }
 
-MmaTile::Values MmaTile::products(Value* depth, const Way& way) {
+MmaTile::Values MmaTile::products(Value* depth, const Staging& staging) {
   const int last = stages_ - 1;
   for (int stage = 0; stage < last; ++stage) {
     Value *k0 = word(stage * tile_.k), *buffer = word(stage * buffer_bytes());
-    way.send(k0, buffer);
-    if (way.fetch) way.put(way.fetch(k0), buffer);
+    staging.send(k0, buffer);
+    if (staging.fetch) staging.put(staging.fetch(k0), buffer);
     cores_.commit();
   }
   Values carried = {word(0), word(last * buffer_bytes())};  // the buffers of this tile and of the next sent
@@ -69,13 +69,13 @@ MmaTile::Values MmaTile::products(Value* depth, const Way& way) {
     cores_.wait(last - 1);
     barrier();
     Value* next = add(k0, last * tile_.k);
-    t_.branch(b.CreateICmpULT(next, depth), [&] { way.send(next, now[1]); });
+    t_.branch(b.CreateICmpULT(next, depth), [&] { staging.send(next, now[1]); });
     cores_.commit();
     Values fetched;
-    if (way.fetch) fetched = way.fetch(next);
+    if (staging.fetch) fetched = staging.fetch(next);
     Values sums(now.begin() + 2, now.end());
     for (int step = 0; step < tile_.k / 16; ++step) multiply(step, now[0], sums);
-    if (way.fetch) way.put(fetched, now[1]);
+    if (staging.fetch) staging.put(fetched, now[1]);
     Value* after = add(now[0], buffer_bytes());
     after = b.CreateSelect(b.CreateICmpEQ(after, word(stages_ * buffer_bytes())), word(0), after);
     Values out = {after, now[0]};

@@ -45,13 +45,13 @@ class MmaTile : BlockCode {
 
   // How the tile that begins at k0 gets into the buffer at `buffer` bytes. `send`: by copies; only for tiles that
   // there are, but for the first ones. `fetch` into registers and `put` from there: for any.
-  struct Way {
+  struct Staging {
     std::function<void(Value* k0, Value* buffer)> send;
     std::function<Values(Value* k0)> fetch{};
     std::function<void(const Values& fetched, Value* buffer)> put{};
   };
   // The thread's sums over `depth`: of each fragment of 16 x 8 four.
-  Values products(Value* depth, const Way& way);
+  Values products(Value* depth, const Staging& staging);
 
   int fragments_m() const { return warp_m() / 16; }
   int fragments_n() const { return warp_n() / 8; }

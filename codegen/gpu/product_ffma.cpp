@@ -36,11 +36,12 @@ class GemmEmitter : GemmBase {
       fetched.insert(fetched.end(), of_b.begin(), of_b.end());
       return fetched;
     };
-    const auto zeroed = [&](const FfmaTile::Way& way, int v, Value* vector, Value* left, const Values&) {
+    const auto zeroed = [&](const FfmaTile::Staging& staging, int v, Value* vector, Value* left,
+                            const Values&) {
       Value* zeros = llvm::Constant::getNullValue(lanes(kVector));
-      if (!way.inner_last) return b.CreateSelect(ffma_.exists(way, v, 0, left), vector, zeros);
+      if (!staging.inner_last) return b.CreateSelect(ffma_.exists(staging, v, 0, left), vector, zeros);
       for (int j = 0; j < kVector; ++j) {
-        Value* element = b.CreateSelect(ffma_.exists(way, v, j, left), lane(vector, j), lane(zeros, j));
+        Value* element = b.CreateSelect(ffma_.exists(staging, v, j, left), lane(vector, j), lane(zeros, j));
         vector = b.CreateInsertElement(vector, element, static_cast<uint64_t>(j));
       }
       return vector;
@@ -63,19 +64,19 @@ class GemmEmitter : GemmBase {
   int columns() const { return ffma_.columns(); }
 
   // Where one operand's vectors come from.
-  struct Operand : FfmaTile::Way {
-    Value* aligned = nullptr;         // i1, same for all threads: loads of whole vectors are possible
-    Value* stride = nullptr;          // i64: bytes from one row in memory to the next
-    std::vector<Value*> address{};    // where each vector's row (one for all: column) begins
-    Value* whole = nullptr;           // !inner_last: i1, the vector ends before the edge
-    Value* beside[kVector - 1] = {};  // !inner_last: bytes to elements 1, 2, 3, or 0 past the edge
+  struct Operand : FfmaTile::Staging {
+    Value* aligned = nullptr;             // i1, same for all threads: loads of whole vectors are possible
+    Value* stride = nullptr;              // i64: bytes from one row in memory to the next
+    std::vector<Value*> address{};        // where each vector's row (one for all: column) begins
+    Value* whole = nullptr;               // !inner_last: i1, the vector ends before the edge
+    Value* to_element[kVector - 1] = {};  // !inner_last: bytes to elements 1, 2, 3, or 0 past the edge
     Value* begin(int v) const { return address[address.size() > 1 ? static_cast<size_t>(v) : 0]; }
   };
 
   // `pitch` elements lie between its rows, `extent` is C's along the operand, `origin` the block's first place
   // there.
-  Operand operand(Value* base, Value* pitch, Value* extent, Value* origin, const FfmaTile::Way& way) {
-    Operand o{way};
+  Operand operand(Value* base, Value* pitch, Value* extent, Value* origin, const FfmaTile::Staging& staging) {
+    Operand o{staging};
     o.stride = wide(in_bytes(pitch));
     o.aligned = multiple_of(kVector * bytes_, base, o.stride);
     Value* last = b.CreateSub(extent, word(1));
@@ -91,7 +92,7 @@ class GemmEmitter : GemmBase {
       o.address.push_back(offset(base, wide(in_bytes(column))));
       Value* room = b.CreateSub(last, column);
       o.whole = b.CreateICmpUGE(room, word(kVector - 1));
-      for (int j = 1; j < kVector; ++j) o.beside[j - 1] = wide(in_bytes(min(word(j), room)));
+      for (int j = 1; j < kVector; ++j) o.to_element[j - 1] = wide(in_bytes(min(word(j), room)));
     }
     return o;
   }
@@ -104,7 +105,7 @@ class GemmEmitter : GemmBase {
       place = wide(b.CreateSelect(ffma_.exists(o, v, j, left), place, word(0)));
       if (o.inner_last) return offset(o.begin(v), in_bytes(place));
       Value* begin = offset(o.begin(v), b.CreateMul(place, o.stride));
-      return j == 0 ? begin : offset(begin, o.beside[j - 1]);
+      return j == 0 ? begin : offset(begin, o.to_element[j - 1]);
     };
     const auto whole = [&](int v) {
       return b.CreateAlignedLoad(stored(bytes_, kVector), address(v, 0), aligned_to(kVector * bytes_));

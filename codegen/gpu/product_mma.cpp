@@ -37,7 +37,7 @@ class MmaEmitter : GemmBase {
   }
 
  private:
-  // One operand's way into shared memory.
+  // How one operand is staged in shared memory.
   struct Operand {
     bool inner_last = false;                 // the inner dimension is the contiguous one
     int row_bytes = 0;                       // of the tile
@@ -46,10 +46,10 @@ class MmaEmitter : GemmBase {
     Value* aligned = nullptr;                // i1, same for all threads: rows begin at multiples of 16 bytes
     Value* stride = nullptr;                 // i64: bytes from one row in memory to the next
     Value *row = nullptr, *chunk = nullptr;  // the thread's first chunk in the tile
-    std::vector<Value*> begin{};  // inner_last: where each chunk's row begins; else, where the column does
-    Value* beside[kChunk] = {};   // else: bytes to elements 1, 2, ..., or 0 past the edge
-    Value* room = nullptr;        // else: how many of a chunk's elements stand before the edge
-    Value* to = nullptr;          // shared address of the first chunk in the first buffer
+    std::vector<Value*> begin{};     // inner_last: where each chunk's row begins; else, where the column does
+    Value* to_element[kChunk] = {};  // else: bytes to elements 1, 2, ..., or 0 past the edge
+    Value* room = nullptr;           // else: how many of a chunk's elements stand before the edge
+    Value* to = nullptr;             // shared address of the first chunk in the first buffer
   };
 
   void place() {
@@ -84,7 +84,8 @@ class MmaEmitter : GemmBase {
       o.begin.push_back(offset(base, wide(in_bytes(column))));
       Value* left = b.CreateSub(extent, column);
       o.room = b.CreateSelect(b.CreateICmpULT(column, extent), min(left, word(kChunk)), word(0));
-      for (int j = 0; j < kChunk; ++j) o.beside[j] = wide(in_bytes(min(word(j), b.CreateSub(last, column))));
+      for (int j = 0; j < kChunk; ++j)
+        o.to_element[j] = wide(in_bytes(min(word(j), b.CreateSub(last, column))));
     }
     return o;
   }
@@ -148,7 +149,7 @@ class MmaEmitter : GemmBase {
     place = wide(b.CreateSelect(exists, place, word(0)));
     if (o.inner_last) return offset(o.begin[static_cast<size_t>(v)], b.CreateShl(place, 1));
     Value* row = offset(o.begin[0], b.CreateMul(place, o.stride));
-    return j == 0 ? row : offset(row, o.beside[j]);
+    return j == 0 ? row : offset(row, o.to_element[j]);
   }
 
   // The 16 rows of fragments i: two neighbouring elements at a time where C allows it.

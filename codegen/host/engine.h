@@ -38,7 +38,7 @@ class Engine {
  public:
   explicit Engine(int threads) : pool_(threads) {}
 
-  // `text`: a planned module. Its object comes from `cache` where it is there and sound.
+  // `text`: a planned module. Its object comes from `cache` where it is there and valid.
   Status load(std::string_view text, const Cache& cache);
   // Runs a program to its end; `batch`, 1 to the most samples that it takes, counts where it takes any.
   Status run(Program program, int64_t batch);

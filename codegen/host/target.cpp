@@ -56,9 +56,7 @@ class HostTarget final : public Target {
     }
   }
 
-  void rows(const OnRow& on_row) override {
-    loop(low_, high_, index(1), {}, [&](Value* row, const Carried&) { return on_row(row), Carried{}; });
-  }
+  void rows(const OnRow& on_row) override { each(low_, high_, index(1), on_row); }
 
   void column_blocks(const std::vector<Reduction>& reductions, const OnColumns& on_block,
                      const OnSums& on_sums) override {

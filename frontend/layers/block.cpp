@@ -27,11 +27,11 @@ Layer lower_residual(LayerContext& l) {
   if (!x.value || !y.value) return {};
   l.need_floats();
   if (l.shape() != l.b.type(*y.value).shape)
-    throw Refused(l.error(Kind::shape_mismatch, l.spec.type_at,
+    throw Refused(l.error(Kind::shape_mismatch, l.keys.type_at,
                           "residual `{}` adds its input to its body's output: {} gives {}, {} gives {}",
                           l.spec.name, x.label, l.shape_text(), y.label, l.shape_of(y))
                       .note(y.at, fmt::format("the body ends in {}", y.label)));
-  l.b.location = l.spec.type_at;
+  l.b.location = l.keys.type_at;
   return {{l.b.make("add", l.path, {*x.value, *y.value})}};
 }
 

@@ -59,14 +59,14 @@ Layer lower_batch_norm(LayerContext& l) {
   l.need_last_axis();
   const int64_t channels = l.shape()[1];
   if (l.training() && ir::elements(l.shape(), l.model.micro_batch) / channels < 2)
-    throw Refused(l.error(Kind::shape_mismatch, l.spec.type_at,
+    throw Refused(l.error(Kind::shape_mismatch, l.keys.type_at,
                           "layer `{}` has one value per channel in a micro-batch of one sample: there is no "
                           "variance",
                           l.spec.name));
   const Affine own = affine(l, channels);
   Parameters& all = l.parameters();
-  const ir::BufferId mean = all.statistic(l.path + ".running_mean", channels, 0, l.spec.type_at);
-  const ir::BufferId variance = all.statistic(l.path + ".running_var", channels, 1, l.spec.type_at);
+  const ir::BufferId mean = all.statistic(l.path + ".running_mean", channels, 0, l.keys.type_at);
+  const ir::BufferId variance = all.statistic(l.path + ".running_var", channels, 1, l.keys.type_at);
   if (!l.training()) return normal_of_running(l, own, mean, variance);
   const auto results = l.b.make_n(
       "batch_norm", {l.path, l.path + ".mean", l.path + ".rstd", l.path + ".var", l.path + ".count"},
@@ -79,7 +79,7 @@ Layer lower_batch_norm(LayerContext& l) {
              {{"momentum", momentum}});
   if (l.model.accumulate > 1) {
     l.inexact({.name = fmt::format("batch_norm {} takes its statistics per micro-batch", l.path),
-               .at = l.spec.type_at,
+               .at = l.keys.type_at,
                .instead = "group_norm is exact: its statistics are those of one sample"});
   }
   return {{results.front()}, own.weight};

@@ -13,7 +13,7 @@ Layer lower_dropout(LayerContext& l) {
   const double p = l.keys.real("p");
   if (p == 0 || !l.training()) return {l.input()};
   if (ir::elements(l.shape(), 1) >= int64_t{1} << 32)
-    throw Refused(l.error(Kind::out_of_range, l.spec.type_at,
+    throw Refused(l.error(Kind::out_of_range, l.keys.type_at,
                           "layer `{}` drops of {} per sample; it can tell 2^32 - 1 elements apart",
                           l.spec.name, l.shape_text()));
   std::vector<ir::Operand> operands = l.parameters().sample_words();
@@ -80,11 +80,11 @@ Layer lower_attention(LayerContext& l) {
   const double p = l.keys.real("dropout");
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   if (p > 0 && real(heads) * real(length) * real(length) >= 0x1p32)
-    throw Refused(l.error(Kind::out_of_range, l.spec.type_at,
+    throw Refused(l.error(Kind::out_of_range, l.keys.type_at,
                           "layer `{}` drops of {} heads of {} x {} probabilities; it can tell 2^32 - 1 apart",
                           l.spec.name, heads, length, length));
   if (!ir::fits({3, width, width}, 1) || !ir::fits({3 * width, length}, l.model.micro_batch))
-    throw Refused(l.error(Kind::out_of_range, l.spec.type_at, "layer `{}` is too large", l.spec.name));
+    throw Refused(l.error(Kind::out_of_range, l.keys.type_at, "layer `{}` is too large", l.spec.name));
   const int64_t channels = width / heads,
                 kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads;
   ir::ValueId qkv =

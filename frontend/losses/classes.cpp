@@ -38,7 +38,7 @@ std::vector<double> scaled(std::vector<double> weights) {
 ir::Shape rows_of(LossContext& l) {
   const ir::Shape shape = l.type(l.output).shape;
   if (shape.size() < 2)
-    l.refuse(l.output, Kind::shape_mismatch, l.model.loss.type_at,
+    l.refuse(l.output, Kind::shape_mismatch, l.model.loss.keys.type_at,
              "cross_entropy needs classes on the last axis, {} is one number per sample", l.output.label);
   if (l.type(l.target).dtype != ir::DType::i32)
     throw Refused(l.error(Kind::type_mismatch, l.keys.at("target"),

@@ -171,49 +171,32 @@ std::pair<double, double> top_and_log(const double* row, int64_t columns) {
   return {top, std::log(sum)};
 }
 
-void weighted_cross_entropy_reference(EvalView& view) {
-  const Tensor &x = view.operand(0), &target = view.operand(1), &weights = view.operand(2);
+// Of both forms, with weights or without.
+void cross_entropy_reference(EvalView& view) {
+  const bool weighted = view.op.op.operands.size() == 3;
+  const Tensor &x = view.operand(0), &target = view.operand(1);
   const int64_t columns = column_count(x);
   const double smoothing = view.op.real("label_smoothing");
+  const auto weight = [&](int64_t c) { return weighted ? view.operand(2).data[static_cast<size_t>(c)] : 1; };
   for (int64_t r = 0; r < row_count(x); ++r) {
     const auto i = static_cast<size_t>(r);
     const double* row = x.data.data() + r * columns;
     const auto [top, log] = top_and_log(row, columns);
-    const double wanted = target.data[i];
+    const auto wanted = static_cast<int64_t>(target.data[i]);
     double loss = 0, mass = 0;
-    const bool counted = wanted != static_cast<double>(view.op.integer("ignore_index"));
+    const bool counted = wanted != view.op.integer("ignore_index");
     for (int64_t c = 0; counted && c < columns; ++c) {
-      const double share =
-          smoothing / static_cast<double>(columns) + (static_cast<double>(c) == wanted ? 1 - smoothing : 0);
-      const double a = weights.data[static_cast<size_t>(c)] * share;
-      mass += a;
-      if (share != 0) loss += a * (log - (row[c] - top));
+      const double share = smoothing / static_cast<double>(columns) + (c == wanted ? 1 - smoothing : 0);
+      mass += weight(c) * share;
+      if (share != 0) loss += weight(c) * share * (log - (row[c] - top));
     }
     view.result(0).data[i] = loss;
     view.result(1).data[i] = top;
     view.result(2).data[i] = log;
     view.result(3).data[i] = counted;
-    view.result(4).data[i] = counted ? weights.data[static_cast<size_t>(wanted)] : 0;
+    if (!weighted) continue;
+    view.result(4).data[i] = counted ? weight(wanted) : 0;
     view.result(5).data[i] = mass;
-  }
-}
-
-void cross_entropy_reference(EvalView& view) {
-  const Tensor &x = view.operand(0), &target = view.operand(1);
-  const int64_t columns = column_count(x);
-  const double smoothing = view.op.real("label_smoothing");
-  for (int64_t r = 0; r < row_count(x); ++r) {
-    const auto i = static_cast<size_t>(r);
-    const double* row = x.data.data() + r * columns;
-    const auto [top, log] = top_and_log(row, columns);
-    double flat = 0;
-    for (int64_t c = 0; c < columns; ++c) flat += (log - (row[c] - top)) / static_cast<double>(columns);
-    const bool counted = target.data[i] != static_cast<double>(view.op.integer("ignore_index"));
-    const double nll = counted ? log - (row[static_cast<size_t>(target.data[i])] - top) : 0;
-    view.result(0).data[i] = !counted ? 0 : smoothing == 0 ? nll : (1 - smoothing) * nll + smoothing * flat;
-    view.result(1).data[i] = top;
-    view.result(2).data[i] = log;
-    view.result(3).data[i] = counted;
   }
 }
 
@@ -290,7 +273,7 @@ extern const OpInfo op_weighted_cross_entropy{
     .lowering = Lowering::composite,
     .gradient = weighted_cross_entropy_gradient,
     .expand = expand_weighted_cross_entropy,
-    .reference = weighted_cross_entropy_reference,
+    .reference = cross_entropy_reference,
     .saves = Saves::operands,
     .precision = Precision::f32,
 };

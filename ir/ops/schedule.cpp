@@ -131,6 +131,20 @@ Types infer_integers(const OpView& op, Diag& diag) {
   return std::vector<Type>{{op.op.info->name == "power" ? DType::f32 : DType::i32, {}}};
 }
 
+// A rate: lr and t, and perhaps more, to the rate of this update. All have a warm-up.
+OpInfo rate(std::string_view name, std::string_view summary, std::vector<AttrSpec> attrs,
+            void (*formula)(const FormulaView& view), int operands = 2) {
+  attrs.insert(attrs.begin(), {"warmup", int64_t{0}});
+  return {.name = name,
+          .summary = summary,
+          .operands = operands,
+          .attrs = std::move(attrs),
+          .infer = infer_schedule,
+          .formula = formula,
+          .precision = Precision::f32,
+          .differentiable = false};
+}
+
 constexpr size_t kMilestones = 1000;  // each is a comparison in the update's kernel
 
 // Keys that several schedules have.
@@ -168,38 +182,23 @@ extern const OpInfo op_power{
     .differentiable = false,
 };
 
-extern const OpInfo op_schedule_constant{
-    .name = "schedule.constant",
-    .summary = "lr, after a warm-up: lr (t + 1) / warmup while t < warmup. Operands: lr, t (i32)",
-    .operands = 2,
-    .attrs = {{"warmup", int64_t{0}}},
-    .infer = infer_schedule,
-    .formula = [](const FormulaView& view) { schedule(view, [](Scalar lr, Scalar) { return lr; }); },
-    .precision = Precision::f32,
-    .differentiable = false,
-};
+extern const OpInfo op_schedule_constant = rate(
+    "schedule.constant", "lr, after a warm-up: lr (t + 1) / warmup while t < warmup. Operands: lr, t (i32)",
+    {}, [](const FormulaView& view) { schedule(view, [](Scalar lr, Scalar) { return lr; }); });
 const TypeSchema rates::constant{
     .name = "constant",
     .says = "lr, after the warm-up.",
 };
 
-extern const OpInfo op_schedule_step{
-    .name = "schedule.step",
-    .summary =
-        "after the warm-up lr gamma^(u / step_size rounded down), u = t - warmup. Operands: lr, t (i32)",
-    .operands = 2,
-    .attrs = {{"warmup", int64_t{0}}, {"step_size", int64_t{1}}, {"gamma", 0.1}},
-    .infer = infer_schedule,
-    .formula =
-        [](const FormulaView& view) {
-          schedule(view, [&](Scalar lr, Scalar u) {
-            const Scalar steps = quotient(u, integer_attr(view, "step_size"));
-            return lr * power(view.op.real("gamma"), steps).value;
-          });
-        },
-    .precision = Precision::f32,
-    .differentiable = false,
-};
+extern const OpInfo op_schedule_step =
+    rate("schedule.step",
+         "after the warm-up lr gamma^(u / step_size rounded down), u = t - warmup. Operands: lr, t (i32)",
+         {{"step_size", int64_t{1}}, {"gamma", 0.1}}, [](const FormulaView& view) {
+           schedule(view, [&](Scalar lr, Scalar u) {
+             const Scalar steps = quotient(u, integer_attr(view, "step_size"));
+             return lr * power(view.op.real("gamma"), steps).value;
+           });
+         });
 const TypeSchema rates::step{
     .name = "step",
     .says = "lr gamma^(u / step_size rounded down).",
@@ -207,27 +206,20 @@ const TypeSchema rates::step{
     .example = "step_size = 1000\ngamma = 0.5",
 };
 
-extern const OpInfo op_schedule_multistep{
-    .name = "schedule.multistep",
-    .summary = "after the warm-up lr gamma^(milestones <= u), u = t - warmup. Operands: lr, t (i32)",
-    .operands = 2,
-    .attrs = {{"warmup", int64_t{0}}, {"milestones", std::vector<int64_t>{}}, {"gamma", 0.1}},
-    .infer = infer_schedule,
-    .formula =
-        [](const FormulaView& view) {
-          schedule(view, [&](Scalar lr, Scalar u) {
-            Scalar factor = 1.0;
-            double reached = 1;
-            for (const int64_t milestone : std::get<std::vector<int64_t>>(view.op.attr("milestones"))) {
-              reached *= view.op.real("gamma");
-              factor = select(Scalar(static_cast<int>(milestone)) <= u, reached, factor);
-            }
-            return lr * factor;
-          });
-        },
-    .precision = Precision::f32,
-    .differentiable = false,
-};
+extern const OpInfo op_schedule_multistep =
+    rate("schedule.multistep",
+         "after the warm-up lr gamma^(milestones <= u), u = t - warmup. Operands: lr, t (i32)",
+         {{"milestones", std::vector<int64_t>{}}, {"gamma", 0.1}}, [](const FormulaView& view) {
+           schedule(view, [&](Scalar lr, Scalar u) {
+             Scalar factor = 1.0;
+             double reached = 1;
+             for (const int64_t milestone : std::get<std::vector<int64_t>>(view.op.attr("milestones"))) {
+               reached *= view.op.real("gamma");
+               factor = select(Scalar(static_cast<int>(milestone)) <= u, reached, factor);
+             }
+             return lr * factor;
+           });
+         });
 const TypeSchema rates::multistep{
     .name = "multistep",
     .says = "lr gamma^(milestones that u has reached).",
@@ -236,19 +228,11 @@ const TypeSchema rates::multistep{
     .example = "milestones = [1000, 3000]\ngamma = 0.1",
 };
 
-extern const OpInfo op_schedule_exponential{
-    .name = "schedule.exponential",
-    .summary = "after the warm-up lr gamma^u, u = t - warmup. Operands: lr, t (i32)",
-    .operands = 2,
-    .attrs = {{"warmup", int64_t{0}}, {"gamma", 0.1}},
-    .infer = infer_schedule,
-    .formula =
-        [](const FormulaView& view) {
-          schedule(view, [&](Scalar lr, Scalar u) { return lr * power(view.op.real("gamma"), u).value; });
-        },
-    .precision = Precision::f32,
-    .differentiable = false,
-};
+extern const OpInfo op_schedule_exponential =
+    rate("schedule.exponential", "after the warm-up lr gamma^u, u = t - warmup. Operands: lr, t (i32)",
+         {{"gamma", 0.1}}, [](const FormulaView& view) {
+           schedule(view, [&](Scalar lr, Scalar u) { return lr * power(view.op.real("gamma"), u).value; });
+         });
 const TypeSchema rates::exponential{
     .name = "exponential",
     .says = "lr gamma^u.",
@@ -256,18 +240,12 @@ const TypeSchema rates::exponential{
     .example = "gamma = 0.999",
 };
 
-extern const OpInfo op_schedule_linear{
-    .name = "schedule.linear",
-    .summary =
-        "after the warm-up lr + (min_lr - lr) f, f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
-        "t (i32)",
-    .operands = 2,
-    .attrs = {{"warmup", int64_t{0}}, {"total", int64_t{1}}, {"min_lr", 0.0}},
-    .infer = infer_schedule,
-    .formula = [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); },
-    .precision = Precision::f32,
-    .differentiable = false,
-};
+extern const OpInfo op_schedule_linear =
+    rate("schedule.linear",
+         "after the warm-up lr + (min_lr - lr) f, f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
+         "t (i32)",
+         {{"total", int64_t{1}}, {"min_lr", 0.0}},
+         [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); });
 const TypeSchema rates::linear{
     .name = "linear",
     .says = "From lr to min_lr in a line: lr + (min_lr - lr) f with f = min(1, u / (total - warmup)).",
@@ -275,24 +253,16 @@ const TypeSchema rates::linear{
     .example = "total = 5000",
 };
 
-extern const OpInfo op_schedule_cosine{
-    .name = "schedule.cosine",
-    .summary =
-        "after the warm-up min_lr + (lr - min_lr) (1 + cos(pi f)) / 2, f = min(1, (t - warmup) / (total - "
-        "warmup)). Operands: lr, t (i32)",
-    .operands = 2,
-    .attrs = {{"warmup", int64_t{0}}, {"total", int64_t{1}}, {"min_lr", 0.0}},
-    .infer = infer_schedule,
-    .formula =
-        [](const FormulaView& view) {
-          decay(view, [](Scalar g) {
-            const Scalar s = sine_of_quarter(g);
-            return s * s;
-          });
-        },
-    .precision = Precision::f32,
-    .differentiable = false,
-};
+extern const OpInfo op_schedule_cosine =
+    rate("schedule.cosine",
+         "after the warm-up min_lr + (lr - min_lr) (1 + cos(pi f)) / 2, f = min(1, (t - warmup) / (total - "
+         "warmup)). Operands: lr, t (i32)",
+         {{"total", int64_t{1}}, {"min_lr", 0.0}}, [](const FormulaView& view) {
+           decay(view, [](Scalar g) {
+             const Scalar s = sine_of_quarter(g);
+             return s * s;
+           });
+         });
 const TypeSchema rates::cosine{
     .name = "cosine",
     .says =
@@ -301,24 +271,18 @@ const TypeSchema rates::cosine{
     .example = "total = 5000\nwarmup = 100",
 };
 
-extern const OpInfo op_schedule_plateau{
-    .name = "schedule.plateau",
-    .summary =
-        "after the warm-up max(lr factor^cuts, min_lr), and lr where that is above it. Operands: lr, t "
-        "(i32), cuts (i32: the runtime counts one for every plateau of its evaluations)",
-    .operands = 3,
-    .attrs = {{"warmup", int64_t{0}}, {"factor", 0.1}, {"min_lr", 0.0}},
-    .infer = infer_schedule,
-    .formula =
-        [](const FormulaView& view) {
-          schedule(view, [&](Scalar lr, Scalar) {
-            const Scalar cut = lr * power(view.op.real("factor"), view.operand(2)).value;
-            return min(lr, max(cut, view.op.real("min_lr")));
-          });
-        },
-    .precision = Precision::f32,
-    .differentiable = false,
-};
+extern const OpInfo op_schedule_plateau = rate(
+    "schedule.plateau",
+    "after the warm-up max(lr factor^cuts, min_lr), and lr where that is above it. Operands: lr, t "
+    "(i32), cuts (i32: the runtime counts one for every plateau of its evaluations)",
+    {{"factor", 0.1}, {"min_lr", 0.0}},
+    [](const FormulaView& view) {
+      schedule(view, [&](Scalar lr, Scalar) {
+        const Scalar cut = lr * power(view.op.real("factor"), view.operand(2)).value;
+        return min(lr, max(cut, view.op.real("min_lr")));
+      });
+    },
+    3);
 const TypeSchema rates::plateau{
     .name = "plateau",
     .says = "lr factor^cuts, at least min_lr: one cut when `patience` evaluations in a row were not better.",

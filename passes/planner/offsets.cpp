@@ -61,7 +61,7 @@ int64_t liveness_bound(const std::vector<Block>& blocks) {
   return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 
-Placement place_greedily(const std::vector<Block>& blocks, int64_t enough) {
+Placement place_greedily(const std::vector<Block>& blocks, int64_t enough, const std::vector<size_t>& first) {
   const std::vector<int64_t> bytes = bytes_by_instant(blocks);
   std::vector<int64_t> crowd(blocks.size(), 0);  // the most bytes needed at one instant of a block's life
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -83,6 +83,10 @@ Placement place_greedily(const std::vector<Block>& blocks, int64_t enough) {
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(),
               [&](size_t a, size_t b) { return std::pair(keys(a)[k], a) < std::pair(keys(b)[k], b); });
+    if (!first.empty()) {
+      std::erase_if(order, [&](size_t i) { return std::ranges::find(first, i) != first.end(); });
+      order.insert(order.begin(), first.begin(), first.end());
+    }
     for (const Fit fit : {Fit::tightest, Fit::lowest}) {
       Placement next = greedy(blocks, order, fit);
       if (next.height < best.height) best = std::move(next);

@@ -28,8 +28,10 @@ struct Placement {
 int64_t liveness_bound(const std::vector<Block>& blocks);
 
 // The best of a portfolio of greedy orders, each placing a block in the tightest gap among the blocks it
-// meets in time. Deterministic. Stops at the first placement of height `enough` or less.
-Placement place_greedily(const std::vector<Block>& blocks, int64_t enough);
+// meets in time. Deterministic. Stops at the first placement of height `enough` or less. The blocks `first` are placed
+// before all others: where they live at one instant, one behind the other from 0 on.
+Placement place_greedily(const std::vector<Block>& blocks, int64_t enough,
+                         const std::vector<size_t>& first = {});
 
 // What came of the search for a placement of at most some height.
 struct Packing {

@@ -59,14 +59,14 @@ class Backward {
   }
 
   // Whether the operation hands on the gradient that it finds.
-  bool beside(int q) const { return !after(q).empty() && after(q) == after(q - 1); }
+  bool hands_on(int q) const { return !after(q).empty() && after(q) == after(q - 1); }
 
   // Whether one gradient at a time crosses, and what is beside can run with the next operation that reads it.
   bool one_gradient() const {
     for (int q = backward_begin_; q < graph_.end(); ++q) {
       const std::vector<int> here = made_inputs(graph_, q);
       if (after(q).size() > 1) return false;
-      if (beside(q)) {
+      if (hands_on(q)) {
         const std::vector<int> next = made_inputs(graph_, q + 1);
         if (!within(here, next) || !within(after(q), next)) return false;
       } else if (!after(q).empty() && !within(after(q - 1), here)) {
@@ -130,7 +130,7 @@ Graph relaxed_chain(const Graph& graph, const Chain& chain) {
   if (even && backward.steady() && backward.one_gradient()) {
     for (int q = backward_begin; q < out.end(); ++q) {
       for (const int x : out.operation(q).outputs)
-        if (backward.beside(q)) made(x).bytes = 0;
+        if (backward.hands_on(q)) made(x).bytes = 0;
     }
     return out;
   }

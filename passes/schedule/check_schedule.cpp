@@ -1,4 +1,5 @@
 // See schedule.h.
+#include "ir/launch_order.h"
 #include "kernels/select.h"
 #include "passes/schedule/schedule.h"
 
@@ -15,6 +16,21 @@ bool same(const ir::Call& call, const ir::Call& selected) {
   plain.bias.reset();
   plain.workspace.reset();
   return plain == *right;
+}
+
+// What a launch waits for follows from the streams.
+std::string wrong_wait(const ir::Module& module, const ir::Region& region) {
+  ir::Schedule right = *region.schedule;
+  ir::add_waits(ir::launch_touched(module, region, ir::kernels(module, region)), right);
+  for (size_t i = 0; i < right.launches.size(); ++i) {
+    const ir::Launch& given = region.schedule->launches[i];
+    const std::optional<int32_t>& after = ir::branch(right.launches[i]).after;
+    if (ir::branch(given).after == after) continue;
+    return fmt::format("{}: the launch of kernel {} waits for {}", ir::region_text(region.kind),
+                       ir::calls(given).front()->kernel,
+                       after ? fmt::format("that of kernel {}", *after) : "no other stream");
+  }
+  return "";
 }
 
 }  // namespace
@@ -37,6 +53,7 @@ std::string check_schedule(const ir::Module& module) {
         return fmt::format("{}: the launch of kernel {} is not what `select` makes of it for {}",
                            ir::region_text(kind), call->kernel, module.target);
     }
+    if (const std::string wrong = wrong_wait(module, region); !wrong.empty()) return wrong;
   }
   return "";
 }

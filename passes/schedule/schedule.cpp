@@ -8,7 +8,7 @@ namespace gacc::passes {
 bool schedule(ir::Module& module, const std::string& target, Diag& diag) {
   Options options;
   options.target = target;
-  for (const auto pass : {select, epilogues, levels, merge, persistent, workspaces}) {
+  for (const auto pass : {select, epilogues, levels, merge, persistent, streams, workspaces}) {
     if (!pass(module, options, diag)) return false;
     module.phase = ir::Phase::scheduled;
   }

@@ -19,6 +19,9 @@ std::string check_schedule(const ir::Module& module);
 ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& region,
                                  const std::vector<ir::Kernel>& kernels);
 
+// Of a step's kernels, those that a graph may have on its second stream: what they make no other ones need.
+std::vector<bool> may_run_beside(const ir::Region& region, const std::vector<ir::Kernel>& kernels);
+
 // Why calls cannot share a kernel; "" when they can. `levels` as ir::by_level gives them.
 std::string cannot_share(const std::vector<std::vector<const ir::Call*>>& levels, int64_t micro_batch);
 

@@ -1,7 +1,9 @@
 // Pass `workspaces`: where in the arena a library's matrix product may work: the largest range of bytes that
 // hold nothing while it runs. They cost no memory, because the arena has them anyway for what lives at other
 // times. What is free for a full micro-batch is free for a smaller one, whose values begin at the same
-// places.
+// places. On two streams they are also free of what a launch touches that may run beside the product, and of
+// what such a product works in.
+#include "ir/launch_order.h"
 #include "ir/liveness.h"
 #include "passes/pass.h"
 #include "passes/planner/largest_free.h"
@@ -20,6 +22,10 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
   const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
   const ir::KernelNumbers numbers(kernels);
   const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, kernels);
+  for (ir::Call* call : ir::calls(*region.schedule))
+    if (auto* product = std::get_if<ir::ProductCall>(&call->what)) product->workspace.reset();
+  const ir::LaunchOrder order(*region.schedule);
+  std::vector<ir::Touched> touched = ir::launch_touched(module, region, kernels);
   for (ir::Call* call : ir::calls(*region.schedule)) {
     auto* product = std::get_if<ir::ProductCall>(&call->what);
     if (product == nullptr) continue;
@@ -30,9 +36,17 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
       const int64_t begin = region[range.value].offset.value_or(0);
       taken.push_back({begin, begin + range.bytes});
     }
+    const size_t launch = order.launch_of(call->kernel).value();
+    for (size_t other = 0; other < touched.size(); ++other) {
+      if (!order.beside(launch, other)) continue;
+      for (const auto* bytes : {&touched[other].reads, &touched[other].writes})
+        for (const ir::Bytes& one : *bytes) taken.push_back({one.offset, one.offset + one.size});
+    }
     const planner::TakenBytes found = planner::largest_free(std::move(taken), module.arena_bytes.value_or(0),
                                                             ir::kWorkspaceAlignment, ir::kMostWorkspace);
-    if (found.end > found.begin) product->workspace = ir::Bytes{found.begin, found.end - found.begin};
+    if (found.end <= found.begin) continue;
+    product->workspace = ir::Bytes{found.begin, found.end - found.begin};
+    touched[launch].writes.push_back(*product->workspace);
   }
 }
 

@@ -63,7 +63,11 @@ class CudaDevice final : public Device {
   }
   Status load(const Artifact& artifact) override;
   Status run(Program program, int64_t batch) override;
-  Status write(int64_t offset, std::span<const std::byte> bytes) override;
+  Status write(int64_t offset, std::span<const std::byte> bytes) override {
+    const ArenaWrite one{offset, bytes};
+    return write_all(std::span(&one, 1));
+  }
+  Status write_all(std::span<const ArenaWrite> writes) override;
   Status read(int64_t offset, std::span<std::byte> bytes) override;
   int64_t peak_bytes() const override { return peak_bytes_; }
   std::string load_note() const override;
@@ -94,7 +98,8 @@ class CudaDevice final : public Device {
   Status wait();
   Status check_range(int64_t offset, size_t bytes) const;
   Status allocate(Pointer& to, int64_t bytes);
-  int64_t needed_bytes() const { return arena_bytes_ + workspace_bytes_; }
+  int64_t workspace_bytes() const { return workspace_bytes_[0] + workspace_bytes_[1]; }
+  int64_t needed_bytes() const { return arena_bytes_ + workspace_bytes(); }
   // Success, or the driver's error.
   Status check(int error, std::string_view what) const {
     return error == 0 ? Status() : driver_.check(error, what);
@@ -109,7 +114,8 @@ class CudaDevice final : public Device {
   std::thread::id thread_;  // in which the context is current
   Module module_ = nullptr;
   Stream stream_ = nullptr;
-  Pointer arena_ = 0, workspace_ = 0;
+  Pointer arena_ = 0;
+  std::array<Pointer, 2> workspaces_{};  // of each stream
   GemmTuning tuning_;
   std::unique_ptr<GemmEngine> gemm_;  // null when the plan has no products
   std::string gemm_note_;
@@ -121,8 +127,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<DeviceLink> link_;
   bool loaded_ = false;
   int64_t micro_batch_ = 0, predict_batch_ = 0, arena_bytes_ = 0;
-  int64_t workspace_bytes_ = 0;  // of the products that have too little in the arena
-  size_t free_before_ = 0;       // bytes free on the device once the context stood
+  std::array<int64_t, 2> workspace_bytes_{};  // of the products that have too little in the arena
+  size_t free_before_ = 0;                    // bytes free on the device once the context stood
   int64_t peak_bytes_ = 0;
 };
 
@@ -169,11 +175,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
   if (Status status = allocate(arena_, arena_bytes_); !status) return status;
   int64_t input_bytes = 0;
-  for (const PlanInput& input : plan.inputs) {
-    int64_t elements = plan.micro_batch;
-    for (int64_t extent : input.shape) elements *= extent;
-    input_bytes += elements * 4 + 256;
-  }
+  for (const PlanInput& input : plan.inputs) input_bytes += input.bytes(plan.micro_batch) + 256;
   Status status = staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes)));
   if (!status) return status;
   status = window_.open(driver_);
@@ -216,10 +218,14 @@ Status CudaDevice::load_products(const Plan& plan) {
   Status status = tune_products();
   for (const Program program : kAtStart)
     if (status) status = programs_.prepare(program, micro_batch_, stream_);
-  for (const Program program : kAtStart)
-    workspace_bytes_ = std::max(workspace_bytes_, programs_.workspace_bytes(program));
-  if (status && workspace_bytes_ > 0) status = allocate(workspace_, workspace_bytes_);
-  programs_.use_workspace(workspace_);
+  for (size_t stream = 0; stream < workspaces_.size(); ++stream) {
+    const auto number = static_cast<int64_t>(stream);
+    int64_t& bytes = workspace_bytes_[stream];
+    for (const Program program : kAtStart)
+      bytes = std::max(bytes, programs_.workspace_bytes(program, number));
+    if (status && bytes > 0) status = allocate(workspaces_[stream], bytes);
+    programs_.use_workspace(number, workspaces_[stream]);
+  }
   for (const Program program : kAtStart)
     if (status) status = programs_.warm_up(program, stream_);
   return status ? clear(plan) : status;
@@ -322,7 +328,7 @@ std::string CudaDevice::load_note() const {
       "graphs {}), besides the driver's context{}{}",
       name(), one_kernel ? "kernel" : "graph",
       !gemm_ ? "" : " with " + (one_kernel ? std::string(kBuiltinProducts) : gemm_->name()), peak_bytes_,
-      arena_bytes_, workspace_bytes_, peak_bytes_ - needed_bytes(), gemm_note_.empty() ? "" : "\n",
+      arena_bytes_, workspace_bytes(), peak_bytes_ - needed_bytes(), gemm_note_.empty() ? "" : "\n",
       gemm_note_);
 }
 
@@ -364,11 +370,15 @@ Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
                        arena_bytes_);
 }
 
-Status CudaDevice::write(int64_t offset, std::span<const std::byte> bytes) {
-  if (Status status = check_range(offset, bytes.size()); !status) return status;
+Status CudaDevice::write_all(std::span<const ArenaWrite> writes) {
+  std::vector<Staging::Copy> copies;
+  for (const auto& [offset, bytes] : writes) {
+    if (Status status = check_range(offset, bytes.size()); !status) return status;
+    copies.push_back({arena_ + static_cast<Pointer>(offset), bytes});
+  }
   if (Status status = enter(); !status) return status;
   window_.forget();
-  return staging_.write(arena_ + static_cast<Pointer>(offset), bytes, stream_);
+  return staging_.write(copies, stream_);
 }
 
 Status CudaDevice::read(int64_t offset, std::span<std::byte> bytes) {
@@ -432,7 +442,8 @@ void CudaDevice::close() {
   window_.close();
   if (stream_) driver_.stream_destroy(stream_);
   if (module_) driver_.module_unload(module_);
-  if (workspace_) driver_.release(workspace_);
+  for (const Pointer workspace : workspaces_)
+    if (workspace) driver_.release(workspace);
   if (arena_) driver_.release(arena_);
   driver_.context_release(gpu_.handle);
 }

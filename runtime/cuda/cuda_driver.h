@@ -65,6 +65,7 @@ using Pointer = unsigned long long;  // an address on the device
   F(graph_destroy, cuGraphDestroy, (Graph graph))                                                  \
   F(event_create, cuEventCreate, (Event * event, unsigned flags))                                  \
   F(event_record, cuEventRecord, (Event event, Stream stream))                                     \
+  F(stream_wait_event, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))            \
   F(event_wait, cuEventSynchronize, (Event event))                                                 \
   F(event_destroy, cuEventDestroy_v2, (Event event))                                               \
   F(module_load, cuModuleLoadDataEx,                                                               \

@@ -20,6 +20,8 @@ void Graphs::close() {
       if (variant.graph) driver_->graph_exec_destroy(variant.graph);
     list->clear();
   }
+  if (second_) driver_->stream_destroy(second_);
+  second_ = nullptr;
 }
 
 Status Graphs::add_full(Program program, int64_t micro_batch) {
@@ -54,12 +56,18 @@ Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& capt
   return {};
 }
 
-Status Graphs::capture(Variant& variant) const {
+Status Graphs::capture(Variant& variant) {
   if (Status status = programs_->prepare(variant.program, variant.batch, stream_); !status) return status;
+  const bool forks = programs_->forks(variant.program);
+  if (forks && !second_)
+    if (int error = driver_->stream_create(&second_, kStreamNonBlocking); error != 0)
+      return driver_->check(error, "cannot create a stream on the GPU");
+  Fork fork(*driver_, stream_, second_);
   // Relaxed: only this thread works with the context, and a library may still have to load code.
   if (int error = driver_->capture_begin(stream_, kCaptureRelaxed); error != 0)
     return driver_->check(error, "cannot capture a graph");
-  Status status = programs_->launch(variant.program, variant.batch, stream_);
+  Status status = forks ? programs_->launch(variant.program, variant.batch, fork)
+                        : programs_->launch(variant.program, variant.batch, stream_);
   const auto check = [&](int error, const char* what) {
     if (status && error != 0) status = driver_->check(error, what);
   };

@@ -28,11 +28,11 @@ class Graphs {
     GraphExec graph = nullptr;
   };
 
-  Status capture(Variant& variant) const;
+  Status capture(Variant& variant);
 
   const Driver* driver_ = nullptr;
   const Programs* programs_ = nullptr;
-  Stream stream_ = nullptr;
+  Stream stream_ = nullptr, second_ = nullptr;  // the second for programs that fork, ours
   std::vector<Variant> full_, ragged_;
   std::vector<std::pair<Program, int64_t>> seen_;  // batches that are not full
   size_t next_ragged_ = 0;                         // the one to give up when there are too many

@@ -59,6 +59,8 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
     launch.arguments.push_back(argument.kind == PlanArgument::Kind::address ? Number{address(argument.offset)}
                                                                             : extent(argument));
   launch.name = planned.kernel.c_str();
+  launch.stream = planned.stream;
+  launch.after = planned.after;
   if (!planned.kernel.empty()) {
     launch.items = extent(planned.grid);
     launch.block = planned.block;
@@ -149,7 +151,10 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     for (const PlanLaunch& planned : found->launches)
       if (Status status = add(module, artifact, arena, planned, programs_[i].emplace_back()); !status)
         return status;
-    for (Launch& launch : programs_[i]) launch.on_demand = predicts(kPrograms[i]);
+    for (Launch& launch : programs_[i]) {
+      launch.on_demand = predicts(kPrograms[i]);
+      if (launch.after >= 0) programs_[i][static_cast<size_t>(launch.after)].awaited = true;
+    }
     for (size_t j = 0; j < found->launches.size(); ++j) {
       const PlanLaunch& planned = found->launches[j];
       const auto number = static_cast<int64_t>(j);
@@ -175,7 +180,8 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) const {
     product.pitch[i] = static_cast<int64_t>(launch.pitch[i].at(batch));
   const bool varies = launch.m.times_batch || launch.n.times_batch || launch.k.times_batch;
   product.ragged = launch.on_demand || (varies && batch != micro_batch_);
-  if (gemm_->workspace_bytes(product) > launch.workspace_bytes) product.workspace = workspace_;
+  if (gemm_->workspace_bytes(product) > launch.workspace_bytes)
+    product.workspace = workspaces_[static_cast<size_t>(launch.stream)];
   for (const Number& argument : launch.arguments) product.builtin.parameters.push_back(argument.at(batch));
   return product;
 }
@@ -219,10 +225,10 @@ Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
   return {};
 }
 
-int64_t Programs::workspace_bytes(Program program) const {
+int64_t Programs::workspace_bytes(Program program, int64_t stream) const {
   int64_t most = 0;
   for (const Launch& launch : programs_[index(program)]) {
-    if (launch.function) continue;
+    if (launch.function || launch.stream != stream) continue;
     const int64_t wanted = gemm_->workspace_bytes(at_batch(launch, micro_batch_));
     if (wanted > launch.workspace_bytes) most = std::max(most, wanted);
   }
@@ -237,49 +243,68 @@ Status Programs::warm_up(Program program, Stream stream) const {
 }
 
 Status Programs::launch(Program program, int64_t batch, Stream stream, const Queued& queued) const {
-  int64_t number = -1;
+  const std::vector<Launch>& launches = programs_[index(program)];
+  const auto end = static_cast<int64_t>(launches.size());
+  for (int64_t number = 0; number < end; ++number) {
+    if (!done_before(launches, launches[static_cast<size_t>(number)], batch))
+      if (Status status = tell_values(program, launches, number, batch, stream); !status) return status;
+    if (Status status = launch_one(launches, number, batch, stream, queued); !status) return status;
+  }
+  return tell_values(program, launches, end, batch, stream);
+}
+
+bool Programs::forks(Program program) const {
+  return std::ranges::any_of(programs_[index(program)],
+                             [](const Launch& launch) { return launch.stream != 0; });
+}
+
+// What waits for a launch that a product has done waits for its place in the stream.
+Status Programs::launch(Program program, int64_t batch, Fork& fork) const {
+  const std::vector<Launch>& launches = programs_[index(program)];
+  const auto end = static_cast<int64_t>(launches.size());
+  Status status = fork.begin();
+  for (int64_t number = 0; status && number < end; ++number) {
+    const Launch& launch = launches[static_cast<size_t>(number)];
+    const Stream stream = fork.stream(launch.stream);
+    if (launch.after >= 0) status = fork.wait(launch.after, launch.stream);
+    if (status && !done_before(launches, launch, batch))
+      status = tell_values(program, launches, number, batch, stream);
+    if (status) status = launch_one(launches, number, batch, stream, {});
+    if (status && launch.awaited) status = fork.mark(number, launch.stream);
+  }
+  if (status) status = fork.end();
+  return status ? tell_values(program, launches, end, batch, fork.stream(0)) : status;
+}
+
+Status Programs::launch_one(const std::vector<Launch>& launches, int64_t number, int64_t batch, Stream stream,
+                            const Queued& queued) const {
+  const Launch& launch = launches[static_cast<size_t>(number)];
+  if (done_before(launches, launch, batch))  // a profile shows it, without a duration
+    return queued ? queued(number, fmt::format("{} (in its product)", launch.name)) : Status();
+  if (!launch.function) {
+    const Product product = at_batch(launch, batch);
+    if (Status status = gemm_->launch(product, stream); !status || !queued) return status;
+    return queued(number, fmt::format("product {}x{}x{}", product.m, product.n, product.k));
+  }
+  const auto per_block = static_cast<uint64_t>(launch.per_block);
+  uint64_t blocks = (launch.items.at(batch) + per_block - 1) / per_block;
+  if (launch.most_blocks > 0) blocks = std::min(blocks, static_cast<uint64_t>(launch.most_blocks));
+  if (blocks == 0) return {};  // nothing to do, and a grid without blocks is an error
+  if (blocks > std::numeric_limits<int32_t>::max())
+    return Status::error("kernel {} would need {} blocks, more than a launch can have", launch.name, blocks);
   uint64_t values[kMostArguments];  // the driver copies them at every launch
   void* parameters[kMostArguments];
-  const std::vector<Launch>& launches = programs_[index(program)];
-  for (const Launch& launch : launches) {
-    ++number;
-    if (done_before(launches, launch, batch)) {  // a profile shows it, without a duration
-      if (queued)
-        if (Status status = queued(number, fmt::format("{} (in its product)", launch.name)); !status)
-          return status;
-      continue;
-    }
-    if (Status status = tell_values(program, launches, number, batch, stream); !status) return status;
-    if (!launch.function) {
-      const Product product = at_batch(launch, batch);
-      if (Status status = gemm_->launch(product, stream); !status) return status;
-      if (queued)
-        if (Status status = queued(number, fmt::format("product {}x{}x{}", product.m, product.n, product.k));
-            !status)
-          return status;
-      continue;
-    }
-    const auto per_block = static_cast<uint64_t>(launch.per_block);
-    uint64_t blocks = (launch.items.at(batch) + per_block - 1) / per_block;
-    if (launch.most_blocks > 0) blocks = std::min(blocks, static_cast<uint64_t>(launch.most_blocks));
-    if (blocks == 0) continue;  // nothing to do, and a grid without blocks is an error
-    if (blocks > std::numeric_limits<int32_t>::max())
-      return Status::error("kernel {} would need {} blocks, more than a launch can have", launch.name,
-                           blocks);
-    for (size_t i = 0; i < launch.arguments.size(); ++i) {
-      values[i] = launch.arguments[i].at(batch);
-      parameters[i] = &values[i];
-    }
-    const auto grid = static_cast<unsigned>(blocks), block = static_cast<unsigned>(launch.block);
-    const int error =
-        launch.cooperative
-            ? driver_->launch_cooperative(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters)
-            : driver_->launch(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters, nullptr);
-    if (error != 0) return driver_->check(error, fmt::format("cannot launch kernel {}", launch.name));
-    if (queued)
-      if (Status status = queued(number, launch.name); !status) return status;
+  for (size_t i = 0; i < launch.arguments.size(); ++i) {
+    values[i] = launch.arguments[i].at(batch);
+    parameters[i] = &values[i];
   }
-  return tell_values(program, launches, number + 1, batch, stream);
+  const auto grid = static_cast<unsigned>(blocks), block = static_cast<unsigned>(launch.block);
+  const int error =
+      launch.cooperative
+          ? driver_->launch_cooperative(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters)
+          : driver_->launch(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters, nullptr);
+  if (error != 0) return driver_->check(error, fmt::format("cannot launch kernel {}", launch.name));
+  return queued ? queued(number, launch.name) : Status();
 }
 
 }  // namespace gacc::cuda

@@ -8,6 +8,7 @@
 
 #include "runtime/artifact.h"
 #include "runtime/cuda/emulator_link.h"
+#include "runtime/cuda/fork.h"
 #include "runtime/cuda/gemm_engine.h"
 #include "runtime/device.h"
 
@@ -27,15 +28,21 @@ class Programs {
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
   Status prepare(Program program, int64_t batch, Stream stream) const;
   // Of full micro-batches, prepared: the bytes that a product works in and the plan has no room for at the
-  // time, the most of any; 0 when all have room in the arena. So many must be given before `launch`.
-  int64_t workspace_bytes(Program program) const;
-  void use_workspace(Pointer workspace) { workspace_ = workspace; }
+  // time, the most of any of the stream; 0 when all have room in the arena. So many must be given before
+  // `launch`, to each stream its own.
+  int64_t workspace_bytes(Program program, int64_t stream) const;
+  void use_workspace(int64_t stream, Pointer workspace) {
+    workspaces_[static_cast<size_t>(stream)] = workspace;
+  }
   // Runs the matrix products of a full micro-batch whose code the library may have to load, on whatever the
   // arena holds, and leaves their results there.
   Status warm_up(Program program, Stream stream) const;
-  // Queues all launches of a program. `queued`, if given, hears of each: its number and name.
+  // Queues all launches of a program, in order. `queued`, if given, hears of each: its number and name.
   using Queued = std::function<Status(int64_t launch, const std::string& name)>;
   Status launch(Program program, int64_t batch, Stream stream, const Queued& queued = {}) const;
+  // Whether the plan has launches of it on a second stream, and all of them on both.
+  bool forks(Program program) const;
+  Status launch(Program program, int64_t batch, Fork& fork) const;
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
 
  private:
@@ -61,7 +68,9 @@ class Programs {
     // The product of the program that may have done already what this kernel does, as its bias or as its
     // built-in kernel's epilogue.
     int64_t bias_of = -1, epilogue_of = -1;
-    int64_t then = -1;  // of a product: that kernel
+    int64_t then = -1;               // of a product: that kernel
+    int64_t stream = 0, after = -1;  // as the plan has them
+    bool awaited = false;            // a launch of the other stream is after this one
   };
 
   static size_t index(Program program) { return static_cast<size_t>(program); }
@@ -74,6 +83,9 @@ class Programs {
   // In the emulator: tells it of the values that begin or end in launch `number`.
   Status tell_values(Program program, const std::vector<Launch>& launches, int64_t number, int64_t batch,
                      Stream stream) const;
+  // Queues launch `number`; `queued` as above.
+  Status launch_one(const std::vector<Launch>& launches, int64_t number, int64_t batch, Stream stream,
+                    const Queued& queued) const;
   // Whether a product has done what this launch is there for.
   bool done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const;
 
@@ -83,7 +95,7 @@ class Programs {
   GemmEngine* gemm_ = nullptr;
   int device_ = 0;
   int64_t micro_batch_ = 1;
-  Pointer workspace_ = 0;  // for products that have too little in the arena
+  std::array<Pointer, 2> workspaces_{};  // of each stream, for products that have too little in the arena
   std::array<bool, std::size(kPrograms)> persistent_{};
   std::array<std::vector<Launch>, std::size(kPrograms)> programs_;
   std::array<std::vector<PlanValue>, std::size(kPrograms)> values_;

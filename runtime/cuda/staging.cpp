@@ -45,20 +45,37 @@ Status Staging::next_half(Stream stream) {
   return driver_->check(driver_->event_wait(done_[half_]), "the GPU failed");
 }
 
-Status Staging::write(Pointer to, std::span<const std::byte> bytes, Stream stream) {
-  while (!bytes.empty()) {
-    const size_t piece = std::min(bytes.size(), half_bytes_);
-    if (piece > half_bytes_ - filled_)
-      if (Status status = next_half(stream); !status) return status;
-    std::byte* from = memory_ + half_ * half_bytes_ + filled_;
-    std::memcpy(from, bytes.data(), piece);
-    if (int error = driver_->copy_in(to, from, piece, stream); error != 0)
-      return driver_->check(error, "cannot copy to the GPU");
-    filled_ += (piece + kAlignment - 1) / kAlignment * kAlignment;
-    to += piece;
-    bytes = bytes.subspan(piece);
+Status Staging::write(std::span<const Copy> copies, Stream stream) {
+  Pointer to = 0;  // of the copy that is being put together
+  std::byte *from = nullptr, *end = nullptr;
+  const auto queue = [&] {
+    if (from == end) return Status();
+    const int error = driver_->copy_in(to, from, static_cast<size_t>(end - from), stream);
+    from = end;
+    return driver_->check(error, "cannot copy to the GPU");
+  };
+  for (const Copy& copy : copies) {
+    for (size_t done = 0; done < copy.bytes.size();) {
+      const size_t piece = std::min(copy.bytes.size() - done, half_bytes_);
+      if (piece > half_bytes_ - filled_) {
+        if (Status status = queue(); !status) return status;
+        if (Status status = next_half(stream); !status) return status;
+      }
+      std::byte* place = memory_ + half_ * half_bytes_ + filled_;
+      if (from != end && copy.to + done == to + static_cast<Pointer>(place - from)) {
+        std::fill(end, place, std::byte{0});
+      } else {
+        if (Status status = queue(); !status) return status;
+        to = copy.to + done;
+        from = place;
+      }
+      std::memcpy(place, copy.bytes.data() + done, piece);
+      end = place + piece;
+      filled_ += (piece + kAlignment - 1) / kAlignment * kAlignment;
+      done += piece;
+    }
   }
-  return {};
+  return queue();
 }
 
 }  // namespace gacc::cuda

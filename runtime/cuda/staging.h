@@ -19,8 +19,17 @@ class Staging {
   // Allocates two halves of `half_bytes`. `driver` must outlive this, the context must be current.
   Status open(const Driver& driver, size_t half_bytes);
   void close();
-  // Queues a copy of `bytes`, which may be reused on return; larger ones go in pieces.
-  Status write(Pointer to, std::span<const std::byte> bytes, Stream stream);
+  // Queues copies, whose bytes may be reused on return; larger ones than a half go in pieces. Where one ends and
+  // the next begins at the next multiple of 256 bytes from the first's begin, they are one copy, zeros between.
+  struct Copy {
+    Pointer to = 0;
+    std::span<const std::byte> bytes{};
+  };
+  Status write(std::span<const Copy> copies, Stream stream);
+  Status write(Pointer to, std::span<const std::byte> bytes, Stream stream) {
+    const Copy copy{to, bytes};
+    return write(std::span(&copy, 1), stream);
+  }
 
  private:
   Status next_half(Stream stream);

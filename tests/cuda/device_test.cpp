@@ -142,6 +142,31 @@ TEST_F(CudaDeviceTest, AWindowIsOneGraphLaunchPerMicroBatchAndOneForTheUpdate) {
   EXPECT_EQ(allocations(), before) << "something was allocated after load";
 }
 
+// The second stream joins the capture, waits, is waited for and joins the first one again; launches without a
+// graph need no event. What is created is given back (TearDown).
+TEST_F(CudaDeviceTest, AGraphOnTwoStreamsIsForkedAndJoined) {
+  Artifact artifact = tiny_artifact(4, 4);
+  ASSERT_EQ(open(artifact).text(), "");
+  EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 0);
+  const int events = fake_->count("cuEventCreate"), streams = fake_->count("cuStreamCreate");
+  std::vector<PlanLaunch>& step = artifact.plan.programs[1].launches;
+  ASSERT_EQ(step.size(), 2U);
+  step[1].stream = 1;
+  for (const int waits : {0, 1}) {
+    step[1].after = waits - 1;
+    fake_->calls.clear();
+    ASSERT_EQ(open(artifact).text(), "");
+    EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 + waits);
+    EXPECT_EQ(fake_->count("cuEventCreate"), events + 2 + waits);
+    EXPECT_EQ(fake_->count("cuStreamCreate"), streams + 1);
+    ASSERT_EQ(device_->run(Program::step, 3).text(), "");  // not full, for the first time
+    EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 + waits);
+    ASSERT_EQ(device_->run(Program::step, 3).text(), "");  // again: a graph of its own
+    EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 * (2 + waits));
+    EXPECT_EQ(fake_->count("cuStreamCreate"), streams + 1);
+  }
+}
+
 TEST_F(CudaDeviceTest, AMicroBatchThatIsNotFullGetsOneGraphWhenItComesAgain) {
   const Artifact artifact = tiny_artifact(40, 1);
   ASSERT_EQ(open(artifact).text(), "");
@@ -160,6 +185,33 @@ TEST_F(CudaDeviceTest, AMicroBatchThatIsNotFullGetsOneGraphWhenItComesAgain) {
   EXPECT_EQ(fake_->count("cuGraphExecDestroy"), 39 - 16);
   EXPECT_NE(device_->run(Program::step, 41).text(), "");
   EXPECT_NE(device_->run(Program::step, 0).text(), "");
+}
+
+// As the inputs of a micro-batch do; where one is short, its place is longer than it, and there are two copies.
+TEST_F(CudaDeviceTest, WhatLiesSideBySideIsOneCopy) {
+  Artifact artifact = tiny_artifact(4, 1);
+  artifact.plan.arena_bytes = 4 << 20;
+  ASSERT_EQ(open(artifact).text(), "");
+  std::vector<std::byte> there(4 << 20), found(there.size());
+  const auto write = [&](std::vector<std::pair<size_t, size_t>> places, int copies) {
+    std::vector<std::vector<std::byte>> values;
+    std::vector<ArenaWrite> writes;
+    const int before = fake_->count("cuMemcpyHtoDAsync_v2");
+    for (const auto& [offset, bytes] : places) {
+      values.emplace_back(bytes, static_cast<std::byte>(1 + values.size() + bytes));
+      std::ranges::copy(values.back(), there.begin() + static_cast<ptrdiff_t>(offset));
+    }
+    for (size_t i = 0; i < places.size(); ++i)
+      writes.push_back({static_cast<int64_t>(places[i].first), values[i]});
+    ASSERT_EQ(device_->write_all(writes).text(), "");
+    EXPECT_EQ(fake_->count("cuMemcpyHtoDAsync_v2"), before + copies);
+    ASSERT_EQ(device_->read(0, found).text(), "");
+    EXPECT_TRUE(found == there);
+  };
+  write({{256, 500}, {768, 1024}, {1792, 8}, {8192, 8}}, 2);
+  std::fill_n(there.begin() + 768, 512, std::byte{0});  // what is behind 300 bytes of it is set, too
+  write({{256, 100}, {768, 300}, {1280, 8}}, 2);
+  write({{0, 900 << 10}, {900 << 10, 300 << 10}}, 2);  // not in one half of the staging memory
 }
 
 TEST_F(CudaDeviceTest, WritesAnyAmountWithoutMixingItUp) {

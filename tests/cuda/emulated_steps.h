@@ -28,8 +28,10 @@ inline ir::Module planned(const std::string& text) {
   return std::move(*module);
 }
 
-// The artifact with all launches as they are planned (`merged` false), or as gaccc merges them.
-inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_view target = "sm_80") {
+// The artifact with all launches as they are planned (`merged` false), or as gaccc merges them; on one stream
+// or as gaccc has them on two.
+inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_view target = "sm_80",
+                            bool streams = true) {
   Artifact artifact;
   artifact.plan = write_plan(module, {.target = std::string(target)});
   ir::Module as = ir::unscheduled(module);
@@ -37,7 +39,9 @@ inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_v
   passes::PipelineOptions options;
   options.options.target = target;
   options.passes = {"select"};
-  if (merged) options.passes = {"select", "epilogues", "levels", "merge", "persistent", "workspaces"};
+  if (merged) options.passes = {"select", "epilogues", "levels", "merge", "persistent"};
+  if (merged && streams) options.passes.emplace_back("streams");
+  if (merged) options.passes.emplace_back("workspaces");
   Diag diag;
   EXPECT_TRUE(passes::run_pipeline(as, options, diag)) << diag.render();
   const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(as, target, diag);

@@ -262,6 +262,8 @@ FAKE cuEventRecord(Event event, Stream) {
   event->until = done + queue.size();
   return called("cuEventRecord");
 }
+// One queue, in the order of issue: what is waited for has run.
+FAKE cuStreamWaitEvent(Stream, Event, unsigned) { return called("cuStreamWaitEvent"); }
 FAKE cuEventSynchronize(Event event) {
   called("cuEventSynchronize");
   return run_until(event->until);

@@ -175,6 +175,14 @@ TEST_F(Defects, NoDivergenceWhereLanesComeFromBehind) {
   machine.run("met_from_behind", {1}, {64}, 0, false);
   EXPECT_EQ(machine.reports(), "");
 }
+// The same of a vote and a shuffle, whose masks name all lanes.
+TEST_F(Defects, NoBadMaskWhereLanesComeFromBehind) {
+  const uint64_t sums = machine.room<int>(32);
+  machine.run("voted_from_behind", {1}, {32}, 0, false, sums);
+  EXPECT_EQ(machine.reports(), "");
+  const std::vector<int> got = machine.get<int>(sums, 32);
+  for (int lane = 0; lane < 32; ++lane) EXPECT_EQ(got[static_cast<size_t>(lane)], 0x7f + (lane ^ 1)) << lane;
+}
 TEST_F(Defects, BadShuffle) {
   machine.run("bad_shuffle", {1}, {32}, 0, false);
   expect("bad_shuffle", Defect::bad_shuffle, 0, 16);

@@ -95,6 +95,39 @@ TEST(Driver, LaunchCaptureReplayReport) {
   EXPECT_EQ(cu("cuStreamDestroy_v2", stream), 0);
 }
 
+// A second stream joins a capture by an event; at the end all that it was given must have been joined.
+TEST(Driver, ACaptureOfTwoStreamsIsJoined) {
+  Library cu;
+  void *first = nullptr, *second = nullptr, *begun = nullptr, *ended = nullptr, *graph = nullptr;
+  unsigned long long p = 0;
+  ASSERT_EQ(cu("cuInit", 0u), 0);
+  ASSERT_EQ(cu("cuMemAlloc_v2", &p, size_t{128}), 0);
+  for (void** stream : {&first, &second}) ASSERT_EQ(cu("cuStreamCreate", stream, 1u), 0);
+  for (void** event : {&begun, &ended}) ASSERT_EQ(cu("cuEventCreate", event, 2u), 0);
+  const auto fill = [&](void* stream) { return cu("cuMemsetD32Async", p, 5u, size_t{32}, stream); };
+  // What was recorded before the last operation of the second stream does not join that.
+  for (const auto& [late, result] : {std::pair(false, 0), std::pair(true, 904)}) {
+    ASSERT_EQ(cu("cuStreamBeginCapture_v2", first, 2), 0);
+    ASSERT_EQ(cu("cuEventRecord", begun, first), 0);
+    ASSERT_EQ(cu("cuStreamWaitEvent", second, begun, 0u), 0);
+    ASSERT_EQ(fill(second), 0);
+    ASSERT_EQ(cu("cuEventRecord", ended, second), 0);
+    if (late) {
+      ASSERT_EQ(fill(second), 0);
+    }
+    ASSERT_EQ(cu("cuStreamWaitEvent", first, ended, 0u), 0);
+    ASSERT_EQ(fill(first), 0);
+    EXPECT_EQ(cu("cuStreamEndCapture", second, &graph), 903);
+    EXPECT_EQ(cu("cuStreamEndCapture", first, &graph), result);
+    if (result == 0) {
+      EXPECT_EQ(cu("cuGraphDestroy", graph), 0);
+    }
+  }
+  for (void* event : {begun, ended}) EXPECT_EQ(cu("cuEventDestroy_v2", event), 0);
+  for (void* stream : {first, second}) EXPECT_EQ(cu("cuStreamDestroy_v2", stream), 0);
+  EXPECT_EQ(cu("cuMemFree_v2", p), 0);
+}
+
 TEST(Driver, RefusedModuleLeavesALog) {
   Library cu;
   char log[200] = {};

@@ -197,28 +197,20 @@ TEST(Opcodes, AddressesOfSpaces) {
     Words words(opcode);
     words.has("cvta");
     const bool to = words.has("to");
-    const std::string space = words.take({"global", "shared", "shared::cta", "local", "const", "param"});
+    const std::string space = words.take({"global", "shared", "shared::cta", "local", "const"});
     words.has("u64");
     if (!words.done()) continue;
     // The generic address reads what the space's own does; back again, it is the space's own.
-    std::string address, more, body;
+    std::string address;
     const std::string table =
         space == "const" ? ".const .align 16 .b8 table[512] = {" + pattern_text() + "};\n" : "";
-    if (space == "param") {
-      more = ", .param .align 16 .b8 block[512]";
-      body = "mov.b64 %rd2, block; mad.wide.u32 %rd1, %r31, 16, %rd2; sub.u64 %rd1, %rd1, 32;\n";
-    } else {
-      body = prepare(space == "shared" ? "shared::cta" : space, true, address);
-    }
+    std::string body = prepare(space == "shared" ? "shared::cta" : space, true, address);
     body += fmt::format("cvta.{}.u64 %rd5, %rd1;\n", space);
     body += to ? fmt::format("{} %rd6, %rd5; ld.{}.v2.b64 {{%rd7,%rd8}}, [%rd6+32];\n", opcode, space)
                : "ld.v2.b64 {%rd7,%rd8}, [%rd5+32];\n";
     body += "st.global.v2.b64 [%rd28], {%rd7,%rd8};\n";
-    const Bytes out = run_vector({.opcode = opcode,
-                                  .text = kernel_text(body, table, more),
-                                  .in = data,
-                                  .out_bytes = 512,
-                                  .block = more.empty() ? Bytes{} : data});
+    const Bytes out =
+        run_vector({.opcode = opcode, .text = kernel_text(body, table), .in = data, .out_bytes = 512});
     ASSERT_EQ(out, data) << opcode;
   }
 }

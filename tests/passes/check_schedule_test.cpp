@@ -1,10 +1,12 @@
 // The plan checker on schedules: nothing is wrong with those that the passes make, and planted faults are
 // found, by it and by the verifier.
 #include <algorithm>
+#include <utility>
 
-#include "ir/dependence.h"
+#include "ir/launch_order.h"
 #include "ir/liveness.h"
 #include "ir/verify.h"
+#include "passes/schedule/schedule.h"
 #include "tests/passes/models.h"
 
 namespace gacc::test {
@@ -154,6 +156,85 @@ TEST(Levels, OneTooEarlyIsFound) {
   }
   EXPECT_GT(planted, 100);
   EXPECT_GT(replayed, planted / 2);
+}
+
+// One whose step is a graph.
+Module graph(std::string text) {
+  const std::string size = "micro_batch = 8";
+  return large(text.replace(text.find(size), size.size(), size + "\n  set launch.mode = \"graph\""));
+}
+
+// Every wait is needed: without it the verifier says so, by rule; and where the bits would change, the replay
+// of the streams, which knows nothing of dependences. One that waits for another launch is no better.
+TEST(Streams, AreAcceptedAndEveryWaitIsNeeded) {
+  int aside = 0, planted = 0, replayed = 0;
+  for (const std::string& text : models()) {
+    Module module = graph(text);
+    EXPECT_EQ(check_plan(module), "");
+    EXPECT_EQ(passes::check_schedule(module), "");
+    for (Launch& launch : module.step.schedule->launches) {
+      Branch& branch = ir::branch(launch);
+      aside += branch.stream;
+      if (!branch.after) continue;
+      const std::optional<int32_t> right = std::exchange(branch.after, std::nullopt);
+      Diag diag;
+      EXPECT_FALSE(verify(module, diag));
+      EXPECT_NE(diag.render().find("R27"), std::string::npos) << diag.render();
+      EXPECT_NE(passes::check_schedule(module).find("waits for that of kernel"), std::string::npos);
+      replayed += !check_plan(module).empty();
+      branch.after = calls(launch).front()->kernel;
+      EXPECT_FALSE(verifies(module)) << "itself";
+      branch.after = 9999;
+      EXPECT_FALSE(verifies(module)) << "nothing";
+      branch.after = right;
+      ++planted;
+    }
+  }
+  EXPECT_GT(aside, 10);
+  EXPECT_GT(planted, 10);
+  EXPECT_GT(replayed, planted / 2);
+}
+
+TEST(Streams, ALaunchOnTheOtherOneIsFound) {
+  int planted = 0;
+  for (const std::string& text : models()) {
+    Module module = graph(text);
+    for (Launch& launch : module.step.schedule->launches) {
+      Branch& branch = ir::branch(launch);
+      branch.stream = 1 - branch.stream;
+      planted += !verifies(module);
+      branch.stream = 1 - branch.stream;
+    }
+    ir::branch(module.step.schedule->launches.back()).stream = 2;
+    EXPECT_FALSE(verifies(module));
+  }
+  EXPECT_GT(planted, 10);
+}
+
+// Bytes that are free in the order of the lines, but not of what may run at the same time.
+TEST(Streams, AWorkspaceOnBytesOfALaunchBesideIsFound) {
+  int planted = 0;
+  for (const std::string& text : models()) {
+    Module module = graph(text);
+    const Region& step = module.step;
+    const LaunchOrder order(*step.schedule);
+    const std::vector<Touched> touched = launch_touched(module, step, kernels(module, step));
+    each_workspace(module, [&](const Region& region, const Call& call, Bytes& workspace) {
+      if (region.kind != RegionKind::step) return;
+      const size_t launch = order.launch_of(call.kernel).value();
+      const Bytes good = workspace;
+      for (size_t other = 0; other < touched.size(); ++other) {
+        if (!order.beside(launch, other)) continue;
+        for (const Bytes& bytes : touched[other].writes) {
+          workspace = {bytes.offset, kWorkspaceAlignment};
+          EXPECT_FALSE(verifies(module));
+          ++planted;
+        }
+      }
+      workspace = good;
+    });
+  }
+  EXPECT_GT(planted, 10);
 }
 
 }  // namespace

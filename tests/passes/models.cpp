@@ -186,8 +186,8 @@ Module compiled(const std::string& text, const std::string& last) {
   return module;
 }
 
-const std::vector<std::string> schedule_passes = {"select", "epilogues",  "levels",
-                                                  "merge",  "persistent", "workspaces"};
+const std::vector<std::string> schedule_passes = {"select",     "epilogues", "levels",    "merge",
+                                                  "persistent", "streams",   "workspaces"};
 
 Tensors random_inputs(const Module& module, RegionKind kind, int64_t batch, uint32_t seed, bool ignored) {
   std::mt19937 random(seed);

@@ -91,7 +91,7 @@ def test_columns_go_by_name(folder):
                twice: f'{folder}/twice.csv:1: columns 2 and 3 are both called "area"; rename one'}
     for spec, words in refused.items():
         done = run("gacc-exec", step, "--data", first, "--eval", spec, code=1)
-        expect(done.stderr.endswith(f"gacc-exec: error: {words}\n"), done.stderr)
+        expect(done.stderr.endswith(f"gacc-exec: error: --eval: {words}\n"), done.stderr)
         done = run("gacc-exec", step, "--data", spec, *later, code=1)
         expect(done.stderr.endswith(f"gacc-exec: error: {words}\n"), done.stderr)
 

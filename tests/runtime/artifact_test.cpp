@@ -114,7 +114,7 @@ TEST(Artifact, errors_say_what_the_file_is) {
   EXPECT_EQ(reading(".version 7.0\n.target sm_80\n"),
             "step.ptx: not a gacc artifact: it is PTX without gacc's plan");
   EXPECT_EQ(reading("// gacc artifact 9 bytes=0 crc32=00000000\n"),
-            "step.ptx: artifact format 9, this gacc reads format 7; compile the model again with its gaccc");
+            "step.ptx: artifact format 9, this gacc reads format 8; compile the model again with its gaccc");
   EXPECT_EQ(reading(std::string_view(text).substr(0, text.size() - 5)).substr(0, 35),
             "step.ptx: the artifact is cut off: ");
 }

@@ -243,6 +243,28 @@ TEST(Plan, workspace_of_a_product) {
   EXPECT_EQ(reading(object), where + ": 8192 bytes at 16384 overlap the first operand at 4096");
 }
 
+// A launch waits for one before it, of the other stream; of no such field where it waits for none.
+TEST(Plan, streams_of_launches) {
+  Plan plan = full_plan();
+  std::vector<PlanLaunch>& launches = plan.programs[1].launches;
+  EXPECT_EQ(to_json(plan).dump().find("\"after\""), std::string::npos);
+  launches[1].stream = 1;
+  launches[1].after = 0;
+  const std::string good = to_json(plan).dump();
+  Plan back;
+  ASSERT_EQ(from_json(json::parse(good), back).text(), "");
+  EXPECT_EQ(to_json(back).dump(), good);
+  const auto with = [&](const char* key, int64_t value) {
+    json object = json::parse(good);
+    object["programs"][1]["launches"][1][key] = value;
+    return reading(object);
+  };
+  const std::string where = "plan: programs[1].launches[1].";
+  EXPECT_TRUE(with("stream", 2).starts_with(where + "stream is 2")) << with("stream", 2);
+  EXPECT_TRUE(with("after", 1).starts_with(where + "after is 1")) << with("after", 1);
+  EXPECT_EQ(with("stream", 0), where + "after: launch 0 is of the same stream");
+}
+
 // A product's bias is of f32, in the arena, and stands for a kernel after it.
 TEST(Plan, bias_of_a_product) {
   Plan plan = full_plan();

@@ -59,7 +59,9 @@ double share(const Row& row, const std::vector<Row>& rows) {
 std::string overlap_text(const RegionCost& cost, const std::vector<Row>& rows) {
   const double all = total(rows);
   if (1e6 * (all - cost.seconds) < 0.05) return "";
-  return fmt::format("{:.1f} us: launches of one level run side by side, the longest counts", 1e6 * all);
+  return fmt::format("{:.1f} us: {}", 1e6 * all,
+                     cost.two_streams ? "launches of two streams run side by side and share the machine"
+                                      : "launches of one level run side by side, the longest counts");
 }
 
 std::string bound(const Row& row) {
@@ -67,7 +69,9 @@ std::string bound(const Row& row) {
 }
 
 std::string how(const RegionCost& cost) {
-  return cost.persistent ? "one kernel with products of its own" : "a graph, products by cuBLASLt";
+  return cost.persistent    ? "one kernel with products of its own"
+         : cost.two_streams ? "a graph of two streams, products by cuBLASLt"
+                            : "a graph, products by cuBLASLt";
 }
 
 std::string sum_text(const RegionCost& cost) {
@@ -160,6 +164,7 @@ void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs) {
     for (const LaunchCost& launch : cost.launches)
       list.push_back({{"program", program},
                       {"name", launch.name},
+                      {"stream", launch.stream},
                       {"blocks", launch.blocks},
                       {"threads", launch.threads},
                       {"bytes", static_cast<int64_t>(launch.bytes)},

@@ -133,7 +133,7 @@ class Attention {
           Value* top = everywhere(t_.load_one(kStatistics, top_of(at)));
           Value* log = everywhere(t_.load_one(kStatistics, log_of(at)));
           Value* p = seen(queries, i, probability(sums[0][i], top, log), 0);
-          Value* z = factor(everywhere(word(query)), query, /*lanes_are_keys=*/true);
+          Value* z = factor(everywhere(t_.word(query)), query, /*lanes_are_keys=*/true);
           p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
           Value* delta = everywhere(
               t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
@@ -171,7 +171,7 @@ class Attention {
             Value* position = b_.CreateAdd(begin, b_.CreateUDiv(at.column, t_.index(s_.team)));
             Value* warp = b_.CreateUDiv(at.column, t_.index(Team::kWarp));
             low_ = b_.CreateAdd(begin, b_.CreateMul(warp, t_.index(together())));
-            first_ = smaller(position, t_.index(s_.length - 1));
+            first_ = t_.smaller(position, t_.index(s_.length - 1));
             exists_ = b_.CreateICmpULT(position, t_.index(s_.length));
             leads_ = b_.CreateICmpEQ(member, t_.index(0));
           } else {
@@ -179,7 +179,7 @@ class Attention {
           }
           arrays_.emplace(t_, lanes_, s_.channels, s_.team, member);
           t_.branch(b_.CreateICmpULT(low_, t_.index(s_.length)), [&] {
-            positions_ = b_.CreateAdd(everywhere(word(first_)), t_.iota(b_.getInt32Ty(), lanes_));
+            positions_ = b_.CreateAdd(everywhere(t_.word(first_)), t_.iota(b_.getInt32Ty(), lanes_));
             // On a GPU the words are read where they are needed: all that follows from them would be moved
             // in front of the loops, into twenty registers.
             if (s_.words != 0 && s_.team == 0) dropout_.emplace(t_, s_, sample_);
@@ -209,7 +209,7 @@ class Attention {
     const Step masked{.masked = true};
     Value* clear = down(b_.CreateAdd(low_, t_.index(1)));  // keys before are seen by the first lane too
     steps(t_.index(0), clear, {}, f);
-    steps(clear, smaller(down(b_.CreateAdd(past, t_.index(step() - 1))), end), masked, f);
+    steps(clear, t_.smaller(down(b_.CreateAdd(past, t_.index(step() - 1))), end), masked, f);
     if (whole() < s_.length) t_.branch(b_.CreateICmpUGT(past, end), [&] { last_step(masked, f); });
   }
 
@@ -217,10 +217,9 @@ class Attention {
   void over_heads(const std::function<void()>& f) {
     if (s_.group() == 1) return f();
     Value* first = b_.CreateMul(kv_head_, t_.index(s_.group()));
-    t_.loop(t_.index(0), t_.index(s_.group()), t_.index(1), {}, [&](Value* i, const Target::Carried&) {
+    t_.each(t_.index(0), t_.index(s_.group()), t_.index(1), [&](Value* i) {
       head_ = b_.CreateAdd(first, i);
       f();
-      return Target::Carried{};
     });
   }
 
@@ -232,7 +231,7 @@ class Attention {
       queries.masked = true;
       begin = down(low_);
       // From here on every query sees the last lane's key.
-      clear = smaller(down(b_.CreateAdd(low_, t_.index(together() - 1 + step() - 1))), end);
+      clear = t_.smaller(down(b_.CreateAdd(low_, t_.index(together() - 1 + step() - 1))), end);
       steps(begin, clear, queries, f);
     }
     steps(clear, end, {.queries = true}, f);
@@ -241,9 +240,9 @@ class Attention {
 
   void steps(Value* low, Value* high, Step how, const OnStep& f) {
     how.count = static_cast<size_t>(step());
-    t_.loop(low, high, t_.index(step()), {}, [&](Value* at, const Target::Carried&) {
+    t_.each(low, high, t_.index(step()), [&](Value* at) {
       how.first = at;
-      return f(how), Target::Carried{};
+      f(how);
     });
   }
 
@@ -259,7 +258,6 @@ class Attention {
   int64_t step() const { return s_.team > 0 ? s_.step() : 8; }
   int64_t whole() const { return s_.length / step() * step(); }
   Value* down(Value* v) { return b_.CreateMul(b_.CreateUDiv(v, t_.index(step())), t_.index(step())); }
-  Value* smaller(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
 
   // --- operands: 0 is qkv; the gradient's further ones:
   static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
@@ -303,7 +301,7 @@ class Attention {
     if (s_.words == 0) return nullptr;
     const auto wide = [&](Value* v) { return b_.CreateZExt(v, Math::lanes_of(v, b_.getInt64Ty())); };
     const auto constant = [&](int64_t v) { return t_.splat(b_.getInt64(static_cast<uint64_t>(v)), lanes_); };
-    Value* keys = lanes_are_keys ? positions_ : everywhere(word(other));
+    Value* keys = lanes_are_keys ? positions_ : everywhere(t_.word(other));
     Value* head = everywhere(b_.CreateMul(b_.CreateZExtOrTrunc(head_, b_.getInt64Ty()),
                                           b_.getInt64(static_cast<uint64_t>(s_.length))));
     Value* element = b_.CreateMul(b_.CreateAdd(head, wide(queries)), constant(s_.length));
@@ -317,22 +315,19 @@ class Attention {
   double scale() const { return 1 / std::sqrt(static_cast<double>(s_.channels)); }
   Value* everywhere(Value* scalar) { return t_.splat(scalar, lanes_); }
   Value* lane(uint32_t value) { return everywhere(b_.getInt32(value)); }
-  Value* word(Value* index) {
-    return b_.CreateTrunc(b_.CreateZExtOrTrunc(index, b_.getInt64Ty()), b_.getInt32Ty());
-  }
   // The position of the lane's own row i.
   Value* position(const Step& step, size_t i) {
     return b_.CreateAdd(step.first, arrays().row_of(i, step.count));
   }
   Value* inside(const Step& step, Value* position) {
-    return step.ragged ? smaller(position, t_.index(s_.length - 1)) : position;
+    return step.ragged ? t_.smaller(position, t_.index(s_.length - 1)) : position;
   }
   // The value of the lane's own row i, or `otherwise` where the query does not see the key, or there is none.
   Value* seen(const Step& step, size_t i, Value* value, double otherwise) {
     Value* at = position(step, i);
     Value* sees = nullptr;
     if (step.masked) {
-      Value* other = everywhere(word(at));
+      Value* other = everywhere(t_.word(at));
       sees = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
     }
     if (step.ragged && (step.queries || !step.masked)) {

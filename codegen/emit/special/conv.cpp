@@ -72,8 +72,8 @@ class Convolving {
       Value *c = b_.CreateURem(rest, t_.index(s_.in)), *row = b_.CreateUDiv(rest, t_.index(s_.in));
       Value *o = b_.CreateURem(row, t_.index(outs)), *part = b_.CreateUDiv(row, t_.index(outs));
       Value* channel = b_.CreateAdd(times(b_.CreateUDiv(o, t_.index(s_.out)), s_.in), c);
-      Value* begin = least(times(part, s_.part), t_.extents[1]);
-      Value* end = least(b_.CreateAdd(times(part, s_.part), t_.index(s_.part)), t_.extents[1]);
+      Value* begin = t_.smaller(times(part, s_.part), t_.extents[1]);
+      Value* end = t_.smaller(b_.CreateAdd(times(part, s_.part), t_.index(s_.part)), t_.extents[1]);
       const std::vector<Reduction> sums(static_cast<size_t>(s_.tile), {ir::Combine::sum, b_.getFloatTy()});
       Value* first = times(tile, s_.tile);
       Value* count = times(b_.CreateSub(end, begin), places);
@@ -81,12 +81,12 @@ class Convolving {
         Value* sample = b_.CreateAdd(begin, b_.CreateUDiv(point.column, t_.index(places)));
         Value* at = b_.CreateURem(point.column, t_.index(places));
         Value* dy = t_.load_one(0, b_.CreateAdd(times(b_.CreateAdd(times(sample, outs), o), places), at));
-        Value* top = shifted(narrow(b_.CreateUDiv(at, t_.index(w_.to[1]))), 0);
-        Value* left = shifted(narrow(b_.CreateURem(at, t_.index(w_.to[1]))), 1);
+        Value* top = shifted(t_.word(b_.CreateUDiv(at, t_.index(w_.to[1]))), 0);
+        Value* left = shifted(t_.word(b_.CreateURem(at, t_.index(w_.to[1]))), 1);
         Value* x = times(b_.CreateAdd(times(sample, s_.groups * s_.in), channel), area(w_.from));
         Values terms;
         for (int64_t j = 0; j < s_.tile; ++j) {
-          Value* tap = narrow(b_.CreateAdd(first, t_.index(j)));
+          Value* tap = t_.word(b_.CreateAdd(first, t_.index(j)));
           Value* ky = b_.CreateUDiv(tap, word(w_.kernel[1]));
           Value* kx = b_.CreateURem(tap, word(w_.kernel[1]));
           Value* y = b_.CreateAdd(top, b_.CreateMul(ky, word(w_.dilation[0])));
@@ -118,11 +118,7 @@ class Convolving {
   int64_t taps() const { return w_.kernel[0] * w_.kernel[1]; }
   static int64_t area(const int64_t (&size)[2]) { return size[0] * size[1]; }
   Value* word(int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); }
-  Value* narrow(Value* index) {
-    return b_.CreateTrunc(b_.CreateZExt(index, b_.getInt64Ty()), b_.getInt32Ty());
-  }
   Value* times(Value* index, int64_t factor) { return b_.CreateMul(index, t_.index(factor)); }
-  Value* least(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
 
   // Items count pixels first, then tiles of channels, then samples. `channels`: of a group.
   Place place(Value* item, const int64_t (&size)[2], int64_t channels) {
@@ -135,8 +131,8 @@ class Convolving {
     at.group = b_.CreateUDiv(tile, t_.index(tiles));
     at.within = times(b_.CreateURem(tile, t_.index(tiles)), s_.tile);
     at.channel = b_.CreateAdd(times(at.group, channels), at.within);
-    at.y = narrow(b_.CreateUDiv(at.pixel, t_.index(size[1])));
-    at.x = narrow(b_.CreateURem(at.pixel, t_.index(size[1])));
+    at.y = t_.word(b_.CreateUDiv(at.pixel, t_.index(size[1])));
+    at.x = t_.word(b_.CreateURem(at.pixel, t_.index(size[1])));
     return at;
   }
 

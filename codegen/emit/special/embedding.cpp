@@ -30,12 +30,6 @@ class EmbeddingGradient {
   Value* count() { return t_.extents.back(); }  // of the tokens
   Value* token(Value* n) { return t_.load_one(tokens_, n); }
   Value* index(Value* word) { return b_.CreateZExtOrTrunc(word, t_.index_type); }
-  void each(Value* low, Value* high, const std::function<void(Value*)>& body) {
-    t_.loop(low, high, t_.index(1), {}, [&](Value* i, const Target::Carried&) {
-      body(i);
-      return Target::Carried{};
-    });
-  }
 
   // Host: a task owns some columns of the whole table and walks all tokens.
   void by_columns() {
@@ -46,10 +40,10 @@ class EmbeddingGradient {
                 const auto at = [&](Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), column); };
                 if (fresh_) {
                   Value* zero = llvm::ConstantFP::get(b_.getFloatTy(), 0.0);
-                  each(t_.index(0), t_.index(t_.body.parameters[1]),
-                       [&](Value* row) { t_.store(sums_, at(row), zero, point); });
+                  t_.each(t_.index(0), t_.index(t_.body.parameters[1]), t_.index(1),
+                          [&](Value* row) { t_.store(sums_, at(row), zero, point); });
                 }
-                each(t_.index(0), count(), [&](Value* n) {
+                t_.each(t_.index(0), count(), t_.index(1), [&](Value* n) {
                   Value* place = at(index(token(n)));
                   Value* dy = t_.load(tokens_ + 1, at(n), point);
                   t_.store(sums_, place, b_.CreateFAdd(t_.load(sums_, place, point), dy), point);
@@ -73,8 +67,8 @@ class EmbeddingGradient {
       owns_ = b_.CreateICmpULT(point_.column, columns_);
       list_ = gpu::shared_array(t_.module, b_.getInt32Ty(), 2 * EmbeddingList::kEntries,
                                 t_.function->getName().str());
-      if (fresh_) clear(first, minimum(b_.CreateAdd(first, t_.index(span)), t_.index(rows)));
-      Value* begin = b_.CreateTrunc(b_.CreateZExt(first, b_.getInt64Ty()), b_.getInt32Ty());
+      if (fresh_) clear(first, t_.smaller(b_.CreateAdd(first, t_.index(span)), t_.index(rows)));
+      Value* begin = t_.word(first);
       const Target::Carried left =
           t_.loop(t_.index(0), count(), t_.index(EmbeddingList::kTokens), {b_.getInt32(0)},
                   [&](Value* from, const Target::Carried& carried) {
@@ -89,14 +83,14 @@ class EmbeddingGradient {
     });
   }
 
-  Value* minimum(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpULT(a, b), a, b); }
   // Of the table or of dy.
   Value* place(Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), point_.column); }
 
   void clear(Value* low, Value* high) {
     Value* zero = t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), lanes_);
-    t_.branch(owns_,
-              [&] { each(low, high, [&](Value* row) { t_.store(sums_, place(row), zero, point_); }); });
+    t_.branch(owns_, [&] {
+      t_.each(low, high, t_.index(1), [&](Value* row) { t_.store(sums_, place(row), zero, point_); });
+    });
   }
 
   // Which of the tokens from `from` on are rows of this warp goes to the list, in their order: the token's
@@ -116,8 +110,7 @@ class EmbeddingGradient {
       Value* votes = gpu::ballot(b_, mine);
       Value* entry = b_.CreateAdd(held, bits(b_.CreateAnd(votes, before)));
       t_.branch(mine, [&] {
-        b_.CreateAlignedStore(b_.CreateTrunc(b_.CreateZExt(places[k], b_.getInt64Ty()), b_.getInt32Ty()),
-                              listed(entry, 0), llvm::Align(4));
+        b_.CreateAlignedStore(t_.word(places[k]), listed(entry, 0), llvm::Align(4));
         b_.CreateAlignedStore(rows[k], listed(entry, 1), llvm::Align(4));
       });
       held = b_.CreateAdd(held, bits(votes));
@@ -138,13 +131,13 @@ class EmbeddingGradient {
     constexpr uint32_t kAtOnce = 8;
     gpu::barrier(b_);
     t_.branch(owns_, [&] {
-      t_.loop(b_.getInt32(0), held, b_.getInt32(kAtOnce), {}, [&](Value* from, const Target::Carried&) {
+      t_.each(b_.getInt32(0), held, b_.getInt32(kAtOnce), [&](Value* from) {
         std::vector<Value*> counts, rows, at, terms, sums;
         Value* last = b_.CreateSub(held, b_.getInt32(1));
         for (uint32_t k = 0; k < kAtOnce; ++k) {
           Value* entry = b_.CreateAdd(from, b_.getInt32(k));
           counts.push_back(b_.CreateICmpULT(entry, held));
-          entry = minimum(entry, last);
+          entry = t_.smaller(entry, last);
           const auto word = [&](uint32_t which) {
             return b_.CreateAlignedLoad(b_.getInt32Ty(), listed(entry, which), llvm::Align(4));
           };
@@ -161,7 +154,6 @@ class EmbeddingGradient {
           sums[k] = b_.CreateSelect(counts[k], b_.CreateFAdd(sums[k], terms[k]), sums[k]);
         }
         for (uint32_t k = 0; k < kAtOnce; ++k) t_.store(sums_, at[k], sums[k], point_);
-        return Target::Carried{};
       });
     });
     gpu::barrier(b_);

@@ -31,9 +31,9 @@ LaneArrays::Chunk LaneArrays::chunk_at(Value* own) {
   if (team_ == 0) return {own, own, t_.index(0), nullptr};
   Value* offset = b_.CreateMul(own, t_.index(team_));
   const auto* number = llvm::dyn_cast<llvm::ConstantInt>(own);
-  const int64_t turn = chunk() * team_;
-  const bool whole =
-      channels_ % turn == 0 || (number != nullptr && number->getSExtValue() * team_ + turn <= channels_);
+  const int64_t at_once = chunk() * team_;
+  const bool whole = channels_ % at_once == 0 ||
+                     (number != nullptr && number->getSExtValue() * team_ + at_once <= channels_);
   if (whole) return {own, mine_, offset, nullptr};
   Value* there = b_.CreateICmpULT(b_.CreateAdd(mine_, offset), t_.index(channels_));
   return {own, mine_, b_.CreateSelect(there, offset, t_.index(0)), there};
@@ -243,8 +243,7 @@ void LaneArrays::tiles(const Positions& p, Value* first,
       return Point{nullptr, nullptr, mask, lanes_};
     });
   };
-  t_.loop(t_.index(0), t_.index(channels_), t_.index(lanes_), {},
-          [&](Value* channel, const Target::Carried&) { return tile(channel), Target::Carried{}; });
+  t_.each(t_.index(0), t_.index(channels_), t_.index(lanes_), tile);
 }
 
 void LaneArrays::load(Array to, const Positions& from, Value* first, Value* scale) {

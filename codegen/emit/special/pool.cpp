@@ -134,19 +134,18 @@ class Pooling {
     return static_cast<int>((w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]);
   }
   Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
-  Value* word(Value* index) { return b_.CreateTrunc(b_.CreateZExt(index, b_.getInt64Ty()), b_.getInt32Ty()); }
   Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
 
   // A row is (plane, y) of [planes, height].
   void begin_row(Value* row, int64_t height) {
     row_ = row;
     plane_ = b_.CreateUDiv(row, t_.index(height));
-    row_y_ = word(b_.CreateURem(row, t_.index(height)));
+    row_y_ = t_.word(b_.CreateURem(row, t_.index(height)));
   }
   void begin_point(const Point& point) {
     lanes_ = point.lanes;
     y_ = t_.splat(row_y_, lanes_);
-    x_ = b_.CreateAdd(t_.splat(word(point.column), lanes_), t_.iota(b_.getInt32Ty(), lanes_));
+    x_ = b_.CreateAdd(t_.splat(t_.word(point.column), lanes_), t_.iota(b_.getInt32Ty(), lanes_));
     mask_ = point.mask;
   }
   Value* output(const Point& point, int64_t width) {
@@ -181,9 +180,8 @@ class Pooling {
   // Zeros in a row of the result from column `first` on.
   void clear(Value* row, int64_t first) {
     if (first == w_.from[1]) return;
-    t_.loop(t_.index(first), t_.index(w_.from[1]), t_.index(1), {}, [&](Value* column, const Values&) {
+    t_.each(t_.index(first), t_.index(w_.from[1]), t_.index(1), [&](Value* column) {
       t_.store_one(2, b_.CreateAdd(row, column), llvm::ConstantFP::get(b_.getFloatTy(), 0.0));
-      return Values{};
     });
   }
 
@@ -211,7 +209,7 @@ class Pooling {
     }
     return t_.loop(t_.index(0), t_.index(rows), t_.index(1), carried, [&](Value* r, const Values& outer) {
       return t_.loop(t_.index(0), t_.index(columns), t_.index(1), outer, [&](Value* c, const Values& inner) {
-        return f(t_.splat(word(r), lanes_), t_.splat(word(c), lanes_), inner);
+        return f(t_.splat(t_.word(r), lanes_), t_.splat(t_.word(c), lanes_), inner);
       });
     });
   }

@@ -119,10 +119,8 @@ class Rope {
     };
     const int64_t whole = s_.turned / kTogether * kTogether;
     if (whole > 0) {
-      t_.loop(t_.index(0), t_.index(whole), t_.index(kTogether), {}, [&](Value* i, const Target::Carried&) {
-        heads(b_.CreateAdd(row, b_.CreateMul(i, t_.index(s_.channels))), kTogether);
-        return Target::Carried{};
-      });
+      t_.each(t_.index(0), t_.index(whole), t_.index(kTogether),
+              [&](Value* i) { heads(b_.CreateAdd(row, b_.CreateMul(i, t_.index(s_.channels))), kTogether); });
     }
     if (whole < s_.turned) heads(b_.CreateAdd(row, t_.index(whole * s_.channels)), s_.turned - whole);
   }
@@ -151,10 +149,7 @@ class Rope {
       t_.store(1, at, t_.load(0, at, p), p);
     };
     const int64_t whole = count / s_.pairs() * s_.pairs();
-    t_.loop(t_.index(0), t_.index(whole), t_.index(s_.pairs()), {}, [&](Value* i, const Target::Carried&) {
-      move(i, *point_);
-      return Target::Carried{};
-    });
+    t_.each(t_.index(0), t_.index(whole), t_.index(s_.pairs()), [&](Value* i) { move(i, *point_); });
     if (whole == count) return;
     Point last = *point_;
     Value* left = t_.index(count - whole);
