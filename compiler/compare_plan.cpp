@@ -23,7 +23,7 @@ using nlohmann::json;
 
 std::string text(const json& value) {
   constexpr size_t kMostCharacters = 60;
-  std::string all = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  const std::string all = value.dump(-1, ' ', true, json::error_handler_t::replace);
   return all.size() <= kMostCharacters ? all : all.substr(0, kMostCharacters) + "...";
 }
 
@@ -145,12 +145,14 @@ Status compare_programs(const ir::Module& module, const Artifact& artifact, std:
   return found.empty() ? Status() : wrong(name, found);
 }
 
-Status check_artifact(const Artifact& artifact, const std::string& name, ir::Module& module) {
-  if (Status status = read_ir(artifact.ir, module); !status)
+Result<ir::Module> check_artifact(const Artifact& artifact, const std::string& name) {
+  ir::Module module;
+  if (const Status status = read_ir(artifact.ir, module); !status)
     return Status::error("{}: {}", name, status.text());
   if (const std::string problem = passes::check_plan(module); !problem.empty())
     return Status::error("{}: the artifact's IR has a wrong memory plan: {}", name, problem);
-  return compare_plan(module, artifact, name);
+  GACC_TRY(compare_plan(module, artifact, name));
+  return module;
 }
 
 }  // namespace gacc

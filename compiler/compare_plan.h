@@ -21,7 +21,7 @@ Status compare_programs(const ir::Module& module, const Artifact& artifact, std:
 
 // What a checksum does not tell: whether the IR is valid, whether its values have places of their own in the
 // arena, and whether the plan says what the IR says. The plan's programs are left to who launches them.
-// `module` becomes that of the artifact.
-Status check_artifact(const Artifact& artifact, const std::string& name, ir::Module& module);
+// The artifact's module.
+Result<ir::Module> check_artifact(const Artifact& artifact, const std::string& name);
 
 }  // namespace gacc

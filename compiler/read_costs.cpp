@@ -108,11 +108,10 @@ Status read_file_of_costs(const json& file, passes::CostModel& costs) {
 }  // namespace
 
 Status read_costs(const std::string& path, passes::CostModel& costs) {
-  std::string text;
-  GACC_TRY(read_file(path, text, kLimit));
+  const std::string text = GACC_TRY(read_file(path, kLimit));
   const json file = json::parse(text, nullptr, false);
   if (file.is_discarded()) return Status::error("{}: not JSON", path);
-  if (Status status = read_file_of_costs(file, costs); !status)
+  if (const Status status = read_file_of_costs(file, costs); !status)
     return Status::error("{}: {}", path, status.text());
   return {};
 }

@@ -61,7 +61,7 @@ class Latest {
   }
   using Cells = std::map<int64_t, Cell>;
   void split(Cells::iterator cell, int64_t at) {
-    Cell rest = cell->second;
+    const Cell rest = cell->second;
     cell->second.end = at;
     cells_.emplace_hint(std::next(cell), at, rest);
   }

@@ -102,7 +102,7 @@ void conv_work(const Asked& a) {
 void attention_work(const Asked& a) {
   const AttentionShape shape = AttentionShape::of(a.body);
   const bool gradient = a.op.op.info->name.ends_with(".grad");
-  AttentionWork work{
+  const AttentionWork work{
       shape.heads * a.op.module.micro_batch(),     shape.length, shape.channels, shape.causal, gradient,
       shape.tile > 0 ? shape.fetched(gradient) : 0};
   a.work.loads.add(16, a.work.moved);

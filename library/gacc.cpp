@@ -96,11 +96,13 @@ gacc_error wrong_call(fmt::format_string<A, B...> format, A&& a, B&&... b) {
   return error_of(GACC_WRONG_CALL, fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
 }
 
-// No exception crosses the interface.
+// Runs `f` where none of the pointers `given` is null, else `without` says so. No exception crosses the interface.
 template <class F>
-gacc_error guarded(F&& f) noexcept {
+gacc_error guarded(std::initializer_list<const void*> given, const char* without, F&& f) noexcept {
   try {
-    return f();
+    return std::ranges::count(given, static_cast<const void*>(nullptr)) == 0
+               ? f()
+               : error_of(GACC_WRONG_CALL, without);
   } catch (const std::bad_alloc&) {
     return error_of(GACC_FAILED, "out of memory");
   } catch (const std::exception& error) {
@@ -126,9 +128,12 @@ void find_place(std::string_view text, const std::string& file, gacc_error& erro
 gacc_error make_step(std::string text, const std::string& name, gacc_step** to) {
   auto step = std::make_shared<CheckedStep>();
   step->text = std::move(text);
-  Status status = read_artifact(step->text, name, step->artifact);
-  if (status) status = check_artifact(step->artifact, name, step->module);
-  if (!status) return error_of(status);
+  const auto read = [&]() -> Status {
+    step->artifact = GACC_TRY(read_artifact(step->text, name));
+    step->module = GACC_TRY(check_artifact(step->artifact, name));
+    return {};
+  };
+  if (Status status = read(); !status) return error_of(status);
   const Plan& plan = step->artifact.plan;
   const auto recompute = passes::recompute_report(step->module, passes::cost_model(plan.target));
   step->plan = plan_json(plan, step->module, plan_recompute(recompute)).dump(2);
@@ -167,11 +172,10 @@ gacc_error compile(const std::string& text, const std::string& name, const gacc_
   if (text.find('\0') != std::string::npos)
     return error_of(Status::error("{}: a model file is text, and this has a byte 0", name));
   look_from_here();
-  std::string path;
-  if (Status status = find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"}, path); !status)
-    return error_of(status);
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed, as devices are not
-  if (library == nullptr) return error_of(Status::error("cannot load the compiler {}: {}", path, dlerror()));
+  const Result<std::string> path = find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"});
+  if (!path) return error_of(path.status());
+  void* library = dlopen(path->c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed, as devices are not
+  if (library == nullptr) return error_of(Status::error("cannot load the compiler {}: {}", *path, dlerror()));
   auto compile_step = reinterpret_cast<gacc_compile_step_fn>(dlsym(library, kCompilerEntry));
   CompilerAnswer answer;
   const CompilerRequest request = {text.c_str(), name.c_str(), given.set, given.sets,
@@ -179,7 +183,8 @@ gacc_error compile(const std::string& text, const std::string& name, const gacc_
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
   if (ended == 0) return make_step(std::move(answer.artifact), name, to);
   if (ended < 0)
-    return error_of(Status::error("{} was built for another version of gacc: rebuild or reinstall it", path));
+    return error_of(
+        Status::error("{} was built for another version of gacc: rebuild or reinstall it", *path));
   gacc_error error = error_of(ended == 1 ? GACC_FAILED : GACC_BUG, answer.trouble);
   find_place(answer.trouble, name, error);
   return error;
@@ -204,7 +209,7 @@ int64_t output_elements(const Plan& plan) {
 // Runs `f` on a session that is as far as `call` needs; an error of the device ends the session.
 template <class F>
 gacc_error with_session(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
-  return guarded([&] {
+  return guarded({}, "", [&] {
     if (session == nullptr) return wrong_call("{}: the session is null", call);
     const std::lock_guard lock(session->mutex);
     if (!session->broken) return error_of(session->broken);
@@ -266,40 +271,28 @@ gacc_error find_buffer(gacc_session& session, const char* call, const char* name
 const char* gacc_version() { return GACC_VERSION; }
 
 gacc_error gacc_open(const char* path, gacc_step** step) {
-  return guarded([&] {
-    if (path == nullptr || step == nullptr)
-      return wrong_call("{}", "gacc_open: the path or the step is null");
-    std::string text;
-    if (Status status = read_file(path, text); !status) return error_of(status);
-    return make_step(std::move(text), path, step);
+  return guarded({path, step}, "gacc_open: the path or the step is null", [&] {
+    Result<std::string> text = read_file(path);
+    return text ? make_step(text.take(), path, step) : error_of(text.status());
   });
 }
 
 gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step) {
-  return guarded([&] {
-    if (path == nullptr || step == nullptr)
-      return wrong_call("{}", "gacc_compile_file: the path or the step is null");
-    std::string text;
-    if (Status status = read_input(path, text, kModelLimit); !status) return error_of(status);
-    return compile(text, path, options, step);
+  return guarded({path, step}, "gacc_compile_file: the path or the step is null", [&] {
+    const Result<std::string> text = read_input(path, kModelLimit);
+    return text ? compile(*text, path, options, step) : error_of(text.status());
   });
 }
 
 gacc_error gacc_compile_text(const char* text, const char* name, const gacc_compile_options* options,
                              gacc_step** step) {
-  return guarded([&] {
-    if (text == nullptr || step == nullptr)
-      return wrong_call("{}", "gacc_compile_text: the text or the step is null");
-    return compile(text, name == nullptr ? "model" : name, options, step);
-  });
+  return guarded({text, step}, "gacc_compile_text: the text or the step is null",
+                 [&] { return compile(text, name == nullptr ? "model" : name, options, step); });
 }
 
 gacc_error gacc_step_save(const gacc_step* step, const char* path) {
-  return guarded([&] {
-    if (step == nullptr || path == nullptr)
-      return wrong_call("{}", "gacc_step_save: the step or the path is null");
-    return error_of(write_file_atomically(path, step->checked->text));
-  });
+  return guarded({step, path}, "gacc_step_save: the step or the path is null",
+                 [&] { return error_of(write_file_atomically(path, step->checked->text)); });
 }
 
 const char* gacc_step_plan(const gacc_step* step) {
@@ -307,9 +300,7 @@ const char* gacc_step_plan(const gacc_step* step) {
 }
 
 gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
-  return guarded([&] {
-    if (step == nullptr || info == nullptr)
-      return wrong_call("{}", "gacc_step_info_of: the step or the info is null");
+  return guarded({step, info}, "gacc_step_info_of: the step or the info is null", [&] {
     const Plan& plan = step->checked->artifact.plan;
     *info = {plan.model.c_str(),
              plan.micro_batch,
@@ -330,9 +321,7 @@ gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
 }
 
 gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* tensor) {
-  return guarded([&] {
-    if (step == nullptr || tensor == nullptr)
-      return wrong_call("{}", "gacc_step_input: the step or the tensor is null");
+  return guarded({step, tensor}, "gacc_step_input: the step or the tensor is null", [&] {
     const auto& inputs = step->checked->artifact.plan.inputs;
     if (index >= inputs.size()) return wrong_call("gacc_step_input: there are {} inputs", inputs.size());
     static const std::string kKind = "input";
@@ -344,9 +333,7 @@ gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* ten
 }
 
 gacc_error gacc_step_buffer(const gacc_step* step, size_t index, gacc_tensor* tensor) {
-  return guarded([&] {
-    if (step == nullptr || tensor == nullptr)
-      return wrong_call("{}", "gacc_step_buffer: the step or the tensor is null");
+  return guarded({step, tensor}, "gacc_step_buffer: the step or the tensor is null", [&] {
     const auto& buffers = step->checked->artifact.plan.buffers;
     if (index >= buffers.size()) return wrong_call("gacc_step_buffer: there are {} buffers", buffers.size());
     const PlanBuffer& buffer = buffers[index];
@@ -359,9 +346,7 @@ void gacc_step_free(gacc_step* step) { delete step; }
 
 gacc_error gacc_session_open(const gacc_step* step, const char* device, const gacc_device_options* options,
                              gacc_session** session) {
-  return guarded([&] {
-    if (step == nullptr || session == nullptr)
-      return wrong_call("{}", "gacc_session_open: the step or the session is null");
+  return guarded({step, session}, "gacc_session_open: the step or the session is null", [&] {
     const std::string choice = device == nullptr ? "auto" : device;
     const bool known = choice == "auto" || choice == "cpu" || choice == "emulate" || choice == "cuda" ||
                        choice.starts_with("cuda:");
@@ -373,13 +358,13 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
     auto made = std::make_unique<gacc_session>(step->checked);
     DeviceOptions wanted;
     wanted.threads = options == nullptr ? 0 : options->threads;
-    std::string note;
-    Status status = open_device(choice, wanted, of.artifact, made->device, note);
-    if (status && made->device->kind() != "cpu")
-      status = compare_programs(of.module, of.artifact, made->plan.model);
-    if (!status) return error_of(status);
-    made->session.emplace(*made->device, made->plan);
-    if (status = made->session->open(of.artifact); !status) return error_of(status);
+    const auto open = [&]() -> Status {
+      made->device = GACC_TRY(open_device(choice, wanted, of.artifact));
+      if (made->device->kind() != "cpu") GACC_TRY(compare_programs(of.module, of.artifact, made->plan.model));
+      made->session.emplace(*made->device, made->plan);
+      return made->session->open(of.artifact);
+    };
+    if (Status status = open(); !status) return error_of(status);
     *session = made.release();
     return done();
   });
@@ -437,14 +422,13 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
   return with_session(session, "gacc_session_update", true, [&](gacc_session& run) {
     if (run.session->launches() == 0)
       return wrong_call("{}", "gacc_session_update: the window has no launch: gacc_session_step makes one");
-    WindowReport report;
-    Status status = run.session->update(report);
-    if (status && ends_training(run.plan, report))
-      status = Status::error("{}", why_training_ends(run.plan, report));
-    if (!status) return after(run, status);
+    const Result<WindowReport> report = run.session->update();
+    if (!report) return after(run, report.status());
+    if (ends_training(run.plan, *report))
+      return after(run, Status::error("{}", why_training_ends(run.plan, *report)));
     if (window != nullptr)
-      *window = {report.launches, report.samples, report.applied, !report.finite,
-                 report.loss,     report.norm,    report.lr};
+      *window = {report->launches, report->samples, report->applied, !report->finite,
+                 report->loss,     report->norm,    report->lr};
     return done();
   });
 }
@@ -466,17 +450,14 @@ gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluat
     if (evaluation == nullptr) return wrong_call("{}", "gacc_session_eval_end: the evaluation is null");
     if (run.eval_samples == 0)
       return wrong_call("{}", "gacc_session_eval_end: nothing is evaluated: gacc_session_eval adds samples");
-    EvalReport report;
-    if (Status status = run.session->end_eval(report); !status) return after(run, status);
+    const Result<EvalReport> report = run.session->end_eval();
+    if (!report) return after(run, report.status());
     run.eval_samples = 0;
-    *evaluation = {report.samples,
-                   report.count,
-                   report.loss,
-                   std::min<size_t>(report.metrics.size(), GACC_MOST_METRICS),
-                   {}};
+    const size_t metrics = std::min<size_t>(report->metrics.size(), GACC_MOST_METRICS);
+    *evaluation = {report->samples, report->count, report->loss, metrics, {}};
     const std::vector<std::string>& names = run.step->artifact.plan.metrics;
     for (size_t i = 0; i < evaluation->metrics; ++i)
-      evaluation->metric[i] = {names[i].c_str(), report.metrics[i]};
+      evaluation->metric[i] = {names[i].c_str(), report->metrics[i]};
     return done();
   });
 }
@@ -542,11 +523,11 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
 gacc_error gacc_session_save(gacc_session* session, const char* path) {
   return with_session(session, "gacc_session_save", true, [&](gacc_session& run) {
     if (path == nullptr) return wrong_call("{}", "gacc_session_save: the path is null");
-    std::vector<NamedTensor> tensors;
-    if (Status status = run.session->parameters(tensors); !status) return after(run, status);
+    const Result<std::vector<NamedTensor>> tensors = run.session->parameters();
+    if (!tensors) return after(run, tensors.status());
     Metadata metadata = to_metadata(run.facts);
     mark_own_names(run.plan, metadata);
-    return error_of(save_safetensors(path, tensors, metadata));
+    return error_of(save_safetensors(path, *tensors, metadata));
   });
 }
 
@@ -593,7 +574,7 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
 
 gacc_error gacc_session_close(gacc_session* session) {
   const std::unique_ptr<gacc_session> held(session);
-  return guarded([&] {
+  return guarded({}, "", [&] {
     if (!held) return done();
     std::string reports;
     const Status status = held->device->finish(reports);

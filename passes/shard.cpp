@@ -211,7 +211,7 @@ class Sharder {
     if (const auto there = copy.find(*value); there != copy.end()) return there->second;
     const auto maker = std::ranges::find_if(
         update_.ops, [&](const Op& op) { return std::ranges::find(op.results, *value) != op.results.end(); });
-    const Op op = *maker;
+    const Op& op = *maker;
     std::vector<Operand> operands;
     if (const auto parts = made_.find(*value); parts != made_.end())
       operands = {parts->second};

@@ -40,8 +40,7 @@ std::string difference(const Facts& theirs, const Facts& first) {
 
 Status agree(Collective& ranks, const Status& mine, const Facts& facts) {
   if (ranks.size() == 1) return mine;
-  std::vector<std::string> all;
-  GACC_TRY(all_gather(ranks, packed(mine, facts), all));
+  const std::vector<std::string> all = GACC_TRY(all_gather(ranks, packed(mine, facts)));
   const auto failed = std::ranges::find_if(all, [](const std::string& text) { return text[0] == 'E'; });
   if (failed != all.end()) {
     const bool everywhere =

@@ -29,7 +29,7 @@ std::string header(std::string_view body) {
 
 // Takes the next line off `text`, without its end; false when none is left.
 bool take_line(std::string_view& text, std::string_view& line) {
-  size_t end = text.find('\n');
+  const size_t end = text.find('\n');
   if (end == std::string_view::npos) return false;
   line = text.substr(0, end);
   text.remove_prefix(end + 1);
@@ -88,7 +88,7 @@ Status check_header(std::string_view text, std::string_view name, std::string_vi
   if (bytes != static_cast<int64_t>(rest.size()))
     return Status::error("{}: the artifact was altered: {} bytes follow its first line instead of {}", name,
                          rest.size(), bytes);
-  std::string expected = header(rest);
+  const std::string expected = header(rest);
   if (line != std::string_view(expected).substr(0, expected.size() - 1))
     return Status::error("{}: the artifact was altered: its checksum does not match", name);
   body = rest;
@@ -189,7 +189,7 @@ std::string write_artifact(const Artifact& artifact) {
   return header(body) + body;
 }
 
-Status read_artifact(std::string_view text, std::string_view name, Artifact& result) {
+Result<Artifact> read_artifact(std::string_view text, std::string_view name) {
   std::string_view body, line;
   GACC_TRY(check_header(text, name, body));
   Artifact artifact;
@@ -198,7 +198,7 @@ Status read_artifact(std::string_view text, std::string_view name, Artifact& res
   line.remove_prefix(kPlanLine.size());
   auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return Status::error("{}: the artifact's plan is not JSON", name);
-  if (Status status = from_json(json, artifact.plan); !status)
+  if (const Status status = from_json(json, artifact.plan); !status)
     return Status::error("{}: {}", name, status.text());
   while (true) {
     if (!take_line(body, line)) return Status::error("{}: the artifact's IR has no end", name);
@@ -209,14 +209,11 @@ Status read_artifact(std::string_view text, std::string_view name, Artifact& res
   }
   GACC_TRY(take_model(body, name, artifact));
   artifact.ptx = body;
-  result = std::move(artifact);
-  return {};
+  return artifact;
 }
 
-Status load_artifact(const std::string& path, Artifact& artifact) {
-  std::string text;
-  GACC_TRY(read_input(path, text, int64_t{1} << 32));
-  return read_artifact(text, path, artifact);
+Result<Artifact> load_artifact(const std::string& path) {
+  return read_artifact(GACC_TRY(read_input(path, int64_t{1} << 32)), path);
 }
 
 }  // namespace gacc

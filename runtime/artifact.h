@@ -31,7 +31,7 @@ struct Artifact {
 
 std::string write_artifact(const Artifact& artifact);
 // Refuses a cut, altered or foreign text and an unknown version, in one sentence that begins with `name`.
-Status read_artifact(std::string_view text, std::string_view name, Artifact& artifact);
-Status load_artifact(const std::string& path, Artifact& artifact);
+Result<Artifact> read_artifact(std::string_view text, std::string_view name);
+Result<Artifact> load_artifact(const std::string& path);
 
 }  // namespace gacc

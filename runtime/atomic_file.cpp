@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 
 #include "runtime/file_identity.h"
@@ -27,7 +28,7 @@ Status cannot_write(const std::string& path, int error) {
 // All of `bytes`; the error number, 0 when done.
 int write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
-    ssize_t written = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
+    const ssize_t written = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return errno;
     if (written == 0) return ENOSPC;
@@ -47,9 +48,9 @@ Status AtomicFile::open(const std::string& path) {
   if (fd_ >= 0) return Status::error("cannot write {}: {} is still open", path, path_);
   if (path.empty()) return Status::error("cannot write a file without a name");
   path_ = path;
-  bool in_place = follow_links(path_);
+  const bool in_place = follow_links(path_);
   struct stat old = {};
-  bool exists = stat(path_.c_str(), &old) == 0;
+  const bool exists = stat(path_.c_str(), &old) == 0;
   if (exists && S_ISDIR(old.st_mode)) return Status::error("cannot write {}: it is a folder", path);
   if (exists && (in_place || !S_ISREG(old.st_mode))) {
     fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
@@ -61,11 +62,11 @@ Status AtomicFile::open(const std::string& path) {
   static std::atomic<int> number = 0;
   std::string folder = folder_of(path_);
   for (int attempt = 0; attempt < 100; ++attempt) {
-    std::string name = fmt::format("{}/.gacc-{}-{}.tmp", folder, getpid(), number++);
+    const std::string name = fmt::format("{}/.gacc-{}-{}.tmp", folder, getpid(), number++);
     fd_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ < 0 && errno == EEXIST) continue;  // left by a process of that number that was killed
     if (fd_ < 0) {
-      int error = errno;
+      const int error = errno;
       if (error == ENOENT) return Status::error("cannot write {}: there is no folder {}", path, folder);
       return cannot_write(path, error);
     }
@@ -79,7 +80,7 @@ Status AtomicFile::open(const std::string& path) {
 
 Status AtomicFile::write(std::string_view bytes) {
   if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
-  int error = write_all(fd_, bytes);
+  const int error = write_all(fd_, bytes);
   return error == 0 ? Status() : cannot_write(path_, error);
 }
 
@@ -110,7 +111,7 @@ Status AtomicFile::commit(const std::string& keep) {
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return cannot_write(path_, errno);
   temporary_.clear();
   // So that the new name outlasts a power failure. The file itself is safe by now, whatever comes of this.
-  int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     (void)fsync(folder);
     close(folder);
@@ -125,10 +126,16 @@ Status write_file_atomically(const std::string& path, std::string_view bytes) {
   return file.commit();
 }
 
+Status write_output(const std::string& path, std::string_view bytes) {
+  if (path != "-") return write_file_atomically(path, bytes);
+  const bool whole = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
+  if (std::fflush(stdout) == 0 && whole) return {};
+  return Status::error("cannot write standard output: {}", reason(errno));
+}
+
 namespace {
 
-Status read_descriptor(int fd, std::string_view path, std::string& bytes, int64_t limit) {
-  bytes.clear();
+Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit) {
   struct stat info = {};
   if (fd < 0 || fstat(fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
   if (S_ISDIR(info.st_mode)) return Status::error("cannot read {}: it is a folder", path);
@@ -141,11 +148,12 @@ Status read_descriptor(int fd, std::string_view path, std::string& bytes, int64_
   if (S_ISREG(info.st_mode) && info.st_size > limit) return too_large();
   // One byte more than a regular file has: then its end shows without another round.
   size_t size = 0;
-  bytes.resize(S_ISREG(info.st_mode) && info.st_size > 0 ? static_cast<size_t>(info.st_size) + 1 : 1 << 16);
+  std::string bytes(
+      S_ISREG(info.st_mode) && info.st_size > 0 ? static_cast<size_t>(info.st_size) + 1 : 1 << 16, '\0');
   while (true) {
     if (const auto most = static_cast<size_t>(limit); size == bytes.size())
       bytes.resize(size < most / 2 ? size * 2 : most + 1);
-    ssize_t got = read(fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
+    const ssize_t got = read(fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Status::error("cannot read {}: {}", path, reason(errno));
     if (got == 0) break;
@@ -153,24 +161,23 @@ Status read_descriptor(int fd, std::string_view path, std::string& bytes, int64_
     if (static_cast<int64_t>(size) > limit) return too_large();
   }
   bytes.resize(size);
-  return {};
+  return bytes;
 }
 
 }  // namespace
 
-Status read_file(const std::string& path, std::string& bytes, int64_t limit) {
+Result<std::string> read_file(const std::string& path, int64_t limit) {
   struct Descriptor {
     int fd;
     ~Descriptor() {
       if (fd >= 0) close(fd);
     }
   } file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  return read_descriptor(file.fd, path, bytes, limit);
+  return read_descriptor(file.fd, path, limit);
 }
 
-Status read_input(const std::string& path, std::string& bytes, int64_t limit) {
-  if (path != "-") return read_file(path, bytes, limit);
-  return read_descriptor(STDIN_FILENO, "standard input", bytes, limit);
+Result<std::string> read_input(const std::string& path, int64_t limit) {
+  return path == "-" ? read_descriptor(STDIN_FILENO, "standard input", limit) : read_file(path, limit);
 }
 
 }  // namespace gacc

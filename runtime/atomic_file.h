@@ -34,14 +34,16 @@ class AtomicFile {
 std::string free_name(const std::string& name);
 
 Status write_file_atomically(const std::string& path, std::string_view bytes);
+// The same; "-" is standard output.
+Status write_output(const std::string& path, std::string_view bytes);
 
 // What is no regular file (a pipe, a device) has no size to ask for, and perhaps no end.
 constexpr int64_t kMostStreamed = int64_t{1} << 30;
 
 // The whole file. Refuses folders, files beyond `limit` bytes, and others than regular ones beyond the
 // smaller of `limit` and kMostStreamed.
-Status read_file(const std::string& path, std::string& bytes, int64_t limit = int64_t{1} << 36);
+Result<std::string> read_file(const std::string& path, int64_t limit = int64_t{1} << 36);
 // The same; "-" is standard input.
-Status read_input(const std::string& path, std::string& bytes, int64_t limit = int64_t{1} << 36);
+Result<std::string> read_input(const std::string& path, int64_t limit = int64_t{1} << 36);
 
 }  // namespace gacc

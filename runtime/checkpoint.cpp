@@ -86,7 +86,7 @@ class Reader {
     if (json.is_number()) return json.get<double>();  // a count, in files of older versions
     auto text = json.get<std::string>();
     char* end = nullptr;
-    double value = std::strtod(text.c_str(), &end);
+    const double value = std::strtod(text.c_str(), &end);
     if (text.empty() || *end != 0) throw std::invalid_argument(name);
     return value;
   }
@@ -169,7 +169,7 @@ Status CheckpointFolder::open(const std::string& path) {
     return Status::error("another run uses the checkpoint folder {}", path);
   file_ = checkpoint_in(path);
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    std::string name = entry.path().filename().string();
+    const std::string name = entry.path().filename().string();
     if (!name.starts_with(".gacc-") || !name.ends_with(".tmp")) continue;
     std::error_code ignored;
     std::filesystem::remove(entry.path(), ignored);
@@ -197,11 +197,10 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   GACC_TRY(file.write(head));
 
   Json tensors = Json::array();
-  std::vector<std::byte> bytes;
   auto size = static_cast<int64_t>(head.size());
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
-    GACC_TRY(session.read_for_checkpoint(buffer, bytes));
+    const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
     GACC_TRY(file.write(text_of(bytes)));
     tensors.push_back({{"name", buffer.name},
                        {"kind", buffer.kind},
@@ -220,7 +219,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   Writer to_rate(rate);
   to_rate("of_model", checkpoint.rate.of_model);
   to_rate("used", checkpoint.rate.used);
-  std::string table = Json{
+  const std::string table = Json{
       {"settings", checkpoint.settings},
       {"rate", rate},
       {"train", train},
@@ -228,8 +227,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
       {"gemm_choices", checkpoint.gemm_choices},
       {"data", checkpoint.data},
       {"best", {{"bytes", checkpoint.best.size()}, {"crc32", crc_of(checkpoint.best)}}},
-      {"tensors",
-       tensors}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+      {"tensors", tensors}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string foot;
   append(foot, static_cast<uint64_t>(table.size()));
   append(foot, static_cast<uint64_t>(size + static_cast<int64_t>(table.size()) + kFootBytes));
@@ -241,9 +239,8 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
 }
 
 Status share_for_checkpoint(const Plan& plan, Session& session) {
-  std::vector<std::byte> bytes;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (is_kept(buffer)) GACC_TRY(session.read_for_checkpoint(buffer, bytes));
+    if (is_kept(buffer)) GACC_TRY(session.read_for_checkpoint(buffer));
   return {};
 }
 
@@ -325,12 +322,12 @@ Status CheckpointReader::open(const std::string& path) {
     return damaged(fmt::format("it has {} bytes, and should have another number", size));
   if (table_bytes < 0 || table_bytes > std::min(size - kHeadBytes - kFootBytes, kMostTable))
     return damaged("the size of its table");
-  std::string table = read(size - kFootBytes - table_bytes, table_bytes);
+  const std::string table = read(size - kFootBytes - table_bytes, table_bytes);
   if (read_little<uint32_t>(foot.data() + 16) != crc_of(table)) return damaged("the checksum of its table");
   GACC_TRY(read_table(*this, table));
 
   // 2. The buffers.
-  int64_t end = entries_.empty() ? kHeadBytes : entries_.back().offset + entries_.back().bytes;
+  const int64_t end = entries_.empty() ? kHeadBytes : entries_.back().offset + entries_.back().bytes;
   const int64_t best_bytes = size - kFootBytes - table_bytes - end;
   if (best_bytes < 0 || best_bytes != best_bytes_) return damaged("its tensors do not fill it");
   constexpr int64_t kBlock = int64_t{1} << 20;
@@ -368,9 +365,9 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     if (!is_kept(buffer)) continue;
     auto it = std::find_if(entries_.begin(), entries_.end(),
                            [&](const Entry& entry) { return entry.name == buffer.name; });
-    std::string now = tensor_text(buffer.dtype, whole_shape(buffer));
+    const std::string now = tensor_text(buffer.dtype, whole_shape(buffer));
     if (it == entries_.end()) return differs("tensor " + buffer.name, "not there", now);
-    std::string saved = tensor_text(it->dtype, it->shape);
+    const std::string saved = tensor_text(it->dtype, it->shape);
     if (saved != now) return differs("tensor " + buffer.name, saved, now);
     if (it->kind != buffer.kind) return differs("the kind of tensor " + buffer.name, it->kind, buffer.kind);
     if (it->bytes != whole_bytes(buffer))

@@ -14,10 +14,11 @@ namespace {
 
 // Settings that change no bit of a run, or that the run's options decide and are compared as such.
 bool may_differ(std::string_view key) {
-  for (std::string_view group : {"launch.", "memory.", "recompute.", "predict."})
+  for (const std::string_view group : {"launch.", "memory.", "recompute.", "predict."})
     if (key.starts_with(group)) return true;
-  for (std::string_view name : {"train.epochs", "train.shuffle", "train.micro_batch", "train.accumulate",
-                                "train.tail", "train.ranks", "model.seed", "model.name", "optimizer.lr"})
+  for (const std::string_view name :
+       {"train.epochs", "train.shuffle", "train.micro_batch", "train.accumulate", "train.tail", "train.ranks",
+        "model.seed", "model.name", "optimizer.lr"})
     if (key == name) return true;
   return false;
 }
@@ -32,7 +33,7 @@ std::string without_offsets(std::string_view line) {
   std::string out;
   while (!line.empty()) {
     if (line.starts_with(kAt)) {
-      size_t end = std::min(line.find_first_not_of("0123456789", kAt.size()), line.size());
+      const size_t end = std::min(line.find_first_not_of("0123456789", kAt.size()), line.size());
       if (end > kAt.size()) {
         line.remove_prefix(end);
         continue;
@@ -62,14 +63,14 @@ void add_model(std::string_view text, Settings& settings) {
   std::string_view ir = part;
   uint32_t digest = 0;
   for (bool header = true; !ir.empty(); header = false) {
-    std::string_view line = ir.substr(0, ir.find('\n'));
+    const std::string_view line = ir.substr(0, ir.find('\n'));
     ir.remove_prefix(std::min(line.size() + 1, ir.size()));
     if (header) continue;  // the module's name and the file it was compiled from
-    std::string_view rest = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view rest = line.substr(std::min(line.find_first_not_of(' '), line.size()));
     if (rest.starts_with("set ")) {
-      size_t equals = rest.find(" = ");
+      const size_t equals = rest.find(" = ");
       if (equals == std::string_view::npos) continue;
-      std::string_view key = rest.substr(4, equals - 4);
+      const std::string_view key = rest.substr(4, equals - 4);
       if (!may_differ(key)) settings.emplace_back(key, rest.substr(equals + 3));
       continue;
     }

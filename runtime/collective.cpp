@@ -19,35 +19,32 @@ Status all_gather(Collective& ranks, std::span<const std::byte> mine, Receives a
   return all_to_all(ranks, sends, all);
 }
 
-Status all_gather(Collective& ranks, std::string_view mine, std::vector<std::string>& all) {
+Result<std::vector<std::string>> all_gather(Collective& ranks, std::string_view mine) {
   const auto size = static_cast<size_t>(ranks.size());
   std::vector<uint64_t> lengths(size);
   std::vector<std::span<std::byte>> receives;
   for (uint64_t& length : lengths) receives.push_back(std::as_writable_bytes(std::span(&length, 1)));
   const uint64_t length = mine.size();
   GACC_TRY(all_gather(ranks, std::as_bytes(std::span(&length, 1)), receives));
-  all.resize(size);
+  std::vector<std::string> all(size);
   for (size_t i = 0; i < size; ++i) {
     all[i].resize(lengths[i]);
     receives[i] = std::as_writable_bytes(std::span(all[i]));
   }
-  return all_gather(ranks, std::as_bytes(std::span(mine)), receives);
+  GACC_TRY(all_gather(ranks, std::as_bytes(std::span(mine)), receives));
+  return all;
 }
 
-Status maximum(Collective& ranks, int64_t& value) {
+Result<int64_t> maximum(Collective& ranks, int64_t value) {
   std::vector<int64_t> all(static_cast<size_t>(ranks.size()));
   std::vector<std::span<std::byte>> receives;
   for (int64_t& each : all) receives.push_back(std::as_writable_bytes(std::span(&each, 1)));
   GACC_TRY(all_gather(ranks, std::as_bytes(std::span(&value, 1)), receives));
-  value = std::ranges::max(all);
-  return {};
+  return std::ranges::max(all);
 }
 
-Status broadcast(Collective& ranks, std::string& text) {
-  std::vector<std::string> all;
-  Status status = all_gather(ranks, ranks.rank() == 0 ? text : "", all);
-  if (status) text = std::move(all[0]);
-  return status;
+Result<std::string> broadcast(Collective& ranks, const std::string& text) {
+  return GACC_TRY(all_gather(ranks, ranks.rank() == 0 ? text : "")).front();
 }
 
 }  // namespace gacc

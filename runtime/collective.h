@@ -67,13 +67,13 @@ class Collective {
 
 // sends[r] goes to rank r, and receives[r] comes from it.
 Status all_to_all(Collective& ranks, Sends sends, Receives receives);
-// Everything of every rank: all[r] gets rank r's `mine`.
+// Everything of every rank: all[r] is rank r's `mine`.
 Status all_gather(Collective& ranks, std::span<const std::byte> mine, Receives all);
-Status all_gather(Collective& ranks, std::string_view mine, std::vector<std::string>& all);
+Result<std::vector<std::string>> all_gather(Collective& ranks, std::string_view mine);
 // The largest of the ranks' values.
-Status maximum(Collective& ranks, int64_t& value);
+Result<int64_t> maximum(Collective& ranks, int64_t value);
 // Rank 0's text on every rank.
-Status broadcast(Collective& ranks, std::string& text);
+Result<std::string> broadcast(Collective& ranks, const std::string& text);
 
 // The plug-in exports this symbol; null when the ABI differs. Where MPI cannot start, `error` says why.
 constexpr int kCollectiveAbi = 2;

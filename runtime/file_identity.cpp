@@ -12,7 +12,7 @@
 namespace gacc {
 
 std::string folder_of(const std::string& path) {
-  size_t slash = path.rfind('/');
+  const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
 }
@@ -23,9 +23,9 @@ bool follow_links(std::string& path) {
     if (realpath(folder_of(path).c_str(), folder) && std::string_view(folder).starts_with("/proc/"))
       return true;
     char target[PATH_MAX];
-    ssize_t length = readlink(path.c_str(), target, sizeof target);
+    const ssize_t length = readlink(path.c_str(), target, sizeof target);
     if (length < 0) return false;
-    std::string next(target, static_cast<size_t>(length));
+    const std::string next(target, static_cast<size_t>(length));
     path = next.starts_with('/') ? next : folder_of(path) + "/" + next;
   }
   return false;

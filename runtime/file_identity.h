@@ -9,13 +9,13 @@ namespace gacc {
 // "a/b" -> "a", "b" -> ".", "/b" -> "/"
 std::string folder_of(const std::string& path);
 
-// Follows links until a name that is none. True when the way leads through /proc (as /dev/stdout and
+// Follows links until a name that is none. True when the path leads through /proc (as /dev/stdout and
 // /dev/fd/1 do): such names stand for open files, which must not be replaced.
 bool follow_links(std::string& path);
 
 struct FileIdentity {
   uint64_t device = 0, inode = 0;
-  std::string missing;  // of a file that is not there: the way to it from the folder of that device and inode
+  std::string missing;  // of a file that is not there: its path from the folder of that device and inode
   bool pipe = false;    // what one reader has taken, another does not get
   bool operator==(const FileIdentity&) const = default;
 };

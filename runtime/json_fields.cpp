@@ -12,7 +12,7 @@ namespace {
 
 // A value of the file for a message: on one line, in ASCII, and not too long.
 std::string shown(const json& value) {
-  std::string result = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  const std::string result = value.dump(-1, ' ', true, json::error_handler_t::replace);
   return result.size() > 60 ? result.substr(0, 60) + "..." : result;
 }
 
@@ -103,10 +103,10 @@ const json* JsonFields::find(const char* key) {
   return nullptr;
 }
 void JsonFields::integer(const std::string& name, const json& value, int64_t& to, int64_t low, int64_t high) {
-  bool fits =
+  const bool fits =
       value.is_number_integer() &&
-      !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
-  int64_t number = fits ? value.get<int64_t>() : 0;
+      (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
+  const int64_t number = fits ? value.get<int64_t>() : 0;
   if (fits && number >= low && number <= high)
     to = number;
   else

@@ -29,16 +29,15 @@ Launched launched() {
   return std::getenv("PMIX_RANK") != nullptr ? Launched{"PMIX_RANK"} : Launched{};
 }
 
-Status load_mpi(const CollectiveOptions& options, std::unique_ptr<Collective>& ranks) {
-  std::string path;
-  GACC_TRY(find_plugin(kMpi, path));
+Result<std::unique_ptr<Collective>> load_mpi(const CollectiveOptions& options) {
+  const std::string path = GACC_TRY(find_plugin(kMpi));
   // Global: MPI libraries load parts of their own that look for its names. Never closed.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return Status::error("cannot load the MPI plug-in {}: {}", path, dlerror());
   auto create = reinterpret_cast<gacc_create_collective_fn>(dlsym(library, "gacc_create_collective"));
   std::string error;
-  if (create != nullptr) ranks.reset(create(kCollectiveAbi, &options, &error));
-  if (ranks) return {};
+  std::unique_ptr<Collective> ranks(create == nullptr ? nullptr : create(kCollectiveAbi, &options, &error));
+  if (ranks) return ranks;
   if (!error.empty()) return Status::error(std::move(error));
   return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
 }
@@ -55,28 +54,27 @@ std::string machine() {
 
 }  // namespace
 
-Status open_collective(const CollectiveOptions& options, std::unique_ptr<Collective>& ranks) {
-  ranks = std::make_unique<Collective>();
+Result<std::unique_ptr<Collective>> open_collective(const CollectiveOptions& options) {
   const Launched by = launched();
-  if (by.by.empty() || by.ranks == 1) return {};
-  if (Status status = load_mpi(options, ranks); !status)
-    return Status::error("started as one of several ranks ({} is set): {}", by.by, status.text());
-  if (by.ranks == 0 || by.ranks == ranks->size()) return {};
+  if (by.by.empty() || by.ranks == 1) return std::make_unique<Collective>();
+  Result<std::unique_ptr<Collective>> ranks = load_mpi(options);
+  if (!ranks)
+    return Status::error("started as one of several ranks ({} is set): {}", by.by, ranks.status().text());
+  if (by.ranks == 0 || by.ranks == (*ranks)->size()) return ranks;
   return Status::error(
       "{} says {} ranks, the MPI library {}: the launcher is of another MPI than libgacc-mpi.so", by.by,
-      by.ranks, ranks->size());
+      by.ranks, (*ranks)->size());
 }
 
-Status find_place(Collective& ranks, RankPlace& place) {
-  place = {};
-  if (ranks.size() == 1) return {};
+Result<RankPlace> find_place(Collective& ranks) {
+  RankPlace place;
+  if (ranks.size() == 1) return place;
   cpu_set_t mine;
   CPU_ZERO(&mine);
   sched_getaffinity(0, sizeof mine, &mine);
   std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
   text += machine();
-  std::vector<std::string> all;
-  GACC_TRY(all_gather(ranks, text, all));
+  const std::vector<std::string> all = GACC_TRY(all_gather(ranks, text));
   int sharing = 0;
   for (int r = 0; r < ranks.size(); ++r) {
     const std::string& other = all[static_cast<size_t>(r)];
@@ -88,15 +86,14 @@ Status find_place(Collective& ranks, RankPlace& place) {
     sharing += CPU_COUNT(&set) > 0;
   }
   place.threads = std::max(1, CPU_COUNT(&mine) / std::max(1, sharing));
-  return {};
+  return place;
 }
 
 Status start_ranks(int64_t ranks, int argc, char** argv) {
   if (const Launched by = launched(); !by.by.empty())
     return Status::error(
         "--ranks starts mpirun itself, and this process was started by a launcher ({} is set)", by.by);
-  std::string path;
-  GACC_TRY(find_plugin(kMpi, path));
+  GACC_TRY(find_plugin(kMpi));
   // Threads are divided here, and processors are for the system to give.
   std::vector<std::string> words = {"mpirun",    "-n",   fmt::format("{}", ranks), "--oversubscribe",
                                     "--bind-to", "none", executable_path()};

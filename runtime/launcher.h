@@ -9,15 +9,15 @@
 namespace gacc {
 
 // The ranks of this run: alone, unless the variables that a launcher sets for the MPI library say otherwise.
-Status open_collective(const CollectiveOptions& options, std::unique_ptr<Collective>& ranks);
+Result<std::unique_ptr<Collective>> open_collective(const CollectiveOptions& options);
 
 // This rank's share of its machine.
 struct RankPlace {
   int local_rank = 0;  // among the ranks of this machine
-  int threads =
-      0;  // processors that this process may use, divided by the ranks that may use them too; 0: alone
+  // Processors that this process may use, divided by the ranks that may use them too; 0: there is one rank.
+  int threads = 0;
 };
-Status find_place(Collective& ranks, RankPlace& place);
+Result<RankPlace> find_place(Collective& ranks);
 
 // Becomes `mpirun -n ranks` of this program with the same arguments but --ranks. Returns only with an error.
 Status start_ranks(int64_t ranks, int argc, char** argv);

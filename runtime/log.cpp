@@ -31,7 +31,7 @@ std::string json_string(std::string_view text) { return json_text(nlohmann::json
 // such a file is open already, must not be replaced, and is written through that descriptor, whose position
 // the others share.
 int standard_stream(const struct stat& file) {
-  for (int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat stream {};
     if (fstat(fd, &stream) == 0 && stream.st_dev == file.st_dev && stream.st_ino == file.st_ino) return fd;
   }
@@ -48,7 +48,7 @@ std::string resolved(const std::string& path) {
   return result;
 }
 
-std::string beside(const std::string& log) { return log + ".partial"; }
+std::string partial_of(const std::string& log) { return log + ".partial"; }
 
 }  // namespace
 
@@ -108,7 +108,7 @@ std::string end_line(const TrainResult& result, int64_t peak_bytes) {
 std::vector<std::string> log_files(const std::string& path) {
   struct stat info {};
   const bool exists = stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-  return {path, exists ? beside(resolved(path)) : ""};
+  return {path, exists ? partial_of(resolved(path)) : ""};
 }
 
 LogFile::~LogFile() { close(); }
@@ -125,14 +125,14 @@ Status LogFile::fail(const char* what) {
 
 // Opens the file if it begins with the bytes of position_.
 bool LogFile::open_earlier(const std::string& path) {
-  int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return false;
   struct stat info {};
   bool same = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= position_.bytes;
   uLong crc = 0;
   char block[1 << 14];
   for (int64_t left = position_.bytes; same && left > 0;) {
-    ssize_t got = ::read(fd, block, std::min<size_t>(sizeof block, static_cast<size_t>(left)));
+    const ssize_t got = ::read(fd, block, std::min<size_t>(sizeof block, static_cast<size_t>(left)));
     if (got < 0 && errno == EINTR) continue;
     same = got > 0;
     crc = crc32_z(crc, reinterpret_cast<const Bytef*>(block), static_cast<size_t>(std::max<ssize_t>(got, 0)));
@@ -152,18 +152,18 @@ bool LogFile::open_earlier(const std::string& path) {
 Status LogFile::open(const std::string& path, std::optional<LogPosition> resume) {
   path_ = target_ = path;
   struct stat info {};
-  bool exists = stat(path.c_str(), &info) == 0;
+  const bool exists = stat(path.c_str(), &info) == 0;
   if (!exists && errno != ENOENT) return fail("open");
   int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY;
   if (exists && S_ISDIR(info.st_mode)) return Status::error("cannot open the log {}: it is a folder", path);
   if (resume && resume->bytes > 0) {
     position_ = *resume;
     if (exists && S_ISREG(info.st_mode)) target_ = resolved(path);
-    if (open_earlier(beside(target_)) || open_earlier(target_)) return {};
+    if (open_earlier(partial_of(target_)) || open_earlier(target_)) return {};
     position_ = {};
     target_ = path;
   }
-  if (int stream = exists ? standard_stream(info) : -1; stream >= 0) {
+  if (const int stream = exists ? standard_stream(info) : -1; stream >= 0) {
     fd_ = dup(stream);
     return fd_ < 0 ? fail("open") : Status();
   }
@@ -173,7 +173,7 @@ Status LogFile::open(const std::string& path, std::optional<LogPosition> resume)
   } else if (S_ISREG(info.st_mode)) {
     if (access(path.c_str(), W_OK) != 0) return fail("replace");
     target_ = resolved(path);
-    temporary_ = beside(target_);
+    temporary_ = partial_of(target_);
     flags |= O_TRUNC;
   }
   fd_ = ::open((temporary_.empty() ? path : temporary_).c_str(), flags, 0666);
@@ -191,7 +191,7 @@ Status LogFile::write(std::string_view line) {
   std::string text(line);
   text += '\n';
   for (std::string_view rest = text; !rest.empty();) {
-    ssize_t written = ::write(fd_, rest.data(), rest.size());
+    const ssize_t written = ::write(fd_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return fail("write");
     rest.remove_prefix(static_cast<size_t>(written));
@@ -210,7 +210,7 @@ Status LogFile::sync() {
 Status LogFile::commit() {
   if (fd_ < 0) return {};
   if (!temporary_.empty() && fsync(fd_) != 0) return fail("write");
-  int closed = ::close(fd_);
+  const int closed = ::close(fd_);
   fd_ = -1;
   if (closed != 0) return fail("write");
   if (temporary_ != target_ && !temporary_.empty() && std::rename(temporary_.c_str(), target_.c_str()) != 0)

@@ -46,15 +46,11 @@ Status begin_rates(Session& session, const Plan& plan, const WindowRules& rules)
 Status evaluated(Session& session, const Plan& plan, const EvalReport& report) {
   if (!plan.plateau) return {};
   const double value = metric_of(report, plan, plan.plateau->metric);
-  int32_t seen = 0;
-  float best = 0;
   PlateauState now;
-  GACC_TRY(session.read_state(state::plateau_seen, seen));
-  GACC_TRY(session.read_state(state::plateau_best, best));
-  GACC_TRY(session.read_state(state::plateau_bad, now.bad));
-  GACC_TRY(session.read_state(state::plateau_cuts, now.cuts));
-  now.seen = seen != 0;
-  now.best = static_cast<double>(best);
+  now.seen = GACC_TRY(session.read_state<int32_t>(state::plateau_seen)) != 0;
+  now.best = GACC_TRY(session.read_state<float>(state::plateau_best));
+  now.bad = GACC_TRY(session.read_state<int32_t>(state::plateau_bad));
+  now.cuts = GACC_TRY(session.read_state<int32_t>(state::plateau_cuts));
   now = after_evaluation(*plan.plateau, now, value);
   GACC_TRY(session.write_state(state::plateau_seen, int32_t{now.seen}));
   GACC_TRY(session.write_state(state::plateau_best, static_cast<float>(now.best)));

@@ -24,29 +24,29 @@ std::string& home() {
 }
 
 // Loads `path`, which stays loaded until the process ends, and asks it for a device.
-Status load_device(const std::string& path, const DeviceOptions& options, std::unique_ptr<Device>& device) {
+Result<std::unique_ptr<Device>> load_device(const std::string& path, const DeviceOptions& options) {
   // Never closed: a device's code must outlive every object it made, and LLVM does not like to be unloaded.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return Status::error("cannot load the device plug-in {}: {}", path, dlerror());
   auto create = reinterpret_cast<gacc_create_device_fn>(dlsym(library, kEntry));
   if (!create) return Status::error("{} is not a gacc device plug-in: it has no {}", path, kEntry);
-  device.reset(create(kDeviceAbi, &options));
+  std::unique_ptr<Device> device(create(kDeviceAbi, &options));
   if (!device)
     return Status::error(
         "{} was built for another version of gacc (its interface is not {}): rebuild or reinstall it", path,
         kDeviceAbi);
-  return {};
+  return device;
 }
 
 }  // namespace
 
 void set_plugin_home(const std::string& folder) { home() = folder; }
 
-Status find_plugin(const Plugin& plugin, std::string& path) {
+Result<std::string> find_plugin(const Plugin& plugin) {
   // In a build folder; of a program and of a library, as installed.
   for (const char* place : {"/", "/../lib/gacc/", "/gacc/", "/../gacc/"}) {
-    path = home() + place + std::string(plugin.file);
-    if (access(path.c_str(), F_OK) == 0) return {};
+    std::string path = home() + place + std::string(plugin.file);
+    if (access(path.c_str(), F_OK) == 0) return path;
   }
   return Status::error("{} {} is missing: it belongs into {} or {}/../lib/gacc (Debian package {})",
                        plugin.what, plugin.file, home(), home(), plugin.package);
@@ -67,34 +67,30 @@ std::string executable_folder() {
   return path.empty() ? "." : std::filesystem::path(path).parent_path().string();
 }
 
-Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
-                   std::unique_ptr<Device>& device, std::string& note) {
-  note.clear();
+Result<std::unique_ptr<Device>> open_device(std::string_view choice, const DeviceOptions& options,
+                                            const Artifact& artifact, std::string* note) {
   cuda::Options gpu;
   gpu.gemm = options.gemm;
   gpu.gemm_choices = options.gemm_choices;
   gpu.gemm_choices_from = options.gemm_choices_from;
   gpu.tune_gemm = options.tune_gemm;
   gpu.local_rank = options.local_rank;
-  if (choice == "emulate") {
-    gpu.emulated = true;
-    GACC_TRY(find_plugin(kEmulator, gpu.driver));
-    return cuda::open_device(gpu, artifact, device);
-  }
-  if (choice == "auto" || choice == "cuda") {
-    const Status status = cuda::open_device(gpu, artifact, device);
-    if (status || choice == "cuda") return status;
-    note = status.text() + ": using the CPU";
-  } else if (choice.substr(0, 5) == "cuda:") {
+  gpu.emulated = choice == "emulate";
+  if (gpu.emulated) gpu.driver = GACC_TRY(find_plugin(kEmulator));
+  if (choice.starts_with("cuda:")) {
     const char* end = choice.data() + choice.size();
     const auto [stop, bad] = std::from_chars(choice.data() + 5, end, gpu.ordinal);
     if (bad != std::errc() || stop != end || gpu.ordinal < 0)
       return Status::error("--device {}: expected cuda:N", choice);
-    return cuda::open_device(gpu, artifact, device);
   }
-  std::string host;
-  GACC_TRY(find_plugin(kHost, host));
-  return load_device(host, options, device);
+  if (choice != "cpu") {
+    std::unique_ptr<Device> device;
+    const Status status = cuda::open_device(gpu, artifact, device);
+    if (status) return device;
+    if (choice != "auto") return status;
+    if (note != nullptr) *note = status.text() + ": using the CPU";
+  }
+  return load_device(GACC_TRY(find_plugin(kHost)), options);
 }
 
 }  // namespace gacc

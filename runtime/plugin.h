@@ -12,15 +12,15 @@
 namespace gacc {
 
 // Opens `choice`: "auto", "cpu", "cuda", "cuda:N" or "emulate", for `artifact`. auto is the first GPU that
-// can run it, else the CPU; `note` then says why, in a line for the user, and is empty otherwise.
-Status open_device(std::string_view choice, const DeviceOptions& options, const Artifact& artifact,
-                   std::unique_ptr<Device>& device, std::string& note);
+// can run it, else the CPU; `note` then gets the reason, a line for the user.
+Result<std::unique_ptr<Device>> open_device(std::string_view choice, const DeviceOptions& options,
+                                            const Artifact& artifact, std::string* note = nullptr);
 
 struct Plugin {
   std::string_view what, file, package;  // package: that of Debian
 };
 // Where it is, or that it is missing.
-Status find_plugin(const Plugin& plugin, std::string& path);
+Result<std::string> find_plugin(const Plugin& plugin);
 // Where to look from, instead of the executable's folder: a library's own. Before anything is looked for.
 void set_plugin_home(const std::string& folder);
 

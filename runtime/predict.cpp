@@ -36,8 +36,7 @@ std::string npy_header(int64_t samples, const std::vector<int64_t>& shape) {
 int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
 
 // The number of the token that is drawn.
-Status draw(const std::vector<float>& logits, const GenerateOptions& options, uint64_t position,
-            int32_t& token) {
+Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& options, uint64_t position) {
   if (!std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); }))
     return Status::error("token {} of the text: the model's logits are not finite", position + 1);
   std::vector<int32_t> order(logits.size());
@@ -45,11 +44,10 @@ Status draw(const std::vector<float>& logits, const GenerateOptions& options, ui
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
   });
-  token = order.front();
-  if (options.temperature == 0) return {};
+  if (options.temperature == 0) return order.front();
   if (options.top_k && *options.top_k < static_cast<int64_t>(order.size()))
     order.resize(static_cast<size_t>(*options.top_k));
-  const double top = logits[static_cast<size_t>(token)];
+  const double top = logits[static_cast<size_t>(order.front())];
   std::vector<double> sums;  // of the probabilities so far, not yet divided by all of them
   double sum = 0;
   for (const int32_t each : order) {
@@ -62,13 +60,13 @@ Status draw(const std::vector<float>& logits, const GenerateOptions& options, ui
   const uint64_t bits = uint64_t{words[1]} << 32 | words[0];
   const double number = static_cast<double>(bits >> 11) * 0x1p-53 * sum;
   const auto found = std::upper_bound(sums.begin(), sums.end(), number);
-  token = order[static_cast<size_t>(std::min(found, sums.end() - 1) - sums.begin())];
-  return {};
+  return order[static_cast<size_t>(std::min(found, sums.end() - 1) - sums.begin())];
 }
 
 }  // namespace
 
-Status parse_prompt(const Plan& plan, std::string_view prompt, std::vector<int32_t>& tokens) {
+Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt) {
+  std::vector<int32_t> tokens;
   const int64_t most = vocabulary(plan);
   if (most <= kMostBytes) {
     if (prompt.empty()) prompt = "\n";
@@ -78,7 +76,7 @@ Status parse_prompt(const Plan& plan, std::string_view prompt, std::vector<int32
         return Status::error("--prompt: its byte {} is {}, and the model knows 0 to {}", tokens.size(),
                              tokens.back(), most - 1);
     }
-    return {};
+    return tokens;
   }
   for (size_t begin = 0; begin < prompt.size();) {
     const size_t end = std::min(prompt.find(' ', begin), prompt.size());
@@ -97,7 +95,7 @@ Status parse_prompt(const Plan& plan, std::string_view prompt, std::vector<int32
         "the model has {} tokens, which are no bytes: --prompt gives numbers to begin with, with spaces "
         "between them",
         most);
-  return {};
+  return tokens;
 }
 
 Status check_predict(const Plan& plan) {
@@ -134,8 +132,7 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
   if (tokens->range && *tokens->range < vocabulary(plan))
     return refuse(fmt::format("it gives one of {} tokens, and the input {} takes one of {}", vocabulary(plan),
                               quoted(tokens->name), *tokens->range));
-  std::vector<int32_t> parsed;
-  return parse_prompt(plan, options.prompt, parsed);
+  return parse_prompt(plan, options.prompt).status();
 }
 
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
@@ -167,8 +164,7 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
 }
 
 Status generate(Session& session, const Plan& plan, const GenerateOptions& options, bool& interrupted) {
-  std::vector<int32_t> text;
-  GACC_TRY(parse_prompt(plan, options.prompt, text));
+  std::vector<int32_t> text = GACC_TRY(parse_prompt(plan, options.prompt));
   const bool bytes = vocabulary(plan) <= kMostBytes;
   const auto length = static_cast<size_t>(plan.predict.shape[0]);
   std::vector<int32_t> window;
@@ -182,8 +178,7 @@ Status generate(Session& session, const Plan& plan, const GenerateOptions& optio
     GACC_TRY(session.run_predict(inputs, 1));
     const auto last = static_cast<int64_t>((used - 1) * logits.size());
     GACC_TRY(session.read_outputs(last, logits));
-    int32_t token = 0;
-    GACC_TRY(draw(logits, options, text.size(), token));
+    const int32_t token = GACC_TRY(draw(logits, options, text.size()));
     text.push_back(token);
     options.print(bytes ? std::string(1, static_cast<char>(token))
                         : fmt::format("{}{}", made > 0 ? " " : "", token));

@@ -37,9 +37,7 @@ class Row {
     auto at = static_cast<size_t>(std::ranges::upper_bound(begins_, begin) - begins_.begin()) - 1;
     for (int64_t next = begin; next < end; ++at) {
       const int64_t stop = std::min(end, begins_[at] + length(parts_[at]));
-      if (stop > next)
-        if (Status status = visit(parts_[at], next - begins_[at], stop - next, next - begin); !status)
-          return status;
+      if (stop > next) GACC_TRY(visit(parts_[at], next - begins_[at], stop - next, next - begin));
       next = std::max(next, stop);
     }
     return {};
@@ -154,8 +152,8 @@ struct Tree {
     }
     const int64_t middle = (node.low + node.high) / 2;
     std::optional<size_t> right;
-    if (Status status = sum({node.low, middle}, to); !status) return status;
-    if (Status status = sum({middle, node.high}, right); !status) return status;
+    GACC_TRY(sum({node.low, middle}, to));
+    GACC_TRY(sum({middle, node.high}, right));
     if (!to || !right) {
       if (!to) to = right;
       return {};
@@ -189,10 +187,10 @@ struct OwnNodes {
 
 }  // namespace
 
-Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, LaneNodes& nodes) {
-  std::vector<std::string> texts;
+Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> mine) {
+  LaneNodes nodes;
   const std::string_view text(reinterpret_cast<const char*>(mine.data()), mine.size_bytes());
-  if (Status status = all_gather(ranks, text, texts); !status) return status;
+  const std::vector<std::string> texts = GACC_TRY(all_gather(ranks, text));
   for (const std::string& one : texts) {
     const size_t held = one.size() / sizeof(LaneRange);
     nodes.held.push_back(static_cast<int64_t>(held));
@@ -200,7 +198,7 @@ Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, LaneNode
     std::memcpy(nodes.all.data() + nodes.all.size() - held, one.data(), one.size());
   }
   if (nodes.all.empty()) return Status::error("internal error: a sum over a window without micro-batches");
-  return {};
+  return nodes;
 }
 
 Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window, const LaneNodes& known,
@@ -262,7 +260,7 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
           receives.push_back({r, to});
           return Status();
         };
-        if (Status status = walk(me, take); !status) return status;
+        GACC_TRY(walk(me, take));
       }
       for (int64_t i = 0; i < own.count && r != me; ++i) {
         const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
@@ -271,14 +269,14 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
           sends.push_back({r, bytes});
           return direct ? Status() : device.read(offset, bytes);
         };
-        if (Status status = walk(r, give); !status) return status;
+        GACC_TRY(walk(r, give));
       }
     }
-    if (Status status = exchange(); !status) return status;
+    GACC_TRY(exchange());
     // 3. This rank's slice, in the tree's order, and to its place.
     std::optional<size_t> sum;
     Tree tree{window, nodes, [&](auto visit) { return walk(me, visit); }, find, add_rows};
-    if (Status status = tree.sum({0, window.lanes}, sum); !status) return status;
+    GACC_TRY(tree.sum({0, window.lanes}, sum));
     const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
       const int64_t target = slices.target(part, from, me), bytes = elements * kNumber;
       std::span<std::byte> at(find(*sum, part, from, before), static_cast<size_t>(bytes));
@@ -292,11 +290,11 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
         if (r != me) sends.push_back({r, at});
       return Status();
     };
-    if (Status status = walk(me, put); !status) return status;
+    GACC_TRY(walk(me, put));
     const auto clear = [&](int64_t offset, int64_t bytes) {
       return device.write(offset, std::vector<std::byte>(static_cast<size_t>(bytes)));
     };
-    if (Status status = slices.walk_zeros(begin, count, me, clear); !status) return status;
+    GACC_TRY(slices.walk_zeros(begin, count, me, clear));
     // 4. All-gather of the sums; where they lie in the arena already, together with the next piece's all-to-all.
     next = scratch.data() + all * most * kNumber;
     for (int r = 0; r < size && !slices.shared(); ++r) {
@@ -306,10 +304,10 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
         return Status();
       };
       if (r == me) continue;
-      if (Status status = walk(r, get); !status) return status;
+      GACC_TRY(walk(r, get));
     }
     if (direct) continue;
-    if (Status status = exchange(); !status) return status;
+    GACC_TRY(exchange());
   }
   return exchange();
 }
@@ -331,12 +329,12 @@ Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBy
       return device.read(part.offset + first,
                          area(me).subspan(static_cast<size_t>(before), static_cast<size_t>(bytes)));
     };
-    if (Status status = row.walk(begin, count, read); !status) return status;
+    GACC_TRY(row.walk(begin, count, read));
     for (size_t r = 0; r < size; ++r) {
       sends[r] = r == me ? std::span<std::byte>() : area(me);
       receives[r] = r == me ? std::span<std::byte>() : area(r);
     }
-    if (Status status = all_to_all(ranks, sends, receives); !status) return status;
+    GACC_TRY(all_to_all(ranks, sends, receives));
     for (size_t r = 0; r < size; ++r) {
       const auto write = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
         const int64_t to = static_cast<int64_t>(r) * part.slice + first;
@@ -345,7 +343,7 @@ Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBy
         return device.write(part.offset + to,
                             area(r).subspan(static_cast<size_t>(before), static_cast<size_t>(there)));
       };
-      if (Status status = row.walk(begin, count, write); !status) return status;
+      GACC_TRY(row.walk(begin, count, write));
     }
   }
   return {};
@@ -455,22 +453,20 @@ std::span<std::byte> RankExchange::scratch() {
 }
 
 template <class Work>
-Status RankExchange::measured(double& seconds, Work work) {
+auto RankExchange::measured(double& seconds, Work work) {
   const auto begin = std::chrono::steady_clock::now();
   const int64_t before = ranks_.bytes_sent();
-  Status status = work();
+  auto result = work();
   bytes_ += ranks_.bytes_sent() - before;
   seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return status;
+  return result;
 }
 
 Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> nodes,
                          std::span<const LaneSum> sums) {
   ++sums_;
   // Here ranks wait for the slowest one, and its time is no part of the sum.
-  LaneNodes known;
-  if (Status status = measured(waited_, [&] { return gather_nodes(ranks_, nodes, known); }); !status)
-    return status;
+  const LaneNodes known = GACC_TRY(measured(waited_, [&] { return gather_nodes(ranks_, nodes); }));
   return measured(seconds_, [&] {
     if (link_ != nullptr) {
       const auto [offset, gap] = largest_gap(plan_);
@@ -478,8 +474,8 @@ Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> no
     }
     std::vector<LaneSum> whole, shared;
     for (const LaneSum& sum : sums) (sum.whole > 0 ? shared : whole).push_back(sum);
-    Status status = sum_over_ranks(ranks_, device_, window, known, whole, scratch());
-    return status ? sum_over_ranks(ranks_, device_, window, known, shared, scratch()) : status;
+    GACC_TRY(sum_over_ranks(ranks_, device_, window, known, whole, scratch()));
+    return sum_over_ranks(ranks_, device_, window, known, shared, scratch());
   });
 }
 
@@ -487,63 +483,53 @@ Status RankExchange::gather_slices(std::span<const SharedBytes> shared) {
   return measured(seconds_, [&] { return gacc::gather_slices(ranks_, device_, shared, scratch()); });
 }
 
-Status RankExchange::gather_bytes(std::span<const std::byte> mine, std::vector<std::byte>& all) {
-  all.resize(mine.size() * static_cast<size_t>(ranks_.size()));
+Result<std::vector<std::byte>> RankExchange::gather_bytes(std::span<const std::byte> mine) {
+  std::vector<std::byte> all(mine.size() * static_cast<size_t>(ranks_.size()));
   std::vector<std::span<std::byte>> receives;
   for (size_t r = 0; r < static_cast<size_t>(ranks_.size()); ++r)
     receives.push_back(std::span(all).subspan(r * mine.size(), mine.size()));
-  return all_gather(ranks_, mine, receives);
+  GACC_TRY(all_gather(ranks_, mine, receives));
+  return all;
 }
 
-Status RankExchange::open_link(std::string& why) {
-  if (plan_.shard > 0) {
-    why = "they share the optimizer's state (memory.shard)";
-    return {};
-  }
+Result<std::string> RankExchange::open_link() {
+  if (plan_.shard > 0) return std::string("they share the optimizer's state (memory.shard)");
   const auto [offset, bytes] = largest_gap(plan_);
   DeviceLink* link = nullptr;
   Status mine = device_.open_link(link);
   if (mine && bytes < kLeastOfNode * plan_.lanes)
     mine = Status::error("the arena has too little room for other ranks' sums");
-  std::vector<std::string> all;
-  if (Status status = all_gather(ranks_, mine ? "+" + link->gpu() : "", all); !status) return status;
+  const std::vector<std::string> all = GACC_TRY(all_gather(ranks_, mine ? "+" + link->gpu() : ""));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty())
-      why = static_cast<int>(r) == ranks_.rank() ? mine.text() : fmt::format("rank {} has no link", r);
-    else if (all[r].size() > 1 &&
-             std::ranges::count(all, all[r]) > 1)  // of one machine or, by chance, of two
-      why = fmt::format("rank {} is not alone on its GPU", r);
-    if (!why.empty()) return {};
+      return static_cast<int>(r) == ranks_.rank() ? mine.text() : fmt::format("rank {} has no link", r);
+    if (all[r].size() > 1 && std::ranges::count(all, all[r]) > 1)  // of one machine or, by chance, of two
+      return fmt::format("rank {} is not alone on its GPU", r);
   }
   std::string id;
   if (ranks_.rank() == 0) mine = link->make_id(id);
-  if (Status status = broadcast(ranks_, id); !status) return status;
+  id = GACC_TRY(broadcast(ranks_, id));
   if (mine) mine = link->join(id, ranks_.rank(), ranks_.size());
-  int64_t failed = mine ? 0 : 1;
-  if (Status status = maximum(ranks_, failed); !status) return status;
-  if (failed != 0) {
-    why = mine ? "another rank cannot join" : mine.text();
-    return {};
-  }
+  if (GACC_TRY(maximum(ranks_, mine ? 0 : 1)) != 0)
+    return mine ? std::string("another rank cannot join") : mine.text();
   link->lend(offset, bytes);
   link_ = link;
-  return {};
+  return std::string();
 }
 
-Status RankExchange::gather(std::vector<LaneScalars>& nodes) {
+Result<std::vector<LaneScalars>> RankExchange::gather(std::vector<LaneScalars> mine) {
   // For each node its lanes, the number of words, and the words.
-  std::string mine;
+  std::string own;
   const auto put = [&](const auto& value) {
-    mine.append(reinterpret_cast<const char*>(&value), sizeof value);
+    own.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  for (const LaneScalars& node : nodes) {
+  for (const LaneScalars& node : mine) {
     put(node.lanes);
     put(node.words.size());
     for (const uint32_t word : node.words) put(word);
   }
-  std::vector<std::string> all;
-  if (Status status = all_gather(ranks_, mine, all); !status) return status;
-  nodes.clear();
+  const std::vector<std::string> all = GACC_TRY(all_gather(ranks_, own));
+  std::vector<LaneScalars> nodes;
   for (std::string_view text : all) {
     const auto take = [&](auto& value) {
       std::memcpy(&value, text.data(), sizeof value);
@@ -558,7 +544,7 @@ Status RankExchange::gather(std::vector<LaneScalars>& nodes) {
       for (uint32_t& word : node.words) take(word);
     }
   }
-  return {};
+  return nodes;
 }
 
 }  // namespace gacc

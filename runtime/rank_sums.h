@@ -19,7 +19,7 @@ struct LaneNodes {
   std::vector<int64_t> held{};
 };
 // `mine`: this rank's, from left to right. Waits for all ranks.
-Status gather_nodes(Collective& ranks, std::span<const LaneRange> mine, LaneNodes& nodes);
+Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> mine);
 
 // In pieces that fit into `scratch`, host memory of the same size on all ranks: at least 8 bytes for every rank. All
 // of the sums are wanted whole, or of all a rank wants a slice (LaneSum::whole). Where the arena is in the host's
@@ -46,17 +46,17 @@ class RankExchange final : public LaneExchange {
   // All must outlive it.
   RankExchange(Collective& ranks, Device& device, const Plan& plan)
       : ranks_(ranks), device_(device), plan_(plan) {}
-  // After the device's `load`, on every rank: sums go from device to device, where all have such a link. Else `why`
-  // not, and they go through the hosts.
-  Status open_link(std::string& why);
+  // After the device's `load`, on every rank: sums go from device to device, where all have such a link. Else they go
+  // through the hosts, and the result says why.
+  Result<std::string> open_link();
   const DeviceLink* link() const { return link_; }
   Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
              std::span<const LaneSum> sums) override;
-  Status gather(std::vector<LaneScalars>& nodes) override;
+  Result<std::vector<LaneScalars>> gather(std::vector<LaneScalars> mine) override;
   int rank() const override { return ranks_.rank(); }
   int ranks() const override { return ranks_.size(); }
   Status gather_slices(std::span<const SharedBytes> shared) override;
-  Status gather_bytes(std::span<const std::byte> mine, std::vector<std::byte>& all) override;
+  Result<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) override;
 
   // What `sum` has cost this rank so far.
   int64_t sums() const { return sums_; }
@@ -68,7 +68,7 @@ class RankExchange final : public LaneExchange {
   std::span<std::byte> scratch();
   // Does it, and counts its seconds and the bytes sent.
   template <class Work>
-  Status measured(double& seconds, Work work);
+  auto measured(double& seconds, Work work);
 
   Collective& ranks_;
   Device& device_;

@@ -85,8 +85,7 @@ Status Rebuilder::prepare() {
   return write_file_atomically(folder_ + "/model.toml", artifact_.model);
 }
 
-Status Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>& settings,
-                          Artifact& artifact) {
+Result<Artifact> Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>& settings) {
   faulty_ = false;
   GACC_TRY(prepare());
   const std::string product = folder_ + "/step.ptx", output = folder_ + "/output";
@@ -107,13 +106,11 @@ Status Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>
   GACC_TRY(run_command(words, output, code));
   faulty_ = code >= kCompilerFault;
   if (code != 0) {
-    std::string text;
-    GACC_TRY(read_file(output, text));
-    std::string why = reason(text);
+    std::string why = reason(GACC_TRY(read_file(output)));
     if (const size_t at = why.find(folder_); at != std::string::npos) why.erase(at, folder_.size() + 1);
     return Status::error("gaccc gives up with exit {}: {}", code, why);
   }
-  return load_artifact(product, artifact);
+  return load_artifact(product);
 }
 
 }  // namespace gacc

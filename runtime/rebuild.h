@@ -19,7 +19,7 @@ class Rebuilder {
 
   // Settings by dotted key, as after `--set`, on top of those the artifact was compiled with. The error says
   // why there is no such artifact: no gaccc, no record of the model, or gaccc's own reason.
-  Status compile(const std::vector<std::pair<std::string, std::string>>& settings, Artifact& artifact);
+  Result<Artifact> compile(const std::vector<std::pair<std::string, std::string>>& settings);
   // Whether the last compile failed by a fault of gaccc itself: an internal error, or a signal.
   bool faulty() const { return faulty_; }
 

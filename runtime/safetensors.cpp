@@ -318,13 +318,14 @@ Status save_safetensors(const std::string& path, const std::vector<NamedTensor>&
   return file.commit();
 }
 
-Status safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
-                         const Metadata& metadata, std::string& bytes) {
-  bytes.clear();
-  return write_safetensors(path, tensors, metadata, [&](std::string_view part) {
+Result<std::string> safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
+                                      const Metadata& metadata) {
+  std::string bytes;
+  GACC_TRY(write_safetensors(path, tensors, metadata, [&](std::string_view part) {
     bytes += part;
     return Status();
-  });
+  }));
+  return bytes;
 }
 
 }  // namespace gacc

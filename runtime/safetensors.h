@@ -42,8 +42,8 @@ using Metadata = std::map<std::string, std::string>;
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                         const Metadata& metadata = {});
 // The same, into memory. `path` is for messages.
-Status safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
-                         const Metadata& metadata, std::string& bytes);
+Result<std::string> safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
+                                      const Metadata& metadata);
 // The tensors of a file, sorted by name, as they lie in `bytes`; of any type that the format has. Every size,
 // offset and overlap is checked.
 Status parse_stored(std::string_view bytes, std::string_view name, std::vector<StoredTensor>& tensors,

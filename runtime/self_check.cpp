@@ -65,12 +65,11 @@ class Verifier {
   Status half();
 
   using Settings = std::vector<std::pair<std::string, std::string>>;
-  // The model with other settings, at the same micro-batch and accumulation whatever memory that takes. False
+  // The model with other settings, at the same micro-batch and accumulation whatever memory that takes. Nothing
   // when there is none, which is said: the check is left out, or has failed where the compiler did.
-  bool compile_variant(const std::string& what, Settings settings, Artifact& variant);
-  Status one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale,
-                    WindowOutcome& outcome);
-  Status all_buffers(Session& session, std::vector<std::vector<std::byte>>& buffers);
+  std::optional<Artifact> compile_variant(const std::string& what, Settings settings);
+  Result<WindowOutcome> one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale);
+  Result<std::vector<std::vector<std::byte>>> all_buffers(Session& session) const;
   Status train_until(int64_t launches, const TrainState* from, CheckpointReader* reader,
                      const std::string& file, Session& session);
   bool emulated() const { return options_.device == "emulate"; }
@@ -112,28 +111,28 @@ void Verifier::judge(const std::vector<Deviation>& table, double bound) {
                   bound == 0 ? "0, the same bits" : fmt::format("{:.0e}", bound)));
 }
 
-bool Verifier::compile_variant(const std::string& what, Settings settings, Artifact& variant) {
+std::optional<Artifact> Verifier::compile_variant(const std::string& what, Settings settings) {
   settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
   settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
   for (const char* budget : {"memory.budget", "recompute.budget"})
     if (!setting(artifact_, budget).empty()) settings.emplace_back(budget, "1048576GiB");
-  const Status status = rebuilder_.compile(settings, variant);
-  if (status) return true;
+  Result<Artifact> variant = rebuilder_.compile(settings);
+  if (variant) return variant.take();
   if (!rebuilder_.faulty()) {
-    leave_out(what, status.text());
+    leave_out(what, variant.status().text());
   } else {
-    say(fmt::format("{}\n  FAILED: {}", what, status.text()));
+    say(fmt::format("{}\n  FAILED: {}", what, variant.status().text()));
     ++result_.failed;
   }
-  return false;
+  return {};
 }
 
-Status Verifier::one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale,
-                            WindowOutcome& outcome) {
+Result<WindowOutcome> Verifier::one_window(const Artifact& artifact, std::span<const int64_t> sizes,
+                                           float scale) {
   Bench bench(artifact, options_);
   GACC_TRY(bench.open());
   GACC_TRY(bench.set_scale(scale));
-  GACC_TRY(bench.window(data_, order_, sizes, outcome));
+  WindowOutcome outcome = GACC_TRY(bench.window(data_, order_, sizes));
   GACC_TRY(bench.close());
   if (!outcome.report.finite)
     return Status::error("--verify: the gradient of the first window is not finite{}{}",
@@ -141,7 +140,7 @@ Status Verifier::one_window(const Artifact& artifact, std::span<const int64_t> s
                          outcome.report.bad_parameter);
   if (outcome.report.sums.count == 0)
     return Status::error("--verify: nothing is counted in the first window, so there is nothing to compare");
-  return {};
+  return outcome;
 }
 
 // The figures of a window that update computes, as tensors of one element.
@@ -161,12 +160,10 @@ Status Verifier::split() {
   const std::vector<int64_t> others[] = {even(samples, (most + 1) / 2), uneven(samples, most)};
   say(fmt::format("{}: {} launches of up to {} samples against {} of up to {} and {} of 1, {} and {}", what,
                   sizes_.size(), most, others[0].size(), (most + 1) / 2, others[1].size(), most, most - 1));
-  WindowOutcome reference;
-  GACC_TRY(one_window(artifact_, sizes_, scale_, reference));
+  const WindowOutcome reference = GACC_TRY(one_window(artifact_, sizes_, scale_));
   std::vector<Deviation> loss, table;
   for (const std::vector<int64_t>& sizes : others) {
-    WindowOutcome outcome;
-    GACC_TRY(one_window(artifact_, sizes, scale_, outcome));
+    const WindowOutcome outcome = GACC_TRY(one_window(artifact_, sizes, scale_));
     keep_largest(loss, deviations(figures(outcome), figures(reference), 0));
     keep_largest(table, deviations(outcome.gradients, reference.gradients, share_floor(plan_.precision)));
   }
@@ -192,18 +189,19 @@ Status Verifier::recompute() {
   if (policy.empty()) policy = "none";
   const std::string other = policy == "none" ? "all" : "none";
   const std::string what = fmt::format("2. recompute: policy {} against {}", policy, other);
-  Artifact variant;
   // A budget goes with its own policy alone, and as much as there is of it is no recompute.
-  if (!compile_variant(what, {{"recompute.policy", policy == "budget" ? policy : other}}, variant)) return {};
+  const std::optional<Artifact> variant =
+      compile_variant(what, {{"recompute.policy", policy == "budget" ? policy : other}});
+  if (!variant) return {};
   say(fmt::format("{}: arenas of {} and {} bytes, two windows", what, plan_.arena_bytes,
-                  variant.plan.arena_bytes));
+                  variant->plan.arena_bytes));
   std::vector<Deviation> table;
   WindowOutcome outcomes[2][2];  // [artifact][window]
   for (int i = 0; i < 2; ++i) {
-    Bench bench(i == 0 ? artifact_ : variant, options_);
+    Bench bench(i == 0 ? artifact_ : *variant, options_);
     GACC_TRY(bench.open());
     GACC_TRY(bench.set_scale(scale_));
-    for (WindowOutcome& outcome : outcomes[i]) GACC_TRY(bench.window(data_, order_, sizes_, outcome));
+    for (WindowOutcome& outcome : outcomes[i]) outcome = GACC_TRY(bench.window(data_, order_, sizes_));
     GACC_TRY(bench.close());
   }
   const auto same = [&](const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
@@ -231,11 +229,11 @@ Status Verifier::recompute() {
   return {};
 }
 
-Status Verifier::all_buffers(Session& session, std::vector<std::vector<std::byte>>& buffers) {
-  buffers.resize(plan_.buffers.size());
-  for (size_t i = 0; i < buffers.size(); ++i)
-    GACC_TRY(session.read_for_checkpoint(plan_.buffers[i], buffers[i]));
-  return {};
+Result<std::vector<std::vector<std::byte>>> Verifier::all_buffers(Session& session) const {
+  std::vector<std::vector<std::byte>> buffers;
+  for (const PlanBuffer& buffer : plan_.buffers)
+    buffers.push_back(GACC_TRY(session.read_for_checkpoint(buffer)));
+  return buffers;
 }
 
 // A run of the training loop up to so many launches; with a file, its checkpoint goes there.
@@ -288,12 +286,12 @@ Status Verifier::resume() {
     }
   } remove{folder};
   const std::string file = folder + "/checkpoint";
-  std::vector<std::vector<std::byte>> straight, resumed;
+  std::vector<std::vector<std::byte>> straight;
   {
     Bench bench(artifact_, options_);
     GACC_TRY(bench.open());
     GACC_TRY(train_until(launches, nullptr, nullptr, "", bench.session()));
-    GACC_TRY(all_buffers(bench.session(), straight));
+    straight = GACC_TRY(all_buffers(bench.session()));
     GACC_TRY(bench.close());
   }
   {
@@ -307,7 +305,7 @@ Status Verifier::resume() {
   Bench bench(artifact_, options_);
   GACC_TRY(bench.open());
   GACC_TRY(train_until(launches, &reader.content().train, &reader, "", bench.session()));
-  GACC_TRY(all_buffers(bench.session(), resumed));
+  const std::vector<std::vector<std::byte>> resumed = GACC_TRY(all_buffers(bench.session()));
   GACC_TRY(bench.close());
   std::vector<Deviation> table;
   for (size_t i = 0; i < straight.size(); ++i) {
@@ -325,15 +323,14 @@ Status Verifier::half() {
     return {};
   }
   const std::string what = fmt::format("4. {} against f32: the gradient of one window", plan_.precision);
-  Artifact variant;
   // The keys of a dynamic scale go with one; in f32 a power of two changes no bit.
   const std::string scale = setting(artifact_, "precision.loss_scale") == "dynamic" ? "dynamic" : "none";
-  if (!compile_variant(what, {{"precision.compute", "f32"}, {"precision.loss_scale", scale}}, variant))
-    return {};
+  const std::optional<Artifact> variant =
+      compile_variant(what, {{"precision.compute", "f32"}, {"precision.loss_scale", scale}});
+  if (!variant) return {};
   say(what);
-  WindowOutcome of_half, of_full;
-  GACC_TRY(one_window(artifact_, sizes_, scale_, of_half));
-  GACC_TRY(one_window(variant, sizes_, 0, of_full));
+  const WindowOutcome of_half = GACC_TRY(one_window(artifact_, sizes_, scale_));
+  const WindowOutcome of_full = GACC_TRY(one_window(*variant, sizes_, 0));
   std::vector<Deviation> table = deviations(figures(of_half), figures(of_full), 0);
   const std::vector<Deviation> gradients =
       deviations(of_half.gradients, of_full.gradients, share_floor(plan_.precision));
@@ -354,7 +351,7 @@ Status Verifier::run() {
   {
     Bench bench(artifact_, options_);
     GACC_TRY(bench.open());
-    GACC_TRY(bench.settle(data_, order_, sizes_, scale_));
+    scale_ = GACC_TRY(bench.settle(data_, order_, sizes_));
     GACC_TRY(bench.close());
   }
   for (Status (Verifier::*check)() :

@@ -20,11 +20,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-void sort_by_name(std::vector<NamedTensor>& tensors) {
-  std::sort(tensors.begin(), tensors.end(),
-            [](const auto& left, const auto& right) { return left.name < right.name; });
-}
-
 // What a window adds up, and ranks would.
 bool is_window_sum(const PlanBuffer& buffer) {
   return buffer.role == BufferRole::gradient || buffer.role == BufferRole::squares ||
@@ -47,8 +42,17 @@ Status Session::write_scalar(const PlanBuffer* buffer, T value) {
 }
 
 template <class T>
-Status Session::read_scalar(const PlanBuffer* buffer, T& value) {
-  return device_.read(buffer->offset, std::as_writable_bytes(std::span(&value, 1)));
+Result<T> Session::read_scalar(const PlanBuffer* buffer) {
+  T value{};
+  GACC_TRY(device_.read(buffer->offset, std::as_writable_bytes(std::span(&value, 1))));
+  return value;
+}
+
+template <class T>
+Result<std::vector<T>> Session::read_all(int64_t offset, int64_t count) {
+  std::vector<T> values(static_cast<size_t>(count));
+  GACC_TRY(device_.read(offset, std::as_writable_bytes(std::span(values))));
+  return values;
 }
 
 namespace {
@@ -59,36 +63,27 @@ constexpr const char* dtype_of = std::is_same_v<T, float> ? "f32" : "i32";
 }  // namespace
 
 template <class T>
-Status Session::read_state(std::string_view name, T& value) {
-  const PlanBuffer* buffer = nullptr;
-  Status status = find_scalar(name, dtype_of<T>, buffer);
-  return status ? read_scalar(buffer, value) : status;
+Result<T> Session::read_state(std::string_view name) {
+  return read_scalar<T>(GACC_TRY(find_scalar(name, dtype_of<T>)));
 }
 
 template <class T>
 Status Session::write_state(std::string_view name, T value) {
-  const PlanBuffer* buffer = nullptr;
-  Status status = find_scalar(name, dtype_of<T>, buffer);
-  return status ? write_scalar(buffer, value) : status;
+  return write_scalar(GACC_TRY(find_scalar(name, dtype_of<T>)), value);
 }
 
-template Status Session::read_state(std::string_view, float&);
-template Status Session::read_state(std::string_view, int32_t&);
+template Result<float> Session::read_state(std::string_view);
+template Result<int32_t> Session::read_state(std::string_view);
 template Status Session::write_state(std::string_view, float);
 template Status Session::write_state(std::string_view, int32_t);
 
-Status Session::find_scalar(std::string_view name, const char* dtype, const PlanBuffer*& buffer) {
-  buffer = plan_.find(name);
+Result<const PlanBuffer*> Session::find_scalar(std::string_view name, const char* dtype) const {
+  const PlanBuffer* buffer = plan_.find(name);
   if (!buffer) return Status::error("the artifact has no state {}", name);
   if (buffer->dtype != dtype || elements_of(buffer->shape) != 1)
     return Status::error("the artifact's state {} is {}{}, not one {}", name, buffer->dtype,
                          shape_text(buffer->shape), dtype);
-  return {};
-}
-
-Status Session::find_optional(std::string_view name, const PlanBuffer*& buffer) {
-  buffer = nullptr;
-  return plan_.find(name) ? find_scalar(name, "f32", buffer) : Status();
+  return buffer;
 }
 
 Status Session::find_parameters() {
@@ -100,15 +95,14 @@ Status Session::find_parameters() {
       return Status::error("the artifact's parameter {} is {}, not f32", buffer.name, buffer.dtype);
     Parameter& parameter = parameters_.emplace_back();
     parameter.buffer = &buffer;
-    parameter.elements = elements_of(buffer.shape);
+    const int64_t elements = elements_of(buffer.shape);
     const PlanBuffer* half = plan_.find(BufferRole::half, buffer.name);
-    if (half &&
-        (half->dtype == "f32" || half->dtype == "i32" || elements_of(half->shape) != parameter.elements))
+    if (half && (half->dtype == "f32" || half->dtype == "i32" || elements_of(half->shape) != elements))
       return Status::error("the artifact's half copy of parameter {} does not fit it", buffer.name);
     if (!buffer.trainable || buffer.role != BufferRole::weight) continue;
     parameter.gradient = plan_.find(BufferRole::gradient, buffer.name);
     if (!parameter.gradient) continue;  // the loss does not reach it
-    if (parameter.gradient->dtype != "f32" || elements_of(parameter.gradient->shape) != parameter.elements)
+    if (parameter.gradient->dtype != "f32" || elements_of(parameter.gradient->shape) != elements)
       return Status::error("the artifact has no fitting accumulator for parameter {}", buffer.name);
   }
   return {};
@@ -134,21 +128,15 @@ Status Session::find_nodes() {
       return Status::error("the artifact has {} nodes for {} and {} for {}", nodes.size(), sum->name, places,
                            nodes_.begin()->first->name);
   for (size_t d = 0; d < places; ++d) {
-    for (const auto& [name, flags] : {std::pair{"join", &join_}, std::pair{"keep", &keep_}}) {
-      Status status = find_scalar(fmt::format("lane.{}.{}", name, d), "i32", flags->emplace_back());
-      if (!status) return status;
-    }
+    for (const auto& [name, flags] : {std::pair{"join", &join_}, std::pair{"keep", &keep_}})
+      flags->push_back(GACC_TRY(find_scalar(fmt::format("lane.{}.{}", name, d), "i32")));
   }
   for (const auto& [sum, nodes] : nodes_) {
     if (sum->role != BufferRole::change) continue;
-    auto& kept = kept_[sum];
-    for (size_t d = 0; d < places; ++d) {
-      Status status = find_scalar(fmt::format("{}.kept{}", sum->name, d), "f32", kept.emplace_back());
-      if (!status) return status;
-    }
+    for (size_t d = 0; d < places; ++d)
+      kept_[sum].push_back(GACC_TRY(find_scalar(fmt::format("{}.kept{}", sum->name, d), "f32")));
   }
-  if (places > 0)
-    if (Status status = find_scalar("lane.rest", "i32", rest_); !status) return status;
+  if (places > 0) rest_ = GACC_TRY(find_scalar("lane.rest", "i32"));
   if (LaneStack::places(plan_.lanes, mine_) <= static_cast<int64_t>(places)) return {};
   int64_t ranks = 2;  // the fewest that will do
   const auto fit = [&] {
@@ -187,22 +175,21 @@ Status Session::open(const Artifact& artifact) {
       {state::eval_loss, "f32", eval_loss_},
       {state::eval_count, "i32", eval_count_},
   };
-  for (const Need& need : needs)
-    if (Status status = find_scalar(need.name, need.dtype, need.buffer); !status) return status;
+  for (const Need& need : needs) need.buffer = GACC_TRY(find_scalar(need.name, need.dtype));
   const std::pair<std::string_view, const PlanBuffer*&> optional[] = {
       {state::loss_weight, loss_weight_}, {state::window_weight, window_weight_},
       {state::eval_weight, eval_weight_}, {state::r2_shift, r2_shift_},
       {state::r2_targets, r2_targets_},   {state::r2_squares, r2_squares_}};
   for (const auto& [name, buffer] : optional)
-    if (Status status = find_optional(name, buffer); !status) return status;
+    buffer = plan_.find(name) ? GACC_TRY(find_scalar(name, "f32")) : nullptr;
   eval_metrics_.clear();
   for (const std::string& metric : plan_.metrics) {
     const PlanBuffer*& buffer = eval_metrics_.emplace_back(nullptr);
     std::string name = "eval." + metric;
     if (metric == "perplexity" && !plan_.find(name)) continue;  // exp(mean loss)
-    if (Status status = find_scalar(name, "f32", buffer); !status) return status;
+    buffer = GACC_TRY(find_scalar(name, "f32"));
   }
-  if (Status status = find_parameters(); !status) return status;
+  GACC_TRY(find_parameters());
   zeros_.assign(kZeroBlock, std::byte{0});
   eval_sums_ = {eval_loss_, eval_count_};
   for (const PlanBuffer* buffer : eval_metrics_)
@@ -211,8 +198,8 @@ Status Session::open(const Artifact& artifact) {
     if (buffer) eval_sums_.push_back(buffer);
   window_sums_ = {loss_sum_, loss_count_};
   if (loss_weight_) window_sums_.push_back(loss_weight_);
-  if (Status status = find_shared(); !status) return status;
-  if (Status status = find_nodes(); !status) return status;
+  GACC_TRY(find_shared());
+  GACC_TRY(find_nodes());
   return device_.load(artifact);
 }
 
@@ -283,20 +270,18 @@ Status Session::copy_own(const SharedBytes& from, int64_t to) {
     const bool is_there = done < there;
     const int64_t count = std::min<int64_t>((is_there ? there : from.slice) - done, kZeroBlock);
     block.assign(static_cast<size_t>(count), std::byte{0});
-    if (is_there)
-      if (Status status = device_.read(from.offset + begin + done, block); !status) return status;
-    if (Status status = device_.write(to + done, block); !status) return status;
+    if (is_there) GACC_TRY(device_.read(from.offset + begin + done, block));
+    GACC_TRY(device_.write(to + done, block));
     done += count;
   }
   return {};
 }
 
-Status Session::read_shared(const PlanBuffer& slice, const PlanBuffer& whole, std::vector<std::byte>& bytes) {
-  std::vector<std::byte> mine(static_cast<size_t>(slice.bytes));
-  if (Status status = device_.read(slice.offset, mine); !status) return status;
-  if (Status status = exchange_->gather_bytes(mine, bytes); !status) return status;
+Result<std::vector<std::byte>> Session::read_shared(const PlanBuffer& slice, const PlanBuffer& whole) {
+  const std::vector<std::byte> mine = GACC_TRY(read_all<std::byte>(slice.offset, slice.bytes));
+  std::vector<std::byte> bytes = GACC_TRY(exchange_->gather_bytes(mine));
   bytes.resize(static_cast<size_t>(whole_bytes(whole)));
-  return {};
+  return bytes;
 }
 
 // The update, cut where ranks have to know of each other's part of a sum.
@@ -305,18 +290,16 @@ Status Session::run_update() {
   std::vector<SharedBytes> parameters = shared_[BufferRole::weight];
   const std::vector<SharedBytes>& halves = shared_[BufferRole::half];
   parameters.insert(parameters.end(), halves.begin(), halves.end());
-  for (const SharedBytes& each : parameters)
-    if (Status status = copy_own(each, each.offset); !status) return status;
+  for (const SharedBytes& each : parameters) GACC_TRY(copy_own(each, each.offset));
   for (const auto& [role, program] : {std::pair(BufferRole::norm_parts, Program::norms),
                                       std::pair(BufferRole::ratio_parts, Program::ratios)}) {
     if (shared_[role].empty()) continue;
-    if (Status status = device_.run(program, 0); !status) return status;
-    if (Status status = exchange_->gather_slices(shared_[role]); !status) return status;
+    GACC_TRY(device_.run(program, 0));
+    GACC_TRY(exchange_->gather_slices(shared_[role]));
   }
-  if (Status status = device_.run(Program::update, 0); !status) return status;
-  if (Status status = exchange_->gather_slices(parameters); !status) return status;
-  int32_t ok = 0;
-  if (Status status = read_scalar(window_ok_, ok); !status) return status;
+  GACC_TRY(device_.run(Program::update, 0));
+  GACC_TRY(exchange_->gather_slices(parameters));
+  const int32_t ok = GACC_TRY(read_scalar<int32_t>(window_ok_));
   if (ok == 0 && !plan_.skip_nonfinite) return {};  // the sums tell why
   scattered_ = false;
   return device_.run(Program::clear, 0);
@@ -324,26 +307,25 @@ Status Session::run_update() {
 
 Status Session::init(uint64_t seed, float lr) {
   forget_window();
-  if (Status status = write_scalar(lr_, lr); !status) return status;
-  if (Status status = write_scalar(seed_low_, static_cast<uint32_t>(seed)); !status) return status;
-  if (Status status = write_scalar(seed_high_, static_cast<uint32_t>(seed >> 32)); !status) return status;
+  GACC_TRY(write_scalar(lr_, lr));
+  GACC_TRY(write_scalar(seed_low_, static_cast<uint32_t>(seed)));
+  GACC_TRY(write_scalar(seed_high_, static_cast<uint32_t>(seed >> 32)));
   for (const PlanBuffer& buffer : plan_.buffers) {
     if (buffer.values.empty()) continue;
     const std::vector<float> values(buffer.values.begin(), buffer.values.end());
-    if (Status status = write_buffer(buffer, std::as_bytes(std::span(values))); !status) return status;
+    GACC_TRY(write_buffer(buffer, std::as_bytes(std::span(values))));
   }
   if (Status status = device_.run(Program::init, 0); !status || plan_.shard == 0) return status;
   for (const auto& [whole, slice] : slices_)
     if (slice->role == BufferRole::master)
-      if (Status status = copy_own({whole->offset, whole->bytes, slice->bytes}, slice->offset); !status)
-        return status;
+      GACC_TRY(copy_own({whole->offset, whole->bytes, slice->bytes}, slice->offset));
   return device_.run(Program::clear, 0);
 }
 
 Status Session::set_ordinal(int64_t ordinal) {
   if (!plan_.find(state::samples_low)) return {};
   const auto bits = static_cast<uint64_t>(ordinal);
-  if (Status status = write_state(state::samples_low, static_cast<int32_t>(bits)); !status) return status;
+  GACC_TRY(write_state(state::samples_low, static_cast<int32_t>(bits)));
   return write_state(state::samples_high, static_cast<int32_t>(bits >> 32));
 }
 
@@ -392,24 +374,22 @@ Status Session::close_lane(const LaneStack::Close& close, std::span<const LaneRa
     for (int64_t d = close.first; d < close.last; ++d) {
       const auto place = static_cast<size_t>(d);
       const int64_t later = window.launches_of({nodes[place].high, nodes.back().high});
-      if (Status status = write_scalar(kept[place], kept_after(sum->kept, later)); !status) return status;
+      GACC_TRY(write_scalar(kept[place], kept_after(sum->kept, later)));
     }
   const auto flag = [](bool set) { return int32_t{set}; };
   for (size_t d = 0; d < join_.size(); ++d) {
     const auto place = static_cast<int64_t>(d);
-    Status status = write_scalar(join_[d], flag(close.first <= place && place < close.last));
-    if (status) status = write_scalar(keep_[d], flag(close.keep && place == close.first));
-    if (!status) return status;
+    GACC_TRY(write_scalar(join_[d], flag(close.first <= place && place < close.last)));
+    GACC_TRY(write_scalar(keep_[d], flag(close.keep && place == close.first)));
   }
-  if (Status status = write_scalar(rest_, flag(!close.keep)); !status) return status;
+  GACC_TRY(write_scalar(rest_, flag(!close.keep)));
   return device_.run(Program::close, 0);
 }
 
 // What a checkpoint within the window will need; and the lane before is closed, if the launch opens another.
 Status Session::begin_launch() {
   if (plan_.lanes == 1) return {};
-  if (launches_ == 0)
-    if (Status status = remember_opening(); !status) return status;
+  if (launches_ == 0) GACC_TRY(remember_opening());
   if (!has_launch(launches_)) return {};
   const std::vector<LaneRange> nodes = stack_.nodes();
   const auto close = stack_.open(lane_of(launches_, plan_.accumulate, plan_.lanes));
@@ -420,21 +400,17 @@ Status Session::begin_launch() {
 Status Session::remember_opening() {
   for (const PlanBuffer& buffer : plan_.buffers) {
     if (buffer.role != BufferRole::control || elements_of(buffer.shape) != 1) continue;
-    if (Status status = read_buffer(buffer, opening_[&buffer]); !status) return status;
+    opening_[&buffer] = GACC_TRY(read_buffer(buffer));
   }
   return {};
 }
 
-Status Session::read_for_checkpoint(const PlanBuffer& buffer, std::vector<std::byte>& bytes) {
+Result<std::vector<std::byte>> Session::read_for_checkpoint(const PlanBuffer& buffer) {
   const bool inside = plan_.lanes > 1 && launches_ > 0;
-  if (inside && buffer.kind == "accum") {
-    bytes.assign(static_cast<size_t>(buffer.bytes), std::byte{0});
-    return {};
-  }
+  if (inside && buffer.kind == "accum") return std::vector<std::byte>(static_cast<size_t>(buffer.bytes));
   const auto kept = opening_.find(&buffer);
-  if (!inside || kept == opening_.end()) return read_buffer(buffer, bytes);
-  bytes = kept->second;
-  return {};
+  if (inside && kept != opening_.end()) return kept->second;
+  return read_buffer(buffer);
 }
 
 std::vector<int64_t> Session::node_offsets(const PlanBuffer& sum) const {
@@ -453,8 +429,7 @@ bool Session::is_whole() const {
 Status Session::finish_lanes() {
   if (plan_.lanes == 1 || is_whole()) return {};
   const std::vector<LaneRange> nodes = stack_.nodes();
-  if (const auto close = stack_.finish())
-    if (Status status = close_lane(*close, nodes); !status) return status;
+  if (const auto close = stack_.finish()) GACC_TRY(close_lane(*close, nodes));
   if (exchange_ == nullptr) return {};
   std::vector<LaneSum> sums;
   for (const PlanBuffer& buffer : plan_.buffers)
@@ -466,30 +441,19 @@ Status Session::finish_lanes() {
                       node_offsets(buffer), buffer.offset, shared ? all : 0});
     }
   const LaneWindow window{plan_.lanes, plan_.accumulate, launches_};
-  if (Status status = exchange_->sum(window, stack_.nodes(), sums); !status) return status;
+  GACC_TRY(exchange_->sum(window, stack_.nodes(), sums));
   stack_.hold({0, plan_.lanes});
   scattered_ = plan_.shard > 0;
   return {};
 }
 
-Status Session::read_words(std::span<const PlanBuffer* const> buffers, LaneScalars& node, size_t place) {
-  node.words.resize(buffers.size());
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    const int64_t offset = node_offsets(*buffers[i]).at(place);
-    if (Status status = device_.read(offset, std::as_writable_bytes(std::span(&node.words[i], 1))); !status)
-      return status;
-  }
-  return {};
-}
-
-// The sums of scalars over the nodes of all ranks; `values` in the order of `buffers`.
-Status Session::add_nodes(std::span<const PlanBuffer* const> buffers, std::vector<LaneScalars> nodes,
-                          std::vector<double>& values) {
-  if (exchange_ != nullptr)
-    if (Status status = exchange_->gather(nodes); !status) return status;
+// The sums of scalars over the nodes of all ranks, or without `exchange` over these; in the order of `buffers`.
+Result<std::vector<double>> Session::add_nodes(std::span<const PlanBuffer* const> buffers,
+                                               std::vector<LaneScalars> nodes, LaneExchange* exchange) {
+  if (exchange != nullptr) nodes = GACC_TRY(exchange->gather(std::move(nodes)));
   std::vector<LaneRange> lanes;
   for (const LaneScalars& node : nodes) lanes.push_back(node.lanes);
-  values.assign(buffers.size(), 0);
+  std::vector<double> values;
   for (size_t i = 0; i < buffers.size(); ++i) {
     const auto sum = [&]<class T>(T) {
       std::vector<T> terms;
@@ -497,94 +461,84 @@ Status Session::add_nodes(std::span<const PlanBuffer* const> buffers, std::vecto
       const auto add = [](T left, T right) { return static_cast<T>(left + right); };
       return tree_sum<T>({0, plan_.lanes}, lanes, std::span<T>(terms), add).value_or(T{});
     };
-    values[i] = buffers[i]->dtype == "i32" ? static_cast<int32_t>(sum(uint32_t{})) : sum(float{});
+    values.push_back(buffers[i]->dtype == "i32" ? static_cast<int32_t>(sum(uint32_t{})) : sum(float{}));
   }
-  return {};
+  return values;
 }
 
 Status Session::skip(int64_t samples, int64_t next_ordinal) {
-  if (Status status = begin_launch(); !status) return status;
+  GACC_TRY(begin_launch());
   ++launches_;
   samples_ += samples;
   return set_ordinal(next_ordinal);
 }
 
 Status Session::step(InputBytes inputs, int64_t samples) {
-  if (Status status = begin_launch(); !status) return status;
-  if (Status status = write_inputs(inputs, samples, Program::step); !status) return status;
+  GACC_TRY(begin_launch());
+  GACC_TRY(write_inputs(inputs, samples, Program::step));
   ++launches_;
   samples_ += samples;
   return device_.run(Program::step, samples);
 }
 
 // Of an open window the nodes are added here, and stay as they are.
-Status Session::sums(WindowSums& sums) {
-  std::vector<LaneScalars> nodes;
-  const size_t held = std::max<size_t>(stack_.nodes().size(), plan_.lanes == 1);
-  for (size_t i = 0; i < held; ++i) {
-    LaneScalars& node = nodes.emplace_back();
-    if (plan_.lanes > 1) node.lanes = stack_.nodes()[i];
-    if (Status status = read_words(window_sums_, node, i); !status) return status;
+Result<WindowSums> Session::sums() {
+  std::vector<LaneScalars> nodes(std::max<size_t>(stack_.nodes().size(), plan_.lanes == 1));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (plan_.lanes > 1) nodes[i].lanes = stack_.nodes()[i];
+    for (const PlanBuffer* sum : window_sums_)
+      nodes[i].words.push_back(GACC_TRY(read_all<uint32_t>(node_offsets(*sum).at(i), 1)).front());
   }
-  std::vector<double> values;
-  LaneExchange* const others = std::exchange(exchange_, is_whole() ? nullptr : exchange_);
-  const Status status = add_nodes(window_sums_, std::move(nodes), values);
-  exchange_ = others;
-  if (!status) return status;
-  sums = {values[0], values.back()};
-  return {};
+  const std::vector<double> values =
+      GACC_TRY(add_nodes(window_sums_, std::move(nodes), is_whole() ? nullptr : exchange_));
+  return WindowSums{values[0], values.back()};
 }
 
-Status Session::update(WindowReport& report) {
-  report = {};
+Result<WindowReport> Session::update() {
+  WindowReport report;
   report.launches = launches_;
   report.samples = samples_;
-  if (Status status = finish_lanes(); !status) return status;
-  if (Status status = run_update(); !status) return status;
+  GACC_TRY(finish_lanes());
+  GACC_TRY(run_update());
   // From here on one wait: what is read lies together (passes/plan_memory.cpp).
-  int32_t ok = 0;
-  if (Status status = read_scalar(window_ok_, ok); !status) return status;
-  if (Status status = read_window_sums(report.sums); !status) return status;
-  if (report.sums.count == 0) return drop_window();  // a mean over nothing: the update moved statistics alone
-  if (Status status = read_scalar(window_loss_, report.loss); !status) return status;
-  if (Status status = read_scalar(window_norm_, report.norm); !status) return status;
-  if (Status status = read_scalar(window_lr_, report.lr); !status) return status;
-  if (Status status = read_scale(state::window_scale, report.scale); !status) return status;
-  if (Status status = read_scale(state::loss_scale, report.next_scale); !status) return status;
+  const int32_t ok = GACC_TRY(read_scalar<int32_t>(window_ok_));
+  report.sums = GACC_TRY(read_window_sums());
+  if (report.sums.count == 0) {  // a mean over nothing: the update moved statistics alone
+    GACC_TRY(drop_window());
+    return report;
+  }
+  report.loss = GACC_TRY(read_scalar<float>(window_loss_));
+  report.norm = GACC_TRY(read_scalar<float>(window_norm_));
+  report.lr = GACC_TRY(read_scalar<float>(window_lr_));
+  report.scale = GACC_TRY(read_scale(state::window_scale));
+  report.next_scale = GACC_TRY(read_scale(state::loss_scale));
   forget_window();
   report.finite = report.applied = ok != 0;
-  if (plan_.skip_nonfinite) return read_state(state::skips, report.skips);
-  // A failed update leaves the accumulators as they were, so the culprit can still be found.
-  return report.finite ? Status() : first_bad_parameter(report.bad_parameter);
+  if (plan_.skip_nonfinite)
+    report.skips = GACC_TRY(read_state<int32_t>(state::skips));
+  else if (!report.finite)  // a failed update leaves the accumulators as they were
+    report.bad_parameter = GACC_TRY(first_bad_parameter());
+  return report;
 }
 
 // What the window's sums were, once the update has cleared them.
-Status Session::read_window_sums(WindowSums& sums) {
-  float sum = 0, weight = 0;
-  int32_t count = 0;
-  Status status = read_scalar(window_sum_, sum);
-  if (status) status = read_scalar(window_count_, count);
-  if (status && window_weight_) status = read_scalar(window_weight_, weight);
-  sums = {sum, window_weight_ ? weight : static_cast<double>(count)};
-  return status;
+Result<WindowSums> Session::read_window_sums() {
+  const float sum = GACC_TRY(read_scalar<float>(window_sum_));
+  const int32_t count = GACC_TRY(read_scalar<int32_t>(window_count_));
+  return WindowSums{
+      sum, window_weight_ ? GACC_TRY(read_scalar<float>(window_weight_)) : static_cast<double>(count)};
 }
 
 // 1 where the loss is not scaled.
-Status Session::read_scale(std::string_view name, float& scale) {
-  scale = 1;
-  return plan_.find(name) ? read_state(name, scale) : Status();
+Result<float> Session::read_scale(std::string_view name) {
+  return plan_.find(name) ? read_state<float>(name) : 1;
 }
 
-Status Session::first_bad_parameter(std::string& name) {
-  std::vector<float> values;
-  for (const Parameter& parameter : parameters_) {
-    if (!parameter.gradient) continue;
-    if (Status status = read_sum(*parameter.gradient, values); !status) return status;
-    if (all_finite(values)) continue;
-    name = parameter.buffer->name;
-    break;
-  }
-  return {};
+Result<std::string> Session::first_bad_parameter() {
+  for (const Parameter& parameter : parameters_)
+    if (parameter.gradient && !all_finite(GACC_TRY(read_sum(*parameter.gradient))))
+      return parameter.buffer->name;
+  return std::string();
 }
 
 Status Session::zero(const PlanBuffer& buffer) {
@@ -605,7 +559,7 @@ Status Session::drop_window() {
   for (const PlanBuffer& buffer : plan_.buffers)
     if ((buffer.kind == "accum" && buffer.role != BufferRole::node) || &buffer == loss_sum_ ||
         &buffer == loss_count_)
-      if (Status status = zero(buffer); !status) return status;
+      GACC_TRY(zero(buffer));
   return {};
 }
 
@@ -617,8 +571,7 @@ Status Session::begin_eval(int64_t launches) {
 }
 
 Status Session::clear_eval() {
-  for (const PlanBuffer* buffer : eval_sums_)
-    if (Status status = zero(*buffer); !status) return status;
+  for (const PlanBuffer* buffer : eval_sums_) GACC_TRY(zero(*buffer));
   return {};
 }
 
@@ -629,11 +582,9 @@ int64_t Session::eval_lane(int64_t position) const {
 // The sums of the lane that has ended, to the host.
 Status Session::end_eval_lane() {
   const int64_t lane = eval_lane(eval_launches_ - 1);
-  std::vector<uint32_t> words(eval_sums_.size());
-  for (size_t i = 0; i < words.size(); ++i)
-    if (Status status = device_.read(eval_sums_[i]->offset, std::as_writable_bytes(std::span(&words[i], 1)));
-        !status)
-      return status;
+  std::vector<uint32_t> words;
+  for (const PlanBuffer* sum : eval_sums_)
+    words.push_back(GACC_TRY(read_all<uint32_t>(sum->offset, 1)).front());
   eval_nodes_.push_back({{lane, lane + 1}, std::move(words)});
   return {};
 }
@@ -646,28 +597,27 @@ bool Session::has_eval(int64_t position) const {
 Status Session::next_eval() {
   const int64_t next = eval_launches_;
   if (next > 0 && has_eval(next - 1) && eval_lane(next) != eval_lane(next - 1)) {
-    if (Status status = end_eval_lane(); !status) return status;
-    if (Status status = clear_eval(); !status) return status;
+    GACC_TRY(end_eval_lane());
+    GACC_TRY(clear_eval());
   }
   ++eval_launches_;
   return {};
 }
 
 Status Session::eval(InputBytes inputs, int64_t samples) {
-  if (Status status = next_eval(); !status) return status;
-  if (Status status = write_inputs(inputs, samples, Program::eval); !status) return status;
+  GACC_TRY(next_eval());
+  GACC_TRY(write_inputs(inputs, samples, Program::eval));
   if (r2_shift_ && eval_samples_ == 0) {
-    if (Status status = shift_targets(inputs); !status) return status;
-    if (Status status = share_shift(); !status) return status;
+    GACC_TRY(shift_targets(inputs));
+    GACC_TRY(share_shift());
   }
   eval_samples_ += samples;
   return device_.run(Program::eval, samples);
 }
 
 Status Session::skip_eval(int64_t samples) {
-  if (Status status = next_eval(); !status) return status;
-  if (r2_shift_ && eval_samples_ == 0)
-    if (Status status = share_shift(); !status) return status;
+  GACC_TRY(next_eval());
+  if (r2_shift_ && eval_samples_ == 0) GACC_TRY(share_shift());
   eval_samples_ += samples;
   return {};
 }
@@ -675,16 +625,14 @@ Status Session::skip_eval(int64_t samples) {
 // All ranks take that of the one with the first launch.
 Status Session::share_shift() {
   if (exchange_ == nullptr) return {};
-  std::vector<LaneScalars> nodes;
-  float shift = 0;
-  if (Status status = read_scalar(r2_shift_, shift); !status) return status;
-  if (has_eval(0)) nodes.push_back({{0, 1}, {std::bit_cast<uint32_t>(shift)}});
-  if (Status status = exchange_->gather(nodes); !status) return status;
-  return write_scalar(r2_shift_, std::bit_cast<float>(nodes.at(0).words.at(0)));
+  std::vector<LaneScalars> mine;
+  if (has_eval(0)) mine.push_back({{0, 1}, {GACC_TRY(read_scalar<uint32_t>(r2_shift_))}});
+  const std::vector<LaneScalars> nodes = GACC_TRY(exchange_->gather(std::move(mine)));
+  return write_scalar(r2_shift_, nodes.at(0).words.at(0));
 }
 
 Status Session::run_predict(InputBytes inputs, int64_t samples) {
-  if (Status status = write_inputs(inputs, samples, Program::predict); !status) return status;
+  GACC_TRY(write_inputs(inputs, samples, Program::predict));
   return device_.run(Program::predict, samples);
 }
 
@@ -698,11 +646,9 @@ Status Session::read_outputs(int64_t first, std::span<float> outputs) {
     const int64_t part = first / each, begin = first % each;
     const auto some = std::min(static_cast<size_t>(each - begin), outputs.size());
     std::iota(rows.begin(), rows.end(), static_cast<int32_t>(part * predict.rows));
-    Status status = device_.write(predict.rows_offset, std::as_bytes(std::span(rows)));
-    if (status) status = device_.run(Program::answer, 1);
-    if (status)
-      status = device_.read(predict.offset + begin * kSize, std::as_writable_bytes(outputs.first(some)));
-    if (!status) return status;
+    GACC_TRY(device_.write(predict.rows_offset, std::as_bytes(std::span(rows))));
+    GACC_TRY(device_.run(Program::answer, 1));
+    GACC_TRY(device_.read(predict.offset + begin * kSize, std::as_writable_bytes(outputs.first(some))));
     first += static_cast<int64_t>(some);
     outputs = outputs.subspan(some);
   }
@@ -710,7 +656,7 @@ Status Session::read_outputs(int64_t first, std::span<float> outputs) {
 }
 
 Status Session::predict(InputBytes inputs, int64_t samples, std::span<float> outputs) {
-  if (Status status = run_predict(inputs, samples); !status) return status;
+  GACC_TRY(run_predict(inputs, samples));
   return read_outputs(0, outputs);
 }
 
@@ -732,40 +678,36 @@ Status Session::shift_targets(InputBytes inputs) {
   return write_scalar(r2_shift_, std::isfinite(mean) ? static_cast<float>(mean) : 0.0F);
 }
 
-Status Session::end_eval(EvalReport& report) {
-  if (eval_launches_ > 0 && has_eval(eval_launches_ - 1))
-    if (Status status = end_eval_lane(); !status) return status;
-  std::vector<double> values;
-  if (Status status = add_nodes(eval_sums_, std::move(eval_nodes_), values); !status) return status;
-  eval_nodes_.clear();
+Result<EvalReport> Session::end_eval() {
+  if (eval_launches_ > 0 && has_eval(eval_launches_ - 1)) GACC_TRY(end_eval_lane());
+  const std::vector<double> values =
+      GACC_TRY(add_nodes(eval_sums_, std::exchange(eval_nodes_, {}), exchange_));
   // What is left does not tell who had which lanes.
   for (size_t i = 0; plan_.lanes > 1 && i < values.size(); ++i) {
     const PlanBuffer* sum = eval_sums_[i];
-    Status status = sum->dtype == "i32" ? write_scalar(sum, static_cast<int32_t>(values[i]))
-                                        : write_scalar(sum, static_cast<float>(values[i]));
-    if (!status) return status;
+    GACC_TRY(sum->dtype == "i32" ? write_scalar(sum, static_cast<int32_t>(values[i]))
+                                 : write_scalar(sum, static_cast<float>(values[i])));
   }
   const auto value_of = [&](const PlanBuffer* buffer) {
     const auto found = std::ranges::find(eval_sums_, buffer);
     return found == eval_sums_.end() ? 0 : values[static_cast<size_t>(found - eval_sums_.begin())];
   };
   const double loss = value_of(eval_loss_), count = value_of(eval_count_);
-  report = {
+  EvalReport report{
       eval_samples_, static_cast<int64_t>(count), loss / (eval_weight_ ? value_of(eval_weight_) : count), {}};
   MetricSums sums{.count = count, .targets = value_of(r2_targets_), .squares = value_of(r2_squares_)};
   for (size_t i = 0; i < eval_metrics_.size(); ++i) {
     if (eval_metrics_[i]) sums.sum = value_of(eval_metrics_[i]);
     report.metrics.push_back(metric_value(plan_.metrics[i], sums, report.loss));
   }
-  return {};
+  return report;
 }
 
 Status Session::set_lr(float lr) { return write_scalar(lr_, lr); }
 
-Status Session::read_buffer(const PlanBuffer& buffer, std::vector<std::byte>& bytes) {
-  if (const PlanBuffer* slice = slice_of(buffer)) return read_shared(*slice, buffer, bytes);
-  bytes.resize(static_cast<size_t>(buffer.bytes));
-  return device_.read(buffer.offset, bytes);
+Result<std::vector<std::byte>> Session::read_buffer(const PlanBuffer& buffer) {
+  if (const PlanBuffer* slice = slice_of(buffer)) return read_shared(*slice, buffer);
+  return read_all<std::byte>(buffer.offset, buffer.bytes);
 }
 
 Status Session::write_buffer(const PlanBuffer& buffer, std::span<const std::byte> bytes) {
@@ -785,68 +727,56 @@ Status Session::write_own(const PlanBuffer& slice, int64_t first, std::span<cons
                        bytes.subspan(static_cast<size_t>(low - first), static_cast<size_t>(high - low)));
 }
 
-Status Session::read_floats(const PlanBuffer& buffer, std::vector<float>& values) {
-  values.resize(static_cast<size_t>(elements_of(buffer.shape)));
+Result<std::vector<float>> Session::read_floats(const PlanBuffer& buffer) {
+  const int64_t elements = elements_of(buffer.shape);
+  if (slice_of(buffer) == nullptr && buffer.dtype == "f32") return read_all<float>(buffer.offset, elements);
+  std::vector<float> values(static_cast<size_t>(elements));
   if (const PlanBuffer* slice = slice_of(buffer)) {
-    std::vector<std::byte> bytes;
-    Status status = read_shared(*slice, buffer, bytes);
-    if (status) std::memcpy(values.data(), bytes.data(), bytes.size());
-    return status;
+    const std::vector<std::byte> bytes = GACC_TRY(read_shared(*slice, buffer));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  } else {  // a frozen parameter
+    const std::vector<uint16_t> halves = GACC_TRY(read_all<uint16_t>(buffer.offset, elements));
+    std::ranges::transform(halves, values.begin(), buffer.dtype == "f16" ? half_to_float : bf16_to_float);
   }
-  if (buffer.dtype == "f32") return device_.read(buffer.offset, std::as_writable_bytes(std::span(values)));
-  std::vector<uint16_t> halves(values.size());  // a frozen parameter
-  Status status = device_.read(buffer.offset, std::as_writable_bytes(std::span(halves)));
-  std::ranges::transform(halves, values.begin(), buffer.dtype == "f16" ? half_to_float : bf16_to_float);
-  return status;
+  return values;
 }
 
 // The window's sum of f32, its nodes added as `update` will have it.
-Status Session::read_sum(const PlanBuffer& buffer, std::vector<float>& values) {
-  if (stack_.nodes().size() < 2) return read_floats(buffer, values);
+Result<std::vector<float>> Session::read_sum(const PlanBuffer& buffer) {
+  if (stack_.nodes().size() < 2) return read_floats(buffer);
   std::vector<std::vector<float>> parts;
-  for (const int64_t offset : node_offsets(buffer)) {
-    parts.emplace_back(static_cast<size_t>(elements_of(buffer.shape)));
-    if (Status status = device_.read(offset, std::as_writable_bytes(std::span(parts.back()))); !status)
-      return status;
-  }
+  for (const int64_t offset : node_offsets(buffer))
+    parts.push_back(GACC_TRY(read_all<float>(offset, elements_of(buffer.shape))));
   const auto add = [](std::vector<float> left, const std::vector<float>& right) {
     for (size_t i = 0; i < left.size(); ++i) left[i] += right[i];
     return left;
   };
-  values = *tree_sum<std::vector<float>>({0, plan_.lanes}, stack_.nodes(), std::span(parts), add);
-  return {};
+  return *tree_sum<std::vector<float>>({0, plan_.lanes}, stack_.nodes(), std::span(parts), add);
 }
 
-Status Session::mean_gradients(std::vector<NamedTensor>& tensors) {
-  tensors.clear();
-  WindowSums window;
-  if (Status status = sums(window); !status) return status;
-  float scale = 1;
-  if (Status status = read_scale(state::loss_scale, scale); !status) return status;
+Result<std::vector<NamedTensor>> Session::mean_gradients() {
+  const WindowSums window = GACC_TRY(sums());
+  const float scale = GACC_TRY(read_scale(state::loss_scale));
   const double unscale = plan_.seed_rules ? static_cast<double>(plan_.seed_rules->elements) / scale : 1;
-  for (const Parameter& parameter : parameters_) {
-    if (!parameter.gradient) continue;
-    NamedTensor& tensor = tensors.emplace_back();
-    tensor.name = parameter.buffer->name;
-    tensor.shape = parameter.buffer->shape;
-    if (Status status = read_sum(*parameter.gradient, tensor.data); !status) return status;
-    for (float& value : tensor.data)
+  std::vector<NamedTensor> tensors;
+  for (const auto& [buffer, gradient] : parameters_) {
+    if (!gradient) continue;
+    std::vector<float> values = GACC_TRY(read_sum(*gradient));
+    for (float& value : values)
       value = window.count ? static_cast<float>(value * unscale / static_cast<double>(window.count)) : 0.0f;
+    tensors.push_back({buffer->name, buffer->shape, std::move(values)});
   }
-  sort_by_name(tensors);
-  return {};
+  std::ranges::sort(tensors, {}, &NamedTensor::name);
+  return tensors;
 }
 
-Status Session::parameters(std::vector<NamedTensor>& tensors) {
-  tensors.clear();
-  for (const Parameter& parameter : parameters_) {
-    NamedTensor& tensor = tensors.emplace_back();
-    tensor.name = parameter.buffer->name;
-    tensor.shape = parameter.buffer->shape;
-    if (Status status = read_floats(*parameter.buffer, tensor.data); !status) return status;
-  }
-  sort_by_name(tensors);
-  return {};
+Result<std::vector<NamedTensor>> Session::parameters() {
+  std::vector<NamedTensor> tensors;
+  for (const Parameter& parameter : parameters_)
+    tensors.push_back(
+        {parameter.buffer->name, parameter.buffer->shape, GACC_TRY(read_floats(*parameter.buffer))});
+  std::ranges::sort(tensors, {}, &NamedTensor::name);
+  return tensors;
 }
 
 Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values) {
@@ -860,10 +790,10 @@ Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std:
     }
     const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));
     if (const PlanBuffer* slice = slice_of(*buffer)) {
-      if (Status status = write_own(*slice, first * each, bytes); !status) return status;
+      GACC_TRY(write_own(*slice, first * each, bytes));
       continue;
     }
-    if (Status status = device_.write(buffer->offset + first * each, bytes); !status) return status;
+    GACC_TRY(device_.write(buffer->offset + first * each, bytes));
   }
   return {};
 }

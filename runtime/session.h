@@ -1,23 +1,17 @@
 // Runs a compiled step, one verb at a time. A whole training program, without data loading:
 //
-//   Artifact artifact;                                      // what gaccc wrote
-//   load_artifact("step.ptx", artifact);
-//   std::unique_ptr<Device> device;
-//   open_device("cpu", {}, artifact, device, note);
+//   const Artifact artifact = *load_artifact("step.ptx");     // what gaccc wrote
+//   const auto device = open_device("cpu", {}, artifact).take();
 //   Session session(*device, artifact.plan);
 //   session.open(artifact);
 //   session.init(/*seed=*/7, /*lr=*/1e-3);
 //   for (const Batch& batch : data) {
 //     session.step(batch.inputs, batch.samples);            // one micro-batch, one launch
-//     if (session.launches() == artifact.plan.accumulate) {
-//       WindowReport window;
-//       session.update(window);                             // window.loss, window.norm, ...
-//     }
+//     if (session.launches() == artifact.plan.accumulate) session.update();  // its loss, norm, ...
 //   }
-//   session.parameters(tensors);
-//   save_safetensors("weights.safetensors", tensors);
+//   save_safetensors("weights.safetensors", *session.parameters());
 //
-// Every verb returns a Status; after an error the session is of no further use. One thread at a time.
+// Every verb returns a Status or a Result; after an error the session is of no further use. One thread at a time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -100,14 +94,14 @@ class LaneExchange {
   // Between the last step and the update: afterwards every rank has the sum of the window at each target.
   virtual Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
                      std::span<const LaneSum> sums) = 0;
-  // Gives the nodes of this rank, and takes those of all, from left to right.
-  virtual Status gather(std::vector<LaneScalars>& nodes) = 0;
+  // The nodes of all ranks, from left to right; `mine`: of this one.
+  virtual Result<std::vector<LaneScalars>> gather(std::vector<LaneScalars> mine) = 0;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
   // Every rank has its slices at the beginning of each; then all ranks have all in their places.
   virtual Status gather_slices(std::span<const SharedBytes> shared) = 0;
   // The bytes of all ranks, of each as many, one after the other.
-  virtual Status gather_bytes(std::span<const std::byte> mine, std::vector<std::byte>& all) = 0;
+  virtual Result<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) = 0;
 };
 
 // What --save and --load carry: parameters, and the running statistics of batch_norm.
@@ -143,7 +137,7 @@ class Session {
   Status finish_lanes();
   // Ends the window with one optimizer update, or, when nothing in it was counted, without one: then only
   // running statistics move. Waits.
-  Status update(WindowReport& report);
+  Result<WindowReport> update();
   // Ends the window without an update: its sums are set to zero. Does not wait.
   Status drop_window();
 
@@ -154,7 +148,7 @@ class Session {
   // As has_launch and skip, of the evaluation.
   bool has_eval(int64_t position) const;
   Status skip_eval(int64_t samples);
-  Status end_eval(EvalReport& report);
+  Result<EvalReport> end_eval();
   // The outputs of 1 to predict.batch samples; only those inputs are looked at that predict reads. Waits.
   Status predict(InputBytes inputs, int64_t samples, std::span<float> outputs);
   // The same in two steps: the run, which does not wait, and some of the outputs, from number `first` on.
@@ -165,27 +159,27 @@ class Session {
   // The window so far. All wait.
   int64_t launches() const { return launches_; }
   int64_t samples() const { return samples_; }
-  Status sums(WindowSums& sums);
+  Result<WindowSums> sums();
   // The mean gradient (sum / count, unscaled) of every trained parameter, under the parameter's name, sorted
   // by name; zeros when nothing was counted.
-  Status mean_gradients(std::vector<NamedTensor>& tensors);
+  Result<std::vector<NamedTensor>> mean_gradients();
 
   // The ordinal of the next sample since training began, where the model has random numbers for samples (else
   // nothing happens). Steps count what they see; this is for samples that no step sees. Does not wait.
   Status set_ordinal(int64_t ordinal);
 
   // The first parameter (plan order) whose accumulated gradient is not finite; empty when all are.
-  Status first_bad_parameter(std::string& name);
+  Result<std::string> first_bad_parameter();
   // Replaces the rate that init was given.
   Status set_lr(float lr);
 
   // For checkpoints: a buffer of the plan as it is (waits), and put back, as a whole where ranks share it
   // (then all must call this); and, once all are put back, how far the window was. The buffers are what a
   // session keeps; the rest is in this call.
-  Status read_buffer(const PlanBuffer& buffer, std::vector<std::byte>& bytes);
+  Result<std::vector<std::byte>> read_buffer(const PlanBuffer& buffer);
   // As a checkpoint keeps it. With several lanes that is how the open window began: what is summed is no
   // more than part of a tree.
-  Status read_for_checkpoint(const PlanBuffer& buffer, std::vector<std::byte>& bytes);
+  Result<std::vector<std::byte>> read_for_checkpoint(const PlanBuffer& buffer);
   Status write_buffer(const PlanBuffer& buffer, std::span<const std::byte> bytes);
   void resume_window(int64_t launches, int64_t samples) {
     launches_ = launches;
@@ -194,12 +188,12 @@ class Session {
   // One f32 (float) or i32 (int32_t) of the plan's state, by name: for what only some models have. Reading
   // waits.
   template <class T>
-  Status read_state(std::string_view name, T& value);
+  Result<T> read_state(std::string_view name);
   template <class T>
   Status write_state(std::string_view name, T value);
 
   // The parameters as f32, sorted by name. Waits.
-  Status parameters(std::vector<NamedTensor>& tensors);
+  Result<std::vector<NamedTensor>> parameters();
   // Overwrites elements of a parameter (or statistic) and of its half copy, from number `first` on.
   Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
 
@@ -208,27 +202,24 @@ class Session {
   struct Parameter {
     const PlanBuffer* buffer = nullptr;
     const PlanBuffer* gradient = nullptr;
-    int64_t elements = 0;
   };
 
-  Status find_scalar(std::string_view name, const char* dtype, const PlanBuffer*& buffer);
+  Result<const PlanBuffer*> find_scalar(std::string_view name, const char* dtype) const;
   Status find_parameters();
-  Status find_optional(std::string_view name, const PlanBuffer*& buffer);
   Status shift_targets(InputBytes inputs);
   Status write_inputs(InputBytes inputs, int64_t samples, Program program);
-  Status read_window_sums(WindowSums& sums);
-  Status read_scale(std::string_view name, float& scale);
-  Status read_floats(const PlanBuffer& buffer, std::vector<float>& values);
-  Status read_sum(const PlanBuffer& buffer, std::vector<float>& values);
+  Result<WindowSums> read_window_sums();
+  Result<float> read_scale(std::string_view name);
+  Result<std::vector<float>> read_floats(const PlanBuffer& buffer);
+  Result<std::vector<float>> read_sum(const PlanBuffer& buffer);
   Status find_nodes();
   Status begin_launch();
   Status close_lane(const LaneStack::Close& close, std::span<const LaneRange> nodes);
   void forget_window();
   Status remember_opening();
   std::vector<int64_t> node_offsets(const PlanBuffer& sum) const;
-  Status read_words(std::span<const PlanBuffer* const> buffers, LaneScalars& node, size_t place);
-  Status add_nodes(std::span<const PlanBuffer* const> buffers, std::vector<LaneScalars> nodes,
-                   std::vector<double>& values);
+  Result<std::vector<double>> add_nodes(std::span<const PlanBuffer* const> buffers,
+                                        std::vector<LaneScalars> nodes, LaneExchange* exchange);
   Status clear_eval();
   int64_t eval_lane(int64_t position) const;
   Status end_eval_lane();
@@ -241,13 +232,15 @@ class Session {
   int64_t rank() const { return exchange_ == nullptr ? 0 : exchange_->rank(); }
   Status copy_own(const SharedBytes& from, int64_t to);
   Status write_own(const PlanBuffer& slice, int64_t first, std::span<const std::byte> bytes);
-  Status read_shared(const PlanBuffer& slice, const PlanBuffer& whole, std::vector<std::byte>& bytes);
+  Result<std::vector<std::byte>> read_shared(const PlanBuffer& slice, const PlanBuffer& whole);
   Status run_update();
   Status zero(const PlanBuffer& buffer);
   template <class T>
   Status write_scalar(const PlanBuffer* buffer, T value);
   template <class T>
-  Status read_scalar(const PlanBuffer* buffer, T& value);
+  Result<T> read_scalar(const PlanBuffer* buffer);
+  template <class T>
+  Result<std::vector<T>> read_all(int64_t offset, int64_t count);
 
   Device& device_;
   const Plan& plan_;

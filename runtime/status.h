@@ -1,7 +1,9 @@
-// The result of anything in the runtime that can fail: one line of text for the user, or success.
+// The result of anything in the runtime that can fail: success, or one line of text for the user; with a value, where
+// there is one to return.
 #pragma once
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,15 +26,39 @@ class [[nodiscard]] Status {
   explicit operator bool() const { return ok(); }
   const std::string& text() const { return text_; }
 
+  // As of a Result, for GACC_TRY.
+  const Status& status() const { return *this; }
+  void take() {}
+
  private:
   std::string text_;
   bool failed_ = false;
 };
 
+// A value, or the error in its place.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Status error) : status_(std::move(error)) {}  // not of a success
+  explicit operator bool() const { return status_.ok(); }
+  const Status& status() const { return status_; }
+  const T& operator*() const { return *value_; }
+  const T* operator->() const { return &*value_; }
+  T take() { return std::move(*value_); }
+
+ private:
+  Status status_;
+  std::optional<T> value_;
+};
+
 }  // namespace gacc
 
-// Hands on the error of a call that fails: GACC_TRY(file.open(path));
-#define GACC_TRY(...)                                                                 \
-  do {                                                                                \
-    if (::gacc::Status gacc_status = (__VA_ARGS__); !gacc_status) return gacc_status; \
-  } while (false)
+// Hands on the error of a call that fails, else it is the call's value: const File file = GACC_TRY(open(path));
+// No reference may be bound to that, as `for (auto& line : GACC_TRY(lines()))` does.
+#define GACC_TRY(...)                              \
+  ({                                               \
+    auto gacc_result = (__VA_ARGS__);              \
+    if (!gacc_result) return gacc_result.status(); \
+    gacc_result.take();                            \
+  })

@@ -55,10 +55,8 @@ class Interruption {
   // Ranks meet here.
   Status agree() {
     if (!several() || agreed_) return {};
-    int64_t heard_of = heard();
-    Status status = maximum(*options_.ranks, heard_of);
-    agreed_ = heard_of != 0;
-    return status;
+    agreed_ = GACC_TRY(maximum(*options_.ranks, heard())) != 0;
+    return {};
   }
 
  private:
@@ -89,7 +87,8 @@ Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& 
   }
   GACC_TRY(interruption.agree());
   complete = !interruption.agreed();
-  return complete ? session.end_eval(report) : Status();
+  if (complete) report = GACC_TRY(session.end_eval());
+  return {};
 }
 
 std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options) {
@@ -190,7 +189,7 @@ Status Trainer::run() {
   result_.open_launches = session_.launches();
   if (status && options_.keep_gradients && session_.launches() > 0 && !left_window()) {
     status = session_.finish_lanes();
-    if (status) status = session_.mean_gradients(result_.gradients);
+    if (status) result_.gradients = GACC_TRY(session_.mean_gradients());
   }
   if (status && eval_ && !interrupted()) status = evaluate(/*at_end=*/true);
   if (status) look_at(at_.epoch.epoch, last_loss_);
@@ -315,14 +314,14 @@ Status Trainer::close_window(bool apply) {
   // The update clears the accumulators, so the gradients are copied before.
   if (options_.keep_gradients) {
     GACC_TRY(session_.finish_lanes());
-    GACC_TRY(session_.mean_gradients(result_.gradients));
+    result_.gradients = GACC_TRY(session_.mean_gradients());
   }
   UpdateReport report;
   if (!apply) {
-    GACC_TRY(session_.sums(report.window.sums));
+    report.window.sums = GACC_TRY(session_.sums());
     GACC_TRY(session_.drop_window());
   } else {
-    GACC_TRY(session_.update(report.window));
+    report.window = GACC_TRY(session_.update());
   }
   // The loss of a skipped window may be as wrong as its gradient: one of them must not blot out the epoch's.
   if (!plan_.skip_nonfinite || std::isfinite(report.window.sums.loss)) count_sums(report.window.sums);
@@ -368,7 +367,7 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
     const Batch* const batch = loader_.next();
     if (batch == nullptr) return loader_.status();
     GACC_TRY(session_.step(batch->inputs, samples));
-    GACC_TRY(session_.first_bad_parameter(culprit.parameter));
+    culprit.parameter = GACC_TRY(session_.first_bad_parameter());
     if (culprit.parameter.empty()) continue;
     culprit.launch = number;
     break;
@@ -378,9 +377,8 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
 
 // The least launch that any rank has found.
 Status Trainer::first_of_all(Culprit& culprit) {
-  std::vector<std::string> all;
   const std::string mine = culprit.launch == 0 ? "" : fmt::format("{} {}", culprit.launch, culprit.parameter);
-  GACC_TRY(all_gather(*options_.ranks, mine, all));
+  const std::vector<std::string> all = GACC_TRY(all_gather(*options_.ranks, mine));
   culprit = {};
   for (const std::string& text : all) {
     const size_t space = std::min(text.find(' '), text.size());
@@ -407,8 +405,7 @@ Status Trainer::not_finite(const UpdateReport& report) {
 Status Trainer::finish_epoch() {
   if (session_.launches() > 0) {  // carry: the window stays open
     if (Status status = interruption_.agree(); !status || left_window()) return status;
-    WindowSums sums;
-    GACC_TRY(session_.sums(sums));
+    const WindowSums sums = GACC_TRY(session_.sums());
     count_sums(sums);
     at_.counted = sums;
   }

@@ -21,16 +21,15 @@ double norm_of(const std::vector<float>& values) {
 }  // namespace
 
 Status Bench::open() {
-  std::string note;
-  GACC_TRY(open_device(options_.device, options_.device_options, artifact_, device_, note));
+  device_ = GACC_TRY(open_device(options_.device, options_.device_options, artifact_));
   session_ = std::make_unique<Session>(*device_, artifact_.plan);
   GACC_TRY(session_->open(artifact_));
   GACC_TRY(session_->init(options_.seed, static_cast<float>(options_.lr)));
   return options_.loaded ? options_.loaded->write(*session_) : Status();
 }
 
-Status Bench::window(const Dataset& data, std::span<const int64_t> order, std::span<const int64_t> sizes,
-                     WindowOutcome& outcome) {
+Result<WindowOutcome> Bench::window(const Dataset& data, std::span<const int64_t> order,
+                                    std::span<const int64_t> sizes) {
   const Plan& plan = artifact_.plan;
   std::vector<std::vector<std::byte>> bytes(plan.inputs.size());
   size_t done = 0;
@@ -48,10 +47,11 @@ Status Bench::window(const Dataset& data, std::span<const int64_t> order, std::s
     GACC_TRY(session_->step(inputs, size));
     done += static_cast<size_t>(size);
   }
-  outcome = {};
-  GACC_TRY(session_->mean_gradients(outcome.gradients));
-  GACC_TRY(session_->update(outcome.report));
-  return session_->parameters(outcome.parameters);
+  WindowOutcome outcome;
+  outcome.gradients = GACC_TRY(session_->mean_gradients());
+  outcome.report = GACC_TRY(session_->update());
+  outcome.parameters = GACC_TRY(session_->parameters());
+  return outcome;
 }
 
 Status Bench::set_scale(float scale) {
@@ -59,16 +59,14 @@ Status Bench::set_scale(float scale) {
   return session_->write_state("loss.scale", scale);
 }
 
-Status Bench::settle(const Dataset& data, std::span<const int64_t> order, std::span<const int64_t> sizes,
-                     float& scale) {
-  scale = 0;
-  if (!artifact_.plan.find("loss.scale")) return {};
+Result<float> Bench::settle(const Dataset& data, std::span<const int64_t> order,
+                            std::span<const int64_t> sizes) {
+  if (!artifact_.plan.find("loss.scale")) return 0;
   for (int tries = 0; tries < kMostTries; ++tries) {
-    GACC_TRY(session_->read_state("loss.scale", scale));
+    const float scale = GACC_TRY(session_->read_state<float>("loss.scale"));
     GACC_TRY(session_->set_ordinal(0));  // with the same masks each time
-    WindowOutcome outcome;
-    GACC_TRY(window(data, order, sizes, outcome));
-    if (outcome.report.applied || outcome.report.sums.count == 0) return {};  // without a count, at any scale
+    const WindowReport report = GACC_TRY(window(data, order, sizes)).report;
+    if (report.applied || report.sums.count == 0) return scale;  // without a count, at any scale
   }
   return Status::error("no loss scale was found with which the gradient is finite");
 }

@@ -22,12 +22,11 @@ class Bench {
   Bench(const Artifact& artifact, const VerifyOptions& options) : artifact_(artifact), options_(options) {}
   Status open();
   // A window over the samples `order`, in launches of these sizes (they add up to the samples).
-  Status window(const Dataset& data, std::span<const int64_t> order, std::span<const int64_t> sizes,
-                WindowOutcome& outcome);
+  Result<WindowOutcome> window(const Dataset& data, std::span<const int64_t> order,
+                               std::span<const int64_t> sizes);
   // With a dynamic loss scale the first windows overflow until the scale fits: repeats the window until one
   // is applied. The scale that it then had, or 0 where the artifact has none.
-  Status settle(const Dataset& data, std::span<const int64_t> order, std::span<const int64_t> sizes,
-                float& scale);
+  Result<float> settle(const Dataset& data, std::span<const int64_t> order, std::span<const int64_t> sizes);
   Status set_scale(float scale);  // 0: leave it
   Status close();                 // what a checking device found is an error
   Session& session() { return *session_; }

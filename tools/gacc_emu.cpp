@@ -4,9 +4,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -17,14 +14,14 @@
 
 namespace {
 
-int write_output(const std::string& text) {
-  const bool whole = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (std::fflush(stdout) == 0 && whole) return 0;
-  gacc::print_stderr("gacc-emu: error: cannot write standard output: {}\n", std::strerror(errno));
+using namespace gacc;
+
+int fail(std::string_view text) {
+  print_stderr("{}\n", text);
   return 1;
 }
 
-std::string kernel_text(const gacc::emulator::KernelInfo& kernel) {
+std::string kernel_text(const emulator::KernelInfo& kernel) {
   std::string text = fmt::format("{}: {} registers, {} bytes shared, {} bytes local", kernel.name,
                                  kernel.registers, kernel.shared_bytes, kernel.local_bytes);
   if (kernel.max_threads > 0) text += fmt::format(", at most {} threads", kernel.max_threads);
@@ -38,7 +35,7 @@ std::string kernel_text(const gacc::emulator::KernelInfo& kernel) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  gacc::hold_standard_streams();
+  hold_standard_streams();
   std::string word;
   CLI::App app("Lists the kernels of a PTX file: parameters, registers and shared memory.", "gacc-emu");
   app.add_option("FILE", word, "the PTX, an artifact for instance")->type_name("")->required();
@@ -49,14 +46,14 @@ int main(int argc, char** argv) {
 Exit status:
     0 done   1 the file is wrong, or has what the emulator does not know   2 the command line is wrong
 )");
-  if (const std::optional<int> ended = gacc::parse_command_line(app, argc, argv)) return *ended;
-  std::string text;
-  if (gacc::Status status = gacc::read_file(word, text); !status)
-    return gacc::print_stderr("gacc-emu: error: {}\n", status.text()), 1;
-  std::vector<gacc::emulator::KernelInfo> kernels;
-  if (gacc::Status status = gacc::emulator::list_kernels(text, kernels); !status)
-    return gacc::print_stderr("{}: error: {}\n", word, status.text()), 1;
+  if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
+  const Result<std::string> text = read_file(word);
+  if (!text) return fail("gacc-emu: error: " + text.status().text());
+  std::vector<emulator::KernelInfo> kernels;
+  if (Status status = emulator::list_kernels(*text, kernels); !status)
+    return fail(word + ": error: " + status.text());
   std::string out;
   for (const auto& kernel : kernels) out += kernel_text(kernel);
-  return write_output(out);
+  const Status status = write_output("-", out);
+  return status ? 0 : fail("gacc-emu: error: " + status.text());
 }

@@ -102,11 +102,7 @@ class Run {
   }
 
   int execute() {
-    Status status = find_place(ranks_, place_);
-    if (status) {
-      status = prepare();
-      status = agree(ranks_, status, status ? facts_of_rank() : Facts());
-    }
+    Status status = prepare_together();
     if (status) status = arguments_.verify ? verify_artifact() : work();
     if (device_) status = finish_device(std::move(status));
     // The log tells of a run that began, however it ended; before that nothing is left of it.
@@ -140,6 +136,11 @@ class Run {
     say("gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1, result_.updates,
         written_);
   }
+  Status prepare_together() {
+    place_ = GACC_TRY(find_place(ranks_));
+    const Status status = prepare();
+    return agree(ranks_, status, status ? facts_of_rank() : Facts());
+  }
   Status prepare();
   Status check_ranks() const;
   std::string sums_text() const;
@@ -155,7 +156,6 @@ class Run {
   Status check_checkpoint();
   Status work();
   Status verify_artifact();
-  Status share_parameters(Session& session);
   Status save_best(Session& session);
   Status restore_best();
   Status evaluate_and_write(Session& session, Progress& progress);
@@ -220,9 +220,8 @@ class Run {
 
 Status Run::prepare() {
   const Arguments& given = arguments_;
-  GACC_TRY(load_artifact(given.artifact, artifact_));
-  ir::Module module;
-  GACC_TRY(check_artifact(artifact_, given.artifact, module));
+  artifact_ = GACC_TRY(load_artifact(given.artifact));
+  const ir::Module module = GACC_TRY(check_artifact(artifact_, given.artifact));
   Plan& plan = artifact_.plan;
   rate_.of_model = plan.lr;
   if (given.seed) plan.seed = *given.seed;
@@ -284,10 +283,9 @@ Status Run::prepare() {
   if (given.gemm != "auto")
     device_options_.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
   GACC_TRY(read_gemm_choices());
-  Status status = open_device(given.device, device_options_, artifact_, device_, note);
+  device_ = GACC_TRY(open_device(given.device, device_options_, artifact_, &note));
   if (!note.empty() && !given.quiet) say("{}\n", note);
-  if (status && device_->kind() != "cpu") status = compare_programs(module, artifact_, given.artifact);
-  return status;
+  return device_->kind() == "cpu" ? Status() : compare_programs(module, artifact_, given.artifact);
 }
 
 Status Run::check_ranks() const {
@@ -403,17 +401,17 @@ Status Run::read_gemm_choices() {
   GACC_TRY(check_writable(file));
   if (access(file.c_str(), F_OK) != 0) return {};
   device_options_.gemm_choices_from = file;
-  GACC_TRY(read_file(file, device_options_.gemm_choices));
+  device_options_.gemm_choices = GACC_TRY(read_file(file));
   return device_options_.gemm_choices.empty() ? Status::error("{} is empty", file) : Status();
 }
 
 // The algorithms that the first rank has measured; the bits of products depend on them.
 Status Run::take_gemm_choices() {
-  GACC_TRY(broadcast(ranks_, device_options_.gemm_choices));
+  device_options_.gemm_choices = GACC_TRY(broadcast(ranks_, ""));
   device_options_.gemm_choices_from = "rank 0";
   device_.reset();  // one at a time: the arena may fill the machine
-  std::string note;
-  return open_device(arguments_.device, device_options_, artifact_, device_, note);
+  device_ = GACC_TRY(open_device(arguments_.device, device_options_, artifact_));
+  return {};
 }
 
 Status Run::write_gemm_choices() {
@@ -525,15 +523,11 @@ Status Run::work() {
   GACC_TRY(session.open(artifact_));
   if (ranks_.size() > 1) {
     options_.ranks = &ranks_;
-    std::string why;
-    GACC_TRY(exchange_->open_link(why));
+    const std::string why = GACC_TRY(exchange_->open_link());
     if (!why.empty() && device_->kind().starts_with("cuda") && !arguments_.quiet)
       say("gacc-exec: the sums of ranks go through the host: {}\n", why);
   }
-  if (tunes_ && first()) {
-    std::string choices = device_->gemm_choices();
-    GACC_TRY(broadcast(ranks_, choices));
-  }
+  if (tunes_ && first()) GACC_TRY(broadcast(ranks_, device_->gemm_choices()));
   if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet) say("{}\n", note);
   GACC_TRY(write_gemm_choices());
   if (!arguments_.profile.empty()) GACC_TRY(device_->start_profile());
@@ -565,7 +559,9 @@ Status Run::work() {
     GACC_TRY(restore_best());
     options_.save_best = [&] { return save_best(session); };
   } else if (saves_best_ && plan.shard > 0) {
-    options_.save_best = [&] { return share_parameters(session); };
+    options_.save_best = [&] {
+      return session.parameters().status();
+    };  // what the first writes has a part of these
   }
   return train_and_write(session, progress);
 }
@@ -607,21 +603,14 @@ Status Run::evaluate_and_write(Session& session, Progress& progress) {
   return status ? log_.write(end_line(result_, device_->peak_bytes())) : status;
 }
 
-// What another rank writes has a part of this one.
-Status Run::share_parameters(Session& session) {
-  std::vector<NamedTensor> tensors;
-  return session.parameters(tensors);
-}
-
 // Writes the parameters as they are, and keeps the file for checkpoints.
 Status Run::save_best(Session& session) {
-  std::vector<NamedTensor> tensors;
-  GACC_TRY(session.parameters(tensors));
+  const std::vector<NamedTensor> tensors = GACC_TRY(session.parameters());
   const std::string& path = arguments_.save_best;
   const Metadata metadata = own_metadata();
   if (arguments_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
   if (opening_ && !opening_->best) opening_->best = best_;
-  GACC_TRY(safetensors_bytes(path, tensors, metadata, best_));
+  best_ = GACC_TRY(safetensors_bytes(path, tensors, metadata));
   return write_file_atomically(path, best_);
 }
 
@@ -700,7 +689,7 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     }
   }
   std::vector<NamedTensor> tensors;
-  if (saves_ && (first() || plan.shard > 0)) GACC_TRY(session.parameters(tensors));
+  if (saves_ && (first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
   if (const std::string& path = arguments_.save_adapter; !path.empty()) {
     GACC_TRY(save_adapter(path, plan, tensors));
     written_ += fmt::format("; wrote {}", path);
@@ -751,7 +740,7 @@ Status Run::finish_device(Status status) {
 int main(int argc, char** argv) {
   hold_standard_streams();
   Arguments arguments;
-  auto ranks = std::make_unique<Collective>();
+  auto ranks = std::make_unique<Collective>();  // until it is known that there are others
   const auto give_up = [&](Exit status, const std::string& text) {
     if (ranks->fail(text)) fail(status, text);
     return ranks->end(status);
@@ -762,8 +751,9 @@ int main(int argc, char** argv) {
       if (Status status = start_ranks(*arguments.ranks, argc, argv); !status)
         return fail(kFailed, status.text());
     handle_interrupts();  // before MPI makes threads
-    if (Status status = open_collective({arguments.rank_timeout}, ranks); !status)
-      return fail(kFailed, status.text());
+    Result<std::unique_ptr<Collective>> opened = open_collective({arguments.rank_timeout});
+    if (!opened) return fail(kFailed, opened.status().text());
+    ranks = opened.take();
     return Run(arguments, *ranks).execute();
   } catch (const std::bad_alloc&) {
     return give_up(kFailed, "out of memory");

@@ -7,9 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -39,14 +36,6 @@ struct Arguments {
        check = false;
 };
 
-// To the file, the old one or the whole new one; "" or the reason.
-std::string write_all(const std::string& path, const std::string& text) {
-  if (!path.empty() && path != "-") return write_file_atomically(path, text).text();
-  const bool good = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (std::fflush(stdout) == 0 && good) return "";
-  return fmt::format("cannot write standard output: {}", std::strerror(errno));
-}
-
 std::vector<std::string> names(const std::string& list) {
   std::vector<std::string> out;
   std::string name;
@@ -64,8 +53,8 @@ int fail(int code, std::string_view text) {
 }
 
 int output(const Arguments& arguments, const std::string& text) {
-  const std::string problem = write_all(arguments.out, text);
-  return problem.empty() ? kDone : fail(kWrongFile, problem);
+  const Status status = write_output(arguments.out.empty() ? "-" : arguments.out, text);
+  return status ? kDone : fail(kWrongFile, status.text());
 }
 
 int run(const Arguments& arguments) {
@@ -97,10 +86,10 @@ int run(const Arguments& arguments) {
   if (const std::string unknown = passes::unknown_pass(options); !unknown.empty())
     return fail(kWrongCommand, unknown);
 
-  std::string text;
-  if (Status status = read_input(arguments.file, text); !status) return fail(kWrongFile, status.text());
-  Diag diag(arguments.file == "-" ? "<stdin>" : arguments.file, text);
-  std::optional<ir::Module> module = ir::parse(text, diag);
+  const Result<std::string> text = read_input(arguments.file);
+  if (!text) return fail(kWrongFile, text.status().text());
+  Diag diag(arguments.file == "-" ? "<stdin>" : arguments.file, *text);
+  std::optional<ir::Module> module = ir::parse(*text, diag);
   if (!module || !ir::verify(*module, diag)) {
     to_stderr(diag.render());
     return kWrongFile;

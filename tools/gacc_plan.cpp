@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
 #include <string>
 
 #include "passes/planner/offsets_csv.h"
@@ -27,14 +26,9 @@ int fail(std::string_view text, Exit code = kNoPlan) {
   return code;
 }
 
-// To the file, atomically; "-" is standard output.
-int write_output(const std::string& path, const std::string& text) {
-  if (path != "-") {
-    const Status status = write_file_atomically(path, text);
-    return status ? kDone : fail(status.text());
-  }
-  const bool good = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  return std::fflush(stdout) == 0 && good ? kDone : fail("cannot write standard output");
+int write(const std::string& path, const std::string& text) {
+  const Status status = write_output(path, text);
+  return status ? kDone : fail(status.text());
 }
 
 struct OffsetsArguments {
@@ -48,10 +42,11 @@ int run_offsets(const OffsetsArguments& arguments) {
           {{"file", FileUse::reads, {source_of(arguments.file)}}, {"-o", FileUse::writes, {target_of(out)}}});
       !wrong.empty())
     return fail(wrong, kWrongCommand);
-  std::string text, problem;
-  if (Status status = read_input(arguments.file, text); !status) return fail(status.text());
+  std::string problem;
+  const Result<std::string> text = read_input(arguments.file);
+  if (!text) return fail(text.status().text());
   planner::BufferTable table;
-  if (!planner::parse_buffers(text, table, problem)) return fail(arguments.file + ":" + problem);
+  if (!planner::parse_buffers(*text, table, problem)) return fail(arguments.file + ":" + problem);
   const int64_t bound = planner::liveness_bound(table.blocks);
   const planner::Packing packing = planner::pack(table.blocks, arguments.capacity);
   if (!packing.placement) {
@@ -62,7 +57,7 @@ int run_offsets(const OffsetsArguments& arguments) {
                             packing.proven ? "exists (proven infeasible)" : "found (not proven infeasible)",
                             bound));
   }
-  return write_output(out, planner::print_buffers(table, packing.placement->offsets));
+  return write(out, planner::print_buffers(table, packing.placement->offsets));
 }
 
 struct RecomputeArguments {
@@ -86,16 +81,17 @@ int run_recompute(const RecomputeArguments& arguments) {
                                                {"-o", FileUse::writes, {target_of(arguments.out)}}});
       !wrong.empty())
     return fail(wrong, kWrongCommand);
-  std::string text, problem;
-  if (Status status = read_input(arguments.file, text); !status) return fail(status.text());
+  std::string problem;
+  const Result<std::string> text = read_input(arguments.file);
+  if (!text) return fail(text.status().text());
   planner::Graph graph;
-  if (!planner::parse_graph(text, graph, problem)) return fail(arguments.file + ":" + problem);
+  if (!planner::parse_graph(*text, graph, problem)) return fail(arguments.file + ":" + problem);
   const planner::Recompute plan = planner::plan_recompute(graph, arguments.budget, arguments.effort);
   if (plan.feasible && !arguments.out.empty()) {
-    const int code = write_output(arguments.out, planner::print_schedule(graph, plan.schedule));
+    const int code = write(arguments.out, planner::print_schedule(graph, plan.schedule));
     if (code != kDone) return code;
   }
-  const int code = write_output("-", to_json(plan));
+  const int code = write("-", to_json(plan));
   return plan.feasible ? code : kNoPlan;
 }
 

@@ -2,11 +2,8 @@
 // LLVM IR), the plan, or both.
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -97,16 +94,11 @@ Status write_outputs(const std::vector<Output>& outputs) {
   for (const Output& output : outputs) {
     if (output.path == "-") continue;
     files.push_back(std::make_unique<AtomicFile>());
-    Status status = files.back()->open(output.path);
-    if (status) status = files.back()->write(output.text);
-    if (!status) return status;
+    GACC_TRY(files.back()->open(output.path));
+    GACC_TRY(files.back()->write(output.text));
   }
-  for (const Output& output : outputs) {
-    if (output.path != "-") continue;
-    if (std::fwrite(output.text.data(), 1, output.text.size(), stdout) != output.text.size() ||
-        std::fflush(stdout) != 0)
-      return Status::error("cannot write standard output: {}", std::strerror(errno));
-  }
+  for (const Output& output : outputs)
+    if (output.path == "-") GACC_TRY(write_output("-", output.text));
   for (const auto& file : files) GACC_TRY(file->commit());
   return {};
 }
@@ -147,10 +139,9 @@ class Compilation {
                               arguments_.model, arguments_.model));
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
-    std::string text;
-    if (Status status = read_input(arguments_.model, text, kModelLimit); !status)
-      return fail(kWrongFile, status.text());
-    compiler_.emplace(std::move(text), arguments_.model == "-" ? "<stdin>" : arguments_.model, overrides_);
+    Result<std::string> text = read_input(arguments_.model, kModelLimit);
+    if (!text) return fail(kWrongFile, text.status().text());
+    compiler_.emplace(text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model, overrides_);
     compiler_->on_note = to_stderr;
     compiler_->on_phase = [this](std::string_view name) { clock_.phase(name); };
     if (const std::optional<CompileTrouble> trouble = compiler_->read()) return report(*trouble);

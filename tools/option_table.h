@@ -7,9 +7,8 @@
 namespace gacc {
 
 // name, version, description, footer; groups: [{name, options: [...]}]; commands: the tables of subcommands.
-// An option: names (a positional has none but `positional`), value ("" for a flag; words in lower case, split
-// by
-// |, are what may be written, those in upper case say its kind), help, required, repeats.
+// An option: names (a positional has none but `positional`), value ("" for a flag; words in lower case with | between
+// them are what may be written, those in upper case say its kind), help, required, repeats.
 nlohmann::ordered_json option_table(const CLI::App& app);
 
 }  // namespace gacc

@@ -40,8 +40,8 @@ std::string summary_text(const std::vector<LayerSummary>& layers) {
     for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
   std::string text;
   for (const Row& row : rows) {
-    std::string line = fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {}", row[0], width[0], row[1], width[1],
-                                   row[2], width[2], row[3], width[3], row[4]);
+    const std::string line = fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {}", row[0], width[0], row[1],
+                                         width[1], row[2], width[2], row[3], width[3], row[4]);
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   return text;

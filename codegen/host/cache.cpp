@@ -72,12 +72,12 @@ Cache Cache::open() {
 
 std::optional<std::string> Cache::load(const std::string& key) const {
   if (!enabled()) return std::nullopt;
-  std::string bytes;
-  if (!read_file(path(key), bytes, kBytes)) return std::nullopt;
-  const size_t end = bytes.find('\n');
+  const Result<std::string> bytes = read_file(path(key), kBytes);
+  if (!bytes) return std::nullopt;
+  const size_t end = bytes->find('\n');
   if (end == std::string::npos) return std::nullopt;
-  const std::string_view object = std::string_view(bytes).substr(end + 1);
-  if (header(object) != std::string_view(bytes).substr(0, end + 1)) return std::nullopt;
+  const std::string_view object = std::string_view(*bytes).substr(end + 1);
+  if (header(object) != std::string_view(*bytes).substr(0, end + 1)) return std::nullopt;
   utimensat(AT_FDCWD, path(key).c_str(), nullptr, 0);  // its age is counted from its last use
   return std::string(object);
 }

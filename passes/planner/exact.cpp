@@ -22,7 +22,7 @@ struct State {
 };
 struct Hash {
   size_t operator()(const State& s) const {
-    uint64_t x = (static_cast<uint64_t>(s.next) << 32 | s.live) * 0x9e3779b97f4a7c15u;
+    const uint64_t x = (static_cast<uint64_t>(s.next) << 32 | s.live) * 0x9e3779b97f4a7c15u;
     return static_cast<size_t>(x ^ (x >> 29));
   }
 };

@@ -69,8 +69,7 @@ class CublasLt final : public GemmEngine {
 
   Status prepare(const Product& product, Stream stream) override {
     if (product.m == 0 || product.n == 0 || product.k == 0) return {};
-    if (!find(product))
-      if (Status status = choose_algorithm(product, stream); !status) return status;
+    if (!find(product)) GACC_TRY(choose_algorithm(product, stream));
     if (product.bias != 0) prepare_bias(product);
     return {};
   }
@@ -94,7 +93,7 @@ class CublasLt final : public GemmEngine {
     Variant* biased = with_bias(choices_[at], product);
     Variant& variant = biased ? *biased : choices_[at].plain;
     if (std::exchange(variant.warm, true)) return {};
-    const Status status = launch(product, stream);
+    Status status = launch(product, stream);
     if (status || !biased) return status;
     forget(*biased);  // the bias stays a launch of its own
     return warm_up(product, stream);
@@ -262,7 +261,7 @@ class CublasLt final : public GemmEngine {
   // The fastest of the proposals that run, each by the better of its rounds; of equals the first.
   Status choose_fastest(const Product& product, Choice& choice, const std::vector<LtHeuristic>& proposals,
                         Stream stream) {
-    if (Status status = fill(product); !status) return status;
+    GACC_TRY(fill(product));
     Product measured = product;
     measured.workspace = tuning_->workspace;
     constexpr double kFails = std::numeric_limits<double>::infinity();
@@ -363,9 +362,9 @@ class CublasLt final : public GemmEngine {
 Status open_cublas_lt(std::span<const char* const> names, int capability,
                       std::unique_ptr<GemmEngine>& engine) {
   LtLibrary library;
-  if (Status status = library.open(names); !status) return status;
+  GACC_TRY(library.open(names));
   cublasLtContext* handle = nullptr;
-  if (int error = library.create(&handle); error != 0)
+  if (const int error = library.create(&handle); error != 0)
     return Status::error("cuBLASLt does not start: {}", library.status_string(error));
   engine = std::make_unique<CublasLt>(library, handle, capability);
   return {};

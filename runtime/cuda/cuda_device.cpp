@@ -393,7 +393,7 @@ Status CudaDevice::finish(std::string& reports) {
   reports.clear();
   if (!options_.emulated || !stream_) return {};
   if (Status status = enter(); !status) return status;
-  const Status waited = wait();
+  Status waited = wait();
   const int64_t count = emulator_.reports(reports);
   if (count == 0) return waited;
   return Status::error("the emulator has {} report{} on the artifact's kernels", count,

@@ -21,7 +21,7 @@ Status Driver::open(const std::string& path) {
   GACC_CUDA_FUNCTIONS(GACC_CUDA_FIND)
 #undef GACC_CUDA_FIND
   if (!init) return Status::error("{} is no NVIDIA driver: it has no cuInit", path);
-  if (int error = init(0); error != 0) {
+  if (const int error = init(0); error != 0) {
     if (error == kErrorNoDevice || !error_name || !error_string)
       return Status::error("the NVIDIA driver finds no GPU");
     if (error == kErrorStubLibrary)

@@ -47,7 +47,7 @@ Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm
   tuning.choices = {fmt::format("{} (sm_{})", gpu.name, gpu.capability), gemm.name()};
   if (options.gemm_choices.empty()) return {};
   GemmChoices given;
-  if (Status status = parse_gemm_choices(options.gemm_choices, given); !status)
+  if (const Status status = parse_gemm_choices(options.gemm_choices, given); !status)
     return Status::error("{} does not hold algorithms of matrix products: {}", options.gemm_choices_from,
                          status.text());
   if (given.gpu == tuning.choices.gpu && given.library == tuning.choices.library) {

@@ -57,7 +57,7 @@ Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulat
         "the NVIDIA driver is too old: the artifact is PTX {}, which needs CUDA {}; the driver supports CUDA "
         "{}",
         ptx, version_text(wanted), version_text(version));
-  if (int error = driver.device_count(&count); error != 0 && error != kErrorNoDevice)
+  if (const int error = driver.device_count(&count); error != 0 && error != kErrorNoDevice)
     return driver.check(error, "cannot ask for the number of GPUs");
   if (count == 0) return Status::error("the NVIDIA driver finds no GPU");
   // 2. The GPU.
@@ -67,7 +67,7 @@ Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulat
   std::string below;
   std::vector<int> able;
   for (int i = ordinal < 0 ? 0 : ordinal; i < (ordinal < 0 ? count : ordinal + 1); ++i) {
-    if (Status status = describe(driver, i, gpu); !status) return status;
+    GACC_TRY(describe(driver, i, gpu));
     if (emulated || runs_on(target, gpu.capability)) {
       able.push_back(i);
       if (local_rank < static_cast<int>(able.size())) return {};

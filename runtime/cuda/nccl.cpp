@@ -89,9 +89,9 @@ class NcclLink final : public DeviceLink {
   }
 
   Status open() {
-    if (Status status = nccl_.open(place_.emulator != nullptr); !status) return status;
-    if (Status status = place_.enter(); !status) return status;
-    Status status = check(place_.driver.module_load(&module_, kSumsPtx, 0, nullptr, nullptr));
+    GACC_TRY(nccl_.open(place_.emulator != nullptr));
+    GACC_TRY(place_.enter());
+    const Status status = check(place_.driver.module_load(&module_, kSumsPtx, 0, nullptr, nullptr));
     return status ? check(place_.driver.module_function(&function_, module_, "gacc_rank_sums")) : status;
   }
 
@@ -112,8 +112,8 @@ class NcclLink final : public DeviceLink {
     NcclId of{};
     if (id.size() != sizeof of.bytes) return Status::error("internal error: an id of {} bytes", id.size());
     std::memcpy(of.bytes, id.data(), id.size());
-    if (Status status = place_.enter(); !status) return status;
-    Status status =
+    GACC_TRY(place_.enter());
+    const Status status =
         check_nccl(nccl_.join(&communicator_, ranks, of, rank), "cannot connect the GPUs of the ranks");
     return status ? place_.joined() : status;
   }
@@ -124,7 +124,7 @@ class NcclLink final : public DeviceLink {
   }
 
   Status begin() override {
-    if (Status status = place_.enter(); !status) return status;
+    GACC_TRY(place_.enter());
     return check_nccl(nccl_.group_start(), "cannot send");
   }
   Status send(int64_t offset, int64_t numbers, int to) override {
@@ -196,7 +196,7 @@ Status NcclLibrary::open(bool emulated) {
 
 Status open_nccl(const NcclPlace& place, std::unique_ptr<DeviceLink>& link) {
   auto opened = std::make_unique<NcclLink>(place);
-  if (Status status = opened->open(); !status) return status;
+  GACC_TRY(opened->open());
   link = std::move(opened);
   return {};
 }

@@ -24,7 +24,7 @@ Status Profiler::begin(Stream stream) { return mark(stream); }
 
 Status Profiler::queued(Program program, int64_t launch, const std::string& name, int64_t batch,
                         Stream stream) {
-  if (Status status = mark(stream); !status) return status;
+  GACC_TRY(mark(stream));
   timings_.push_back({name, program, launch, batch, 0, 0});
   ends_.push_back((emulator_ != nullptr ? counts_.size() : events_.size()) - 1);
   return {};

@@ -25,7 +25,7 @@ void ReadWindow::close() {
 }
 
 Status ReadWindow::copy(void* to, Pointer from, size_t bytes, Stream stream) const {
-  if (int error = driver_->copy_out(to, from, bytes, stream); error != 0)
+  if (const int error = driver_->copy_out(to, from, bytes, stream); error != 0)
     return driver_->check(error, "cannot copy from the GPU");
   return driver_->check(driver_->stream_wait(stream), "the GPU failed");
 }

@@ -19,11 +19,11 @@ int64_t element_bytes(std::string_view dtype) {
 
 int64_t checked_product(std::span<const int64_t> extents, int64_t limit) {
   int64_t product = 1;
-  for (int64_t extent : extents) {
+  for (const int64_t extent : extents) {
     if (extent < 0) return -1;
     if (extent == 0) return 0;
   }
-  for (int64_t extent : extents) {
+  for (const int64_t extent : extents) {
     if (extent > limit / product) return -1;
     product *= extent;
   }

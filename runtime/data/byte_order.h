@@ -36,7 +36,7 @@ inline void swap_elements(std::span<std::byte> bytes, int64_t element) {
 
 // IEEE half to single precision: exact.
 inline float half_to_float(uint16_t half) {
-  uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   uint32_t exponent = (half >> 10) & 31u, fraction = half & 1023u;
   uint32_t bits;
   if (exponent == 31) {
@@ -44,7 +44,7 @@ inline float half_to_float(uint16_t half) {
   } else if (exponent > 0) {
     bits = sign | ((exponent + 112) << 23) | (fraction << 13);
   } else {  // subnormal: fraction * 2^-24
-    float value = static_cast<float>(fraction) * 0x1p-24f;
+    const float value = static_cast<float>(fraction) * 0x1p-24f;
     bits = sign | std::bit_cast<uint32_t>(value);
   }
   return std::bit_cast<float>(bits);

@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 Status check_floats(const PlanInput& input, std::span<const std::byte> bytes, const Place& place) {
-  std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  const std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
   for (size_t i = 0; i < values.size(); ++i)
     if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
       return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
@@ -29,7 +29,7 @@ Status check(const PlanInput& input, std::span<const std::byte> bytes, const Pla
     return {};
   }
   int64_t low = input.range ? 0 : kLowest, high = input.range ? *input.range - 1 : kHighest;
-  std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  const std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
   for (size_t i = 0; i < values.size(); ++i) {
     T value = values[i];
     auto at = [&] { return place(static_cast<int64_t>(i)); };
@@ -40,8 +40,8 @@ Status check(const PlanInput& input, std::span<const std::byte> bytes, const Pla
     // Compared as double, floats keep every value of 32 bits; as i64, integers keep all of theirs.
     using Wide = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
     auto wide = static_cast<Wide>(value);
-    bool in_range = wide >= static_cast<Wide>(low) && wide <= static_cast<Wide>(high);
-    bool ignored = input.ignore_index && wide == static_cast<Wide>(*input.ignore_index);
+    const bool in_range = wide >= static_cast<Wide>(low) && wide <= static_cast<Wide>(high);
+    const bool ignored = input.ignore_index && wide == static_cast<Wide>(*input.ignore_index);
     if (in_range || ignored) continue;
     if (!input.range)
       return Status::error("{}: {} does not fit into 32 bits, which the input {} has", at(), value,

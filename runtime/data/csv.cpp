@@ -70,9 +70,9 @@ class Records {
     return end;
   }
   Status field(std::string& value, size_t number) {
-    size_t spaces = text_.find_first_not_of(separator_ == '\t' ? " " : " \t");
+    const size_t spaces = text_.find_first_not_of(separator_ == '\t' ? " " : " \t");
     if (spaces == std::string_view::npos || text_[spaces] != '"') {
-      size_t end = field_end();
+      const size_t end = field_end();
       value = trimmed(text_.substr(0, end));
       text_.remove_prefix(end);
       return {};
@@ -81,7 +81,7 @@ class Records {
     text_.remove_prefix(spaces + 1);
     value.clear();
     while (true) {
-      size_t end = text_.find('"');
+      const size_t end = text_.find('"');
       if (end == std::string_view::npos)
         return Status::error("{}:{}: the quote that opens field {} is never closed", name_, opened, number);
       line_ += std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
@@ -91,7 +91,7 @@ class Records {
       value += '"';
       text_.remove_prefix(1);
     }
-    size_t end = field_end();
+    const size_t end = field_end();
     if (!trimmed(text_.substr(0, end)).empty())
       return Status::error("{}:{}: field {} goes on after its closing quote", name_, line_, number);
     text_.remove_prefix(end);

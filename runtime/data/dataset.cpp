@@ -59,12 +59,10 @@ Status DataReader::token_inputs(size_t& first, size_t& second) const {
   return {};
 }
 
-Status DataReader::read_unzipped(const std::string& path, SharedFile& file) {
-  std::string bytes;
-  GACC_TRY(read_file(path, bytes));
+Result<SharedFile> DataReader::read_unzipped(const std::string& path) {
+  std::string bytes = GACC_TRY(read_file(path));
   GACC_TRY(gunzip_in_place(path, bytes));
-  file = std::make_shared<FileBytes>(std::move(bytes));
-  return {};
+  return SharedFile(std::make_shared<FileBytes>(std::move(bytes)));
 }
 
 Status DataReader::read_named(Parse parse) {
@@ -73,10 +71,9 @@ Status DataReader::read_named(Parse parse) {
     if (found == names.end())
       return Status::error("{}: the model has no input {}{} (it has {})", path, quoted(name),
                            hint(name, names), listed(names));
-    SharedFile file;
     Array array;
-    GACC_TRY(FileBytes::open(path, file));
-    if (is_gzip(file->text())) GACC_TRY(read_unzipped(path, file));
+    SharedFile file = GACC_TRY(FileBytes::open(path));
+    if (is_gzip(file->text())) file = GACC_TRY(read_unzipped(path));
     GACC_TRY(parse(file->text(), path, array, file->mapped() ? file : SharedFile()));
     give(static_cast<size_t>(found - names.begin()), path, std::move(array));
   }
@@ -92,10 +89,9 @@ Status DataReader::read_windows(std::string_view dtype) {
   const StreamPart part = split.empty()     ? StreamPart::all
                           : split == "test" ? StreamPart::test
                                             : StreamPart::train;
-  SharedFile file;
   TokenWindows windows;
   const bool zipped = spec.path.ends_with(".gz");
-  GACC_TRY(zipped ? read_unzipped(spec.path, file) : FileBytes::open(spec.path, file));
+  const SharedFile file = GACC_TRY(zipped ? read_unzipped(spec.path) : FileBytes::open(spec.path));
   const auto size = static_cast<int64_t>(file->text().size());
   GACC_TRY(cut_tokens(size, spec.path, dtype, part, length, spec.limit, windows));
   for (const size_t i : {first, second}) {
@@ -124,7 +120,7 @@ std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
 // Equal shapes, up to axes of extent 1, or either of them flat: nothing else has its elements in that
 // order.
 Status check_shape(const PlanInput& input, const SourceArray& source) {
-  std::span<const int64_t> stored = std::span(source.array.shape).subspan(1);
+  const std::span<const int64_t> stored = std::span(source.array.shape).subspan(1);
   int64_t needed = checked_product(input.shape), present = checked_product(stored);
   if (needed != present)
     return Status::error("{}: a sample is {}, {} elements, but the input {} takes {}, {} elements",
@@ -245,7 +241,7 @@ void DataReader::warn_of_scale(const PlanInput& input, const std::string& where,
   }
   const bool image = std::max(column.shape.size(), input.shape.size()) > 1;
   const bool fixed = input.normalize_data || !input.mean.empty() || !input.std.empty();
-  if (before != "u8" && !(is_integer(column.dtype) && before.empty() && image && !fixed)) return;
+  if (before != "u8" && (!is_integer(column.dtype) || !before.empty() || !image || fixed)) return;
   double low = 0, high = 0;
   constexpr size_t kMost = 16 << 20;  // bytes of a column on disk that are looked at
   const size_t seen = column.on_disk() ? std::min(values.size(), kMost) : values.size();

@@ -111,9 +111,10 @@ void draw(Point a, Point b, float radius, float* image) {
   for (int y = low(std::min(a.y, b.y)); y < high(std::max(a.y, b.y)); ++y)
     for (int x = low(std::min(a.x, b.x)); x < high(std::max(a.x, b.x)); ++x) {
       float px = static_cast<float>(x) + .5f, py = static_cast<float>(y) + .5f;
-      float along = squared > 0 ? std::clamp(((px - a.x) * dx + (py - a.y) * dy) / squared, 0.f, 1.f) : 0.f;
+      const float along =
+          squared > 0 ? std::clamp(((px - a.x) * dx + (py - a.y) * dy) / squared, 0.f, 1.f) : 0.f;
       float ex = px - (a.x + along * dx), ey = py - (a.y + along * dy);
-      float ink = std::clamp(reach - std::sqrt(ex * ex + ey * ey), 0.f, 1.f);
+      const float ink = std::clamp(reach - std::sqrt(ex * ex + ey * ey), 0.f, 1.f);
       float& pixel = image[y * kDigitSide + x];
       pixel = std::max(pixel, ink);
     }
@@ -123,12 +124,12 @@ uint8_t make_digit(Random& random, uint8_t* pixels) {
   auto digit = static_cast<uint8_t>((uint64_t{random.word()} * 10) >> 32);
   // 1. The transform: turn by up to 14 degrees, shear, stretch, shift. With t = tan(angle / 2) no sine is
   // needed.
-  float t = random.uniform(-.12f, .12f);
+  const float t = random.uniform(-.12f, .12f);
   float cosine = (1 - t * t) / (1 + t * t), sine = 2 * t / (1 + t * t);
-  float shear = random.uniform(-.2f, .3f);
+  const float shear = random.uniform(-.2f, .3f);
   float width = random.uniform(10.f, 15.f), height = random.uniform(16.f, 20.f);
   float middle_x = 14.f + random.uniform(-2.f, 2.f), middle_y = 14.f + random.uniform(-2.f, 2.f);
-  float radius = random.uniform(.7f, 1.5f);
+  const float radius = random.uniform(.7f, 1.5f);
   float ink = random.uniform(190.f, 255.f), noise = random.uniform(0.f, 40.f);
 
   // 2. The strokes.
@@ -154,7 +155,7 @@ uint8_t make_digit(Random& random, uint8_t* pixels) {
   for (int64_t i = 0; i < kDigitSide * kDigitSide; i += 4) {
     uint32_t word = random.word();
     for (int64_t j = i; j < i + 4; ++j, word >>= 8) {
-      float grain = (static_cast<float>(word & 255u) * (1 / 128.f) - 1) * noise;
+      const float grain = (static_cast<float>(word & 255u) * (1 / 128.f) - 1) * noise;
       pixels[j] = static_cast<uint8_t>(std::clamp(image[j] * ink + grain, 0.f, 255.f));
     }
   }

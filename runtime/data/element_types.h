@@ -7,8 +7,7 @@
 
 namespace gacc {
 
-// Calls `visit` with the bytes as elements of `dtype` (runtime/data/array.h). Without a call for an unknown
-// one.
+// Calls `visit` with the bytes as elements of `dtype` (runtime/data/array.h); not for an unknown one.
 template <class Visit>
 void visit_elements(std::string_view dtype, std::span<const std::byte> bytes, Visit visit) {
   const auto as = [&]<class T>(T) {

@@ -12,7 +12,7 @@
 
 namespace gacc {
 
-Status FileBytes::open(const std::string& path, SharedFile& file, int64_t least) {
+Result<SharedFile> FileBytes::open(const std::string& path, int64_t least) {
   struct stat info {};
   const auto large = [&] { return S_ISREG(info.st_mode) && info.st_size > 0 && info.st_size >= least; };
   // A pipe must not be opened twice.
@@ -21,17 +21,12 @@ Status FileBytes::open(const std::string& path, SharedFile& file, int64_t least)
     if (fstat(fd, &info) == 0 && large()) {
       const auto size = static_cast<size_t>(info.st_size);
       void* const start = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-      if (start != MAP_FAILED) {
-        file.reset(new FileBytes(path, fd, info, {static_cast<const char*>(start), size}));
-        return {};
-      }
+      if (start != MAP_FAILED)
+        return SharedFile(new FileBytes(path, fd, info, {static_cast<const char*>(start), size}));
     }
     close(fd);
   }
-  std::string content;
-  GACC_TRY(read_file(path, content));
-  file = std::make_shared<FileBytes>(std::move(content));
-  return {};
+  return SharedFile(std::make_shared<FileBytes>(GACC_TRY(read_file(path))));
 }
 
 FileBytes::~FileBytes() {

@@ -24,8 +24,7 @@ class FileBytes {
   FileBytes& operator=(const FileBytes&) = delete;
 
   // The file, mapped if it is a regular one of at least `least` bytes, else read.
-  static Status open(const std::string& path, std::shared_ptr<const FileBytes>& file,
-                     int64_t least = kLeastMapped);
+  static Result<std::shared_ptr<const FileBytes>> open(const std::string& path, int64_t least = kLeastMapped);
 
   bool mapped() const { return fd_ >= 0; }
   // Of a mapped file: where it may have shrunk, looking is a signal that ends the process; `read` is not.

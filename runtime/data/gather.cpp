@@ -81,7 +81,7 @@ void gather_floats(const std::byte* bytes, const Statistics& of, int64_t element
   Block<From> block{reinterpret_cast<const From*>(bytes), reinterpret_cast<float*>(destination), elements, 0,
                     elements / channels};
   for (int64_t channel = 0; channel < channels; ++channel, block.first += block.size) {
-    Affine affine = channel_affine(of, channel);
+    const Affine affine = channel_affine(of, channel);
     if constexpr (std::is_same_v<From, uint8_t>) {
       if (block.size * static_cast<int64_t>(order.size()) >= 512) {
         convert_by_table(block, order, affine);
@@ -97,7 +97,7 @@ void gather_integers(const std::byte* bytes, int64_t elements, std::span<const i
                      std::byte* destination) {
   const auto* samples = reinterpret_cast<const From*>(bytes);
   auto* out = reinterpret_cast<int32_t*>(destination);
-  for (int64_t sample : order)
+  for (const int64_t sample : order)
     for (int64_t j = 0; j < elements; ++j) *out++ = static_cast<int32_t>(samples[sample * elements + j]);
 }
 
@@ -169,7 +169,7 @@ std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, 
     PhiloxCounter words = philox({static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32),
                                   static_cast<uint32_t>(epoch), static_cast<uint32_t>(RandomStream::shuffle)},
                                  seed);
-    uint64_t random = uint64_t{words[0]} << 32 | words[1];
+    const uint64_t random = uint64_t{words[0]} << 32 | words[1];
     auto pick = static_cast<size_t>((static_cast<unsigned __int128>(random) * step) >> 64);
     std::swap(order[i - 1], order[pick]);
   }

@@ -53,7 +53,7 @@ Status gunzip(std::string_view bytes, std::string_view name, std::string& out, i
     z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
     z.avail_out = chunk(out.size() - made);
     uInt given = z.avail_in, room = z.avail_out;
-    int result = inflate(&z, Z_NO_FLUSH);
+    const int result = inflate(&z, Z_NO_FLUSH);
     in += given - z.avail_in;
     made += room - z.avail_out;
     if (result == Z_STREAM_END) {

@@ -32,8 +32,8 @@ Status parse_idx(std::string_view bytes, std::string_view name, Array& array, co
     return Status::error("{}: is cut off: {} dimensions need a header of {} bytes, there are {}", name, rank,
                          header, bytes.size());
   for (size_t i = 0; i < rank; ++i) array.shape.push_back(read_big<uint32_t>(bytes.data() + 4 + 4 * i));
-  int64_t elements = checked_product(array.shape);
-  int64_t size = elements * element_bytes(dtype);
+  const int64_t elements = checked_product(array.shape);
+  const int64_t size = elements * element_bytes(dtype);
   auto present = static_cast<int64_t>(bytes.size() - header);
   if (elements < 0 || size != present)
     return Status::error("{}: its header says {} of {}, which is {} bytes, but there are {}", name,

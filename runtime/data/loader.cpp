@@ -11,7 +11,7 @@ namespace {
 
 int64_t bytes_per_sample(const PlanInput& input) {
   int64_t elements = 1;
-  for (int64_t extent : input.shape) elements *= extent;
+  for (const int64_t extent : input.shape) elements *= extent;
   return elements * 4;  // f32 and i32
 }
 
@@ -31,7 +31,7 @@ Loader::Loader(const Dataset& dataset, const Plan& plan) : dataset_(dataset), pl
 
 Loader::~Loader() {
   {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     quit_ = true;
   }
   changed_.notify_all();
@@ -78,7 +78,7 @@ void Loader::work() noexcept {
   while (true) {
     changed_.wait(lock, [this] { return quit_ || (made_ < total_ && made_ <= delivered_); });
     if (quit_) return;
-    int64_t index = made_;
+    const int64_t index = made_;
     filling_ = true;
     lock.unlock();
     Status filled = fill(index);
@@ -100,15 +100,15 @@ Status Loader::status() const {
 
 Status Loader::fill(int64_t index) noexcept try {
   auto slot = static_cast<size_t>(index % 2);
-  int64_t first = index * batch_size_;
-  int64_t samples = std::min(batch_size_, static_cast<int64_t>(order_.size()) - first);
-  std::span<const int64_t> order(order_.data() + first, static_cast<size_t>(samples));
+  const int64_t first = index * batch_size_;
+  const int64_t samples = std::min(batch_size_, static_cast<int64_t>(order_.size()) - first);
+  const std::span<const int64_t> order(order_.data() + first, static_cast<size_t>(samples));
   Batch& batch = batches_[slot];
   batch.samples = samples;
   for (size_t i = 0; i < plan_.inputs.size(); ++i) {
     if (!dataset_.columns[i].present()) continue;
     auto bytes = static_cast<size_t>(samples * bytes_per_sample(plan_.inputs[i]));
-    std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
+    const std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
     GACC_TRY(dataset_.gather(i, plan_.inputs[i], order, destination));
     batch.inputs[i] = destination;
   }

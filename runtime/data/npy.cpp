@@ -70,10 +70,10 @@ class HeaderReader {
     return true;
   }
   bool string(std::string& value) {
-    char quote = peek();
+    const char quote = peek();
     if (quote != '\'' && quote != '"') return false;
-    size_t end = text_.find(quote, 1);
-    if (end == std::string_view::npos || end > 64) return false;
+    const size_t end = text_.find(quote, 1);
+    if (end > 64) return false;  // there is none, or too far away
     value = text_.substr(1, end - 1);
     text_.remove_prefix(end + 1);
     return true;
@@ -82,7 +82,7 @@ class HeaderReader {
     if (!take('(')) return false;
     while (!take(')')) {
       peek();
-      size_t digits = text_.find_first_not_of("0123456789");
+      const size_t digits = text_.find_first_not_of("0123456789");
       int64_t value = 0;
       if (digits == std::string_view::npos || values.size() == kMaxRank ||
           !parse_count(text_.substr(0, digits), value))
@@ -168,7 +168,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   int version = static_cast<unsigned char>(bytes[6]);
   if (version < 1 || version > 3)
     return Status::error("{}: has npy version {}; known are 1, 2 and 3", name, version);
-  size_t start = version == 1 ? 10 : 12;
+  const size_t start = version == 1 ? 10 : 12;
   if (bytes.size() < start) return Status::error("{}: is cut off in its header", name);
   size_t length =
       version == 1 ? read_little<uint16_t>(bytes.data() + 8) : read_little<uint32_t>(bytes.data() + 8);
@@ -176,13 +176,13 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
     return Status::error("{}: is cut off in its header: {} bytes are announced, {} are there", name, length,
                          bytes.size() - start);
   Header header;
-  std::string_view text = bytes.substr(start, length);
+  const std::string_view text = bytes.substr(start, length);
   if (!HeaderReader(text).read(header))
     return Status::error("{}: its header is damaged: {}", name, quoted(text));
 
   // 2. The element type.
   std::string_view descr = header.descr;
-  bool big = !descr.empty() && descr[0] == '>';
+  const bool big = !descr.empty() && descr[0] == '>';
   if (!descr.empty() && std::string_view("<>|=").find(descr[0]) != std::string_view::npos)
     descr.remove_prefix(1);
   const Elements* elements = nullptr;
@@ -195,8 +195,8 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   if (header.shape.empty()) return Status::error("{}: holds a single number, not samples", name);
 
   // 3. The elements.
-  int64_t count = checked_product(header.shape);
-  std::string_view data = bytes.substr(start + length);
+  const int64_t count = checked_product(header.shape);
+  const std::string_view data = bytes.substr(start + length);
   if (count < 0 || count * elements->stored != static_cast<int64_t>(data.size()))
     return Status::error("{}: its header says {} of {}, which is {} bytes, but there are {}", name,
                          shape_text(header.shape), quoted(header.descr),
@@ -206,7 +206,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   // As they lie in the file, if that is how an Array has them.
   const bool kept = element_bytes(elements->dtype) == elements->stored && descr != "u8" && descr != "b1";
   const bool aligned = (start + length) % static_cast<size_t>(elements->stored) == 0;
-  if (in && kept && aligned && !(header.fortran && array.shape.size() > 1) &&
+  if (in && kept && aligned && (!header.fortran || array.shape.size() <= 1) &&
       (!big || elements->stored == 1)) {
     array.file = in;
     array.first = start + length;

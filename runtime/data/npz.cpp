@@ -37,15 +37,15 @@ Status find_directory(std::string_view file, std::string_view name, Directory& d
   constexpr size_t kEndSize = 22, kLocatorSize = 20, kEnd64Size = 56;
   if (file.size() < kEndSize || file.substr(0, 2) != "PK")
     return Status::error("{}: is no npz file (a zip made by numpy.savez)", name);
-  size_t lowest = file.size() > kEndSize + 65535 ? file.size() - kEndSize - 65535 : 0;
+  const size_t lowest = file.size() > kEndSize + 65535 ? file.size() - kEndSize - 65535 : 0;
   for (size_t at = file.size() - kEndSize + 1; at-- > lowest;) {
     if (u32(file, at) != kEnd || at + kEndSize + u16(file, at + 20) != file.size()) continue;
     if (u16(file, at + 4) != 0 || u16(file, at + 6) != 0)
       return Status::error("{}: is one part of a split zip file", name);
     directory = {u16(file, at + 10), u32(file, at + 12), u32(file, at + 16)};
     if (at >= kLocatorSize && u32(file, at - kLocatorSize) == kEnd64Locator) {  // zip64
-      uint64_t end64 = u64(file, at - kLocatorSize + 8);
-      size_t locator = at - kLocatorSize;
+      const uint64_t end64 = u64(file, at - kLocatorSize + 8);
+      const size_t locator = at - kLocatorSize;
       if (end64 > locator || locator - end64 < kEnd64Size || u32(file, end64) != kEnd64)
         return Status::error("{}: its zip64 directory is damaged", name);
       directory = {u64(file, end64 + 32), u64(file, end64 + 40), u64(file, end64 + 48)};
@@ -108,7 +108,7 @@ Status read_directory(std::string_view file, std::string_view name, const Direct
 Status locate(std::string_view file, std::string_view name, const Directory& directory,
               std::vector<Entry>& entries) {
   constexpr size_t kHeader = 30;
-  std::string_view body = file.substr(0, directory.offset);
+  const std::string_view body = file.substr(0, directory.offset);
   struct Extent {
     uint64_t begin, end;
     std::string_view name;
@@ -121,7 +121,7 @@ Status locate(std::string_view file, std::string_view name, const Directory& dir
     if (entry.local > body.size() || body.size() - entry.local < kHeader || u32(body, entry.local) != kLocal)
       return damaged();
     uint64_t name_size = u16(body, entry.local + 26), extra = u16(body, entry.local + 28);
-    uint64_t start = entry.local + kHeader + name_size + extra;
+    const uint64_t start = entry.local + kHeader + name_size + extra;
     if (start > body.size() || body.size() - start < entry.packed) return damaged();
     if (body.substr(entry.local + kHeader, name_size) != entry.name) return damaged();
     entry.data = body.substr(start, entry.packed);

@@ -94,7 +94,7 @@ class DataReader {
   // The file `spec.path` as a stream of tokens of `dtype`, in windows; `split` takes a part.
   Status read_windows(std::string_view dtype);
   // The whole file, unzipped if it is gzipped.
-  static Status read_unzipped(const std::string& path, SharedFile& file);
+  static Result<SharedFile> read_unzipped(const std::string& path);
 
   Status finish(std::string_view text);  // the columns, of all that has been given
 

@@ -50,7 +50,7 @@ std::string quoted(std::string_view text) {
 std::string listed(std::span<const std::string> words) {
   constexpr size_t kMost = 8;
   std::string result;
-  size_t shown = std::min(words.size(), kMost);
+  const size_t shown = std::min(words.size(), kMost);
   for (size_t i = 0; i < shown; ++i) {
     if (i > 0) result += i + 1 == words.size() ? " and " : ", ";
     result += quoted(words[i]);
@@ -68,7 +68,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   for (size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      size_t cost = a[i - 1] == b[j - 1] ? 0 : 1;
+      const size_t cost = a[i - 1] == b[j - 1] ? 0 : 1;
       row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + cost});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
         row[j] = std::min(row[j], before[j - 2] + 1);
@@ -87,7 +87,7 @@ std::string hint(std::string_view word, std::span<const std::string> known) {
   size_t best_distance = word.size() / 3 + 2;  // further than that is another word
   for (const std::string& candidate : known) {
     if (candidate.size() > 64) continue;
-    size_t distance = edit_distance(word, candidate);
+    const size_t distance = edit_distance(word, candidate);
     if (distance < best_distance && distance < std::max(word.size(), candidate.size())) {
       best = candidate;
       best_distance = distance;

@@ -294,9 +294,8 @@ bool MpiCollective::fail(const std::string& text) {
 
 int MpiCollective::end(int status) {
   if (!ending_) {  // all come to here, and the signs of life go on until they do
-    int64_t worst = status;
-    if (Status met = maximum(*this, worst); !met) {
-      if (fail(met.text())) tell(met.text());
+    if (const Result<int64_t> worst = maximum(*this, status); !worst) {
+      if (fail(worst.status().text())) tell(worst.status().text());
       status = 1;
     }
   }

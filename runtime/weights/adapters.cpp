@@ -38,14 +38,14 @@ std::string_view without_weight(std::string_view name) {
 }
 
 // The path of the module that an adapter belongs to: of the published weight that its rows are.
-Status module_of(const Plan& plan, const PlanAdapter& adapter, std::string& module) {
+Result<std::string> module_of(const Plan& plan, const PlanAdapter& adapter) {
   const PublishedName as = published_name(plan, adapter.weight);
   const int64_t all = plan.find(adapter.weight)->shape[0], rows = b_of(plan, adapter).shape[0];
-  if (!plan.load) return module = adapter.name, Status();
+  if (!plan.load) return adapter.name;
   const std::vector<int64_t> parts = as.tensors.size() == 1 ? std::vector{all} : as.parts;
   int64_t begin = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (begin == adapter.begin && parts[i] == rows) return module = without_weight(as.tensors[i]), Status();
+    if (begin == adapter.begin && parts[i] == rows) return std::string(without_weight(as.tensors[i]));
     begin += parts[i];
   }
   return Status::error(
@@ -144,11 +144,12 @@ void check_configuration(const json& config, const Plan& plan, const std::vector
           fmt::format("lora_alpha of {} is {}, {} in the model", modules[i], alpha, plan.adapters[i].alpha));
 }
 
-Status modules_of(const Plan& plan, std::vector<std::string>& modules) {
+Result<std::vector<std::string>> modules_of(const Plan& plan) {
   if (plan.adapters.empty())
     return Status::error("the model has no adapters; `lora` of a layer, or [lora], adds them");
-  for (const PlanAdapter& adapter : plan.adapters) GACC_TRY(module_of(plan, adapter, modules.emplace_back()));
-  return {};
+  std::vector<std::string> modules;
+  for (const PlanAdapter& adapter : plan.adapters) modules.push_back(GACC_TRY(module_of(plan, adapter)));
+  return modules;
 }
 
 }  // namespace
@@ -162,10 +163,7 @@ AdapterFiles adapter_files(const std::string& path) {
   return {inside + std::string(kTensors), inside + std::string(kConfiguration)};
 }
 
-Status check_adapters(const Plan& plan) {
-  std::vector<std::string> modules;
-  return modules_of(plan, modules);
-}
+Status check_adapters(const Plan& plan) { return modules_of(plan).status(); }
 
 Status prepare_adapter(const std::string& path) {
   const AdapterFiles files = adapter_files(path);
@@ -177,8 +175,7 @@ Status prepare_adapter(const std::string& path) {
 }
 
 Status save_adapter(const std::string& path, const Plan& plan, const std::vector<NamedTensor>& parameters) {
-  std::vector<std::string> modules;
-  GACC_TRY(modules_of(plan, modules));
+  const std::vector<std::string> modules = GACC_TRY(modules_of(plan));
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < modules.size(); ++i) {
     for (const char* suffix : {".lora_A.weight", ".lora_B.weight"}) {
@@ -197,13 +194,12 @@ Status save_adapter(const std::string& path, const Plan& plan, const std::vector
 
 Status Adapter::open(const std::string& path, const Plan& plan) {
   *this = Adapter();
-  std::vector<std::string> modules, problems;
-  GACC_TRY(modules_of(plan, modules));
+  std::vector<std::string> problems;
+  const std::vector<std::string> modules = GACC_TRY(modules_of(plan));
   const AdapterFiles files = adapter_files(path);
   GACC_TRY(file_.open(files.tensors));
   if (!files.configuration.empty()) {
-    std::string text;
-    GACC_TRY(read_file(files.configuration, text, kMostConfiguration));
+    const std::string text = GACC_TRY(read_file(files.configuration, kMostConfiguration));
     const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!config.is_object()) return Status::error("{} is no JSON object", files.configuration);
     check_configuration(config, plan, modules, problems);

@@ -1,8 +1,6 @@
 // See weight_file.h.
 #include "runtime/weights/weight_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,36 +11,6 @@
 #include "runtime/atomic_file.h"
 
 namespace gacc {
-
-// The bytes of a file. What cannot be mapped (a pipe, an empty file) is read.
-class WeightFile::Mapping {
- public:
-  Mapping() = default;
-  ~Mapping() {
-    if (mapped_ != MAP_FAILED) munmap(mapped_, size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  Status open(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat about = {};
-    if (file >= 0 && fstat(file, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) {
-      size_ = static_cast<size_t>(about.st_size);
-      mapped_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-    }
-    if (file >= 0) close(file);
-    return mapped_ != MAP_FAILED ? Status() : read_file(path, read_);
-  }
-  std::string_view bytes() const {
-    return mapped_ != MAP_FAILED ? std::string_view(static_cast<const char*>(mapped_), size_) : read_;
-  }
-
- private:
-  void* mapped_ = MAP_FAILED;
-  size_t size_ = 0;
-  std::string read_;
-};
 
 namespace {
 
@@ -133,8 +101,7 @@ std::string problem_list(std::string_view what, const std::vector<std::string>& 
                               : fmt::format("{}:\n  {}", what, fmt::join(problems, "\n  "));
 }
 
-Status parse_index(std::string_view text, std::string_view name, std::vector<ShardOf>& shards) {
-  shards.clear();
+Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view name) {
   Index index;
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &index))
     return Status::error("{}: {}", name, index.problem.empty() ? "is damaged" : index.problem);
@@ -149,8 +116,7 @@ Status parse_index(std::string_view text, std::string_view name, std::vector<Sha
       return Status::error("{}: the tensor {} would be in {}, which is no file beside the index", name,
                            shown_name(each.tensor), shown_name(each.file));
   }
-  shards = std::move(index.shards);
-  return {};
+  return std::move(index.shards);
 }
 
 const StoredTensor* WeightFile::find(std::string_view name) const {
@@ -159,18 +125,15 @@ const StoredTensor* WeightFile::find(std::string_view name) const {
 }
 
 Status WeightFile::add(const std::string& path, std::vector<StoredTensor>& tensors) {
-  const auto mapping = std::make_shared<Mapping>();
-  GACC_TRY(mapping->open(path));
+  files_.push_back(GACC_TRY(FileBytes::open(path, 1)));
   Metadata metadata;
-  GACC_TRY(parse_stored(mapping->bytes(), path, tensors, &metadata));
+  GACC_TRY(parse_stored(files_.back()->text(), path, tensors, &metadata));
   metadata_.merge(metadata);
-  mappings_.push_back(mapping);
   return {};
 }
 
 Status WeightFile::open_shards(std::string_view index) {
-  std::vector<ShardOf> shards;
-  GACC_TRY(parse_index(index, path_, shards));
+  const std::vector<ShardOf> shards = GACC_TRY(parse_index(index, path_));
   std::map<std::string_view, std::map<std::string_view, bool>> named;  // by file: the tensors, found or not
   std::map<std::string_view, std::string_view> file_of;
   for (const ShardOf& each : shards) {
@@ -219,9 +182,7 @@ Status WeightFile::open(const std::string& path) {
       return Status::error("{}: has neither model.safetensors nor model.safetensors.index.json", path);
   }
   if (!path_.ends_with(".json")) return add(path_, tensors_);
-  std::string index;
-  GACC_TRY(read_file(path_, index, kMostIndex));
-  return open_shards(index);
+  return open_shards(GACC_TRY(read_file(path_, kMostIndex)));
 }
 
 }  // namespace gacc

@@ -2,11 +2,11 @@
 // or the folder that holds either. The files are mapped, not read: a tensor's bytes come into memory where
 // they are looked at.
 #pragma once
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/file_bytes.h"
 #include "runtime/safetensors.h"
 
 namespace gacc {
@@ -21,12 +21,11 @@ class WeightFile {
   const Metadata& metadata() const { return metadata_; }
 
  private:
-  class Mapping;
   Status add(const std::string& path, std::vector<StoredTensor>& tensors);
   Status open_shards(std::string_view index);
 
   std::string path_;
-  std::vector<std::shared_ptr<const Mapping>> mappings_;
+  std::vector<SharedFile> files_;
   std::vector<StoredTensor> tensors_;
   Metadata metadata_;
 };
@@ -36,7 +35,7 @@ class WeightFile {
 struct ShardOf {
   std::string tensor, file;
 };
-Status parse_index(std::string_view text, std::string_view name, std::vector<ShardOf>& shards);
+Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view name);
 
 // "NAME has N faults:" and a line for each one.
 std::string problem_list(std::string_view what, const std::vector<std::string>& problems);

@@ -159,30 +159,27 @@ TEST(FileIdentity, IsTheFileAndNotItsName) {
 }
 
 TEST(ReadFile, WhatNeverEndsIsRefused) {
-  std::string bytes;
-  EXPECT_EQ(read_file("/dev/zero", bytes, 99).text(), "cannot read /dev/zero: it has more than 99 bytes");
-  EXPECT_EQ(read_file("/dev/null", bytes).text(), "");
+  EXPECT_EQ(read_file("/dev/zero", 99).status().text(), "cannot read /dev/zero: it has more than 99 bytes");
+  EXPECT_EQ(read_file("/dev/null").status().text(), "");
 }
 
 TEST(ReadFile, ReadsFilesAndPipesUpToTheLimit) {
   Folder folder;
-  std::string text(100000, 'x'), bytes;
+  const std::string text(100000, 'x');
   std::string path = folder.put("a", text);
-  ASSERT_TRUE(read_file(path, bytes));
-  EXPECT_EQ(bytes, text);
-  EXPECT_TRUE(read_file(path, bytes, 100000));
-  EXPECT_EQ(read_file(path, bytes, 99999).text(), "cannot read " + path + ": it has more than 99999 bytes");
-  ASSERT_TRUE(read_file(folder.put("empty", ""), bytes));
-  EXPECT_EQ(bytes, "");
+  EXPECT_EQ(*read_file(path), text);
+  EXPECT_TRUE(read_file(path, 100000));
+  EXPECT_EQ(read_file(path, 99999).status().text(), "cannot read " + path + ": it has more than 99999 bytes");
+  EXPECT_EQ(*read_file(folder.put("empty", "")), "");
   std::string pipe = folder.path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   std::thread writer([&] { (void)write_file_atomically(pipe, text); });
-  ASSERT_TRUE(read_file(pipe, bytes));
+  const Result<std::string> bytes = read_file(pipe);
   writer.join();
-  EXPECT_EQ(bytes, text);
-  EXPECT_EQ(read_file(folder.path("no"), bytes).text(),
+  EXPECT_EQ(*bytes, text);
+  EXPECT_EQ(read_file(folder.path("no")).status().text(),
             "cannot read " + folder.path("no") + ": No such file or directory");
-  EXPECT_EQ(read_file(folder.path("."), bytes).text(),
+  EXPECT_EQ(read_file(folder.path(".")).status().text(),
             "cannot read " + folder.path(".") + ": it is a folder");
 }
 

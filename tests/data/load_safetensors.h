@@ -28,8 +28,7 @@ inline Status parse_safetensors(std::string_view bytes, std::string_view name,
 
 inline Status load_safetensors(const std::string& path, std::vector<NamedTensor>& tensors,
                                Metadata* metadata = nullptr) {
-  std::string bytes;
-  GACC_TRY(read_file(path, bytes));
+  const std::string bytes = GACC_TRY(read_file(path));
   return parse_safetensors(bytes, path, tensors, metadata);
 }
 

@@ -7,8 +7,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
-  gacc::Artifact artifact;
-  gacc::fuzz::check_status(gacc::read_artifact(text, "f", artifact));
+  gacc::fuzz::check_status(gacc::read_artifact(text, "f").status());
   // The corpus holds whole artifacts: their first line is replaced.
   size_t line = text.find('\n');
   std::string_view body = line == std::string_view::npos ? text : text.substr(line + 1);
@@ -16,12 +15,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string whole =
       fmt::format("// gacc artifact {} bytes={} crc32={:08x}\n", gacc::kArtifactVersion, body.size(), crc);
   whole += body;
-  gacc::Status status = gacc::read_artifact(whole, "f", artifact);
-  gacc::fuzz::check_status(status);
-  if (!status) return 0;
+  const gacc::Result<gacc::Artifact> artifact = gacc::read_artifact(whole, "f");
+  gacc::fuzz::check_status(artifact.status());
+  if (!artifact) return 0;
   // What was read is written, and reads the same again.
-  gacc::Artifact again;
-  if (!gacc::read_artifact(gacc::write_artifact(artifact), "f", again)) __builtin_trap();
-  if (again.ir != artifact.ir || again.model != artifact.model) __builtin_trap();
+  const gacc::Result<gacc::Artifact> again = gacc::read_artifact(gacc::write_artifact(*artifact), "f");
+  if (!again || again->ir != artifact->ir || again->model != artifact->model) __builtin_trap();
   return 0;
 }

@@ -5,10 +5,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  std::vector<gacc::ShardOf> shards;
-  gacc::Status status = gacc::parse_index(text, "f", shards);
-  gacc::fuzz::check_status(status);
-  if (!status && !shards.empty()) __builtin_trap();
+  gacc::Result<std::vector<gacc::ShardOf>> read = gacc::parse_index(text, "f");
+  gacc::fuzz::check_status(read.status());
+  const std::vector<gacc::ShardOf> shards = read ? read.take() : std::vector<gacc::ShardOf>();
   for (size_t i = 0; i < shards.size(); ++i) {
     if (shards[i].file.empty() || shards[i].file.find('/') != std::string::npos) __builtin_trap();
     if (i > 0 && !(shards[i - 1].tensor < shards[i].tensor)) __builtin_trap();

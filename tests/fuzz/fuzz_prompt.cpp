@@ -17,13 +17,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   plan.predict.positions = "causal";
   gacc::GenerateOptions options;
   options.prompt.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
-  std::vector<int32_t> text;
-  const gacc::Status status = gacc::parse_prompt(plan, options.prompt, text);
-  gacc::fuzz::check_status(status);
-  if (status.ok() != gacc::check_generate(plan, options).ok()) __builtin_trap();
-  if (!status) return 0;
-  if (text.empty()) __builtin_trap();
-  for (const int32_t token : text)
+  const gacc::Result<std::vector<int32_t>> text = gacc::parse_prompt(plan, options.prompt);
+  gacc::fuzz::check_status(text.status());
+  if (text.status().ok() != gacc::check_generate(plan, options).ok()) __builtin_trap();
+  if (!text) return 0;
+  if (text->empty()) __builtin_trap();
+  for (const int32_t token : *text)
     if (token < 0 || token >= plan.predict.shape.back()) __builtin_trap();
   return 0;
 }

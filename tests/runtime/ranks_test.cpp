@@ -178,8 +178,7 @@ TEST_P(SumOfRanks, HasTheBitsOfOneRank) {
             }
             // Too small for all at once.
             std::vector<std::byte> scratch(static_cast<size_t>(ranks) * 4 * 10);
-            LaneNodes known;
-            ASSERT_TRUE(gather_nodes(rank, nodes, known));
+            const LaneNodes known = gather_nodes(rank, nodes).take();
             const Status status = sum_over_ranks(rank, memory, all.window, known, blocks, scratch);
             ASSERT_TRUE(status) << status.text();
             for (int64_t e = 0; e < kElements; ++e) {
@@ -207,8 +206,7 @@ TEST(Ranks, SendTwoRMinusOneByRTimesTheNumbers) {
       const LaneSum block{kNumbers, false, 1, {0}, 0};
       std::vector<std::byte> scratch(1 << 16);
       const auto nodes = nodes_of({8, 8, 8}, rank.rank(), ranks);
-      LaneNodes known;
-      ASSERT_TRUE(gather_nodes(rank, nodes, known));
+      const LaneNodes known = gather_nodes(rank, nodes).take();
       ASSERT_TRUE(sum_over_ranks(rank, memory, {8, 8, 8}, known, std::span(&block, 1), scratch));
       // And to each other which nodes it has: their size and lanes.
       const auto who = static_cast<int64_t>(8 + nodes.size() * sizeof(LaneRange)) * (ranks - 1);
@@ -221,8 +219,7 @@ TEST(Ranks, TooLittleRoomIsAnError) {
     Memory memory(1);
     const LaneSum block{1, false, 1, {0}, 0};
     std::vector<std::byte> scratch(4);
-    LaneNodes known;
-    ASSERT_TRUE(gather_nodes(rank, nodes_of({2, 2, 2}, rank.rank(), 2), known));
+    const LaneNodes known = gather_nodes(rank, nodes_of({2, 2, 2}, rank.rank(), 2)).take();
     EXPECT_FALSE(sum_over_ranks(rank, memory, {2, 2, 2}, known, std::span(&block, 1), scratch));
   });
 }
@@ -261,12 +258,8 @@ TEST(Ranks, AgreeOnErrorsAndFacts) {
 
 TEST(Ranks, AloneNeedsNothing) {
   Collective alone;
-  int64_t flag = 5;
-  ASSERT_TRUE(maximum(alone, flag));
-  EXPECT_EQ(flag, 5);
-  std::string text = "words";
-  ASSERT_TRUE(broadcast(alone, text));
-  EXPECT_EQ(text, "words");
+  EXPECT_EQ(*maximum(alone, 5), 5);
+  EXPECT_EQ(*broadcast(alone, "words"), "words");
   alone.ask_to_stop();
   EXPECT_TRUE(alone.stop_asked());
   EXPECT_EQ(alone.bytes_sent(), 0);

@@ -30,6 +30,12 @@ class SessionTest : public testing::Test {
     return session.step(inputs, static_cast<int64_t>(x.size()));
   }
 
+  WindowReport update() {
+    Result<WindowReport> report = session.update();
+    EXPECT_EQ(report.status().text(), "");
+    return report ? report.take() : WindowReport();
+  }
+
   Plan plan = test::tiny_plan(4, 2, "flush");
   test::FakeDevice device{plan};
   Session session{device, plan};
@@ -41,13 +47,11 @@ TEST_F(SessionTest, a_window_is_the_mean_over_all_that_was_counted) {
   ASSERT_TRUE(step({1, 2, 3, 4}));
   ASSERT_TRUE(step({5, 100}, {0, -1}));
   EXPECT_EQ(session.launches(), 2);
-  std::vector<NamedTensor> gradients;
-  ASSERT_TRUE(session.mean_gradients(gradients));
+  std::vector<NamedTensor> gradients = session.mean_gradients().take();
   ASSERT_EQ(gradients.size(), 1u);  // not of the frozen one
   EXPECT_EQ(gradients[0].name, "w");
   EXPECT_EQ(gradients[0].data, (std::vector<float>{3, -3}));
-  WindowReport report;
-  ASSERT_TRUE(session.update(report));
+  WindowReport report = update();
   EXPECT_TRUE(report.applied);
   EXPECT_EQ(report.launches, 2);
   EXPECT_EQ(report.samples, 6);
@@ -62,11 +66,9 @@ TEST_F(SessionTest, a_window_is_the_mean_over_all_that_was_counted) {
 TEST_F(SessionTest, nothing_counted_makes_no_update) {
   open();
   ASSERT_TRUE(step({1, 2}, {-1, -1}));
-  std::vector<NamedTensor> gradients;
-  ASSERT_TRUE(session.mean_gradients(gradients));
+  std::vector<NamedTensor> gradients = session.mean_gradients().take();
   EXPECT_EQ(gradients[0].data, (std::vector<float>{0, 0}));
-  WindowReport report;
-  ASSERT_TRUE(session.update(report));
+  WindowReport report = update();
   EXPECT_FALSE(report.applied);
   EXPECT_TRUE(report.finite);
   EXPECT_EQ(device.calls, (std::vector<std::string>{"init", "step 2", "update"}));  // which makes none
@@ -87,8 +89,7 @@ TEST_F(SessionTest, dropping_clears_every_accumulator) {
 TEST_F(SessionTest, the_first_bad_gradient_is_named) {
   open();
   ASSERT_TRUE(step({1, kInfinity}));
-  WindowReport report;
-  ASSERT_TRUE(session.update(report));
+  WindowReport report = update();
   EXPECT_FALSE(report.finite);
   EXPECT_FALSE(report.applied);
   EXPECT_EQ(report.bad_parameter, "w");
@@ -97,8 +98,7 @@ TEST_F(SessionTest, the_first_bad_gradient_is_named) {
 
 TEST_F(SessionTest, parameters_by_name) {
   open();
-  std::vector<NamedTensor> tensors;
-  ASSERT_TRUE(session.parameters(tensors));
+  std::vector<NamedTensor> tensors = session.parameters().take();
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors[0].name, "frozen");  // sorted, and trained or not
   EXPECT_EQ(tensors[1].data, (std::vector<float>{8, 2}));
@@ -127,8 +127,7 @@ TEST_F(SessionTest, mean_gradients_are_unscaled) {
   test::scale_dynamically(plan, 8);
   open();
   ASSERT_TRUE(step({1, 2, 3, 6}));
-  std::vector<NamedTensor> gradients;
-  ASSERT_TRUE(session.mean_gradients(gradients));
+  std::vector<NamedTensor> gradients = session.mean_gradients().take();
   EXPECT_EQ(gradients[0].data, (std::vector<float>{6, -6}));  // the mean is 3, and the seed was 4 / 8
 }
 
@@ -136,15 +135,14 @@ TEST_F(SessionTest, a_skipped_window_is_cleared_by_the_device) {
   test::scale_dynamically(plan, 1);
   open();
   ASSERT_TRUE(step({1, kInfinity}));
-  WindowReport report;
-  ASSERT_TRUE(session.update(report));
+  WindowReport report = update();
   EXPECT_FALSE(report.applied);
   EXPECT_EQ(report.scale, 4);
   EXPECT_EQ(report.next_scale, 2);
   EXPECT_EQ(report.skips, 1);
   EXPECT_EQ(device.at("w.grad"), 0);
   ASSERT_TRUE(step({1, 3}));
-  ASSERT_TRUE(session.update(report));
+  report = update();
   EXPECT_TRUE(report.applied);
   EXPECT_EQ(report.scale, 2);
   EXPECT_EQ(device.at("w"), 7);

@@ -73,8 +73,7 @@ std::vector<std::string> events_of(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) {
-    std::string bytes;
-    EXPECT_TRUE(read_file(file, bytes));
+    const std::string bytes = read_file(file).take();
     for (std::string_view rest = bytes; !rest.empty();) {
       size_t size = little(rest, 8);
       EXPECT_EQ(little(rest.substr(8), 4), masked(rest.substr(0, 8)));

@@ -93,8 +93,7 @@ std::string picture(const RegionMap& step, const std::vector<Row>& rows, bool an
       svg.text(text, at + 4, label, "middle");
     };
     const bool both = row.kept > 0 && row.again > 0 && height > 26;
-    const bool beside = row.kept > 0 && row.again > 0 && !both;  // no room for two: their sum
-    if (beside) {
+    if (row.kept > 0 && row.again > 0 && !both) {  // no room for two: their sum
       arrow(row.kept + row.again, center, "class=\"s d\"", " in part again");
       continue;
     }

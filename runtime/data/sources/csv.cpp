@@ -18,9 +18,8 @@ class CsvReader {
   // the first f32 input.
   Status read() {
     const std::string& path = r_.spec.path;
-    SharedFile file;
     Table table;
-    GACC_TRY(DataReader::read_unzipped(path, file));
+    SharedFile file = GACC_TRY(DataReader::read_unzipped(path));
     const char separator = r_.spec.option("sep")[0];
     GACC_TRY(parse_csv(file->text(), path, table, separator, missing_ != "error"));
     file.reset();

@@ -22,10 +22,10 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
-Status find_file(const Spec& spec, bool labels, std::string& path) {
+Result<std::string> find_file(const Spec& spec, bool labels) {
   const std::vector<std::string> names = mnist_files(spec, spec.option("split") == "test", labels);
   for (const std::string& name : names)
-    if (exists(path = name)) return {};
+    if (exists(name)) return name;
   if (!exists(spec.path)) return Status::error("mnist: there is no folder {}", spec.path);
   return Status::error("mnist: the folder {} holds no {}, also not as .gz", spec.path,
                        names[0].substr(spec.path.size() + 1));
@@ -52,9 +52,8 @@ const DataSource sources::mnist{
       const size_t label = r.first_input("i32");
       for (size_t i = 0; i < 2; ++i) {
         if (i == 1 && label < r.plan.inputs.size() && !r.needed(label)) break;
-        GACC_TRY(find_file(r.spec, i == 1, paths[i]));
-        SharedFile file;
-        GACC_TRY(DataReader::read_unzipped(paths[i], file));
+        paths[i] = GACC_TRY(find_file(r.spec, i == 1));
+        const SharedFile file = GACC_TRY(DataReader::read_unzipped(paths[i]));
         GACC_TRY(parse_idx(file->text(), paths[i], arrays[i]));
       }
       return r.give_images(paths[0], std::move(arrays[0]), paths[1], std::move(arrays[1]));

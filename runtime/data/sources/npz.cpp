@@ -13,10 +13,9 @@ const DataSource sources::npz{
     .says = "NumPy arrays by the inputs' names; the first axis counts samples",
     .read = [](DataReader& r) -> Status {
       const std::string& path = r.spec.path;
-      std::string bytes;
+      const std::string bytes = GACC_TRY(read_file(path));
       std::vector<NamedArray> arrays;
       std::vector<std::string> present;
-      GACC_TRY(read_file(path, bytes));
       GACC_TRY(parse_npz(bytes, path, &r.names, arrays, present));
       for (size_t i = 0; i < r.names.size(); ++i)
         if (r.needed(i) && std::ranges::find(present, r.names[i]) == present.end())
