@@ -49,7 +49,8 @@ void read_input(const json& value, const std::string& where, const Plan& plan, S
   fields.read_shape("shape", input.shape, elements);
   if (fields.has("stored")) {
     fields.read("stored", input.stored, {"f16", "bf16"});
-    if (input.dtype != "f32") fields.fail(fmt::format("{}: only f32 is rounded", where));
+    if (input.dtype != "f32")
+      fields.fail(fmt::format("{}.dtype is {}, and only f32 is stored as half", where, input.dtype));
   }
   if (!status) return;
   if (elements > kMost / kElementBytes / plan.micro_batch || input.bytes(plan.micro_batch) > plan.arena_bytes)

@@ -140,7 +140,7 @@ def targeted(plan):
         # Where inputs lie, and what they are.
         (f"{tokens}.eval_offset", 0), (f"{tokens}.eval_offset", plan["arena_bytes"] - 256), (f"{tokens}.step_offset", 0),
         (f"{y}.step_offset", 0), (f"{y}.eval_offset", plan["inputs"][0]["eval_offset"]), (f"{x}.step_offset", 4),
-        (f"{x}.mean[0]", 0.25), (f"{x}.std[3]", 8.0), (f"{x}.mean", []), (f"{x}.range", 7), (f"{x}.dtype", "i32"), (f"{x}.normalize", "data"), (f"{tokens}.dtype", "f32"),
+        (f"{x}.mean[0]", 0.25), (f"{x}.std[3]", 8.0), (f"{x}.mean", []), (f"{x}.range", 7), (f"{x}.dtype", "i32"), (f"{x}.stored", "bf16"), (f"{x}.stored", None), (f"{tokens}.stored", "f16", f"{tokens}.dtype"), (f"{x}.normalize", "data"), (f"{tokens}.dtype", "f32"),
         (f"{x}.shape", [2], f"{x}.mean"), (f"{x}.shape", [4, 2]), (f"{tokens}.shape[0]", 5), (f"{x}.name", "z"), (f"{inputs['x']}", None),
         # What predict gives.
         ("predict.batch", 2), ("predict.batch", plan["micro_batch"] + 1), ("predict.offset", 0), ("predict.shape", [1]), ("predict.positions", "causal"),

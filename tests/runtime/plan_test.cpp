@@ -105,7 +105,7 @@ TEST(Plan, wrong_fields_are_named) {
   EXPECT_EQ(with("/inputs/0/shape", {1 << 20}),
             "plan: inputs[0]: a micro-batch of input x is larger than the arena");
   EXPECT_EQ(with("/inputs/0/stored", "f8"), "plan: inputs[0].stored is \"f8\"; expected f16, bf16");
-  EXPECT_EQ(with("/inputs/1/stored", "f16"), "plan: inputs[1]: only f32 is rounded");
+  EXPECT_EQ(with("/inputs/1/stored", "f16"), "plan: inputs[1].dtype is i32, and only f32 is stored as half");
   EXPECT_EQ(with("/inputs/0/std", {0.0}), "plan: inputs[0].std has a zero");
   EXPECT_EQ(with("/programs/1/launches/0/arguments/0", -1).substr(0, 46),
             "plan: programs[1].launches[0].arguments[0] is ");
