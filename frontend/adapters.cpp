@@ -53,7 +53,8 @@ std::optional<Adapting> LayerContext::adapting() {
 
 ir::ValueId LayerContext::adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
                                   std::string weight, int64_t begin) {
-  static const Value standard_start{.key = nullptr, .value = ir::Attr(std::string("default"))};
+  Value standard_start;
+  standard_start.value = std::string("default");
   const int64_t in = b.type(x).shape.back();
   const auto parameter = [&](std::string_view suffix, ir::Shape shape, Parameters::Standard start) {
     return all_.parameters_.get(name + std::string(suffix), std::move(shape), standard_start, start,

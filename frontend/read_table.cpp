@@ -353,7 +353,9 @@ class TableReader {
   }
 
   Value value(const Key& key) {
-    Value value{.key = &key, .node = node_.find(key.name)};
+    Value value;
+    value.key = &key;
+    value.node = node_.find(key.name);
     if (value.node != nullptr) read(*value.node, key, value);
     // A value that is wrong is reported, and what follows goes on with the default.
     if (value.node == nullptr || !value.good) {

@@ -23,11 +23,11 @@ class Values;
 // A key of a table that was read. Without a node it is not in the file; without a value there is no default
 // either, or what the file says is wrong, and reported.
 struct Value {
-  const Key* key;
+  const Key* key = nullptr;
   const Node* node = nullptr;
   std::optional<ir::Attr> value = std::nullopt;
   bool good = true;
-  std::vector<Values> tables{};  // what it holds, of a key with a table of its own
+  std::vector<Values> tables;  // what it holds, of a key with a table of its own
 };
 
 struct Named {
@@ -39,7 +39,7 @@ struct Named {
 class Values {
  public:
   const TypeSchema* type = nullptr;  // nothing in a table without types, or when its type is wrong
-  std::vector<Value> values{};
+  std::vector<Value> values;
   Location place{};    // of the table
   Location type_at{};  // of its type; of the table when there is none
   std::string path{};  // "train.": before the names of its keys, in messages

@@ -106,15 +106,24 @@ class Lines {
 
 Node convert(const toml::node& from, const Lines& lines) {
   using enum Node::Form;
-  const Location at = lines.location(from.source());
-  if (const auto* value = from.as_string()) return {.form = text, .at = at, .text = **value};
-  if (const auto* value = from.as_integer()) return {.form = integer, .at = at, .integer = **value};
-  if (const auto* value = from.as_floating_point()) return {.form = real, .at = at, .real = **value};
-  if (const auto* value = from.as_boolean()) return {.form = flag, .at = at, .flag = **value};
-  Node node{.form = from.is_array() ? list : from.is_table() ? table : date, .at = at};
-  if (from.is_array())
+  Node node;
+  node.at = lines.location(from.source());
+  node.form = date;
+  const auto copy = [&node](Node::Form form, auto& to, const auto* value) {
+    if (value == nullptr) return;
+    node.form = form;
+    to = value->get();
+  };
+  copy(text, node.text, from.as_string());
+  copy(integer, node.integer, from.as_integer());
+  copy(real, node.real, from.as_floating_point());
+  copy(flag, node.flag, from.as_boolean());
+  if (from.is_array()) {
+    node.form = list;
     for (const toml::node& item : *from.as_array()) node.items.push_back(convert(item, lines));
+  }
   if (!from.is_table()) return node;
+  node.form = table;
   for (const auto& [key, value] : *from.as_table())
     node.entries.push_back({std::string(key.str()), lines.location(key.source()), convert(value, lines)});
   // The library sorts by key; the order of the file matters (the first [inputs.*] table feeds the model).

@@ -20,8 +20,8 @@ struct Node {
   int64_t integer = 0;
   double real = 0;
   bool flag = false;
-  std::vector<Node> items{};     // Form::list
-  std::vector<Entry> entries{};  // Form::table, in file order
+  std::vector<Node> items{};   // Form::list
+  std::vector<Entry> entries;  // Form::table, in file order
 
   bool is_table() const { return form == Form::table; }
   bool is_list() const { return form == Form::list; }
