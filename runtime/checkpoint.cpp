@@ -346,8 +346,9 @@ Status CheckpointReader::open(const std::string& path) {
 }
 
 Status CheckpointReader::check(const Plan& plan, const Settings& settings) const {
-  auto differs = [&](std::string_view name, std::string_view saved, std::string_view now) {
-    return Status::error("cannot resume from {}: {} was {}, and is {} now", path_, name, saved, now);
+  auto differs = [&](std::string_view name, std::string_view saved, std::string_view now,
+                     std::string_view hint = "") {
+    return Status::error("cannot resume from {}: {} was {}, and is {} now{}", path_, name, saved, now, hint);
   };
   auto value_of = [](const Settings& list, std::string_view name) {
     auto it = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.first == name; });
@@ -366,7 +367,16 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     auto it = std::find_if(entries_.begin(), entries_.end(),
                            [&](const Entry& entry) { return entry.name == buffer.name; });
     const std::string now = tensor_text(buffer.dtype, whole_shape(buffer));
-    if (it == entries_.end()) return differs("tensor " + buffer.name, "not there", now);
+    if (it == entries_.end()) {
+      const auto renamed = std::ranges::find_if(entries_, [&](const Entry& entry) {
+        return entry.kind == buffer.kind && tensor_text(entry.dtype, entry.shape) == now &&
+               plan.find(entry.name) == nullptr;
+      });
+      const std::string hint = renamed == entries_.end()
+                                   ? std::string()
+                                   : fmt::format("; it had {} instead: is a layer renamed?", renamed->name);
+      return differs("tensor " + buffer.name, "not there", now, hint);
+    }
     const std::string saved = tensor_text(it->dtype, it->shape);
     if (saved != now) return differs("tensor " + buffer.name, saved, now);
     if (it->kind != buffer.kind) return differs("the kind of tensor " + buffer.name, it->kind, buffer.kind);
