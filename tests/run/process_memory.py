@@ -58,7 +58,7 @@ def test_it_grows_by_what_the_plan_grows_by(folder):
 
 
 def test_half_precision_takes_half_the_bytes(folder):
-    """Of activations, but for the half copy of the input that the weight's gradient reads, and of the copies of weights."""
+    """Of activations, of the copies of weights, and of the input, which lies in the arena in half alone."""
     model = folder / "model.toml"
     model.write_text(MODEL)
     for micro_batch in (64, 4096):
@@ -66,7 +66,8 @@ def test_half_precision_takes_half_the_bytes(folder):
         for compute in ("f16", "bf16"):
             half = plan_bytes(model, train__micro_batch=micro_batch, precision__compute=compute)
             print(f"{compute}, micro_batch {micro_batch}: {half} against {full}")
-            expect(half["activations"] == full["activations"] // 2 + 2 * 16 * micro_batch, f"{half} against {full}")
+            for halved in ("activations", "inputs"):
+                expect(half[halved] == full[halved] // 2, f"{halved}: {half} against {full}")
             expect((half["half_weights"], full["half_weights"]) == (full["weights"] // 2, 0), f"{half} against {full}")
             for kept in ("weights", "gradients"):
                 expect(half[kept] == full[kept], f"{kept}: {half} against {full}")
