@@ -289,7 +289,8 @@ class ScheduleVerifier {
     }
     for (const Launch& launch : launches) {
       const Merged* merged = std::get_if<Merged>(&launch);
-      for (const Call& part : merged != nullptr ? merged->parts : std::vector<Call>{})
+      if (merged == nullptr) continue;
+      for (const Call& part : merged->parts)
         if (part.branch != Branch{})
           return broken("R27", part.at, "a part of `{}` has no stream of its own", merged->function);
     }
