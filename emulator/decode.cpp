@@ -19,7 +19,7 @@ Status Decoder::run() {
     if (!status_) return status_;
     position.push_back(static_cast<uint32_t>(program_.code.size()));
     s_ = &s;
-    size_t first = program_.code.size();
+    const size_t first = program_.code.size();
     statement(s);
     for (size_t i = first; i < program_.code.size(); ++i) {
       program_.code[i].guard = s.guard;
@@ -45,7 +45,8 @@ Status Decoder::run() {
 
 void Decoder::lay_out() {
   for (const Register& reg : function_.registers) {
-    uint8_t bytes = reg.type.bits == 1 ? kPredicate : static_cast<uint8_t>(std::max(2, reg.type.bytes()));
+    const uint8_t bytes =
+        reg.type.bits == 1 ? kPredicate : static_cast<uint8_t>(std::max(2, reg.type.bytes()));
     add_slot(bytes, reg.name);
     program_.registers += reg.type.bits == 1 ? 0 : std::max(1, reg.type.bits / 32);
   }
@@ -121,8 +122,8 @@ void Decoder::statement(const Statement& s) {
 }
 
 int Decoder::add_slot(uint8_t bytes, std::string name) {
-  Slot slot{program_.file_bytes, bytes};
-  uint32_t size = bytes == kPredicate ? 4 : bytes * kLanes;
+  const Slot slot{program_.file_bytes, bytes};
+  const uint32_t size = bytes == kPredicate ? 4 : bytes * kLanes;
   program_.file_bytes += (size + 31) & ~31u;
   program_.slots.push_back(slot);
   program_.names.push_back(std::move(name));
@@ -144,7 +145,7 @@ int Decoder::special(const std::string& name) {
   if (auto found = specials_.find(name); found != specials_.end()) return found->second;
   for (const SpecialRegister& k : special_registers())
     if (name == k.name) {
-      int reg = add_slot(k.bytes, name);
+      const int reg = add_slot(k.bytes, name);
       program_.specials.push_back({reg, k.which});
       return specials_[name] = reg;
     }
@@ -170,16 +171,16 @@ bool Decoder::address_of(const std::string& name, Space& space, uint64_t& addres
 int Decoder::source(const Operand& operand, uint8_t bytes, bool narrow) {
   switch (operand.kind) {
     case Kind::reg: {
-      uint8_t have = width(operand.reg);
+      const uint8_t have = width(operand.reg);
       if (operand.negated) {
         if (have != kPredicate || bytes != kPredicate) break;
-        int reg = temporary(kPredicate);
+        const int reg = temporary(kPredicate);
         emit_lanes(*find_lane_op("not.pred"), reg, {operand.reg});
         return reg;
       }
       if (have == bytes) return operand.reg;
       if (have == kPredicate || bytes == kPredicate || have < bytes || !narrow) break;
-      int reg = temporary(bytes);
+      const int reg = temporary(bytes);
       emit(run_resize, reg, {operand.reg});
       return reg;
     }
@@ -188,10 +189,10 @@ int Decoder::source(const Operand& operand, uint8_t bytes, bool narrow) {
     case Kind::f32:
       return constant(bytes, operand.bits);
     case Kind::special: {
-      int reg = special(operand.name);
+      const int reg = special(operand.name);
       if (width(reg) == bytes) return reg;
       if (bytes == kPredicate) break;
-      int wide = temporary(bytes);
+      const int wide = temporary(bytes);
       emit(run_resize, wide, {reg});
       return wide;
     }
@@ -218,7 +219,7 @@ int Decoder::source(const Operand& operand, uint8_t bytes, bool narrow) {
 int Decoder::destination(const Operand& operand, uint8_t bytes, bool widen) {
   if (operand.kind == Kind::discard) return temporary(bytes);
   if (operand.kind == Kind::reg && !operand.negated) {
-    uint8_t have = width(operand.reg);
+    const uint8_t have = width(operand.reg);
     if (have == bytes) return operand.reg;
     if (widen && have != kPredicate && bytes != kPredicate && have > bytes) return temporary(bytes);
   }
@@ -235,7 +236,7 @@ Instr& Decoder::emit(Handler handler, int d, const std::vector<int>& sources) {
   in.run = handler;
   in.line = s_->line;
   in.d = d;
-  for (int reg : sources) in.s[in.sources++] = reg;
+  for (const int reg : sources) in.s[in.sources++] = reg;
   program_.code.push_back(in);
   return program_.code.back();
 }

@@ -18,9 +18,9 @@ void Decoder::shuffle(const Parts& parts) {
   x.mode = parts[2] == "up" ? up : parts[2] == "down" ? down : parts[2] == "bfly" ? bfly : idx;
   if (!operands(5, 6)) return;
   const auto& list = s_->operands;
-  size_t at = list.size() - 4;
+  const size_t at = list.size() - 4;
   if (at == 2 && list[1].kind != Kind::discard) x.registers.push_back(destination(list[1], kPredicate));
-  int d = destination(list[0], 4);
+  const int d = destination(list[0], 4);
   int a = source(list[at], 4), b = source(list[at + 1], 4), c = source(list[at + 2], 4),
       mask = source(list[at + 3], 4);
   emit(run_shuffle, d, {a, b, c, mask}, x);
@@ -91,7 +91,7 @@ void Decoder::mma() {
   if (!operands(4, 4)) return;
   Extra x;
   x.mode = found->kind;
-  size_t sizes[] = {4, found->a, found->b, 4};
+  const size_t sizes[] = {4, found->a, found->b, 4};
   for (size_t i = 0; i < 4; ++i) {
     const Operand& operand = s_->operands[i];
     const std::vector<Operand> elements = elements_of(operand);

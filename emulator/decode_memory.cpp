@@ -65,7 +65,7 @@ void Decoder::access(const Parts& parts, bool load) {
   if (elements.size() != count)
     return fail(fmt::format("`{}` with {} registers", s_->opcode, elements.size()));
   for (const Operand& element : elements) {
-    bool discards = element.kind == Kind::discard && load;
+    const bool discards = element.kind == Kind::discard && load;
     if (element.kind == Kind::reg && width(element.reg) != kPredicate && width(element.reg) >= x.bytes &&
         !element.negated)
       x.registers.push_back(element.reg);
@@ -104,9 +104,9 @@ void Decoder::atomic(const Parts& parts, bool returns) {
   size_t values = x.atomic == AtomicOp::cas ? 2 : 1, first = returns ? 1 : 0;
   if (!operands(first + 1 + values, first + 1 + values)) return;
   set_address(s_->operands[first], x);
-  int d = returns ? destination(s_->operands[0], bytes) : -1;
-  int b = source(s_->operands[first + 1], bytes);
-  int c = values == 2 ? source(s_->operands[first + 2], bytes) : -1;
+  const int d = returns ? destination(s_->operands[0], bytes) : -1;
+  const int b = source(s_->operands[first + 1], bytes);
+  const int c = values == 2 ? source(s_->operands[first + 2], bytes) : -1;
   emit(run_atomic, d, {b, c}, x);
 }
 
@@ -115,7 +115,7 @@ void Decoder::copy_async(const Parts& parts) {
   if (parts[2] == "wait_all") return void(emit(run_copy_wait, -1, {}).value = ~uint64_t{0});
   if (parts[2] == "wait_group") {
     if (!operands(1, 1)) return;
-    uint64_t keep = immediate(s_->operands[0]);
+    const uint64_t keep = immediate(s_->operands[0]);
     emit(run_copy_wait, -1, {}).value = std::min<uint64_t>(keep, 1u << 20);
     return;
   }

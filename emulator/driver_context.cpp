@@ -148,22 +148,22 @@ GACC_DRIVER_EXPORT int cuGetErrorString(int error, const char** text) {
 
 // Warp instructions executed so far, by all kernels: the emulator's measure of time.
 GACC_DRIVER_EXPORT uint64_t gacc_emu_executed() {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   return device().emulator.executed();
 }
 // The number of different defects found so far.
 GACC_DRIVER_EXPORT size_t gacc_emu_report_count() {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   return device().emulator.reports().size() + !device().last_error.empty();
 }
 // Writes as much of the reports, a line each, as fits with a final zero; returns the length of all of it.
 GACC_DRIVER_EXPORT size_t gacc_emu_reports(char* to, size_t bytes) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   std::string text;
   for (const Report& report : device().emulator.reports()) text += report.render() + "\n";
   if (!device().last_error.empty()) text += device().last_error + "\n";
   if (to && bytes > 0) {
-    size_t count = std::min(bytes - 1, text.size());
+    const size_t count = std::min(bytes - 1, text.size());
     std::memcpy(to, text.data(), count);
     to[count] = 0;
   }
@@ -171,7 +171,7 @@ GACC_DRIVER_EXPORT size_t gacc_emu_reports(char* to, size_t bytes) {
 }
 GACC_DRIVER_EXPORT void gacc_emu_declare_live(uint64_t allocation, uint64_t offset, uint64_t bytes,
                                               const char* name) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   device().emulator.declare_live(allocation, static_cast<int64_t>(offset), static_cast<int64_t>(bytes),
                                  name ? name : "");
 }

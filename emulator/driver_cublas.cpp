@@ -298,7 +298,7 @@ GACC_DRIVER_EXPORT int cublasLtMatmul(cublasLtContext* handle, void* operation, 
                                       const void* beta, const void* c, void* c_layout, void* d,
                                       void* d_layout, const Heuristic* algorithm, void* workspace,
                                       size_t workspace_bytes, CUstream_st* stream) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (!handle || !operation || !algorithm || c != d) return kInvalid;
   const uint64_t number = algorithm->algorithm[0];
   if (number != kInOrder && number != kInHalves) return kInvalid;

@@ -38,11 +38,11 @@ int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream
   if (!function) return kInvalidHandle;
   const Kernel* kernel = function->kernel;
   std::vector<uint8_t> values;
-  if (int error = gather(kernel->info, params, values)) return error;
+  if (const int error = gather(kernel->info, params, values)) return error;
   if (shared > kDynamicShared) return kInvalidValue;
   return submit(stream, [=] {
     Emulator& emulator = device().emulator;
-    gacc::Status status = emulator.launch(*kernel, grid, block, shared, values, cooperative);
+    const gacc::Status status = emulator.launch(*kernel, grid, block, shared, values, cooperative);
     if (!status) {
       device().last_error = status.text();
       return static_cast<int>(cooperative ? kCooperativeTooLarge : kInvalidValue);
@@ -78,10 +78,10 @@ GACC_DRIVER_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, 
   if (!blocks || threads <= 0 || threads > 1024) return kInvalidValue;
   if (!function) return kInvalidHandle;
   const KernelInfo& info = function->kernel->info;
-  int64_t warps = (threads + kLanes - 1) / kLanes;
-  int64_t by_shared =
+  const int64_t warps = (threads + kLanes - 1) / kLanes;
+  const int64_t by_shared =
       (228 * 1024) / std::max<int64_t>(1, info.shared_bytes + static_cast<int64_t>(shared) + 1024);
-  int64_t by_registers = 65536 / (warps * kLanes * std::clamp(info.registers, 16, 128));
+  const int64_t by_registers = 65536 / (warps * kLanes * std::clamp(info.registers, 16, 128));
   *blocks =
       static_cast<int>(std::max<int64_t>(0, std::min({int64_t{32}, 64 / warps, by_shared, by_registers})));
   return kSuccess;

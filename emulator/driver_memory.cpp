@@ -13,18 +13,18 @@ int64_t size_of(size_t bytes) { return static_cast<int64_t>(bytes); }
 }  // namespace
 
 GACC_DRIVER_EXPORT int cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (!pointer || bytes == 0) return kInvalidValue;
   if (bytes > static_cast<size_t>(kDeviceBytes - device().emulator.memory().allocated())) return kOutOfMemory;
   *pointer = device().emulator.allocate(size_of(bytes));
   return *pointer ? kSuccess : kOutOfMemory;
 }
 GACC_DRIVER_EXPORT int cuMemFree_v2(Pointer pointer) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   return pointer == 0 ? kSuccess : checked(device().emulator.release(pointer));
 }
 GACC_DRIVER_EXPORT int cuMemGetInfo_v2(size_t* free, size_t* total) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (!free || !total) return kInvalidValue;
   *total = kDeviceBytes;
   *free = static_cast<size_t>(kDeviceBytes - device().emulator.memory().allocated());
@@ -40,7 +40,7 @@ GACC_DRIVER_EXPORT int cuMemFreeHost(void* pointer) {
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuMemcpyDtoH_v2(void* to, Pointer from, size_t bytes) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   return checked(device().emulator.read(from, to, size_of(bytes)));
 }
 GACC_DRIVER_EXPORT int cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, CUstream_st* stream) {

@@ -18,7 +18,7 @@ void write_log(const std::string& text, unsigned count, const int* options, void
     if (options[i] == kErrorLogBytes) bytes = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffffu;
   }
   if (!log || bytes == 0) return;
-  size_t n = std::min(bytes - 1, text.size());
+  const size_t n = std::min(bytes - 1, text.size());
   std::memcpy(log, text.data(), n);
   log[n] = 0;
 }
@@ -27,10 +27,10 @@ void write_log(const std::string& text, unsigned count, const int* options, void
 
 GACC_DRIVER_EXPORT int cuModuleLoadDataEx(CUmod_st** module, const void* image, unsigned count, int* options,
                                           void** values) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (!module || !image) return kInvalidValue;
   auto loaded = std::make_unique<CUmod_st>();
-  gacc::Status status = device().emulator.load(static_cast<const char*>(image), loaded->module);
+  const gacc::Status status = device().emulator.load(static_cast<const char*>(image), loaded->module);
   if (!status) {
     write_log(status.text(), count, options, values);
     return kInvalidPtx;
@@ -39,14 +39,14 @@ GACC_DRIVER_EXPORT int cuModuleLoadDataEx(CUmod_st** module, const void* image, 
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuModuleUnload(CUmod_st* module) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (!module) return kInvalidHandle;
   device().emulator.unload(*module->module);
   delete module;
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (!function || !name) return kInvalidValue;
   if (!module) return kInvalidHandle;
   const Kernel* kernel = module->module->find(name);

@@ -13,7 +13,7 @@ CUstream_st* stream_of(CUstream_st* stream) {
 }
 
 int submit(CUstream_st* stream, Operation operation) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
   if (!stream) return kInvalidHandle;
   if (!stream->capture) return operation();
@@ -27,25 +27,25 @@ int submit(CUstream_st* stream, Operation operation) {
 using namespace gacc::emulator;
 
 GACC_DRIVER_EXPORT int cuStreamCreate(CUstream_st** stream, unsigned) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (!stream) return kInvalidValue;
   *stream = new CUstream_st;
   device().streams.push_back(*stream);
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuStreamDestroy_v2(CUstream_st* stream) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   if (std::erase(device().streams, stream) == 0) return kInvalidHandle;
   delete stream;
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuStreamSynchronize(CUstream_st* stream) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
   return !stream ? kInvalidHandle : stream->capture ? kCaptureUnsupported : kSuccess;
 }
 GACC_DRIVER_EXPORT int cuStreamBeginCapture_v2(CUstream_st* stream, int mode) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
   if (!stream) return kInvalidHandle;
   if (stream == &device().legacy || stream->capture) return kCaptureUnsupported;
@@ -55,12 +55,12 @@ GACC_DRIVER_EXPORT int cuStreamBeginCapture_v2(CUstream_st* stream, int mode) {
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuStreamEndCapture(CUstream_st* stream, CUgraph_st** graph) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
   if (!stream) return kInvalidHandle;
   if (!graph) return kInvalidValue;
   if (!stream->capture || !stream->origin) return kCaptureUnmatched;
-  std::shared_ptr<Capture> capture = stream->capture;
+  const std::shared_ptr<Capture> capture = stream->capture;
   const Progress ended = stream->ended;
   for (CUstream_st* other : device().streams)
     if (other->capture == capture) other->capture.reset(), other->origin = false, other->ended.clear();
@@ -83,7 +83,7 @@ GACC_DRIVER_EXPORT int cuGraphLaunch(CUgraphExec_st* executable, CUstream_st* st
   if (!executable) return kInvalidHandle;
   return submit(stream, [operations = executable->operations] {
     for (const Operation& operation : operations)
-      if (int error = operation()) return error;
+      if (const int error = operation()) return error;
     return static_cast<int>(kSuccess);
   });
 }
@@ -105,7 +105,7 @@ GACC_DRIVER_EXPORT int cuEventDestroy_v2(CUevent_st* event) {
   return event ? kSuccess : kInvalidHandle;
 }
 GACC_DRIVER_EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
   if (!event || !stream) return kInvalidHandle;
   event->capture = stream->capture;  // while capturing: a wait on it joins the capture
@@ -116,7 +116,7 @@ GACC_DRIVER_EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
-  std::lock_guard lock(device().mutex);
+  const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
   if (!event || !stream) return kInvalidHandle;
   if (event->capture && !stream->capture && stream != &device().legacy) stream->capture = event->capture;

@@ -75,7 +75,7 @@ Status Emulator::load(std::string_view text, std::unique_ptr<LoadedModule>& modu
   Symbols symbols;
   for (const Variable* v : module_variables(file)) {
     if (v->external) return Status::error("line {}: `{}` is external and not defined here", v->line, v->name);
-    uint64_t address = allocate(std::max<int64_t>(v->bytes, 1), v->name);
+    const uint64_t address = allocate(std::max<int64_t>(v->bytes, 1), v->name);
     if (address == 0) return Status::error("line {}: no memory for `{}`", v->line, v->name);
     fill(address, 0, 1, v->bytes);  // without an initialiser: zero
     write(address, v->initial.data(), static_cast<int64_t>(v->initial.size()));
@@ -91,7 +91,7 @@ Status Emulator::load(std::string_view text, std::unique_ptr<LoadedModule>& modu
 }
 
 void Emulator::unload(const LoadedModule& module) {
-  for (uint64_t address : module.variables) release(address);
+  for (const uint64_t address : module.variables) release(address);
 }
 
 uint64_t Emulator::allocate(int64_t bytes, std::string name) {

@@ -58,13 +58,13 @@ uint64_t read_lane(const Warp& warp, int reg, int l) {
 
 void run_atomic(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  for (int reg : {x.base, in.s[0], in.s[1]})
+  for (const int reg : {x.base, in.s[0], in.s[1]})
     if (reg >= 0) warp.check_defined(reg, in);
   uint64_t address[kLanes];
   addresses_of(warp, x.base, x.offset, address);
-  int bytes = x.type_bits / 8;
+  const int bytes = x.type_bits / 8;
   for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
+    const int l = first_lane(m);
     Place place;
     if (!locate(warp, in, x.space, address[l], bytes, l, place)) continue;
     check_written(warp, in, place, bytes, l);

@@ -17,8 +17,8 @@ bool check_mask(Warp& warp, const Instr& in, int reg) {
   if (warp.hold(named)) return false;
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
-    uint32_t absent = mask[l] & ~warp.active;
-    bool self = mask[l] >> l & 1;
+    const uint32_t absent = mask[l] & ~warp.active;
+    const bool self = mask[l] >> l & 1;
     if (self && !absent) continue;
     Report* r = warp.report(Defect::bad_shuffle, in, l);
     if (!r) continue;
@@ -104,7 +104,7 @@ void run_warp_barrier(Warp& warp, const Instr& in) { check_mask(warp, in, in.s[0
 // Sources: barrier, [threads]. Counts the group in; a sync waits until the block lets it go.
 void run_barrier(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  int l = first_lane(warp.active);
+  const int l = first_lane(warp.active);
   warp.check_defined(in.s[0], in);
   int which = static_cast<int>(warp.lanes<uint32_t>(in.s_at[0])[l] & 15);
   Barrier& barrier = warp.block->barriers[which];
@@ -133,7 +133,7 @@ void Block::release_barriers() {
   for (int b = 0; b < 16; ++b) {
     Barrier& barrier = barriers[b];
     if (barrier.lanes == 0) continue;
-    bool complete = barrier.expected > 0 ? barrier.arrived >= barrier.expected : barrier.lanes >= alive;
+    const bool complete = barrier.expected > 0 ? barrier.arrived >= barrier.expected : barrier.lanes >= alive;
     if (!complete) continue;
     for (Warp& warp : warps) {
       if (!warp.waiting || warp.barrier != b) continue;

@@ -49,7 +49,7 @@ void run_mma(Warp& warp, const Instr& in) {
     for (int k = 0; k < 8 * in_b; ++k)
       for (int j = 0; j < 8; ++j) d[i][j] += a[i][k] * b[k][j];
   for (int r = 0; r < 4; ++r) {
-    int reg = x.registers[static_cast<size_t>(r)];
+    const int reg = x.registers[static_cast<size_t>(r)];
     auto* out = warp.lanes<float>(slot_of(warp, reg).at);
     for (int l = 0; l < kLanes; ++l) out[l] = d[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
     warp.defined[reg] = ~0u;
@@ -69,19 +69,19 @@ void run_load_matrix(Warp& warp, const Instr& in) {
   for (int i = 0; i < x.count; ++i) {
     uint16_t matrix[8][8] = {};
     for (int j = 0; j < 8; ++j) {
-      int l = 8 * i + j;
+      const int l = 8 * i + j;
       Place place;
       if (!locate(warp, in, x.space, address[l], 16, l, place)) continue;
       check_written(warp, in, place, 16, l);
       note(warp, in, place, 16, l, false, false);
       std::memcpy(matrix[j], place.region->data() + place.at, 16);
     }
-    int reg = x.registers[static_cast<size_t>(i)];
+    const int reg = x.registers[static_cast<size_t>(i)];
     auto* out = words_of(warp, reg);
     for (int l = 0; l < kLanes; ++l) {
       int row = l >> 2, column = 2 * (l & 3);
-      uint32_t low = x.transposed ? matrix[column][row] : matrix[row][column];
-      uint32_t high = x.transposed ? matrix[column + 1][row] : matrix[row][column + 1];
+      const uint32_t low = x.transposed ? matrix[column][row] : matrix[row][column];
+      const uint32_t high = x.transposed ? matrix[column + 1][row] : matrix[row][column + 1];
       out[l] = high << 16 | low;
     }
     warp.defined[reg] = ~0u;

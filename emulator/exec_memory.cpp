@@ -90,7 +90,7 @@ bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int byte
       good = place.region->covers(address, bytes);
       break;
     case Space::local: {
-      int64_t size = warp.launch->program.local_bytes;
+      const int64_t size = warp.launch->program.local_bytes;
       place.region = warp.local.get();
       place.by.clocks = nullptr;
       good = address < static_cast<uint64_t>(size) && size - static_cast<int64_t>(address) >= bytes;
@@ -125,10 +125,10 @@ bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, i
 
 void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, bool write, bool atomic) {
   if (!place.by.clocks) return;
-  Conflict conflict = write ? place.region->note_write(place.at, bytes, place.by, atomic)
-                            : place.region->note_read(place.at, bytes, place.by, atomic);
+  const Conflict conflict = write ? place.region->note_write(place.at, bytes, place.by, atomic)
+                                  : place.region->note_read(place.at, bytes, place.by, atomic);
   if (!conflict.race) return;
-  bool shared = place.space == Space::shared;
+  const bool shared = place.space == Space::shared;
   if (Report* r = warp.report(shared ? Defect::shared_race : Defect::global_race, in, lane))
     r->text = fmt::format("{} at {} after a {} by {} without a barrier between", write ? "write" : "read",
                           describe(warp, place.space, place.region->base() + static_cast<uint64_t>(place.at)),
@@ -150,11 +150,11 @@ void run_load(Warp& warp, const Instr& in) {
   if (x.base >= 0) warp.check_defined(x.base, in);
   uint64_t address[kLanes];
   addresses_of(warp, x.base, x.offset, address);
-  int total = x.bytes * x.count;
-  bool atomic = x.order != Order::plain;
+  const int total = x.bytes * x.count;
+  const bool atomic = x.order != Order::plain;
   uint8_t staged[kLanes][16] = {};
   for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
+    const int l = first_lane(m);
     Place place;
     if (!locate(warp, in, x.space, address[l], total, l, place)) continue;
     check_written(warp, in, place, total, l);
@@ -166,11 +166,11 @@ void run_load(Warp& warp, const Instr& in) {
   }
   if (atomic) ++warp.polls;
   for (int e = 0; e < x.count; ++e) {
-    int reg = x.registers[static_cast<size_t>(e)];
+    const int reg = x.registers[static_cast<size_t>(e)];
     if (reg < 0) continue;
     const Slot& slot = slot_of(warp, reg);
     for (uint32_t m = warp.active; m; m &= m - 1) {
-      int l = first_lane(m);
+      const int l = first_lane(m);
       uint64_t v = 0;
       std::memcpy(&v, staged[l] + e * x.bytes, x.bytes);
       store_lane(warp, slot, l, x.sign ? extended(v, x.bytes) : v);
@@ -185,8 +185,8 @@ void run_store(Warp& warp, const Instr& in) {
   for (int e = 0; e < x.count; ++e) warp.check_defined(x.registers[static_cast<size_t>(e)], in);
   uint64_t address[kLanes];
   addresses_of(warp, x.base, x.offset, address);
-  int total = x.bytes * x.count;
-  bool atomic = x.order != Order::plain;
+  const int total = x.bytes * x.count;
+  const bool atomic = x.order != Order::plain;
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
     uint8_t staged[16];
@@ -207,7 +207,7 @@ void run_store(Warp& warp, const Instr& in) {
       if (place.by.clocks)
         for (uint32_t other = warp.active & ((1u << l) - 1); other; other &= other - 1)
           if (address[first_lane(other)] == address[l] && !atomic) {
-            bool shared = place.space == Space::shared;
+            const bool shared = place.space == Space::shared;
             if (!shared) break;
             if (Report* r = warp.report(Defect::shared_race, in, l))
               r->text = fmt::format(
@@ -225,7 +225,7 @@ void run_store(Warp& warp, const Instr& in) {
 void run_load_param(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
   for (int e = 0; e < x.count; ++e) {
-    int reg = x.registers[static_cast<size_t>(e)];
+    const int reg = x.registers[static_cast<size_t>(e)];
     if (reg < 0) continue;
     uint64_t v = 0;
     std::memcpy(&v, warp.launch->params.data() + x.offset + e * x.bytes, x.bytes);
@@ -245,7 +245,7 @@ void run_copy_async(Warp& warp, const Instr& in) {
   addresses_of(warp, x.base, x.offset, to);
   addresses_of(warp, x.base2, x.offset2, from);
   for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
+    const int l = first_lane(m);
     int take = x.bytes;
     if (x.size >= 0) {
       take = static_cast<int>(std::min<uint32_t>(words_of(warp, x.size)[l], x.bytes));
@@ -274,7 +274,7 @@ void run_copy_commit(Warp& warp, const Instr&) {
 // value: groups that may stay pending; ~0: wait for everything, committed or not.
 void run_copy_wait(Warp& warp, const Instr& in) {
   if (in.value == ~uint64_t{0}) run_copy_commit(warp, in);
-  size_t keep = in.value == ~uint64_t{0} ? 0 : static_cast<size_t>(in.value);
+  const size_t keep = in.value == ~uint64_t{0} ? 0 : static_cast<size_t>(in.value);
   while (warp.copy_groups.size() > keep) {
     for (const PendingCopy& copy : warp.copy_groups.front()) {
       std::memcpy(warp.block->shared->data() + copy.to, copy.bytes, copy.count);

@@ -27,7 +27,7 @@ void run_lanes4(Warp& warp, const Instr& in) { lanes<4>(warp, in); }
 void run_divide(Warp& warp, const Instr& in) {
   const Slot& slot = slot_of(warp, in.s[1]);
   for (uint32_t m = warp.active & warp.defined[in.s[1]]; m; m &= m - 1) {
-    int l = first_lane(m);
+    const int l = first_lane(m);
     if (load_lane(warp, slot, l) == 0)
       if (Report* r = warp.report(Defect::division_by_zero, in, l)) r->text = "the divisor is 0";
   }
@@ -48,7 +48,7 @@ void run_move(Warp& warp, const Instr& in) {
     std::memmove(to, from, static_cast<size_t>(slot.bytes) * kLanes);
   } else {
     for (uint32_t m = warp.active; m; m &= m - 1) {
-      size_t at = static_cast<size_t>(first_lane(m)) * slot.bytes;
+      const size_t at = static_cast<size_t>(first_lane(m)) * slot.bytes;
       std::memmove(to + at, from + at, slot.bytes);
     }
   }
@@ -73,7 +73,7 @@ void run_pack(Warp& warp, const Instr& in) {
   uint8_t staged[kLanes][16];
   size_t at = 0;
   uint32_t known = ~0u;
-  for (int reg : x.registers) {
+  for (const int reg : x.registers) {
     const Slot& from = slot_of(warp, reg);
     for (size_t l = 0; l < kLanes; ++l)
       std::memcpy(staged[l] + at, warp.file + from.at + l * from.bytes, from.bytes);
@@ -90,11 +90,11 @@ void run_pack(Warp& warp, const Instr& in) {
 void run_unpack(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
   const Slot& from = slot_of(warp, in.s[0]);
-  uint32_t known = warp.defined[in.s[0]];
+  const uint32_t known = warp.defined[in.s[0]];
   uint8_t staged[kLanes * 16];
   std::memcpy(staged, warp.file + from.at, static_cast<size_t>(from.bytes) * kLanes);
   size_t at = 0, each = from.bytes / x.registers.size();
-  for (int reg : x.registers) {
+  for (const int reg : x.registers) {
     if (reg >= 0) {
       const Slot& to = slot_of(warp, reg);
       for (uint32_t m = warp.active; m; m &= m - 1) {
@@ -109,12 +109,12 @@ void run_unpack(Warp& warp, const Instr& in) {
 
 void run_branch(Warp& warp, const Instr& in) {
   // A loop that never meets the lanes ahead of it gives them a turn now and then (see reconverge).
-  bool starving = warp.parked_from != ~0u && in.target < warp.pc && ++warp.backward > kStarving;
+  const bool starving = warp.parked_from != ~0u && in.target < warp.pc && ++warp.backward > kStarving;
   if (warp.active == warp.group && !starving) {
     warp.pc = in.target;
     return;
   }
-  uint32_t stay = warp.group & ~warp.active;
+  const uint32_t stay = warp.group & ~warp.active;
   for (uint32_t m = warp.active; m; m &= m - 1) warp.pcs[first_lane(m)] = in.target;
   warp.group = stay;
   warp.reconverge();

@@ -122,8 +122,8 @@ void each_comparison(F add) {
   add("leu", [](auto a, auto b) { return !(a > b); });
   add("gtu", [](auto a, auto b) { return !(a <= b); });
   add("geu", [](auto a, auto b) { return !(a < b); });
-  add("num", [](auto a, auto b) { return a == a && b == b; });
-  add("nan", [](auto a, auto b) { return a != a || b != b; });
+  add("num", [](auto a, auto b) { return !__builtin_isnan(a) && !__builtin_isnan(b); });
+  add("nan", [](auto a, auto b) { return __builtin_isnan(a) || __builtin_isnan(b); });
 }
 
 }  // namespace

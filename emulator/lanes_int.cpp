@@ -120,10 +120,10 @@ void fields(LaneSink& sink, const char* type) {
   three<T, T, uint32_t, uint32_t>(sink, Name("bfe.", type), [](T a, uint32_t position, uint32_t length) {
     position &= 0xff, length &= 0xff;
     T r = 0;
-    uint32_t top = position + length - 1 < bits_of<T> - 1u ? position + length - 1 : bits_of<T> - 1u;
-    bool sign = is_signed<T> && length != 0 && (a >> top & 1);
+    const uint32_t top = position + length - 1 < bits_of<T> - 1u ? position + length - 1 : bits_of<T> - 1u;
+    const bool sign = is_signed<T> && length != 0 && (a >> top & 1);
     for (uint32_t i = 0; i < bits_of<T>; ++i) {
-      bool bit = i < length && position + i < bits_of<T> ? (a >> (position + i) & 1) : sign;
+      const bool bit = i < length && position + i < bits_of<T> ? (a >> (position + i) & 1) : sign;
       if (bit) r |= static_cast<T>(Raw<T>{1} << i);
     }
     return r;
@@ -147,7 +147,7 @@ void insertion(LaneSink& sink, const char* type) {
 
 void permutations(LaneSink& sink) {
   three<uint32_t, uint32_t, uint32_t, uint32_t>(sink, "prmt.b32", [](uint32_t a, uint32_t b, uint32_t c) {
-    uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+    const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
     uint32_t r = 0;
     for (int i = 0; i < 4; ++i) {
       uint32_t select = c >> (4 * i) & 15, byte = bytes >> (8 * (select & 7)) & 0xff;
@@ -177,7 +177,7 @@ void select(LaneSink& sink, const char* type) {
       [](void* d, const void* const* s, uint32_t mask) {
         const T* a = static_cast<const T*>(s[0]);
         const T* b = static_cast<const T*>(s[1]);
-        uint32_t p = *static_cast<const uint32_t*>(s[2]);
+        const uint32_t p = *static_cast<const uint32_t*>(s[2]);
         T r[kLanes];
         for (int l = 0; l < kLanes; ++l) r[l] = p >> l & 1 ? a[l] : b[l];
         put(d, r, mask);

@@ -29,10 +29,10 @@ bool stuck(Launch& launch, std::vector<std::unique_ptr<Block>>& resident, bool s
   for (auto& block : resident)
     for (Warp& warp : block->warps) {
       if (warp.state == Warp::State::done) continue;
-      bool waits = warp.state == Warp::State::blocked;
+      const bool waits = warp.state == Warp::State::blocked;
       if (waits == spinning) continue;
       const Instr& in = waits ? *warp.waits_at : instruction_at(launch, warp);
-      int lane = first_lane(waits ? warp.waiting : warp.group ? warp.group : warp.live);
+      const int lane = first_lane(waits ? warp.waiting : warp.group ? warp.group : warp.live);
       if (Report* r = warp.report(Defect::deadlock, in, lane))
         r->text = waits ? fmt::format("warp {} waits at barrier {} and nobody else will come", warp.index,
                                       warp.barrier)
@@ -52,7 +52,7 @@ void Block::prepare(Launch& of, int at) {
   const auto count = static_cast<size_t>(of.warps());
   const Program& program = of.program;
   shared = std::make_unique<Region>(0, of.shared_bytes, "shared", true);
-  size_t each = (program.file_bytes + 63) & ~size_t{63};
+  const size_t each = (program.file_bytes + 63) & ~size_t{63};
   files.assign(count * each + 64, 0);
   defined.assign(count * program.slots.size(), 0);
   auto* base = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(files.data()) + 63) & ~uintptr_t{63});
@@ -90,7 +90,7 @@ void Block::start(int number, const Dim3& at) {
     for (const auto& special : launch->program.specials) warp.defined[special.reg] = ~0u;
     warp.fill_specials();
     if (warp.local) warp.local->reset_written();
-    int here = threads - warp.index * kLanes;
+    const int here = threads - warp.index * kLanes;
     warp.start(here >= kLanes ? ~0u : (1u << here) - 1);
   }
 }
@@ -143,7 +143,7 @@ void run_launch(Launch& launch) {
     }
     if (finished == resident.size()) return;
     if (!ran) {
-      bool ready = std::any_of(resident.begin(), resident.end(), [](const auto& block) {
+      const bool ready = std::any_of(resident.begin(), resident.end(), [](const auto& block) {
         return std::any_of(block->warps.begin(), block->warps.end(),
                            [](const Warp& w) { return w.state == Warp::State::ready; });
       });

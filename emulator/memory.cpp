@@ -17,7 +17,7 @@ Region::Region(uint64_t base, int64_t bytes, std::string name, bool live)
 
 bool Region::all(int64_t at, int64_t count, uint8_t want) const {
   const uint8_t* s = shadow_.get() + at;
-  uint64_t wanted = want * 0x0101010101010101ull;
+  const uint64_t wanted = want * 0x0101010101010101ull;
   for (; count >= 8; count -= 8, s += 8) {
     uint64_t bits;
     std::memcpy(&bits, s, 8);
@@ -65,7 +65,7 @@ std::string Region::range_before(int64_t at) const {
 }
 
 void Region::prepare(int64_t at, int64_t count) {
-  bool narrow = (at | count) & 3;
+  const bool narrow = (at | count) & 3;
   if (words_ && !(narrow && shift_ == 2)) return;
   if (!words_) {
     shift_ = narrow ? 0 : 2;

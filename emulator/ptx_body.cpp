@@ -79,7 +79,7 @@ class BodyReader {
     }
     statement.opcode = in_.word();
     statement.line = token.line;
-    bool label = statement.opcode.starts_with("bra");
+    const bool label = statement.opcode.starts_with("bra");
     while (in_.go() && !in_.is(";")) {
       statement.operands.push_back(operand(label));
       if (label)
@@ -94,11 +94,11 @@ class BodyReader {
     if (token.text == ".reg") {
       if (in_.accept(".v2") || in_.accept(".v4"))
         return in_.fail(token, "vector registers are not supported");
-      Type type = in_.type_directive();
+      const Type type = in_.type_directive();
       do {
-        std::string name = in_.word();
+        const std::string name = in_.word();
         if (in_.accept("<")) {
-          int64_t count = in_.integer();
+          const int64_t count = in_.integer();
           in_.expect(">");
           scopes_.back().ranges.push_back({name, static_cast<uint64_t>(std::max<int64_t>(count, 0)), type});
         } else {
@@ -150,7 +150,7 @@ class BodyReader {
   Operand named(const std::string& name) {
     Operand value;
     if (name == "_") return value;
-    if (int reg = register_of(name); reg >= 0) {
+    if (const int reg = register_of(name); reg >= 0) {
       value.kind = Operand::Kind::reg;
       value.reg = reg;
       return value;

@@ -21,7 +21,7 @@ Variable declarator(PtxReader& in, Space space, bool external, const Type& type,
   variable.name = in.word();
   variable.bytes = element;
   while (in.go() && in.accept("[")) {
-    int64_t count = in.is("]") ? 0 : in.integer();
+    const int64_t count = in.is("]") ? 0 : in.integer();
     in.expect("]");
     if (count < 0 || count > kMaxVariable || variable.bytes * count > kMaxVariable) {
       in.fail(in.peek(), fmt::format("`{}` is larger than 256 MiB", variable.name));
@@ -33,7 +33,7 @@ Variable declarator(PtxReader& in, Space space, bool external, const Type& type,
 }
 
 void initial(PtxReader& in, Variable& variable) {
-  int size = std::max(1, variable.type.bytes());
+  const int size = std::max(1, variable.type.bytes());
   variable.initialised = true;
   int depth = 0;
   do {
@@ -67,7 +67,7 @@ Space space_of(std::string_view directive) {
 std::vector<Variable> read_variables(PtxReader& in, Space space, bool external) {
   std::vector<Variable> variables;
   const int64_t align = in.accept(".align") ? in.integer() : 0;
-  Type type = in.type_directive();
+  const Type type = in.type_directive();
   do {
     Variable variable = declarator(in, space, external, type, align);
     if (in.accept("=")) initial(in, variable);
@@ -92,7 +92,7 @@ std::vector<Variable> read_parameters(PtxReader& in) {
       if (in.accept(".ptr"))
         pointer = true;
       else if (in.accept(".align")) {
-        int64_t n = in.integer();
+        const int64_t n = in.integer();
         if (!pointer) align = n;
       } else if (pointer && (in.accept(".global") || in.accept(".shared") || in.accept(".local") ||
                              in.accept(".const"))) {

@@ -31,12 +31,12 @@ Status tokenize(std::string_view text, std::vector<Token>& tokens) {
       continue;
     }
     if (c == '/' && at(i + 1) == '*') {
-      size_t end = text.find("*/", i + 2);
+      const size_t end = text.find("*/", i + 2);
       if (end == text.npos) return Status::error("line {}: a comment without its end", line);
       for (; i < end + 2; ++i) line += text[i] == '\n';
       continue;
     }
-    size_t start = i;
+    const size_t start = i;
     Token token;
     token.line = line;
     if (c == '"') {

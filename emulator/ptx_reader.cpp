@@ -50,7 +50,7 @@ Operand PtxReader::number(bool negative) {
     fail(token, fmt::format("expected a number, found `{}`", text));
     return value;
   }
-  char kind = text.size() > 2 && text[0] == '0' ? text[1] : '\0';
+  const char kind = text.size() > 2 && text[0] == '0' ? text[1] : '\0';
   if (kind == 'f' || kind == 'F') {
     value.kind = Operand::Kind::f32;
     value.bits = hexadecimal(token, std::string_view(text).substr(2), 8) ^ (negative ? 0x80000000u : 0);
@@ -60,7 +60,7 @@ Operand PtxReader::number(bool negative) {
     if (kind == 'x' || kind == 'X') {
       value.bits = hexadecimal(token, std::string_view(text).substr(2), 0);
     } else {
-      int radix = kind == 'b' || kind == 'B' ? 2 : text.size() > 1 && text[0] == '0' ? 8 : 10;
+      const int radix = kind == 'b' || kind == 'B' ? 2 : text.size() > 1 && text[0] == '0' ? 8 : 10;
       const char* from = text.data() + (radix == 2 ? 2 : 0);
       auto [end, error] = std::from_chars(from, text.data() + text.size(), value.bits, radix);
       if (error != std::errc{} || end != text.data() + text.size())

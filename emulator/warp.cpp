@@ -42,10 +42,10 @@ void Warp::reconverge() {
     best = std::min(best, pcs[first_lane(m)]);
     worst = std::max(worst, pcs[first_lane(m)]);
   }
-  bool starving = backward > kStarving;  // e.g. lanes spin for a lock that a lane ahead of them holds
+  const bool starving = backward > kStarving;  // e.g. lanes spin for a lock that a lane ahead of them holds
   if (starving) best = worst, backward = 0;
   for (uint32_t m = runnable; m; m &= m - 1) {
-    int l = first_lane(m);
+    const int l = first_lane(m);
     if (pcs[l] == best)
       group |= 1u << l;
     else if (!starving)
@@ -76,7 +76,7 @@ void Warp::run(int64_t budget) {
     ++launch->executed;
     active = group;
     if (in.guard >= 0) {
-      uint32_t p = *lanes<uint32_t>(launch->program.slots[static_cast<size_t>(in.guard)].at);
+      const uint32_t p = *lanes<uint32_t>(launch->program.slots[static_cast<size_t>(in.guard)].at);
       check_defined(in.guard, in);
       active &= in.guard_negated ? ~p : p;
       if (!active) continue;
@@ -91,7 +91,7 @@ Report* Warp::report(Defect defect, const Instr& in, int lane) {
   Report* report = launch->reports.add(defect, launch->program.name, in.line);
   if (!report) return nullptr;
   report->block = block->id;
-  uint32_t t = thread_of(lane);
+  const uint32_t t = thread_of(lane);
   const Dim3& n = launch->block;
   report->thread = {t % n.x, t / n.x % n.y, t / n.x / n.y};
   return report;
@@ -99,7 +99,7 @@ Report* Warp::report(Defect defect, const Instr& in, int lane) {
 
 void Warp::check_defined(int reg, const Instr& in) {
   uint32_t& known = defined[reg];
-  uint32_t missing = active & ~known;
+  const uint32_t missing = active & ~known;
   if (!missing) return;
   if (Report* r = report(Defect::uninitialised_register, in, first_lane(missing)))
     r->text = fmt::format("{} was not written", launch->program.names[static_cast<size_t>(reg)]);

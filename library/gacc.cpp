@@ -133,7 +133,7 @@ gacc_error make_step(std::string text, const std::string& name, gacc_step** to) 
     step->module = GACC_TRY(check_artifact(step->artifact, name));
     return {};
   };
-  if (Status status = read(); !status) return error_of(status);
+  if (const Status status = read(); !status) return error_of(status);
   const Plan& plan = step->artifact.plan;
   const auto recompute = passes::recompute_report(step->module, passes::cost_model(plan.target));
   step->plan = plan_json(plan, step->module, plan_recompute(recompute)).dump(2);
@@ -364,7 +364,7 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
       made->session.emplace(*made->device, made->plan);
       return made->session->open(of.artifact);
     };
-    if (Status status = open(); !status) return error_of(status);
+    if (const Status status = open(); !status) return error_of(status);
     *session = made.release();
     return done();
   });
@@ -469,7 +469,7 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
     std::vector<UserArray> given, part;
     if (gacc_error error = take_arrays("gacc_session_predict", arrays, count, given); error.kind != GACC_OK)
       return error;
-    if (Status status = check_predict(run.plan); !status) return error_of(status);
+    if (const Status status = check_predict(run.plan); !status) return error_of(status);
     const int64_t each = output_elements(run.plan);
     if (samples < 1 || samples > std::numeric_limits<int64_t>::max() / kFloatBytes / each)
       return wrong_call("gacc_session_predict: at least one sample is predicted, {} were given", samples);
@@ -535,7 +535,7 @@ gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder) {
   return with_session(session, "gacc_session_checkpoint", true, [&](gacc_session& run) {
     if (folder == nullptr) return wrong_call("{}", "gacc_session_checkpoint: the folder is null");
     CheckpointFolder place;
-    if (Status status = place.open(folder); !status) return error_of(status);
+    if (const Status status = place.open(folder); !status) return error_of(status);
     Checkpoint checkpoint;
     checkpoint.settings = settings_of_session(run);
     checkpoint.settings.insert(checkpoint.settings.begin(), kNoPosition);
@@ -552,7 +552,7 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
   return with_session(session, "gacc_session_resume", false, [&](gacc_session& run) {
     if (folder == nullptr) return wrong_call("{}", "gacc_session_resume: the folder is null");
     CheckpointReader reader;
-    if (Status status = reader.open(checkpoint_files(folder)[0]); !status) return error_of(status);
+    if (const Status status = reader.open(checkpoint_files(folder)[0]); !status) return error_of(status);
     Settings settings = settings_of_session(run);
     keep_to_model(settings, reader.content().settings);
     const auto& saved = reader.content().settings;

@@ -60,14 +60,14 @@ std::string profile_text(const Plan& plan, const Device& device, const std::vect
                        {"calls", sum.calls},
                        {"microseconds", sum.duration / static_cast<double>(sum.calls)}});
   }
-  json trace = {{"displayTimeUnit", "ns"},
-                {"otherData",
-                 {{"model", plan.model},
-                  {"device", device.name()},
-                  {"micro_batch", plan.micro_batch},
-                  {"unit", device.profile_unit()}}},
-                {"kernels", std::move(kernels)},
-                {"traceEvents", std::move(events)}};
+  const json trace = {{"displayTimeUnit", "ns"},
+                      {"otherData",
+                       {{"model", plan.model},
+                        {"device", device.name()},
+                        {"micro_batch", plan.micro_batch},
+                        {"unit", device.profile_unit()}}},
+                      {"kernels", std::move(kernels)},
+                      {"traceEvents", std::move(events)}};
   return trace.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

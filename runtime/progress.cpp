@@ -105,7 +105,7 @@ Progress::Progress(const Plan& plan, bool quiet)
     : plan_(plan), quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
 
 void Progress::begin(const TrainOptions& options, double expected_launches) {
-  bool other_limit = options.updates || options.launches;
+  const bool other_limit = options.updates || options.launches;
   state_.epochs = options.epochs.value_or(other_limit ? 0 : plan_.epochs);
   state_.updates = options.updates.value_or(0);
   expected_launches_ = expected_launches;
@@ -127,10 +127,10 @@ void Progress::launched(const LaunchReport& report) {
 }
 
 void Progress::measure(const LaunchReport& report, Clock::time_point now) {
-  double passed = std::chrono::duration<double>(now - last_).count();
-  double total = std::chrono::duration<double>(now - begin_).count();
-  double rate = static_cast<double>(report.samples - last_samples_) / passed;
-  double shown = state_.samples_per_second;
+  const double passed = std::chrono::duration<double>(now - last_).count();
+  const double total = std::chrono::duration<double>(now - begin_).count();
+  const double rate = static_cast<double>(report.samples - last_samples_) / passed;
+  const double shown = state_.samples_per_second;
   state_.samples_per_second = shown > 0 ? shown + kSmoothing * (rate - shown) : rate;
   auto made = static_cast<double>(report.launches - first_launches_);
   auto to_do = expected_launches_ - static_cast<double>(report.launches);

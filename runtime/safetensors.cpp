@@ -152,7 +152,7 @@ int64_t element_count(const std::vector<uint64_t>& shape) {
   constexpr uint64_t kMost = uint64_t{1} << 46;
   if (std::find(shape.begin(), shape.end(), 0u) != shape.end()) return 0;
   uint64_t product = 1;
-  for (uint64_t extent : shape) {
+  for (const uint64_t extent : shape) {
     if (extent > kMost / product) return -1;
     product *= extent;
   }
@@ -163,7 +163,7 @@ int64_t element_count(const std::vector<uint64_t>& shape) {
 
 std::string shown_name(std::string_view name) {
   constexpr size_t kMost = 80;
-  std::string text = json_text(nlohmann::json(name.substr(0, kMost)));
+  const std::string text = json_text(nlohmann::json(name.substr(0, kMost)));
   return name.size() > kMost ? text + "..." : text;
 }
 
@@ -281,7 +281,7 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
   uint64_t offset = 0;
   for (size_t i = 0; i < sorted.size(); ++i) {
     const NamedTensor& tensor = *sorted[i];
-    std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
+    const std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
     if (element_count(shape) != static_cast<int64_t>(tensor.data.size()))
       return Status::error("cannot write {}: tensor {} of shape [{}] has {} elements", path,
                            shown_name(tensor.name), fmt::join(tensor.shape, ", "), tensor.data.size());
@@ -296,12 +296,12 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   uint64_t length = header.size();
-  std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  const std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
   GACC_TRY(write(length_bytes));
   GACC_TRY(write(header));
   for (const NamedTensor* tensor : sorted) {
-    std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
-                           tensor->data.size() * sizeof(float));
+    const std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
+                                 tensor->data.size() * sizeof(float));
     GACC_TRY(write(bytes));
   }
   return {};

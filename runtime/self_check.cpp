@@ -266,7 +266,7 @@ Status Verifier::train_until(int64_t launches, const TrainState* from, Checkpoin
   }
   TrainObserver silent;
   TrainResult result;
-  Status status = train(session, plan_, *data, nullptr, options, silent, result);
+  const Status status = train(session, plan_, *data, nullptr, options, silent, result);
   return status && result.interrupted ? Status::error("interrupted") : status;
 }
 
@@ -354,7 +354,7 @@ Status Verifier::run() {
     scale_ = GACC_TRY(bench.settle(data_, order_, sizes_));
     GACC_TRY(bench.close());
   }
-  for (Status (Verifier::*check)() :
+  for (Status (Verifier::*const check)() :
        {&Verifier::split, &Verifier::recompute, &Verifier::resume, &Verifier::half})
     GACC_TRY((this->*check)());
   say(fmt::format("{} checks passed, {} failed, {} left out", result_.passed, result_.failed,

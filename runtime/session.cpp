@@ -185,7 +185,7 @@ Status Session::open(const Artifact& artifact) {
   eval_metrics_.clear();
   for (const std::string& metric : plan_.metrics) {
     const PlanBuffer*& buffer = eval_metrics_.emplace_back(nullptr);
-    std::string name = "eval." + metric;
+    const std::string name = "eval." + metric;
     if (metric == "perplexity" && !plan_.find(name)) continue;  // exp(mean loss)
     buffer = GACC_TRY(find_scalar(name, "f32"));
   }

@@ -9,7 +9,7 @@
 namespace gacc {
 
 void hold_standard_streams() {
-  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
       if (open("/", O_PATH) < 0) return;  // open gives the lowest free number: this one
 }

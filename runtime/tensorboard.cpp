@@ -49,7 +49,8 @@ void put_number(std::string& to, int field, uint64_t value) {
 
 std::string begin_event(int64_t step) {
   std::string event;
-  double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   put_key(event, kEventWallTime, kFixed64);
   put_little(event, std::bit_cast<uint64_t>(now));
   if (step != 0) put_number(event, kEventStep, static_cast<uint64_t>(step));
@@ -73,7 +74,7 @@ uint32_t masked(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
 
 uint32_t crc32c(std::string_view bytes) {
   uint32_t crc = ~0u;
-  for (char byte : bytes) crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<uint8_t>(byte)) & 255];
+  for (const char byte : bytes) crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<uint8_t>(byte)) & 255];
   return ~crc;
 }
 
@@ -96,10 +97,10 @@ Status EventFile::open(const std::string& folder, std::optional<int64_t> resume)
   for (int number = 0;; ++number) {
     path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds + number, host, getpid(),
                         number);
-    std::string prefix = fmt::format("events.out.tfevents.{:010}", seconds + number);
+    const std::string prefix = fmt::format("events.out.tfevents.{:010}", seconds + number);
     bool later_exists = false;
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-      std::string name = entry.path().filename().string();
+      const std::string name = entry.path().filename().string();
       if (name.starts_with("events.out.tfevents.") && name.substr(0, prefix.size()) >= prefix)
         later_exists = true;
     }
@@ -145,7 +146,7 @@ Status EventFile::write_event(std::string_view event) {
   record += event;
   put_little(record, masked(crc32c(event)));
   for (std::string_view rest = record; !rest.empty();) {
-    ssize_t written = ::write(fd_, rest.data(), rest.size());
+    const ssize_t written = ::write(fd_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       const int error = errno;

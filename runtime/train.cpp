@@ -224,7 +224,7 @@ Status Trainer::checkpoint() {
   const bool inside = plan_.lanes > 1 && session_.launches() > 0;
   if (!inside) complete_state();
   const TrainState& state = inside ? opening_ : at_;
-  std::tuple now{state.launches, state.epochs, state.evaluation_due};
+  const std::tuple now{state.launches, state.epochs, state.evaluation_due};
   if (saved_ == now) return {};
   saved_ = now;
   return options_.checkpoint(state);
@@ -264,7 +264,7 @@ std::vector<int64_t> Trainer::samples_to_come() const {
 // One epoch, or the rest of one that was begun, as far as the limits allow.
 Status Trainer::run_epoch() {
   if (at_.position == 0) begin_epoch();
-  int64_t launches = rules_.launches_per_epoch();
+  const int64_t launches = rules_.launches_per_epoch();
   loader_.start(samples_to_come(), plan_.micro_batch);
   while (at_.position < launches) {
     GACC_TRY(run_launch());
@@ -294,12 +294,12 @@ Status Trainer::run_launch() {
     if (batch == nullptr) return loader_.status();
     GACC_TRY(session_.step(batch->inputs, samples));
   }
-  int64_t launch = at_.position++;
+  const int64_t launch = at_.position++;
   ++result_.launches;
   result_.samples += samples;
   at_.epoch.samples += samples;
   GACC_TRY(observer_.launched({at_.epoch.epoch, result_.launches, result_.samples}));
-  WindowRules::Next next = rules_.after(launch, session_.launches());
+  const WindowRules::Next next = rules_.after(launch, session_.launches());
   return next == WindowRules::Next::launch ? Status() : close_window(next == WindowRules::Next::update);
 }
 
@@ -437,7 +437,7 @@ Status Trainer::evaluate_due() {
 // Evaluates the parameters as they are. The same parameters are never measured twice: a new epoch gets the
 // old result, the end of the run gets none.
 Status Trainer::evaluate(bool at_end) {
-  bool same = at_.evaluation.updates == result_.updates;
+  const bool same = at_.evaluation.updates == result_.updates;
   if (same && (at_end || at_.evaluation.epoch == at_.epoch.epoch)) {
     at_.evaluation_due = false;
     return {};
@@ -447,7 +447,7 @@ Status Trainer::evaluate(bool at_end) {
   at_.evaluation.better = false;
   bool complete = true;
   if (!same) {
-    double start = clock_.seconds();
+    const double start = clock_.seconds();
     GACC_TRY(measure(at_.evaluation, complete));
     at_.evaluation.seconds = clock_.seconds() - start;
     at_.evaluation_seconds += at_.evaluation.seconds;
@@ -484,7 +484,7 @@ void Trainer::look_at(int64_t epoch, double loss) {
 }
 
 Status Trainer::measure(EvaluationReport& report, bool& complete) {
-  Status status =
+  const Status status =
       gacc::measure(session_, plan_, *eval_, *eval_loader_, interruption_, report.result, complete);
   interrupted();  // takes it over
   return status && complete ? evaluated(session_, plan_, report.result) : status;
@@ -511,14 +511,14 @@ Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, co
 }
 
 Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options) {
-  std::optional<int64_t> epochs = epoch_limit(plan, options);
+  const std::optional<int64_t> epochs = epoch_limit(plan, options);
   for (const auto& limit : {epochs, options.updates, options.launches})
     if (limit && *limit == 0) return {};  // nothing is to be launched: that is no mistake
   return rules_of(plan, samples).check_can_update(epochs);
 }
 
 double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& options) {
-  WindowRules rules = rules_of(plan, samples);
+  const WindowRules rules = rules_of(plan, samples);
   auto each_epoch = static_cast<double>(rules.launches_per_epoch());
   double most = std::numeric_limits<double>::infinity();
   if (auto epochs = epoch_limit(plan, options))
@@ -530,7 +530,7 @@ double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& 
             rest = rules.launches_per_epoch() % plan.accumulate;
     auto per_epoch = static_cast<double>(whole + (rules.tail == Tail::flush && rest != 0));
     // Under carry every window has K launches; else an epoch's last one is shorter, or its launches are lost.
-    bool carry = rules.tail == Tail::carry || per_epoch == 0;
+    const bool carry = rules.tail == Tail::carry || per_epoch == 0;
     most = std::min(
         most, carry ? updates * static_cast<double>(plan.accumulate) : updates / per_epoch * each_epoch);
   }

@@ -73,7 +73,7 @@ Result<float> Bench::settle(const Dataset& data, std::span<const int64_t> order,
 
 Status Bench::close() {
   std::string reports;
-  Status status = device_->finish(reports);
+  const Status status = device_->finish(reports);
   return status || reports.empty() ? status : Status::error("{}\n{}", status.text(), reports);
 }
 

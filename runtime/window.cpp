@@ -19,7 +19,7 @@ int64_t WindowRules::batch(int64_t launch) const {
 
 WindowRules::Next WindowRules::after(int64_t launch, int64_t in_window) const {
   if (in_window == accumulate) return Next::update;
-  bool last = launch + 1 == launches_per_epoch();
+  const bool last = launch + 1 == launches_per_epoch();
   if (last && tail == Tail::flush) return Next::update;
   if (last && tail == Tail::drop) return Next::drop;
   return Next::launch;

@@ -107,8 +107,8 @@ std::string wrong_question(const Arguments& given) {
 std::string wrong_command(const Arguments& given) {
   const std::vector<FileOption> files = file_options(given);
   const std::string& device = given.device;
-  bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
-                  device.find_first_not_of("0123456789", 5) == std::string::npos;
+  const bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
+                        device.find_first_not_of("0123456789", 5) == std::string::npos;
   if (device != "auto" && device != "cpu" && device != "cuda" && device != "emulate" && !numbered)
     return fmt::format("--device {}: expected auto, cpu, cuda, cuda:N or emulate", device);
   if (given.lr && !(std::isfinite(static_cast<float>(*given.lr)) && *given.lr >= 0))

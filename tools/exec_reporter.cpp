@@ -19,11 +19,11 @@ Status Reporter::updated(const UpdateReport& report) {
   updates_ += window.applied;
   if (events_.is_open()) {
     // The loss and norm of a skipped window are of no use in a curve.
-    Scalar scalars[] = {{"loss_scale", window.scale},
-                        {"skipped", static_cast<double>(report.update - updates_)},
-                        {"lr", window.lr},
-                        {"loss", window.loss},
-                        {"grad_norm", window.norm}};
+    const Scalar scalars[] = {{"loss_scale", window.scale},
+                              {"skipped", static_cast<double>(report.update - updates_)},
+                              {"lr", window.lr},
+                              {"loss", window.loss},
+                              {"grad_norm", window.norm}};
     auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
     GACC_TRY(events_.write(updates_, shown));
   }

@@ -50,7 +50,7 @@ Exit status:
   const Result<std::string> text = read_file(word);
   if (!text) return fail("gacc-emu: error: " + text.status().text());
   std::vector<emulator::KernelInfo> kernels;
-  if (Status status = emulator::list_kernels(*text, kernels); !status)
+  if (const Status status = emulator::list_kernels(*text, kernels); !status)
     return fail(word + ": error: " + status.text());
   std::string out;
   for (const auto& kernel : kernels) out += kernel_text(kernel);

@@ -60,7 +60,7 @@ void handle_interrupts() {
   signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
   sigset_t interrupts;
   sigemptyset(&interrupts);
-  for (int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM}) {
     signal(number, SIG_DFL);  // also where the shell has them ignored, as for `gacc-exec ... &`
     sigaddset(&interrupts, number);
   }
@@ -106,7 +106,7 @@ class Run {
     if (status) status = arguments_.verify ? verify_artifact() : work();
     if (device_) status = finish_device(std::move(status));
     // The log tells of a run that began, however it ended; before that nothing is left of it.
-    if (Status closed = began_ ? log_.commit() : Status(); status) status = closed;
+    if (const Status closed = began_ ? log_.commit() : Status(); status) status = closed;
     if (!status) {
       if (ranks_.fail(status.text())) fail(kFailed, status.text());
       return ranks_.end(kFailed);
@@ -376,7 +376,7 @@ Status Run::check_saving() const {
     GACC_TRY(check_published(plan, loaded_));
   }
   if (arguments_.save_adapter.empty()) return {};
-  if (Status status = check_adapters(plan); !status)
+  if (const Status status = check_adapters(plan); !status)
     return Status::error("--save-adapter: {}", status.text());
   return prepare_adapter(arguments_.save_adapter);
 }
@@ -730,7 +730,7 @@ std::string Run::sums_text() const {
 // Prints what a checking device found first: it may explain the error of the run.
 Status Run::finish_device(Status status) {
   std::string reports;
-  Status finished = device_->finish(reports);
+  const Status finished = device_->finish(reports);
   if (!reports.empty()) print_stderr("{}{}", reports, reports.back() == '\n' ? "" : "\n");
   return status ? finished : status;
 }
@@ -748,7 +748,7 @@ int main(int argc, char** argv) {
   try {
     if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
     if (arguments.ranks.value_or(1) > 1)
-      if (Status status = start_ranks(*arguments.ranks, argc, argv); !status)
+      if (const Status status = start_ranks(*arguments.ranks, argc, argv); !status)
         return fail(kFailed, status.text());
     handle_interrupts();  // before MPI makes threads
     Result<std::unique_ptr<Collective>> opened = open_collective({arguments.rank_timeout});

@@ -126,7 +126,7 @@ class Compilation {
   }
 
   int finish() {
-    if (Status status = write_outputs(outputs_); !status) return fail(kWrongFile, status.text());
+    if (const Status status = write_outputs(outputs_); !status) return fail(kWrongFile, status.text());
     clock_.phase("write");
     return kDone;
   }
@@ -159,7 +159,7 @@ class Compilation {
     passes::CostModel& costs = pipeline.options.costs;
     costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
     if (!arguments_.costs.empty() && !named) {
-      if (Status status = read_costs(arguments_.costs, costs); !status)
+      if (const Status status = read_costs(arguments_.costs, costs); !status)
         return fail(kWrongFile, status.text());
     }
     pipeline.print_after = arguments_.print_after;
@@ -255,7 +255,7 @@ int run(int argc, char** argv) {
     const Output page{"-", arguments.json       ? schema_json()
                            : arguments.markdown ? schema_markdown()
                                                 : schema_text()};
-    if (Status status = write_outputs({page}); !status) return fail(kWrongFile, status.text());
+    if (const Status status = write_outputs({page}); !status) return fail(kWrongFile, status.text());
     return kDone;
   }
   return Compilation(arguments).run();

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 uint32_t checksum(std::string_view bytes) {
-  uLong crc = crc32(0, nullptr, 0);
+  const uLong crc = crc32(0, nullptr, 0);
   return static_cast<uint32_t>(crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 

@@ -51,7 +51,7 @@ class HostDevice final : public Device {
 
   Status run(Program program, int64_t batch) override {
     if (engine_.arena().data() == nullptr) return Status::error("internal error: run before load");
-    if (Status status = engine_.run(program, batch); !status && failure_) failure_ = status;
+    if (const Status status = engine_.run(program, batch); !status && failure_) failure_ = status;
     return {};
   }
 

@@ -30,7 +30,7 @@ constexpr Program kAtStart[] = {Program::init, Program::step, Program::update, P
 
 std::string one_line(std::string_view text) {
   std::string result;
-  for (char c : text.substr(0, text.find('\0'))) {
+  for (const char c : text.substr(0, text.find('\0'))) {
     if (c != '\n') {
       result += c;
     } else if (!result.empty() && result.back() != ';') {
@@ -191,7 +191,7 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (status) status = choose_launches(artifact);
   if (status && gemm_) status = load_products(plan);
   graphs_.open(driver_, programs_, stream_);
-  for (Program program : {Program::step, Program::update, Program::eval, Program::close}) {
+  for (const Program program : {Program::step, Program::update, Program::eval, Program::close}) {
     if (programs_.persistent(program) || programs_.launches(program) == 0)
       continue;  // one launch: no graph needed
     if (status) status = graphs_.add_full(program, micro_batch_);
@@ -306,7 +306,7 @@ Status CudaDevice::load_module(const Artifact& artifact) {
   const int error = driver_.module_load(&module_, ptx.c_str(), 2, options, values);
   if (error == 0) return {};
   std::string text = check(error, "the driver does not take the artifact's PTX").text();
-  if (std::string lines = one_line(log); !lines.empty()) text += ": " + lines;
+  if (const std::string lines = one_line(log); !lines.empty()) text += ": " + lines;
   return Status::error(std::move(text));
 }
 

@@ -8,18 +8,18 @@ Fork::~Fork() {
 }
 
 Status Fork::begin() {
-  Status status = mark(kWhole, 0);
+  const Status status = mark(kWhole, 0);
   return status ? wait(kWhole, 1) : status;
 }
 
 Status Fork::end() {
-  Status status = mark(kWhole, 1);
+  const Status status = mark(kWhole, 1);
   return status ? wait(kWhole, 0) : status;
 }
 
 Status Fork::mark(int64_t launch, int64_t stream) {
   Event event = nullptr;
-  if (int error = driver_.event_create(&event, kEventDisableTiming); error != 0)
+  if (const int error = driver_.event_create(&event, kEventDisableTiming); error != 0)
     return driver_.check(error, "cannot create an event");
   events_.push_back(event);
   marks_[launch] = event;

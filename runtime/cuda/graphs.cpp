@@ -60,11 +60,11 @@ Status Graphs::capture(Variant& variant) {
   if (Status status = programs_->prepare(variant.program, variant.batch, stream_); !status) return status;
   const bool forks = programs_->forks(variant.program);
   if (forks && !second_)
-    if (int error = driver_->stream_create(&second_, kStreamNonBlocking); error != 0)
+    if (const int error = driver_->stream_create(&second_, kStreamNonBlocking); error != 0)
       return driver_->check(error, "cannot create a stream on the GPU");
   Fork fork(*driver_, stream_, second_);
   // Relaxed: only this thread works with the context, and a library may still have to load code.
-  if (int error = driver_->capture_begin(stream_, kCaptureRelaxed); error != 0)
+  if (const int error = driver_->capture_begin(stream_, kCaptureRelaxed); error != 0)
     return driver_->check(error, "cannot capture a graph");
   Status status = forks ? programs_->launch(variant.program, variant.batch, fork)
                         : programs_->launch(variant.program, variant.batch, stream_);

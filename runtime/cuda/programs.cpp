@@ -66,8 +66,8 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
     launch.block = planned.block;
     launch.per_block = planned.per_block;
     launch.cooperative = planned.cooperative;
-    Status status = find_kernel(module, artifact.ptx, planned.kernel, planned.arguments.size(), planned.block,
-                                launch.function);
+    const Status status = find_kernel(module, artifact.ptx, planned.kernel, planned.arguments.size(),
+                                      planned.block, launch.function);
     return status && planned.resident ? find_residency(launch) : status;
   }
   launch.m = extent(planned.m);

@@ -35,7 +35,7 @@ void Staging::close() {
 }
 
 Status Staging::next_half(Stream stream) {
-  if (int error = driver_->event_record(done_[half_], stream); error != 0)
+  if (const int error = driver_->event_record(done_[half_], stream); error != 0)
     return driver_->check(error, "cannot record an event");
   pending_[half_] = true;
   half_ = 1 - half_;

@@ -143,7 +143,7 @@ Status WeightFile::open_shards(std::string_view index) {
   std::vector<std::string> problems;
   for (auto& [file, wanted] : named) {
     std::vector<StoredTensor> tensors;
-    if (Status status = add(folder_of(path_) + std::string(file), tensors); !status) {
+    if (const Status status = add(folder_of(path_) + std::string(file), tensors); !status) {
       problems.push_back(status.text());
       continue;
     }

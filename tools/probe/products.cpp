@@ -62,7 +62,7 @@ Products::Products(Machine& machine, const std::vector<std::string>& libraries) 
   std::vector<const char*> names;
   for (const std::string& name : libraries) names.push_back(name.c_str());
   need(library_.open(names));
-  if (int error = library_.create(&handle_); error != 0)
+  if (const int error = library_.create(&handle_); error != 0)
     throw Failed{fmt::format("cuBLASLt does not start: {}", library_.status_string(error))};
 }
 
@@ -139,7 +139,7 @@ void Products::check(const Matrix& a, const Matrix& b, const Matrix& c, bool acc
     return all;
   };
   const std::vector<double> left = values(a, call.a), right = values(b, call.b), before = values(c, call.c);
-  if (int error = call.run(handle_, call.proposals[0], machine_.stream()); error != 0)
+  if (const int error = call.run(handle_, call.proposals[0], machine_.stream()); error != 0)
     throw Failed{fmt::format("a product: cuBLASLt says {}", library_.status_string(error))};
   const std::vector<double> found = values(c, call.c);
   const auto at = [](const Matrix& matrix, bool transposed, int64_t row, int64_t column) {

@@ -85,7 +85,7 @@ std::string picture(const MemoryMap& map, bool everything, double height) {
     svg.text(kLeft - 6, y(at) + 4, ir::short_size_text(at), "end");
   }
   double x = kLeft, peak_x = kLeft;
-  std::string hover;
+  const std::string hover;
   for (size_t r = 0; r < map.regions.size(); ++r) {
     const size_t kernels = map.regions[r].kernels.size();
     if (kernels == 0) continue;
