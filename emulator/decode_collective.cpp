@@ -21,15 +21,15 @@ void Decoder::shuffle(const Parts& parts) {
   const size_t at = list.size() - 4;
   if (at == 2 && list[1].kind != Kind::discard) x.registers.push_back(destination(list[1], kPredicate));
   const int d = destination(list[0], 4);
-  int a = source(list[at], 4), b = source(list[at + 1], 4), c = source(list[at + 2], 4),
-      mask = source(list[at + 3], 4);
+  const int a = source(list[at], 4), b = source(list[at + 1], 4), c = source(list[at + 2], 4),
+            mask = source(list[at + 3], 4);
   emit(run_shuffle, d, {a, b, c, mask}, x);
 }
 
 // vote.sync.ballot.b32 d, {!}q, mask
 void Decoder::ballot() {
   if (!operands(3, 3)) return;
-  int p = source(s_->operands[1], kPredicate), mask = source(s_->operands[2], 4);
+  const int p = source(s_->operands[1], kPredicate), mask = source(s_->operands[2], 4);
   emit(run_ballot, destination(s_->operands[0], 4), {p, mask});
 }
 

@@ -101,7 +101,7 @@ void Decoder::atomic(const Parts& parts, bool returns) {
   x.type_bits = static_cast<uint8_t>(type.bits);
   x.type_class = type.name[0];
   auto bytes = static_cast<uint8_t>(type.bytes());
-  size_t values = x.atomic == AtomicOp::cas ? 2 : 1, first = returns ? 1 : 0;
+  const size_t values = x.atomic == AtomicOp::cas ? 2 : 1, first = returns ? 1 : 0;
   if (!operands(first + 1 + values, first + 1 + values)) return;
   set_address(s_->operands[first], x);
   const int d = returns ? destination(s_->operands[0], bytes) : -1;

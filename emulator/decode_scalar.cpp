@@ -40,7 +40,7 @@ void Decoder::set_predicate() {
   const size_t at = list.size() - 2;  // 1, or 2 with |q
   if (at == 2 && op->name.find("f16") != std::string::npos)
     return fail(fmt::format("`{}` writes one predicate", s_->opcode));
-  int a = source(list[at], op->source[0]), b = source(list[at + 1], op->source[1]);
+  const int a = source(list[at], op->source[0]), b = source(list[at + 1], op->source[1]);
   const int p = destination(list[0], kPredicate);
   emit_lanes(*op, p, {a, b});
   if (at == 2) emit_lanes(*find_lane_op("not.pred"), destination(list[1], kPredicate), {p});

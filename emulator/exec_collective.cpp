@@ -45,9 +45,9 @@ void run_shuffle(Warp& warp, const Instr& in) {
   const uint32_t* c = warp.lanes<uint32_t>(in.s_at[2]);
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
-    uint32_t clamp = c[l] & 31, segment = c[l] >> 8 & 31, distance = b[l] & 31,
-             lane = static_cast<uint32_t>(l);
-    uint32_t top = (lane & segment) | (clamp & ~segment & 31), bottom = lane & segment;
+    const uint32_t clamp = c[l] & 31, segment = c[l] >> 8 & 31, distance = b[l] & 31,
+                   lane = static_cast<uint32_t>(l);
+    const uint32_t top = (lane & segment) | (clamp & ~segment & 31), bottom = lane & segment;
     int from = 0;
     bool in_range = false;
     switch (x.mode) {

@@ -31,7 +31,7 @@ void run_mma(Warp& warp, const Instr& in) {
   for (size_t i = 4; i < x.registers.size(); ++i) warp.check_defined(x.registers[i], in);
   float a[16][16], b[16][8], d[16][8];
   for (int l = 0; l < kLanes; ++l) {
-    int row = l >> 2, quad = l & 3;
+    const int row = l >> 2, quad = l & 3;
     // Register r of a: rows row (+8 for odd r), columns 2 * quad (+8 for r >= 2).
     for (int r = 0; r < in_a; ++r)
       for (int h = 0; h < 2; ++h)
@@ -79,7 +79,7 @@ void run_load_matrix(Warp& warp, const Instr& in) {
     const int reg = x.registers[static_cast<size_t>(i)];
     auto* out = words_of(warp, reg);
     for (int l = 0; l < kLanes; ++l) {
-      int row = l >> 2, column = 2 * (l & 3);
+      const int row = l >> 2, column = 2 * (l & 3);
       const uint32_t low = x.transposed ? matrix[column][row] : matrix[row][column];
       const uint32_t high = x.transposed ? matrix[column + 1][row] : matrix[row][column + 1];
       out[l] = high << 16 | low;

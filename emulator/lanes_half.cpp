@@ -34,7 +34,7 @@ template <class F>
 struct Pair {
   template <class... A>
   uint32_t operator()(A... a) const {
-    uint32_t low = F{}(static_cast<uint16_t>(a)...), high = F{}(static_cast<uint16_t>(a >> 16)...);
+    const uint32_t low = F{}(static_cast<uint16_t>(a)...), high = F{}(static_cast<uint16_t>(a >> 16)...);
     return high << 16 | low;
   }
 };

@@ -150,7 +150,8 @@ void permutations(LaneSink& sink) {
     const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
     uint32_t r = 0;
     for (int i = 0; i < 4; ++i) {
-      uint32_t select = c >> (4 * i) & 15, byte = bytes >> (8 * (select & 7)) & 0xff;
+      const uint32_t select = c >> (4 * i) & 15;
+      uint32_t byte = bytes >> (8 * (select & 7)) & 0xff;
       if (select & 8) byte = byte & 0x80 ? 0xff : 0;
       r |= byte << (8 * i);
     }

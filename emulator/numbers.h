@@ -31,7 +31,8 @@ static inline uint32_t encode_small(double value, int mantissa, int exponent, ui
   int drop = 52 - mantissa;                     // bits rounded away
   if (target <= 0) drop += 1 - target;          // subnormal there
   uint64_t kept = drop > 63 ? 0 : full >> drop;
-  bool half = drop <= 53 && (full >> (drop - 1) & 1), rest = drop > 53 || (full & ((1ull << (drop - 1)) - 1));
+  const bool half = drop <= 53 && (full >> (drop - 1) & 1),
+             rest = drop > 53 || (full & ((1ull << (drop - 1)) - 1));
   if (half && (rest || (kept & 1))) ++kept;
   // The hidden bit carries into the exponent by plain addition.
   const uint64_t result = target <= 0 ? kept : (static_cast<uint64_t>(target - 1) << mantissa) + kept;
@@ -46,7 +47,8 @@ static inline uint16_t bf16_from(double value) {
 }
 static inline float float_of_bf16(uint16_t bits) { return bits_as<float>(static_cast<uint32_t>(bits) << 16); }
 static inline float float_of_half(uint16_t bits) {
-  uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, power = bits >> 10 & 31, fraction = bits & 1023;
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, power = bits >> 10 & 31,
+                 fraction = bits & 1023;
   if (power == 31) return bits_as<float>(sign | 0x7f800000u | fraction << 13);
   if (power != 0) return bits_as<float>(sign | (power + 112) << 23 | fraction << 13);
   const float magnitude = static_cast<float>(fraction) * 0x1p-24f;

@@ -132,8 +132,8 @@ class BodyReader {
   int register_of(const std::string& name) {
     size_t digits = name.size();
     while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
-    std::string_view prefix = std::string_view(name).substr(0, digits),
-                     index = std::string_view(name).substr(digits);
+    const std::string_view prefix = std::string_view(name).substr(0, digits),
+                           index = std::string_view(name).substr(digits);
     for (size_t s = scopes_.size(); s-- > 0;) {
       Scope& scope = scopes_[s];
       if (auto found = scope.registers.find(name); found != scope.registers.end()) return found->second;

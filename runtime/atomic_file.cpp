@@ -167,7 +167,7 @@ Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit
 }  // namespace
 
 Result<std::string> read_file(const std::string& path, int64_t limit) {
-  struct Descriptor {
+  const struct Descriptor {
     int fd;
     ~Descriptor() {
       if (fd >= 0) close(fd);

@@ -357,7 +357,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
   // 1. The model's name first, so that another model is called that, and the optimizer and the precision,
   // which have tensors of their own; then the settings of either side.
   auto compare = [&](const std::string& name) {
-    std::string saved = value_of(content_.settings, name), now = value_of(settings, name);
+    const std::string saved = value_of(content_.settings, name), now = value_of(settings, name);
     return saved == now ? Status() : differs(name, saved, now);
   };
   for (const char* name : {"model.name", "optimizer.type", "precision.compute"}) GACC_TRY(compare(name));

@@ -214,7 +214,7 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
     return Status::error(
         "{}: is no safetensors file or is cut off: its header would have {} bytes, {} are there", name,
         length, bytes.size() - 8);
-  std::string_view text = bytes.substr(8, length), data = bytes.substr(8 + length);
+  const std::string_view text = bytes.substr(8, length), data = bytes.substr(8 + length);
   if (!text.starts_with('{'))
     return Status::error("{}: is no safetensors file: its header does not begin with {{", name);
   Header header;

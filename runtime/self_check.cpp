@@ -278,7 +278,7 @@ Status Verifier::resume() {
   std::string folder = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
   if (!mkdtemp(folder.data()))
     return Status::error("cannot make a folder {}: {}", folder, std::strerror(errno));
-  struct Remove {
+  const struct Remove {
     const std::string& folder;
     ~Remove() {
       std::error_code none;

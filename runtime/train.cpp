@@ -526,8 +526,8 @@ double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& 
   if (options.launches) most = std::min(most, static_cast<double>(*options.launches));
   if (options.updates) {
     auto updates = static_cast<double>(*options.updates);
-    int64_t whole = rules.launches_per_epoch() / plan.accumulate,
-            rest = rules.launches_per_epoch() % plan.accumulate;
+    const int64_t whole = rules.launches_per_epoch() / plan.accumulate,
+                  rest = rules.launches_per_epoch() % plan.accumulate;
     auto per_epoch = static_cast<double>(whole + (rules.tail == Tail::flush && rest != 0));
     // Under carry every window has K launches; else an epoch's last one is shorter, or its launches are lost.
     const bool carry = rules.tail == Tail::carry || per_epoch == 0;

@@ -37,7 +37,7 @@ inline void swap_elements(std::span<std::byte> bytes, int64_t element) {
 // IEEE half to single precision: exact.
 inline float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  uint32_t exponent = (half >> 10) & 31u, fraction = half & 1023u;
+  const uint32_t exponent = (half >> 10) & 31u, fraction = half & 1023u;
   uint32_t bits;
   if (exponent == 31) {
     bits = sign | 0x7f800000u | (fraction << 13);

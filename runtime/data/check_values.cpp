@@ -28,7 +28,7 @@ Status check(const PlanInput& input, std::span<const std::byte> bytes, const Pla
     if constexpr (std::is_floating_point_v<T>) return check_floats<T>(input, bytes, place);
     return {};
   }
-  int64_t low = input.range ? 0 : kLowest, high = input.range ? *input.range - 1 : kHighest;
+  const int64_t low = input.range ? 0 : kLowest, high = input.range ? *input.range - 1 : kHighest;
   const std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
   for (size_t i = 0; i < values.size(); ++i) {
     T value = values[i];

@@ -90,7 +90,7 @@ class Random {
 void smooth(std::vector<Point>& points) {
   std::vector<Point> cut = {points.front()};
   for (size_t i = 0; i + 1 < points.size(); ++i) {
-    Point a = points[i], b = points[i + 1];
+    const Point a = points[i], b = points[i + 1];
     cut.push_back({.75f * a.x + .25f * b.x, .75f * a.y + .25f * b.y});
     cut.push_back({.25f * a.x + .75f * b.x, .25f * a.y + .75f * b.y});
   }
@@ -107,13 +107,13 @@ void draw(Point a, Point b, float radius, float* image) {
   auto high = [&](float v) {
     return std::clamp(static_cast<int>(v + reach) + 1, 0, static_cast<int>(kDigitSide));
   };
-  float dx = b.x - a.x, dy = b.y - a.y, squared = dx * dx + dy * dy;
+  const float dx = b.x - a.x, dy = b.y - a.y, squared = dx * dx + dy * dy;
   for (int y = low(std::min(a.y, b.y)); y < high(std::max(a.y, b.y)); ++y)
     for (int x = low(std::min(a.x, b.x)); x < high(std::max(a.x, b.x)); ++x) {
-      float px = static_cast<float>(x) + .5f, py = static_cast<float>(y) + .5f;
+      const float px = static_cast<float>(x) + .5f, py = static_cast<float>(y) + .5f;
       const float along =
           squared > 0 ? std::clamp(((px - a.x) * dx + (py - a.y) * dy) / squared, 0.f, 1.f) : 0.f;
-      float ex = px - (a.x + along * dx), ey = py - (a.y + along * dy);
+      const float ex = px - (a.x + along * dx), ey = py - (a.y + along * dy);
       const float ink = std::clamp(reach - std::sqrt(ex * ex + ey * ey), 0.f, 1.f);
       float& pixel = image[y * kDigitSide + x];
       pixel = std::max(pixel, ink);
@@ -125,12 +125,12 @@ uint8_t make_digit(Random& random, uint8_t* pixels) {
   // 1. The transform: turn by up to 14 degrees, shear, stretch, shift. With t = tan(angle / 2) no sine is
   // needed.
   const float t = random.uniform(-.12f, .12f);
-  float cosine = (1 - t * t) / (1 + t * t), sine = 2 * t / (1 + t * t);
+  const float cosine = (1 - t * t) / (1 + t * t), sine = 2 * t / (1 + t * t);
   const float shear = random.uniform(-.2f, .3f);
-  float width = random.uniform(10.f, 15.f), height = random.uniform(16.f, 20.f);
-  float middle_x = 14.f + random.uniform(-2.f, 2.f), middle_y = 14.f + random.uniform(-2.f, 2.f);
+  const float width = random.uniform(10.f, 15.f), height = random.uniform(16.f, 20.f);
+  const float middle_x = 14.f + random.uniform(-2.f, 2.f), middle_y = 14.f + random.uniform(-2.f, 2.f);
   const float radius = random.uniform(.7f, 1.5f);
-  float ink = random.uniform(190.f, 255.f), noise = random.uniform(0.f, 40.f);
+  const float ink = random.uniform(190.f, 255.f), noise = random.uniform(0.f, 40.f);
 
   // 2. The strokes.
   float image[kDigitSide * kDigitSide] = {};
@@ -145,7 +145,7 @@ uint8_t make_digit(Random& random, uint8_t* pixels) {
       smooth(points);
     }
     for (Point& point : points) {
-      float y = (point.y - .5f) * height, x = (point.x - .5f) * width - shear * y;
+      const float y = (point.y - .5f) * height, x = (point.x - .5f) * width - shear * y;
       point = {middle_x + cosine * x - sine * y, middle_y + sine * x + cosine * y};
     }
     for (size_t i = 0; i + 1 < points.size(); ++i) draw(points[i], points[i + 1], radius, image);

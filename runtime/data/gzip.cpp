@@ -52,7 +52,7 @@ Status gunzip(std::string_view bytes, std::string_view name, std::string& out, i
     z.avail_in = chunk(bytes.size() - in);
     z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
     z.avail_out = chunk(out.size() - made);
-    uInt given = z.avail_in, room = z.avail_out;
+    const uInt given = z.avail_in, room = z.avail_out;
     const int result = inflate(&z, Z_NO_FLUSH);
     in += given - z.avail_in;
     made += room - z.avail_out;
@@ -94,7 +94,7 @@ Status inflate_exactly(std::string_view bytes, int64_t size, std::string_view na
     z.avail_in = chunk(bytes.size() - in);
     z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
     z.avail_out = chunk(out.size() - made);
-    uInt given = z.avail_in, room = z.avail_out;
+    const uInt given = z.avail_in, room = z.avail_out;
     result = inflate(&z, Z_NO_FLUSH);
     in += given - z.avail_in;
     made += room - z.avail_out;

@@ -60,7 +60,7 @@ Status find_directory(std::string_view file, std::string_view name, Directory& d
 // Replaces the fields that are all ones by those of the zip64 extra field.
 bool read_zip64(std::string_view extra, Entry& entry) {
   while (extra.size() >= 4) {
-    uint16_t id = u16(extra, 0), size = u16(extra, 2);
+    const uint16_t id = u16(extra, 0), size = u16(extra, 2);
     if (extra.size() < 4u + size) return false;
     if (id == 1) {
       std::string_view body = extra.substr(4, size);
@@ -84,7 +84,7 @@ Status read_directory(std::string_view file, std::string_view name, const Direct
   for (uint64_t i = 0; i < directory.entries; ++i) {
     if (rest.size() < kHeader || u32(rest, 0) != kCentral)
       return Status::error("{}: its zip directory is damaged at entry {}", name, i + 1);
-    size_t name_size = u16(rest, 28), extra = u16(rest, 30), comment = u16(rest, 32);
+    const size_t name_size = u16(rest, 28), extra = u16(rest, 30), comment = u16(rest, 32);
     if (rest.size() - kHeader < name_size + extra + comment)
       return Status::error("{}: its zip directory is damaged at entry {}", name, i + 1);
     Entry entry;
@@ -120,7 +120,7 @@ Status locate(std::string_view file, std::string_view name, const Directory& dir
     };
     if (entry.local > body.size() || body.size() - entry.local < kHeader || u32(body, entry.local) != kLocal)
       return damaged();
-    uint64_t name_size = u16(body, entry.local + 26), extra = u16(body, entry.local + 28);
+    const uint64_t name_size = u16(body, entry.local + 26), extra = u16(body, entry.local + 28);
     const uint64_t start = entry.local + kHeader + name_size + extra;
     if (start > body.size() || body.size() - start < entry.packed) return damaged();
     if (body.substr(entry.local + kHeader, name_size) != entry.name) return damaged();
