@@ -33,6 +33,10 @@ std::string_view origin_text(Origin origin) {
   return texts[static_cast<size_t>(origin)];
 }
 
+int64_t alignment(const Buffer& buffer) {
+  return buffer.type.shape.empty() ? kNumberAlignment : kArenaAlignment;
+}
+
 std::optional<ValueId> Region::find(std::string_view name) const {
   for (size_t i = 0; i < values.size(); ++i)
     if (values[i].name == name) return ValueId{static_cast<int32_t>(i)};

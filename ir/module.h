@@ -45,6 +45,12 @@ struct Buffer {
   Location at{};
 };
 
+// Where things begin in the arena: at multiples of so many bytes. cuBLAS and vector loads want 256. A buffer of
+// one number is read as that number alone; a step has up to a dozen, which so share a kilobyte.
+inline constexpr int64_t kArenaAlignment = 256, kNumberAlignment = 16;
+int64_t alignment(const Buffer& buffer);
+constexpr int64_t aligned(int64_t bytes, int64_t to = kArenaAlignment) { return (bytes + to - 1) / to * to; }
+
 struct Value {
   std::string name{};  // unique in its region
   Type type{};

@@ -14,8 +14,6 @@ namespace gacc::ir {
 
 namespace {
 
-constexpr int64_t kAlignment = 256;
-
 class Verifier {
  public:
   Verifier(const Module& module, Diag& diag) : module_(module), diag_(diag) {}
@@ -77,7 +75,8 @@ class Verifier {
       if (is_half(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
         broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
-      place(buffer.at, "@" + buffer.name, buffer.type, 1, buffer.offset, at_least(Phase::planned));
+      place(buffer.at, "@" + buffer.name, buffer.type, 1, buffer.offset, at_least(Phase::planned),
+            alignment(buffer));
       role(buffer);
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
@@ -527,7 +526,7 @@ class Verifier {
 
   // R15: one place
   void place(const Location& at, const std::string& name, const Type& type, int64_t samples,
-             const std::optional<int64_t>& offset, bool wanted) {
+             const std::optional<int64_t>& offset, bool wanted, int64_t alignment = kArenaAlignment) {
     if (!offset) {
       if (wanted) broken("R15", at, "`{}` has no place in the arena", name);
       return;
@@ -535,7 +534,7 @@ class Verifier {
     if (!at_least(Phase::planned)) return broken("R15", at, "`{}` has a place before phase planned", name);
     const int64_t end = module_.arena_bytes.value_or(0);
     const int64_t bytes = type_bytes(type, samples);
-    if (*offset < 0 || *offset % kAlignment != 0 || bytes > end || *offset > end - bytes)
+    if (*offset < 0 || *offset % alignment != 0 || bytes > end || *offset > end - bytes)
       broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
   }
 

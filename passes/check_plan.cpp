@@ -27,8 +27,6 @@ namespace {
 
 using namespace ir;
 
-constexpr int64_t kAlignment = 256;  // cuBLAS and vector loads want it; see docs/ARCHITECTURE.md
-
 // Who holds which bytes: disjoint ranges by start.
 class Arena {
  public:
@@ -93,7 +91,7 @@ class Checker {
     for (size_t i = 0; i < module_.buffers.size(); ++i) {
       const Operand buffer = BufferId{static_cast<int32_t>(i)};
       const std::string name = "buffer @" + module_.buffers[i].name;
-      if (!place(module_.buffers[i].offset, module_.buffers[i].type, name)) return problem_;
+      if (!place(module_.buffers[i], name)) return problem_;
       if (const Buffer& storage = module_[storage_[i]]; &storage != &module_.buffers[i]) {
         if (module_.buffers[i].offset != storage.offset || size_ > type_bytes(storage.type, 1))
           fail("{} does not lie in the place of @{}", name, storage.name);
@@ -118,23 +116,25 @@ class Checker {
   }
 
   // Sets offset_ and size_; checks that the place is aligned and inside the arena.
-  bool place(const std::optional<int64_t>& offset, const Type& type, const std::string& name,
-             int64_t samples = 1) {
+  bool place(const std::optional<int64_t>& offset, const Type& type, const std::string& name, int64_t samples,
+             int64_t alignment = kArenaAlignment) {
     if (!offset) return fail("{} has no place", name);
     offset_ = *offset;
     size_ = type_bytes(type, samples);
-    if (offset_ % kAlignment != 0)
-      return fail("{} is at {}, which is not a multiple of {}", name, offset_, kAlignment);
+    if (offset_ % alignment != 0)
+      return fail("{} is at {}, which is not a multiple of {}", name, offset_, alignment);
     if (offset_ < 0 || offset_ > *module_.arena_bytes - size_) {
       return fail("{} of {} bytes at {} leaves the arena of {} bytes", name, size_, offset_,
                   *module_.arena_bytes);
     }
     return true;
   }
+  bool place(const Buffer& buffer, const std::string& name) {
+    return place(buffer.offset, buffer.type, name, 1, alignment(buffer));
+  }
   bool place(const Region& region, const Operand& operand) {
     const std::string name = operand_text(module_, region, operand);
-    if (const BufferId* buffer = as_buffer(operand))
-      return place(module_[*buffer].offset, module_[*buffer].type, name);
+    if (const BufferId* buffer = as_buffer(operand)) return place(module_[*buffer], name);
     const Value& value = region[*as_value(operand)];
     return place(value.offset, value.type, name, module_.most_samples(region));
   }
@@ -263,8 +263,8 @@ class Checker {
 
   void work(const Region& region, const Kernel& kernel, const Bytes& scratch, Arena& bytes) {
     const std::string name = fmt::format("what it works in ({} bytes at {})", scratch.size, scratch.offset);
-    if (scratch.offset % kAlignment != 0) {
-      fail("{} is not at a multiple of {}", name, kAlignment);
+    if (scratch.offset % kArenaAlignment != 0) {
+      fail("{} is not at a multiple of {}", name, kArenaAlignment);
       return;
     }
     if (scratch.offset < 0 || scratch.size < 0 || scratch.size > *module_.arena_bytes - scratch.offset) {

@@ -1,4 +1,4 @@
-// Offsets for everything, in one arena: buffers first (they live for ever; of state the scalars before the rest,
+// Offsets for everything, in one arena: buffers first (they live for ever; of state the numbers before the rest,
 // for the runtime reads some of them together), then one transient area that the
 // regions share, for they never run at the same time. The regions of training make its size; predict takes
 // as many samples as fit into it, or gives its output for one in parts.
@@ -32,8 +32,6 @@ namespace gacc::passes {
 namespace {
 
 using namespace ir;
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // A region's values in blocks: those of one block share bytes, one after the other.
 struct Transients {
@@ -320,17 +318,31 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
 
 constexpr int64_t kSmallValue = 4096;  // bytes
 
-// Those that have bytes of their own.
+// The buffers that have bytes of their own, in the order in which they lie, and where each begins. Returns where
+// the last one ends.
 template <class Visit>
-void each_placed(const Module& module, Visit visit) {
-  for (size_t i = 0; i < module.buffers.size(); ++i)
-    if (const BufferId id{static_cast<int32_t>(i)}; storage_of(module, id) == id) visit(module.buffers[i]);
+int64_t lay_out(const Module& module, Visit visit) {
+  int64_t end = 0;
+  using enum BufferKind;
+  for (const auto& [kind, numbers] :
+       {std::pair(param, false), {accum, false}, {state, true}, {state, false}}) {
+    for (size_t i = 0; i < module.buffers.size(); ++i) {
+      const Buffer& buffer = module.buffers[i];
+      const BufferId id{static_cast<int32_t>(i)};
+      if (buffer.kind != kind || storage_of(module, id) != id) continue;
+      if (kind == state && buffer.type.shape.empty() != numbers) continue;
+      const int64_t offset = aligned(end, alignment(buffer));
+      visit(id, offset);
+      end = offset + type_bytes(buffer.type, 1);
+    }
+  }
+  return aligned(end);
 }
 
 int64_t buffer_bytes(const Module& module, BufferKind kind) {
   int64_t sum = 0;
-  each_placed(module, [&](const Buffer& buffer) {
-    if (buffer.kind == kind) sum += type_bytes(buffer.type, 1);
+  lay_out(module, [&](BufferId id, int64_t) {
+    if (module[id].kind == kind) sum += type_bytes(module[id].type, 1);
   });
   return sum;
 }
@@ -344,19 +356,7 @@ int64_t buffer_bytes(const Module& module, BufferRole role) {
 }  // namespace
 
 bool plan_memory(Module& module, const Options&, Diag& diag) {
-  int64_t end = 0;
-  using enum BufferKind;
-  for (const auto& [kind, scalars] :
-       {std::pair(param, false), {accum, false}, {state, true}, {state, false}}) {
-    for (size_t i = 0; i < module.buffers.size(); ++i) {
-      Buffer& buffer = module.buffers[i];
-      const BufferId id{static_cast<int32_t>(i)};
-      if (buffer.kind != kind || storage_of(module, id) != id) continue;
-      if (kind == state && buffer.type.shape.empty() != scalars) continue;
-      buffer.offset = end;
-      end += aligned(type_bytes(buffer.type, 1));
-    }
-  }
+  const int64_t end = lay_out(module, [&](BufferId id, int64_t offset) { module[id].offset = offset; });
   for (size_t i = 0; i < module.buffers.size(); ++i)
     module.buffers[i].offset = module[storage_of(module, {static_cast<int32_t>(i)})].offset;
   int64_t height = 0, least = 0;  // of the area that the regions share; no plan has less
@@ -421,9 +421,7 @@ int64_t placed_bytes(const Module& module, const Region& region, int64_t free) {
 }
 
 int64_t buffer_bytes(const Module& module) {
-  int64_t sum = 0;
-  each_placed(module, [&](const Buffer& buffer) { sum += aligned(type_bytes(buffer.type, 1)); });
-  return sum;
+  return lay_out(module, [](BufferId, int64_t) {});
 }
 
 MemoryReport memory_report(const Module& module) {

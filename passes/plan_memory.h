@@ -7,8 +7,6 @@
 
 namespace gacc::passes {
 
-constexpr int64_t kAlignment = 256;  // of every place in the arena: cuBLAS and vector loads want it
-
 // Bytes of the arena. Buffers are counted whole; of the transient area, what is live at its fullest kernel.
 // The categories and `padding` (alignment, and gaps between live values at that kernel) add up to `peak`.
 struct MemoryReport {
@@ -25,7 +23,7 @@ struct MemoryReport {
 };
 MemoryReport memory_report(const ir::Module& module);
 
-// Of all buffers in the arena; what lies in another's place has none of its own.
+// Of all buffers in the arena, with the gaps between them; what lies in another's place has none of its own.
 int64_t buffer_bytes(const ir::Module& module);
 
 // The most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.

@@ -87,8 +87,8 @@ StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Optio
   for (const RegionKind kind : training_regions)
     if (kind != RegionKind::step)
       others_ = std::max(others_, placed_bytes(fused, fused.region(kind), step_.other_bytes));
-  unit_ = std::max<int64_t>(kAlignment, peak / kLevels);
-  while (fine_ < kFineLevels && unit_ / (2 * fine_) >= kAlignment) fine_ *= 2;
+  unit_ = std::max<int64_t>(kArenaAlignment, peak / kLevels);
+  while (fine_ < kFineLevels && unit_ / (2 * fine_) >= kArenaAlignment) fine_ *= 2;
   top_ = fine_;
   while (top_ / fine_ * unit_ < peak / unit_ * unit_) top_ *= 2;
   levels_.emplace(top_, std::move(base));

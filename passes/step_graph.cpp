@@ -14,8 +14,6 @@ namespace {
 
 using namespace ir;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 class Translator {
  public:
   Translator(const Module& module, const CostModel& costs)

@@ -56,6 +56,18 @@ def check(folder, model, spec, *options, choices, **how):
     return clones
 
 
+def test_half_needs_no_more(folder):
+    """Under every policy a step in half takes at most what it takes in f32, and its half weights."""
+    large = ("gpt2", "llama")  # minutes; the golden half_copies of the pass recompute shows their kind
+    for model in sorted(harness.EXAMPLES.glob("*.toml")):
+        for policy in ("none", "all", "sqrt") if not model.name.startswith(large) else ():
+            sizes = {precision: plan_of(model, "--set", f"precision.compute={precision}",
+                                        "--set", f"recompute.policy={policy}")["bytes"] for precision in PRECISIONS}
+            for half in PRECISIONS[1:]:
+                most = sizes["f32"]["peak"] + sizes[half]["half_weights"]
+                expect(sizes[half]["peak"] <= most, f"{model.name} {half} {policy}: {sizes[half]}, at most {most}")
+
+
 def test_what_would_fit(folder):
     """A budget of the recompute policy alone is too small: what is needed, proven, and what fits."""
     model = harness.example("residual_mlp")

@@ -20,10 +20,6 @@ namespace {
 
 using namespace ir;
 
-int64_t aligned(int64_t bytes) {
-  return (bytes + passes::kAlignment - 1) / passes::kAlignment * passes::kAlignment;
-}
-
 Category category_of(const Buffer& buffer) {
   if (buffer.kind == BufferKind::param) return Category::weights;
   if (buffer.kind == BufferKind::accum) return Category::gradients;
@@ -137,7 +133,7 @@ MemoryMap memory_map(const Module& module) {
     map.buffers.push_back({buffer.name, shape_text(buffer.type), "", category_of(buffer),
                            buffer.offset.value_or(0), bytes, 0, 0});
     map.always[static_cast<size_t>(map.buffers.back().category)] += bytes;
-    map.buffers_end = std::max(map.buffers_end, buffer.offset.value_or(0) + aligned(bytes));
+    map.buffers_end = std::max(map.buffers_end, aligned(buffer.offset.value_or(0) + bytes));
   }
   std::stable_sort(map.buffers.begin(), map.buffers.end(),
                    [](const Holding& a, const Holding& b) { return a.offset < b.offset; });
