@@ -126,8 +126,7 @@ constexpr std::string_view kTorch =
 constexpr Other kOthers[] = {
     {"PK\x03\x04", kTorch},
     {"\x80\x02\x8a\x0a", kTorch},
-    {"gacc checkpoint\n",
-     "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"},
+    {kCheckpointMagic, "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"},
     {"// gacc artifact", "an artifact; it is gacc-exec's first argument"},
     {"\x93NUMPY", "a NumPy array; parameters are safetensors"},
     {"\x89HDF\r\n", "an HDF5 file; parameters are safetensors"},
