@@ -306,8 +306,9 @@ Status CheckpointReader::open(const std::string& path) {
   // 1. The head, then the foot and the table before it.
   std::string head = size >= kHeadBytes ? read(0, kHeadBytes) : "";
   if (!head.starts_with(kCheckpointMagic))
-    return size < kHeadBytes ? damaged(fmt::format("it has only {} bytes", std::max<int64_t>(size, 0)))
-                             : Status::error("{} is no checkpoint of gacc", path);
+    return size < kHeadBytes
+               ? damaged(fmt::format("it has only {}", counted(std::max<int64_t>(size, 0), "byte")))
+               : Status::error("{} is no checkpoint of gacc", path);
   if (read_little<uint32_t>(head.data() + 20) != crc_of(std::string_view(head).substr(0, 20)))
     return damaged("its first bytes");
   if (auto version = read_little<uint32_t>(head.data() + 16); version != kCheckpointVersion)
