@@ -50,11 +50,11 @@ SMALL_GPT = {"layers.h.repeat": 1, "layers.tok.features": 64, "layers.h.layers.m
 TINY_GPT = {**SMALL_GPT, "inputs.bytes.shape": "[16]", "inputs.next.shape": "[16]"}
 SMALL_CNN = {"layers.conv1.channels": 4, "layers.conv2.channels": 8, "layers.fc.features": 16}
 SMALL_RESNET = {"layers.stage1.repeat": 1}
-# Heads of 64, tiles of 128, a vocabulary that no vector divides.
-WIDE_GPT = {"layers.h.repeat": 2, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
+CHAR_GPT = {"layers.h.repeat": 6, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
             "layers.h.layers.mlp.layers.up.features": 1536, "layers.h.layers.mlp.layers.down.features": 384,
-            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]", "layers.tok.vocab": 1001,
-            "layers.head.features": 1001}
+            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]"}
+# Heads of 64, tiles of 128, a vocabulary that no vector divides.
+WIDE_GPT = {**CHAR_GPT, "layers.h.repeat": 2, "layers.tok.vocab": 1001, "layers.head.features": 1001}
 CHUNKED_GPT = {"layers.h.repeat": 1, "layers.wte.features": 128, "layers.h.layers.mix.layers.attn.heads": 2,
                "layers.h.layers.mlp.layers.fc.features": 256, "layers.h.layers.mlp.layers.proj.features": 128,
                "inputs.tokens.shape": "[128]", "inputs.next.shape": "[128]"}
@@ -115,9 +115,6 @@ optimizer.type = "adamw"
 train = { micro_batch = 4, accumulate = 1, clip_norm = 1.0 }
 launch.mode = "graph"
 """ + linears((4096,) * 6)
-CHAR_GPT = {"layers.h.repeat": 6, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
-            "layers.h.layers.mlp.layers.up.features": 1536, "layers.h.layers.mlp.layers.down.features": 384,
-            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]"}
 
 
 @dataclasses.dataclass
