@@ -187,8 +187,7 @@ std::string predictions_text(const Plan& plan) {
     return fmt::format("of 1 sample at once, in {} parts of {} of its {} rows, for which the peak has room",
                        predict.parts(), count_text(predict.rows), count_text(predict.shape[0]));
   if (predict.batch == plan.micro_batch) return "";
-  return fmt::format("of {} sample{} at once, for which the peak has room", predict.batch,
-                     predict.batch == 1 ? "" : "s");
+  return fmt::format("of {} at once, for which the peak has room", ir::counted(predict.batch, "sample"));
 }
 
 Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
@@ -309,15 +308,15 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const PlanReco
     });
     line("lanes", fmt::format("{}; {} of each sum are held at once", plan.lanes, nodes + 1));
   }
-  line("launches", fmt::format("{} kernels a micro-batch", plan.kernels_per_launch));
+  line("launches", fmt::format("{} a micro-batch", ir::counted(plan.kernels_per_launch, "kernel")));
   line("work", fmt::format("{:.1f} MFLOP a micro-batch", static_cast<double>(plan.flops_per_launch) / 1e6));
   if (recompute.recomputed_ops == 0) {
     line("recompute",
          recompute.policy == "none" ? "none" : fmt::format("{}: nothing to do", recompute.policy));
   } else {
-    line("recompute",
-         fmt::format("{}: {} ops again, {:.1f} MFLOP more", recompute.policy, recompute.recomputed_ops,
-                     static_cast<double>(recompute.extra_flops) / 1e6));
+    line("recompute", fmt::format("{}: {} again, {:.1f} MFLOP more", recompute.policy,
+                                  ir::counted(recompute.recomputed_ops, "op"),
+                                  static_cast<double>(recompute.extra_flops) / 1e6));
     line("", fmt::format("{:.2f} % more time by the cost model; at least {:.2f} % for this memory (proven)",
                          100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
   }
@@ -329,9 +328,9 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const PlanReco
     const PlanGroup& group = groups[i];
     const std::string of = group.match.empty() ? "the rest" : fmt::format("{}", fmt::join(group.match, " "));
     line(i == 0 ? plan.optimizer : "",
-         fmt::format("{}: {} tensor{}, {} parameters, weight decay {}, rate x {}", of, group.tensors,
-                     group.tensors == 1 ? "" : "s", count_text(group.parameters), group.rule.weight_decay,
-                     group.rule.lr_factor));
+         fmt::format("{}: {}, {} parameters, weight decay {}, rate x {}", of,
+                     ir::counted(group.tensors, "tensor"), count_text(group.parameters),
+                     group.rule.weight_decay, group.rule.lr_factor));
   }
   if (const Share frozen = share_of(plan, false); frozen.parameters > 0) {
     for (const bool trained : {true, false}) {

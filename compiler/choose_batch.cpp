@@ -264,7 +264,6 @@ class Chooser {
 BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
                          const passes::Options& options) {
   const int64_t lanes = *model.settings.train.lanes;
-  const auto text = [](int64_t ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); };
   const bool share = *model.settings.memory.shard == "optimizer";
   std::string tried;
   for (int64_t ranks = 1;;) {
@@ -284,10 +283,11 @@ BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
     }
     if (choice.problem.empty()) return choice;
     if (last) {
-      choice.problem = fmt::format("{}{}: {}", text(ranks), ranks < lanes ? " or more" : "", choice.problem);
+      choice.problem = fmt::format("{}{}: {}", ir::counted(ranks, "rank"), ranks < lanes ? " or more" : "",
+                                   choice.problem);
       return choice;
     }
-    tried += fmt::format("     {}: {}\n", text(ranks), choice.problem);
+    tried += fmt::format("     {}: {}\n", ir::counted(ranks, "rank"), choice.problem);
     // The next number with fewer.
     int64_t high = share ? ranks + 1 : lanes;
     for (++ranks; ranks < high;) {

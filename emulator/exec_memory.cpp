@@ -35,16 +35,17 @@ Space resolve(Space space, uint64_t& address) {
 // Where a wrong address lies, for the message.
 std::string describe(Warp& warp, Space space, uint64_t address) {
   if (space == Space::shared)
-    return fmt::format("offset {} of {} bytes", static_cast<int64_t>(address), warp.launch->shared_bytes);
+    return fmt::format("offset {} of {}", static_cast<int64_t>(address),
+                       counted(warp.launch->shared_bytes, "byte"));
   if (space == Space::local)
-    return fmt::format("offset {} of {} bytes", static_cast<int64_t>(address),
-                       warp.launch->program.local_bytes);
+    return fmt::format("offset {} of {}", static_cast<int64_t>(address),
+                       counted(warp.launch->program.local_bytes, "byte"));
   if (space == Space::param) return fmt::format("offset {}", static_cast<int64_t>(address));
   Region* region = warp.launch->memory.nearest(address);
   if (!region) return fmt::format("address 0x{:x} in no allocation", address);
   int64_t at = static_cast<int64_t>(address - region->base());
   std::string range = at < region->bytes() ? region->range_before(at) : "";
-  return fmt::format("offset {} of `{}` ({} bytes){}{}", at, region->name(), region->bytes(),
+  return fmt::format("offset {} of `{}` ({}){}{}", at, region->name(), counted(region->bytes(), "byte"),
                      range.empty() ? "" : ", after ", range);
 }
 
@@ -78,7 +79,8 @@ bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int byte
   place.by = {&warp.launch->clocks, warp.actor(), warp.launch->clocks.base()};
   if (address % static_cast<uint64_t>(bytes)) {
     if (Report* r = warp.report(Defect::misaligned, in, lane))
-      r->text = fmt::format("{} bytes of {} at {}", bytes, space_name(space), describe(warp, space, address));
+      r->text = fmt::format("{} of {} at {}", counted(bytes, "byte"), space_name(space),
+                            describe(warp, space, address));
     return false;
   }
   bool good = true;
@@ -108,14 +110,15 @@ bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int byte
   }
   if (good) return true;
   if (Report* r = warp.report(Defect::out_of_bounds, in, lane))
-    r->text = fmt::format("{} bytes of {} at {}", bytes, space_name(space), describe(warp, space, address));
+    r->text = fmt::format("{} of {} at {}", counted(bytes, "byte"), space_name(space),
+                          describe(warp, space, address));
   return false;
 }
 
 bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane) {
   if (place.region->all(place.at, bytes, kWritten)) return true;
   if (Report* r = warp.report(Defect::uninitialised_memory, in, lane))
-    r->text = fmt::format("{} bytes of {} at {}", bytes, space_name(place.space),
+    r->text = fmt::format("{} of {} at {}", counted(bytes, "byte"), space_name(place.space),
                           describe(warp, place.space,
                                    place.space == Space::local
                                        ? static_cast<uint64_t>(place.at % warp.launch->program.local_bytes)

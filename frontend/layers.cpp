@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ir/size_text.h"
+
 namespace gacc::frontend {
 
 namespace {
@@ -225,10 +227,9 @@ void LayerLowering::check_size(const LayerSpec& spec, const Flow& output) const 
   constexpr int64_t kMaxElements = int64_t{1} << 40;
   const ir::Shape& shape = type(output).shape;
   if (ir::fits(shape, model_.micro_batch) && ir::elements(shape, model_.micro_batch) <= kMaxElements) return;
-  throw Refused(
-      diag_.error(Kind::out_of_range, spec.keys.type_at,
-                  "the output of layer `{}` is too large: {} per sample, {} samples in a micro-batch",
-                  spec.name, shape_of(output), model_.micro_batch));
+  throw Refused(diag_.error(Kind::out_of_range, spec.keys.type_at,
+                            "the output of layer `{}` is too large: {} per sample, {} in a micro-batch",
+                            spec.name, shape_of(output), ir::counted(model_.micro_batch, "sample")));
 }
 
 // The matrix products of the layer, which are its ops from `first_op` on. Those of the backward pass have the
@@ -316,9 +317,9 @@ void LayerContext::choose_rows(int64_t rows, const Location& at) {
     const Flow* flow = all_.input(from.name);
     if (flow == nullptr || flow->value != input().value) continue;
     if (from.range && *from.range > rows)
-      throw Refused(error(Kind::shape_mismatch, from.keys.at("range"),
-                          "input `{}` has {} values, layer `{}` has {} vectors", from.name, *from.range,
-                          spec.name, rows)
+      throw Refused(error(Kind::shape_mismatch, from.keys.at("range"), "input `{}` has {}, layer `{}` has {}",
+                          from.name, ir::counted(*from.range, "value"), spec.name,
+                          ir::counted(rows, "vector"))
                         .note(at, "the number of vectors is set here"));
     const auto smallest = all_.table_rows_.emplace(from.name, rows).first;
     smallest->second = std::min(smallest->second, rows);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ir/size_text.h"
+
 namespace gacc::frontend {
 
 const std::vector<const LossType*>& all_losses() {
@@ -79,8 +81,9 @@ void LossContext::need_count(int64_t per_sample) {
   const auto total = window ? ir::checked_mul(*window, per_sample) : std::nullopt;
   if (!total || *total >= int64_t{1} << 31)
     throw Refused(error(Kind::out_of_range, model.micro_batch_at,
-                        "an update counts more than 2^31 elements: {} samples x {} launches x {} per sample",
-                        model.micro_batch, model.accumulate, per_sample));
+                        "an update counts more than 2^31 elements: {} x {} x {} per sample",
+                        ir::counted(model.micro_batch, "sample"), ir::counted(model.accumulate, "launch"),
+                        per_sample));
 }
 
 void LossContext::elements(Each each) {

@@ -3,6 +3,7 @@
 
 #include "frontend/model_file.h"
 #include "frontend/overrides.h"
+#include "ir/size_text.h"
 
 namespace gacc::frontend {
 
@@ -68,8 +69,9 @@ void check_trainable(const Values& keys, Diag& diag) {
     diag.error(Kind::conflict, said.node->at,
                "`trainable` is a list where a block has `repeat`; here it is true or false");
   else if (static_cast<int64_t>(found) != keys.integer("repeat"))
-    diag.error(Kind::out_of_range, said.node->at, "`trainable` has {} elements, `repeat` makes {} copies",
-               found, keys.integer("repeat"))
+    diag.error(Kind::out_of_range, said.node->at, "`trainable` has {}, `repeat` makes {} cop{}",
+               ir::counted(static_cast<int64_t>(found), "element"), keys.integer("repeat"),
+               keys.integer("repeat") == 1 ? "y" : "ies")
         .note(keys.at("repeat"), "the copies are counted here");
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "frontend/model_file.h"
+#include "ir/size_text.h"
 
 namespace gacc::frontend {
 
@@ -24,9 +25,9 @@ void read_lanes(const Values& keys, bool choose, bool budget, ModelFile& model, 
                2 * fitting(lanes));
   else if (!choose && lanes > model.accumulate)
     diag.error(Kind::out_of_range, keys.at("lanes"),
-               "`train.lanes` is {}, but an update has {} launch{} (train.accumulate) of {} samples "
+               "`train.lanes` is {}, but an update has {} (train.accumulate) of {} "
                "(train.micro_batch): lanes = {} is the most; smaller micro-batches make more launches",
-               lanes, model.accumulate, model.accumulate == 1 ? "" : "es", model.micro_batch,
+               lanes, ir::counted(model.accumulate, "launch"), ir::counted(model.micro_batch, "sample"),
                fitting(model.accumulate));
   if (automatic) model.settings.train.ranks = 0;
   if (*model.settings.memory.shard == "optimizer" && !keys.given("ranks"))

@@ -69,4 +69,9 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
   return std::nullopt;
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  const bool hisses = noun.ends_with('s') || noun.ends_with("ch");
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : hisses ? "es" : "s");
+}
+
 }  // namespace gacc::ir

@@ -323,7 +323,9 @@ gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
 gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* tensor) {
   return guarded({step, tensor}, "gacc_step_input: the step or the tensor is null", [&] {
     const auto& inputs = step->checked->artifact.plan.inputs;
-    if (index >= inputs.size()) return wrong_call("gacc_step_input: there are {} inputs", inputs.size());
+    if (index >= inputs.size())
+      return wrong_call("gacc_step_input: there {} {}", inputs.size() == 1 ? "is" : "are",
+                        counted(inputs.size(), "input"));
     static const std::string kKind = "input";
     int64_t bytes = 4;  // f32 and i32
     for (const int64_t extent : inputs[index].shape) bytes *= extent;
@@ -403,8 +405,8 @@ gacc_error gacc_session_load(gacc_session* session, const char* path) {
 gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
   return with_session(session, "gacc_session_step", true, [&](gacc_session& run) {
     if (run.session->launches() >= run.plan.accumulate)
-      return wrong_call("gacc_session_step: the window has its {} launches: gacc_session_update ends it",
-                        run.plan.accumulate);
+      return wrong_call("gacc_session_step: the window has its {}: gacc_session_update ends it",
+                        counted(run.plan.accumulate, "launch"));
     if (gacc_error error = fill_batch(run, "gacc_session_step", arrays, count, samples, Program::step);
         error.kind != GACC_OK)
       return error;
@@ -474,12 +476,12 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
     if (samples < 1 || samples > std::numeric_limits<int64_t>::max() / kFloatBytes / each)
       return wrong_call("gacc_session_predict: at least one sample is predicted, {} were given", samples);
     if (static_cast<int64_t>(bytes) != samples * each * kFloatBytes)
-      return wrong_call("gacc_session_predict: the outputs of {} samples are {} bytes, {} were given",
-                        samples, samples * each * kFloatBytes, bytes);
+      return wrong_call("gacc_session_predict: the outputs of {} are {} bytes, {} were given",
+                        counted(samples, "sample"), samples * each * kFloatBytes, bytes);
     for (const UserArray& array : given)
       if (array.bytes.size() % static_cast<size_t>(samples) != 0)
-        return error_of(Status::error("the array {}: {} bytes are not of {} samples", array.name,
-                                      array.bytes.size(), samples));
+        return error_of(Status::error("the array {}: {} bytes are not of {}", array.name, array.bytes.size(),
+                                      counted(samples, "sample")));
     for (int64_t first = 0; first < samples; first += run.plan.predict.batch) {
       const int64_t some = std::min(run.plan.predict.batch, samples - first);
       part = given;

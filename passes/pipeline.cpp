@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ir/size_text.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "passes/check_plan.h"
@@ -121,8 +122,8 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
       const std::string after = ir::print(module, {.locations = options.print_locations});
       const auto change = static_cast<int64_t>(op_count(module)) - static_cast<int64_t>(ops_before);
       const bool same = !options.print_locations && after == ir::print(before);
-      options.sink(fmt::format("// ----- after {}: phase {}, {} ops ({:+}){}\n{}", pass->name,
-                               ir::phase_text(module.phase), op_count(module), change,
+      options.sink(fmt::format("// ----- after {}: phase {}, {} ({:+}){}\n{}", pass->name,
+                               ir::phase_text(module.phase), ir::counted(op_count(module), "op"), change,
                                same ? " (unchanged)" : "", same ? std::string() : after));
     }
     if (pass->name == options.stop_after) break;

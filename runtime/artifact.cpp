@@ -86,8 +86,8 @@ Status check_header(std::string_view text, std::string_view name, std::string_vi
   if (bytes > static_cast<int64_t>(rest.size()))
     return Status::error("{}: the artifact is cut off: {} of {} bytes are there", name, rest.size(), bytes);
   if (bytes != static_cast<int64_t>(rest.size()))
-    return Status::error("{}: the artifact was altered: {} bytes follow its first line instead of {}", name,
-                         rest.size(), bytes);
+    return Status::error("{}: the artifact was altered: {} follow{} its first line instead of {}", name,
+                         counted(rest.size(), "byte"), rest.size() == 1 ? "s" : "", bytes);
   const std::string expected = header(rest);
   if (line != std::string_view(expected).substr(0, expected.size() - 1))
     return Status::error("{}: the artifact was altered: its checksum does not match", name);

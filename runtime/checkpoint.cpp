@@ -26,7 +26,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kMagic = "gacc checkpoint\n";
 constexpr int64_t kHeadBytes = 24, kFootBytes = 24;
 constexpr int64_t kMostTable = int64_t{1} << 30;
 
@@ -191,7 +190,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
                         Session& session, const std::string& keep) {
   AtomicFile file;
   GACC_TRY(file.open(path));
-  std::string head(kMagic);
+  std::string head(kCheckpointMagic);
   append(head, kCheckpointVersion);
   append(head, crc_of(head));
   GACC_TRY(file.write(head));
@@ -306,9 +305,10 @@ Status CheckpointReader::open(const std::string& path) {
 
   // 1. The head, then the foot and the table before it.
   std::string head = size >= kHeadBytes ? read(0, kHeadBytes) : "";
-  if (!head.starts_with(kMagic))
-    return size < kHeadBytes ? damaged(fmt::format("it has only {} bytes", std::max<int64_t>(size, 0)))
-                             : Status::error("{} is no checkpoint of gacc", path);
+  if (!head.starts_with(kCheckpointMagic))
+    return size < kHeadBytes
+               ? damaged(fmt::format("it has only {}", counted(std::max<int64_t>(size, 0), "byte")))
+               : Status::error("{} is no checkpoint of gacc", path);
   if (read_little<uint32_t>(head.data() + 20) != crc_of(std::string_view(head).substr(0, 20)))
     return damaged("its first bytes");
   if (auto version = read_little<uint32_t>(head.data() + 16); version != kCheckpointVersion)

@@ -124,8 +124,8 @@ void read_buffer(const json& value, const std::string& where, const Plan& plan, 
   if (fields.has("values")) {
     fields.read("values", buffer.values);
     if (status && (buffer.dtype != "f32" || static_cast<int64_t>(buffer.values.size()) != elements))
-      fields.fail(fmt::format("{}: {} values for {} elements of {}", where, buffer.values.size(), elements,
-                              buffer.dtype));
+      fields.fail(fmt::format("{}: {} for {} of {}", where, counted(buffer.values.size(), "value"),
+                              counted(elements, "element"), buffer.dtype));
   }
   if (!status) return;
   int64_t size = element_bytes(buffer.dtype);
@@ -364,8 +364,8 @@ void read_predict(const json& value, Status& status, const Plan& plan, PlanPredi
     const int64_t all = predict.shape.empty() ? 1 : predict.shape.front();
     fields.read("rows", predict.rows, 1, std::max<int64_t>(all - 1, 1));
     if (status && (predict.batch != 1 || all == 1 || all % predict.rows != 0))
-      fields.fail(fmt::format("plan: predict: the {} rows of {} samples do not come in parts of {}", all,
-                              predict.batch, predict.rows));
+      fields.fail(fmt::format("plan: predict: the {} rows of {} do not come in parts of {}", all,
+                              counted(predict.batch, "sample"), predict.rows));
     if (status) elements = elements / all * predict.rows;
     fields.read("rows_offset", predict.rows_offset, 0, plan.arena_bytes - predict.rows * kElementBytes);
     if (predict.rows_offset % kElementBytes != 0)

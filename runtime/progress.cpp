@@ -81,8 +81,9 @@ std::string progress_text(const ProgressState& state) {
 }
 
 std::string epoch_text(const EpochReport& report) {
-  std::string text = fmt::format("epoch {}: loss {:.6g}, {} updates, {} samples in {:.2f} s", report.epoch,
-                                 report.loss, report.updates, report.samples, report.seconds);
+  std::string text =
+      fmt::format("epoch {}: loss {:.6g}, {}, {} in {:.2f} s", report.epoch, report.loss,
+                  counted(report.updates, "update"), counted(report.samples, "sample"), report.seconds);
   if (report.seconds > 0)
     text += fmt::format(" ({:.0f} samples/s)", static_cast<double>(report.samples) / report.seconds);
   return text;
@@ -91,7 +92,7 @@ std::string epoch_text(const EpochReport& report) {
 std::string evaluation_text(const EvaluationReport& report, const Plan& plan) {
   std::string text = "eval";
   if (report.epoch > 0) text += fmt::format(", epoch {}, update {}", report.epoch, report.updates);
-  text += fmt::format(": loss {:.6g}, {} samples", report.result.loss, report.result.samples);
+  text += fmt::format(": loss {:.6g}, {}", report.result.loss, counted(report.result.samples, "sample"));
   for (size_t i = 0; i < report.result.metrics.size(); ++i) {
     double value = report.result.metrics[i];
     text += plan.metrics[i] == "accuracy" ? fmt::format(", accuracy {:.2f} %", 100 * value)

@@ -126,8 +126,7 @@ constexpr std::string_view kTorch =
 constexpr Other kOthers[] = {
     {"PK\x03\x04", kTorch},
     {"\x80\x02\x8a\x0a", kTorch},
-    {"gacc checkpoint\n",
-     "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"},
+    {kCheckpointMagic, "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"},
     {"// gacc artifact", "an artifact; it is gacc-exec's first argument"},
     {"\x93NUMPY", "a NumPy array; parameters are safetensors"},
     {"\x89HDF\r\n", "an HDF5 file; parameters are safetensors"},
@@ -206,9 +205,8 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
   for (const Other& other : kOthers)
     if (bytes.starts_with(other.begins)) return Status::error("{}: is {}", name, other.what);
   if (bytes.size() < 8)
-    return Status::error(
-        "{}: is no safetensors file: it has {} bytes, the length of its header alone takes 8", name,
-        bytes.size());
+    return Status::error("{}: is no safetensors file: it has {}, the length of its header alone takes 8",
+                         name, counted(bytes.size(), "byte"));
   auto length = read_little<uint64_t>(bytes.data());
   if (length > kMostHeader || length > bytes.size() - 8)
     return Status::error(
@@ -231,12 +229,12 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
       return Status::error("{}: tensor {} has the type {}; known are F32, F16 and BF16", name,
                            shown_name(entry.name), shown_name(entry.dtype));
     if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] || entry.offsets[1] > data.size())
-      return Status::error("{}: tensor {} lies outside the {} bytes of data that the file has", name,
-                           shown_name(entry.name), data.size());
+      return Status::error("{}: tensor {} lies outside the {} of data that the file has", name,
+                           shown_name(entry.name), counted(data.size(), "byte"));
     if (elements < 0 || static_cast<uint64_t>(elements * each) != entry.offsets[1] - entry.offsets[0])
-      return Status::error("{}: tensor {} of shape [{}] and type {} does not fill its {} bytes", name,
+      return Status::error("{}: tensor {} of shape [{}] and type {} does not fill its {}", name,
                            shown_name(entry.name), fmt::join(entry.shape, ", "), entry.dtype,
-                           entry.offsets[1] - entry.offsets[0]);
+                           counted(entry.offsets[1] - entry.offsets[0], "byte"));
   }
 
   // 3. All together: no two share a byte or a name, and no byte is left over.
@@ -248,12 +246,13 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
       return Status::error("{}: tensors {} and {} overlap", name, shown_name(entries[i - 1].name),
                            shown_name(entries[i].name));
     if (entries[i].offsets[0] > end)
-      return Status::error("{}: {} bytes before the tensor {} belong to none", name,
-                           entries[i].offsets[0] - end, shown_name(entries[i].name));
+      return Status::error("{}: {} before the tensor {} belong{} to none", name,
+                           counted(entries[i].offsets[0] - end, "byte"), shown_name(entries[i].name),
+                           entries[i].offsets[0] - end == 1 ? "s" : "");
     end = entries[i].offsets[1];
   }
   if (end != data.size())
-    return Status::error("{}: has {} bytes after its last tensor", name, data.size() - end);
+    return Status::error("{}: has {} after its last tensor", name, counted(data.size() - end, "byte"));
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
   for (size_t i = 1; i < entries.size(); ++i)
     if (entries[i].name == entries[i - 1].name)

@@ -96,7 +96,7 @@ void Verifier::judge(const std::vector<Deviation>& table, double bound) {
   Deviation worst{"nothing", 0};
   const bool all_equal =
       std::all_of(table.begin(), table.end(), [](const Deviation& row) { return row.value == 0; });
-  if (all_equal) say(fmt::format("  all {} tensors: 0", table.size()));
+  if (all_equal) say(fmt::format("  all {}: 0", counted(table.size(), "tensor")));
   for (const Deviation& row : table) {
     if (all_equal) break;
     say(fmt::format("  {:<48} {:.2e}{}", row.name, row.value,
@@ -151,15 +151,16 @@ std::vector<NamedTensor> figures(const WindowOutcome& outcome) {
 
 Status Verifier::split() {
   const int64_t samples = static_cast<int64_t>(order_.size());
-  const std::string what = fmt::format("1. one window of {} samples, split another way", samples);
+  const std::string what = fmt::format("1. one window of {}, split another way", counted(samples, "sample"));
   const int64_t most = sizes_.front();
   if (most == 1) {
     leave_out(what, "a launch has one sample: it cannot be split");
     return {};
   }
   const std::vector<int64_t> others[] = {even(samples, (most + 1) / 2), uneven(samples, most)};
-  say(fmt::format("{}: {} launches of up to {} samples against {} of up to {} and {} of 1, {} and {}", what,
-                  sizes_.size(), most, others[0].size(), (most + 1) / 2, others[1].size(), most, most - 1));
+  say(fmt::format("{}: {} of up to {} samples against {} of up to {} and {} of 1, {} and {}", what,
+                  counted(sizes_.size(), "launch"), most, others[0].size(), (most + 1) / 2, others[1].size(),
+                  most, most - 1));
   const WindowOutcome reference = GACC_TRY(one_window(artifact_, sizes_, scale_));
   std::vector<Deviation> loss, table;
   for (const std::vector<int64_t>& sizes : others) {
@@ -346,8 +347,8 @@ Status Verifier::run() {
   order_ = epoch_order(data_.samples, options_.seed, 0, options_.shuffle);
   order_.resize(static_cast<size_t>(samples));
   sizes_ = even(samples, std::min(plan_.micro_batch, samples));
-  say(fmt::format("verifying {} on {} with {} of {} samples; deviations are relative to a tensor's norm",
-                  plan_.model, options_.device, samples, data_.samples));
+  say(fmt::format("verifying {} on {} with {} of {}; deviations are relative to a tensor's norm", plan_.model,
+                  options_.device, samples, counted(data_.samples, "sample")));
   {
     Bench bench(artifact_, options_);
     GACC_TRY(bench.open());
@@ -357,7 +358,7 @@ Status Verifier::run() {
   for (Status (Verifier::*const check)() :
        {&Verifier::split, &Verifier::recompute, &Verifier::resume, &Verifier::half})
     GACC_TRY((this->*check)());
-  say(fmt::format("{} checks passed, {} failed, {} left out", result_.passed, result_.failed,
+  say(fmt::format("{} passed, {} failed, {} left out", counted(result_.passed, "check"), result_.failed,
                   result_.left_out));
   return {};
 }

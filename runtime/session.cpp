@@ -221,12 +221,12 @@ std::string why_training_ends(const Plan& plan, const WindowReport& report, std:
                : fmt::format("the gradient of {} is not finite", report.bad_parameter);
   if (scale_too_small(plan, report))
     what = fmt::format(
-        "the loss scale would fall to {}, below 2^-14, after {} windows in a row were skipped, the last "
+        "the loss scale would fall to {}, below 2^-14, after {} in a row {} skipped, the last "
         "because {}",
-        report.next_scale, report.skips, what);
+        report.next_scale, counted(report.skips, "window"), report.skips == 1 ? "was" : "were", what);
   else if (plan.skip_nonfinite)
-    what = fmt::format("{} windows in a row were skipped (precision.max_skips), the last because {}",
-                       report.skips, what);
+    what = fmt::format("{} in a row {} skipped (precision.max_skips), the last because {}",
+                       counted(report.skips, "window"), report.skips == 1 ? "was" : "were", what);
   return fmt::format("{} (loss {}); lower the learning rate, or look for wrong values in the data", what,
                      report.loss);
 }
@@ -331,7 +331,8 @@ Status Session::set_ordinal(int64_t ordinal) {
 
 Status Session::write_inputs(InputBytes inputs, int64_t samples, Program program) {
   if (inputs.size() != plan_.inputs.size())
-    return Status::error("the step takes {} inputs, {} were given", plan_.inputs.size(), inputs.size());
+    return Status::error("the step takes {}, {} were given", counted(plan_.inputs.size(), "input"),
+                         inputs.size());
   const int64_t most = plan_.most_samples(program);
   if (samples < 1 || samples > most)
     return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);

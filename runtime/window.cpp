@@ -30,25 +30,26 @@ Status WindowRules::check_can_update(std::optional<int64_t> epochs) const {
   int64_t launches = launches_per_epoch();
   if (launches == 0)
     return Status::error(
-        "no update could ever happen: {} samples do not fill one micro-batch of {}, and train.tail = "
+        "no update could ever happen: {} {} not fill one micro-batch of {}, and train.tail = "
         "\"drop\" leaves "
         "short ones out; lower train.micro_batch to at most {}, or use train.tail = \"flush\"",
-        samples, micro_batch, samples);
+        counted(samples, "sample"), samples == 1 ? "does" : "do", micro_batch, samples);
   if (tail == Tail::drop && launches < accumulate)
     return Status::error(
-        "no update could ever happen: {} samples make {} launches of {} an epoch, a window needs {}, and "
+        "no update could ever happen: {} {} {} of {} an epoch, a window needs {}, and "
         "train.tail = "
         "\"drop\" throws shorter ones away; lower train.accumulate to at most {}, or use train.tail = "
         "\"flush\"",
-        samples, launches, micro_batch, accumulate, launches);
+        counted(samples, "sample"), samples == 1 ? "makes" : "make", counted(launches, "launch"), micro_batch,
+        accumulate, launches);
   // (K - 1) / L + 1 epochs are needed; compared like this nothing can overflow.
   int64_t needed = (accumulate - 1) / launches + 1;
   if (tail == Tail::carry && epochs && *epochs < needed)
     return Status::error(
-        "no update could ever happen: {} epochs of {} launches are {}, and a window needs {}; train for at "
-        "least {} "
-        "epochs, lower train.accumulate, or use train.tail = \"flush\"",
-        *epochs, launches, *epochs * launches, accumulate, needed);
+        "no update could ever happen: {} of {} {} {}, and a window needs {}; train for at least {}, lower "
+        "train.accumulate, or use train.tail = \"flush\"",
+        counted(*epochs, "epoch"), counted(launches, "launch"), *epochs == 1 ? "is" : "are",
+        *epochs * launches, accumulate, counted(needed, "epoch"));
   return {};
 }
 

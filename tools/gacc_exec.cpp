@@ -133,8 +133,8 @@ class Run {
     if (arguments_.asks()) return say("gacc-exec: interrupted\n");
     if (!arguments_.checkpoint.empty())
       written_ += fmt::format("; --resume continues from {}", checkpoint_file());
-    say("gacc-exec: interrupted in epoch {} after {} updates{}\n", result_.epochs + 1, result_.updates,
-        written_);
+    say("gacc-exec: interrupted in epoch {} after {}{}\n", result_.epochs + 1,
+        counted(result_.updates, "update"), written_);
   }
   Status prepare_together() {
     place_ = GACC_TRY(find_place(ranks_));
@@ -354,8 +354,8 @@ Status Run::load_parameters() {
     GACC_TRY(loaded_.open(file, artifact_.plan));
     metadata = loaded_.metadata();
     if (const size_t kept = loaded_.missing().size(); kept > 0)
-      print_stderr("gacc-exec: {} lacks {} parameter{}, which keep{} their start: {}\n", file, kept,
-                   kept == 1 ? "" : "s", kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
+      print_stderr("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
+                   kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
   }
   if (!arguments_.load_adapter.empty()) GACC_TRY(adapter_.open(arguments_.load_adapter, artifact_.plan));
   GACC_TRY(check_saving());
@@ -482,8 +482,9 @@ Status Run::check_checkpoint() {
                            checkpoint_file(), was.of_model, rate_.of_model);
     if (!arguments_.lr) plan.lr = was.used;
     const TrainState& state = earlier_.content().train;
-    say("gacc-exec: resuming from {}: {} epochs, {} updates, {} launches in the open window\n",
-        folder_.file(), state.epochs, state.updates, state.window_launches);
+    say("gacc-exec: resuming from {}: {}, {}, {} in the open window\n", folder_.file(),
+        counted(state.epochs, "epoch"), counted(state.updates, "update"),
+        counted(state.window_launches, "launch"));
     if (log_.is_open() && !log_.continues())
       say("gacc-exec: {} is not the log of the run before: a new one begins\n", arguments_.log);
   }
@@ -570,7 +571,7 @@ Status Run::predict_and_write(Session& session) {
   const std::string& path = arguments_.predict;
   Status status = predict(session, artifact_.plan, data_, path, options_.interrupted, result_.interrupted);
   if (status && !result_.interrupted && !arguments_.quiet)
-    say("gacc-exec: wrote the outputs of {} samples to {}\n", data_.samples, path);
+    say("gacc-exec: wrote the outputs of {} to {}\n", counted(data_.samples, "sample"), path);
   return status;
 }
 
@@ -580,7 +581,7 @@ Status Run::generate_text(Session& session) {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   if (status && std::ferror(stdout)) return Status::error("cannot write standard output");
   if (status && !result_.interrupted && !arguments_.quiet && text_.tokens > 0)
-    say("\ngacc-exec: {} tokens, {:.3g} ms each\n", text_.tokens,
+    say("\ngacc-exec: {}, {:.3g} ms each\n", counted(text_.tokens, "token"),
         1000 * passed.count() / static_cast<double>(text_.tokens));
   return status;
 }
@@ -623,22 +624,22 @@ Status Run::restore_best() {
 
 void Run::say_nothing_to_do() const {
   const TrainOptions& options = options_;
-  const bool other = options.updates || options.launches;
-  const int64_t epochs =
-      options.epochs.value_or(other ? std::numeric_limits<int64_t>::max() : artifact_.plan.epochs);
-  std::string why;
-  if (result_.epochs >= epochs)
-    why = fmt::format("{} of {} epochs are done; a larger --epochs goes on", result_.epochs, epochs);
-  else if (options.updates && result_.updates >= *options.updates)
-    why = fmt::format("{} of {} updates are done; a larger --updates goes on", result_.updates,
-                      *options.updates);
-  else if (options.launches && result_.launches >= *options.launches)
-    why = fmt::format("{} of {} launches are done; a larger --launches goes on", result_.launches,
-                      *options.launches);
-  else
-    why = fmt::format("{} evaluations in a row were not better than the best; a larger --patience goes on",
-                      result_.best.worse);
-  say("gacc-exec: nothing to do: {}\n", why);
+  const int64_t worse = result_.best.worse;
+  std::optional<int64_t> epochs = options.epochs;
+  if (!epochs && !options.updates && !options.launches) epochs = artifact_.plan.epochs;
+  struct Limit {
+    const char *noun, *option;
+    int64_t done;
+    std::optional<int64_t> most;
+  };
+  for (const Limit& limit : {Limit{"epoch", "--epochs", result_.epochs, epochs},
+                             {"update", "--updates", result_.updates, options.updates},
+                             {"launch", "--launches", result_.launches, options.launches}})
+    if (limit.most && limit.done >= *limit.most)
+      return say("gacc-exec: nothing to do: {} of {} {} done; a larger {} goes on\n", limit.done,
+                 counted(*limit.most, limit.noun), *limit.most == 1 ? "is" : "are", limit.option);
+  say("gacc-exec: nothing to do: {} in a row {} not better than the best; a larger --patience goes on\n",
+      counted(worse, "evaluation"), worse == 1 ? "was" : "were");
 }
 
 Status Run::verify_artifact() {
@@ -672,8 +673,9 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     if (resumes_ && !result_.interrupted && result_.launches == options_.resume->launches)
       say_nothing_to_do();
     else if (options_.patience && result_.best.worse >= *options_.patience)
-      progress.say(fmt::format("no better {} in {} evaluations: stopped; the best was {:.6g}, at update {}",
-                               options_.best, result_.best.worse, result_.best.value, result_.best.updates));
+      progress.say(fmt::format("no better {} in {}: stopped; the best was {:.6g}, at update {}",
+                               options_.best, counted(result_.best.worse, "evaluation"), result_.best.value,
+                               result_.best.updates));
     if (result_.open_launches > 0)
       progress.say(fmt::format("the last window ({} of {} launches) was still open and is not applied",
                                result_.open_launches, plan.accumulate));
@@ -709,8 +711,9 @@ Status Run::train_and_write(Session& session, Progress& progress) {
     written_ += fmt::format("; wrote {}", arguments_.profile);
   }
   if (ranks_.size() > 1 && exchange_->sums() > 0 && !arguments_.quiet)
-    progress.say(fmt::format("{} ranks: {} sums, {} bytes sent by each for one{}", ranks_.size(),
-                             exchange_->sums(), exchange_->bytes_sent() / exchange_->sums(), sums_text()));
+    progress.say(fmt::format("{} ranks: {}, {} bytes sent by each for one{}", ranks_.size(),
+                             counted(exchange_->sums(), "sum"), exchange_->bytes_sent() / exchange_->sums(),
+                             sums_text()));
   if (device_->kind() == "cpu")
     if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes());
         !text.empty() && !arguments_.quiet)

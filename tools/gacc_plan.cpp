@@ -31,40 +31,27 @@ int write(const std::string& path, const std::string& text) {
   return status ? kDone : fail(status.text());
 }
 
-struct OffsetsArguments {
-  std::string file, out;
-  int64_t capacity = 0;
-};
-
-int run_offsets(const OffsetsArguments& arguments) {
-  const std::string out = arguments.out.empty() ? "-" : arguments.out;
-  if (const std::string wrong = wrong_outputs(
-          {{"file", FileUse::reads, {source_of(arguments.file)}}, {"-o", FileUse::writes, {target_of(out)}}});
-      !wrong.empty())
-    return fail(wrong, kWrongCommand);
-  std::string problem;
-  const Result<std::string> text = read_input(arguments.file);
-  if (!text) return fail(text.status().text());
-  planner::BufferTable table;
-  if (!planner::parse_buffers(*text, table, problem)) return fail(arguments.file + ":" + problem);
-  const int64_t bound = planner::liveness_bound(table.blocks);
-  const planner::Packing packing = planner::pack(table.blocks, arguments.capacity);
-  if (!packing.placement) {
-    if (bound > arguments.capacity)
-      return fail(fmt::format("no placement within {} bytes: {} bytes live at one time (proven infeasible)",
-                              arguments.capacity, bound));
-    return fail(fmt::format("no placement within {} bytes {}; {} bytes live at one time", arguments.capacity,
-                            packing.proven ? "exists (proven infeasible)" : "found (not proven infeasible)",
-                            bound));
-  }
-  return write(out, planner::print_buffers(table, packing.placement->offsets));
-}
-
-struct RecomputeArguments {
-  std::string file, out;
-  int64_t budget = 0;
+struct Arguments {
+  std::string file, out;  // out: "-" is standard output, "" writes none
+  int64_t bytes = 0;
   int effort = 1;
 };
+
+int run_offsets(const Arguments& arguments, const std::string& text) {
+  std::string problem;
+  planner::BufferTable table;
+  if (!planner::parse_buffers(text, table, problem)) return fail(arguments.file + ":" + problem);
+  const int64_t bound = planner::liveness_bound(table.blocks);
+  const planner::Packing packing = planner::pack(table.blocks, arguments.bytes);
+  if (packing.placement)
+    return write(arguments.out, planner::print_buffers(table, packing.placement->offsets));
+  if (bound > arguments.bytes)
+    return fail(fmt::format("no placement within {} bytes: {} bytes live at one time (proven infeasible)",
+                            arguments.bytes, bound));
+  return fail(fmt::format("no placement within {} bytes {}; {} bytes live at one time", arguments.bytes,
+                          packing.proven ? "exists (proven infeasible)" : "found (not proven infeasible)",
+                          bound));
+}
 
 std::string to_json(const planner::Recompute& plan) {
   if (!plan.feasible)
@@ -76,23 +63,26 @@ std::string to_json(const planner::Recompute& plan) {
       plan.base_peak, plan.base_cost, plan.peak, plan.cost, plan.lower_bound, plan.gap(), plan.reruns);
 }
 
-int run_recompute(const RecomputeArguments& arguments) {
-  if (const std::string wrong = wrong_outputs({{"file", FileUse::reads, {source_of(arguments.file)}},
-                                               {"-o", FileUse::writes, {target_of(arguments.out)}}});
-      !wrong.empty())
-    return fail(wrong, kWrongCommand);
+int run_recompute(const Arguments& arguments, const std::string& text) {
   std::string problem;
-  const Result<std::string> text = read_input(arguments.file);
-  if (!text) return fail(text.status().text());
   planner::Graph graph;
-  if (!planner::parse_graph(*text, graph, problem)) return fail(arguments.file + ":" + problem);
-  const planner::Recompute plan = planner::plan_recompute(graph, arguments.budget, arguments.effort);
+  if (!planner::parse_graph(text, graph, problem)) return fail(arguments.file + ":" + problem);
+  const planner::Recompute plan = planner::plan_recompute(graph, arguments.bytes, arguments.effort);
   if (plan.feasible && !arguments.out.empty()) {
     const int code = write(arguments.out, planner::print_schedule(graph, plan.schedule));
     if (code != kDone) return code;
   }
   const int code = write("-", to_json(plan));
   return plan.feasible ? code : kNoPlan;
+}
+
+int run(const Arguments& arguments, int (*plan)(const Arguments&, const std::string&)) {
+  if (const std::string wrong = wrong_outputs({{"file", FileUse::reads, {source_of(arguments.file)}},
+                                               {"-o", FileUse::writes, {target_of(arguments.out)}}});
+      !wrong.empty())
+    return fail(wrong, kWrongCommand);
+  const Result<std::string> text = read_input(arguments.file);
+  return text ? plan(arguments, *text) : fail(text.status().text());
 }
 
 }  // namespace
@@ -110,28 +100,25 @@ Exit status:
     0 done   1 there is no plan, or a file is wrong   2 the command line is wrong
 )");
 
-  OffsetsArguments offsets;
-  CLI::App* place = app.add_subcommand("offsets", "Places buffers with given lives in one address range.");
-  place->add_option("file", offsets.file, "CSV with the columns id, lower, upper, size")
-      ->required()
-      ->type_name("");
-  place->add_option("--capacity", offsets.capacity, "bytes of the address range")
-      ->required()
-      ->type_name("BYTES")
-      ->check(CLI::NonNegativeNumber);
+  const auto command = [&](Arguments& to, const char* name, const char* does, const char* file,
+                           const char* bytes, const char* of_what) {
+    CLI::App* added = app.add_subcommand(name, does);
+    added->add_option("file", to.file, file)->required()->type_name("");
+    added->add_option(bytes, to.bytes, of_what)
+        ->required()
+        ->type_name("BYTES")
+        ->check(CLI::NonNegativeNumber);
+    return added;
+  };
+  Arguments offsets{.file = "", .out = "-"}, recompute;
+  CLI::App* place =
+      command(offsets, "offsets", "Places buffers with given lives in one address range.",
+              "CSV with the columns id, lower, upper, size", "--capacity", "bytes of the address range");
   place->add_option("-o", offsets.out, "the rows with a column offset (default: standard output)")
       ->type_name("FILE");
-
-  RecomputeArguments recompute;
-  CLI::App* again =
-      app.add_subcommand("recompute", "Finds the cheapest schedule of a graph within a budget.");
-  again->add_option("file", recompute.file, "the graph: lines of OP and GET (docs/planner.md)")
-      ->required()
-      ->type_name("");
-  again->add_option("--budget", recompute.budget, "bytes that may live at one time")
-      ->required()
-      ->type_name("BYTES")
-      ->check(CLI::NonNegativeNumber);
+  CLI::App* again = command(recompute, "recompute", "Finds the cheapest schedule of a graph within a budget.",
+                            "the graph: lines of OP and GET (docs/planner.md)", "--budget",
+                            "bytes that may live at one time");
   again->add_option("--effort", recompute.effort, "work of the search; 0 takes the first plan (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(0, 1000));
@@ -139,5 +126,5 @@ Exit status:
       ->type_name("FILE");
 
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  return place->parsed() ? run_offsets(offsets) : run_recompute(recompute);
+  return place->parsed() ? run(offsets, run_offsets) : run(recompute, run_recompute);
 }

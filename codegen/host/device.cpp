@@ -28,8 +28,7 @@ class HostDevice final : public Device {
   explicit HostDevice(int threads) : engine_(threads) {}
 
   std::string name() const override {
-    return fmt::format("cpu ({} thread{}, {})", engine_.threads(), engine_.threads() == 1 ? "" : "s",
-                       codegen::host_vectors());
+    return fmt::format("cpu ({}, {})", counted(engine_.threads(), "thread"), codegen::host_vectors());
   }
 
   std::string alike() const override { return fmt::format("a CPU with {}", codegen::host_vectors()); }

@@ -396,8 +396,7 @@ Status CudaDevice::finish(std::string& reports) {
   Status waited = wait();
   const int64_t count = emulator_.reports(reports);
   if (count == 0) return waited;
-  return Status::error("the emulator has {} report{} on the artifact's kernels", count,
-                       count == 1 ? "" : "s");
+  return Status::error("the emulator has {} on the artifact's kernels", counted(count, "report"));
 }
 
 Status CudaDevice::open_link(DeviceLink*& link) {

@@ -123,9 +123,9 @@ Status check_shape(const PlanInput& input, const SourceArray& source) {
   const std::span<const int64_t> stored = std::span(source.array.shape).subspan(1);
   int64_t needed = checked_product(input.shape), present = checked_product(stored);
   if (needed != present)
-    return Status::error("{}: a sample is {}, {} elements, but the input {} takes {}, {} elements",
-                         source.where, shape_text(stored), present, quoted(input.name),
-                         shape_text(input.shape), needed);
+    return Status::error("{}: a sample is {}, {}, but the input {} takes {}, {}", source.where,
+                         shape_text(stored), counted(present, "element"), quoted(input.name),
+                         shape_text(input.shape), counted(needed, "element"));
   const std::vector<int64_t> have = squeezed(stored), want = squeezed(input.shape);
   if (have != want && have.size() > 1 && want.size() > 1) {
     const bool channels_last = stored.size() == 3 && input.shape.size() == 3 &&
@@ -166,8 +166,8 @@ Status DataReader::check_counts(std::string_view text) {
     if (!first) first = &source;
     if (source.array.samples() == 0) return Status::error("{}: holds no samples", source.where);
     if (source.array.samples() != first->array.samples())
-      return Status::error("{} has {} samples, but {} has {}", source.where, source.array.samples(),
-                           first->where, first->array.samples());
+      return Status::error("{} has {}, but {} has {}", source.where,
+                           counted(source.array.samples(), "sample"), first->where, first->array.samples());
   }
   dataset_.samples = first->array.samples();
   if (spec.limit) dataset_.samples = std::min(dataset_.samples, *spec.limit);

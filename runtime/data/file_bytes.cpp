@@ -57,9 +57,8 @@ Status FileBytes::unchanged() const {
   struct stat now {};
   if (fstat(fd_, &now) != 0) return Status::error("cannot read {}: {}", path_, std::strerror(errno));
   if (now.st_size != opened_.st_size)
-    return Status::error(
-        "{}: has {} bytes now, and had {} when the run began; its data must stay as they are", path_,
-        now.st_size, opened_.st_size);
+    return Status::error("{}: has {} now, and had {} when the run began; its data must stay as they are",
+                         path_, counted(now.st_size, "byte"), opened_.st_size);
   if (now.st_nlink == 0)
     return Status::error("{}: was removed or replaced while the run read it; its data must stay as they are",
                          path_);

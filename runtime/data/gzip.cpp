@@ -60,8 +60,8 @@ Status gunzip(std::string_view bytes, std::string_view name, std::string& out, i
       while (in < bytes.size() && bytes[in] == '\0') ++in;  // padding between members
       if (in == bytes.size()) break;
       if (!is_gzip(bytes.substr(in)))
-        return Status::error("{}: there are {} bytes after the end of the gzip data", name,
-                             bytes.size() - in);
+        return Status::error("{}: there {} {} after the end of the gzip data", name,
+                             bytes.size() - in == 1 ? "is" : "are", counted(bytes.size() - in, "byte"));
       inflateReset(&z);
       continue;
     }
@@ -70,7 +70,7 @@ Status gunzip(std::string_view bytes, std::string_view name, std::string& out, i
     if (result != Z_OK && result != Z_BUF_ERROR)
       return Status::error("{}: the gzip data is damaged ({})", name, z.msg ? z.msg : "not a gzip file");
     if (in == bytes.size() && z.avail_out > 0)
-      return Status::error("{}: the gzip data is cut off after {} bytes", name, bytes.size());
+      return Status::error("{}: the gzip data is cut off after {}", name, counted(bytes.size(), "byte"));
   }
   if (static_cast<int64_t>(made) > limit)
     return Status::error("{}: unpacks to more than {} bytes, which is the limit", name, limit);

@@ -19,7 +19,8 @@ std::string_view dtype_of(uint8_t code) {
 Status parse_idx(std::string_view bytes, std::string_view name, Array& array, const SharedFile& in) {
   array = {};
   if (bytes.size() < 4)
-    return Status::error("{}: is no IDX file: it has {} bytes, the header alone has 4", name, bytes.size());
+    return Status::error("{}: is no IDX file: it has {}, the header alone has 4", name,
+                         counted(bytes.size(), "byte"));
   auto byte = [&](size_t at) { return static_cast<uint8_t>(bytes[at]); };
   std::string_view dtype = dtype_of(byte(2));
   if (byte(0) != 0 || byte(1) != 0 || dtype.empty())
@@ -29,16 +30,16 @@ Status parse_idx(std::string_view bytes, std::string_view name, Array& array, co
   if (rank == 0) return Status::error("{}: holds a single number, not samples", name);
   size_t header = 4 + 4 * rank;
   if (bytes.size() < header)
-    return Status::error("{}: is cut off: {} dimensions need a header of {} bytes, there are {}", name, rank,
-                         header, bytes.size());
+    return Status::error("{}: is cut off: {} need{} a header of {} bytes, there are {}", name,
+                         counted(rank, "dimension"), rank == 1 ? "s" : "", header, bytes.size());
   for (size_t i = 0; i < rank; ++i) array.shape.push_back(read_big<uint32_t>(bytes.data() + 4 + 4 * i));
   const int64_t elements = checked_product(array.shape);
   const int64_t size = elements * element_bytes(dtype);
   auto present = static_cast<int64_t>(bytes.size() - header);
   if (elements < 0 || size != present)
-    return Status::error("{}: its header says {} of {}, which is {} bytes, but there are {}", name,
-                         shape_text(array.shape), dtype, elements < 0 ? "too many" : std::to_string(size),
-                         present);
+    return Status::error("{}: its header says {} of {}, which is {}, but there are {}", name,
+                         shape_text(array.shape), dtype,
+                         elements < 0 ? "too many bytes" : counted(size, "byte"), present);
   array.dtype = dtype;
   if (in && element_bytes(dtype) == 1) {
     array.file = in;

@@ -198,9 +198,10 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   const int64_t count = checked_product(header.shape);
   const std::string_view data = bytes.substr(start + length);
   if (count < 0 || count * elements->stored != static_cast<int64_t>(data.size()))
-    return Status::error("{}: its header says {} of {}, which is {} bytes, but there are {}", name,
+    return Status::error("{}: its header says {} of {}, which is {}, but there are {}", name,
                          shape_text(header.shape), quoted(header.descr),
-                         count < 0 ? "too many" : std::to_string(count * elements->stored), data.size());
+                         count < 0 ? "too many bytes" : counted(count * elements->stored, "byte"),
+                         data.size());
   array.dtype = elements->dtype;
   array.shape = std::move(header.shape);
   // As they lie in the file, if that is how an Array has them.

@@ -100,7 +100,8 @@ Status read_directory(std::string_view file, std::string_view name, const Direct
     entries.push_back(entry);
     rest.remove_prefix(kHeader + name_size + extra + comment);
   }
-  if (!rest.empty()) return Status::error("{}: its zip directory has {} bytes too many", name, rest.size());
+  if (!rest.empty())
+    return Status::error("{}: its zip directory has {} too many", name, counted(rest.size(), "byte"));
   return {};
 }
 

@@ -12,7 +12,8 @@ Status cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype, 
                   int64_t length, std::optional<int64_t> limit, TokenWindows& out) {
   const int64_t each = element_bytes(dtype);
   if (bytes % each != 0)
-    return Status::error("{}: has {} bytes, but its tokens have {} bytes each", name, bytes, each);
+    return Status::error("{}: has {}, but its tokens have {} each", name, counted(bytes, "byte"),
+                         counted(each, "byte"));
   int64_t tokens = bytes / each, first = 0;
   if (part != StreamPart::all) {
     const int64_t cut = tokens / 10 * 9 + tokens % 10 * 9 / 10;
@@ -20,11 +21,11 @@ Status cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype, 
     tokens = part == StreamPart::test ? tokens - cut : cut;
   }
   if (tokens - 1 < length)
-    return Status::error("{}: {} {} tokens; one sample takes {}, and one more for the last target", name,
+    return Status::error("{}: {} {}; one sample takes {}, and one more for the last target", name,
                          part == StreamPart::all     ? "holds"
                          : part == StreamPart::train ? "the first 90 % are"
                                                      : "the last 10 % are",
-                         tokens, length);
+                         counted(tokens, "token"), length);
   const int64_t windows = std::min((tokens - 1) / length, limit.value_or(tokens));
   out = {.windows = windows, .first = static_cast<size_t>(first * each)};
   return {};

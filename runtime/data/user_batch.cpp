@@ -45,8 +45,9 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
     return Status::error("the input {} is i32: {} does not go into it", quoted(plan.name), array.dtype);
   const int64_t bytes = samples * elements * each;
   if (static_cast<int64_t>(array.bytes.size()) != bytes)
-    return Status::error("the input {}: {} samples of {} elements of {} are {} bytes, {} were given",
-                         quoted(plan.name), samples, elements, array.dtype, bytes, array.bytes.size());
+    return Status::error("the input {}: {} of {} of {} {} {}, {} were given", quoted(plan.name),
+                         counted(samples, "sample"), counted(elements, "element"), array.dtype,
+                         samples == 1 ? "is" : "are", counted(bytes, "byte"), array.bytes.size());
   const auto place = [&](int64_t element) {
     return fmt::format("the input {}: element {} of sample {}", quoted(plan.name), element % elements,
                        element / elements);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -94,6 +95,21 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
+// What a folder has that was perhaps meant: files of parameters, and the checkpoint of a run.
+std::string others_in(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::ranges::sort(files);
+  std::string text = files.empty() ? "" : fmt::format("; give the file {}", fmt::join(files, " or "));
+  const std::string checkpoint = std::filesystem::path(folder) / "checkpoint";
+  const Result<SharedFile> file = FileBytes::open(checkpoint, 1);
+  if (file && (*file)->text().starts_with(kCheckpointMagic))
+    text += fmt::format("; go on from the checkpoint {} with --checkpoint {} --resume", checkpoint, folder);
+  return text;
+}
+
 }  // namespace
 
 std::string problem_list(std::string_view what, const std::vector<std::string>& problems) {
@@ -179,7 +195,8 @@ Status WeightFile::open(const std::string& path) {
     for (const char* name : {"model.safetensors.index.json", "model.safetensors"})
       if (path_.empty() && access((folder + name).c_str(), F_OK) == 0) path_ = folder + name;
     if (path_.empty())
-      return Status::error("{}: has neither model.safetensors nor model.safetensors.index.json", path);
+      return Status::error("{}: has neither model.safetensors nor model.safetensors.index.json{}", path,
+                           others_in(path));
   }
   if (!path_.ends_with(".json")) return add(path_, tensors_);
   return open_shards(GACC_TRY(read_file(path_, kMostIndex)));

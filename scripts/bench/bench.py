@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -62,6 +63,14 @@ for line in sys.stdin:
 """
 
 
+def timed(command, **options):
+    """The finished command, and the processor's seconds that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, **options)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def cpu_flags():
     text = pathlib.Path("/proc/cpuinfo").read_text()
     return next((line.split(":")[1].split() for line in text.splitlines() if line.startswith("flags")), [])
@@ -109,15 +118,39 @@ class Gacc:
         pass
 
 
-def write_images(folder, samples, shape):
-    """Random f32 images of 784 elements in 0..1, with that shape, and labels of 0..9: --data and the two files."""
-    chance = random.Random(1)
-    bright = [v / 255 for v in range(256)]
-    image, label = folder / "image.npy", folder / "label.npy"
-    pixels = array.array("f", map(bright.__getitem__, chance.randbytes(samples * 784)))
-    harness.write_npy(image, pixels, [samples, *shape])
-    harness.write_npy(label, array.array("i", [v % 10 for v in chance.randbytes(samples)]), [samples])
-    return f"npy:image={image},label={label}", [image, label]
+# Around a network `net` and its `adam` on images: data, and the window of k micro-batches; x and y as the net has them.
+IMAGES_HEAD = r"""
+samples, micro, k = map(int, arguments[:3])
+X, Y = (torch.from_numpy(np.load(f)) for f in arguments[3:])
+Y = Y.long()
+order = torch.randperm(samples)
+X, Y = X[order].contiguous(), Y[order].contiguous()
+x, y = torch.empty(micro, *X.shape[1:]), torch.empty(micro, dtype=torch.long)
+"""
+IMAGES_TAIL = r"""
+def update(number):
+    adam.zero_grad(set_to_none=True)
+    for i in range(k):
+        at = (number * k + i) * micro % samples
+        x.copy_(X[at:at + micro]); y.copy_(Y[at:at + micro])
+        (torch.nn.functional.cross_entropy(net(x), y) / k).backward()
+    adam.step()
+"""
+
+
+def images(doc, example, shape, micro_batch, accumulate, torch_code, **more):
+    """`main` for a network on random f32 images of 784 elements in 0..1, with that shape, and labels of 0..9: 25 MB."""
+    def prepare(folder, binaries):
+        samples, chance = 8192, random.Random(1)
+        bright = [v / 255 for v in range(256)]
+        image, label = folder / "image.npy", folder / "label.npy"
+        pixels = array.array("f", map(bright.__getitem__, chance.randbytes(samples * 784)))
+        harness.write_npy(image, pixels, [samples, *shape])
+        harness.write_npy(label, array.array("i", [v % 10 for v in chance.randbytes(samples)]), [samples])
+        artifact = compile_step(folder, binaries, example, train__micro_batch=micro_batch,
+                                train__accumulate=accumulate)
+        return artifact, f"npy:image={image},label={label}", [samples, micro_batch, accumulate, image, label]
+    main(doc, torch_code=IMAGES_HEAD + torch_code + IMAGES_TAIL, prepare=prepare, **more)
 
 
 def build_probe(folder):

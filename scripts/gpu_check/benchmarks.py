@@ -111,10 +111,8 @@ class Benchmarks:
 
     def ours(self, contest, one):
         entry = self.check.manifest["benchmarks"][one.benchmark]
-        if not self.check.bears(entry):
-            return {"skipped": "too large for the emulator"}
-        if one.products == "cublas" and not self.machine.cublas:
-            return {"skipped": "cuBLAS is not installed"}
+        if obstacle := self.check.obstacle(entry, one.products):
+            return {"skipped": obstacle}
         artifact = self.check.artifact(entry, one.mode)
         plan = files.artifact_plan(artifact)
         quick = contest.tokens or contest.update_bytes  # a window takes milliseconds

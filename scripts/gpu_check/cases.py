@@ -23,16 +23,12 @@ def train(micro_batch, accumulate):
     return {"train.micro_batch": micro_batch, "train.accumulate": accumulate}
 
 
-DROPOUT = """[model]
-name = "dropout"
-[inputs.tokens]
-shape = [16]
-dtype = "i32"
-range = 11
-[inputs.next]
-shape = [16]
-dtype = "i32"
-range = 11
+DROPOUT = """
+model.name = "dropout"
+inputs.tokens = { shape = [16], dtype = "i32", range = 11 }
+inputs.next = { shape = [16], dtype = "i32", range = 11 }
+loss = { type = "cross_entropy", target = "next" }
+optimizer.type = "adamw"
 [[layers]]
 type = "embedding"
 vocab = 11
@@ -40,24 +36,13 @@ features = 32
 [[layers]]
 type = "residual"
 name = "mix"
-[[layers.layers]]
-type = "layer_norm"
-[[layers.layers]]
-type = "attention"
-heads = 2
-causal = true
-dropout = 0.2
+layers = [{ type = "layer_norm" }, { type = "attention", heads = 2, causal = true, dropout = 0.2 }]
 [[layers]]
 type = "dropout"
 p = 0.3
 [[layers]]
 type = "linear"
 features = 11
-[loss]
-type = "cross_entropy"
-target = "next"
-[optimizer]
-type = "adamw"
 """
 SMALL_MLP = {"layers.fc1.features": 64, "layers.fc2.features": 48, "layers.fc3.features": 16}
 SMALL_GPT = {"layers.h.repeat": 1, "layers.tok.features": 64, "layers.h.layers.mix.layers.attn.heads": 2,
@@ -65,11 +50,11 @@ SMALL_GPT = {"layers.h.repeat": 1, "layers.tok.features": 64, "layers.h.layers.m
 TINY_GPT = {**SMALL_GPT, "inputs.bytes.shape": "[16]", "inputs.next.shape": "[16]"}
 SMALL_CNN = {"layers.conv1.channels": 4, "layers.conv2.channels": 8, "layers.fc.features": 16}
 SMALL_RESNET = {"layers.stage1.repeat": 1}
-# Heads of 64, tiles of 128, a vocabulary that no vector divides.
-WIDE_GPT = {"layers.h.repeat": 2, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
+CHAR_GPT = {"layers.h.repeat": 6, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
             "layers.h.layers.mlp.layers.up.features": 1536, "layers.h.layers.mlp.layers.down.features": 384,
-            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]", "layers.tok.vocab": 1001,
-            "layers.head.features": 1001}
+            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]"}
+# Heads of 64, tiles of 128, a vocabulary that no vector divides.
+WIDE_GPT = {**CHAR_GPT, "layers.h.repeat": 2, "layers.tok.vocab": 1001, "layers.head.features": 1001}
 CHUNKED_GPT = {"layers.h.repeat": 1, "layers.wte.features": 128, "layers.h.layers.mix.layers.attn.heads": 2,
                "layers.h.layers.mlp.layers.fc.features": 256, "layers.h.layers.mlp.layers.proj.features": 128,
                "inputs.tokens.shape": "[128]", "inputs.next.shape": "[128]"}
@@ -108,56 +93,28 @@ SANITIZED_SMALL = (("gpt_tiny", "f16", "graph"), ("mlp", "bf16", "persistent"))
 
 # ---- benchmarks
 
-MLP = """[model]
-name = "bench-mlp"
-[inputs.image]
-shape = [784]
-[inputs.label]
-dtype = "i32"
-range = 10
-""" + "".join(f"""[[layers]]
-type = "linear"
-name = "fc{i}"
-features = {n}
-activation = "relu"
-""" for i, n in enumerate((512, 256, 128))) + """[[layers]]
-type = "linear"
-name = "out"
-features = 10
-[loss]
-type = "cross_entropy"
-target = "label"
-[optimizer]
-type = "adam"
-[train]
-micro_batch = 32
-accumulate = 4
-"""
-BIG_UPDATE = """[model]
-name = "bench-update"
-[inputs.x]
-shape = [4096]
-[inputs.y]
-shape = [4096]
-""" + "".join(f"""[[layers]]
-type = "linear"
-name = "fc{i}"
-features = 4096
-""" for i in range(6)) + """[loss]
-type = "mse"
-target = "y"
-[optimizer]
-type = "adamw"
-[train]
-micro_batch = 4
-accumulate = 1
-clip_norm = 1.0
-[launch]
-mode = "graph"
-"""
-CHAR_GPT = {"layers.h.repeat": 6, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
-            "layers.h.layers.mlp.layers.up.features": 1536, "layers.h.layers.mlp.layers.down.features": 384,
-            "inputs.bytes.shape": "[256]", "inputs.next.shape": "[256]"}
+def linears(widths, more=""):
+    return "".join(f"[[layers]]\ntype = 'linear'\nname = 'fc{i}'\nfeatures = {width}\n{more}"
+                   for i, width in enumerate(widths))
+
+
+MLP = """
+model.name = "bench-mlp"
+inputs.image.shape = [784]
+inputs.label = { dtype = "i32", range = 10 }
+loss = { type = "cross_entropy", target = "label" }
+optimizer.type = "adam"
+train = { micro_batch = 32, accumulate = 4 }
+""" + linears((512, 256, 128), "activation = 'relu'\n") + linears((10,)).replace("fc0", "out")
+BIG_UPDATE = """
+model.name = "bench-update"
+inputs.x.shape = [4096]
+inputs.y.shape = [4096]
+loss = { type = "mse", target = "y" }
+optimizer.type = "adamw"
+train = { micro_batch = 4, accumulate = 1, clip_norm = 1.0 }
+launch.mode = "graph"
+""" + linears((4096,) * 6)
 
 
 @dataclasses.dataclass

@@ -18,11 +18,8 @@ STAGES = ("machine", "probes", "parity", "sanitize", "profile", *CONTESTS)
 
 def steps_of(check, stages):
     benchmarks = Benchmarks(check)
-    steps = []
-    for stage in stages:
-        steps += benchmarks.steps(stage) if stage in CONTESTS else {
-            "machine": check.machine_steps, "probes": check.probe_steps, "parity": check.parity_steps,
-            "sanitize": check.sanitize_steps, "profile": check.profile_steps}[stage]()
+    steps = [step for stage in stages
+             for step in (benchmarks.steps(stage) if stage in CONTESTS else getattr(check, f"{stage}_steps")())]
     return sorted(steps, key=lambda step: step.peer)  # stable: ours first
 
 
@@ -30,9 +27,11 @@ def carry_out(step, check):
     if machine.ending or time.time() > check.end:
         return check.results.row(step.stage, step.what, "SKIPPED", "interrupted" if machine.ending else "out of time")
     try:
-        step.run()
+        outcome = step.run()
     except Exception as error:  # a row that says so, and the next step
-        check.results.row(step.stage, step.what, "FAILED", f"{type(error).__name__}: {error}")
+        outcome = "FAILED", f"{type(error).__name__}: {error}"
+    if outcome:
+        check.results.row(step.stage, step.what, *outcome)
 
 
 def carry_all_out(steps, check):

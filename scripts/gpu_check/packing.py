@@ -166,17 +166,15 @@ def run_options(options, spec, samples, out):
             f"{out}.jsonl", "--save", f"{out}.weights", "--dump-grads", f"{out}.gradients"]
 
 
-def outcome(out, remove=True):
+def outcome(out):
     """All that such a run came to, as tensors: weights/NAME, gradients/NAME, and figures of the log as log/NAME."""
     found = {}
     for table in TABLES[:2]:
         path = pathlib.Path(f"{out}.{table}")
         found |= {f"{table}/{name}": values for name, values in files.read_tensors(path).items()}
-        if remove:
-            path.unlink()
+        path.unlink()
     events = files.read_log(f"{out}.jsonl")
     for name in ("loss", "grad_norm", "loss_scale", "skipped"):
         found[f"log/{name}"] = files.figures(events, name)
-    if remove:
-        pathlib.Path(f"{out}.jsonl").unlink()
+    pathlib.Path(f"{out}.jsonl").unlink()
     return found

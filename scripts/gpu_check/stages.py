@@ -21,7 +21,7 @@ SANITIZER_LIMIT, RUN_LIMIT, PROBE_LIMIT = 120, 120, 150  # seconds
 class Step:
     stage: str
     what: str
-    run: typing.Callable
+    run: typing.Callable    # gives a verdict and a detail for its row, or nothing where it has left rows itself
     parallel: bool = False  # at the same time as others: it measures no time
     peer: bool = False      # after everything of ours
 
@@ -55,8 +55,11 @@ class Check:
         command = [*prefix, self.machine.program("gacc-exec"), artifact, "--device", "cuda", *options]
         return self.run(name, command, seconds, **environment)
 
-    def bears(self, entry):
-        return entry["emulated"] or not self.machine.emulated
+    def obstacle(self, entry, products):
+        """Why a run is not possible here, or nothing."""
+        if self.machine.emulated and not entry["emulated"]:
+            return "too large for the emulator"
+        return "cuBLAS is not installed" if products == "cublas" and not self.machine.cublas else None
 
     # ---- machine
 
@@ -88,13 +91,14 @@ class Check:
     def machine_steps(self):
         yield Step("machine", "cuda_gpu_test", self.gtest)
         yield Step("machine", "the packed gaccc", self.compiles)
-        yield Step("machine", "cold and warm start", self.starts)
+        name = "mlp_f16" if self.machine.emulated else "gpt2_b16"
+        yield Step("machine", f"start of {name}", lambda: self.starts(name))
 
     def gtest(self):
         code, text = self.run("cuda_gpu_test", [self.machine.program("cuda_gpu_test")], 90)
         ran = re.search(r"\[  PASSED  \] (\d+) tests", text)
-        self.results.row("machine", "cuda_gpu_test", "FAILED" if code or not ran or ran[1] == "0" else "passed",
-                         f"{ran[1]} tests passed" if ran and not code else machine.last_line(text))
+        good = not code and ran and ran[1] != "0"
+        return "passed" if good else "FAILED", f"{ran[1]} tests passed" if good else machine.last_line(text)
 
     def compiles(self):
         """The compiler in the pack makes the artifact that is in the pack."""
@@ -106,12 +110,10 @@ class Check:
         command = [self.machine.compiler(), source, "-o", out, "--target", self.target, *words]
         code, text = self.run("gaccc", command, 60)
         same = not code and code_of(out) == code_of(self.artifact(entry, "graph"))
-        self.results.row("machine", "the packed gaccc", "passed" if same else "FAILED",
-                         f"compiles {name} as it was packed" if same else machine.last_line(text))
+        return ("passed", f"compiles {name} as it was packed") if same else ("FAILED", machine.last_line(text))
 
-    def starts(self):
+    def starts(self, name):
         """Loading the largest step: with nothing in the driver's cache of compiled PTX, and again."""
-        name = "mlp_f16" if self.machine.emulated else "gpt2_b16"
         artifact = self.artifact(self.manifest["benchmarks"][name], "graph")
         cache, seconds = self.machine.scratch / "cache", []
         for _ in range(2):
@@ -121,16 +123,15 @@ class Check:
             code, text = machine.run(command, self.left(RUN_LIMIT), env)
             seconds.append(time.time() - begin)
             if code:
-                return self.results.row("machine", f"start of {name}", "FAILED", machine.last_line(text))
-        self.results.row("machine", f"start of {name}", "done",
-                         f"{seconds[0]:.2f} s cold, {seconds[1]:.2f} s warm; {machine.last_line(text)}")
+                return "FAILED", machine.last_line(text)
+        return "done", f"{seconds[0]:.2f} s cold, {seconds[1]:.2f} s warm; {machine.last_line(text)}"
 
     # ---- probes
 
-    def probe_steps(self):
-        yield Step("probes", "gacc-probe", lambda: self.probe(show=True))
+    def probes_steps(self):
+        yield Step("probes", "gacc-probe", self.probe)
 
-    def probe(self, show, *only):
+    def probe(self, *only):
         small = ["--small"] if self.machine.emulated else []
         code, text = self.run("probe", [self.machine.program("gacc-probe"), *small, *only], PROBE_LIMIT)
         lines = []
@@ -141,11 +142,9 @@ class Check:
                 lines.append(f"{found['probe']:<10} {found['what']:<52} {found['value']:10.4g} {found['unit']}")
             elif "error" in found:
                 self.results.row("probes", found["probe"], "FAILED", found["error"])
-        if show:
+        if not only:
             self.results.section("probes", lines)
-        if show or code:
-            self.results.row("probes", "gacc-probe", "FAILED" if code or not lines else "done",
-                             machine.last_line(text) if code else f"{len(lines)} figures")
+        return ("FAILED", machine.last_line(text)) if code else ("done" if lines else "FAILED", f"{len(lines)} figures")
 
     # ---- parity
 
@@ -193,15 +192,12 @@ class Check:
         return outcome, (digest.hexdigest(), ran), "; ".join(wrong)
 
     def parity(self, name, entry, mode, products):
-        label = f"{name} {mode} {products}"
-        if not self.bears(entry):
-            return self.results.row("parity", label, "SKIPPED", "too large for the emulator")
-        if products == "cublas" and not self.machine.cublas:
-            return self.results.row("parity", label, "SKIPPED", "cuBLAS is not installed")
-        file = label.replace(" ", ".")
+        if obstacle := self.obstacle(entry, products):
+            return "SKIPPED", obstacle
+        file = f"{name}.{mode}.{products}"
         outcome, bits, wrong = self.train(file, entry, mode, products)
         if outcome is None or wrong:
-            return self.results.row("parity", label, "FAILED", wrong)
+            return "FAILED", wrong
         worst, text = compare(outcome, files.read_tensors(self.machine.work / f"{name}.reference"), entry["bounds"])
         details, good = [text, bits[1]], worst <= 1
         # The emulator runs blocks one after the other: there it is tried where it costs least.
@@ -211,8 +207,8 @@ class Check:
             details.append("twice the same bits" if again == bits else "OTHER BITS the second time")
         with self.lock:
             self.bits[name, mode, products] = bits[0]
-        self.results.row("parity", label, "passed" if good else "FAILED", "; ".join(details))
         self.one_kernel(name)
+        return "passed" if good else "FAILED", "; ".join(details)
 
     def one_kernel(self, name):
         """Graph with built-in products against one kernel, once both have run."""
@@ -230,16 +226,15 @@ class Check:
         for one in (name, other):
             outcome, _, wrong = self.train(f"{one}.split", self.manifest["cases"][one], "graph", "builtin")
             if outcome is None or wrong:
-                return self.results.row("parity", f"{name} as {other}", "FAILED", wrong)
+                return "FAILED", wrong
             found.append(outcome)
         found = [{k: v for k, v in one.items() if not k.startswith("log/loss_scale")} for one in found]
         worst, text = compare(*found, self.manifest["cases"][name]["bounds"])
-        self.results.row("parity", f"{name} as {other}", "passed" if worst <= 1 else "FAILED", text)
+        return "passed" if worst <= 1 else "FAILED", text
 
     def launches(self, name, entry, mode):
         """What more updates cost at the driver: launches alone."""
-        label, calls = f"{name} {mode}: launches", []
-        one = entry["artifacts"][self.target][mode]
+        one, calls = entry["artifacts"][self.target][mode], []
         full = entry["samples"] // one["window"] * one["window"]  # or a ragged micro-batch is launched kernel by kernel
         options = ["--data", files.spec(entry["data"], self.machine.work) + f",limit={full}", "--no-shuffle", "--quiet",
                    "--gemm", "builtin", "--epochs", 9]
@@ -248,8 +243,7 @@ class Check:
             code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--updates", updates,
                                    counts=counts)
             if code or not counts.exists():
-                return self.results.row("parity", label, "FAILED",
-                                        machine.last_line(text) if code else "calls were not counted")
+                return "FAILED", machine.last_line(text) if code else "calls were not counted"
             calls.append({n: int(c) for n, c in (line.split() for line in counts.read_text().splitlines())})
         more = {n: calls[1][n] - calls[0][n] for n in calls[0]}
         k = one["accumulate"]
@@ -257,9 +251,9 @@ class Check:
                                 "cuMemHostAlloc", "cuGraphInstantiateWithFlags", "cuModuleLoadDataEx"), 0)
         wanted["cuGraphLaunch" if mode == "graph" else "cuLaunchCooperativeKernel"] = 2 * (k + 1)
         wrong = {n: more[n] for n, count in wanted.items() if more[n] != count}
-        self.results.row("parity", label, "FAILED" if wrong else "passed",
-                         f"{wrong} where {wanted} was expected" if wrong else
-                         f"a window is {k} launches of the step and 1 of the update; nothing is allocated")
+        if wrong:
+            return "FAILED", f"{wrong} where {wanted} was expected"
+        return "passed", f"a window is {k} launches of the step and 1 of the update; nothing is allocated"
 
     # ---- sanitize
 
@@ -270,23 +264,22 @@ class Check:
                            lambda n=f"{name}.{precision}", m=mode, t=tool: self.sanitize(n, m, t), parallel=True)
 
     def sanitize(self, name, mode, tool):
-        label = f"{tool} {name} {mode}"
         found = self.sanitizer or shutil.which("compute-sanitizer") or next(
             iter(sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"))), None)
         if not found:
-            return self.results.row("sanitize", label, "SKIPPED", "there is no compute-sanitizer here")
+            return "SKIPPED", "there is no compute-sanitizer here"
         if self.machine.emulated and not self.sanitizer:
-            return self.results.row("sanitize", label, "SKIPPED", "not a GPU")
+            return "SKIPPED", "not a GPU"
         entry = self.manifest["cases"][name]
         data = files.spec(entry["data"], self.machine.work)
         options = ["--data", data, "--no-shuffle", "--gemm", "builtin", "--updates", 1]
-        code, text = self.exec(f"sanitize.{label.replace(' ', '.')}", self.artifact(entry, mode), *options,
+        code, text = self.exec(f"sanitize.{tool}.{name}.{mode}", self.artifact(entry, mode), *options,
                                seconds=SANITIZER_LIMIT, prefix=(found, "--tool", tool, "--error-exitcode", "9"))
         if "Device not supported" in text:
-            return self.results.row("sanitize", label, "SKIPPED", "compute-sanitizer does not support this device")
+            return "SKIPPED", "compute-sanitizer does not support this device"
         summary = re.findall(r"SUMMARY: (\d+) \w+", text)
         good = not code and summary and not any(map(int, summary))
-        self.results.row("sanitize", label, "passed" if good else "FAILED", machine.last_line(text))
+        return "passed" if good else "FAILED", machine.last_line(text)
 
     # ---- profile
 
@@ -297,19 +290,19 @@ class Check:
 
     def profile(self, name, products):
         """Each launch of a step, next to what it must do."""
-        label, entry = f"{name} {products}", self.manifest["benchmarks"][name]
-        if not self.bears(entry):
-            return self.results.row("profile", label, "SKIPPED", "too large for the emulator")
-        if products == "cublas" and not self.machine.cublas:
-            return self.results.row("profile", label, "SKIPPED", "cuBLAS is not installed")
+        entry = self.manifest["benchmarks"][name]
+        if obstacle := self.obstacle(entry, products):
+            return "SKIPPED", obstacle
         if ("bandwidth", "copy") not in self.ceilings:
-            self.probe(False, "--only", "bandwidth,products")
+            verdict, detail = self.probe("--only", "bandwidth,products")
+            if verdict == "FAILED":
+                self.results.row("probes", "gacc-probe", verdict, detail)
         artifact, trace = self.artifact(entry, "graph"), self.machine.out / f"profile.{name}.{products}.json"
         options = ["--data", self.data_for(artifact), "--epochs", 100, "--updates", 1 if self.machine.emulated else 3]
-        code, text = self.exec(f"profile.{label.replace(' ', '.')}", artifact, *options, "--gemm", products,
+        code, text = self.exec(f"profile.{name}.{products}", artifact, *options, "--gemm", products,
                                "--profile", trace)
         if code:
-            return self.results.row("profile", label, "FAILED", machine.last_line(text))
+            return "FAILED", machine.last_line(text)
         profile = json.loads(trace.read_text())
         copy, products_rate = self.ceiling("bandwidth", "copy", 3000), self.ceiling("products", "f16", 700)
         lines, total, lost, missing = launch_costs.table(
@@ -321,10 +314,10 @@ class Check:
         update, steps = (launch_costs.programs(profile, program) for program in ("update", "step"))
         accumulate = entry["artifacts"][self.target]["graph"]["accumulate"]
         first, further = steps[::accumulate], [s for i, s in enumerate(steps) if i % accumulate]
-        self.results.row("profile", label, "FAILED" if missing else "done",
-                         missing or f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the "
-                         f"ceilings; a first one {mean(first):.1f}, a further one {mean(further):.1f}; "
-                         f"the update {mean(update):.1f} us")
+        if missing:
+            return "FAILED", missing
+        return "done", (f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; a first "
+                        f"one {mean(first):.1f}, a further one {mean(further):.1f}; the update {mean(update):.1f} us")
 
     def ceiling(self, probe, prefix, assumed):
         """What was measured here, or else a guess; and which of the two."""

@@ -328,7 +328,7 @@ TEST_F(DatasetTest, MismatchesAreNamed) {
       error("idx:imgae=" + image),
       image + ": the model has no input \"imgae\"; did you mean \"image\"? (it has \"image\" and \"label\")");
   EXPECT_EQ(error("idx:image=" + label + ",label=" + label),
-            label + ": a sample is [], 1 elements, but the input \"image\" takes [2, 2], 4 elements");
+            label + ": a sample is [], 1 element, but the input \"image\" takes [2, 2], 4 elements");
   std::string four = folder_.put("four", idx_header(0x08, {4}) + "\1\1\1\1");
   EXPECT_EQ(error("idx:image=" + image + ",label=" + four), four + " has 4 samples, but " + image + " has 3");
   std::string none = folder_.put("none", idx_header(0x08, {0}));

@@ -92,7 +92,7 @@ TEST(Tokens, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error("text:" + none, token_plan(1)),
             none + ": holds 0 tokens; one sample takes 1, and one more for the last target");
   EXPECT_EQ(error("text:" + few + ",split=test", token_plan(1)),
-            few + ": the last 10 % are 1 tokens; one sample takes 1, and one more for the last target");
+            few + ": the last 10 % are 1 token; one sample takes 1, and one more for the last target");
   EXPECT_EQ(error("text:" + few, token_plan(2, 'd')),
             few + ": token 3: the value 100 is not valid for the input \"tokens\": it takes 0 to 99");
   Plan ignoring = token_plan(2, 'd');

@@ -114,8 +114,8 @@ def test_nothing_to_do(folder):
     step = prepared(folder)
     state = ("--checkpoint", folder / "run", "--resume")
     run("gacc-exec", *step, "--epochs", 1, *state)
-    for limit, words in ((("--epochs", 1), "1 of 1 epochs are done; a larger --epochs goes on"),
-                         ((), "1 of 1 epochs are done; a larger --epochs goes on"),
+    for limit, words in ((("--epochs", 1), "1 of 1 epoch is done; a larger --epochs goes on"),
+                         ((), "1 of 1 epoch is done; a larger --epochs goes on"),
                          (("--updates", 8), "8 of 8 updates are done; a larger --updates goes on"),
                          (("--launches", 16), "16 of 16 launches are done; a larger --launches goes on")):
         done = run("gacc-exec", *step, *limit, *state)

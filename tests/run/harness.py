@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("GACC_BIN", ROOT / "build/bin")).resolve()
 EXAMPLES = ROOT / "examples"
 EXAMPLE_NAMES = ["mnist_mlp", "mnist_mlp_plain", "regression", "residual_mlp"]
+DISAGREES = r"(?<![\d.,-])1 (bytes|elements|epochs|evaluations|files|kernels|launches|samples|tensors|tokens|updates|windows)\b"
 SKIPPED = 77  # ctest's SKIP_RETURN_CODE
 
 
@@ -51,6 +52,8 @@ def run(tool, *arguments, code=0, **options):
     done = subprocess.run(command, capture_output=True, timeout=options.pop("timeout", 300),
                           stdin=options.pop("stdin", subprocess.DEVNULL), **options)
     done.stdout, done.stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    if wrong := re.search(DISAGREES, done.stdout + done.stderr):
+        raise Failed(f"number and noun do not agree: {wrong[0]!r} of {' '.join(command)}")
     if done.returncode not in (code if isinstance(code, tuple) else (code,)):
         raise Failed(f"exit {done.returncode}, expected {code}: {' '.join(command)}\n{done.stdout}{done.stderr}")
     return done

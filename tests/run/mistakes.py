@@ -43,6 +43,15 @@ def test_files_of_other_kinds(folder):
                        ("step.ptx", "an artifact; it is gacc-exec's first argument")):
         done = run("gacc-exec", artifact, *data, "--load", folder / name, code=1)
         expect(done.stderr == f"gacc-exec: error: {folder / name}: is {what}\n", done.stderr)
+    # A folder: its error names the files in it that will do, and how.
+    run("gacc-exec", artifact, *data, "--epochs", 1, "--save", folder / "run/b.safetensors")
+    done = run("gacc-exec", artifact, *data, "--load", "run", cwd=folder, code=1)
+    expect(done.stderr == "gacc-exec: error: run: has neither model.safetensors nor model.safetensors.index.json; give the file "
+           "run/b.safetensors; go on from the checkpoint run/checkpoint with --checkpoint run --resume\n", done.stderr)
+    (folder / "run/b.safetensors").unlink()
+    (folder / "run/checkpoint").write_text("another program's")
+    done = run("gacc-exec", artifact, *data, "--load", folder / "run", code=1)
+    expect(done.stderr.endswith("nor model.safetensors.index.json\n"), done.stderr)
     done = run("gaccc", "step.ptx", cwd=folder, code=1)
     expect(done.stderr == "gaccc: error: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with it\n", done.stderr)
 

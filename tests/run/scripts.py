@@ -49,9 +49,4 @@ def test_missing_packages_are_installed_once(folder):
            "a second run finds everything installed")
 
 
-def test_mutation_tool(folder):
-    done = subprocess.run(["python3", harness.ROOT / "tools/mutate.py", "--self-test"], capture_output=True, text=True)
-    expect(done.returncode == 0, done.stdout + done.stderr)
-
-
 harness.main(globals())

@@ -95,7 +95,7 @@ TEST(Plan, wrong_fields_are_named) {
             "plan: buffers[0].offset (w) and inputs[0].eval_offset (x) overlap");
   EXPECT_EQ(with("/inputs/0/mean", {0.0, 1.0}),
             "plan: inputs[0].mean has 2 numbers, the first axis of its shape 1");
-  EXPECT_EQ(with("/buffers/1/values", {1.0, 2.0}), "plan: buffers[1]: 2 values for 1 elements of f32");
+  EXPECT_EQ(with("/buffers/1/values", {1.0, 2.0}), "plan: buffers[1]: 2 values for 1 element of f32");
   EXPECT_EQ(with("/buffers/1/name", "w"), "buffer w stands twice");
   EXPECT_EQ(with("/buffers/0/shape", {int64_t{1} << 40, int64_t{1} << 40}),
             "plan: buffers[0].shape is too large a shape");
@@ -189,7 +189,7 @@ TEST(Plan, predictions_in_parts) {
   EXPECT_EQ(back.predict.parts(), 3);
   EXPECT_EQ(back.predict.outputs(), 8);
   const Changed with{object};
-  EXPECT_EQ(with("/predict/rows", 4), "plan: predict: the 6 rows of 1 samples do not come in parts of 4");
+  EXPECT_EQ(with("/predict/rows", 4), "plan: predict: the 6 rows of 1 sample do not come in parts of 4");
   EXPECT_EQ(with("/predict/rows", 6), "plan: predict.rows is 6; expected an integer from 1 to 5");
   EXPECT_EQ(with("/predict/rows", 3).substr(0, 24), "plan: predict.offset is ");
   EXPECT_EQ(with("/predict/batch", 2), "plan: predict: the 6 rows of 2 samples do not come in parts of 2");

@@ -93,6 +93,14 @@ class Probe {
   void found(const std::string& what, double value, const char* unit) const {
     print(probe_, what, {{"value", value}, {"unit", unit}});
   }
+  // What `work` takes on the GPU as one of `times` in a row, and on the host that waits for each.
+  void found_in_a_row(const std::string& what, const std::function<void()>& work, int times) const {
+    found(what, machine_->seconds(work, times) * kMicro, "us");
+  }
+  void found_waiting(const std::string& what, const std::function<void()>& work) const {
+    const auto waited = [&] { work(), machine_->wait(); };
+    found(what, host_seconds(waited) * kMicro, "us");
+  }
   static uint64_t wide(size_t value) { return value; }
 
   void describe() {
@@ -237,20 +245,16 @@ class Probe {
            machine_->launch("probe_copy", static_cast<int64_t>(megabyte / 64 / kThreads), kThreads,
                             {from, to, wide(megabyte / 16)});
          }}};
-    for (const auto& each : works) {
-      const char* what = each.first;
-      const std::function<void()>& work = each.second;
-      const cuda::GraphExec graph = machine_->capture([&] {
+    for (const auto& [what, work] : works) {
+      const cuda::GraphExec graph = machine_->capture([&, &work = work] {
         for (int i = 0; i < sizes_.nodes; ++i) work();
       });
       const double node = machine_->seconds([&] { machine_->launch(graph); }, sizes_.times) / sizes_.nodes;
       found(fmt::format("{}, node of a graph", what), node * kMicro, "us");
-      const double queued = machine_->seconds(work, sizes_.nodes);
-      found(fmt::format("{}, launched", what), queued * kMicro, "us");
+      found_in_a_row(fmt::format("{}, launched", what), work, sizes_.nodes);
     }
     const cuda::GraphExec one = machine_->capture(works[0].second);
-    found("a graph of one empty kernel, launched and waited for",
-          host_seconds([&] { machine_->launch(one), machine_->wait(); }) * kMicro, "us");
+    found_waiting("a graph of one empty kernel, launched and waited for", [&] { machine_->launch(one); });
   }
 
   // A chain of loads, each of which needs the one before.
@@ -298,26 +302,18 @@ class Probe {
                  large = settings_.small ? images : size_t{64} << 20;
     const Pointer to = machine_->allocate(large), other = machine_->allocate(256);
     void* from = machine_->allocate_on_host(large);
+    const int many = 5 * sizes_.times;
     for (const size_t bytes : {labels, images}) {
-      found(fmt::format("{} bytes, copied and waited for", bytes),
-            host_seconds([&, bytes] { machine_->copy_in(to, from, bytes), machine_->wait(); }) * kMicro,
-            "us");
-      found(fmt::format("{} bytes, one of many in a row", bytes),
-            machine_->seconds([&, bytes] { machine_->copy_in(to, from, bytes); }, 5 * sizes_.times) * kMicro,
-            "us");
+      const auto copy = [&, bytes] { machine_->copy_in(to, from, bytes); };
+      found_waiting(fmt::format("{} bytes, copied and waited for", bytes), copy);
+      found_in_a_row(fmt::format("{} bytes, one of many in a row", bytes), copy, many);
     }
     const auto kernel = [&] { machine_->launch("probe_empty", 1, 32, {}); };
-    found("a kernel alone, one of many", machine_->seconds(kernel, 5 * sizes_.times) * kMicro, "us");
-    found(
-        "one copy and a kernel, one of many",
-        machine_->seconds([&] { machine_->copy_in(to, from, images), kernel(); }, 5 * sizes_.times) * kMicro,
-        "us");
-    found("two copies and a kernel, one of many",
-          machine_->seconds(
-              [&] { machine_->copy_in(to, from, images), machine_->copy_in(other, from, labels), kernel(); },
-              5 * sizes_.times) *
-              kMicro,
-          "us");
+    const auto one_copy = [&] { machine_->copy_in(to, from, images), kernel(); };
+    const auto two_copies = [&] { machine_->copy_in(other, from, labels), one_copy(); };
+    found_in_a_row("a kernel alone, one of many", kernel, many);
+    found_in_a_row("one copy and a kernel, one of many", one_copy, many);
+    found_in_a_row("two copies and a kernel, one of many", two_copies, many);
     found("to the GPU",
           static_cast<double>(large) / machine_->seconds([&] { machine_->copy_in(to, from, large); }, 2) /
               kGiga,

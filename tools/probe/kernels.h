@@ -1,10 +1,48 @@
 // The probe's kernels, written by hand. Parameters are 8 bytes each, as gacc's own. "vectors" are of 16
 // bytes.
 #pragma once
+#include <string>
 
 namespace gacc::probe {
 
-inline constexpr const char* kKernels = R"ptx(
+// Of the kernels that go through all vectors of %d1: the thread's place in it, and the way to its next vector.
+inline constexpr const char* kEachVector = R"ptx({
+	.reg .pred %p<2>; .reg .b32 %r<24>; .reg .b64 %d<16>;
+	ld.param.u64 %d1, [from];
+	ld.param.u64 %d2, [to];
+	ld.param.u64 %d3, [vectors];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, %ctaid.x;
+	mov.u32 %r3, %ntid.x;
+	mov.u32 %r4, %nctaid.x;
+	mad.lo.u32 %r5, %r2, %r3, %r1;
+	mul.lo.u32 %r6, %r3, %r4;
+	cvt.u64.u32 %d4, %r5;
+	cvt.u64.u32 %d5, %r6;
+	shl.b64 %d6, %d5, 4;          // from one vector of a thread to its next, in bytes
+	shl.b64 %d7, %d4, 4;
+	add.u64 %d1, %d1, %d7;
+	mul.lo.u64 %d8, %d5, 3;
+	shl.b64 %d9, %d6, 2;
+	shl.b64 %d10, %d5, 2;
+)ptx";
+
+// Four vectors of a thread on the way at once, as long as there are so many.
+inline constexpr const char* kLoadFour = R"ptx(
+FOUR:
+	add.u64 %d11, %d4, %d8;
+	setp.ge.u64 %p1, %d11, %d3;
+	@%p1 bra REST;
+	add.u64 %d12, %d1, %d6;
+	add.u64 %d13, %d12, %d6;
+	add.u64 %d14, %d13, %d6;
+	ld.global.v4.u32 {%r7, %r8, %r9, %r10}, [%d1];
+	ld.global.v4.u32 {%r11, %r12, %r13, %r14}, [%d12];
+	ld.global.v4.u32 {%r15, %r16, %r17, %r18}, [%d13];
+	ld.global.v4.u32 {%r19, %r20, %r21, %r22}, [%d14];
+)ptx";
+
+inline const std::string kKernels = std::string(R"ptx(
 .version 6.5
 .target sm_75
 .address_size 64
@@ -63,39 +101,10 @@ DONE:
 	ret;
 }
 
-// Four vectors of a thread on the way at once.
 .visible .entry probe_copy(.param .u64 from, .param .u64 to, .param .u64 vectors)
-{
-	.reg .pred %p<2>; .reg .b32 %r<24>; .reg .b64 %d<16>;
-	ld.param.u64 %d1, [from];
-	ld.param.u64 %d2, [to];
-	ld.param.u64 %d3, [vectors];
-	mov.u32 %r1, %tid.x;
-	mov.u32 %r2, %ctaid.x;
-	mov.u32 %r3, %ntid.x;
-	mov.u32 %r4, %nctaid.x;
-	mad.lo.u32 %r5, %r2, %r3, %r1;
-	mul.lo.u32 %r6, %r3, %r4;
-	cvt.u64.u32 %d4, %r5;
-	cvt.u64.u32 %d5, %r6;
-	shl.b64 %d6, %d5, 4;          // from one vector of a thread to its next, in bytes
-	shl.b64 %d7, %d4, 4;
-	add.u64 %d1, %d1, %d7;
+)ptx") + kEachVector + R"ptx(
 	add.u64 %d2, %d2, %d7;
-	mul.lo.u64 %d8, %d5, 3;
-	shl.b64 %d9, %d6, 2;
-	shl.b64 %d10, %d5, 2;
-FOUR:
-	add.u64 %d11, %d4, %d8;
-	setp.ge.u64 %p1, %d11, %d3;
-	@%p1 bra ONE;
-	add.u64 %d12, %d1, %d6;
-	add.u64 %d13, %d12, %d6;
-	add.u64 %d14, %d13, %d6;
-	ld.global.v4.u32 {%r7, %r8, %r9, %r10}, [%d1];
-	ld.global.v4.u32 {%r11, %r12, %r13, %r14}, [%d12];
-	ld.global.v4.u32 {%r15, %r16, %r17, %r18}, [%d13];
-	ld.global.v4.u32 {%r19, %r20, %r21, %r22}, [%d14];
+)ptx" + kLoadFour + R"ptx(
 	add.u64 %d12, %d2, %d6;
 	add.u64 %d13, %d12, %d6;
 	add.u64 %d14, %d13, %d6;
@@ -107,7 +116,7 @@ FOUR:
 	add.u64 %d2, %d2, %d9;
 	add.u64 %d4, %d4, %d10;
 	bra FOUR;
-ONE:
+REST:
 	setp.ge.u64 %p1, %d4, %d3;
 	@%p1 bra DONE;
 	ld.global.v4.u32 {%r7, %r8, %r9, %r10}, [%d1];
@@ -115,44 +124,16 @@ ONE:
 	add.u64 %d1, %d1, %d6;
 	add.u64 %d2, %d2, %d6;
 	add.u64 %d4, %d4, %d5;
-	bra ONE;
+	bra REST;
 DONE:
 	ret;
 }
 
 // As the copy, but nothing is stored, unless all bits of a thread's vectors cancel out.
 .visible .entry probe_read(.param .u64 from, .param .u64 to, .param .u64 vectors)
-{
-	.reg .pred %p<2>; .reg .b32 %r<24>; .reg .b64 %d<16>;
-	ld.param.u64 %d1, [from];
-	ld.param.u64 %d2, [to];
-	ld.param.u64 %d3, [vectors];
-	mov.u32 %r1, %tid.x;
-	mov.u32 %r2, %ctaid.x;
-	mov.u32 %r3, %ntid.x;
-	mov.u32 %r4, %nctaid.x;
-	mad.lo.u32 %r5, %r2, %r3, %r1;
-	mul.lo.u32 %r6, %r3, %r4;
-	cvt.u64.u32 %d4, %r5;
-	cvt.u64.u32 %d5, %r6;
-	shl.b64 %d6, %d5, 4;
-	shl.b64 %d7, %d4, 4;
-	add.u64 %d1, %d1, %d7;
-	mul.lo.u64 %d8, %d5, 3;
-	shl.b64 %d9, %d6, 2;
-	shl.b64 %d10, %d5, 2;
+)ptx" + kEachVector + R"ptx(
 	mov.u32 %r23, 1;
-FOUR:
-	add.u64 %d11, %d4, %d8;
-	setp.ge.u64 %p1, %d11, %d3;
-	@%p1 bra STORE;
-	add.u64 %d12, %d1, %d6;
-	add.u64 %d13, %d12, %d6;
-	add.u64 %d14, %d13, %d6;
-	ld.global.v4.u32 {%r7, %r8, %r9, %r10}, [%d1];
-	ld.global.v4.u32 {%r11, %r12, %r13, %r14}, [%d12];
-	ld.global.v4.u32 {%r15, %r16, %r17, %r18}, [%d13];
-	ld.global.v4.u32 {%r19, %r20, %r21, %r22}, [%d14];
+)ptx" + kLoadFour + R"ptx(
 	xor.b32 %r7, %r7, %r8;
 	xor.b32 %r9, %r9, %r10;
 	xor.b32 %r11, %r11, %r12;
@@ -172,7 +153,7 @@ FOUR:
 	add.u64 %d1, %d1, %d9;
 	add.u64 %d4, %d4, %d10;
 	bra FOUR;
-STORE:
+REST:
 	setp.ne.u32 %p1, %r23, 0;
 	@%p1 bra DONE;
 	st.global.u32 [%d2], %r23;

@@ -23,7 +23,8 @@ Machine::Machine(const std::string& driver) {
   check(driver_.context_retain(&context_, device_), "cannot use GPU 0");
   check(driver_.context_set(context_), "cannot use the GPU's context");
   check(driver_.stream_create(&stream_, cuda::kStreamNonBlocking), "cannot create a stream");
-  check(driver_.module_load(&module_, kKernels, 0, nullptr, nullptr), "the driver does not take the kernels");
+  check(driver_.module_load(&module_, kKernels.c_str(), 0, nullptr, nullptr),
+        "the driver does not take the kernels");
   for (const char* kernel : {"probe_fill", "probe_copy", "probe_read", "probe_barrier", "probe_empty",
                              "probe_links", "probe_chain"})
     check(driver_.module_function(&functions_[kernel], module_, kernel),

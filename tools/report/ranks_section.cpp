@@ -68,8 +68,8 @@ std::string ranks_text(const RankCosts& costs, const KernelCosts& kernels) {
   const auto line = [&](std::string_view name, const std::string& value) {
     text += fmt::format("  {:<18}{}\n", name, value);
   };
-  line("ranks", fmt::format("{} of at most {} (train.lanes), with up to {} launch{} of an update each",
-                            costs.ranks, costs.lanes, costs.launches, costs.launches == 1 ? "" : "es"));
+  line("ranks", fmt::format("{} of at most {} (train.lanes), with up to {} of an update each", costs.ranks,
+                            costs.lanes, ir::counted(costs.launches, "launch")));
   if (costs.shared)
     line("state",
          fmt::format("a slice of the optimizer's on each of exactly {} ranks (memory.shard)", costs.ranks));

@@ -120,7 +120,7 @@ std::string picture(const MemoryMap& map, bool everything, double height) {
     const std::string name(region_name(map.regions[r].kind));
     if (width > 34)
       svg.text(x + width / 2, bottom + 15,
-               width > 150 ? fmt::format("{}: {} kernels", name, kernels)
+               width > 150 ? fmt::format("{}: {}", name, ir::counted(kernels, "kernel"))
                            : std::string(ir::region_text(map.regions[r].kind)),
                "middle");
     x += width + kGap;
@@ -226,7 +226,7 @@ std::string peak_html(const MemoryMap& map) {
       row(alive[i]->name, std::string(category_text(alive[i]->category)), alive[i]->type, alive[i]->bytes,
           colour(alive[i]->category));
   }
-  if (rest > 0) row(fmt::format("{} smaller values", alive.size() - kShown), "", "", rest, "");
+  if (rest > 0) row(ir::counted(alive.size() - kShown, "smaller value"), "", "", rest, "");
   int64_t buffers = 0;
   for (const Category category :
        {Category::weights, Category::half_weights, Category::gradients, Category::optimizer}) {
@@ -272,8 +272,8 @@ std::string timeline_text(const MemoryMap& map) {
     const int64_t rest =
         std::accumulate(alive.begin() + kShown, alive.end(), int64_t{0},
                         [](int64_t sum, const Holding* value) { return sum + value->bytes; });
-    out += fmt::format("  {:<18}{:>10}  {} smaller values\n", "", ir::short_size_text(rest),
-                       alive.size() - kShown);
+    out += fmt::format("  {:<18}{:>10}  {}\n", "", ir::short_size_text(rest),
+                       ir::counted(alive.size() - kShown, "smaller value"));
   }
   return out;
 }
