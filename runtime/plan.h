@@ -89,6 +89,7 @@ struct PlanArgument {
   int64_t offset = 0;        // address: from the start of the arena
   int64_t extent = 0;        // extent: constant factor ...
   bool times_batch = false;  // ... times B when true
+  bool operator==(const PlanArgument&) const = default;
 };
 
 // The kernel of the PTX that computes a matrix product where no library does. Its parameters, 8 bytes each:
@@ -105,6 +106,7 @@ struct PlanBuiltin {
   // for (a product's `then`, docs/ir.md), which is then left out: the same bits in one launch.
   std::vector<PlanArgument> arguments{};
   int64_t does = 0;  // with arguments: that launch
+  bool operator==(const PlanBuiltin&) const = default;
 };
 
 // Where the only launch that reads a product's f32 result is one that adds a vector to each of its rows, in
@@ -297,7 +299,8 @@ inline constexpr RoleRow buffer_roles[] = {
 #include "ir/buffers.def"
 };
 
-// JSON as the artifact carries it. from_json checks every field (a hostile file must not crash the reader).
+// JSON as the artifact carries it. from_json takes any text (a hostile file must not crash the reader), but not
+// what only compare_plan tells is wrong (compiler/compare_plan.h).
 nlohmann::json to_json(const Plan& plan);
 nlohmann::ordered_json to_json(const PlanBytes& bytes);  // in the order of the fields
 Status from_json(const nlohmann::json& json, Plan& plan);

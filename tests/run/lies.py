@@ -140,7 +140,7 @@ def targeted(plan):
         # Where inputs lie, and what they are.
         (f"{tokens}.eval_offset", 0), (f"{tokens}.eval_offset", plan["arena_bytes"] - 256), (f"{tokens}.step_offset", 0),
         (f"{y}.step_offset", 0), (f"{y}.eval_offset", plan["inputs"][0]["eval_offset"]), (f"{x}.step_offset", 4),
-        (f"{x}.mean[0]", 0.25), (f"{x}.std[3]", 8.0), (f"{x}.mean", []), (f"{x}.range", 7), (f"{x}.dtype", "i32"), (f"{x}.stored", "bf16"), (f"{x}.stored", None), (f"{tokens}.stored", "f16", f"{tokens}.dtype"), (f"{x}.normalize", "data"), (f"{tokens}.dtype", "f32"),
+        (f"{x}.mean[0]", 0.25), (f"{x}.std[3]", 8.0), (f"{x}.mean", []), (f"{x}.range", 7), (f"{x}.dtype", "i32"), (f"{x}.stored", "bf16"), (f"{x}.stored", None), (f"{tokens}.stored", "f16"), (f"{x}.normalize", "data"), (f"{tokens}.dtype", "f32"),
         (f"{x}.shape", [2], f"{x}.mean"), (f"{x}.shape", [4, 2]), (f"{tokens}.shape[0]", 5), (f"{x}.name", "z"), (f"{inputs['x']}", None),
         # What predict gives.
         ("predict.batch", 2), ("predict.batch", plan["micro_batch"] + 1), ("predict.offset", 0), ("predict.shape", [1]), ("predict.positions", "causal"),
@@ -148,12 +148,12 @@ def targeted(plan):
         # Buffers.
         (f"{weight}.offset", offset["fc.weight"] + 4), (f"{weight}.offset", offset["fc.weight"] - 4),
         (f"{gradient}.offset", offset["fc.weight"]), (f"{half}.dtype", "bf16"), (f"{buffers['updates']}.dtype", "f32"),
-        (f"{weight}.shape", [56, 24]), (f"{weight}.shape", [1344]), (f"{buffers['wte.weight']}.bytes", 612), (f"{weight}.bytes", 6000, f"{weight}.offset"), (f"{weight}.kind", "state"),
+        (f"{weight}.shape", [56, 24]), (f"{weight}.shape", [1344]), (f"{buffers['wte.weight']}.bytes", 612), (f"{weight}.bytes", 6000), (f"{weight}.kind", "state"),
         (f"{weight}.trainable", False), (f"{buffers['fixed.weight']}.trainable", True), (f"{gradient}.kind", "state"),
         (f"{weight}.name", "fc.other"), (f"{buffers['bn.running_mean']}.name", "bn.moving_mean"), (f"{buffers['skips']}", None),
         (f"{buffers['bn.running_mean.change']}.kind", "state"),
         # Settings.
-        ("micro_batch", 2, "predict.batch"), ("micro_batch", 3, "predict.batch"), ("accumulate", 1), ("tail", "carry"), ("epochs", 3), ("shuffle", False), ("seed", 8),
+        ("micro_batch", 2), ("micro_batch", 3), ("accumulate", 1), ("tail", "carry"), ("epochs", 3), ("shuffle", False), ("seed", 8),
         ("lr", 0.1), ("optimizer", "sgd"), ("precision", "f32"), ("metrics", []), ("arena_bytes", plan["arena_bytes"] + 256), ("bytes.peak", 4),
         ("parameters", 1), ("model", "poor"), ("target", "sm_90"), ("exact", True), ("because", []), ("skip_nonfinite", False), ("max_skips", 1),
         ("flops_per_launch", 1), ("kernels_per_launch", 1), ("plateau.metric", "loss"), ("plateau.patience", 9), ("plateau.threshold", 0.5),
