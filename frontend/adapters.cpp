@@ -31,11 +31,12 @@ bool adapts(const std::vector<LayerSpec>& layers) {
 
 // Each pattern of [lora] must name a layer that can be adapted.
 void LayerLowering::check_adapted() const {
-  if (!model_.lora || diag_.failed()) return;
+  const Values* lora = model.file.find("lora");
+  if (lora == nullptr || diag_.failed()) return;
   Words names;
   for (const Lowered& layer : done_)
     if (layer.spec->keys.lists("lora")) names.push_back(layer.path);
-  for (const Node& pattern : model_.lora->nodes("match")) {
+  for (const Node& pattern : lora->nodes("match")) {
     const auto named = [&](std::string_view name) { return matches_glob(pattern.text, std::string(name)); };
     if (!std::ranges::any_of(names, named))
       diag_.error(Kind::unknown_name, pattern.at, "no linear or attention layer is named `{}`{}",
@@ -45,9 +46,10 @@ void LayerLowering::check_adapted() const {
 
 std::optional<Adapting> LayerContext::adapting() {
   if (const Values* own = keys.find("lora")) return read_adapting(*own);
-  if (!model.lora) return std::nullopt;
-  for (const Node& pattern : model.lora->nodes("match"))
-    if (matches_glob(pattern.text, path)) return read_adapting(*model.lora);
+  const Values* lora = model.file["lora"].good ? model.file.find("lora") : nullptr;
+  if (lora == nullptr) return std::nullopt;
+  for (const Node& pattern : lora->nodes("match"))
+    if (matches_glob(pattern.text, path)) return read_adapting(*lora);
   return std::nullopt;
 }
 
@@ -57,9 +59,8 @@ ir::ValueId LayerContext::adapter(const Adapting& by, const std::string& name, i
   standard_start.value = std::string("default");
   const int64_t in = b.type(x).shape.back();
   const auto parameter = [&](std::string_view suffix, ir::Shape shape, Parameters::Standard start) {
-    return all_.parameters_.get(name + std::string(suffix), std::move(shape), standard_start, start,
-                                {in, out},
-                                /*trainable=*/true, spec.keys.type_at);
+    return all_.parameters.get(name + std::string(suffix), std::move(shape), standard_start, start, {in, out},
+                               /*trainable=*/true, spec.keys.type_at);
   };
   const ir::BufferId a = parameter(".lora_A.weight", {by.rank, in}, Parameters::Standard::spread);
   const ir::BufferId second = parameter(".lora_B.weight", {out, by.rank}, Parameters::Standard::zeros);

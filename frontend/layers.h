@@ -29,13 +29,18 @@ ir::Shape with_batch(const ir::Shape& per_sample);
 
 class LayerLowering {
  public:
-  LayerLowering(ir::Builder& builder, Parameters& parameters, const ModelFile& model);
+  LayerLowering(ir::Builder builder, Parameters& parameters, const ModelFile& model);
+
+  ir::Builder b;  // of the region
+  Parameters& parameters;
+  const ModelFile& model;
 
   // Makes the inputs of the region and lowers all layers; gives the last one's output.
   Flow run();
   // The output of a top-level layer or input, for the loss. Reports unknown names.
-  Flow output(const Named& name) const { return resolve(name, top_); }
+  Flow output(const Node& name) const { return resolve(name, top_); }
   const Flow* input(std::string_view name) const;
+  ir::Type type(const Flow& flow) const { return b.type(*flow.value); }
   // How many rows the tables have that an input's numbers choose from; nothing when it goes into none.
   std::optional<int64_t> rows_of(std::string_view input) const;
   // The shape per sample, for messages: "[784]".
@@ -43,7 +48,7 @@ class LayerLowering {
   // What in the layers makes an update differ from the one big batch's.
   const std::vector<Inexact>& inexact() const { return inexact_; }
   // All layers but sequential blocks, in the order in which they run.
-  std::vector<LayerSummary> summary() const;
+  std::vector<LayerSummary> summary();
 
  private:
   friend class LayerContext;
@@ -61,19 +66,15 @@ class LayerLowering {
   int32_t segment_for(const LayerSpec& spec);
   void take(const LayerSpec& spec, const Flow& x, ir::DType dtype) const;
   void check_size(const LayerSpec& spec, const Flow& output) const;
-  void check_products(const LayerSpec& spec, size_t first_op) const;
+  void check_products(const LayerSpec& spec, size_t first_op);
   void check_adapted() const;
-  const ir::Type& type(const Flow& flow) const;
 
   // Each reports what it does not find.
-  static const Layer* find(const Named& name, const Scope& scope);
-  Flow resolve(const Named& name, const Scope& scope) const;
-  ir::BufferId tied_weight(const Named& name, const Scope& scope) const;
-  void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
+  static const Layer* find(std::string_view name, const Scope& scope);
+  Flow resolve(const Node& name, const Scope& scope) const;
+  ir::BufferId tied_weight(const Node& name, const Scope& scope) const;
+  void unknown(const Node& name, const Scope& scope, bool with_inputs) const;
 
-  ir::Builder& b_;
-  Parameters& parameters_;
-  const ModelFile& model_;
   Diag& diag_;
   Scope top_;
   std::map<std::string, Flow, std::less<>> inputs_;
@@ -118,7 +119,7 @@ class LayerContext : public Lowering {
  public:
   LayerContext(LayerLowering& all, const LayerSpec& spec, std::vector<Flow> inputs,
                const LayerLowering::Scope& scope)
-      : Lowering{all.b_, spec.keys, all.model_},
+      : Lowering{all.b, spec.keys, all.model},
         spec(spec),
         inputs(std::move(inputs)),
         path(scope.prefix + spec.name),
@@ -154,7 +155,7 @@ class LayerContext : public Lowering {
   ir::BufferId parameter(std::string_view suffix, ir::Shape shape, Parameters::Standard standard,
                          Fan fan = {}, std::string_view at = "");
   // The weight that a layer shares.
-  ir::BufferId tied_weight(const Named& name) { return all_.tied_weight(name, scope_); }
+  ir::BufferId tied_weight(const Node& name) { return all_.tied_weight(name, scope_); }
   // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
   ir::ValueId projection(const std::string& prefix, const std::string& value, ir::ValueId x, int64_t out,
                          bool biased);
@@ -164,7 +165,7 @@ class LayerContext : public Lowering {
   // added to the product with the rows of `weight` from `begin` on.
   ir::ValueId adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
                       std::string weight, int64_t begin = 0);
-  Parameters& parameters() { return all_.parameters_; }
+  Parameters& parameters() { return all_.parameters; }
 
   // The activation that a key names, of x, as PATH.
   ir::ValueId activate(ir::ValueId x, std::string_view key = "activation");

@@ -9,14 +9,13 @@ namespace {
 
 constexpr size_t kMaxInputs = 256;
 
-void read_name_and_metrics(const Values& keys, ModelFile& model, Diag& diag) {
-  model.name = keys.text("name");
-  if (keys.has("name") && (model.name.empty() || model.name.size() > kMaxNameLength)) {
+void read_name_and_metrics(const Values& keys, ir::Settings& settings, Diag& diag) {
+  const std::string name = keys.text("name");
+  if (keys.has("name") && (name.empty() || name.size() > kMaxNameLength))
     diag.error(Kind::out_of_range, keys.at("name"), "`model.name` must have 1 to {} characters",
                kMaxNameLength);
-  }
-  model.settings.model.seed = keys.integer("seed");
-  for (const Node& item : keys.nodes("metrics")) model.metrics.push_back({item.text, item.at});
+  settings.model.seed = keys.integer("seed");
+  if (!keys.nodes("metrics").empty()) settings.model.metrics = keys.get<ir::Texts>("metrics");
 }
 
 // `mean` or `std` of normalize: a number, or one for each index of the first axis.
@@ -84,7 +83,9 @@ void read_loss(const Value& value, ModelFile& model, Diag& diag) {
   if (loss.keys.type != nullptr) {
     loss.type = &member_of(all_losses(), *loss.keys.type);
     if (loss.type->check != nullptr) loss.type->check(loss.keys, diag);
+    model.settings.loss.type = std::string(loss.type->schema.name);
   }
+  model.settings.loss.target = loss.keys.text("target");
   // Into how many parts the pass chunk-loss cuts it; without the key it chooses.
   if (loss.keys.has("chunks")) model.settings.loss.chunks = loss.keys.integer("chunks");
   loss.valid = value.good && diag.reports().size() == before;
@@ -93,9 +94,9 @@ void read_loss(const Value& value, ModelFile& model, Diag& diag) {
 }  // namespace
 
 ModelFile read_model(const Node& root, Diag& diag) {
-  ModelFile model;
-  const Values file = read_table(root, tables::file, diag, tables::file.title(), "");
-  if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model, diag);
+  ModelFile model{.file = read_table(root, tables::file, diag, tables::file.title(), "")};
+  const Values& file = model.file;
+  if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model.settings, diag);
   if (const Value& inputs = file["inputs"]; inputs.good) {
     for (const Entry& entry : inputs.node->entries) {
       if (model.inputs.size() >= kMaxInputs) {
@@ -112,14 +113,9 @@ ModelFile read_model(const Node& root, Diag& diag) {
     model.layers = read_layers(*layers.node, model.inputs, diag);
   }
   if (file.find("loss") != nullptr) read_loss(file["loss"], model, diag);
-  if (const Values* keys = file.find("predict"); keys != nullptr && keys->has("layer"))
-    model.predicted = keys->named("layer");
   model.adapts = adapts(model.layers) || file.given("lora");
-  if (const Values* lora = file.find("lora")) {
-    check_adapting(*lora, diag);
-    if (file["lora"].good) model.lora = *lora;
-  }
-  read_training(file, model, diag);
+  if (const Values* lora = file.find("lora")) check_adapting(*lora, diag);
+  read_training(model, diag);
   return model;
 }
 

@@ -13,7 +13,7 @@ Layer lower_sequential(LayerContext& l) {
   for (int64_t i = 0; i < copies; ++i) {
     // Under the other policies the layers of a block that is not repeated are units themselves.
     l.b.segment = outer;
-    if (repeats || l.model.recompute_policy == "marked") l.open_segment();
+    if (repeats || *l.model.settings.recompute.policy == "marked") l.open_segment();
     const size_t before = l.b.diag().reports().size();
     x = l.body(std::move(x), repeats ? fmt::format("{}.{}.", l.path, i) : l.path + ".", i);
     if (l.b.diag().reports().size() != before || (!x.value && i > 0))

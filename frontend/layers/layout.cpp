@@ -53,7 +53,7 @@ Layer lower_concat(LayerContext& l) {
     ir::Shape same = l.b.type(*input.value).shape;
     if (same.size() == first.size()) same[axis] = first[axis];
     if (same != first)
-      throw Refused(l.error(Kind::shape_mismatch, l.spec.inputs[i].at,
+      throw Refused(l.error(Kind::shape_mismatch, l.keys.nodes("inputs")[i].at,
                             "layer `{}` cannot join {} {} and {} {} along axis {}", l.spec.name,
                             l.input().label, l.shape_text(), input.label, l.shape_of(input), axis - 1)
                         .note(l.input().at, l.input().defined_here())

@@ -7,7 +7,7 @@ namespace {
 
 // The weight of another layer, when it has the shape that this one needs.
 ir::BufferId tied(LayerContext& l, int64_t in, int64_t out) {
-  const Named owner = l.keys.named("tied");
+  const Node& owner = l.keys.nodes("tied").front();
   const ir::BufferId weight = l.tied_weight(owner);
   const ir::Buffer& buffer = l.b.module()[weight];
   const ir::Shape& owned = buffer.type.shape;
@@ -18,7 +18,7 @@ ir::BufferId tied(LayerContext& l, int64_t in, int64_t out) {
                        : l.error(Kind::shape_mismatch, owner.at, "layer `{}` needs a weight [{},{}]",
                                  l.spec.name, out, in);
   throw Refused(report.note(
-      buffer.at, fmt::format("the weight of `{}`, {}, is defined here", owner.name, ir::shape_text(owned))));
+      buffer.at, fmt::format("the weight of `{}`, {}, is defined here", owner.text, ir::shape_text(owned))));
 }
 
 Layer lower_linear(LayerContext& l) {

@@ -36,17 +36,17 @@ std::vector<double> scaled(std::vector<double> weights) {
 
 // Output [B, .., C] and target i32 [B, ..] must fit. Gives [B, .., 1].
 ir::Shape rows_of(LossContext& l) {
-  const ir::Shape shape = l.type(l.output).shape;
+  const ir::Shape shape = l.layers.type(l.output).shape;
   if (shape.size() < 2)
     l.refuse(l.output, Kind::shape_mismatch, l.model.loss.keys.type_at,
              "cross_entropy needs classes on the last axis, {} is one number per sample", l.output.label);
-  if (l.type(l.target).dtype != ir::DType::i32)
+  if (l.layers.type(l.target).dtype != ir::DType::i32)
     throw Refused(l.error(Kind::type_mismatch, l.keys.at("target"),
                           "cross_entropy takes class numbers, {} is f32", l.target.label)
                       .note(l.target.at, "give it dtype = \"i32\""));
   ir::Shape rows = shape;
   rows.back() = 1;
-  if (ir::elements(rows, 1) != ir::elements(l.type(l.target).shape, 1))
+  if (ir::elements(rows, 1) != ir::elements(l.layers.type(l.target).shape, 1))
     throw Refused(l.error(Kind::shape_mismatch, l.keys.at("target"),
                           "cross_entropy needs a target {} per sample, {} has {}",
                           ir::shape_text(ir::Shape(shape.begin() + 1, shape.end() - 1)), l.target.label,
@@ -79,13 +79,13 @@ void lower(LossContext& l) {
         {.role = "weights", .metric = {}, .of = {}, .what = l.b.make("total_sum", "weight", {results[4]})});
   l.need_metrics();
   if (!l.metrics) return;
-  for (const Named& metric : l.model.metrics) {
-    if (metric.name == "perplexity") continue;  // exp(mean loss): the runtime's
+  for (const Node& metric : l.model.metrics()) {
+    if (metric.text == "perplexity") continue;  // exp(mean loss): the runtime's
     // accuracy: the first largest class is the target
     l.b.location = metric.at;
     const ir::ValueId best = l.b.make("row_argmax", "accuracy.best", {logits});
     const ir::ValueId hit = l.b.make("equal", "accuracy.hit", {best, wanted});
-    l.add_metric(metric.name, l.b.make("mul", "accuracy.right", {hit, counted}));
+    l.add_metric(metric.text, l.b.make("mul", "accuracy.right", {hit, counted}));
   }
 }
 
