@@ -63,16 +63,14 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
   const bool outer_keep_f32 = b.keep_f32;
   for (const LayerSpec& spec : specs) {
     std::vector<Flow> inputs;
-    for (const std::string_view key : {"input", "inputs"})
-      for (const Node& name : spec.keys.nodes(key)) inputs.push_back(resolve(name, scope));
+    if (spec.keys.type != nullptr)  // else nothing is known of what it takes
+      for (const std::string_view key : {"input", "inputs"})
+        for (const Node& name : spec.keys.nodes(key)) inputs.push_back(resolve(name, scope));
     if (inputs.empty()) inputs.push_back(std::move(x));
-    if (++lowered_ > kMaxLayers) {
-      if (!too_many_)
-        diag_.error(Kind::out_of_range, spec.keys.type_at,
-                    "the model has more than {} layers, repeats counted", kMaxLayers);
-      too_many_ = true;
-      return {};
-    }
+    if (++lowered_ == kMaxLayers + 1)
+      diag_.error(Kind::out_of_range, spec.keys.type_at, "the model has more than {} layers, repeats counted",
+                  kMaxLayers);
+    if (lowered_ > kMaxLayers) return {};
     b.location = spec.keys.type_at;
     b.keep_f32 = scope.keep_f32 || spec.keys.has("precision");
     const int32_t outer = b.segment;

@@ -87,7 +87,6 @@ class LayerLowering {
   };
   std::vector<Lowered> done_;
   int64_t lowered_ = 0;
-  bool too_many_ = false;
   int32_t units_ = 0;              // of recompute, so far
   int32_t units_per_segment_ = 1;  // more than one under policy sqrt
 };
@@ -159,11 +158,11 @@ class LayerContext : public Lowering {
   // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
   ir::ValueId projection(const std::string& prefix, const std::string& value, ir::ValueId x, int64_t out,
                          bool biased);
-  // What adapts the layer's products, by its own key or by [lora].
-  std::optional<Adapting> adapting();
+  // What adapts the layer's products: its own key, or [lora]; null for nothing.
+  const Values* adapting() const;
   // alpha / rank * x A^T B^T [.., out], with the parameters NAME.lora_A.weight and NAME.lora_B.weight: what is
   // added to the product with the rows of `weight` from `begin` on.
-  ir::ValueId adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
+  ir::ValueId adapter(const Values& by, const std::string& name, ir::ValueId x, int64_t out,
                       std::string weight, int64_t begin = 0);
   Parameters& parameters() { return all_.parameters; }
 

@@ -245,17 +245,14 @@ class TableReader {
     if (node.form == form || (form == real && node.form == integer)) return true;
     const std::string name = values_.name(key.name);
     const bool entries = key.form == Form::tables;
-    if (form == table && node.is_list() && !node.items.empty() && node.items[0].is_table())
-      diag_.error(Kind::wrong_type, node.at, "the table `{0}` is written [{0}], not [[{0}]]", name);
-    else if (form == list && node.is_table() && entries)
-      diag_.error(Kind::wrong_type, node.at, "the entries of the list `{0}` are written [[{0}]], not [{0}]",
-                  name);
+    const bool as_list = node.is_list() && !node.items.empty() && node.items[0].is_table();
+    if (form == table ? as_list : form == list && entries && node.is_table())
+      diag_.error(Kind::wrong_type, node.at, "{}", header_text(name, entries));
     else
-      diag_.error(Kind::wrong_type, node.at, "`{}` must {} {}, not {}", name,
-                  form == table && entries ? "hold" : "be",
-                  form == table && entries ? "tables"
-                  : form == real           ? "a number"
-                                           : form_text(form),
+      diag_.error(Kind::wrong_type, node.at, "`{}` must {}, not {}", name,
+                  form == table && entries ? "hold tables"
+                  : form == real           ? "be a number"
+                                           : fmt::format("be {}", form_text(form)),
                   form_text(node.form));
     return false;
   }
@@ -302,12 +299,11 @@ class TableReader {
     return wrong.empty();
   }
 
-  template <class T, class F>
+  template <class F>
   static ir::Attr attr(std::span<const Node> nodes, bool list, F of) {
-    if (!list) return T(of(nodes.front()));
-    std::vector<T> all;
-    for (const Node& node : nodes) all.push_back(of(node));
-    return all;
+    std::vector<std::decay_t<std::invoke_result_t<F, const Node&>>> all;
+    for (const Node& node : nodes) all.push_back(std::invoke(of, node));
+    return list ? ir::Attr(std::move(all)) : ir::Attr(std::move(all.front()));
   }
 
   // What the file says of a key: a value, or tables; nothing where later readers look at the node.
@@ -331,13 +327,12 @@ class TableReader {
                     "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"",
                     values_.name(key.name), node.text);
     } else if (form == text) {
-      value.value = attr<std::string>(nodes, !one, [](const Node& each) { return each.text; });
+      value.value = attr(nodes, !one, &Node::text);
     } else if (form == integer) {
-      value.value = attr<int64_t>(nodes, !one, [](const Node& each) { return each.integer; });
+      value.value = attr(nodes, !one, &Node::integer);
       if (key.form == Form::pair && one) value.value = std::vector<int64_t>(2, node.integer);
     } else if (form == real) {
-      value.value = attr<double>(nodes, !one || key.form == Form::real_or_reals,
-                                 [](const Node& each) { return each.number(); });
+      value.value = attr(nodes, !one || key.form == Form::real_or_reals, &Node::number);
     } else if (form == flag && one) {
       value.value = node.flag;
     } else if (form == table && key.table != nullptr) {
@@ -373,8 +368,8 @@ class TableReader {
     if (&table_ != &tables::file)
       diag_.error(Kind::missing_key, node_.at, "{} needs `{}`", what_, key.name);
     else
-      diag_.error(Kind::missing_key, {}, "the table {0}{2}{1} is missing",
-                  key.form == Form::tables ? "[[" : "[", key.form == Form::tables ? "]]" : "]", key.name);
+      diag_.error(Kind::missing_key, {}, "the table {} is missing",
+                  fmt::format(fmt::runtime(key.form == Form::tables ? "[[{}]]" : "[{}]"), key.name));
     return value;
   }
 

@@ -30,12 +30,13 @@ Layer lower_linear(LayerContext& l) {
   std::optional<ir::BufferId> bias;
   if (l.keys.flag("bias")) bias = l.parameter("bias", {out}, spread, {in, out}, "features");
   const bool active = l.keys.has("activation");
-  const std::optional<Adapting> by = l.adapting();
+  const Values* by = l.adapting();
   const std::string sum = active ? l.path + ".pre" : l.path;  // what the activation takes
-  ir::ValueId y =
-      l.b.make("matmul", bias || active || by ? l.path + ".mm" : l.path, {l.x(), weight}, {{"tb", true}});
-  if (bias) y = l.b.make("add", by ? l.path + ".base" : sum, {y, *bias});
-  if (by) y = l.b.make("add", sum, {y, l.adapter(*by, l.path, l.x(), out, l.b.module()[weight].name)});
+  ir::ValueId y = l.b.make("matmul", bias || active || by != nullptr ? l.path + ".mm" : l.path,
+                           {l.x(), weight}, {{"tb", true}});
+  if (bias) y = l.b.make("add", by != nullptr ? l.path + ".base" : sum, {y, *bias});
+  if (by != nullptr)
+    y = l.b.make("add", sum, {y, l.adapter(*by, l.path, l.x(), out, l.b.module()[weight].name)});
   if (active) y = l.activate(y);
   return {{y}, weight};
 }

@@ -74,8 +74,9 @@ Layer lower_batch_norm(LayerContext& l) {
   double momentum = l.keys.real("momentum");
   if (l.keys.text("accumulation") == "compensate")
     momentum = 1 - std::pow(1 - momentum, 1 / static_cast<double>(l.model.accumulate));
-  l.b.effect("moving_mean.acc", {all.change_of(mean), mean, results[1]}, {{"momentum", momentum}});
-  l.b.effect("moving_variance.acc", {all.change_of(variance), variance, results[3], results[4]},
+  const auto change = [&](ir::BufferId of) { return l.b.module().belonging(of, ir::BufferRole::change); };
+  l.b.effect("moving_mean.acc", {change(mean), mean, results[1]}, {{"momentum", momentum}});
+  l.b.effect("moving_variance.acc", {change(variance), variance, results[3], results[4]},
              {{"momentum", momentum}});
   if (l.model.accumulate > 1) {
     l.inexact({.name = fmt::format("batch_norm {} takes its statistics per micro-batch", l.path),

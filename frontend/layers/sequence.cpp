@@ -52,17 +52,17 @@ struct Rows {
 };
 
 // qkv, and what adapts all of it or some of its parts; the others get zeros.
-ir::ValueId adapted(LayerContext& l, const Adapting& by, ir::ValueId qkv, std::span<const Rows> parts) {
+ir::ValueId adapted(LayerContext& l, const Values& by, ir::ValueId qkv, std::span<const Rows> parts) {
   const std::string name = l.path + ".qkv", weight = name + ".weight";
   const auto sum = [&](ir::ValueId change) { return l.b.make("add", name + ".adapted", {qkv, change}); };
-  if (by.is_on("qkv")) return sum(l.adapter(by, name, l.x(), l.b.type(qkv).shape.back(), weight));
-  if (std::ranges::none_of(parts, [&](const Rows& part) { return by.is_on(part.name); })) return qkv;
+  if (adapts(by, "qkv")) return sum(l.adapter(by, name, l.x(), l.b.type(qkv).shape.back(), weight));
+  if (std::ranges::none_of(parts, [&](const Rows& part) { return adapts(by, part.name); })) return qkv;
   std::vector<ir::Operand> changes;
   for (const auto& [part, begin, count] : parts) {
     const std::string path = fmt::format("{}.{}", l.path, part);
     ir::Shape shape = l.shape();
     shape.back() = count;
-    changes.emplace_back(by.is_on(part)
+    changes.emplace_back(adapts(by, part)
                              ? l.adapter(by, path, l.x(), count, weight, begin)
                              : l.b.make("broadcast", path + ".unchanged", {0.0}, {{"shape", shape}}));
   }
@@ -95,8 +95,8 @@ Layer lower_attention(LayerContext& l) {
   for (const std::string_view suffix : {"weight", "bias"})
     l.parameters().parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
                                           std::vector{parts[0].count, parts[1].count, parts[2].count});
-  const std::optional<Adapting> by = l.adapting();
-  if (by) qkv = adapted(l, *by, qkv, parts);
+  const Values* by = l.adapting();
+  if (by != nullptr) qkv = adapted(l, *by, qkv, parts);
   ir::Attrs attrs{{"heads", heads}};
   if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
   if (const Values* rope = l.keys.find("rope")) qkv = with_rope(l, *rope, qkv, attrs, channels);
@@ -111,10 +111,10 @@ Layer lower_attention(LayerContext& l) {
   const auto results =
       l.b.make_n(drops ? "attention.dropout" : "attention", {l.path + ".heads", l.path + ".softmax"},
                  std::move(operands), std::move(attrs));
-  const bool adapts = by && by->is_on("proj");
-  const ir::ValueId y =
-      l.projection("proj.", adapts ? l.path + ".base" : l.path, results.front(), width, l.keys.flag("bias"));
-  if (!adapts) return {{y}};
+  const bool adapted_too = by != nullptr && adapts(*by, "proj");
+  const ir::ValueId y = l.projection("proj.", adapted_too ? l.path + ".base" : l.path, results.front(), width,
+                                     l.keys.flag("bias"));
+  if (!adapted_too) return {{y}};
   const ir::ValueId change =
       l.adapter(*by, l.path + ".proj", results.front(), width, l.path + ".proj.weight");
   return {{l.b.make("add", l.path, {y, change})}};
