@@ -53,8 +53,9 @@ ir::ValueId LayerContext::adapter(const Values& by, const std::string& name, ir:
   const int64_t in = b.type(x).shape.back(), rank = by.integer("rank");
   const double alpha = by.has("alpha") ? by.real("alpha") : static_cast<double>(rank);
   const auto parameter = [&](std::string_view suffix, ir::Shape shape, Parameters::Standard start) {
-    return all_.parameters.get(name + std::string(suffix), std::move(shape), standard_start, start, {in, out},
-                               /*trainable=*/true, spec.keys.type_at);
+    return layers.parameters.get(name + std::string(suffix), std::move(shape), standard_start, start,
+                                 {in, out},
+                                 /*trainable=*/true, spec.keys.type_at);
   };
   const ir::BufferId a = parameter(".lora_A.weight", {rank, in}, Parameters::Standard::spread);
   const ir::BufferId second = parameter(".lora_B.weight", {out, rank}, Parameters::Standard::zeros);

@@ -38,12 +38,12 @@ Flow LayerLowering::run() {
   Flow first;
   for (const InputSpec& input : model.inputs) {
     Flow flow{.label = fmt::format("input `{}`", input.name), .at = input.at};
-    const ir::Shape shape = with_batch(input.shape);
+    const ir::Shape shape = input.valid ? with_batch(input.keys.integers("shape")) : ir::Shape{};
     if (input.valid && !ir::fits(shape, model.micro_batch)) {
       diag_.error(Kind::out_of_range, input.at, "a micro-batch of input `{}` has too many elements",
                   input.name);
     } else if (input.valid) {
-      flow.value = b.region().add_value(input.name, {input.dtype, shape});
+      flow.value = b.region().add_value(input.name, {*ir::parse_dtype(input.keys.text("dtype")), shape});
       b.region().inputs.push_back(*flow.value);
     }
     if (inputs_.empty()) first = flow;
@@ -263,19 +263,19 @@ void LayerContext::need_last_axis() {
   if (shape().size() < 2)
     refuse(Kind::shape_mismatch, spec.keys.type_at,
            "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]", spec.name,
-           input().label);
+           input.label);
 }
 
 void LayerContext::need_image() {
   if (shape().size() != 4)
     refuse(Kind::shape_mismatch, spec.keys.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
-           input().label, shape_text());
+           input.label, shape_text());
 }
 
 void LayerContext::need_positions() {
   if (shape().size() != 3)
     refuse(Kind::shape_mismatch, spec.keys.type_at,
-           "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, input().label,
+           "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, input.label,
            shape_text());
 }
 
@@ -287,9 +287,9 @@ void LayerContext::need_groups(int64_t channels, int64_t groups) {
 
 ir::BufferId LayerContext::parameter(std::string_view suffix, ir::Shape shape, Parameters::Standard standard,
                                      Fan fan, std::string_view at) {
-  return all_.parameters.get(fmt::format("{}.{}", path, suffix), std::move(shape),
-                             keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
-                             at.empty() ? spec.keys.type_at : keys.at(at));
+  return layers.parameters.get(fmt::format("{}.{}", path, suffix), std::move(shape),
+                               keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
+                               at.empty() ? spec.keys.type_at : keys.at(at));
 }
 
 ir::ValueId LayerContext::projection(const std::string& prefix, const std::string& value, ir::ValueId x,
@@ -310,16 +310,17 @@ ir::ValueId LayerContext::activate(ir::ValueId x, std::string_view key) {
 // the smallest table, unless the file says less.
 void LayerContext::choose_rows(int64_t rows, const Location& at) {
   for (const InputSpec& from : model.inputs) {
-    const Flow* flow = all_.input(from.name);
-    if (flow == nullptr || flow->value != input().value) continue;
-    if (from.range && *from.range > rows)
+    const Flow* flow = layers.input(from.name);
+    if (flow == nullptr || flow->value != input.value) continue;
+    const int64_t range = from.keys.integer("range");  // 0: not given
+    if (range > rows)
       throw Refused(error(Kind::shape_mismatch, from.keys.at("range"),
-                          "input `{}` has {} values, layer `{}` has {} vectors", from.name, *from.range,
-                          spec.name, rows)
+                          "input `{}` has {} values, layer `{}` has {} vectors", from.name, range, spec.name,
+                          rows)
                         .note(at, "the number of vectors is set here"));
-    const auto smallest = all_.table_rows_.emplace(from.name, rows).first;
+    const auto smallest = layers.table_rows_.emplace(from.name, rows).first;
     smallest->second = std::min(smallest->second, rows);
-    if (!from.range && training())  // the loss of step may say less
+    if (range == 0 && training())  // the loss of step may say less
       b.module().settings.inputs[from.name].range = smallest->second;
   }
 }
@@ -339,7 +340,7 @@ Flow LayerContext::body(Flow x, const std::string& prefix, int64_t copy) {
                              .frozen = scope_.frozen || (keys.given("trainable") && !trains(copy)),
                              .trained = scope_.trained || (keys.given("trainable") && trains(copy)),
                              .keep_f32 = scope_.keep_f32 || keys.has("precision")};
-  return all_.list(spec.layers, std::move(x), inner);
+  return layers.list(spec.layers, std::move(x), inner);
 }
 
 }  // namespace gacc::frontend

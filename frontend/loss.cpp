@@ -54,8 +54,8 @@ ir::BufferId LossContext::table(const std::string& name, const std::vector<doubl
 void LossContext::need_weights(std::string_view key, int64_t columns) {
   const std::vector<double> weights = keys.reals(key);
   if (!weights.empty() && static_cast<int64_t>(weights.size()) != columns)
-    refuse(output, Kind::shape_mismatch, keys.at(key), "`loss.{}` has {} numbers, {} gives {}", key,
-           weights.size(), output.label, columns);
+    refuse(Kind::shape_mismatch, keys.at(key), "`loss.{}` has {} numbers, {} gives {}", key, weights.size(),
+           input.label, columns);
 }
 
 void LossContext::sum(ir::ValueId each, ir::ValueId counted) {
@@ -81,17 +81,17 @@ void LossContext::need_count(int64_t per_sample) {
 }
 
 void LossContext::elements(Each each) {
-  const ir::Shape shape = layers.type(output).shape;
+  const ir::Shape shape = this->shape();
   if (ir::elements(shape, 1) != ir::elements(layers.type(target).shape, 1))
-    refuse(output, Kind::shape_mismatch, keys.at("target"),
+    refuse(Kind::shape_mismatch, keys.at("target"),
            "{} needs as many targets as outputs: {} has {}, {} gives {}", name(), target.label,
-           layers.shape_of(target), output.label, layers.shape_of(output));
+           layers.shape_of(target), input.label, shape_text());
   need_count(ir::elements(shape, 1));
   need_metrics();
   ir::Operand wanted = reshaped("shaped", shape);
   if (layers.type(target).dtype != ir::DType::f32)
     wanted = b.make("cast", keys.text("target") + ".real", {wanted});
-  const ir::Operand x = *output.value;
+  const ir::Operand x = this->x();
   const ir::ValueId losses = each(*this, x, wanted);
   sum(losses, b.make("ones_like", "loss.ones", {losses}));
   if (!metrics) return;
@@ -135,11 +135,11 @@ void lower_loss(LayerLowering& layers, Flow output, bool metrics) {
   if (loss.keys.has("input")) output = layers.output(loss.keys.nodes("input").front());
   if (target == nullptr || !target->value || !output.value) return;
   layers.b.location = loss.keys.type_at;
-  LossContext context{{layers.b, loss.keys, layers.model}, layers, std::move(output), *target, metrics};
+  LossContext context{{layers, loss.keys, std::move(output)}, *target, metrics};
   try {
-    if (layers.type(context.output).dtype != ir::DType::f32)
-      context.refuse(context.output, Kind::type_mismatch, loss.keys.type_at, "the loss takes f32, {} is i32",
-                     context.output.label);
+    if (layers.type(context.input).dtype != ir::DType::f32)
+      context.refuse(Kind::type_mismatch, loss.keys.type_at, "the loss takes f32, {} is i32",
+                     context.input.label);
     loss.type->lower(context);
   } catch (const Refused&) {  // reported
   }

@@ -11,8 +11,7 @@ void lower_loss(LayerLowering& layers, Flow output, bool metrics);
 // One loss while it is lowered: what the code of a loss works with. The division by the count of the whole
 // window is update's.
 struct LossContext : Lowering {
-  const LayerLowering& layers;
-  Flow output, target;
+  Flow target;
   bool metrics;  // whether they are measured in this region
 
   std::string_view name() const { return model.loss.type->schema.name; }

@@ -14,9 +14,6 @@ struct InputSpec {
   Location at{};      // of the name
   bool valid = true;  // false: its type is wrong and reported
   Values keys{};
-  ir::Shape shape{};  // per sample
-  ir::DType dtype = ir::DType::f32;
-  std::optional<int64_t> range{};  // i32: values are 0..range-1
 };
 
 struct LayerSpec {
@@ -72,9 +69,9 @@ bool matches_glob(const std::string& pattern, const std::string& name);
 void read_load(const Values& load, ir::Settings& settings, Diag& diag);
 // What each parameter is called in weights from elsewhere. A pattern that names none is an error.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
-// Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the results for
-// the plan; with train.require = "exact" each is an error.
-void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,
+// Puts what makes an update differ from the big batch's into the results for the plan; with train.require =
+// "exact" each is an error.
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& all, ir::Results& results,
                        Diag& diag);
 
 }  // namespace gacc::frontend

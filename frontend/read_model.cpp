@@ -28,7 +28,8 @@ void check_statistic(const Values& statistics, std::string_view key, const Input
     diag.error(Kind::out_of_range, node->is_list() ? node->items[i].at : node->at,
                "`{}` must not be 0: the data is divided by it", statistics.name(key));
   }
-  const size_t axis = input.shape.empty() ? 0 : static_cast<size_t>(input.shape.front());
+  const ir::Shape shape = input.keys.integers("shape");
+  const size_t axis = shape.empty() ? 0 : static_cast<size_t>(shape.front());
   if (!node->is_list() || values.size() == axis || !input.keys["shape"].good) return;
   Report& report =
       diag.error(Kind::shape_mismatch, node->at, "`{}` has {} numbers, the first axis of input `{}` has {}",
@@ -52,10 +53,8 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   ir::InputSettings& settings = all.inputs[entry.key];
   const Values& keys = input.keys =
       read_table(entry.value, tables::input, diag, fmt::format("[{}]", path), path);
-  input.shape = keys.integers("shape");
-  input.dtype = keys.text("dtype") == "i32" ? ir::DType::i32 : ir::DType::f32;
   input.valid = keys["shape"].good && keys["dtype"].good;
-  if (!ir::fits(input.shape, 1)) {
+  if (!ir::fits(keys.integers("shape"), 1)) {
     diag.error(Kind::out_of_range, keys.at("shape"), "input `{}` has too many elements", entry.key);
     input.valid = false;
   }
@@ -65,8 +64,7 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
     if (keys.given(key) && keys.text("dtype") != dtype)
       diag.error(Kind::conflict, keys.at(key), "`{}` is for {} inputs; `{}` is {}", key, dtype, entry.key,
                  keys.text("dtype"));
-  if (keys.has("range") && input.dtype == ir::DType::i32)
-    settings.range = input.range = keys.integer("range");
+  if (keys.has("range")) settings.range = keys.integer("range");
   settings.normalize_data = keys.has("normalize");
   if (const Values* statistics = keys.find("normalize"))
     for (const std::string_view key : {"mean", "std"}) {

@@ -79,43 +79,40 @@ struct Foreign {
   std::vector<std::string_view> words;
   std::string_view write = {};  // where the value is another one, too
 };
-const std::vector<Foreign>& foreign_words() {
-  static const std::vector<Foreign> words = {
-      {"features", {"units", "out_features", "filters", "dim", "embedding_dim", "hidden_size"}},
-      {"channels", {"filters", "out_channels", "units", "out_features"}},
-      {"vocab", {"num_embeddings", "vocab_size"}},
-      {"heads", {"num_heads", "n_head"}},
-      {"rank", {"r", "lora_rank"}},
-      {"alpha", {"lora_alpha"}},
-      {"match", {"target_modules"}},
-      {"kv_heads", {"num_key_value_heads", "n_kv_head"}},
-      {"rope", {"rotary", "rope_theta"}},
-      {"theta", {"base", "rope_theta"}},
-      {"partial", {"partial_rotary_factor"}},
-      {"kernel", {"kernel_size", "pool_size"}},
-      {"axis", {"dim"}},
-      {"p", {"rate"}},
-      {"bias", {"use_bias"}},
-      {"trainable", {"requires_grad"}},
-      {"trainable", {"frozen"}, "trainable = false"},
-      {"betas", {"beta1", "beta2"}, "betas = [0.9, 0.999]"},
-      {"micro_batch", {"batch_size", "batch"}},
-      {"accumulate", {"gradient_accumulation_steps", "accumulation_steps"}},
-      {"clip_norm", {"grad_clip", "gradient_clip", "max_norm"}},
-      {"lr", {"learning_rate", "rate"}},
-      {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
-      {"class_weights", {"weight", "weights", "class_weight"}},
-      {"total", {"T_max", "total_steps"}},
-      {"min_lr", {"eta_min"}},
-      {"compute", {"amp", "dtype"}},
-      {"seed", {"random_seed"}},
-      {"linear", {"dense", "fc", "fully_connected"}},  // types of layers
-      {"conv2d", {"conv", "convolution"}},
-      {"embedding", {"embed"}},
-      {"attention", {"self_attention", "mha", "multihead_attention"}},
-  };
-  return words;
-}
+const std::vector<Foreign> foreign_words = {
+    {"features", {"units", "out_features", "filters", "dim", "embedding_dim", "hidden_size"}},
+    {"channels", {"filters", "out_channels", "units", "out_features"}},
+    {"vocab", {"num_embeddings", "vocab_size"}},
+    {"heads", {"num_heads", "n_head"}},
+    {"rank", {"r", "lora_rank"}},
+    {"alpha", {"lora_alpha"}},
+    {"match", {"target_modules"}},
+    {"kv_heads", {"num_key_value_heads", "n_kv_head"}},
+    {"rope", {"rotary", "rope_theta"}},
+    {"theta", {"base", "rope_theta"}},
+    {"partial", {"partial_rotary_factor"}},
+    {"kernel", {"kernel_size", "pool_size"}},
+    {"axis", {"dim"}},
+    {"p", {"rate"}},
+    {"bias", {"use_bias"}},
+    {"trainable", {"requires_grad"}},
+    {"trainable", {"frozen"}, "trainable = false"},
+    {"betas", {"beta1", "beta2"}, "betas = [0.9, 0.999]"},
+    {"micro_batch", {"batch_size", "batch"}},
+    {"accumulate", {"gradient_accumulation_steps", "accumulation_steps"}},
+    {"clip_norm", {"grad_clip", "gradient_clip", "max_norm"}},
+    {"lr", {"learning_rate", "rate"}},
+    {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
+    {"class_weights", {"weight", "weights", "class_weight"}},
+    {"total", {"T_max", "total_steps"}},
+    {"min_lr", {"eta_min"}},
+    {"compute", {"amp", "dtype"}},
+    {"seed", {"random_seed"}},
+    {"linear", {"dense", "fc", "fully_connected"}},  // types of layers
+    {"conv2d", {"conv", "convolution"}},
+    {"embedding", {"embed"}},
+    {"attention", {"self_attention", "mha", "multihead_attention"}},
+};
 
 using Keys = std::vector<const Key*>;
 
@@ -139,7 +136,7 @@ bool called(const Foreign& key, std::string_view word) { return std::ranges::cou
 
 // The key that others call so; null when there is none.
 const Foreign* ours(std::string_view word, const Keys& keys) {
-  for (const Foreign& foreign : foreign_words())
+  for (const Foreign& foreign : foreign_words)
     if (called(foreign, word) && among(foreign.ours, keys)) return &foreign;
   return nullptr;
 }
@@ -157,7 +154,7 @@ std::string key_hint(std::string_view word, const Keys& known) {
                               : fmt::format("; write `{}`", key->write);
   if (std::string near = did_you_mean(word, names_of(known)); !near.empty()) return near;
   std::string there = elsewhere(word);
-  for (const Foreign& foreign : foreign_words())
+  for (const Foreign& foreign : foreign_words)
     if (called(foreign, word) && there.empty()) there = elsewhere(foreign.ours);
   if (!there.empty()) return fmt::format("; did you mean `{}`?", there);
   return fmt::format("; its keys are `{}`", fmt::join(names_of(known), "`, `"));
@@ -166,7 +163,7 @@ std::string key_hint(std::string_view word, const Keys& known) {
 // What to say of a type that is a word of one of the types' keys: `relu` is a function of `activation`.
 std::string type_hint(std::string_view word, const std::vector<const TypeSchema*>& types) {
   for (const TypeSchema* type : types) {
-    for (const Foreign& foreign : foreign_words())
+    for (const Foreign& foreign : foreign_words)
       if (foreign.ours == type->name && called(foreign, word))
         return fmt::format("; it is called \"{}\" here", type->name);
     for (const Key& key : type->keys)

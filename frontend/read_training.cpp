@@ -186,10 +186,8 @@ void read_recompute(const Values& keys, const std::optional<int64_t>& memory, Mo
 
 }  // namespace
 
-void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& all, ir::Results& results,
                        Diag& diag) {
-  std::vector<Inexact> all = model.inexact;
-  all.insert(all.end(), layers.begin(), layers.end());
   ir::Texts because;
   for (const Inexact& one : all) because.push_back(one.name);
   if (!because.empty()) results.because = because;

@@ -14,7 +14,7 @@ ir::BufferId tied(LayerContext& l, int64_t in, int64_t out) {
   if (owned == ir::Shape{out, in}) return weight;
   Report& report = owned.size() == 2 && owned.front() == out
                        ? l.error(Kind::shape_mismatch, owner.at, "layer `{}` takes {} inputs, {} gives {}",
-                                 l.spec.name, owned.back(), l.input().label, in)
+                                 l.spec.name, owned.back(), l.input.label, in)
                        : l.error(Kind::shape_mismatch, owner.at, "layer `{}` needs a weight [{},{}]",
                                  l.spec.name, out, in);
   throw Refused(report.note(

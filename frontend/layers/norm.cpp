@@ -64,7 +64,7 @@ Layer lower_batch_norm(LayerContext& l) {
                           "variance",
                           l.spec.name));
   const Affine own = affine(l, channels);
-  Parameters& all = l.parameters();
+  Parameters& all = l.layers.parameters;
   const ir::BufferId mean = all.statistic(l.path + ".running_mean", channels, 0, l.keys.type_at);
   const ir::BufferId variance = all.statistic(l.path + ".running_var", channels, 1, l.keys.type_at);
   if (!l.training()) return normal_of_running(l, own, mean, variance);

@@ -11,12 +11,12 @@ namespace {
 // The path makes the random stream, so every layer has masks of its own.
 Layer lower_dropout(LayerContext& l) {
   const double p = l.keys.real("p");
-  if (p == 0 || !l.training()) return {l.input()};
+  if (p == 0 || !l.training()) return {l.input};
   if (ir::elements(l.shape(), 1) >= int64_t{1} << 32)
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at,
                           "layer `{}` drops of {} per sample; it can tell 2^32 - 1 elements apart",
                           l.spec.name, l.shape_text()));
-  std::vector<ir::Operand> operands = l.parameters().sample_words();
+  std::vector<ir::Operand> operands = l.layers.parameters.sample_words();
   operands.insert(operands.begin(), l.x());
   return {
       {l.b.make("dropout", l.path, std::move(operands), {{"p", p}, {"stream", Parameters::stream(l.path)}})}};
@@ -93,8 +93,8 @@ Layer lower_attention(LayerContext& l) {
                         {"k", width, kv_heads * channels},
                         {"v", width + kv_heads * channels, kv_heads * channels}};
   for (const std::string_view suffix : {"weight", "bias"})
-    l.parameters().parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
-                                          std::vector{parts[0].count, parts[1].count, parts[2].count});
+    l.layers.parameters.parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
+                                               std::vector{parts[0].count, parts[1].count, parts[2].count});
   const Values* by = l.adapting();
   if (by != nullptr) qkv = adapted(l, *by, qkv, parts);
   ir::Attrs attrs{{"heads", heads}};
@@ -104,7 +104,7 @@ Layer lower_attention(LayerContext& l) {
   attrs["causal"] = l.keys.flag("causal");
   const bool drops = p > 0 && l.training();
   if (drops) {
-    for (const ir::Operand& word : l.parameters().sample_words()) operands.push_back(word);
+    for (const ir::Operand& word : l.layers.parameters.sample_words()) operands.push_back(word);
     attrs["p"] = p;
     attrs["stream"] = Parameters::stream(l.path);
   }
