@@ -5,20 +5,15 @@
 
 namespace gacc::frontend {
 
-bool Adapting::is_on(std::string_view product) const { return std::ranges::count(on, product) > 0; }
-
-Adapting read_adapting(const Values& lora) {
-  Adapting result{.rank = lora.integer("rank"), .alpha = lora.real("alpha"), .on = lora.get<ir::Texts>("on")};
-  if (!lora.given("alpha")) result.alpha = static_cast<double>(result.rank);
-  if (result.on.empty()) result.on = {"qkv"};
-  return result;
+bool adapts(const Values& lora, std::string_view product) {
+  const ir::Texts on = lora.get<ir::Texts>("on");
+  return on.empty() ? product == "qkv" : std::ranges::count(on, product) > 0;
 }
 
 void check_adapting(const Values& lora, Diag& diag) {
-  const Adapting by = read_adapting(lora);
   if (lora.given("on") && lora["on"].good && lora.nodes("on").empty())
     diag.error(Kind::out_of_range, lora.at("on"), "`on` is empty: it says which products are adapted");
-  if (by.is_on("qkv") && (by.is_on("q") || by.is_on("k") || by.is_on("v")))
+  if (adapts(lora, "qkv") && (adapts(lora, "q") || adapts(lora, "k") || adapts(lora, "v")))
     diag.error(Kind::conflict, lora.at("on"),
                "\"qkv\" adapts \"q\", \"k\" and \"v\" together; list it alone");
 }
@@ -31,11 +26,12 @@ bool adapts(const std::vector<LayerSpec>& layers) {
 
 // Each pattern of [lora] must name a layer that can be adapted.
 void LayerLowering::check_adapted() const {
-  if (!model_.lora || diag_.failed()) return;
+  const Values* lora = model.file.find("lora");
+  if (lora == nullptr || diag_.failed()) return;
   Words names;
   for (const Lowered& layer : done_)
     if (layer.spec->keys.lists("lora")) names.push_back(layer.path);
-  for (const Node& pattern : model_.lora->nodes("match")) {
+  for (const Node& pattern : lora->nodes("match")) {
     const auto named = [&](std::string_view name) { return matches_glob(pattern.text, std::string(name)); };
     if (!std::ranges::any_of(names, named))
       diag_.error(Kind::unknown_name, pattern.at, "no linear or attention layer is named `{}`{}",
@@ -43,28 +39,28 @@ void LayerLowering::check_adapted() const {
   }
 }
 
-std::optional<Adapting> LayerContext::adapting() {
-  if (const Values* own = keys.find("lora")) return read_adapting(*own);
-  if (!model.lora) return std::nullopt;
-  for (const Node& pattern : model.lora->nodes("match"))
-    if (matches_glob(pattern.text, path)) return read_adapting(*model.lora);
-  return std::nullopt;
+const Values* LayerContext::adapting() const {
+  if (const Values* own = keys.find("lora")) return own;
+  const Values* lora = model.file["lora"].good ? model.file.find("lora") : nullptr;
+  const auto named = [&](const Node& pattern) { return matches_glob(pattern.text, path); };
+  return lora != nullptr && std::ranges::any_of(lora->nodes("match"), named) ? lora : nullptr;
 }
 
-ir::ValueId LayerContext::adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
+ir::ValueId LayerContext::adapter(const Values& by, const std::string& name, ir::ValueId x, int64_t out,
                                   std::string weight, int64_t begin) {
   Value standard_start;
   standard_start.value = std::string("default");
-  const int64_t in = b.type(x).shape.back();
+  const int64_t in = b.type(x).shape.back(), rank = by.integer("rank");
+  const double alpha = by.has("alpha") ? by.real("alpha") : static_cast<double>(rank);
   const auto parameter = [&](std::string_view suffix, ir::Shape shape, Parameters::Standard start) {
-    return all_.parameters_.get(name + std::string(suffix), std::move(shape), standard_start, start,
-                                {in, out},
-                                /*trainable=*/true, spec.keys.type_at);
+    return layers.parameters.get(name + std::string(suffix), std::move(shape), standard_start, start,
+                                 {in, out},
+                                 /*trainable=*/true, spec.keys.type_at);
   };
-  const ir::BufferId a = parameter(".lora_A.weight", {by.rank, in}, Parameters::Standard::spread);
-  const ir::BufferId second = parameter(".lora_B.weight", {out, by.rank}, Parameters::Standard::zeros);
-  if (training()) b.module().settings.adapters.push_back({name, std::move(weight), begin, by.alpha});
-  const double scale = by.alpha / static_cast<double>(by.rank);
+  const ir::BufferId a = parameter(".lora_A.weight", {rank, in}, Parameters::Standard::spread);
+  const ir::BufferId second = parameter(".lora_B.weight", {out, rank}, Parameters::Standard::zeros);
+  if (training()) b.module().settings.adapters.push_back({name, std::move(weight), begin, alpha});
+  const double scale = alpha / static_cast<double>(rank);
   ir::ValueId y = b.make("matmul", name + ".lora_A", {x, a}, {{"tb", true}});
   if (scale != 1) y = b.make("mul", name + ".lora_A.scaled", {y, scale});
   return b.make("matmul", name + ".lora_B", {y, second}, {{"tb", true}});

@@ -13,64 +13,29 @@ namespace {
 
 using namespace frontend;
 
-// What the artifact and the passes read besides the ops; the rest was set where it was read.
-void finish_settings(const ModelFile& model, ir::Settings& settings) {
-  ir::Texts metrics;
-  for (const Named& metric : model.metrics) metrics.push_back(metric.name);
-  if (!metrics.empty()) settings.model.metrics = metrics;
-  if (model.loss.type == nullptr) return;
-  settings.loss.type = std::string(model.loss.type->schema.name);
-  settings.loss.target = model.loss.keys.text("target");
-}
-
 // What predict gives: the layer that [predict] names, else the loss's input. Nothing after a report.
-std::optional<ir::ValueId> predicted(const ir::Region& region, const LayerLowering& layers,
-                                     const ModelFile& model, Flow output, Diag& diag) {
-  std::optional<Named> asked = model.predicted;
-  if (const Values& loss = model.loss.keys; !asked && loss.has("input")) asked = loss.named("input");
-  if (asked) output = layers.output(*asked);
-  if (!output.value || region[*output.value].type.dtype == ir::DType::f32) return output.value;
-  diag.error(Kind::type_mismatch, asked ? asked->at : output.at, "predictions are f32, {} is i32",
-             output.label);
+std::optional<ir::ValueId> predicted(const LayerLowering& layers, Flow output, Diag& diag) {
+  std::span<const Node> asked = layers.model.predicted();
+  if (asked.empty()) asked = layers.model.loss.keys.nodes("input");
+  if (!asked.empty()) output = layers.output(asked.front());
+  if (!output.value || layers.type(output).dtype == ir::DType::f32) return output.value;
+  diag.error(Kind::type_mismatch, asked.empty() ? output.at : asked.front().at,
+             "predictions are f32, {} is i32", output.label);
   return std::nullopt;
 }
 
 // The part of the forward pass that the output depends on, its inputs too.
 void build_predict(ir::Module& module, const ModelFile& model, Parameters& parameters, Diag& diag) {
   ir::Region& region = module.predict;
-  ir::Builder builder(module, region, diag);
-  LayerLowering layers(builder, parameters, model);
-  const Flow output = layers.run();
-  const std::optional<ir::ValueId> what = predicted(region, layers, model, output, diag);
+  LayerLowering layers({module, region, diag}, parameters, model);
+  const std::optional<ir::ValueId> what = predicted(layers, layers.run(), diag);
   if (!what) return;
-  builder.yield({.role = "output", .metric = {}, .of = {}, .what = *what});
+  layers.b.yield({.role = "output", .metric = {}, .of = {}, .what = *what});
   ir::remove_dead(region);
   std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
   ir::compact(region);
   if (const std::optional<std::string> why = ir::mixes_positions(module, region))
     module.results.predict_positions = why->empty() ? "causal" : *why;
-}
-
-struct Compiled {
-  ir::Module module{};
-  std::vector<LayerSummary> layers{};
-  std::vector<Inexact> inexact{};
-};
-
-// The forward pass of one region, with its loss. Of step also what the layers are, and what makes its update
-// differ from the big batch's.
-void build_region(Compiled& result, ir::RegionKind kind, const ModelFile& model, Parameters& parameters,
-                  Diag& diag) {
-  ir::Module& module = result.module;
-  ir::Builder builder(module, module.region(kind), diag);
-  LayerLowering layers(builder, parameters, model);
-  const Flow output = layers.run();
-  lower_loss(builder, layers, model, output, kind == ir::RegionKind::eval);
-  if (kind != ir::RegionKind::step) return;
-  if (model.predicted)
-    predicted(builder.region(), layers, model, output, diag);  // reported with all other errors
-  result.layers = layers.summary();
-  result.inexact = layers.inexact();
 }
 
 // An input that the loss does not depend on costs memory and time, and is hardly meant.
@@ -82,6 +47,11 @@ void warn_of_unread(const ir::Module& module, const ModelFile& model, Diag& diag
   }
 }
 
+struct Compiled {
+  ir::Module module{};
+  std::vector<LayerSummary> layers{};
+};
+
 std::optional<Compiled> compile(std::string_view text, std::string_view file_name,
                                 const std::vector<Override>& overrides, Diag& diag) {
   std::optional<Node> root = parse_toml(text, diag);
@@ -91,21 +61,25 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
 
   Compiled result;
   ir::Module& module = result.module;
-  module.name = model.name;
+  module.name = model.file.table("model").text("name");
   module.source = file_name;
   module.settings = model.settings;
-  finish_settings(model, module.settings);
   Parameters parameters(module, diag);
   // Building goes on after errors of the schema: shapes are checked as far as they are known.
-  build_region(result, ir::RegionKind::step, model, parameters, diag);
+  LayerLowering step({module, module.step, diag}, parameters, model);
+  const Flow output = step.run();
+  lower_loss(step, output, /*metrics=*/false);
+  if (!model.predicted().empty()) predicted(step, output, diag);  // reported with all other errors
+  result.layers = step.summary();
   assign_groups(model, module, diag);
   assign_loads(model, parameters, module, diag);
-  judge_equivalence(model, result.inexact, module.results, diag);
+  judge_equivalence(model, step.inexact(), module.results, diag);
   if (diag.failed()) return std::nullopt;
-  build_region(result, ir::RegionKind::eval, model, parameters, diag);
+  LayerLowering eval({module, module.eval, diag}, parameters, model);
+  lower_loss(eval, eval.run(), /*metrics=*/true);
   build_predict(module, model, parameters, diag);
   if (diag.failed()) return std::nullopt;
-  warn_of_unread(result.module, model, diag);
+  warn_of_unread(module, model, diag);
   return result;
 }
 
@@ -114,15 +88,13 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
 std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
                                         const std::vector<Override>& overrides, Diag& diag) {
   std::optional<Compiled> result = compile(text, file_name, overrides, diag);
-  if (!result) return std::nullopt;
-  return std::move(result->module);
+  return result ? std::optional(std::move(result->module)) : std::nullopt;
 }
 
 std::optional<std::vector<LayerSummary>> summarize_model(std::string_view text, std::string_view file_name,
                                                          const std::vector<Override>& overrides, Diag& diag) {
   std::optional<Compiled> result = compile(text, file_name, overrides, diag);
-  if (!result) return std::nullopt;
-  return std::move(result->layers);
+  return result ? std::optional(std::move(result->layers)) : std::nullopt;
 }
 
 }  // namespace gacc

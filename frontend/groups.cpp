@@ -33,7 +33,6 @@ void read_groups(const Values& optimizer, ModelFile& model, Diag& diag) {
     if (group.has("weight_decay")) settings.weight_decay = group.real("weight_decay");
     const double factor = factor_of(group, optimizer.real("lr"), diag);
     if (factor != 1) settings.lr_factor = factor;
-    model.groups.push_back(group);
   }
 }
 
@@ -42,8 +41,9 @@ void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag) {
   Words names;
   for (const ir::Buffer& buffer : module.buffers)
     if (buffer.kind == ir::BufferKind::param) names.push_back(buffer.name);
-  for (size_t g = 0; g < model.groups.size(); ++g) {
-    for (const Node& pattern : model.groups[g].nodes("match")) {
+  const std::vector<Values>& groups = (*model.file.find("optimizer"))["groups"].tables;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const Node& pattern : groups[g].nodes("match")) {
       bool found = false;
       for (ir::Buffer& buffer : module.buffers) {
         if (buffer.kind != ir::BufferKind::param || !matches_glob(pattern.text, buffer.name)) continue;

@@ -41,15 +41,9 @@ constexpr Range window_extent = between(1, 32767);  // kernels compute places wi
 inline const Key kernel_key{"kernel", Form::pair, required, "its size, one number or [height, width]",
                             window_extent};
 
-// What adapts the products of a layer: what its key `lora` says, or [lora].
-struct Adapting {
-  int64_t rank = 0;
-  double alpha = 0;
-  ir::Texts on{};  // of attention
-  bool is_on(std::string_view product) const;
-};
-Adapting read_adapting(const Values& lora);
-// Reports what is wrong in a table of adapters.
+// Of a table of adapters, the key `lora` or [lora]: whether they are for that product of attention; and what is
+// wrong in it, to `diag`.
+bool adapts(const Values& lora, std::string_view product);
 void check_adapting(const Values& lora, Diag& diag);
 
 }  // namespace gacc::frontend

@@ -33,54 +33,53 @@ ir::Shape with_batch(const ir::Shape& per_sample) {
   return shape;
 }
 
-LayerLowering::LayerLowering(ir::Builder& builder, Parameters& parameters, const ModelFile& model)
-    : b_(builder), parameters_(parameters), model_(model), diag_(builder.diag()) {}
+LayerLowering::LayerLowering(ir::Builder builder, Parameters& parameters, const ModelFile& model)
+    : b(std::move(builder)), parameters(parameters), model(model), diag_(b.diag()) {}
 
 Flow LayerLowering::run() {
   Flow first;
-  for (const InputSpec& input : model_.inputs) {
+  for (const InputSpec& input : model.inputs) {
     Flow flow{.label = fmt::format("input `{}`", input.name), .at = input.at};
-    const ir::Shape shape = with_batch(input.shape);
-    if (input.valid && !ir::fits(shape, model_.micro_batch)) {
+    const ir::Shape shape = input.valid ? with_batch(input.keys.integers("shape")) : ir::Shape{};
+    if (input.valid && !ir::fits(shape, model.micro_batch)) {
       diag_.error(Kind::out_of_range, input.at, "a micro-batch of input `{}` has too many elements",
                   input.name);
     } else if (input.valid) {
-      flow.value = b_.region().add_value(input.name, {input.dtype, shape});
-      b_.region().inputs.push_back(*flow.value);
+      flow.value = b.region().add_value(input.name, {*ir::parse_dtype(input.keys.text("dtype")), shape});
+      b.region().inputs.push_back(*flow.value);
     }
     if (inputs_.empty()) first = flow;
     inputs_.emplace(input.name, std::move(flow));
   }
-  if (model_.recompute_policy == "sqrt") {  // about as many segments as each has units
-    const double units = std::min(count_units(model_.layers), static_cast<double>(kMaxLayers));
+  if (*model.settings.recompute.policy == "sqrt") {  // about as many segments as each has units
+    const double units = std::min(count_units(model.layers), static_cast<double>(kMaxLayers));
     units_per_segment_ = std::max(1, static_cast<int32_t>(std::ceil(units / std::ceil(std::sqrt(units)))));
   }
-  const Flow output = list(model_.layers, first, top_);
-  if (b_.region().kind == ir::RegionKind::step) check_adapted();
+  const Flow output = list(model.layers, first, top_);
+  if (b.region().kind == ir::RegionKind::step) check_adapted();
   return output;
 }
 
 Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope) {
   scope.specs = &specs;
-  const bool outer_keep_f32 = b_.keep_f32;
+  const bool outer_keep_f32 = b.keep_f32;
   for (const LayerSpec& spec : specs) {
     std::vector<Flow> inputs;
-    for (const Named& name : spec.inputs) inputs.push_back(resolve(name, scope));
+    if (spec.keys.type != nullptr)  // else nothing is known of what it takes
+      for (const std::string_view key : {"input", "inputs"})
+        for (const Node& name : spec.keys.nodes(key)) inputs.push_back(resolve(name, scope));
     if (inputs.empty()) inputs.push_back(std::move(x));
-    if (++lowered_ > kMaxLayers) {
-      if (!too_many_)
-        diag_.error(Kind::out_of_range, spec.keys.type_at,
-                    "the model has more than {} layers, repeats counted", kMaxLayers);
-      too_many_ = true;
-      return {};
-    }
-    b_.location = spec.keys.type_at;
-    b_.keep_f32 = scope.keep_f32 || spec.keys.has("precision");
-    const int32_t outer = b_.segment;
-    if (spec.type != &layers::sequential) b_.segment = segment_for(spec);
+    if (++lowered_ == kMaxLayers + 1)
+      diag_.error(Kind::out_of_range, spec.keys.type_at, "the model has more than {} layers, repeats counted",
+                  kMaxLayers);
+    if (lowered_ > kMaxLayers) return {};
+    b.location = spec.keys.type_at;
+    b.keep_f32 = scope.keep_f32 || spec.keys.has("precision");
+    const int32_t outer = b.segment;
+    if (spec.type != &layers::sequential) b.segment = segment_for(spec);
     Layer layer = lower(spec, std::move(inputs), scope);
-    b_.segment = outer;
-    b_.keep_f32 = outer_keep_f32;
+    b.segment = outer;
+    b.keep_f32 = outer_keep_f32;
     layer.output.label = fmt::format("`{}`", spec.name);
     layer.output.at = spec.name_at;
     if (layer.output.value && spec.type != &layers::sequential)
@@ -93,7 +92,7 @@ Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& sco
 
 Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope) {
   if (spec.type == nullptr) return {};
-  const size_t first_op = b_.region().ops.size();
+  const size_t first_op = b.region().ops.size();
   try {
     // Blocks are entered even when their input is wrong: what is in them is checked as far as it can be.
     if (!spec.type->block) {
@@ -111,17 +110,17 @@ Layer LayerLowering::lower(const LayerSpec& spec, std::vector<Flow> inputs, cons
   }
 }
 
-std::vector<LayerSummary> LayerLowering::summary() const {
+std::vector<LayerSummary> LayerLowering::summary() {
   std::vector<LayerSummary> rows;
   for (const Lowered& layer : done_) {
-    const ir::Shape& shape = b_.region()[layer.output].type.shape;
+    const ir::Shape& shape = b.region()[layer.output].type.shape;
     LayerSummary& row = rows.emplace_back();
     row.name = layer.path;
     row.type = layer.spec->type->schema.name;
     if (layer.spec->type == &layers::linear) row.tied = layer.spec->keys.text("tied");
     row.output.assign(shape.begin() + 1, shape.end());
     if (layer.spec->type->block) continue;  // its parameters are those of its body
-    for (const ir::Buffer& buffer : b_.module().buffers) {
+    for (const ir::Buffer& buffer : b.module().buffers) {
       if (buffer.kind != ir::BufferKind::param || !buffer.name.starts_with(layer.path + ".")) continue;
       const int64_t count = ir::elements(buffer.type.shape, 1);
       row.parameters += count;
@@ -136,8 +135,8 @@ std::vector<LayerSummary> LayerLowering::summary() const {
 // The number of the segment that a unit opens or joins, by the policy; -1: none. Inside one there are no
 // others.
 int32_t LayerLowering::segment_for(const LayerSpec& spec) {
-  const std::string& policy = model_.recompute_policy;
-  if (b_.segment >= 0 || b_.region().kind != ir::RegionKind::step) return b_.segment;
+  const std::string& policy = *model.settings.recompute.policy;
+  if (b.segment >= 0 || b.region().kind != ir::RegionKind::step) return b.segment;
   if (policy == "marked" ? !spec.keys.flag("recompute") : policy != "all" && policy != "sqrt") return -1;
   return units_++ / units_per_segment_;
 }
@@ -154,37 +153,37 @@ std::optional<int64_t> LayerLowering::rows_of(std::string_view input) const {
   return found != table_rows_.end() ? std::optional(found->second) : std::nullopt;
 }
 
-const Layer* LayerLowering::find(const Named& name, const Scope& scope) {
+const Layer* LayerLowering::find(std::string_view name, const Scope& scope) {
   for (const Scope* at = &scope; at != nullptr; at = at->parent)
-    if (const auto found = at->layers.find(name.name); found != at->layers.end()) return &found->second;
+    if (const auto found = at->layers.find(name); found != at->layers.end()) return &found->second;
   return nullptr;
 }
 
-Flow LayerLowering::resolve(const Named& name, const Scope& scope) const {
-  if (const Layer* layer = find(name, scope)) return layer->output;
-  if (const Flow* found = input(name.name)) return *found;
+Flow LayerLowering::resolve(const Node& name, const Scope& scope) const {
+  if (const Layer* layer = find(name.text, scope)) return layer->output;
+  if (const Flow* found = input(name.text)) return *found;
   unknown(name, scope, true);
   return {};
 }
 
-ir::BufferId LayerLowering::tied_weight(const Named& name, const Scope& scope) const {
-  const Layer* owner = find(name, scope);
+ir::BufferId LayerLowering::tied_weight(const Node& name, const Scope& scope) const {
+  const Layer* owner = find(name.text, scope);
   if (owner == nullptr) unknown(name, scope, false);
   if (owner != nullptr && owner->weight) return *owner->weight;
   if (owner != nullptr && owner->output.value)  // an owner that is wrong itself was reported
-    diag_.error(Kind::conflict, name.at, "layer `{}` has no weight to share", name.name);
+    diag_.error(Kind::conflict, name.at, "layer `{}` has no weight to share", name.text);
   throw Refused();
 }
 
-void LayerLowering::unknown(const Named& name, const Scope& scope, bool with_inputs) const {
+void LayerLowering::unknown(const Node& name, const Scope& scope, bool with_inputs) const {
   Words known;
   for (const Scope* at = &scope; at != nullptr; at = at->parent) {
     if (at->specs != nullptr) {
-      const auto later = std::ranges::find(*at->specs, name.name, &LayerSpec::name);
+      const auto later = std::ranges::find(*at->specs, name.text, &LayerSpec::name);
       if (later != at->specs->end()) {
         diag_
             .error(Kind::unknown_name, name.at, "layer `{}` comes later; only earlier ones can be named",
-                   name.name)
+                   name.text)
             .note(later->name_at, "it is defined here");
         return;
       }
@@ -193,24 +192,22 @@ void LayerLowering::unknown(const Named& name, const Scope& scope, bool with_inp
   }
   if (with_inputs)
     for (const auto& [input, _] : inputs_) known.push_back(input);
-  const std::string block = name.name.substr(0, name.name.find('.'));
-  const bool inside = block != name.name && std::ranges::count(known, block) > 0;
+  const std::string block = name.text.substr(0, name.text.find('.'));
+  const bool inside = block != name.text && std::ranges::count(known, block) > 0;
   if (inside)
     diag_.error(Kind::unknown_name, name.at,
                 "`{}` lies in the block `{}`, and its layers cannot be named from outside; put both layers "
                 "into one block or into none",
-                name.name, block);
+                name.text, block);
   else
     diag_.error(Kind::unknown_name, name.at, "there is no layer {}`{}` here{}",
-                with_inputs ? "or input " : "", name.name, did_you_mean(name.name, known));
+                with_inputs ? "or input " : "", name.text, did_you_mean(name.text, known));
 }
 
 // --- checks
 
-const ir::Type& LayerLowering::type(const Flow& flow) const { return b_.region()[*flow.value].type; }
-
 std::string LayerLowering::shape_of(const Flow& flow) const {
-  const ir::Shape& shape = type(flow).shape;
+  const ir::Shape shape = type(flow).shape;
   return ir::shape_text(ir::Shape(shape.begin() + 1, shape.end()));
 }
 
@@ -225,22 +222,22 @@ void LayerLowering::take(const LayerSpec& spec, const Flow& x, ir::DType dtype) 
 // A value of a full micro-batch must have a size that the memory plan can add up.
 void LayerLowering::check_size(const LayerSpec& spec, const Flow& output) const {
   constexpr int64_t kMaxElements = int64_t{1} << 40;
-  const ir::Shape& shape = type(output).shape;
-  if (ir::fits(shape, model_.micro_batch) && ir::elements(shape, model_.micro_batch) <= kMaxElements) return;
+  const ir::Shape shape = type(output).shape;
+  if (ir::fits(shape, model.micro_batch) && ir::elements(shape, model.micro_batch) <= kMaxElements) return;
   throw Refused(diag_.error(Kind::out_of_range, spec.keys.type_at,
                             "the output of layer `{}` is too large: {} per sample, {} in a micro-batch",
-                            spec.name, shape_of(output), ir::counted(model_.micro_batch, "sample")));
+                            spec.name, shape_of(output), ir::counted(model.micro_batch, "sample")));
 }
 
 // The matrix products of the layer, which are its ops from `first_op` on. Those of the backward pass have the
 // same extents.
-void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) const {
-  for (size_t i = first_op; i < b_.region().ops.size(); ++i) {
-    const ir::Op& op = b_.region().ops[i];
+void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) {
+  for (size_t i = first_op; i < b.region().ops.size(); ++i) {
+    const ir::Op& op = b.region().ops[i];
     if (op.info->lowering != ir::Lowering::gemm) continue;
     for (const ir::Operand& operand : op.operands) {
-      const ir::Shape& shape = b_.type(operand).shape;
-      const ir::MatrixExtents matrix = ir::matrix_extents(shape, model_.micro_batch);
+      const ir::Shape& shape = b.type(operand).shape;
+      const ir::MatrixExtents matrix = ir::matrix_extents(shape, model.micro_batch);
       if (std::max(matrix.rows, matrix.columns) <= ir::kMostMatrixExtent) continue;
       const bool features =
           spec.type == &layers::linear && spec.keys.integer("features") > ir::kMostMatrixExtent;
@@ -248,8 +245,8 @@ void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) const
           Kind::out_of_range, features ? spec.keys.at("features") : spec.keys.type_at,
           "layer `{}` multiplies a matrix of {} x {}; a product takes at most {} rows and columns", spec.name,
           matrix.rows, matrix.columns, ir::kMostMatrixExtent);
-      if (ir::has_batch(shape) && model_.micro_batch > 1)
-        report.note(model_.micro_batch_at, fmt::format("a micro-batch has {} samples", model_.micro_batch));
+      if (ir::has_batch(shape) && model.micro_batch > 1)
+        report.note(model.micro_batch_at(), fmt::format("a micro-batch has {} samples", model.micro_batch));
       throw Refused(report);
     }
   }
@@ -267,19 +264,19 @@ void LayerContext::need_last_axis() {
   if (shape().size() < 2)
     refuse(Kind::shape_mismatch, spec.keys.type_at,
            "layer `{}` works on the last axis, {} is one number per sample; give it the shape [1]", spec.name,
-           input().label);
+           input.label);
 }
 
 void LayerContext::need_image() {
   if (shape().size() != 4)
     refuse(Kind::shape_mismatch, spec.keys.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
-           input().label, shape_text());
+           input.label, shape_text());
 }
 
 void LayerContext::need_positions() {
   if (shape().size() != 3)
     refuse(Kind::shape_mismatch, spec.keys.type_at,
-           "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, input().label,
+           "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, input.label,
            shape_text());
 }
 
@@ -291,9 +288,9 @@ void LayerContext::need_groups(int64_t channels, int64_t groups) {
 
 ir::BufferId LayerContext::parameter(std::string_view suffix, ir::Shape shape, Parameters::Standard standard,
                                      Fan fan, std::string_view at) {
-  return all_.parameters_.get(fmt::format("{}.{}", path, suffix), std::move(shape),
-                              keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
-                              at.empty() ? spec.keys.type_at : keys.at(at));
+  return layers.parameters.get(fmt::format("{}.{}", path, suffix), std::move(shape),
+                               keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
+                               at.empty() ? spec.keys.type_at : keys.at(at));
 }
 
 ir::ValueId LayerContext::projection(const std::string& prefix, const std::string& value, ir::ValueId x,
@@ -314,16 +311,16 @@ ir::ValueId LayerContext::activate(ir::ValueId x, std::string_view key) {
 // the smallest table, unless the file says less.
 void LayerContext::choose_rows(int64_t rows, const Location& at) {
   for (const InputSpec& from : model.inputs) {
-    const Flow* flow = all_.input(from.name);
-    if (flow == nullptr || flow->value != input().value) continue;
-    if (from.range && *from.range > rows)
+    const Flow* flow = layers.input(from.name);
+    if (flow == nullptr || flow->value != input.value) continue;
+    const int64_t range = from.keys.integer("range");  // 0: not given
+    if (range > rows)
       throw Refused(error(Kind::shape_mismatch, from.keys.at("range"), "input `{}` has {}, layer `{}` has {}",
-                          from.name, ir::counted(*from.range, "value"), spec.name,
-                          ir::counted(rows, "vector"))
+                          from.name, ir::counted(range, "value"), spec.name, ir::counted(rows, "vector"))
                         .note(at, "the number of vectors is set here"));
-    const auto smallest = all_.table_rows_.emplace(from.name, rows).first;
+    const auto smallest = layers.table_rows_.emplace(from.name, rows).first;
     smallest->second = std::min(smallest->second, rows);
-    if (!from.range && training())  // the loss of step may say less
+    if (range == 0 && training())  // the loss of step may say less
       b.module().settings.inputs[from.name].range = smallest->second;
   }
 }
@@ -343,7 +340,7 @@ Flow LayerContext::body(Flow x, const std::string& prefix, int64_t copy) {
                              .frozen = scope_.frozen || (keys.given("trainable") && !trains(copy)),
                              .trained = scope_.trained || (keys.given("trainable") && trains(copy)),
                              .keep_f32 = scope_.keep_f32 || keys.has("precision")};
-  return all_.list(spec.layers, std::move(x), inner);
+  return layers.list(spec.layers, std::move(x), inner);
 }
 
 }  // namespace gacc::frontend

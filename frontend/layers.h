@@ -29,21 +29,26 @@ ir::Shape with_batch(const ir::Shape& per_sample);
 
 class LayerLowering {
  public:
-  LayerLowering(ir::Builder& builder, Parameters& parameters, const ModelFile& model);
+  LayerLowering(ir::Builder builder, Parameters& parameters, const ModelFile& model);
+
+  ir::Builder b;  // of the region
+  Parameters& parameters;
+  const ModelFile& model;
 
   // Makes the inputs of the region and lowers all layers; gives the last one's output.
   Flow run();
   // The output of a top-level layer or input, for the loss. Reports unknown names.
-  Flow output(const Named& name) const { return resolve(name, top_); }
+  Flow output(const Node& name) const { return resolve(name, top_); }
   const Flow* input(std::string_view name) const;
+  ir::Type type(const Flow& flow) const { return b.type(*flow.value); }
   // How many rows the tables have that an input's numbers choose from; nothing when it goes into none.
   std::optional<int64_t> rows_of(std::string_view input) const;
   // The shape per sample, for messages: "[784]".
   std::string shape_of(const Flow& flow) const;
-  // What in the layers makes an update differ from the one big batch's.
+  // What makes an update differ from the one big batch's.
   const std::vector<Inexact>& inexact() const { return inexact_; }
   // All layers but sequential blocks, in the order in which they run.
-  std::vector<LayerSummary> summary() const;
+  std::vector<LayerSummary> summary();
 
  private:
   friend class LayerContext;
@@ -61,24 +66,20 @@ class LayerLowering {
   int32_t segment_for(const LayerSpec& spec);
   void take(const LayerSpec& spec, const Flow& x, ir::DType dtype) const;
   void check_size(const LayerSpec& spec, const Flow& output) const;
-  void check_products(const LayerSpec& spec, size_t first_op) const;
+  void check_products(const LayerSpec& spec, size_t first_op);
   void check_adapted() const;
-  const ir::Type& type(const Flow& flow) const;
 
   // Each reports what it does not find.
-  static const Layer* find(const Named& name, const Scope& scope);
-  Flow resolve(const Named& name, const Scope& scope) const;
-  ir::BufferId tied_weight(const Named& name, const Scope& scope) const;
-  void unknown(const Named& name, const Scope& scope, bool with_inputs) const;
+  static const Layer* find(std::string_view name, const Scope& scope);
+  Flow resolve(const Node& name, const Scope& scope) const;
+  ir::BufferId tied_weight(const Node& name, const Scope& scope) const;
+  void unknown(const Node& name, const Scope& scope, bool with_inputs) const;
 
-  ir::Builder& b_;
-  Parameters& parameters_;
-  const ModelFile& model_;
   Diag& diag_;
   Scope top_;
   std::map<std::string, Flow, std::less<>> inputs_;
   std::map<std::string, int64_t, std::less<>> table_rows_;  // by input: of the smallest table
-  std::vector<Inexact> inexact_;
+  std::vector<Inexact> inexact_ = model.inexact;
   struct Lowered {
     const LayerSpec* spec;
     std::string path;
@@ -86,17 +87,22 @@ class LayerLowering {
   };
   std::vector<Lowered> done_;
   int64_t lowered_ = 0;
-  bool too_many_ = false;
   int32_t units_ = 0;              // of recompute, so far
   int32_t units_per_segment_ = 1;  // more than one under policy sqrt
 };
 
-// What the code of layers and losses reports with. A layer or loss that cannot be is left by an exception:
+// What the code of layers and losses works with. A layer or loss that cannot be is left by an exception:
 // `throw Refused(error(...).note(...))`.
 struct Lowering {
-  ir::Builder& b;
+  LayerLowering& layers;
   const Values& keys;
-  const ModelFile& model;
+  const Flow input;
+  ir::Builder& b = layers.b;
+  const ModelFile& model = layers.model;
+
+  ir::ValueId x() const { return *input.value; }
+  ir::Shape shape() const { return b.type(x()).shape; }  // [B, ..]
+  std::string shape_text() const { return layers.shape_of(input); }
 
   // The attributes of an op that are keys, and others.
   ir::Attrs attrs_of(std::string_view op, ir::Attrs others = {}) const;
@@ -105,11 +111,10 @@ struct Lowering {
   Report& error(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
     return b.diag().error(kind, at, format, std::forward<A>(args)...);
   }
-  // Refuses it, and says where a flow is defined.
+  // Refuses it, and says where its input is defined.
   template <class... A>
-  [[noreturn]] void refuse(const Flow& flow, Kind kind, const Location& at, fmt::format_string<A...> format,
-                           A&&... args) {
-    throw Refused(error(kind, at, format, std::forward<A>(args)...).note(flow.at, flow.defined_here()));
+  [[noreturn]] void refuse(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    throw Refused(error(kind, at, format, std::forward<A>(args)...).note(input.at, input.defined_here()));
   }
 };
 
@@ -118,31 +123,20 @@ class LayerContext : public Lowering {
  public:
   LayerContext(LayerLowering& all, const LayerSpec& spec, std::vector<Flow> inputs,
                const LayerLowering::Scope& scope)
-      : Lowering{all.b_, spec.keys, all.model_},
+      : Lowering{all, spec.keys, inputs.front()},
         spec(spec),
         inputs(std::move(inputs)),
         path(scope.prefix + spec.name),
-        all_(all),
         scope_(scope) {}
 
   const LayerSpec& spec;
   const std::vector<Flow> inputs;
   const std::string path;  // "h.3.mlp.fc": the name of its output, and what its parameters' names begin with
 
-  const Flow& input() const { return inputs.front(); }
-  ir::ValueId x() const { return *input().value; }
-  ir::Shape shape() const { return b.type(x()).shape; }  // [B, ..]
-  std::string shape_text() const { return all_.shape_of(input()); }
-  std::string shape_of(const Flow& flow) const { return all_.shape_of(flow); }
   bool training() const { return b.region().kind == ir::RegionKind::step; }
 
-  using Lowering::refuse;
-  template <class... A>
-  [[noreturn]] void refuse(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
-    refuse(input(), kind, at, format, std::forward<A>(args)...);
-  }
   // Refuses an input whose samples are not f32, have no axis, are no image, or are not [positions, features].
-  void need_floats() { all_.take(spec, input(), ir::DType::f32); }
+  void need_floats() { layers.take(spec, input, ir::DType::f32); }
   void need_last_axis();
   void need_image();
   void need_positions();
@@ -154,23 +148,22 @@ class LayerContext : public Lowering {
   ir::BufferId parameter(std::string_view suffix, ir::Shape shape, Parameters::Standard standard,
                          Fan fan = {}, std::string_view at = "");
   // The weight that a layer shares.
-  ir::BufferId tied_weight(const Named& name) { return all_.tied_weight(name, scope_); }
+  ir::BufferId tied_weight(const Node& name) { return layers.tied_weight(name, scope_); }
   // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
   ir::ValueId projection(const std::string& prefix, const std::string& value, ir::ValueId x, int64_t out,
                          bool biased);
-  // What adapts the layer's products, by its own key or by [lora].
-  std::optional<Adapting> adapting();
+  // What adapts the layer's products: its own key, or [lora]; null for nothing.
+  const Values* adapting() const;
   // alpha / rank * x A^T B^T [.., out], with the parameters NAME.lora_A.weight and NAME.lora_B.weight: what is
   // added to the product with the rows of `weight` from `begin` on.
-  ir::ValueId adapter(const Adapting& by, const std::string& name, ir::ValueId x, int64_t out,
+  ir::ValueId adapter(const Values& by, const std::string& name, ir::ValueId x, int64_t out,
                       std::string weight, int64_t begin = 0);
-  Parameters& parameters() { return all_.parameters_; }
 
   // The activation that a key names, of x, as PATH.
   ir::ValueId activate(ir::ValueId x, std::string_view key = "activation");
 
   // What makes an update differ from the one big batch's.
-  void inexact(Inexact what) { all_.inexact_.push_back(std::move(what)); }
+  void inexact(Inexact what) { layers.inexact_.push_back(std::move(what)); }
   // The input that a layer takes numbers from chooses rows of a table: refused when it has more numbers.
   void choose_rows(int64_t rows, const Location& at);
 
@@ -180,10 +173,9 @@ class LayerContext : public Lowering {
   // Whether the layer's parameters are trained; of a repeated block, that copy's.
   bool trains(int64_t copy = 0) const;
   // Blocks: what is made from here on is a unit of recompute of its own, if the policy has such.
-  void open_segment() { b.segment = all_.segment_for(spec); }
+  void open_segment() { b.segment = layers.segment_for(spec); }
 
  private:
-  LayerLowering& all_;
   const LayerLowering::Scope& scope_;
 };
 

@@ -25,17 +25,14 @@ Words metric_names() {
 }
 
 void LossContext::need_metrics() {
-  const auto measured = [](const LossType& loss, const std::string& metric) {
-    return std::ranges::count(loss.metrics, metric) > 0;
-  };
   bool good = true;
-  for (const Named& metric : model.metrics) {
-    if (measured(*model.loss.type, metric.name)) continue;
-    good = false;
+  for (const Node& metric : model.metrics()) {
     Words with;
     for (const LossType* loss : all_losses())
-      if (measured(*loss, metric.name)) with.push_back(loss->schema.name);
-    error(Kind::conflict, metric.at, "metric \"{}\" is for {}; the loss is {}", metric.name, list_words(with),
+      if (std::ranges::count(loss->metrics, metric.text) > 0) with.push_back(loss->schema.name);
+    if (std::ranges::count(with, name()) > 0) continue;
+    good = false;
+    error(Kind::conflict, metric.at, "metric \"{}\" is for {}; the loss is {}", metric.text, list_words(with),
           name());
   }
   if (!good) throw Refused();
@@ -59,8 +56,8 @@ ir::BufferId LossContext::table(const std::string& name, const std::vector<doubl
 void LossContext::need_weights(std::string_view key, int64_t columns) {
   const std::vector<double> weights = keys.reals(key);
   if (!weights.empty() && static_cast<int64_t>(weights.size()) != columns)
-    refuse(output, Kind::shape_mismatch, keys.at(key), "`loss.{}` has {} numbers, {} gives {}", key,
-           weights.size(), output.label, columns);
+    refuse(Kind::shape_mismatch, keys.at(key), "`loss.{}` has {} numbers, {} gives {}", key, weights.size(),
+           input.label, columns);
 }
 
 void LossContext::sum(ir::ValueId each, ir::ValueId counted) {
@@ -71,7 +68,7 @@ void LossContext::sum(ir::ValueId each, ir::ValueId counted) {
 }
 
 ir::Operand LossContext::reshaped(std::string_view suffix, const ir::Shape& shape) {
-  if (type(target).shape == shape) return *target.value;
+  if (layers.type(target).shape == shape) return *target.value;
   return b.make("reshape", fmt::format("{}.{}", keys.text("target"), suffix), {*target.value},
                 {{"shape", shape}});
 }
@@ -80,29 +77,30 @@ void LossContext::need_count(int64_t per_sample) {
   const auto window = ir::checked_mul(model.micro_batch, model.accumulate);
   const auto total = window ? ir::checked_mul(*window, per_sample) : std::nullopt;
   if (!total || *total >= int64_t{1} << 31)
-    throw Refused(error(Kind::out_of_range, model.micro_batch_at,
+    throw Refused(error(Kind::out_of_range, model.micro_batch_at(),
                         "an update counts more than 2^31 elements: {} x {} x {} per sample",
                         ir::counted(model.micro_batch, "sample"), ir::counted(model.accumulate, "launch"),
                         per_sample));
 }
 
 void LossContext::elements(Each each) {
-  const ir::Shape shape = type(output).shape;
-  if (ir::elements(shape, 1) != ir::elements(type(target).shape, 1))
-    refuse(output, Kind::shape_mismatch, keys.at("target"),
+  const ir::Shape shape = this->shape();
+  if (ir::elements(shape, 1) != ir::elements(layers.type(target).shape, 1))
+    refuse(Kind::shape_mismatch, keys.at("target"),
            "{} needs as many targets as outputs: {} has {}, {} gives {}", name(), target.label,
-           layers.shape_of(target), output.label, layers.shape_of(output));
+           layers.shape_of(target), input.label, shape_text());
   need_count(ir::elements(shape, 1));
   need_metrics();
   ir::Operand wanted = reshaped("shaped", shape);
-  if (type(target).dtype != ir::DType::f32) wanted = b.make("cast", keys.text("target") + ".real", {wanted});
-  const ir::Operand x = *output.value;
+  if (layers.type(target).dtype != ir::DType::f32)
+    wanted = b.make("cast", keys.text("target") + ".real", {wanted});
+  const ir::Operand x = this->x();
   const ir::ValueId losses = each(*this, x, wanted);
   sum(losses, b.make("ones_like", "loss.ones", {losses}));
   if (!metrics) return;
-  for (const Named& metric : model.metrics) {
+  for (const Node& metric : model.metrics()) {
     b.location = metric.at;
-    measure(metric.name, x, wanted);
+    measure(metric.text, x, wanted);
   }
 }
 
@@ -126,26 +124,25 @@ void LossContext::measure(const std::string& metric, const ir::Operand& x, const
   add_metric("r2.squares", b.make("square", "r2.square", {shifted}));
 }
 
-void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& model, Flow output,
-                bool metrics) {
-  const LossSpec& loss = model.loss;
+void lower_loss(LayerLowering& layers, Flow output, bool metrics) {
+  const LossSpec& loss = layers.model.loss;
   if (!loss.valid) return;
-  const Named named = loss.keys.named("target");
-  const Flow* target = layers.input(named.name);
+  const Node& named = loss.keys.nodes("target").front();
+  const Flow* target = layers.input(named.text);
   if (target == nullptr) {
     Words known;
-    for (const InputSpec& input : model.inputs) known.push_back(input.name);
-    b.diag().error(Kind::unknown_name, named.at, "there is no input `{}`{}", named.name,
-                   did_you_mean(named.name, known));
+    for (const InputSpec& input : layers.model.inputs) known.push_back(input.name);
+    layers.b.diag().error(Kind::unknown_name, named.at, "there is no input `{}`{}", named.text,
+                          did_you_mean(named.text, known));
   }
-  if (loss.keys.has("input")) output = layers.output(loss.keys.named("input"));
+  if (loss.keys.has("input")) output = layers.output(loss.keys.nodes("input").front());
   if (target == nullptr || !target->value || !output.value) return;
-  b.location = loss.keys.type_at;
-  LossContext context{{b, loss.keys, model}, layers, std::move(output), *target, metrics};
+  layers.b.location = loss.keys.type_at;
+  LossContext context{{layers, loss.keys, std::move(output)}, *target, metrics};
   try {
-    if (context.type(context.output).dtype != ir::DType::f32)
-      context.refuse(context.output, Kind::type_mismatch, loss.keys.type_at, "the loss takes f32, {} is i32",
-                     context.output.label);
+    if (layers.type(context.input).dtype != ir::DType::f32)
+      context.refuse(Kind::type_mismatch, loss.keys.type_at, "the loss takes f32, {} is i32",
+                     context.input.label);
     loss.type->lower(context);
   } catch (const Refused&) {  // reported
   }

@@ -6,18 +6,15 @@ namespace gacc::frontend {
 
 // Appends loss and count (and, with `metrics`, the metrics) after the forward pass whose last output is
 // `output`, and yields them. Adds what the runtime must know of the target to the module's settings.
-void lower_loss(ir::Builder& b, const LayerLowering& layers, const ModelFile& model, Flow output,
-                bool metrics);
+void lower_loss(LayerLowering& layers, Flow output, bool metrics);
 
 // One loss while it is lowered: what the code of a loss works with. The division by the count of the whole
 // window is update's.
 struct LossContext : Lowering {
-  const LayerLowering& layers;
-  Flow output, target;
+  Flow target;
   bool metrics;  // whether they are measured in this region
 
   std::string_view name() const { return model.loss.type->schema.name; }
-  const ir::Type& type(const Flow& flow) const { return b.region()[*flow.value].type; }
 
   // A loss of two arrays of the same shape: `each` gives the loss of each element of output and target.
   using Each = ir::ValueId (*)(LossContext& loss, const ir::Operand& x, const ir::Operand& wanted);

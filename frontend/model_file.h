@@ -14,9 +14,6 @@ struct InputSpec {
   Location at{};      // of the name
   bool valid = true;  // false: its type is wrong and reported
   Values keys{};
-  ir::Shape shape{};  // per sample
-  ir::DType dtype = ir::DType::f32;
-  std::optional<int64_t> range{};  // i32: values are 0..range-1
 };
 
 struct LayerSpec {
@@ -25,7 +22,6 @@ struct LayerSpec {
   std::string name;
   Location name_at{};
   bool valid = true;  // false: something about it is wrong and reported; nothing can be said about its output
-  std::vector<Named> inputs{};      // as named by `input` or `inputs`; empty: the previous layer
   std::vector<LayerSpec> layers{};  // of a block
 };
 
@@ -43,27 +39,24 @@ struct Inexact {
 };
 
 struct ModelFile {
-  std::string name;
-  std::vector<Named> metrics{};
+  Values file{};  // the tables of which the rest was made
   std::vector<InputSpec> inputs{};
   std::vector<LayerSpec> layers{};
   LossSpec loss{};
-  std::optional<Named> predicted{};  // [predict] layer; else the loss's input
-  std::vector<Values> groups{};      // [[optimizer.groups]]
-  std::optional<Values> load{};      // [load]
-  std::optional<Values> lora{};      // [lora]
-  bool adapts = false;               // a layer or [lora] adds adapters
+  bool adapts = false;  // a layer or [lora] adds adapters
   int64_t micro_batch = 1, accumulate = 1;
-  std::string recompute_policy = "none";
-  Location micro_batch_at{}, require_at{};
   std::vector<Inexact> inexact{};  // what [optimizer] says; layers add theirs when they are lowered
   ir::Settings settings{};         // defaults filled in
+
+  std::span<const Node> metrics() const { return file.table("model").nodes("metrics"); }
+  std::span<const Node> predicted() const { return file.table("predict").nodes("layer"); }  // one or none
+  Location micro_batch_at() const { return file.table("train").at("micro_batch"); }
 };
 
 // Each reads its tables and reports to `diag`; what could not be read keeps its default.
 ModelFile read_model(const Node& root, Diag& diag);
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
-void read_training(const Values& file, ModelFile& model, Diag& diag);  // [train] ... [memory]
+void read_training(ModelFile& model, Diag& diag);  // [train] ... [memory]
 // [[optimizer.groups]] of the table [optimizer].
 void read_groups(const Values& optimizer, ModelFile& model, Diag& diag);
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
@@ -73,12 +66,12 @@ bool adapts(const std::vector<LayerSpec>& layers);
 // Whether a pattern is the name: `*` crosses dots, and a backslash is itself.
 bool matches_glob(const std::string& pattern, const std::string& name);
 // [load]: what needs no parameters.
-void read_load(const Values& load, ModelFile& model, Diag& diag);
+void read_load(const Values& load, ir::Settings& settings, Diag& diag);
 // What each parameter is called in weights from elsewhere. A pattern that names none is an error.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
-// Puts what makes an update differ from the big batch's (model.inexact, then `layers`) into the results for
-// the plan; with train.require = "exact" each is an error.
-void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,
+// Puts what makes an update differ from the big batch's into the results for the plan; with train.require =
+// "exact" each is an error.
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& all, ir::Results& results,
                        Diag& diag);
 
 }  // namespace gacc::frontend

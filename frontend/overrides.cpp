@@ -48,9 +48,7 @@ Node* layer_named(Node& layers, std::string_view name) {
 
 Node& entry(Node& table, const std::string& key, const Location& at) {
   if (Node* found = table.find(key)) return *found;
-  Node empty;
-  empty.at = at;
-  table.entries.push_back({key, at, std::move(empty)});
+  table.entries.push_back({key, at, {.at = at, .entries = {}}});
   return table.entries.back().value;
 }
 
@@ -63,42 +61,34 @@ void apply(Node& root, const Override& override, Diag& diag) {
   }
   Node* node = &root;
   const std::vector<std::string> parts = split(override.key);
+  if (std::ranges::count(parts, std::string()) > 0 || parts.size() > kMaxParts) {
+    diag.error(Kind::syntax, at, "`{}` is not a dotted path such as train.accumulate", override.key);
+    return;
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string& part = parts[i];
     const bool last = i + 1 == parts.size();
-    if (parts[i].empty() || parts.size() > kMaxParts) {
-      diag.error(Kind::syntax, at, "`{}` is not a dotted path such as train.accumulate", override.key);
+    // Inside a block its layers may be named directly: layers.block.fc1 is layers.block.layers.fc1.
+    Node* inner = node == &root || last || node->find(part) != nullptr ? nullptr : node->find("layers");
+    Node* list = node->is_list() ? node : inner;
+    Node* layer = list != nullptr && list->is_list() ? layer_named(*list, part) : nullptr;
+    if (node->is_list() && layer == nullptr) {
+      const std::vector<std::string> names = layer_names(*node);
+      const bool number = part.find_first_not_of("0123456789") == std::string::npos;
+      diag.error(Kind::unknown_name, at, "there is no layer `{}`{}", part,
+                 number ? fmt::format("; layers go by name: {}", fmt::join(names, ", "))
+                        : did_you_mean(part, {names.begin(), names.end()}));
       return;
     }
-    if (node->is_list()) {
-      Node* layer = layer_named(*node, parts[i]);
-      if (layer == nullptr || last) {
-        const std::vector<std::string> names = layer_names(*node);
-        if (layer == nullptr) {
-          std::string hint = did_you_mean(parts[i], {names.begin(), names.end()});
-          if (parts[i].find_first_not_of("0123456789") == std::string::npos)
-            hint = fmt::format("; layers go by name: {}", fmt::join(names, ", "));
-          diag.error(Kind::unknown_name, at, "there is no layer `{}`{}", parts[i], hint);
-        } else {
-          diag.error(Kind::syntax, at, "the path ends at layer `{}`; name the key to set", parts[i]);
-        }
-        return;
-      }
-      node = layer;
-      continue;
+    if (layer != nullptr && last) {
+      diag.error(Kind::syntax, at, "the path ends at layer `{}`; name the key to set", part);
+      return;
     }
-    if (!node->is_table()) {
+    if (layer == nullptr && !node->is_table()) {
       diag.error(Kind::unknown_key, at, "`{}` is {}, it has no keys", parts[i - 1], form_text(node->form));
       return;
     }
-    // Inside a block its layers may be named directly: layers.block.fc1 is layers.block.layers.fc1.
-    Node* inner = node->find("layers");
-    if (!last && node != &root && inner != nullptr && inner->is_list() && node->find(parts[i]) == nullptr) {
-      if (Node* layer = layer_named(*inner, parts[i])) {
-        node = layer;
-        continue;
-      }
-    }
-    node = &entry(*node, parts[i], at);
+    node = layer != nullptr ? layer : &entry(*node, part, at);
   }
   *node = std::move(*value);
 }

@@ -82,10 +82,6 @@ ir::BufferId Parameters::statistic(const std::string& name, int64_t size, double
   return buffer;
 }
 
-ir::BufferId Parameters::change_of(ir::BufferId statistic) {
-  return module_.belonging(statistic, ir::BufferRole::change);
-}
-
 void Parameters::start(ir::BufferId buffer, const Value& init, Standard standard, Fan fan,
                        const Location& at) {
   ir::Builder b(module_, module_.init, diag_);

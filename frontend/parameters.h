@@ -40,9 +40,8 @@ class Parameters {
   static int64_t stream(std::string_view name);
 
   // A running statistic [size] that starts at `value`: state that --save and --load carry, made at its first
-  // mention. `change_of` is what it has moved since the last update, in the window that is open.
+  // mention.
   ir::BufferId statistic(const std::string& name, int64_t size, double value, const Location& at);
-  ir::BufferId change_of(ir::BufferId statistic);
 
   // Rows of parameters that are several matrices of others, one after the other: heads' queries, keys, values.
   std::map<std::string, std::vector<int64_t>, std::less<>> parts{};

@@ -25,17 +25,14 @@ void check_slope(const Values& keys, Diag& diag) {
              keys.has(key) ? keys.text(key) : "none");
 }
 
-void read_inputs(LayerSpec& layer, Diag& diag) {
+void check_inputs(const LayerSpec& layer, Diag& diag) {
   const Values& keys = layer.keys;
   const std::string_view type = layer.type->schema.name;
   const bool several = layer.type->several;
   if (keys.given("input") && keys.given("inputs"))
     diag.error(Kind::conflict, keys.at("inputs"), "a layer has either `input` or `inputs`");
-  for (const std::string_view key : {"input", "inputs"})
-    for (const Node& name : keys.nodes(key)) layer.inputs.push_back({name.text, name.at});
   if (!keys.given("inputs")) {
-    if (several)
-      diag.error(Kind::missing_key, layer.keys.type_at, "a layer of type \"{}\" needs `inputs`", type);
+    if (several) diag.error(Kind::missing_key, keys.type_at, "a layer of type \"{}\" needs `inputs`", type);
   } else if (const size_t count = keys.nodes("inputs").size();
              keys["inputs"].good && (several ? count < 2 : count != 1)) {
     diag.error(Kind::out_of_range, keys.at("inputs"), "a layer of type \"{}\" takes {}, not {}", type,
@@ -88,7 +85,7 @@ LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
   if (!layer.valid) return layer;
   layer.type = &member_of(all_layers(), *keys.type);
   const size_t before = diag.reports().size();
-  read_inputs(layer, diag);
+  check_inputs(layer, diag);
   if (keys.lists("slope")) check_slope(keys, diag);
   if (const Values* lora = keys.find("lora")) check_adapting(*lora, diag);
   if (layer.type->check != nullptr) layer.type->check(keys, diag);

@@ -12,79 +12,54 @@ namespace gacc::frontend {
 
 namespace {
 
-// A part of a pattern: letters, {NAME} for a number, or a star.
-struct Part {
-  enum class Kind : uint8_t { letters, number, star } kind;
-  std::string text{};
-};
-using Pattern = std::vector<Part>;
-
-Pattern parts_of(std::string_view text) {
-  Pattern parts;
-  while (!text.empty()) {
-    const size_t end = text.front() == '{' ? text.find('}') : text.npos;
-    const bool number = end != text.npos && end > 1, star = text.front() == '*';
-    if (number)
-      parts.push_back({Part::Kind::number, std::string(text.substr(1, end - 1))});
-    else if (star)
-      parts.push_back({Part::Kind::star});
-    else if (!parts.empty() && parts.back().kind == Part::Kind::letters)
-      parts.back().text += text.front();
-    else
-      parts.push_back({Part::Kind::letters, std::string(1, text.front())});
-    text.remove_prefix(number ? end + 1 : 1);
-  }
-  return parts;
+// The first part of a pattern: {NAME} for a number, a star, or a letter.
+std::string_view part_of(std::string_view pattern) {
+  const size_t end = pattern.front() == '{' ? pattern.find('}') : pattern.npos;
+  return pattern.substr(0, end != pattern.npos && end > 1 ? end + 1 : 1);
 }
+bool is_letter(std::string_view part) { return part.size() == 1 && part != "*"; }
 
 // Of two patterns that name a parameter, the one with more letters counts.
-size_t letters(const Pattern& pattern) {
-  size_t count = 0;
-  for (const auto& [kind, text] : pattern) count += kind == Part::Kind::letters ? text.size() : 0;
+int letters(std::string_view pattern) {
+  int count = 0;
+  for (; !pattern.empty(); pattern.remove_prefix(part_of(pattern).size()))
+    count += is_letter(part_of(pattern)) ? 1 : 0;
   return count;
 }
 
-// What the parts of a pattern stood for: its numbers by name, and the texts of its stars in order.
-struct Match {
-  std::map<std::string, std::string, std::less<>> numbers{};
-  std::vector<std::string> texts{};
-};
+// The parts of a pattern that are no letters, and what they stood for.
+using Match = std::vector<std::pair<std::string_view, std::string_view>>;
 
-bool matches(std::span<const Part> pattern, std::string_view name, Match& match) {
+bool matches(std::string_view pattern, std::string_view name, Match& match) {
   if (pattern.empty()) return name.empty();
-  const auto& [kind, text] = pattern.front();
-  const std::span<const Part> rest = pattern.subspan(1);
-  if (kind == Part::Kind::letters)
-    return name.starts_with(text) && matches(rest, name.substr(text.size()), match);
-  if (kind == Part::Kind::number) {
-    const std::string_view digits = name.substr(0, name.find_first_not_of("0123456789"));
-    if (digits.empty()) return false;
-    const auto [known, fresh] = match.numbers.emplace(text, digits);
-    return (fresh || known->second == digits) && matches(rest, name.substr(digits.size()), match);
-  }
-  for (size_t length = 0; length <= name.size(); ++length) {
-    Match longer = match;
-    longer.texts.emplace_back(name.substr(0, length));
-    if (!matches(rest, name.substr(length), longer)) continue;
-    match = std::move(longer);
-    return true;
+  const std::string_view part = part_of(pattern), rest = pattern.substr(part.size());
+  if (is_letter(part)) return name.starts_with(part) && matches(rest, name.substr(1), match);
+  const size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+  const auto known = std::ranges::find(match, part, &Match::value_type::first);
+  const bool star = part == "*", other = known != match.end() && known->second != name.substr(0, digits);
+  if (!star && (digits == 0 || other)) return false;
+  for (size_t length = star ? 0 : digits; length <= (star ? name.size() : digits); ++length) {
+    match.emplace_back(part, name.substr(0, length));
+    if (matches(rest, name.substr(length), match)) return true;
+    match.pop_back();
   }
   return false;
 }
 
 // The file's name: its {NAME}s and stars replaced by what those of our pattern matched. `problem` names one that
 // our pattern does not have.
-std::string filled(const Pattern& pattern, const Match& match, std::string& problem) {
+std::string filled(std::string_view pattern, Match match, std::string& problem) {
   std::string name;
-  size_t star = 0;
-  for (const auto& [kind, text] : pattern) {
-    const auto number = match.numbers.find(text);
-    if (kind == Part::Kind::letters)
-      name += text;
-    else if (kind == Part::Kind::star ? star == match.texts.size() : number == match.numbers.end())
-      problem = kind == Part::Kind::star ? "as many `*`" : fmt::format("`{{{}}}`", text);
+  for (; !pattern.empty(); pattern.remove_prefix(part_of(pattern).size())) {
+    const std::string_view part = part_of(pattern);
+    const auto found = std::ranges::find(match, part, &Match::value_type::first);
+    if (is_letter(part))
+      name += part;
+    else if (found == match.end())
+      problem = part == "*" ? "as many `*`" : fmt::format("`{}`", part);
     else
-      name += kind == Part::Kind::star ? match.texts[star++] : number->second;
+      name += found->second;
+    if (part == "*" && found != match.end()) match.erase(found);  // the next star is the next one's
   }
   return name;
 }
@@ -113,13 +88,12 @@ std::vector<Own> all_own(const ir::Module& module) {
 // Calls `f` for each that a pattern names. One that names none is an error.
 template <class F>
 void each(std::vector<Own>& all, const std::string& pattern, const Location& at, Diag& diag, const F& f) {
-  const Pattern parts = parts_of(pattern);
   Words names;
   bool found = false;
   for (Own& own : all) {
     names.push_back(own.buffer.name);
     Match match;
-    if (!matches(parts, own.buffer.name, match)) continue;
+    if (!matches(pattern, own.buffer.name, match)) continue;
     found = true;
     f(own, match);
   }
@@ -132,12 +106,12 @@ void rename(std::vector<Own>& all, const Entry& entry, Diag& diag) {
   const bool one = !entry.value.is_list();
   const Node* last = nullptr;  // the pattern that was reported last: once, not for each parameter
   each(all, entry.key, entry.key_at, diag, [&](Own& own, const Match& match) {
-    if (own.said != nullptr && letters(parts_of(own.said->key)) >= letters(parts_of(entry.key))) return;
+    if (own.said != nullptr && letters(own.said->key) >= letters(entry.key)) return;
     own.load.tensors.clear();
     own.said = &entry;
     for (const Node& theirs : one ? std::span(&entry.value, 1) : std::span(entry.value.items)) {
       std::string problem;
-      own.load.tensors.push_back(filled(parts_of(theirs.text), match, problem));
+      own.load.tensors.push_back(filled(theirs.text, match, problem));
       if (!problem.empty() && std::exchange(last, &theirs) != &theirs)
         diag.error(Kind::unknown_name, theirs.at, "`{}` does not have {} that `{}` has", entry.key, problem,
                    theirs.text);
@@ -161,11 +135,10 @@ bool is_texts(const Node& node) {
 
 }  // namespace
 
-void read_load(const Values& keys, ModelFile& model, Diag& diag) {
-  model.load = keys;
-  model.settings.load.prefix = keys.text("prefix");  // said, so that the module has a [load] at all
-  if (keys.flag("part")) model.settings.load.part = true;
-  if (keys.has("ignore")) model.settings.load.ignore = keys.get<ir::Texts>("ignore");
+void read_load(const Values& keys, ir::Settings& settings, Diag& diag) {
+  settings.load.prefix = keys.text("prefix");  // said, so that the module has a [load] at all
+  if (keys.flag("part")) settings.load.part = true;
+  if (keys.has("ignore")) settings.load.ignore = keys.get<ir::Texts>("ignore");
   for (const auto& [key, form] :
        {std::pair("rename", "a string"), std::pair("concat", "a list of strings")}) {
     if (!keys.given(key) || !keys[key].good) continue;
@@ -180,8 +153,8 @@ void read_load(const Values& keys, ModelFile& model, Diag& diag) {
 
 // No two parameters have the same tensor. The module gets those that are called or lie otherwise than here.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
-  if (diag.failed() || !model.load) return;  // parameters may be missing
-  const Values& keys = *model.load;
+  if (diag.failed() || !model.file.given("load")) return;  // parameters may be missing
+  const Values& keys = *model.file.find("load");
   std::vector<Own> all = all_own(module);
   for (const std::string_view key : {"rename", "concat"})
     if (keys.given(key))

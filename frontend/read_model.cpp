@@ -9,14 +9,13 @@ namespace {
 
 constexpr size_t kMaxInputs = 256;
 
-void read_name_and_metrics(const Values& keys, ModelFile& model, Diag& diag) {
-  model.name = keys.text("name");
-  if (keys.has("name") && (model.name.empty() || model.name.size() > kMaxNameLength)) {
+void read_name_and_metrics(const Values& keys, ir::Settings& settings, Diag& diag) {
+  const std::string name = keys.text("name");
+  if (keys.has("name") && (name.empty() || name.size() > kMaxNameLength))
     diag.error(Kind::out_of_range, keys.at("name"), "`model.name` must have 1 to {} characters",
                kMaxNameLength);
-  }
-  model.settings.model.seed = keys.integer("seed");
-  for (const Node& item : keys.nodes("metrics")) model.metrics.push_back({item.text, item.at});
+  settings.model.seed = keys.integer("seed");
+  if (!keys.nodes("metrics").empty()) settings.model.metrics = keys.get<ir::Texts>("metrics");
 }
 
 // `mean` or `std` of normalize: a number, or one for each index of the first axis.
@@ -29,7 +28,8 @@ void check_statistic(const Values& statistics, std::string_view key, const Input
     diag.error(Kind::out_of_range, node->is_list() ? node->items[i].at : node->at,
                "`{}` must not be 0: the data is divided by it", statistics.name(key));
   }
-  const size_t axis = input.shape.empty() ? 0 : static_cast<size_t>(input.shape.front());
+  const ir::Shape shape = input.keys.integers("shape");
+  const size_t axis = shape.empty() ? 0 : static_cast<size_t>(shape.front());
   if (!node->is_list() || values.size() == axis || !input.keys["shape"].good) return;
   Report& report =
       diag.error(Kind::shape_mismatch, node->at, "`{}` has {} numbers, the first axis of input `{}` has {}",
@@ -53,10 +53,8 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   ir::InputSettings& settings = all.inputs[entry.key];
   const Values& keys = input.keys =
       read_table(entry.value, tables::input, diag, fmt::format("[{}]", path), path);
-  input.shape = keys.integers("shape");
-  input.dtype = keys.text("dtype") == "i32" ? ir::DType::i32 : ir::DType::f32;
   input.valid = keys["shape"].good && keys["dtype"].good;
-  if (!ir::fits(input.shape, 1)) {
+  if (!ir::fits(keys.integers("shape"), 1)) {
     diag.error(Kind::out_of_range, keys.at("shape"), "input `{}` has too many elements", entry.key);
     input.valid = false;
   }
@@ -66,8 +64,7 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
     if (keys.given(key) && keys.text("dtype") != dtype)
       diag.error(Kind::conflict, keys.at(key), "`{}` is for {} inputs; `{}` is {}", key, dtype, entry.key,
                  keys.text("dtype"));
-  if (keys.has("range") && input.dtype == ir::DType::i32)
-    settings.range = input.range = keys.integer("range");
+  if (keys.has("range")) settings.range = keys.integer("range");
   settings.normalize_data = keys.has("normalize");
   if (const Values* statistics = keys.find("normalize"))
     for (const std::string_view key : {"mean", "std"}) {
@@ -84,7 +81,9 @@ void read_loss(const Value& value, ModelFile& model, Diag& diag) {
   if (loss.keys.type != nullptr) {
     loss.type = &member_of(all_losses(), *loss.keys.type);
     if (loss.type->check != nullptr) loss.type->check(loss.keys, diag);
+    model.settings.loss.type = std::string(loss.type->schema.name);
   }
+  model.settings.loss.target = loss.keys.text("target");
   // Into how many parts the pass chunk-loss cuts it; without the key it chooses.
   if (loss.keys.has("chunks")) model.settings.loss.chunks = loss.keys.integer("chunks");
   loss.valid = value.good && diag.reports().size() == before;
@@ -93,9 +92,9 @@ void read_loss(const Value& value, ModelFile& model, Diag& diag) {
 }  // namespace
 
 ModelFile read_model(const Node& root, Diag& diag) {
-  ModelFile model;
-  const Values file = read_table(root, tables::file, diag, tables::file.title(), "");
-  if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model, diag);
+  ModelFile model{.file = read_table(root, tables::file, diag, tables::file.title(), "")};
+  const Values& file = model.file;
+  if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model.settings, diag);
   if (const Value& inputs = file["inputs"]; inputs.good) {
     for (const Entry& entry : inputs.node->entries) {
       if (model.inputs.size() >= kMaxInputs) {
@@ -112,14 +111,9 @@ ModelFile read_model(const Node& root, Diag& diag) {
     model.layers = read_layers(*layers.node, model.inputs, diag);
   }
   if (file.find("loss") != nullptr) read_loss(file["loss"], model, diag);
-  if (const Values* keys = file.find("predict"); keys != nullptr && keys->has("layer"))
-    model.predicted = keys->named("layer");
   model.adapts = adapts(model.layers) || file.given("lora");
-  if (const Values* lora = file.find("lora")) {
-    check_adapting(*lora, diag);
-    if (file["lora"].good) model.lora = *lora;
-  }
-  read_training(file, model, diag);
+  if (const Values* lora = file.find("lora")) check_adapting(*lora, diag);
+  read_training(model, diag);
   return model;
 }
 

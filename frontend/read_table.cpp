@@ -79,43 +79,40 @@ struct Foreign {
   std::vector<std::string_view> words;
   std::string_view write = {};  // where the value is another one, too
 };
-const std::vector<Foreign>& foreign_words() {
-  static const std::vector<Foreign> words = {
-      {"features", {"units", "out_features", "filters", "dim", "embedding_dim", "hidden_size"}},
-      {"channels", {"filters", "out_channels", "units", "out_features"}},
-      {"vocab", {"num_embeddings", "vocab_size"}},
-      {"heads", {"num_heads", "n_head"}},
-      {"rank", {"r", "lora_rank"}},
-      {"alpha", {"lora_alpha"}},
-      {"match", {"target_modules"}},
-      {"kv_heads", {"num_key_value_heads", "n_kv_head"}},
-      {"rope", {"rotary", "rope_theta"}},
-      {"theta", {"base", "rope_theta"}},
-      {"partial", {"partial_rotary_factor"}},
-      {"kernel", {"kernel_size", "pool_size"}},
-      {"axis", {"dim"}},
-      {"p", {"rate"}},
-      {"bias", {"use_bias"}},
-      {"trainable", {"requires_grad"}},
-      {"trainable", {"frozen"}, "trainable = false"},
-      {"betas", {"beta1", "beta2"}, "betas = [0.9, 0.999]"},
-      {"micro_batch", {"batch_size", "batch"}},
-      {"accumulate", {"gradient_accumulation_steps", "accumulation_steps"}},
-      {"clip_norm", {"grad_clip", "gradient_clip", "max_norm"}},
-      {"lr", {"learning_rate", "rate"}},
-      {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
-      {"class_weights", {"weight", "weights", "class_weight"}},
-      {"total", {"T_max", "total_steps"}},
-      {"min_lr", {"eta_min"}},
-      {"compute", {"amp", "dtype"}},
-      {"seed", {"random_seed"}},
-      {"linear", {"dense", "fc", "fully_connected"}},  // types of layers
-      {"conv2d", {"conv", "convolution"}},
-      {"embedding", {"embed"}},
-      {"attention", {"self_attention", "mha", "multihead_attention"}},
-  };
-  return words;
-}
+const std::vector<Foreign> foreign_words = {
+    {"features", {"units", "out_features", "filters", "dim", "embedding_dim", "hidden_size"}},
+    {"channels", {"filters", "out_channels", "units", "out_features"}},
+    {"vocab", {"num_embeddings", "vocab_size"}},
+    {"heads", {"num_heads", "n_head"}},
+    {"rank", {"r", "lora_rank"}},
+    {"alpha", {"lora_alpha"}},
+    {"match", {"target_modules"}},
+    {"kv_heads", {"num_key_value_heads", "n_kv_head"}},
+    {"rope", {"rotary", "rope_theta"}},
+    {"theta", {"base", "rope_theta"}},
+    {"partial", {"partial_rotary_factor"}},
+    {"kernel", {"kernel_size", "pool_size"}},
+    {"axis", {"dim"}},
+    {"p", {"rate"}},
+    {"bias", {"use_bias"}},
+    {"trainable", {"requires_grad"}},
+    {"trainable", {"frozen"}, "trainable = false"},
+    {"betas", {"beta1", "beta2"}, "betas = [0.9, 0.999]"},
+    {"micro_batch", {"batch_size", "batch"}},
+    {"accumulate", {"gradient_accumulation_steps", "accumulation_steps"}},
+    {"clip_norm", {"grad_clip", "gradient_clip", "max_norm"}},
+    {"lr", {"learning_rate", "rate"}},
+    {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
+    {"class_weights", {"weight", "weights", "class_weight"}},
+    {"total", {"T_max", "total_steps"}},
+    {"min_lr", {"eta_min"}},
+    {"compute", {"amp", "dtype"}},
+    {"seed", {"random_seed"}},
+    {"linear", {"dense", "fc", "fully_connected"}},  // types of layers
+    {"conv2d", {"conv", "convolution"}},
+    {"embedding", {"embed"}},
+    {"attention", {"self_attention", "mha", "multihead_attention"}},
+};
 
 using Keys = std::vector<const Key*>;
 
@@ -139,7 +136,7 @@ bool called(const Foreign& key, std::string_view word) { return std::ranges::cou
 
 // The key that others call so; null when there is none.
 const Foreign* ours(std::string_view word, const Keys& keys) {
-  for (const Foreign& foreign : foreign_words())
+  for (const Foreign& foreign : foreign_words)
     if (called(foreign, word) && among(foreign.ours, keys)) return &foreign;
   return nullptr;
 }
@@ -157,7 +154,7 @@ std::string key_hint(std::string_view word, const Keys& known) {
                               : fmt::format("; write `{}`", key->write);
   if (std::string near = did_you_mean(word, names_of(known)); !near.empty()) return near;
   std::string there = elsewhere(word);
-  for (const Foreign& foreign : foreign_words())
+  for (const Foreign& foreign : foreign_words)
     if (called(foreign, word) && there.empty()) there = elsewhere(foreign.ours);
   if (!there.empty()) return fmt::format("; did you mean `{}`?", there);
   return fmt::format("; its keys are `{}`", fmt::join(names_of(known), "`, `"));
@@ -166,7 +163,7 @@ std::string key_hint(std::string_view word, const Keys& known) {
 // What to say of a type that is a word of one of the types' keys: `relu` is a function of `activation`.
 std::string type_hint(std::string_view word, const std::vector<const TypeSchema*>& types) {
   for (const TypeSchema* type : types) {
-    for (const Foreign& foreign : foreign_words())
+    for (const Foreign& foreign : foreign_words)
       if (foreign.ours == type->name && called(foreign, word))
         return fmt::format("; it is called \"{}\" here", type->name);
     for (const Key& key : type->keys)
@@ -245,17 +242,14 @@ class TableReader {
     if (node.form == form || (form == real && node.form == integer)) return true;
     const std::string name = values_.name(key.name);
     const bool entries = key.form == Form::tables;
-    if (form == table && node.is_list() && !node.items.empty() && node.items[0].is_table())
-      diag_.error(Kind::wrong_type, node.at, "the table `{0}` is written [{0}], not [[{0}]]", name);
-    else if (form == list && node.is_table() && entries)
-      diag_.error(Kind::wrong_type, node.at, "the entries of the list `{0}` are written [[{0}]], not [{0}]",
-                  name);
+    const bool as_list = node.is_list() && !node.items.empty() && node.items[0].is_table();
+    if (form == table ? as_list : form == list && entries && node.is_table())
+      diag_.error(Kind::wrong_type, node.at, "{}", header_text(name, entries));
     else
-      diag_.error(Kind::wrong_type, node.at, "`{}` must {} {}, not {}", name,
-                  form == table && entries ? "hold" : "be",
-                  form == table && entries ? "tables"
-                  : form == real           ? "a number"
-                                           : form_text(form),
+      diag_.error(Kind::wrong_type, node.at, "`{}` must {}, not {}", name,
+                  form == table && entries ? "hold tables"
+                  : form == real           ? "be a number"
+                                           : fmt::format("be {}", form_text(form)),
                   form_text(node.form));
     return false;
   }
@@ -302,12 +296,11 @@ class TableReader {
     return wrong.empty();
   }
 
-  template <class T, class F>
+  template <class F>
   static ir::Attr attr(std::span<const Node> nodes, bool list, F of) {
-    if (!list) return T(of(nodes.front()));
-    std::vector<T> all;
-    for (const Node& node : nodes) all.push_back(of(node));
-    return all;
+    std::vector<std::decay_t<std::invoke_result_t<F, const Node&>>> all;
+    for (const Node& node : nodes) all.push_back(std::invoke(of, node));
+    return list ? ir::Attr(std::move(all)) : ir::Attr(std::move(all.front()));
   }
 
   // What the file says of a key: a value, or tables; nothing where later readers look at the node.
@@ -331,13 +324,12 @@ class TableReader {
                     "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"",
                     values_.name(key.name), node.text);
     } else if (form == text) {
-      value.value = attr<std::string>(nodes, !one, [](const Node& each) { return each.text; });
+      value.value = attr(nodes, !one, &Node::text);
     } else if (form == integer) {
-      value.value = attr<int64_t>(nodes, !one, [](const Node& each) { return each.integer; });
+      value.value = attr(nodes, !one, &Node::integer);
       if (key.form == Form::pair && one) value.value = std::vector<int64_t>(2, node.integer);
     } else if (form == real) {
-      value.value = attr<double>(nodes, !one || key.form == Form::real_or_reals,
-                                 [](const Node& each) { return each.number(); });
+      value.value = attr(nodes, !one || key.form == Form::real_or_reals, &Node::number);
     } else if (form == flag && one) {
       value.value = node.flag;
     } else if (form == table && key.table != nullptr) {
@@ -373,8 +365,8 @@ class TableReader {
     if (&table_ != &tables::file)
       diag_.error(Kind::missing_key, node_.at, "{} needs `{}`", what_, key.name);
     else
-      diag_.error(Kind::missing_key, {}, "the table {0}{2}{1} is missing",
-                  key.form == Form::tables ? "[[" : "[", key.form == Form::tables ? "]]" : "]", key.name);
+      diag_.error(Kind::missing_key, {}, "the table {} is missing",
+                  fmt::format(fmt::runtime(key.form == Form::tables ? "[[{}]]" : "[{}]"), key.name));
     return value;
   }
 

@@ -51,8 +51,6 @@ void read_train(const Values& keys, bool budget, ModelFile& model, Diag& diag) {
   const bool choose = automatic("micro_batch") || automatic("accumulate");
   model.micro_batch = std::max<int64_t>(keys.integer("micro_batch"), 1);
   model.accumulate = std::max<int64_t>(keys.integer("accumulate"), 1);
-  model.micro_batch_at = keys.at("micro_batch");
-  model.require_at = keys.at("require");
   settings.micro_batch = model.micro_batch;
   settings.accumulate = model.accumulate;
   if (!choose) settings.effective_batch.clear();
@@ -126,7 +124,7 @@ void read_schedule(const Values& keys, ModelFile& model, Diag& diag) {
   if (keys.lists("metric")) {
     const std::string name = keys.text("metric");
     const bool measured =
-        std::ranges::any_of(model.metrics, [&](const Named& each) { return each.name == name; });
+        std::ranges::any_of(model.metrics(), [&](const Node& each) { return each.text == name; });
     // The loss and the perplexity are known without being measured.
     if (keys["metric"].good && name != "loss" && name != "perplexity" && !measured)
       diag.error(Kind::conflict, keys.at("metric"),
@@ -185,15 +183,12 @@ void read_recompute(const Values& keys, const std::optional<int64_t>& memory, Mo
                "`recompute.budget` is for policy \"budget\"; the policy here is \"{}\"", policy);
   }
   if (policy != "none") model.settings.recompute.policy = policy;
-  model.recompute_policy = policy;
 }
 
 }  // namespace
 
-void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layers, ir::Results& results,
+void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& all, ir::Results& results,
                        Diag& diag) {
-  std::vector<Inexact> all = model.inexact;
-  all.insert(all.end(), layers.begin(), layers.end());
   ir::Texts because;
   for (const Inexact& one : all) because.push_back(one.name);
   if (!because.empty()) results.because = because;
@@ -201,11 +196,12 @@ void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& layer
   for (const Inexact& one : all) {
     diag.error(Kind::not_exact, one.at, "the update is not the one big batch's: {}{}{}", one.name,
                one.instead.empty() ? "" : "; ", one.instead)
-        .note(model.require_at, "it is required here");
+        .note(model.file.table("train").at("require"), "it is required here");
   }
 }
 
-void read_training(const Values& file, ModelFile& model, Diag& diag) {
+void read_training(ModelFile& model, Diag& diag) {
+  const Values& file = model.file;
   const Values memory = file.table("memory");
   memory.store(model.settings);
   std::optional<int64_t> budget;
@@ -216,7 +212,7 @@ void read_training(const Values& file, ModelFile& model, Diag& diag) {
   read_precision(file.table("precision"), model, diag);
   file.table("launch").store(model.settings);
   read_recompute(file.table("recompute"), budget, model, diag);
-  if (const Values* keys = file.find("load")) read_load(*keys, model, diag);
+  if (const Values* keys = file.find("load")) read_load(*keys, model.settings, diag);
 }
 
 }  // namespace gacc::frontend

@@ -30,11 +30,6 @@ struct Value {
   std::vector<Values> tables;  // what it holds, of a key with a table of its own
 };
 
-struct Named {
-  std::string name;
-  Location at{};
-};
-
 // What a table says, its defaults filled in. Asking for a key that the schema does not list is a bug.
 class Values {
  public:
@@ -63,7 +58,6 @@ class Values {
   double real(std::string_view key) const { return get<double>(key); }
   bool flag(std::string_view key) const { return get<bool>(key); }
   std::string text(std::string_view key) const { return get<std::string>(key); }
-  Named named(std::string_view key) const { return {text(key), at(key)}; }
   bool on(std::string_view key) const { return flag(key) || !text(key).empty(); }  // true, or a word
   std::vector<int64_t> integers(std::string_view key) const { return get<std::vector<int64_t>>(key); }
   std::vector<double> reals(std::string_view key) const { return get<std::vector<double>>(key); }

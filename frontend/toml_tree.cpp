@@ -218,8 +218,7 @@ bool report_taken(std::string_view text, const Location& at, const Lines& lines,
                   fmt::format("there is a table [{}] already; write its keys under one header", name));
   const bool at_is_wrong = entry != list;
   return report(at_is_wrong ? at : begun, at_is_wrong ? begun : at, same ? "and here" : "as it is here",
-                list ? fmt::format("the entries of the list `{0}` are written [[{0}]], not [{0}]", name)
-                     : fmt::format("the table `{0}` is written [{0}], not [[{0}]]", name));
+                header_text(name, list));
 }
 
 // "Error while parsing key-value pair: expected value, saw '\n'" -> "expected value, saw '\n', in a key-value
@@ -259,6 +258,11 @@ std::string_view form_text(Node::Form form) {
       // in the order of Form
       "a string", "an integer", "a real number", "a boolean", "a date or time", "an array", "a table"};
   return texts[static_cast<size_t>(form)];
+}
+
+std::string header_text(std::string_view name, bool list) {
+  return list ? fmt::format("the entries of the list `{0}` are written [[{0}]], not [{0}]", name)
+              : fmt::format("the table `{0}` is written [{0}], not [[{0}]]", name);
 }
 
 std::optional<Node> parse_toml(std::string_view text, Diag& diag) {

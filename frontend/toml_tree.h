@@ -37,6 +37,8 @@ struct Entry {
 };
 
 std::string_view form_text(Node::Form form);  // "a string", "an integer", ...
+// How a table, or a list of tables, is written, where it is written as the other.
+std::string header_text(std::string_view name, bool list);
 
 // The whole file, or nothing and one `syntax` report.
 std::optional<Node> parse_toml(std::string_view text, Diag& diag);

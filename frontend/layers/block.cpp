@@ -9,11 +9,11 @@ Layer lower_sequential(LayerContext& l) {
   const bool repeats = l.keys.has("repeat");
   const int64_t copies = repeats ? l.keys.integer("repeat") : 1;
   const int32_t outer = l.b.segment;
-  Flow x = l.input();
+  Flow x = l.input;
   for (int64_t i = 0; i < copies; ++i) {
     // Under the other policies the layers of a block that is not repeated are units themselves.
     l.b.segment = outer;
-    if (repeats || l.model.recompute_policy == "marked") l.open_segment();
+    if (repeats || *l.model.settings.recompute.policy == "marked") l.open_segment();
     const size_t before = l.b.diag().reports().size();
     x = l.body(std::move(x), repeats ? fmt::format("{}.{}.", l.path, i) : l.path + ".", i);
     if (l.b.diag().reports().size() != before || (!x.value && i > 0))
@@ -23,13 +23,13 @@ Layer lower_sequential(LayerContext& l) {
 }
 
 Layer lower_residual(LayerContext& l) {
-  const Flow &x = l.input(), y = l.body(x, l.path + ".");
+  const Flow &x = l.input, y = l.body(x, l.path + ".");
   if (!x.value || !y.value) return {};
   l.need_floats();
   if (l.shape() != l.b.type(*y.value).shape)
     throw Refused(l.error(Kind::shape_mismatch, l.keys.type_at,
                           "residual `{}` adds its input to its body's output: {} gives {}, {} gives {}",
-                          l.spec.name, x.label, l.shape_text(), y.label, l.shape_of(y))
+                          l.spec.name, x.label, l.shape_text(), y.label, l.layers.shape_of(y))
                       .note(y.at, fmt::format("the body ends in {}", y.label)));
   l.b.location = l.keys.type_at;
   return {{l.b.make("add", l.path, {*x.value, *y.value})}};

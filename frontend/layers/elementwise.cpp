@@ -14,10 +14,11 @@ Layer from_left(LayerContext& l) {
     const Flow& input = l.inputs[i];
     const std::optional<ir::Shape> both = ir::broadcast(shape, l.b.type(*input.value).shape);
     if (!both || !ir::has_batch(*both))
-      throw Refused(l.error(Kind::shape_mismatch, l.spec.inputs[i].at, "layer `{}` cannot {} {} {} and {} {}",
-                            l.spec.name, op == "add" ? "add" : "multiply", l.input().label, l.shape_text(),
-                            input.label, l.shape_of(input))
-                        .note(l.input().at, l.input().defined_here())
+      throw Refused(l.error(Kind::shape_mismatch, l.keys.nodes("inputs")[i].at,
+                            "layer `{}` cannot {} {} {} and {} {}", l.spec.name,
+                            op == "add" ? "add" : "multiply", l.input.label, l.shape_text(), input.label,
+                            l.layers.shape_of(input))
+                        .note(l.input.at, l.input.defined_here())
                         .note(input.at, input.defined_here()));
     shape = *both;
     const bool last = i + 1 == l.inputs.size();

@@ -40,7 +40,7 @@ void need_place(LayerContext& l) {
     if (reach > shape[axis + 2] + 2 * padding)
       l.refuse(Kind::shape_mismatch, l.keys.at("kernel"),
                "the kernel of layer `{}` reaches over {} elements, {} gives {} with padding {}", l.spec.name,
-               reach, l.input().label, l.shape_text(), padding);
+               reach, l.input.label, l.shape_text(), padding);
   }
 }
 

@@ -8,7 +8,7 @@ namespace gacc::frontend {
 namespace {
 
 Layer reshaped(LayerContext& l, const ir::Shape& to) {
-  if (to == l.shape()) return {l.input()};
+  if (to == l.shape()) return {l.input};
   return {{l.b.make("reshape", l.path, {l.x()}, {{"shape", to}})}};
 }
 
@@ -18,7 +18,7 @@ Layer lower_reshape(LayerContext& l) {
   if (!ir::fits(to, 1) || ir::elements(to, 1) != count)
     l.refuse(Kind::shape_mismatch, l.keys.at("shape"),
              "layer `{}` reshapes to {}, {} gives {}, which has {} elements", l.spec.name,
-             ir::shape_text(shape), l.input().label, l.shape_text(), count);
+             ir::shape_text(shape), l.input.label, l.shape_text(), count);
   return reshaped(l, to);
 }
 
@@ -29,8 +29,8 @@ Layer lower_permute(LayerContext& l) {
   const std::vector<int64_t> axes = l.keys.integers("axes");
   if (axes.size() + 1 != from.size())
     l.refuse(Kind::shape_mismatch, l.keys.at("axes"), "layer `{}` permutes {} axes, {} gives {}", l.spec.name,
-             axes.size(), l.input().label, l.shape_text());
-  if (std::is_sorted(axes.begin(), axes.end())) return {l.input()};
+             axes.size(), l.input.label, l.shape_text());
+  if (std::is_sorted(axes.begin(), axes.end())) return {l.input};
   ir::Shape to{ir::kBatch};
   std::vector<int64_t> moved;
   for (const int64_t axis : axes) {
@@ -46,17 +46,17 @@ Layer lower_concat(LayerContext& l) {
   const auto axis = static_cast<size_t>(l.keys.integer("axis")) + 1;
   if (axis >= first.size())
     l.refuse(Kind::out_of_range, l.keys.at("axis"), "layer `{}` joins along axis {}, {} gives {}",
-             l.spec.name, axis - 1, l.input().label, l.shape_text());
+             l.spec.name, axis - 1, l.input.label, l.shape_text());
   std::vector<ir::Operand> operands;
   for (size_t i = 0; i < l.inputs.size(); ++i) {
     const Flow& input = l.inputs[i];
     ir::Shape same = l.b.type(*input.value).shape;
     if (same.size() == first.size()) same[axis] = first[axis];
     if (same != first)
-      throw Refused(l.error(Kind::shape_mismatch, l.spec.inputs[i].at,
+      throw Refused(l.error(Kind::shape_mismatch, l.keys.nodes("inputs")[i].at,
                             "layer `{}` cannot join {} {} and {} {} along axis {}", l.spec.name,
-                            l.input().label, l.shape_text(), input.label, l.shape_of(input), axis - 1)
-                        .note(l.input().at, l.input().defined_here())
+                            l.input.label, l.shape_text(), input.label, l.layers.shape_of(input), axis - 1)
+                        .note(l.input.at, l.input.defined_here())
                         .note(input.at, input.defined_here()));
     operands.emplace_back(*input.value);
   }

@@ -7,18 +7,18 @@ namespace {
 
 // The weight of another layer, when it has the shape that this one needs.
 ir::BufferId tied(LayerContext& l, int64_t in, int64_t out) {
-  const Named owner = l.keys.named("tied");
+  const Node& owner = l.keys.nodes("tied").front();
   const ir::BufferId weight = l.tied_weight(owner);
   const ir::Buffer& buffer = l.b.module()[weight];
   const ir::Shape& owned = buffer.type.shape;
   if (owned == ir::Shape{out, in}) return weight;
   Report& report = owned.size() == 2 && owned.front() == out
                        ? l.error(Kind::shape_mismatch, owner.at, "layer `{}` takes {} inputs, {} gives {}",
-                                 l.spec.name, owned.back(), l.input().label, in)
+                                 l.spec.name, owned.back(), l.input.label, in)
                        : l.error(Kind::shape_mismatch, owner.at, "layer `{}` needs a weight [{},{}]",
                                  l.spec.name, out, in);
   throw Refused(report.note(
-      buffer.at, fmt::format("the weight of `{}`, {}, is defined here", owner.name, ir::shape_text(owned))));
+      buffer.at, fmt::format("the weight of `{}`, {}, is defined here", owner.text, ir::shape_text(owned))));
 }
 
 Layer lower_linear(LayerContext& l) {
@@ -30,12 +30,13 @@ Layer lower_linear(LayerContext& l) {
   std::optional<ir::BufferId> bias;
   if (l.keys.flag("bias")) bias = l.parameter("bias", {out}, spread, {in, out}, "features");
   const bool active = l.keys.has("activation");
-  const std::optional<Adapting> by = l.adapting();
+  const Values* by = l.adapting();
   const std::string sum = active ? l.path + ".pre" : l.path;  // what the activation takes
-  ir::ValueId y =
-      l.b.make("matmul", bias || active || by ? l.path + ".mm" : l.path, {l.x(), weight}, {{"tb", true}});
-  if (bias) y = l.b.make("add", by ? l.path + ".base" : sum, {y, *bias});
-  if (by) y = l.b.make("add", sum, {y, l.adapter(*by, l.path, l.x(), out, l.b.module()[weight].name)});
+  ir::ValueId y = l.b.make("matmul", bias || active || by != nullptr ? l.path + ".mm" : l.path,
+                           {l.x(), weight}, {{"tb", true}});
+  if (bias) y = l.b.make("add", by != nullptr ? l.path + ".base" : sum, {y, *bias});
+  if (by != nullptr)
+    y = l.b.make("add", sum, {y, l.adapter(*by, l.path, l.x(), out, l.b.module()[weight].name)});
   if (active) y = l.activate(y);
   return {{y}, weight};
 }

@@ -64,7 +64,7 @@ Layer lower_batch_norm(LayerContext& l) {
                           "variance",
                           l.spec.name));
   const Affine own = affine(l, channels);
-  Parameters& all = l.parameters();
+  Parameters& all = l.layers.parameters;
   const ir::BufferId mean = all.statistic(l.path + ".running_mean", channels, 0, l.keys.type_at);
   const ir::BufferId variance = all.statistic(l.path + ".running_var", channels, 1, l.keys.type_at);
   if (!l.training()) return normal_of_running(l, own, mean, variance);
@@ -74,8 +74,9 @@ Layer lower_batch_norm(LayerContext& l) {
   double momentum = l.keys.real("momentum");
   if (l.keys.text("accumulation") == "compensate")
     momentum = 1 - std::pow(1 - momentum, 1 / static_cast<double>(l.model.accumulate));
-  l.b.effect("moving_mean.acc", {all.change_of(mean), mean, results[1]}, {{"momentum", momentum}});
-  l.b.effect("moving_variance.acc", {all.change_of(variance), variance, results[3], results[4]},
+  const auto change = [&](ir::BufferId of) { return l.b.module().belonging(of, ir::BufferRole::change); };
+  l.b.effect("moving_mean.acc", {change(mean), mean, results[1]}, {{"momentum", momentum}});
+  l.b.effect("moving_variance.acc", {change(variance), variance, results[3], results[4]},
              {{"momentum", momentum}});
   if (l.model.accumulate > 1) {
     l.inexact({.name = fmt::format("batch_norm {} takes its statistics per micro-batch", l.path),

@@ -11,12 +11,12 @@ namespace {
 // The path makes the random stream, so every layer has masks of its own.
 Layer lower_dropout(LayerContext& l) {
   const double p = l.keys.real("p");
-  if (p == 0 || !l.training()) return {l.input()};
+  if (p == 0 || !l.training()) return {l.input};
   if (ir::elements(l.shape(), 1) >= int64_t{1} << 32)
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at,
                           "layer `{}` drops of {} per sample; it can tell 2^32 - 1 elements apart",
                           l.spec.name, l.shape_text()));
-  std::vector<ir::Operand> operands = l.parameters().sample_words();
+  std::vector<ir::Operand> operands = l.layers.parameters.sample_words();
   operands.insert(operands.begin(), l.x());
   return {
       {l.b.make("dropout", l.path, std::move(operands), {{"p", p}, {"stream", Parameters::stream(l.path)}})}};
@@ -52,17 +52,17 @@ struct Rows {
 };
 
 // qkv, and what adapts all of it or some of its parts; the others get zeros.
-ir::ValueId adapted(LayerContext& l, const Adapting& by, ir::ValueId qkv, std::span<const Rows> parts) {
+ir::ValueId adapted(LayerContext& l, const Values& by, ir::ValueId qkv, std::span<const Rows> parts) {
   const std::string name = l.path + ".qkv", weight = name + ".weight";
   const auto sum = [&](ir::ValueId change) { return l.b.make("add", name + ".adapted", {qkv, change}); };
-  if (by.is_on("qkv")) return sum(l.adapter(by, name, l.x(), l.b.type(qkv).shape.back(), weight));
-  if (std::ranges::none_of(parts, [&](const Rows& part) { return by.is_on(part.name); })) return qkv;
+  if (adapts(by, "qkv")) return sum(l.adapter(by, name, l.x(), l.b.type(qkv).shape.back(), weight));
+  if (std::ranges::none_of(parts, [&](const Rows& part) { return adapts(by, part.name); })) return qkv;
   std::vector<ir::Operand> changes;
   for (const auto& [part, begin, count] : parts) {
     const std::string path = fmt::format("{}.{}", l.path, part);
     ir::Shape shape = l.shape();
     shape.back() = count;
-    changes.emplace_back(by.is_on(part)
+    changes.emplace_back(adapts(by, part)
                              ? l.adapter(by, path, l.x(), count, weight, begin)
                              : l.b.make("broadcast", path + ".unchanged", {0.0}, {{"shape", shape}}));
   }
@@ -93,10 +93,10 @@ Layer lower_attention(LayerContext& l) {
                         {"k", width, kv_heads * channels},
                         {"v", width + kv_heads * channels, kv_heads * channels}};
   for (const std::string_view suffix : {"weight", "bias"})
-    l.parameters().parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
-                                          std::vector{parts[0].count, parts[1].count, parts[2].count});
-  const std::optional<Adapting> by = l.adapting();
-  if (by) qkv = adapted(l, *by, qkv, parts);
+    l.layers.parameters.parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
+                                               std::vector{parts[0].count, parts[1].count, parts[2].count});
+  const Values* by = l.adapting();
+  if (by != nullptr) qkv = adapted(l, *by, qkv, parts);
   ir::Attrs attrs{{"heads", heads}};
   if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
   if (const Values* rope = l.keys.find("rope")) qkv = with_rope(l, *rope, qkv, attrs, channels);
@@ -104,17 +104,17 @@ Layer lower_attention(LayerContext& l) {
   attrs["causal"] = l.keys.flag("causal");
   const bool drops = p > 0 && l.training();
   if (drops) {
-    for (const ir::Operand& word : l.parameters().sample_words()) operands.push_back(word);
+    for (const ir::Operand& word : l.layers.parameters.sample_words()) operands.push_back(word);
     attrs["p"] = p;
     attrs["stream"] = Parameters::stream(l.path);
   }
   const auto results =
       l.b.make_n(drops ? "attention.dropout" : "attention", {l.path + ".heads", l.path + ".softmax"},
                  std::move(operands), std::move(attrs));
-  const bool adapts = by && by->is_on("proj");
-  const ir::ValueId y =
-      l.projection("proj.", adapts ? l.path + ".base" : l.path, results.front(), width, l.keys.flag("bias"));
-  if (!adapts) return {{y}};
+  const bool adapted_too = by != nullptr && adapts(*by, "proj");
+  const ir::ValueId y = l.projection("proj.", adapted_too ? l.path + ".base" : l.path, results.front(), width,
+                                     l.keys.flag("bias"));
+  if (!adapted_too) return {{y}};
   const ir::ValueId change =
       l.adapter(*by, l.path + ".proj", results.front(), width, l.path + ".proj.weight");
   return {{l.b.make("add", l.path, {y, change})}};

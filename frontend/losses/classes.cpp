@@ -13,9 +13,9 @@ namespace {
 void set_range(LossContext& l, int64_t classes) {
   const std::string target = l.keys.text("target");
   for (const InputSpec& input : l.model.inputs) {
-    if (input.name == target && input.range && *input.range > classes)
-      l.refuse(l.output, Kind::shape_mismatch, input.keys.at("range"),
-               "input `{}` has {} classes, {} gives {}", input.name, *input.range, l.output.label, classes);
+    if (input.name == target && input.keys.integer("range") > classes)
+      l.refuse(Kind::shape_mismatch, input.keys.at("range"), "input `{}` has {} classes, {} gives {}",
+               input.name, input.keys.integer("range"), l.input.label, classes);
   }
   ir::InputSettings& settings = l.b.module().settings.inputs[target];
   const std::optional<int64_t> rows = l.layers.rows_of(target);
@@ -36,23 +36,23 @@ std::vector<double> scaled(std::vector<double> weights) {
 
 // Output [B, .., C] and target i32 [B, ..] must fit. Gives [B, .., 1].
 ir::Shape rows_of(LossContext& l) {
-  const ir::Shape shape = l.type(l.output).shape;
+  const ir::Shape shape = l.shape();
   if (shape.size() < 2)
-    l.refuse(l.output, Kind::shape_mismatch, l.model.loss.keys.type_at,
-             "cross_entropy needs classes on the last axis, {} is one number per sample", l.output.label);
-  if (l.type(l.target).dtype != ir::DType::i32)
+    l.refuse(Kind::shape_mismatch, l.model.loss.keys.type_at,
+             "cross_entropy needs classes on the last axis, {} is one number per sample", l.input.label);
+  if (l.layers.type(l.target).dtype != ir::DType::i32)
     throw Refused(l.error(Kind::type_mismatch, l.keys.at("target"),
                           "cross_entropy takes class numbers, {} is f32", l.target.label)
                       .note(l.target.at, "give it dtype = \"i32\""));
   ir::Shape rows = shape;
   rows.back() = 1;
-  if (ir::elements(rows, 1) != ir::elements(l.type(l.target).shape, 1))
-    throw Refused(l.error(Kind::shape_mismatch, l.keys.at("target"),
-                          "cross_entropy needs a target {} per sample, {} has {}",
-                          ir::shape_text(ir::Shape(shape.begin() + 1, shape.end() - 1)), l.target.label,
-                          l.layers.shape_of(l.target))
-                      .note(l.output.at, fmt::format("{} gives {}, classes last", l.output.label,
-                                                     l.layers.shape_of(l.output))));
+  if (ir::elements(rows, 1) != ir::elements(l.layers.type(l.target).shape, 1))
+    throw Refused(
+        l.error(Kind::shape_mismatch, l.keys.at("target"),
+                "cross_entropy needs a target {} per sample, {} has {}",
+                ir::shape_text(ir::Shape(shape.begin() + 1, shape.end() - 1)), l.target.label,
+                l.layers.shape_of(l.target))
+            .note(l.input.at, fmt::format("{} gives {}, classes last", l.input.label, l.shape_text())));
   l.need_count(ir::elements(rows, 1));
   set_range(l, shape.back());
   l.need_weights("class_weights", shape.back());
@@ -61,7 +61,7 @@ ir::Shape rows_of(LossContext& l) {
 
 void lower(LossContext& l) {
   const ir::Shape rows = rows_of(l);
-  const ir::Operand logits = *l.output.value, wanted = l.reshaped("rows", rows);
+  const ir::Operand logits = l.x(), wanted = l.reshaped("rows", rows);
   const bool weighted = l.keys.has("class_weights");
   std::vector<ir::Operand> operands = {logits, wanted};
   std::vector<std::string> names = {"loss.rows", "loss.max", "loss.log", "loss.counted"};
@@ -79,13 +79,13 @@ void lower(LossContext& l) {
         {.role = "weights", .metric = {}, .of = {}, .what = l.b.make("total_sum", "weight", {results[4]})});
   l.need_metrics();
   if (!l.metrics) return;
-  for (const Named& metric : l.model.metrics) {
-    if (metric.name == "perplexity") continue;  // exp(mean loss): the runtime's
+  for (const Node& metric : l.model.metrics()) {
+    if (metric.text == "perplexity") continue;  // exp(mean loss): the runtime's
     // accuracy: the first largest class is the target
     l.b.location = metric.at;
     const ir::ValueId best = l.b.make("row_argmax", "accuracy.best", {logits});
     const ir::ValueId hit = l.b.make("equal", "accuracy.hit", {best, wanted});
-    l.add_metric(metric.name, l.b.make("mul", "accuracy.right", {hit, counted}));
+    l.add_metric(metric.text, l.b.make("mul", "accuracy.right", {hit, counted}));
   }
 }
 
