@@ -86,9 +86,10 @@ ProductTime own_time(const Machine& machine, const ProductWork& p, double memory
   const double slots = sms * (p.implicit ? static_cast<double>(p.resident) : tile->blocks);
   const double full = p.tensor_cores ? machine.half * tile->tensor_share * machine.forward / kHopperForward
                                      : machine.f32() * tile->f32_share;
-  // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate. Fewer tiles
-  // than SMs leave the others idle.
-  const double rate = tiles >= slots ? full : full * std::max(kAlone, tiles / slots);
+  // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate unless it
+  // has slices. Fewer tiles than SMs leave the others idle.
+  const double alone = std::min(1.0, kAlone * static_cast<double>(p.slices));
+  const double rate = tiles >= slots ? full : full * std::max(alone, tiles / slots);
   const double waves = tiles >= slots ? std::ceil(tiles / slots) : std::max(tiles, sms) / slots;
   double products = waves * slots * 2 * tm * tn * k / rate;
   // Tensor cores work beside other instructions; multiply-adds are such instructions.
