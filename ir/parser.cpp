@@ -353,6 +353,7 @@ class Parser {
     out.a = operands[0], out.b = operands[1], out.c = operands[2];
     out.m = extents[0], out.n = extents[1], out.k = extents[2];
     keyword("tile"), open("("), out.tile_m = integer(), open(","), out.tile_n = integer(), close(")");
+    if (token_.kind == Tok::word && token_.text == "slices") out.slices = number_of("slices");
     out.block = number_of("block");
     out.shared = number_of("shared");
     if (accept_word("then")) {

@@ -157,9 +157,10 @@ std::string call_text(const Module& module, const Region& region, const Call& ca
     const ProductCall& product = *as_product(call);
     std::vector<Extent> extents = {product.m, product.n, product.k};
     if (product.pitch) extents.insert(extents.end(), product.pitch->begin(), product.pitch->end());
-    out = fmt::format("product k({}) {} tile({}, {}) block({}) shared({})", call.kernel,
+    const std::string slices = product.slices > 1 ? fmt::format(" slices({})", product.slices) : "";
+    out = fmt::format("product k({}) {} tile({}, {}){} block({}) shared({})", call.kernel,
                       arguments_text(module, region, {product.a, product.b, product.c}, extents),
-                      product.tile_m, product.tile_n, product.block, product.shared);
+                      product.tile_m, product.tile_n, slices, product.block, product.shared);
     if (product.then)
       out += fmt::format(" then(k({}), {}{})", product.then->kernel, product.then->slot,
                          product.then->keeps ? ", keeps" : "");

@@ -61,7 +61,7 @@ struct ProductCall {
   Extent m{}, n{}, k{};
   // Elements from one row of A, B and C in memory to the next, where one of them has a pitch.
   std::optional<std::array<Extent, 3>> pitch{};
-  int64_t tile_m = 0, tile_n = 0, block = 0, shared = 0;  // the built-in product's
+  int64_t tile_m = 0, tile_n = 0, slices = 1, block = 0, shared = 0;  // the built-in product's
   std::optional<Then> then{};
   std::optional<Bias> bias{};
   std::optional<Bytes> workspace{};  // where a library may work

@@ -104,7 +104,7 @@ class ScheduleVerifier {
     return operands;
   }
   void product_call(const Call& call, const ProductCall& given) {
-    if (given.tile_m < 1 || given.tile_n < 1)
+    if (given.tile_m < 1 || given.tile_n < 1 || given.slices < 1)
       return broken("R19", call.at, "the tile of product {} is empty", call.kernel);
     const ProductCall right = product_of(module_, region_, op_of(kernel_of(call)));
     if (std::tie(given.a, given.b, given.c) != std::tie(right.a, right.b, right.c) ||

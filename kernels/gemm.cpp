@@ -21,6 +21,12 @@ constexpr GemmTile kMmaTiles[] = {{.m = 128, .n = 128, .k = 32, .warps_m = 2, .w
                                   {.m = 64, .n = 64, .k = 32, .warps_m = 2, .warps_n = 2, .stages = 4},
                                   {.m = 32, .n = 32, .k = 64, .warps_m = 2, .warps_n = 2, .stages = 4}};
 
+// The smallest tiles in slices, with twice the inner dimension at a time.
+constexpr GemmTile kMmaSliced = {
+    .m = 32, .n = 32, .k = 128, .warps_m = 2, .warps_n = 2, .stages = 3, .slices = 2};
+constexpr GemmTile kSliced = {
+    .m = 16, .n = 16, .k = 128, .micro_m = 2, .micro_n = 2, .groups = 1, .slices = 4};
+
 // Of implicit products. First by tensor cores: the largest only for operands that are copied, since a thread has
 // no registers for more than its sums; then without.
 constexpr GemmTile kImplicitTiles[] = {
@@ -35,9 +41,9 @@ constexpr GemmTile kImplicitTiles[] = {
 std::string GemmKernel::name() const {
   const std::string to = result == type ? "" : fmt::format("_{}", ir::dtype_text(result));
   const std::string then = epilogue ? (epilogue->keeps ? "_c_" : "_") + epilogue->name : "";
-  return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}{}{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
+  return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}{}{}{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
                      transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n,
-                     pitch ? "_pitch" : "", then);
+                     tile->slices > 1 ? "_sliced" : "", pitch ? "_pitch" : "", then);
 }
 
 int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu) {
@@ -65,15 +71,16 @@ int64_t choose_implicit(int64_t m, int64_t n, int64_t count, bool mma, bool copi
   return chosen;
 }
 
-GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
+GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type, ir::DType result, const GpuTarget& gpu) {
   GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result};
   const bool mma = type == ir::DType::f16 || (type == ir::DType::bf16 && gpu.bf16);
   for (const GemmTile& tile :
        mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {
     kernel.tile = &tile;
-    if (ceil_divide(m, tile.m) * ceil_divide(n, tile.n) >= kBlocksThatFillGpu) break;
+    if (ceil_divide(m, tile.m) * ceil_divide(n, tile.n) >= kBlocksThatFillGpu) return kernel;
   }
+  if (k >= kDepthWorthSlices) kernel.tile = mma ? &kMmaSliced : &kSliced;
   return kernel;
 }
 
@@ -100,8 +107,8 @@ std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region
     problem = fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result));
     return std::nullopt;
   }
-  GemmKernel chosen =
-      choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta, tb, accumulate, type, result, gpu);
+  GemmKernel chosen = choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta ? a.rows : a.columns,
+                                  ta, tb, accumulate, type, result, gpu);
   chosen.pitch = ir::product_of(module, region, op).pitch.has_value();
   return chosen;
 }

@@ -4,9 +4,9 @@
 // one is a pure function of the product's shape, so the code and the plan agree without being told.
 //
 // A kernel is a tile shape and a variant. A block computes one tile of C and adds the inner dimension in
-// order, with fused multiply-adds or with tensor cores: an element's bits depend on nothing but its row of A,
-// its column of B, what C held, and the tile. With an epilogue (pass `epilogues`) each element of C goes
-// from its thread's registers through a pointwise function.
+// order, or in slices that are each in order, with fused multiply-adds or with tensor cores: an element's bits
+// depend on nothing but its row of A, its column of B, what C held, and the tile. With an epilogue (pass
+// `epilogues`) each element of C goes from its thread's registers through a pointwise function.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -21,15 +21,17 @@ namespace gacc::kernels {
 // By fused multiply-adds (f32): a thread owns `groups` x `groups` rectangles of micro_m x micro_n
 // neighbouring elements. By tensor cores (f16, bf16): warps_m x warps_n warps share the tile, and `stages`
 // tiles of A and B are on their way or in use at once.
+// `slices` such groups of threads share the inner dimension of each tile: slice s adds the s-th part of every
+// tile, in order, and the sums of the slices are added in order at the end.
 struct GemmTile {
-  int m, n, k, micro_m = 0, micro_n = 0, groups = 0, warps_m = 0, warps_n = 0, stages = 0;
+  int m, n, k, micro_m = 0, micro_n = 0, groups = 0, warps_m = 0, warps_n = 0, stages = 0, slices = 1;
   // After a row in shared memory, without tensor cores: fewer bank conflicts, still 16-byte aligned.
   static constexpr int kPad = 4;
   bool mma() const { return warps_m > 0; }
   // Without asynchronous copies two stages are enough.
   int stages_with(bool async_copies) const { return async_copies ? stages : 2; }
   int threads() const {
-    return mma() ? 32 * warps_m * warps_n : m * n / (micro_m * micro_n * groups * groups);
+    return slices * (mma() ? 32 * warps_m * warps_n : m * n / (micro_m * micro_n * groups * groups));
   }
 };
 
@@ -39,6 +41,10 @@ int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu);
 // Blocks of a launch that occupy three in four multiprocessors of an H200. A tile is worth its size when at least
 // so many are left.
 inline constexpr int64_t kBlocksThatFillGpu = 99;
+
+// Where fewer blocks than that are left whatever the tile, a block lasts as long as its walk along the inner
+// dimension. From this extent on its threads share the walk in slices.
+inline constexpr int64_t kDepthWorthSlices = 128;
 
 constexpr int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -69,13 +75,13 @@ struct GemmKernel {
   bool pitch = false;  // rows of A, B or C have gaps: it takes ProductCall::pitch, too
   bool operator==(const GemmKernel&) const = default;
   // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3",
-  // "..._64x64_c_add_relu_3" where C is stored, too, and "..._64x64_pitch".
+  // "..._64x64_c_add_relu_3" where C is stored, too, "..._16x16_sliced", and "..._64x64_pitch".
   std::string name() const;
 };
 
 // The kernel of a product that has this shape in a full micro-batch. The GPU counts for bf16 alone, which not
 // all have tensor cores for.
-GemmKernel choose_gemm(int64_t m, int64_t n, bool transpose_a, bool transpose_b, bool accumulate,
+GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type = ir::DType::f32, ir::DType result = ir::DType::f32,
                        const GpuTarget& gpu = GpuTarget(80));
 // The same for a kernel of form gemm; nothing and a sentence in `problem` when an extent is beyond the

@@ -43,6 +43,7 @@ struct OwnTile {
 };
 constexpr OwnTile kOwnTiles[] = {
     {128, 2, 0.40, 0.75}, {64, 4, 0.28, 0.6}, {32, 8, 0.12, 0.35}, {16, 16, 0.12, 0.15}};
+constexpr double kAlone = 0.5;           // of its SM's rate, what one block reaches
 constexpr double kHopperForward = 0.62;  // its Machine::forward, which tensor_share is measured with
 constexpr double kLibraryF32 = 0.85;     // of the peak of multiply-adds, without TF32
 
@@ -85,9 +86,11 @@ ProductTime own_time(const Machine& machine, const ProductWork& p, double memory
   const double slots = sms * (p.implicit ? static_cast<double>(p.resident) : tile->blocks);
   const double full = p.tensor_cores ? machine.half * tile->tensor_share * machine.forward / kHopperForward
                                      : machine.f32() * tile->f32_share;
-  // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate.
-  const double rate = tiles >= slots ? full : full * std::max(0.5, tiles / slots);
-  const double waves = tiles >= slots ? std::ceil(tiles / slots) : tiles / slots;
+  // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate unless it
+  // has slices. Fewer tiles than SMs leave the others idle.
+  const double alone = std::min(1.0, kAlone * static_cast<double>(p.slices));
+  const double rate = tiles >= slots ? full : full * std::max(alone, tiles / slots);
+  const double waves = tiles >= slots ? std::ceil(tiles / slots) : std::max(tiles, sms) / slots;
   double products = waves * slots * 2 * tm * tn * k / rate;
   // Tensor cores work beside other instructions; multiply-adds are such instructions.
   const double beside = p.instructions / 32 / (Machine::kIssued * std::min(sms, tiles) * machine.clock) *

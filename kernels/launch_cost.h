@@ -32,7 +32,7 @@ struct ProductWork {
   int64_t leading = 16;      // bytes: the largest of 16, 8, 4, 2 that divides all leading dimensions
   double c_bytes = 2;        // read and written of an element of C
   bool tensor_cores = true;  // A and B are of a half type that the GPU has them for
-  int64_t tile_m = 128, tile_n = 128;  // of the artifact's kernel
+  int64_t tile_m = 128, tile_n = 128, slices = 1;  // of the artifact's kernel
   // An implicit product is always the artifact's: `count` of them side by side, so many blocks of which an SM
   // holds; its bytes are not those of matrices, and it has instructions beside those of the product.
   bool implicit = false;

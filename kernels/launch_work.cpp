@@ -275,7 +275,7 @@ ProductWork product_work(const ir::Module& module, const ir::Region& region, con
   const int64_t b_row = from.pitch ? (*from.pitch)[1].at(batch) : kernel.transpose_b ? p.k : p.n;
   const int64_t c_row = from.pitch ? (*from.pitch)[2].at(batch) : p.n;
   p.leading = common_alignment({a_row * p.type_bytes, b_row * p.type_bytes, c_row * c});
-  p.tile_m = from.tile_m, p.tile_n = from.tile_n;
+  p.tile_m = from.tile_m, p.tile_n = from.tile_n, p.slices = from.slices;
   return p;
 }
 

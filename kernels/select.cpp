@@ -22,6 +22,7 @@ std::optional<ir::ProductCall> select_product(const ir::Module& module, const ir
   ir::ProductCall call = ir::product_of(module, region, op);
   call.tile_m = gemm->tile->m;
   call.tile_n = gemm->tile->n;
+  call.slices = gemm->tile->slices;
   call.block = gemm->tile->threads();
   call.shared = tile_shared_bytes(*gemm->tile, gpu);
   return call;

@@ -10,13 +10,24 @@ namespace gacc::codegen {
 void FfmaTile::place(Value* thread, bool a_inner_last, bool b_inner_last) {
   // A warp has 4 x 8 threads: its reads of shared memory are two short rows.
   const int warps_across = tile_.n / (tile_.micro_n * tile_.groups) / 8;
-  Value *warp = b.CreateLShr(thread, 5), *lane = b.CreateAnd(thread, word(31));
+  Value* inside = thread;
+  if (tile_.slices > 1) {
+    const int threads = tile_.threads() / tile_.slices;
+    slice_ = b.CreateUDiv(thread, word(threads));
+    inside = inside_ = b.CreateSub(thread, b.CreateMul(slice_, word(threads)));
+  }
+  Value *warp = b.CreateLShr(inside, 5), *lane = b.CreateAnd(inside, word(31));
   Value *warp_down = b.CreateUDiv(warp, word(warps_across)),
         *warp_across = b.CreateURem(warp, word(warps_across));
   row_ =
       b.CreateMul(b.CreateAdd(b.CreateMul(warp_down, word(4)), b.CreateLShr(lane, 3)), word(tile_.micro_m));
   column_ = b.CreateMul(b.CreateAdd(b.CreateMul(warp_across, word(8)), b.CreateAnd(lane, word(7))),
                         word(tile_.micro_n));
+  if (slice_) {
+    Value* down = b.CreateUDiv(slice_, word(tile_.micro_n));
+    own_row_ = b.CreateAdd(row_, down);
+    own_column_ = b.CreateAdd(column_, b.CreateSub(slice_, b.CreateMul(down, word(tile_.micro_n))));
+  }
   a_ = staging(thread, a_inner_last, tile_.m);
   b_ = staging(thread, b_inner_last, tile_.n);
   shared_ = make_shared(b.getFloatTy(), 2 * static_cast<uint64_t>(buffer_words()));
@@ -71,7 +82,7 @@ void FfmaTile::deposit(const Staging& staging, Value* at, const std::function<Va
 FfmaTile::Values FfmaTile::products(Value* all, const Fetch& fetch, const Zeroed& zeroed) {
   Value* zero = llvm::ConstantFP::get(b.getFloatTy(), 0.0);
   Values carried = {word(buffer_words()), word(0)};  // the buffers of this tile and of the next
-  carried.resize(2 + static_cast<size_t>(rows() * columns()), zero);
+  carried.resize(2 + static_cast<size_t>(sums()), zero);
   Value* end = b.CreateAdd(all, word(tile_.k));
   carried = t_.loop(word(0), end, word(tile_.k), carried, [&](Value* next, const Values& now) {
     Value* left = b.CreateSelect(b.CreateICmpULT(next, all), b.CreateSub(all, next), word(0));
@@ -91,13 +102,38 @@ FfmaTile::Values FfmaTile::products(Value* all, const Fetch& fetch, const Zeroed
     after.insert(after.end(), sums.begin(), sums.end());
     return after;
   });
-  return Values(carried.begin() + 2, carried.end());
+  const Values sums(carried.begin() + 2, carried.end());
+  return slice_ ? add_slices(sums) : sums;
 }
 
-// Adds the products of the first `depth` of the tile in `buffer`, in order; rounded up, the rest is zero.
+// A slice for each of a thread's elements.
+FfmaTile::Values FfmaTile::add_slices(const Values& sums) {
+  const int elements = this->sums(), threads = tile_.threads() / tile_.slices;
+  const auto at = [&](Value* slice) {
+    return b.CreateMul(b.CreateAdd(b.CreateMul(slice, word(threads)), inside_), word(elements));
+  };
+  b.CreateAlignedStore(side_by_side(sums.data(), elements), shared(at(slice_)), llvm::Align(16));
+  barrier();
+  Value* total = nullptr;
+  for (int slice = 0; slice < tile_.slices; ++slice) {
+    Value* part =
+        b.CreateAlignedLoad(b.getFloatTy(), shared(b.CreateAdd(at(word(slice)), slice_)), llvm::Align(4));
+    total = total ? b.CreateFAdd(total, part) : part;
+  }
+  return {total};
+}
+
+// Adds the products of the first `depth` of the tile in `buffer`, in order; rounded up, the rest is zero. Of those
+// a slice has its part.
 FfmaTile::Values FfmaTile::multiply(Value* buffer, Value* depth, const Values& sums) {
-  const int step = std::max(2, 64 / (rows() * columns()));
-  return t_.loop(word(0), depth, word(step), sums, [&](Value* at, Values now) {
+  const int step = std::max(2, 64 / this->sums());
+  Value* first = word(0);
+  if (slice_) {
+    const int part = tile_.k / tile_.slices;
+    first = b.CreateMul(slice_, word(part));
+    depth = min(depth, add(first, part));
+  }
+  return t_.loop(first, depth, word(step), sums, [&](Value* at, Values now) {
     Value* from_a = shared(b.CreateAdd(b.CreateAdd(buffer, row_), b.CreateMul(at, word(a_.row))));
     Value* from_b = shared(b.CreateAdd(b.CreateAdd(buffer, b.CreateAdd(column_, word(tile_.k * a_.row))),
                                        b.CreateMul(at, word(b_.row))));

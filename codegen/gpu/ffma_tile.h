@@ -4,6 +4,8 @@
 //     global -> registers, of this tile                           in flight while ...
 //     products of the tile before, from its buffer in shared memory   ... these are computed
 //     registers -> the other buffer; barrier
+//   of a tile in slices: a thread has its part of each tile's inner dimension; the sums meet in shared memory,
+//     where slice s adds the s-th element of each thread, slice after slice
 //
 // In shared memory both operands lie with the inner dimension first, so a thread reads its micro_m elements
 // of A and micro_n of B side by side. An operand whose inner dimension is the contiguous one in memory is
@@ -50,18 +52,21 @@ class FfmaTile : BlockCode {
   // The thread's elements of the product, row by row.
   Values products(Value* depth, const Fetch& fetch, const Zeroed& zeroed);
 
-  int rows() const { return tile_.micro_m * tile_.groups; }
-  int columns() const { return tile_.micro_n * tile_.groups; }
+  int rows() const { return slice_ ? 1 : tile_.micro_m * tile_.groups; }
+  int columns() const { return slice_ ? 1 : run() * tile_.groups; }
+  int run() const { return slice_ ? 1 : tile_.micro_n; }  // neighbouring elements of a row
   // Row r, and element i of group g, of the thread's elements, in a C whose tile begins at `first`.
   Value* row(Value* first, int r) {
     const int at = r / tile_.micro_m * (tile_.m / tile_.groups) + r % tile_.micro_m;
-    return b.CreateAdd(b.CreateAdd(first, row_), word(at));
+    return b.CreateAdd(b.CreateAdd(first, slice_ ? own_row_ : row_), word(at));
   }
   Value* column(Value* first, int g, int i) {
-    return b.CreateAdd(b.CreateAdd(first, column_), word(g * (tile_.n / tile_.groups) + i));
+    Value* own = slice_ ? own_column_ : column_;
+    return b.CreateAdd(b.CreateAdd(first, own), word(g * (tile_.n / tile_.groups) + i));
   }
 
  private:
+  int sums() const { return tile_.micro_m * tile_.micro_n * tile_.groups * tile_.groups; }  // of a thread
   int buffer_words() const { return tile_.k * (a_.row + b_.row); }
   Value* beyond(Value* from, int words) {
     return b.CreateConstInBoundsGEP1_32(b.getFloatTy(), from, static_cast<unsigned>(words));
@@ -72,10 +77,13 @@ class FfmaTile : BlockCode {
   void deposit(const Staging& staging, Value* at, const std::function<Value*(int v)>& vector);
   Values multiply(Value* buffer, Value* depth, const Values& sums);
   Values fragment(Value* from, int row, int width, int extent);
+  Values add_slices(const Values& sums);
 
   const GemmTile& tile_;
   const ir::DType type_;                      // of A and B
   Value *row_ = nullptr, *column_ = nullptr;  // the thread's first ones, in the tile
+  // Of more than one slice: its number, the thread's in it, and the element that it stores.
+  Value *slice_ = nullptr, *inside_ = nullptr, *own_row_ = nullptr, *own_column_ = nullptr;
   Staging a_{}, b_{};
   llvm::GlobalVariable* shared_ = nullptr;
 };

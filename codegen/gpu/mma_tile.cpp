@@ -9,6 +9,12 @@ void MmaTile::place(Value* thread, bool a_inner_last, bool b_inner_last) {
   llvm::GlobalVariable* shared = make_shared(b.getInt8Ty(), static_cast<uint64_t>(stages_ * buffer_bytes()));
   Value* base = b.CreatePtrToInt(shared, b.getInt32Ty());
   Value *warp = b.CreateLShr(thread, 5), *lane = b.CreateAnd(thread, word(31));
+  if (tile_.slices > 1) {
+    const int warps = tile_.warps_m * tile_.warps_n;
+    slice_ = b.CreateUDiv(warp, word(warps));
+    inside_ = b.CreateSub(thread, b.CreateMul(slice_, word(32 * warps)));
+    warp = b.CreateSub(warp, b.CreateMul(slice_, word(warps)));
+  }
   Value* down = b.CreateUDiv(warp, word(tile_.warps_n));
   warp_row_ = b.CreateMul(down, word(warp_m()));
   warp_column_ = b.CreateMul(b.CreateSub(warp, b.CreateMul(down, word(tile_.warps_n))), word(warp_n()));
@@ -47,7 +53,10 @@ void MmaTile::place_fragments(Layout& layout, Value* first, int width, Value* al
   row = b.CreateAdd(row, b.CreateShl(layout.inner_last ? along : inner, 3));
   if (layout.inner_last) row = b.CreateAdd(row, first);
   Value* base = b.CreateAdd(layout.base, b.CreateMul(row, word(layout.row_bytes())));
-  const int addresses = layout.inner_last ? tile_.k / 16 : width / 16;
+  if (slice_ && layout.inner_last) inner = b.CreateAdd(inner, b.CreateMul(slice_, word(2 * steps())));
+  if (slice_ && !layout.inner_last)
+    base = b.CreateAdd(base, b.CreateMul(slice_, word(steps() * 16 * layout.row_bytes())));
+  const int addresses = layout.inner_last ? steps() : width / 16;
   for (int i = 0; i < addresses; ++i) {
     Value* chunk = add(layout.inner_last ? inner : b.CreateAdd(along, b.CreateLShr(first, 3)), 2 * i);
     layout.from.push_back(b.CreateAdd(base, b.CreateShl(b.CreateXor(chunk, swizzled), 4)));
@@ -63,7 +72,7 @@ MmaTile::Values MmaTile::products(Value* depth, const Staging& staging) {
     cores_.commit();
   }
   Values carried = {word(0), word(last * buffer_bytes())};  // the buffers of this tile and of the next sent
-  carried.resize(2 + static_cast<size_t>(fragments_m() * fragments_n() * 4),
+  carried.resize(2 + static_cast<size_t>(fragments_m() * warp_n() / 8 * 4),
                  llvm::ConstantFP::get(b.getFloatTy(), 0.0));
   carried = t_.loop(word(0), depth, word(tile_.k), carried, [&](Value* k0, const Values& now) {
     cores_.wait(last - 1);
@@ -74,7 +83,7 @@ MmaTile::Values MmaTile::products(Value* depth, const Staging& staging) {
     Values fetched;
     if (staging.fetch) fetched = staging.fetch(next);
     Values sums(now.begin() + 2, now.end());
-    for (int step = 0; step < tile_.k / 16; ++step) multiply(step, now[0], sums);
+    for (int step = 0; step < steps(); ++step) multiply(step, now[0], sums);
     if (staging.fetch) staging.put(fetched, now[1]);
     Value* after = add(now[0], buffer_bytes());
     after = b.CreateSelect(b.CreateICmpEQ(after, word(stages_ * buffer_bytes())), word(0), after);
@@ -82,7 +91,41 @@ MmaTile::Values MmaTile::products(Value* depth, const Staging& staging) {
     out.insert(out.end(), sums.begin(), sums.end());
     return out;
   });
-  return Values(carried.begin() + 2, carried.end());
+  const Values sums(carried.begin() + 2, carried.end());
+  return slice_ ? add_slices(sums) : sums;
+}
+
+// The sums of all slices in shared memory: those of a fragment side by side, of a thread four. Slice s has the
+// s-th part of each warp's columns from here on.
+MmaTile::Values MmaTile::add_slices(const Values& sums) {
+  const int across = warp_n() / 8, fragments = fragments_m() * across;
+  const int of_fragment = tile_.threads() / tile_.slices * 16, of_slice = fragments * of_fragment;  // bytes
+  const auto at = [&](Value* slice, Value* fragment) {
+    Value* place = b.CreateAdd(b.CreateMul(slice, word(of_slice)), b.CreateMul(fragment, word(of_fragment)));
+    return b.CreateAdd(a_.base, b.CreateAdd(place, b.CreateShl(inside_, 4)));
+  };
+  cores_.wait(0);  // copies of tiles that there are not
+  barrier();
+  for (int f = 0; f < fragments; ++f) {
+    Value* four = side_by_side(&sums[static_cast<size_t>(4 * f)], 4);
+    cores_.put(at(slice_, word(f)), b.CreateBitCast(four, llvm::FixedVectorType::get(b.getInt32Ty(), 4)));
+  }
+  barrier();
+  Value* first = b.CreateMul(slice_, word(fragments_n()));
+  warp_column_ = b.CreateAdd(warp_column_, b.CreateShl(first, 3));
+  Values all;
+  for (int i = 0; i < fragments_m(); ++i) {
+    for (int j = 0; j < fragments_n(); ++j) {
+      Value* total = nullptr;
+      for (int slice = 0; slice < tile_.slices; ++slice) {
+        Value* from = b.CreateIntToPtr(at(word(slice), add(first, i * across + j)), b.getPtrTy(3));
+        Value* part = b.CreateAlignedLoad(lanes(4), from, llvm::Align(16));
+        total = total ? b.CreateFAdd(total, part) : part;
+      }
+      for (int e = 0; e < 4; ++e) all.push_back(lane(total, e));
+    }
+  }
+  return all;
 }
 
 // Four 8 x 8 matrices: fragment i, 16 along the operand's own dimension, of a step of 16 along the inner one.
@@ -95,13 +138,14 @@ MmaTile::Values MmaTile::fragment(const Layout& layout, int i, int step, Value* 
 void MmaTile::multiply(int step, Value* buffer, Values& sums) {
   std::vector<Values> left, right;
   for (int i = 0; i < fragments_m(); ++i) left.push_back(fragment(a_, i, step, buffer));
-  for (int j = 0; j < fragments_n() / 2; ++j) right.push_back(fragment(b_, j, step, buffer));
+  const int across = warp_n() / 8;
+  for (int j = 0; j < across / 2; ++j) right.push_back(fragment(b_, j, step, buffer));
   for (int i = 0; i < fragments_m(); ++i) {
-    for (int j = 0; j < fragments_n(); ++j) {
+    for (int j = 0; j < across; ++j) {
       const Values& x = left[static_cast<size_t>(i)];
       const Values& y = right[static_cast<size_t>(j / 2)];
       const size_t first = j % 2 == 0 ? 0 : 2;
-      cores_.multiply(x, y[first], y[first + 1], &sums[sum(i, j, 0)]);
+      cores_.multiply(x, y[first], y[first + 1], &sums[static_cast<size_t>(4 * (i * across + j))]);
     }
   }
 }

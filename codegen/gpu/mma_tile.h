@@ -6,6 +6,8 @@
 //     send the tile stages - 1 further on into the buffer that was used up last, or fetch it into registers
 //     ldmatrix and mma of this tile
 //     put into that buffer what was fetched
+//   of a tile in slices: a warp has its part of each tile's inner dimension; the sums meet in shared memory, where
+//     each slice adds those of some columns, slice after slice
 //
 // In shared memory a tile lies as it does in memory: an operand whose inner dimension is not the contiguous one
 // is turned by ldmatrix.trans. Its 16-byte chunks are swizzled, chunk c of row r standing at c ^ f(r), so that
@@ -54,7 +56,7 @@ class MmaTile : BlockCode {
   Values products(Value* depth, const Staging& staging);
 
   int fragments_m() const { return warp_m() / 16; }
-  int fragments_n() const { return warp_n() / 8; }
+  int fragments_n() const { return warp_n() / 8 / tile_.slices; }
   // Of fragment (i, j) two neighbouring sums of the upper (0) or lower (1) 8 rows: where they are among the sums,
   // and in C, of which the tile's first row and column are given.
   size_t sum(int i, int j, int half) const {
@@ -68,6 +70,7 @@ class MmaTile : BlockCode {
   }
 
  private:
+  int steps() const { return tile_.k / 16 / tile_.slices; }  // of a tile, for a warp
   int warp_m() const { return tile_.m / tile_.warps_m; }
   int warp_n() const { return tile_.n / tile_.warps_n; }
   int a_bytes() const { return tile_.m * tile_.k * 2; }
@@ -77,11 +80,13 @@ class MmaTile : BlockCode {
   void place_fragments(Layout& layout, Value* first, int width, Value* along, Value* inner, Value* lane);
   Values fragment(const Layout& layout, int i, int step, Value* buffer);
   void multiply(int step, Value* buffer, Values& sums);
+  Values add_slices(const Values& sums);
 
   const GemmTile& tile_;
   const int stages_;                                    // tiles of A and B in shared memory
   Value *warp_row_ = nullptr, *warp_column_ = nullptr;  // the warp's first element in the tile
   Value *lane_row_ = nullptr, *lane_column_ = nullptr;  // the thread's in a fragment
+  Value *slice_ = nullptr, *inside_ = nullptr;  // of more than one slice: its number, the thread's in it
   TensorCores cores_;
   Layout a_{}, b_{};
 };

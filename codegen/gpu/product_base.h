@@ -97,7 +97,7 @@ class GemmBase : protected ProductTarget, protected BlockCode {
   // `each` puts the thread's elements: `count` at a time where rows of C allow it (true), else one by one. A
   // function that moves several at a time in its own kernel has such rows, whatever the launch.
   void put_runs(int count, const std::function<void(bool whole)>& each) {
-    if (kernel_.epilogue && !body_.flat && body_.vector >= count) return each(true);
+    if (count == 1 || (kernel_.epilogue && !body_.flat && body_.vector >= count)) return each(true);
     const auto one = [&](bool whole) { return each(whole), Values{}; };
     either(
         c_aligned(count), [&] { return one(true); }, [&] { return one(false); });

@@ -62,6 +62,7 @@ class GemmEmitter : GemmBase {
  private:
   int rows() const { return ffma_.rows(); }
   int columns() const { return ffma_.columns(); }
+  int run() const { return ffma_.run(); }
 
   // Where one operand's vectors come from.
   struct Operand : FfmaTile::Staging {
@@ -155,19 +156,20 @@ class GemmEmitter : GemmBase {
       for (int r = first; r < first + count; ++r) {
         Value* row = inside(c_row(r), m_, own_row);
         for (int g = 0; g < tile_.groups; ++g) {
-          for (int i = 0; i < (whole ? 1 : tile_.micro_n); ++i) {
-            const int width = whole ? tile_.micro_n : 1;
+          for (int i = 0; i < (whole ? 1 : run()); ++i) {
+            const int width = whole ? run() : 1;
             Value* at = c_address(row, inside(c_column(g, i), n_, own_column));
             Value* vector = b.CreateAlignedLoad(lanes(width), at, aligned_to(width * c_bytes_));
-            for (int e = 0; e < width; ++e) elements.push_back(whole ? lane(vector, e) : vector);
+            for (int e = 0; e < width; ++e) elements.push_back(width > 1 ? lane(vector, e) : vector);
           }
         }
       }
       return elements;
     };
     const auto some = [&] {
+      if (run() == 1) return each(true);
       return either(
-          c_aligned(tile_.micro_n), [&] { return each(true); }, [&] { return each(false); });
+          c_aligned(run()), [&] { return each(true); }, [&] { return each(false); });
     };
     const auto none = [&] {
       return Values(static_cast<size_t>(count * columns()), llvm::ConstantFP::get(b.getFloatTy(), 0.0));
@@ -177,18 +179,18 @@ class GemmEmitter : GemmBase {
 
   // The thread's rows of C from row `first` on.
   void store_c(int first, const Values& sums) {
-    put_runs(tile_.micro_n, [&](bool whole) {
+    put_runs(run(), [&](bool whole) {
       for (int r = 0; r < static_cast<int>(sums.size()) / columns(); ++r) {
         Value* row = c_row(first + r);
         Value* row_exists = b.CreateICmpULT(row, m_);
         for (int g = 0; g < tile_.groups; ++g) {
-          for (int i = 0; i < (whole ? 1 : tile_.micro_n); ++i) {
+          for (int i = 0; i < (whole ? 1 : run()); ++i) {
             Value* column = c_column(g, i);
             Value* exists = b.CreateAnd(row_exists, b.CreateICmpULT(column, n_));
             target_->branch(exists, [&] {
-              const auto at = static_cast<size_t>(r * columns() + g * tile_.micro_n + i);
-              Value* value = side_by_side(&sums[at], whole ? tile_.micro_n : 1);
-              put(row, column, value, whole ? tile_.micro_n : 1);
+              const auto at = static_cast<size_t>(r * columns() + g * run() + i);
+              Value* value = side_by_side(&sums[at], whole ? run() : 1);
+              put(row, column, value, whole ? run() : 1);
             });
           }
         }

@@ -54,13 +54,25 @@ TEST(LaunchCost, ProductsOfTheArtifact) {
   };
   constexpr Row kRows[] = {{16384, 2304, 768, 128, 2, 152.757, 332.386},
                            {768, 768, 16384, 64, 8, 140.694, 306.047},
-                           {256, 256, 512, 32, 2, 2.134, 3.475}};
+                           // 64 multiprocessors have a tile, 2 * 32 * 32 * 512 FLOPs, at half of their rate.
+                           {256, 256, 512, 32, 2, 3.333, 5.169}};
   for (const Row& row : kRows) {
     const ProductWork work{
         .m = row.m, .n = row.n, .k = row.k, .c_bytes = row.c_bytes, .tile_m = row.tile, .tile_n = row.tile};
     expect_close(product_seconds(machine("sm_90"), work, Engine::own), row.sm_90, "sm_90");
     expect_close(product_seconds(machine("sm_80"), work, Engine::own), row.sm_80, "sm_80");
   }
+}
+
+// A tile more, on a multiprocessor that had none, takes no more time; slices take half of it.
+TEST(LaunchCost, AFewTilesHaveAFewMultiprocessors) {
+  const auto seconds = [](int64_t m, int64_t slices) {
+    const ProductWork work{.m = m, .n = 32, .k = 4096, .tile_m = 32, .tile_n = 32, .slices = slices};
+    return product_seconds(machine("sm_90"), work, Engine::own);
+  };
+  EXPECT_NEAR(seconds(64 * 32, 1) / seconds(32, 1), 1, 0.02);
+  EXPECT_NEAR(seconds(256 * 32, 1) / seconds(128 * 32, 1), 1.9, 0.1);
+  EXPECT_NEAR((seconds(32, 1) - Machine::kTile) / (seconds(32, 4) - Machine::kTile), 2, 1e-2);
 }
 
 TEST(LaunchCost, Attention) {

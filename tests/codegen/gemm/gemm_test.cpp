@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/codegen/gemm/gemm_runner.h"
+#include "tests/codegen/gemm/ordered_sum.h"
 
 namespace gacc::codegen {
 namespace {
@@ -49,9 +50,10 @@ struct Shape {
 // All tiles with the variants' flags; tiles are found by asking for shapes that need them.
 std::vector<GemmKernel> all_kernels() {
   std::vector<GemmKernel> kernels;
-  for (const int64_t side : {int64_t{1}, int64_t{320}, int64_t{640}, int64_t{1280}}) {
+  for (const auto& [side, depth] :
+       {std::pair<int64_t, int64_t>{1, 1}, {1, 128}, {320, 320}, {640, 640}, {1280, 1280}}) {
     for (int flags = 0; flags < 8; ++flags)
-      kernels.push_back(choose_gemm(side, side, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0));
+      kernels.push_back(choose_gemm(side, side, depth, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0));
   }
   return kernels;
 }
@@ -68,17 +70,18 @@ void check(GemmRunner& runner, size_t index, const GemmKernel& kernel, const Sha
   for (int64_t i = 0; i < s.m; ++i) {
     for (int64_t j = 0; j < s.n; ++j) {
       double sum = 0, size = 1;
-      float exact = 0;  // the kernels' own order, rounded like them
+      OrderedSum exact(*kernel.tile);
       for (int64_t l = 0; l < s.k; ++l) {
         const float x = a.at(kernel.transpose_a ? l * s.m + i : i * s.k + l);
         const float y = b.at(kernel.transpose_b ? j * s.k + l : l * s.n + j);
         sum += static_cast<double>(x) * y, size += std::fabs(static_cast<double>(x) * y);
-        exact = std::fma(x, y, exact);
+        exact.add(l, x, y);
       }
-      if (was != nullptr) sum += was[i * s.n + j], exact += was[i * s.n + j];
+      if (was != nullptr) sum += was[i * s.n + j];
       const float got = c.at(i * s.n + j);
       ASSERT_NEAR(got, sum, 1e-5 * size) << "at " << i << ", " << j;
-      ASSERT_EQ(got, exact) << "not in order at " << i << ", " << j;
+      ASSERT_EQ(got, exact.sum() + (was != nullptr ? was[i * s.n + j] : 0))
+          << "not in order at " << i << ", " << j;
     }
   }
 }
@@ -102,12 +105,12 @@ TEST(Gemm, EveryTileAndVariantAtTheEdges) {
     check(runner, i, kernels[i], {12, 8, 20}, 2);
     if (HasFatalFailure()) return;
   }
-  EXPECT_EQ(names.size(), 32U) << "a tile is never chosen";
+  EXPECT_EQ(names.size(), 40U) << "a tile is never chosen";
 }
 
 // Elements that do not exist are not multiplied: what lies behind an operand may be infinite.
 TEST(Gemm, InfiniteInputsStayInTheirRowAndColumn) {
-  const GemmKernel kernel = choose_gemm(8, 8, false, true, false);
+  const GemmKernel kernel = choose_gemm(8, 8, 5, false, true, false);
   GemmRunner runner({kernel});
   std::vector<float> a(3 * 5, 1), b(2 * 5, 1), c(3 * 2, 0);
   a[1 * 5 + 4] = std::numeric_limits<float>::infinity();
@@ -116,12 +119,22 @@ TEST(Gemm, InfiniteInputsStayInTheirRowAndColumn) {
 }
 
 TEST(Gemm, TheTileDependsOnTheShapeAlone) {
-  const auto name = [](int64_t m, int64_t n) { return choose_gemm(m, n, true, false, true).name(); };
-  EXPECT_EQ(name(32, 512), "gacc_gemm_f32_tn_acc_16x16");
+  const auto name = [](int64_t m, int64_t n, int64_t k = 512) {
+    return choose_gemm(m, n, k, true, false, true).name();
+  };
+  EXPECT_EQ(name(32, 512, 127), "gacc_gemm_f32_tn_acc_16x16");
+  EXPECT_EQ(name(32, 512, 128), "gacc_gemm_f32_tn_acc_16x16_sliced");
+  EXPECT_EQ(name(160, 160), "gacc_gemm_f32_tn_acc_16x16");
   EXPECT_EQ(name(256, 512), "gacc_gemm_f32_tn_acc_32x32");
   EXPECT_EQ(name(512, 784), "gacc_gemm_f32_tn_acc_64x64");
   EXPECT_EQ(name(4096, 4096), "gacc_gemm_f32_tn_acc_128x128");
-  EXPECT_EQ(choose_gemm(1, 1, false, true, false).name(), "gacc_gemm_f32_nt_16x16");
+  EXPECT_EQ(choose_gemm(1, 1, 1, false, true, false).name(), "gacc_gemm_f32_nt_16x16");
+  const auto half = [](const char* target, ir::DType type) {
+    return choose_gemm(32, 512, 784, false, true, false, type, type, GpuTarget(target)).name();
+  };
+  EXPECT_EQ(half("sm_80", ir::DType::f16), "gacc_gemm_f16_nt_32x32_sliced");
+  EXPECT_EQ(half("sm_90", ir::DType::f16), "gacc_gemm_f16_nt_32x32_sliced");
+  EXPECT_EQ(half("sm_75", ir::DType::bf16), "gacc_gemm_bf16_nt_16x16_sliced");
 }
 
 }  // namespace

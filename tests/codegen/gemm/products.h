@@ -8,12 +8,12 @@
 
 namespace gacc::codegen {
 
-// Every variant with every tile: m x n of 16, 320, 640 and 1280, of this type, accumulating in f32. `gaps`: of
-// operands whose rows have a pitch.
+// Every variant with every tile: squares of 16, 128, 320, 640 and 1280, of this type, accumulating in f32; 128 is
+// few tiles, in slices. `gaps`: of operands whose rows have a pitch.
 inline ir::Module every_product(ir::DType dtype = ir::DType::f32, bool gaps = false) {
   const std::string type(ir::dtype_text(dtype));
   std::string accumulators, inputs, ops;
-  for (const int side : {16, 320, 640, 1280}) {
+  for (const int side : {16, 128, 320, 640, 1280}) {
     inputs += fmt::format("{}%x{} : {}[{},{}]", inputs.empty() ? "" : ", ", side, type, side, side);
     for (const char* flags : {"", "{ta}", "{tb}", "{ta, tb}"}) {
       const std::string name = fmt::format("s{}.{}", side, std::count(ops.begin(), ops.end(), '\n'));
