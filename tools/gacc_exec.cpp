@@ -41,14 +41,13 @@
 #include "runtime/train.h"
 #include "runtime/weights/adapters.h"
 #include "runtime/weights/weights.h"
+#include "tools/command_line.h"
 #include "tools/exec_arguments.h"
 #include "tools/exec_reporter.h"
 
 namespace {
 
 using namespace gacc;
-
-enum Exit { kDone = 0, kFailed = 1, kBug = 3, kInterrupted = 130 };
 
 std::atomic<bool> interrupt_seen = false;
 
@@ -57,7 +56,6 @@ std::atomic<bool> interrupt_seen = false;
 // (observed as a damaged heap, in about one of thirty interrupted runs).
 void handle_interrupts() {
   signal(SIGPIPE, SIG_IGN);  // a closed standard output must not end the training
-  signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
   sigset_t interrupts;
   sigemptyset(&interrupts);
   for (const int number : {SIGINT, SIGTERM}) {
@@ -78,11 +76,6 @@ void handle_interrupts() {
 void print_text(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-}
-
-int fail(Exit status, const std::string& text) {
-  print_stderr("gacc-exec: error: {}\n", text);
-  return status;
 }
 
 uint32_t add_crc(uint32_t crc, const void* bytes, size_t size) {
@@ -166,8 +159,8 @@ class Run {
   Status train_and_write(Session& session, Progress& progress);
   Status finish_device(Status status);
 
-  // Fails where a file could not be put in place later, long before there is anything to write.
   std::string checkpoint_file() const { return checkpoint_files(arguments_.checkpoint)[0]; }
+  // Fails where a file could not be put in place later, long before there is anything to write.
   static Status check_writable(const std::string& path) {
     return path.empty() ? Status() : AtomicFile().open(path);
   }
@@ -442,25 +435,22 @@ Status Run::open_checkpoint() {
     resumes_ = true;
     return earlier_.open(checkpoint_file());
   }
-  if (!first()) {  // the folder is the first rank's; this one reads what is in it
+  if (first()) {
+    GACC_TRY(folder_.open(given.checkpoint));
+    resumes_ = given.resume && folder_.has_checkpoint();
+    const std::string old = checkpoint_files(given.checkpoint)[1], next = free_name(old);
+    if (given.resume && !resumes_)
+      say("gacc-exec: no checkpoint in {}: starting from the beginning{}\n", given.checkpoint,
+          old == next ? "" : fmt::format("; {} is not read unless it is called {}", old, folder_.file()));
+    if (!given.resume && !folder_.name_for_old().empty())
+      say("gacc-exec: without --resume the run starts from the beginning and will replace {}, which stays as "
+          "{}{}\n",
+          folder_.file(), old, old == next ? "" : fmt::format(" (and the one there as {})", next));
+  } else {  // the folder is the first rank's; this one reads what is in it
     resumes_ = given.resume && access(checkpoint_file().c_str(), F_OK) == 0;
-    if (!resumes_) return {};
-    GACC_TRY(earlier_.open(checkpoint_file()));
-    options_.resume = &earlier_.content().train;
-    return {};
   }
-  GACC_TRY(folder_.open(given.checkpoint));
-  resumes_ = given.resume && folder_.has_checkpoint();
-  const std::string old = checkpoint_files(given.checkpoint)[1], next = free_name(old);
-  if (given.resume && !resumes_)
-    say("gacc-exec: no checkpoint in {}: starting from the beginning{}\n", given.checkpoint,
-        old == next ? "" : fmt::format("; {} is not read unless it is called {}", old, folder_.file()));
-  if (!given.resume && !folder_.name_for_old().empty())
-    say("gacc-exec: without --resume the run starts from the beginning and will replace {}, which stays as "
-        "{}{}\n",
-        folder_.file(), old, old == next ? "" : fmt::format(" (and the one there as {})", next));
   if (!resumes_) return {};
-  GACC_TRY(earlier_.open(folder_.file()));
+  GACC_TRY(earlier_.open(checkpoint_file()));
   options_.resume = &earlier_.content().train;
   return {};
 }
