@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
@@ -17,37 +18,22 @@ using json = nlohmann::json;
 constexpr int64_t kLimit = int64_t{1} << 30;  // bytes of a file
 constexpr int64_t kMostLaunches = 1000000;    // of a step: far beyond any, and a list of as many still fits
 
-// A positive number, or false.
-bool number(const json& object, const char* key, double& to) {
-  const auto found = object.find(key);
-  if (found == object.end()) return true;
-  if (!found->is_number() || !std::isfinite(found->get<double>()) || found->get<double>() <= 0) return false;
-  to = found->get<double>();
-  return true;
+bool positive(const json& value) {
+  return value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0;
 }
 
 Status read_rates(const json& rates, passes::CostModel& costs) {
   if (!rates.is_object()) return Status::error("`rates` is not an object");
-  const std::pair<const char*, double*> keys[] = {{"flops_f32", &costs.flops_f32},
-                                                  {"flops_half", &costs.flops_half},
-                                                  {"functions_per_second", &costs.functions},
-                                                  {"bytes_per_second", &costs.bytes},
-                                                  {"launch_seconds", &costs.launch}};
-  for (const auto& [key, to] : keys)
-    if (!number(rates, key, *to)) return Status::error("`rates.{}` is not a positive number", key);
+  const std::map<std::string, double*> keys = {{"flops_f32", &costs.flops_f32},
+                                               {"flops_half", &costs.flops_half},
+                                               {"functions_per_second", &costs.functions},
+                                               {"bytes_per_second", &costs.bytes},
+                                               {"launch_seconds", &costs.launch}};
   for (const auto& [key, value] : rates.items()) {
-    bool known = false;
-    for (const auto& [name, to] : keys) known = known || key == name;
-    if (!known) return Status::error("`rates` has no key `{}`", key);
+    if (!keys.contains(key)) return Status::error("`rates` has no key `{}`", key);
+    if (!positive(value)) return Status::error("`rates.{}` is not a positive number", key);
+    *keys.at(key) = value.get<double>();
   }
-  return {};
-}
-
-Status read_batch(const json& file, passes::CostModel& costs) {
-  const auto batch = file.find("micro_batch");
-  if (batch == file.end() || !batch->is_number_integer() || batch->get<int64_t>() < 1)
-    return Status::error("measured times need `micro_batch`, the samples of a launch");
-  costs.measured_batch = batch->get<int64_t>();
   return {};
 }
 
@@ -96,11 +82,13 @@ Status read_file_of_costs(const json& file, passes::CostModel& costs) {
   if (const auto step = file.find("step"); step != file.end()) {
     if (!step->is_array()) return Status::error("`step` is not an array of seconds");
     for (const json& seconds : *step) {
-      if (!seconds.is_number() || !std::isfinite(seconds.get<double>()) || seconds.get<double>() <= 0)
-        return Status::error("`step` holds something else than positive seconds");
+      if (!positive(seconds)) return Status::error("`step` holds something else than positive seconds");
       costs.measured.push_back(seconds.get<double>());
     }
-    return read_batch(file, costs);
+    const json batch = file.value("micro_batch", json());
+    if (!batch.is_number_integer() || batch.get<int64_t>() < 1)
+      return Status::error("measured times need `micro_batch`, the samples of a launch");
+    costs.measured_batch = batch.get<int64_t>();
   }
   return {};
 }

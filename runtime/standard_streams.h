@@ -10,7 +10,8 @@ namespace gacc {
 
 // Called first in main. A descriptor that the caller has closed (`gacc-exec ... >&-`) would be given to the
 // next file that is opened, and what is meant for the reader would be written into a log or a checkpoint. It
-// is taken here by something that can be neither read nor written.
+// is taken here by something that can be neither read nor written. And a file beyond the limit of its size
+// becomes an error like a full disk.
 void hold_standard_streams();
 
 // To standard error. What cannot be written is lost, and that is all.

@@ -16,6 +16,8 @@
 namespace gacc {
 namespace {
 
+std::string program = "gacc";
+
 // The first word that no option takes: an option that is not there, or one value too many.
 std::string unknown(const CLI::App& app, const std::string& word, const Elsewhere& elsewhere) {
   if (!word.starts_with('-')) return fmt::format("nothing takes the argument {}", gacc::quoted(word));
@@ -66,7 +68,13 @@ std::string empty_value(const CLI::App& app) {
 
 }  // namespace
 
+int fail(Exit status, std::string_view text) {
+  print_stderr("{}: error: {}\n", program, text);
+  return status;
+}
+
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere) {
+  program = app.get_name();
   app.allow_extras();
   app.get_formatter()->column_width(28);
   if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
@@ -88,8 +96,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
     wrong = refused(error.what());
   }
   if (wrong.empty()) return std::nullopt;
-  print_stderr("{0}: error: {1}\n{0} --help lists the options\n", app.get_name(), wrong);
-  return 2;
+  return fail(kWrongCommand, fmt::format("{}\n{} --help lists the options", wrong, program));
 }
 
 }  // namespace gacc

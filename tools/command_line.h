@@ -18,4 +18,9 @@ using Elsewhere = std::vector<std::pair<std::string_view, std::string_view>>;
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv,
                                                     const Elsewhere& elsewhere = {});
 
+enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 130 };
+
+// Says "PROGRAM: error: TEXT" on standard error, of the program that parse_command_line was called for; the status.
+int fail(Exit status, std::string_view text);
+
 }  // namespace gacc

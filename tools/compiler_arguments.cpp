@@ -10,7 +10,6 @@
 #include "ir/size_text.h"
 #include "passes/cost_model.h"
 #include "passes/pipeline.h"
-#include "runtime/standard_streams.h"
 #include "tools/command_line.h"
 #include "tools/file_uses.h"
 
@@ -94,9 +93,8 @@ Exit status:
                                {"--epochs", "write --set train.epochs=N"}};
   const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
   if (ended || to.model.empty() == to.schema) return ended;
-  print_stderr("gaccc: error: {}\ngaccc --help lists the options\n",
-               to.schema ? "--schema needs no MODEL" : "MODEL is required");
-  return 2;
+  return fail(kWrongCommand, fmt::format("{}\ngaccc --help lists the options",
+                                         to.schema ? "--schema needs no MODEL" : "MODEL is required"));
 }
 
 std::string wrong_command(const CompilerArguments& arguments, std::vector<Override>& overrides) {

@@ -8,14 +8,12 @@
 #include <cstdint>
 #include <iostream>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "runtime/artifact.h"
 #include "runtime/checkpoint.h"
 #include "runtime/data/spec.h"
 #include "runtime/log.h"
-#include "runtime/standard_streams.h"
 #include "runtime/weights/adapters.h"
 #include "tools/command_line.h"
 #include "tools/file_uses.h"
@@ -50,45 +48,35 @@ std::vector<FileOption> file_options(const Arguments& given) {
           {"--tensorboard", writes, {events}}};
 }
 
+// The first of these options that is given, or null. A flag may be switched off, as --quiet=false.
+const char* first_given(const CLI::App& app, const std::vector<const char*>& names) {
+  for (const char* name : names) {
+    const CLI::Option& option = *app.get_option(name);
+    if (option.count() > 0 && (option.get_items_expected_max() > 0 || option.as<bool>())) return name;
+  }
+  return nullptr;
+}
+
 // What does not go with evaluating once, predicting and generating; and what these need.
-std::string wrong_question(const Arguments& given) {
+std::string wrong_question(const CLI::App& app, const Arguments& given) {
   if (!given.asks()) {
-    const std::pair<const char*, bool> of_text[] = {{"--prompt", given.prompt.has_value()},
-                                                    {"--temperature", given.temperature.has_value()},
-                                                    {"--top-k", given.top_k.has_value()}};
-    for (const auto& [name, present] : of_text)
-      if (present) return fmt::format("{} needs --generate", name);
+    if (const char* name = first_given(app, {"--prompt", "--temperature", "--top-k"}); name != nullptr)
+      return fmt::format("{} needs --generate", name);
     if (!given.only_evaluates()) return "";
   }
   const bool predicts = !given.predict.empty(), generates = given.generate.has_value();
   const char* what = predicts    ? "--predict writes the model's outputs"
                      : generates ? "--generate goes on with a text"
                                  : "--eval without --data evaluates once";
-  const std::pair<const char*, bool> others[] = {{"--generate", predicts && generates},
-                                                 {"--prompt", !generates && given.prompt},
-                                                 {"--temperature", !generates && given.temperature},
-                                                 {"--top-k", !generates && given.top_k},
-                                                 {"--data", generates && !given.data.empty()},
-                                                 {"--eval", given.asks() && !given.eval.empty()},
-                                                 {"--log", given.asks() && !given.log.empty()},
-                                                 {"--profile", given.asks() && !given.profile.empty()},
-                                                 {"--init-only", given.init_only},
-                                                 {"--verify", given.verify},
-                                                 {"--epochs", given.epochs.has_value()},
-                                                 {"--updates", given.updates.has_value()},
-                                                 {"--launches", given.launches.has_value()},
-                                                 {"--lr", given.lr.has_value()},
-                                                 {"--no-shuffle", given.no_shuffle},
-                                                 {"--eval-every", given.eval_every > 0},
-                                                 {"--patience", given.patience.has_value()},
-                                                 {"--save", !given.save.empty()},
-                                                 {"--save-best", !given.save_best.empty()},
-                                                 {"--save-adapter", !given.save_adapter.empty()},
-                                                 {"--dump-grads", !given.dump_grads.empty()},
-                                                 {"--tensorboard", !given.tensorboard.empty()},
-                                                 {"--checkpoint-every", given.checkpoint_every.has_value()}};
-  for (const auto& [name, present] : others)
-    if (present) return fmt::format("{}: {} does not go with it", what, name);
+  std::vector<const char*> others;
+  if (predicts) others = {"--generate", "--prompt", "--temperature", "--top-k"};
+  if (generates && !predicts) others = {"--data"};
+  if (given.asks()) others.insert(others.end(), {"--eval", "--log", "--profile"});
+  others.insert(others.end(), {"--init-only", "--verify", "--epochs", "--updates", "--launches", "--lr",
+                               "--no-shuffle", "--eval-every", "--patience", "--save", "--save-best",
+                               "--save-adapter", "--dump-grads", "--tensorboard", "--checkpoint-every"});
+  if (const char* name = first_given(app, others); name != nullptr)
+    return fmt::format("{}: {} does not go with it", what, name);
   if (!given.checkpoint.empty() && !given.resume)
     return fmt::format("{}: --checkpoint goes with it only to --resume from", what);
   if (!(given.load.empty() && given.load_adapter.empty()) && !given.checkpoint.empty())
@@ -104,7 +92,7 @@ std::string wrong_question(const Arguments& given) {
 }
 
 // What the option parser cannot see; empty when the command line makes sense.
-std::string wrong_command(const Arguments& given) {
+std::string wrong_command(const CLI::App& app, const Arguments& given) {
   const std::vector<FileOption> files = file_options(given);
   const std::string& device = given.device;
   const bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
@@ -121,23 +109,15 @@ std::string wrong_command(const Arguments& given) {
       return fmt::format("{} -: standard output has the results; write ./- for a file of that name",
                          each.option);
   if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
-  if (std::string wrong = wrong_question(given); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_question(app, given); !wrong.empty()) return wrong;
   if (!given.tune_gemm.empty() && given.gemm == "builtin")
     return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
-  if (given.init_only && !given.profile.empty())
-    return "--init-only launches nothing: --profile does not go with it";
-  if (given.init_only && !given.dump_grads.empty())
-    return "--init-only launches nothing: --dump-grads does not go with it";
+  if (const char* name = first_given(app, {"--profile", "--dump-grads"}); given.init_only && name != nullptr)
+    return fmt::format("--init-only launches nothing: {} does not go with it", name);
   if (given.verify) {
-    const std::pair<const char*, bool> others[] = {{"--init-only", given.init_only},
-                                                   {"--epochs", given.epochs.has_value()},
-                                                   {"--updates", given.updates.has_value()},
-                                                   {"--launches", given.launches.has_value()},
-                                                   {"--load-adapter", !given.load_adapter.empty()},
-                                                   {"--eval", !given.eval.empty()}};
-    std::string_view wrong;
-    for (const auto& [name, present] : others)
-      if (present) wrong = name;
+    const char* name =
+        first_given(app, {"--eval", "--load-adapter", "--launches", "--updates", "--epochs", "--init-only"});
+    std::string_view wrong = name != nullptr ? name : "";
     for (const FileOption& each : files)
       if (each.use != FileUse::reads && each.given()) wrong = each.option;
     if (!wrong.empty())
@@ -150,11 +130,9 @@ std::string wrong_command(const Arguments& given) {
     return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
   if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
     return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
-  const std::pair<const char*, bool> of_evaluations[] = {{"--eval-every", given.eval_every > 0},
-                                                         {"--save-best", !given.save_best.empty()},
-                                                         {"--patience", given.patience.has_value()}};
-  for (const auto& [name, present] : of_evaluations)
-    if (present && given.eval.empty()) return fmt::format("{} needs --eval", name);
+  if (const char* name = first_given(app, {"--eval-every", "--save-best", "--patience"});
+      name != nullptr && given.eval.empty())
+    return fmt::format("{} needs --eval", name);
   if (!given.save_as.empty() && given.save.empty()) return "--save-as needs --save";
   if (given.merge && given.save.empty()) return "--merge needs --save";
   if (given.best != "loss" && given.save_best.empty() && !given.patience)
@@ -317,10 +295,8 @@ std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
   add_options(app, to);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere())) return ended;
   to.predict = target_of(to.predict);
-  const std::string wrong = wrong_command(to);
-  if (wrong.empty()) return std::nullopt;
-  print_stderr("gacc-exec: error: {}\n", wrong);
-  return 2;
+  const std::string wrong = wrong_command(app, to);
+  return wrong.empty() ? std::nullopt : std::optional(fail(kWrongCommand, wrong));
 }
 
 }  // namespace gacc

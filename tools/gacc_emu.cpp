@@ -16,11 +16,6 @@ namespace {
 
 using namespace gacc;
 
-int fail(std::string_view text) {
-  print_stderr("{}\n", text);
-  return 1;
-}
-
 std::string kernel_text(const emulator::KernelInfo& kernel) {
   std::string text = fmt::format("{}: {} registers, {} bytes shared, {} bytes local", kernel.name,
                                  kernel.registers, kernel.shared_bytes, kernel.local_bytes);
@@ -48,12 +43,14 @@ Exit status:
 )");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Result<std::string> text = read_file(word);
-  if (!text) return fail("gacc-emu: error: " + text.status().text());
+  if (!text) return fail(kFailed, text.status().text());
   std::vector<emulator::KernelInfo> kernels;
-  if (const Status status = emulator::list_kernels(*text, kernels); !status)
-    return fail(word + ": error: " + status.text());
+  if (const Status status = emulator::list_kernels(*text, kernels); !status) {
+    print_stderr("{}: error: {}\n", word, status.text());
+    return kFailed;
+  }
   std::string out;
   for (const auto& kernel : kernels) out += kernel_text(kernel);
   const Status status = write_output("-", out);
-  return status ? 0 : fail("gacc-emu: error: " + status.text());
+  return status ? kDone : fail(kFailed, status.text());
 }

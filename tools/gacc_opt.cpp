@@ -5,7 +5,6 @@
 //   prints
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
-#include <csignal>
 
 #include <string>
 #include <vector>
@@ -27,8 +26,6 @@ namespace {
 
 using namespace gacc;
 
-enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
-
 struct Arguments {
   std::string file, out, passes, target = "sm_80", emit = "ir";
   std::vector<std::string> print_after;
@@ -47,14 +44,9 @@ std::vector<std::string> names(const std::string& list) {
   return out;
 }
 
-int fail(int code, std::string_view text) {
-  to_stderr(fmt::format("gacc-opt: error: {}\n", text));
-  return code;
-}
-
 int output(const Arguments& arguments, const std::string& text) {
   const Status status = write_output(arguments.out.empty() ? "-" : arguments.out, text);
-  return status ? kDone : fail(kWrongFile, status.text());
+  return status ? kDone : fail(kFailed, status.text());
 }
 
 int run(const Arguments& arguments) {
@@ -87,39 +79,38 @@ int run(const Arguments& arguments) {
     return fail(kWrongCommand, unknown);
 
   const Result<std::string> text = read_input(arguments.file);
-  if (!text) return fail(kWrongFile, text.status().text());
+  if (!text) return fail(kFailed, text.status().text());
   Diag diag(arguments.file == "-" ? "<stdin>" : arguments.file, *text);
   std::optional<ir::Module> module = ir::parse(*text, diag);
   if (!module || !ir::verify(*module, diag)) {
     to_stderr(diag.render());
-    return kWrongFile;
+    return kFailed;
   }
   if (const passes::PipelineResult result = passes::run_pipeline(*module, options, diag); !result) {
     to_stderr(result.internal_error.empty() ? diag.render() : result.internal_error);
-    return result.internal_error.empty() ? kWrongFile : kBug;
+    return result.internal_error.empty() ? kFailed : kBug;
   }
   if (arguments.check) {
     if (const std::string problem = passes::check_plan(*module); !problem.empty())
-      return fail(kWrongFile, "the plan is wrong: " + problem);
+      return fail(kFailed, "the plan is wrong: " + problem);
   }
   if (arguments.emit == "ir")
     return output(arguments, ir::print(*module, {.locations = arguments.locations}));
   if (module->phase != ir::Phase::scheduled)
-    return fail(kWrongFile,
+    return fail(kFailed,
                 fmt::format("--emit {} needs a module in phase `scheduled`, this one is in phase `{}`",
                             arguments.emit, ir::phase_text(module->phase)));
   const Plan plan = write_plan(*module, plan_facts(*module, module->target));
   const std::optional<Compiled> compiled = make_artifact(*module, plan, {}, diag);
   if (compiled) return output(arguments, arguments.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
   to_stderr(diag.render());
-  return kWrongFile;
+  return kFailed;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   hold_standard_streams();
-  signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
   Arguments arguments;
   CLI::App app("Runs passes over textual IR (.gir) and prints the result.", "gacc-opt");
   app.add_option("FILE", arguments.file, "the IR; '-' is standard input")->type_name("");

@@ -19,16 +19,9 @@ namespace {
 using namespace gacc;
 using namespace gacc::passes;
 
-enum Exit { kDone = 0, kNoPlan = 1, kWrongCommand = 2 };
-
-int fail(std::string_view text, Exit code = kNoPlan) {
-  print_stderr("gacc-plan: error: {}\n", text);
-  return code;
-}
-
 int write(const std::string& path, const std::string& text) {
   const Status status = write_output(path, text);
-  return status ? kDone : fail(status.text());
+  return status ? kDone : fail(kFailed, status.text());
 }
 
 struct Arguments {
@@ -40,17 +33,19 @@ struct Arguments {
 int run_offsets(const Arguments& arguments, const std::string& text) {
   std::string problem;
   planner::BufferTable table;
-  if (!planner::parse_buffers(text, table, problem)) return fail(arguments.file + ":" + problem);
+  if (!planner::parse_buffers(text, table, problem)) return fail(kFailed, arguments.file + ":" + problem);
   const int64_t bound = planner::liveness_bound(table.blocks);
   const planner::Packing packing = planner::pack(table.blocks, arguments.bytes);
   if (packing.placement)
     return write(arguments.out, planner::print_buffers(table, packing.placement->offsets));
   if (bound > arguments.bytes)
-    return fail(fmt::format("no placement within {} bytes: {} bytes live at one time (proven infeasible)",
+    return fail(kFailed,
+                fmt::format("no placement within {} bytes: {} bytes live at one time (proven infeasible)",
                             arguments.bytes, bound));
-  return fail(fmt::format("no placement within {} bytes {}; {} bytes live at one time", arguments.bytes,
-                          packing.proven ? "exists (proven infeasible)" : "found (not proven infeasible)",
-                          bound));
+  return fail(
+      kFailed,
+      fmt::format("no placement within {} bytes {}; {} bytes live at one time", arguments.bytes,
+                  packing.proven ? "exists (proven infeasible)" : "found (not proven infeasible)", bound));
 }
 
 std::string to_json(const planner::Recompute& plan) {
@@ -66,23 +61,23 @@ std::string to_json(const planner::Recompute& plan) {
 int run_recompute(const Arguments& arguments, const std::string& text) {
   std::string problem;
   planner::Graph graph;
-  if (!planner::parse_graph(text, graph, problem)) return fail(arguments.file + ":" + problem);
+  if (!planner::parse_graph(text, graph, problem)) return fail(kFailed, arguments.file + ":" + problem);
   const planner::Recompute plan = planner::plan_recompute(graph, arguments.bytes, arguments.effort);
   if (plan.feasible && !arguments.out.empty()) {
     const int code = write(arguments.out, planner::print_schedule(graph, plan.schedule));
     if (code != kDone) return code;
   }
   const int code = write("-", to_json(plan));
-  return plan.feasible ? code : kNoPlan;
+  return plan.feasible ? code : kFailed;
 }
 
 int run(const Arguments& arguments, int (*plan)(const Arguments&, const std::string&)) {
   if (const std::string wrong = wrong_outputs({{"file", FileUse::reads, {source_of(arguments.file)}},
                                                {"-o", FileUse::writes, {target_of(arguments.out)}}});
       !wrong.empty())
-    return fail(wrong, kWrongCommand);
+    return fail(kWrongCommand, wrong);
   const Result<std::string> text = read_input(arguments.file);
-  return text ? plan(arguments, *text) : fail(text.status().text());
+  return text ? plan(arguments, *text) : fail(kFailed, text.status().text());
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +24,7 @@
 #include "passes/recompute.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "tools/command_line.h"
 #include "tools/compiler_arguments.h"
 #include "tools/report/kernels_section.h"
 #include "tools/report/page.h"
@@ -37,8 +37,6 @@ namespace {
 
 using namespace gacc;
 
-enum Exit { kDone = 0, kWrongFile = 1, kWrongCommand = 2, kBug = 3 };
-
 constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
 
 // Only of regular files: a pipe can be read once.
@@ -49,11 +47,6 @@ bool is_artifact(const std::string& path) {
   std::string first(kArtifactMagic.size(), '\0');
   std::ifstream(path, std::ios::binary).read(first.data(), static_cast<std::streamsize>(first.size()));
   return first == kArtifactMagic;
-}
-
-int fail(Exit exit, std::string_view text) {
-  to_stderr(fmt::format("gaccc: error: {}\n", text));
-  return exit;
 }
 
 int bug(std::string_view text) {
@@ -122,11 +115,11 @@ class Compilation {
   int report(const CompileTrouble& trouble) const {
     if (trouble.bug) return bug(trouble.text);
     to_stderr(trouble.text);
-    return kWrongFile;
+    return kFailed;
   }
 
   int finish() {
-    if (const Status status = write_outputs(outputs_); !status) return fail(kWrongFile, status.text());
+    if (const Status status = write_outputs(outputs_); !status) return fail(kFailed, status.text());
     clock_.phase("write");
     return kDone;
   }
@@ -134,13 +127,12 @@ class Compilation {
   // Command line and model file, to a module of phase `model`.
   Ended read() {
     if (is_artifact(arguments_.model))
-      return fail(kWrongFile,
-                  fmt::format("{} is an artifact already: gacc-exec {} --data SPEC trains with it",
-                              arguments_.model, arguments_.model));
+      return fail(kFailed, fmt::format("{} is an artifact already: gacc-exec {} --data SPEC trains with it",
+                                       arguments_.model, arguments_.model));
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
     Result<std::string> text = read_input(arguments_.model, kModelLimit);
-    if (!text) return fail(kWrongFile, text.status().text());
+    if (!text) return fail(kFailed, text.status().text());
     compiler_.emplace(text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model, overrides_);
     compiler_->on_note = to_stderr;
     compiler_->on_phase = [this](std::string_view name) { clock_.phase(name); };
@@ -160,7 +152,7 @@ class Compilation {
     costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
     if (!arguments_.costs.empty() && !named) {
       if (const Status status = read_costs(arguments_.costs, costs); !status)
-        return fail(kWrongFile, status.text());
+        return fail(kFailed, status.text());
     }
     pipeline.print_after = arguments_.print_after;
     pipeline.stop_after =
@@ -255,7 +247,7 @@ int run(int argc, char** argv) {
     const Output page{"-", arguments.json       ? schema_json()
                            : arguments.markdown ? schema_markdown()
                                                 : schema_text()};
-    if (const Status status = write_outputs({page}); !status) return fail(kWrongFile, status.text());
+    if (const Status status = write_outputs({page}); !status) return fail(kFailed, status.text());
     return kDone;
   }
   return Compilation(arguments).run();
@@ -266,10 +258,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   hold_standard_streams();
   try {
-    signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of its size is an error like a full disk
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
-    return fail(kWrongFile, "out of memory");
+    return fail(kFailed, "out of memory");
   } catch (const std::exception& error) {
     return bug(error.what());
   }

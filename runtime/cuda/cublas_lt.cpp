@@ -37,10 +37,6 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr size_t kCandidates = 8;  // measured for a product
 constexpr int kRounds = 2;         // each candidate, in turns: a GPU's clock still rises with the first ones
 
-int real_type(Element element) {
-  return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
-}
-
 // The largest power of two up to 256 that divides an address: what cuBLAS may assume of it.
 uint32_t alignment(Pointer pointer) {
   return pointer == 0 ? 256 : static_cast<uint32_t>(std::min<Pointer>(256, pointer & (~pointer + 1)));

@@ -63,6 +63,9 @@ inline constexpr const char* kCublasLibraries[] = {"libcublasLt.so.13", "libcubl
 // Values of the library's enumerations.
 inline constexpr int kCompute32F = 68;  // f32 throughout: no TF32
 inline constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;
+inline int real_type(Element element) {
+  return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
+}
 inline constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation
 inline constexpr int kNotSupported = 15;                // a status
 inline constexpr int kEpilogue = 7, kBiasPointer = 8;

@@ -1,20 +1,16 @@
 #!/usr/bin/env python3
 """What gacc is compared with on a GPU: GPT-2 and a character GPT by PyTorch. scripts/gpu-check runs it beside gacc.
 
-    gpu_gpt2.py                              all of them, a process for each
-    gpu_gpt2.py --contender "NAME, SHAPE"    one of them: prints a JSON line
+    gpu_gpt2.py --contender "NAME, SHAPE"    prints a JSON line
 
 T is the time of a whole window: K micro-batches of fresh tokens copied from pinned memory, then unscaling, the finite
-test, clipping and AdamW, in f16 with a dynamic loss scale. `micro` is one further micro-batch of a window, `first` the
-first of one: PyTorch adds to its gradients from the second on. Peers get what is best for them: the vocabulary padded
-to 50304, cuDNN's attention where there is one (PyTorch's own choice is slower in f16), fused AdamW. Tokens are as
-frequent as a text's (gpu_check/files.py, Zipf and Mandelbrot), or uniform where the name says so: the gradient of an
-embedding depends on it.
+test, clipping and AdamW, in f16 with a dynamic loss scale. Peers get what is best for them: the vocabulary padded to
+50304, cuDNN's attention where there is one (PyTorch's own choice is slower in f16), fused AdamW. Tokens are as frequent
+as a text's (gpu_check/files.py, Zipf and Mandelbrot), or uniform where the name says so: the gradient of an embedding
+depends on it.
 """
 import pathlib
-import statistics
 import sys
-import time
 
 import gpu_mlp
 
@@ -115,16 +111,9 @@ def torch_contender(kind, shape, frequencies):
             run_micro()
         update()
 
-    times = measure(window, torch.cuda.synchronize)
-    more = {"library": f"torch {torch.__version__}", "peak_bytes": torch.cuda.max_memory_allocated()}
-    if not captured:  # a graph always adds
-        first, further = [], []
-        for _ in range(LEAST):
-            optimizer.zero_grad(set_to_none=True)
-            for times_of in (first, further, further):
-                times_of.append(measure_once(run_micro, torch.cuda.synchronize))
-        more |= {"first_us": statistics.median(first), "micro_us": statistics.median(further)}
-    return gpu_mlp.summary(times, at_once=1, **more)
+    times = gpu_mlp.median_windows(window, torch.cuda.synchronize, warm=WARM, least=LEAST, at_once=1)
+    return gpu_mlp.summary(times, at_once=1, library=f"torch {torch.__version__}",
+                           peak_bytes=torch.cuda.max_memory_allocated())
 
 
 def attention_of(torch):
@@ -138,18 +127,6 @@ def attention_of(torch):
                                set_priority=True)
 
 
-def measure(window, sync):
-    return gpu_mlp.median_windows(window, sync, warm=WARM, least=LEAST, at_once=1)
-
-
-def measure_once(run, sync):
-    sync()
-    start = time.perf_counter()
-    run()
-    sync()
-    return (time.perf_counter() - start) * 1e6
-
-
 # ---- all of them
 
 def contender(name):
@@ -159,4 +136,4 @@ def contender(name):
 
 
 if __name__ == "__main__":
-    gpu_mlp.command(__doc__, contender, CONTENDERS, __file__)
+    gpu_mlp.command(__doc__, contender, CONTENDERS)

@@ -2,8 +2,7 @@
 """What gacc is compared with on a GPU: a full update of the MNIST network by PyTorch and JAX, and the update of a large
 model. scripts/gpu-check runs it beside gacc.
 
-    gpu_mlp.py                     all of them, a process for each
-    gpu_mlp.py --contender NAME    one of them: prints a JSON line
+    gpu_mlp.py --contender NAME    prints a JSON line
 
 T is the time of a whole window: K = 4 micro-batches of 32 samples, fresh data copied from pinned memory for each, then
 unscaling, the finite test and Adam; 15 windows (or 3 s) of warm-up, then the median over the rest. A contender that is
@@ -12,8 +11,6 @@ not installed is a line that says so.
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 
 BATCH, K, SIZES = 32, 4, (784, 512, 256, 128, 10)
@@ -147,12 +144,7 @@ def torch_update():
         optimizer.zero_grad(set_to_none=False)
 
     times = median_windows(window, torch.cuda.synchronize)
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    copies = median_windows(lambda: target.copy_(source), torch.cuda.synchronize)
-    copy_rate = 2 * source.numel() * 4 / statistics.median(copies) * 1e6
-    count = sum(p.numel() for p in parameters)
-    return summary(times, parameters=count, copy_bytes_per_second=copy_rate)
+    return summary(times, parameters=sum(p.numel() for p in parameters))
 
 
 # ---- JAX
@@ -205,7 +197,7 @@ def jax_contender():
     return summary(median_windows(window, lambda: jax.block_until_ready(state[0])), library=f"jax {jax.__version__}")
 
 
-# ---- one process for each
+# ---- all of them
 
 def contender(name):
     if name == "torch update":
@@ -216,16 +208,10 @@ def contender(name):
     return jax_contender()
 
 
-def command(doc, contender, names, script):
+def command(doc, contender, names):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--contender", choices=names, metavar="NAME")
+    parser.add_argument("--contender", choices=names, metavar="NAME", required=True)
     arguments = parser.parse_args()
-    if not arguments.contender:
-        for name in names:
-            done = subprocess.run([sys.executable, script, "--contender", name], capture_output=True, text=True)
-            lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]
-            print(f"{name}: {lines[-1]}", flush=True)
-        return
     try:
         result = contender(arguments.contender)
     except Exception as error:  # whatever keeps a peer from running is one line of the table
@@ -234,4 +220,4 @@ def command(doc, contender, names, script):
 
 
 if __name__ == "__main__":
-    command(__doc__, contender, CONTENDERS, __file__)
+    command(__doc__, contender, CONTENDERS)

@@ -1,5 +1,7 @@
 """What gaccc says of each launch of a step (`--plan --kernels --json`): bytes, FLOPs and estimated seconds. And the
 table of a profile beside them."""
+import collections
+
 from . import files
 
 KEYS = ("name", "bytes", "flops", "seconds", "builtin_seconds")
@@ -36,13 +38,10 @@ def table(profile, costs, copy, products, engine):
         cost = costs[one["launch"]]
         if one["name"].removesuffix(" (in its product)") != cost["name"] and not cost["name"].startswith("product "):
             return [], 0, 0, f"launch {one['launch']} is {one['name']}, the estimate's is {cost['name']}"
-        row = rows.setdefault(one["name"], {"count": 0, "time": 0, "bytes": 0, "flops": 0, "floor": 0, "estimate": 0})
-        row["count"] += 1
-        row["time"] += one["microseconds"]
-        row["bytes"] += cost["bytes"]
-        row["flops"] += cost["flops"]
-        row["floor"] += 0 if one["microseconds"] == 0 else max(cost["bytes"] / copy, cost["flops"] / products) * 1e6
-        row["estimate"] += 0 if one["microseconds"] == 0 else cost[of_engine] * 1e6
+        row = rows.setdefault(one["name"], collections.Counter())
+        row.update(count=1, time=one["microseconds"], bytes=cost["bytes"], flops=cost["flops"])
+        if one["microseconds"] > 0:
+            row.update(floor=max(cost["bytes"] / copy, cost["flops"] / products) * 1e6, estimate=cost[of_engine] * 1e6)
     total, estimated = (sum(row[what] for row in rows.values()) for what in ("time", "estimate"))
     lost = {name: row["time"] - row["floor"] for name, row in rows.items()}
     lines = [f"{'launch':<40} {'n':>3} {'us':>9} {'estimate':>9} {'off by':>6} {'lost us':>9} {'share':>6} "

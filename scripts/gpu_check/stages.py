@@ -316,8 +316,9 @@ class Check:
         first, further = steps[::accumulate], [s for i, s in enumerate(steps) if i % accumulate]
         if missing:
             return "FAILED", missing
-        return "done", (f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; a first "
-                        f"one {mean(first):.1f}, a further one {mean(further):.1f}; the update {mean(update):.1f} us")
+        return "done", (f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; "
+                        f"a first one {mean(first):.1f}, a further one {mean(further):.1f}; "
+                        f"the update {mean(update):.1f} us")
 
     def ceiling(self, probe, prefix, assumed):
         """What was measured here, or else a guess; and which of the two."""

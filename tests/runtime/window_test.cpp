@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/size_text.h"
+
 namespace gacc {
 namespace {
 
@@ -61,6 +63,23 @@ TEST(Window, a_run_that_could_never_update_is_an_error) {
   EXPECT_NE(says({33, 32, 5, Tail::carry}, 2).find("train for at least 3 epochs"), std::string::npos);
   EXPECT_EQ(says({33, 32, 5, Tail::carry}, 3), "");
   EXPECT_EQ(says({33, 32, 5, Tail::carry}, {}), "");
+}
+
+// The compiler has the same words for numbers in messages, in a place of its own.
+TEST(Counted, number_and_noun_agree) {
+  struct Case {
+    int64_t count;
+    const char *noun, *text;
+  };
+  for (const Case& each : {Case{0, "epoch", "0 epochs"},
+                           {1, "epoch", "1 epoch"},
+                           {2, "update", "2 updates"},
+                           {1, "launch", "1 launch"},
+                           {3, "launch", "3 launches"},
+                           {2, "class", "2 classes"}}) {
+    EXPECT_EQ(counted(each.count, each.noun), each.text);
+    EXPECT_EQ(ir::counted(each.count, each.noun), each.text);
+  }
 }
 
 }  // namespace

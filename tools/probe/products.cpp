@@ -3,11 +3,12 @@
 #include "tools/probe/products.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <limits>
+
+#include "runtime/data/byte_order.h"
+#include "runtime/half.h"
 
 namespace gacc::probe {
 
@@ -17,21 +18,11 @@ using cuda::Element;
 
 constexpr size_t kWorkspace = size_t{32} << 20;
 
-int real_type(Element type) {
-  return type == Element::f16 ? cuda::kReal16F : type == Element::bf16 ? cuda::kReal16BF : cuda::kReal32F;
-}
-
 double number(const std::byte* data, int64_t index, Element type) {
-  uint32_t bits = 0;  // as f32
-  if (type == Element::f32) {
-    std::memcpy(&bits, data + 4 * index, 4);
-    return std::bit_cast<float>(bits);
-  }
-  uint16_t half = 0;
-  std::memcpy(&half, data + 2 * index, 2);
-  if (type == Element::bf16) return std::bit_cast<float>(uint32_t{half} << 16);
-  const double size = std::ldexp(1024 + (half & 0x3ff), (half >> 10 & 0x1f) - 25);  // a normal number
-  return half & 0x8000 ? -size : size;
+  const char* at = reinterpret_cast<const char*>(data) + index * cuda::element_bytes(type);
+  if (type == Element::f32) return read_little<float>(at);
+  const auto half = read_little<uint16_t>(at);
+  return type == Element::bf16 ? bf16_to_float(half) : half_to_float(half);
 }
 
 }  // namespace
@@ -91,7 +82,7 @@ void Products::prepare(const Matrix& a, const Matrix& b, const Matrix& c, bool a
   check(library_.operation_set(call.operation, cuda::kTransposeB, &second, sizeof second), "a product");
   int which = 0;
   for (const Matrix* matrix : {&b, &a, &c})
-    check(library_.layout_create(&call.layouts[which++], real_type(matrix->type),
+    check(library_.layout_create(&call.layouts[which++], cuda::real_type(matrix->type),
                                  static_cast<uint64_t>(matrix->columns), static_cast<uint64_t>(matrix->rows),
                                  matrix->leading),
           "a matrix");

@@ -50,9 +50,9 @@ double total(const std::vector<Row>& rows) {
   return all;
 }
 
-double share(const Row& row, const std::vector<Row>& rows) {
+double share(double seconds, const std::vector<Row>& rows) {
   const double all = total(rows);
-  return all > 0 ? row.seconds / all : 0;
+  return all > 0 ? seconds / all : 0;
 }
 
 // Where rows add up to more than the step takes, why; else nothing.
@@ -107,7 +107,7 @@ std::string kernels_text(const KernelCosts& costs) {
     text += fmt::format("  {:<38} {:>4} {:>8} {:>9.3f} {:>10.1f} {:>10.2f} {:>10.1f} {:>5.1f}%  {}\n",
                         shortened(one.name, 38), row.count, one.blocks, one.bytes / 1e6,
                         static_cast<double>(one.flops) / 1e6, 1e6 * one.seconds, 1e6 * row.seconds,
-                        100 * share(row, rows), bound(row));
+                        100 * share(row.seconds, rows), bound(row));
   }
   if (const std::string why = overlap_text(costs.step, rows); !why.empty())
     text += fmt::format("  {:<18}{}\n", "sum of the rows", why);
@@ -131,18 +131,17 @@ std::string kernels_html(const KernelCosts& costs) {
       costs.machine->target, costs.machine->card, how(costs.step), sum_text(costs.step),
       overlap.empty() ? "" : " The rows add up to " + overlap + ".");
   const auto line = [&](const std::string& name, const std::string& count, const std::string& each,
-                        double seconds, double of_all, std::string_view by) {
+                        double seconds, std::string_view by) {
     out += fmt::format(
         "<tr><td><code>{}</code></td><td class=\"n\">{}</td>{}<td class=\"n\">{:.1f}</td><td "
         "class=\"n\">{}</td><td>{}</td></tr>\n",
-        escaped(name), count, each, 1e6 * seconds, percent(of_all), by);
+        escaped(name), count, each, 1e6 * seconds, percent(share(seconds, rows)), by);
   };
-  double rest = 0, rest_share = 0;
+  double rest = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     if (i >= kShown) {
       rest += row.seconds;
-      rest_share += share(row, rows);
       continue;
     }
     line(shortened(row.one->name, 60), count_text(row.count),
@@ -150,11 +149,11 @@ std::string kernels_html(const KernelCosts& costs) {
                      "class=\"n\">{:.2f}</td>",
                      count_text(row.one->blocks), row.one->bytes / 1e6,
                      static_cast<double>(row.one->flops) / 1e6, 1e6 * row.one->seconds),
-         row.seconds, share(row, rows), bound(row));
+         row.seconds, bound(row));
   }
   if (rows.size() > kShown)
     line(fmt::format("{} others", rows.size() - kShown), "", "<td></td><td></td><td></td><td></td>", rest,
-         rest_share, "");
+         "");
   return out + "</table>\n";
 }
 

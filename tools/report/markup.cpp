@@ -1,22 +1,20 @@
 // See markup.h.
 #include "tools/report/markup.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace gacc::report {
 
 std::string escaped(std::string_view text) {
+  constexpr std::pair<char, std::string_view> kEntities[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else if (c == '\'') {
-      out += "&#39;";
+    const auto* entity = std::ranges::find(kEntities, text[i], &std::pair<char, std::string_view>::first);
+    if (entity != std::end(kEntities)) {
+      out += entity->second;
     } else if (c == 127 || (c < 32 && c != '\n' && c != '\t')) {
       out += "\xef\xbf\xbd";
     } else if (c == 0xef && text.substr(i, 2) == "\xef\xbf" && i + 2 < text.size() &&

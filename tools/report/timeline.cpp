@@ -59,9 +59,8 @@ std::string column_title(const MemoryMap& map, const Column& column) {
   if (column.first != column.last)
     title += fmt::format(" (the fullest of {} to {})", column.first + 1, column.last + 1);
   title += fmt::format("\n{}\n{} in use", shortened(row.label, 90), ir::short_size_text(sum(row.live, true)));
-  for (const Category category :
-       {Category::inputs, Category::activations, Category::recomputed, Category::workspace})
-    if (const int64_t bytes = row.live[static_cast<size_t>(category)]; bytes > 0)
+  for (const Category category : kStack)
+    if (const int64_t bytes = row.live[static_cast<size_t>(category)]; bytes > 0 && !persistent(category))
       title += fmt::format("\n  {} {}", category_text(category), ir::short_size_text(bytes));
   return title;
 }
@@ -85,7 +84,6 @@ std::string picture(const MemoryMap& map, bool everything, double height) {
     svg.text(kLeft - 6, y(at) + 4, ir::short_size_text(at), "end");
   }
   double x = kLeft, peak_x = kLeft;
-  const std::string hover;
   for (size_t r = 0; r < map.regions.size(); ++r) {
     const size_t kernels = map.regions[r].kernels.size();
     if (kernels == 0) continue;
@@ -228,9 +226,8 @@ std::string peak_html(const MemoryMap& map) {
   }
   if (rest > 0) row(ir::counted(alive.size() - kShown, "smaller value"), "", "", rest, "");
   int64_t buffers = 0;
-  for (const Category category :
-       {Category::weights, Category::half_weights, Category::gradients, Category::optimizer}) {
-    const int64_t bytes = map.always[static_cast<size_t>(category)];
+  for (const Category category : kStack) {
+    const int64_t bytes = persistent(category) ? map.always[static_cast<size_t>(category)] : 0;
     buffers += bytes;
     if (bytes > 0)
       row(fmt::format("all {}", category_text(category)), "lives for the whole training", "", bytes,
