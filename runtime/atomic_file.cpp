@@ -25,19 +25,18 @@ Status cannot_write(const std::string& path, int error) {
   return Status::error("cannot write {}: {}", path, reason(error));
 }
 
-// All of `bytes`; the error number, 0 when done.
-int write_all(int fd, std::string_view bytes) {
+}  // namespace
+
+bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    if (written == 0) return ENOSPC;
+    if (written == 0) errno = ENOSPC;
+    if (written <= 0) return false;
     bytes.remove_prefix(static_cast<size_t>(written));
   }
-  return 0;
+  return true;
 }
-
-}  // namespace
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) close(fd_);
@@ -80,8 +79,7 @@ Status AtomicFile::open(const std::string& path) {
 
 Status AtomicFile::write(std::string_view bytes) {
   if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
-  const int error = write_all(fd_, bytes);
-  return error == 0 ? Status() : cannot_write(path_, error);
+  return write_all(fd_, bytes) ? Status() : cannot_write(path_, errno);
 }
 
 std::string free_name(const std::string& name) {

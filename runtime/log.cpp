@@ -10,10 +10,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/atomic_file.h"
 #include "runtime/json_text.h"
 
 namespace gacc {
@@ -42,10 +43,9 @@ std::string seconds(double value) { return fmt::format("{:.6f}", value); }
 
 // With links followed, so that a link keeps pointing at the log.
 std::string resolved(const std::string& path) {
-  char* real = realpath(path.c_str(), nullptr);
-  std::string result = real ? real : path;
-  std::free(real);
-  return result;
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return error ? path : real.string();
 }
 
 std::string partial_of(const std::string& log) { return log + ".partial"; }
@@ -190,12 +190,7 @@ Status LogFile::write(std::string_view line) {
   cut_ = true;
   std::string text(line);
   text += '\n';
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fail("write");
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
+  if (!write_all(fd_, text)) return fail("write");
   position_.bytes += static_cast<int64_t>(text.size());
   position_.crc =
       static_cast<uint32_t>(crc32_z(position_.crc, reinterpret_cast<const Bytef*>(text.data()), text.size()));

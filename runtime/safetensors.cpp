@@ -11,6 +11,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/byte_order.h"
 #include "runtime/data/text.h"
+#include "runtime/half.h"
 #include "runtime/json_text.h"
 
 namespace gacc {
@@ -176,11 +177,11 @@ void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> t
   const char* from = tensor.bytes.data() + first * stored_bytes(tensor.dtype);
   if (tensor.dtype == "F32")
     std::memcpy(to.data(), from, to.size_bytes());
-  else if (tensor.dtype == "F16")
-    for (size_t i = 0; i < to.size(); ++i) to[i] = half_to_float(read_little<uint16_t>(from + 2 * i));
   else
-    for (size_t i = 0; i < to.size(); ++i)
-      to[i] = std::bit_cast<float>(static_cast<uint32_t>(read_little<uint16_t>(from + 2 * i)) << 16);
+    for (size_t i = 0; i < to.size(); ++i) {
+      const auto bits = read_little<uint16_t>(from + 2 * i);
+      to[i] = tensor.dtype == "F16" ? half_to_float(bits) : bf16_to_float(bits);
+    }
 }
 
 Status check_finite(const StoredTensor& tensor, std::string_view file) {
