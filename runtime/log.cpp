@@ -128,17 +128,12 @@ bool LogFile::open_earlier(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return false;
   struct stat info {};
-  bool same = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= position_.bytes;
-  uLong crc = 0;
-  char block[1 << 14];
-  for (int64_t left = position_.bytes; same && left > 0;) {
-    const ssize_t got = ::read(fd, block, std::min<size_t>(sizeof block, static_cast<size_t>(left)));
-    if (got < 0 && errno == EINTR) continue;
-    same = got > 0;
-    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(block), static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    left -= got;
-  }
-  if (!same || crc != position_.crc) {
+  const bool long_enough = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= position_.bytes;
+  const Result<std::string> text = long_enough ? read_file(path) : Status::error("it is another one");
+  const auto bytes = static_cast<size_t>(position_.bytes);
+  if (!text || text->size() < bytes ||
+      crc32_z(0, reinterpret_cast<const Bytef*>(text->data()), bytes) != position_.crc ||
+      lseek(fd, position_.bytes, SEEK_SET) < 0) {
     ::close(fd);
     return false;
   }

@@ -185,6 +185,24 @@ struct OwnNodes {
   }
 };
 
+constexpr int64_t kLeast = 64 << 10;   // bytes of scratch
+constexpr int64_t kLeastOfNode = 256;  // on a link
+constexpr int64_t kStaging = 8 << 20;  // where the arena is not the host's
+
+// The largest part of the arena that holds nothing between programs.
+std::pair<int64_t, int64_t> largest_gap(const Plan& plan) {
+  std::vector<std::pair<int64_t, int64_t>> taken = {{plan.arena_bytes, 0}};
+  for (const PlanBuffer& buffer : plan.buffers) taken.emplace_back(buffer.offset, buffer.bytes);
+  std::ranges::sort(taken);
+  std::pair<int64_t, int64_t> largest = {0, 0};
+  int64_t end = 0;
+  for (const auto& [offset, bytes] : taken) {
+    if (offset - end > largest.second) largest = {end, offset - end};
+    end = std::max(end, (offset + bytes + 63) / 64 * 64);
+  }
+  return largest;
+}
+
 }  // namespace
 
 Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> mine) {
@@ -422,28 +440,6 @@ Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow
   }
   return {};
 }
-
-namespace {
-
-constexpr int64_t kLeast = 64 << 10;   // bytes of scratch
-constexpr int64_t kLeastOfNode = 256;  // on a link
-constexpr int64_t kStaging = 8 << 20;  // where the arena is not the host's
-
-// The largest part of the arena that holds nothing between programs.
-std::pair<int64_t, int64_t> largest_gap(const Plan& plan) {
-  std::vector<std::pair<int64_t, int64_t>> taken = {{plan.arena_bytes, 0}};
-  for (const PlanBuffer& buffer : plan.buffers) taken.emplace_back(buffer.offset, buffer.bytes);
-  std::ranges::sort(taken);
-  std::pair<int64_t, int64_t> largest = {0, 0};
-  int64_t end = 0;
-  for (const auto& [offset, bytes] : taken) {
-    if (offset - end > largest.second) largest = {end, offset - end};
-    end = std::max(end, (offset + bytes + 63) / 64 * 64);
-  }
-  return largest;
-}
-
-}  // namespace
 
 std::span<std::byte> RankExchange::scratch() {
   if (own_.empty()) {

@@ -27,6 +27,10 @@ bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
+bool scale_too_small(const Plan& plan, const WindowReport& report) {
+  return plan.seed_rules && plan.seed_rules->dynamic && report.next_scale < kSmallestScale;
+}
+
 }  // namespace
 
 bool is_saved(const PlanBuffer& buffer) {
@@ -154,12 +158,6 @@ Status Session::open(const Artifact& artifact) {
   GACC_TRY(find_nodes());
   return device_.load(artifact);
 }
-
-namespace {
-bool scale_too_small(const Plan& plan, const WindowReport& report) {
-  return plan.seed_rules && plan.seed_rules->dynamic && report.next_scale < kSmallestScale;
-}
-}  // namespace
 
 bool ends_training(const Plan& plan, const WindowReport& report) {
   return !report.finite &&
