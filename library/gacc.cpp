@@ -13,7 +13,6 @@
 #include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,38 +74,37 @@ constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
 
 // ---- errors
 
-gacc_error error_of(gacc_kind kind, std::string_view text) {
-  gacc_error error;
-  error.kind = kind;
-  error.line = error.column = 0;
-  size_t size = std::min(text.size(), sizeof error.text - 1);
-  if (size < text.size())
-    while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80)
-      --size;  // not inside of a letter
-  std::memcpy(error.text, text.data(), size);
-  error.text[size] = '\0';
-  return error;
-}
+// What a function of the interface says; as a Status, for GACC_TRY.
+struct Answer : gacc_error {
+  Answer(gacc_kind of, std::string_view said) : gacc_error{of, 0, 0, ""} {
+    size_t size = std::min(said.size(), sizeof text - 1);
+    if (size < said.size())
+      while (size > 0 && (static_cast<unsigned char>(said[size]) & 0xC0) == 0x80)
+        --size;  // not inside of a letter
+    std::memcpy(text, said.data(), size);
+    text[size] = '\0';
+  }
+  Answer(const Status& status = {}) : Answer(status ? GACC_OK : GACC_FAILED, status.text()) {}
+  explicit operator bool() const { return kind == GACC_OK; }
+  const Answer& status() const { return *this; }
+  void take() {}
+};
 
-gacc_error done() { return error_of(GACC_OK, ""); }
-gacc_error error_of(const Status& status) { return status ? done() : error_of(GACC_FAILED, status.text()); }
-
-template <class A, class... B>
-gacc_error wrong_call(fmt::format_string<A, B...> format, A&& a, B&&... b) {
-  return error_of(GACC_WRONG_CALL, fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
+template <class... A>
+Answer wrong_call(fmt::format_string<A...> format, A&&... a) {
+  return {GACC_WRONG_CALL, fmt::format(format, std::forward<A>(a)...)};
 }
 
 // Runs `f` where none of the pointers `given` is null, else `without` says so. No exception crosses the interface.
 template <class F>
-gacc_error guarded(std::initializer_list<const void*> given, const char* without, F&& f) noexcept {
+Answer guarded(std::initializer_list<const void*> given, const char* without, F&& f) noexcept {
   try {
-    return std::ranges::count(given, static_cast<const void*>(nullptr)) == 0
-               ? f()
-               : error_of(GACC_WRONG_CALL, without);
+    if (std::ranges::count(given, static_cast<const void*>(nullptr)) > 0) return {GACC_WRONG_CALL, without};
+    return f();
   } catch (const std::bad_alloc&) {
-    return error_of(GACC_FAILED, "out of memory");
+    return {GACC_FAILED, "out of memory"};
   } catch (const std::exception& error) {
-    return error_of(GACC_BUG, error.what());
+    return {GACC_BUG, error.what()};
   }
 }
 
@@ -125,20 +123,16 @@ void find_place(std::string_view text, const std::string& file, gacc_error& erro
 
 // ---- steps
 
-gacc_error make_step(std::string text, const std::string& name, gacc_step** to) {
+Answer make_step(std::string text, const std::string& name, gacc_step** to) {
   auto step = std::make_shared<CheckedStep>();
   step->text = std::move(text);
-  const auto read = [&]() -> Status {
-    step->artifact = GACC_TRY(read_artifact(step->text, name));
-    step->module = GACC_TRY(check_artifact(step->artifact, name));
-    return {};
-  };
-  if (const Status status = read(); !status) return error_of(status);
+  step->artifact = GACC_TRY(read_artifact(step->text, name));
+  step->module = GACC_TRY(check_artifact(step->artifact, name));
   const Plan& plan = step->artifact.plan;
   const auto recompute = passes::recompute_report(step->module, passes::cost_model(plan.target));
   step->plan = plan_json(plan, step->module, plan_recompute(recompute)).dump(2);
   *to = new gacc_step{std::move(step)};
-  return done();
+  return {};
 }
 
 // Plug-ins are looked for from this library, whatever program has loaded it.
@@ -162,20 +156,19 @@ extern "C" void take_answer(void* to, CompilerOutput what, const char* bytes, si
   (what == kArtifactText ? answer->artifact : answer->trouble).assign(bytes, size);
 }
 
-gacc_error compile(const std::string& text, const std::string& name, const gacc_compile_options* options,
-                   gacc_step** to) {
+Answer compile(const std::string& text, const std::string& name, const gacc_compile_options* options,
+               gacc_step** to) {
   const gacc_compile_options none = {nullptr, 0, nullptr};
   const gacc_compile_options& given = options == nullptr ? none : *options;
   for (size_t i = 0; i < given.sets; ++i)
     if (given.set == nullptr || given.set[i] == nullptr)
       return wrong_call("options->set: entry {} is null", i);
   if (text.find('\0') != std::string::npos)
-    return error_of(Status::error("{}: a model file is text, and this has a byte 0", name));
+    return Status::error("{}: a model file is text, and this has a byte 0", name);
   look_from_here();
-  const Result<std::string> path = find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"});
-  if (!path) return error_of(path.status());
-  void* library = dlopen(path->c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed, as devices are not
-  if (library == nullptr) return error_of(Status::error("cannot load the compiler {}: {}", *path, dlerror()));
+  const std::string path = GACC_TRY(find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"}));
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed, as devices are not
+  if (library == nullptr) return Status::error("cannot load the compiler {}: {}", path, dlerror());
   auto compile_step = reinterpret_cast<gacc_compile_step_fn>(dlsym(library, kCompilerEntry));
   CompilerAnswer answer;
   const CompilerRequest request = {text.c_str(), name.c_str(), given.set, given.sets,
@@ -183,9 +176,8 @@ gacc_error compile(const std::string& text, const std::string& name, const gacc_
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
   if (ended == 0) return make_step(std::move(answer.artifact), name, to);
   if (ended < 0)
-    return error_of(
-        Status::error("{} was built for another version of gacc: rebuild or reinstall it", *path));
-  gacc_error error = error_of(ended == 1 ? GACC_FAILED : GACC_BUG, answer.trouble);
+    return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
+  Answer error(ended == 1 ? GACC_FAILED : GACC_BUG, answer.trouble);
   find_place(answer.trouble, name, error);
   return error;
 }
@@ -198,34 +190,27 @@ void describe(const std::string& name, const std::string& kind, const std::strin
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
-// Of a sample.
-int64_t output_elements(const Plan& plan) {
-  return std::accumulate(plan.predict.shape.begin(), plan.predict.shape.end(), int64_t{1},
-                         std::multiplies<>());
-}
-
 // ---- sessions
 
 // Runs `f` on a session that is as far as `call` needs; an error of the device ends the session.
 template <class F>
-gacc_error with_session(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
-  return guarded({}, "", [&] {
+Answer with_session(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
+  return guarded({}, "", [&]() -> Answer {
     if (session == nullptr) return wrong_call("{}: the session is null", call);
     const std::lock_guard lock(session->mutex);
-    if (!session->broken) return error_of(session->broken);
+    GACC_TRY(session->broken);
     if (needs_init && !session->ready)
       return wrong_call("{} comes after gacc_session_init or gacc_session_resume", call);
     return f(*session);
   });
 }
 
-gacc_error after(gacc_session& session, Status status) {
+Answer after(gacc_session& session, const Status& status) {
   if (!status) session.broken = status;
-  return error_of(status);
+  return status;
 }
 
-gacc_error take_arrays(const char* call, const gacc_array* arrays, size_t count,
-                       std::vector<UserArray>& given) {
+Answer take_arrays(const char* call, const gacc_array* arrays, size_t count, std::vector<UserArray>& given) {
   if (arrays == nullptr && count > 0) return wrong_call("{}: the arrays are null", call);
   for (size_t i = 0; i < count; ++i) {
     const gacc_array& array = arrays[i];
@@ -233,14 +218,14 @@ gacc_error take_arrays(const char* call, const gacc_array* arrays, size_t count,
       return wrong_call("{}: the name, the dtype or the data of array {} is null", call, i);
     given.push_back({array.name, array.dtype, {static_cast<const std::byte*>(array.data), array.bytes}});
   }
-  return done();
+  return {};
 }
 
-gacc_error fill_batch(gacc_session& session, const char* call, const gacc_array* arrays, size_t count,
-                      int64_t samples, Program program) {
+Answer fill_batch(gacc_session& session, const char* call, const gacc_array* arrays, size_t count,
+                  int64_t samples, Program program) {
   std::vector<UserArray> given;
-  if (gacc_error error = take_arrays(call, arrays, count, given); error.kind != GACC_OK) return error;
-  return error_of(session.batch.fill(given, samples, session.facts, program));
+  GACC_TRY(take_arrays(call, arrays, count, given));
+  return session.batch.fill(given, samples, session.facts, program);
 }
 
 // What must agree for a session to go on from a checkpoint: the model, not the data.
@@ -252,8 +237,8 @@ Settings settings_of_session(const gacc_session& session) {
 const std::pair<std::string, std::string> kNoPosition = {"the position in a data set",
                                                          "none (a session of gacc.h has no data set)"};
 
-gacc_error find_buffer(gacc_session& session, const char* call, const char* name, const void* data,
-                       size_t bytes, const PlanBuffer*& buffer) {
+Answer find_buffer(gacc_session& session, const char* call, const char* name, const void* data, size_t bytes,
+                   const PlanBuffer*& buffer) {
   if (name == nullptr || data == nullptr) return wrong_call("{}: the name or the data is null", call);
   buffer = session.plan.find(name);
   if (buffer == nullptr) {
@@ -263,7 +248,7 @@ gacc_error find_buffer(gacc_session& session, const char* call, const char* name
   }
   if (static_cast<int64_t>(bytes) != buffer->bytes)
     return wrong_call("{}: {} has {} bytes, {} were given", call, name, buffer->bytes, bytes);
-  return done();
+  return {};
 }
 
 }  // namespace
@@ -271,16 +256,13 @@ gacc_error find_buffer(gacc_session& session, const char* call, const char* name
 const char* gacc_version() { return GACC_VERSION; }
 
 gacc_error gacc_open(const char* path, gacc_step** step) {
-  return guarded({path, step}, "gacc_open: the path or the step is null", [&] {
-    Result<std::string> text = read_file(path);
-    return text ? make_step(text.take(), path, step) : error_of(text.status());
-  });
+  return guarded({path, step}, "gacc_open: the path or the step is null",
+                 [&]() -> Answer { return make_step(GACC_TRY(read_file(path)), path, step); });
 }
 
 gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step) {
-  return guarded({path, step}, "gacc_compile_file: the path or the step is null", [&] {
-    const Result<std::string> text = read_input(path, kModelLimit);
-    return text ? compile(*text, path, options, step) : error_of(text.status());
+  return guarded({path, step}, "gacc_compile_file: the path or the step is null", [&]() -> Answer {
+    return compile(GACC_TRY(read_input(path, kModelLimit)), path, options, step);
   });
 }
 
@@ -292,7 +274,7 @@ gacc_error gacc_compile_text(const char* text, const char* name, const gacc_comp
 
 gacc_error gacc_step_save(const gacc_step* step, const char* path) {
   return guarded({step, path}, "gacc_step_save: the step or the path is null",
-                 [&] { return error_of(write_file_atomically(path, step->checked->text)); });
+                 [&] { return write_file_atomically(path, step->checked->text); });
 }
 
 const char* gacc_step_plan(const gacc_step* step) {
@@ -300,7 +282,7 @@ const char* gacc_step_plan(const gacc_step* step) {
 }
 
 gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
-  return guarded({step, info}, "gacc_step_info_of: the step or the info is null", [&] {
+  return guarded({step, info}, "gacc_step_info_of: the step or the info is null", [&]() -> Answer {
     const Plan& plan = step->checked->artifact.plan;
     *info = {plan.model.c_str(),
              plan.micro_batch,
@@ -315,32 +297,33 @@ gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
              {}};
     static const std::string kName = "output", kType = "f32";
     if (plan.predict.batch > 0)
-      describe(kName, kName, kType, plan.predict.shape, output_elements(plan) * kFloatBytes, info->output);
-    return done();
+      describe(kName, kName, kType, plan.predict.shape, elements_of(plan.predict.shape) * kFloatBytes,
+               info->output);
+    return {};
   });
 }
 
 gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* tensor) {
-  return guarded({step, tensor}, "gacc_step_input: the step or the tensor is null", [&] {
+  return guarded({step, tensor}, "gacc_step_input: the step or the tensor is null", [&]() -> Answer {
     const auto& inputs = step->checked->artifact.plan.inputs;
     if (index >= inputs.size())
       return wrong_call("gacc_step_input: there {} {}", inputs.size() == 1 ? "is" : "are",
                         counted(inputs.size(), "input"));
     static const std::string kKind = "input";
-    int64_t bytes = 4;  // f32 and i32
-    for (const int64_t extent : inputs[index].shape) bytes *= extent;
-    describe(inputs[index].name, kKind, inputs[index].dtype, inputs[index].shape, bytes, *tensor);
-    return done();
+    const PlanInput& input = inputs[index];
+    describe(input.name, kKind, input.dtype, input.shape, elements_of(input.shape) * 4,
+             *tensor);  // f32 and i32
+    return {};
   });
 }
 
 gacc_error gacc_step_buffer(const gacc_step* step, size_t index, gacc_tensor* tensor) {
-  return guarded({step, tensor}, "gacc_step_buffer: the step or the tensor is null", [&] {
+  return guarded({step, tensor}, "gacc_step_buffer: the step or the tensor is null", [&]() -> Answer {
     const auto& buffers = step->checked->artifact.plan.buffers;
     if (index >= buffers.size()) return wrong_call("gacc_step_buffer: there are {} buffers", buffers.size());
     const PlanBuffer& buffer = buffers[index];
     describe(buffer.name, buffer.kind, buffer.dtype, buffer.shape, buffer.bytes, *tensor);
-    return done();
+    return {};
   });
 }
 
@@ -348,7 +331,7 @@ void gacc_step_free(gacc_step* step) { delete step; }
 
 gacc_error gacc_session_open(const gacc_step* step, const char* device, const gacc_device_options* options,
                              gacc_session** session) {
-  return guarded({step, session}, "gacc_session_open: the step or the session is null", [&] {
+  return guarded({step, session}, "gacc_session_open: the step or the session is null", [&]() -> Answer {
     const std::string choice = device == nullptr ? "auto" : device;
     const bool known = choice == "auto" || choice == "cpu" || choice == "emulate" || choice == "cuda" ||
                        choice.starts_with("cuda:");
@@ -360,25 +343,22 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
     auto made = std::make_unique<gacc_session>(step->checked);
     DeviceOptions wanted;
     wanted.threads = options == nullptr ? 0 : options->threads;
-    const auto open = [&]() -> Status {
-      made->device = GACC_TRY(open_device(choice, wanted, of.artifact));
-      if (made->device->kind() != "cpu") GACC_TRY(compare_programs(of.module, of.artifact, made->plan.model));
-      made->session.emplace(*made->device, made->plan);
-      return made->session->open(of.artifact);
-    };
-    if (const Status status = open(); !status) return error_of(status);
+    made->device = GACC_TRY(open_device(choice, wanted, of.artifact));
+    if (made->device->kind() != "cpu") GACC_TRY(compare_programs(of.module, of.artifact, made->plan.model));
+    made->session.emplace(*made->device, made->plan);
+    GACC_TRY(made->session->open(of.artifact));
     *session = made.release();
-    return done();
+    return {};
   });
 }
 
 gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_samples) {
-  return with_session(session, "gacc_session_init", false, [&](gacc_session& run) {
+  return with_session(session, "gacc_session_init", false, [&](gacc_session& run) -> Answer {
     if (seed < 0 || epoch_samples < 0)
-      return wrong_call("{}", "gacc_session_init: the seed and the samples of an epoch are at least 0");
+      return wrong_call("gacc_session_init: the seed and the samples of an epoch are at least 0");
     const bool epochs = run.plan.find(state::updates_per_epoch) != nullptr;
     if (epochs && epoch_samples == 0)
-      return wrong_call("{}", "gacc_session_init: the schedule counts epochs: say of how many samples");
+      return wrong_call("gacc_session_init: the schedule counts epochs: say of how many samples");
     Status status = run.session->init(static_cast<uint64_t>(seed), static_cast<float>(run.plan.lr));
     const WindowRules rules = {epoch_samples, run.plan.micro_batch, run.plan.accumulate,
                                parse_tail(run.plan.tail)};
@@ -390,26 +370,24 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
 }
 
 gacc_error gacc_session_load(gacc_session* session, const char* path) {
-  return with_session(session, "gacc_session_load", true, [&](gacc_session& run) {
-    if (path == nullptr) return wrong_call("{}", "gacc_session_load: the path is null");
+  return with_session(session, "gacc_session_load", true, [&](gacc_session& run) -> Answer {
+    if (path == nullptr) return wrong_call("gacc_session_load: the path is null");
     Weights weights;
     DataFacts facts;
-    Status status = weights.open(path, run.plan);  // refuses before the device has a part in it
-    if (status) status = read_facts(weights.metadata(), path, run.plan, facts);
-    if (!status) return error_of(status);
-    if (status = weights.write(*run.session); status) run.facts = std::move(facts);
+    GACC_TRY(weights.open(path, run.plan));  // refuses before the device has a part in it
+    GACC_TRY(read_facts(weights.metadata(), path, run.plan, facts));
+    const Status status = weights.write(*run.session);
+    if (status) run.facts = std::move(facts);
     return after(run, status);
   });
 }
 
 gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
-  return with_session(session, "gacc_session_step", true, [&](gacc_session& run) {
+  return with_session(session, "gacc_session_step", true, [&](gacc_session& run) -> Answer {
     if (run.session->launches() >= run.plan.accumulate)
       return wrong_call("gacc_session_step: the window has its {}: gacc_session_update ends it",
                         counted(run.plan.accumulate, "launch"));
-    if (gacc_error error = fill_batch(run, "gacc_session_step", arrays, count, samples, Program::step);
-        error.kind != GACC_OK)
-      return error;
+    GACC_TRY(fill_batch(run, "gacc_session_step", arrays, count, samples, Program::step));
     return after(run, run.session->step(run.batch.inputs(), samples));
   });
 }
@@ -421,9 +399,9 @@ int64_t gacc_session_launches(gacc_session* session) {
 }
 
 gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
-  return with_session(session, "gacc_session_update", true, [&](gacc_session& run) {
+  return with_session(session, "gacc_session_update", true, [&](gacc_session& run) -> Answer {
     if (run.session->launches() == 0)
-      return wrong_call("{}", "gacc_session_update: the window has no launch: gacc_session_step makes one");
+      return wrong_call("gacc_session_update: the window has no launch: gacc_session_step makes one");
     const Result<WindowReport> report = run.session->update();
     if (!report) return after(run, report.status());
     if (ends_training(run.plan, *report))
@@ -431,15 +409,13 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
     if (window != nullptr)
       *window = {report->launches, report->samples, report->applied, !report->finite,
                  report->loss,     report->norm,    report->lr};
-    return done();
+    return {};
   });
 }
 
 gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
-  return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) {
-    if (gacc_error error = fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval);
-        error.kind != GACC_OK)
-      return error;
+  return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) -> Answer {
+    GACC_TRY(fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval));
     Status status = run.eval_samples == 0 ? run.session->begin_eval() : Status();
     if (status) status = run.session->eval(run.batch.inputs(), samples);
     run.eval_samples += samples;
@@ -448,10 +424,10 @@ gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, si
 }
 
 gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation) {
-  return with_session(session, "gacc_session_eval_end", true, [&](gacc_session& run) {
-    if (evaluation == nullptr) return wrong_call("{}", "gacc_session_eval_end: the evaluation is null");
+  return with_session(session, "gacc_session_eval_end", true, [&](gacc_session& run) -> Answer {
+    if (evaluation == nullptr) return wrong_call("gacc_session_eval_end: the evaluation is null");
     if (run.eval_samples == 0)
-      return wrong_call("{}", "gacc_session_eval_end: nothing is evaluated: gacc_session_eval adds samples");
+      return wrong_call("gacc_session_eval_end: nothing is evaluated: gacc_session_eval adds samples");
     const Result<EvalReport> report = run.session->end_eval();
     if (!report) return after(run, report.status());
     run.eval_samples = 0;
@@ -460,19 +436,18 @@ gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluat
     const std::vector<std::string>& names = run.step->artifact.plan.metrics;
     for (size_t i = 0; i < evaluation->metrics; ++i)
       evaluation->metric[i] = {names[i].c_str(), report->metrics[i]};
-    return done();
+    return {};
   });
 }
 
 gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays, size_t count,
                                 int64_t samples, float* outputs, size_t bytes) {
-  return with_session(session, "gacc_session_predict", true, [&](gacc_session& run) {
-    if (outputs == nullptr) return wrong_call("{}", "gacc_session_predict: the outputs are null");
+  return with_session(session, "gacc_session_predict", true, [&](gacc_session& run) -> Answer {
+    if (outputs == nullptr) return wrong_call("gacc_session_predict: the outputs are null");
     std::vector<UserArray> given, part;
-    if (gacc_error error = take_arrays("gacc_session_predict", arrays, count, given); error.kind != GACC_OK)
-      return error;
-    if (const Status status = check_predict(run.plan); !status) return error_of(status);
-    const int64_t each = output_elements(run.plan);
+    GACC_TRY(take_arrays("gacc_session_predict", arrays, count, given));
+    GACC_TRY(check_predict(run.plan));
+    const int64_t each = elements_of(run.plan.predict.shape);
     if (samples < 1 || samples > std::numeric_limits<int64_t>::max() / kFloatBytes / each)
       return wrong_call("gacc_session_predict: at least one sample is predicted, {} were given", samples);
     if (static_cast<int64_t>(bytes) != samples * each * kFloatBytes)
@@ -480,8 +455,8 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
                         counted(samples, "sample"), samples * each * kFloatBytes, bytes);
     for (const UserArray& array : given)
       if (array.bytes.size() % static_cast<size_t>(samples) != 0)
-        return error_of(Status::error("the array {}: {} bytes are not of {}", array.name, array.bytes.size(),
-                                      counted(samples, "sample")));
+        return Status::error("the array {}: {} bytes are not of {}", array.name, array.bytes.size(),
+                             counted(samples, "sample"));
     for (int64_t first = 0; first < samples; first += run.plan.predict.batch) {
       const int64_t some = std::min(run.plan.predict.batch, samples - first);
       part = given;
@@ -490,31 +465,26 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
         array.bytes =
             array.bytes.subspan(static_cast<size_t>(first) * sample, static_cast<size_t>(some) * sample);
       }
-      Status status = run.batch.fill(part, some, run.facts, Program::predict);
-      if (!status) return error_of(status);
+      GACC_TRY(run.batch.fill(part, some, run.facts, Program::predict));
       const std::span to(outputs + first * each, static_cast<size_t>(some * each));
-      if (status = run.session->predict(run.batch.inputs(), some, to); !status) return after(run, status);
+      GACC_TRY(after(run, run.session->predict(run.batch.inputs(), some, to)));
     }
-    return done();
+    return {};
   });
 }
 
 gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes) {
-  return with_session(session, "gacc_session_read", true, [&](gacc_session& run) {
+  return with_session(session, "gacc_session_read", true, [&](gacc_session& run) -> Answer {
     const PlanBuffer* buffer = nullptr;
-    if (gacc_error error = find_buffer(run, "gacc_session_read", name, data, bytes, buffer);
-        error.kind != GACC_OK)
-      return error;
+    GACC_TRY(find_buffer(run, "gacc_session_read", name, data, bytes, buffer));
     return after(run, run.device->read(buffer->offset, {static_cast<std::byte*>(data), bytes}));
   });
 }
 
 gacc_error gacc_session_write(gacc_session* session, const char* name, const void* data, size_t bytes) {
-  return with_session(session, "gacc_session_write", true, [&](gacc_session& run) {
+  return with_session(session, "gacc_session_write", true, [&](gacc_session& run) -> Answer {
     const PlanBuffer* buffer = nullptr;
-    if (gacc_error error = find_buffer(run, "gacc_session_write", name, data, bytes, buffer);
-        error.kind != GACC_OK)
-      return error;
+    GACC_TRY(find_buffer(run, "gacc_session_write", name, data, bytes, buffer));
     if (buffer->kind == "param" && buffer->dtype == "f32")  // its half copy, too
       return after(run, run.session->write_parameter(
                             *buffer, 0, {static_cast<const float*>(data), bytes / sizeof(float)}));
@@ -523,21 +493,21 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
 }
 
 gacc_error gacc_session_save(gacc_session* session, const char* path) {
-  return with_session(session, "gacc_session_save", true, [&](gacc_session& run) {
-    if (path == nullptr) return wrong_call("{}", "gacc_session_save: the path is null");
+  return with_session(session, "gacc_session_save", true, [&](gacc_session& run) -> Answer {
+    if (path == nullptr) return wrong_call("gacc_session_save: the path is null");
     const Result<std::vector<NamedTensor>> tensors = run.session->parameters();
     if (!tensors) return after(run, tensors.status());
     Metadata metadata = to_metadata(run.facts);
     mark_own_names(run.plan, metadata);
-    return error_of(save_safetensors(path, *tensors, metadata));
+    return save_safetensors(path, *tensors, metadata);
   });
 }
 
 gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder) {
-  return with_session(session, "gacc_session_checkpoint", true, [&](gacc_session& run) {
-    if (folder == nullptr) return wrong_call("{}", "gacc_session_checkpoint: the folder is null");
+  return with_session(session, "gacc_session_checkpoint", true, [&](gacc_session& run) -> Answer {
+    if (folder == nullptr) return wrong_call("gacc_session_checkpoint: the folder is null");
     CheckpointFolder place;
-    if (const Status status = place.open(folder); !status) return error_of(status);
+    GACC_TRY(place.open(folder));
     Checkpoint checkpoint;
     checkpoint.settings = settings_of_session(run);
     checkpoint.settings.insert(checkpoint.settings.begin(), kNoPosition);
@@ -546,25 +516,24 @@ gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder) {
     checkpoint.train.window_launches = opens_again ? 0 : run.session->launches();
     checkpoint.train.window_samples = opens_again ? 0 : run.session->samples();
     checkpoint.data = to_metadata(run.facts);
-    return error_of(write_checkpoint(place.file(), checkpoint, run.plan, *run.session));
+    return write_checkpoint(place.file(), checkpoint, run.plan, *run.session);
   });
 }
 
 gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
-  return with_session(session, "gacc_session_resume", false, [&](gacc_session& run) {
-    if (folder == nullptr) return wrong_call("{}", "gacc_session_resume: the folder is null");
+  return with_session(session, "gacc_session_resume", false, [&](gacc_session& run) -> Answer {
+    if (folder == nullptr) return wrong_call("gacc_session_resume: the folder is null");
     CheckpointReader reader;
-    if (const Status status = reader.open(checkpoint_files(folder)[0]); !status) return error_of(status);
+    GACC_TRY(reader.open(checkpoint_files(folder)[0]));
     Settings settings = settings_of_session(run);
     keep_to_model(settings, reader.content().settings);
     const auto& saved = reader.content().settings;
     if (std::find(saved.begin(), saved.end(), kNoPosition) != saved.end())
       settings.insert(settings.begin(), kNoPosition);
     DataFacts facts;
-    Status status = reader.check(run.plan, settings);
-    if (status) status = read_facts(reader.content().data, folder, run.plan, facts);
-    if (!status) return error_of(status);
-    status = run.session->init(static_cast<uint64_t>(run.plan.seed), static_cast<float>(run.plan.lr));
+    GACC_TRY(reader.check(run.plan, settings));
+    GACC_TRY(read_facts(reader.content().data, folder, run.plan, facts));
+    Status status = run.session->init(static_cast<uint64_t>(run.plan.seed), static_cast<float>(run.plan.lr));
     if (status) status = reader.restore(run.plan, *run.session);
     run.session->resume_window(reader.content().train.window_launches, reader.content().train.window_samples);
     run.facts = std::move(facts);
@@ -576,11 +545,10 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
 
 gacc_error gacc_session_close(gacc_session* session) {
   const std::unique_ptr<gacc_session> held(session);
-  return guarded({}, "", [&] {
-    if (!held) return done();
+  return guarded({}, "", [&]() -> Answer {
+    if (!held) return {};
     std::string reports;
     const Status status = held->device->finish(reports);
-    if (status) return done();
-    return error_of(GACC_FAILED, reports + status.text());
+    return status ? status : Status::error(reports + status.text());
   });
 }

@@ -73,16 +73,16 @@ Status check_header(std::string_view text, std::string_view name, std::string_vi
   if (!take_line(rest, line)) return Status::error("{}: the artifact is cut off in its first line", name);
   std::string_view fields = line.substr(kMagic.size());
   int64_t version = 0, bytes = 0;
-  if (!take_number(fields, version)) return Status::error("{}: the artifact's first line is damaged", name);
+  const auto damaged = [&] { return Status::error("{}: the artifact's first line is damaged", name); };
+  if (!take_number(fields, version)) return damaged();
   if (version != kArtifactVersion)
     return Status::error(
         "{}: artifact format {}, this gacc reads format {}; compile the model again with its gaccc", name,
         version, kArtifactVersion);
   constexpr std::string_view kBytes = " bytes=";
-  if (fields.substr(0, kBytes.size()) != kBytes)
-    return Status::error("{}: the artifact's first line is damaged", name);
+  if (!fields.starts_with(kBytes)) return damaged();
   fields.remove_prefix(kBytes.size());
-  if (!take_number(fields, bytes)) return Status::error("{}: the artifact's first line is damaged", name);
+  if (!take_number(fields, bytes)) return damaged();
   if (bytes > static_cast<int64_t>(rest.size()))
     return Status::error("{}: the artifact is cut off: {} of {} bytes are there", name, rest.size(), bytes);
   if (bytes != static_cast<int64_t>(rest.size()))
@@ -160,11 +160,9 @@ Status take_model(std::string_view& body, std::string_view name, Artifact& artif
   if (body.substr(0, kSetsLine.size()) != kSetsLine || !take_line(rest, line)) return {};
   line.remove_prefix(kSetsLine.size());
   const auto sets = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-  if (!sets.is_array()) return Status::error("{}: the artifact's record of its settings is damaged", name);
-  for (const auto& set : sets) {
-    if (!set.is_string()) return Status::error("{}: the artifact's record of its settings is damaged", name);
-    artifact.overrides.push_back(set.get<std::string>());
-  }
+  if (!sets.is_array() || !std::ranges::all_of(sets, [](const auto& set) { return set.is_string(); }))
+    return Status::error("{}: the artifact's record of its settings is damaged", name);
+  artifact.overrides = sets.get<std::vector<std::string>>();
   while (rest.substr(0, kModelLine.size()) == kModelLine && take_line(rest, line))
     GACC_TRY(add_line(line.substr(kModelLine.size()), name, "model", artifact.model));
   body = rest;

@@ -25,19 +25,47 @@ Status cannot_write(const std::string& path, int error) {
   return Status::error("cannot write {}: {}", path, reason(error));
 }
 
-// All of `bytes`; the error number, 0 when done.
-int write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    if (written == 0) return ENOSPC;
-    bytes.remove_prefix(static_cast<size_t>(written));
+Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit) {
+  struct stat info = {};
+  if (fd < 0 || fstat(fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
+  if (S_ISDIR(info.st_mode)) return Status::error("cannot read {}: it is a folder", path);
+  const bool streamed = !S_ISREG(info.st_mode) && limit > kMostStreamed;
+  if (streamed) limit = kMostStreamed;
+  auto too_large = [&] {
+    return Status::error("cannot read {}: it has more than {} bytes{}", path, limit,
+                         streamed ? ", the limit for what is no regular file" : "");
+  };
+  if (S_ISREG(info.st_mode) && info.st_size > limit) return too_large();
+  // One byte more than a regular file has: then its end shows without another round.
+  size_t size = 0;
+  std::string bytes(
+      S_ISREG(info.st_mode) && info.st_size > 0 ? static_cast<size_t>(info.st_size) + 1 : 1 << 16, '\0');
+  while (true) {
+    if (const auto most = static_cast<size_t>(limit); size == bytes.size())
+      bytes.resize(size < most / 2 ? size * 2 : most + 1);
+    const ssize_t got = read(fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Status::error("cannot read {}: {}", path, reason(errno));
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+    if (static_cast<int64_t>(size) > limit) return too_large();
   }
-  return 0;
+  bytes.resize(size);
+  return bytes;
 }
 
 }  // namespace
+
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
+    if (written < 0 && errno == EINTR) continue;
+    if (written == 0) errno = ENOSPC;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) close(fd_);
@@ -80,8 +108,7 @@ Status AtomicFile::open(const std::string& path) {
 
 Status AtomicFile::write(std::string_view bytes) {
   if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
-  const int error = write_all(fd_, bytes);
-  return error == 0 ? Status() : cannot_write(path_, error);
+  return write_all(fd_, bytes) ? Status() : cannot_write(path_, errno);
 }
 
 std::string free_name(const std::string& name) {
@@ -132,39 +159,6 @@ Status write_output(const std::string& path, std::string_view bytes) {
   if (std::fflush(stdout) == 0 && whole) return {};
   return Status::error("cannot write standard output: {}", reason(errno));
 }
-
-namespace {
-
-Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit) {
-  struct stat info = {};
-  if (fd < 0 || fstat(fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
-  if (S_ISDIR(info.st_mode)) return Status::error("cannot read {}: it is a folder", path);
-  const bool streamed = !S_ISREG(info.st_mode) && limit > kMostStreamed;
-  if (streamed) limit = kMostStreamed;
-  auto too_large = [&] {
-    return Status::error("cannot read {}: it has more than {} bytes{}", path, limit,
-                         streamed ? ", the limit for what is no regular file" : "");
-  };
-  if (S_ISREG(info.st_mode) && info.st_size > limit) return too_large();
-  // One byte more than a regular file has: then its end shows without another round.
-  size_t size = 0;
-  std::string bytes(
-      S_ISREG(info.st_mode) && info.st_size > 0 ? static_cast<size_t>(info.st_size) + 1 : 1 << 16, '\0');
-  while (true) {
-    if (const auto most = static_cast<size_t>(limit); size == bytes.size())
-      bytes.resize(size < most / 2 ? size * 2 : most + 1);
-    const ssize_t got = read(fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::error("cannot read {}: {}", path, reason(errno));
-    if (got == 0) break;
-    size += static_cast<size_t>(got);
-    if (static_cast<int64_t>(size) > limit) return too_large();
-  }
-  bytes.resize(size);
-  return bytes;
-}
-
-}  // namespace
 
 Result<std::string> read_file(const std::string& path, int64_t limit) {
   const struct Descriptor {

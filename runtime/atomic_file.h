@@ -30,6 +30,9 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// All of `bytes`, also where it takes several calls; false with errno where they cannot be written.
+bool write_all(int fd, std::string_view bytes);
+
 // The first of `name`, `name`.2, `name`.3 ... that no file has.
 std::string free_name(const std::string& name);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <sstream>
 
 #include "runtime/checkpoint.h"
 
@@ -59,14 +60,13 @@ std::string training_part(std::string ir) {
 }
 
 void add_model(std::string_view text, Settings& settings) {
-  const std::string part = training_part(std::string(text));
-  std::string_view ir = part;
+  std::istringstream lines(training_part(std::string(text)));
+  std::string line;
+  std::getline(lines, line);  // the module's name and the file it was compiled from
   uint32_t digest = 0;
-  for (bool header = true; !ir.empty(); header = false) {
-    const std::string_view line = ir.substr(0, ir.find('\n'));
-    ir.remove_prefix(std::min(line.size() + 1, ir.size()));
-    if (header) continue;  // the module's name and the file it was compiled from
-    const std::string_view rest = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+  while (std::getline(lines, line)) {
+    const std::string_view rest =
+        std::string_view(line).substr(std::min(line.find_first_not_of(' '), line.size()));
     if (rest.starts_with("set ")) {
       const size_t equals = rest.find(" = ");
       if (equals == std::string_view::npos) continue;

@@ -10,10 +10,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/atomic_file.h"
 #include "runtime/json_text.h"
 
 namespace gacc {
@@ -42,10 +43,9 @@ std::string seconds(double value) { return fmt::format("{:.6f}", value); }
 
 // With links followed, so that a link keeps pointing at the log.
 std::string resolved(const std::string& path) {
-  char* real = realpath(path.c_str(), nullptr);
-  std::string result = real ? real : path;
-  std::free(real);
-  return result;
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return error ? path : real.string();
 }
 
 std::string partial_of(const std::string& log) { return log + ".partial"; }
@@ -128,17 +128,12 @@ bool LogFile::open_earlier(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return false;
   struct stat info {};
-  bool same = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= position_.bytes;
-  uLong crc = 0;
-  char block[1 << 14];
-  for (int64_t left = position_.bytes; same && left > 0;) {
-    const ssize_t got = ::read(fd, block, std::min<size_t>(sizeof block, static_cast<size_t>(left)));
-    if (got < 0 && errno == EINTR) continue;
-    same = got > 0;
-    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(block), static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    left -= got;
-  }
-  if (!same || crc != position_.crc) {
+  const bool long_enough = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= position_.bytes;
+  const Result<std::string> text = long_enough ? read_file(path) : Status::error("it is another one");
+  const auto bytes = static_cast<size_t>(position_.bytes);
+  if (!text || text->size() < bytes ||
+      crc32_z(0, reinterpret_cast<const Bytef*>(text->data()), bytes) != position_.crc ||
+      lseek(fd, position_.bytes, SEEK_SET) < 0) {
     ::close(fd);
     return false;
   }
@@ -190,12 +185,7 @@ Status LogFile::write(std::string_view line) {
   cut_ = true;
   std::string text(line);
   text += '\n';
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fail("write");
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
+  if (!write_all(fd_, text)) return fail("write");
   position_.bytes += static_cast<int64_t>(text.size());
   position_.crc =
       static_cast<uint32_t>(crc32_z(position_.crc, reinterpret_cast<const Bytef*>(text.data()), text.size()));

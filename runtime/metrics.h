@@ -1,15 +1,9 @@
-// What an evaluation can measure besides the loss, as a table: its sums come from the program `eval`.
+// What an evaluation can measure besides the loss: its sums come from the program `eval`.
 #pragma once
 #include <string_view>
 
 namespace gacc {
 
-struct Metric {
-  std::string_view name;
-  bool larger_is_better = false;
-};
-// Null for "loss" and for what is no metric.
-const Metric* find_metric(std::string_view name);
 // Whether a larger value of the metric or the loss is the better one.
 bool larger_is_better(std::string_view name);
 

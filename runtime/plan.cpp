@@ -35,25 +35,13 @@ int64_t whole_bytes(const PlanBuffer& buffer) {
 }
 
 bool Plan::needs(Program program) const {
-  const auto has = [&](BufferRole role) {
-    return std::ranges::find(buffers, role, &PlanBuffer::role) != buffers.end();
-  };
-  switch (program) {
-    case Program::predict:
-      return predict.batch > 0;
-    case Program::close:
-      return has(BufferRole::node);
-    case Program::answer:
-      return predict.rows > 0;
-    case Program::norms:
-      return has(BufferRole::norm_parts);
-    case Program::ratios:
-      return has(BufferRole::ratio_parts);
-    case Program::clear:
-      return has(BufferRole::slice);
-    default:
-      return true;
-  }
+  if (program == Program::predict) return predict.batch > 0;
+  if (program == Program::answer) return predict.rows > 0;
+  for (const auto& [one, role] :
+       {std::pair(Program::close, BufferRole::node), std::pair(Program::norms, BufferRole::norm_parts),
+        std::pair(Program::ratios, BufferRole::ratio_parts), std::pair(Program::clear, BufferRole::slice)})
+    if (program == one) return std::ranges::count(buffers, role, &PlanBuffer::role) > 0;
+  return true;
 }
 
 const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {

@@ -62,9 +62,9 @@ void fields(T& buffer, Io& io) {
 template <Is<PlanBuiltin> T, class Io>
 void fields(T& builtin, Io& io) {
   io("kernel", builtin.kernel);
-  io("block", builtin.block);
-  io("tile_m", builtin.tile_m);
-  io("tile_n", builtin.tile_n);
+  io("block", builtin.block, 1, 1024);
+  io("tile_m", builtin.tile_m, 1, kMost);
+  io("tile_n", builtin.tile_n, 1, kMost);
   io.maybe("arguments", builtin.arguments);
   if (!builtin.arguments.empty()) io("does", builtin.does);
 }
@@ -88,9 +88,9 @@ void fields(T& launch, Io& io) {
   io.maybe("kernel", launch.kernel);
   if (!launch.kernel.empty()) {
     io("arguments", launch.arguments);
-    io("block", launch.block);
+    io("block", launch.block, 1, 1024);
     io("grid", launch.grid);
-    io("per_block", launch.per_block);
+    io("per_block", launch.per_block, 1, kMost);
     io.maybe("resident", launch.resident);
     io.maybe("cooperative", launch.cooperative);
     io.maybe("touches", launch.touches);

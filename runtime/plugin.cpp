@@ -69,12 +69,7 @@ std::string executable_folder() {
 
 Result<std::unique_ptr<Device>> open_device(std::string_view choice, const DeviceOptions& options,
                                             const Artifact& artifact, std::string* note) {
-  cuda::Options gpu;
-  gpu.gemm = options.gemm;
-  gpu.gemm_choices = options.gemm_choices;
-  gpu.gemm_choices_from = options.gemm_choices_from;
-  gpu.tune_gemm = options.tune_gemm;
-  gpu.local_rank = options.local_rank;
+  cuda::Options gpu{options};
   gpu.emulated = choice == "emulate";
   if (gpu.emulated) gpu.driver = GACC_TRY(find_plugin(kEmulator));
   if (choice.starts_with("cuda:")) {

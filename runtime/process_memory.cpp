@@ -3,20 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <cinttypes>
-#include <cstdio>
+#include <fstream>
 
 namespace gacc {
 
 int64_t process_peak_bytes() {
-  std::FILE* file = std::fopen("/proc/self/status", "r");
-  if (file == nullptr) return 0;
+  std::ifstream file("/proc/self/status");
+  std::string word;
   int64_t kibibytes = 0;
-  char line[256];
-  while (std::fgets(line, sizeof line, file) != nullptr)
-    if (std::sscanf(line, "VmHWM: %" SCNd64, &kibibytes) == 1) break;
-  std::fclose(file);
-  return kibibytes * 1024;
+  while (file >> word && word != "VmHWM:") continue;
+  return file >> kibibytes ? kibibytes * 1024 : 0;
 }
 
 std::string process_memory_text(int64_t arena, int64_t process) {

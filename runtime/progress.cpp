@@ -26,16 +26,6 @@ size_t terminal_columns() {
 // "/N" where there is a limit.
 std::string of(int64_t limit) { return limit > 0 ? fmt::format("/{}", limit) : ""; }
 
-}  // namespace
-
-std::string duration_text(double seconds) {
-  auto whole = static_cast<int64_t>(std::ceil(seconds));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
-}
-
-namespace {
-
 // Characters of UTF-8 text.
 size_t columns_of(std::string_view text) {
   return static_cast<size_t>(
@@ -47,6 +37,12 @@ std::string percent(const ProgressState& state) {
 }
 
 }  // namespace
+
+std::string duration_text(double seconds) {
+  auto whole = static_cast<int64_t>(std::ceil(seconds));
+  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
 
 std::string progress_line(const ProgressState& state, const Plan& plan, size_t columns) {
   std::vector<std::string> figures;

@@ -185,6 +185,24 @@ struct OwnNodes {
   }
 };
 
+constexpr int64_t kLeast = 64 << 10;   // bytes of scratch
+constexpr int64_t kLeastOfNode = 256;  // on a link
+constexpr int64_t kStaging = 8 << 20;  // where the arena is not the host's
+
+// The largest part of the arena that holds nothing between programs.
+std::pair<int64_t, int64_t> largest_gap(const Plan& plan) {
+  std::vector<std::pair<int64_t, int64_t>> taken = {{plan.arena_bytes, 0}};
+  for (const PlanBuffer& buffer : plan.buffers) taken.emplace_back(buffer.offset, buffer.bytes);
+  std::ranges::sort(taken);
+  std::pair<int64_t, int64_t> largest = {0, 0};
+  int64_t end = 0;
+  for (const auto& [offset, bytes] : taken) {
+    if (offset - end > largest.second) largest = {end, offset - end};
+    end = std::max(end, (offset + bytes + 63) / 64 * 64);
+  }
+  return largest;
+}
+
 }  // namespace
 
 Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> mine) {
@@ -376,71 +394,52 @@ Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow
       return link.send(from, elements, to);
     };
     // 1. All-to-all of slices.
-    Status status = link.begin();
+    GACC_TRY(link.begin());
     size_t node = 0;
     for (int r = 0; r < size; ++r) {
-      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node)
-        if (status && r != me)
-          status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-            return link.receive(find(node, part, from, before), elements, r);
-          });
-      for (int64_t i = 0; i < own.count && status && r != me; ++i)
-        status = walk(r, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node) {
+        const auto receive = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+          return link.receive(find(node, part, from, before), elements, r);
+        };
+        if (r != me) GACC_TRY(walk(me, receive));
+      }
+      for (int64_t i = 0; i < own.count && r != me; ++i) {
+        const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
           return send(part.nodes[static_cast<size_t>(i)] + from * kNumber, elements, r);
-        });
+        };
+        GACC_TRY(walk(r, give));
+      }
     }
-    if (status) status = link.end();
+    GACC_TRY(link.end());
     // 2. The sum in the tree's order, and to its place.
     const auto add = [&](const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
       return link.add(left, right, elements, part.integer, kept);
     };
     Tree tree{window, nodes, [&](auto visit) { return walk(me, visit); }, find, add};
     std::optional<size_t> sum;
-    if (status) status = tree.sum({0, window.lanes}, sum);
-    if (status)
-      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-        const int64_t target = slices.target(part, from, me), at = find(*sum, part, from, before);
-        return at == target ? Status() : link.copy(target, at, elements);
-      });
+    GACC_TRY(tree.sum({0, window.lanes}, sum));
+    const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+      const int64_t target = slices.target(part, from, me), at = find(*sum, part, from, before);
+      return at == target ? Status() : link.copy(target, at, elements);
+    };
+    GACC_TRY(walk(me, put));
     // 3. All-gather of the sums.
-    if (status) status = link.begin();
-    for (int r = 0; r < size && status; ++r) {
+    GACC_TRY(link.begin());
+    for (int r = 0; r < size; ++r) {
+      const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+        return send(part.target + from * kNumber, elements, r);
+      };
+      const auto get = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+        return link.receive(part.target + from * kNumber, elements, r);
+      };
       if (r == me) continue;
-      status = walk(me, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-        return send(slices.target(part, from, me), elements, r);
-      });
-      if (status)
-        status = walk(r, [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-          return link.receive(part.target + from * kNumber, elements, r);
-        });
+      GACC_TRY(walk(me, give));
+      GACC_TRY(walk(r, get));
     }
-    if (status) status = link.end();
-    if (!status) return status;
+    GACC_TRY(link.end());
   }
   return {};
 }
-
-namespace {
-
-constexpr int64_t kLeast = 64 << 10;   // bytes of scratch
-constexpr int64_t kLeastOfNode = 256;  // on a link
-constexpr int64_t kStaging = 8 << 20;  // where the arena is not the host's
-
-// The largest part of the arena that holds nothing between programs.
-std::pair<int64_t, int64_t> largest_gap(const Plan& plan) {
-  std::vector<std::pair<int64_t, int64_t>> taken = {{plan.arena_bytes, 0}};
-  for (const PlanBuffer& buffer : plan.buffers) taken.emplace_back(buffer.offset, buffer.bytes);
-  std::ranges::sort(taken);
-  std::pair<int64_t, int64_t> largest = {0, 0};
-  int64_t end = 0;
-  for (const auto& [offset, bytes] : taken) {
-    if (offset - end > largest.second) largest = {end, offset - end};
-    end = std::max(end, (offset + bytes + 63) / 64 * 64);
-  }
-  return largest;
-}
-
-}  // namespace
 
 std::span<std::byte> RankExchange::scratch() {
   if (own_.empty()) {
@@ -517,33 +516,22 @@ Result<std::string> RankExchange::open_link() {
   return std::string();
 }
 
-Result<std::vector<LaneScalars>> RankExchange::gather(std::vector<LaneScalars> mine) {
-  // For each node its lanes, the number of words, and the words.
+Result<std::vector<LaneScalars>> RankExchange::gather(const std::vector<LaneScalars>& mine, size_t words) {
+  const size_t bytes = words * sizeof(uint32_t), each = sizeof(LaneRange) + bytes;
   std::string own;
-  const auto put = [&](const auto& value) {
-    own.append(reinterpret_cast<const char*>(&value), sizeof value);
-  };
   for (const LaneScalars& node : mine) {
-    put(node.lanes);
-    put(node.words.size());
-    for (const uint32_t word : node.words) put(word);
+    own.append(reinterpret_cast<const char*>(&node.lanes), sizeof node.lanes);
+    own.append(reinterpret_cast<const char*>(node.words.data()), bytes);
   }
   const std::vector<std::string> all = GACC_TRY(all_gather(ranks_, own));
   std::vector<LaneScalars> nodes;
-  for (std::string_view text : all) {
-    const auto take = [&](auto& value) {
-      std::memcpy(&value, text.data(), sizeof value);
-      text.remove_prefix(sizeof value);
-    };
-    while (!text.empty()) {
+  for (const std::string& text : all)
+    for (size_t at = 0; at < text.size(); at += each) {
       LaneScalars& node = nodes.emplace_back();
-      size_t words = 0;
-      take(node.lanes);
-      take(words);
       node.words.resize(words);
-      for (uint32_t& word : node.words) take(word);
+      std::memcpy(&node.lanes, &text[at], sizeof node.lanes);
+      std::memcpy(node.words.data(), &text[at + sizeof node.lanes], bytes);
     }
-  }
   return nodes;
 }
 

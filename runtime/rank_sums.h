@@ -40,8 +40,8 @@ Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow
                      const LaneNodes& nodes, std::span<const LaneSum> sums, LinkScratch scratch,
                      int64_t& sent);
 
-// What a session with a part of the lanes asks of the other ranks.
-class RankExchange final : public LaneExchange {
+// What several ranks do where one alone has all lanes: what a session with a part of them asks of the others.
+class RankExchange {
  public:
   // All must outlive it.
   RankExchange(Collective& ranks, Device& device, const Plan& plan)
@@ -50,13 +50,16 @@ class RankExchange final : public LaneExchange {
   // through the hosts, and the result says why.
   Result<std::string> open_link();
   const DeviceLink* link() const { return link_; }
-  Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
-             std::span<const LaneSum> sums) override;
-  Result<std::vector<LaneScalars>> gather(std::vector<LaneScalars> mine) override;
-  int rank() const override { return ranks_.rank(); }
-  int ranks() const override { return ranks_.size(); }
-  Status gather_slices(std::span<const SharedBytes> shared) override;
-  Result<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) override;
+  // Between the last step and the update: afterwards every rank has the sum of the window at each target.
+  Status sum(const LaneWindow& window, std::span<const LaneRange> nodes, std::span<const LaneSum> sums);
+  // The nodes of all ranks, from left to right, of so many words each; `mine`: of this one.
+  Result<std::vector<LaneScalars>> gather(const std::vector<LaneScalars>& mine, size_t words);
+  int rank() const { return ranks_.rank(); }
+  int ranks() const { return ranks_.size(); }
+  // Every rank has its slices at the beginning of each; then all ranks have all in their places.
+  Status gather_slices(std::span<const SharedBytes> shared);
+  // The bytes of all ranks, of each as many, one after the other.
+  Result<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine);
 
   // What `sum` has cost this rank so far.
   int64_t sums() const { return sums_; }

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 
 #include "runtime/atomic_file.h"
 
@@ -54,12 +55,9 @@ Status run_command(std::vector<std::string> words, const std::string& output, in
 
 // The line that says what is wrong.
 std::string reason(const std::string& output) {
-  for (size_t begin = 0; begin < output.size();) {
-    const size_t end = std::min(output.find('\n', begin), output.size());
-    const std::string line = output.substr(begin, end - begin);
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);)
     if (line.find("error") != std::string::npos || line.starts_with("gaccc: ")) return line;
-    begin = end + 1;
-  }
   return "no reason given";
 }
 
@@ -73,16 +71,19 @@ Rebuilder::~Rebuilder() {
   if (!folder_.empty()) std::filesystem::remove_all(folder_, none);
 }
 
+Result<std::string> Rebuilder::folder() {
+  if (!folder_.empty()) return folder_;
+  const char* place = getenv("TMPDIR");
+  std::string name = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
+  if (!mkdtemp(name.data())) return Status::error("cannot make a folder {}: {}", name, std::strerror(errno));
+  return folder_ = name;
+}
+
 Status Rebuilder::prepare() {
   if (artifact_.model.empty()) return Status::error("the artifact has no record of its model");
   if (access(compiler_.c_str(), X_OK) != 0)
     return Status::error("{} is not there (Debian package gacc-compiler)", compiler_);
-  if (!folder_.empty()) return {};
-  const char* place = getenv("TMPDIR");
-  std::string name = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
-  if (!mkdtemp(name.data())) return Status::error("cannot make a folder {}: {}", name, std::strerror(errno));
-  folder_ = name;
-  return write_file_atomically(folder_ + "/model.toml", artifact_.model);
+  return write_file_atomically(GACC_TRY(folder()) + "/model.toml", artifact_.model);
 }
 
 Result<Artifact> Rebuilder::compile(const std::vector<std::pair<std::string, std::string>>& settings) {

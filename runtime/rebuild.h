@@ -13,13 +13,15 @@ class Rebuilder {
  public:
   // Of the artifact's record (Artifact::model). `folder` is where gaccc lies.
   Rebuilder(const Artifact& artifact, std::string folder);
-  ~Rebuilder();  // removes the temporary folder
+  ~Rebuilder();
   Rebuilder(const Rebuilder&) = delete;
   Rebuilder& operator=(const Rebuilder&) = delete;
 
   // Settings by dotted key, as after `--set`, on top of those the artifact was compiled with. The error says
   // why there is no such artifact: no gaccc, no record of the model, or gaccc's own reason.
   Result<Artifact> compile(const std::vector<std::pair<std::string, std::string>>& settings);
+  // A temporary folder, removed at the end.
+  Result<std::string> folder();
   // Whether the last compile failed by a fault of gaccc itself: an internal error, or a signal.
   bool faulty() const { return faulty_; }
 

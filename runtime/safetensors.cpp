@@ -11,6 +11,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/byte_order.h"
 #include "runtime/data/text.h"
+#include "runtime/half.h"
 #include "runtime/json_text.h"
 
 namespace gacc {
@@ -158,6 +159,45 @@ int64_t element_count(const std::vector<uint64_t>& shape) {
   return static_cast<int64_t>(product);
 }
 
+// Hands the file to `write`, piece by piece.
+Status write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                         const Metadata& metadata, const std::function<Status(std::string_view)>& write) {
+  std::vector<const NamedTensor*> sorted;
+  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
+  Metadata notes = metadata;
+  notes["format"] = "pt";
+  std::string header = "{\"__metadata__\":" + json_text(nlohmann::json(notes));
+  uint64_t offset = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const NamedTensor& tensor = *sorted[i];
+    const std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
+    if (element_count(shape) != static_cast<int64_t>(tensor.data.size()))
+      return Status::error("cannot write {}: tensor {} of shape [{}] has {} elements", path,
+                           shown_name(tensor.name), fmt::join(tensor.shape, ", "), tensor.data.size());
+    if (tensor.name == "__metadata__" || (i > 0 && sorted[i - 1]->name == tensor.name))
+      return Status::error("cannot write {}: no tensor can be called {}{}", path, shown_name(tensor.name),
+                           i > 0 && sorted[i - 1]->name == tensor.name ? " twice" : "");
+    uint64_t end = offset + tensor.data.size() * sizeof(float);
+    header += fmt::format(",{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                          json_text(nlohmann::json(tensor.name)), fmt::join(tensor.shape, ","), offset, end);
+    offset = end;
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  uint64_t length = header.size();
+  const std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  GACC_TRY(write(length_bytes));
+  GACC_TRY(write(header));
+  for (const NamedTensor* tensor : sorted) {
+    const std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
+                                 tensor->data.size() * sizeof(float));
+    GACC_TRY(write(bytes));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string shown_name(std::string_view name) {
@@ -175,11 +215,11 @@ void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> t
   const char* from = tensor.bytes.data() + first * stored_bytes(tensor.dtype);
   if (tensor.dtype == "F32")
     std::memcpy(to.data(), from, to.size_bytes());
-  else if (tensor.dtype == "F16")
-    for (size_t i = 0; i < to.size(); ++i) to[i] = half_to_float(read_little<uint16_t>(from + 2 * i));
   else
-    for (size_t i = 0; i < to.size(); ++i)
-      to[i] = std::bit_cast<float>(static_cast<uint32_t>(read_little<uint16_t>(from + 2 * i)) << 16);
+    for (size_t i = 0; i < to.size(); ++i) {
+      const auto bits = read_little<uint16_t>(from + 2 * i);
+      to[i] = tensor.dtype == "F16" ? half_to_float(bits) : bf16_to_float(bits);
+    }
 }
 
 Status check_finite(const StoredTensor& tensor, std::string_view file) {
@@ -264,49 +304,6 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
                        data.substr(entry.offsets[0], entry.offsets[1] - entry.offsets[0])});
   return {};
 }
-
-namespace {
-
-// Hands the file to `write`, piece by piece.
-Status write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                         const Metadata& metadata, const std::function<Status(std::string_view)>& write) {
-  std::vector<const NamedTensor*> sorted;
-  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
-  Metadata notes = metadata;
-  notes["format"] = "pt";
-  std::string header = "{\"__metadata__\":" + json_text(nlohmann::json(notes));
-  uint64_t offset = 0;
-  for (size_t i = 0; i < sorted.size(); ++i) {
-    const NamedTensor& tensor = *sorted[i];
-    const std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
-    if (element_count(shape) != static_cast<int64_t>(tensor.data.size()))
-      return Status::error("cannot write {}: tensor {} of shape [{}] has {} elements", path,
-                           shown_name(tensor.name), fmt::join(tensor.shape, ", "), tensor.data.size());
-    if (tensor.name == "__metadata__" || (i > 0 && sorted[i - 1]->name == tensor.name))
-      return Status::error("cannot write {}: no tensor can be called {}{}", path, shown_name(tensor.name),
-                           i > 0 && sorted[i - 1]->name == tensor.name ? " twice" : "");
-    uint64_t end = offset + tensor.data.size() * sizeof(float);
-    header += fmt::format(",{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                          json_text(nlohmann::json(tensor.name)), fmt::join(tensor.shape, ","), offset, end);
-    offset = end;
-  }
-  header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  uint64_t length = header.size();
-  const std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
-  GACC_TRY(write(length_bytes));
-  GACC_TRY(write(header));
-  for (const NamedTensor* tensor : sorted) {
-    const std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
-                                 tensor->data.size() * sizeof(float));
-    GACC_TRY(write(bytes));
-  }
-  return {};
-}
-
-}  // namespace
 
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                         const Metadata& metadata) {

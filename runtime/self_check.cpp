@@ -2,11 +2,8 @@
 // that cannot be made says why.
 #include "runtime/self_check.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 
 #include "runtime/checkpoint.h"
@@ -275,18 +272,7 @@ Status Verifier::resume() {
   const int64_t launches = 2 * plan_.accumulate, part = plan_.accumulate + plan_.accumulate / 2;
   say(fmt::format("3. resume: {} launches against {}, a checkpoint, and the rest in a new session", launches,
                   part));
-  const char* place = getenv("TMPDIR");
-  std::string folder = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
-  if (!mkdtemp(folder.data()))
-    return Status::error("cannot make a folder {}: {}", folder, std::strerror(errno));
-  const struct Remove {
-    const std::string& folder;
-    ~Remove() {
-      std::error_code none;
-      std::filesystem::remove_all(folder, none);
-    }
-  } remove{folder};
-  const std::string file = folder + "/checkpoint";
+  const std::string file = GACC_TRY(rebuilder_.folder()) + "/checkpoint";
   std::vector<std::vector<std::byte>> straight;
   {
     Bench bench(artifact_, options_);

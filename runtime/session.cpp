@@ -10,15 +10,12 @@
 #include "runtime/data/byte_order.h"
 #include "runtime/half.h"
 #include "runtime/metrics.h"
+#include "runtime/rank_sums.h"
 
 namespace gacc {
 namespace {
 
 constexpr size_t kZeroBlock = size_t{1} << 20;  // bytes of zeros written at once
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
 
 // What a window adds up, and ranks would.
 bool is_window_sum(const PlanBuffer& buffer) {
@@ -28,6 +25,10 @@ bool is_window_sum(const PlanBuffer& buffer) {
 
 bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+bool scale_too_small(const Plan& plan, const WindowReport& report) {
+  return plan.seed_rules && plan.seed_rules->dynamic && report.next_scale < kSmallestScale;
 }
 
 }  // namespace
@@ -55,21 +56,14 @@ Result<std::vector<T>> Session::read_all(int64_t offset, int64_t count) {
   return values;
 }
 
-namespace {
-
-template <class T>
-constexpr const char* dtype_of = std::is_same_v<T, float> ? "f32" : "i32";
-
-}  // namespace
-
 template <class T>
 Result<T> Session::read_state(std::string_view name) {
-  return read_scalar<T>(GACC_TRY(find_scalar(name, dtype_of<T>)));
+  return read_scalar<T>(GACC_TRY(find_state(name)));
 }
 
 template <class T>
 Status Session::write_state(std::string_view name, T value) {
-  return write_scalar(GACC_TRY(find_scalar(name, dtype_of<T>)), value);
+  return write_scalar(GACC_TRY(find_state(name)), value);
 }
 
 template Result<float> Session::read_state(std::string_view);
@@ -77,35 +71,10 @@ template Result<int32_t> Session::read_state(std::string_view);
 template Status Session::write_state(std::string_view, float);
 template Status Session::write_state(std::string_view, int32_t);
 
-Result<const PlanBuffer*> Session::find_scalar(std::string_view name, const char* dtype) const {
+// What it must be the IR's verifier knows (R11).
+Result<const PlanBuffer*> Session::find_state(std::string_view name) const {
   const PlanBuffer* buffer = plan_.find(name);
-  if (!buffer) return Status::error("the artifact has no state {}", name);
-  if (buffer->dtype != dtype || elements_of(buffer->shape) != 1)
-    return Status::error("the artifact's state {} is {}{}, not one {}", name, buffer->dtype,
-                         shape_text(buffer->shape), dtype);
-  return buffer;
-}
-
-Status Session::find_parameters() {
-  parameters_.clear();
-  for (const PlanBuffer& buffer : plan_.buffers) {
-    if (!is_saved(buffer)) continue;
-    const bool is_half = buffer.dtype == "f16" || buffer.dtype == "bf16";
-    if (buffer.dtype != "f32" && (!is_half || buffer.trainable))
-      return Status::error("the artifact's parameter {} is {}, not f32", buffer.name, buffer.dtype);
-    Parameter& parameter = parameters_.emplace_back();
-    parameter.buffer = &buffer;
-    const int64_t elements = elements_of(buffer.shape);
-    const PlanBuffer* half = plan_.find(BufferRole::half, buffer.name);
-    if (half && (half->dtype == "f32" || half->dtype == "i32" || elements_of(half->shape) != elements))
-      return Status::error("the artifact's half copy of parameter {} does not fit it", buffer.name);
-    if (!buffer.trainable || buffer.role != BufferRole::weight) continue;
-    parameter.gradient = plan_.find(BufferRole::gradient, buffer.name);
-    if (!parameter.gradient) continue;  // the loss does not reach it
-    if (parameter.gradient->dtype != "f32" || elements_of(parameter.gradient->shape) != elements)
-      return Status::error("the artifact has no fitting accumulator for parameter {}", buffer.name);
-  }
-  return {};
+  return buffer ? Result(buffer) : Status::error("the artifact has no state {}", name);
 }
 
 // The buffers of lanes.h's nodes, and the flags of `close`.
@@ -115,13 +84,8 @@ Status Session::find_nodes() {
   join_.clear();
   keep_.clear();
   if (plan_.lanes == 1) return {};
-  for (const PlanBuffer& buffer : plan_.buffers) {
-    if (buffer.role != BufferRole::node) continue;
-    const PlanBuffer* sum = plan_.find(buffer.of);
-    if (!sum || sum->bytes != buffer.bytes || sum->dtype != buffer.dtype)
-      return Status::error("the artifact's node {} does not fit the sum {}", buffer.name, buffer.of);
-    nodes_[sum].push_back(&buffer);
-  }
+  for (const PlanBuffer& buffer : plan_.buffers)
+    if (buffer.role == BufferRole::node) nodes_[plan_.find(buffer.of)].push_back(&buffer);
   const size_t places = nodes_.empty() ? 0 : nodes_.begin()->second.size();
   for (const auto& [sum, nodes] : nodes_)
     if (nodes.size() != places)
@@ -129,14 +93,14 @@ Status Session::find_nodes() {
                            nodes_.begin()->first->name);
   for (size_t d = 0; d < places; ++d) {
     for (const auto& [name, flags] : {std::pair{"join", &join_}, std::pair{"keep", &keep_}})
-      flags->push_back(GACC_TRY(find_scalar(fmt::format("lane.{}.{}", name, d), "i32")));
+      flags->push_back(GACC_TRY(find_state(fmt::format("lane.{}.{}", name, d))));
   }
   for (const auto& [sum, nodes] : nodes_) {
     if (sum->role != BufferRole::change) continue;
     for (size_t d = 0; d < places; ++d)
-      kept_[sum].push_back(GACC_TRY(find_scalar(fmt::format("{}.kept{}", sum->name, d), "f32")));
+      kept_[sum].push_back(GACC_TRY(find_state(fmt::format("{}.kept{}", sum->name, d))));
   }
-  if (places > 0) rest_ = GACC_TRY(find_scalar("lane.rest", "i32"));
+  if (places > 0) rest_ = GACC_TRY(find_state("lane.rest"));
   if (LaneStack::places(plan_.lanes, mine_) <= static_cast<int64_t>(places)) return {};
   int64_t ranks = 2;  // the fewest that will do
   const auto fit = [&] {
@@ -155,41 +119,33 @@ Status Session::find_nodes() {
 }
 
 Status Session::open(const Artifact& artifact) {
-  struct Need {
-    std::string_view name;
-    const char* dtype;
-    const PlanBuffer*& buffer;
-  };
-  const Need needs[] = {
-      {state::lr, "f32", lr_},
-      {state::seed_low, "i32", seed_low_},
-      {state::seed_high, "i32", seed_high_},
-      {state::loss_sum, "f32", loss_sum_},
-      {state::loss_count, "i32", loss_count_},
-      {state::window_sum, "f32", window_sum_},
-      {state::window_count, "i32", window_count_},
-      {state::window_loss, "f32", window_loss_},
-      {state::window_norm, "f32", window_norm_},
-      {state::window_lr, "f32", window_lr_},
-      {state::window_ok, "i32", window_ok_},
-      {state::eval_loss, "f32", eval_loss_},
-      {state::eval_count, "i32", eval_count_},
-  };
-  for (const Need& need : needs) need.buffer = GACC_TRY(find_scalar(need.name, need.dtype));
-  const std::pair<std::string_view, const PlanBuffer*&> optional[] = {
-      {state::loss_weight, loss_weight_}, {state::window_weight, window_weight_},
-      {state::eval_weight, eval_weight_}, {state::r2_shift, r2_shift_},
-      {state::r2_targets, r2_targets_},   {state::r2_squares, r2_squares_}};
-  for (const auto& [name, buffer] : optional)
-    buffer = plan_.find(name) ? GACC_TRY(find_scalar(name, "f32")) : nullptr;
+  using Need = std::pair<std::string_view, const PlanBuffer*&>;
+  for (const auto& [name, buffer] :
+       {Need{state::lr, lr_}, Need{state::seed_low, seed_low_}, Need{state::seed_high, seed_high_},
+        Need{state::loss_sum, loss_sum_}, Need{state::loss_count, loss_count_},
+        Need{state::window_sum, window_sum_}, Need{state::window_count, window_count_},
+        Need{state::window_loss, window_loss_}, Need{state::window_norm, window_norm_},
+        Need{state::window_lr, window_lr_}, Need{state::window_ok, window_ok_},
+        Need{state::eval_loss, eval_loss_}, Need{state::eval_count, eval_count_}})
+    buffer = GACC_TRY(find_state(name));
+  for (const auto& [name, buffer] :
+       {Need{state::loss_weight, loss_weight_}, Need{state::window_weight, window_weight_},
+        Need{state::eval_weight, eval_weight_}, Need{state::r2_shift, r2_shift_},
+        Need{state::r2_targets, r2_targets_}, Need{state::r2_squares, r2_squares_}})
+    buffer = plan_.find(name);
   eval_metrics_.clear();
   for (const std::string& metric : plan_.metrics) {
     const PlanBuffer*& buffer = eval_metrics_.emplace_back(nullptr);
     const std::string name = "eval." + metric;
     if (metric == "perplexity" && !plan_.find(name)) continue;  // exp(mean loss)
-    buffer = GACC_TRY(find_scalar(name, "f32"));
+    buffer = GACC_TRY(find_state(name));
   }
-  GACC_TRY(find_parameters());
+  parameters_.clear();
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    const bool trained = buffer.trainable && buffer.role == BufferRole::weight;
+    if (is_saved(buffer))
+      parameters_.push_back({&buffer, trained ? plan_.find(BufferRole::gradient, buffer.name) : nullptr});
+  }
   zeros_.assign(kZeroBlock, std::byte{0});
   eval_sums_ = {eval_loss_, eval_count_};
   for (const PlanBuffer* buffer : eval_metrics_)
@@ -202,12 +158,6 @@ Status Session::open(const Artifact& artifact) {
   GACC_TRY(find_nodes());
   return device_.load(artifact);
 }
-
-namespace {
-bool scale_too_small(const Plan& plan, const WindowReport& report) {
-  return plan.seed_rules && plan.seed_rules->dynamic && report.next_scale < kSmallestScale;
-}
-}  // namespace
 
 bool ends_training(const Plan& plan, const WindowReport& report) {
   return !report.finite &&
@@ -353,7 +303,9 @@ Status Session::write_inputs(InputBytes inputs, int64_t samples, Program program
   return device_.write_all(writes);
 }
 
-void Session::set_lanes(LaneRange mine, LaneExchange* exchange) {
+int64_t Session::rank() const { return exchange_ == nullptr ? 0 : exchange_->rank(); }
+
+void Session::set_lanes(LaneRange mine, RankExchange* exchange) {
   mine_ = mine;
   exchange_ = exchange;
   stack_ = LaneStack(plan_.lanes, mine);
@@ -450,8 +402,8 @@ Status Session::finish_lanes() {
 
 // The sums of scalars over the nodes of all ranks, or without `exchange` over these; in the order of `buffers`.
 Result<std::vector<double>> Session::add_nodes(std::span<const PlanBuffer* const> buffers,
-                                               std::vector<LaneScalars> nodes, LaneExchange* exchange) {
-  if (exchange != nullptr) nodes = GACC_TRY(exchange->gather(std::move(nodes)));
+                                               std::vector<LaneScalars> nodes, RankExchange* exchange) {
+  if (exchange != nullptr) nodes = GACC_TRY(exchange->gather(nodes, buffers.size()));
   std::vector<LaneRange> lanes;
   for (const LaneScalars& node : nodes) lanes.push_back(node.lanes);
   std::vector<double> values;
@@ -545,8 +497,7 @@ Result<std::string> Session::first_bad_parameter() {
 Status Session::zero(const PlanBuffer& buffer) {
   for (int64_t done = 0; done < buffer.bytes;) {
     auto block = std::min(buffer.bytes - done, static_cast<int64_t>(zeros_.size()));
-    Status status = device_.write(buffer.offset + done, std::span(zeros_).first(static_cast<size_t>(block)));
-    if (!status) return status;
+    GACC_TRY(device_.write(buffer.offset + done, std::span(zeros_).first(static_cast<size_t>(block))));
     done += block;
   }
   return {};
@@ -628,7 +579,7 @@ Status Session::share_shift() {
   if (exchange_ == nullptr) return {};
   std::vector<LaneScalars> mine;
   if (has_eval(0)) mine.push_back({{0, 1}, {GACC_TRY(read_scalar<uint32_t>(r2_shift_))}});
-  const std::vector<LaneScalars> nodes = GACC_TRY(exchange_->gather(std::move(mine)));
+  const std::vector<LaneScalars> nodes = GACC_TRY(exchange_->gather(mine, 1));
   return write_scalar(r2_shift_, nodes.at(0).words.at(0));
 }
 

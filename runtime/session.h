@@ -87,22 +87,7 @@ struct LaneScalars {
   std::vector<uint32_t> words{};
 };
 
-// What several ranks do where one alone has all lanes.
-class LaneExchange {
- public:
-  virtual ~LaneExchange() = default;
-  // Between the last step and the update: afterwards every rank has the sum of the window at each target.
-  virtual Status sum(const LaneWindow& window, std::span<const LaneRange> nodes,
-                     std::span<const LaneSum> sums) = 0;
-  // The nodes of all ranks, from left to right; `mine`: of this one.
-  virtual Result<std::vector<LaneScalars>> gather(std::vector<LaneScalars> mine) = 0;
-  virtual int rank() const = 0;
-  virtual int ranks() const = 0;
-  // Every rank has its slices at the beginning of each; then all ranks have all in their places.
-  virtual Status gather_slices(std::span<const SharedBytes> shared) = 0;
-  // The bytes of all ranks, of each as many, one after the other.
-  virtual Result<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) = 0;
-};
+class RankExchange;  // runtime/rank_sums.h
 
 // What --save and --load carry: parameters, and the running statistics of batch_norm.
 bool is_saved(const PlanBuffer& buffer);
@@ -124,7 +109,7 @@ class Session {
   Status open(const Artifact& artifact);
   // The lanes that this session runs; all, unless it is told. Before `open`, which says whether the artifact
   // has room for their nodes. `exchange` must outlive the session.
-  void set_lanes(LaneRange mine, LaneExchange* exchange);
+  void set_lanes(LaneRange mine, RankExchange* exchange);
   // Whether the window's launch of that position is this session's; and one that is not, which counts all the
   // same. Neither waits.
   bool has_launch(int64_t position) const;
@@ -198,14 +183,13 @@ class Session {
   Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
 
  private:
-  // A parameter; and when it is trained, the sum of its gradients over the window.
+  // A parameter; and when it is trained and the loss reaches it, the sum of its gradients over the window.
   struct Parameter {
     const PlanBuffer* buffer = nullptr;
     const PlanBuffer* gradient = nullptr;
   };
 
-  Result<const PlanBuffer*> find_scalar(std::string_view name, const char* dtype) const;
-  Status find_parameters();
+  Result<const PlanBuffer*> find_state(std::string_view name) const;
   Status shift_targets(InputBytes inputs);
   Status write_inputs(InputBytes inputs, int64_t samples, Program program);
   Result<WindowSums> read_window_sums();
@@ -219,7 +203,7 @@ class Session {
   Status remember_opening();
   std::vector<int64_t> node_offsets(const PlanBuffer& sum) const;
   Result<std::vector<double>> add_nodes(std::span<const PlanBuffer* const> buffers,
-                                        std::vector<LaneScalars> nodes, LaneExchange* exchange);
+                                        std::vector<LaneScalars> nodes, RankExchange* exchange);
   Status clear_eval();
   int64_t eval_lane(int64_t position) const;
   Status end_eval_lane();
@@ -229,7 +213,7 @@ class Session {
   // Of what ranks share.
   Status find_shared();
   const PlanBuffer* slice_of(const PlanBuffer& buffer) const;
-  int64_t rank() const { return exchange_ == nullptr ? 0 : exchange_->rank(); }
+  int64_t rank() const;
   Status copy_own(const SharedBytes& from, int64_t to);
   Status write_own(const PlanBuffer& slice, int64_t first, std::span<const std::byte> bytes);
   Result<std::vector<std::byte>> read_shared(const PlanBuffer& slice, const PlanBuffer& whole);
@@ -259,7 +243,7 @@ class Session {
   int64_t launches_ = 0, samples_ = 0;         // of the window
   // With several lanes.
   LaneRange mine_;
-  LaneExchange* exchange_ = nullptr;
+  RankExchange* exchange_ = nullptr;
   LaneStack stack_;
   std::vector<const PlanBuffer*> join_, keep_;  // the flags of `close`, by place
   // Of the sums that a launch keeps a part of: what the later lanes keep of a node, by place.

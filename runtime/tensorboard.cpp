@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "runtime/atomic_file.h"
+
 namespace gacc {
 namespace {
 
@@ -145,15 +147,10 @@ Status EventFile::write_event(std::string_view event) {
   put_little(record, masked(crc32c(record)));
   record += event;
   put_little(record, masked(crc32c(event)));
-  for (std::string_view rest = record; !rest.empty();) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      const int error = errno;
-      (void)!ftruncate(fd_, bytes_);
-      return Status::error("cannot write {}: {}", path_, std::generic_category().message(error));
-    }
-    rest.remove_prefix(static_cast<size_t>(written));
+  if (!write_all(fd_, record)) {
+    const int error = errno;
+    (void)!ftruncate(fd_, bytes_);
+    return Status::error("cannot write {}: {}", path_, std::generic_category().message(error));
   }
   bytes_ += static_cast<int64_t>(record.size());
   return {};

@@ -207,11 +207,7 @@ Status Trainer::resume(const TrainState& state) {
     return Status::error("cannot resume: --best was {}, and is {} now", state.best.metric, options_.best);
   at_ = state;
   at_.evaluation.better = false;
-  result_.epochs = state.epochs;
-  result_.updates = state.updates;
-  result_.skipped = state.skipped;
-  result_.launches = state.launches;
-  result_.samples = state.samples;
+  static_cast<TrainCounts&>(result_) = state;
   session_.resume_window(state.window_launches, state.window_samples);
   clock_.add(state.seconds);
   saved_ = {state.launches, state.epochs, state.evaluation_due};
@@ -231,11 +227,7 @@ Status Trainer::checkpoint() {
 }
 
 void Trainer::complete_state() {
-  at_.epochs = result_.epochs;
-  at_.updates = result_.updates;
-  at_.skipped = result_.skipped;
-  at_.launches = result_.launches;
-  at_.samples = result_.samples;
+  static_cast<TrainCounts&>(at_) = result_;
   at_.window_launches = session_.launches();
   at_.window_samples = session_.samples();
   at_.seconds = clock_.seconds();

@@ -93,11 +93,14 @@ struct BestEvaluation {
   int64_t worse = 0;    // evaluations since then
 };
 
-struct TrainResult {
+struct TrainCounts {
   int64_t epochs = 0;   // completed
   int64_t updates = 0;  // good ones
   int64_t skipped = 0;
   int64_t launches = 0, samples = 0;
+};
+
+struct TrainResult : TrainCounts {
   double seconds = 0;  // everything, evaluations too
   bool interrupted = false;
   int64_t open_launches = 0;           // in the window that was open at the end and is not applied
@@ -108,8 +111,7 @@ struct TrainResult {
 // Where the loop is between two launches: everything that must outlive the process for a later one to go on
 // with the same bits. What a loop keeps from one launch to the next belongs here, or into a state buffer of
 // the plan, and in checkpoint.cpp's list of fields.
-struct TrainState {
-  int64_t epochs = 0, updates = 0, skipped = 0, launches = 0, samples = 0;  // as in TrainResult
+struct TrainState : TrainCounts {
   // Launches made of the epoch under way. 0: none has begun. All: its end is still to be reported.
   int64_t position = 0;
   int64_t window_launches = 0, window_samples = 0;  // of the open window

@@ -38,9 +38,7 @@ Result<WindowOutcome> Bench::window(const Dataset& data, std::span<const int64_t
     const std::span<const int64_t> samples = order.subspan(done, static_cast<size_t>(size));
     std::vector<std::span<const std::byte>> inputs;
     for (size_t i = 0; i < plan.inputs.size(); ++i) {
-      int64_t elements = size;
-      for (const int64_t extent : plan.inputs[i].shape) elements *= extent;
-      bytes[i].resize(static_cast<size_t>(elements) * 4);  // f32 and i32
+      bytes[i].resize(static_cast<size_t>(size * elements_of(plan.inputs[i].shape)) * 4);  // f32 and i32
       GACC_TRY(data.gather(i, plan.inputs[i], samples, bytes[i]));
       inputs.emplace_back(bytes[i]);
     }

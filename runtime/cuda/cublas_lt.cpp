@@ -288,9 +288,9 @@ class CublasLt final : public GemmEngine {
   // A product of zeros takes less power and is faster than the one of a training step.
   Status fill(const Product& p) const {
     if (!tuning_->fill) return {};
-    Status status = tuning_->fill(p.a, (p.transpose_a ? p.k : p.m) * p.a_row(), p.type);
-    if (status) status = tuning_->fill(p.b, (p.transpose_b ? p.n : p.k) * p.b_row(), p.type);
-    return status ? tuning_->fill(p.c, p.m * p.c_row(), p.result) : status;
+    GACC_TRY(tuning_->fill(p.a, (p.transpose_a ? p.k : p.m) * p.a_row(), p.type));
+    GACC_TRY(tuning_->fill(p.b, (p.transpose_b ? p.n : p.k) * p.b_row(), p.type));
+    return tuning_->fill(p.c, p.m * p.c_row(), p.result);
   }
 
   int create_operation(const Product& p, void*& operation) const {

@@ -100,10 +100,6 @@ class CudaDevice final : public Device {
   Status allocate(Pointer& to, int64_t bytes);
   int64_t workspace_bytes() const { return workspace_bytes_[0] + workspace_bytes_[1]; }
   int64_t needed_bytes() const { return arena_bytes_ + workspace_bytes(); }
-  // Success, or the driver's error.
-  Status check(int error, std::string_view what) const {
-    return error == 0 ? Status() : driver_.check(error, what);
-  }
 
   Options options_;
   Driver driver_;
@@ -133,25 +129,16 @@ class CudaDevice final : public Device {
 };
 
 Status CudaDevice::open(const Artifact& artifact) {
-  if (Status status = driver_.open(options_.driver); !status) return status;
-  if (options_.emulated)
-    if (Status status = emulator_.open(driver_); !status) return status;
-  if (Status status =
-          choose_gpu(driver_, options_.ordinal, options_.local_rank, options_.emulated, artifact, gpu_);
-      !status)
-    return status;
-  if (Status status = check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name);
-      !status)
-    return status;
+  GACC_TRY(driver_.open(options_.driver));
+  if (options_.emulated) GACC_TRY(emulator_.open(driver_));
+  GACC_TRY(choose_gpu(driver_, options_.ordinal, options_.local_rank, options_.emulated, artifact, gpu_));
+  GACC_TRY(driver_.check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name));
   retained_ = true;
-  if (Status status = enter(); !status) return status;
-  if (Status status = choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_); !status) return status;
-  if (gemm_)
-    if (Status status = use_gemm_choices(options_, gpu_, *gemm_, tuning_, gemm_note_); !status) return status;
+  GACC_TRY(enter());
+  GACC_TRY(choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_));
+  if (gemm_) GACC_TRY(use_gemm_choices(options_, gpu_, *gemm_, tuning_, gemm_note_));
   size_t total = 0;
-  if (Status status = check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory");
-      !status)
-    return status;
+  GACC_TRY(driver_.check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory"));
   arena_bytes_ = artifact.plan.arena_bytes;
   if (static_cast<uint64_t>(needed_bytes()) > free_before_)
     return too_little_memory(gpu_, needed_bytes(), static_cast<int64_t>(free_before_));
@@ -160,51 +147,49 @@ Status CudaDevice::open(const Artifact& artifact) {
 
 Status CudaDevice::enter() {
   if (thread_ == std::this_thread::get_id()) return {};
-  Status status = check(driver_.context_set(context_), "cannot use the GPU's context");
-  if (status) thread_ = std::this_thread::get_id();
-  return status;
+  GACC_TRY(driver_.check(driver_.context_set(context_), "cannot use the GPU's context"));
+  thread_ = std::this_thread::get_id();
+  return {};
 }
 
 Status CudaDevice::load(const Artifact& artifact) {
   const Plan& plan = artifact.plan;
   if (arena_ != 0) return Status::error("internal error: a device loads one artifact");
   if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
-  if (Status status = enter(); !status) return status;
+  GACC_TRY(enter());
   micro_batch_ = plan.micro_batch;
   predict_batch_ = plan.predict.batch;
   // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
-  if (Status status = allocate(arena_, arena_bytes_); !status) return status;
+  GACC_TRY(allocate(arena_, arena_bytes_));
   int64_t input_bytes = 0;
   for (const PlanInput& input : plan.inputs) input_bytes += input.bytes(plan.micro_batch) + 256;
-  Status status = staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes)));
-  if (!status) return status;
-  status = window_.open(driver_);
-  if (status)
-    status = check(driver_.stream_create(&stream_, kStreamNonBlocking), "cannot create a stream on the GPU");
-  if (status) status = clear(plan);
-  if (status && options_.emulated) emulator_.declare_live(plan, arena_);
+  GACC_TRY(staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes))));
+  GACC_TRY(window_.open(driver_));
+  GACC_TRY(driver_.check(driver_.stream_create(&stream_, kStreamNonBlocking),
+                         "cannot create a stream on the GPU"));
+  GACC_TRY(clear(plan));
+  if (options_.emulated) emulator_.declare_live(plan, arena_);
   // 2. Code, matrix products, and the graphs of a full micro-batch.
-  if (status) status = load_module(artifact);
-  if (status)
-    status = programs_.load(driver_, module_, artifact, arena_, gemm_.get(),
-                            options_.emulated ? &emulator_ : nullptr, gpu_.handle);
-  if (status) status = choose_launches(artifact);
-  if (status && gemm_) status = load_products(plan);
+  GACC_TRY(load_module(artifact));
+  GACC_TRY(programs_.load(driver_, module_, artifact, arena_, gemm_.get(),
+                          options_.emulated ? &emulator_ : nullptr, gpu_.handle));
+  GACC_TRY(choose_launches(artifact));
+  if (gemm_) GACC_TRY(load_products(plan));
   graphs_.open(driver_, programs_, stream_);
   for (const Program program : {Program::step, Program::update, Program::eval, Program::close}) {
     if (programs_.persistent(program) || programs_.launches(program) == 0)
       continue;  // one launch: no graph needed
-    if (status) status = graphs_.add_full(program, micro_batch_);
+    GACC_TRY(graphs_.add_full(program, micro_batch_));
   }
-  if (status) status = wait();
-  if (status) status = measure();
-  loaded_ = status.ok();
-  return status;
+  GACC_TRY(wait());
+  GACC_TRY(measure());
+  loaded_ = true;
+  return {};
 }
 
 Status CudaDevice::allocate(Pointer& to, int64_t bytes) {
   const int error = driver_.allocate(&to, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-  if (error != kErrorOutOfMemory) return check(error, "cannot allocate memory on the GPU");
+  if (error != kErrorOutOfMemory) return driver_.check(error, "cannot allocate memory on the GPU");
   size_t free = 0, total = 0;
   driver_.memory_info(&free, &total);
   const int64_t taken = arena_ != 0 ? arena_bytes_ : 0;
@@ -215,26 +200,24 @@ Status CudaDevice::allocate(Pointer& to, int64_t bytes) {
 // arena, and their code, which a library loads when an algorithm first runs. For that they run once where
 // their operands lie, before anything is there; the arena is then cleared again.
 Status CudaDevice::load_products(const Plan& plan) {
-  Status status = tune_products();
-  for (const Program program : kAtStart)
-    if (status) status = programs_.prepare(program, micro_batch_, stream_);
+  GACC_TRY(tune_products());
+  for (const Program program : kAtStart) GACC_TRY(programs_.prepare(program, micro_batch_, stream_));
   for (size_t stream = 0; stream < workspaces_.size(); ++stream) {
     const auto number = static_cast<int64_t>(stream);
     int64_t& bytes = workspace_bytes_[stream];
     for (const Program program : kAtStart)
       bytes = std::max(bytes, programs_.workspace_bytes(program, number));
-    if (status && bytes > 0) status = allocate(workspaces_[stream], bytes);
+    if (bytes > 0) GACC_TRY(allocate(workspaces_[stream], bytes));
     programs_.use_workspace(number, workspaces_[stream]);
   }
-  for (const Program program : kAtStart)
-    if (status) status = programs_.warm_up(program, stream_);
-  return status ? clear(plan) : status;
+  for (const Program program : kAtStart) GACC_TRY(programs_.warm_up(program, stream_));
+  return clear(plan);
 }
 
 // With --tune-gemm: measures what is not known yet, on random numbers, in a workspace that is given back.
 Status CudaDevice::tune_products() {
   if (!options_.tune_gemm || gemm_->most_workspace() == 0) return {};
-  if (Status status = allocate(tuning_.workspace, gemm_->most_workspace()); !status) return status;
+  GACC_TRY(allocate(tuning_.workspace, gemm_->most_workspace()));
   tuning_.measure = [this](const auto& launch, double& microseconds) {
     return time_launch(driver_, stream_, launch, microseconds);
   };
@@ -258,7 +241,7 @@ Status CudaDevice::fill_randomly(Pointer to, int64_t elements, Element type) {
   auto left = static_cast<size_t>(elements * element_bytes(type));
   while (left > 0) {
     const std::span<const std::byte> piece(numbers.data(), std::min(left, numbers.size()));
-    if (Status status = staging_.write(to, piece, stream_); !status) return status;
+    GACC_TRY(staging_.write(to, piece, stream_));
     to += piece.size();
     left -= piece.size();
   }
@@ -274,8 +257,7 @@ Status CudaDevice::choose_launches(const Artifact& artifact) {
     const Status status =
         step && options_.gemm == GemmChoice::cublas
             ? Status::error("its matrix products are built in, and --gemm cublas was asked for")
-            : programs_.use_persistent(step ? Program::step : Program::update, module_, planned, artifact,
-                                       arena_);
+            : programs_.use_persistent(step ? Program::step : Program::update, module_, planned, artifact);
     if (!status && planned.persistent_required)
       return Status::error("the step cannot be one kernel, as `launch.mode = \"persistent\"` wants it: {}",
                            status.text());
@@ -286,14 +268,13 @@ Status CudaDevice::choose_launches(const Artifact& artifact) {
 // In the emulator only the buffers: a value that is read before it was written then shows.
 Status CudaDevice::clear(const Plan& plan) {
   const auto fill = [&](int64_t offset, int64_t bytes) {
-    return check(
+    return driver_.check(
         driver_.fill_bytes(arena_ + static_cast<Pointer>(offset), 0, static_cast<size_t>(bytes), stream_),
         "cannot clear the arena");
   };
   if (!options_.emulated) return fill(0, arena_bytes_);
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.bytes > 0)
-      if (Status status = fill(buffer.offset, buffer.bytes); !status) return status;
+    if (buffer.bytes > 0) GACC_TRY(fill(buffer.offset, buffer.bytes));
   return {};
 }
 
@@ -305,7 +286,7 @@ Status CudaDevice::load_module(const Artifact& artifact) {
   void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};
   const int error = driver_.module_load(&module_, ptx.c_str(), 2, options, values);
   if (error == 0) return {};
-  std::string text = check(error, "the driver does not take the artifact's PTX").text();
+  std::string text = driver_.check(error, "the driver does not take the artifact's PTX").text();
   if (const std::string lines = one_line(log); !lines.empty()) text += ": " + lines;
   return Status::error(std::move(text));
 }
@@ -313,7 +294,7 @@ Status CudaDevice::load_module(const Artifact& artifact) {
 // What is taken now: other programs on the same GPU count as well, so this never goes below our own figures.
 Status CudaDevice::measure() {
   size_t free = 0, total = 0;
-  const Status status = check(driver_.memory_info(&free, &total), "cannot ask for the GPU's memory");
+  const Status status = driver_.check(driver_.memory_info(&free, &total), "cannot ask for the GPU's memory");
   const int64_t taken = free < free_before_ ? static_cast<int64_t>(free_before_ - free) : 0;
   peak_bytes_ = std::max({peak_bytes_, needed_bytes(), options_.emulated ? 0 : taken});
   return status;
@@ -338,11 +319,11 @@ Status CudaDevice::run(Program program, int64_t batch) {
   const int64_t most = predicts(program) ? predict_batch_ : micro_batch_;
   if (batch < 1 || batch > most)
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
-  if (Status status = enter(); !status) return status;
+  GACC_TRY(enter());
   window_.forget();
   if (profiler_.is_open() && !profiler_.full()) {
-    if (Status status = programs_.prepare(program, batch, stream_); !status) return status;
-    if (Status status = profiler_.begin(stream_); !status) return status;
+    GACC_TRY(programs_.prepare(program, batch, stream_));
+    GACC_TRY(profiler_.mark(stream_));
     return programs_.launch(program, batch, stream_, [&](int64_t launch, const std::string& name) {
       return profiler_.queued(program, launch, name, batch, stream_);
     });
@@ -352,15 +333,14 @@ Status CudaDevice::run(Program program, int64_t batch) {
     return programs_.launch(program, batch, stream_);
   GraphExec graph = nullptr;
   bool captured = false;
-  if (Status status = graphs_.find(program, batch, graph, captured); !status) return status;
+  GACC_TRY(graphs_.find(program, batch, graph, captured));
   if (!graph) {
-    if (Status status = programs_.prepare(program, batch, stream_); !status) return status;
-    if (Status status = programs_.launch(program, batch, stream_); !status) return status;
+    GACC_TRY(programs_.prepare(program, batch, stream_));
+    GACC_TRY(programs_.launch(program, batch, stream_));
     return measure();  // a library may have loaded code
   }
-  if (captured)
-    if (Status status = measure(); !status) return status;
-  return check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
+  if (captured) GACC_TRY(measure());
+  return driver_.check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
 }
 
 Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
@@ -373,26 +353,26 @@ Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
 Status CudaDevice::write_all(std::span<const ArenaWrite> writes) {
   std::vector<Staging::Copy> copies;
   for (const auto& [offset, bytes] : writes) {
-    if (Status status = check_range(offset, bytes.size()); !status) return status;
+    GACC_TRY(check_range(offset, bytes.size()));
     copies.push_back({arena_ + static_cast<Pointer>(offset), bytes});
   }
-  if (Status status = enter(); !status) return status;
+  GACC_TRY(enter());
   window_.forget();
   return staging_.write(copies, stream_);
 }
 
 Status CudaDevice::read(int64_t offset, std::span<std::byte> bytes) {
-  if (Status status = check_range(offset, bytes.size()); !status) return status;
-  if (Status status = enter(); !status) return status;
+  GACC_TRY(check_range(offset, bytes.size()));
+  GACC_TRY(enter());
   return window_.read(arena_, arena_bytes_, offset, bytes, stream_);
 }
 
-Status CudaDevice::wait() { return check(driver_.stream_wait(stream_), "the GPU failed"); }
+Status CudaDevice::wait() { return driver_.check(driver_.stream_wait(stream_), "the GPU failed"); }
 
 Status CudaDevice::finish(std::string& reports) {
   reports.clear();
   if (!options_.emulated || !stream_) return {};
-  if (Status status = enter(); !status) return status;
+  GACC_TRY(enter());
   Status waited = wait();
   const int64_t count = emulator_.reports(reports);
   if (count == 0) return waited;
@@ -404,10 +384,8 @@ Status CudaDevice::open_link(DeviceLink*& link) {
   for (const int attribute : {kAttributePciDomain, kAttributePciBus, kAttributePciDevice}) {
     int value = 0;
     if (options_.emulated) break;
-    if (Status status =
-            check(driver_.device_attribute(&value, attribute, gpu_.handle), "cannot ask for the GPU's place");
-        !status)
-      return status;
+    GACC_TRY(driver_.check(driver_.device_attribute(&value, attribute, gpu_.handle),
+                           "cannot ask for the GPU's place"));
     gpu += fmt::format("{}:", value);
   }
   const auto enter_and_forget = [this] {
@@ -424,8 +402,8 @@ Status CudaDevice::open_link(DeviceLink*& link) {
 }
 
 Status CudaDevice::read_profile(std::vector<Timing>& timings) {
-  if (Status status = enter(); !status) return status;
-  if (Status status = wait(); !status) return status;
+  GACC_TRY(enter());
+  GACC_TRY(wait());
   return profiler_.read(timings);
 }
 
@@ -451,7 +429,7 @@ void CudaDevice::close() {
 
 Status open_device(const Options& options, const Artifact& artifact, std::unique_ptr<Device>& device) {
   auto opened = std::make_unique<CudaDevice>(options);
-  if (Status status = opened->open(artifact); !status) return status;
+  GACC_TRY(opened->open(artifact));
   device = std::move(opened);
   return {};
 }

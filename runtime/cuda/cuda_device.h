@@ -11,14 +11,11 @@
 
 namespace gacc::cuda {
 
-struct Options {
+struct Options : DeviceOptions {
   std::string driver = "libcuda.so.1";  // the library with the driver's functions
-  int ordinal = -1;                     // which GPU; -1: the first that can run the artifact ...
-  int local_rank = 0;                   // ... or so many GPUs after it that can, counted around
-  GemmChoice gemm = GemmChoice::automatic;
+  int ordinal =
+      -1;  // which GPU; -1: the first that can run the artifact, or `local_rank` GPUs after it that can
   std::vector<const char*> cublas = {"libcublasLt.so.13", "libcublasLt.so.12"};
-  std::string gemm_choices{}, gemm_choices_from{};  // DeviceOptions
-  bool tune_gemm = false;
   bool emulated = false;  // the driver is gacc's emulator: cuBLAS only if asked for, and reports at the end
 };
 

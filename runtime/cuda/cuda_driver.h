@@ -105,7 +105,6 @@ inline constexpr const char* kDriverLibrary = "libcuda.so.1";
 inline constexpr int kErrorOutOfMemory = 2;
 inline constexpr int kErrorStubLibrary = 34;
 inline constexpr int kErrorNoDevice = 100;
-inline constexpr int kErrorUnsupportedPtx = 222;
 inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;  // compute capability
 inline constexpr int kAttributeMultiprocessors = 16, kAttributeCooperative = 95;
 inline constexpr int kAttributePciBus = 33, kAttributePciDevice = 34, kAttributePciDomain = 50;

@@ -8,19 +8,18 @@ Fork::~Fork() {
 }
 
 Status Fork::begin() {
-  const Status status = mark(kWhole, 0);
-  return status ? wait(kWhole, 1) : status;
+  GACC_TRY(mark(kWhole, 0));
+  return wait(kWhole, 1);
 }
 
 Status Fork::end() {
-  const Status status = mark(kWhole, 1);
-  return status ? wait(kWhole, 0) : status;
+  GACC_TRY(mark(kWhole, 1));
+  return wait(kWhole, 0);
 }
 
 Status Fork::mark(int64_t launch, int64_t stream) {
   Event event = nullptr;
-  if (const int error = driver_.event_create(&event, kEventDisableTiming); error != 0)
-    return driver_.check(error, "cannot create an event");
+  GACC_TRY(driver_.check(driver_.event_create(&event, kEventDisableTiming), "cannot create an event"));
   events_.push_back(event);
   marks_[launch] = event;
   return driver_.check(driver_.event_record(event, this->stream(stream)), "cannot record an event");

@@ -82,20 +82,18 @@ std::vector<std::byte> random_operand(Element type, size_t elements, uint64_t se
 Status time_launch(const Driver& driver, Stream stream, const std::function<Status()>& launch,
                    double& microseconds) {
   constexpr int kRuns = 5;
-  const auto check = [&](int error, std::string_view what) {
-    return error == 0 ? Status() : driver.check(error, what);
-  };
   Event events[2] = {};
   Status status = launch();
   for (Event& event : events)
-    if (status) status = check(driver.event_create(&event, 0), "cannot create an event");
-  if (status) status = check(driver.event_record(events[0], stream), "cannot record an event");
+    if (status) status = driver.check(driver.event_create(&event, 0), "cannot create an event");
+  if (status) status = driver.check(driver.event_record(events[0], stream), "cannot record an event");
   for (int i = 0; i < kRuns && status; ++i) status = launch();
-  if (status) status = check(driver.event_record(events[1], stream), "cannot record an event");
-  if (status) status = check(driver.event_wait(events[1]), "the GPU failed");
+  if (status) status = driver.check(driver.event_record(events[1], stream), "cannot record an event");
+  if (status) status = driver.check(driver.event_wait(events[1]), "the GPU failed");
   float milliseconds = 0;
   if (status)
-    status = check(driver.event_elapsed(&milliseconds, events[0], events[1]), "cannot read an event's time");
+    status = driver.check(driver.event_elapsed(&milliseconds, events[0], events[1]),
+                          "cannot read an event's time");
   for (Event event : events)
     if (event) driver.event_destroy(event);
   microseconds = static_cast<double>(milliseconds) * 1000 / kRuns;

@@ -46,9 +46,7 @@ Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulat
                   Gpu& gpu) {
   // 1. The driver.
   int version = 0, count = 0;
-  if (Status status = driver.check(driver.driver_version(&version), "cannot ask for the driver's version");
-      !status)
-    return status;
+  GACC_TRY(driver.check(driver.driver_version(&version), "cannot ask for the driver's version"));
   gpu.driver_version = version;
   std::string ptx;
   const int wanted = driver_for_ptx(artifact.ptx, ptx);

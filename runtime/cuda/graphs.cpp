@@ -43,7 +43,7 @@ Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& capt
     return {};
   }
   Variant fresh{program, batch, nullptr};
-  if (Status status = capture(fresh); !status) return status;
+  GACC_TRY(capture(fresh));
   captured = true;
   graph = fresh.graph;
   if (ragged_.size() < kMostRagged) {
@@ -57,15 +57,14 @@ Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& capt
 }
 
 Status Graphs::capture(Variant& variant) {
-  if (Status status = programs_->prepare(variant.program, variant.batch, stream_); !status) return status;
+  GACC_TRY(programs_->prepare(variant.program, variant.batch, stream_));
   const bool forks = programs_->forks(variant.program);
   if (forks && !second_)
-    if (const int error = driver_->stream_create(&second_, kStreamNonBlocking); error != 0)
-      return driver_->check(error, "cannot create a stream on the GPU");
+    GACC_TRY(driver_->check(driver_->stream_create(&second_, kStreamNonBlocking),
+                            "cannot create a stream on the GPU"));
   Fork fork(*driver_, stream_, second_);
   // Relaxed: only this thread works with the context, and a library may still have to load code.
-  if (const int error = driver_->capture_begin(stream_, kCaptureRelaxed); error != 0)
-    return driver_->check(error, "cannot capture a graph");
+  GACC_TRY(driver_->check(driver_->capture_begin(stream_, kCaptureRelaxed), "cannot capture a graph"));
   Status status = forks ? programs_->launch(variant.program, variant.batch, fork)
                         : programs_->launch(variant.program, variant.batch, stream_);
   const auto check = [&](int error, const char* what) {

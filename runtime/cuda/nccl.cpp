@@ -91,8 +91,8 @@ class NcclLink final : public DeviceLink {
   Status open() {
     GACC_TRY(nccl_.open(place_.emulator != nullptr));
     GACC_TRY(place_.enter());
-    const Status status = check(place_.driver.module_load(&module_, kSumsPtx, 0, nullptr, nullptr));
-    return status ? check(place_.driver.module_function(&function_, module_, "gacc_rank_sums")) : status;
+    GACC_TRY(check(place_.driver.module_load(&module_, kSumsPtx, 0, nullptr, nullptr)));
+    return check(place_.driver.module_function(&function_, module_, "gacc_rank_sums"));
   }
 
   std::string name() const override {
@@ -113,9 +113,8 @@ class NcclLink final : public DeviceLink {
     if (id.size() != sizeof of.bytes) return Status::error("internal error: an id of {} bytes", id.size());
     std::memcpy(of.bytes, id.data(), id.size());
     GACC_TRY(place_.enter());
-    const Status status =
-        check_nccl(nccl_.join(&communicator_, ranks, of, rank), "cannot connect the GPUs of the ranks");
-    return status ? place_.joined() : status;
+    GACC_TRY(check_nccl(nccl_.join(&communicator_, ranks, of, rank), "cannot connect the GPUs of the ranks"));
+    return place_.joined();
   }
 
   void lend(int64_t offset, int64_t bytes) override {
@@ -150,16 +149,14 @@ class NcclLink final : public DeviceLink {
   void* pointer(int64_t offset) const {
     return reinterpret_cast<void*>(place_.arena + static_cast<Pointer>(offset));
   }
-  Status check(int error) const {
-    return error == 0 ? Status() : place_.driver.check(error, "cannot add the sums of ranks");
-  }
+  Status check(int error) const { return place_.driver.check(error, "cannot add the sums of ranks"); }
   Status check_nccl(int error, std::string_view what) const {
     return error == 0 ? Status() : Status::error("{}: NCCL: {}", what, nccl_.error_string(error));
   }
 
   Status launch(int64_t left, int64_t right, int64_t numbers, Mode mode, float kept) {
     if (place_.emulator != nullptr)  // no value of a program lives now
-      if (Status status = place_.emulator->values(place_.stream, place_.arena, {}); !status) return status;
+      GACC_TRY(place_.emulator->values(place_.stream, place_.arena, {}));
     Pointer to = place_.arena + static_cast<Pointer>(left), from = place_.arena + static_cast<Pointer>(right);
     auto count = static_cast<uint64_t>(numbers);
     int how = mode;

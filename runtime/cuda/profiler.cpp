@@ -14,13 +14,10 @@ Status Profiler::mark(Stream stream) {
     return {};
   }
   Event event = nullptr;
-  Status status = driver_->check(driver_->event_create(&event, 0), "cannot create an event");
-  if (!status) return status;
+  GACC_TRY(driver_->check(driver_->event_create(&event, 0), "cannot create an event"));
   events_.push_back(event);
   return driver_->check(driver_->event_record(event, stream), "cannot record an event");
 }
-
-Status Profiler::begin(Stream stream) { return mark(stream); }
 
 Status Profiler::queued(Program program, int64_t launch, const std::string& name, int64_t batch,
                         Stream stream) {

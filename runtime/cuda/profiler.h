@@ -15,16 +15,14 @@ class Profiler {
   void open(const Driver& driver, const EmulatorLink* emulator);
   bool is_open() const { return driver_ != nullptr; }
   bool full() const { return timings_.size() >= kMostTimings; }
-  // Before a program's first launch, and after each.
-  Status begin(Stream stream);
+  // Before a program's first launch; and after each, `queued`, which does it.
+  Status mark(Stream stream);
   Status queued(Program program, int64_t launch, const std::string& name, int64_t batch, Stream stream);
   // After everything queued has run.
   Status read(std::vector<Timing>& timings);
   void close();
 
  private:
-  Status mark(Stream stream);
-
   const Driver* driver_ = nullptr;
   const EmulatorLink* emulator_ = nullptr;
   std::vector<Event> events_;     // marks, in order; on a GPU

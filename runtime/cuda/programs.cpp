@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 namespace gacc::cuda {
 namespace {
@@ -34,47 +35,26 @@ Status Programs::find_kernel(Module module, const std::string& ptx, const std::s
   if (entry_parameters(ptx, name) != static_cast<int>(parameters))
     return Status::error("the artifact's plan gives kernel {} {} arguments, its PTX does not take them", name,
                          parameters);
-  Status status =
-      driver_->check(driver_->module_function(&function, module, name.c_str()), "cannot find kernel " + name);
-  if (!status) return status;
+  GACC_TRY(driver_->check(driver_->module_function(&function, module, name.c_str()),
+                          "cannot find kernel " + name));
   int most = 0;
-  status = driver_->check(driver_->function_attribute(&most, kFunctionMaxThreads, function),
-                          "cannot ask about kernel " + name);
-  if (status && block > most)
-    return Status::error("kernel {} needs blocks of {} threads, this GPU can give it {}", name, block, most);
-  return status;
+  GACC_TRY(driver_->check(driver_->function_attribute(&most, kFunctionMaxThreads, function),
+                          "cannot ask about kernel " + name));
+  if (block <= most) return {};
+  return Status::error("kernel {} needs blocks of {} threads, this GPU can give it {}", name, block, most);
 }
 
-Status Programs::add(Module module, const Artifact& artifact, Pointer arena, const PlanLaunch& planned,
-                     Launch& launch) {
-  const auto extent = [](const PlanArgument& argument) {
-    return Number{static_cast<uint64_t>(argument.extent), argument.times_batch};
-  };
-  const auto address = [&](int64_t offset) { return arena + static_cast<uint64_t>(offset); };
+Status Programs::add(Module module, const Artifact& artifact, const PlanLaunch& planned, Launch& launch) {
+  const auto address = [&](int64_t offset) { return arena_ + static_cast<uint64_t>(offset); };
+  launch.planned = planned;
+  if (planned.kernel.empty()) launch.planned.arguments = builtin_arguments(planned);
   const std::string& kernel = planned.kernel.empty() ? planned.builtin.kernel : planned.kernel;
-  const std::vector<PlanArgument> arguments =
-      planned.kernel.empty() ? builtin_arguments(planned) : planned.arguments;
-  if (arguments.size() > kMostArguments) return Status::error("kernel {} has too many arguments", kernel);
-  for (const PlanArgument& argument : arguments)
-    launch.arguments.push_back(argument.kind == PlanArgument::Kind::address ? Number{address(argument.offset)}
-                                                                            : extent(argument));
-  launch.name = planned.kernel.c_str();
-  launch.stream = planned.stream;
-  launch.after = planned.after;
+  const size_t arguments = launch.planned.arguments.size();
+  if (arguments > kMostArguments) return Status::error("kernel {} has too many arguments", kernel);
   if (!planned.kernel.empty()) {
-    launch.items = extent(planned.grid);
-    launch.block = planned.block;
-    launch.per_block = planned.per_block;
-    launch.cooperative = planned.cooperative;
-    const Status status = find_kernel(module, artifact.ptx, planned.kernel, planned.arguments.size(),
-                                      planned.block, launch.function);
-    return status && planned.resident ? find_residency(launch) : status;
+    GACC_TRY(find_kernel(module, artifact.ptx, kernel, arguments, planned.block, launch.function));
+    return planned.resident ? find_residency(launch) : Status();
   }
-  launch.m = extent(planned.m);
-  launch.n = extent(planned.n);
-  launch.k = extent(planned.k);
-  for (size_t i = 0; planned.pitch && i < launch.pitch.size(); ++i)
-    launch.pitch[i] = extent((*planned.pitch)[i]);
   Product& product = launch.product;
   product.a = address(planned.a);
   product.b = address(planned.b);
@@ -88,42 +68,34 @@ Status Programs::add(Module module, const Artifact& artifact, Pointer arena, con
   product.type = element(planned.type);
   product.result = element(planned.result);
   if (planned.bias) product.bias = address(planned.bias->offset);
-  if (planned.workspace) {
-    product.workspace = address(planned.workspace->offset);
-    launch.workspace_bytes = planned.workspace->bytes;
-  }
+  if (planned.workspace) product.workspace = address(planned.workspace->offset);
   const PlanBuiltin& builtin = planned.builtin;
   if (builtin.kernel.empty()) return {};
   product.builtin = {nullptr, builtin.block, builtin.tile_m, builtin.tile_n, {}};
-  return find_kernel(module, artifact.ptx, builtin.kernel, arguments.size(), builtin.block,
-                     product.builtin.function);
+  return find_kernel(module, artifact.ptx, kernel, arguments, builtin.block, product.builtin.function);
 }
 
 // How many blocks run at once: the device's multiprocessors times what each takes of this kernel.
 Status Programs::find_residency(Launch& launch) const {
   int multiprocessors = 0, each = 0;
-  Status status =
-      driver_->check(driver_->device_attribute(&multiprocessors, kAttributeMultiprocessors, device_),
-                     "cannot ask about the GPU");
-  if (status)
-    status = driver_->check(driver_->occupancy(&each, launch.function, static_cast<int>(launch.block), 0),
-                            fmt::format("cannot ask about kernel {}", launch.name));
-  if (!status) return status;
+  const auto& [kernel, block] = std::tie(launch.planned.kernel, launch.planned.block);
+  GACC_TRY(driver_->check(driver_->device_attribute(&multiprocessors, kAttributeMultiprocessors, device_),
+                          "cannot ask about the GPU"));
+  GACC_TRY(driver_->check(driver_->occupancy(&each, launch.function, static_cast<int>(block), 0),
+                          fmt::format("cannot ask about kernel {}", kernel)));
   launch.most_blocks = int64_t{multiprocessors} * each;
   if (launch.most_blocks > 0) return {};
-  return Status::error("kernel {} with blocks of {} threads does not fit this GPU", launch.name,
-                       launch.block);
+  return Status::error("kernel {} with blocks of {} threads does not fit this GPU", kernel, block);
 }
 
 Status Programs::use_persistent(Program program, Module module, const PlanProgram& planned,
-                                const Artifact& artifact, Pointer arena) {
+                                const Artifact& artifact) {
   int able = 0;
-  Status status = driver_->check(driver_->device_attribute(&able, kAttributeCooperative, device_),
-                                 "cannot ask about the GPU");
-  if (!status) return status;
+  GACC_TRY(driver_->check(driver_->device_attribute(&able, kAttributeCooperative, device_),
+                          "cannot ask about the GPU"));
   if (able == 0) return Status::error("this GPU cannot run cooperative kernels");
   Launch launch;
-  if (status = add(module, artifact, arena, *planned.persistent, launch); !status) return status;
+  GACC_TRY(add(module, artifact, *planned.persistent, launch));
   programs_[index(program)] = {launch};
   values_[index(program)] = planned.persistent_values;
   persistent_[index(program)] = true;
@@ -149,11 +121,11 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     programs_[i].clear();
     programs_[i].reserve(found->launches.size());
     for (const PlanLaunch& planned : found->launches)
-      if (Status status = add(module, artifact, arena, planned, programs_[i].emplace_back()); !status)
-        return status;
+      GACC_TRY(add(module, artifact, planned, programs_[i].emplace_back()));
     for (Launch& launch : programs_[i]) {
       launch.on_demand = predicts(kPrograms[i]);
-      if (launch.after >= 0) programs_[i][static_cast<size_t>(launch.after)].awaited = true;
+      const int64_t after = launch.planned.after;
+      if (after >= 0) programs_[i][static_cast<size_t>(after)].awaited = true;
     }
     for (size_t j = 0; j < found->launches.size(); ++j) {
       const PlanLaunch& planned = found->launches[j];
@@ -171,18 +143,26 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
   return {};
 }
 
+uint64_t Programs::value(const PlanArgument& argument, int64_t batch) const {
+  if (argument.kind == PlanArgument::Kind::address) return arena_ + static_cast<uint64_t>(argument.offset);
+  return static_cast<uint64_t>(argument.extent) * static_cast<uint64_t>(argument.times_batch ? batch : 1);
+}
+
 Product Programs::at_batch(const Launch& launch, int64_t batch) const {
   Product product = launch.product;
-  product.m = static_cast<int64_t>(launch.m.at(batch));
-  product.n = static_cast<int64_t>(launch.n.at(batch));
-  product.k = static_cast<int64_t>(launch.k.at(batch));
-  for (size_t i = 0; i < launch.pitch.size(); ++i)
-    product.pitch[i] = static_cast<int64_t>(launch.pitch[i].at(batch));
-  const bool varies = launch.m.times_batch || launch.n.times_batch || launch.k.times_batch;
+  const auto& [m, n, k, pitch] =
+      std::tie(launch.planned.m, launch.planned.n, launch.planned.k, launch.planned.pitch);
+  const auto extent = [&](const PlanArgument& of) { return static_cast<int64_t>(value(of, batch)); };
+  product.m = extent(m);
+  product.n = extent(n);
+  product.k = extent(k);
+  if (pitch) std::ranges::transform(*pitch, product.pitch.begin(), extent);
+  const bool varies = m.times_batch || n.times_batch || k.times_batch;
   product.ragged = launch.on_demand || (varies && batch != micro_batch_);
-  if (gemm_->workspace_bytes(product) > launch.workspace_bytes)
-    product.workspace = workspaces_[static_cast<size_t>(launch.stream)];
-  for (const Number& argument : launch.arguments) product.builtin.parameters.push_back(argument.at(batch));
+  if (gemm_->workspace_bytes(product) > planned_workspace(launch))
+    product.workspace = workspaces_[static_cast<size_t>(launch.planned.stream)];
+  for (const PlanArgument& argument : launch.planned.arguments)
+    product.builtin.parameters.push_back(value(argument, batch));
   return product;
 }
 
@@ -220,25 +200,23 @@ Status Programs::tell_values(Program program, const std::vector<Launch>& launche
 
 Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
   for (const Launch& launch : programs_[index(program)])
-    if (!launch.function)
-      if (Status status = gemm_->prepare(at_batch(launch, batch), stream); !status) return status;
+    if (!launch.function) GACC_TRY(gemm_->prepare(at_batch(launch, batch), stream));
   return {};
 }
 
 int64_t Programs::workspace_bytes(Program program, int64_t stream) const {
   int64_t most = 0;
   for (const Launch& launch : programs_[index(program)]) {
-    if (launch.function || launch.stream != stream) continue;
+    if (launch.function || launch.planned.stream != stream) continue;
     const int64_t wanted = gemm_->workspace_bytes(at_batch(launch, micro_batch_));
-    if (wanted > launch.workspace_bytes) most = std::max(most, wanted);
+    if (wanted > planned_workspace(launch)) most = std::max(most, wanted);
   }
   return most;
 }
 
 Status Programs::warm_up(Program program, Stream stream) const {
   for (const Launch& launch : programs_[index(program)])
-    if (!launch.function)
-      if (Status status = gemm_->warm_up(at_batch(launch, micro_batch_), stream); !status) return status;
+    if (!launch.function) GACC_TRY(gemm_->warm_up(at_batch(launch, micro_batch_), stream));
   return {};
 }
 
@@ -247,64 +225,67 @@ Status Programs::launch(Program program, int64_t batch, Stream stream, const Que
   const auto end = static_cast<int64_t>(launches.size());
   for (int64_t number = 0; number < end; ++number) {
     if (!done_before(launches, launches[static_cast<size_t>(number)], batch))
-      if (Status status = tell_values(program, launches, number, batch, stream); !status) return status;
-    if (Status status = launch_one(launches, number, batch, stream, queued); !status) return status;
+      GACC_TRY(tell_values(program, launches, number, batch, stream));
+    GACC_TRY(launch_one(launches, number, batch, stream, queued));
   }
   return tell_values(program, launches, end, batch, stream);
 }
 
 bool Programs::forks(Program program) const {
   return std::ranges::any_of(programs_[index(program)],
-                             [](const Launch& launch) { return launch.stream != 0; });
+                             [](const Launch& launch) { return launch.planned.stream != 0; });
 }
 
 // What waits for a launch that a product has done waits for its place in the stream.
 Status Programs::launch(Program program, int64_t batch, Fork& fork) const {
   const std::vector<Launch>& launches = programs_[index(program)];
   const auto end = static_cast<int64_t>(launches.size());
-  Status status = fork.begin();
-  for (int64_t number = 0; status && number < end; ++number) {
+  GACC_TRY(fork.begin());
+  for (int64_t number = 0; number < end; ++number) {
     const Launch& launch = launches[static_cast<size_t>(number)];
-    const Stream stream = fork.stream(launch.stream);
-    if (launch.after >= 0) status = fork.wait(launch.after, launch.stream);
-    if (status && !done_before(launches, launch, batch))
-      status = tell_values(program, launches, number, batch, stream);
-    if (status) status = launch_one(launches, number, batch, stream, {});
-    if (status && launch.awaited) status = fork.mark(number, launch.stream);
+    const auto& [at, after] = std::tie(launch.planned.stream, launch.planned.after);
+    const Stream stream = fork.stream(at);
+    if (after >= 0) GACC_TRY(fork.wait(after, at));
+    if (!done_before(launches, launch, batch))
+      GACC_TRY(tell_values(program, launches, number, batch, stream));
+    GACC_TRY(launch_one(launches, number, batch, stream, {}));
+    if (launch.awaited) GACC_TRY(fork.mark(number, at));
   }
-  if (status) status = fork.end();
-  return status ? tell_values(program, launches, end, batch, fork.stream(0)) : status;
+  GACC_TRY(fork.end());
+  return tell_values(program, launches, end, batch, fork.stream(0));
 }
 
 Status Programs::launch_one(const std::vector<Launch>& launches, int64_t number, int64_t batch, Stream stream,
                             const Queued& queued) const {
   const Launch& launch = launches[static_cast<size_t>(number)];
+  const PlanLaunch& planned = launch.planned;
   if (done_before(launches, launch, batch))  // a profile shows it, without a duration
-    return queued ? queued(number, fmt::format("{} (in its product)", launch.name)) : Status();
+    return queued ? queued(number, fmt::format("{} (in its product)", planned.kernel)) : Status();
   if (!launch.function) {
     const Product product = at_batch(launch, batch);
     if (Status status = gemm_->launch(product, stream); !status || !queued) return status;
     return queued(number, fmt::format("product {}x{}x{}", product.m, product.n, product.k));
   }
-  const auto per_block = static_cast<uint64_t>(launch.per_block);
-  uint64_t blocks = (launch.items.at(batch) + per_block - 1) / per_block;
+  const auto per_block = static_cast<uint64_t>(planned.per_block);
+  uint64_t blocks = (value(planned.grid, batch) + per_block - 1) / per_block;
   if (launch.most_blocks > 0) blocks = std::min(blocks, static_cast<uint64_t>(launch.most_blocks));
   if (blocks == 0) return {};  // nothing to do, and a grid without blocks is an error
   if (blocks > std::numeric_limits<int32_t>::max())
-    return Status::error("kernel {} would need {} blocks, more than a launch can have", launch.name, blocks);
+    return Status::error("kernel {} would need {} blocks, more than a launch can have", planned.kernel,
+                         blocks);
   uint64_t values[kMostArguments];  // the driver copies them at every launch
   void* parameters[kMostArguments];
-  for (size_t i = 0; i < launch.arguments.size(); ++i) {
-    values[i] = launch.arguments[i].at(batch);
+  for (size_t i = 0; i < planned.arguments.size(); ++i) {
+    values[i] = value(planned.arguments[i], batch);
     parameters[i] = &values[i];
   }
-  const auto grid = static_cast<unsigned>(blocks), block = static_cast<unsigned>(launch.block);
+  const auto grid = static_cast<unsigned>(blocks), block = static_cast<unsigned>(planned.block);
   const int error =
-      launch.cooperative
+      planned.cooperative
           ? driver_->launch_cooperative(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters)
           : driver_->launch(launch.function, grid, 1, 1, block, 1, 1, 0, stream, parameters, nullptr);
-  if (error != 0) return driver_->check(error, fmt::format("cannot launch kernel {}", launch.name));
-  return queued ? queued(number, launch.name) : Status();
+  if (error != 0) return driver_->check(error, fmt::format("cannot launch kernel {}", planned.kernel));
+  return queued ? queued(number, planned.kernel) : Status();
 }
 
 }  // namespace gacc::cuda

@@ -22,8 +22,7 @@ class Programs {
               const EmulatorLink* emulator, int device);
   // From here on the program is this one cooperative kernel. An error when its blocks do not run at once
   // here: then it stays as it was.
-  Status use_persistent(Program program, Module module, const PlanProgram& planned, const Artifact& artifact,
-                        Pointer arena);
+  Status use_persistent(Program program, Module module, const PlanProgram& planned, const Artifact& artifact);
   bool persistent(Program program) const { return persistent_[index(program)]; }
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
   Status prepare(Program program, int64_t batch, Stream stream) const;
@@ -46,40 +45,31 @@ class Programs {
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
 
  private:
-  // A number known at launch: `factor`, times the batch when `times_batch`. Addresses are absolute.
-  struct Number {
-    uint64_t factor = 0;
-    bool times_batch = false;
-    uint64_t at(int64_t batch) const { return times_batch ? factor * static_cast<uint64_t>(batch) : factor; }
-  };
   struct Launch {
-    Function function = nullptr;    // null: a product
-    const char* name = "";          // of the kernel, in the plan
-    std::vector<Number> arguments;  // of a product: of its built-in kernel
-    Number items;
-    int64_t block = 1, per_block = 1;
-    int64_t most_blocks = 0;  // that run at once, for a kernel whose blocks take turns; 0: any number
-    bool cooperative = false;
-    Product product;  // m, n, k are set at launch from these:
-    Number m, n, k;
-    std::array<Number, 3> pitch{};
+    PlanLaunch planned;           // a product's arguments are those of its built-in kernel
+    Function function = nullptr;  // null: a product
+    int64_t most_blocks = 0;      // that run at once, for a kernel whose blocks take turns; 0: any number
+    Product product;              // without its extents, which are known at launch
     bool on_demand = false;  // a product of a prediction: like a ragged one, it takes no memory of its own
-    int64_t workspace_bytes = 0;  // that the plan has for it, from product.workspace on
     // The product of the program that may have done already what this kernel does, as its bias or as its
     // built-in kernel's epilogue.
     int64_t bias_of = -1, epilogue_of = -1;
-    int64_t then = -1;               // of a product: that kernel
-    int64_t stream = 0, after = -1;  // as the plan has them
-    bool awaited = false;            // a launch of the other stream is after this one
+    int64_t then = -1;     // of a product: that kernel
+    bool awaited = false;  // a launch of the other stream is after this one
   };
 
   static size_t index(Program program) { return static_cast<size_t>(program); }
   Status find_kernel(Module module, const std::string& ptx, const std::string& name, size_t parameters,
                      int64_t block, Function& function) const;
-  Status add(Module module, const Artifact& artifact, Pointer arena, const PlanLaunch& planned,
-             Launch& launch);
+  Status add(Module module, const Artifact& artifact, const PlanLaunch& planned, Launch& launch);
   Status find_residency(Launch& launch) const;
+  // An address, or an extent with this batch.
+  uint64_t value(const PlanArgument& argument, int64_t batch) const;
   Product at_batch(const Launch& launch, int64_t batch) const;
+  // Bytes from product.workspace on.
+  static int64_t planned_workspace(const Launch& launch) {
+    return launch.planned.workspace ? launch.planned.workspace->bytes : 0;
+  }
   // In the emulator: tells it of the values that begin or end in launch `number`.
   Status tell_values(Program program, const std::vector<Launch>& launches, int64_t number, int64_t batch,
                      Stream stream) const;

@@ -25,8 +25,7 @@ void ReadWindow::close() {
 }
 
 Status ReadWindow::copy(void* to, Pointer from, size_t bytes, Stream stream) const {
-  if (const int error = driver_->copy_out(to, from, bytes, stream); error != 0)
-    return driver_->check(error, "cannot copy from the GPU");
+  GACC_TRY(driver_->check(driver_->copy_out(to, from, bytes, stream), "cannot copy from the GPU"));
   return driver_->check(driver_->stream_wait(stream), "the GPU failed");
 }
 
@@ -39,8 +38,7 @@ Status ReadWindow::read(Pointer arena, int64_t arena_bytes, int64_t offset, std:
     const int64_t from = std::max<int64_t>(0, offset - kWindowBytes / 2);
     const int64_t copied = std::min(kWindowBytes, arena_bytes - from);
     valid_bytes_ = 0;
-    Status status = copy(memory_, arena + static_cast<Pointer>(from), static_cast<size_t>(copied), stream);
-    if (!status) return status;
+    GACC_TRY(copy(memory_, arena + static_cast<Pointer>(from), static_cast<size_t>(copied), stream));
     offset_ = from;
     valid_bytes_ = copied;
   }

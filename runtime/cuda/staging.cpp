@@ -35,8 +35,7 @@ void Staging::close() {
 }
 
 Status Staging::next_half(Stream stream) {
-  if (const int error = driver_->event_record(done_[half_], stream); error != 0)
-    return driver_->check(error, "cannot record an event");
+  GACC_TRY(driver_->check(driver_->event_record(done_[half_], stream), "cannot record an event"));
   pending_[half_] = true;
   half_ = 1 - half_;
   filled_ = 0;
@@ -58,14 +57,14 @@ Status Staging::write(std::span<const Copy> copies, Stream stream) {
     for (size_t done = 0; done < copy.bytes.size();) {
       const size_t piece = std::min(copy.bytes.size() - done, half_bytes_);
       if (piece > half_bytes_ - filled_) {
-        if (Status status = queue(); !status) return status;
-        if (Status status = next_half(stream); !status) return status;
+        GACC_TRY(queue());
+        GACC_TRY(next_half(stream));
       }
       std::byte* place = memory_ + half_ * half_bytes_ + filled_;
       if (from != end && copy.to + done == to + static_cast<Pointer>(place - from)) {
         std::fill(end, place, std::byte{0});
       } else {
-        if (Status status = queue(); !status) return status;
+        GACC_TRY(queue());
         to = copy.to + done;
         from = place;
       }

@@ -11,25 +11,17 @@ namespace gacc {
 namespace {
 
 template <class T>
-Status check_floats(const PlanInput& input, std::span<const std::byte> bytes, const Place& place) {
-  const std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
-  for (size_t i = 0; i < values.size(); ++i)
-    if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
-      return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
-                           values[i], why, quoted(input.name));
-  return {};
-}
-
-template <class T>
-Status check(const PlanInput& input, std::span<const std::byte> bytes, const Place& place) {
+Status check(const PlanInput& input, std::span<const T> values, const Place& place) {
   constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
                     kHighest = std::numeric_limits<int32_t>::max();
   if (input.dtype == "f32") {
-    if constexpr (std::is_floating_point_v<T>) return check_floats<T>(input, bytes, place);
+    for (size_t i = 0; std::is_floating_point_v<T> && i < values.size(); ++i)
+      if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
+        return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
+                             values[i], why, quoted(input.name));
     return {};
   }
   const int64_t low = input.range ? 0 : kLowest, high = input.range ? *input.range - 1 : kHighest;
-  const std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
   for (size_t i = 0; i < values.size(); ++i) {
     T value = values[i];
     auto at = [&] { return place(static_cast<int64_t>(i)); };
@@ -63,7 +55,7 @@ std::string_view unfit_for_f32(double value) {
 Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
                     const Place& place) {
   Status status;
-  visit_elements(dtype, bytes, [&]<class T>(std::span<const T>) { status = check<T>(input, bytes, place); });
+  visit_elements(dtype, bytes, [&](const auto& values) { status = check(input, values, place); });
   return status;
 }
 

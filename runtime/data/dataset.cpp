@@ -135,10 +135,6 @@ Status check_shape(const PlanInput& input, const SourceArray& source) {
                          channels_last ? ": HWC? permute to CHW (in numpy: x.transpose(0, 3, 1, 2))"
                                        : "; only axes of extent 1 may differ, or one of them be flat");
   }
-  for (const std::vector<double>* list : {&input.mean, &input.std})
-    if (list->size() > 1 && (input.shape.empty() || static_cast<int64_t>(list->size()) != input.shape[0]))
-      return Status::error("the input {} of shape {} cannot be normalised with {} numbers",
-                           quoted(input.name), shape_text(input.shape), list->size());
   return {};
 }
 
@@ -266,11 +262,6 @@ Status load_dataset(std::string_view text, const Plan& plan, DataUse use, DataFa
   DataReader reader(plan, use, facts, dataset, spec);
   GACC_TRY(spec.source->read(reader));
   return reader.finish(text);
-}
-
-Status load_dataset(std::string_view spec, const Plan& plan, Dataset& dataset) {
-  DataFacts facts;
-  return load_dataset(spec, plan, DataUse::training, facts, dataset);
 }
 
 }  // namespace gacc

@@ -54,9 +54,6 @@ enum class DataUse : uint8_t { training, evaluation, prediction };
 // sentence, and so is every mismatch with the `facts` of earlier data.
 Status load_dataset(std::string_view spec, const Plan& plan, DataUse use, DataFacts& facts, Dataset& dataset);
 
-// Training data of which nothing is known yet.
-Status load_dataset(std::string_view spec, const Plan& plan, Dataset& dataset);
-
 // The order of an epoch's samples (epochs count from 0): a pure function of (samples, seed, epoch), or file
 // order.
 std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, bool shuffle);

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/data/text.h"
+#include "runtime/data/byte_order.h"
 
 namespace gacc {
 namespace {
@@ -16,14 +16,25 @@ constexpr int64_t kBestRatio = 1032;
 struct Inflater {
   z_stream stream{};
   bool ready = false;
+  size_t in = 0, made = 0;  // bytes taken, and given
   explicit Inflater(int window_bits) { ready = inflateInit2(&stream, window_bits) == Z_OK; }
   ~Inflater() {
     if (ready) inflateEnd(&stream);
   }
+  // Goes on, in chunks that fit zlib's 32-bit counters.
+  int step(std::string_view bytes, std::string& out) {
+    const auto chunk = [](size_t all) { return static_cast<uInt>(std::min<size_t>(all, size_t{1} << 30)); };
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + in));
+    stream.avail_in = chunk(bytes.size() - in);
+    stream.next_out = reinterpret_cast<Bytef*>(out.data() + made);
+    stream.avail_out = chunk(out.size() - made);
+    const uInt given = stream.avail_in, room = stream.avail_out;
+    const int result = inflate(&stream, Z_NO_FLUSH);
+    in += given - stream.avail_in;
+    made += room - stream.avail_out;
+    return result;
+  }
 };
-
-// Chunks that fit zlib's 32-bit counters.
-uInt chunk(size_t bytes) { return static_cast<uInt>(std::min<size_t>(bytes, size_t{1} << 30)); }
 
 }  // namespace
 
@@ -33,29 +44,17 @@ Status gunzip(std::string_view bytes, std::string_view name, std::string& out, i
   out.clear();
   Inflater inflater(15 + 16);  // 16: gzip's header and checksum
   if (!inflater.ready) return Status::error("{}: out of memory", name);
-  z_stream& z = inflater.stream;
+  auto& [z, ready, in, made] = inflater;
   // The trailer tells the size (modulo 4 GiB): a first guess, since it need not be true.
-  int64_t guess = 0;
-  if (bytes.size() >= 18)
-    for (size_t i = 0; i < 4; ++i)
-      guess |= static_cast<int64_t>(static_cast<unsigned char>(bytes[bytes.size() - 4 + i])) << (8 * i);
-  guess = std::min({guess, static_cast<int64_t>(bytes.size()) * kBestRatio, limit});
+  const int64_t told = bytes.size() < 18 ? 0 : read_little<uint32_t>(bytes.data() + bytes.size() - 4);
+  const int64_t guess = std::min({told, static_cast<int64_t>(bytes.size()) * kBestRatio, limit});
   out.resize(static_cast<size_t>(guess) + 1);
-
-  size_t in = 0, made = 0;
   while (true) {
     if (made == out.size()) {
       if (static_cast<int64_t>(made) > limit) break;
       out.resize(std::min(out.size() * 2, static_cast<size_t>(limit) + 1));
     }
-    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + in));
-    z.avail_in = chunk(bytes.size() - in);
-    z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
-    z.avail_out = chunk(out.size() - made);
-    const uInt given = z.avail_in, room = z.avail_out;
-    const int result = inflate(&z, Z_NO_FLUSH);
-    in += given - z.avail_in;
-    made += room - z.avail_out;
+    const int result = inflater.step(bytes, out);
     if (result == Z_STREAM_END) {
       while (in < bytes.size() && bytes[in] == '\0') ++in;  // padding between members
       if (in == bytes.size()) break;
@@ -85,20 +84,10 @@ Status inflate_exactly(std::string_view bytes, int64_t size, std::string_view na
                          bytes.size());
   Inflater inflater(-15);
   if (!inflater.ready) return Status::error("{}: out of memory", name);
-  z_stream& z = inflater.stream;
+  auto& [z, ready, in, made] = inflater;
   out.resize(static_cast<size_t>(size) + 1);  // one more, to see a stream that is too long
-  size_t in = 0, made = 0;
   int result = Z_OK;
-  while (result == Z_OK && made < out.size()) {
-    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + in));
-    z.avail_in = chunk(bytes.size() - in);
-    z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
-    z.avail_out = chunk(out.size() - made);
-    const uInt given = z.avail_in, room = z.avail_out;
-    result = inflate(&z, Z_NO_FLUSH);
-    in += given - z.avail_in;
-    made += room - z.avail_out;
-  }
+  while (result == Z_OK && made < out.size()) result = inflater.step(bytes, out);
   if (result == Z_MEM_ERROR) return Status::error("{}: out of memory", name);
   if (result != Z_STREAM_END || in != bytes.size() || static_cast<int64_t>(made) != size)
     return Status::error("{}: the compressed data is damaged ({})", name,

@@ -6,14 +6,12 @@
 #include <new>
 #include <system_error>
 
+#include "runtime/data/array.h"
+
 namespace gacc {
 namespace {
 
-int64_t bytes_per_sample(const PlanInput& input) {
-  int64_t elements = 1;
-  for (const int64_t extent : input.shape) elements *= extent;
-  return elements * 4;  // f32 and i32
-}
+int64_t bytes_per_sample(const PlanInput& input) { return checked_product(input.shape) * 4; }  // f32 and i32
 
 }  // namespace
 
@@ -37,8 +35,6 @@ Loader::~Loader() {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
-
-void Loader::stop() { start({}, 1); }
 
 void Loader::start(std::vector<int64_t> order, int64_t batch_size) {
   std::unique_lock lock(mutex_);

@@ -38,12 +38,10 @@ class Loader {
   // `batch_size`, 1 to plan.micro_batch; the last batch is what is left. Whatever was under way is dropped.
   void start(std::vector<int64_t> order, int64_t batch_size);
   // The next batch, or null when all have been delivered (and before any start). It stays valid until the
-  // following call of next, start or stop.
+  // following call of next or start.
   const Batch* next();
   // Why next() has ended before all were delivered, since the last start; success when it has not.
   Status status() const;
-  // Drops what is under way: next() then returns null until another start.
-  void stop();
 
  private:
   void work() noexcept;

@@ -1,6 +1,9 @@
 // NumPy's .npy: "\x93NUMPY", version, the length of a header that is a Python dictionary, the elements.
-// The dictionary has exactly the keys descr, fortran_order and shape; this reads just as much Python as that.
+// The dictionary has exactly the keys descr, fortran_order and shape.
+#include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/data/array.h"
 #include "runtime/data/byte_order.h"
@@ -18,85 +21,35 @@ struct Header {
   std::vector<int64_t> shape;
 };
 
-class HeaderReader {
- public:
-  explicit HeaderReader(std::string_view text) : text_(text) {}
-
-  bool read(Header& header) {
-    bool descr = false, order = false, shape = false;
-    if (!take('{')) return false;
-    while (!take('}')) {
-      std::string key;
-      if (!string(key) || !take(':')) return false;
-      if (key == "descr" && !descr) {
-        descr = true;
-        if (peek() == '[') {  // a structure: refused later, by its name
-          header.descr = "a structure";
-          return true;
-        }
-        if (!string(header.descr)) return false;
-      } else if (key == "fortran_order" && !order) {
-        order = true;
-        if (word("True"))
-          header.fortran = true;
-        else if (!word("False"))
-          return false;
-      } else if (key == "shape" && !shape) {
-        shape = true;
-        if (!tuple(header.shape)) return false;
-      } else {
-        return false;
-      }
-      if (!take(',') && peek() != '}') return false;
-    }
-    return descr && order && shape && peek() == '\0';
+// Python's dictionary becomes JSON: other quotes and brackets, True and False, a comma behind the last entry, and
+// the L behind long integers of Python 2.
+bool read_header(std::string_view text, Header& header) {
+  std::string json;
+  size_t last = 0;  // in `json`, that is no space
+  char quote = '\0';
+  for (const char c : text) {
+    if (quote == '\0' && (c == ')' || c == '}') && json[last] == ',') json[last] = ' ';
+    constexpr std::string_view kPython = "()TFL", kJson = "[]tf ";
+    const size_t other = quote == '\0' ? kPython.find(c) : kPython.npos;
+    if (c == '\'' || c == '"') quote = quote == '\0' ? c : quote == c ? '\0' : quote;
+    json += other != kPython.npos ? kJson[other] : c == '\'' ? '"' : c;
+    if (c != ' ' && c != '\n' && c != '\t') last = json.size() - 1;
   }
-
- private:
-  char peek() {
-    while (!text_.empty() && (text_[0] == ' ' || text_[0] == '\n' || text_[0] == '\t'))
-      text_.remove_prefix(1);
-    return text_.empty() ? '\0' : text_[0];
-  }
-  bool take(char c) {
-    if (peek() != c || text_.empty()) return false;
-    text_.remove_prefix(1);
-    return true;
-  }
-  bool word(std::string_view expected) {
-    peek();
-    if (text_.substr(0, expected.size()) != expected) return false;
-    text_.remove_prefix(expected.size());
-    return true;
-  }
-  bool string(std::string& value) {
-    const char quote = peek();
-    if (quote != '\'' && quote != '"') return false;
-    const size_t end = text_.find(quote, 1);
-    if (end > 64) return false;  // there is none, or too far away
-    value = text_.substr(1, end - 1);
-    text_.remove_prefix(end + 1);
-    return true;
-  }
-  bool tuple(std::vector<int64_t>& values) {
-    if (!take('(')) return false;
-    while (!take(')')) {
-      peek();
-      const size_t digits = text_.find_first_not_of("0123456789");
-      int64_t value = 0;
-      if (digits == std::string_view::npos || values.size() == kMaxRank ||
-          !parse_count(text_.substr(0, digits), value))
-        return false;
-      values.push_back(value);
-      text_.remove_prefix(digits);
-      word("L");  // Python 2 wrote long integers so
-      if (!take(',') && peek() != ')') return false;
-    }
-    return true;
-  }
-
-  std::string_view text_;
-};
+  const auto object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto is_extent = [](const nlohmann::json& each) {
+    return each.is_number_unsigned() && std::in_range<int64_t>(each.get<uint64_t>());
+  };
+  if (!object.is_object() || object.size() != 3 || !object.contains("descr") || !object.contains("shape") ||
+      !object.contains("fortran_order"))
+    return false;
+  const auto &descr = object["descr"], &order = object["fortran_order"], &shape = object["shape"];
+  if ((!descr.is_string() && !descr.is_array()) || !order.is_boolean() || !shape.is_array() ||
+      shape.size() > kMaxRank || !std::ranges::all_of(shape, is_extent))
+    return false;
+  header = {descr.is_string() ? descr.get<std::string>() : "a structure", order.get<bool>(),
+            shape.get<std::vector<int64_t>>()};
+  return true;
+}
 
 // How elements of a descr are stored, and what they become.
 struct Elements {
@@ -177,8 +130,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
                          bytes.size() - start);
   Header header;
   const std::string_view text = bytes.substr(start, length);
-  if (!HeaderReader(text).read(header))
-    return Status::error("{}: its header is damaged: {}", name, quoted(text));
+  if (!read_header(text, header)) return Status::error("{}: its header is damaged: {}", name, quoted(text));
 
   // 2. The element type.
   std::string_view descr = header.descr;
@@ -191,7 +143,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   if (!elements)
     return Status::error(
         "{}: holds elements of type {}; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8 and b1", name,
-        quoted(header.descr));
+        gacc::quoted(header.descr));
   if (header.shape.empty()) return Status::error("{}: holds a single number, not samples", name);
 
   // 3. The elements.
@@ -199,7 +151,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   const std::string_view data = bytes.substr(start + length);
   if (count < 0 || count * elements->stored != static_cast<int64_t>(data.size()))
     return Status::error("{}: its header says {} of {}, which is {}, but there are {}", name,
-                         shape_text(header.shape), quoted(header.descr),
+                         shape_text(header.shape), gacc::quoted(header.descr),
                          count < 0 ? "too many bytes" : counted(count * elements->stored, "byte"),
                          data.size());
   array.dtype = elements->dtype;

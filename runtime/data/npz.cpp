@@ -82,11 +82,12 @@ Status read_directory(std::string_view file, std::string_view name, const Direct
   constexpr size_t kHeader = 46;
   std::string_view rest = file.substr(directory.offset, directory.size);
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    if (rest.size() < kHeader || u32(rest, 0) != kCentral)
+    const auto damaged = [&] {
       return Status::error("{}: its zip directory is damaged at entry {}", name, i + 1);
+    };
+    if (rest.size() < kHeader || u32(rest, 0) != kCentral) return damaged();
     const size_t name_size = u16(rest, 28), extra = u16(rest, 30), comment = u16(rest, 32);
-    if (rest.size() - kHeader < name_size + extra + comment)
-      return Status::error("{}: its zip directory is damaged at entry {}", name, i + 1);
+    if (rest.size() - kHeader < name_size + extra + comment) return damaged();
     Entry entry;
     entry.flags = u16(rest, 8);
     entry.method = u16(rest, 10);
@@ -95,8 +96,7 @@ Status read_directory(std::string_view file, std::string_view name, const Direct
     entry.unpacked = u32(rest, 24);
     entry.local = u32(rest, 42);
     entry.name = rest.substr(kHeader, name_size);
-    if (!read_zip64(rest.substr(kHeader + name_size, extra), entry))
-      return Status::error("{}: its zip directory is damaged at entry {}", name, i + 1);
+    if (!read_zip64(rest.substr(kHeader + name_size, extra), entry)) return damaged();
     entries.push_back(entry);
     rest.remove_prefix(kHeader + name_size + extra + comment);
   }

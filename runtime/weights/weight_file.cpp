@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/atomic_file.h"
 
@@ -16,74 +17,6 @@ namespace gacc {
 namespace {
 
 constexpr int64_t kMostIndex = 100'000'000;  // bytes
-
-// Reads the one form that an index has; other keys than "weight_map" are skipped.
-class Index final : public nlohmann::json_sax<nlohmann::json> {
- public:
-  std::vector<ShardOf> shards;
-  std::string problem;
-  bool found = false;
-
-  bool start_object(size_t) override {
-    if (depth_ == 1 && key_ == "weight_map") {
-      if (found) return fail("has two lists weight_map");
-      found = in_map_ = true;
-    } else if (in_map_) {
-      return misplaced();
-    }
-    ++depth_;
-    return true;
-  }
-  bool end_object() override {
-    if (--depth_ == 1) in_map_ = false;
-    return true;
-  }
-  bool start_array(size_t) override {
-    if (in_map_ || depth_ == 0) return misplaced();
-    ++depth_;
-    return true;
-  }
-  bool end_array() override {
-    --depth_;
-    return true;
-  }
-  bool key(std::string& name) override {
-    key_ = name;
-    return true;
-  }
-  bool string(std::string& value) override {
-    if (!in_map_) return other();
-    shards.push_back({key_, value});
-    return true;
-  }
-  bool number_unsigned(uint64_t) override { return other(); }
-  bool number_integer(int64_t) override { return other(); }
-  bool number_float(double, const std::string&) override { return other(); }
-  bool null() override { return other(); }
-  bool boolean(bool) override { return other(); }
-  bool binary(nlohmann::json::binary_t&) override { return other(); }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return fail(fmt::format("is no valid JSON near its byte {}", position));
-  }
-
- private:
-  bool fail(std::string text) {
-    if (problem.empty()) problem = std::move(text);
-    return false;
-  }
-  bool misplaced() {
-    return fail(depth_ == 0 ? "is no JSON object"
-                            : fmt::format("does not name a file for the tensor {}", shown_name(key_)));
-  }
-  bool other() {
-    if (in_map_ || depth_ == 0) return misplaced();
-    return depth_ > 1 || key_ != "weight_map" || fail("has no list weight_map");
-  }
-
-  int depth_ = 0;
-  bool in_map_ = false;
-  std::string key_;
-};
 
 bool is_plain_name(std::string_view file) {
   return !file.empty() && file != "." && file != ".." && file.find('/') == std::string_view::npos &&
@@ -118,21 +51,40 @@ std::string problem_list(std::string_view what, const std::vector<std::string>& 
 }
 
 Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view name) {
-  Index index;
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &index))
-    return Status::error("{}: {}", name, index.problem.empty() ? "is damaged" : index.problem);
-  if (!index.found) return Status::error("{}: has no list weight_map of tensors and their files", name);
-  std::sort(index.shards.begin(), index.shards.end(),
-            [](const ShardOf& a, const ShardOf& b) { return a.tensor < b.tensor; });
-  for (size_t i = 0; i < index.shards.size(); ++i) {
-    const ShardOf& each = index.shards[i];
-    if (i > 0 && index.shards[i - 1].tensor == each.tensor)
-      return Status::error("{}: has two tensors {}", name, shown_name(each.tensor));
-    if (!is_plain_name(each.file))
-      return Status::error("{}: the tensor {} would be in {}, which is no file beside the index", name,
-                           shown_name(each.tensor), shown_name(each.file));
+  using nlohmann::json;
+  // What a JSON tree does not tell: names that stand twice.
+  int lists = 0;
+  bool in_map = false;
+  std::set<std::string> seen;
+  std::string twice;
+  const auto look = [&](int depth, json::parse_event_t event, const json& key) {
+    if (event != json::parse_event_t::key) return true;
+    if (depth == 1) lists += in_map = key == "weight_map";
+    if (depth == 2 && in_map && !seen.insert(key.get<std::string>()).second) twice = key.get<std::string>();
+    return true;
+  };
+  json index;
+  try {
+    index = json::parse(text, look);
+  } catch (const json::parse_error& error) {
+    return Status::error("{}: is no valid JSON near its byte {}", name, error.byte);
   }
-  return std::move(index.shards);
+  if (!index.is_object()) return Status::error("{}: is no JSON object", name);
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object())
+    return Status::error("{}: has no list weight_map of tensors and their files", name);
+  if (lists > 1) return Status::error("{}: has two lists weight_map", name);
+  if (!twice.empty()) return Status::error("{}: has two tensors {}", name, shown_name(twice));
+  std::vector<ShardOf> shards;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string())
+      return Status::error("{}: does not name a file for the tensor {}", name, shown_name(tensor));
+    shards.push_back({tensor, file.get<std::string>()});
+    if (!is_plain_name(shards.back().file))
+      return Status::error("{}: the tensor {} would be in {}, which is no file beside the index", name,
+                           shown_name(tensor), shown_name(shards.back().file));
+  }
+  return shards;
 }
 
 const StoredTensor* WeightFile::find(std::string_view name) const {

@@ -95,7 +95,7 @@ TEST_F(LoaderTest, EndsOrRestartsAtAnyMoment) {
       EXPECT_EQ(drain(loader), (std::vector<int64_t>{3, 2, 1}));
     }
     if (taken % 3 == 2) {
-      loader.stop();
+      loader.start({}, 1);
       EXPECT_EQ(loader.next(), nullptr);
     }
   }

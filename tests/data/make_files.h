@@ -9,6 +9,16 @@
 
 #include "runtime/data/dataset.h"
 
+namespace gacc {
+
+// Training data of which nothing is known yet.
+inline Status load_dataset(std::string_view spec, const Plan& plan, Dataset& dataset) {
+  DataFacts facts;
+  return load_dataset(spec, plan, DataUse::training, facts, dataset);
+}
+
+}  // namespace gacc
+
 namespace gacc::test {
 
 template <class T>

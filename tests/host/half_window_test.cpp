@@ -21,6 +21,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/device.h"
 #include "runtime/half.h"
+#include "tests/data/make_files.h"
 
 namespace gacc {
 namespace {

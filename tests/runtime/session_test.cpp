@@ -180,10 +180,6 @@ TEST_F(SessionTest, an_artifact_without_its_state_is_refused) {
   std::erase_if(plan.buffers, [](const PlanBuffer& buffer) { return buffer.name == "window.ok"; });
   EXPECT_EQ(session.open(artifact).text(), "the artifact has no state window.ok");
   plan = test::tiny_plan(4, 2, "flush");
-  for (PlanBuffer& buffer : plan.buffers)
-    if (buffer.name == "w.grad") buffer.shape.push_back(2);
-  EXPECT_EQ(session.open(artifact).text(), "the artifact has no fitting accumulator for parameter w");
-  plan = test::tiny_plan(4, 2, "flush");
   plan.metrics = {"accuracy", "perplexity", "other"};
   EXPECT_EQ(session.open(artifact).text(), "the artifact has no state eval.other");
 }
