@@ -29,33 +29,6 @@ using ir::Lowering;
 using ir::Operand;
 using ir::ScalarOp;
 
-// Scalar instructions of one operation, roughly.
-int node_cost(ScalarOp op) {
-  switch (op) {
-    case ScalarOp::input:
-    case ScalarOp::constant:
-    case ScalarOp::column:
-    case ScalarOp::element:
-    case ScalarOp::samples:
-      return 0;
-    case ScalarOp::div:
-    case ScalarOp::sqrt:
-      return 4;
-    case ScalarOp::exp:
-      return 16;
-    case ScalarOp::log:
-      return 24;
-    case ScalarOp::tanh:
-    case ScalarOp::erf:
-      return 32;
-    case ScalarOp::uniform:
-    case ScalarOp::sample_uniform:
-      return 120;
-    default:
-      return 1;
-  }
-}
-
 class BodyBuilder {
  public:
   BodyBuilder(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel, Purpose purpose)
@@ -402,9 +375,29 @@ class BodyBuilder {
 
 }  // namespace
 
+const ScalarCost& scalar_cost(ScalarOp op) {
+  static constexpr ScalarCost usual{1, {1, 1}, {0, 0}}, none{0, {0, 0}, {0, 0}};
+  static constexpr std::pair<ScalarOp, ScalarCost> others[] = {
+      {ScalarOp::input, none},
+      {ScalarOp::constant, none},
+      {ScalarOp::column, none},
+      {ScalarOp::element, none},
+      {ScalarOp::samples, none},
+      {ScalarOp::div, {4, {10, 7}, {1, 1}}},  // exact division and root with their checks
+      {ScalarOp::sqrt, {4, {10, 10}, {1, 1}}},
+      {ScalarOp::exp, {16, {20, 2}, {0, 1}}},
+      {ScalarOp::log, {24, {32, 32}, {0, 0}}},
+      {ScalarOp::tanh, {32, {50, 14}, {1, 2}}},
+      {ScalarOp::erf, {32, {44, 26}, {0, 1}}},
+      {ScalarOp::uniform, {120, {85, 85}, {0, 0}}},
+      {ScalarOp::sample_uniform, {120, {85, 85}, {0, 0}}}};
+  const auto* found = std::ranges::find(others, op, [](const auto& other) { return other.first; });
+  return found != std::end(others) ? found->second : usual;
+}
+
 int cost_of(const ir::ScalarProgram& program) {
   int cost = 0;
-  for (const ir::ScalarNode& node : program.nodes) cost += node_cost(node.op);
+  for (const ir::ScalarNode& node : program.nodes) cost += scalar_cost(node.op).operations;
   return cost;
 }
 

@@ -16,6 +16,13 @@ struct Instance {
   std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node), in the order of the key
 };
 
+// What an operation of a formula costs: scalar operations, roughly; instructions that it becomes on a GPU, as
+// codegen/emit/math.cpp writes it, and special functions of the hardware among them, each exact and approximate.
+struct ScalarCost {
+  int operations;
+  int instructions[2], functions[2];
+};
+const ScalarCost& scalar_cost(ir::ScalarOp op);
 // Rough scalar operations for an element (Body::cost is the sum over a kernel's members).
 int cost_of(const ir::ScalarProgram& program);
 // A kernel of more of them is not done by a product: its thread has up to 64 elements, each with a copy of the

@@ -12,6 +12,7 @@
 #include "ir/launch_order.h"
 #include "ir/product.h"
 #include "kernels/gemm.h"
+#include "kernels/instance.h"
 #include "kernels/select.h"
 
 namespace gacc::kernels {
@@ -21,53 +22,6 @@ namespace {
 using ir::Access;
 using ir::KernelForm;
 using ir::Lowering;
-using ir::ScalarOp;
-
-// Instructions that one operation becomes on a GPU, as codegen/emit/math.cpp writes it; exact division and
-// root with their checks.
-int instructions_of(ScalarOp op, bool approximate) {
-  switch (op) {
-    case ScalarOp::input:
-    case ScalarOp::constant:
-    case ScalarOp::column:
-    case ScalarOp::element:
-    case ScalarOp::samples:
-      return 0;
-    case ScalarOp::div:
-      return approximate ? 7 : 10;
-    case ScalarOp::sqrt:
-      return 10;
-    case ScalarOp::exp:
-      return approximate ? 2 : 20;
-    case ScalarOp::log:
-      return 32;
-    case ScalarOp::tanh:
-      return approximate ? 14 : 50;
-    case ScalarOp::erf:
-      return approximate ? 26 : 44;
-    case ScalarOp::uniform:
-    case ScalarOp::sample_uniform:
-      return 85;
-    default:
-      return 1;
-  }
-}
-
-// Special functions of the hardware in it.
-int functions_of(ScalarOp op, bool approximate) {
-  switch (op) {
-    case ScalarOp::div:
-    case ScalarOp::sqrt:
-      return 1;
-    case ScalarOp::tanh:
-      return approximate ? 2 : 1;
-    case ScalarOp::exp:
-    case ScalarOp::erf:
-      return approximate ? 1 : 0;
-    default:
-      return 0;
-  }
-}
 
 constexpr double kAccess = 2;     // instructions of a load or store, with its address
 constexpr double kThread = 12;    // of a thread, before its first element
@@ -93,7 +47,7 @@ class BodyWalk {
     Stage stage;
     std::set<int32_t> seen;
     for (const Member& member : body_.members) {
-      if (member.per_row || stage_of(member) != number) continue;
+      if (member.per_row || body_.stage_of(member) != number) continue;
       if (member.kind != Lowering::pointwise) {
         ++stage.reductions;
         ++stage.instructions;
@@ -111,13 +65,6 @@ class BodyWalk {
   }
 
  private:
-  // What overwrites an operand waits for the last stage that reads it.
-  int stage_of(const Member& member) const {
-    const bool overwrites = std::any_of(member.stores.begin(), member.stores.end(), [&](int32_t slot) {
-      return slot >= 0 && body_.slots[static_cast<size_t>(slot)].read;
-    });
-    return member.kind == Lowering::pointwise && overwrites ? body_.stages - 1 : member.stage;
-  }
   void need(const Source& source, Stage& stage, std::set<int32_t>& seen) const {
     if (source.from == Source::From::slot && source.index >= 0) stage.slots.insert(source.index);
     if (source.from == Source::From::member) need_member(source.index, stage, seen);
@@ -126,9 +73,10 @@ class BodyWalk {
     const Member& member = body_.members[static_cast<size_t>(index)];
     if (member.kind != Lowering::pointwise || member.per_row || !seen.insert(index).second) return;
     for (size_t n = 0; n < member.program.nodes.size(); ++n) {
-      const ScalarOp op = member.program.nodes[n].op;
-      stage.instructions += instructions_of(op, member.approximates(n));
-      stage.functions += functions_of(op, member.approximates(n));
+      const ScalarCost& cost = scalar_cost(member.program.nodes[n].op);
+      const size_t how = member.approximates(n) ? 1 : 0;
+      stage.instructions += cost.instructions[how];
+      stage.functions += cost.functions[how];
     }
     for (const Source& input : member.inputs) need(input, stage, seen);
     for (const int32_t slot : member.old) {

@@ -240,6 +240,13 @@ class ProgramBuilder {
 
 }  // namespace
 
+int Body::stage_of(const Member& member) const {
+  const bool overwrites = std::any_of(member.stores.begin(), member.stores.end(), [&](int32_t slot) {
+    return slot >= 0 && slots[static_cast<size_t>(slot)].read;
+  });
+  return member.kind == ir::Lowering::pointwise && overwrites ? stages - 1 : member.stage;
+}
+
 std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
                                     const GpuTarget& gpu) {
   return ProgramBuilder(module, purpose, gpu, problem).build();

@@ -95,6 +95,10 @@ struct Body {
   std::vector<int64_t> parameters{};  // ... and what it is compiled for (kernels/special.h)
   std::string name{};                 // for people: "add_relu"; unique by a number in Program::functions
   int cost = 0;                       // rough scalar operations for an element: chooses unrolling and tiles
+
+  // In which stage a member stores. Later stages compute values again from memory, so what an op overwrites
+  // waits for the last of them.
+  int stage_of(const Member& member) const;
 };
 
 // One kernel of a region: function(operands, extents, [begin, end)).

@@ -49,7 +49,7 @@ class KernelEmitter {
     Stage s;
     for (size_t m = 0; m < body_.members.size(); ++m) {
       const Member& member = body_.members[m];
-      if (store_stage(member) != number || member.per_row) continue;
+      if (body_.stage_of(member) != number || member.per_row) continue;
       if (member.kind != Lowering::pointwise) {
         s.reduces.push_back(static_cast<int32_t>(m));
         s.reductions.push_back({member.combine, t_.type_of(member.types[0])});
@@ -59,14 +59,6 @@ class KernelEmitter {
       }
     }
     return s;
-  }
-
-  // Later stages compute values again from memory, so what an op overwrites must wait for the last of them.
-  int store_stage(const Member& member) const {
-    const bool overwrites = std::any_of(member.stores.begin(), member.stores.end(), [&](int32_t slot) {
-      return slot >= 0 && body_.slots[static_cast<size_t>(slot)].read;
-    });
-    return member.kind == Lowering::pointwise && overwrites ? body_.stages - 1 : member.stage;
   }
 
   // What a stage does at one point: the reductions' terms and all stored values first, then the stores.

@@ -26,6 +26,7 @@
 
 #include "codegen/gpu/merge_part.h"
 #include "codegen/gpu/merge_table.h"
+#include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
 
@@ -72,10 +73,6 @@ class Merger {
     return true;
   }
 
-  Value* special(const char* name) {
-    llvm::FunctionType* type = llvm::FunctionType::get(b_.getInt32Ty(), false);
-    return b_.CreateCall(module_.getOrInsertFunction(std::string("llvm.nvvm.read.ptx.sreg.") + name, type));
-  }
   llvm::BasicBlock* block(const char* name) {
     return llvm::BasicBlock::Create(module_.getContext(), name, kernel_);
   }
@@ -130,7 +127,9 @@ class Merger {
     set_block(*kernel_, block_, 1);
     b_.SetInsertPoint(block("entry"));
     arena_ = kernel_->getArg(0), samples_ = kernel_->getArg(1);
-    thread_ = special("tid.x"), work_ = special("ctaid.x"), grid_ = special("nctaid.x");
+    thread_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+    work_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
+    grid_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
     // How many blocks of work the phase had so far: who is idle takes the next task's first.
     begun_ = b_.CreateAlloca(b_.getInt32Ty());
     const auto tasks = static_cast<int64_t>(merged_.phases.size()) + 1;
@@ -180,7 +179,7 @@ class Merger {
       }
     }
     if (table_.sync)
-      when(b_.CreateICmpNE(low(field(record, MergeTable::kSync)), b_.getInt32(0)), [&] { block_barrier(); });
+      when(b_.CreateICmpNE(low(field(record, MergeTable::kSync)), b_.getInt32(0)), [&] { gpu::barrier(b_); });
   }
 
   void part(const SharedPart& part, Value* record, Value* blocks) {
@@ -221,11 +220,6 @@ class Merger {
     } else {
       when(b_.CreateICmpULT(place, constant(part.places)), take);
     }
-  }
-
-  void block_barrier() {
-    llvm::FunctionType* type = llvm::FunctionType::get(b_.getVoidTy(), false);
-    b_.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", true))->setConvergent();
   }
 
   void grid_barrier() {

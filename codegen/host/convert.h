@@ -2,11 +2,11 @@
 // F16C where there is that, else by integers; bf16 always by integers (the CPU's own instruction loses
 // denormal numbers). A NaN stays a quiet NaN with its sign and its upper payload.
 #pragma once
-#include <cstdint>
+#include "ir/types.h"
 
 namespace gacc::host {
 
-enum class Element : uint8_t { f32, f16, bf16 };
+using Element = ir::DType;  // f32, f16 or bf16
 
 // `type` is f16 or bf16. narrow rounds to nearest even. Runs may begin anywhere and must not overlap.
 void widen(Element type, const uint16_t* from, float* to, int64_t count);

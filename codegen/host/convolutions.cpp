@@ -19,6 +19,7 @@
 #include "codegen/host/library.h"
 #include "codegen/host/products.h"
 #include "ir/ops/image_window.h"
+#include "kernels/special/calls.h"
 
 namespace gacc::host {
 
@@ -37,10 +38,6 @@ float* scratch(Use use, int64_t elements) {
   std::vector<float>& own = memory[use];
   if (own.size() < static_cast<size_t>(elements)) own.resize(static_cast<size_t>(elements));
   return own.data();
-}
-
-Element element(ir::DType dtype) {
-  return dtype == ir::DType::f16 ? Element::f16 : dtype == ir::DType::bf16 ? Element::bf16 : Element::f32;
 }
 
 // `count` elements from element `first` on as f32, in `to`.
@@ -103,21 +100,17 @@ struct Slide {
   }
 };
 
-enum class Direction : uint8_t { forward, images, weight };
+using kernels::ConvKind;
 
 class Convolution final : public LibraryCall {
  public:
-  Convolution(const ir::OpView& op, Direction direction) : direction_(direction) {
-    const ir::Shape images = direction == Direction::forward  ? op.operand(0).shape
-                             : direction == Direction::weight ? op.operand(1).shape
-                                                              : op.result().shape;
-    const ir::Shape places = direction == Direction::forward ? op.result().shape : op.operand(0).shape;
-    type_ = element(op.operand(0).dtype);
-    groups_ = op.integer("groups");
-    in_ = images[1] / groups_, out_ = places[1] / groups_;
+  explicit Convolution(const ir::OpView& op)
+      : kind_(kernels::conv_kind(op.op.info->name)), type_(op.operand(0).dtype) {
+    const kernels::ConvShape shape = kernels::conv_shape(op);
+    groups_ = shape.groups, in_ = shape.in, out_ = shape.out, part_ = shape.part;
     slide_.w = ir::window_of(op);
     for (size_t axis = 0; axis < 2; ++axis)
-      slide_.size[axis] = images[axis + 2], slide_.places[axis] = places[axis + 2];
+      slide_.size[axis] = shape.window.from[axis], slide_.places[axis] = shape.window.to[axis];
     taps_ = slide_.taps();
     whole_ = taps_ == 1 && type_ == Element::f32;
     bool steps = true;  // of 1
@@ -126,12 +119,11 @@ class Convolution final : public LibraryCall {
       whole_ = whole_ && steps && slide_.w.before[axis] == 0 && slide_.w.after[axis] == 0;
     }
     channels_ = in_;
-    if (direction == Direction::weight) {
+    if (kind_ == ConvKind::weight) {
       parts_ = op.integer("parts");
-      part_ = ir::conv_part(op);
       while (parts_ * groups_ * blocks() < kLeastTasks && channels_ / 2 * taps_ >= kLeastRows)
         channels_ = (channels_ + 1) / 2;
-    } else if (direction == Direction::images && steps && !whole_ && turn_back()) {
+    } else if (kind_ == ConvKind::images && steps && !whole_ && turn_back()) {
       turned_ = true;
       slide_ = slide_.turned();
       channels_ = out_;
@@ -139,29 +131,29 @@ class Convolution final : public LibraryCall {
     }
     const int64_t row = channels_ * taps_ * slide_.places[1] * static_cast<int64_t>(sizeof(float));
     rows_ = std::clamp<int64_t>(kColumnBytes / row, 1, slide_.places[0]);
-    if (whole_ && direction != Direction::forward) rows_ = slide_.places[0];
+    if (whole_ && kind_ != ConvKind::forward) rows_ = slide_.places[0];
   }
 
   int64_t tasks(int64_t batch) const override {
-    switch (direction_) {
-      case Direction::forward:
+    switch (kind_) {
+      case ConvKind::forward:
         return batch * groups_ * tiles();
-      case Direction::images:
+      case ConvKind::images:
         return (batch + samples_ - 1) / samples_ * groups_;
-      case Direction::weight:
+      case ConvKind::weight:
         break;
     }
     return parts_ * groups_ * blocks();
   }
 
   bool run(char* const* operands, int64_t batch, int64_t task) const override {
-    switch (direction_) {
-      case Direction::forward:
+    switch (kind_) {
+      case ConvKind::forward:
         return forward(operands[0], operands[1], operands[2], task);
-      case Direction::images:
+      case ConvKind::images:
         return turned_ ? images_of_columns(operands[0], operands[1], operands[2], batch, task)
                        : images(operands[0], operands[1], operands[2], task);
-      case Direction::weight:
+      case ConvKind::weight:
         break;
     }
     return weight(operands[0], operands[1], reinterpret_cast<float*>(operands[2]), batch, task);
@@ -352,10 +344,10 @@ class Convolution final : public LibraryCall {
   }
 
   Slide slide_;  // `turned_`: of the turned window, whose images are dy and whose places are dx
-  Direction direction_;
-  Element type_ = Element::f32;  // of the operands, and of the result unless that is the weight's gradient
-  bool whole_ = false;           // the image is the matrix of its windows
-  bool turned_ = false;          // images: by columns of dy
+  ConvKind kind_;
+  Element type_;         // of the operands, and of the result unless that is the weight's gradient
+  bool whole_ = false;   // the image is the matrix of its windows
+  bool turned_ = false;  // images: by columns of dy
   int64_t groups_ = 1, in_ = 1, out_ = 1, taps_ = 1;  // channels of a group, elements of a window
   int64_t rows_ = 1;                                  // rows of places in a tile of columns
   int64_t channels_ = 1;                              // of the columns of a task (weight: input channels)
@@ -366,11 +358,8 @@ class Convolution final : public LibraryCall {
 }  // namespace
 
 std::unique_ptr<LibraryCall> make_library_call(const ir::OpView& op) {
-  const std::string_view name = op.op.info->name;
-  if (name == "conv2d") return std::make_unique<Convolution>(op, Direction::forward);
-  if (name == "conv2d.grad") return std::make_unique<Convolution>(op, Direction::images);
-  if (name == "conv2d.weight_grad") return std::make_unique<Convolution>(op, Direction::weight);
-  return nullptr;
+  if (!op.op.info->name.starts_with("conv2d")) return nullptr;
+  return std::make_unique<Convolution>(op);
 }
 
 }  // namespace gacc::host

@@ -41,10 +41,6 @@ static_assert(std::equal(std::begin(ir::all_regions), std::end(ir::all_regions),
                            return ir::region_text(kind) == name;
                          }));
 
-Element element(ir::DType dtype) {
-  return dtype == ir::DType::f16 ? Element::f16 : dtype == ir::DType::bf16 ? Element::bf16 : Element::f32;
-}
-
 }  // namespace
 
 Status Engine::load(std::string_view text, const Cache& cache) {
@@ -116,8 +112,8 @@ Status Engine::prepare_product(const Place& at, Launch& launch) {
                  .transpose_a = view.flag("ta"),
                  .transpose_b = view.flag("tb"),
                  .accumulate = ir::accumulates(at.op()),
-                 .type = element(operand_type(at.module, at.region, call.a).dtype),
-                 .result = element(operand_type(at.module, at.region, call.c).dtype)};
+                 .type = operand_type(at.module, at.region, call.a).dtype,
+                 .result = operand_type(at.module, at.region, call.c).dtype};
   launch.gemm_pitch = call.pitch;
   launch.gemm.cut();
   launch.name = fmt::format("{} {}x{}x{}", at.op().info->name, m, n, k);

@@ -63,6 +63,7 @@ struct ConvShape {
   std::vector<int64_t> list() const;
   static ConvShape of(const Body& body);
 };
+ConvShape conv_shape(const ir::OpView& op);  // of no tile, and no product
 
 // One group's (of the weight's gradient: one part's) convolution as a product C[m, n] = A[m, k] B[k, n].
 // Pixels are those of all samples: of forward and images the columns, of the weight's gradient the depth.

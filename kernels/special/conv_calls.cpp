@@ -29,19 +29,6 @@ constexpr int64_t kMostKernel = 62;
 constexpr int64_t kResidentThreads = 512;  // of a multiprocessor, so that a thread may have 128 registers
 constexpr int64_t kMostPixels = int64_t{1} << 30;  // of all samples: they are counted in 32 bits
 
-ConvShape shape_of(const ir::OpView& op) {
-  const ConvKind kind = conv_kind(op.op.info->name);
-  const ir::Shape images = kind == ConvKind::forward  ? op.operand(0).shape
-                           : kind == ConvKind::weight ? op.operand(1).shape
-                                                      : op.result().shape;
-  const ir::Shape places = kind == ConvKind::forward ? op.result().shape : op.operand(0).shape;
-  ConvShape shape{.window = window_shape(op, images, places), .groups = op.integer("groups")};
-  shape.in = images[1] / shape.groups;
-  shape.out = places[1] / shape.groups;
-  if (kind == ConvKind::weight) shape.part = ir::conv_part(op);
-  return shape;
-}
-
 // The samples: those of the micro-batch, or a number.
 Extent samples_of(const ir::OpView& op) {
   const int64_t first = op.operand(0).shape[0];
@@ -71,6 +58,19 @@ ConvKind conv_kind(std::string_view op) {
                                               : ConvKind::forward;
 }
 
+ConvShape conv_shape(const ir::OpView& op) {
+  const ConvKind kind = conv_kind(op.op.info->name);
+  const ir::Shape images = kind == ConvKind::forward  ? op.operand(0).shape
+                           : kind == ConvKind::weight ? op.operand(1).shape
+                                                      : op.result().shape;
+  const ir::Shape places = kind == ConvKind::forward ? op.result().shape : op.operand(0).shape;
+  ConvShape shape{.window = window_shape(op, images, places), .groups = op.integer("groups")};
+  shape.in = images[1] / shape.groups;
+  shape.out = places[1] / shape.groups;
+  if (kind == ConvKind::weight) shape.part = ir::conv_part(op);
+  return shape;
+}
+
 ConvProduct ConvProduct::of(const ConvShape& shape, ConvKind kind) {
   const WindowShape& w = shape.window;
   const int64_t taps = shape.taps(), places = shape.places(), pixels = shape.pixels();
@@ -92,7 +92,7 @@ ConvProduct ConvProduct::of(const ConvShape& shape, ConvKind kind) {
 
 std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu) {
   const ConvKind kind = conv_kind(op.op.info->name);
-  ConvShape shape = shape_of(op);
+  ConvShape shape = conv_shape(op);
   const ConvProduct product = ConvProduct::of(shape, kind);
   const Extent samples = samples_of(op);
   const int64_t all_samples = samples.at(op.module.micro_batch());
@@ -133,7 +133,7 @@ std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const Gpu
 SpecialCall describe_conv(const ir::OpView& op, Purpose purpose) {
   if (purpose == Purpose::host) return {.library = true};
   const ConvKind kind = conv_kind(op.op.info->name);
-  ConvShape shape = shape_of(op);
+  ConvShape shape = conv_shape(op);
   const Extent samples = samples_of(op);
   SpecialCall call;
   if (kind == ConvKind::weight) {
