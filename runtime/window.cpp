@@ -43,7 +43,7 @@ Status WindowRules::check_can_update(std::optional<int64_t> epochs) const {
         counted(samples, "sample"), samples == 1 ? "makes" : "make", counted(launches, "launch"), micro_batch,
         accumulate, launches);
   // (K - 1) / L + 1 epochs are needed; compared like this nothing can overflow.
-  int64_t needed = (accumulate - 1) / launches + 1;
+  const int64_t needed = (accumulate - 1) / launches + 1;
   if (tail == Tail::carry && epochs && *epochs < needed)
     return Status::error(
         "no update could ever happen: {} of {} {} {}, and a window needs {}; train for at least {}, lower "

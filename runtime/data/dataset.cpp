@@ -121,7 +121,7 @@ std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
 // order.
 Status check_shape(const PlanInput& input, const SourceArray& source) {
   const std::span<const int64_t> stored = std::span(source.array.shape).subspan(1);
-  int64_t needed = checked_product(input.shape), present = checked_product(stored);
+  const int64_t needed = checked_product(input.shape), present = checked_product(stored);
   if (needed != present)
     return Status::error("{}: a sample is {}, {}, but the input {} takes {}, {}", source.where,
                          shape_text(stored), counted(present, "element"), quoted(input.name),

@@ -26,7 +26,7 @@ Status parse_idx(std::string_view bytes, std::string_view name, Array& array, co
   if (byte(0) != 0 || byte(1) != 0 || dtype.empty())
     return Status::error("{}: is no IDX file: it begins with {:02x} {:02x} {:02x} {:02x}", name, byte(0),
                          byte(1), byte(2), byte(3));
-  size_t rank = byte(3);
+  const size_t rank = byte(3);
   if (rank == 0) return Status::error("{}: holds a single number, not samples", name);
   size_t header = 4 + 4 * rank;
   if (bytes.size() < header)
