@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""random_models.py [--count 20] [--seed 1] [--keep DIR] [--device cpu] [--gemm cublas]: models nobody wrote, against the oracle.
+"""random_models.py [--count 20] [--seed 1] [--keep DIR] [--device cpu] [--gemm cublas] [--precision f32]: models nobody wrote, against the oracle.
 
 Each model is a random stack of the layers of the contract (nested, repeated, residual, tied, frozen, with several
 inputs), a loss, an optimizer and windows of random sizes; it is trained a few updates in file order and its losses,
 gradient norms and weights are compared with ../shared/oracle/oracle.py, which runs in this process, in double (a loss
 may be as far from it as four times PyTorch in f32 is). Every model is also
-compiled with recompute "all", whose weights must have the same bits, and in f16, whose first loss must be near. The same
+compiled with recompute "all", whose weights must have the same bits, and in f16, whose first loss must be near. With
+--precision f16 or bf16 all of it runs in half: the first loss is near, and recompute and threads change no bit. The same
 seed gives the same models. The model is evaluated too, with its running statistics. What fails is named, and kept in DIR. Needs numpy and PyTorch.
 """
 import argparse
@@ -27,6 +28,7 @@ from parity import harness
 
 ACTIVATIONS = []  # of the op table, those that the oracle has
 BOUNDS = (2e-5, 1e-3, 1e-3)  # losses, gradient norms, weights (norm-wise per tensor): relative
+FIRST_LOSS = {"f16": 3e-2, "bf16": 2e-1}
 
 
 # ---------------------------------------------------------------- TOML
@@ -343,7 +345,7 @@ def evaluate(net, config, oracle, data):
     return total, count
 
 
-def check(seed, folder, oracle, torch, np, device, gemm, updates=3):
+def check(seed, folder, oracle, torch, np, device, gemm, precision, updates=3):
     config = make_model(seed)
     text = model_text(config)
     assert tomllib.loads(text) == config, "the generator's TOML"
@@ -364,17 +366,39 @@ def check(seed, folder, oracle, torch, np, device, gemm, updates=3):
         return harness.updates_of(log), final, [e for e in harness.read_log(log) if e["event"] == "eval"][-1]
 
     options = ("--device", device, *(("--gemm", gemm) if gemm else ()))
-    plain, final, evaluated = train("plain", options=options)
+    plain, final, evaluated = train("plain", f"precision.compute={precision}", options=options)
     problems = []
+
     def double(tensors):
         return {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
 
     def reference(precise=double):
         return oracle.train(copy.deepcopy(config), precise(oracle.load_safetensors(initial)), precise(oracle.load_data(spec, config)), updates)
 
+    def train_otherwise():
+        """Recompute and threads change no bit; in f16 the first loss is near."""
+        if device == "cpu" or gemm or precision != "f32":
+            _, remade, _ = train("all", f"precision.compute={precision}", "recompute.policy=all", options=options)
+            if remade.read_bytes() != final.read_bytes():
+                problems.append("recompute changes bits")
+        if device == "cpu" and precision != "f32":
+            _, threaded, _ = train("threads", f"precision.compute={precision}", options=(*options, "--threads", "2"))
+            if threaded.read_bytes() != final.read_bytes():
+                problems.append("threads change bits")
+        half = precision if precision != "f32" else "f16" if device == "cpu" else None
+        if half:
+            first = plain if half == precision else train("half", f"precision.compute={half}")[0]
+            apart = difference(first[0]["loss"], losses[0])
+            if apart > FIRST_LOSS[half]:
+                problems.append(f"the first loss in {half} differs by {apart:.1e}")
+
     net, losses, norms = reference()
     if reference()[1:] != (losses, norms):  # gelu's gradient of PyTorch 1.13 with AVX2, where the layer below permutes
         return ["the oracle differs from itself"], (math.nan, math.nan)
+    if precision != "f32":
+        train_otherwise()
+        return problems, (difference(plain[0]["loss"], losses[0]), math.nan)
+
     def in_f32():
         """How far PyTorch's own losses in f32 are from those in double: what the model makes of roundings."""
         torch.set_default_dtype(torch.float32)
@@ -400,15 +424,7 @@ def check(seed, folder, oracle, torch, np, device, gemm, updates=3):
     total, count = evaluate(net, config, oracle, double(oracle.load_data(spec, config)))
     if count and difference(evaluated["loss"], total / count) > 10 * BOUNDS[0]:
         problems.append(f"the evaluated loss is {evaluated['loss']}, expected {total / count}")
-    if device == "cpu" or gemm:
-        _, remade, _ = train("all", "recompute.policy=all", options=options)
-        if remade.read_bytes() != final.read_bytes():
-            problems.append("recompute changes bits")
-    if device == "cpu":
-        half, _, _ = train("half", "precision.compute=f16")
-        first = difference(half[0]["loss"], losses[0])
-        if first > 3e-2:
-            problems.append(f"the first loss in f16 differs by {first:.1e}")
+    train_otherwise()
     return problems, (loss, norm)
 
 
@@ -418,6 +434,7 @@ def main():
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--keep", type=pathlib.Path, help="where the models that fail go")
     arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--precision", choices=["f32", *FIRST_LOSS], default="f32")
     arguments.add_argument("--gemm", help="with --device emulate: cublas, builtin")
     given = arguments.parse_args()
     python = find_python()
@@ -436,7 +453,7 @@ def main():
     for seed in range(given.seed, given.seed + given.count):
         with tempfile.TemporaryDirectory(prefix="gacc-") as name:
             try:
-                problems, worst = check(seed, pathlib.Path(name), oracle, torch, np, given.device, given.gemm)
+                problems, worst = check(seed, pathlib.Path(name), oracle, torch, np, given.device, given.gemm, given.precision)
             except (AssertionError, SystemExit, Exception):
                 problems, worst = [traceback.format_exc(limit=3)], (math.nan, math.nan)
             print(f"{seed}: loss {worst[0]:.1e}, grad_norm {worst[1]:.1e}{''.join('; ' + p for p in problems)}", flush=True)
