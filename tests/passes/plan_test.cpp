@@ -126,7 +126,7 @@ TEST(PlanMemory, ScalarsOfStateLieTogether) {
       if (buffer.kind == BufferKind::state && buffer.type.shape.empty()) offsets.push_back(*buffer.offset);
     std::sort(offsets.begin(), offsets.end());
     ASSERT_FALSE(offsets.empty());
-    EXPECT_EQ(offsets.back() - offsets.front(), 256 * static_cast<int64_t>(offsets.size() - 1));
+    EXPECT_EQ(offsets.back() - offsets.front(), kNumberAlignment * static_cast<int64_t>(offsets.size() - 1));
   }
 }
 
