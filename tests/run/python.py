@@ -170,7 +170,7 @@ def test_errors_say_what_and_where(folder):
         expect((error.kind, error.file, error.line) == ("failed", file, line), f"{error.kind} {error.file} {error.line}")
     raises(gacc.Error, "/nonesuch.ptx")(lambda: gacc.open("/nonesuch.ptx"))
     raises(TypeError, "not object")(lambda: gacc.compile({"model": {"name": object()}}))
-    raises(gacc.Error, "needs at least 7.")(lambda: gacc.compile(MODEL, memory="1KiB"))
+    raises(gacc.Error, "needs at least 3.")(lambda: gacc.compile(MODEL, memory="1KiB"))
     run_ = session()
     x, label = data(4)
     raises(ValueError, "no input 'y' (it has x, label)")(lambda: run_.step(y=x, label=label))
