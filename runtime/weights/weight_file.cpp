@@ -68,6 +68,8 @@ Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view
     index = json::parse(text, look);
   } catch (const json::parse_error& error) {
     return Status::error("{}: is no valid JSON near its byte {}", name, error.byte);
+  } catch (const json::out_of_range&) {
+    return Status::error("{}: has a number beyond all floats", name);
   }
   if (!index.is_object()) return Status::error("{}: is no JSON object", name);
   const auto map = index.find("weight_map");
