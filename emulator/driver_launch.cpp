@@ -28,9 +28,10 @@ void write_counts(const std::string& kernel, const Dim3& grid, const Dim3& block
   static const char* path = std::getenv("GACC_EMU_COUNTS");
   if (path == nullptr) return;
   std::ofstream(path, std::ios::app) << fmt::format(
-      "{} blocks={} threads={} instructions={} barriers={} loads={} loaded={} stores={} stored={}\n", kernel,
-      grid.count(), block.count(), of.instructions, of.barriers, of.loads, of.loaded_bytes, of.stores,
-      of.stored_bytes);
+      "{} blocks={} threads={} instructions={} longest={} barriers={} loads={} loaded={} copies={} copied={} "
+      "stores={} stored={}\n",
+      kernel, grid.count(), block.count(), of.instructions, of.longest_warp, of.barriers, of.loads,
+      of.loaded_bytes, of.copies, of.copied_bytes, of.stores, of.stored_bytes);
 }
 
 int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream_st* stream, void** params,

@@ -262,6 +262,7 @@ void run_copy_async(Warp& warp, const Instr& in) {
       if (!locate(warp, in, Space::global, from[l], x.bytes, l, source)) continue;
       check_written(warp, in, source, take, l);
       note(warp, in, source, take, l, false, false);
+      ++warp.launch->counts.copies, warp.launch->counts.copied_bytes += static_cast<uint64_t>(take);
       std::memcpy(copy.bytes, source.region->data() + source.at, static_cast<size_t>(take));
     }
     copy.to = target.at;

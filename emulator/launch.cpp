@@ -134,6 +134,8 @@ void run_launch(Launch& launch) {
       }
       block->release_barriers();
       if (!block->done()) continue;
+      for (const Warp& warp : block->warps)
+        launch.counts.longest_warp = std::max(launch.counts.longest_warp, warp.executed);
       if (next < blocks) {
         block->start(static_cast<int>(next), id_of(next));
         ++next;

@@ -14,10 +14,11 @@ struct Dim3 {
   uint64_t count() const { return uint64_t{x} * y * z; }
 };
 
-// What a launch has done: of its warps the instructions and barriers, of its lanes the accesses to global
-// memory and their bytes (atomics, polls and cp.async aside).
+// What a launch has done: of its warps the instructions (of all, and of the one that executed most) and barriers,
+// of its lanes the accesses to global memory and their bytes (atomics and polls aside). Copies are cp.async.
 struct LaunchCounts {
-  uint64_t instructions = 0, barriers = 0, loads = 0, loaded_bytes = 0, stores = 0, stored_bytes = 0;
+  uint64_t instructions = 0, longest_warp = 0, barriers = 0;
+  uint64_t loads = 0, loaded_bytes = 0, copies = 0, copied_bytes = 0, stores = 0, stored_bytes = 0;
 };
 
 enum class Defect : uint8_t {

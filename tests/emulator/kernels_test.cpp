@@ -28,6 +28,21 @@ TEST_F(Kernels, ReduceSum) {
   EXPECT_NEAR(machine.get<float>(out, 1)[0], want, 1e-3);
 }
 
+TEST_F(Kernels, WhatTheyDidIsCounted) {
+  const uint64_t in = machine.put(std::vector<float>(300)), out = machine.put(std::vector<float>{0});
+  const auto counts = [&](int n) {
+    machine.run("reduce_sum", {1}, {256}, 0, false, in, n, out);
+    return machine.emulator.last();
+  };
+  const LaunchCounts one = counts(256), more = counts(257);  // one warp goes round its loop once more
+  EXPECT_EQ(one.loads, 256u);
+  EXPECT_EQ(more.loads, 257u);
+  EXPECT_EQ(more.loaded_bytes, 257u * sizeof(float));
+  EXPECT_GT(more.longest_warp, one.longest_warp);
+  EXPECT_EQ(more.longest_warp - one.longest_warp, more.instructions - one.instructions);
+  EXPECT_LE(more.instructions, 8 * more.longest_warp);  // of eight warps
+}
+
 TEST_F(Kernels, Scan) {
   std::vector<int> x(200), want(200);
   int sum = 0;
