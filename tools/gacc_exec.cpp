@@ -234,8 +234,7 @@ class Run {
     const auto enough = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(ranks_.size())));
     return Status::error(
         "{} ranks, and every rank needs a lane: the artifact has train.lanes = {}, with train.accumulate = "
-        "{} "
-        "and train.micro_batch = {}. Start at most {}, or compile with --set train.lanes={}, which needs "
+        "{} and train.micro_batch = {}. Start at most {}, or compile with --set train.lanes={}, which needs "
         "train.accumulate={} at least (a smaller train.micro_batch keeps the effective batch)",
         ranks_.size(), lanes, plan.accumulate, plan.micro_batch, lanes, enough, enough);
   }
@@ -386,8 +385,7 @@ class Run {
             old == next ? "" : fmt::format("; {} is not read unless it is called {}", old, folder_.file()));
       if (!given.resume && !folder_.name_for_old().empty())
         say("gacc-exec: without --resume the run starts from the beginning and will replace {}, which stays "
-            "as "
-            "{}{}\n",
+            "as {}{}\n",
             folder_.file(), old, old == next ? "" : fmt::format(" (and the one there as {})", next));
     } else {  // the folder is the first rank's; this one reads what is in it
       resumes_ = given.resume && access(checkpoint_file().c_str(), F_OK) == 0;
