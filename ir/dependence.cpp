@@ -2,84 +2,8 @@
 #include "ir/dependence.h"
 
 #include <algorithm>
-#include <map>
 
 namespace gacc::ir {
-
-namespace {
-
-// For each byte of the arena, of the kernels seen so far: which reader and which writer has the greatest
-// level. -1: none.
-class Latest {
- public:
-  explicit Latest(const std::vector<int32_t>& levels) : levels_(levels) {}
-
-  // The kernel of the greatest level that one which touches these bytes depends on, or -1.
-  int32_t before(const Touched& touched) {
-    int32_t found = -1;
-    for (const Bytes& bytes : touched.reads)
-      each(bytes, [&](Cell& cell) { found = later(found, cell.writer); });
-    for (const Bytes& bytes : touched.writes)
-      each(bytes, [&](Cell& cell) { found = later(later(found, cell.reader), cell.writer); });
-    return found;
-  }
-  void add(int32_t kernel, const Touched& touched) {
-    for (const Bytes& bytes : touched.reads)
-      each(bytes, [&](Cell& cell) { cell.reader = later(cell.reader, kernel); });
-    for (const Bytes& bytes : touched.writes)
-      each(bytes, [&](Cell& cell) { cell.writer = later(cell.writer, kernel); });
-  }
-
- private:
-  struct Cell {
-    int64_t end;
-    int32_t reader = -1, writer = -1;
-  };
-
-  int32_t later(int32_t a, int32_t b) const {
-    if (a < 0 || b < 0) return std::max(a, b);
-    return levels_[static_cast<size_t>(b)] > levels_[static_cast<size_t>(a)] ? b : a;
-  }
-
-  // Calls f(cell) for cells that make up exactly these bytes.
-  template <class F>
-  void each(const Bytes& bytes, F&& f) {
-    const int64_t end = bytes.offset + bytes.size;
-    int64_t at = bytes.offset;
-    auto cell = cut(at);
-    while (at < end) {
-      if (cell == cells_.end() || cell->first > at) {
-        const int64_t until = cell == cells_.end() ? end : std::min(end, cell->first);
-        cell = cells_.emplace_hint(cell, at, Cell{until});
-      } else if (cell->second.end > end) {
-        split(cell, end);
-      }
-      f(cell->second);
-      at = cell->second.end;
-      ++cell;
-    }
-  }
-  using Cells = std::map<int64_t, Cell>;
-  void split(Cells::iterator cell, int64_t at) {
-    const Cell rest = cell->second;
-    cell->second.end = at;
-    cells_.emplace_hint(std::next(cell), at, rest);
-  }
-  // The first cell that begins at or behind `at`, none of which spans it.
-  Cells::iterator cut(int64_t at) {
-    auto cell = cells_.upper_bound(at);
-    if (cell == cells_.begin()) return cell;
-    --cell;
-    if (cell->first == at) return cell;
-    if (cell->second.end > at) split(cell, at);
-    return std::next(cell);
-  }
-
-  const std::vector<int32_t>& levels_;
-  Cells cells_;  // by their first byte
-};
-
-}  // namespace
 
 std::optional<int64_t> arena_offset(const Module& module, const Region& region, const Operand& operand) {
   if (const ValueId* value = as_value(operand)) return region[*value].offset;
@@ -134,26 +58,27 @@ void Dependence::join(size_t product, size_t kernel) {
   from = {};
 }
 
+std::optional<size_t> Dependence::latest_before(size_t kernel, const std::vector<int32_t>& levels) const {
+  std::optional<size_t> latest;
+  for (size_t i = 0; i < kernel; ++i)
+    if ((!latest || levels[i] > levels[*latest]) && between(i, kernel)) latest = i;
+  return latest;
+}
+
 std::vector<int32_t> Dependence::earliest_levels() const {
   std::vector<int32_t> levels(touched_.size(), -1);
-  Latest latest(levels);
   for (size_t i = 0; i < touched_.size(); ++i) {
     if (none(i)) continue;
-    const int32_t before = latest.before(touched_[i]);
-    levels[i] = before < 0 ? 0 : levels[static_cast<size_t>(before)] + 1;
-    latest.add(static_cast<int32_t>(i), touched_[i]);
+    const std::optional<size_t> before = latest_before(i, levels);
+    levels[i] = before ? levels[*before] + 1 : 0;
   }
   return levels;
 }
 
 std::optional<std::pair<size_t, size_t>> Dependence::out_of_order(const std::vector<int32_t>& levels) const {
-  Latest latest(levels);
   for (size_t i = 0; i < touched_.size(); ++i) {
-    if (none(i)) continue;
-    const int32_t before = latest.before(touched_[i]);
-    if (before >= 0 && levels[static_cast<size_t>(before)] >= levels[i])
-      return std::pair(static_cast<size_t>(before), i);
-    latest.add(static_cast<int32_t>(i), touched_[i]);
+    const std::optional<size_t> before = latest_before(i, levels);
+    if (before && levels[*before] >= levels[i]) return std::pair(*before, i);
   }
   return std::nullopt;
 }

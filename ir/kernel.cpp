@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ir/ops/common.h"
+
 namespace gacc::ir {
 
 std::string_view form_text(KernelForm form) {
@@ -17,27 +19,19 @@ int64_t rows(const Shape& domain, int64_t batch) { return elements(domain, batch
 
 int64_t suffix_period(const Shape& operand) { return rows(operand, 1); }
 
-namespace {
-
-// The shape of one value a row: the domain with its last extent 1.
-Shape row_shape(Shape domain) {
-  if (!domain.empty() && domain.back() != kBatch) domain.back() = 1;
-  return domain;
+Shape row_shape(const Shape& shape) {
+  Shape row = shape;
+  if (!row.empty() && row.back() != kBatch) row.back() = 1;
+  return row;
 }
-
-bool one_element(const Shape& shape) {
-  return std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent == 1; });
-}
-
-}  // namespace
 
 std::optional<Access> access(const Shape& operand, const Shape& domain) {
   if (operand == domain) return Access::element;
-  if (one_element(operand)) return Access::scalar;
+  if (elements(operand, 2) == 1) return Access::scalar;
   if (operand == row_shape(domain)) return Access::row;
   if (has_batch(operand)) return std::nullopt;
   size_t skip = 0;
-  while (operand[skip] == 1) ++skip;  // ends: not one_element
+  while (operand[skip] == 1) ++skip;  // ends: not one element
   const size_t rest = operand.size() - skip;
   if (rest > domain.size()) return std::nullopt;
   const auto first = operand.begin() + static_cast<std::ptrdiff_t>(skip);
@@ -248,34 +242,27 @@ void add_once(std::vector<Operand>& list, const Operand& operand) {
 }
 
 // Reads: operands that no member makes. Writes: buffers, and results that somebody outside wants.
-void add_traffic(const Region& region, const std::vector<bool>& yielded,
-                 const std::vector<std::vector<int32_t>>& users, const std::vector<int32_t>& kernel_of,
-                 int32_t self, Kernel& kernel) {
+void add_traffic(const Region& region, const std::vector<bool>& wanted, Kernel& kernel) {
   if (kernel.form == KernelForm::alias) return;
   std::vector<Operand> made;
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      const Operand& operand = op.operands[i];
-      const bool discarded = (op.info->discards >> i & 1U) != 0 && !op.when;
+    const auto read = [&](const Operand& operand) {
       const bool made_here = std::find(made.begin(), made.end(), operand) != made.end();
-      if (as_number(operand) == nullptr && !discarded && !made_here) add_once(kernel.reads, operand);
-    }
-    if (op.when && as_number(*op.when) == nullptr &&
-        std::find(made.begin(), made.end(), *op.when) == made.end())
-      add_once(kernel.reads, *op.when);
+      if (as_number(operand) == nullptr && !made_here) add_once(kernel.reads, operand);
+    };
+    for (size_t i = 0; i < op.operands.size(); ++i)
+      if ((op.info->discards >> i & 1U) == 0 || op.when) read(op.operands[i]);
+    if (op.when) read(*op.when);
     for (const ValueId result : op.results) made.emplace_back(result);
   }
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];
     for (size_t i = 0; i < op.operands.size(); ++i)
       if (writes_operand(op, i)) add_once(kernel.writes, op.operands[i]);
-    for (const ValueId result : op.results) {
-      bool outside = yielded[static_cast<size_t>(result.index)] || kernel.form == KernelForm::special;
-      for (const int32_t user : users[static_cast<size_t>(result.index)])
-        outside = outside || kernel_of[static_cast<size_t>(user)] != self;
-      if (outside) add_once(kernel.writes, result);
-    }
+    for (const ValueId result : op.results)
+      if (wanted[static_cast<size_t>(result.index)] || kernel.form == KernelForm::special)
+        add_once(kernel.writes, result);
   }
 }
 
@@ -283,20 +270,14 @@ void add_traffic(const Region& region, const std::vector<bool>& yielded,
 
 std::vector<Kernel> kernels(const Module& module, const Region& region, std::string* problem) {
   std::vector<Kernel> out;
-  std::vector<int32_t> kernel_of(region.ops.size(), -1);
-  std::vector<std::vector<int32_t>> users(region.values.size());
-  for (size_t i = 0; i < region.ops.size(); ++i) {
-    const Op& op = region.ops[i];
-    const auto use = [&](const Operand& operand) {
-      if (const ValueId* value = as_value(operand))
-        users[static_cast<size_t>(value->index)].push_back(static_cast<int32_t>(i));
-    };
-    std::for_each(op.operands.begin(), op.operands.end(), use);
-    if (op.when) use(*op.when);
-  }
-  std::vector<bool> yielded(region.values.size(), false);
-  for (const Yield& yield : region.yields)
-    if (const ValueId* value = as_value(yield.what)) yielded[static_cast<size_t>(value->index)] = true;
+  std::vector<size_t> maker(region.values.size());        // of a value: the kernel
+  std::vector<bool> wanted(region.values.size(), false);  // by another kernel, or yielded
+  const auto want = [&](const Operand& operand, std::optional<size_t> kernel) {
+    const ValueId* value = as_value(operand);
+    if (value != nullptr && maker[static_cast<size_t>(value->index)] != kernel)
+      wanted[static_cast<size_t>(value->index)] = true;
+  };
+  for (const Yield& yield : region.yields) want(yield.what, std::nullopt);
   for (size_t i = 0; i < region.ops.size();) {
     std::vector<size_t> group = {i};
     const int32_t number = region.ops[i].kernel;
@@ -311,12 +292,16 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
       return {};
     }
     kernel->number = number;
-    for (const size_t member : group) kernel_of[member] = static_cast<int32_t>(out.size());
+    for (const size_t member : group) {
+      const Op& op = region.ops[member];
+      for (const Operand& operand : op.operands) want(operand, out.size());
+      if (op.when) want(*op.when, out.size());
+      for (const ValueId result : op.results) maker[static_cast<size_t>(result.index)] = out.size();
+    }
     out.push_back(std::move(*kernel));
     i = group.back() + 1;
   }
-  for (size_t k = 0; k < out.size(); ++k)
-    add_traffic(region, yielded, users, kernel_of, static_cast<int32_t>(k), out[k]);
+  for (Kernel& kernel : out) add_traffic(region, wanted, kernel);
   return out;
 }
 

@@ -11,10 +11,11 @@ namespace gacc::ir {
 namespace {
 bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool digit(char c) { return c >= '0' && c <= '9'; }
-bool name_char(char c) {
-  return letter(c) || digit(c) || c == '_' || c == '.' || c == '-' || c == '/' || c == '$';
-}
 }  // namespace
+
+bool name_char(char c) {
+  return letter(c) || digit(c) || std::string_view("_.-/$").find(c) != std::string_view::npos;
+}
 
 void Lexer::advance() {
   if (source_[at_] == '\n')

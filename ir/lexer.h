@@ -18,6 +18,8 @@ struct Token {
   Location at{};
 };
 
+bool name_char(char c);  // of a name that needs no quotes
+
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : source_(source) {}

@@ -52,9 +52,8 @@ std::optional<std::vector<Type>> infer_half(const OpView& op, Diag& diag) {
   const Type copy = op.operand(last);
   if (as_buffer(op.op.operands[last]) == nullptr || !is_half(copy.dtype) ||
       copy.shape != op.operand(0).shape) {
-    return wrong(
-        op, diag, Kind::type_mismatch,
-        fmt::format("{}, {}; the copy is a half buffer of that shape", describe(op, 0), describe(op, last)));
+    return wrong(op, diag, Kind::type_mismatch, "{}, {}; the copy is a half buffer of that shape",
+                 describe(op, 0), describe(op, last));
   }
   return op.op.info->half_of->infer(op, diag);
 }

@@ -1,6 +1,8 @@
 // Printing of the textual IR. The inverse is ir/parser.cpp; the grammar is in docs/ir.md.
+#include <algorithm>
 #include <cmath>
 
+#include "ir/lexer.h"
 #include "ir/op_info.h"
 #include "ir/text.h"
 
@@ -8,13 +10,8 @@ namespace gacc::ir {
 
 namespace {
 
-bool plain(std::string_view name) {
-  if (name.empty()) return false;
-  for (const char c : name) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!letter && c != '_' && c != '.' && c != '-' && c != '/' && c != '$') return false;
-  }
-  return name.find("//") == std::string_view::npos;  // where a comment begins
+bool plain(std::string_view name) {  // where two slashes stand, a comment begins
+  return !name.empty() && std::ranges::all_of(name, name_char) && name.find("//") == std::string_view::npos;
 }
 
 std::string quoted(std::string_view text) {
@@ -91,30 +88,6 @@ std::string offset_text(const std::optional<int64_t>& offset) {
 std::string location_text(const Location& at, const PrintOptions& options) {
   if (!options.locations || at.line <= 0) return "";
   return fmt::format(" loc({}:{})", at.line, at.column);
-}
-
-std::string op_text(const Module& module, const Region& region, const Op& op, const PrintOptions& options) {
-  std::string out = list_text(op.results, [&](ValueId value) { return "%" + id(region[value].name); });
-  if (!out.empty()) out += " = ";
-  out += op.info->name;
-  if (!op.operands.empty()) out += " ";
-  out +=
-      list_text(op.operands, [&](const Operand& operand) { return operand_text(module, region, operand); });
-  if (op.when) out += fmt::format(" when({})", operand_text(module, region, *op.when));
-  if (!op.results.empty()) {
-    out += " : " + list_text(op.results, [&](ValueId value) { return type_text(region[value].type); });
-    bool placed = false;
-    for (const ValueId value : op.results) placed = placed || region[value].offset;
-    if (placed)
-      out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
-  }
-  if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
-  if (op.keep_f32) out += " keep_f32";
-  if (op.segment >= 0) out += fmt::format(" seg({})", op.segment);
-  if (op.remat) out += fmt::format(" remat(%{})", id(region[*op.remat].name));
-  if (op.origin != natural_origin(region.kind)) out += fmt::format(" {}", origin_text(op.origin));
-  if (!op.attrs.empty()) out += attrs_text(op.attrs);
-  return out + location_text(op.at, options);
 }
 
 std::string yields_text(const Module& module, const Region& region) {
@@ -209,7 +182,7 @@ std::string region_block(const Module& module, const Region& region, const Print
            ")";
   }
   out += " {\n";
-  for (const Op& op : region.ops) out += "    " + op_text(module, region, op, options) + "\n";
+  for (const Op& op : region.ops) out += "    " + print(module, region, op, options) + "\n";
   if (!region.yields.empty()) out += "    yield " + yields_text(module, region) + "\n";
   out += "  }";
   return out + (region.schedule ? schedule_text(module, region, *region.schedule) : "\n");
@@ -224,7 +197,27 @@ std::string operand_text(const Module& module, const Region& region, const Opera
 }
 
 std::string print(const Module& module, const Region& region, const Op& op, PrintOptions options) {
-  return op_text(module, region, op, options);
+  std::string out = list_text(op.results, [&](ValueId value) { return "%" + id(region[value].name); });
+  if (!out.empty()) out += " = ";
+  out += op.info->name;
+  if (!op.operands.empty()) out += " ";
+  out +=
+      list_text(op.operands, [&](const Operand& operand) { return operand_text(module, region, operand); });
+  if (op.when) out += fmt::format(" when({})", operand_text(module, region, *op.when));
+  if (!op.results.empty()) {
+    out += " : " + list_text(op.results, [&](ValueId value) { return type_text(region[value].type); });
+    bool placed = false;
+    for (const ValueId value : op.results) placed = placed || region[value].offset;
+    if (placed)
+      out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
+  }
+  if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
+  if (op.keep_f32) out += " keep_f32";
+  if (op.segment >= 0) out += fmt::format(" seg({})", op.segment);
+  if (op.remat) out += fmt::format(" remat(%{})", id(region[*op.remat].name));
+  if (op.origin != natural_origin(region.kind)) out += fmt::format(" {}", origin_text(op.origin));
+  if (!op.attrs.empty()) out += attrs_text(op.attrs);
+  return out + location_text(op.at, options);
 }
 
 std::string print(const Module& module, PrintOptions options) {

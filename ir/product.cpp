@@ -12,16 +12,12 @@ Extent extent_of(Shape::const_iterator begin, Shape::const_iterator end) {
   return {elements(shape, 1), has_batch(shape)};
 }
 
-// An operand as the matrix [product of its leading extents, last extent].
-struct Matrix {
-  Extent rows, columns;
-};
+}  // namespace
+
 Matrix matrix(const Shape& shape) {
   const auto last = shape.empty() ? shape.end() : shape.end() - 1;
   return {extent_of(shape.begin(), last), extent_of(last, shape.end())};
 }
-
-}  // namespace
 
 bool accumulates(const Op& product) { return (product.info->writes & 1U) != 0; }
 

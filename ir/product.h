@@ -6,6 +6,12 @@
 
 namespace gacc::ir {
 
+// An operand as the matrix [product of its leading extents, last extent].
+struct Matrix {
+  Extent rows, columns;
+};
+Matrix matrix(const Shape& shape);
+
 // Operands and extents of the call of a kernel of form gemm; all else is left as it is by default.
 ProductCall product_of(const Module& module, const Region& region, const Op& op);
 bool accumulates(const Op& product);  // C is a buffer that is added to

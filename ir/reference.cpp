@@ -56,89 +56,76 @@ double neutral(Combine how) {
                              : std::numeric_limits<double>::infinity();
 }
 
-// One op of one region.
-class Evaluator {
- public:
-  Evaluator(const OpView& op, int64_t batch, std::vector<const Tensor*> operands,
-            std::vector<Tensor>& outputs)
-      : op_(op), batch_(batch), operands_(std::move(operands)), outputs_(outputs) {}
-
-  void run() {
-    switch (op_.op.info->lowering) {
-      case Lowering::pointwise:
-        return pointwise();
-      case Lowering::row_reduce:
-      case Lowering::column_reduce:
-      case Lowering::total_reduce:
-        return reduce();
-      default:
-        break;
-    }
-    if (op_.op.info->reference == nullptr) broken(op_.op, "the op table has no reference");
-    EvalView view(op_, operands_, outputs_);
-    op_.op.info->reference(view);
+void pointwise(const OpView& op, int64_t batch, const std::vector<const Tensor*>& operands,
+               std::vector<Tensor>& outputs) {
+  const Shape& domain = pointwise_domain(op);
+  const ScalarProgram program = record(op);
+  const int64_t row_total = rows(domain, batch), column_total = columns(domain);
+  const size_t count = operands.size();
+  std::vector<Access> how(count, Access::scalar);
+  std::vector<int64_t> period(count, 1), inner(count, 1);
+  for (size_t i = 0; i < count; ++i) {
+    const Shape shape = op.operand(i).shape;
+    const std::optional<Access> found = access(shape, domain);
+    if (!found) broken(op.op, "an operand does not broadcast to the domain");
+    how[i] = *found;
+    if (*found == Access::suffix) period[i] = suffix_period(shape);
+    if (*found == Access::channel) period[i] = elements(shape, 1), inner[i] = channel_inner(shape, domain);
   }
-
- private:
-  void pointwise() {
-    const Shape& domain = pointwise_domain(op_);
-    const ScalarProgram program = record(op_);
-    const int64_t row_total = rows(domain, batch_), column_total = columns(domain);
-    const size_t count = operands_.size();
-    std::vector<Access> how(count, Access::scalar);
-    std::vector<int64_t> period(count, 1), inner(count, 1);
-    for (size_t i = 0; i < count; ++i) {
-      const Shape shape = op_.operand(i).shape;
-      const std::optional<Access> found = access(shape, domain);
-      if (!found) broken(op_.op, "an operand does not broadcast to the domain");
-      how[i] = *found;
-      if (*found == Access::suffix) period[i] = suffix_period(shape);
-      if (*found == Access::channel) period[i] = elements(shape, 1), inner[i] = channel_inner(shape, domain);
-    }
-    std::vector<double> inputs(count), results(program.results.size());
-    for (int64_t r = 0; r < row_total; ++r) {
-      for (int64_t c = 0; c < column_total; ++c) {
-        for (size_t i = 0; i < count; ++i)
-          inputs[i] = operands_[i]->data[element_of(how[i], period[i], inner[i], r, c, column_total)];
-        const int64_t element = r * column_total + c;
-        evaluate(program, inputs, c, element, results, batch_);
-        for (size_t i = 0; i < results.size(); ++i)
-          outputs_[i].data[static_cast<size_t>(element)] = results[i];
-      }
+  std::vector<double> inputs(count), results(program.results.size());
+  for (int64_t r = 0; r < row_total; ++r) {
+    for (int64_t c = 0; c < column_total; ++c) {
+      for (size_t i = 0; i < count; ++i)
+        inputs[i] = operands[i]->data[element_of(how[i], period[i], inner[i], r, c, column_total)];
+      const int64_t element = r * column_total + c;
+      evaluate(program, inputs, c, element, results, batch);
+      for (size_t i = 0; i < results.size(); ++i) outputs[i].data[static_cast<size_t>(element)] = results[i];
     }
   }
+}
 
-  // The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`) at what it
-  // holds.
-  void reduce() {
-    const Tensor& x = *operands_.back();
-    const Shape shape = op_.operand(operands_.size() - 1).shape;
-    const int64_t row_total = rows(shape, batch_), column_total = columns(shape);
-    const Lowering lowering = op_.op.info->lowering;
-    const Combine how = op_.op.info->combine;
-    std::vector<double>& out = outputs_[0].data;
-    if (op_.op.info->writes == 0) out.assign(out.size(), neutral(how));
-    // total_sum {parts} and column_sum {parts}: rows a part, fixed by the full micro-batch.
-    const int64_t parts =
-        static_cast<int64_t>(out.size()) / (lowering == Lowering::column_reduce ? column_total : 1);
-    const int64_t chunk = (rows(shape, op_.module.micro_batch()) + parts - 1) / parts;
-    for (int64_t r = 0; r < row_total; ++r) {
-      for (int64_t c = 0; c < column_total; ++c) {
-        int64_t to = 0;
-        if (lowering == Lowering::row_reduce) to = r;
-        if (lowering == Lowering::column_reduce) to = (parts > 1 ? r / chunk * column_total : 0) + c;
-        if (lowering == Lowering::total_reduce && parts > 1) to = r / chunk;
-        double& sum = out[static_cast<size_t>(to)];
-        sum = combine(how, sum, x.data[static_cast<size_t>(r * column_total + c)]);
-      }
+// The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`) at what it
+// holds.
+void reduce(const OpView& op, int64_t batch, const std::vector<const Tensor*>& operands,
+            std::vector<Tensor>& outputs) {
+  const Tensor& x = *operands.back();
+  const Shape shape = op.operand(operands.size() - 1).shape;
+  const int64_t row_total = rows(shape, batch), column_total = columns(shape);
+  const Lowering lowering = op.op.info->lowering;
+  const Combine how = op.op.info->combine;
+  std::vector<double>& out = outputs[0].data;
+  if (op.op.info->writes == 0) out.assign(out.size(), neutral(how));
+  // total_sum {parts} and column_sum {parts}: rows a part, fixed by the full micro-batch.
+  const int64_t parts =
+      static_cast<int64_t>(out.size()) / (lowering == Lowering::column_reduce ? column_total : 1);
+  const int64_t chunk = (rows(shape, op.module.micro_batch()) + parts - 1) / parts;
+  for (int64_t r = 0; r < row_total; ++r) {
+    for (int64_t c = 0; c < column_total; ++c) {
+      int64_t to = 0;
+      if (lowering == Lowering::row_reduce) to = r;
+      if (lowering == Lowering::column_reduce) to = (parts > 1 ? r / chunk * column_total : 0) + c;
+      if (lowering == Lowering::total_reduce && parts > 1) to = r / chunk;
+      double& sum = out[static_cast<size_t>(to)];
+      sum = combine(how, sum, x.data[static_cast<size_t>(r * column_total + c)]);
     }
   }
+}
 
-  const OpView& op_;
-  int64_t batch_;
-  std::vector<const Tensor*> operands_;
-  std::vector<Tensor>& outputs_;
-};
+void run(const OpView& op, int64_t batch, const std::vector<const Tensor*>& operands,
+         std::vector<Tensor>& outputs) {
+  switch (op.op.info->lowering) {
+    case Lowering::pointwise:
+      return pointwise(op, batch, operands, outputs);
+    case Lowering::row_reduce:
+    case Lowering::column_reduce:
+    case Lowering::total_reduce:
+      return reduce(op, batch, operands, outputs);
+    default:
+      if (op.op.info->reference == nullptr) broken(op.op, "the op table has no reference");
+      EvalView view(op, operands, outputs);
+      op.op.info->reference(view);
+  }
+}
 
 void round(DType dtype, std::vector<double>& values) {
   if (!is_half(dtype)) return;
@@ -169,17 +156,19 @@ std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, in
     // 1. Operands, and outputs: written buffers with what they hold, then results.
     std::vector<const Tensor*> operands;
     std::vector<Tensor> outputs;
+    std::vector<DType> dtypes;  // of the outputs
     for (size_t i = 0; i < op.operands.size(); ++i) {
       operands.push_back(find(op.operands[i], numbers[i]));
       if ((op.info->writes >> i & 1) == 0) continue;
       outputs.push_back(*operands.back());
+      dtypes.push_back(view.operand(i).dtype);
     }
-    for (const ValueId result : op.results) outputs.push_back(tensor(region[result].type.shape, batch));
-    Evaluator(view, batch, operands, outputs).run();
-    for (size_t i = 0, output = 0; i < op.operands.size(); ++i)
-      if ((op.info->writes >> i & 1) != 0) round(view.operand(i).dtype, outputs[output++].data);
-    for (size_t i = 0; i < op.results.size(); ++i)
-      round(view.result(i).dtype, outputs[outputs.size() - op.results.size() + i].data);
+    for (const ValueId result : op.results) {
+      outputs.push_back(tensor(region[result].type.shape, batch));
+      dtypes.push_back(region[result].type.dtype);
+    }
+    run(view, batch, operands, outputs);
+    for (size_t i = 0; i < outputs.size(); ++i) round(dtypes[i], outputs[i].data);
     // 2. Buffers take their new contents where the predicate holds; results are always made.
     Tensor number;
     const bool holds = !op.when || find(*op.when, number)->data[0] != 0;

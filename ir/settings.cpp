@@ -87,21 +87,6 @@ bool is_of_type(std::string_view key) {
   return key.starts_with("optimizer.") || key.starts_with("schedule.") || key.starts_with("loss.");
 }
 
-// inputs.NAME.FIELD; a name has no dots.
-std::string set_input(Settings& settings, std::string_view key, const Attr& value) {
-  const size_t dot = std::min(key.find('.', kInputs.size()), key.size());
-  const std::string_view name = key.substr(kInputs.size(), dot - kInputs.size());
-  const std::string_view field = key.substr(std::min(dot + 1, key.size()));
-  InputSettings& input = settings.inputs[std::string(name)];
-  if (field == "range") return take(key, value, int64_t{}, input.range);
-  if (field == "ignore_index") return take(key, value, int64_t{}, input.ignore_index);
-  if (field == "normalize.mean") return take(key, value, std::vector<double>{}, input.mean);
-  if (field == "normalize.std") return take(key, value, std::vector<double>{}, input.std);
-  if (field != "normalize") return fmt::format("an input has no setting `{}`", field);
-  input.normalize_data = value == Attr(std::string("data"));
-  return input.normalize_data ? "" : fmt::format("setting `{}` can only be \"data\"", key);
-}
-
 // Entries of lists, whose keys are PREFIX + N + "." + FIELD: the fields, and what the list is called.
 struct ListNames {
   std::string_view prefix, entry, with_field;
@@ -114,7 +99,12 @@ void each_list(Group& settings, const F& f) {
 }
 template <class Entry, class F>
 void each_field(Entry& entry, const F& f) {
-  if constexpr (std::is_same_v<std::remove_const_t<Entry>, GroupSettings>) {
+  if constexpr (std::is_same_v<std::remove_const_t<Entry>, InputSettings>) {
+    f("range", entry.range);
+    f("ignore_index", entry.ignore_index);
+    f("normalize.mean", entry.mean);
+    f("normalize.std", entry.std);
+  } else if constexpr (std::is_same_v<std::remove_const_t<Entry>, GroupSettings>) {
     f("match", entry.match);
     f("weight_decay", entry.weight_decay);
     f("lr_factor", entry.lr_factor);
@@ -131,6 +121,28 @@ void each_field(Entry& entry, const F& f) {
   }
 }
 
+// Sets the field of that name; `found` is what a message calls it.
+template <class Entry>
+std::string set_field(Entry& entry, std::string_view name, std::string_view key, const Attr& value,
+                      std::string_view what, std::string_view found) {
+  std::string problem = fmt::format("{} has no setting `{}`", what, found);
+  each_field(entry, [&](std::string_view field, auto& to) {
+    if (field == name) problem = take(key, value, form_of_field(to), to);
+  });
+  return problem;
+}
+
+// inputs.NAME.FIELD; a name has no dots.
+std::string set_input(Settings& settings, std::string_view key, const Attr& value) {
+  const size_t dot = std::min(key.find('.', kInputs.size()), key.size());
+  const std::string_view name = key.substr(kInputs.size(), dot - kInputs.size());
+  const std::string_view field = key.substr(std::min(dot + 1, key.size()));
+  InputSettings& input = settings.inputs[std::string(name)];
+  if (field != "normalize") return set_field(input, field, key, value, "an input", field);
+  input.normalize_data = value == Attr(std::string("data"));
+  return input.normalize_data ? "" : fmt::format("setting `{}` can only be \"data\"", key);
+}
+
 // Sets a field of the entry of that number, which is made where it is missing.
 template <class Entry>
 std::string set_entry(std::vector<Entry>& list, const ListNames& names, std::string_view key,
@@ -142,11 +154,9 @@ std::string set_entry(std::vector<Entry>& list, const ListNames& names, std::str
     return fmt::format("`{}` does not name {}; the first is {}0", key, names.entry, names.prefix);
   if (static_cast<size_t>(number) >= list.size()) list.resize(static_cast<size_t>(number) + 1);
   const std::string_view field = rest.substr(static_cast<size_t>(end - rest.data()));
-  std::string problem = fmt::format("{} has no setting `{}`", names.with_field, field);
-  each_field(list[static_cast<size_t>(number)], [&](std::string_view name, auto& to) {
-    if (field.starts_with('.') && field.substr(1) == name) problem = take(key, value, form_of_field(to), to);
-  });
-  return problem;
+  const bool dot = field.starts_with('.');
+  return set_field(list[static_cast<size_t>(number)], dot ? field.substr(1) : "", key, value,
+                   names.with_field, field);
 }
 
 // What a field is written as; nothing where it says nothing.
@@ -204,19 +214,19 @@ Attrs given(const Settings& settings, const Results& results) {
   };
   each_setting(settings, one);
   each_result(results, one);
+  const auto emplace = [&](const std::string& key, const auto& value) {
+    if (const std::optional<Attr> attr = written(value)) all.emplace(key, *attr);
+  };
   for (const auto& [name, input] : settings.inputs) {
     const std::string path = fmt::format("{}{}.", kInputs, name);
-    if (input.range) all.emplace(path + "range", *input.range);
-    if (input.ignore_index) all.emplace(path + "ignore_index", *input.ignore_index);
     if (input.normalize_data) all.emplace(path + "normalize", "data");
-    if (!input.mean.empty()) all.emplace(path + "normalize.mean", input.mean);
-    if (!input.std.empty()) all.emplace(path + "normalize.std", input.std);
+    each_field(input,
+               [&](std::string_view field, const auto& value) { emplace(path + std::string(field), value); });
   }
   each_list(settings, [&](const auto& list, const ListNames& names) {
     for (size_t i = 0; i < list.size(); ++i)
       each_field(list[i], [&](std::string_view field, const auto& value) {
-        if (const std::optional<Attr> attr = written(value))
-          all.emplace(fmt::format("{}{}.{}", names.prefix, i, field), *attr);
+        emplace(fmt::format("{}{}.{}", names.prefix, i, field), value);
       });
   });
   return all;

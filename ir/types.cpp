@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ir/kernel.h"
+
 namespace gacc::ir {
 
 namespace {
@@ -78,28 +80,9 @@ std::string shape_text(const Shape& shape) {
 
 namespace {
 
-// Whether `small` reaches every element of `big` in one of the ways a kernel indexes: the same shape, one
-// element, trailing axes, one value for each of a middle axis, or one value per row.
+// Whether `small` reaches every element of `big` in one of the ways a kernel indexes.
 bool broadcasts_to(const Shape& small, const Shape& big) {
-  if (small == big) return true;
-  bool one = true;
-  for (const int64_t extent : small) one = one && extent == 1;
-  if (one) return small.size() <= big.size();
-  size_t skip = 0;  // leading 1s
-  while (skip < small.size() && small[skip] == 1) ++skip;
-  if (small.size() > big.size()) return false;
-  const size_t rest = small.size() - skip;
-  bool suffix = !has_batch(small);
-  for (size_t i = 0; i < rest && suffix; ++i) suffix = small[skip + i] == big[big.size() - rest + i];
-  if (suffix) return true;
-  size_t ones = 0;  // trailing 1s: one value for each element of a middle axis, [C,1,1] in [B,C,H,W]
-  while (small[small.size() - 1 - ones] == 1) ++ones;
-  bool channel = ones > 0 && !has_batch(small);
-  for (size_t i = 0; i + ones < rest && channel; ++i) channel = small[skip + i] == big[big.size() - rest + i];
-  if (channel) return true;
-  bool row = small.size() == big.size() && small.back() == 1;
-  for (size_t i = 0; i + 1 < small.size() && row; ++i) row = small[i] == big[i];
-  return row;
+  return small.size() <= big.size() && access(small, big);
 }
 
 }  // namespace

@@ -277,24 +277,30 @@ class Verifier {
         const bool ordinal =
             op.info->name == "samples.advance" && (buffer.name == named_info(Named::samples_low).name ||
                                                    buffer.name == named_info(Named::samples_high).name);
-        if (region.kind == RegionKind::step && !(buffer.kind == BufferKind::accum && acc) && !ordinal)
-          broken("R7", op.at, "step writes accumulators by *.acc only, not `@{}`", buffer.name);
-        if (region.kind == RegionKind::eval && !(buffer.role == BufferRole::evaluation && acc))
-          broken("R7", op.at, "eval adds to state of the role `evaluation` only, not to `@{}`", buffer.name);
-        const bool sum = buffer.role == BufferRole::node || role_info(buffer.role).combines();
-        if (region.kind == RegionKind::close && !(buffer.kind == BufferKind::accum && sum))
-          broken("R7", op.at, "close writes the window's sums and their nodes only, not `@{}`", buffer.name);
+        const bool sum = buffer.kind == BufferKind::accum &&
+                         (buffer.role == BufferRole::node || role_info(buffer.role).combines());
         const auto slice_of = [&](BufferRole role) {
           return buffer.role == BufferRole::slice && module_[*buffer.of].role == role;
         };
-        if ((region.kind == RegionKind::norms && !slice_of(BufferRole::norm_parts)) ||
-            (region.kind == RegionKind::ratios && !slice_of(BufferRole::ratio_parts)))
-          broken("R7", op.at, "{} writes slices of sums in parts only, not `@{}`", region_text(region.kind),
-                 buffer.name);
-        if (region.kind == RegionKind::clear && !(buffer.kind == BufferKind::accum && sum))
-          broken("R7", op.at, "clear writes the window's sums only, not `@{}`", buffer.name);
-        if (region.kind == RegionKind::predict || region.kind == RegionKind::answer)
-          broken("R7", op.at, "{} writes no buffer, not `@{}`", region_text(region.kind), buffer.name);
+        const struct {
+          RegionKind kind;
+          bool may;
+          std::string_view says;
+        } rules[] = {
+            {RegionKind::step, (buffer.kind == BufferKind::accum && acc) || ordinal,
+             "writes accumulators by *.acc only, not"},
+            {RegionKind::eval, buffer.role == BufferRole::evaluation && acc,
+             "adds to state of the role `evaluation` only, not to"},
+            {RegionKind::close, sum, "writes the window's sums and their nodes only, not"},
+            {RegionKind::norms, slice_of(BufferRole::norm_parts), "writes slices of sums in parts only, not"},
+            {RegionKind::ratios, slice_of(BufferRole::ratio_parts),
+             "writes slices of sums in parts only, not"},
+            {RegionKind::clear, sum, "writes the window's sums only, not"},
+            {RegionKind::predict, false, "writes no buffer, not"},
+            {RegionKind::answer, false, "writes no buffer, not"}};
+        for (const auto& [kind, may, says] : rules)
+          if (kind == region.kind && !may)
+            broken("R7", op.at, "{} {} `@{}`", region_text(kind), says, buffer.name);
       }
     }
   }
@@ -310,23 +316,24 @@ class Verifier {
       return;
     }
     if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
-    int losses = 0, counts = 0, weights = 0;
+    struct Sum {
+      std::string_view role, name;
+      DType dtype;
+      int found = 0;
+    };
+    Sum sums[] = {{"loss", "loss", DType::f32},
+                  {"count", "count", DType::i32},
+                  {"weights", "sum of weights", DType::f32}};
     std::set<int32_t> grads;
     for (const Yield& yield : region.yields) {
       const Type type = operand_type(module_, region, yield.what);
       const std::string what = text(region, yield.what);
-      if (yield.role == "loss") {
-        ++losses;
-        if (type != Type{DType::f32, {}})
-          broken("R10", region.at, "the loss {} is {}, not f32[]", what, type_text(type));
-      } else if (yield.role == "count") {
-        ++counts;
-        if (type != Type{DType::i32, {}})
-          broken("R10", region.at, "the count {} is {}, not i32[]", what, type_text(type));
-      } else if (yield.role == "weights") {
-        ++weights;
-        if (type != Type{DType::f32, {}})
-          broken("R10", region.at, "the sum of weights {} is {}, not f32[]", what, type_text(type));
+      Sum* const sum = std::ranges::find(sums, yield.role, &Sum::role);
+      if (sum != std::end(sums)) {
+        ++sum->found;
+        if (type != Type{sum->dtype, {}})
+          broken("R10", region.at, "the {} {} is {}, not {}[]", sum->name, what, type_text(type),
+                 dtype_text(sum->dtype));
       } else if (yield.role == "grad") {
         const Buffer& buffer = module_[yield.of];
         if (module_.phase != Phase::gradient || region.kind != RegionKind::step)
@@ -345,7 +352,8 @@ class Verifier {
         broken("R10", region.at, "there is no yield role `{}`", yield.role);
       }
     }
-    if (losses != 1 || counts != 1 || weights > 1)
+    const int weights = sums[2].found;
+    if (sums[0].found != 1 || sums[1].found != 1 || weights > 1)
       broken("R10", region.at, "{} yields one loss and one count{}", region_text(region.kind),
              weights > 1 ? ", and at most one sum of weights" : "");
   }

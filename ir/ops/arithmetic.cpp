@@ -172,9 +172,7 @@ extern const OpInfo op_cast{
     .attrs = {{"to", std::string("f32")}},
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const std::optional<DType> to = parse_dtype(op.text("to"));
-      if (!to)
-        return wrong(op, diag, Kind::unknown_value,
-                     fmt::format("there is no element type \"{}\"", op.text("to")));
+      if (!to) return wrong(op, diag, Kind::unknown_value, "there is no element type \"{}\"", op.text("to"));
       return std::vector<Type>{{*to, op.operand(0).shape}};
     },
     .formula =
@@ -274,9 +272,8 @@ extern const OpInfo op_one_hot{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_columns(op, 0, diag) || !expect_dtype(op, 1, DType::i32, diag)) return std::nullopt;
       if (op.operand(1).shape != row_shape(op.operand(0).shape)) {
-        return wrong(
-            op, diag, Kind::shape_mismatch,
-            fmt::format("{}, {}; the target has one element a row", describe(op, 0), describe(op, 1)));
+        return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the target has one element a row",
+                     describe(op, 0), describe(op, 1));
       }
       return std::vector<Type>{{DType::f32, op.operand(0).shape}};
     },
@@ -291,8 +288,8 @@ extern const OpInfo op_broadcast{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       const Shape& shape = std::get<std::vector<int64_t>>(op.attr("shape"));
       if (!fits(shape, op.module.micro_batch()) || broadcast(shape, op.operand(0).shape) != shape) {
-        return wrong(op, diag, Kind::shape_mismatch,
-                     fmt::format("{}; it does not repeat to {}", describe(op, 0), shape_text(shape)));
+        return wrong(op, diag, Kind::shape_mismatch, "{}; it does not repeat to {}", describe(op, 0),
+                     shape_text(shape));
       }
       return std::vector<Type>{{op.operand(0).dtype, shape}};
     },

@@ -30,10 +30,10 @@ bool expect_dropout(const OpView& op, size_t first, Diag& diag) {
   if (!expect_sample_words(op, first, diag)) return false;
   const Sizes s = sizes(op);
   if (static_cast<double>(s.heads) * static_cast<double>(s.length) * static_cast<double>(s.length) >= 0x1p32)
-    return refuse(op, diag, Kind::out_of_range,
-                  fmt::format("{}; dropout takes fewer than 2^32 probabilities a sample", describe(op, 0)));
+    return refuse(op, diag, Kind::out_of_range, "{}; dropout takes fewer than 2^32 probabilities a sample",
+                  describe(op, 0));
   const double p = op.real("p");
-  return (p >= 0 && p < 1) || refuse(op, diag, Kind::out_of_range, fmt::format("p is {}, not in [0, 1)", p));
+  return (p >= 0 && p < 1) || refuse(op, diag, Kind::out_of_range, "p is {}, not in [0, 1)", p);
 }
 
 Types results(const OpView& op) {
@@ -51,9 +51,8 @@ Types gradient_results(const OpView& op, Diag& diag) {
                          {op.operand(0).dtype, {kBatch, s.length, s.width()}}};
   for (size_t i = 1; i < 4; ++i) {
     if (op.operand(i) != wanted[i - 1]) {
-      return wrong(
-          op, diag, Kind::shape_mismatch,
-          fmt::format("{}, {}; it must be {}", describe(op, 0), describe(op, i), type_text(wanted[i - 1])));
+      return wrong(op, diag, Kind::shape_mismatch, "{}, {}; it must be {}", describe(op, 0), describe(op, i),
+                   type_text(wanted[i - 1]));
     }
   }
   return std::vector<Type>{op.operand(0)};
@@ -197,7 +196,47 @@ Cost cost(const OpView& op, int64_t products) {
 const std::vector<AttrSpec> kHeadAttrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}};
 const std::vector<AttrSpec> kDropoutAttrs = {
     kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2], {"p", 0.5}, {"stream", int64_t{0}}};
-constexpr size_t kWords = 1, kGradWords = 4;  // where dropout's operands begin
+// Forwards, where dropout's operands begin at `words`; 0: without dropout.
+template <size_t words>
+OpInfo forward(std::string_view name, std::string_view summary, const std::vector<AttrSpec>& attrs) {
+  return {.name = name,
+          .summary = summary,
+          .operands = words == 0 ? 1 : words + 4,
+          .results = 2,
+          .attrs = attrs,
+          .infer = [](const OpView& op, Diag& diag) -> Types {
+            if (!expect_heads(op, diag) || (words > 0 && !expect_dropout(op, words, diag)))
+              return std::nullopt;
+            return results(op);
+          },
+          .lowering = Lowering::special,
+          .gradient = gradient,
+          .reference = [](EvalView& view) { forward_reference(view, words); },
+          .cost = [](const OpView& op) { return cost(op, 2); },
+          .saves = Saves::operands,
+          .precision = Precision::half,
+          .recompute = Recompute::costly};
+}
+
+template <size_t words>
+OpInfo backward(std::string_view name, std::string_view summary, const std::vector<AttrSpec>& attrs) {
+  return {.name = name,
+          .summary = summary,
+          .operands = words == 0 ? 4 : words + 4,
+          .keeps = 0b110,
+          .attrs = attrs,
+          .infer = [](const OpView& op, Diag& diag) -> Types {
+            if (!expect_heads(op, diag) || (words > 0 && !expect_dropout(op, words, diag)))
+              return std::nullopt;
+            return gradient_results(op, diag);
+          },
+          .lowering = Lowering::special,
+          .reference = [](EvalView& view) { gradient_reference(view, words); },
+          .cost = [](const OpView& op) { return cost(op, 7); },
+          .precision = Precision::half,
+          .recompute = Recompute::costly,
+          .differentiable = false};
+}
 
 }  // namespace
 
@@ -209,8 +248,8 @@ extern const OpInfo op_row_dot{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
       if (op.operand(0).shape != op.operand(1).shape)
-        return wrong(op, diag, Kind::shape_mismatch,
-                     fmt::format("{}, {}; the shapes must be one", describe(op, 0), describe(op, 1)));
+        return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the shapes must be one", describe(op, 0),
+                     describe(op, 1));
       return std::vector<Type>{{DType::f32, row_shape(op.operand(0).shape)}};
     },
     .lowering = Lowering::composite,
@@ -244,87 +283,29 @@ extern const OpInfo op_row_dot{
     .precision = Precision::f32,
 };
 
-extern const OpInfo op_attention{
-    .name = "attention",
-    .summary =
-        "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out [B,T,heads "
-        "D] and, of each query's scores, the largest and the log of the sum of exp(score - largest) "
-        "[B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. Never makes "
-        "the [T,T] matrix",
-    .operands = 1,
-    .results = 2,
-    .attrs = kHeadAttrs,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_heads(op, diag)) return std::nullopt;
-      return results(op);
-    },
-    .lowering = Lowering::special,
-    .gradient = gradient,
-    .reference = [](EvalView& view) { forward_reference(view, 0); },
-    .cost = [](const OpView& op) { return cost(op, 2); },
-    .saves = Saves::operands,
-    .precision = Precision::half,
-    .recompute = Recompute::costly,
-};
+extern const OpInfo op_attention = forward<0>(
+    "attention",
+    "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out [B,T,heads "
+    "D] and, of each query's scores, the largest and the log of the sum of exp(score - largest) "
+    "[B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. Never makes "
+    "the [T,T] matrix",
+    kHeadAttrs);
 
-extern const OpInfo op_attention_dropout{
-    .name = "attention.dropout",
-    .summary =
-        "`attention` with dropout of its probabilities; operands: qkv, seed low and high, first sample's "
-        "ordinal low and high",
-    .operands = 5,
-    .results = 2,
-    .attrs = kDropoutAttrs,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_heads(op, diag) || !expect_dropout(op, kWords, diag)) return std::nullopt;
-      return results(op);
-    },
-    .lowering = Lowering::special,
-    .gradient = gradient,
-    .reference = [](EvalView& view) { forward_reference(view, kWords); },
-    .cost = [](const OpView& op) { return cost(op, 2); },
-    .saves = Saves::operands,
-    .precision = Precision::half,
-    .recompute = Recompute::costly,
-};
+extern const OpInfo op_attention_dropout = forward<1>(
+    "attention.dropout",
+    "`attention` with dropout of its probabilities; operands: qkv, seed low and high, first sample's "
+    "ordinal low and high",
+    kDropoutAttrs);
 
-extern const OpInfo op_attention_grad{
-    .name = "attention.grad",
-    .summary =
-        "d_qkv of `attention`; operands: qkv, statistics (its second result), delta [B,T,heads] (the sums of "
-        "d_out * out), d_out",
-    .operands = 4,
-    .keeps = 0b110,
-    .attrs = kHeadAttrs,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_heads(op, diag)) return std::nullopt;
-      return gradient_results(op, diag);
-    },
-    .lowering = Lowering::special,
-    .reference = [](EvalView& view) { gradient_reference(view, 0); },
-    .cost = [](const OpView& op) { return cost(op, 7); },
-    .precision = Precision::half,
-    .recompute = Recompute::costly,
-    .differentiable = false,
-};
+extern const OpInfo op_attention_grad = backward<0>(
+    "attention.grad",
+    "d_qkv of `attention`; operands: qkv, statistics (its second result), delta [B,T,heads] (the sums of "
+    "d_out * out), d_out",
+    kHeadAttrs);
 
-extern const OpInfo op_attention_dropout_grad{
-    .name = "attention.dropout.grad",
-    .summary =
-        "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there",
-    .operands = 8,
-    .keeps = 0b110,
-    .attrs = kDropoutAttrs,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_heads(op, diag) || !expect_dropout(op, kGradWords, diag)) return std::nullopt;
-      return gradient_results(op, diag);
-    },
-    .lowering = Lowering::special,
-    .reference = [](EvalView& view) { gradient_reference(view, kGradWords); },
-    .cost = [](const OpView& op) { return cost(op, 7); },
-    .precision = Precision::half,
-    .recompute = Recompute::costly,
-    .differentiable = false,
-};
+extern const OpInfo op_attention_dropout_grad = backward<4>(
+    "attention.dropout.grad",
+    "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there",
+    kDropoutAttrs);
 
 }  // namespace gacc::ir

@@ -129,8 +129,8 @@ Types infer_group_norm(const OpView& op, Diag& diag) {
   const Type x = op.operand(0);
   const int64_t groups = op.integer("groups");
   if (groups < 1 || x.shape[1] % groups != 0) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{} channels do not divide into {} groups", x.shape[1], groups));
+    return wrong(op, diag, Kind::shape_mismatch, "{} channels do not divide into {} groups", x.shape[1],
+                 groups);
   }
   const Type group{DType::f32, {x.shape[0], groups, 1}};
   return std::vector<Type>{{DType::f32, x.shape}, group, group};

@@ -9,17 +9,15 @@ bool expect_channels(const OpView& op, size_t i, Diag& diag) {
   const Shape shape = op.operand(i).shape;
   return (as_number(op.op.operands[i]) == nullptr && is_float(op.operand(i).dtype) && shape.size() >= 2 &&
           shape[1] != kBatch) ||
-         refuse(op, diag, Kind::shape_mismatch,
-                fmt::format("{}; it takes channels, [B,C,..]", describe(op, i)));
+         refuse(op, diag, Kind::shape_mismatch, "{}; it takes channels, [B,C,..]", describe(op, i));
 }
 
 bool expect_per_channel(const OpView& op, size_t first, size_t last, Diag& diag) {
   const Shape wanted{op.operand(0).shape[1]};
   for (size_t i = first; i <= last; ++i) {
     if (op.operand(i).shape == wanted && is_float(op.operand(i).dtype)) continue;
-    return refuse(op, diag, Kind::shape_mismatch,
-                  fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, i),
-                              shape_text(wanted)));
+    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; it must have the shape {}", describe(op, 0),
+                  describe(op, i), shape_text(wanted));
   }
   return true;
 }

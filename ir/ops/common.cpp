@@ -12,38 +12,24 @@ std::string describe(const OpView& op, size_t i) {
   return fmt::format("`{}` is {}", text, type_text(op.operand(i)));
 }
 
-std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view what) {
-  diag.error(kind, op.op.at, "`{}`: {}", op.op.info->name, what);
-  return std::nullopt;
-}
-
-bool refuse(const OpView& op, Diag& diag, Kind kind, std::string_view what) {
-  return wrong(op, diag, kind, what), false;
-}
-
-bool is_dtype(const OpView& op, size_t i, DType dtype) {
-  if (const double* number = as_number(op.op.operands[i]))
-    return is_float(dtype) || *number == std::trunc(*number);
-  return op.operand(i).dtype == dtype;
-}
-
 bool expect_float(const OpView& op, size_t first, Diag& diag) {
   for (size_t i = first; i < op.op.operands.size(); ++i) {
     if (as_number(op.op.operands[i]) != nullptr || is_float(op.operand(i).dtype)) continue;
-    return refuse(op, diag, Kind::type_mismatch, fmt::format("{}; it takes floats", describe(op, i)));
+    return refuse(op, diag, Kind::type_mismatch, "{}; it takes floats", describe(op, i));
   }
   return true;
 }
 
 bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag) {
-  return is_dtype(op, i, dtype) ||
-         refuse(op, diag, Kind::type_mismatch,
-                fmt::format("{}; it must be {}", describe(op, i), dtype_text(dtype)));
+  const double* number = as_number(op.op.operands[i]);
+  return (number != nullptr ? is_float(dtype) || *number == std::trunc(*number)
+                            : op.operand(i).dtype == dtype) ||
+         refuse(op, diag, Kind::type_mismatch, "{}; it must be {}", describe(op, i), dtype_text(dtype));
 }
 
 bool expect_scalar(const OpView& op, size_t i, Diag& diag) {
   return op.operand(i).shape.empty() ||
-         refuse(op, diag, Kind::shape_mismatch, fmt::format("{}; it must be a scalar", describe(op, i)));
+         refuse(op, diag, Kind::shape_mismatch, "{}; it must be a scalar", describe(op, i));
 }
 
 bool expect_scalars(const OpView& op, size_t first, size_t count, DType dtype, Diag& diag) {
@@ -69,9 +55,8 @@ std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag) {
     if (all) return candidate;
   }
   const size_t other = worst == first ? first + 1 : first;
-  return wrong(op, diag, Kind::shape_mismatch,
-               fmt::format("{}, {}; the shapes do not agree", describe(op, std::min(worst, other)),
-                           describe(op, std::max(worst, other))));
+  return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the shapes do not agree",
+               describe(op, std::min(worst, other)), describe(op, std::max(worst, other)));
 }
 
 std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag) {
@@ -120,29 +105,22 @@ Types infer_compare(const OpView& op, Diag& diag) {
 
 bool expect_write(const OpView& op, size_t last, Diag& diag) {
   if (as_buffer(op.op.operands[0]) == nullptr)
-    return refuse(op, diag, Kind::invalid_ir,
-                  fmt::format("{}; it writes its first operand, which must be a buffer", describe(op, 0)));
+    return refuse(op, diag, Kind::invalid_ir, "{}; it writes its first operand, which must be a buffer",
+                  describe(op, 0));
   const Type target = op.operand(0);
   for (size_t i = 1; i <= last; ++i) {
     if (!expect_writable(op, i, target.dtype, diag)) return false;
     if (broadcast(target.shape, op.operand(i).shape) == target.shape) continue;
-    return refuse(op, diag, Kind::shape_mismatch,
-                  fmt::format("{}, {}; the shapes do not agree", describe(op, 0), describe(op, i)));
+    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; the shapes do not agree", describe(op, 0),
+                  describe(op, i));
   }
   return true;
-}
-
-Shape row_shape(const Shape& shape) {
-  Shape result = shape;
-  if (!result.empty()) result.back() = 1;
-  return result;
 }
 
 bool expect_columns(const OpView& op, size_t i, Diag& diag) {
   const Shape shape = op.operand(i).shape;
   return (!shape.empty() && shape.back() != kBatch) ||
-         refuse(op, diag, Kind::shape_mismatch,
-                fmt::format("{}; it needs a last axis of known extent", describe(op, i)));
+         refuse(op, diag, Kind::shape_mismatch, "{}; it needs a last axis of known extent", describe(op, i));
 }
 
 Scalar column_of(const FormulaView& view, size_t i) {
@@ -221,6 +199,13 @@ RowStatistics row_statistics(const double* row, int64_t columns, double eps) {
   for (int64_t c = 0; c < columns; ++c) mean += row[c] / count;
   for (int64_t c = 0; c < columns; ++c) variance += (row[c] - mean) * (row[c] - mean) / count;
   return {mean, 1 / std::sqrt(variance + eps)};
+}
+
+RowExponentials row_exponentials(const double* row, int64_t columns) {
+  double top = row[0], sum = 0;
+  for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
+  for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
+  return {top, sum};
 }
 
 int64_t row_count(const Tensor& tensor) {

@@ -10,11 +10,18 @@ using Types = std::optional<std::vector<Type>>;
 // "`%x` is f32[B,4]", for messages.
 std::string describe(const OpView& op, size_t i);
 // Reports a wrong operand, as "`add`: WHAT"; gives nothing, so that infer can return it.
-std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, std::string_view what);
-bool refuse(const OpView& op, Diag& diag, Kind kind, std::string_view what);  // the same; false
+template <class... A>
+std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, fmt::format_string<A...> format, A&&... args) {
+  diag.error(kind, op.op.at, "`{}`: {}", op.op.info->name, fmt::format(format, std::forward<A>(args)...));
+  return std::nullopt;
+}
+// The same; false.
+template <class... A>
+bool refuse(const OpView& op, Diag& diag, Kind kind, fmt::format_string<A...> format, A&&... args) {
+  return wrong(op, diag, kind, format, std::forward<A>(args)...), false;
+}
 
 // A number may stand wherever a scalar may; it takes the dtype of what it meets (i32 only when it is whole).
-bool is_dtype(const OpView& op, size_t i, DType dtype);
 bool expect_float(const OpView& op, size_t first, Diag& diag);  // operands first, first + 1, ...
 bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag);
 bool expect_scalar(const OpView& op, size_t i, Diag& diag);  // shape []
@@ -94,6 +101,11 @@ struct RowStatistics {
 RowStatistics row_statistics(const double* row, int64_t columns, double eps);
 
 // References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).
+// Of a row: its largest element, NaN where one is, and the sum of exp(x - top).
+struct RowExponentials {
+  double top, sum;
+};
+RowExponentials row_exponentials(const double* row, int64_t columns);
 int64_t row_count(const Tensor& tensor);
 int64_t column_count(const Tensor& tensor);
 

@@ -28,8 +28,8 @@ std::optional<Window2d> expect_conv(const OpView& op, const Shape& weight, int64
       weight[3] == window->kernel[1])
     return window;
   return wrong(op, diag, Kind::shape_mismatch,
-               fmt::format("a weight {} does not fit {} channels in {} groups and a kernel of {} x {}",
-                           shape_text(weight), channels, groups, window->kernel[0], window->kernel[1]));
+               "a weight {} does not fit {} channels in {} groups and a kernel of {} x {}",
+               shape_text(weight), channels, groups, window->kernel[0], window->kernel[1]);
 }
 
 bool expect_places(const OpView& op, size_t i, const Shape& images, int64_t channels, const Window2d& window,
@@ -38,8 +38,8 @@ bool expect_places(const OpView& op, size_t i, const Shape& images, int64_t chan
   const std::optional<Shape> places = window_shape(op, images, channels, window, diag);
   if (!places) return false;
   return op.operand(i).shape == *places ||
-         refuse(op, diag, Kind::shape_mismatch,
-                fmt::format("{}; the convolved images are {}", describe(op, i), shape_text(*places)));
+         refuse(op, diag, Kind::shape_mismatch, "{}; the convolved images are {}", describe(op, i),
+                shape_text(*places));
 }
 
 Types infer_forward(const OpView& op, Diag& diag) {

@@ -11,16 +11,13 @@ namespace {
 Types infer(const OpView& op, Diag& diag) {
   if (!expect_sample_words(op, 1, diag)) return std::nullopt;
   const Type x = op.operand(0);
-  if (!is_float(x.dtype))
-    return wrong(op, diag, Kind::type_mismatch, fmt::format("{}; it takes floats", describe(op, 0)));
+  if (!is_float(x.dtype)) return wrong(op, diag, Kind::type_mismatch, "{}; it takes floats", describe(op, 0));
   if (!has_batch(x.shape))
-    return wrong(op, diag, Kind::shape_mismatch, fmt::format("{}; masks belong to samples", describe(op, 0)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}; masks belong to samples", describe(op, 0));
   if (elements(x.shape, 1) >= int64_t{1} << 32)
-    return wrong(op, diag, Kind::out_of_range,
-                 fmt::format("{}; a sample may have 2^32 - 1 elements", describe(op, 0)));
+    return wrong(op, diag, Kind::out_of_range, "{}; a sample may have 2^32 - 1 elements", describe(op, 0));
   const double p = op.real("p");
-  if (!(p >= 0 && p < 1))
-    return wrong(op, diag, Kind::out_of_range, fmt::format("p is {}, not in [0, 1)", p));
+  if (!(p >= 0 && p < 1)) return wrong(op, diag, Kind::out_of_range, "p is {}, not in [0, 1)", p);
   return std::vector<Type>{x};
 }
 

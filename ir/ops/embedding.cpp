@@ -19,8 +19,7 @@ Types infer_embedding(const OpView& op, Diag& diag) {
   if (!expect_tokens(op, 0, diag) || !expect_float(op, 1, diag)) return std::nullopt;
   const Type table = op.operand(1);
   if (table.shape.size() != 2 || has_batch(table.shape)) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}; a table is a matrix [rows, features]", describe(op, 1)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}; a table is a matrix [rows, features]", describe(op, 1));
   }
   Shape shape = op.operand(0).shape;
   shape.push_back(table.shape.back());
@@ -34,8 +33,8 @@ bool expect_rows(const OpView& op, size_t i, Diag& diag) {
   Shape shape = op.operand(i - 1).shape;
   shape.push_back(op.operand(i).shape.back());
   return op.operand(i).shape == shape ||
-         refuse(op, diag, Kind::shape_mismatch,
-                fmt::format("{}, {}; there must be one row a number", describe(op, i - 1), describe(op, i)));
+         refuse(op, diag, Kind::shape_mismatch, "{}, {}; there must be one row a number", describe(op, i - 1),
+                describe(op, i));
 }
 
 void embedding_reference(EvalView& view) {
@@ -115,7 +114,7 @@ extern const OpInfo op_embedding_grad{
       const int64_t rows = op.integer("rows");
       Shape shape{rows, op.operand(1).shape.back()};
       if (rows < 1 || !fits(shape, 1))
-        return wrong(op, diag, Kind::out_of_range, fmt::format("a table has no {} rows", rows));
+        return wrong(op, diag, Kind::out_of_range, "a table has no {} rows", rows);
       return std::vector<Type>{{DType::f32, std::move(shape)}};
     },
     .lowering = Lowering::special,
@@ -138,9 +137,9 @@ extern const OpInfo op_embedding_grad_acc{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_rows(op, 2, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
       const Shape shape{op.integer("rows"), op.operand(2).shape.back()};
-      return no_results(op.operand(0).shape == shape ||
-                        refuse(op, diag, Kind::shape_mismatch,
-                               fmt::format("{}; the sums are {}", describe(op, 0), shape_text(shape))));
+      return no_results(
+          op.operand(0).shape == shape ||
+          refuse(op, diag, Kind::shape_mismatch, "{}; the sums are {}", describe(op, 0), shape_text(shape)));
     },
     .lowering = Lowering::special,
     .reference = [](EvalView& view) { scatter(view, 1); },

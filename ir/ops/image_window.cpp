@@ -1,4 +1,4 @@
-// See window.h.
+// See image_window.h.
 #include "ir/ops/image_window.h"
 
 #include <algorithm>
@@ -46,9 +46,8 @@ std::optional<Window2d> expect_window(const OpView& op, Diag& diag) {
                       std::all_of(list->begin(), list->end(),
                                   [&](int64_t value) { return value >= rule.least && value <= kLargest; });
     if (!good) {
-      return wrong(
-          op, diag, Kind::invalid_ir,
-          fmt::format("`{}` is {} numbers from {} to {}", rule.name, rule.count, rule.least, kLargest));
+      return wrong(op, diag, Kind::invalid_ir, "`{}` is {} numbers from {} to {}", rule.name, rule.count,
+                   rule.least, kLargest);
     }
   }
   return window_of(op);
@@ -57,17 +56,15 @@ std::optional<Window2d> expect_window(const OpView& op, Diag& diag) {
 bool expect_images(const OpView& op, size_t i, Diag& diag) {
   return (as_number(op.op.operands[i]) == nullptr && is_float(op.operand(i).dtype) &&
           op.operand(i).shape.size() == 4) ||
-         refuse(op, diag, Kind::shape_mismatch,
-                fmt::format("{}; it takes images [B,C,H,W]", describe(op, i)));
+         refuse(op, diag, Kind::shape_mismatch, "{}; it takes images [B,C,H,W]", describe(op, i));
 }
 
 std::optional<Shape> window_shape(const OpView& op, const Shape& images, int64_t channels,
                                   const Window2d& window, Diag& diag) {
   Shape shape = {images[0], channels, window.places(0, images[2]), window.places(1, images[3])};
   if (shape[2] >= 1 && shape[3] >= 1) return shape;
-  return wrong(op, diag, Kind::shape_mismatch,
-               fmt::format("a window of {} x {} does not fit into {}", window.reach(0), window.reach(1),
-                           shape_text(images)));
+  return wrong(op, diag, Kind::shape_mismatch, "a window of {} x {} does not fit into {}", window.reach(0),
+               window.reach(1), shape_text(images));
 }
 
 }  // namespace gacc::ir

@@ -19,15 +19,14 @@ Types infer_permute(const OpView& op, Diag& diag) {
   std::sort(sorted.begin(), sorted.end());
   std::iota(all.begin(), all.end(), 0);
   if (sorted != all || axes.empty()) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}; axes must name each of its {} axes once", describe(op, 0), all.size()));
+    return wrong(op, diag, Kind::shape_mismatch, "{}; axes must name each of its {} axes once",
+                 describe(op, 0), all.size());
   }
   // Kernels count steps within a vector with 32 bits.
   constexpr int64_t kMostElements = int64_t{1} << 27;
   if (elements(from.shape, 1) > kMostElements) {
-    return wrong(
-        op, diag, Kind::out_of_range,
-        fmt::format("{}; permute takes at most {} elements a sample", describe(op, 0), kMostElements));
+    return wrong(op, diag, Kind::out_of_range, "{}; permute takes at most {} elements a sample",
+                 describe(op, 0), kMostElements);
   }
   Shape shape = from.shape;
   const size_t first = first_axis(shape);
@@ -71,7 +70,7 @@ std::optional<size_t> expect_axis(const OpView& op, Diag& diag) {
   const int64_t axis = op.integer("axis");
   if (axis >= 0 && axis < static_cast<int64_t>(rank(shape)))
     return first_axis(shape) + static_cast<size_t>(axis);
-  return wrong(op, diag, Kind::out_of_range, fmt::format("{}; it has no axis {}", describe(op, 0), axis));
+  return wrong(op, diag, Kind::out_of_range, "{}; it has no axis {}", describe(op, 0), axis);
 }
 
 Types infer_concat(const OpView& op, Diag& diag) {
@@ -85,9 +84,8 @@ Types infer_concat(const OpView& op, Diag& diag) {
     Shape same = other.shape;
     if (same.size() == shape.size()) same[*axis] = first.shape[*axis];
     if (same != first.shape) {
-      return wrong(op, diag, Kind::shape_mismatch,
-                   fmt::format("{}, {}; all but axis {} must agree", describe(op, 0), describe(op, i),
-                               op.integer("axis")));
+      return wrong(op, diag, Kind::shape_mismatch, "{}, {}; all but axis {} must agree", describe(op, 0),
+                   describe(op, i), op.integer("axis"));
     }
     shape[*axis] += other.shape[*axis];
   }
@@ -188,9 +186,8 @@ extern const OpInfo op_slice{
       Type type = op.operand(0);
       const int64_t from = op.integer("from"), size = op.integer("size"), all = type.shape[*axis];
       if (from < 0 || size < 1 || from >= all || size > all - from) {
-        return wrong(op, diag, Kind::out_of_range,
-                     fmt::format("{}; axis {} has no elements {} to {}", describe(op, 0), op.integer("axis"),
-                                 from, from + size - 1));
+        return wrong(op, diag, Kind::out_of_range, "{}; axis {} has no elements {} to {}", describe(op, 0),
+                     op.integer("axis"), from, from + size - 1);
       }
       type.shape[*axis] = size;
       return std::vector<Type>{type};

@@ -15,15 +15,13 @@ const std::vector<AttrSpec> kClassAttrs = {{"ignore_index", int64_t{-100}}, {"la
 bool expect_classes(const OpView& op, size_t target, Diag& diag) {
   if (!expect_columns(op, 0, diag) || !expect_dtype(op, target, DType::i32, diag)) return false;
   if (!is_float(op.operand(0).dtype))
-    return refuse(op, diag, Kind::type_mismatch, fmt::format("{}; logits are floats", describe(op, 0)));
+    return refuse(op, diag, Kind::type_mismatch, "{}; logits are floats", describe(op, 0));
   if (op.operand(target).shape != row_shape(op.operand(0).shape))
-    return refuse(op, diag, Kind::shape_mismatch,
-                  fmt::format("{}, {}; the target must be {}", describe(op, 0), describe(op, target),
-                              shape_text(row_shape(op.operand(0).shape))));
+    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; the target must be {}", describe(op, 0),
+                  describe(op, target), shape_text(row_shape(op.operand(0).shape)));
   const double smoothing = op.real("label_smoothing");
   return (smoothing >= 0 && smoothing <= 1) ||
-         refuse(op, diag, Kind::out_of_range,
-                fmt::format("label_smoothing is {}; it must be 0 to 1", smoothing));
+         refuse(op, diag, Kind::out_of_range, "label_smoothing is {}; it must be 0 to 1", smoothing);
 }
 
 // Operands that are f32 and have one element a row of operand 0, or are one number.
@@ -32,8 +30,8 @@ bool expect_row_values(const OpView& op, std::initializer_list<size_t> operands,
   for (const size_t i : operands) {
     if (!expect_dtype(op, i, DType::f32, diag)) return false;
     if (broadcast(rows, op.operand(i).shape) == rows) continue;
-    return refuse(op, diag, Kind::shape_mismatch,
-                  fmt::format("{}, {}; it has one element a row", describe(op, 0), describe(op, i)));
+    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; it has one element a row", describe(op, 0),
+                  describe(op, i));
   }
   return true;
 }
@@ -95,9 +93,8 @@ bool expect_weights(const OpView& op, size_t weights, Diag& diag) {
   if (!expect_dtype(op, weights, DType::f32, diag)) return false;
   const Shape classes = {op.operand(0).shape.back()};
   return op.operand(weights).shape == classes ||
-         refuse(op, diag, Kind::shape_mismatch,
-                fmt::format("{}, {}; the weights must be {}", describe(op, 0), describe(op, weights),
-                            shape_text(classes)));
+         refuse(op, diag, Kind::shape_mismatch, "{}, {}; the weights must be {}", describe(op, 0),
+                describe(op, weights), shape_text(classes));
 }
 
 // With C classes, smoothing s and weights v the label's share of class c is a = v[c] * ((1 - s) * [c ==
@@ -163,14 +160,6 @@ std::vector<Operand> expand_weighted_cross_entropy(Builder& b, const Op& op) {
   return {b.make("select", name, {counted, row, 0.0}), top, log, counted, weight, mass};
 }
 
-// Of a row x: max(x) and log(sum(exp(x - max(x)))).
-std::pair<double, double> top_and_log(const double* row, int64_t columns) {
-  double top = row[0], sum = 0;
-  for (int64_t c = 1; c < columns; ++c) top = std::isnan(top) || row[c] <= top ? top : row[c];
-  for (int64_t c = 0; c < columns; ++c) sum += std::exp(row[c] - top);
-  return {top, std::log(sum)};
-}
-
 // Of both forms, with weights or without.
 void cross_entropy_reference(EvalView& view) {
   const bool weighted = view.op.op.operands.size() == 3;
@@ -181,7 +170,8 @@ void cross_entropy_reference(EvalView& view) {
   for (int64_t r = 0; r < row_count(x); ++r) {
     const auto i = static_cast<size_t>(r);
     const double* row = x.data.data() + r * columns;
-    const auto [top, log] = top_and_log(row, columns);
+    const auto [top, sum] = row_exponentials(row, columns);
+    const double log = std::log(sum);
     const auto wanted = static_cast<int64_t>(target.data[i]);
     double loss = 0, mass = 0;
     const bool counted = wanted != view.op.integer("ignore_index");

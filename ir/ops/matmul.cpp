@@ -1,38 +1,15 @@
 // Matrix products. Each operand is the matrix [product of its leading extents, last extent]; ta and tb
 // transpose it. The result has A's leading extents (with ta: A's last one) and n.
 #include "ir/ops/common.h"
+#include "ir/product.h"
 
 namespace gacc::ir {
 
 namespace {
 
-// A matrix extent: a number, or a number times B.
-struct Extent {
-  int64_t factor = 1;
-  bool batch = false;
-  bool operator==(const Extent&) const = default;
-};
-
 std::string extent_text(const Extent& extent) {
-  if (!extent.batch) return fmt::to_string(extent.factor);
+  if (!extent.times_batch) return fmt::to_string(extent.factor);
   return extent.factor == 1 ? "B" : fmt::format("B*{}", extent.factor);
-}
-
-struct Matrix {
-  Extent rows, columns;
-};
-
-Matrix matrix(const Shape& shape, bool transpose) {
-  Matrix result;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    Extent& extent = i + 1 < shape.size() ? result.rows : result.columns;
-    if (shape[i] == kBatch)
-      extent.batch = true;
-    else
-      extent.factor *= shape[i];
-  }
-  if (transpose) std::swap(result.rows, result.columns);
-  return result;
 }
 
 // The shape of op(a) @ op(b), where a and b are the operands first and first + 1.
@@ -40,25 +17,26 @@ std::optional<Shape> product_shape(const OpView& op, size_t first, Diag& diag) {
   const Type a = op.operand(first), b = op.operand(first + 1);
   if (!expect_float(op, first, diag)) return std::nullopt;
   if (a.dtype != b.dtype) {
-    return wrong(
-        op, diag, Kind::type_mismatch,
-        fmt::format("{}, {}; the factors have one type", describe(op, first), describe(op, first + 1)));
+    return wrong(op, diag, Kind::type_mismatch, "{}, {}; the factors have one type", describe(op, first),
+                 describe(op, first + 1));
   }
   if (a.shape.empty() || b.shape.empty()) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; scalars have no matrix", describe(op, first), describe(op, first + 1)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; scalars have no matrix", describe(op, first),
+                 describe(op, first + 1));
   }
   const bool ta = op.flag("ta"), tb = op.flag("tb");
-  const Matrix left = matrix(a.shape, ta), right = matrix(b.shape, tb);
+  Matrix left = matrix(a.shape), right = matrix(b.shape);
+  if (ta) std::swap(left.rows, left.columns);
+  if (tb) std::swap(right.rows, right.columns);
   if (left.columns != right.rows) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; the inner extents are {} and {}", describe(op, first),
-                             describe(op, first + 1), extent_text(left.columns), extent_text(right.rows)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the inner extents are {} and {}",
+                 describe(op, first), describe(op, first + 1), extent_text(left.columns),
+                 extent_text(right.rows));
   }
-  if (right.columns.batch || (ta && left.rows.batch)) {
+  if (right.columns.times_batch || (ta && left.rows.times_batch)) {
     return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; the batch extent can only be the first of the result",
-                             describe(op, first), describe(op, first + 1)));
+                 "{}, {}; the batch extent can only be the first of the result", describe(op, first),
+                 describe(op, first + 1));
   }
   Shape shape = a.shape;
   if (ta) shape = {a.shape.back()};
@@ -161,8 +139,8 @@ extern const OpInfo op_matmul_acc{
       const std::optional<Shape> shape = product_shape(op, 1, diag);
       if (!shape || !expect_write(op, 0, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
       return no_results(op.operand(0).shape == *shape ||
-                        refuse(op, diag, Kind::shape_mismatch,
-                               fmt::format("{}; the product is {}", describe(op, 0), shape_text(*shape))));
+                        refuse(op, diag, Kind::shape_mismatch, "{}; the product is {}", describe(op, 0),
+                               shape_text(*shape)));
     },
     .lowering = Lowering::gemm,
     .reference = [](EvalView& view) { multiply(view, 1); },

@@ -14,9 +14,8 @@ Types infer_layer_norm(const OpView& op, Diag& diag) {
   for (size_t i = 1; i < 3; ++i) {
     if (op.operand(i).shape == features) continue;
     if (i == 2 && as_number(op.op.operands[i]) != nullptr) continue;
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, i),
-                             shape_text(features)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; it must have the shape {}", describe(op, 0),
+                 describe(op, i), shape_text(features));
   }
   const Type row{DType::f32, row_shape(x.shape)};
   return std::vector<Type>{{DType::f32, x.shape}, row, row};
@@ -96,9 +95,8 @@ Types infer_rms_norm(const OpView& op, Diag& diag) {
   const Type x = op.operand(0);
   const Shape features{x.shape.back()};
   if (op.operand(1).shape != features) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; it must have the shape {}", describe(op, 0), describe(op, 1),
-                             shape_text(features)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; it must have the shape {}", describe(op, 0),
+                 describe(op, 1), shape_text(features));
   }
   return std::vector<Type>{{DType::f32, x.shape}, {DType::f32, row_shape(x.shape)}};
 }

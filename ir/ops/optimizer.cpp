@@ -11,8 +11,8 @@ bool expect_optimizer(const OpView& op, size_t buffers, size_t scalars, Diag& di
   for (size_t i = 1; i < buffers; ++i) {
     if (!expect_dtype(op, i, DType::f32, diag)) return false;
     if (as_buffer(op.op.operands[i]) != nullptr && op.operand(i).shape == op.operand(0).shape) continue;
-    return refuse(op, diag, Kind::shape_mismatch,
-                  fmt::format("{}, {}; it must be a buffer of that shape", describe(op, 0), describe(op, i)));
+    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; it must be a buffer of that shape",
+                  describe(op, 0), describe(op, i));
   }
   return expect_scalars(op, buffers + 1, scalars, DType::f32, diag);
 }

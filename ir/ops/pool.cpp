@@ -37,9 +37,8 @@ Types infer_max_gradient(const OpView& op, Diag& diag) {
   const std::optional<Shape> shape = pooled(op, 0, diag);
   if (!shape || !expect_images(op, 1, diag)) return std::nullopt;
   if (op.operand(1).shape != *shape) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}, {}; the pooled images are {}", describe(op, 0), describe(op, 1),
-                             shape_text(*shape)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the pooled images are {}", describe(op, 0),
+                 describe(op, 1), shape_text(*shape));
   }
   const std::optional<DType> dtype = common_dtype(op, 0, diag);
   if (!dtype) return std::nullopt;
@@ -59,8 +58,8 @@ Types infer_mean_gradient(const OpView& op, Diag& diag) {
   const std::optional<Shape> places = window_shape(op, images, images[1], *window, diag);
   if (!places) return std::nullopt;
   if (*places == dy.shape) return std::vector<Type>{{dy.dtype, std::move(images)}};
-  return wrong(op, diag, Kind::shape_mismatch,
-               fmt::format("{}; the pooled images are {}", describe(op, 0), shape_text(*places)));
+  return wrong(op, diag, Kind::shape_mismatch, "{}; the pooled images are {}", describe(op, 0),
+               shape_text(*places));
 }
 
 // Calls f(place, first row, first column, plane) for every window of every plane.
@@ -160,7 +159,6 @@ extern const OpInfo op_max_pool2d{
     .reference = max_reference,
     .cost = pool_cost,
     .saves = Saves::operands,
-    .precision = Precision::follow,
 };
 
 extern const OpInfo op_max_pool2d_grad{
@@ -174,7 +172,6 @@ extern const OpInfo op_max_pool2d_grad{
     .lowering = Lowering::special,
     .reference = max_gradient_reference,
     .cost = pool_cost,
-    .precision = Precision::follow,
     .differentiable = false,
 };
 
@@ -196,7 +193,6 @@ extern const OpInfo op_avg_pool2d{
         },
     .reference = mean_reference,
     .cost = pool_cost,
-    .precision = Precision::follow,
 };
 
 extern const OpInfo op_avg_pool2d_grad{
@@ -209,7 +205,6 @@ extern const OpInfo op_avg_pool2d_grad{
     .lowering = Lowering::special,
     .reference = mean_gradient_reference,
     .cost = pool_cost,
-    .precision = Precision::follow,
     .differentiable = false,
 };
 

@@ -12,7 +12,7 @@ Types infer_random(const OpView& op, Diag& diag) {
   if (!expect_scalars(op, 1, 2, DType::i32, diag)) return std::nullopt;
   const int64_t stream = op.integer("stream");
   return no_results(stream == static_cast<int32_t>(stream) ||
-                    refuse(op, diag, Kind::out_of_range, fmt::format("stream {} is not an i32", stream)));
+                    refuse(op, diag, Kind::out_of_range, "stream {} is not an i32", stream));
 }
 
 // 2 u - 1, in (-1, 1), symmetric and exact in f32.
@@ -54,9 +54,8 @@ extern const OpInfo op_fill{
     .infer = [](const OpView& op, Diag& diag) -> Types {
       if (!expect_write(op, 0, diag)) return std::nullopt;
       const double value = op.real("value");
-      return no_results(
-          op.operand(0).dtype != DType::i32 || value == static_cast<int32_t>(value) ||
-          refuse(op, diag, Kind::type_mismatch, fmt::format("{}, the value is {}", describe(op, 0), value)));
+      return no_results(op.operand(0).dtype != DType::i32 || value == static_cast<int32_t>(value) ||
+                        refuse(op, diag, Kind::type_mismatch, "{}, the value is {}", describe(op, 0), value));
     },
     .formula = [](const FormulaView& view) { view.result(view.op.real("value")); },
     .half_copy = true,

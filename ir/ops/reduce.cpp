@@ -21,15 +21,14 @@ std::optional<Shape> columns_of(const OpView& op, size_t i, Diag& diag) {
   if (!expect_number(op, i, diag) || !expect_columns(op, i, diag)) return std::nullopt;
   const Shape shape = op.operand(i).shape;
   if (shape.size() < 2)
-    return wrong(op, diag, Kind::shape_mismatch,
-                 fmt::format("{}; there is nothing to sum over", describe(op, i)));
+    return wrong(op, diag, Kind::shape_mismatch, "{}; there is nothing to sum over", describe(op, i));
   return Shape{shape.back()};
 }
 
 bool expect_parts(const OpView& op, Diag& diag) {
   const int64_t parts = op.integer("parts");
   return (parts >= 1 && parts <= 65536) ||
-         refuse(op, diag, Kind::out_of_range, fmt::format("parts is {}; it must be 1 to 65536", parts));
+         refuse(op, diag, Kind::out_of_range, "parts is {}; it must be 1 to 65536", parts);
 }
 
 // d_x = dy, repeated; the parts exist only after autodiff.
@@ -108,9 +107,8 @@ extern const OpInfo op_column_sum_acc{
       if (!shape || !expect_write(op, 0, diag) || !expect_writable(op, 1, op.operand(0).dtype, diag))
         return std::nullopt;
       if (op.operand(0).shape == *shape) return std::vector<Type>{};
-      return wrong(
-          op, diag, Kind::shape_mismatch,
-          fmt::format("{}, {}; the buffer must be {}", describe(op, 0), describe(op, 1), shape_text(*shape)));
+      return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the buffer must be {}", describe(op, 0),
+                   describe(op, 1), shape_text(*shape));
     },
     .lowering = Lowering::column_reduce,
     .precision = Precision::f32,

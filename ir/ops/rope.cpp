@@ -19,12 +19,12 @@ bool expect_rotation(const OpView& op, Diag& diag) {
   const int64_t rotated = op.integer("rotated");
   if (rotated < 2 || rotated % 2 != 0 || rotated > h.channels) {
     return refuse(op, diag, Kind::out_of_range,
-                  fmt::format("{} of {} channels of a head are rotated; it must be an even number of them",
-                              rotated, h.channels));
+                  "{} of {} channels of a head are rotated; it must be an even number of them", rotated,
+                  h.channels);
   }
   const double theta = op.real("theta");
   return (theta >= 1 && std::isfinite(theta)) ||
-         refuse(op, diag, Kind::out_of_range, fmt::format("theta is {}, not at least 1", theta));
+         refuse(op, diag, Kind::out_of_range, "theta is {}, not at least 1", theta);
 }
 
 void reference(EvalView& view) {

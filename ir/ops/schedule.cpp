@@ -109,8 +109,7 @@ void decay(const FormulaView& view, Share share) {
 bool expect_range(const OpView& op, Diag& diag, std::string_view name, int64_t low) {
   const int64_t value = op.integer(name);
   return (value >= low && value <= 0x7fffffff) ||
-         refuse(op, diag, Kind::out_of_range,
-                fmt::format("{} is {}; it must be {} to 2147483647", name, value, low));
+         refuse(op, diag, Kind::out_of_range, "{} is {}; it must be {} to 2147483647", name, value, low);
 }
 
 // The rate lr, then whole numbers.

@@ -14,9 +14,8 @@ extern const OpInfo op_reshape{
       // With B = 1 the counts are the products of the known extents; both sides have B or neither has.
       if (!fits(shape, op.module.micro_batch()) || has_batch(shape) != has_batch(from.shape) ||
           elements(shape, 1) != elements(from.shape, 1))
-        return wrong(
-            op, diag, Kind::shape_mismatch,
-            fmt::format("{}; it has another number of elements than {}", describe(op, 0), shape_text(shape)));
+        return wrong(op, diag, Kind::shape_mismatch, "{}; it has another number of elements than {}",
+                     describe(op, 0), shape_text(shape));
       return std::vector<Type>{{from.dtype, shape}};
     },
     .lowering = Lowering::alias,

@@ -1,6 +1,5 @@
 // Softmax over the last axis: composites of row reductions and pointwise ops.
 #include <cmath>
-#include <limits>
 
 #include "ir/ops/common.h"
 
@@ -20,18 +19,6 @@ void each_row(EvalView& view, F row) {
   const int64_t columns = column_count(x);
   for (int64_t r = 0; r < row_count(x); ++r)
     row(x.data.data() + r * columns, view.result().data.data() + r * columns, columns);
-}
-
-// Of a row: y = x - max(x), and gives sum(exp(y)). NaN where any is NaN.
-double shift(const double* x, double* y, int64_t columns) {
-  double top = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (int64_t c = 0; c < columns; ++c)
-    top = std::isnan(x[c]) || std::isnan(top) ? std::nan("") : std::fmax(top, x[c]);
-  for (int64_t c = 0; c < columns; ++c) {
-    y[c] = x[c] - top;
-    sum += std::exp(y[c]);
-  }
-  return sum;
 }
 
 }  // namespace
@@ -60,8 +47,8 @@ extern const OpInfo op_softmax{
     .reference =
         [](EvalView& view) {
           each_row(view, [](const double* x, double* y, int64_t columns) {
-            const double sum = shift(x, y, columns);
-            for (int64_t c = 0; c < columns; ++c) y[c] = std::exp(y[c]) / sum;
+            const auto [top, sum] = row_exponentials(x, columns);
+            for (int64_t c = 0; c < columns; ++c) y[c] = std::exp(x[c] - top) / sum;
           });
         },
     .saves = Saves::result,
@@ -93,8 +80,8 @@ extern const OpInfo op_log_softmax{
     .reference =
         [](EvalView& view) {
           each_row(view, [](const double* x, double* y, int64_t columns) {
-            const double log = std::log(shift(x, y, columns));
-            for (int64_t c = 0; c < columns; ++c) y[c] -= log;
+            const auto [top, sum] = row_exponentials(x, columns);
+            for (int64_t c = 0; c < columns; ++c) y[c] = x[c] - top - std::log(sum);
           });
         },
     .saves = Saves::result,
