@@ -94,12 +94,8 @@ class Autodiff {
   }
 
   Location made_at(const Operand& operand) const {
-    const ValueId* value = as_value(operand);
-    for (const Op& op : step_.ops) {
-      if (value != nullptr && std::find(op.results.begin(), op.results.end(), *value) != op.results.end())
-        return op.at;
-    }
-    return {};
+    const size_t maker = maker_of(step_, operand);
+    return maker < step_.ops.size() ? step_.ops[maker].at : Location{};
   }
 
   std::string name_of(const Operand& operand) const {

@@ -112,8 +112,6 @@ class Loss {
  private:
   static constexpr size_t kNone = SIZE_MAX;
 
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
   bool makes_logits(const Op& op) const {
     return std::any_of(op.results.begin(), op.results.end(),
                        [&](ValueId value) { return region_[value].type.shape == logits_; });

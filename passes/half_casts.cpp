@@ -258,8 +258,6 @@ class HalfCasts {
     return false;
   }
 
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
   Module& module_;
   DType dtype_;
   Diag& diag_;

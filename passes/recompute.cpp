@@ -42,11 +42,8 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
   StepPlan out;
   const Module plain = with_clones(fused, step, schedule);
   out.module = plain;
-  fuse_clones(out.module, options);
-  const int64_t apart = transient_bytes(plain, plain.step);
-  if (transient_bytes(out.module, out.module.step) > apart) out.module = plain;
-  share_reads(out.module, options);
-  out.feasible = std::min(apart, transient_bytes(out.module, out.module.step)) <= most - step.fixed_bytes;
+  join_clones(out.module, options);
+  out.feasible = transient_bytes(out.module, out.module.step) <= most - step.fixed_bytes;
   if (!out.feasible) return out;
   out.arena = arena_of(out.module);
   if (out.arena <= most) return out;

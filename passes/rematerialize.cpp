@@ -15,8 +15,6 @@ namespace {
 
 using namespace ir;
 
-size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
 class Writer {
  public:
   Writer(Module& module, const StepGraph& step) : region_(module.step), step_(step), old_(module.step.ops) {

@@ -50,8 +50,6 @@ class Translator {
   }
 
  private:
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
   // The ops that something other than a gradient's accumulator depends on.
   std::vector<bool> forward_ops() const {
     std::vector<bool> wanted(region_.values.size(), false), forward(region_.ops.size(), false);
