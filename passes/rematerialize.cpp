@@ -212,9 +212,10 @@ void renumber_kernels(Region& region) {
   }
 }
 
-void rematerialize(Module& module, const StepGraph& step, const std::vector<planner::Step>& schedule) {
+Module rematerialized(Module module, const StepGraph& step, const std::vector<planner::Step>& schedule) {
   Writer(module, step).run(schedule);
   renumber_kernels(module.step);
+  return module;
 }
 
 Module without_clones(const Module& module) {

@@ -8,7 +8,8 @@ namespace gacc::passes {
 // `step` is step_graph(module). Operations that the schedule runs again become clones: `%x.r`, a kernel of
 // their own, right where the schedule has them; whoever reads %x from there on reads the clone. Clones keep
 // their original's segment; where it has none, those that stand together get a new one.
-void rematerialize(ir::Module& module, const StepGraph& step, const std::vector<planner::Step>& schedule);
+ir::Module rematerialized(ir::Module module, const StepGraph& step,
+                          const std::vector<planner::Step>& schedule);
 
 // Joins clones to a kernel a little further down, where ir/kernel.h allows it and the step's values take no
 // more memory then (join_clones.cpp): to one that reads them, where they are rounded as in the forward pass

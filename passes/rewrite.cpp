@@ -41,6 +41,22 @@ size_t maker_of(const ir::Region& region, const ir::Operand& operand) {
   return static_cast<size_t>(maker - region.ops.begin());
 }
 
+const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer) {
+  const auto found = std::ranges::find_if(region.ops, [&](const ir::Op& op) {
+    return buffer && writes_operand(op, 0) && op.operands.front() == ir::Operand(*buffer);
+  });
+  return found == region.ops.end() ? nullptr : &*found;
+}
+
+const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Operand& operand) {
+  const ir::ValueId* value = ir::as_value(operand);
+  return value != nullptr ? region[*value].name : module[*ir::as_buffer(operand)].name;
+}
+
+const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Op& op) {
+  return name_of(module, region, op.results.empty() ? op.operands.front() : op.results.front());
+}
+
 void rename(ir::Region& region, ir::ValueId value, const std::string& wanted) {
   std::string name = wanted;
   for (int suffix = 2; region.find(name).value_or(value) != value; ++suffix)
