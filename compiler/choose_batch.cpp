@@ -185,9 +185,8 @@ class Chooser {
         if (c.overhead > 0) what += fmt::format(", recompute {:.1f} %", 100 * c.overhead);
       } else if (c.least > std::min(budget_, step_budget_)) {
         what = fmt::format("needs at least {} (proven)", ir::size_text(c.least));
-      } else if (policy_ != "budget") {
-        what = c.arena > budget_ ? fmt::format("needs {}", ir::size_text(c.arena))
-                                 : fmt::format("takes at least {} (proven)", time_text(c.bound));
+      } else if (policy_ != "budget" && c.arena > budget_) {
+        what = fmt::format("needs {}", ir::size_text(c.arena));
       } else {
         what = fmt::format("takes at least {} (proven)", time_text(c.bound));
       }

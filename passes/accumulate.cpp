@@ -34,15 +34,6 @@ size_t uses(const Region& region, const Operand& operand) {
   return count;
 }
 
-// The op that makes a value; the number of ops when none does.
-size_t maker_of(const Region& region, const Operand& what) {
-  const auto maker = std::find_if(region.ops.begin(), region.ops.end(), [&](const Op& op) {
-    return as_value(what) != nullptr &&
-           std::find(op.results.begin(), op.results.end(), *as_value(what)) != op.results.end();
-  });
-  return static_cast<size_t>(maker - region.ops.begin());
-}
-
 // The `.acc` form that may take the op's place when nobody else reads its result.
 const OpInfo* accumulating(const Region& region, const Op& op) {
   const OpInfo* acc = find_op(std::string(op.info->name) + ".acc");
@@ -98,12 +89,8 @@ void add_to(Module& module, Region& region, BufferId buffer, const Operand& what
 
 // Where in the region an operand is made: the op's index and one, 0 for what is there from the start.
 size_t made_by(const Region& region, const Operand& what) {
-  const ValueId* value = as_value(what);
-  for (size_t i = 0; value != nullptr && i < region.ops.size(); ++i) {
-    const std::vector<ValueId>& results = region.ops[i].results;
-    if (std::find(results.begin(), results.end(), *value) != results.end()) return i + 1;
-  }
-  return 0;
+  const size_t maker = maker_of(region, what);
+  return maker < region.ops.size() ? maker + 1 : 0;
 }
 
 void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag) {

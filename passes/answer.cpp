@@ -6,6 +6,7 @@
 
 #include "ir/builder.h"
 #include "passes/by_row.h"
+#include "passes/rewrite.h"
 
 namespace gacc::passes {
 
@@ -37,10 +38,6 @@ std::vector<RowCut> row_cuts(const Module& module) {
   const Operand& output = region.yields.front().what;
   const Shape shape = operand_type(module, region, output).shape;
   if (shape.size() != 3) return cuts;
-  constexpr size_t kInput = SIZE_MAX;
-  std::vector<size_t> maker(region.values.size(), kInput);
-  for (size_t i = 0; i < region.ops.size(); ++i)
-    for (const ValueId result : region.ops[i].results) maker[static_cast<size_t>(result.index)] = i;
   std::set<ValueId> read = {*as_value(output)};  // by the ops from i on, or yielded, and not made by them
   for (size_t i = region.ops.size(); i-- > 1;) {
     const Op& op = region.ops[i];
@@ -49,8 +46,8 @@ std::vector<RowCut> row_cuts(const Module& module) {
     for (const Operand& operand : op.operands)
       if (const ValueId* value = as_value(operand)) read.insert(*value);
     if (region.ops[i - 1].kernel == op.kernel || read.size() != 1) continue;
-    const size_t made = maker[static_cast<size_t>(read.begin()->index)];
-    if (made != kInput && is_table(region[*read.begin()], region.ops[made], shape[1]))
+    const size_t made = maker_of(region, *read.begin());
+    if (made < region.ops.size() && is_table(region[*read.begin()], region.ops[made], shape[1]))
       cuts.push_back({i, *read.begin()});
   }
   return cuts;

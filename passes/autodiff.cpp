@@ -65,7 +65,7 @@ class Autodiff {
     if (!scaling_.seeded()) return 1.0;
     build_.location = at;
     build_.origin = Origin::gradient;
-    return build_.make("seed", "d." + name_of(loss), {});
+    return build_.make("seed", "d." + name_of(module_, step_, loss), {});
   }
 
   void find_active() {
@@ -94,17 +94,8 @@ class Autodiff {
   }
 
   Location made_at(const Operand& operand) const {
-    const ValueId* value = as_value(operand);
-    for (const Op& op : step_.ops) {
-      if (value != nullptr && std::find(op.results.begin(), op.results.end(), *value) != op.results.end())
-        return op.at;
-    }
-    return {};
-  }
-
-  std::string name_of(const Operand& operand) const {
-    if (const ValueId* value = as_value(operand)) return step_[*value].name;
-    return module_[*as_buffer(operand)].name;
+    const size_t maker = maker_of(step_, operand);
+    return maker < step_.ops.size() ? step_.ops[maker].at : Location{};
   }
 
   // The sum of all terms of d operand. With several, each is renamed after where it comes from, and the sum
@@ -112,7 +103,7 @@ class Autodiff {
   std::optional<Operand> total(const Operand& of) {
     std::vector<Term>& list = *terms(of);
     if (list.empty()) return std::nullopt;
-    const std::string name = "d." + name_of(of);
+    const std::string name = "d." + name_of(module_, step_, of);
     if (list.size() == 1) return list.front().what;
     for (const Term& term : list) {
       if (term.made) rename(step_, *as_value(term.what), name + "." + term.from);

@@ -34,26 +34,27 @@ class Arena {
     release(start, start + size);
     ranges_.insert_or_assign(start, Range{start + size, owner});
   }
-  // Calls f(owner) for each range that meets [start, start + size).
+  // Calls f(owner, its start, its end) for each range that meets [start, start + size).
   template <class F>
-  void owners(int64_t start, int64_t size, F&& f) const {
+  void ranges(int64_t start, int64_t size, F&& f) const {
     auto at = ranges_.upper_bound(start);
     if (at != ranges_.begin()) --at;
     for (; at != ranges_.end() && at->first < start + size; ++at) {
-      if (at->second.end > start) f(at->second.owner);
+      if (at->second.end > start) f(at->second.owner, at->first, at->second.end);
     }
+  }
+  template <class F>
+  void owners(int64_t start, int64_t size, F&& f) const {
+    ranges(start, size, [&](const Operand& owner, int64_t, int64_t) { f(owner); });
   }
   // Whether all of [start, start + size) is held by `owner`.
   bool held(int64_t start, int64_t size, const Operand& owner) const {
     int64_t next = start;
     bool same = true;
-    auto at = ranges_.upper_bound(start);
-    if (at != ranges_.begin()) --at;
-    for (; at != ranges_.end() && at->first < start + size; ++at) {
-      if (at->second.end <= start) continue;
-      same = same && at->second.owner == owner && at->first <= next;
-      next = at->second.end;
-    }
+    ranges(start, size, [&](const Operand& other, int64_t begin, int64_t end) {
+      same = same && other == owner && begin <= next;
+      next = end;
+    });
     return same && next >= start + size;
   }
 

@@ -45,15 +45,6 @@ constexpr int64_t kShareOfMemory = 32;
 constexpr int64_t kLeastRowsOfPart = 64;  // at the full micro-batch
 constexpr int64_t kMostParts = 16;
 
-// The op that adds to the buffer, or none.
-const Op* adds_to(const Module& module, const Region& region, std::string_view buffer) {
-  const auto id = module.find_buffer(buffer);
-  const auto found = std::find_if(region.ops.begin(), region.ops.end(), [&](const Op& op) {
-    return id && writes_operand(op, 0) && op.operands.front() == Operand(*id);
-  });
-  return found == region.ops.end() ? nullptr : &*found;
-}
-
 // The loss of one region and what has to be cut with it.
 class Loss {
  public:
@@ -112,8 +103,6 @@ class Loss {
  private:
   static constexpr size_t kNone = SIZE_MAX;
 
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
   bool makes_logits(const Op& op) const {
     return std::any_of(op.results.begin(), op.results.end(),
                        [&](ValueId value) { return region_[value].type.shape == logits_; });
@@ -127,7 +116,7 @@ class Loss {
 
   // Backwards from what is summed, over what has one value a row.
   void find_logits(std::string_view sum) {
-    const Op* adds = adds_to(module_, region_, sum);
+    const Op* adds = adds_to(region_, module_.find_buffer(sum));
     if (adds == nullptr) return;
     std::vector<bool> wanted(region_.values.size(), false);
     const auto want = [&](const Op& op) {
@@ -293,7 +282,7 @@ class Parts {
     for (const Operand& operand : op.operands) operands.push_back(part_of(operand));
     if (sums) {
       const Operand summed = operands.back();
-      sums_[i].push_back(build.make("column_sum", part_name(name_of(op)), {summed}));
+      sums_[i].push_back(build.make("column_sum", part_name(name_of(module_, region_, op)), {summed}));
       return;
     }
     Attrs attrs = op.attrs;
@@ -303,11 +292,6 @@ class Parts {
     for (const ValueId result : op.results) names.push_back(part_name(region_[result].name));
     const auto made = build.make_n(op.info->name, std::move(names), std::move(operands), std::move(attrs));
     for (size_t r = 0; r < made.size(); ++r) parts_[op.results[r]].push_back(made[r]);
-  }
-
-  std::string name_of(const Op& op) const {
-    return op.results.empty() ? module_[*as_buffer(op.operands.front())].name
-                              : region_[op.results.front()].name;
   }
 
   bool is_read(ValueId value) const {
@@ -326,7 +310,7 @@ class Parts {
     if (const auto sums = sums_.find(i); sums != sums_.end()) {
       Operand total = sums->second.front();
       for (size_t part = 1; part < sums->second.size(); ++part)
-        total = build.make("add", name_of(op) + ".sum", {total, sums->second[part]});
+        total = build.make("add", name_of(module_, region_, op) + ".sum", {total, sums->second[part]});
       if (op.results.empty())
         build.effect("add.acc", {op.operands.front(), total});
       else

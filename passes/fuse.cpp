@@ -39,9 +39,7 @@ void hoist_reshapes(Region& region) {
     auto at = out.end();
     if (op.info->lowering == Lowering::alias) {
       at = std::find_if(out.rbegin(), out.rend(), [&](const Op& other) {
-             const ValueId* value = as_value(op.operands.front());
-             return value != nullptr &&
-                    std::find(other.results.begin(), other.results.end(), *value) != other.results.end();
+             return makes(other, op.operands.front());
            }).base();
       while (at != out.end() && at->info->lowering == Lowering::alias) ++at;  // in program order
     }
@@ -59,11 +57,7 @@ void sink_pointwise(Region& region) {
   for (size_t i = ops.size(); i-- > 0;) {
     if (ops[i].info->lowering != Lowering::pointwise || ops[i].info->writes != 0) continue;
     const auto stop = [&](const Op& other) {
-      const auto used = [&](const Operand& operand) {
-        const ValueId* value = as_value(operand);
-        return value != nullptr &&
-               std::find(ops[i].results.begin(), ops[i].results.end(), *value) != ops[i].results.end();
-      };
+      const auto used = [&](const Operand& operand) { return makes(ops[i], operand); };
       if (std::any_of(other.operands.begin(), other.operands.end(), used) ||
           (other.when && used(*other.when)))
         return true;
@@ -188,8 +182,8 @@ class Fuser {
 
   bool made_in(const Operand& operand, const Group& group) const {
     const ValueId* value = as_value(operand);
-    return value != nullptr && maker_[static_cast<size_t>(value->index)] >= 0 &&
-           &groups_[static_cast<size_t>(maker_[static_cast<size_t>(value->index)])] == &group;
+    return value != nullptr && maker_[index(*value)] >= 0 &&
+           &groups_[static_cast<size_t>(maker_[index(*value)])] == &group;
   }
 
   // Bytes that need not be loaded if the op joins the group: what the group makes (and perhaps need not store
@@ -322,11 +316,8 @@ class Fuser {
     add_operands(op, all);
     size_t count = 0;
     for (const Operand& operand : all) {
-      const ValueId* value = as_value(operand);
-      const bool inside =
-          value != nullptr && (made_in(operand, group) ||
-                               std::find(op.results.begin(), op.results.end(), *value) != op.results.end());
-      if (!inside || used_outside(*value, op, group)) ++count;
+      const bool inside = made_in(operand, group) || makes(op, operand);
+      if (!inside || used_outside(*as_value(operand), op, group)) ++count;
     }
     return count;
   }

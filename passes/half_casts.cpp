@@ -218,10 +218,8 @@ class HalfCasts {
   }
 
   ValueId cast(Builder& build, const Operand& from, DType to, const char* suffix) const {
-    const ValueId* value = as_value(from);
-    const std::string name =
-        (value != nullptr ? (*region_)[*value].name : module_[*as_buffer(from)].name) + suffix;
-    return build.make("cast", name, {from}, {{"to", std::string(dtype_text(to))}});
+    return build.make("cast", name_of(module_, *region_, from) + suffix, {from},
+                      {{"to", std::string(dtype_text(to))}});
   }
 
   void set_results(Op& op) {
@@ -257,8 +255,6 @@ class HalfCasts {
     }
     return false;
   }
-
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
 
   Module& module_;
   DType dtype_;

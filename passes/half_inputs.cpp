@@ -20,8 +20,6 @@ using namespace ir;
 
 constexpr RegionKind kReaders[] = {RegionKind::step, RegionKind::eval, RegionKind::predict};
 
-size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
 bool only_copies(const Op& op) { return op.info->copies && op.operands.size() == 1 && !op.when; }
 
 // By value: f32, and read rounded; nobody's reading is that, too.

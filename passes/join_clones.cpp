@@ -1,7 +1,6 @@
 // Clones in kernels that were there before: what they make is loaded, stored or launched less often.
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <span>
 
 #include "passes/fuse.h"
@@ -15,7 +14,7 @@ namespace {
 
 using namespace ir;
 
-constexpr size_t kKernelsLookedAhead = 8;  // kernels that share_reads looks ahead
+constexpr size_t kKernelsLookedAhead = 8;  // kernels that join_clones looks ahead
 
 // First op of every kernel, and the end.
 std::vector<size_t> starts_of(const Region& region) {
@@ -25,19 +24,6 @@ std::vector<size_t> starts_of(const Region& region) {
   }
   starts.push_back(region.ops.size());
   return starts;
-}
-
-bool reads_from(const Region& region, size_t begin, size_t middle, size_t end) {
-  for (size_t i = middle; i < end; ++i) {
-    for (const Operand& operand : region.ops[i].operands) {
-      const ValueId* value = as_value(operand);
-      for (size_t j = begin; value != nullptr && j < middle; ++j) {
-        const auto& results = region.ops[j].results;
-        if (std::find(results.begin(), results.end(), *value) != results.end()) return true;
-      }
-    }
-  }
-  return false;
 }
 
 using KernelOps = std::span<const Op>;
@@ -69,10 +55,7 @@ bool any_operand(const KernelOps& kernel, const Predicate& predicate) {
 }
 
 bool makes(const KernelOps& kernel, const Operand& operand) {
-  const ValueId* value = as_value(operand);
-  return value != nullptr && std::any_of(kernel.begin(), kernel.end(), [&](const Op& op) {
-           return std::find(op.results.begin(), op.results.end(), *value) != op.results.end();
-         });
+  return std::any_of(kernel.begin(), kernel.end(), [&](const Op& op) { return passes::makes(op, operand); });
 }
 
 bool reads(const KernelOps& kernel, const KernelOps& maker) {
@@ -187,29 +170,7 @@ class Reordered {
 
 }  // namespace
 
-void fuse_clones(Module& module, const Options& options) {
-  Region& region = module.step;
-  std::vector<size_t> starts = starts_of(region);
-  for (size_t k = starts.size() - 1; k-- > 1;) {
-    // Kernel k takes in those before it as long as that works.
-    while (k > 0) {
-      const size_t begin = starts[k - 1], middle = starts[k], end = starts[k + 1];
-      const bool clones = std::all_of(region.ops.begin() + static_cast<std::ptrdiff_t>(begin),
-                                      region.ops.begin() + static_cast<std::ptrdiff_t>(middle),
-                                      [](const Op& op) { return op.remat.has_value(); });
-      std::vector<size_t> ops(end - begin);
-      std::iota(ops.begin(), ops.end(), begin);
-      if (!clones || !reads_from(region, begin, middle, end) || !fits_kernel(module, region, ops, options))
-        break;
-      for (size_t i = begin; i < end; ++i) region.ops[i].kernel = region.ops[begin].kernel;
-      starts.erase(starts.begin() + static_cast<std::ptrdiff_t>(k));
-      --k;
-    }
-  }
-  renumber_kernels(region);
-}
-
-void share_reads(Module& module, const Options& options) {
+void join_clones(Module& module, const Options& options) {
   Region& region = module.step;
   Kernels kernels(region);
   const std::vector<ValueId> origin = origins(region);

@@ -46,17 +46,13 @@ namespace {
 // How many elements a full micro-batch adds to @loss.count, if all count: those of what is summed into it.
 int64_t elements_of_loss(const Module& module) {
   const Region& step = module.step;
-  const auto count = module.find(Named::loss_count);
-  const auto adds = std::find_if(step.ops.begin(), step.ops.end(), [&](const Op& op) {
-    return count && op.info->writes != 0 && op.operands.front() == Operand(*count);
-  });
-  if (adds == step.ops.end()) return 1;
+  const Op* adds = adds_to(step, module.find(Named::loss_count));
+  if (adds == nullptr) return 1;
   Operand summed = adds->operands[1];
   if (adds->info->lowering != Lowering::total_reduce) {  // add.acc of the sum
-    const auto sum = std::find_if(step.ops.begin(), adds, [&](const Op& op) {
-      return !op.results.empty() && Operand(op.results.front()) == summed;
-    });
-    if (sum != adds && sum->info->lowering == Lowering::total_reduce) summed = sum->operands.front();
+    const size_t sum = maker_of(step, summed);
+    if (sum < step.ops.size() && step.ops[sum].info->lowering == Lowering::total_reduce)
+      summed = step.ops[sum].operands.front();
   }
   return elements(operand_type(module, step, summed).shape, module.micro_batch());
 }

@@ -30,14 +30,16 @@ struct Options {
   CostModel costs = cost_model(target);  // ... and what recompute weighs: of gaccc's target
 };
 
+// False, or a diagnostic in `diag`: the module could not be transformed. The pass manager sets the phase.
+using PassFunction = bool(ir::Module& module, const Options& options, Diag& diag);
+
 struct Pass {
   std::string_view name;     // as typed after --passes
   std::string_view summary;  // one line: --list-passes and docs/passes.md
   // The phase the module must be in, and the one it is in afterwards. A clean-up has neither: it runs in any
   // phase before `fused` and keeps it.
   std::optional<ir::Phase> needs, gives;
-  // False, or a diagnostic in `diag`: the module could not be transformed. The pass manager sets the phase.
-  bool (*run)(ir::Module& module, const Options& options, Diag& diag);
+  PassFunction* run;
 };
 
 std::span<const Pass> all_passes();                   // the pipeline, top to bottom
@@ -47,29 +49,9 @@ std::string passes_text();                            // --list-passes
 std::string passes_markdown();                        // docs/passes.md
 
 // One file each, of that name.
-[[nodiscard]] bool autodiff(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool accumulate(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool loss_scale(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool half_casts(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool shard(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool expand(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool fold(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool cse(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool dce(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool half_inputs(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool chunk_loss(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool fuse(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool save_less(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool pitch(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool recompute(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool plan_memory(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] PassFunction autodiff, accumulate, loss_scale, half_casts, shard, expand, fold, cse, dce,
+    half_inputs, chunk_loss, fuse, save_less, pitch, recompute, plan_memory;
 // In schedule/.
-[[nodiscard]] bool select(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool epilogues(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool levels(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool merge(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool persistent(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool streams(ir::Module& module, const Options& options, Diag& diag);
-[[nodiscard]] bool workspaces(ir::Module& module, const Options& options, Diag& diag);
+[[nodiscard]] PassFunction select, epilogues, levels, merge, persistent, streams, workspaces;
 
 }  // namespace gacc::passes

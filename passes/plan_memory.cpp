@@ -25,6 +25,7 @@
 #include "passes/answer.h"
 #include "passes/pass.h"
 #include "passes/planner/offsets.h"
+#include "passes/rewrite.h"
 #include "passes/schedule/schedule.h"
 
 namespace gacc::passes {
@@ -160,6 +161,20 @@ void place(Region& region, const Transients& t, const std::vector<int64_t>& offs
     region[t.ranges[i].value].offset = base + offsets[t.block_of[i]];
 }
 
+// By kernel: the blocks that it reads, then those that it writes.
+std::vector<std::vector<size_t>> touched_blocks(const Region& region, const Transients& t) {
+  std::map<ValueId, size_t> block_of;
+  for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
+  const StorageRoots roots(region);
+  std::vector<std::vector<size_t>> out(t.kernels.size());
+  for (size_t k = 0; k < t.kernels.size(); ++k)
+    for (const auto* operands : {&t.kernels[k].reads, &t.kernels[k].writes})
+      for (const Operand& operand : *operands)
+        if (const ValueId* value = as_value(roots(operand)); value != nullptr && block_of.contains(*value))
+          out[k].push_back(block_of[*value]);
+  return out;
+}
+
 // The blocks of a step that is one kernel of levels (pass `persistent`): the bytes of each stay its own until
 // the last level that uses it has ended. So a level need not wait for another because of memory alone.
 std::vector<planner::Block> by_levels(const Module& module, const Transients& t, int64_t base) {
@@ -173,17 +188,10 @@ std::vector<planner::Block> by_levels(const Module& module, const Transients& t,
   place(apart, t, offsets, base);
   place_aliases(module, apart);
   const std::vector<int32_t> levels = Dependence(module, apart, t.kernels).earliest_levels();
-  std::map<ValueId, size_t> block_of;
-  for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
   std::vector<int32_t> last_level(t.blocks.size(), -1);
-  const StorageRoots roots(apart);
+  const std::vector<std::vector<size_t>> touched = touched_blocks(apart, t);
   for (size_t k = 0; k < t.kernels.size(); ++k)
-    for (const auto* operands : {&t.kernels[k].reads, &t.kernels[k].writes})
-      for (const Operand& operand : *operands)
-        if (const ValueId* value = as_value(roots(operand)); value != nullptr && block_of.contains(*value)) {
-          int32_t& last = last_level[block_of[*value]];
-          last = std::max(last, levels[k]);
-        }
+    for (const size_t block : touched[k]) last_level[block] = std::max(last_level[block], levels[k]);
   std::vector<planner::Block> blocks = t.blocks;
   for (size_t b = 0; b < blocks.size(); ++b)
     for (size_t k = 0; k < levels.size(); ++k)
@@ -199,10 +207,8 @@ constexpr int64_t kStreamsWork = int64_t{1} << 22;  // of the search for such pl
 // stays for the next few kernels, so that these need not wait for it because of memory alone. Not where more
 // than `height` bytes would be live then.
 std::vector<planner::Block> by_streams(const Module& module, const Transients& t, int64_t height) {
-  std::map<ValueId, size_t> block_of;
-  for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
   const std::vector<bool> beside = may_run_beside(module.step, t.kernels);
-  const StorageRoots roots(module.step);
+  const std::vector<std::vector<size_t>> touched = touched_blocks(module.step, t);
   std::vector<planner::Block> blocks = t.blocks;
   std::vector<int64_t> live(t.kernels.size());
   for (const planner::Block& block : blocks)
@@ -216,10 +222,7 @@ std::vector<planner::Block> by_streams(const Module& module, const Transients& t
   };
   for (size_t k = 0; k < t.kernels.size(); ++k) {
     if (!beside[k]) continue;
-    for (const auto* operands : {&t.kernels[k].reads, &t.kernels[k].writes})
-      for (const Operand& operand : *operands)
-        if (const ValueId* value = as_value(roots(operand)); value != nullptr && block_of.contains(*value))
-          stay(blocks[block_of[*value]], k + kKernelsBeside);
+    for (const size_t block : touched[k]) stay(blocks[block], k + kKernelsBeside);
   }
   return blocks;
 }
@@ -458,12 +461,10 @@ MemoryReport memory_report(const Module& module) {
       if (instant < range.first || instant > range.last || counted[at.block_of[i]]) continue;
       counted[at.block_of[i]] = true;  // an operand and the result in its place: counted as the operand
       const auto& inputs = fullest->inputs;
-      const auto made = std::find_if(fullest->ops.begin(), fullest->ops.end(), [&](const Op& op) {
-        return std::find(op.results.begin(), op.results.end(), range.value) != op.results.end();
-      });
+      const size_t maker = maker_of(*fullest, range.value);
       if (std::find(inputs.begin(), inputs.end(), range.value) != inputs.end()) {
         report.inputs += range.bytes;
-      } else if (made != fullest->ops.end() && made->origin == Origin::forward) {
+      } else if (maker < fullest->ops.size() && fullest->ops[maker].origin == Origin::forward) {
         report.activations += range.bytes;
       } else {
         report.workspace += range.bytes;

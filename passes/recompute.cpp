@@ -27,26 +27,16 @@ constexpr double kCostWorthFineLevels = 0.0005;
 constexpr int kLevelsAboveBudget = 2;  // coarse ones that are tried: their plans may still fit
 constexpr int kPlacementTries = 3;     // searches, each for less, until a plan can be placed
 
-// The module with the schedule written in.
-Module with_clones(const Module& fused, const StepGraph& step, const std::vector<planner::Step>& schedule) {
-  Module out = fused;
-  rematerialize(out, step, schedule);
-  return out;
-}
-
-// The same, as small as joining clones or leaving them makes it. Joined they never take more bytes, but they
+// The module with the schedule written in, as small as joining clones or leaving them makes it. Joined they never take more bytes, but they
 // may lie worse: then they are left where the arena has to be `most` bytes. Not feasible: no place is tried,
 // there are too few bytes.
 StepPlan write_back(const Module& fused, const StepGraph& step, const std::vector<planner::Step>& schedule,
                     const Options& options, int64_t most) {
   StepPlan out;
-  const Module plain = with_clones(fused, step, schedule);
+  const Module plain = rematerialized(fused, step, schedule);
   out.module = plain;
-  fuse_clones(out.module, options);
-  const int64_t apart = transient_bytes(plain, plain.step);
-  if (transient_bytes(out.module, out.module.step) > apart) out.module = plain;
-  share_reads(out.module, options);
-  out.feasible = std::min(apart, transient_bytes(out.module, out.module.step)) <= most - step.fixed_bytes;
+  join_clones(out.module, options);
+  out.feasible = transient_bytes(out.module, out.module.step) <= most - step.fixed_bytes;
   if (!out.feasible) return out;
   out.arena = arena_of(out.module);
   if (out.arena <= most) return out;
@@ -127,7 +117,7 @@ planner::Recompute StepPlanner::search(int64_t number, const planner::Recompute&
   planner::Recompute found = planner::plan_recompute(step_.graph, most, options_.plan_effort, &above);
   int64_t bytes = most;
   for (int attempt = 0; attempt < kPlacementTries && found.feasible; ++attempt) {
-    const Module clones = with_clones(fused_, step_, found.schedule);
+    const Module clones = rematerialized(fused_, step_, found.schedule);
     const int64_t excess = placed_bytes(clones, clones.step, most) - most;
     if (excess <= 0) return found;
     bytes -= excess;

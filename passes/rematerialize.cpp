@@ -15,8 +15,6 @@ namespace {
 
 using namespace ir;
 
-size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
 class Writer {
  public:
   Writer(Module& module, const StepGraph& step) : region_(module.step), step_(step), old_(module.step.ops) {
@@ -214,9 +212,10 @@ void renumber_kernels(Region& region) {
   }
 }
 
-void rematerialize(Module& module, const StepGraph& step, const std::vector<planner::Step>& schedule) {
+Module rematerialized(Module module, const StepGraph& step, const std::vector<planner::Step>& schedule) {
   Writer(module, step).run(schedule);
   renumber_kernels(module.step);
+  return module;
 }
 
 Module without_clones(const Module& module) {

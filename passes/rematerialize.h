@@ -8,16 +8,14 @@ namespace gacc::passes {
 // `step` is step_graph(module). Operations that the schedule runs again become clones: `%x.r`, a kernel of
 // their own, right where the schedule has them; whoever reads %x from there on reads the clone. Clones keep
 // their original's segment; where it has none, those that stand together get a new one.
-void rematerialize(ir::Module& module, const StepGraph& step, const std::vector<planner::Step>& schedule);
+ir::Module rematerialized(ir::Module module, const StepGraph& step,
+                          const std::vector<planner::Step>& schedule);
 
-// Joins clones to the kernel right after them that reads them, where ir/kernel.h allows it: they are rounded
-// there as in the forward pass, and need not be stored. (join_clones.cpp)
-void fuse_clones(ir::Module& module, const Options& options);
-
-// Joins clones to a kernel a little further down that reads what they read: gelu, wanted by a weight's
-// gradient, is made again by the kernel of gelu's gradient, and the weight's gradient comes after it. Only
-// where the step's values take no more memory then.
-void share_reads(ir::Module& module, const Options& options);
+// Joins clones to a kernel a little further down, where ir/kernel.h allows it and the step's values take no
+// more memory then (join_clones.cpp): to one that reads them, where they are rounded as in the forward pass
+// and need not be stored, or to one that reads what they read. So gelu, wanted by a weight's gradient, is made
+// again by the kernel of gelu's gradient, and the weight's gradient comes after it.
+void join_clones(ir::Module& module, const Options& options);
 
 // The module without its clones: what it was before, in phase fused.
 ir::Module without_clones(const ir::Module& module);

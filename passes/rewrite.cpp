@@ -1,21 +1,21 @@
 // Replacing values of a region by others.
 #include "passes/rewrite.h"
 
+#include <algorithm>
+
 #include "ir/op_info.h"
 
 namespace gacc::passes {
 
 void Replacements::set(ir::ValueId value, ir::Operand with) {
-  const auto index = static_cast<size_t>(value.index);
-  if (by_.size() <= index) by_.resize(index + 1);
-  by_[index] = std::move(with);
+  if (by_.size() <= index(value)) by_.resize(index(value) + 1);
+  by_[index(value)] = std::move(with);
 }
 
 ir::Operand Replacements::operator()(ir::Operand operand) const {
   while (const ir::ValueId* value = ir::as_value(operand)) {
-    const auto index = static_cast<size_t>(value->index);
-    if (index >= by_.size() || !by_[index]) break;
-    operand = *by_[index];
+    if (index(*value) >= by_.size() || !by_[index(*value)]) break;
+    operand = *by_[index(*value)];
   }
   return operand;
 }
@@ -30,6 +30,32 @@ void Replacements::apply(std::vector<ir::Yield>& yields) const {
 }
 
 bool writes_operand(const ir::Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
+
+bool makes(const ir::Op& op, const ir::Operand& operand) {
+  const ir::ValueId* value = ir::as_value(operand);
+  return value != nullptr && std::ranges::find(op.results, *value) != op.results.end();
+}
+
+size_t maker_of(const ir::Region& region, const ir::Operand& operand) {
+  const auto maker = std::ranges::find_if(region.ops, [&](const ir::Op& op) { return makes(op, operand); });
+  return static_cast<size_t>(maker - region.ops.begin());
+}
+
+const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer) {
+  const auto found = std::ranges::find_if(region.ops, [&](const ir::Op& op) {
+    return buffer && writes_operand(op, 0) && op.operands.front() == ir::Operand(*buffer);
+  });
+  return found == region.ops.end() ? nullptr : &*found;
+}
+
+const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Operand& operand) {
+  const ir::ValueId* value = ir::as_value(operand);
+  return value != nullptr ? region[*value].name : module[*ir::as_buffer(operand)].name;
+}
+
+const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Op& op) {
+  return name_of(module, region, op.results.empty() ? op.operands.front() : op.results.front());
+}
 
 void rename(ir::Region& region, ir::ValueId value, const std::string& wanted) {
   std::string name = wanted;

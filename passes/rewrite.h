@@ -1,6 +1,7 @@
 // What passes that replace values share.
 #pragma once
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ir/module.h"
@@ -20,8 +21,25 @@ class Replacements {
   std::vector<std::optional<ir::Operand>> by_;
 };
 
+// In lists by value.
+inline size_t index(ir::ValueId value) { return static_cast<size_t>(value.index); }
+
 // Whether the op writes its operand i.
 bool writes_operand(const ir::Op& op, size_t i);
+
+// Whether the op makes the operand.
+bool makes(const ir::Op& op, const ir::Operand& operand);
+
+// The op that makes the operand, by its place in the region; the number of ops where none does.
+size_t maker_of(const ir::Region& region, const ir::Operand& operand);
+
+// The op that adds to the buffer; null where none does.
+const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer);
+
+// Of a value or a buffer.
+const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Operand& operand);
+// Of what the op makes, or writes.
+const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Op& op);
 
 // Gives `value` the name `wanted`, or the first free one made from it.
 void rename(ir::Region& region, ir::ValueId value, const std::string& wanted);

@@ -80,7 +80,6 @@ class Saver {
     bool per_row;
   };
 
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
   void read(const Operand& operand, size_t kernel) {
     const ValueId* value = as_value(operand);
     if (value == nullptr) return;

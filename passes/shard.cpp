@@ -209,9 +209,7 @@ class Sharder {
     const ValueId* value = as_value(operand);
     if (value == nullptr) return operand;
     if (const auto there = copy.find(*value); there != copy.end()) return there->second;
-    const auto maker = std::ranges::find_if(
-        update_.ops, [&](const Op& op) { return std::ranges::find(op.results, *value) != op.results.end(); });
-    const Op& op = *maker;
+    const Op& op = update_.ops[maker_of(update_, operand)];
     std::vector<Operand> operands;
     if (const auto parts = made_.find(*value); parts != made_.end())
       operands = {parts->second};
@@ -233,8 +231,6 @@ class Sharder {
       if (buffer != nullptr && slice.first == *buffer) return slice.second;
     return std::nullopt;
   }
-
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
 
   Module& module_;
   const Options& options_;

@@ -80,10 +80,9 @@ void split_sums(Module& module, Region& region, const Options& options, Diag& di
 
     Builder build = Builder(module, region, diag).like(op);
     build.at = i;
-    const std::string name =
-        op.results.empty() ? module[*as_buffer(op.operands.front())].name : region[op.results.front()].name;
-    const ValueId sums = build.make(total ? "total_sum" : "column_sum", name + ".parts",
-                                    {op.operands[summed]}, {{"parts", parts}});
+    const ValueId sums =
+        build.make(total ? "total_sum" : "column_sum", name_of(module, region, op) + ".parts",
+                   {op.operands[summed]}, {{"parts", parts}});
     Op last = std::move(region.ops[++i]);
     last.operands[summed] = sums;
     size_t to = i;

@@ -50,8 +50,6 @@ class Translator {
   }
 
  private:
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
   // The ops that something other than a gradient's accumulator depends on.
   std::vector<bool> forward_ops() const {
     std::vector<bool> wanted(region_.values.size(), false), forward(region_.ops.size(), false);
@@ -93,9 +91,13 @@ class Translator {
     op.name = "inputs";
     op.once = true;
     for (const ValueId input : region_.inputs) op.outputs.push_back(tensor(input, 0));
+    add(std::move(op), -1, {});
+  }
+
+  void add(planner::Operation op, int kernel, std::vector<size_t> parts) {
     out_.graph.operations.push_back(std::move(op));
-    out_.kernel_of.push_back(-1);
-    out_.parts.emplace_back();
+    out_.kernel_of.push_back(kernel);
+    out_.parts.push_back(std::move(parts));
   }
 
   // One operation for a kernel, or two: what it makes from other kernels' values, and what follows from those
@@ -164,9 +166,7 @@ class Translator {
     if (!results.empty() && (!known.empty() || ops.size() != kernel.members.size()))
       op.again =
           seconds_[k] * part_seconds(kernel, ops, results) / kernel_seconds(costs_, module_, region_, kernel);
-    out_.graph.operations.push_back(std::move(op));
-    out_.kernel_of.push_back(static_cast<int>(k));
-    out_.parts.push_back(std::move(ops));
+    add(std::move(op), static_cast<int>(k), std::move(ops));
   }
 
   // Effects, and what reads a buffer that the step writes.
@@ -180,14 +180,14 @@ class Translator {
   }
 
   std::string name_of(const Kernel& kernel, const std::vector<ValueId>& results) const {
-    std::string name = !results.empty() ? region_[results.front()].name : operand_name(kernel);
+    std::string name = "kernel";
+    if (!results.empty())
+      name = region_[results.front()].name;
+    else if (!kernel.writes.empty())
+      name = passes::name_of(module_, region_, kernel.writes.front());
     std::replace_if(
         name.begin(), name.end(), [](unsigned char c) { return c <= ' '; }, '_');
     return name;
-  }
-  std::string operand_name(const Kernel& kernel) const {
-    const BufferId* buffer = kernel.writes.empty() ? nullptr : as_buffer(kernel.writes.front());
-    return buffer != nullptr ? module_[*buffer].name : "kernel";
   }
 
   // Results that may take the bytes of an operand that dies in the kernel (as plan-memory pairs them).
@@ -265,9 +265,7 @@ class Translator {
       op.inputs.push_back(x);
       wanted.uses.push_back(static_cast<int>(out_.graph.operations.size()));
     }
-    out_.graph.operations.push_back(std::move(op));
-    out_.kernel_of.push_back(-1);
-    out_.parts.emplace_back();
+    add(std::move(op), -1, {});
   }
 
   const Module& module_;

@@ -40,7 +40,7 @@ class Flow {
     while (layers(source, sink, work)) {
       next_ = head_;
       while (true) {
-        const double pushed = push(source, sink, kInfinite, work);
+        const double pushed = push(source, sink, work);
         if (pushed <= tiny_) break;
         total += pushed;
       }
@@ -74,7 +74,7 @@ class Flow {
   }
 
   // One path with an explicit stack: graphs are deeper than the machine's.
-  double push(int source, int sink, double, int64_t& work) {
+  double push(int source, int sink, int64_t& work) {
     path_.clear();
     int at = source;
     while (at != sink) {

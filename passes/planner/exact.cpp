@@ -199,6 +199,7 @@ class Astar {
         if (((live & ~node.kept) & bit_[static_cast<size_t>(x)]) != 0) out.schedule.back().drops.push_back(x);
       }
       live = node.state.live;
+      out.peak = std::max(out.peak, bytes(live));
       if (node.operation != graph_.end()) out.schedule.push_back({node.operation, {}});
     }
     return out;

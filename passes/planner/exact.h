@@ -10,6 +10,7 @@ namespace gacc::passes::planner {
 struct Exact {
   enum class Outcome : uint8_t { optimal, infeasible, gave_up } outcome = Outcome::gave_up;
   double cost = 0;
+  int64_t peak = 0;
   std::vector<Step> schedule{};
 };
 

@@ -45,38 +45,21 @@ Incremental::Incremental(const Graph& graph)
     int begin = tensor.producer;
     for (const int use : tensor.uses) {
       slot_of_.push_back(static_cast<int>(slots_.size()));
-      slots_.push_back({.tensor = x, .begin = begin, .end = use});
+      slots_.push_back(
+          {.tensor = x, .begin = begin, .end = use, .goes = goes_of(plan_.gaps[slot_of_.size() - 1])});
       begin = use;
     }
-    slots_.push_back({.tensor = x, .begin = begin, .end = -1});
+    slots_.push_back({.tensor = x, .begin = begin, .end = -1, .goes = goes_of_held(plan_.held[i])});
   }
   slot_saved_.assign(slots_.size(), 0);
   while (leaves_ < static_cast<int>(graph.operations.size())) leaves_ *= 2;
-  start(plan_);
-}
-
-void Incremental::start(const Plan& plan) {
-  plan_ = plan;
-  saving_ = false;
   memory_.assign(2 * static_cast<size_t>(leaves_), {});
   costs_.assign(2 * static_cast<size_t>(leaves_), 0);
-  for (size_t s = 0; s < members_.size(); ++s)
-    if (members_[s].size() > 1) alive_[s].assign(graph_.operations.size(), 0);
-  std::fill(bursts_.begin(), bursts_.end(), Burst{});
-  for (size_t x = 0; x < graph_.tensors.size(); ++x) {
-    const auto first = static_cast<size_t>(first_slot_[x]), uses = graph_.tensors[x].uses.size();
-    for (size_t k = 0; k <= uses; ++k) {
-      Slot& slot = slots_[first + k];
-      slot.touches.clear();
-      slot.from = 0, slot.to = slot.until = -1;
-      slot.goes = k == uses ? goes_of_held(plan.held[x])
-                            : goes_of(plan.gaps[static_cast<size_t>(plan.first(static_cast<int>(x))) + k]);
-      review(static_cast<int>(first + k));
-    }
-  }
-  for (int t = 0; t <= graph_.end(); ++t) stale_.insert(stale_.end(), t);
+  for (size_t storage = 0; storage < members_.size(); ++storage)
+    if (members_[storage].size() > 1) alive_[storage].assign(graph.operations.size(), 0);
+  for (size_t s = 0; s < slots_.size(); ++s) review(static_cast<int>(s));
+  for (int t = 0; t <= graph.end(); ++t) stale_.insert(stale_.end(), t);
   follow_all();
-  saving_ = true;
   commit();
 }
 
@@ -357,7 +340,7 @@ void Incremental::follow(int t) {
       to.insert(to.begin() + index, local.touch);
     changed.push_back(local.slot);
   }
-  if (saving_ && burst_saved_[static_cast<size_t>(t)] != trial_) {
+  if (burst_saved_[static_cast<size_t>(t)] != trial_) {
     burst_saved_[static_cast<size_t>(t)] = trial_;
     old_bursts_.emplace_back(t, bursts_[static_cast<size_t>(t)]);
   }
@@ -433,7 +416,7 @@ void Incremental::cover(Slot& slot, int from, int to) {
 
 Incremental::Slot& Incremental::changing(int s) {
   Slot& slot = slots_[static_cast<size_t>(s)];
-  if (saving_ && slot_saved_[static_cast<size_t>(s)] != trial_) {
+  if (slot_saved_[static_cast<size_t>(s)] != trial_) {
     slot_saved_[static_cast<size_t>(s)] = trial_;
     old_slots_.emplace_back(s, slot);
   }

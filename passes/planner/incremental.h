@@ -2,7 +2,8 @@
 // plan, and a change costs what it changes, not a pass over the program.
 //
 //   Incremental now(graph);
-//   now.start(plan);
+//   now.change(plan);
+//   now.commit();
 //   now.set_gap(g, Gap::keep);
 //   if (now.peak() > budget) now.undo(); else now.commit();
 #pragma once
@@ -24,8 +25,7 @@ class Incremental {
  public:
   explicit Incremental(const Graph& graph);
 
-  void start(const Plan& plan);   // as a whole; nothing is left to undo
-  void change(const Plan& plan);  // where it differs
+  void change(const Plan& plan);  // where it differs; at first nothing is dropped
   void set_gap(int gap, Gap to);
   void set_held(int x, int to);
   void commit();  // what changed since the last commit stays
@@ -133,7 +133,6 @@ class Incremental {
   std::vector<std::pair<int, int>> old_held_;
   std::vector<int> slot_saved_, burst_saved_;  // by slot, by operation: the last trial that changed it
   int trial_ = 1;
-  bool saving_ = true;
   int64_t work_ = 0;
 };
 

@@ -97,43 +97,21 @@ class Search {
   const std::vector<int64_t>& offsets() const { return placed_; }
 
  private:
-  enum class What : uint8_t { floor, top, lowest, placed };
   struct Change {
-    What what;
-    int index;
+    int64_t* what;
     int64_t before;
   };
 
   const Item& item(int i) const { return items_[static_cast<size_t>(i)]; }
 
-  template <class Vector>
-  void set(What what, Vector& values, int index, int64_t value) {
-    trail_.push_back({what, index, values[static_cast<size_t>(index)]});
-    values[static_cast<size_t>(index)] = value;
+  void set(std::vector<int64_t>& values, int index, int64_t value) {
+    int64_t& what = values[static_cast<size_t>(index)];
+    trail_.push_back({&what, what});
+    what = value;
   }
 
   void undo(size_t mark) {
-    while (trail_.size() > mark) {
-      const auto [what, index, before] = trail_.back();
-      const size_t at = static_cast<size_t>(index);
-      trail_.pop_back();
-      switch (what) {
-        case What::floor:
-          floor_[at] = before;
-          break;
-        case What::top:
-          top_[at] = before;
-          break;
-        case What::lowest:
-          lowest_[at] = before;
-          break;
-        case What::placed:
-          placed_[at] = before;
-          for (int s = items_[at].begin; s < items_[at].end; ++s)
-            rest_[static_cast<size_t>(s)] += items_[at].bytes;
-          break;
-      }
-    }
+    for (; trail_.size() > mark; trail_.pop_back()) *trail_.back().what = trail_.back().before;
   }
 
   void touch(int section) {
@@ -156,7 +134,7 @@ class Search {
         if (placed_[at] >= 0) continue;
         --work_;
         if (lowest_[at] < floor_[s]) {
-          set(What::lowest, lowest_, i, floor_[s]);
+          set(lowest_, i, floor_[s]);
           if (floor_[s] + items_[at].bytes > capacity_) good = false;
           for (int other = items_[at].begin; other < items_[at].end; ++other) {
             if (other != section) touch(other);
@@ -164,7 +142,7 @@ class Search {
         }
         lowest = std::min(lowest, lowest_[at]);
       }
-      if (lowest > floor_[s]) set(What::floor, floor_, section, lowest);
+      if (lowest > floor_[s]) set(floor_, section, lowest);
       if (floor_[s] + rest_[s] > capacity_) good = false;
     }
     for (const int section : queue_) queued_[static_cast<size_t>(section)] = false;
@@ -173,18 +151,18 @@ class Search {
   }
 
   bool put(int i, int64_t offset, const std::vector<int>& part) {
-    set(What::placed, placed_, i, offset);
+    set(placed_, i, offset);
     for (int s = item(i).begin; s < item(i).end; ++s) {
-      rest_[static_cast<size_t>(s)] -= item(i).bytes;
-      set(What::floor, floor_, s, offset + item(i).bytes);
-      set(What::top, top_, s, offset + item(i).bytes);
+      set(rest_, s, rest_[static_cast<size_t>(s)] - item(i).bytes);
+      set(floor_, s, offset + item(i).bytes);
+      set(top_, s, offset + item(i).bytes);
       touch(s);
     }
     for (const int other : part) {  // offsets only grow
       if (placed_[static_cast<size_t>(other)] >= 0 || lowest_[static_cast<size_t>(other)] >= offset) continue;
       for (int s = item(other).begin; s < item(other).end; ++s) {
         if (floor_[static_cast<size_t>(s)] >= offset) continue;
-        set(What::floor, floor_, s, offset);
+        set(floor_, s, offset);
         touch(s);
       }
     }

@@ -163,22 +163,7 @@ class Planner {
     out.cost = std::max(exact.cost, floor());
     out.lower_bound = exact.cost;
     out.reruns = static_cast<int64_t>(exact.schedule.size()) - graph_.end();
-    std::vector<int> members(graph_.tensors.size(), 0);
-    std::vector<char> live(graph_.tensors.size(), 0);
-    int64_t bytes = 0;
-    for (const Step& step : exact.schedule) {
-      for (const int x : graph_.operation(step.operation).outputs) {
-        if (live[static_cast<size_t>(x)]++ != 0) continue;
-        const int s = graph_.tensor(x).storage;
-        if (members[static_cast<size_t>(s)]++ == 0) bytes += graph_.tensor(s).bytes;
-      }
-      out.peak = std::max(out.peak, bytes);
-      for (const int x : step.drops) {
-        live[static_cast<size_t>(x)] = 0;
-        const int s = graph_.tensor(x).storage;
-        if (--members[static_cast<size_t>(s)] == 0) bytes -= graph_.tensor(s).bytes;
-      }
-    }
+    out.peak = exact.peak;
     out.schedule = std::move(exact.schedule);
   }
 

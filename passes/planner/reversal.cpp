@@ -97,7 +97,7 @@ void Reversal::choose_step(int64_t least, int64_t budget, int64_t most) {
 
 void Reversal::fill(size_t s, size_t t, bool held) {
   const Stage &first = stages_[s], &final = stages_[t];
-  Cell* const out = row(s, t, held);
+  Cell* const out = &table_[row_begin(s, t, held)];
   // Costs `cost` and, by slots taken, what two rows say (the first beyond `taken` more), where `need` fits.
   const auto offer = [&](int64_t need, double cost, const Cell* a, size_t taken, const Cell* b, Choice choice,
                          size_t index) {

@@ -74,11 +74,9 @@ class Reversal {
     int index = 0;  // of the option, or where it splits, counted from s
   };
   size_t segment(size_t s, size_t t) const { return classes_[s * stages_.size() + t]; }
-  const Cell* row(size_t s, size_t t, bool held) const {
-    return &table_[(rows_[segment(s, t)] + (held ? 1 : 0)) * (slots_ + 1)];
-  }
-  Cell* row(size_t s, size_t t, bool held) {
-    return &table_[(rows_[segment(s, t)] + (held ? 1 : 0)) * (slots_ + 1)];
+  const Cell* row(size_t s, size_t t, bool held) const { return &table_[row_begin(s, t, held)]; }
+  size_t row_begin(size_t s, size_t t, bool held) const {
+    return (rows_[segment(s, t)] + (held ? 1 : 0)) * (slots_ + 1);
   }
   size_t slots(int64_t bytes) const {
     return static_cast<size_t>((bytes + (round_ == Round::near ? step_ / 2 : 0)) / step_);

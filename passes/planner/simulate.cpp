@@ -18,35 +18,28 @@ Plan::Plan(const Graph& graph) : held(graph.tensors.size(), 0) {
 
 Simulator::Simulator(const Graph& graph)
     : graph_(graph),
-      live_(graph.tensors.size()),
-      members_(graph.tensors.size()),
-      passed_(graph.tensors.size()),
-      made_(graph.tensors.size()),
-      pending_(graph.tensors.size()),
-      needed_at_(graph.tensors.size()),
+      now_(graph.tensors.size()),
       in_burst_(graph.operations.size()),
-      held_until_(graph.tensors.size(), -1),
-      fresh_at_(graph.tensors.size(), -1),
-      taken_at_(graph.tensors.size(), -1) {}
+      held_until_(graph.tensors.size(), -1) {}
 
 void Simulator::allocate(int x) {
-  if (live_[static_cast<size_t>(x)] != 0) return;
-  live_[static_cast<size_t>(x)] = 1;
+  if (state(x).live) return;
+  state(x).live = true;
   const int s = graph_.tensor(x).storage;
-  if (members_[static_cast<size_t>(s)]++ == 0) bytes_ += graph_.tensor(s).bytes;
+  if (state(s).members++ == 0) bytes_ += graph_.tensor(s).bytes;
 }
 
 void Simulator::release(int x) {
-  if (live_[static_cast<size_t>(x)] == 0 || graph_.tensor(x).producer < 0) return;
-  live_[static_cast<size_t>(x)] = 0;
+  if (!state(x).live || graph_.tensor(x).producer < 0) return;
+  state(x).live = false;
   const int s = graph_.tensor(x).storage;
-  if (--members_[static_cast<size_t>(s)] == 0) bytes_ -= graph_.tensor(s).bytes;
+  if (--state(s).members == 0) bytes_ -= graph_.tensor(s).bytes;
   if (schedule_ != nullptr) schedule_->back().drops.push_back(x);
 }
 
 void Simulator::execute(int operation, int at) {
   for (const int x : graph_.operation(operation).outputs) {
-    if (live_[static_cast<size_t>(x)] == 0) fresh_at_[static_cast<size_t>(x)] = step_;
+    if (!state(x).live) state(x).fresh_at = step_;
     allocate(x);
   }
   full_ = bytes_;
@@ -62,10 +55,9 @@ void Simulator::execute(int operation, int at) {
 void Simulator::settle(int operation) {
   const int64_t step = step_ - 1;
   for (const auto& [input, output] : graph_.operation(operation).in_place) {
-    const auto from = static_cast<size_t>(input), to = static_cast<size_t>(output);
-    if (live_[from] != 0 || fresh_at_[to] != step || taken_at_[to] == step || taken_at_[from] == step)
-      continue;
-    taken_at_[from] = taken_at_[to] = step;
+    State &from = state(input), &to = state(output);
+    if (from.live || to.fresh_at != step || to.taken_at == step || from.taken_at == step) continue;
+    from.taken_at = to.taken_at = step;
     full_ -= graph_.tensor(output).bytes;
   }
   measure_.peak = std::max(measure_.peak, full_);
@@ -73,70 +65,67 @@ void Simulator::settle(int operation) {
 
 // Whether a tensor that the burst made, or read beyond its last use, stays when the burst is done with it.
 bool Simulator::stays(const Plan& plan, int x) const {
-  const size_t at = static_cast<size_t>(x);
-  const int passed = passed_[at];
-  if (passed < static_cast<int>(graph_.tensor(x).uses.size()))
-    return made_[at] >= static_cast<int>(plan.gaps[static_cast<size_t>(plan.first(x) + passed)]);
+  const State& now = state(x);
+  if (now.passed < static_cast<int>(graph_.tensor(x).uses.size()))
+    return now.made >= static_cast<int>(plan.gaps[static_cast<size_t>(plan.first(x) + now.passed)]);
   return false;
 }
 
 bool Simulator::held(const Plan& plan, int x) const {
-  const auto at = static_cast<size_t>(x);
-  return plan.held[at] != 0 && made_[at] + 1 >= plan.held[at];
+  const uint16_t times = plan.held[static_cast<size_t>(x)];
+  return times != 0 && state(x).made + 1 >= times;
 }
 
 void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
   // 1. What is missing, with what is missing for that.
   list_.clear();
   const auto want = [&](int x) {
-    const size_t at = static_cast<size_t>(x);
-    if (live_[at] == 0) {
+    if (!state(x).live) {
       const int producer = graph_.tensor(x).producer;
       if (in_burst_[static_cast<size_t>(producer)] != operation) {
         in_burst_[static_cast<size_t>(producer)] = operation;
         list_.push_back(producer);
       }
     } else if (measure_holds) {
-      held_until_[at] = operation;
+      held_until_[static_cast<size_t>(x)] = operation;
     }
   };
   for (const int x : graph_.operation(operation).inputs) {
-    needed_at_[static_cast<size_t>(x)] = operation;
-    pending_[static_cast<size_t>(x)] = 1;  // never freed by the burst
+    state(x).needed_at = operation;
+    state(x).pending = 1;  // never freed by the burst
     want(x);
   }
   for (size_t next = 0; next < list_.size(); ++next) {
     for (const int x : graph_.operation(list_[next]).inputs) {
-      const size_t at = static_cast<size_t>(x);
-      if (needed_at_[at] != operation) needed_at_[at] = operation, pending_[at] = 0;
-      ++pending_[at];
+      State& now = state(x);
+      if (now.needed_at != operation) now.needed_at = operation, now.pending = 0;
+      ++now.pending;
       want(x);
     }
   }
   if (list_.empty()) return;
   std::sort(list_.begin(), list_.end());
   // 2. Make it. What was live before stays, but for held tensors whose last reader this was.
-  const size_t count = list_.size();
-  for (size_t next = 0; next < count; ++next) {
-    const int o = list_[next];
+  for (const int o : list_) {
     fresh_.clear();
     for (const int x : graph_.operation(o).outputs) {
-      const size_t at = static_cast<size_t>(x);
-      if (needed_at_[at] != operation) needed_at_[at] = -1, pending_[at] = 0;
-      if (live_[at] == 0) fresh_.push_back(x);  // what lives already is not made again
+      State& now = state(x);
+      if (now.needed_at != operation) now.needed_at = -1, now.pending = 0;
+      if (!now.live) fresh_.push_back(x);  // what lives already is not made again
     }
     execute(o, operation);
     for (const int x : fresh_) {
-      ++made_[static_cast<size_t>(x)];
-      if (pending_[static_cast<size_t>(x)] == 0 && !stays(plan, x)) release(x);
+      ++state(x).made;
+      if (state(x).pending == 0 && !stays(plan, x)) release(x);
     }
     for (const int x : graph_.operation(o).inputs) {
-      const size_t at = static_cast<size_t>(x);
-      if (--pending_[at] > 0) continue;
-      needed_at_[at] = -1;
+      State& now = state(x);
+      if (--now.pending > 0) continue;
+      now.needed_at = -1;
       if (stays(plan, x)) continue;
-      const bool over = passed_[at] == static_cast<int>(graph_.tensor(x).uses.size());
-      if (over && held(plan, x) && (measure_holds || held_until_[at] > operation)) continue;
+      const bool over = now.passed == static_cast<int>(graph_.tensor(x).uses.size());
+      if (over && held(plan, x) && (measure_holds || held_until_[static_cast<size_t>(x)] > operation))
+        continue;
       release(x);
     }
     settle(o);
@@ -144,28 +133,20 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
 }
 
 Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule) {
-  std::fill(live_.begin(), live_.end(), 0);
-  std::fill(members_.begin(), members_.end(), 0);
-  std::fill(passed_.begin(), passed_.end(), 0);
-  std::fill(made_.begin(), made_.end(), 0);
-  std::fill(pending_.begin(), pending_.end(), 0);
-  std::fill(needed_at_.begin(), needed_at_.end(), -1);
+  std::fill(now_.begin(), now_.end(), State{});
   std::fill(in_burst_.begin(), in_burst_.end(), -1);
-  std::fill(fresh_at_.begin(), fresh_at_.end(), -1);
-  std::fill(taken_at_.begin(), taken_at_.end(), -1);
   if (measure_holds) std::fill(held_until_.begin(), held_until_.end(), -1);
   bytes_ = step_ = 0;
   measure_ = {};
   schedule_ = schedule;
   for (size_t x = 0; x < graph_.tensors.size(); ++x) {
-    if (graph_.tensors[x].producer < 0) live_[x] = 1;  // costs no bytes: its storage has none
+    now_[x].live = graph_.tensors[x].producer < 0;  // costs no bytes: its storage has none
   }
   const auto after = [&](int x, int t) {
-    const size_t at = static_cast<size_t>(x);
     const int uses = static_cast<int>(graph_.tensor(x).uses.size());
-    if (passed_[at] < uses) {
-      if (plan.gaps[static_cast<size_t>(plan.first(x) + passed_[at])] != Gap::keep) release(x);
-    } else if (!held(plan, x) || (!measure_holds && held_until_[at] <= t)) {
+    if (state(x).passed < uses) {
+      if (plan.gaps[static_cast<size_t>(plan.first(x) + state(x).passed)] != Gap::keep) release(x);
+    } else if (!held(plan, x) || (!measure_holds && held_until_[static_cast<size_t>(x)] <= t)) {
       release(x);
     }
   };
@@ -177,8 +158,7 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
       settle(t);
       break;
     }
-    for (const int x : graph_.operation(t).inputs)
-      ++passed_[static_cast<size_t>(x)], made_[static_cast<size_t>(x)] = 0, after(x, t);
+    for (const int x : graph_.operation(t).inputs) ++state(x).passed, state(x).made = 0, after(x, t);
     for (const int x : graph_.operation(t).outputs) after(x, t);
     settle(t);
   }

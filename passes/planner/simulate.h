@@ -51,6 +51,18 @@ class Simulator {
   int64_t work() const { return work_; }
 
  private:
+  // Of a tensor.
+  struct State {
+    bool live = false;
+    int members = 0;                       // live tensors that share its bytes, if it owns them
+    int passed = 0;                        // uses in program order so far
+    int made = 0;                          // how often bursts made it since its last use
+    int pending = 0;                       // readers still to come in the burst
+    int needed_at = -1;                    // the operation that reads it or whose burst does
+    int64_t fresh_at = -1, taken_at = -1;  // the step that made it, that shared its bytes
+  };
+  State& state(int x) { return now_[static_cast<size_t>(x)]; }
+  const State& state(int x) const { return now_[static_cast<size_t>(x)]; }
   Measure pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule);
   void burst(const Plan& plan, int operation, bool measure_holds);
   void execute(int operation, int at);
@@ -62,15 +74,9 @@ class Simulator {
 
   const Graph& graph_;
   int split_ = -1;
-  std::vector<char> live_;
-  std::vector<int> members_;     // by storage: its live tensors
-  std::vector<int> passed_;      // by tensor: uses in program order so far
-  std::vector<int> made_;        // by tensor: how often bursts made it since its last use
-  std::vector<int> pending_;     // by tensor: readers still to come in the burst
-  std::vector<int> needed_at_;   // by tensor: the operation that reads it or whose burst does
+  std::vector<State> now_;       // by tensor
   std::vector<int> in_burst_;    // by operation: the last burst that held it
   std::vector<int> held_until_;  // by tensor that is held: the last operation whose burst reads it, or -1
-  std::vector<int64_t> fresh_at_, taken_at_;  // by tensor: the step that made it, that shared its bytes
   std::vector<int> list_, fresh_;
   int64_t bytes_ = 0, full_ = 0, step_ = 0, work_ = 0;
   Measure measure_;

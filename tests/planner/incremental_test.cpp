@@ -82,7 +82,7 @@ TEST(Incremental, SaysWhatTheSimulatorSays) {
       committed = now.plan();
     }
     Incremental fresh(graph);
-    fresh.start(now.plan());
+    fresh.change(now.plan());
     EXPECT_EQ(fresh.cost(), now.cost()) << "seed " << seed;  // to the last bit
     EXPECT_EQ(fresh.peak(), now.peak()) << "seed " << seed;
   }
