@@ -146,12 +146,9 @@ class FormulaWork {
       // What a row has once is loaded before the loop over its elements.
       if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
       const bool fresh = before.insert(i).second;
-      if (fresh) {
-        work_.loads.add(width(slot), bytes(static_cast<size_t>(i)));
-      } else {
-        work_.loads.add(width(slot), slot.access == Access::element ? bytes(static_cast<size_t>(i)) : 0);
-        again += slot.access == Access::element ? bytes(static_cast<size_t>(i)) : 0;
-      }
+      const double moved = fresh || slot.access == Access::element ? bytes(static_cast<size_t>(i)) : 0;
+      work_.loads.add(width(slot), moved);
+      if (!fresh) again += moved;
     }
     double stores = 0;
     for (const int32_t i : stage.stored) {

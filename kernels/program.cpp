@@ -113,11 +113,8 @@ std::string body_key(const Body& body) {
 
 std::string body_name(const ir::Region& region, const ir::Kernel& kernel, size_t number) {
   std::string name;
-  size_t taken = 0;
-  for (const ir::KernelMember& member : kernel.members) {
-    if (taken++ == 4) break;
-    name += std::string(region.ops[member.op].info->name) + "_";
-  }
+  for (size_t m = 0; m < std::min<size_t>(kernel.members.size(), 4); ++m)
+    name += std::string(region.ops[kernel.members[m].op].info->name) + "_";
   std::replace(name.begin(), name.end(), '.', '_');
   return fmt::format("{}{}", name, number);
 }

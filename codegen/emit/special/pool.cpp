@@ -110,11 +110,8 @@ class Pooling {
             Value* dy = t_.gather(of_largest ? 1 : 0, plane(w_.to), place, mine, 0.0);
             return Values{b_.CreateFAdd(carried[0], dy)};
           })[0];
-          if (of_largest) {
-            t_.store(2, output(point, w_.from[1]), sum, point);
-          } else {
-            t_.store(1, output(point, w_.from[1]), b_.CreateFDiv(sum, elements()), point);
-          }
+          Value* result = of_largest ? sum : b_.CreateFDiv(sum, elements());
+          t_.store(of_largest ? 2 : 1, output(point, w_.from[1]), result, point);
         });
   }
 
