@@ -102,10 +102,8 @@ class NvptxTarget final : public Target {
     Value* last = b.CreateSelect(b.CreateICmpULT(column, column_count()), high, index(0));
     Value* first = b.CreateAdd(low, b.CreateUDiv(thread, index(body.side)));
     // So many elements at once, of all operands, as there are registers for.
-    const auto operands =
-        static_cast<int>(std::count_if(body.slots.begin(), body.slots.end(), [](const Slot& s) {
-          return s.read && s.access == ir::Access::element;
-        }));
+    const auto operands = static_cast<int>(std::ranges::count_if(
+        body.slots, [](const Slot& s) { return s.read && s.access == ir::Access::element; }));
     const int elements = (body.cost <= 8 ? 64 : body.cost <= 40 ? 32 : 16) / std::max(operands, 1);
     const int at_once = std::clamp(elements / body.vector, 1, 8);
     const Carried mine =

@@ -100,12 +100,12 @@ struct RowStatistics {
 };
 RowStatistics row_statistics(const double* row, int64_t columns, double eps);
 
-// References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).
 // Of a row: its largest element, NaN where one is, and the sum of exp(x - top).
 struct RowExponentials {
   double top, sum;
 };
 RowExponentials row_exponentials(const double* row, int64_t columns);
+// References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).
 int64_t row_count(const Tensor& tensor);
 int64_t column_count(const Tensor& tensor);
 
