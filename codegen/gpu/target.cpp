@@ -104,7 +104,7 @@ class NvptxTarget final : public Target {
     // So many elements at once, of all operands, as there are registers for.
     const auto operands = static_cast<int>(std::ranges::count_if(
         body.slots, [](const Slot& s) { return s.read && s.access == ir::Access::element; }));
-    const int elements = (body.cost <= 8 ? 64 : body.cost <= 40 ? 32 : 16) / std::max(operands, 1);
+    const int cost = body.cost, elements = (cost <= 8 ? 64 : cost <= 40 ? 32 : 16) / std::max(operands, 1);
     const int at_once = std::clamp(elements / body.vector, 1, 8);
     const Carried mine =
         on_block({{{nullptr, column, nullptr, lanes_}}, first, last, index(strips), at_once});
