@@ -60,8 +60,9 @@ void Dependence::join(size_t product, size_t kernel) {
 
 std::optional<size_t> Dependence::latest_before(size_t kernel, const std::vector<int32_t>& levels) const {
   std::optional<size_t> latest;
-  for (size_t i = 0; i < kernel; ++i)
-    if ((!latest || levels[i] > levels[*latest]) && between(i, kernel)) latest = i;
+  // From the end: what a kernel waits for is mostly near, and then all of lower levels need no look.
+  for (size_t i = kernel; i-- > 0;)
+    if ((!latest || levels[i] >= levels[*latest]) && between(i, kernel)) latest = i;
   return latest;
 }
 
