@@ -27,9 +27,9 @@ constexpr double kCostWorthFineLevels = 0.0005;
 constexpr int kLevelsAboveBudget = 2;  // coarse ones that are tried: their plans may still fit
 constexpr int kPlacementTries = 3;     // searches, each for less, until a plan can be placed
 
-// The module with the schedule written in, as small as joining clones or leaving them makes it. Joined they never take more bytes, but they
-// may lie worse: then they are left where the arena has to be `most` bytes. Not feasible: no place is tried,
-// there are too few bytes.
+// The module with the schedule written in, as small as joining clones or leaving them makes it. Joined they never
+// take more bytes, but they may lie worse: then they are left where the arena has to be `most` bytes. Not feasible:
+// no place is tried, there are too few bytes.
 StepPlan write_back(const Module& fused, const StepGraph& step, const std::vector<planner::Step>& schedule,
                     const Options& options, int64_t most) {
   StepPlan out;
