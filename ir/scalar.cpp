@@ -176,16 +176,37 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args, double va
     shared = program_.nodes[static_cast<size_t>(args[i].node_)].kind;
     break;
   }
-  if (rule == Rule::leaf) broken_formula("a leaf is not an operation");
-  if (rule == Rule::arithmetic && shared == ScalarKind::truth) broken_formula("arithmetic on truth values");
   ScalarKind wanted = shared, given = shared;
-  if (rule == Rule::real || rule == Rule::test) wanted = ScalarKind::real;
-  if (rule == Rule::logic) wanted = ScalarKind::truth;
-  if (rule == Rule::random) wanted = ScalarKind::integer;
-  if (rule == Rule::real || rule == Rule::random || op == ScalarOp::to_real) given = ScalarKind::real;
-  if (rule == Rule::compare || rule == Rule::test || rule == Rule::logic) given = ScalarKind::truth;
-  if (op == ScalarOp::to_integer) given = ScalarKind::integer;
-  if (rule == Rule::convert && shared == given) return args[0];
+  switch (rule) {
+    case Rule::leaf:
+      broken_formula("a leaf is not an operation");
+    case Rule::arithmetic:
+      if (shared == ScalarKind::truth) broken_formula("arithmetic on truth values");
+      break;
+    case Rule::real:
+      wanted = given = ScalarKind::real;
+      break;
+    case Rule::compare:
+      given = ScalarKind::truth;
+      break;
+    case Rule::test:
+      wanted = ScalarKind::real;
+      given = ScalarKind::truth;
+      break;
+    case Rule::logic:
+      wanted = given = ScalarKind::truth;
+      break;
+    case Rule::convert:
+      given = op == ScalarOp::to_real ? ScalarKind::real : ScalarKind::integer;
+      if (shared == given) return args[0];
+      break;
+    case Rule::random:
+      wanted = ScalarKind::integer;
+      given = ScalarKind::real;
+      break;
+    case Rule::choice:
+      break;
+  }
   ScalarNode node{.op = op, .kind = given, .value = value};
   for (size_t i = 0; i < args.size(); ++i)
     node.args[i] = place(args[i], rule == Rule::choice && i == 0 ? ScalarKind::truth : wanted);
