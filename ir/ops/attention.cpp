@@ -196,7 +196,12 @@ Cost cost(const OpView& op, int64_t products) {
 const std::vector<AttrSpec> kHeadAttrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}};
 const std::vector<AttrSpec> kDropoutAttrs = {
     kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2], {"p", 0.5}, {"stream", int64_t{0}}};
-// Forwards, where dropout's operands begin at `words`; 0: without dropout.
+
+// Dropout's operands begin at `words`; 0: there is no dropout.
+bool expect_operands(const OpView& op, size_t words, Diag& diag) {
+  return expect_heads(op, diag) && (words == 0 || expect_dropout(op, words, diag));
+}
+
 template <size_t words>
 OpInfo forward(std::string_view name, std::string_view summary, const std::vector<AttrSpec>& attrs) {
   return {.name = name,
@@ -205,9 +210,7 @@ OpInfo forward(std::string_view name, std::string_view summary, const std::vecto
           .results = 2,
           .attrs = attrs,
           .infer = [](const OpView& op, Diag& diag) -> Types {
-            if (!expect_heads(op, diag) || (words > 0 && !expect_dropout(op, words, diag)))
-              return std::nullopt;
-            return results(op);
+            return expect_operands(op, words, diag) ? results(op) : std::nullopt;
           },
           .lowering = Lowering::special,
           .gradient = gradient,
@@ -226,9 +229,7 @@ OpInfo backward(std::string_view name, std::string_view summary, const std::vect
           .keeps = 0b110,
           .attrs = attrs,
           .infer = [](const OpView& op, Diag& diag) -> Types {
-            if (!expect_heads(op, diag) || (words > 0 && !expect_dropout(op, words, diag)))
-              return std::nullopt;
-            return gradient_results(op, diag);
+            return expect_operands(op, words, diag) ? gradient_results(op, diag) : std::nullopt;
           },
           .lowering = Lowering::special,
           .reference = [](EvalView& view) { gradient_reference(view, words); },

@@ -81,7 +81,8 @@ extern const OpInfo op_log_softmax{
         [](EvalView& view) {
           each_row(view, [](const double* x, double* y, int64_t columns) {
             const auto [top, sum] = row_exponentials(x, columns);
-            for (int64_t c = 0; c < columns; ++c) y[c] = x[c] - top - std::log(sum);
+            const double log = std::log(sum);
+            for (int64_t c = 0; c < columns; ++c) y[c] = x[c] - top - log;
           });
         },
     .saves = Saves::result,
