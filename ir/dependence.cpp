@@ -58,11 +58,12 @@ void Dependence::join(size_t product, size_t kernel) {
   from = {};
 }
 
-std::optional<size_t> Dependence::latest_before(size_t kernel, const std::vector<int32_t>& levels) const {
+std::optional<size_t> Dependence::latest_before(size_t kernel, const std::vector<int32_t>& levels,
+                                                int32_t least) const {
   std::optional<size_t> latest;
   // From the end: what a kernel waits for is mostly near, and then all of lower levels need no look.
   for (size_t i = kernel; i-- > 0;)
-    if ((!latest || levels[i] >= levels[*latest]) && between(i, kernel)) latest = i;
+    if (levels[i] >= least && between(i, kernel)) latest = i, least = levels[i];
   return latest;
 }
 
@@ -70,7 +71,7 @@ std::vector<int32_t> Dependence::earliest_levels() const {
   std::vector<int32_t> levels(touched_.size(), -1);
   for (size_t i = 0; i < touched_.size(); ++i) {
     if (none(i)) continue;
-    const std::optional<size_t> before = latest_before(i, levels);
+    const std::optional<size_t> before = latest_before(i, levels, 0);
     levels[i] = before ? levels[*before] + 1 : 0;
   }
   return levels;
@@ -78,8 +79,8 @@ std::vector<int32_t> Dependence::earliest_levels() const {
 
 std::optional<std::pair<size_t, size_t>> Dependence::out_of_order(const std::vector<int32_t>& levels) const {
   for (size_t i = 0; i < touched_.size(); ++i) {
-    const std::optional<size_t> before = latest_before(i, levels);
-    if (before && levels[*before] >= levels[i]) return std::pair(*before, i);
+    if (const std::optional<size_t> before = latest_before(i, levels, levels[i]))
+      return std::pair(*before, i);
   }
   return std::nullopt;
 }

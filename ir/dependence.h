@@ -46,8 +46,8 @@ class Dependence {
 
  private:
   bool none(size_t kernel) const { return touched_[kernel].reads.empty() && touched_[kernel].writes.empty(); }
-  // The first of those with the greatest level among the kernels that this one depends on.
-  std::optional<size_t> latest_before(size_t kernel, const std::vector<int32_t>& levels) const;
+  // The first of those with the greatest level among the kernels that this one depends on; none below `least`.
+  std::optional<size_t> latest_before(size_t kernel, const std::vector<int32_t>& levels, int32_t least) const;
   std::vector<Touched> touched_;
 };
 
