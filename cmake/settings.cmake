@@ -23,7 +23,7 @@ if(GACC_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1)
   add_link_options(-fsanitize=address,undefined)
   add_compile_definitions(GACC_CHECKED)  # the plan checker and the verifier run everywhere
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # 12 warns of moved-from variants that it has instrumented
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # 12 warns of variants that it has instrumented
     add_compile_options(-Wno-maybe-uninitialized)
   endif()
 endif()
