@@ -216,10 +216,7 @@ void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> t
   if (tensor.dtype == "F32")
     std::memcpy(to.data(), from, to.size_bytes());
   else
-    for (size_t i = 0; i < to.size(); ++i) {
-      const auto bits = read_little<uint16_t>(from + 2 * i);
-      to[i] = tensor.dtype == "F16" ? half_to_float(bits) : bf16_to_float(bits);
-    }
+    widen(half_type(tensor.dtype), from, to.data(), static_cast<int64_t>(to.size()));
 }
 
 Status check_finite(const StoredTensor& tensor, std::string_view file) {

@@ -688,7 +688,7 @@ Result<std::vector<float>> Session::read_floats(const PlanBuffer& buffer) {
     std::memcpy(values.data(), bytes.data(), bytes.size());
   } else {  // a frozen parameter
     const std::vector<uint16_t> halves = GACC_TRY(read_all<uint16_t>(buffer.offset, elements));
-    std::ranges::transform(halves, values.begin(), buffer.dtype == "f16" ? half_to_float : bf16_to_float);
+    widen(half_type(buffer.dtype), halves.data(), values.data(), elements);
   }
   return values;
 }

@@ -15,7 +15,6 @@
 #include <cstring>
 #include <vector>
 
-#include "codegen/host/convert.h"
 #include "codegen/host/library.h"
 #include "codegen/host/products.h"
 #include "ir/ops/image_window.h"
@@ -45,7 +44,7 @@ void read(Element type, const char* from, int64_t first, int64_t count, float* t
   if (type == Element::f32) {
     std::memcpy(to, from + first * 4, static_cast<size_t>(count) * 4);
   } else {
-    widen(type, reinterpret_cast<const uint16_t*>(from) + first, to, count);
+    widen(half_type(type), reinterpret_cast<const uint16_t*>(from) + first, to, count);
   }
 }
 
@@ -207,7 +206,8 @@ class Convolution final : public LibraryCall {
                    .ldc = half ? count : plane()}))
       return false;
     for (int64_t r = 0; half && r < many; ++r)
-      narrow(type_, sums + r * count, reinterpret_cast<uint16_t*>(result) + to + r * plane(), count);
+      narrow(half_type(type_), sums + r * count, reinterpret_cast<uint16_t*>(result) + to + r * plane(),
+             count);
     return true;
   }
 
@@ -270,7 +270,7 @@ class Convolution final : public LibraryCall {
         return false;
       if (!whole_) fold(columns, first, rows, sums);
     }
-    if (half) narrow(type_, sums, reinterpret_cast<uint16_t*>(dx) + task * size, size);
+    if (half) narrow(half_type(type_), sums, reinterpret_cast<uint16_t*>(dx) + task * size, size);
     return true;
   }
 

@@ -174,7 +174,7 @@ void Engine::set_batch(Prepared& prepared, int64_t batch) {
         launch.gemm.k = launch.gemm_k.at(batch);
         for (size_t i = 0; launch.gemm_pitch && i < launch.gemm.pitch.size(); ++i)
           launch.gemm.pitch[i] = (*launch.gemm_pitch)[i].at(batch);
-        launch.gemm.prepare();
+        launch.gemm.prepare(pool_.threads());
         wave.tasks += launch.gemm.tasks();
         continue;
       }
@@ -201,10 +201,11 @@ void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) 
       library_failed_.store(true, std::memory_order_relaxed);
     return;
   }
-  auto* scratch = reinterpret_cast<float*>(scratch_.data());
-  if (scratch != nullptr) scratch += Gemm::kScratchBytes / 4 * Pool::current();
+  ProductThread thread{.number = Pool::current()};
+  if (scratch_.data() != nullptr)
+    thread.scratch = reinterpret_cast<float*>(scratch_.data() + Gemm::kScratchBytes * Pool::current());
   const std::vector<char*>& matrix = launch.operands;
-  if (!launch.gemm.run(matrix[0], matrix[1], matrix[2], task, scratch))
+  if (!launch.gemm.run(matrix[0], matrix[1], matrix[2], task, thread))
     library_failed_.store(true, std::memory_order_relaxed);
 }
 
@@ -234,9 +235,12 @@ Status Engine::run(Program program, int64_t batch) {
   if (batch < 1 || batch > prepared.most)
     return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, prepared.most);
   if (batch != prepared.batch) set_batch(prepared, batch);
-  if (profiling_) run_profiled(program, prepared);
-  for (const Wave& wave : profiling_ ? std::vector<Wave>() : prepared.waves)
-    pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });
+  if (profiling_) {
+    run_profiled(program, prepared);
+  } else {
+    for (const Wave& wave : prepared.waves)
+      pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });
+  }
   if (library_failed_.load(std::memory_order_relaxed))
     return Status::error("oneDNN: a matrix product or convolution failed (out of memory?)");
   return {};

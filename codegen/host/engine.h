@@ -95,7 +95,7 @@ class Engine {
   Status prepare_function(const Place& at, const codegen::Body& body, Launch& launch);
   // Its address, as one more of the launch's operands.
   Status add_operand(const Place& at, const ir::Operand& operand, Launch& launch) const;
-  static void set_batch(Prepared& prepared, int64_t batch);
+  void set_batch(Prepared& prepared, int64_t batch);
   void run_profiled(Program program, const Prepared& prepared);
   void run_task(const Prepared& prepared, const Wave& wave, int64_t task);
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace gacc::host {
 
@@ -43,7 +44,8 @@ int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step
 // A block of a matrix whose rows lie `stride` apart, as f32 without gaps.
 void widen_block(Element type, const uint16_t* from, int64_t stride, int64_t rows, int64_t columns,
                  float* to) {
-  for (int64_t row = 0; row < rows; ++row) widen(type, from + row * stride, to + row * columns, columns);
+  for (int64_t row = 0; row < rows; ++row)
+    widen(half_type(type), from + row * stride, to + row * columns, columns);
 }
 
 const dnnl::engine& cpu() {
@@ -76,8 +78,10 @@ dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::m
 
 struct Gemm::Native {
   struct Product {
-    dnnl::memory::desc a, b, c, scratch;
     dnnl::matmul run;
+    // By thread: A, B, C and the scratch memory. Only the addresses in them change: making one costs the library
+    // as much as a product of 1 MFLOP.
+    std::vector<std::array<dnnl::memory, 4>> memories{};
   };
   // By whether a tile is the last row's, and the last column's, where that is smaller.
   std::array<std::optional<Product>, 4> products{};
@@ -88,7 +92,7 @@ struct Gemm::Native {
 };
 
 // Without them the operands are converted: on another CPU, or where oneDNN has nothing better than loops.
-void Gemm::prepare() {
+void Gemm::prepare(int threads) {
   native.reset();
   if (type != Element::bf16 || !multiplies_bf16()) return;
   static thread_local const bool alone = forbid_nested_threads();
@@ -104,17 +108,22 @@ void Gemm::prepare() {
         const auto stride = [](bool transposed, int64_t leading) {
           return transposed ? dnnl::memory::dims{1, leading} : dnnl::memory::dims{leading, 1};
         };
-        Native::Product one;
-        one.a = {{rows, k}, Kind::bf16, stride(transpose_a, a_row())};
-        one.b = {{k, columns}, Kind::bf16, stride(transpose_b, b_row())};
-        one.c = {{rows, columns}, result == Element::f32 ? Kind::f32 : Kind::bf16, stride(false, c_row())};
-        const dnnl::matmul::primitive_desc description = describe(one.a, one.b, one.c, accumulate);
-        one.scratch = description.scratchpad_desc();
+        const dnnl::memory::desc a({rows, k}, Kind::bf16, stride(transpose_a, a_row()));
+        const dnnl::memory::desc b({k, columns}, Kind::bf16, stride(transpose_b, b_row()));
+        const dnnl::memory::desc c({rows, columns}, result == Element::f32 ? Kind::f32 : Kind::bf16,
+                                   stride(false, c_row()));
+        const dnnl::matmul::primitive_desc description = describe(a, b, c, accumulate);
+        const dnnl::memory::desc scratch = description.scratchpad_desc();
         if (std::string_view(description.impl_info_str()).starts_with("ref") ||
-            one.scratch.get_size() > static_cast<size_t>(kScratchBytes))
+            scratch.get_size() > static_cast<size_t>(kScratchBytes))
           return;
-        one.run = dnnl::matmul(description);
-        made->products[Native::place(rest_m, rest_n)] = std::move(one);
+        Native::Product& one =
+            made->products[Native::place(rest_m, rest_n)].emplace(dnnl::matmul(description));
+        for (int thread = 0; thread < threads; ++thread) {
+          auto& memories = one.memories.emplace_back();
+          std::ranges::transform(std::array{a, b, c, scratch}, memories.begin(),
+                                 [](const auto& one) { return dnnl::memory(one, cpu(), nullptr); });
+        }
       }
     }
   } catch (const dnnl::error&) {
@@ -124,24 +133,23 @@ void Gemm::prepare() {
 }
 
 bool Gemm::multiply_native(const Tile& tile, const uint16_t* a, const uint16_t* b, void* c,
-                           float* scratch) const {
-  static thread_local dnnl::stream stream(cpu());
+                           const ProductThread& thread) const {
+  static thread_local const dnnl::stream stream(cpu());
   const Native::Product& product =
       *native->products[Native::place(tile.rows < tile_m, tile.columns < tile_n)];
-  const auto at = [](const dnnl::memory::desc& description, const void* address) {
-    return dnnl::memory(description, cpu(), const_cast<void*>(address));
-  };
-  try {
-    product.run.execute(stream,
-                        {{DNNL_ARG_SRC, at(product.a, a + (transpose_a ? tile.i : tile.i * a_row()))},
-                         {DNNL_ARG_WEIGHTS, at(product.b, b + (transpose_b ? tile.j * b_row() : tile.j))},
-                         {DNNL_ARG_DST, at(product.c, c)},
-                         {DNNL_ARG_SCRATCHPAD, at(product.scratch, scratch)}});
-    stream.wait();
-  } catch (const dnnl::error&) {
-    return false;
+  const std::array<const void*, 4> addresses{a + (transpose_a ? tile.i : tile.i * a_row()),
+                                             b + (transpose_b ? tile.j * b_row() : tile.j), c,
+                                             thread.scratch};
+  constexpr std::array roles{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+  std::array<dnnl_exec_arg_t, 4> arguments{};
+  for (size_t i = 0; i < roles.size(); ++i) {
+    dnnl_memory_t memory = product.memories[static_cast<size_t>(thread.number)][i].get();
+    if (dnnl_memory_set_data_handle(memory, const_cast<void*>(addresses[i])) != dnnl_success) return false;
+    arguments[i] = {roles[i], memory};
   }
-  return true;
+  return dnnl_primitive_execute(product.run.get(), stream.get(), static_cast<int>(arguments.size()),
+                                arguments.data()) == dnnl_success &&
+         dnnl_stream_wait(stream.get()) == dnnl_success;
 }
 
 void Gemm::cut() {
@@ -208,7 +216,7 @@ bool multiply(const Product& p) {
                     p.b, p.ldb, p.accumulate ? 1.0f : 0.0f, p.c, p.ldc) == dnnl_success;
 }
 
-bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scratch) const {
+bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const ProductThread& thread) const {
   static thread_local const bool alone = forbid_nested_threads();
   (void)alone;
   const int64_t across = (n + tile_n - 1) / tile_n;
@@ -218,11 +226,11 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scrat
   if (native != nullptr) {
     char* to = static_cast<char*>(c) + (tile.i * c_row() + tile.j) * (result == Element::f32 ? 4 : 2);
     return multiply_native(tile, static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), to,
-                           scratch);
+                           thread);
   }
   // Sums go to C, or beside it where they are to be rounded.
   const bool rounds = result != Element::f32;
-  float* sums = rounds ? scratch + kBlockFloats : static_cast<float*>(c) + tile.i * c_row() + tile.j;
+  float* sums = rounds ? thread.scratch + kBlockFloats : static_cast<float*>(c) + tile.i * c_row() + tile.j;
   const int64_t ldc = rounds ? tile.columns : c_row();
   bool good = false;
   if (type == Element::f32) {
@@ -231,11 +239,11 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, float* scrat
                     static_cast<const float*>(b) + (transpose_b ? tile.j * ldb : tile.j), ldb, k, accumulate,
                     sums, ldc);
   } else {
-    good = multiply_halves(tile, static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), scratch,
-                           sums, ldc);
+    good = multiply_halves(tile, static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b),
+                           thread.scratch, sums, ldc);
   }
   for (int64_t row = 0; rounds && good && row < tile.rows; ++row)
-    narrow(result, sums + row * ldc, static_cast<uint16_t*>(c) + (tile.i + row) * c_row() + tile.j,
+    narrow(half_type(result), sums + row * ldc, static_cast<uint16_t*>(c) + (tile.i + row) * c_row() + tile.j,
            tile.columns);
   return good;
 }

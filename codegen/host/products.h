@@ -11,9 +11,19 @@
 #include <cstdint>
 #include <memory>
 
-#include "codegen/host/convert.h"
+#include "ir/types.h"
+#include "runtime/half.h"
 
 namespace gacc::host {
+
+using Element = ir::DType;  // f32, f16 or bf16
+inline HalfType half_type(Element type) { return type == Element::f16 ? HalfType::f16 : HalfType::bf16; }
+
+// What a thread that runs products has of its own.
+struct ProductThread {
+  int number = 0;            // below the number of threads that `prepare` was told
+  float* scratch = nullptr;  // Gemm::kScratchBytes, where Gemm::needs_scratch
+};
 
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major; op transposes where the flag says so.
 struct Gemm {
@@ -32,23 +42,23 @@ struct Gemm {
 
   // Chooses the tiles for a product of up to this size (m and k may shrink later, at a ragged micro-batch).
   void cut();
-  // Makes ready what `run` needs for these m and k: after `cut`, and whenever they change.
-  void prepare();
+  // Makes ready what `run` needs on so many threads, for these m and k: after `cut`, and whenever they change.
+  void prepare(int threads = 1);
   int64_t a_row() const { return pitch[0] != 0 ? pitch[0] : transpose_a ? m : k; }
   int64_t b_row() const { return pitch[1] != 0 ? pitch[1] : transpose_b ? k : n; }
   int64_t c_row() const { return pitch[2] != 0 ? pitch[2] : n; }
   int64_t tasks() const { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); }
   // Computes tile `task`. False when oneDNN refuses (out of memory for its packing buffers).
-  // Allocates only inside oneDNN, which packs operands into buffers of its own in every call. `scratch`:
-  // kScratchBytes that no other thread uses, or null where none is needed.
-  [[nodiscard]] bool run(const void* a, const void* b, void* c, int64_t task, float* scratch = nullptr) const;
+  // Allocates only inside oneDNN, which packs operands into buffers of its own in every call.
+  [[nodiscard]] bool run(const void* a, const void* b, void* c, int64_t task,
+                         const ProductThread& thread = {}) const;
 
  private:
   struct Tile {
     int64_t i, j, rows, columns;  // of C
   };
   [[nodiscard]] bool multiply_native(const Tile& tile, const uint16_t* a, const uint16_t* b, void* c,
-                                     float* scratch) const;
+                                     const ProductThread& thread) const;
   [[nodiscard]] bool multiply(const Tile& tile, const float* a, int64_t lda, const float* b, int64_t ldb,
                               int64_t depth, bool add, float* c, int64_t ldc) const;
   [[nodiscard]] bool multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks,

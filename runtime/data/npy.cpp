@@ -8,6 +8,7 @@
 #include "runtime/data/array.h"
 #include "runtime/data/byte_order.h"
 #include "runtime/data/text.h"
+#include "runtime/half.h"
 
 namespace gacc {
 namespace {
@@ -69,10 +70,7 @@ bool widen(std::string_view descr, std::vector<std::byte>& bytes, int64_t elemen
   auto count = static_cast<size_t>(elements);
   if (descr == "f2") {
     std::vector<std::byte> wide(count * 4);
-    for (size_t i = 0; i < count; ++i) {
-      float value = half_to_float(read_little<uint16_t>(from + 2 * i));
-      std::memcpy(wide.data() + 4 * i, &value, 4);
-    }
+    widen(HalfType::f16, from, reinterpret_cast<float*>(wide.data()), elements);
     bytes = std::move(wide);
   } else if (descr == "u4") {
     std::vector<std::byte> wide(count * 8);

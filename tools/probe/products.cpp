@@ -21,8 +21,9 @@ constexpr size_t kWorkspace = size_t{32} << 20;
 double number(const std::byte* data, int64_t index, Element type) {
   const char* at = reinterpret_cast<const char*>(data) + index * cuda::element_bytes(type);
   if (type == Element::f32) return read_little<float>(at);
-  const auto half = read_little<uint16_t>(at);
-  return type == Element::bf16 ? bf16_to_float(half) : half_to_float(half);
+  float value = 0;
+  widen(type == Element::bf16 ? HalfType::bf16 : HalfType::f16, at, &value, 1);
+  return value;
 }
 
 }  // namespace

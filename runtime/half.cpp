@@ -1,15 +1,16 @@
-// See convert.h. Each conversion is written for one number, which is also the tail of the vectors, and for
+// See half.h. Each conversion is written for one number, which is also the tail of the vectors, and for
 // vectors of AVX2; whether the CPU has those is asked once. (Wider ones gain nothing: this is memory
 // traffic.)
-#include "codegen/host/convert.h"
+#include "runtime/half.h"
 
 #include <bit>
+#include <cstring>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace gacc::host {
+namespace gacc {
 
 namespace {
 
@@ -50,12 +51,17 @@ uint16_t bf16_of_float(float value) {
 }
 
 template <auto one, class From, class To>
-void each(const From* from, To* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = one(from[i]);
+void each(const void* from, To* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, static_cast<const char*>(from) + i * static_cast<int64_t>(sizeof value),
+                sizeof value);
+    to[i] = one(value);
+  }
 }
 
-using Widen = void (*)(const uint16_t*, float*, int64_t);
-using Narrow = void (*)(const float*, uint16_t*, int64_t);
+using Widen = void (*)(const void*, float*, int64_t);
+using Narrow = void (*)(const void*, uint16_t*, int64_t);
 struct Functions {
   Widen widen_f16 = each<float_of_f16, uint16_t, float>, widen_bf16 = each<float_of_bf16, uint16_t, float>;
   Narrow narrow_f16 = each<f16_of_float, float, uint16_t>, narrow_bf16 = each<bf16_of_float, float, uint16_t>;
@@ -66,31 +72,35 @@ struct Functions {
 // _mm256_zeroupper: g++ forgets it before a tail call, and what runs next then takes 100 ns longer.
 #define GACC_AVX2 __attribute__((target("avx2,f16c")))
 
-GACC_AVX2 void widen_f16(const uint16_t* from, float* to, int64_t count) {
+GACC_AVX2 void widen_f16(const void* halves, float* to, int64_t count) {
+  const auto* from = static_cast<const uint16_t*>(halves);
   int64_t i = 0;
   for (; i + 8 <= count; i += 8)
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   _mm256_zeroupper();
-  each<float_of_f16>(from + i, to + i, count - i);
+  each<float_of_f16, uint16_t, float>(from + i, to + i, count - i);
 }
-GACC_AVX2 void widen_bf16(const uint16_t* from, float* to, int64_t count) {
+GACC_AVX2 void widen_bf16(const void* halves, float* to, int64_t count) {
+  const auto* from = static_cast<const uint16_t*>(halves);
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_slli_epi32(wide, 16));
   }
   _mm256_zeroupper();
-  each<float_of_bf16>(from + i, to + i, count - i);
+  each<float_of_bf16, uint16_t, float>(from + i, to + i, count - i);
 }
-GACC_AVX2 void narrow_f16(const float* from, uint16_t* to, int64_t count) {
+GACC_AVX2 void narrow_f16(const void* floats, uint16_t* to, int64_t count) {
+  const auto* from = static_cast<const float*>(floats);
   int64_t i = 0;
   for (; i + 8 <= count; i += 8)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
   _mm256_zeroupper();
-  each<f16_of_float>(from + i, to + i, count - i);
+  each<f16_of_float, float, uint16_t>(from + i, to + i, count - i);
 }
-GACC_AVX2 void narrow_bf16(const float* from, uint16_t* to, int64_t count) {
+GACC_AVX2 void narrow_bf16(const void* floats, uint16_t* to, int64_t count) {
+  const auto* from = static_cast<const float*>(floats);
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
     const __m256 value = _mm256_loadu_ps(from + i);
@@ -104,7 +114,7 @@ GACC_AVX2 void narrow_bf16(const float* from, uint16_t* to, int64_t count) {
                      _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
   }
   _mm256_zeroupper();
-  each<bf16_of_float>(from + i, to + i, count - i);
+  each<bf16_of_float, float, uint16_t>(from + i, to + i, count - i);
 }
 
 #endif
@@ -125,12 +135,17 @@ const Functions& functions() {
 
 }  // namespace
 
-void widen(Element type, const uint16_t* from, float* to, int64_t count) {
-  (type == Element::f16 ? functions().widen_f16 : functions().widen_bf16)(from, to, count);
+void widen(HalfType type, const void* halves, float* to, int64_t count) {
+  (type == HalfType::f16 ? functions().widen_f16 : functions().widen_bf16)(halves, to, count);
 }
 
-void narrow(Element type, const float* from, uint16_t* to, int64_t count) {
-  (type == Element::f16 ? functions().narrow_f16 : functions().narrow_bf16)(from, to, count);
+void narrow(HalfType type, const void* floats, uint16_t* to, int64_t count) {
+  (type == HalfType::f16 ? functions().narrow_f16 : functions().narrow_bf16)(floats, to, count);
 }
 
-}  // namespace gacc::host
+void round_to_half(std::span<const std::byte> floats, std::string_view dtype, std::vector<uint16_t>& halves) {
+  halves.resize(floats.size() / sizeof(float));
+  narrow(half_type(dtype), floats.data(), halves.data(), static_cast<int64_t>(halves.size()));
+}
+
+}  // namespace gacc
