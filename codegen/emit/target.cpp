@@ -111,6 +111,15 @@ Value* Target::load_one(int32_t slot, Value* index) {
   return is_half(dtype) ? half.widen(value, dtype) : value;
 }
 
+std::vector<Value*> Target::load_pair(int32_t slot, Value* index, unsigned lanes) {
+  Value* address = b.CreateInBoundsGEP(b.getInt16Ty(), operands[static_cast<size_t>(slot)], index);
+  Value* words = splat(b.CreateAlignedLoad(b.getInt32Ty(), address, llvm::Align(2)), lanes);
+  Value* low = b.CreateShl(words, splat(b.getInt32(16), lanes));
+  Value* high = b.CreateAnd(words, splat(b.getInt32(0xffff0000), lanes));
+  llvm::Type* real = Math::with_lanes(b.getFloatTy(), lanes);
+  return {b.CreateBitCast(low, real), b.CreateBitCast(high, real)};
+}
+
 void Target::store_one(int32_t slot, Value* index, Value* value) {
   const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
   if (is_half(dtype)) value = half.narrow(value, dtype);

@@ -93,6 +93,8 @@ class Target {
   // Slots of half type are read as f32, and written rounded to nearest even.
   Value* load(int32_t slot, Value* index, const Point& point);  // lanes side by side
   Value* load_one(int32_t slot, Value* index);                  // a scalar
+  // Host, bf16: the neighbours at index and index + 1, each in all lanes.
+  std::vector<Value*> load_pair(int32_t slot, Value* index, unsigned lanes);
   // `count` elements of every lane, all side by side: element j of a lane is at index + lane * count + j.
   std::vector<Value*> load_runs(int32_t slot, Value* index, unsigned count, const Point& point);
   void store_runs(int32_t slot, Value* index, const std::vector<Value*>& values, const Point& point);

@@ -13,6 +13,7 @@ LaneArrays::LaneArrays(Target& t, unsigned lanes, int64_t channels, int64_t team
       lanes_(lanes),
       channels_(channels),
       team_(team),
+      pairs_(team == 0 && channels % 2 == 0 && t.body.slots[0].dtype == ir::DType::bf16),
       own_(team == 0 ? channels : Team::share(channels, team)),
       mine_(team == 0 ? nullptr : b_.CreateMul(member, t.index(chunk()))),
       type_(Math::with_lanes(t.b.getFloatTy(), lanes)) {}
@@ -87,6 +88,7 @@ std::vector<LaneArrays::Row> LaneArrays::rows(const Positions& p, Value* first, 
 std::vector<Value*> LaneArrays::fetch(const Row& row, const Chunk& chunk) {
   Value* at = place(row, chunk);
   const unsigned count = this->chunk();
+  if (pairs_) return t_.load_pair(row.slot, at, lanes_);
   if (count == 1) return {t_.splat(t_.load_one(row.slot, at), lanes_)};
   Value* all = t_.load(row.slot, at, Point{nullptr, nullptr, nullptr, count});
   std::vector<Value*> values;

@@ -80,7 +80,9 @@ class LaneArrays {
   llvm::Align align() const { return llvm::Align(4 * lanes_); }
   Value* place(Array array, Value* channel) { return b_.CreateInBoundsGEP(type_, array, channel); }
   // Channels that one load of a row fetches.
-  unsigned chunk() const { return team_ == 0 ? 1 : static_cast<unsigned>(Team::chunk(channels_)); }
+  unsigned chunk() const {
+    return team_ == 0 ? (pairs_ ? 2 : 1) : static_cast<unsigned>(Team::chunk(channels_));
+  }
   // Neighbouring channels: where they are in arrays and, as a sum, in rows. `there`: whether the team's
   // thread has them (null: it has); if not, it reads its first ones.
   struct Chunk {
@@ -111,6 +113,7 @@ class LaneArrays {
   llvm::IRBuilder<>& b_;
   unsigned lanes_;
   int64_t channels_, team_;
+  bool pairs_;        // host: rows are bf16, and read two channels at a time
   int64_t own_;       // elements of an array
   Value* mine_;       // device: the thread's first channel
   llvm::Type* type_;  // of an element
