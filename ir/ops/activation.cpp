@@ -17,7 +17,8 @@ constexpr double kInvSqrt2Pi = 0.39894228040143267794;
 constexpr double kSqrt2OverPi = 0.79788456080286535588;
 constexpr double kCubic = 0.044715;
 
-Scalar gelu_inner(Scalar x) { return tanh(kSqrt2OverPi * (x + kCubic * x * x * x)); }
+// 0.5 (1 + tanh(u)) is logistic(2 u), which needs one exponential, and 1 + tanh(u) loses digits where u < 0.
+Scalar gelu_gate(Scalar x) { return logistic(2 * kSqrt2OverPi * (x + kCubic * x * x * x)); }
 
 }  // namespace
 
@@ -76,13 +77,13 @@ extern const OpInfo op_gelu_tanh{
     .formula =
         [](const FormulaView& view) {
           const Scalar x = view.operand(0);
-          view.result(0.5 * x * (1 + gelu_inner(x)));
+          view.result(x * gelu_gate(x));
         },
-    // with t the tanh:  d_x = dy * (0.5 (1 + t) + 0.5 x (1 - t^2) sqrt(2 / pi) (1 + 3 * 0.044715 x^2))
+    // with s = 0.5 (1 + tanh):  d_x = dy * (s + x s (1 - s) 2 sqrt(2 / pi) (1 + 3 * 0.044715 x^2))
     .derivative =
         [](Scalar x, Scalar dy, const OpView&) {
-          const Scalar t = gelu_inner(x);
-          return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (kSqrt2OverPi * (1 + 3 * kCubic * x * x)));
+          const Scalar s = gelu_gate(x);
+          return dy * (s + x * s * (1 - s) * (2 * kSqrt2OverPi * (1 + 3 * kCubic * x * x)));
         },
     .saves = Saves::operands,
     .precision = Precision::half,
