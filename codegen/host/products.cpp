@@ -122,7 +122,7 @@ void Gemm::prepare(int threads) {
         for (int thread = 0; thread < threads; ++thread) {
           auto& memories = one.memories.emplace_back();
           std::ranges::transform(std::array{a, b, c, scratch}, memories.begin(),
-                                 [](const auto& one) { return dnnl::memory(one, cpu(), nullptr); });
+                                 [](const auto& matrix) { return dnnl::memory(matrix, cpu(), nullptr); });
         }
       }
     }
