@@ -11,7 +11,7 @@ import tempfile
 
 FOLDERS = ["ir", "kernels", "frontend", "passes", "codegen", "compiler", "emulator", "runtime", "library", "tools",
            "tests"]
-ARTIFACTS = [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file")]
+ARTIFACTS = [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file", "half")]
 # What each folder may include of gacc, as path prefixes. The first prefix that fits a file is the rule.
 MAY_INCLUDE = [
     ("ir/", ["ir/"]),
