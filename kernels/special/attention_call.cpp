@@ -19,7 +19,7 @@ constexpr int64_t kMostMmaLength = (int64_t{1} << 30) - 256;  // positions are 3
 
 int64_t Team::threads(int64_t channels) {
   int64_t team = 1;
-  while (team < kWarp && share(channels, team) > (team == 1 ? kAlone : kOwn)) team *= 2;
+  while (team < kWarp && share(channels, team) > (team == 1 ? kMostWithoutTeam : kMostChannels)) team *= 2;
   return team;
 }
 

@@ -12,8 +12,8 @@ inline constexpr int64_t kAttentionBlock = 64;
 
 // GPU, not by tensor cores: the threads that share a position, and what each has of its channels.
 struct Team {
-  static constexpr int64_t kWarp = 32, kOwn = 16, kAlone = 8;
-  // A power of two, and so many that none has more than kOwn channels, or kAlone where it has all of them and
+  static constexpr int64_t kWarp = 32, kMostChannels = 16, kMostWithoutTeam = 8;
+  // A power of two, and so many that none has more than kMostChannels, or kMostWithoutTeam where it has all of them and
   // LLVM keeps rows from the products to the sums; but a warp at most (wider heads are not in registers).
   static int64_t threads(int64_t channels);
   // Neighbouring channels that a thread reads at once, and that go round the team.
