@@ -137,13 +137,15 @@ Status AtomicFile::commit(const std::string& keep) {
   if (!keep.empty()) GACC_TRY(keep_old(keep));
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return cannot_write(path_, errno);
   temporary_.clear();
-  // So that the new name outlasts a power failure. The file itself is safe by now, whatever comes of this.
-  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder >= 0) {
-    (void)fsync(folder);
-    close(folder);
-  }
+  sync_folder_of(path_);
   return {};
+}
+
+void sync_folder_of(const std::string& path) {
+  const int folder = ::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  (void)fsync(folder);
+  close(folder);
 }
 
 Status write_file_atomically(const std::string& path, std::string_view bytes) {

@@ -30,6 +30,10 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// After a rename: so that the new name outlasts a power failure. The file itself is safe by then, whatever comes
+// of this.
+void sync_folder_of(const std::string& path);
+
 // All of `bytes`, also where it takes several calls; false with errno where they cannot be written.
 bool write_all(int fd, std::string_view bytes);
 

@@ -205,6 +205,7 @@ Status LogFile::commit() {
   if (closed != 0) return fail("write");
   if (temporary_ != target_ && !temporary_.empty() && std::rename(temporary_.c_str(), target_.c_str()) != 0)
     return fail("replace");
+  if (!temporary_.empty()) sync_folder_of(target_);
   temporary_.clear();
   return {};
 }
