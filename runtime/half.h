@@ -16,7 +16,8 @@ inline HalfType half_type(std::string_view dtype) {
   return dtype == "f16" || dtype == "F16" ? HalfType::f16 : HalfType::bf16;
 }
 
-// Runs may begin at any address and must not overlap. narrow rounds to nearest even; a NaN stays one.
+// Runs may begin at any address and must not overlap. narrow rounds to nearest even; a NaN stays a
+// quiet one with its sign and its upper payload.
 void widen(HalfType type, const void* halves, float* to, int64_t count);
 void narrow(HalfType type, const void* floats, uint16_t* to, int64_t count);
 // `halves` becomes as long as `floats`.

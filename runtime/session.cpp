@@ -7,7 +7,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "runtime/data/byte_order.h"
 #include "runtime/half.h"
 #include "runtime/metrics.h"
 #include "runtime/rank_sums.h"

@@ -203,7 +203,7 @@ void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) 
   }
   ProductThread thread{.number = Pool::current()};
   if (scratch_.data() != nullptr)
-    thread.scratch = reinterpret_cast<float*>(scratch_.data() + Gemm::kScratchBytes * Pool::current());
+    thread.scratch = reinterpret_cast<float*>(scratch_.data() + Gemm::kScratchBytes * thread.number);
   const std::vector<char*>& matrix = launch.operands;
   if (!launch.gemm.run(matrix[0], matrix[1], matrix[2], task, thread))
     library_failed_.store(true, std::memory_order_relaxed);

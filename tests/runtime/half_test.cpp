@@ -59,5 +59,17 @@ TEST(Half, EveryNumberAndEveryTie) {
   }
 }
 
+TEST(Half, NanBecomesAQuietOne) {
+  const auto narrowed = [](HalfType type, uint32_t bits) {
+    uint16_t half = 0;
+    narrow(type, &bits, &half, 1);
+    return half;
+  };
+  EXPECT_EQ(narrowed(HalfType::bf16, 0x7f800001), 0x7fc0);
+  EXPECT_EQ(narrowed(HalfType::bf16, 0xffffffff), 0xffff);
+  EXPECT_EQ(narrowed(HalfType::f16, 0x7f800001) & 0xfe00, 0x7e00);
+  EXPECT_EQ(narrowed(HalfType::f16, 0xffffffff), 0xffff);
+}
+
 }  // namespace
 }  // namespace gacc
