@@ -32,7 +32,7 @@ std::vector<ValueId> Builder::make_n(std::string_view name, std::vector<std::str
         .origin = origin,
         .at = location};
   if (info->writes != 0) op.when = when;
-  if (auto inferred = info->infer(OpView{module_, region_, op}, diag_);
+  if (auto inferred = infer_types({module_, region_, op}, diag_);
       inferred && inferred->size() == names.size()) {
     types = std::move(*inferred);
   } else if (inferred) {

@@ -13,9 +13,8 @@ Cost cost(const OpView& op) {
   for (size_t i = 0; i < op.op.operands.size(); ++i) {
     if (as_number(op.op.operands[i]) != nullptr) continue;
     const Type type = op.operand(i);
-    const bool written = (op.op.info->writes >> i & 1) != 0, read = (op.op.info->discards >> i & 1) == 0;
     total.flops = std::max(total.flops, elements(type.shape, batch));
-    total.bytes += type_bytes(type, batch) * (written + read);
+    total.bytes += type_bytes(type, batch) * (op.op.info->is_written(i) + op.op.info->is_read(i));
   }
   for (size_t i = 0; i < op.op.results.size(); ++i) {
     total.flops = std::max(total.flops, elements(op.result(i).shape, batch));

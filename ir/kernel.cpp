@@ -54,7 +54,7 @@ StorageRoots::StorageRoots(const Region& region) {
   for (size_t i = 0; i < region.values.size(); ++i) by_value_.emplace_back(ValueId{static_cast<int32_t>(i)});
   for (const Op& op : region.ops)  // straight-line code: what a reshape reads has its root already
     if (op.info->lowering == Lowering::alias)
-      by_value_[static_cast<size_t>(op.results.front().index)] = (*this)(op.operands.front());
+      by_value_[index(op.results.front())] = (*this)(op.operands.front());
 }
 
 namespace {
@@ -78,12 +78,10 @@ bool is_reduce(Lowering lowering) {
          lowering == Lowering::total_reduce;
 }
 
-bool writes_operand(const Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
-
 // What a reduce op reduces: its first operand that it does not write.
 const Operand& reduced(const Op& op) {
   size_t i = 0;
-  while (writes_operand(op, i)) ++i;
+  while (op.info->is_written(i)) ++i;
   return op.operands[i];
 }
 
@@ -252,17 +250,16 @@ void add_traffic(const Region& region, const std::vector<bool>& wanted, Kernel& 
       if (as_number(operand) == nullptr && !made_here) add_once(kernel.reads, operand);
     };
     for (size_t i = 0; i < op.operands.size(); ++i)
-      if ((op.info->discards >> i & 1U) == 0 || op.when) read(op.operands[i]);
+      if (op.info->is_read(i) || op.when) read(op.operands[i]);
     if (op.when) read(*op.when);
     for (const ValueId result : op.results) made.emplace_back(result);
   }
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];
     for (size_t i = 0; i < op.operands.size(); ++i)
-      if (writes_operand(op, i)) add_once(kernel.writes, op.operands[i]);
+      if (op.info->is_written(i)) add_once(kernel.writes, op.operands[i]);
     for (const ValueId result : op.results)
-      if (wanted[static_cast<size_t>(result.index)] || kernel.form == KernelForm::special)
-        add_once(kernel.writes, result);
+      if (wanted[index(result)] || kernel.form == KernelForm::special) add_once(kernel.writes, result);
   }
 }
 
@@ -274,8 +271,7 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
   std::vector<bool> wanted(region.values.size(), false);  // by another kernel, or yielded
   const auto want = [&](const Operand& operand, std::optional<size_t> kernel) {
     const ValueId* value = as_value(operand);
-    if (value != nullptr && maker[static_cast<size_t>(value->index)] != kernel)
-      wanted[static_cast<size_t>(value->index)] = true;
+    if (value != nullptr && maker[index(*value)] != kernel) wanted[index(*value)] = true;
   };
   for (const Yield& yield : region.yields) want(yield.what, std::nullopt);
   for (size_t i = 0; i < region.ops.size();) {
@@ -296,7 +292,7 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
       const Op& op = region.ops[member];
       for (const Operand& operand : op.operands) want(operand, out.size());
       if (op.when) want(*op.when, out.size());
-      for (const ValueId result : op.results) maker[static_cast<size_t>(result.index)] = out.size();
+      for (const ValueId result : op.results) maker[index(result)] = out.size();
     }
     out.push_back(std::move(*kernel));
     i = group.back() + 1;

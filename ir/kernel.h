@@ -100,7 +100,7 @@ class StorageRoots {
   explicit StorageRoots(const Region& region);
   const Operand& operator()(const Operand& operand) const {
     const ValueId* value = as_value(operand);
-    return value != nullptr ? by_value_[static_cast<size_t>(value->index)] : operand;
+    return value != nullptr ? by_value_[index(*value)] : operand;
   }
   // The buffer whose bytes the operand is, if it is one's.
   std::optional<BufferId> buffer(const Operand& operand) const {

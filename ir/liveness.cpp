@@ -12,13 +12,13 @@ std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
   std::vector<int> slot(region.values.size(), -1);  // of a value that owns bytes: its index in `ranges`
   const StorageRoots roots(region);
   const auto own = [&](ValueId value, int kernel) {
-    slot[static_cast<size_t>(value.index)] = static_cast<int>(ranges.size());
+    slot[index(value)] = static_cast<int>(ranges.size());
     ranges.push_back({value, kernel, kernel, type_bytes(region[value].type, batch)});
   };
   const auto use = [&](const Operand& operand, int kernel) {
     const ValueId* value = as_value(roots(operand));
-    if (value == nullptr || slot[static_cast<size_t>(value->index)] < 0) return;
-    LiveRange& range = ranges[static_cast<size_t>(slot[static_cast<size_t>(value->index)])];
+    if (value == nullptr || slot[index(*value)] < 0) return;
+    LiveRange& range = ranges[static_cast<size_t>(slot[index(*value)])];
     range.last = std::max(range.last, kernel);
   };
   for (const ValueId input : region.inputs) own(input, 0);

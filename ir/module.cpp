@@ -155,9 +155,9 @@ Type operand_type(const Module& module, const Region& region, const Operand& ope
 
 void compact(Region& region) {
   std::vector<bool> defined(region.values.size(), false);
-  for (const ValueId id : region.inputs) defined[static_cast<size_t>(id.index)] = true;
+  for (const ValueId id : region.inputs) defined[index(id)] = true;
   for (const Op& op : region.ops)
-    for (const ValueId id : op.results) defined[static_cast<size_t>(id.index)] = true;
+    for (const ValueId id : op.results) defined[index(id)] = true;
   std::vector<int32_t> renumbered(region.values.size(), -1);
   std::vector<Value> kept;
   for (size_t i = 0; i < region.values.size(); ++i) {
@@ -166,7 +166,7 @@ void compact(Region& region) {
     kept.push_back(std::move(region.values[i]));
   }
   region.values = std::move(kept);
-  const auto rename = [&](ValueId& id) { id.index = renumbered[static_cast<size_t>(id.index)]; };
+  const auto rename = [&](ValueId& id) { id.index = renumbered[index(id)]; };
   const auto rename_operand = [&](Operand& operand) {
     if (auto* id = std::get_if<ValueId>(&operand)) rename(*id);
   };
@@ -194,13 +194,13 @@ bool is_read(const Region& region, ValueId value) {
 void remove_dead(Region& region) {
   std::vector<bool> wanted(region.values.size(), false);
   const auto want = [&](const Operand& operand) {
-    if (const ValueId* value = as_value(operand)) wanted[static_cast<size_t>(value->index)] = true;
+    if (const ValueId* value = as_value(operand)) wanted[index(*value)] = true;
   };
   for (const Yield& yield : region.yields) want(yield.what);
   std::vector<Op> kept;
   for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
     const bool used = std::any_of(op->results.begin(), op->results.end(),
-                                  [&](ValueId result) { return wanted[static_cast<size_t>(result.index)]; });
+                                  [&](ValueId result) { return wanted[index(result)]; });
     if (!used && op->info->writes == 0) continue;
     std::for_each(op->operands.begin(), op->operands.end(), want);
     if (op->when) want(*op->when);

@@ -131,8 +131,8 @@ struct Region {
   std::optional<Schedule> schedule{};  // once scheduled, where there are ops
   Location at{};                       // of the region's keyword, when it was read from text
 
-  Value& operator[](ValueId id) { return values[static_cast<size_t>(id.index)]; }
-  const Value& operator[](ValueId id) const { return values[static_cast<size_t>(id.index)]; }
+  Value& operator[](ValueId id) { return values[index(id)]; }
+  const Value& operator[](ValueId id) const { return values[index(id)]; }
   // A new value; `name` gets a suffix if it is taken, so that names stay unique.
   ValueId add_value(std::string name, Type type);
   std::optional<ValueId> find(std::string_view name) const;
@@ -151,8 +151,8 @@ struct Module {
   std::optional<int64_t> arena_bytes{};  // once planned: the size of the one allocation
   std::string target{};                  // once scheduled: the GPU that the schedules are for, "sm_80"
 
-  Buffer& operator[](BufferId id) { return buffers[static_cast<size_t>(id.index)]; }
-  const Buffer& operator[](BufferId id) const { return buffers[static_cast<size_t>(id.index)]; }
+  Buffer& operator[](BufferId id) { return buffers[index(id)]; }
+  const Buffer& operator[](BufferId id) const { return buffers[index(id)]; }
   BufferId add_buffer(Buffer buffer);   // the name must be free
   BufferId need_buffer(Buffer buffer);  // the one of that name, or this one added
   std::optional<BufferId> find_buffer(std::string_view name) const;

@@ -26,36 +26,22 @@ namespace {
 }
 
 // NAME.grad: operands (saved, dy); dy has the shape of saved or is broadcast to it.
-std::optional<std::vector<Type>> infer_gradient(const OpView& op, Diag& diag) {
-  for (size_t i = 0; i < 2; ++i) {
-    if (as_number(op.op.operands[i]) == nullptr && !is_float(op.operand(i).dtype)) {
-      diag.error(Kind::type_mismatch, op.op.at, "`{}` takes floats, `{}` is {}", op.op.info->name,
-                 operand_text(op.module, op.region, op.op.operands[i]), type_text(op.operand(i)));
-      return std::nullopt;
-    }
-  }
+Types infer_gradient(const OpView& op) {
+  expect_float(op, 0);
   const Type saved = op.operand(0);
-  if (broadcast(saved.shape, op.operand(1).shape) != saved.shape) {
-    diag.error(Kind::shape_mismatch, op.op.at, "`{}` has the gradient {} for {}", op.op.info->name,
-               type_text(op.operand(1)), type_text(saved));
-    return std::nullopt;
-  }
-  const std::optional<DType> dtype = common_dtype(op, 0, diag);
-  if (!dtype) return std::nullopt;
-  return std::vector<Type>{{result_dtype(op, *dtype), saved.shape}};
+  if (broadcast(saved.shape, op.operand(1).shape) != saved.shape)
+    refuse(op, Kind::shape_mismatch, {0, 1}, "the gradient does not fit");
+  return {{result_dtype(op, common_dtype(op, 0)), saved.shape}};
 }
 
 // NAME.half: NAME's operands, then the buffer for the copy.
-std::optional<std::vector<Type>> infer_half(const OpView& op, Diag& diag) {
+Types infer_half(const OpView& op) {
   const size_t last = op.op.operands.size() - 1;
-  if (!expect_write(op, 0, diag)) return std::nullopt;
+  expect_write(op, 0);
   const Type copy = op.operand(last);
-  if (as_buffer(op.op.operands[last]) == nullptr || !is_half(copy.dtype) ||
-      copy.shape != op.operand(0).shape) {
-    return wrong(op, diag, Kind::type_mismatch, "{}, {}; the copy is a half buffer of that shape",
-                 describe(op, 0), describe(op, last));
-  }
-  return op.op.info->half_of->infer(op, diag);
+  if (as_buffer(op.op.operands[last]) == nullptr || !is_half(copy.dtype) || copy.shape != op.operand(0).shape)
+    refuse(op, Kind::type_mismatch, {0, last}, "the copy is a half buffer of that shape");
+  return op.op.info->half_of->infer(op);
 }
 
 struct Table {
@@ -121,7 +107,7 @@ const Table& table() {
 // Types of a pointwise op's outputs: written buffers in operand order, then results.
 DType output_dtype(const OpView& op, size_t output) {
   for (size_t i = 0; i < op.op.operands.size(); ++i) {
-    if ((op.op.info->writes >> i & 1) == 0) continue;
+    if (!op.op.info->is_written(i)) continue;
     if (output == 0) return op.operand(i).dtype;
     --output;
   }
@@ -161,11 +147,19 @@ void FormulaView::result(Scalar value) const {
   recorder.result(value, is_float(dtype) ? ScalarKind::real : ScalarKind::integer);
 }
 
+std::optional<Types> infer_types(const OpView& op, Diag& diag) {
+  try {
+    return op.op.info->infer(op);
+  } catch (const WrongOp& wrong) {
+    diag.error(wrong.kind, op.op.at, "{}", wrong.text);
+    return std::nullopt;
+  }
+}
+
 const Shape& pointwise_domain(const OpView& op) {
   if (!op.op.results.empty()) return op.result().shape;
   for (size_t i = 0; i < op.op.operands.size(); ++i)
-    if (const BufferId* buffer = as_buffer(op.op.operands[i]);
-        buffer != nullptr && (op.op.info->writes >> i & 1) != 0)
+    if (const BufferId* buffer = as_buffer(op.op.operands[i]); buffer != nullptr && op.op.info->is_written(i))
       return op.module[*buffer].type.shape;
   broken_table(*op.op.info, "it has neither results nor written buffers");
 }

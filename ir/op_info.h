@@ -63,6 +63,9 @@ struct OpView {
   const Attr& attr(std::string_view name) const;  // the op's, else the table's default
   bool flag(std::string_view name) const { return std::get<bool>(attr(name)); }
   int64_t integer(std::string_view name) const { return std::get<int64_t>(attr(name)); }
+  const std::vector<int64_t>& integers(std::string_view name) const {
+    return std::get<std::vector<int64_t>>(attr(name));
+  }
   double real(std::string_view name) const { return std::get<double>(attr(name)); }
   const std::string& text(std::string_view name) const { return std::get<std::string>(attr(name)); }
 };
@@ -76,12 +79,16 @@ struct FormulaView {
   void result(Scalar value) const;  // the next output; its kind must be that of the output's dtype
 };
 
+using Types = std::vector<Type>;  // of an op's results
+
 struct OpInfo {
   std::string_view name, summary;
   int operands = 1;              // exact count; -n: n or more
   uint32_t writes = 0;           // bit i: operand i is a buffer that this op writes (it may read it as well)
   int results = writes ? 0 : 1;  // what writes has none, is never cloned, and ends the flow of gradients
   uint32_t discards = 0;         // bit i: operand i is written without being read
+  bool is_written(size_t operand) const { return (writes >> operand & 1U) != 0; }
+  bool is_read(size_t operand) const { return (discards >> operand & 1U) == 0; }
   uint32_t keeps = 0;   // bit i: operand i stays f32 where the op computes in half precision (statistics)
   bool copies = false;  // every element of the result is one of the operands', as it was
   // Composite and special: what the results have at an index of their first two axes follows from what the
@@ -92,8 +99,7 @@ struct OpInfo {
   int numbers = -1;
   int64_t (*numbered)(const OpView& op) = nullptr;
   std::vector<AttrSpec> attrs{};
-  // Result types (one per result), or a diagnostic at op.at and nothing.
-  std::optional<std::vector<Type>> (*infer)(const OpView& op, Diag& diag) = nullptr;
+  Types (*infer)(const OpView& op) = nullptr;  // called by infer_types; throws WrongOp (ir/ops/common.h)
   Lowering lowering = Lowering::pointwise;
   Combine combine = Combine::sum;                      // reduce kinds
   void (*formula)(const FormulaView& view) = nullptr;  // pointwise kinds
@@ -124,6 +130,9 @@ const OpInfo* find_op(std::string_view name);  // null when there is none
 const Attr* find_attr(
     const Op& op,
     std::string_view name);  // the op's own or the table's default; null when the op has no such attribute
+
+// The types of an op's results as its operands and attributes give them; or a diagnostic at op.at and nothing.
+std::optional<Types> infer_types(const OpView& op, Diag& diag);
 
 // The shape a pointwise op runs over: its result's, or that of the first buffer it writes.
 const Shape& pointwise_domain(const OpView& op);

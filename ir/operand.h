@@ -1,6 +1,7 @@
 // What an op reads or writes: values, buffers and numbers, by small typed ids.
 #pragma once
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <variant>
 
@@ -14,6 +15,9 @@ struct BufferId {
   int32_t index = -1;
   auto operator<=>(const BufferId&) const = default;
 };
+// Of vectors that have an element for each value or buffer.
+inline size_t index(ValueId value) { return static_cast<size_t>(value.index); }
+inline size_t index(BufferId buffer) { return static_cast<size_t>(buffer.index); }
 
 // What an op reads: a value of its region, a buffer, or a number written in place (an f32 or i32 scalar).
 using Operand = std::variant<ValueId, BufferId, double>;

@@ -50,7 +50,7 @@ std::string section(const OpInfo& info) {
   if (info.writes != 0) {
     std::vector<int> written;
     for (int i = 0; i < info.operands; ++i)
-      if ((info.writes >> i & 1) != 0) written.push_back(i);
+      if (info.is_written(i)) written.push_back(i);
     out += fmt::format("; writes operand {}{}", fmt::join(written, ", "),
                        info.discards != 0 ? " without reading it" : "");
   }

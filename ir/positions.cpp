@@ -76,8 +76,6 @@ class Walk {
     }
   }
 
-  static size_t index(ValueId value) { return static_cast<size_t>(value.index); }
-
   const Module& module_;
   const Region& region_;
   std::vector<About> of_;

@@ -159,7 +159,7 @@ std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, in
     std::vector<DType> dtypes;  // of the outputs
     for (size_t i = 0; i < op.operands.size(); ++i) {
       operands.push_back(find(op.operands[i], numbers[i]));
-      if ((op.info->writes >> i & 1) == 0) continue;
+      if (!op.info->is_written(i)) continue;
       outputs.push_back(*operands.back());
       dtypes.push_back(view.operand(i).dtype);
     }
@@ -174,7 +174,7 @@ std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, in
     const bool holds = !op.when || find(*op.when, number)->data[0] != 0;
     size_t output = 0;
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if ((op.info->writes >> i & 1) == 0) continue;
+      if (!op.info->is_written(i)) continue;
       if (holds) state.buffers[module[*as_buffer(op.operands[i])].name] = std::move(outputs[output]);
       ++output;
     }

@@ -57,7 +57,6 @@ class Verifier {
   std::string text(const Region& region, const Operand& operand) const {
     return operand_text(module_, region, operand);
   }
-  static bool writes(const Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
   bool at_least(Phase phase) const { return module_.phase >= phase; }
 
   // R1 unique buffer names; R9 shapes; R15 places of buffers
@@ -142,24 +141,22 @@ class Verifier {
     std::set<std::string_view> names;
     std::vector<bool> defined(region.values.size(), false);
     const auto define = [&](ValueId id, const Location& at) {
-      if (id.index < 0 || static_cast<size_t>(id.index) >= region.values.size())
-        return broken("R2", at, "a result has no value");
-      if (defined[static_cast<size_t>(id.index)])
-        broken("R2", at, "value `%{}` is defined twice", region[id].name);
+      if (id.index < 0 || index(id) >= region.values.size()) return broken("R2", at, "a result has no value");
+      if (defined[index(id)]) broken("R2", at, "value `%{}` is defined twice", region[id].name);
       if (!names.insert(region[id].name).second)
         broken("R1", at, "two values are called `%{}`", region[id].name);
-      defined[static_cast<size_t>(id.index)] = true;
+      defined[index(id)] = true;
     };
     const auto use = [&](const Operand& operand, const Location& at) {
       if (const ValueId* id = as_value(operand)) {
-        const bool known = id->index >= 0 && static_cast<size_t>(id->index) < region.values.size();
+        const bool known = id->index >= 0 && index(*id) < region.values.size();
         if (!known)
           broken("R2", at, "an operand has no value");
-        else if (!defined[static_cast<size_t>(id->index)])
+        else if (!defined[index(*id)])
           broken("R2", at, "`%{}` is used before its definition", region[*id].name);
       }
       if (const BufferId* id = as_buffer(operand);
-          id != nullptr && (id->index < 0 || static_cast<size_t>(id->index) >= module_.buffers.size())) {
+          id != nullptr && (id->index < 0 || index(*id) >= module_.buffers.size())) {
         broken("R2", at, "an operand has no buffer");
       }
     };
@@ -198,7 +195,7 @@ class Verifier {
         return broken("R3", op.at, "attribute `{}` of `{}` has another type", key, info.name);
     }
     for (size_t i = 0; i < op.operands.size(); ++i)
-      if (writes(op, i) && as_buffer(op.operands[i]) == nullptr)
+      if (op.info->is_written(i) && as_buffer(op.operands[i]) == nullptr)
         return broken("R5", op.at, "operand {} of `{}` is written and must be a buffer", i, info.name);
     if (op.when) {
       const Type type = operand_type(module_, region, *op.when);
@@ -209,7 +206,7 @@ class Verifier {
     if (at_least(Phase::scaled) && info.name == "seed")
       broken("R12", op.at, "the loss scale is not in `seed`");
     if (at_least(Phase::half)) precision(region, op);
-    const auto types = info.infer(OpView{module_, region, op}, diag_);
+    const auto types = infer_types({module_, region, op}, diag_);
     if (!types) return;
     const int64_t batch = module_.micro_batch();
     for (size_t i = 0; i < op.results.size() && i < types->size(); ++i) {
@@ -232,7 +229,8 @@ class Verifier {
     for (size_t i = 0; i < op.operands.size() && op.info->precision == Precision::half; ++i) {
       const DType dtype = operand_type(module_, region, op.operands[i]).dtype;
       const bool keeps = (op.info->keeps >> i & 1U) != 0;
-      if (as_number(op.operands[i]) != nullptr || !is_float(dtype) || writes(op, i) || keeps) continue;
+      if (as_number(op.operands[i]) != nullptr || !is_float(dtype) || op.info->is_written(i) || keeps)
+        continue;
       if (dtype != shared.value_or(dtype))
         broken("R13", op.at, "`{}` computes in half precision and reads {} and {}", op.info->name,
                dtype_text(*shared), dtype_text(dtype));
@@ -250,9 +248,7 @@ class Verifier {
   void memory_rule(const Region& region) {
     const StorageRoots roots(region);
     std::vector<const Op*> written(module_.buffers.size(), nullptr);
-    const auto place = [&](BufferId buffer) {
-      return static_cast<size_t>(storage_of(module_, buffer).index);
-    };
+    const auto place = [&](BufferId buffer) { return index(storage_of(module_, buffer)); };
     for (const Op& op : region.ops) {
       const auto read = [&](const Operand& operand, bool added_to) {
         const std::optional<BufferId> id = roots.buffer(operand);
@@ -260,10 +256,10 @@ class Verifier {
         if (before == nullptr || (added_to && adds_alone(op) && adds_alone(*before))) return;
         broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };
-      for (size_t i = 0; i < op.operands.size(); ++i) read(op.operands[i], writes(op, i));
+      for (size_t i = 0; i < op.operands.size(); ++i) read(op.operands[i], op.info->is_written(i));
       if (op.when) read(*op.when, false);
       for (size_t i = 0; i < op.operands.size(); ++i)
-        if (writes(op, i)) written[place(*as_buffer(op.operands[i]))] = &op;
+        if (op.info->is_written(i)) written[place(*as_buffer(op.operands[i]))] = &op;
     }
   }
 
@@ -271,7 +267,7 @@ class Verifier {
   void region_writes(const Region& region) {
     for (const Op& op : region.ops) {
       for (size_t i = 0; i < op.operands.size(); ++i) {
-        if (!writes(op, i)) continue;
+        if (!op.info->is_written(i)) continue;
         const Buffer& buffer = module_[*as_buffer(op.operands[i])];
         const bool acc = op.info->name.ends_with(".acc");
         const bool ordinal =
@@ -421,15 +417,15 @@ class Verifier {
     std::vector<const Op*> maker(region.values.size(), nullptr);
     std::vector<bool> read(region.values.size(), false);
     for (const Op& op : region.ops) {
-      for (const ValueId result : op.results) maker[static_cast<size_t>(result.index)] = &op;
+      for (const ValueId result : op.results) maker[index(result)] = &op;
       for (const Operand& operand : op.operands)
-        if (const ValueId* value = as_value(operand)) read[static_cast<size_t>(value->index)] = true;
+        if (const ValueId* value = as_value(operand)) read[index(*value)] = true;
     }
     // The value that a value is, or repeats.
     const auto base = [&](ValueId value) {
-      const Op* op = maker[static_cast<size_t>(value.index)];
+      const Op* op = maker[index(value)];
       if (op == nullptr || !op->remat) return value;
-      const Op* original = maker[static_cast<size_t>(op->remat->index)];
+      const Op* original = maker[index(*op->remat)];
       for (size_t i = 0; original != nullptr && i < op->results.size() && i < original->results.size(); ++i)
         if (op->results[i] == value) return original->results[i];
       return value;
@@ -443,7 +439,7 @@ class Verifier {
       for (const Operand& operand : op.operands) {
         const ValueId* value = as_value(operand);
         if (value == nullptr) continue;
-        const ValueId now = newest[static_cast<size_t>(base(*value).index)];
+        const ValueId now = newest[index(base(*value))];
         if (now.index >= 0 && now != *value)
           broken("R16", op.at, "`%{}` is read after `%{}` took its place", region[*value].name,
                  region[now].name);
@@ -451,9 +447,8 @@ class Verifier {
       if (!op.remat) continue;
       if (!at_least(Phase::recomputed))
         broken("R16", op.at, "a clone stands in phase {}", phase_text(module_.phase));
-      const Op* original = op.remat->index >= 0 && static_cast<size_t>(op.remat->index) < maker.size()
-                               ? maker[static_cast<size_t>(op.remat->index)]
-                               : nullptr;
+      const Op* original =
+          op.remat->index >= 0 && index(*op.remat) < maker.size() ? maker[index(*op.remat)] : nullptr;
       const bool equal =
           original != nullptr && !original->remat && original->results.front() == *op.remat &&
           original->info == op.info && original->attrs == op.attrs && op.info->writes == 0 &&
@@ -467,7 +462,7 @@ class Verifier {
         continue;
       }
       for (const ValueId result : op.results)
-        if (read[static_cast<size_t>(result.index)]) newest[static_cast<size_t>(base(result).index)] = result;
+        if (read[index(result)]) newest[index(base(result))] = result;
     }
   }
 
@@ -488,15 +483,15 @@ class Verifier {
   // ... and numbers that choose a row or class are elements of inputs whose range fits.
   void numbers(const Region& region) {
     std::vector<std::vector<ValueId>> copied(region.values.size());  // by value: of which inputs; or none
-    for (const ValueId input : region.inputs) copied[static_cast<size_t>(input.index)] = {input};
+    for (const ValueId input : region.inputs) copied[index(input)] = {input};
     const auto sources = [&](const Operand& operand) {
       const ValueId* value = as_value(operand);
-      return value != nullptr ? copied[static_cast<size_t>(value->index)] : std::vector<ValueId>();
+      return value != nullptr ? copied[index(*value)] : std::vector<ValueId>();
     };
     for (const Op& op : region.ops) {
       for (size_t i = 0; op.info->copies && i < op.operands.size(); ++i) {
         const std::vector<ValueId> more = sources(op.operands[i]);
-        std::vector<ValueId>& all = copied[static_cast<size_t>(op.results.front().index)];
+        std::vector<ValueId>& all = copied[index(op.results.front())];
         if (more.empty() || (i > 0 && all.empty())) {
           all.clear();
           break;

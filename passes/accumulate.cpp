@@ -129,7 +129,7 @@ void clear_in_init(Module& module, Diag& diag) {
   std::vector<bool> written(module.buffers.size(), false);
   for (const Op& op : module.init.ops) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (writes_operand(op, i)) written[static_cast<size_t>(as_buffer(op.operands[i])->index)] = true;
+      if (op.info->is_written(i)) written[index(*as_buffer(op.operands[i]))] = true;
     }
   }
   Builder build(module, module.init, diag);

@@ -62,20 +62,19 @@ void cut_predict(Module& module, const RowCut& cut, int64_t size, Diag& diag) {
   const ValueId numbers = answer.add_value("answer.rows", {DType::i32, {kBatch, size}});
   answer.inputs = {table, numbers};
   std::vector<ValueId> moved(predict.values.size());  // by value: what stands for it
-  moved[static_cast<size_t>(cut.rows.index)] = Builder(module, answer, diag)
-                                                   .like(predict.ops[cut.op])
-                                                   .make("embedding", rows.name + ".part", {numbers, table});
+  moved[index(cut.rows)] = Builder(module, answer, diag)
+                               .like(predict.ops[cut.op])
+                               .make("embedding", rows.name + ".part", {numbers, table});
   answer.ops.front().kernel = 0;
   int32_t last = -1;  // kernel, of those that are moved
   for (size_t i = cut.op; i < predict.ops.size(); ++i) {
     Op op = predict.ops[i];
     for (Operand& operand : op.operands)
-      if (const ValueId* value = as_value(operand)) operand = moved[static_cast<size_t>(value->index)];
+      if (const ValueId* value = as_value(operand)) operand = moved[index(*value)];
     for (ValueId& result : op.results) {
       Type type = predict[result].type;
       type.shape[1] = size;
-      result = moved[static_cast<size_t>(result.index)] =
-          answer.add_value(predict[result].name, std::move(type));
+      result = moved[index(result)] = answer.add_value(predict[result].name, std::move(type));
     }
     if (const auto shape = op.attrs.find("shape"); shape != op.attrs.end())
       std::get<std::vector<int64_t>>(shape->second)[1] = size;
@@ -84,7 +83,7 @@ void cut_predict(Module& module, const RowCut& cut, int64_t size, Diag& diag) {
     answer.ops.push_back(std::move(op));
   }
   const ValueId output = *as_value(predict.yields.front().what);
-  answer.yields = {Yield{.role = "output", .what = moved[static_cast<size_t>(output.index)]},
+  answer.yields = {Yield{.role = "output", .what = moved[index(output)]},
                    Yield{.role = "rows", .what = table}};
   predict.ops.resize(cut.op);
   predict.yields = {Yield{.role = "rows", .what = cut.rows}};

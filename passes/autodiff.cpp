@@ -74,22 +74,21 @@ class Autodiff {
       const bool reached =
           std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& o) { return active(o); });
       for (const ValueId result : op.results) {
-        active_[static_cast<size_t>(result.index)] = reached && is_float(step_[result].type.dtype);
+        active_[index(result)] = reached && is_float(step_[result].type.dtype);
       }
     }
   }
 
   bool active(const Operand& operand) const {
-    if (const ValueId* value = as_value(operand)) return active_[static_cast<size_t>(value->index)];
+    if (const ValueId* value = as_value(operand)) return active_[index(*value)];
     const BufferId* buffer = as_buffer(operand);
     return buffer != nullptr && module_[*buffer].kind == BufferKind::param && module_[*buffer].trainable &&
            is_float(module_[*buffer].type.dtype);
   }
 
   std::vector<Term>* terms(const Operand& operand) {
-    if (const ValueId* value = as_value(operand)) return &value_terms_[static_cast<size_t>(value->index)];
-    if (const BufferId* buffer = as_buffer(operand))
-      return &buffer_terms_[static_cast<size_t>(buffer->index)];
+    if (const ValueId* value = as_value(operand)) return &value_terms_[index(*value)];
+    if (const BufferId* buffer = as_buffer(operand)) return &buffer_terms_[index(*buffer)];
     return nullptr;
   }
 
@@ -144,7 +143,7 @@ class Autodiff {
       const std::optional<Operand>& contribution = gradient.contributions()[i];
       if (!contribution || !want[i]) continue;
       const ValueId* value = as_value(*contribution);
-      const bool made = value != nullptr && static_cast<size_t>(value->index) >= first_new;
+      const bool made = value != nullptr && index(*value) >= first_new;
       terms(op.operands[i])->push_back({*contribution, step_[op.results.front()].name, made});
     }
   }

@@ -288,7 +288,7 @@ class Checker {
   // Who holds an operand's bytes: of a buffer in another's place that one.
   Operand holder(const Operand& operand) const {
     const BufferId* buffer = as_buffer(operand);
-    return buffer == nullptr ? operand : storage_[static_cast<size_t>(buffer->index)];
+    return buffer == nullptr ? operand : storage_[index(*buffer)];
   }
 
   // The bytes of `operand` must hold it (a reshape: what it is a reshape of).

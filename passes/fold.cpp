@@ -69,11 +69,11 @@ void skip_broadcasts(const Module& module, const Region& region,
   if (op.info->lowering != Lowering::pointwise || op.results.size() != 1 || op.info->writes != 0) return;
   for (Operand& operand : op.operands) {
     const ValueId* value = as_value(operand);
-    if (value == nullptr || !repeated[static_cast<size_t>(value->index)]) continue;
+    if (value == nullptr || !repeated[index(*value)]) continue;
     const Operand before = operand;
-    operand = *repeated[static_cast<size_t>(value->index)];
+    operand = *repeated[index(*value)];
     Diag ignored;
-    const auto types = op.info->infer(OpView{module, region, op}, ignored);
+    const auto types = infer_types({module, region, op}, ignored);
     if (!types || types->front() != region[op.results.front()].type) operand = before;
   }
 }
@@ -86,14 +86,12 @@ void fold_region(const Module& module, Region& region) {
   for (Op& op : region.ops) {
     replaced.apply(op);
     skip_broadcasts(module, region, repeated, op);
-    if (op.info->name == "broadcast")
-      repeated[static_cast<size_t>(op.results.front().index)] = op.operands.front();
+    if (op.info->name == "broadcast") repeated[index(op.results.front())] = op.operands.front();
     if (op.info->lowering == Lowering::alias) {
       if (const ValueId* value = as_value(op.operands.front())) {
-        if (const auto& original = reshaped[static_cast<size_t>(value->index)])
-          op.operands.front() = *original;
+        if (const auto& original = reshaped[index(*value)]) op.operands.front() = *original;
       }
-      reshaped[static_cast<size_t>(op.results.front().index)] = op.operands.front();
+      reshaped[index(op.results.front())] = op.operands.front();
     }
     std::optional<Operand> by = constant(module, region, op);
     if (!by) by = identity(module, region, op);

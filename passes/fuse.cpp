@@ -28,7 +28,7 @@ using namespace ir;
 
 bool writes(const Op& op, BufferId buffer) {
   for (size_t i = 0; i < op.operands.size(); ++i) {
-    if (writes_operand(op, i) && op.operands[i] == Operand(buffer)) return true;
+    if (op.info->is_written(i) && op.operands[i] == Operand(buffer)) return true;
   }
   return false;
 }
@@ -103,7 +103,7 @@ class Fuser {
         group_of_(region.ops.size(), -1),
         users_(region.values.size()) {
     const auto use = [&](const Operand& operand, size_t user) {
-      if (const ValueId* value = as_value(operand)) users_[static_cast<size_t>(value->index)].push_back(user);
+      if (const ValueId* value = as_value(operand)) users_[index(*value)].push_back(user);
     };
     for (size_t i = 0; i < region.ops.size(); ++i) {
       for (const Operand& operand : region.ops[i].operands) use(operand, i);
@@ -156,12 +156,11 @@ class Fuser {
   size_t first_possible(const Op& op) const {
     int32_t after = 0;
     const auto made = [&](const Operand& operand) {
-      if (const ValueId* value = as_value(operand))
-        after = std::max(after, maker_[static_cast<size_t>(value->index)]);
+      if (const ValueId* value = as_value(operand)) after = std::max(after, maker_[index(*value)]);
     };
     for (size_t i = 0; i < op.operands.size(); ++i) {
       made(op.operands[i]);
-      if (!writes_operand(op, i)) continue;
+      if (!op.info->is_written(i)) continue;
       if (const auto read = last_read_.find(*as_buffer(op.operands[i])); read != last_read_.end())
         after = std::max(after, read->second);
     }
@@ -218,7 +217,7 @@ class Fuser {
   // Whether an op that is still to be placed takes the value and one that the group makes: with both in one
   // group it can join them, and neither need be stored.
   bool meets(ValueId value, const Group& group) const {
-    const auto& users = users_[static_cast<size_t>(value.index)];
+    const auto& users = users_[index(value)];
     return users.size() == 1 && users.front() != kYield && group_of_[users.front()] < 0 &&
            std::any_of(
                region_.ops[users.front()].operands.begin(), region_.ops[users.front()].operands.end(),
@@ -251,7 +250,7 @@ class Fuser {
     };
     if (op.results.size() != 1 || std::none_of(group.ops.begin(), group.ops.end(), is_row_reduce))
       return false;
-    const auto& users = users_[static_cast<size_t>(op.results.front().index)];
+    const auto& users = users_[index(op.results.front())];
     return std::none_of(op.operands.begin(), op.operands.end(),
                         [&](const Operand& o) { return made_in(o, group); }) &&
            std::all_of(users.begin(), users.end(), [&](size_t user) {
@@ -295,7 +294,7 @@ class Fuser {
 
   // By what is no sum over rows, behind the group.
   bool is_read_elsewhere(ValueId value, const Group& group) const {
-    const auto& users = users_[static_cast<size_t>(value.index)];
+    const auto& users = users_[index(value)];
     return std::any_of(users.begin(), users.end(), [&](size_t user) {
       return user == kYield || (region_.ops[user].info->lowering != Lowering::column_reduce &&
                                 std::find(group.ops.begin(), group.ops.end(), user) == group.ops.end());
@@ -304,8 +303,8 @@ class Fuser {
 
   bool is_product(const Operand& operand) const {
     const ValueId* value = as_value(operand);
-    if (value == nullptr || maker_[static_cast<size_t>(value->index)] < 0) return false;
-    const Group& made = groups_[static_cast<size_t>(maker_[static_cast<size_t>(value->index)])];
+    if (value == nullptr || maker_[index(*value)] < 0) return false;
+    const Group& made = groups_[static_cast<size_t>(maker_[index(*value)])];
     return region_.ops[made.ops.front()].info->lowering == Lowering::gemm;
   }
 
@@ -323,7 +322,7 @@ class Fuser {
   }
 
   bool used_outside(ValueId value, const Op& joining, const Group& group) const {
-    const auto& users = users_[static_cast<size_t>(value.index)];
+    const auto& users = users_[index(value)];
     return std::any_of(users.begin(), users.end(), [&](size_t user) {
       return user == kYield ||
              (&region_.ops[user] != &joining &&
@@ -377,7 +376,7 @@ class Fuser {
     groups_[group].ops.push_back(index);
     group_of_[index] = number;
     add_operands(op, groups_[group].operands);
-    for (const ValueId result : op.results) maker_[static_cast<size_t>(result.index)] = number;
+    for (const ValueId result : op.results) maker_[index(result)] = number;
     const auto read = [&](const Operand& operand) {
       const std::optional<BufferId> buffer = roots_.buffer(operand);
       if (!buffer) return;

@@ -68,9 +68,8 @@ class HalfCasts {
     for (const RegionKind kind : all_regions)
       for (const Op& op : is_batched(kind) ? other.region(kind).ops : std::vector<Op>())
         for (const Operand& operand : op.operands)
-          if (const BufferId* id = as_buffer(operand);
-              id != nullptr && static_cast<size_t>(id->index) < whole.size())
-            whole[static_cast<size_t>(id->index)] = true;
+          if (const BufferId* id = as_buffer(operand); id != nullptr && index(*id) < whole.size())
+            whole[index(*id)] = true;
     for (size_t i = 0; i < whole.size(); ++i)
       if (frozen(module_.buffers[i]) && trial.copies_[i] && !whole[i]) module_.buffers[i].type.dtype = dtype_;
   }
@@ -80,7 +79,7 @@ class HalfCasts {
 
   bool is_real(const Op& op, size_t i) const {
     const Operand& operand = op.operands[i];
-    return as_number(operand) == nullptr && !writes_operand(op, i) &&
+    return as_number(operand) == nullptr && !op.info->is_written(i) &&
            is_float(operand_type(module_, *region_, operand).dtype);
   }
 
@@ -189,7 +188,7 @@ class HalfCasts {
   }
 
   bool gives_half(const Op& op) const {
-    const auto types = op.info->infer(OpView{module_, *region_, op}, diag_);
+    const auto types = infer_types({module_, *region_, op}, diag_);
     return types &&
            std::any_of(types->begin(), types->end(), [](const Type& type) { return is_half(type.dtype); });
   }
@@ -226,14 +225,14 @@ class HalfCasts {
     if (op.results.empty()) return;
     if (computes_half(op) && find_attr(op, "f32") != nullptr && only_summed_[index(op.results.front())])
       op.attrs["f32"] = true;
-    const auto types = op.info->infer(OpView{module_, *region_, op}, diag_);
+    const auto types = infer_types({module_, *region_, op}, diag_);
     for (size_t i = 0; types && i < op.results.size(); ++i) (*region_)[op.results[i]].type = (*types)[i];
   }
 
   // --- half copies of parameters
   BufferId copy_of(BufferId master) {
     if (is_half(module_[master].type.dtype)) return master;
-    std::optional<BufferId>& copy = copies_[static_cast<size_t>(master.index)];
+    std::optional<BufferId>& copy = copies_[index(master)];
     if (!copy)
       copy = module_.belonging(master, BufferRole::half, {}, Type{dtype_, module_[master].type.shape});
     return *copy;
@@ -250,7 +249,7 @@ class HalfCasts {
         return true;
       }
       op.info = both;
-      op.operands.emplace_back(*copies_[static_cast<size_t>(master.index)]);
+      op.operands.emplace_back(*copies_[index(master)]);
       return true;
     }
     return false;

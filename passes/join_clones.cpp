@@ -84,7 +84,7 @@ bool conflict(const StorageRoots& roots, const KernelOps& a, const KernelOps& b)
     return std::any_of(from.begin(), from.end(), [&](const Op& op) {
       for (size_t i = 0; i < op.operands.size(); ++i) {
         const std::optional<BufferId> buffer =
-            writes_operand(op, i) ? roots.buffer(op.operands[i]) : std::nullopt;
+            op.info->is_written(i) ? roots.buffer(op.operands[i]) : std::nullopt;
         if (buffer && touches(roots, other, *buffer)) return true;
       }
       return false;
@@ -97,8 +97,7 @@ bool conflict(const StorageRoots& roots, const KernelOps& a, const KernelOps& b)
 std::vector<ValueId> origins(const Region& region) {
   std::vector<ValueId> out(region.values.size());
   for (const Op& op : region.ops) {
-    for (const ValueId result : op.results)
-      out[static_cast<size_t>(result.index)] = op.remat.value_or(op.results.front());
+    for (const ValueId result : op.results) out[index(result)] = op.remat.value_or(op.results.front());
   }
   return out;
 }
@@ -109,7 +108,7 @@ bool replaces(const KernelOps& kernel, const KernelOps& late, const std::vector<
   return std::any_of(kernel.begin(), kernel.end(), [&](const Op& op) {
     const auto same = [&](const Operand& operand) {
       const ValueId* value = as_value(operand);
-      return value != nullptr && origin[static_cast<size_t>(value->index)] == *op.remat;
+      return value != nullptr && origin[index(*value)] == *op.remat;
     };
     return op.remat &&
            (any_operand(late, same) ||

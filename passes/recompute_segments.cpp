@@ -20,20 +20,18 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
     const Op& op = region.ops[i];
     if (op.info->lowering == Lowering::alias) {
       const ValueId* value = as_value(op.operands.front());
-      if (value != nullptr)
-        tensor_of[static_cast<size_t>(op.results.front().index)] =
-            tensor_of[static_cast<size_t>(value->index)];
+      if (value != nullptr) tensor_of[index(op.results.front())] = tensor_of[index(*value)];
       continue;
     }
     for (const Operand& operand : op.operands) {
       const ValueId* value = as_value(operand);
-      const int x = value != nullptr ? tensor_of[static_cast<size_t>(value->index)] : -1;
+      const int x = value != nullptr ? tensor_of[index(*value)] : -1;
       if (x < 0 || !step.forward[i]) continue;
       last[static_cast<size_t>(x)] = static_cast<int>(i);
       if (segment[static_cast<size_t>(x)] != op.segment) segment[static_cast<size_t>(x)] = -1;
     }
     for (const ValueId result : op.results) {
-      const int x = tensor_of[static_cast<size_t>(result.index)];
+      const int x = tensor_of[index(result)];
       if (x >= 0) segment[static_cast<size_t>(x)] = step.forward[i] ? op.segment : -1;
     }
   }

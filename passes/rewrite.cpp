@@ -29,8 +29,6 @@ void Replacements::apply(std::vector<ir::Yield>& yields) const {
   for (ir::Yield& yield : yields) yield.what = (*this)(yield.what);
 }
 
-bool writes_operand(const ir::Op& op, size_t i) { return (op.info->writes >> i & 1U) != 0; }
-
 bool makes(const ir::Op& op, const ir::Operand& operand) {
   const ir::ValueId* value = ir::as_value(operand);
   return value != nullptr && std::ranges::find(op.results, *value) != op.results.end();
@@ -43,7 +41,7 @@ size_t maker_of(const ir::Region& region, const ir::Operand& operand) {
 
 const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer) {
   const auto found = std::ranges::find_if(region.ops, [&](const ir::Op& op) {
-    return buffer && writes_operand(op, 0) && op.operands.front() == ir::Operand(*buffer);
+    return buffer && op.info->is_written(0) && op.operands.front() == ir::Operand(*buffer);
   });
   return found == region.ops.end() ? nullptr : &*found;
 }

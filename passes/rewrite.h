@@ -21,12 +21,6 @@ class Replacements {
   std::vector<std::optional<ir::Operand>> by_;
 };
 
-// In lists by value.
-inline size_t index(ir::ValueId value) { return static_cast<size_t>(value.index); }
-
-// Whether the op writes its operand i.
-bool writes_operand(const ir::Op& op, size_t i);
-
 // Whether the op makes the operand.
 bool makes(const ir::Op& op, const ir::Operand& operand);
 

@@ -51,7 +51,7 @@ class Saver {
         for (size_t i = 0; i < op.operands.size(); ++i) {
           read(op.operands[i], k);
           const std::optional<BufferId> buffer = roots_.buffer(op.operands[i]);
-          if (buffer && writes_operand(op, i)) written_.push_back(*buffer);
+          if (buffer && op.info->is_written(i)) written_.push_back(*buffer);
         }
         if (op.when) read(*op.when, k);
       }

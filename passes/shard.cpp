@@ -150,7 +150,7 @@ class Sharder {
           if (of_[index(*value)]) of = of_[index(*value)];
         }
       }
-      const auto types = op.info->infer(OpView{module_, update_, op}, diag_);
+      const auto types = infer_types({module_, update_, op}, diag_);
       if (!types) return;
       const bool sum = of && op.info->lowering == Lowering::total_reduce;
       if (of && !sum && op.info->lowering != Lowering::pointwise)

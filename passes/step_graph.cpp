@@ -58,7 +58,7 @@ class Translator {
       bool yes =
           std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return wanted[index(v)]; });
       for (size_t o = 0; o < op.operands.size(); ++o) {
-        if (!writes_operand(op, o)) continue;
+        if (!op.info->is_written(o)) continue;
         const BufferRole role = module_[*as_buffer(op.operands[o])].role;
         yes = yes || !(role == BufferRole::gradient || role == BufferRole::squares);
       }

@@ -170,10 +170,10 @@ extern const OpInfo op_cast{
         "x as another element type: to a half type it rounds to the nearest, ties to even; floats to i32 "
         "drop the fraction",
     .attrs = {{"to", std::string("f32")}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
+    .infer = [](const OpView& op) -> Types {
       const std::optional<DType> to = parse_dtype(op.text("to"));
-      if (!to) return wrong(op, diag, Kind::unknown_value, "there is no element type \"{}\"", op.text("to"));
-      return std::vector<Type>{{*to, op.operand(0).shape}};
+      if (!to) refuse(op, Kind::unknown_value, "there is no element type \"{}\"", op.text("to"));
+      return {{*to, op.operand(0).shape}};
     },
     .formula =
         [](const FormulaView& view) {
@@ -220,13 +220,10 @@ extern const OpInfo op_select{
     .name = "select",
     .summary = "a where the i32 condition is not 0, else b; operands: condition, a, b",
     .operands = 3,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_dtype(op, 0, DType::i32, diag)) return std::nullopt;
-      const std::optional<DType> dtype = common_dtype(op, 1, diag);
-      if (!dtype) return std::nullopt;
-      std::optional<Shape> shape = common_shape(op, 0, diag);
-      if (!shape) return std::nullopt;
-      return std::vector<Type>{{*dtype, std::move(*shape)}};
+    .infer = [](const OpView& op) -> Types {
+      expect_dtype(op, 0, DType::i32);
+      const DType dtype = common_dtype(op, 1);
+      return {{dtype, common_shape(op, 0)}};
     },
     .formula =
         [](const FormulaView& view) {
@@ -244,9 +241,9 @@ extern const OpInfo op_select{
 extern const OpInfo op_is_finite{
     .name = "is_finite",
     .summary = "1 where x is neither infinite nor NaN, else 0",
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_float(op, 0, diag)) return std::nullopt;
-      return std::vector<Type>{{DType::i32, op.operand(0).shape}};
+    .infer = [](const OpView& op) -> Types {
+      expect_float(op, 0);
+      return {{DType::i32, op.operand(0).shape}};
     },
     .formula = [](const FormulaView& view) { view.result(to_integer(is_finite(view.operand(0)))); },
     .differentiable = false,
@@ -255,9 +252,9 @@ extern const OpInfo op_is_finite{
 extern const OpInfo op_column{
     .name = "column",
     .summary = "the index along the last axis, i32; the operand gives the shape and is not read",
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_columns(op, 0, diag)) return std::nullopt;
-      return std::vector<Type>{{DType::i32, op.operand(0).shape}};
+    .infer = [](const OpView& op) -> Types {
+      expect_columns(op, 0);
+      return {{DType::i32, op.operand(0).shape}};
     },
     .formula = [](const FormulaView& view) { view.result(column_of(view, 0)); },
     .differentiable = false,
@@ -269,13 +266,12 @@ extern const OpInfo op_one_hot{
         "f32 1 where the column is the row's target, else 0; operands: shape [..,C] (not read), target i32 "
         "[..,1]",
     .operands = 2,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_columns(op, 0, diag) || !expect_dtype(op, 1, DType::i32, diag)) return std::nullopt;
-      if (op.operand(1).shape != row_shape(op.operand(0).shape)) {
-        return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the target has one element a row",
-                     describe(op, 0), describe(op, 1));
-      }
-      return std::vector<Type>{{DType::f32, op.operand(0).shape}};
+    .infer = [](const OpView& op) -> Types {
+      expect_columns(op, 0);
+      expect_dtype(op, 1, DType::i32);
+      if (op.operand(1).shape != row_shape(op.operand(0).shape))
+        refuse(op, Kind::shape_mismatch, {0, 1}, "the target has one element a row");
+      return {{DType::f32, op.operand(0).shape}};
     },
     .formula = [](const FormulaView& view) { view.result(to_real(column_of(view, 0) == view.operand(1))); },
     .differentiable = false,
@@ -285,13 +281,11 @@ extern const OpInfo op_broadcast{
     .name = "broadcast",
     .summary = "x repeated to a larger shape by the rules of broadcasting; -1 stands for the batch extent B",
     .attrs = {{"shape", std::vector<int64_t>{}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      const Shape& shape = std::get<std::vector<int64_t>>(op.attr("shape"));
-      if (!fits(shape, op.module.micro_batch()) || broadcast(shape, op.operand(0).shape) != shape) {
-        return wrong(op, diag, Kind::shape_mismatch, "{}; it does not repeat to {}", describe(op, 0),
-                     shape_text(shape));
-      }
-      return std::vector<Type>{{op.operand(0).dtype, shape}};
+    .infer = [](const OpView& op) -> Types {
+      const Shape& shape = op.integers("shape");
+      if (!fits(shape, op.module.micro_batch()) || broadcast(shape, op.operand(0).shape) != shape)
+        refuse(op, Kind::shape_mismatch, {0}, "it does not repeat to {}", shape_text(shape));
+      return {{op.operand(0).dtype, shape}};
     },
     .formula = [](const FormulaView& view) { view.result(view.operand(0)); },
     // d_x = dy, summed down

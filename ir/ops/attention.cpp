@@ -26,36 +26,31 @@ struct Sizes : Heads {
 Sizes sizes(const OpView& op) { return {heads_of(op), op.operand(0).shape[1]}; }
 
 // Random numbers tell the elements of a sample's probabilities [H, T, T] apart by 32 bits.
-bool expect_dropout(const OpView& op, size_t first, Diag& diag) {
-  if (!expect_sample_words(op, first, diag)) return false;
+void expect_dropout(const OpView& op, size_t first) {
+  expect_sample_words(op, first);
   const Sizes s = sizes(op);
   if (static_cast<double>(s.heads) * static_cast<double>(s.length) * static_cast<double>(s.length) >= 0x1p32)
-    return refuse(op, diag, Kind::out_of_range, "{}; dropout takes fewer than 2^32 probabilities a sample",
-                  describe(op, 0));
+    refuse(op, Kind::out_of_range, {0}, "dropout takes fewer than 2^32 probabilities a sample");
   const double p = op.real("p");
-  return (p >= 0 && p < 1) || refuse(op, diag, Kind::out_of_range, "p is {}, not in [0, 1)", p);
+  if (!(p >= 0 && p < 1)) refuse(op, Kind::out_of_range, "p is {}, not in [0, 1)", p);
 }
 
 Types results(const OpView& op) {
   const Type qkv = op.operand(0);
   const Sizes s = sizes(op);
-  return std::vector<Type>{{qkv.dtype, {kBatch, s.length, s.width()}},
-                           {DType::f32, {kBatch, s.heads, 2, s.length}}};
+  return {{qkv.dtype, {kBatch, s.length, s.width()}}, {DType::f32, {kBatch, s.heads, 2, s.length}}};
 }
 
 // Operands qkv, m and l, delta, d_out.
-Types gradient_results(const OpView& op, Diag& diag) {
+Types gradient_results(const OpView& op) {
   const Sizes s = sizes(op);
   const Type wanted[] = {{DType::f32, {kBatch, s.heads, 2, s.length}},
                          {DType::f32, {kBatch, s.length, s.heads}},
                          {op.operand(0).dtype, {kBatch, s.length, s.width()}}};
-  for (size_t i = 1; i < 4; ++i) {
-    if (op.operand(i) != wanted[i - 1]) {
-      return wrong(op, diag, Kind::shape_mismatch, "{}, {}; it must be {}", describe(op, 0), describe(op, i),
-                   type_text(wanted[i - 1]));
-    }
-  }
-  return std::vector<Type>{op.operand(0)};
+  for (size_t i = 1; i < 4; ++i)
+    if (op.operand(i) != wanted[i - 1])
+      refuse(op, Kind::shape_mismatch, {0, i}, "it must be {}", type_text(wanted[i - 1]));
+  return {op.operand(0)};
 }
 
 void gradient(GradBuilder& g) {
@@ -198,8 +193,9 @@ const std::vector<AttrSpec> kDropoutAttrs = {
     kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2], {"p", 0.5}, {"stream", int64_t{0}}};
 
 // Dropout's operands begin at `words`; 0: there is no dropout.
-bool expect_operands(const OpView& op, size_t words, Diag& diag) {
-  return expect_heads(op, diag) && (words == 0 || expect_dropout(op, words, diag));
+void expect_operands(const OpView& op, size_t words) {
+  expect_heads(op);
+  if (words != 0) expect_dropout(op, words);
 }
 
 template <size_t words>
@@ -209,8 +205,9 @@ OpInfo forward(std::string_view name, std::string_view summary, const std::vecto
           .operands = words == 0 ? 1 : words + 4,
           .results = 2,
           .attrs = attrs,
-          .infer = [](const OpView& op, Diag& diag) -> Types {
-            return expect_operands(op, words, diag) ? results(op) : std::nullopt;
+          .infer = [](const OpView& op) -> Types {
+            expect_operands(op, words);
+            return results(op);
           },
           .lowering = Lowering::special,
           .gradient = gradient,
@@ -228,8 +225,9 @@ OpInfo backward(std::string_view name, std::string_view summary, const std::vect
           .operands = words == 0 ? 4 : words + 4,
           .keeps = 0b110,
           .attrs = attrs,
-          .infer = [](const OpView& op, Diag& diag) -> Types {
-            return expect_operands(op, words, diag) ? gradient_results(op, diag) : std::nullopt;
+          .infer = [](const OpView& op) -> Types {
+            expect_operands(op, words);
+            return gradient_results(op);
           },
           .lowering = Lowering::special,
           .reference = [](EvalView& view) { gradient_reference(view, words); },
@@ -246,12 +244,12 @@ extern const OpInfo op_row_dot{
     .summary = "sum of x * y over the last axis, which stays with extent 1; in f32",
     .operands = 2,
     .local = true,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
+    .infer = [](const OpView& op) -> Types {
+      expect_columns(op, 0);
+      expect_float(op, 0);
       if (op.operand(0).shape != op.operand(1).shape)
-        return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the shapes must be one", describe(op, 0),
-                     describe(op, 1));
-      return std::vector<Type>{{DType::f32, row_shape(op.operand(0).shape)}};
+        refuse(op, Kind::shape_mismatch, {0, 1}, "the shapes must be one");
+      return {{DType::f32, row_shape(op.operand(0).shape)}};
     },
     .lowering = Lowering::composite,
     // d_x = dy * y    d_y = dy * x

@@ -11,11 +11,12 @@ namespace {
 // --- batch_norm: operands x [B,C,..], weight [C], bias [C]; results y, mean, rstd, variance, the last
 // three [C], and the count of elements of a channel [C]
 
-Types infer_batch_norm(const OpView& op, Diag& diag) {
-  if (!expect_channels(op, 0, diag) || !expect_per_channel(op, 1, 2, diag)) return std::nullopt;
+Types infer_batch_norm(const OpView& op) {
+  expect_channels(op, 0);
+  expect_per_channel(op, 1, 2);
   const Type x = op.operand(0);
   const Type channel{DType::f32, {x.shape[1]}};
-  return std::vector<Type>{{DType::f32, x.shape}, channel, channel, channel, channel};
+  return {{DType::f32, x.shape}, channel, channel, channel, channel};
 }
 
 // The mean over [B,C,S] is that of the samples' sums: B is known only at launch, so it is counted. Mean and
@@ -124,16 +125,16 @@ Shape group_shape(const Shape& x, int64_t groups) {
   return {x[0], groups, x[1] / groups * channel_elements(x)};
 }
 
-Types infer_group_norm(const OpView& op, Diag& diag) {
-  if (!expect_channels(op, 0, diag) || !expect_per_channel(op, 1, 2, diag)) return std::nullopt;
+Types infer_group_norm(const OpView& op) {
+  expect_channels(op, 0);
+  expect_per_channel(op, 1, 2);
   const Type x = op.operand(0);
   const int64_t groups = op.integer("groups");
   if (groups < 1 || x.shape[1] % groups != 0) {
-    return wrong(op, diag, Kind::shape_mismatch, "{} channels do not divide into {} groups", x.shape[1],
-                 groups);
+    refuse(op, Kind::shape_mismatch, "{} channels do not divide into {} groups", x.shape[1], groups);
   }
   const Type group{DType::f32, {x.shape[0], groups, 1}};
-  return std::vector<Type>{{DType::f32, x.shape}, group, group};
+  return {{DType::f32, x.shape}, group, group};
 }
 
 Operand reshaped(Builder& b, const std::string& name, const Operand& x, const Shape& shape) {
@@ -203,8 +204,9 @@ void group_norm_reference(EvalView& view) {
 // --- running statistics
 
 // Operands: what to add to (the change since the last update), the statistic then, the new observation.
-Types infer_moving(const OpView& op, Diag& diag) {
-  return no_results(expect_write(op, op.op.operands.size() - 1, diag));
+Types infer_moving(const OpView& op) {
+  expect_write(op, op.op.operands.size() - 1);
+  return {};
 }
 
 }  // namespace

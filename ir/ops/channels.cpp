@@ -5,21 +5,18 @@ namespace gacc::ir {
 
 int64_t channel_elements(const Shape& shape) { return elements(Shape(shape.begin() + 2, shape.end()), 1); }
 
-bool expect_channels(const OpView& op, size_t i, Diag& diag) {
+void expect_channels(const OpView& op, size_t i) {
   const Shape shape = op.operand(i).shape;
-  return (as_number(op.op.operands[i]) == nullptr && is_float(op.operand(i).dtype) && shape.size() >= 2 &&
-          shape[1] != kBatch) ||
-         refuse(op, diag, Kind::shape_mismatch, "{}; it takes channels, [B,C,..]", describe(op, i));
+  if (as_number(op.op.operands[i]) != nullptr || !is_float(op.operand(i).dtype) || shape.size() < 2 ||
+      shape[1] == kBatch)
+    refuse(op, Kind::shape_mismatch, {i}, "it takes channels, [B,C,..]");
 }
 
-bool expect_per_channel(const OpView& op, size_t first, size_t last, Diag& diag) {
+void expect_per_channel(const OpView& op, size_t first, size_t last) {
   const Shape wanted{op.operand(0).shape[1]};
-  for (size_t i = first; i <= last; ++i) {
-    if (op.operand(i).shape == wanted && is_float(op.operand(i).dtype)) continue;
-    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; it must have the shape {}", describe(op, 0),
-                  describe(op, i), shape_text(wanted));
-  }
-  return true;
+  for (size_t i = first; i <= last; ++i)
+    if (op.operand(i).shape != wanted || !is_float(op.operand(i).dtype))
+      refuse(op, Kind::shape_mismatch, {0, i}, "it must have the shape {}", shape_text(wanted));
 }
 
 Operand per_channel(Builder& b, const std::string& name, Operand values, const Shape& shape) {

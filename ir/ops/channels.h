@@ -5,10 +5,10 @@
 
 namespace gacc::ir {
 
-// Whether operand i is f[B,C,..] with two axes or more, else reports it.
-bool expect_channels(const OpView& op, size_t i, Diag& diag);
-// Whether operands first .. last are [C] of operand 0's channels, else reports the first that is not.
-bool expect_per_channel(const OpView& op, size_t first, size_t last, Diag& diag);
+// Operand i is f[B,C,..] with two axes or more.
+void expect_channels(const OpView& op, size_t i);
+// Operands first .. last are [C] of operand 0's channels.
+void expect_per_channel(const OpView& op, size_t first, size_t last);
 
 // `values` [C] under the shape [C,1,..] that meets every element of the channel in `shape` [B,C,..].
 Operand per_channel(Builder& b, const std::string& name, Operand values, const Shape& shape);

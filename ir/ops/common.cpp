@@ -6,43 +6,43 @@
 
 namespace gacc::ir {
 
-std::string describe(const OpView& op, size_t i) {
-  const std::string text = operand_text(op.module, op.region, op.op.operands[i]);
-  if (as_number(op.op.operands[i]) != nullptr) return fmt::format("`{}` is a number", text);
-  return fmt::format("`{}` is {}", text, type_text(op.operand(i)));
-}
-
-bool expect_float(const OpView& op, size_t first, Diag& diag) {
-  for (size_t i = first; i < op.op.operands.size(); ++i) {
-    if (as_number(op.op.operands[i]) != nullptr || is_float(op.operand(i).dtype)) continue;
-    return refuse(op, diag, Kind::type_mismatch, "{}; it takes floats", describe(op, i));
+std::string describe(const OpView& op, std::initializer_list<size_t> operands) {
+  std::string out;
+  for (const size_t i : operands) {
+    const Operand& operand = op.op.operands[i];
+    out += fmt::format("{}`{}` is {}", out.empty() ? "" : ", ", operand_text(op.module, op.region, operand),
+                       as_number(operand) != nullptr ? "a number" : type_text(op.operand(i)));
   }
-  return true;
+  return out;
 }
 
-bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag) {
+void expect_float(const OpView& op, size_t first) {
+  for (size_t i = first; i < op.op.operands.size(); ++i)
+    if (as_number(op.op.operands[i]) == nullptr && !is_float(op.operand(i).dtype))
+      refuse(op, Kind::type_mismatch, {i}, "it takes floats");
+}
+
+void expect_dtype(const OpView& op, size_t i, DType dtype) {
   const double* number = as_number(op.op.operands[i]);
-  return (number != nullptr ? is_float(dtype) || *number == std::trunc(*number)
-                            : op.operand(i).dtype == dtype) ||
-         refuse(op, diag, Kind::type_mismatch, "{}; it must be {}", describe(op, i), dtype_text(dtype));
+  const bool good =
+      number != nullptr ? is_float(dtype) || *number == std::trunc(*number) : op.operand(i).dtype == dtype;
+  if (!good) refuse(op, Kind::type_mismatch, {i}, "it must be {}", dtype_text(dtype));
 }
 
-bool expect_scalar(const OpView& op, size_t i, Diag& diag) {
-  return op.operand(i).shape.empty() ||
-         refuse(op, diag, Kind::shape_mismatch, "{}; it must be a scalar", describe(op, i));
+void expect_scalar(const OpView& op, size_t i) {
+  if (!op.operand(i).shape.empty()) refuse(op, Kind::shape_mismatch, {i}, "it must be a scalar");
 }
 
-bool expect_scalars(const OpView& op, size_t first, size_t count, DType dtype, Diag& diag) {
-  for (size_t i = first; i < first + count; ++i)
-    if (!expect_dtype(op, i, dtype, diag) || !expect_scalar(op, i, diag)) return false;
-  return true;
+void expect_scalars(const OpView& op, size_t first, size_t count, DType dtype) {
+  for (size_t i = first; i < first + count; ++i) {
+    expect_dtype(op, i, dtype);
+    expect_scalar(op, i);
+  }
 }
 
-bool expect_sample_words(const OpView& op, size_t first, Diag& diag) {
-  return expect_scalars(op, first, 4, DType::i32, diag);
-}
+void expect_sample_words(const OpView& op, size_t first) { expect_scalars(op, first, 4, DType::i32); }
 
-std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag) {
+Shape common_shape(const OpView& op, size_t first) {
   const size_t count = op.op.operands.size();
   size_t worst = first;
   for (size_t i = first; i < count; ++i) {
@@ -55,11 +55,11 @@ std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag) {
     if (all) return candidate;
   }
   const size_t other = worst == first ? first + 1 : first;
-  return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the shapes do not agree",
-               describe(op, std::min(worst, other)), describe(op, std::max(worst, other)));
+  refuse(op, Kind::shape_mismatch, {std::min(worst, other), std::max(worst, other)},
+         "the shapes do not agree");
 }
 
-std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag) {
+DType common_dtype(const OpView& op, size_t first) {
   std::optional<DType> found;
   for (size_t i = first; i < op.op.operands.size(); ++i) {
     if (as_number(op.op.operands[i]) != nullptr) continue;
@@ -69,7 +69,7 @@ std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag) {
   }
   for (size_t i = first; found && i < op.op.operands.size(); ++i) {
     const bool widened = as_number(op.op.operands[i]) == nullptr && is_half(op.operand(i).dtype);
-    if (!(widened && found == DType::f32) && !expect_dtype(op, i, *found, diag)) return std::nullopt;
+    if (!widened || found != DType::f32) expect_dtype(op, i, *found);
   }
   return found.value_or(DType::f32);
 }
@@ -78,49 +78,42 @@ DType result_dtype(const OpView& op, DType dtype) {
   return is_half(dtype) && op.op.info->precision == Precision::f32 ? DType::f32 : dtype;
 }
 
-bool expect_writable(const OpView& op, size_t i, DType dtype, Diag& diag) {
-  if (as_number(op.op.operands[i]) == nullptr && is_float(dtype) && is_float(op.operand(i).dtype))
-    return true;
-  return expect_dtype(op, i, dtype, diag);
+void expect_writable(const OpView& op, size_t i, DType dtype) {
+  const bool rounded =
+      as_number(op.op.operands[i]) == nullptr && is_float(dtype) && is_float(op.operand(i).dtype);
+  if (!rounded) expect_dtype(op, i, dtype);
 }
 
-Types infer_float(const OpView& op, Diag& diag) {
-  if (!expect_float(op, 0, diag)) return std::nullopt;
-  return infer_number(op, diag);
+Types infer_float(const OpView& op) {
+  expect_float(op, 0);
+  return infer_number(op);
 }
 
-Types infer_number(const OpView& op, Diag& diag) {
-  const std::optional<DType> dtype = common_dtype(op, 0, diag);
-  if (!dtype) return std::nullopt;
-  std::optional<Shape> shape = common_shape(op, 0, diag);
-  if (!shape) return std::nullopt;
-  return std::vector<Type>{{result_dtype(op, *dtype), std::move(*shape)}};
+Types infer_number(const OpView& op) {
+  return {{result_dtype(op, common_dtype(op, 0)), common_shape(op, 0)}};
 }
 
-Types infer_compare(const OpView& op, Diag& diag) {
-  Types types = infer_number(op, diag);
-  if (types) types->front().dtype = DType::i32;
+Types infer_compare(const OpView& op) {
+  Types types = infer_number(op);
+  types.front().dtype = DType::i32;
   return types;
 }
 
-bool expect_write(const OpView& op, size_t last, Diag& diag) {
+void expect_write(const OpView& op, size_t last) {
   if (as_buffer(op.op.operands[0]) == nullptr)
-    return refuse(op, diag, Kind::invalid_ir, "{}; it writes its first operand, which must be a buffer",
-                  describe(op, 0));
+    refuse(op, Kind::invalid_ir, {0}, "it writes its first operand, which must be a buffer");
   const Type target = op.operand(0);
   for (size_t i = 1; i <= last; ++i) {
-    if (!expect_writable(op, i, target.dtype, diag)) return false;
-    if (broadcast(target.shape, op.operand(i).shape) == target.shape) continue;
-    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; the shapes do not agree", describe(op, 0),
-                  describe(op, i));
+    expect_writable(op, i, target.dtype);
+    if (broadcast(target.shape, op.operand(i).shape) != target.shape)
+      refuse(op, Kind::shape_mismatch, {0, i}, "the shapes do not agree");
   }
-  return true;
 }
 
-bool expect_columns(const OpView& op, size_t i, Diag& diag) {
+void expect_columns(const OpView& op, size_t i) {
   const Shape shape = op.operand(i).shape;
-  return (!shape.empty() && shape.back() != kBatch) ||
-         refuse(op, diag, Kind::shape_mismatch, "{}; it needs a last axis of known extent", describe(op, i));
+  if (shape.empty() || shape.back() == kBatch)
+    refuse(op, Kind::shape_mismatch, {i}, "it needs a last axis of known extent");
 }
 
 Scalar column_of(const FormulaView& view, size_t i) {

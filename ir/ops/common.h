@@ -1,58 +1,60 @@
-// What the op families share: type inference of pointwise ops, and checks with their diagnostics.
+// What the op families share: type inference of pointwise ops, and checks.
 #pragma once
 #include "ir/builder.h"
 #include "ir/reference.h"
 
 namespace gacc::ir {
 
-using Types = std::optional<std::vector<Type>>;
-
-// "`%x` is f32[B,4]", for messages.
-std::string describe(const OpView& op, size_t i);
-// Reports a wrong operand, as "`add`: WHAT"; gives nothing, so that infer can return it.
+// What an op's inference throws of an op that cannot be; infer_types reports it at the op.
+struct WrongOp {
+  Kind kind;
+  std::string text;
+};
 template <class... A>
-std::nullopt_t wrong(const OpView& op, Diag& diag, Kind kind, fmt::format_string<A...> format, A&&... args) {
-  diag.error(kind, op.op.at, "`{}`: {}", op.op.info->name, fmt::format(format, std::forward<A>(args)...));
-  return std::nullopt;
+[[noreturn]] void refuse(const OpView& op, Kind kind, fmt::format_string<A...> format, A&&... args) {
+  throw WrongOp{kind,
+                fmt::format("`{}`: {}", op.op.info->name, fmt::format(format, std::forward<A>(args)...))};
 }
-// The same; false.
+// "`%x` is f32[B,4], `%y` is f32[3]", of operands.
+std::string describe(const OpView& op, std::initializer_list<size_t> operands);
+// The same after a description of the operands that are wrong.
 template <class... A>
-bool refuse(const OpView& op, Diag& diag, Kind kind, fmt::format_string<A...> format, A&&... args) {
-  return wrong(op, diag, kind, format, std::forward<A>(args)...), false;
+[[noreturn]] void refuse(const OpView& op, Kind kind, std::initializer_list<size_t> operands,
+                         fmt::format_string<A...> format, A&&... args) {
+  refuse(op, kind, "{}; {}", describe(op, operands), fmt::format(format, std::forward<A>(args)...));
 }
 
+// Checks, which refuse the op.
 // A number may stand wherever a scalar may; it takes the dtype of what it meets (i32 only when it is whole).
-bool expect_float(const OpView& op, size_t first, Diag& diag);  // operands first, first + 1, ...
-bool expect_dtype(const OpView& op, size_t i, DType dtype, Diag& diag);
-bool expect_scalar(const OpView& op, size_t i, Diag& diag);  // shape []
-bool expect_scalars(const OpView& op, size_t first, size_t count, DType dtype, Diag& diag);
+void expect_float(const OpView& op, size_t first);  // operands first, first + 1, ...
+void expect_dtype(const OpView& op, size_t i, DType dtype);
+void expect_scalar(const OpView& op, size_t i);  // shape []
+void expect_scalars(const OpView& op, size_t first, size_t count, DType dtype);
 // Operands first .. first + 3 are i32 scalars: the seed's low and high word, and those of the ordinal of the
 // micro-batch's first sample.
-bool expect_sample_words(const OpView& op, size_t first, Diag& diag);
+void expect_sample_words(const OpView& op, size_t first);
 // The shape that all operands from `first` on broadcast to, which must be the shape of one of them.
-std::optional<Shape> common_shape(const OpView& op, size_t first, Diag& diag);
+Shape common_shape(const OpView& op, size_t first);
 
 // What the operands from `first` on share, numbers apart: i32, or the floats' widest (f16 and bf16 do not
 // mix). f32 when all are numbers.
-std::optional<DType> common_dtype(const OpView& op, size_t first, Diag& diag);
+DType common_dtype(const OpView& op, size_t first);
 // The dtype of a result made of operands that share `dtype`: f32 for floats where the op has Precision::f32.
 DType result_dtype(const OpView& op, DType dtype);
 // Whether operand i may be written to, or added to, a buffer of that dtype: floats are rounded to it.
-bool expect_writable(const OpView& op, size_t i, DType dtype, Diag& diag);
+void expect_writable(const OpView& op, size_t i, DType dtype);
 
 // Inference of pointwise ops. Operands broadcast (docs/ir.md R9).
-Types infer_float(const OpView& op, Diag& diag);    // floats -> float
-Types infer_number(const OpView& op, Diag& diag);   // all float or all i32 -> the same
-Types infer_compare(const OpView& op, Diag& diag);  // all float or all i32 -> i32
+Types infer_float(const OpView& op);    // floats -> float
+Types infer_number(const OpView& op);   // all float or all i32 -> the same
+Types infer_compare(const OpView& op);  // all float or all i32 -> i32
 // Operand 0 is written; operands up to `last` fit its dtype and broadcast to its shape. No results.
-bool expect_write(const OpView& op, size_t last, Diag& diag);
-// The types of an op without results, once its operands are checked.
-inline Types no_results(bool good) { return good ? Types(std::vector<Type>{}) : std::nullopt; }
+void expect_write(const OpView& op, size_t last);
 
 // The shape without its last extent's size: [.., C] -> [.., 1].
 Shape row_shape(const Shape& shape);
-// Whether the last axis has a known extent, else reports it: reductions and losses need one.
-bool expect_columns(const OpView& op, size_t i, Diag& diag);
+// The last axis has a known extent: reductions and losses need one.
+void expect_columns(const OpView& op, size_t i);
 
 // The index along operand i's last axis, for formulas. An axis of extent 1 has only 0, and says so: such an
 // op may share a kernel over a wider domain.

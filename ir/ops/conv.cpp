@@ -19,72 +19,64 @@ std::vector<AttrSpec> attrs(std::vector<AttrSpec> more = {}) {
 }
 
 // The window, once the attributes and the weight's shape agree with images of this many channels.
-std::optional<Window2d> expect_conv(const OpView& op, const Shape& weight, int64_t channels, Diag& diag) {
-  const std::optional<Window2d> window = expect_window(op, diag);
-  if (!window) return std::nullopt;
+Window2d expect_conv(const OpView& op, const Shape& weight, int64_t channels) {
+  const Window2d window = expect_window(op);
   const int64_t groups = op.integer("groups");
   const bool divides = groups >= 1 && weight.size() == 4 && weight[0] % groups == 0 && channels % groups == 0;
-  if (divides && weight[1] == channels / groups && weight[2] == window->kernel[0] &&
-      weight[3] == window->kernel[1])
+  if (divides && weight[1] == channels / groups && weight[2] == window.kernel[0] &&
+      weight[3] == window.kernel[1])
     return window;
-  return wrong(op, diag, Kind::shape_mismatch,
-               "a weight {} does not fit {} channels in {} groups and a kernel of {} x {}",
-               shape_text(weight), channels, groups, window->kernel[0], window->kernel[1]);
+  refuse(op, Kind::shape_mismatch,
+         "a weight {} does not fit {} channels in {} groups and a kernel of {} x {}", shape_text(weight),
+         channels, groups, window.kernel[0], window.kernel[1]);
 }
 
-bool expect_places(const OpView& op, size_t i, const Shape& images, int64_t channels, const Window2d& window,
-                   Diag& diag) {
-  if (!expect_images(op, i, diag)) return false;
-  const std::optional<Shape> places = window_shape(op, images, channels, window, diag);
-  if (!places) return false;
-  return op.operand(i).shape == *places ||
-         refuse(op, diag, Kind::shape_mismatch, "{}; the convolved images are {}", describe(op, i),
-                shape_text(*places));
+// Operand 0 has the places of the window over such images, with this many channels.
+void expect_places(const OpView& op, const Shape& images, int64_t channels, const Window2d& window) {
+  const Shape places = window_shape(op, images, channels, window);
+  if (op.operand(0).shape != places)
+    refuse(op, Kind::shape_mismatch, {0}, "the convolved images are {}", shape_text(places));
 }
 
-Types infer_forward(const OpView& op, Diag& diag) {
-  if (!expect_images(op, 0, diag) || !expect_images(op, 1, diag)) return std::nullopt;
+void expect_factors(const OpView& op) {
+  expect_images(op, 0);
+  expect_images(op, 1);
+  expect_dtype(op, 1, op.operand(0).dtype);
+}
+
+Types infer_forward(const OpView& op) {
+  expect_factors(op);
   const Type x = op.operand(0), weight = op.operand(1);
-  if (!expect_dtype(op, 1, x.dtype, diag)) return std::nullopt;
-  const auto window = expect_conv(op, weight.shape, x.shape[1], diag);
-  if (!window) return std::nullopt;
-  std::optional<Shape> shape = window_shape(op, x.shape, weight.shape[0], *window, diag);
-  if (!shape) return std::nullopt;
-  return std::vector<Type>{{x.dtype, std::move(*shape)}};
+  const Window2d window = expect_conv(op, weight.shape, x.shape[1]);
+  return {{x.dtype, window_shape(op, x.shape, weight.shape[0], window)}};
 }
 
 // Operands dy, weight; the size of the images does not follow from theirs.
-Types infer_images(const OpView& op, Diag& diag) {
-  if (!expect_images(op, 0, diag) || !expect_images(op, 1, diag)) return std::nullopt;
+Types infer_images(const OpView& op) {
+  expect_factors(op);
   const Type dy = op.operand(0), weight = op.operand(1);
-  if (!expect_dtype(op, 1, dy.dtype, diag)) return std::nullopt;
-  const std::vector<int64_t>& size = std::get<std::vector<int64_t>>(op.attr("size"));
+  const std::vector<int64_t>& size = op.integers("size");
   const int64_t groups = op.integer("groups");
   if (size.size() != 2 || groups < 1)
-    return wrong(op, diag, Kind::invalid_ir, "`size` is the height and width of the images");
+    refuse(op, Kind::invalid_ir, "`size` is the height and width of the images");
   Shape images = {dy.shape[0], weight.shape[1] * groups, size[0], size[1]};
-  const auto window = expect_conv(op, weight.shape, images[1], diag);
-  if (!window || !expect_places(op, 0, images, weight.shape[0], *window, diag)) return std::nullopt;
-  return std::vector<Type>{{dy.dtype, std::move(images)}};
+  expect_places(op, images, weight.shape[0], expect_conv(op, weight.shape, images[1]));
+  return {{dy.dtype, std::move(images)}};
 }
 
 // Operands dy, x.
-Types infer_weight(const OpView& op, Diag& diag) {
-  if (!expect_images(op, 0, diag) || !expect_images(op, 1, diag)) return std::nullopt;
+Types infer_weight(const OpView& op) {
+  expect_factors(op);
   const Type dy = op.operand(0), x = op.operand(1);
-  if (!expect_dtype(op, 1, dy.dtype, diag)) return std::nullopt;
   const int64_t groups = op.integer("groups"), parts = op.integer("parts");
-  const auto window = expect_window(op, diag);
-  if (!window) return std::nullopt;
+  const Window2d window = expect_window(op);
   if (groups < 1 || x.shape[1] % groups != 0 || parts < 1 || parts > op.module.micro_batch())
-    return wrong(op, diag, Kind::invalid_ir,
-                 "`groups` divides the channels, `parts` is at most the micro-batch");
-  Shape weight = {dy.shape[1], x.shape[1] / groups, window->kernel[0], window->kernel[1]};
-  if (!expect_conv(op, weight, x.shape[1], diag) ||
-      !expect_places(op, 0, x.shape, dy.shape[1], *window, diag))
-    return std::nullopt;
+    refuse(op, Kind::invalid_ir, "`groups` divides the channels, `parts` is at most the micro-batch");
+  Shape weight = {dy.shape[1], x.shape[1] / groups, window.kernel[0], window.kernel[1]};
+  expect_conv(op, weight, x.shape[1]);
+  expect_places(op, x.shape, dy.shape[1], window);
   weight.insert(weight.begin(), parts);
-  return std::vector<Type>{{DType::f32, std::move(weight)}};
+  return {{DType::f32, std::move(weight)}};
 }
 
 // Calls f(element of the images, of the weight, of the places, sample) for every product of the convolution.

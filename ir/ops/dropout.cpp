@@ -8,17 +8,16 @@ namespace gacc::ir {
 namespace {
 
 // Operands 1..4: seed and ordinal of the micro-batch's first sample, each low word, high word.
-Types infer(const OpView& op, Diag& diag) {
-  if (!expect_sample_words(op, 1, diag)) return std::nullopt;
+Types infer(const OpView& op) {
+  expect_sample_words(op, 1);
   const Type x = op.operand(0);
-  if (!is_float(x.dtype)) return wrong(op, diag, Kind::type_mismatch, "{}; it takes floats", describe(op, 0));
-  if (!has_batch(x.shape))
-    return wrong(op, diag, Kind::shape_mismatch, "{}; masks belong to samples", describe(op, 0));
+  if (!is_float(x.dtype)) refuse(op, Kind::type_mismatch, {0}, "it takes floats");
+  if (!has_batch(x.shape)) refuse(op, Kind::shape_mismatch, {0}, "masks belong to samples");
   if (elements(x.shape, 1) >= int64_t{1} << 32)
-    return wrong(op, diag, Kind::out_of_range, "{}; a sample may have 2^32 - 1 elements", describe(op, 0));
+    refuse(op, Kind::out_of_range, {0}, "a sample may have 2^32 - 1 elements");
   const double p = op.real("p");
-  if (!(p >= 0 && p < 1)) return wrong(op, diag, Kind::out_of_range, "p is {}, not in [0, 1)", p);
-  return std::vector<Type>{x};
+  if (!(p >= 0 && p < 1)) refuse(op, Kind::out_of_range, "p is {}, not in [0, 1)", p);
+  return {x};
 }
 
 }  // namespace
@@ -58,12 +57,9 @@ extern const OpInfo op_samples_advance{
     .summary = "adds the samples of the micro-batch to the 64-bit ordinal (low, high)",
     .operands = 2,
     .writes = 3,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      for (size_t i = 0; i < 2; ++i)
-        if (as_buffer(op.op.operands[i]) == nullptr || !expect_dtype(op, i, DType::i32, diag) ||
-            !expect_scalar(op, i, diag))
-          return std::nullopt;
-      return std::vector<Type>{};
+    .infer = [](const OpView& op) -> Types {
+      expect_scalars(op, 0, 2, DType::i32);
+      return {};
     },
     .formula =
         [](const FormulaView& view) {

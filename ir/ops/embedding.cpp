@@ -9,32 +9,32 @@ namespace gacc::ir {
 namespace {
 
 // Numbers i32 [..] at operand `tokens`, and a matrix shape [rows, C] that they count in.
-bool expect_tokens(const OpView& op, size_t tokens, Diag& diag) {
-  return as_number(op.op.operands[tokens]) == nullptr
-             ? expect_dtype(op, tokens, DType::i32, diag)
-             : refuse(op, diag, Kind::type_mismatch, "a number is no tensor of row numbers");
+void expect_tokens(const OpView& op, size_t tokens) {
+  if (as_number(op.op.operands[tokens]) != nullptr)
+    refuse(op, Kind::type_mismatch, "a number is no tensor of row numbers");
+  expect_dtype(op, tokens, DType::i32);
 }
 
-Types infer_embedding(const OpView& op, Diag& diag) {
-  if (!expect_tokens(op, 0, diag) || !expect_float(op, 1, diag)) return std::nullopt;
+Types infer_embedding(const OpView& op) {
+  expect_tokens(op, 0);
+  expect_float(op, 1);
   const Type table = op.operand(1);
-  if (table.shape.size() != 2 || has_batch(table.shape)) {
-    return wrong(op, diag, Kind::shape_mismatch, "{}; a table is a matrix [rows, features]", describe(op, 1));
-  }
+  if (table.shape.size() != 2 || has_batch(table.shape))
+    refuse(op, Kind::shape_mismatch, {1}, "a table is a matrix [rows, features]");
   Shape shape = op.operand(0).shape;
   shape.push_back(table.shape.back());
-  return std::vector<Type>{{table.dtype, std::move(shape)}};
+  return {{table.dtype, std::move(shape)}};
 }
 
 // dy [.., C] at operand i belongs to the tokens [..] at operand i - 1.
-bool expect_rows(const OpView& op, size_t i, Diag& diag) {
-  if (!expect_tokens(op, i - 1, diag) || !expect_columns(op, i, diag) || !expect_float(op, i, diag))
-    return false;
+void expect_rows(const OpView& op, size_t i) {
+  expect_tokens(op, i - 1);
+  expect_columns(op, i);
+  expect_float(op, i);
   Shape shape = op.operand(i - 1).shape;
   shape.push_back(op.operand(i).shape.back());
-  return op.operand(i).shape == shape ||
-         refuse(op, diag, Kind::shape_mismatch, "{}, {}; there must be one row a number", describe(op, i - 1),
-                describe(op, i));
+  if (op.operand(i).shape != shape)
+    refuse(op, Kind::shape_mismatch, {i - 1, i}, "there must be one row a number");
 }
 
 void embedding_reference(EvalView& view) {
@@ -109,13 +109,12 @@ extern const OpInfo op_embedding_grad{
     .numbers = 0,
     .numbered = table_rows,
     .attrs = {{"rows", int64_t{1}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_rows(op, 1, diag)) return std::nullopt;
+    .infer = [](const OpView& op) -> Types {
+      expect_rows(op, 1);
       const int64_t rows = op.integer("rows");
       Shape shape{rows, op.operand(1).shape.back()};
-      if (rows < 1 || !fits(shape, 1))
-        return wrong(op, diag, Kind::out_of_range, "a table has no {} rows", rows);
-      return std::vector<Type>{{DType::f32, std::move(shape)}};
+      if (rows < 1 || !fits(shape, 1)) refuse(op, Kind::out_of_range, "a table has no {} rows", rows);
+      return {{DType::f32, std::move(shape)}};
     },
     .lowering = Lowering::special,
     .reference = [](EvalView& view) { scatter(view, 0); },
@@ -134,12 +133,13 @@ extern const OpInfo op_embedding_grad_acc{
     .numbers = 1,
     .numbered = table_rows,
     .attrs = {{"rows", int64_t{1}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_rows(op, 2, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
+    .infer = [](const OpView& op) -> Types {
+      expect_rows(op, 2);
+      expect_dtype(op, 0, DType::f32);
       const Shape shape{op.integer("rows"), op.operand(2).shape.back()};
-      return no_results(
-          op.operand(0).shape == shape ||
-          refuse(op, diag, Kind::shape_mismatch, "{}; the sums are {}", describe(op, 0), shape_text(shape)));
+      if (op.operand(0).shape != shape)
+        refuse(op, Kind::shape_mismatch, {0}, "the sums are {}", shape_text(shape));
+      return {};
     },
     .lowering = Lowering::special,
     .reference = [](EvalView& view) { scatter(view, 1); },

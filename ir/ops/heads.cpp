@@ -9,22 +9,19 @@ Heads heads_of(const OpView& op) {
   return {heads, kv_heads, op.operand(0).shape[2] / (heads + 2 * kv_heads)};
 }
 
-bool expect_heads(const OpView& op, Diag& diag) {
+void expect_heads(const OpView& op) {
   const Shape shape = op.operand(0).shape;
-  if (!is_float(op.operand(0).dtype))
-    return refuse(op, diag, Kind::type_mismatch, "{}; it takes floats", describe(op, 0));
+  if (!is_float(op.operand(0).dtype)) refuse(op, Kind::type_mismatch, {0}, "it takes floats");
   const int64_t heads = op.integer("heads"), kv_heads = op.integer("kv_heads");
   const bool shaped = shape.size() == 3 && has_batch(shape) && heads >= 1 && heads <= shape[2];
-  if (shaped && kv_heads == 0 && shape[2] % (3 * heads) == 0) return true;
   if (kv_heads == 0) {
-    return refuse(op, diag, Kind::shape_mismatch, "{}; it must be [B,T,3 C] with C a multiple of {} heads",
-                  describe(op, 0), heads);
+    if (!shaped || shape[2] % (3 * heads) != 0)
+      refuse(op, Kind::shape_mismatch, {0}, "it must be [B,T,3 C] with C a multiple of {} heads", heads);
+  } else if (!shaped || kv_heads < 1 || kv_heads > heads || heads % kv_heads != 0 ||
+             shape[2] % (heads + 2 * kv_heads) != 0) {
+    refuse(op, Kind::shape_mismatch, {0},
+           "it must be [B,T,(H + 2 K) D] with H = {} heads, a multiple of K = {} kv_heads", heads, kv_heads);
   }
-  return (shaped && kv_heads >= 1 && kv_heads <= heads && heads % kv_heads == 0 &&
-          shape[2] % (heads + 2 * kv_heads) == 0) ||
-         refuse(op, diag, Kind::shape_mismatch,
-                "{}; it must be [B,T,(H + 2 K) D] with H = {} heads, a multiple of K = {} kv_heads",
-                describe(op, 0), heads, kv_heads);
 }
 
 }  // namespace gacc::ir

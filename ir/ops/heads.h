@@ -19,7 +19,7 @@ struct Heads {
 
 // Of operand 0, [B,T,(H + 2 K) D].
 Heads heads_of(const OpView& op);
-// The same for checks: false, with a diagnostic, when the operand is no such tensor of floats.
-bool expect_heads(const OpView& op, Diag& diag);
+// Operand 0 is such a tensor of floats.
+void expect_heads(const OpView& op);
 
 }  // namespace gacc::ir

@@ -32,7 +32,7 @@ Window2d window_of(const OpView& op) {
   return window;
 }
 
-std::optional<Window2d> expect_window(const OpView& op, Diag& diag) {
+Window2d expect_window(const OpView& op) {
   struct Rule {
     std::string_view name;
     size_t count;
@@ -45,26 +45,24 @@ std::optional<Window2d> expect_window(const OpView& op, Diag& diag) {
     const bool good = list->size() == rule.count &&
                       std::all_of(list->begin(), list->end(),
                                   [&](int64_t value) { return value >= rule.least && value <= kLargest; });
-    if (!good) {
-      return wrong(op, diag, Kind::invalid_ir, "`{}` is {} numbers from {} to {}", rule.name, rule.count,
-                   rule.least, kLargest);
-    }
+    if (!good)
+      refuse(op, Kind::invalid_ir, "`{}` is {} numbers from {} to {}", rule.name, rule.count, rule.least,
+             kLargest);
   }
   return window_of(op);
 }
 
-bool expect_images(const OpView& op, size_t i, Diag& diag) {
-  return (as_number(op.op.operands[i]) == nullptr && is_float(op.operand(i).dtype) &&
-          op.operand(i).shape.size() == 4) ||
-         refuse(op, diag, Kind::shape_mismatch, "{}; it takes images [B,C,H,W]", describe(op, i));
+void expect_images(const OpView& op, size_t i) {
+  if (as_number(op.op.operands[i]) != nullptr || !is_float(op.operand(i).dtype) ||
+      op.operand(i).shape.size() != 4)
+    refuse(op, Kind::shape_mismatch, {i}, "it takes images [B,C,H,W]");
 }
 
-std::optional<Shape> window_shape(const OpView& op, const Shape& images, int64_t channels,
-                                  const Window2d& window, Diag& diag) {
+Shape window_shape(const OpView& op, const Shape& images, int64_t channels, const Window2d& window) {
   Shape shape = {images[0], channels, window.places(0, images[2]), window.places(1, images[3])};
   if (shape[2] >= 1 && shape[3] >= 1) return shape;
-  return wrong(op, diag, Kind::shape_mismatch, "a window of {} x {} does not fit into {}", window.reach(0),
-               window.reach(1), shape_text(images));
+  refuse(op, Kind::shape_mismatch, "a window of {} x {} does not fit into {}", window.reach(0),
+         window.reach(1), shape_text(images));
 }
 
 }  // namespace gacc::ir

@@ -20,15 +20,13 @@ struct Window2d {
 
 // The op's window. An attribute that the op has not keeps its default.
 Window2d window_of(const OpView& op);
-// The same for checks: nothing, with a diagnostic, when an attribute has not the right number of elements or
-// one of them is out of range (kernel, stride and dilation from 1, padding from 0, all below 2^15).
-std::optional<Window2d> expect_window(const OpView& op, Diag& diag);
-// Whether operand i is f[B,C,H,W] (any first extent), else reports it.
-bool expect_images(const OpView& op, size_t i, Diag& diag);
-// The shape of the window's places over images, with this many channels; nothing, with a diagnostic, when
-// the window does not fit.
-std::optional<Shape> window_shape(const OpView& op, const Shape& images, int64_t channels,
-                                  const Window2d& window, Diag& diag);
+// The same, once its attributes have the right number of elements, each in its range (kernel, stride and
+// dilation from 1, padding from 0, all below 2^15).
+Window2d expect_window(const OpView& op);
+// Operand i is f[B,C,H,W] (any first extent).
+void expect_images(const OpView& op, size_t i);
+// The shape of the window's places over images, with this many channels, once the window fits.
+Shape window_shape(const OpView& op, const Shape& images, int64_t channels, const Window2d& window);
 
 // Samples of one part of a conv2d.weight_grad: micro-batch / parts, rounded up.
 int64_t conv_part(const OpView& op);

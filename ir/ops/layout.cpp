@@ -12,32 +12,28 @@ namespace {
 size_t first_axis(const Shape& shape) { return has_batch(shape) ? 1 : 0; }
 size_t rank(const Shape& shape) { return shape.size() - first_axis(shape); }
 
-Types infer_permute(const OpView& op, Diag& diag) {
+Types infer_permute(const OpView& op) {
   const Type from = op.operand(0);
-  const auto& axes = std::get<std::vector<int64_t>>(op.attr("axes"));
+  const auto& axes = op.integers("axes");
   std::vector<int64_t> sorted = axes, all(rank(from.shape));
   std::sort(sorted.begin(), sorted.end());
   std::iota(all.begin(), all.end(), 0);
-  if (sorted != all || axes.empty()) {
-    return wrong(op, diag, Kind::shape_mismatch, "{}; axes must name each of its {} axes once",
-                 describe(op, 0), all.size());
-  }
+  if (sorted != all || axes.empty())
+    refuse(op, Kind::shape_mismatch, {0}, "axes must name each of its {} axes once", all.size());
   // Kernels count steps within a vector with 32 bits.
   constexpr int64_t kMostElements = int64_t{1} << 27;
-  if (elements(from.shape, 1) > kMostElements) {
-    return wrong(op, diag, Kind::out_of_range, "{}; permute takes at most {} elements a sample",
-                 describe(op, 0), kMostElements);
-  }
+  if (elements(from.shape, 1) > kMostElements)
+    refuse(op, Kind::out_of_range, {0}, "permute takes at most {} elements a sample", kMostElements);
   Shape shape = from.shape;
   const size_t first = first_axis(shape);
   for (size_t i = 0; i < axes.size(); ++i)
     shape[first + i] = from.shape[first + static_cast<size_t>(axes[i])];
-  return std::vector<Type>{{from.dtype, std::move(shape)}};
+  return {{from.dtype, std::move(shape)}};
 }
 
 // d_x = dy with the axes back in their places
 void permute_gradient(GradBuilder& g) {
-  const auto& axes = std::get<std::vector<int64_t>>(g.view().attr("axes"));
+  const auto& axes = g.view().integers("axes");
   std::vector<int64_t> back(axes.size());
   for (size_t i = 0; i < axes.size(); ++i) back[static_cast<size_t>(axes[i])] = static_cast<int64_t>(i);
   g.add(0, g.b.make("permute", g.d_name(0), {*g.d_result()}, {{"axes", back}}));
@@ -46,7 +42,7 @@ void permute_gradient(GradBuilder& g) {
 void permute_reference(EvalView& view) {
   const Tensor& x = view.operand(0);
   Tensor& y = view.result();
-  const auto& axes = std::get<std::vector<int64_t>>(view.op.attr("axes"));
+  const auto& axes = view.op.integers("axes");
   const size_t first = first_axis(view.op.operand(0).shape), all = x.shape.size();
   // Where one step along an axis of y leads in x.
   std::vector<int64_t> x_strides(all, 1), strides(all);
@@ -64,32 +60,29 @@ void permute_reference(EvalView& view) {
   }
 }
 
-// The axis attribute as an index of the shape, or a report.
-std::optional<size_t> expect_axis(const OpView& op, Diag& diag) {
+// The axis attribute as an index of the shape.
+size_t expect_axis(const OpView& op) {
   const Shape shape = op.operand(0).shape;
   const int64_t axis = op.integer("axis");
   if (axis >= 0 && axis < static_cast<int64_t>(rank(shape)))
     return first_axis(shape) + static_cast<size_t>(axis);
-  return wrong(op, diag, Kind::out_of_range, "{}; it has no axis {}", describe(op, 0), axis);
+  refuse(op, Kind::out_of_range, {0}, "it has no axis {}", axis);
 }
 
-Types infer_concat(const OpView& op, Diag& diag) {
-  const std::optional<size_t> axis = expect_axis(op, diag);
-  const std::optional<DType> dtype = common_dtype(op, 0, diag);
-  if (!axis || !dtype) return std::nullopt;
+Types infer_concat(const OpView& op) {
+  const size_t axis = expect_axis(op);
+  const DType dtype = common_dtype(op, 0);
   const Type first = op.operand(0);
   Shape shape = first.shape;
   for (size_t i = 1; i < op.op.operands.size(); ++i) {
     const Type other = op.operand(i);
     Shape same = other.shape;
-    if (same.size() == shape.size()) same[*axis] = first.shape[*axis];
-    if (same != first.shape) {
-      return wrong(op, diag, Kind::shape_mismatch, "{}, {}; all but axis {} must agree", describe(op, 0),
-                   describe(op, i), op.integer("axis"));
-    }
-    shape[*axis] += other.shape[*axis];
+    if (same.size() == shape.size()) same[axis] = first.shape[axis];
+    if (same != first.shape)
+      refuse(op, Kind::shape_mismatch, {0, i}, "all but axis {} must agree", op.integer("axis"));
+    shape[axis] += other.shape[axis];
   }
-  return std::vector<Type>{{*dtype, std::move(shape)}};
+  return {{dtype, std::move(shape)}};
 }
 
 // d_x_i = the part of dy where x_i is
@@ -180,17 +173,15 @@ extern const OpInfo op_slice{
     .copies = true,
     .local = true,
     .attrs = {{"axis", int64_t{0}}, {"from", int64_t{0}}, {"size", int64_t{1}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      const std::optional<size_t> axis = expect_axis(op, diag);
-      if (!axis) return std::nullopt;
+    .infer = [](const OpView& op) -> Types {
+      const size_t axis = expect_axis(op);
       Type type = op.operand(0);
-      const int64_t from = op.integer("from"), size = op.integer("size"), all = type.shape[*axis];
-      if (from < 0 || size < 1 || from >= all || size > all - from) {
-        return wrong(op, diag, Kind::out_of_range, "{}; axis {} has no elements {} to {}", describe(op, 0),
-                     op.integer("axis"), from, from + size - 1);
-      }
-      type.shape[*axis] = size;
-      return std::vector<Type>{type};
+      const int64_t from = op.integer("from"), size = op.integer("size"), all = type.shape[axis];
+      if (from < 0 || size < 1 || from >= all || size > all - from)
+        refuse(op, Kind::out_of_range, {0}, "axis {} has no elements {} to {}", op.integer("axis"), from,
+               from + size - 1);
+      type.shape[axis] = size;
+      return {type};
     },
     .lowering = Lowering::special,
     .reference = slice_reference,

@@ -12,34 +12,32 @@ namespace {
 const std::vector<AttrSpec> kClassAttrs = {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}};
 
 // Logits [..,C] at operand 0 and a target i32 [..,1] at operand `target`.
-bool expect_classes(const OpView& op, size_t target, Diag& diag) {
-  if (!expect_columns(op, 0, diag) || !expect_dtype(op, target, DType::i32, diag)) return false;
-  if (!is_float(op.operand(0).dtype))
-    return refuse(op, diag, Kind::type_mismatch, "{}; logits are floats", describe(op, 0));
-  if (op.operand(target).shape != row_shape(op.operand(0).shape))
-    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; the target must be {}", describe(op, 0),
-                  describe(op, target), shape_text(row_shape(op.operand(0).shape)));
+void expect_classes(const OpView& op, size_t target) {
+  expect_columns(op, 0);
+  expect_dtype(op, target, DType::i32);
+  if (!is_float(op.operand(0).dtype)) refuse(op, Kind::type_mismatch, {0}, "logits are floats");
+  const Shape rows = row_shape(op.operand(0).shape);
+  if (op.operand(target).shape != rows)
+    refuse(op, Kind::shape_mismatch, {0, target}, "the target must be {}", shape_text(rows));
   const double smoothing = op.real("label_smoothing");
-  return (smoothing >= 0 && smoothing <= 1) ||
-         refuse(op, diag, Kind::out_of_range, "label_smoothing is {}; it must be 0 to 1", smoothing);
+  if (!(smoothing >= 0 && smoothing <= 1))
+    refuse(op, Kind::out_of_range, "label_smoothing is {}; it must be 0 to 1", smoothing);
 }
 
 // Operands that are f32 and have one element a row of operand 0, or are one number.
-bool expect_row_values(const OpView& op, std::initializer_list<size_t> operands, Diag& diag) {
+void expect_row_values(const OpView& op, std::initializer_list<size_t> operands) {
   const Shape rows = row_shape(op.operand(0).shape);
   for (const size_t i : operands) {
-    if (!expect_dtype(op, i, DType::f32, diag)) return false;
-    if (broadcast(rows, op.operand(i).shape) == rows) continue;
-    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; it has one element a row", describe(op, 0),
-                  describe(op, i));
+    expect_dtype(op, i, DType::f32);
+    if (broadcast(rows, op.operand(i).shape) != rows)
+      refuse(op, Kind::shape_mismatch, {0, i}, "it has one element a row");
   }
-  return true;
 }
 
-Types infer_cross_entropy(const OpView& op, Diag& diag) {
-  if (!expect_classes(op, 1, diag)) return std::nullopt;
+Types infer_cross_entropy(const OpView& op) {
+  expect_classes(op, 1);
   const Shape rows = row_shape(op.operand(0).shape);
-  return std::vector<Type>{{DType::f32, rows}, {DType::f32, rows}, {DType::f32, rows}, {DType::i32, rows}};
+  return {{DType::f32, rows}, {DType::f32, rows}, {DType::f32, rows}, {DType::i32, rows}};
 }
 
 // d_x = dloss * (exp((x - m) - l) - (1 - s) * [column == target] - s / C), 0 in ignored rows: one pointwise
@@ -89,12 +87,11 @@ std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
 }
 
 // Weights f32 [C] at operand `weights`.
-bool expect_weights(const OpView& op, size_t weights, Diag& diag) {
-  if (!expect_dtype(op, weights, DType::f32, diag)) return false;
+void expect_weights(const OpView& op, size_t weights) {
+  expect_dtype(op, weights, DType::f32);
   const Shape classes = {op.operand(0).shape.back()};
-  return op.operand(weights).shape == classes ||
-         refuse(op, diag, Kind::shape_mismatch, "{}, {}; the weights must be {}", describe(op, 0),
-                describe(op, weights), shape_text(classes));
+  if (op.operand(weights).shape != classes)
+    refuse(op, Kind::shape_mismatch, {0, weights}, "the weights must be {}", shape_text(classes));
 }
 
 // With C classes, smoothing s and weights v the label's share of class c is a = v[c] * ((1 - s) * [c ==
@@ -227,10 +224,10 @@ extern const OpInfo op_cross_entropy_grad{
     .numbers = 3,
     .numbered = [](const OpView& op) { return op.operand(0).shape.back(); },
     .attrs = kClassAttrs,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_classes(op, 3, diag)) return std::nullopt;
-      if (!expect_row_values(op, {1, 2, 4}, diag)) return std::nullopt;
-      return std::vector<Type>{{DType::f32, op.operand(0).shape}};
+    .infer = [](const OpView& op) -> Types {
+      expect_classes(op, 3);
+      expect_row_values(op, {1, 2, 4});
+      return {{DType::f32, op.operand(0).shape}};
     },
     .formula =
         [](const FormulaView& view) {
@@ -254,10 +251,10 @@ extern const OpInfo op_weighted_cross_entropy{
     .operands = 3,
     .results = 6,
     .attrs = kClassAttrs,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      Types types = infer_cross_entropy(op, diag);
-      if (!types || !expect_weights(op, 2, diag)) return std::nullopt;
-      types->resize(6, types->front());
+    .infer = [](const OpView& op) -> Types {
+      Types types = infer_cross_entropy(op);
+      expect_weights(op, 2);
+      types.resize(6, types.front());
       return types;
     },
     .lowering = Lowering::composite,
@@ -278,11 +275,11 @@ extern const OpInfo op_weighted_cross_entropy_grad{
     .numbers = 3,
     .numbered = [](const OpView& op) { return op.operand(0).shape.back(); },
     .attrs = kClassAttrs,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_classes(op, 3, diag) || !expect_weights(op, 4, diag) ||
-          !expect_row_values(op, {1, 2, 5, 6}, diag))
-        return std::nullopt;
-      return std::vector<Type>{{DType::f32, op.operand(0).shape}};
+    .infer = [](const OpView& op) -> Types {
+      expect_classes(op, 3);
+      expect_weights(op, 4);
+      expect_row_values(op, {1, 2, 5, 6});
+      return {{DType::f32, op.operand(0).shape}};
     },
     .formula =
         [](const FormulaView& view) {
@@ -397,9 +394,10 @@ extern const OpInfo op_row_argmax{
     .summary =
         "index of the row's first maximum, i32: [..,C] to [..,1]; C where the row holds a NaN and so has "
         "none",
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
-      return std::vector<Type>{{DType::i32, row_shape(op.operand(0).shape)}};
+    .infer = [](const OpView& op) -> Types {
+      expect_columns(op, 0);
+      expect_float(op, 0);
+      return {{DType::i32, row_shape(op.operand(0).shape)}};
     },
     .lowering = Lowering::composite,
     .expand =

@@ -13,31 +13,21 @@ std::string extent_text(const Extent& extent) {
 }
 
 // The shape of op(a) @ op(b), where a and b are the operands first and first + 1.
-std::optional<Shape> product_shape(const OpView& op, size_t first, Diag& diag) {
+Shape product_shape(const OpView& op, size_t first) {
   const Type a = op.operand(first), b = op.operand(first + 1);
-  if (!expect_float(op, first, diag)) return std::nullopt;
-  if (a.dtype != b.dtype) {
-    return wrong(op, diag, Kind::type_mismatch, "{}, {}; the factors have one type", describe(op, first),
-                 describe(op, first + 1));
-  }
-  if (a.shape.empty() || b.shape.empty()) {
-    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; scalars have no matrix", describe(op, first),
-                 describe(op, first + 1));
-  }
+  expect_float(op, first);
+  const std::initializer_list<size_t> both = {first, first + 1};
+  if (a.dtype != b.dtype) refuse(op, Kind::type_mismatch, both, "the factors have one type");
+  if (a.shape.empty() || b.shape.empty()) refuse(op, Kind::shape_mismatch, both, "scalars have no matrix");
   const bool ta = op.flag("ta"), tb = op.flag("tb");
   Matrix left = matrix(a.shape), right = matrix(b.shape);
   if (ta) std::swap(left.rows, left.columns);
   if (tb) std::swap(right.rows, right.columns);
-  if (left.columns != right.rows) {
-    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the inner extents are {} and {}",
-                 describe(op, first), describe(op, first + 1), extent_text(left.columns),
-                 extent_text(right.rows));
-  }
-  if (right.columns.times_batch || (ta && left.rows.times_batch)) {
-    return wrong(op, diag, Kind::shape_mismatch,
-                 "{}, {}; the batch extent can only be the first of the result", describe(op, first),
-                 describe(op, first + 1));
-  }
+  if (left.columns != right.rows)
+    refuse(op, Kind::shape_mismatch, both, "the inner extents are {} and {}", extent_text(left.columns),
+           extent_text(right.rows));
+  if (right.columns.times_batch || (ta && left.rows.times_batch))
+    refuse(op, Kind::shape_mismatch, both, "the batch extent can only be the first of the result");
   Shape shape = a.shape;
   if (ta) shape = {a.shape.back()};
   if (!ta) shape.pop_back();
@@ -115,10 +105,8 @@ extern const OpInfo op_matmul{
         "the result has the factors' type, with f32 it stays f32",
     .operands = 2,
     .attrs = {{"f32", false}, {"ta", false}, {"tb", false}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      std::optional<Shape> shape = product_shape(op, 0, diag);
-      if (!shape) return std::nullopt;
-      return std::vector<Type>{{op.flag("f32") ? DType::f32 : op.operand(0).dtype, std::move(*shape)}};
+    .infer = [](const OpView& op) -> Types {
+      return {{op.flag("f32") ? DType::f32 : op.operand(0).dtype, product_shape(op, 0)}};
     },
     .lowering = Lowering::gemm,
     .gradient = gradient,
@@ -135,12 +123,13 @@ extern const OpInfo op_matmul_acc{
     .operands = 3,
     .writes = 1,
     .attrs = {{"ta", false}, {"tb", false}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      const std::optional<Shape> shape = product_shape(op, 1, diag);
-      if (!shape || !expect_write(op, 0, diag) || !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
-      return no_results(op.operand(0).shape == *shape ||
-                        refuse(op, diag, Kind::shape_mismatch, "{}; the product is {}", describe(op, 0),
-                               shape_text(*shape)));
+    .infer = [](const OpView& op) -> Types {
+      const Shape shape = product_shape(op, 1);
+      expect_write(op, 0);
+      expect_dtype(op, 0, DType::f32);
+      if (op.operand(0).shape != shape)
+        refuse(op, Kind::shape_mismatch, {0}, "the product is {}", shape_text(shape));
+      return {};
     },
     .lowering = Lowering::gemm,
     .reference = [](EvalView& view) { multiply(view, 1); },

@@ -7,18 +7,18 @@ namespace gacc::ir {
 
 namespace {
 
-Types infer_layer_norm(const OpView& op, Diag& diag) {
-  if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
+Types infer_layer_norm(const OpView& op) {
+  expect_columns(op, 0);
+  expect_float(op, 0);
   const Type x = op.operand(0);
   const Shape features{x.shape.back()};
   for (size_t i = 1; i < 3; ++i) {
     if (op.operand(i).shape == features) continue;
     if (i == 2 && as_number(op.op.operands[i]) != nullptr) continue;
-    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; it must have the shape {}", describe(op, 0),
-                 describe(op, i), shape_text(features));
+    refuse(op, Kind::shape_mismatch, {0, i}, "it must have the shape {}", shape_text(features));
   }
   const Type row{DType::f32, row_shape(x.shape)};
-  return std::vector<Type>{{DType::f32, x.shape}, row, row};
+  return {{DType::f32, x.shape}, row, row};
 }
 
 // With h = (x - mean) * rstd, the normalised x, and g = dy * weight, means taken over the row:
@@ -90,15 +90,14 @@ extern const OpInfo op_layer_norm{
 
 namespace {
 
-Types infer_rms_norm(const OpView& op, Diag& diag) {
-  if (!expect_columns(op, 0, diag) || !expect_float(op, 0, diag)) return std::nullopt;
+Types infer_rms_norm(const OpView& op) {
+  expect_columns(op, 0);
+  expect_float(op, 0);
   const Type x = op.operand(0);
   const Shape features{x.shape.back()};
-  if (op.operand(1).shape != features) {
-    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; it must have the shape {}", describe(op, 0),
-                 describe(op, 1), shape_text(features));
-  }
-  return std::vector<Type>{{DType::f32, x.shape}, {DType::f32, row_shape(x.shape)}};
+  if (op.operand(1).shape != features)
+    refuse(op, Kind::shape_mismatch, {0, 1}, "it must have the shape {}", shape_text(features));
+  return {{DType::f32, x.shape}, {DType::f32, row_shape(x.shape)}};
 }
 
 // With h = x * rstd and g = dy * weight, the mean taken over the row:

@@ -6,20 +6,21 @@ namespace gacc::ir {
 namespace {
 
 // Buffers w, m, v .. (`buffers` of them), all f32 of one shape, then g, which fits them, then f32 scalars.
-bool expect_optimizer(const OpView& op, size_t buffers, size_t scalars, Diag& diag) {
-  if (!expect_write(op, buffers, diag) || !expect_dtype(op, 0, DType::f32, diag)) return false;
+void expect_optimizer(const OpView& op, size_t buffers, size_t scalars) {
+  expect_write(op, buffers);
+  expect_dtype(op, 0, DType::f32);
   for (size_t i = 1; i < buffers; ++i) {
-    if (!expect_dtype(op, i, DType::f32, diag)) return false;
-    if (as_buffer(op.op.operands[i]) != nullptr && op.operand(i).shape == op.operand(0).shape) continue;
-    return refuse(op, diag, Kind::shape_mismatch, "{}, {}; it must be a buffer of that shape",
-                  describe(op, 0), describe(op, i));
+    expect_dtype(op, i, DType::f32);
+    if (as_buffer(op.op.operands[i]) == nullptr || op.operand(i).shape != op.operand(0).shape)
+      refuse(op, Kind::shape_mismatch, {0, i}, "it must be a buffer of that shape");
   }
-  return expect_scalars(op, buffers + 1, scalars, DType::f32, diag);
+  expect_scalars(op, buffers + 1, scalars, DType::f32);
 }
 
 template <size_t buffers, size_t scalars>
-Types infer_optimizer(const OpView& op, Diag& diag) {
-  return no_results(expect_optimizer(op, buffers, scalars, diag));
+Types infer_optimizer(const OpView& op) {
+  expect_optimizer(op, buffers, scalars);
+  return {};
 }
 
 // Both forms of Adam: they differ in what the second moment becomes.
@@ -87,8 +88,10 @@ extern const OpInfo op_sgd_momentum{
     .writes = 3,
     .attrs = {{"momentum", 0.0}, {"dampening", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}},
     .infer =
-        [](const OpView& op, Diag& diag) {
-          return no_results(expect_optimizer(op, 2, 1, diag) && expect_scalars(op, 4, 1, DType::i32, diag));
+        [](const OpView& op) {
+          expect_optimizer(op, 2, 1);
+          expect_scalars(op, 4, 1, DType::i32);
+          return Types();
         },
     .formula =
         [](const FormulaView& view) {
@@ -145,9 +148,11 @@ extern const OpInfo op_adam_micro{
     .writes = 7,
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"decoupled", false}},
     .infer =
-        [](const OpView& op, Diag& diag) {
-          return no_results(expect_write(op, 4, diag) && expect_optimizer(op, 3, 0, diag) &&
-                            expect_scalars(op, 5, 4, DType::f32, diag));
+        [](const OpView& op) {
+          expect_write(op, 4);
+          expect_optimizer(op, 3, 0);
+          expect_scalars(op, 5, 4, DType::f32);
+          return Types();
         },
     .formula =
         [](const FormulaView& view) {

@@ -14,52 +14,40 @@ const std::vector<AttrSpec> kPoolAttrs = {{"kernel", std::vector<int64_t>{2, 2}}
                                           {"stride", std::vector<int64_t>{2, 2}},
                                           {"padding", std::vector<int64_t>{0, 0, 0, 0}}};
 
-// A padded window must meet the image, or a maximum over nothing would be taken.
-std::optional<Shape> pooled(const OpView& op, size_t images, Diag& diag) {
-  if (!expect_images(op, images, diag)) return std::nullopt;
-  const std::optional<Window2d> window = expect_window(op, diag);
-  if (!window) return std::nullopt;
-  for (int axis = 0; axis < 2; ++axis) {
-    if (std::max(window->before[axis], window->after[axis]) * 2 <= window->kernel[axis]) continue;
-    return wrong(op, diag, Kind::shape_mismatch, "the padding is at most half of the kernel");
-  }
-  const Shape& shape = op.operand(images).shape;
-  return window_shape(op, shape, shape[1], *window, diag);
+// The shape of operand 0, pooled. A padded window must meet the image, or a maximum over nothing would be taken.
+Shape pooled(const OpView& op) {
+  expect_images(op, 0);
+  const Window2d window = expect_window(op);
+  for (int axis = 0; axis < 2; ++axis)
+    if (std::max(window.before[axis], window.after[axis]) * 2 > window.kernel[axis])
+      refuse(op, Kind::shape_mismatch, "the padding is at most half of the kernel");
+  const Shape shape = op.operand(0).shape;
+  return window_shape(op, shape, shape[1], window);
 }
 
-Types infer_pool(const OpView& op, Diag& diag) {
-  std::optional<Shape> shape = pooled(op, 0, diag);
-  if (!shape) return std::nullopt;
-  return std::vector<Type>{{op.operand(0).dtype, std::move(*shape)}};
-}
+Types infer_pool(const OpView& op) { return {{op.operand(0).dtype, pooled(op)}}; }
 
-Types infer_max_gradient(const OpView& op, Diag& diag) {
-  const std::optional<Shape> shape = pooled(op, 0, diag);
-  if (!shape || !expect_images(op, 1, diag)) return std::nullopt;
-  if (op.operand(1).shape != *shape) {
-    return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the pooled images are {}", describe(op, 0),
-                 describe(op, 1), shape_text(*shape));
-  }
-  const std::optional<DType> dtype = common_dtype(op, 0, diag);
-  if (!dtype) return std::nullopt;
-  return std::vector<Type>{{*dtype, op.operand(0).shape}};
+Types infer_max_gradient(const OpView& op) {
+  const Shape shape = pooled(op);
+  expect_images(op, 1);
+  if (op.operand(1).shape != shape)
+    refuse(op, Kind::shape_mismatch, {0, 1}, "the pooled images are {}", shape_text(shape));
+  return {{common_dtype(op, 0), op.operand(0).shape}};
 }
 
 // Operand dy; `size` is the height and width of the images, which do not follow from it.
-Types infer_mean_gradient(const OpView& op, Diag& diag) {
-  if (!expect_images(op, 0, diag)) return std::nullopt;
+Types infer_mean_gradient(const OpView& op) {
+  expect_images(op, 0);
   const Type dy = op.operand(0);
-  const std::vector<int64_t>& size = std::get<std::vector<int64_t>>(op.attr("size"));
-  if (size.size() != 2)
-    return wrong(op, diag, Kind::invalid_ir, "`size` is the height and width of the images");
+  const std::vector<int64_t>& size = op.integers("size");
+  if (size.size() != 2) refuse(op, Kind::invalid_ir, "`size` is the height and width of the images");
   Shape images = {dy.shape[0], dy.shape[1], size[0], size[1]};
-  const std::optional<Window2d> window = expect_window(op, diag);
-  if (!window || !fits(images, op.module.micro_batch())) return std::nullopt;
-  const std::optional<Shape> places = window_shape(op, images, images[1], *window, diag);
-  if (!places) return std::nullopt;
-  if (*places == dy.shape) return std::vector<Type>{{dy.dtype, std::move(images)}};
-  return wrong(op, diag, Kind::shape_mismatch, "{}; the pooled images are {}", describe(op, 0),
-               shape_text(*places));
+  if (!fits(images, op.module.micro_batch()))
+    refuse(op, Kind::invalid_ir, "`size` is {}, which no images have", shape_text(size));
+  const Shape places = window_shape(op, images, images[1], expect_window(op));
+  if (places != dy.shape)
+    refuse(op, Kind::shape_mismatch, {0}, "the pooled images are {}", shape_text(places));
+  return {{dy.dtype, std::move(images)}};
 }
 
 // Calls f(place, first row, first column, plane) for every window of every plane.

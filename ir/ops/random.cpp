@@ -6,13 +6,14 @@ namespace gacc::ir {
 
 namespace {
 
-Types infer_random(const OpView& op, Diag& diag) {
-  if (!expect_write(op, 0, diag)) return std::nullopt;
-  if (!is_float(op.operand(0).dtype) && !expect_dtype(op, 0, DType::f32, diag)) return std::nullopt;
-  if (!expect_scalars(op, 1, 2, DType::i32, diag)) return std::nullopt;
+Types infer_random(const OpView& op) {
+  expect_write(op, 0);
+  if (!is_float(op.operand(0).dtype)) expect_dtype(op, 0, DType::f32);
+  expect_scalars(op, 1, 2, DType::i32);
   const int64_t stream = op.integer("stream");
-  return no_results(stream == static_cast<int32_t>(stream) ||
-                    refuse(op, diag, Kind::out_of_range, "stream {} is not an i32", stream));
+  if (stream != static_cast<int32_t>(stream))
+    refuse(op, Kind::out_of_range, "stream {} is not an i32", stream);
+  return {};
 }
 
 // 2 u - 1, in (-1, 1), symmetric and exact in f32.
@@ -51,11 +52,12 @@ extern const OpInfo op_fill{
     .writes = 1,
     .discards = 1,
     .attrs = {{"value", 0.0}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_write(op, 0, diag)) return std::nullopt;
+    .infer = [](const OpView& op) -> Types {
+      expect_write(op, 0);
       const double value = op.real("value");
-      return no_results(op.operand(0).dtype != DType::i32 || value == static_cast<int32_t>(value) ||
-                        refuse(op, diag, Kind::type_mismatch, "{}, the value is {}", describe(op, 0), value));
+      if (op.operand(0).dtype == DType::i32 && value != static_cast<int32_t>(value))
+        refuse(op, Kind::type_mismatch, "{}, the value is {}", describe(op, {0}), value);
+      return {};
     },
     .formula = [](const FormulaView& view) { view.result(view.op.real("value")); },
     .half_copy = true,

@@ -6,29 +6,28 @@ namespace gacc::ir {
 
 namespace {
 
-bool expect_number(const OpView& op, size_t i, Diag& diag) {
-  return as_number(op.op.operands[i]) == nullptr ||
-         refuse(op, diag, Kind::shape_mismatch, "a number cannot be reduced");
+void expect_tensor(const OpView& op, size_t i) {
+  if (as_number(op.op.operands[i]) != nullptr) refuse(op, Kind::shape_mismatch, "a number cannot be reduced");
 }
 
-Types infer_rows(const OpView& op, Diag& diag) {
-  if (!expect_number(op, 0, diag) || !expect_columns(op, 0, diag)) return std::nullopt;
-  return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), row_shape(op.operand(0).shape)}};
+Types infer_rows(const OpView& op) {
+  expect_tensor(op, 0);
+  expect_columns(op, 0);
+  return {{result_dtype(op, op.operand(0).dtype), row_shape(op.operand(0).shape)}};
 }
 
 // [.., C] -> [C]; at least one axis is summed away.
-std::optional<Shape> columns_of(const OpView& op, size_t i, Diag& diag) {
-  if (!expect_number(op, i, diag) || !expect_columns(op, i, diag)) return std::nullopt;
+Shape columns_of(const OpView& op, size_t i) {
+  expect_tensor(op, i);
+  expect_columns(op, i);
   const Shape shape = op.operand(i).shape;
-  if (shape.size() < 2)
-    return wrong(op, diag, Kind::shape_mismatch, "{}; there is nothing to sum over", describe(op, i));
-  return Shape{shape.back()};
+  if (shape.size() < 2) refuse(op, Kind::shape_mismatch, {i}, "there is nothing to sum over");
+  return {shape.back()};
 }
 
-bool expect_parts(const OpView& op, Diag& diag) {
+void expect_parts(const OpView& op) {
   const int64_t parts = op.integer("parts");
-  return (parts >= 1 && parts <= 65536) ||
-         refuse(op, diag, Kind::out_of_range, "parts is {}; it must be 1 to 65536", parts);
+  if (parts < 1 || parts > 65536) refuse(op, Kind::out_of_range, "parts is {}; it must be 1 to 65536", parts);
 }
 
 // d_x = dy, repeated; the parts exist only after autodiff.
@@ -86,11 +85,11 @@ extern const OpInfo op_column_sum{
         "sum over all axes but the last: [..,C] to [C]. With parts = P > 1 the result is [P,C]: part p sums "
         "the rows that part p of `total_sum` does",
     .attrs = {{"parts", int64_t{1}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      std::optional<Shape> shape = columns_of(op, 0, diag);
-      if (!shape || !expect_parts(op, diag)) return std::nullopt;
-      if (op.integer("parts") > 1) shape->insert(shape->begin(), op.integer("parts"));
-      return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), std::move(*shape)}};
+    .infer = [](const OpView& op) -> Types {
+      Shape shape = columns_of(op, 0);
+      expect_parts(op);
+      if (op.integer("parts") > 1) shape.insert(shape.begin(), op.integer("parts"));
+      return {{result_dtype(op, op.operand(0).dtype), std::move(shape)}};
     },
     .lowering = Lowering::column_reduce,
     .gradient = sum_gradient,
@@ -102,13 +101,13 @@ extern const OpInfo op_column_sum_acc{
     .summary = "buffer [C] += sum over all axes of x [..,C] but the last; operands: buffer, x",
     .operands = 2,
     .writes = 1,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      const std::optional<Shape> shape = columns_of(op, 1, diag);
-      if (!shape || !expect_write(op, 0, diag) || !expect_writable(op, 1, op.operand(0).dtype, diag))
-        return std::nullopt;
-      if (op.operand(0).shape == *shape) return std::vector<Type>{};
-      return wrong(op, diag, Kind::shape_mismatch, "{}, {}; the buffer must be {}", describe(op, 0),
-                   describe(op, 1), shape_text(*shape));
+    .infer = [](const OpView& op) -> Types {
+      const Shape shape = columns_of(op, 1);
+      expect_write(op, 0);
+      expect_writable(op, 1, op.operand(0).dtype);
+      if (op.operand(0).shape != shape)
+        refuse(op, Kind::shape_mismatch, {0, 1}, "the buffer must be {}", shape_text(shape));
+      return {};
     },
     .lowering = Lowering::column_reduce,
     .precision = Precision::f32,
@@ -122,10 +121,11 @@ extern const OpInfo op_total_sum{
         "(p+1)*ceil(R/P)-1, as far as they exist; a part without rows is 0. So the parts do not depend on "
         "how many rows a ragged batch has",
     .attrs = {{"parts", int64_t{1}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_number(op, 0, diag) || !expect_parts(op, diag)) return std::nullopt;
+    .infer = [](const OpView& op) -> Types {
+      expect_tensor(op, 0);
+      expect_parts(op);
       const int64_t parts = op.integer("parts");
-      return std::vector<Type>{{result_dtype(op, op.operand(0).dtype), parts == 1 ? Shape{} : Shape{parts}}};
+      return {{result_dtype(op, op.operand(0).dtype), parts == 1 ? Shape{} : Shape{parts}}};
     },
     .lowering = Lowering::total_reduce,
     .gradient = sum_gradient,
@@ -137,9 +137,12 @@ extern const OpInfo op_total_sum_acc{
     .summary = "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32",
     .operands = 2,
     .writes = 1,
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      return no_results(expect_number(op, 1, diag) && expect_write(op, 0, diag) &&
-                        expect_scalar(op, 0, diag) && expect_writable(op, 1, op.operand(0).dtype, diag));
+    .infer = [](const OpView& op) -> Types {
+      expect_tensor(op, 1);
+      expect_write(op, 0);
+      expect_scalar(op, 0);
+      expect_writable(op, 1, op.operand(0).dtype);
+      return {};
     },
     .lowering = Lowering::total_reduce,
     .precision = Precision::f32,

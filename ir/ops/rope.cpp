@@ -14,17 +14,15 @@ namespace gacc::ir {
 
 namespace {
 
-bool expect_rotation(const OpView& op, Diag& diag) {
+void expect_rotation(const OpView& op) {
   const Heads h = heads_of(op);
   const int64_t rotated = op.integer("rotated");
-  if (rotated < 2 || rotated % 2 != 0 || rotated > h.channels) {
-    return refuse(op, diag, Kind::out_of_range,
-                  "{} of {} channels of a head are rotated; it must be an even number of them", rotated,
-                  h.channels);
-  }
+  if (rotated < 2 || rotated % 2 != 0 || rotated > h.channels)
+    refuse(op, Kind::out_of_range,
+           "{} of {} channels of a head are rotated; it must be an even number of them", rotated, h.channels);
   const double theta = op.real("theta");
-  return (theta >= 1 && std::isfinite(theta)) ||
-         refuse(op, diag, Kind::out_of_range, "theta is {}, not at least 1", theta);
+  if (theta < 1 || !std::isfinite(theta))
+    refuse(op, Kind::out_of_range, "theta is {}, not at least 1", theta);
 }
 
 void reference(EvalView& view) {
@@ -68,9 +66,10 @@ extern const OpInfo op_rope{
               {"rotated", int64_t{0}},
               {"interleaved", false},
               {"inverse", false}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      if (!expect_heads(op, diag) || !expect_rotation(op, diag)) return std::nullopt;
-      return std::vector<Type>{op.operand(0)};
+    .infer = [](const OpView& op) -> Types {
+      expect_heads(op);
+      expect_rotation(op);
+      return {op.operand(0)};
     },
     .lowering = Lowering::special,
     .gradient =

@@ -12,8 +12,8 @@ extern const OpInfo op_seed{
         "is; with inverse, what undoes it",
     .operands = 0,
     .attrs = {{"inverse", false}},
-    .infer = [](const OpView&, Diag&) -> Types {
-      return std::vector<Type>{{DType::f32, {}}};
+    .infer = [](const OpView&) -> Types {
+      return {{DType::f32, {}}};
     },
     .formula = [](const FormulaView& view) { view.result(1.0); },
     .precision = Precision::f32,
@@ -34,9 +34,11 @@ extern const OpInfo op_scale_adjust{
     .operands = 4,
     .writes = 3,
     .attrs = {{"backoff", 0.5}, {"ceiling", 0x1p24}, {"growth", 2.0}, {"interval", int64_t{2000}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      return no_results(expect_write(op, 0, diag) && expect_scalars(op, 0, 1, DType::f32, diag) &&
-                        expect_scalars(op, 1, 3, DType::i32, diag));
+    .infer = [](const OpView& op) -> Types {
+      expect_write(op, 0);
+      expect_scalars(op, 0, 1, DType::f32);
+      expect_scalars(op, 1, 3, DType::i32);
+      return {};
     },
     .formula =
         [](const FormulaView& view) {

@@ -106,28 +106,27 @@ void decay(const FormulaView& view, Share share) {
   });
 }
 
-bool expect_range(const OpView& op, Diag& diag, std::string_view name, int64_t low) {
+void expect_range(const OpView& op, std::string_view name, int64_t low) {
   const int64_t value = op.integer(name);
-  return (value >= low && value <= 0x7fffffff) ||
-         refuse(op, diag, Kind::out_of_range, "{} is {}; it must be {} to 2147483647", name, value, low);
+  if (value < low || value > 0x7fffffff)
+    refuse(op, Kind::out_of_range, "{} is {}; it must be {} to 2147483647", name, value, low);
 }
 
 // The rate lr, then whole numbers.
-Types infer_schedule(const OpView& op, Diag& diag) {
-  if (!expect_scalars(op, 0, 1, DType::f32, diag) ||
-      !expect_scalars(op, 1, op.op.operands.size() - 1, DType::i32, diag))
-    return std::nullopt;
-  if (!expect_range(op, diag, "warmup", 0)) return std::nullopt;
+Types infer_schedule(const OpView& op) {
+  expect_scalars(op, 0, 1, DType::f32);
+  expect_scalars(op, 1, op.op.operands.size() - 1, DType::i32);
+  expect_range(op, "warmup", 0);
   for (const std::string_view name : {"total", "step_size"}) {
     const int64_t low = name == "total" ? op.integer("warmup") + 1 : 1;
-    if (find_attr(op.op, name) != nullptr && !expect_range(op, diag, name, low)) return std::nullopt;
+    if (find_attr(op.op, name) != nullptr) expect_range(op, name, low);
   }
-  return std::vector<Type>{{DType::f32, {}}};
+  return {{DType::f32, {}}};
 }
 
-Types infer_integers(const OpView& op, Diag& diag) {
-  if (!expect_scalars(op, 0, op.op.operands.size(), DType::i32, diag)) return std::nullopt;
-  return std::vector<Type>{{op.op.info->name == "power" ? DType::f32 : DType::i32, {}}};
+Types infer_integers(const OpView& op) {
+  expect_scalars(op, 0, op.op.operands.size(), DType::i32);
+  return {{op.op.info->name == "power" ? DType::f32 : DType::i32, {}}};
 }
 
 // A rate: lr and t, and perhaps more, to the rate of this update. All have a warm-up.
@@ -212,7 +211,7 @@ extern const OpInfo op_schedule_multistep =
            schedule(view, [&](Scalar lr, Scalar u) {
              Scalar factor = 1.0;
              double reached = 1;
-             for (const int64_t milestone : std::get<std::vector<int64_t>>(view.op.attr("milestones"))) {
+             for (const int64_t milestone : view.op.integers("milestones")) {
                reached *= view.op.real("gamma");
                factor = select(Scalar(static_cast<int>(milestone)) <= u, reached, factor);
              }

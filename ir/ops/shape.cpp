@@ -8,15 +8,14 @@ extern const OpInfo op_reshape{
     .summary = "the same elements in row-major order under another shape; -1 stands for the batch extent B",
     .copies = true,
     .attrs = {{"shape", std::vector<int64_t>{}}},
-    .infer = [](const OpView& op, Diag& diag) -> Types {
-      const Shape& shape = std::get<std::vector<int64_t>>(op.attr("shape"));
+    .infer = [](const OpView& op) -> Types {
+      const Shape& shape = op.integers("shape");
       const Type from = op.operand(0);
       // With B = 1 the counts are the products of the known extents; both sides have B or neither has.
       if (!fits(shape, op.module.micro_batch()) || has_batch(shape) != has_batch(from.shape) ||
           elements(shape, 1) != elements(from.shape, 1))
-        return wrong(op, diag, Kind::shape_mismatch, "{}; it has another number of elements than {}",
-                     describe(op, 0), shape_text(shape));
-      return std::vector<Type>{{from.dtype, shape}};
+        refuse(op, Kind::shape_mismatch, {0}, "it has another number of elements than {}", shape_text(shape));
+      return {{from.dtype, shape}};
     },
     .lowering = Lowering::alias,
     // d_x = dy under x's shape

@@ -7,9 +7,9 @@ namespace gacc::ir {
 
 namespace {
 
-Types infer_rows_kept(const OpView& op, Diag& diag) {
-  if (!expect_columns(op, 0, diag)) return std::nullopt;
-  return infer_float(op, diag);
+Types infer_rows_kept(const OpView& op) {
+  expect_columns(op, 0);
+  return infer_float(op);
 }
 
 // Calls row(x, y, columns) for every row of operand 0 and result 0.

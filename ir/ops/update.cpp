@@ -7,8 +7,9 @@ namespace {
 
 // Operand 0 is written and of any dtype; operands up to `last` fit it.
 template <size_t last>
-Types infer_write(const OpView& op, Diag& diag) {
-  return no_results(expect_write(op, last, diag));
+Types infer_write(const OpView& op) {
+  expect_write(op, last);
+  return {};
 }
 
 }  // namespace
@@ -33,10 +34,12 @@ extern const OpInfo op_square_mean_acc{
     .operands = 3,
     .writes = 1,
     .infer =
-        [](const OpView& op, Diag& diag) {
-          return no_results(expect_write(op, 1, diag) && expect_dtype(op, 0, DType::f32, diag) &&
-                            expect_scalar(op, 2, diag) &&
-                            (op.operand(2).dtype == DType::i32 || expect_dtype(op, 2, DType::f32, diag)));
+        [](const OpView& op) {
+          expect_write(op, 1);
+          expect_dtype(op, 0, DType::f32);
+          expect_scalar(op, 2);
+          if (op.operand(2).dtype != DType::i32) expect_dtype(op, 2, DType::f32);
+          return Types();
         },
     .formula =
         [](const FormulaView& view) {

@@ -44,7 +44,7 @@ SpecialCall by_vectors(SpecialCall call, int64_t vector) {
 // Parameters: the step of the first axis, then (extent, step) of each other one; the last is the columns.
 SpecialCall describe_permute(const ir::OpView& op, Purpose purpose) {
   const ir::Shape from = op.operand(0).shape, to = op.result().shape;
-  const auto& axes = std::get<std::vector<int64_t>>(op.attr("axes"));
+  const auto& axes = op.integers("axes");
   const size_t first = ir::has_batch(from) ? 1 : 0;
   struct Axis {
     int64_t extent, step;

@@ -28,7 +28,7 @@ inline std::optional<ir::Module> to_half(ir::Module module, ir::DType dtype) {
       buffer.type.dtype = dtype;
   for (const ir::Op& op : module.eval.ops) {
     Diag diag;
-    const auto types = op.info->infer({module, module.eval, op}, diag);
+    const auto types = ir::infer_types({module, module.eval, op}, diag);
     if (!types) return std::nullopt;
     for (size_t r = 0; r < op.results.size(); ++r) module.eval[op.results[r]].type = (*types)[r];
   }

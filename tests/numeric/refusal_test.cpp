@@ -56,9 +56,9 @@ TEST(Refusals, Pointwise) {
   EXPECT_EQ(refusal("%y = broadcast %x : f32[B,3,4] {shape = [-1, 3, 4]}"),
             "`broadcast`: `%x` is f32[B,4]; it does not repeat to [B,3,4] [shape-mismatch]");
   EXPECT_EQ(refusal("%y = relu.grad %r, %x : f32[B,1]"),
-            "`relu.grad` has the gradient f32[B,4] for f32[B,1] [shape-mismatch]");
+            "`relu.grad`: `%r` is f32[B,1], `%x` is f32[B,4]; the gradient does not fit [shape-mismatch]");
   EXPECT_EQ(refusal("%y = relu.grad %x, %i : f32[B,4]"),
-            "`relu.grad` takes floats, `%i` is i32[B,1] [type-mismatch]");
+            "`relu.grad`: `%i` is i32[B,1]; it takes floats [type-mismatch]");
 }
 
 TEST(Refusals, Reductions) {
@@ -165,7 +165,7 @@ std::string accepted_operands() {
             type->dtype = is_float(type->dtype) ? DType::i32 : DType::f32;
           Diag diag;
           const Op& op = module.eval.ops.front();
-          const auto types = info->infer(OpView{module, module.eval, op}, diag);
+          const auto types = infer_types({module, module.eval, op}, diag);
           EXPECT_NE(types.has_value(), diag.failed()) << example.text;
           if (types)
             lines.insert(fmt::format("{} operand {}: another {}\n", info->name, i, axis ? "shape" : "dtype"));

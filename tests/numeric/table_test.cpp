@@ -43,7 +43,7 @@ TEST_P(Table, ExamplesRun) {
     SCOPED_TRACE(example.text);
     Diag diag;
     const OpView view{example.module, example.module.eval, example.op()};
-    const auto types = GetParam()->infer(view, diag);
+    const auto types = infer_types(view, diag);
     ASSERT_TRUE(types) << diag.render();
     ASSERT_EQ(types->size(), example.op().results.size());
     for (size_t i = 0; i < types->size(); ++i) EXPECT_EQ((*types)[i], view.result(i));
