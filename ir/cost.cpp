@@ -38,9 +38,8 @@ int64_t function_calls(const OpView& op) {
   const ScalarProgram program = record(op);
   constexpr ScalarOp kCalls[] = {ScalarOp::exp, ScalarOp::log,     ScalarOp::tanh,
                                  ScalarOp::erf, ScalarOp::uniform, ScalarOp::sample_uniform};
-  const auto calls = std::ranges::count_if(program.nodes, [&](const ScalarNode& node) {
-    return std::ranges::find(kCalls, node.op) != std::end(kCalls);
-  });
+  const auto calls =
+      std::ranges::count_if(program.nodes, [&](const ScalarNode& node) { return contains(kCalls, node.op); });
   return calls * elements(pointwise_domain(op), op.module.micro_batch());
 }
 

@@ -81,7 +81,7 @@ std::string render_at(const Diag& diag, const Location& at, std::string_view wha
 std::string render_all(const Diag& diag, const std::vector<Report>& reports, std::string_view what) {
   std::vector<size_t> order(reports.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) {
     const Location &x = reports[a].at, &y = reports[b].at;
     return std::pair(x.line, x.column) < std::pair(y.line, y.column);
   });

@@ -208,11 +208,9 @@ class KernelBuilder {
     if (kernel_.inner == 0) return true;
     const auto uses_column = [&](size_t i) {
       const std::vector<ScalarNode> nodes = record(OpView{module_, region_, region_.ops[i]}).nodes;
-      return std::any_of(nodes.begin(), nodes.end(),
-                         [](const ScalarNode& node) { return node.op == ScalarOp::column; });
+      return std::ranges::any_of(nodes, [](const ScalarNode& node) { return node.op == ScalarOp::column; });
     };
-    if (kernel_.form == KernelForm::pointwise && !by_row_ &&
-        std::none_of(ops_.begin(), ops_.end(), uses_column))
+    if (kernel_.form == KernelForm::pointwise && !by_row_ && std::ranges::none_of(ops_, uses_column))
       return true;
     return refuse("channels of several axes go with pointwise ops alone");
   }
@@ -222,7 +220,7 @@ class KernelBuilder {
     if (value == nullptr) return nullptr;
     for (const KernelMember& member : kernel_.members) {
       const std::vector<ValueId>& results = region_.ops[member.op].results;
-      if (std::find(results.begin(), results.end(), *value) != results.end()) return &member;
+      if (contains(results, *value)) return &member;
     }
     return nullptr;
   }
@@ -236,7 +234,7 @@ class KernelBuilder {
 };
 
 void add_once(std::vector<Operand>& list, const Operand& operand) {
-  if (std::find(list.begin(), list.end(), operand) == list.end()) list.push_back(operand);
+  if (!contains(list, operand)) list.push_back(operand);
 }
 
 // Reads: operands that no member makes. Writes: buffers, and results that somebody outside wants.
@@ -246,7 +244,7 @@ void add_traffic(const Region& region, const std::vector<bool>& wanted, Kernel& 
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];
     const auto read = [&](const Operand& operand) {
-      const bool made_here = std::find(made.begin(), made.end(), operand) != made.end();
+      const bool made_here = contains(made, operand);
       if (as_number(operand) == nullptr && !made_here) add_once(kernel.reads, operand);
     };
     for (size_t i = 0; i < op.operands.size(); ++i)
@@ -290,8 +288,7 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
     kernel->number = number;
     for (const size_t member : group) {
       const Op& op = region.ops[member];
-      for (const Operand& operand : op.operands) want(operand, out.size());
-      if (op.when) want(*op.when, out.size());
+      op.each_operand([&](const Operand& operand) { want(operand, out.size()); });
       for (const ValueId result : op.results) maker[index(result)] = out.size();
     }
     out.push_back(std::move(*kernel));
@@ -306,15 +303,15 @@ Readers readers_of(const Region& region, const std::vector<Kernel>& kernels, con
   Readers readers;
   for (size_t k = from + 1; k < kernels.size(); ++k) {
     const bool reads = kernels[k].form != KernelForm::alias &&
-                       std::any_of(kernels[k].reads.begin(), kernels[k].reads.end(),
-                                   [&](const Operand& operand) { return roots(operand) == value; });
+                       std::ranges::any_of(kernels[k].reads,
+                                           [&](const Operand& operand) { return roots(operand) == value; });
     if (!reads) continue;
     readers.others = readers.first.has_value();
     if (readers.others) return readers;
     readers.first = k;
   }
-  readers.others = std::any_of(region.yields.begin(), region.yields.end(),
-                               [&](const Yield& yield) { return roots(yield.what) == value; });
+  readers.others =
+      std::ranges::any_of(region.yields, [&](const Yield& yield) { return roots(yield.what) == value; });
   return readers;
 }
 
@@ -334,7 +331,7 @@ bool may_reuse(const Module& module, const Region& region, const Kernel& kernel,
   // Later stages read the row again, so only what the last stage stores may take the place of what it loads.
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];
-    if (std::find(op.results.begin(), op.results.end(), result) == op.results.end()) continue;
+    if (!contains(op.results, result)) continue;
     return !is_reduce(op.info->lowering) && !member.per_row && member.stage == kernel.stages - 1;
   }
   (void)module;

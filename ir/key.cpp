@@ -41,7 +41,7 @@ std::string Range::text(double found) const {
 }
 
 const Key* find_key(const std::vector<Key>& keys, std::string_view name) {
-  const auto found = std::find_if(keys.begin(), keys.end(), [&](const Key& key) { return key.name == name; });
+  const auto found = std::ranges::find_if(keys, [&](const Key& key) { return key.name == name; });
   return found != keys.end() ? &*found : nullptr;
 }
 

@@ -121,8 +121,7 @@ std::vector<const TypeSchema*> schemas_of(const std::vector<const T*>& family) {
 // The member of a family whose schema it is.
 template <class T>
 const T& member_of(const std::vector<const T*>& family, const TypeSchema& schema) {
-  return **std::find_if(family.begin(), family.end(),
-                        [&](const T* each) { return &each->schema == &schema; });
+  return **std::ranges::find_if(family, [&](const T* each) { return &each->schema == &schema; });
 }
 
 std::string number_text(double value);                               // "0.5", "3"

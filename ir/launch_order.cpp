@@ -9,7 +9,7 @@ namespace gacc::ir {
 LaunchOrder::LaunchOrder(const Schedule& schedule) {
   for (size_t i = 0; i < schedule.launches.size(); ++i)
     for (const Call* call : calls(schedule.launches[i])) launches_.emplace_back(call->kernel, i);
-  std::sort(launches_.begin(), launches_.end());
+  std::ranges::sort(launches_);
   std::array<size_t, 2> counts{};
   std::array<size_t, 2> ended{};  // of the other stream, before the next launch of this one begins
   for (const Launch& launch : schedule.launches) {
@@ -25,7 +25,7 @@ LaunchOrder::LaunchOrder(const Schedule& schedule) {
 }
 
 std::optional<size_t> LaunchOrder::launch_of(int32_t kernel) const {
-  const auto found = std::lower_bound(launches_.begin(), launches_.end(), std::pair(kernel, size_t{0}));
+  const auto found = std::ranges::lower_bound(launches_, std::pair(kernel, size_t{0}));
   return found != launches_.end() && found->first == kernel ? std::optional(found->second) : std::nullopt;
 }
 

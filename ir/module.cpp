@@ -25,7 +25,7 @@ Origin natural_origin(RegionKind kind) {
   if (kind == RegionKind::init) return Origin::init;
   constexpr RegionKind updates[] = {RegionKind::update, RegionKind::norms, RegionKind::ratios,
                                     RegionKind::clear};
-  return std::ranges::find(updates, kind) != std::end(updates) ? Origin::update : Origin::forward;
+  return contains(updates, kind) ? Origin::update : Origin::forward;
 }
 
 std::string_view origin_text(Origin origin) {
@@ -170,25 +170,18 @@ void compact(Region& region) {
   const auto rename_operand = [&](Operand& operand) {
     if (auto* id = std::get_if<ValueId>(&operand)) rename(*id);
   };
-  std::for_each(region.inputs.begin(), region.inputs.end(), rename);
+  std::ranges::for_each(region.inputs, rename);
   for (Op& op : region.ops) {
-    std::for_each(op.operands.begin(), op.operands.end(), rename_operand);
-    std::for_each(op.results.begin(), op.results.end(), rename);
-    if (op.when) rename_operand(*op.when);
+    op.each_operand(rename_operand);
+    std::ranges::for_each(op.results, rename);
     if (op.remat) rename(*op.remat);
   }
   for (Yield& yield : region.yields) rename_operand(yield.what);
 }
 
 bool is_read(const Region& region, ValueId value) {
-  const Operand what = value;
-  return std::any_of(region.ops.begin(), region.ops.end(),
-                     [&](const Op& op) {
-                       return op.when == what ||
-                              std::find(op.operands.begin(), op.operands.end(), what) != op.operands.end();
-                     }) ||
-         std::any_of(region.yields.begin(), region.yields.end(),
-                     [&](const Yield& yield) { return yield.what == what; });
+  return std::ranges::any_of(region.ops, [&](const Op& op) { return op.reads(value); }) ||
+         std::ranges::any_of(region.yields, [&](const Yield& yield) { return yield.what == Operand(value); });
 }
 
 void remove_dead(Region& region) {
@@ -199,14 +192,12 @@ void remove_dead(Region& region) {
   for (const Yield& yield : region.yields) want(yield.what);
   std::vector<Op> kept;
   for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
-    const bool used = std::any_of(op->results.begin(), op->results.end(),
-                                  [&](ValueId result) { return wanted[index(result)]; });
+    const bool used = std::ranges::any_of(op->results, [&](ValueId result) { return wanted[index(result)]; });
     if (!used && op->info->writes == 0) continue;
-    std::for_each(op->operands.begin(), op->operands.end(), want);
-    if (op->when) want(*op->when);
+    op->each_operand(want);
     kept.push_back(std::move(*op));
   }
-  std::reverse(kept.begin(), kept.end());
+  std::ranges::reverse(kept);
   region.ops = std::move(kept);
   compact(region);
 }

@@ -64,6 +64,19 @@ enum class Origin : uint8_t { forward, gradient, init, update };
 std::string_view origin_text(Origin origin);
 
 struct Op {
+  // Calls f(operand) for each operand and the condition.
+  template <class F>
+  void each_operand(F&& f) const {
+    std::ranges::for_each(operands, f);
+    if (when) f(*when);
+  }
+  template <class F>
+  void each_operand(F&& f) {
+    std::ranges::for_each(operands, f);
+    if (when) f(*when);
+  }
+  bool reads(const Operand& operand) const { return when == operand || contains(operands, operand); }
+
   const OpInfo* info = nullptr;  // never null
   std::vector<Operand> operands{};
   std::vector<ValueId> results{};

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <variant>
 
+#include "ir/contains.h"
+
 namespace gacc::ir {
 
 struct ValueId {

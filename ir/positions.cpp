@@ -62,7 +62,7 @@ class Walk {
     if (causal != nullptr) return std::get<bool>(*causal) && result == op.results.front();
     switch (op.info->lowering) {
       case Lowering::pointwise:  // broadcast: axes are aligned at the last
-        return std::all_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+        return std::ranges::all_of(op.operands, [&](const Operand& operand) {
           return !follows(operand) || operand_type(module_, region_, operand).shape.size() == shape.size();
         });
       case Lowering::gemm:

@@ -9,16 +9,15 @@ bool may_have_pitch(const Region& region, const std::vector<Kernel>& kernels, Va
   const Operand operand(value);
   const auto is_value = [&](const Operand& other) { return other == operand; };
   const Shape& shape = region[value].type.shape;
-  if (shape.size() < 2 || std::find(region.inputs.begin(), region.inputs.end(), value) != region.inputs.end())
-    return false;
+  if (shape.size() < 2 || contains(region.inputs, value)) return false;
   for (const Yield& yield : region.yields)
     if (is_value(yield.what)) return false;
-  return std::all_of(kernels.begin(), kernels.end(), [&](const Kernel& kernel) {
+  return std::ranges::all_of(kernels, [&](const Kernel& kernel) {
     const Op& first = region.ops[kernel.members.front().op];
     if (kernel.form == KernelForm::alias)  // it reads and writes nothing
       return !is_value(first.operands[0]) && first.results[0] != value;
-    const bool meets = std::any_of(kernel.reads.begin(), kernel.reads.end(), is_value) ||
-                       std::any_of(kernel.writes.begin(), kernel.writes.end(), is_value);
+    const bool meets =
+        std::ranges::any_of(kernel.reads, is_value) || std::ranges::any_of(kernel.writes, is_value);
     if (!meets || kernel.form == KernelForm::gemm) return true;
     return kernel.form != KernelForm::special && kernel.inner == 0 && shape == kernel.domain;
   });

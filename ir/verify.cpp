@@ -162,8 +162,7 @@ class Verifier {
     };
     for (const ValueId input : region.inputs) define(input, region.at);
     for (const Op& op : region.ops) {
-      for (const Operand& operand : op.operands) use(operand, op.at);
-      if (op.when) use(*op.when, op.at);
+      op.each_operand([&](const Operand& operand) { use(operand, op.at); });
       for (const ValueId result : op.results) define(result, op.at);
     }
     for (const Yield& yield : region.yields) use(yield.what, region.at);
@@ -188,8 +187,8 @@ class Verifier {
                     operand_count_text(info), info.results);
     }
     for (const auto& [key, value] : op.attrs) {
-      const auto spec = std::find_if(info.attrs.begin(), info.attrs.end(),
-                                     [&name = key](const AttrSpec& s) { return s.name == name; });
+      const auto spec =
+          std::ranges::find_if(info.attrs, [&name = key](const AttrSpec& s) { return s.name == name; });
       if (spec == info.attrs.end()) return broken("R3", op.at, "`{}` has no attribute `{}`", info.name, key);
       if (spec->fallback.index() != value.index())
         return broken("R3", op.at, "attribute `{}` of `{}` has another type", key, info.name);
@@ -472,8 +471,7 @@ class Verifier {
       const Value& input = region[id];
       const std::optional<ValueId> same = module_.step.find(input.name);
       const std::vector<ValueId>& inputs = module_.step.inputs;
-      const bool found = same && std::find(inputs.begin(), inputs.end(), *same) != inputs.end() &&
-                         module_.step[*same].type == input.type;
+      const bool found = same && contains(inputs, *same) && module_.step[*same].type == input.type;
       if (!found)
         broken("R17", region.at, "{} has the input `%{}` of type {}; step has not", region_text(region.kind),
                input.name, type_text(input.type));

@@ -100,7 +100,7 @@ class ScheduleVerifier {
       return operands;
     }
     for (const Operand& operand : kernel.writes)
-      if (std::find(operands.begin(), operands.end(), operand) == operands.end()) operands.push_back(operand);
+      if (!contains(operands, operand)) operands.push_back(operand);
     return operands;
   }
   void product_call(const Call& call, const ProductCall& given) {

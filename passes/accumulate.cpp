@@ -29,7 +29,7 @@ namespace {
 size_t uses(const Region& region, const Operand& operand) {
   size_t count = 0;
   for (const Op& op : region.ops)  // none has a `when` yet: nothing writes before this pass
-    count += static_cast<size_t>(std::count(op.operands.begin(), op.operands.end(), operand));
+    count += static_cast<size_t>(std::ranges::count(op.operands, operand));
   for (const Yield& yield : region.yields) count += yield.what == operand ? 1 : 0;
   return count;
 }
@@ -72,7 +72,7 @@ void add_to(Module& module, Region& region, BufferId buffer, const Operand& what
   if (find_terms(region, what, terms, sums)) {
     for (const size_t term : terms)
       accumulate_into(buffer, accumulating(region, region.ops[term]), region.ops[term]);
-    std::sort(sums.begin(), sums.end(), std::greater<>());
+    std::ranges::sort(sums, std::greater<>());
     for (const size_t sum : sums) region.ops.erase(region.ops.begin() + static_cast<std::ptrdiff_t>(sum));
     return;
   }
@@ -95,8 +95,8 @@ size_t made_by(const Region& region, const Operand& what) {
 
 void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag) {
   Operand count = 0.0;  // or the weight, where there is one
-  const bool weighted = std::any_of(module.step.yields.begin(), module.step.yields.end(),
-                                    [](const Yield& yield) { return yield.role == "weights"; });
+  const bool weighted =
+      std::ranges::any_of(module.step.yields, [](const Yield& yield) { return yield.role == "weights"; });
   for (const Yield& yield : module.step.yields) {
     if (yield.role == "weights" || (yield.role == "count" && !weighted)) count = yield.what;
   }
@@ -138,7 +138,7 @@ void clear_in_init(Module& module, Diag& diag) {
     // What the runtime writes, and nodes, which `close` writes before they count.
     constexpr BufferRole others[] = {BufferRole::weight, BufferRole::given, BufferRole::node,
                                      BufferRole::lane};
-    if (std::ranges::find(others, buffer.role) == std::end(others) && !written[i])
+    if (!contains(others, buffer.role) && !written[i])
       build.effect("fill", {BufferId{static_cast<int32_t>(i)}});
   }
 }

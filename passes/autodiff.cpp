@@ -35,8 +35,8 @@ class Autodiff {
       : module_(module), step_(module.step), diag_(diag), build_(module, module.step, diag) {}
 
   bool run() {
-    const auto loss = std::find_if(step_.yields.begin(), step_.yields.end(),  // there is one (R10)
-                                   [](const Yield& yield) { return yield.role == "loss"; });
+    const auto loss = std::ranges::find_if(step_.yields,  // there is one (R10)
+                                           [](const Yield& yield) { return yield.role == "loss"; });
     find_active();
     const Location loss_at = made_at(loss->what);
     const Operand start = seed(loss->what, loss_at);
@@ -71,8 +71,7 @@ class Autodiff {
   void find_active() {
     active_.assign(step_.values.size(), false);
     for (const Op& op : step_.ops) {
-      const bool reached =
-          std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& o) { return active(o); });
+      const bool reached = std::ranges::any_of(op.operands, [&](const Operand& o) { return active(o); });
       for (const ValueId result : op.results) {
         active_[index(result)] = reached && is_float(step_[result].type.dtype);
       }
@@ -116,8 +115,8 @@ class Autodiff {
     return sum;
   }
 
-  void back(size_t index) {
-    const Op op = step_.ops[index];  // a copy: building reallocates the ops
+  void back(size_t number) {
+    const Op op = step_.ops[number];  // a copy: building reallocates the ops
     build_.gradient_of(op);
     std::vector<std::optional<Operand>> d_results;
     bool wanted = false;
@@ -127,7 +126,7 @@ class Autodiff {
     }
     std::vector<bool> want;
     for (const Operand& operand : op.operands) want.push_back(active(operand));
-    if (!wanted || std::none_of(want.begin(), want.end(), [](bool w) { return w; })) return;
+    if (!wanted || std::ranges::none_of(want, [](bool w) { return w; })) return;
 
     // The gradient of what computes in f32 does too.
     build_.keep_f32 = op.keep_f32 || (scaling_.half && op.info->precision == Precision::f32);

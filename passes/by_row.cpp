@@ -12,7 +12,7 @@ using namespace ir;
 // A random number belongs to an element of a sample, which is another one in a part.
 bool is_random(const OpView& op) {
   const ScalarProgram program = record(op);
-  return std::any_of(program.nodes.begin(), program.nodes.end(), [](const ScalarNode& node) {
+  return std::ranges::any_of(program.nodes, [](const ScalarNode& node) {
     return node.op == ScalarOp::element || node.op == ScalarOp::sample_uniform;
   });
 }

@@ -177,7 +177,7 @@ class Checker {
     std::array<std::vector<const Launch*>, 2> waiting;  // the next one last
     for (const Launch& launch : region.schedule->launches)
       waiting[branch(launch).stream == 0 ? 0 : 1].push_back(&launch);
-    for (std::vector<const Launch*>& stream : waiting) std::reverse(stream.begin(), stream.end());
+    for (std::vector<const Launch*>& stream : waiting) std::ranges::reverse(stream);
     std::vector<size_t> order;
     std::set<int32_t> done;  // kernels
     const auto run = [&](const Launch& launch) {
@@ -213,7 +213,7 @@ class Checker {
   static std::vector<size_t> by_levels(const Region& region, const KernelNumbers& numbers, bool reverse) {
     std::vector<size_t> order;
     for (std::vector<const Call*>& level : by_level(*region.schedule)) {
-      if (reverse) std::reverse(level.begin(), level.end());
+      if (reverse) std::ranges::reverse(level);
       for (const Call* call : level) {
         order.push_back(numbers[call->kernel]);
         const ProductCall* product = as_product(*call);

@@ -104,12 +104,12 @@ class Loss {
   static constexpr size_t kNone = SIZE_MAX;
 
   bool makes_logits(const Op& op) const {
-    return std::any_of(op.results.begin(), op.results.end(),
-                       [&](ValueId value) { return region_[value].type.shape == logits_; });
+    return std::ranges::any_of(op.results,
+                               [&](ValueId value) { return region_[value].type.shape == logits_; });
   }
 
   bool reads_logits(const Op& op) const {
-    return std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+    return std::ranges::any_of(op.operands, [&](const Operand& operand) {
       return as_value(operand) != nullptr && operand_type(module_, region_, operand).shape == logits_;
     });
   }
@@ -131,8 +131,7 @@ class Loss {
     want(*adds);
     for (size_t i = region_.ops.size(); i-- > 0 && logits_.empty();) {
       const Op& op = region_.ops[i];
-      if (std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return wanted[index(v)]; }))
-        want(op);
+      if (std::ranges::any_of(op.results, [&](ValueId v) { return wanted[index(v)]; })) want(op);
     }
   }
 
@@ -143,15 +142,15 @@ class Loss {
     std::vector<bool> after(region_.values.size(), false), before(region_.values.size(), false);
     for (size_t i = 0; i < ops.size(); ++i) {
       member_[i] = makes_logits(ops[i]) || reads_logits(ops[i]);
-      follows_[i] =
-          member_[i] || std::any_of(ops[i].operands.begin(), ops[i].operands.end(), [&](const Operand& o) {
-            return as_value(o) != nullptr && after[index(*as_value(o))];
-          });
+      follows_[i] = member_[i] || std::ranges::any_of(ops[i].operands, [&](const Operand& o) {
+                      return as_value(o) != nullptr && after[index(*as_value(o))];
+                    });
       for (const ValueId result : ops[i].results) after[index(result)] = follows_[i];
     }
     for (size_t i = ops.size(); i-- > 0;) {
-      const bool leads = member_[i] || std::any_of(ops[i].results.begin(), ops[i].results.end(),
-                                                   [&](ValueId value) { return before[index(value)]; });
+      const bool leads = member_[i] || std::ranges::any_of(ops[i].results, [&](ValueId value) {
+                           return before[index(value)];
+                         });
       if (!leads) continue;
       member_[i] = follows_[i];
       for (const Operand& operand : ops[i].operands) {
@@ -174,9 +173,8 @@ class Loss {
       return maker == kNone || member_[maker] || !follows_[maker];
     };
     return op.info->lowering == Lowering::pointwise && may_cut(op) &&
-           region_[op.results.front()].type.shape.back() == 1 &&
-           std::any_of(op.operands.begin(), op.operands.end(), cut) &&
-           std::all_of(op.operands.begin(), op.operands.end(), fits);
+           region_[op.results.front()].type.shape.back() == 1 && std::ranges::any_of(op.operands, cut) &&
+           std::ranges::all_of(op.operands, fits);
   }
 
   bool may_cut(const Op& op) const { return works_by_row({module_, region_, op}, positions()); }
@@ -297,8 +295,7 @@ class Parts {
   bool is_read(ValueId value) const {
     for (size_t i = 0; i < old_.size(); ++i) {
       const std::vector<Operand>& operands = old_[i].operands;
-      if (!loss_.is_cut(i) && std::find(operands.begin(), operands.end(), Operand(value)) != operands.end())
-        return true;
+      if (!loss_.is_cut(i) && contains(operands, Operand(value))) return true;
     }
     return false;
   }

@@ -25,7 +25,7 @@ constexpr double kSpecialEfficiency = 0.4;  // of products in special kernels, a
 bool has_products(const Op& op) { return op.info->recompute != Recompute::cheap; }
 
 bool half_product(const Module& module, const Region& region, const Op& op) {
-  return has_products(op) && std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+  return has_products(op) && std::ranges::any_of(op.operands, [&](const Operand& operand) {
            const DType dtype = operand_type(module, region, operand).dtype;
            return dtype == DType::f16 || dtype == DType::bf16;
          });
@@ -89,8 +89,8 @@ std::vector<double> kernel_costs(const CostModel& model, const Module& module, c
                                  const std::vector<Kernel>& kernels) {
   std::vector<double> seconds;
   for (const Kernel& kernel : kernels) seconds.push_back(kernel_seconds(model, module, region, kernel));
-  const auto launches = std::count_if(kernels.begin(), kernels.end(),
-                                      [](const Kernel& kernel) { return kernel.form != KernelForm::alias; });
+  const auto launches =
+      std::ranges::count_if(kernels, [](const Kernel& kernel) { return kernel.form != KernelForm::alias; });
   if (region.kind != RegionKind::step || launches != static_cast<std::ptrdiff_t>(model.measured.size()) ||
       model.measured_batch <= 0)
     return seconds;

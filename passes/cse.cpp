@@ -26,8 +26,7 @@ void merge(Region& region) {
     replaced.apply(op);
     const ValueId* first = op.operands.empty() ? nullptr : as_value(op.operands.front());
     std::vector<size_t>& alike = by_first[{op.info->name, first != nullptr ? first->index : -1}];
-    const auto earlier =
-        std::find_if(alike.begin(), alike.end(), [&](size_t i) { return equal(kept[i], op); });
+    const auto earlier = std::ranges::find_if(alike, [&](size_t i) { return equal(kept[i], op); });
     if (op.info->writes != 0 || earlier == alike.end()) {
       alike.push_back(kept.size());
       kept.push_back(std::move(op));

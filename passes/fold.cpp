@@ -29,9 +29,9 @@ constexpr Identity kIdentities[] = {{"add", 0, 0}, {"add", 1, 0}, {"sub", 1, 0},
                                     {"mul", 0, 1}, {"mul", 1, 1}, {"div", 1, 1}};
 
 std::optional<Operand> constant(const Module& module, const Region& region, const Op& op) {
-  const bool numbers =
-      !op.operands.empty() && std::all_of(op.operands.begin(), op.operands.end(),
-                                          [](const Operand& o) { return as_number(o) != nullptr; });
+  const bool numbers = !op.operands.empty() && std::ranges::all_of(op.operands, [](const Operand& o) {
+    return as_number(o) != nullptr;
+  });
   if (!numbers || op.info->formula == nullptr || op.info->writes != 0 || op.results.size() != 1)
     return std::nullopt;
   if (region[op.results.front()].type != Type{}) return std::nullopt;  // numbers are f32[]

@@ -58,10 +58,8 @@ void sink_pointwise(Region& region) {
     if (ops[i].info->lowering != Lowering::pointwise || ops[i].info->writes != 0) continue;
     const auto stop = [&](const Op& other) {
       const auto used = [&](const Operand& operand) { return makes(ops[i], operand); };
-      if (std::any_of(other.operands.begin(), other.operands.end(), used) ||
-          (other.when && used(*other.when)))
-        return true;
-      return std::any_of(ops[i].operands.begin(), ops[i].operands.end(), [&](const Operand& operand) {
+      if (std::ranges::any_of(other.operands, used) || (other.when && used(*other.when))) return true;
+      return std::ranges::any_of(ops[i].operands, [&](const Operand& operand) {
         const std::optional<BufferId> buffer = roots.buffer(operand);
         return buffer && writes(other, *buffer);
       });
@@ -75,11 +73,11 @@ void sink_pointwise(Region& region) {
 // Moves scalars of the gradient that are made of state alone to the front: the loss scale over the number of
 // elements. A kernel of the forward pass can then make the loss's gradient, too.
 void hoist_scalars(Region& region) {
-  std::stable_partition(region.ops.begin(), region.ops.end(), [&](const Op& op) {
+  std::ranges::stable_partition(region.ops, [&](const Op& op) {
     return op.origin == Origin::gradient && op.info->lowering == Lowering::pointwise && !op.results.empty() &&
            region[op.results.front()].type.shape.empty() && !op.when &&
-           std::none_of(op.operands.begin(), op.operands.end(),
-                        [](const Operand& operand) { return as_value(operand) != nullptr; });
+           std::ranges::none_of(op.operands,
+                                [](const Operand& operand) { return as_value(operand) != nullptr; });
   });
 }
 
@@ -105,10 +103,8 @@ class Fuser {
     const auto use = [&](const Operand& operand, size_t user) {
       if (const ValueId* value = as_value(operand)) users_[index(*value)].push_back(user);
     };
-    for (size_t i = 0; i < region.ops.size(); ++i) {
-      for (const Operand& operand : region.ops[i].operands) use(operand, i);
-      if (region.ops[i].when) use(*region.ops[i].when, i);
-    }
+    for (size_t i = 0; i < region.ops.size(); ++i)
+      region.ops[i].each_operand([&](const Operand& operand) { use(operand, i); });
     for (const Yield& yield : region.yields) use(yield.what, kYield);
   }
 
@@ -129,9 +125,9 @@ class Fuser {
   // that read what it writes may run again until then.
   bool comes_last(const Op& op) const {
     return op.info->writes != 0 && *module_.settings.recompute.policy != "none" &&
-           region_.kind == RegionKind::step &&
-           std::none_of(op.operands.begin(), op.operands.end(),
-                        [](const Operand& operand) { return as_value(operand) != nullptr; });
+           region_.kind == RegionKind::step && std::ranges::none_of(op.operands, [](const Operand& operand) {
+             return as_value(operand) != nullptr;
+           });
   }
 
   void place(size_t index) {
@@ -219,13 +215,13 @@ class Fuser {
   bool meets(ValueId value, const Group& group) const {
     const auto& users = users_[index(value)];
     return users.size() == 1 && users.front() != kYield && group_of_[users.front()] < 0 &&
-           std::any_of(
-               region_.ops[users.front()].operands.begin(), region_.ops[users.front()].operands.end(),
-               [&](const Operand& other) { return other != Operand(value) && made_in(other, group); });
+           std::ranges::any_of(region_.ops[users.front()].operands, [&](const Operand& other) {
+             return other != Operand(value) && made_in(other, group);
+           });
   }
 
   static bool touches(const Group& group, const Operand& operand) {
-    return std::find(group.operands.begin(), group.operands.end(), operand) != group.operands.end();
+    return contains(group.operands, operand);
   }
 
   bool fits(size_t index, const Group& group) const {
@@ -248,12 +244,10 @@ class Fuser {
     const auto is_row_reduce = [&](size_t i) {
       return region_.ops[i].info->lowering == Lowering::row_reduce;
     };
-    if (op.results.size() != 1 || std::none_of(group.ops.begin(), group.ops.end(), is_row_reduce))
-      return false;
+    if (op.results.size() != 1 || std::ranges::none_of(group.ops, is_row_reduce)) return false;
     const auto& users = users_[index(op.results.front())];
-    return std::none_of(op.operands.begin(), op.operands.end(),
-                        [&](const Operand& o) { return made_in(o, group); }) &&
-           std::all_of(users.begin(), users.end(), [&](size_t user) {
+    return std::ranges::none_of(op.operands, [&](const Operand& o) { return made_in(o, group); }) &&
+           std::ranges::all_of(users, [&](size_t user) {
              if (user == kYield) return false;
              const Lowering lowering = region_.ops[user].info->lowering;
              return lowering == Lowering::column_reduce || lowering == Lowering::total_reduce;
@@ -285,7 +279,7 @@ class Fuser {
       if (op.info->lowering != Lowering::pointwise) return false;
       cost += kernels::cost_of(record(OpView{module_, region_, op}));
       of_product =
-          of_product || std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+          of_product || std::ranges::any_of(op.operands, [&](const Operand& operand) {
             return is_product(roots_(operand)) && operand_type(module_, region_, operand).shape == domain(i);
           });
     }
@@ -295,9 +289,9 @@ class Fuser {
   // By what is no sum over rows, behind the group.
   bool is_read_elsewhere(ValueId value, const Group& group) const {
     const auto& users = users_[index(value)];
-    return std::any_of(users.begin(), users.end(), [&](size_t user) {
-      return user == kYield || (region_.ops[user].info->lowering != Lowering::column_reduce &&
-                                std::find(group.ops.begin(), group.ops.end(), user) == group.ops.end());
+    return std::ranges::any_of(users, [&](size_t user) {
+      return user == kYield ||
+             (region_.ops[user].info->lowering != Lowering::column_reduce && !contains(group.ops, user));
     });
   }
 
@@ -323,7 +317,7 @@ class Fuser {
 
   bool used_outside(ValueId value, const Op& joining, const Group& group) const {
     const auto& users = users_[index(value)];
-    return std::any_of(users.begin(), users.end(), [&](size_t user) {
+    return std::ranges::any_of(users, [&](size_t user) {
       return user == kYield ||
              (&region_.ops[user] != &joining &&
               (group_of_[user] < 0 || &groups_[static_cast<size_t>(group_of_[user])] != &group));
@@ -332,7 +326,7 @@ class Fuser {
 
   // Whether the op writes a buffer that a member reads.
   bool writes_what_is_read(const Op& op, const Group& group) const {
-    return std::any_of(group.operands.begin(), group.operands.end(), [&](const Operand& operand) {
+    return std::ranges::any_of(group.operands, [&](const Operand& operand) {
       const std::optional<BufferId> buffer = roots_.buffer(operand);
       return buffer && writes(op, *buffer);
     });
@@ -345,36 +339,34 @@ class Fuser {
     if (!group.in_place && !writes_what_is_read(op, group)) return true;
     const Shape& own = domain(index);
     const auto written = [&](BufferId buffer) {
-      return writes(op, buffer) || std::any_of(group.ops.begin(), group.ops.end(),
-                                               [&](size_t i) { return writes(region_.ops[i], buffer); });
+      return writes(op, buffer) ||
+             std::ranges::any_of(group.ops, [&](size_t i) { return writes(region_.ops[i], buffer); });
     };
     const auto plain = [&](size_t i) {
       const Op& other = region_.ops[i];
       return other.info->lowering == Lowering::pointwise && domain(i) == own &&
-             std::all_of(other.operands.begin(), other.operands.end(), [&](const Operand& operand) {
+             std::ranges::all_of(other.operands, [&](const Operand& operand) {
                const std::optional<BufferId> buffer = roots_.buffer(operand);
                return !buffer || !written(*buffer) || operand_type(module_, region_, operand).shape == own;
              });
     };
-    return plain(index) && std::all_of(group.ops.begin(), group.ops.end(), plain);
+    return plain(index) && std::ranges::all_of(group.ops, plain);
   }
 
   static void add_operands(const Op& op, std::vector<Operand>& to) {
     const auto add = [&](const Operand& operand) {
-      if (as_number(operand) == nullptr && std::find(to.begin(), to.end(), operand) == to.end())
-        to.push_back(operand);
+      if (as_number(operand) == nullptr && !contains(to, operand)) to.push_back(operand);
     };
-    std::for_each(op.operands.begin(), op.operands.end(), add);
-    if (op.when) add(*op.when);
+    op.each_operand(add);
     for (const ValueId result : op.results) add(result);
   }
 
-  void join(size_t index, size_t group) {
-    const Op& op = region_.ops[index];
+  void join(size_t i, size_t group) {
+    const Op& op = region_.ops[i];
     const auto number = static_cast<int32_t>(group);
     groups_[group].in_place = groups_[group].in_place || writes_what_is_read(op, groups_[group]);
-    groups_[group].ops.push_back(index);
-    group_of_[index] = number;
+    groups_[group].ops.push_back(i);
+    group_of_[i] = number;
     add_operands(op, groups_[group].operands);
     for (const ValueId result : op.results) maker_[index(result)] = number;
     const auto read = [&](const Operand& operand) {
@@ -383,8 +375,7 @@ class Fuser {
       int32_t& last = last_read_.try_emplace(*buffer, number).first->second;
       last = std::max(last, number);
     };
-    std::for_each(op.operands.begin(), op.operands.end(), read);
-    if (op.when) read(*op.when);
+    op.each_operand(read);
   }
 
   static constexpr size_t kYield = SIZE_MAX;
@@ -411,8 +402,7 @@ bool fits_kernel(const Module& module, const Region& region, const std::vector<s
   for (const size_t i : ops) {
     const Op& op = region.ops[i];
     for (const Operand& operand : op.operands) {
-      if (as_number(operand) == nullptr && std::find(made.begin(), made.end(), operand) == made.end() &&
-          std::find(operands.begin(), operands.end(), operand) == operands.end())
+      if (as_number(operand) == nullptr && !contains(made, operand) && !contains(operands, operand))
         operands.push_back(operand);
     }
     for (const ValueId result : op.results) made.emplace_back(result);

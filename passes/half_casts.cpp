@@ -98,11 +98,11 @@ class HalfCasts {
     std::vector<bool> summed(count, true), used(count, false);
     for (size_t k = region_->ops.size(); k-- > 0;) {
       const Op& op = region_->ops[k];
-      const bool sums = (op.info->writes != 0 && op.info->lowering == Lowering::pointwise) ||
-                        (op.info->precision == Precision::follow &&
-                         std::all_of(op.results.begin(), op.results.end(), [&](ValueId result) {
-                           return summed[index(result)] && used[index(result)];
-                         }));
+      const bool sums =
+          (op.info->writes != 0 && op.info->lowering == Lowering::pointwise) ||
+          (op.info->precision == Precision::follow && std::ranges::all_of(op.results, [&](ValueId result) {
+             return summed[index(result)] && used[index(result)];
+           }));
       const bool half =
           computes_half(op) || (op.info->lowering == Lowering::alias && wanted_[index(op.results.front())]);
       for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -183,14 +183,13 @@ class HalfCasts {
         return false;
       }
     }
-    return any || (parameters && std::any_of(op.results.begin(), op.results.end(),
-                                             [&](ValueId result) { return wanted_[index(result)]; }));
+    return any || (parameters &&
+                   std::ranges::any_of(op.results, [&](ValueId result) { return wanted_[index(result)]; }));
   }
 
   bool gives_half(const Op& op) const {
     const auto types = infer_types({module_, *region_, op}, diag_);
-    return types &&
-           std::any_of(types->begin(), types->end(), [](const Type& type) { return is_half(type.dtype); });
+    return types && std::ranges::any_of(*types, [](const Type& type) { return is_half(type.dtype); });
   }
 
   // The half value or copy that there is.
@@ -212,7 +211,7 @@ class HalfCasts {
   Operand as_it_is(const Operand& operand) const {
     const ValueId* value = as_value(operand);
     const auto& inputs = region_->inputs;
-    const bool input = value != nullptr && std::find(inputs.begin(), inputs.end(), *value) != inputs.end();
+    const bool input = value != nullptr && contains(inputs, *value);
     return input ? operand : half_of(operand).value_or(operand);
   }
 

@@ -34,8 +34,7 @@ std::vector<bool> read_rounded(const Region& region, DType half) {
     const Op& op = region.ops[k];
     const bool casts = op.info->name == "cast" && region[op.results.front()].type.dtype == half;
     if (casts || (only_copies(op) && rounded[index(op.results.front())])) continue;
-    for (const Operand& operand : op.operands) as_it_is(operand);
-    if (op.when) as_it_is(*op.when);
+    op.each_operand(as_it_is);
   }
   return rounded;
 }

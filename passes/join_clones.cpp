@@ -44,18 +44,18 @@ class Kernels {
 };
 
 bool all_clones(const KernelOps& kernel) {
-  return std::all_of(kernel.begin(), kernel.end(), [](const Op& op) { return op.remat.has_value(); });
+  return std::ranges::all_of(kernel, [](const Op& op) { return op.remat.has_value(); });
 }
 
 template <typename Predicate>
 bool any_operand(const KernelOps& kernel, const Predicate& predicate) {
-  return std::any_of(kernel.begin(), kernel.end(), [&](const Op& op) {
-    return std::any_of(op.operands.begin(), op.operands.end(), predicate) || (op.when && predicate(*op.when));
+  return std::ranges::any_of(kernel, [&](const Op& op) {
+    return std::ranges::any_of(op.operands, predicate) || (op.when && predicate(*op.when));
   });
 }
 
 bool makes(const KernelOps& kernel, const Operand& operand) {
-  return std::any_of(kernel.begin(), kernel.end(), [&](const Op& op) { return passes::makes(op, operand); });
+  return std::ranges::any_of(kernel, [&](const Op& op) { return passes::makes(op, operand); });
 }
 
 bool reads(const KernelOps& kernel, const KernelOps& maker) {
@@ -71,7 +71,7 @@ bool share_a_value(const KernelOps& a, const KernelOps& b) {
 }
 
 bool has_results(const KernelOps& kernel) {
-  return std::any_of(kernel.begin(), kernel.end(), [](const Op& op) { return !op.results.empty(); });
+  return std::ranges::any_of(kernel, [](const Op& op) { return !op.results.empty(); });
 }
 
 bool touches(const StorageRoots& roots, const KernelOps& kernel, BufferId buffer) {
@@ -81,7 +81,7 @@ bool touches(const StorageRoots& roots, const KernelOps& kernel, BufferId buffer
 // Whether one writes a buffer that the other touches.
 bool conflict(const StorageRoots& roots, const KernelOps& a, const KernelOps& b) {
   const auto writes_into = [&](const KernelOps& from, const KernelOps& other) {
-    return std::any_of(from.begin(), from.end(), [&](const Op& op) {
+    return std::ranges::any_of(from, [&](const Op& op) {
       for (size_t i = 0; i < op.operands.size(); ++i) {
         const std::optional<BufferId> buffer =
             op.info->is_written(i) ? roots.buffer(op.operands[i]) : std::nullopt;
@@ -105,14 +105,13 @@ std::vector<ValueId> origins(const Region& region) {
 // Whether `kernel` repeats an op whose results `late` reads or repeats as well: each reads the newest clone
 // before it (rule R16), so `late` cannot move behind it.
 bool replaces(const KernelOps& kernel, const KernelOps& late, const std::vector<ValueId>& origin) {
-  return std::any_of(kernel.begin(), kernel.end(), [&](const Op& op) {
+  return std::ranges::any_of(kernel, [&](const Op& op) {
     const auto same = [&](const Operand& operand) {
       const ValueId* value = as_value(operand);
       return value != nullptr && origin[index(*value)] == *op.remat;
     };
-    return op.remat &&
-           (any_operand(late, same) ||
-            std::any_of(late.begin(), late.end(), [&](const Op& other) { return other.remat == op.remat; }));
+    return op.remat && (any_operand(late, same) ||
+                        std::ranges::any_of(late, [&](const Op& other) { return other.remat == op.remat; }));
   });
 }
 
@@ -128,8 +127,7 @@ std::optional<std::vector<size_t>> join(const StorageRoots& roots, const Kernels
       return conflict(roots, kernels[moved], kernels[k]) || replaces(kernels[k], kernels[moved], origin);
     };
     if (moves && has_results(kernels[k])) return std::nullopt;
-    if (!moves && (replaces(kernels[k], kernels[clone], origin) ||
-                   std::any_of(behind.begin(), behind.end(), conflicts)))
+    if (!moves && (replaces(kernels[k], kernels[clone], origin) || std::ranges::any_of(behind, conflicts)))
       return std::nullopt;
     if (k < to) (moves ? behind : order).push_back(k);
   }
@@ -150,7 +148,7 @@ std::vector<size_t> ops_of(const Kernels& kernels, std::span<const size_t> which
 class Reordered {
  public:
   Reordered(std::vector<Op>& ops, std::vector<size_t> from) : ops_(ops), from_(std::move(from)) {
-    first_ = *std::min_element(from_.begin(), from_.end());
+    first_ = *std::ranges::min_element(from_);
     std::vector<Op> moved;
     for (const size_t i : from_) moved.push_back(std::move(ops_[i]));
     std::move(moved.begin(), moved.end(), ops_.begin() + static_cast<std::ptrdiff_t>(first_));

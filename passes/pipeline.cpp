@@ -85,8 +85,8 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     for (const Pass& pass : all_passes()) order.push_back(&pass);
   }
   const auto wants_print = [&](std::string_view name) {
-    return std::any_of(options.print_after.begin(), options.print_after.end(),
-                       [&](const std::string& wanted) { return wanted == name || wanted == "all"; });
+    return std::ranges::any_of(options.print_after,
+                               [&](const std::string& wanted) { return wanted == name || wanted == "all"; });
   };
 
   std::vector<Timing> timings;

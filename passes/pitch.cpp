@@ -36,9 +36,8 @@ void set_pitches(const ir::Module& module, ir::Region& region) {
     }
   }
   for (const auto& [columns, list] : values) {
-    const bool all = std::all_of(list.begin(), list.end(), [&](int32_t index) {
-      return ir::may_have_pitch(region, kernels, ir::ValueId{index});
-    });
+    const bool all = std::ranges::all_of(
+        list, [&](int32_t index) { return ir::may_have_pitch(region, kernels, ir::ValueId{index}); });
     if (!all || !gain.contains(columns) || lose.contains(columns)) continue;
     for (const int32_t index : list) region[ir::ValueId{index}].type.pitch = ir::wanted_pitch(columns);
   }

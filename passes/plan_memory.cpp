@@ -62,8 +62,7 @@ std::vector<Turnover> turnovers(const Region& region, const Transients& t) {
   std::vector<Turnover> out(t.kernels.size());
   for (size_t i = 0; i < t.ranges.size(); ++i) {
     const LiveRange& range = t.ranges[i];
-    const bool input =
-        std::find(region.inputs.begin(), region.inputs.end(), range.value) != region.inputs.end();
+    const bool input = contains(region.inputs, range.value);
     if (t.kernels.empty()) break;
     if (input || range.first < range.last) out[static_cast<size_t>(range.last)].dying.push_back(i);
     if (!input) out[static_cast<size_t>(range.first)].born.push_back(i);
@@ -77,9 +76,8 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, cons
                                                       const StorageRoots& roots, const Transients& t,
                                                       const Kernel& kernel, Turnover turnover) {
   auto& [born, dying] = turnover;
-  std::stable_sort(born.begin(), born.end(),
-                   [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
-  std::stable_partition(dying.begin(), dying.end(), [&](size_t i) {
+  std::ranges::stable_sort(born, [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
+  std::ranges::stable_partition(dying, [&](size_t i) {
     const auto made_in = static_cast<size_t>(t.ranges[i].first);
     return t.kernels[made_in].form == KernelForm::gemm &&
            t.kernels[made_in].writes.front() == Operand(t.ranges[i].value);
@@ -462,7 +460,7 @@ MemoryReport memory_report(const Module& module) {
       counted[at.block_of[i]] = true;  // an operand and the result in its place: counted as the operand
       const auto& inputs = fullest->inputs;
       const size_t maker = maker_of(*fullest, range.value);
-      if (std::find(inputs.begin(), inputs.end(), range.value) != inputs.end()) {
+      if (contains(inputs, range.value)) {
         report.inputs += range.bytes;
       } else if (maker < fullest->ops.size() && fullest->ops[maker].origin == Origin::forward) {
         report.activations += range.bytes;

@@ -218,7 +218,7 @@ std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int
   std::vector<int64_t> budgets = {most};
   for (int i = 0; i + 1 < points; ++i) budgets.push_back(least + (most - least) / (points - 1) * i);
   if (least <= also && also < most) budgets.push_back(also);
-  std::sort(budgets.begin(), budgets.end());
+  std::ranges::sort(budgets);
   budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
   std::vector<TradeOff> curve;
   for (auto budget = budgets.rbegin(); budget != budgets.rend(); ++budget) {
@@ -227,7 +227,7 @@ std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int
     curve.push_back(
         {*budget, plan.arena, plan.seconds / step.seconds - 1, plan.lower_bound / step.seconds - 1});
   }
-  std::reverse(curve.begin(), curve.end());
+  std::ranges::reverse(curve);
   return curve;
 }
 
@@ -251,8 +251,7 @@ RecomputeReport recompute_report(const Module& planned, const CostModel& costs) 
       const Op& op = region.ops[member.op];
       if (!op.remat) continue;
       const std::string& name = region[*op.remat].name;
-      auto at = std::find_if(report.values.begin(), report.values.end(),
-                             [&](const Remade& r) { return r.value == name; });
+      auto at = std::ranges::find_if(report.values, [&](const Remade& r) { return r.value == name; });
       if (at == report.values.end())
         at = report.values.insert(report.values.end(), {.value = name, .segment = op.segment});
       const int64_t flops = kernel_flops(planned, region, Kernel{.members = {member}});

@@ -50,7 +50,7 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
     plan.held[x] = segment[x] < 0 ? 1 : 2;
     if (segment[x] < 0 || step.graph.once(static_cast<int>(x))) continue;
     const int from = last[x] >= 0 ? operation_of[static_cast<size_t>(last[x])] : tensor.producer;
-    const auto next = std::upper_bound(tensor.uses.begin(), tensor.uses.end(), from);
+    const auto next = std::ranges::upper_bound(tensor.uses, from);
     if (next == tensor.uses.end()) continue;
     plan.gaps[static_cast<size_t>(plan.first(static_cast<int>(x)) +
                                   static_cast<int>(next - tensor.uses.begin()))] = planner::Gap::drop;

@@ -61,8 +61,7 @@ class Writer {
     std::vector<Op> made;  // `now` may put reshapes, kernels of their own, before them
     for (const KernelMember& member : step_.kernels[k].members) {
       Op op = old_[member.op];
-      for (Operand& operand : op.operands) operand = now(operand);
-      if (op.when) op.when = now(*op.when);
+      op.each_operand([&](Operand& operand) { operand = now(operand); });
       if (op.info->lowering == Lowering::alias) root_[index(op.results.front())] = op.operands.front();
       made.push_back(std::move(op));
     }
@@ -122,7 +121,7 @@ class Writer {
     };
     for (const size_t i : step_.parts[static_cast<size_t>(o)]) {
       Op op = old_[i];
-      if (std::all_of(op.results.begin(), op.results.end(), lives)) continue;
+      if (std::ranges::all_of(op.results, lives)) continue;
       for (Operand& operand : op.operands) {
         const ValueId* value = as_value(operand);
         const auto own = value != nullptr && !lives(*value) ? inside.find(*value) : inside.end();
@@ -156,17 +155,16 @@ class Writer {
     std::vector<bool> gone(region_.values.size(), false);
     std::vector<Op> kept;
     for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
-      const bool read = std::any_of(op->results.begin(), op->results.end(),
-                                    [&](ValueId result) { return wanted[index(result)]; });
+      const bool read =
+          std::ranges::any_of(op->results, [&](ValueId result) { return wanted[index(result)]; });
       if (!read && op->info->writes == 0) {
         for (const ValueId result : op->results) gone[index(result)] = true;
         continue;
       }
-      std::for_each(op->operands.begin(), op->operands.end(), want);
-      if (op->when) want(*op->when);
+      op->each_operand(want);
       kept.push_back(std::move(*op));
     }
-    std::reverse(kept.begin(), kept.end());
+    std::ranges::reverse(kept);
     ops_ = std::move(kept);
     std::map<ValueId, std::vector<ValueId>> instead;  // by first result of what is gone: of its first clone
     for (Op& op : ops_) {
@@ -175,7 +173,7 @@ class Writer {
       op.remat = at->second.front();
       if (!first) continue;
       const ValueId gone_result = at->first;
-      const Op& original = *std::find_if(old_.begin(), old_.end(), [&](const Op& other) {
+      const Op& original = *std::ranges::find_if(old_, [&](const Op& other) {
         return !other.results.empty() && other.results.front() == gone_result;
       });
       op.remat.reset();

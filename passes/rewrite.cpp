@@ -21,8 +21,7 @@ ir::Operand Replacements::operator()(ir::Operand operand) const {
 }
 
 void Replacements::apply(ir::Op& op) const {
-  for (ir::Operand& operand : op.operands) operand = (*this)(operand);
-  if (op.when) op.when = (*this)(*op.when);
+  op.each_operand([&](ir::Operand& operand) { operand = (*this)(operand); });
 }
 
 void Replacements::apply(std::vector<ir::Yield>& yields) const {
@@ -31,7 +30,7 @@ void Replacements::apply(std::vector<ir::Yield>& yields) const {
 
 bool makes(const ir::Op& op, const ir::Operand& operand) {
   const ir::ValueId* value = ir::as_value(operand);
-  return value != nullptr && std::ranges::find(op.results, *value) != op.results.end();
+  return value != nullptr && contains(op.results, *value);
 }
 
 size_t maker_of(const ir::Region& region, const ir::Operand& operand) {

@@ -48,12 +48,9 @@ class Saver {
         const Op& op = region_.ops[member.op];
         order_[k].push_back(member.op);
         for (const ValueId result : op.results) maker_[index(result)] = Made{k, member.op, member.per_row};
-        for (size_t i = 0; i < op.operands.size(); ++i) {
-          read(op.operands[i], k);
-          const std::optional<BufferId> buffer = roots_.buffer(op.operands[i]);
-          if (buffer && op.info->is_written(i)) written_.push_back(*buffer);
-        }
-        if (op.when) read(*op.when, k);
+        op.each_operand([&](const Operand& operand) { read(operand, k); });
+        for (size_t i = 0; i < op.operands.size(); ++i)
+          if (op.info->is_written(i)) written_.push_back(*as_buffer(op.operands[i]));
       }
     for (const Yield& yield : region_.yields) read(yield.what, kYield);
   }
@@ -122,14 +119,14 @@ class Saver {
   bool find(size_t k, ValueId value, Recipe& recipe) const {
     const Made& made = *maker_[index(value)];
     const Op& op = region_.ops[made.op];
-    if (std::ranges::find(recipe.ops, made.op) != recipe.ops.end()) return true;
+    if (contains(recipe.ops, made.op)) return true;
     if (op.info->lowering != Lowering::pointwise || op.info->writes != 0 || op.when || op.remat) return false;
     const OpView view{module_, region_, op};
     const int64_t elements = ir::elements(region_[value].type.shape, batch_);
     if (cost(view).flops > kMostFlops * elements || function_calls(view) > 0) return false;
     for (const Operand& operand : op.operands) {
       if (const std::optional<BufferId> buffer = roots_.buffer(operand)) {
-        if (std::ranges::find(written_, *buffer) != written_.end()) return false;
+        if (contains(written_, *buffer)) return false;
       } else if (const ValueId* read = as_value(operand)) {
         const std::optional<Made>& from = maker_[index(*read)];
         Recipe again = recipe, stored = recipe;
@@ -144,7 +141,7 @@ class Saver {
     return recipe.ops.size() <= kMostOps;
   }
   bool add_leaf(ValueId value, Recipe& recipe) const {
-    if (std::ranges::find(recipe.leaves, value) == recipe.leaves.end()) recipe.leaves.push_back(value);
+    if (!contains(recipe.leaves, value)) recipe.leaves.push_back(value);
     return as_value(roots_(value)) != nullptr &&
            *as_value(roots_(value)) == value;  // not a part of another value
   }
@@ -214,11 +211,9 @@ class Saver {
     }
     for (const size_t i : own) {
       Op& op = region_.ops[i];
-      const auto swap = [&](Operand& operand) {
+      op.each_operand([&](Operand& operand) {
         if (operand == Operand(value)) operand = replaced(value);
-      };
-      std::ranges::for_each(op.operands, swap);
-      if (op.when) swap(*op.when);
+      });
       order_[reader].push_back(i);
     }
   }

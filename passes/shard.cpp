@@ -77,7 +77,7 @@ class Sharder {
   bool is_read_whole(BufferId parameter) const {
     for (const RegionKind kind : all_regions)
       for (const Op& op : is_batched(kind) ? module_.region(kind).ops : std::vector<Op>())
-        if (std::ranges::find(op.operands, Operand(parameter)) != op.operands.end()) return true;
+        if (contains(op.operands, Operand(parameter))) return true;
     return false;
   }
 

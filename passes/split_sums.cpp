@@ -36,11 +36,6 @@ int64_t part_count(Lowering lowering, const Shape& shape, int64_t batch, const O
   return (row_count + rows_per_part - 1) / rows_per_part;
 }
 
-bool reads(const Op& op, ValueId value) {
-  return op.when == Operand(value) ||
-         std::find(op.operands.begin(), op.operands.end(), Operand(value)) != op.operands.end();
-}
-
 bool is_elementwise_or_sum(const Op& op) {
   switch (op.info->lowering) {
     case Lowering::alias:
@@ -56,7 +51,7 @@ bool is_elementwise_or_sum(const Op& op) {
 
 // Whether the second half of a sum may run after `next` instead of before it, and should.
 bool moves_past(const Op& last, const Op& next) {
-  return last.results.empty() ? is_elementwise_or_sum(next) : !reads(next, last.results.front());
+  return last.results.empty() ? is_elementwise_or_sum(next) : !next.reads(last.results.front());
 }
 
 }  // namespace

@@ -25,10 +25,10 @@ class Translator {
     // Effects at the very end come after everything that may run again.
     size_t last = out_.kernels.size();
     while (last > 0 &&
-           std::all_of(out_.kernels[last - 1].reads.begin(), out_.kernels[last - 1].reads.end(),
-                       [](const Operand& read) { return as_buffer(read) != nullptr; }) &&
-           std::all_of(out_.kernels[last - 1].writes.begin(), out_.kernels[last - 1].writes.end(),
-                       [](const Operand& write) { return as_buffer(write) != nullptr; }))
+           std::ranges::all_of(out_.kernels[last - 1].reads,
+                               [](const Operand& read) { return as_buffer(read) != nullptr; }) &&
+           std::ranges::all_of(out_.kernels[last - 1].writes,
+                               [](const Operand& write) { return as_buffer(write) != nullptr; }))
       --last;
     for (size_t k = 0; k < last; ++k) {
       for (const Operand& write : out_.kernels[k].writes) {
@@ -55,8 +55,7 @@ class Translator {
     std::vector<bool> wanted(region_.values.size(), false), forward(region_.ops.size(), false);
     for (size_t i = region_.ops.size(); i-- > 0;) {
       const Op& op = region_.ops[i];
-      bool yes =
-          std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return wanted[index(v)]; });
+      bool yes = std::ranges::any_of(op.results, [&](ValueId v) { return wanted[index(v)]; });
       for (size_t o = 0; o < op.operands.size(); ++o) {
         if (!op.info->is_written(o)) continue;
         const BufferRole role = module_[*as_buffer(op.operands[o])].role;
@@ -64,12 +63,9 @@ class Translator {
       }
       if (!yes) continue;
       forward[i] = true;
-      for (const Operand& operand : op.operands) {
+      op.each_operand([&](const Operand& operand) {
         if (const ValueId* value = as_value(operand)) wanted[index(*value)] = true;
-      }
-      if (op.when) {
-        if (const ValueId* value = as_value(*op.when)) wanted[index(*value)] = true;
-      }
+      });
     }
     return forward;
   }
@@ -145,24 +141,23 @@ class Translator {
       const ValueId* value = as_value(owner);
       if (value == nullptr || out_.tensor_of[index(*value)] < 0) return;
       const int x = out_.tensor_of[index(*value)];
-      if (std::find(op.inputs.begin(), op.inputs.end(), x) != op.inputs.end()) return;
+      if (contains(op.inputs, x)) return;
       op.inputs.push_back(x);
       out_.graph.tensors[static_cast<size_t>(x)].uses.push_back(number);
     };
     if (known.empty()) {
-      std::for_each(kernel.reads.begin(), kernel.reads.end(), read);
+      std::ranges::for_each(kernel.reads, read);
     } else {
-      for (const size_t i : ops)
-        std::for_each(region_.ops[i].operands.begin(), region_.ops[i].operands.end(), read);
+      for (const size_t i : ops) std::ranges::for_each(region_.ops[i].operands, read);
     }
     for (const ValueId value : results) op.outputs.push_back(tensor(value, number));
     if (known.empty()) in_place(kernel, op, results);
     op.name = name_of(kernel, results);
     const auto forward = [&](size_t i) { return out_.forward[i]; };
-    op.backward = known.empty() ? std::none_of(kernel.members.begin(), kernel.members.end(),
-                                               [&](const KernelMember& m) { return forward(m.op); })
-                                : std::none_of(ops.begin(), ops.end(), forward);
-    op.once = std::any_of(ops.begin(), ops.end(), [&](size_t i) { return runs_once(region_.ops[i]); });
+    op.backward = known.empty() ? std::ranges::none_of(kernel.members,
+                                                       [&](const KernelMember& m) { return forward(m.op); })
+                                : std::ranges::none_of(ops, forward);
+    op.once = std::ranges::any_of(ops, [&](size_t i) { return runs_once(region_.ops[i]); });
     if (!results.empty() && (!known.empty() || ops.size() != kernel.members.size()))
       op.again =
           seconds_[k] * part_seconds(kernel, ops, results) / kernel_seconds(costs_, module_, region_, kernel);
@@ -172,7 +167,7 @@ class Translator {
   // Effects, and what reads a buffer that the step writes.
   bool runs_once(const Op& op) const {
     if (op.info->recompute == Recompute::never || op.info->writes != 0 || op.when) return true;
-    return std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
+    return std::ranges::any_of(op.operands, [&](const Operand& operand) {
       const Operand owner = root_(operand);
       const BufferId* buffer = as_buffer(owner);
       return buffer != nullptr && written_.contains(*buffer);
@@ -198,7 +193,7 @@ class Translator {
         if (type_bytes(region_[from].type, module_.micro_batch()) !=
             type_bytes(region_[to].type, module_.micro_batch()))
           continue;
-        const bool allowed = std::all_of(kernel.reads.begin(), kernel.reads.end(), [&](const Operand& read) {
+        const bool allowed = std::ranges::all_of(kernel.reads, [&](const Operand& read) {
           return root_(read) != Operand(from) || may_reuse(module_, region_, kernel, *as_value(read), to);
         });
         if (allowed) op.in_place.emplace_back(x, out_.tensor_of[index(to)]);
@@ -214,17 +209,15 @@ class Translator {
     std::vector<size_t> ops;
     for (size_t m = kernel.members.size(); m-- > 0;) {
       const Op& op = region_.ops[kernel.members[m].op];
-      if (std::none_of(op.results.begin(), op.results.end(),
-                       [&](ValueId value) { return wanted.contains(value.index); }))
+      if (std::ranges::none_of(op.results, [&](ValueId value) { return wanted.contains(value.index); }))
         continue;
       ops.push_back(kernel.members[m].op);
       for (const Operand& operand : op.operands) {
         const ValueId* value = as_value(operand);
-        if (value != nullptr && std::find(known.begin(), known.end(), *value) == known.end())
-          wanted.insert(value->index);
+        if (value != nullptr && !contains(known, *value)) wanted.insert(value->index);
       }
     }
-    std::reverse(ops.begin(), ops.end());
+    std::ranges::reverse(ops);
     return ops;
   }
 
@@ -242,8 +235,7 @@ class Translator {
       for (const Operand& operand : region_.ops[i].operands) {
         const ValueId* value = as_value(operand);
         const bool inside = value != nullptr && made.contains(value->index);
-        if (as_number(operand) == nullptr && !inside &&
-            std::find(part.reads.begin(), part.reads.end(), operand) == part.reads.end())
+        if (as_number(operand) == nullptr && !inside && !contains(part.reads, operand))
           part.reads.push_back(operand);
       }
     }

@@ -42,9 +42,9 @@ Window2d expect_window(const OpView& op) {
        {Rule{"kernel", 2, 1}, Rule{"stride", 2, 1}, Rule{"dilation", 2, 1}, Rule{"padding", 4, 0}}) {
     const std::vector<int64_t>* list = numbers(op, rule.name);
     if (list == nullptr) continue;
-    const bool good = list->size() == rule.count &&
-                      std::all_of(list->begin(), list->end(),
-                                  [&](int64_t value) { return value >= rule.least && value <= kLargest; });
+    const bool good = list->size() == rule.count && std::ranges::all_of(*list, [&](int64_t value) {
+                        return value >= rule.least && value <= kLargest;
+                      });
     if (!good)
       refuse(op, Kind::invalid_ir, "`{}` is {} numbers from {} to {}", rule.name, rule.count, rule.least,
              kLargest);

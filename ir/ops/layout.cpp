@@ -16,7 +16,7 @@ Types infer_permute(const OpView& op) {
   const Type from = op.operand(0);
   const auto& axes = op.integers("axes");
   std::vector<int64_t> sorted = axes, all(rank(from.shape));
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   std::iota(all.begin(), all.end(), 0);
   if (sorted != all || axes.empty())
     refuse(op, Kind::shape_mismatch, {0}, "axes must name each of its {} axes once", all.size());

@@ -86,7 +86,7 @@ class Blocks {
       const int producer = graph_.tensor(x).producer;
       if (producer < 0 || producer >= chain_.backward_begin || graph_.once(x)) continue;
       const int number = separator_[static_cast<size_t>(x)];
-      const auto next = std::lower_bound(chain_.points.begin(), chain_.points.end(), producer);
+      const auto next = std::ranges::lower_bound(chain_.points, producer);
       if (number < 0)
         inside = std::max(inside, static_cast<int>(next - chain_.points.begin()));
       else if (behind < 0 || number + 1 < behind)
@@ -195,7 +195,7 @@ class Blocks {
       if (tensor.producer < chain_.backward_begin || tensor.producer >= block.back_from ||
           tensor.uses.empty() || tensor.uses.back() < block.back_from)
         continue;
-      const bool counted = std::find(storages.begin(), storages.end(), tensor.storage) != storages.end();
+      const bool counted = std::ranges::find(storages, tensor.storage) != storages.end();
       storages.push_back(tensor.storage);
       alone.add(graph_, static_cast<int>(i), alone.backward_begin,
                 counted ? 0 : graph_.tensor(tensor.storage).bytes);
@@ -228,7 +228,7 @@ class Blocks {
   // The gap of x that ends at its first use from `backward_begin` on: its number in the plan, or -1.
   static int between(const Graph& graph, const Plan& plan, int x, int backward_begin) {
     const auto& uses = graph.tensor(x).uses;
-    const auto next = std::lower_bound(uses.begin(), uses.end(), backward_begin);
+    const auto next = std::ranges::lower_bound(uses, backward_begin);
     return next == uses.end() ? -1 : plan.first(x) + static_cast<int>(next - uses.begin());
   }
 
@@ -242,7 +242,7 @@ class Blocks {
       }
     }
     const auto bytes = [&](int x) { return graph_.tensor(x).bytes; };
-    std::stable_sort(all.begin(), all.end(), [&](int a, int b) { return bytes(a) > bytes(b); });
+    std::ranges::stable_sort(all, [&](int a, int b) { return bytes(a) > bytes(b); });
     const size_t most = blocks_.size() > kManyBlocks ? kMostChoicesOfMany : kMostChoices;
     for (const int x : all) {
       const bool large = block.choices.size() < most && bytes(x) * 16 >= bytes(all.front());
@@ -299,17 +299,16 @@ class Blocks {
     int64_t small = 0;
     for (const int x : block.rest) small += graph_.tensor(x).bytes, set(x, Gap::keep);
     out.passed = options(Gap::drop, small, true);
-    out.passing =
-        std::min_element(out.passed.begin(), out.passed.end(), [](const Option& a, const Option& b) {
-          return a.passing < b.passing;
-        })->passing;
+    out.passing = std::ranges::min_element(out.passed, [](const Option& a, const Option& b) {
+                    return a.passing < b.passing;
+                  })->passing;
     return out;
   }
 
   static std::vector<Option> undominated(const std::vector<Option>& all) {
     std::vector<Option> out;
     for (const Option& a : all) {
-      const bool dominated = std::any_of(all.begin(), all.end(), [&](const Option& b) {
+      const bool dominated = std::ranges::any_of(all, [&](const Option& b) {
         const auto tied = [](const Option& o) { return std::tie(o.saved, o.passing, o.reading, o.extra); };
         const bool no_worse =
             b.saved <= a.saved && b.passing <= a.passing && b.reading <= a.reading && b.extra <= a.extra;

@@ -293,7 +293,7 @@ std::vector<int> bound_points(const Graph& graph) {
       points.push_back(backward + static_cast<int>(part * rest));
   }
   points.push_back(std::min(fullest + 2, graph.end()));
-  std::sort(points.begin(), points.end());
+  std::ranges::sort(points);
   points.erase(std::unique(points.begin(), points.end()), points.end());
   return points;
 }

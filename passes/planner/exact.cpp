@@ -191,7 +191,7 @@ class Astar {
     std::vector<int> path;
     for (int i = index; nodes_[static_cast<size_t>(i)].parent >= 0; i = nodes_[static_cast<size_t>(i)].parent)
       path.push_back(i);
-    std::reverse(path.begin(), path.end());
+    std::ranges::reverse(path);
     Set live = 0;
     for (const int i : path) {
       const Node& node = nodes_[static_cast<size_t>(i)];

@@ -69,7 +69,7 @@ class Reader {
 };
 
 void add_once(std::vector<int>& list, int x) {
-  if (std::find(list.begin(), list.end(), x) == list.end()) list.push_back(x);
+  if (std::ranges::find(list, x) == list.end()) list.push_back(x);
 }
 
 class Parser {
@@ -201,8 +201,8 @@ std::vector<int64_t> Graph::least_bytes() const {
 }
 
 bool Graph::plain() const {
-  return std::none_of(operations.begin(), operations.end(),
-                      [](const Operation& op) { return op.once || op.again >= 0 || !op.in_place.empty(); });
+  return std::ranges::none_of(
+      operations, [](const Operation& op) { return op.once || op.again >= 0 || !op.in_place.empty(); });
 }
 
 bool parse_graph(std::string_view text, Graph& graph, std::string& problem) {

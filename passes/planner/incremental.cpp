@@ -122,7 +122,7 @@ void Incremental::undo() {
 int Incremental::slot_at(int x, int t) const {
   const std::vector<int>& uses = graph_.tensor(x).uses;
   return first_slot_[static_cast<size_t>(x)] +
-         static_cast<int>(std::lower_bound(uses.begin(), uses.end(), t) - uses.begin());
+         static_cast<int>(std::ranges::lower_bound(uses, t) - uses.begin());
 }
 
 // Whether the slot's tensor lives when the burst at t starts, if that reads it; `made`: how often it was made
@@ -242,7 +242,7 @@ void Incremental::settle(int o) {
 
 void Incremental::snapshot(int o, int t) {
   const auto has = [](const std::vector<int>& list, int x) {
-    return std::find(list.begin(), list.end(), x) != list.end();
+    return std::ranges::find(list, x) != list.end();
   };
   const Operation& operation = graph_.operation(o);
   for (size_t i = 0; i < graph_.tensors.size(); ++i) {
@@ -284,7 +284,7 @@ void Incremental::run(int t, int stop) {
       ++local_[static_cast<size_t>(x)].pending;
     }
   }
-  std::sort(list_.begin(), list_.end());
+  std::ranges::sort(list_);
   // 2. Make it.
   for (const int o : list_) {
     burst_.cost += graph_.operation(o).again_cost();
@@ -322,14 +322,13 @@ void Incremental::follow(int t) {
     const Local& local = local_[static_cast<size_t>(slots_[static_cast<size_t>(s)].tensor)];
     if (local.stamp == stamp_) continue;
     std::vector<Touch>& touches = changing(s).touches;
-    touches.erase(std::find_if(touches.begin(), touches.end(), [&](const Touch& a) { return a.at == t; }));
+    touches.erase(std::ranges::find_if(touches, [&](const Touch& a) { return a.at == t; }));
     changed.push_back(s);
   }
   for (const int x : entered_) {
     const Local& local = local_[static_cast<size_t>(x)];
     const std::vector<Touch>& touches = slots_[static_cast<size_t>(local.slot)].touches;
-    const auto place =
-        std::lower_bound(touches.begin(), touches.end(), t, [](const Touch& a, int at) { return a.at < at; });
+    const auto place = std::ranges::lower_bound(touches, t, {}, &Touch::at);
     const bool there = place != touches.end() && place->at == t;
     if (there && *place == local.touch) continue;
     const auto index = place - touches.begin();
@@ -457,8 +456,7 @@ void Incremental::set_burst(int t, Burst burst) {
 
 int Incremental::made_late(int x) const {
   const std::vector<Touch>& touches = slots_[static_cast<size_t>(slot_at(x, graph_.end() + 1))].touches;
-  return static_cast<int>(
-      std::count_if(touches.begin(), touches.end(), [](const Touch& a) { return a.made; }));
+  return static_cast<int>(std::ranges::count_if(touches, [](const Touch& a) { return a.made; }));
 }
 
 std::vector<Resident> Incremental::residents() {

@@ -7,8 +7,7 @@ namespace gacc::passes::planner {
 
 TakenBytes largest_free(std::vector<TakenBytes> taken, int64_t size, int64_t alignment, int64_t most) {
   taken.push_back({size, size});
-  std::sort(taken.begin(), taken.end(),
-            [](const TakenBytes& a, const TakenBytes& b) { return a.begin < b.begin; });
+  std::ranges::sort(taken, [](const TakenBytes& a, const TakenBytes& b) { return a.begin < b.begin; });
   TakenBytes best;
   int64_t free = 0;  // all before it is taken, or was looked at
   for (const TakenBytes& next : taken) {

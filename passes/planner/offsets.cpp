@@ -37,7 +37,7 @@ Placement greedy(const std::vector<Block>& blocks, const std::vector<size_t>& or
     for (const size_t other : placed) {
       if (meet(blocks[i], blocks[other])) around.push_back(other);
     }
-    std::sort(around.begin(), around.end(), [&](size_t a, size_t b) {
+    std::ranges::sort(around, [&](size_t a, size_t b) {
       return std::pair(out.offsets[a], a) < std::pair(out.offsets[b], b);
     });
     int64_t low = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
@@ -58,7 +58,7 @@ Placement greedy(const std::vector<Block>& blocks, const std::vector<size_t>& or
 
 int64_t liveness_bound(const std::vector<Block>& blocks) {
   const std::vector<int64_t> bytes = bytes_by_instant(blocks);
-  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+  return bytes.empty() ? 0 : *std::ranges::max_element(bytes);
 }
 
 Placement place_greedily(const std::vector<Block>& blocks, int64_t enough, const std::vector<size_t>& first) {
@@ -81,8 +81,8 @@ Placement place_greedily(const std::vector<Block>& blocks, int64_t enough, const
   for (size_t k = 0; k < std::tuple_size_v<decltype(keys(0))>; ++k) {
     std::vector<size_t> order(blocks.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::sort(order.begin(), order.end(),
-              [&](size_t a, size_t b) { return std::pair(keys(a)[k], a) < std::pair(keys(b)[k], b); });
+    std::ranges::sort(
+        order, [&](size_t a, size_t b) { return std::pair(keys(a)[k], a) < std::pair(keys(b)[k], b); });
     if (!first.empty()) {
       std::erase_if(order, [&](size_t i) { return std::ranges::find(first, i) != first.end(); });
       order.insert(order.begin(), first.begin(), first.end());

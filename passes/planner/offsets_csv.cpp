@@ -63,7 +63,7 @@ bool parse_buffers(std::string_view text, BufferTable& table, std::string& probl
     if (columns == 0) {
       columns = fields.size();
       for (size_t k = 0; k < kColumns.size(); ++k) {
-        const auto at = std::find(fields.begin(), fields.end(), kColumns[k]);
+        const auto at = std::ranges::find(fields, kColumns[k]);
         if (at == fields.end())
           return wrong(fmt::format("the header names no column `{}`; it needs id, lower, upper and size",
                                    kColumns[k]));
@@ -71,7 +71,7 @@ bool parse_buffers(std::string_view text, BufferTable& table, std::string& probl
           return wrong(fmt::format("the header names the column `{}` twice", kColumns[k]));
         column[k] = static_cast<size_t>(at - fields.begin());
       }
-      if (std::find(fields.begin(), fields.end(), "offset") != fields.end())
+      if (std::ranges::find(fields, "offset") != fields.end())
         return wrong("the header has a column `offset`, which is what would be written");
       table.header = line;
       continue;
@@ -106,10 +106,10 @@ bool parse_buffers(std::string_view text, BufferTable& table, std::string& probl
   }
   std::vector<int64_t> instants;
   for (const auto& life : lives) instants.insert(instants.end(), life.begin(), life.end());
-  std::sort(instants.begin(), instants.end());
+  std::ranges::sort(instants);
   instants.erase(std::unique(instants.begin(), instants.end()), instants.end());
   const auto number = [&](int64_t instant) {
-    return static_cast<int>(std::lower_bound(instants.begin(), instants.end(), instant) - instants.begin());
+    return static_cast<int>(std::ranges::lower_bound(instants, instant) - instants.begin());
   };
   for (size_t i = 0; i < lives.size(); ++i) {
     table.blocks[i].first = number(lives[i][0]);

@@ -87,8 +87,8 @@ class Search {
     ++run_;
     std::vector<int> all(items_.size());
     std::iota(all.begin(), all.end(), 0);
-    std::sort(all.begin(), all.end(),
-              [&](int a, int b) { return std::pair(item(a).begin, a) < std::pair(item(b).begin, b); });
+    std::ranges::sort(
+        all, [&](int a, int b) { return std::pair(item(a).begin, a) < std::pair(item(b).begin, b); });
     rank(all);
     const Outcome outcome = solve_parts(all, 0, -1);
     if (outcome != Outcome::found) undo(0);
@@ -205,7 +205,7 @@ class Search {
       keys.emplace_back(key, i);
     }
     work_ -= static_cast<int64_t>(part.size());
-    std::sort(keys.begin(), keys.end());
+    std::ranges::sort(keys);
     ranks_key_ = 0;
     for (size_t place = 0; place < keys.size(); ++place) {
       rank_[static_cast<size_t>(keys[place].second)] = static_cast<int>(place);
@@ -254,7 +254,7 @@ class Search {
         continue;
       candidates.push_back(i);
     }
-    std::sort(candidates.begin(), candidates.end(), [&](int a, int b) {
+    std::ranges::sort(candidates, [&](int a, int b) {
       return std::pair(lowest_[static_cast<size_t>(a)], rank_[static_cast<size_t>(a)]) <
              std::pair(lowest_[static_cast<size_t>(b)], rank_[static_cast<size_t>(b)]);
     });

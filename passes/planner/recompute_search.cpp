@@ -112,8 +112,8 @@ class Planner {
       out.lower_bound = std::max(out.lower_bound, out.base_cost + bounds.back().extra);
     }
     enough_ = std::max(out.lower_bound + kGapThatEnds * out.base_cost, floor());
-    std::stable_sort(bounds.begin(), bounds.end(),
-                     [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
+    std::ranges::stable_sort(bounds,
+                             [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
     const size_t seeds = std::min<size_t>(bounds.size(), effort_ > 0 ? kMostSeeds : 1);
     const int64_t limit = std::exchange(limit_, limit_ / 2);  // the rest is for restarts
     if (above_ != nullptr && above_->choices) seed(*above_->choices);
@@ -171,7 +171,7 @@ class Planner {
   int spanning(int x, int t) const {
     const Tensor& tensor = graph_.tensor(x);
     if (tensor.producer < 0 || tensor.producer > t) return -1;
-    const auto next = std::upper_bound(tensor.uses.begin(), tensor.uses.end(), t);
+    const auto next = std::ranges::upper_bound(tensor.uses, t);
     if (next == tensor.uses.end()) return -1;
     return plan_first_.first(x) + static_cast<int>(next - tensor.uses.begin());
   }
@@ -247,7 +247,7 @@ class Planner {
       near.emplace_back(measure.cost + over / static_cast<double>(budget_) * graph_.base_cost(), i);
     }
     for (auto* order : {&fit, &near}) {
-      std::sort(order->begin(), order->end());
+      std::ranges::sort(*order);
       for (size_t i = 0; i < std::min<size_t>(order->size(), 3) && !done(); ++i)
         seed(plans[(*order)[i].second]);
     }
@@ -266,7 +266,7 @@ class Planner {
       for (const int y : graph_.operation(o).inputs) {
         const Tensor& tensor = graph_.tensor(y);
         if (tensor.producer < 0) continue;
-        const auto use = std::lower_bound(tensor.uses.begin(), tensor.uses.end(), n);
+        const auto use = std::ranges::lower_bound(tensor.uses, n);
         if (use == tensor.uses.end()) {
           if (plan.held[static_cast<size_t>(y)] != 0) continue;
         } else if (*use == n ||
@@ -310,7 +310,7 @@ class Planner {
       std::vector<std::pair<int, size_t>> by_storage;
       for (size_t i = 0; i < residents.size(); ++i)
         by_storage.emplace_back(graph_.tensor(residents[i].tensor).storage, i);
-      std::sort(by_storage.begin(), by_storage.end());
+      std::ranges::sort(by_storage);
       std::vector<Choice> choices;
       for (size_t i = 0; i < by_storage.size();) {
         const int storage = by_storage[i].first;
@@ -331,7 +331,7 @@ class Planner {
         choices.push_back({score, far, storage, bytes});
       }
       if (choices.empty()) return false;
-      std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+      std::ranges::sort(choices, [](const Choice& a, const Choice& b) {
         if (a.score != b.score) return a.score < b.score;
         return a.far != b.far ? a.far > b.far : a.storage < b.storage;
       });
@@ -425,8 +425,7 @@ class Planner {
   // A plan to begin with: restarts go on from those that cost least.
   void seed(const Plan& plan) {
     if (!polish(plan)) return;
-    const bool fresh =
-        std::none_of(pool_.begin(), pool_.end(), [&](const Known& k) { return k.cost == now_.cost(); });
+    const bool fresh = std::ranges::none_of(pool_, [&](const Known& k) { return k.cost == now_.cost(); });
     if (fresh) pool_.push_back({now_.cost(), now_.plan()});
   }
 
@@ -483,8 +482,7 @@ class Planner {
       round(kRoundNoise[0]);
       if (!found_) return;
     }
-    std::stable_sort(pool_.begin(), pool_.end(),
-                     [](const Known& a, const Known& b) { return a.cost < b.cost; });
+    std::ranges::stable_sort(pool_, [](const Known& a, const Known& b) { return a.cost < b.cost; });
     if (pool_.size() > kRestartPlans) pool_.erase(pool_.begin() + kRestartPlans, pool_.end());
     const std::vector<Known> seeds = pool_;
     for (const double noise : kRoundNoise) {
@@ -517,7 +515,7 @@ class Planner {
       if (!polish(plan, manner)) continue;
       const double cost = now_.cost();
       if (cost < pool_[member].cost &&
-          std::none_of(pool_.begin(), pool_.end(), [&](const Known& k) { return k.cost == cost; }))
+          std::ranges::none_of(pool_, [&](const Known& k) { return k.cost == cost; }))
         pool_[member] = {cost, now_.plan()};
       if (best_measure_.cost < before) since = spent(), idle = -1;
     }

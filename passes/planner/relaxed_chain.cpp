@@ -90,8 +90,7 @@ class Backward {
     return sum;
   }
   static bool within(const std::vector<int>& some, const std::vector<int>& all) {
-    return std::all_of(some.begin(), some.end(),
-                       [&](int x) { return std::find(all.begin(), all.end(), x) != all.end(); });
+    return std::ranges::all_of(some, [&](int x) { return std::ranges::find(all, x) != all.end(); });
   }
 
   const Graph& graph_;
@@ -107,8 +106,8 @@ Graph relaxed_chain(const Graph& graph, const Chain& chain) {
   const int backward_begin = chain.backward_begin;
   for (int q = backward_begin; q < graph.end(); ++q) {
     const Operation& op = graph.operation(q);
-    if (!op.in_place.empty() || std::any_of(op.outputs.begin(), op.outputs.end(),
-                                            [&](int x) { return graph.tensor(x).storage != x; }))
+    if (!op.in_place.empty() ||
+        std::ranges::any_of(op.outputs, [&](int x) { return graph.tensor(x).storage != x; }))
       return {};
   }
   Graph out = graph;

@@ -104,7 +104,7 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
     }
   }
   if (list_.empty()) return;
-  std::sort(list_.begin(), list_.end());
+  std::ranges::sort(list_);
   // 2. Make it. What was live before stays, but for held tensors whose last reader this was.
   for (const int o : list_) {
     fresh_.clear();
@@ -133,9 +133,9 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
 }
 
 Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule) {
-  std::fill(now_.begin(), now_.end(), State{});
-  std::fill(in_burst_.begin(), in_burst_.end(), -1);
-  if (measure_holds) std::fill(held_until_.begin(), held_until_.end(), -1);
+  std::ranges::fill(now_, State{});
+  std::ranges::fill(in_burst_, -1);
+  if (measure_holds) std::ranges::fill(held_until_, -1);
   bytes_ = step_ = 0;
   measure_ = {};
   schedule_ = schedule;
@@ -167,8 +167,7 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
 }
 
 Measure Simulator::run(const Plan& plan, std::vector<Step>* schedule) {
-  if (std::any_of(plan.held.begin(), plan.held.end(), [](uint16_t times) { return times != 0; }))
-    pass(plan, true, nullptr);
+  if (std::ranges::any_of(plan.held, [](uint16_t times) { return times != 0; })) pass(plan, true, nullptr);
   return pass(plan, false, schedule);
 }
 

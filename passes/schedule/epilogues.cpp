@@ -30,9 +30,8 @@ class Finder {
       if (product == nullptr) continue;
       product->then = find(numbers_[line->kernel], product->c);
       if (!product->then) continue;
-      ir::Call& done = **std::find_if(lines.begin(), lines.end(), [&](const ir::Call* other) {
-        return other->kernel == product->then->kernel;
-      });
+      ir::Call& done = **std::ranges::find_if(
+          lines, [&](const ir::Call* other) { return other->kernel == product->then->kernel; });
       if (!done.level) {  // another product does it
         product->then.reset();
         continue;

@@ -24,8 +24,7 @@ std::string without_number(const std::string& function) { return function.substr
 using Calls = std::vector<const ir::Call*>;
 
 bool all_kernels(const Calls& calls) {
-  return std::all_of(calls.begin(), calls.end(),
-                     [](const ir::Call* call) { return ir::as_product(*call) == nullptr; });
+  return std::ranges::all_of(calls, [](const ir::Call* call) { return ir::as_product(*call) == nullptr; });
 }
 
 // Makes launches of calls. Merged ones with the same functions share their code: one name, that of the first.
@@ -93,8 +92,7 @@ void merge_neighbours(const ir::Module& module, ir::Region& region) {
     const auto joins = [&](const ir::Call* other) {
       return small(*other, micro_batch) && !dependence.between(numbers[other->kernel], numbers[call->kernel]);
     };
-    const bool one = !runs.empty() && small(*call, micro_batch) &&
-                     std::all_of(runs.back().begin(), runs.back().end(), joins);
+    const bool one = !runs.empty() && small(*call, micro_batch) && std::ranges::all_of(runs.back(), joins);
     if (!one) runs.emplace_back();
     runs.back().push_back(call);
   }
