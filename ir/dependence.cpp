@@ -77,10 +77,9 @@ std::vector<int32_t> Dependence::earliest_levels() const {
 }
 
 std::optional<std::pair<size_t, size_t>> Dependence::out_of_order(const std::vector<int32_t>& levels) const {
-  for (size_t i = 0; i < touched_.size(); ++i) {
+  for (size_t i = 0; i < touched_.size(); ++i)
     if (const std::optional<size_t> before = latest_before(i, levels, levels[i]))
       return std::pair(*before, i);
-  }
   return std::nullopt;
 }
 

@@ -18,7 +18,7 @@ std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
   const auto use = [&](const Operand& operand, int kernel) {
     const ValueId* value = as_value(roots(operand));
     if (value == nullptr || slot[index(*value)] < 0) return;
-    LiveRange& range = ranges[static_cast<size_t>(slot[index(*value)])];
+    LiveRange& range = ranges[slot[index(*value)]];
     range.last = std::max(range.last, kernel);
   };
   for (const ValueId input : region.inputs) own(input, 0);

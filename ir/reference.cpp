@@ -79,7 +79,7 @@ void pointwise(const OpView& op, int64_t batch, const std::vector<const Tensor*>
         inputs[i] = operands[i]->data[element_of(how[i], period[i], inner[i], r, c, column_total)];
       const int64_t element = r * column_total + c;
       evaluate(program, inputs, c, element, results, batch);
-      for (size_t i = 0; i < results.size(); ++i) outputs[i].data[static_cast<size_t>(element)] = results[i];
+      for (size_t i = 0; i < results.size(); ++i) outputs[i].data[element] = results[i];
     }
   }
 }
@@ -105,8 +105,8 @@ void reduce(const OpView& op, int64_t batch, const std::vector<const Tensor*>& o
       if (lowering == Lowering::row_reduce) to = r;
       if (lowering == Lowering::column_reduce) to = (parts > 1 ? r / chunk * column_total : 0) + c;
       if (lowering == Lowering::total_reduce && parts > 1) to = r / chunk;
-      double& sum = out[static_cast<size_t>(to)];
-      sum = combine(how, sum, x.data[static_cast<size_t>(r * column_total + c)]);
+      double& sum = out[to];
+      sum = combine(how, sum, x.data[r * column_total + c]);
     }
   }
 }

@@ -160,7 +160,7 @@ int32_t ScalarRecorder::place(Scalar value, ScalarKind wanted) {
     return add({.op = ScalarOp::constant, .kind = wanted, .value = value.constant_});
   }
   if (value.recorder_ != this) broken_formula("a formula uses a value of another formula");
-  if (program_.nodes[static_cast<size_t>(value.node_)].kind != wanted)
+  if (program_.nodes[value.node_].kind != wanted)
     broken_formula("a formula mixes real, integer and truth values");
   return value.node_;
 }
@@ -173,7 +173,7 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args, double va
   ScalarKind shared = ScalarKind::real;
   for (size_t i = rule == Rule::choice ? 1 : 0; i < args.size(); ++i) {
     if (args[i].recorder_ == nullptr) continue;
-    shared = program_.nodes[static_cast<size_t>(args[i].node_)].kind;
+    shared = program_.nodes[args[i].node_].kind;
     break;
   }
   ScalarKind wanted = shared, given = shared;
@@ -242,16 +242,14 @@ void evaluate(const ScalarProgram& program, std::span<const double> inputs, int6
         break;
       default: {
         double args[5] = {};
-        for (int k = 0; k < operation(node.op).arguments; ++k)
-          args[k] = values[static_cast<size_t>(node.args[k])];
+        for (int k = 0; k < operation(node.op).arguments; ++k) args[k] = values[node.args[k]];
         values[i] = node.op == ScalarOp::sample_uniform
                         ? sample_uniform_of(args, static_cast<int64_t>(node.value), element)
                         : apply(node.op, args);
       }
     }
   }
-  for (size_t i = 0; i < program.results.size(); ++i)
-    results[i] = values[static_cast<size_t>(program.results[i])];
+  for (size_t i = 0; i < program.results.size(); ++i) results[i] = values[program.results[i]];
 }
 
 Philox philox(const uint32_t counter[4], const uint32_t key[2]) {

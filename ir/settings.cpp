@@ -155,8 +155,7 @@ std::string set_entry(std::vector<Entry>& list, const ListNames& names, std::str
   if (static_cast<size_t>(number) >= list.size()) list.resize(static_cast<size_t>(number) + 1);
   const std::string_view field = rest.substr(static_cast<size_t>(end - rest.data()));
   const bool dot = field.starts_with('.');
-  return set_field(list[static_cast<size_t>(number)], dot ? field.substr(1) : "", key, value,
-                   names.with_field, field);
+  return set_field(list[number], dot ? field.substr(1) : "", key, value, names.with_field, field);
 }
 
 // What a field is written as; nothing where it says nothing.

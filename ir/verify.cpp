@@ -497,7 +497,7 @@ class Verifier {
         all.insert(all.end(), more.begin(), more.end());
       }
       if (op.info->numbers < 0) continue;
-      const Operand& operand = op.operands[static_cast<size_t>(op.info->numbers)];
+      const Operand& operand = op.operands[op.info->numbers];
       const std::vector<ValueId> inputs = sources(operand);
       if (inputs.empty())
         broken("R17", op.at, "`{}` takes numbers from {}, which is no input", op.info->name,

@@ -192,7 +192,7 @@ class ScheduleVerifier {
     for (const auto* places : {&levels, &line}) {
       const auto fault = dependence.out_of_order(*places);
       if (!fault) continue;
-      const Call& late = *lines_[static_cast<size_t>(line[fault->second])];
+      const Call& late = *lines_[line[fault->second]];
       broken("R20", late.at, "kernel {} must run after kernel {}: they touch the same bytes", late.kernel,
              kernels_[fault->first].number);
     }

@@ -97,9 +97,8 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
   Operand count = 0.0;  // or the weight, where there is one
   const bool weighted =
       std::ranges::any_of(module.step.yields, [](const Yield& yield) { return yield.role == "weights"; });
-  for (const Yield& yield : module.step.yields) {
+  for (const Yield& yield : module.step.yields)
     if (yield.role == "weights" || (yield.role == "count" && !weighted)) count = yield.what;
-  }
   // A launch's own mean gradient is an unscaled one.
   std::optional<ValueId> unscale;
   if (scaling_of(module).seeded()) {
@@ -128,9 +127,8 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
 void clear_in_init(Module& module, Diag& diag) {
   std::vector<bool> written(module.buffers.size(), false);
   for (const Op& op : module.init.ops) {
-    for (size_t i = 0; i < op.operands.size(); ++i) {
+    for (size_t i = 0; i < op.operands.size(); ++i)
       if (op.info->is_written(i)) written[index(*as_buffer(op.operands[i]))] = true;
-    }
   }
   Builder build(module, module.init, diag);
   for (size_t i = 0; i < module.buffers.size(); ++i) {

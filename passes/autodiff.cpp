@@ -72,9 +72,8 @@ class Autodiff {
     active_.assign(step_.values.size(), false);
     for (const Op& op : step_.ops) {
       const bool reached = std::ranges::any_of(op.operands, [&](const Operand& o) { return active(o); });
-      for (const ValueId result : op.results) {
+      for (const ValueId result : op.results)
         active_[index(result)] = reached && is_float(step_[result].type.dtype);
-      }
     }
   }
 
@@ -103,9 +102,8 @@ class Autodiff {
     if (list.empty()) return std::nullopt;
     const std::string name = "d." + name_of(module_, step_, of);
     if (list.size() == 1) return list.front().what;
-    for (const Term& term : list) {
+    for (const Term& term : list)
       if (term.made) rename(step_, *as_value(term.what), name + "." + term.from);
-    }
     Operand sum = list.front().what;
     for (size_t i = 1; i < list.size(); ++i) {
       const bool last = i + 1 == list.size();

@@ -35,9 +35,8 @@ bool works_by_row(const OpView& op, int64_t positions) {
   const auto cut = [&](size_t i) { return has_rows(op.operand(i).shape, positions); };
   switch (info.lowering) {
     case Lowering::pointwise:
-      for (size_t i = 0; i < op.op.operands.size(); ++i) {
+      for (size_t i = 0; i < op.op.operands.size(); ++i)
         if (!cut(i) && !is_shared(op.operand(i).shape)) return false;
-      }
       return info.writes == 0 && op.op.results.size() == 1 && has_rows(op.result().shape, positions) &&
              !is_random(op);
     case Lowering::row_reduce:

@@ -39,9 +39,8 @@ class Arena {
   void ranges(int64_t start, int64_t size, F&& f) const {
     auto at = ranges_.upper_bound(start);
     if (at != ranges_.begin()) --at;
-    for (; at != ranges_.end() && at->first < start + size; ++at) {
+    for (; at != ranges_.end() && at->first < start + size; ++at)
       if (at->second.end > start) f(at->second.owner, at->first, at->second.end);
-    }
   }
   template <class F>
   void owners(int64_t start, int64_t size, F&& f) const {
@@ -103,9 +102,8 @@ class Checker {
       });
       buffers_.take(offset_, size_, buffer);
     }
-    for (const RegionKind kind : all_regions) {
+    for (const RegionKind kind : all_regions)
       if (problem_.empty()) region(module_.region(kind));
-    }
     return problem_;
   }
 
@@ -192,7 +190,7 @@ class Checker {
     while (!waiting[0].empty() || !waiting[1].empty()) {
       bool ran = false;
       for (const int32_t stream : {first, 1 - first}) {
-        std::vector<const Launch*>& queue = waiting[static_cast<size_t>(stream)];
+        std::vector<const Launch*>& queue = waiting[stream];
         if (queue.empty()) continue;
         const std::optional<int32_t>& after = branch(*queue.back()).after;
         if (after && !done.contains(*after)) continue;
@@ -227,9 +225,8 @@ class Checker {
   void replay(const Region& region, const std::vector<Kernel>& all, const std::vector<size_t>& order,
               const Workspaces& workspaces) {
     Arena bytes = buffers_;
-    for (const ValueId input : region.inputs) {
+    for (const ValueId input : region.inputs)
       if (!write(region, bytes, input, nullptr)) return;
-    }
     for (const size_t k : order) {
       if (!problem_.empty()) return;
       where_ = fmt::format("{}, kernel {}: ", region_text(region.kind), k);
@@ -239,17 +236,15 @@ class Checker {
     }
     if (!problem_.empty()) return;
     where_ = fmt::format("end of {}: ", region_text(region.kind));
-    for (const Yield& yield : region.yields) {
+    for (const Yield& yield : region.yields)
       if (as_number(yield.what) == nullptr) read(region, bytes, yield.what);
-    }
     for (size_t i = 0; i < module_.buffers.size(); ++i)
       read(region, bytes, BufferId{static_cast<int32_t>(i)});
   }
 
   void kernel(const Region& region, const Kernel& kernel, Arena& bytes) {
-    for (const Operand& operand : kernel.reads) {
+    for (const Operand& operand : kernel.reads)
       if (!read(region, bytes, operand)) return;
-    }
     Arena written;
     for (const Operand& operand : kernel.writes) {
       if (!place(region, operand)) return;

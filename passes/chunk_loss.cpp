@@ -50,9 +50,8 @@ class Loss {
  public:
   Loss(const Module& module, const Region& region, std::string_view sum)
       : module_(module), region_(region), maker_(region.values.size(), kNone) {
-    for (size_t i = 0; i < region.ops.size(); ++i) {
+    for (size_t i = 0; i < region.ops.size(); ++i)
       for (const ValueId result : region.ops[i].results) maker_[index(result)] = i;
-    }
     find_logits(sum);
   }
 
@@ -153,9 +152,8 @@ class Loss {
                          });
       if (!leads) continue;
       member_[i] = follows_[i];
-      for (const Operand& operand : ops[i].operands) {
+      for (const Operand& operand : ops[i].operands)
         if (const ValueId* value = as_value(operand)) before[index(*value)] = true;
-      }
     }
     for (size_t i = 0; i < ops.size(); ++i) member_[i] = member_[i] || is_one_a_row(ops[i]);
   }
@@ -218,24 +216,20 @@ class Parts {
 
   // Parts of `size` positions, the last one perhaps shorter.
   void run(int64_t size) {
-    for (size_t i = 0; i < loss_.ready(); ++i) {
+    for (size_t i = 0; i < loss_.ready(); ++i)
       if (!loss_.follows(i)) region_.ops.push_back(old_[i]);
-    }
     for (from_ = 0; from_ < loss_.positions(); from_ += size) {
       size_ = std::min(size, loss_.positions() - from_);
       add_slices();
-      for (size_t i = 0; i < old_.size(); ++i) {
+      for (size_t i = 0; i < old_.size(); ++i)
         if (loss_.is_cut(i)) add_part(i);
-      }
       ++number_;
     }
     Replacements replaced(region_);
-    for (size_t i = 0; i < old_.size(); ++i) {
+    for (size_t i = 0; i < old_.size(); ++i)
       if (loss_.is_cut(i)) join(i, replaced);
-    }
-    for (size_t i = 0; i < old_.size(); ++i) {
+    for (size_t i = 0; i < old_.size(); ++i)
       if (!loss_.is_cut(i) && (i >= loss_.ready() || loss_.follows(i))) region_.ops.push_back(old_[i]);
-    }
     for (Op& op : region_.ops) replaced.apply(op);
     compact(region_);
   }

@@ -76,9 +76,8 @@ double kernel_seconds(const CostModel& model, const Module& module, const Region
   if (kernel.form == KernelForm::alias) return 0;
   const int64_t batch = module.micro_batch();
   int64_t moved = 0;
-  for (const auto* list : {&kernel.reads, &kernel.writes}) {
+  for (const auto* list : {&kernel.reads, &kernel.writes})
     for (const Operand& operand : *list) moved += type_bytes(operand_type(module, region, operand), batch);
-  }
   double compute = 0;
   for (const KernelMember& member : kernel.members)
     compute += compute_seconds(model, module, region, region.ops[member.op]);

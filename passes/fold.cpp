@@ -95,11 +95,10 @@ void fold_region(const Module& module, Region& region) {
     }
     std::optional<Operand> by = constant(module, region, op);
     if (!by) by = identity(module, region, op);
-    if (by) {
+    if (by)
       replaced.set(op.results.front(), *by);
-    } else {
+    else
       kept.push_back(std::move(op));
-    }
   }
   region.ops = std::move(kept);
   replaced.apply(region.yields);

@@ -27,9 +27,8 @@ namespace {
 using namespace ir;
 
 bool writes(const Op& op, BufferId buffer) {
-  for (size_t i = 0; i < op.operands.size(); ++i) {
+  for (size_t i = 0; i < op.operands.size(); ++i)
     if (op.info->is_written(i) && op.operands[i] == Operand(buffer)) return true;
-  }
   return false;
 }
 
@@ -177,8 +176,7 @@ class Fuser {
 
   bool made_in(const Operand& operand, const Group& group) const {
     const ValueId* value = as_value(operand);
-    return value != nullptr && maker_[index(*value)] >= 0 &&
-           &groups_[static_cast<size_t>(maker_[index(*value)])] == &group;
+    return value != nullptr && maker_[index(*value)] >= 0 && &groups_[maker_[index(*value)]] == &group;
   }
 
   // Bytes that need not be loaded if the op joins the group: what the group makes (and perhaps need not store
@@ -198,9 +196,8 @@ class Fuser {
       else if (type.shape == own)
         gain += bytes;
     }
-    for (const ValueId result : op.results) {
+    for (const ValueId result : op.results)
       if (meets(result, group)) gain += 2 * type_bytes(region_[result].type, batch_);
-    }
     const bool same_domain = own == domain(group.ops.front());
     // In the update, and where a lane is closed, launches of parameters run side by side anyway
     // (codegen/gpu/merged_kernel.h, host/engine.h), and a parameter's ops should stay together.
@@ -298,7 +295,7 @@ class Fuser {
   bool is_product(const Operand& operand) const {
     const ValueId* value = as_value(operand);
     if (value == nullptr || maker_[index(*value)] < 0) return false;
-    const Group& made = groups_[static_cast<size_t>(maker_[index(*value)])];
+    const Group& made = groups_[maker_[index(*value)]];
     return region_.ops[made.ops.front()].info->lowering == Lowering::gemm;
   }
 
@@ -319,8 +316,7 @@ class Fuser {
     const auto& users = users_[index(value)];
     return std::ranges::any_of(users, [&](size_t user) {
       return user == kYield ||
-             (&region_.ops[user] != &joining &&
-              (group_of_[user] < 0 || &groups_[static_cast<size_t>(group_of_[user])] != &group));
+             (&region_.ops[user] != &joining && (group_of_[user] < 0 || &groups_[group_of_[user]] != &group));
     });
   }
 
@@ -401,10 +397,9 @@ bool fits_kernel(const Module& module, const Region& region, const std::vector<s
   std::vector<Operand> made, operands;
   for (const size_t i : ops) {
     const Op& op = region.ops[i];
-    for (const Operand& operand : op.operands) {
+    for (const Operand& operand : op.operands)
       if (as_number(operand) == nullptr && !contains(made, operand) && !contains(operands, operand))
         operands.push_back(operand);
-    }
     for (const ValueId result : op.results) made.emplace_back(result);
   }
   return operands.size() < options.kernel_operands && may_fuse(module, region, ops);

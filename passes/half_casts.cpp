@@ -175,13 +175,12 @@ class HalfCasts {
     bool any = false, parameters = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (!is_real(op, i)) continue;
-      if (parameter(op.operands[i]) != nullptr) {
+      if (parameter(op.operands[i]) != nullptr)
         parameters = true;
-      } else if (half_of(op.operands[i])) {
+      else if (half_of(op.operands[i]))
         any = true;
-      } else {
+      else
         return false;
-      }
     }
     return any || (parameters &&
                    std::ranges::any_of(op.results, [&](ValueId result) { return wanted_[index(result)]; }));
@@ -269,9 +268,8 @@ class HalfCasts {
 bool half_casts(Module& module, const Options&, Diag& diag) {
   const DType compute = *module.settings.precision.compute;
   if (compute == DType::f32) {  // nothing is to be kept out of anything
-    for (const RegionKind kind : all_regions) {
+    for (const RegionKind kind : all_regions)
       for (Op& op : module.region(kind).ops) op.keep_f32 = false;
-    }
     return true;
   }
   if (!is_half(compute)) {

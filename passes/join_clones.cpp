@@ -19,9 +19,8 @@ constexpr size_t kKernelsLookedAhead = 8;  // kernels that join_clones looks ahe
 // First op of every kernel, and the end.
 std::vector<size_t> starts_of(const Region& region) {
   std::vector<size_t> starts;
-  for (size_t i = 0; i < region.ops.size(); ++i) {
+  for (size_t i = 0; i < region.ops.size(); ++i)
     if (i == 0 || region.ops[i].kernel != region.ops[i - 1].kernel) starts.push_back(i);
-  }
   starts.push_back(region.ops.size());
   return starts;
 }
@@ -96,9 +95,8 @@ bool conflict(const StorageRoots& roots, const KernelOps& a, const KernelOps& b)
 // By value: the first result of the op that made it, or of the op that one repeats.
 std::vector<ValueId> origins(const Region& region) {
   std::vector<ValueId> out(region.values.size());
-  for (const Op& op : region.ops) {
+  for (const Op& op : region.ops)
     for (const ValueId result : op.results) out[index(result)] = op.remat.value_or(op.results.front());
-  }
   return out;
 }
 
@@ -138,9 +136,8 @@ std::optional<std::vector<size_t>> join(const StorageRoots& roots, const Kernels
 
 std::vector<size_t> ops_of(const Kernels& kernels, std::span<const size_t> which) {
   std::vector<size_t> ops;
-  for (const size_t k : which) {
+  for (const size_t k : which)
     for (size_t i = kernels.start(k); i < kernels.end(k); ++i) ops.push_back(i);
-  }
   return ops;
 }
 

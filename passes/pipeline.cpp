@@ -66,14 +66,12 @@ std::string unknown_pass(const PipelineOptions& options) {
   std::vector<std::string_view> known;
   for (const Pass& pass : all_passes()) known.push_back(pass.name);
   std::vector<std::string_view> asked(options.passes.begin(), options.passes.end());
-  for (const std::string& name : options.print_after) {
+  for (const std::string& name : options.print_after)
     if (name != "all") asked.push_back(name);
-  }
   if (!options.stop_after.empty() && options.stop_after != kNothing) asked.push_back(options.stop_after);
-  for (const std::string_view name : asked) {
+  for (const std::string_view name : asked)
     if (find_pass(name) == nullptr)
       return fmt::format("there is no pass `{}`{}", name, did_you_mean(name, known));
-  }
   return "";
 }
 
@@ -81,9 +79,8 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
   using Clock = std::chrono::steady_clock;
   std::vector<const Pass*> order;
   for (const std::string& name : options.passes) order.push_back(find_pass(name));
-  if (options.passes.empty() && !options.nothing && options.stop_after != kNothing) {
+  if (options.passes.empty() && !options.nothing && options.stop_after != kNothing)
     for (const Pass& pass : all_passes()) order.push_back(&pass);
-  }
   const auto wants_print = [&](std::string_view name) {
     return std::ranges::any_of(options.print_after,
                                [&](const std::string& wanted) { return wanted == name || wanted == "all"; });
@@ -109,13 +106,11 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     if (pass->gives) module.phase = *pass->gives;
 
     // A fresh Diag without a file: what it finds is about the module, not about the user's text.
-    if (Diag broken; !ir::verify(module, broken)) {
+    if (Diag broken; !ir::verify(module, broken))
       return {.internal_error = internal_error(*pass, broken.render(), ir::print(before))};
-    }
     if (module.phase == ir::Phase::planned) {
-      if (const std::string problem = check_plan(module); !problem.empty()) {
+      if (const std::string problem = check_plan(module); !problem.empty())
         return {.internal_error = internal_error(*pass, problem, ir::print(before))};
-      }
     }
 
     if (options.sink && wants_print(pass->name)) {

@@ -64,8 +64,8 @@ std::vector<Turnover> turnovers(const Region& region, const Transients& t) {
     const LiveRange& range = t.ranges[i];
     const bool input = contains(region.inputs, range.value);
     if (t.kernels.empty()) break;
-    if (input || range.first < range.last) out[static_cast<size_t>(range.last)].dying.push_back(i);
-    if (!input) out[static_cast<size_t>(range.first)].born.push_back(i);
+    if (input || range.first < range.last) out[range.last].dying.push_back(i);
+    if (!input) out[range.first].born.push_back(i);
   }
   return out;
 }
@@ -108,9 +108,8 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, cons
     augment(r);
   }
   std::vector<std::pair<size_t, size_t>> pairs;
-  for (size_t o = 0; o < dying.size(); ++o) {
-    if (taken_by[o] >= 0) pairs.emplace_back(dying[o], born[static_cast<size_t>(taken_by[o])]);
-  }
+  for (size_t o = 0; o < dying.size(); ++o)
+    if (taken_by[o] >= 0) pairs.emplace_back(dying[o], born[taken_by[o]]);
   return pairs;
 }
 
@@ -123,11 +122,10 @@ Transients transients(const Module& module, const Region& region) {
   // In kernel order an operand's block is final when its pair is made, so chains need no union-find.
   const StorageRoots roots(region);
   std::vector<Turnover> by_kernel = turnovers(region, t);
-  for (size_t k = 0; k < t.kernels.size(); ++k) {
+  for (size_t k = 0; k < t.kernels.size(); ++k)
     for (const auto& [operand, result] :
          in_place_pairs(module, region, roots, t, t.kernels[k], std::move(by_kernel[k])))
       t.block_of[result] = t.block_of[operand];
-  }
   std::vector<size_t> number(t.ranges.size(), SIZE_MAX);
   for (size_t i = 0; i < t.ranges.size(); ++i) {
     const LiveRange& range = t.ranges[i];
@@ -210,7 +208,7 @@ std::vector<planner::Block> by_streams(const Module& module, const Transients& t
   std::vector<planner::Block> blocks = t.blocks;
   std::vector<int64_t> live(t.kernels.size());
   for (const planner::Block& block : blocks)
-    for (int k = block.first; k <= block.last; ++k) live[static_cast<size_t>(k)] += block.bytes;
+    for (int k = block.first; k <= block.last; ++k) live[k] += block.bytes;
   const auto stay = [&](planner::Block& block, size_t until) {
     for (auto k = static_cast<size_t>(block.last) + 1; k <= std::min(until, live.size() - 1); ++k) {
       if (live[k] + block.bytes > height) return;
@@ -250,7 +248,7 @@ Predictions place_predictions(const Module& module, int64_t height) {
     p.answer = transients(module, module.answer);
     const ValueId rows = *as_value(module.predict.yields.front().what);
     const auto left = std::ranges::find(p.predict.ranges, rows, &LiveRange::value) - p.predict.ranges.begin();
-    const size_t shared = p.predict.block_of[static_cast<size_t>(left)], table = p.answer.block_of.front();
+    const size_t shared = p.predict.block_of[left], table = p.answer.block_of.front();
     const auto begin = static_cast<int>(p.predict.kernels.size());
     blocks[shared].last = begin + p.answer.blocks[table].last;
     std::vector<size_t> number(p.answer.blocks.size(), shared);
@@ -460,13 +458,12 @@ MemoryReport memory_report(const Module& module) {
       counted[at.block_of[i]] = true;  // an operand and the result in its place: counted as the operand
       const auto& inputs = fullest->inputs;
       const size_t maker = maker_of(*fullest, range.value);
-      if (contains(inputs, range.value)) {
+      if (contains(inputs, range.value))
         report.inputs += range.bytes;
-      } else if (maker < fullest->ops.size() && fullest->ops[maker].origin == Origin::forward) {
+      else if (maker < fullest->ops.size() && fullest->ops[maker].origin == Origin::forward)
         report.activations += range.bytes;
-      } else {
+      else
         report.workspace += range.bytes;
-      }
     }
   }
   report.padding = report.peak - report.weights - report.half_weights - report.gradients - report.optimizer -

@@ -27,20 +27,19 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
       const ValueId* value = as_value(operand);
       const int x = value != nullptr ? tensor_of[index(*value)] : -1;
       if (x < 0 || !step.forward[i]) continue;
-      last[static_cast<size_t>(x)] = static_cast<int>(i);
-      if (segment[static_cast<size_t>(x)] != op.segment) segment[static_cast<size_t>(x)] = -1;
+      last[x] = static_cast<int>(i);
+      if (segment[x] != op.segment) segment[x] = -1;
     }
     for (const ValueId result : op.results) {
       const int x = tensor_of[index(result)];
-      if (x >= 0) segment[static_cast<size_t>(x)] = step.forward[i] ? op.segment : -1;
+      if (x >= 0) segment[x] = step.forward[i] ? op.segment : -1;
     }
   }
   std::vector<int> operation_of(region.ops.size(), -1);
   for (size_t o = 0; o < step.kernel_of.size(); ++o) {
     if (step.kernel_of[o] < 0) continue;
-    for (const KernelMember& member : step.kernels[static_cast<size_t>(step.kernel_of[o])].members) {
+    for (const KernelMember& member : step.kernels[step.kernel_of[o]].members)
       if (operation_of[member.op] < 0) operation_of[member.op] = static_cast<int>(o);
-    }
     for (const size_t i : step.parts[o]) operation_of[i] = static_cast<int>(o);
   }
   for (size_t x = 0; x < step.graph.tensors.size(); ++x) {
@@ -49,11 +48,11 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
     // again.
     plan.held[x] = segment[x] < 0 ? 1 : 2;
     if (segment[x] < 0 || step.graph.once(static_cast<int>(x))) continue;
-    const int from = last[x] >= 0 ? operation_of[static_cast<size_t>(last[x])] : tensor.producer;
+    const int from = last[x] >= 0 ? operation_of[last[x]] : tensor.producer;
     const auto next = std::ranges::upper_bound(tensor.uses, from);
     if (next == tensor.uses.end()) continue;
-    plan.gaps[static_cast<size_t>(plan.first(static_cast<int>(x)) +
-                                  static_cast<int>(next - tensor.uses.begin()))] = planner::Gap::drop;
+    plan.gaps[plan.first(static_cast<int>(x)) + static_cast<int>(next - tensor.uses.begin())] =
+        planner::Gap::drop;
   }
   std::vector<planner::Step> schedule;
   const planner::Measure measure = planner::Simulator(step.graph).run(plan, &schedule);

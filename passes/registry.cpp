@@ -64,9 +64,8 @@ constexpr Pass kPasses[] = {
 std::span<const Pass> all_passes() { return kPasses; }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass& pass : kPasses) {
+  for (const Pass& pass : kPasses)
     if (pass.name == name) return &pass;
-  }
   return nullptr;
 }
 

@@ -36,8 +36,8 @@ class Writer {
   void run(const std::vector<planner::Step>& schedule) {
     bool again = false;  // the last step ran something again
     for (const planner::Step& s : schedule) {
-      const int k = step_.kernel_of[static_cast<size_t>(s.operation)];
-      if (k >= 0 && !done_[static_cast<size_t>(s.operation)]) {
+      const int k = step_.kernel_of[s.operation];
+      if (k >= 0 && !done_[s.operation]) {
         while (next_ <= static_cast<size_t>(k)) original(next_++);  // aliases on the way
         again = false;
       } else if (k >= 0) {
@@ -45,9 +45,9 @@ class Writer {
         again = true;
         clone(s.operation);
       }
-      done_[static_cast<size_t>(s.operation)] = true;
-      for (const int x : step_.graph.operation(s.operation).outputs) live_[static_cast<size_t>(x)] = true;
-      for (const int x : s.drops) live_[static_cast<size_t>(x)] = false;
+      done_[s.operation] = true;
+      for (const int x : step_.graph.operation(s.operation).outputs) live_[x] = true;
+      for (const int x : s.drops) live_[x] = false;
     }
     while (next_ < step_.kernels.size()) original(next_++);
     for (Yield& yield : region_.yields) yield.what = now(yield.what);
@@ -78,7 +78,7 @@ class Writer {
     if (value == nullptr) return operand;
     const int at = alias_[index(*value)];
     if (at < 0) return current_[index(*value)];
-    const Op& from = old_[static_cast<size_t>(at)];
+    const Op& from = old_[at];
     const Operand below = now(from.operands.front());
     if (root_[index(*value)] && *root_[index(*value)] != below) {
       root_[index(*value)] = below;
@@ -117,9 +117,9 @@ class Writer {
     std::map<ValueId, ValueId> inside;
     const auto lives = [&](ValueId value) {
       const int x = step_.tensor_of[index(value)];
-      return x >= 0 && live_[static_cast<size_t>(x)];
+      return x >= 0 && live_[x];
     };
-    for (const size_t i : step_.parts[static_cast<size_t>(o)]) {
+    for (const size_t i : step_.parts[o]) {
       Op op = old_[i];
       if (std::ranges::all_of(op.results, lives)) continue;
       for (Operand& operand : op.operands) {
@@ -139,8 +139,8 @@ class Writer {
     }
     ++kernels_;
     for (const int x : operation.outputs) {  // what still lives is not made again
-      const ValueId value = step_.value_of[static_cast<size_t>(x)];
-      if (!live_[static_cast<size_t>(x)]) current_[index(value)] = inside.at(value);
+      const ValueId value = step_.value_of[x];
+      if (!live_[x]) current_[index(value)] = inside.at(value);
     }
   }
 
@@ -239,9 +239,8 @@ Module without_clones(const Module& module) {
   out.phase = Phase::fused;
   out.arena_bytes.reset();
   for (Buffer& buffer : out.buffers) buffer.offset.reset();
-  for (const RegionKind kind : all_regions) {
+  for (const RegionKind kind : all_regions)
     for (Value& value : out.region(kind).values) value.offset.reset();
-  }
   return out;
 }
 

@@ -26,11 +26,10 @@ namespace {
 int64_t part_count(Lowering lowering, const Shape& shape, int64_t batch, const Options& options) {
   const int64_t row_count = rows(shape, batch);
   int64_t wanted = 1;
-  if (lowering == Lowering::total_reduce) {
+  if (lowering == Lowering::total_reduce)
     wanted = std::min({options.parts, row_count, elements(shape, batch) / options.elements_per_part});
-  } else if (row_count >= options.rows_to_cut) {
+  else if (row_count >= options.rows_to_cut)
     wanted = std::min(options.column_parts, row_count / options.rows_per_part);
-  }
   if (wanted < 2) return 1;
   const int64_t rows_per_part = (row_count + wanted - 1) / wanted;
   return (row_count + rows_per_part - 1) / rows_per_part;

@@ -31,16 +31,14 @@ class Translator {
                                [](const Operand& write) { return as_buffer(write) != nullptr; }))
       --last;
     for (size_t k = 0; k < last; ++k) {
-      for (const Operand& write : out_.kernels[k].writes) {
+      for (const Operand& write : out_.kernels[k].writes)
         if (const BufferId* buffer = as_buffer(write)) written_.insert(*buffer);
-      }
     }
     out_.tensor_of.assign(region_.values.size(), -1);
     micro_batch();
     seconds_ = kernel_costs(costs_, module_, region_, out_.kernels);
-    for (size_t k = 0; k < out_.kernels.size(); ++k) {
+    for (size_t k = 0; k < out_.kernels.size(); ++k)
       if (out_.kernels[k].form != KernelForm::alias) operation(k, seconds_[k]);
-    }
     end();
     out_.fixed_bytes = buffer_bytes(module_);
     for (const RegionKind kind : training_regions)
@@ -143,13 +141,12 @@ class Translator {
       const int x = out_.tensor_of[index(*value)];
       if (contains(op.inputs, x)) return;
       op.inputs.push_back(x);
-      out_.graph.tensors[static_cast<size_t>(x)].uses.push_back(number);
+      out_.graph.tensors[x].uses.push_back(number);
     };
-    if (known.empty()) {
+    if (known.empty())
       std::ranges::for_each(kernel.reads, read);
-    } else {
+    else
       for (const size_t i : ops) std::ranges::for_each(region_.ops[i].operands, read);
-    }
     for (const ValueId value : results) op.outputs.push_back(tensor(value, number));
     if (known.empty()) in_place(kernel, op, results);
     op.name = name_of(kernel, results);
@@ -188,7 +185,7 @@ class Translator {
   // Results that may take the bytes of an operand that dies in the kernel (as plan-memory pairs them).
   void in_place(const Kernel& kernel, planner::Operation& op, const std::vector<ValueId>& results) {
     for (const int x : op.inputs) {
-      const ValueId from = out_.value_of[static_cast<size_t>(x)];
+      const ValueId from = out_.value_of[x];
       for (const ValueId to : results) {
         if (type_bytes(region_[from].type, module_.micro_batch()) !=
             type_bytes(region_[to].type, module_.micro_batch()))
@@ -251,7 +248,7 @@ class Translator {
       const ValueId* value = as_value(owner);
       if (value == nullptr || out_.tensor_of[index(*value)] < 0) continue;
       const int x = out_.tensor_of[index(*value)];
-      planner::Tensor& wanted = out_.graph.tensors[static_cast<size_t>(x)];
+      planner::Tensor& wanted = out_.graph.tensors[x];
       if (wanted.wanted) continue;
       wanted.wanted = true;
       op.inputs.push_back(x);
@@ -285,9 +282,8 @@ std::string print_graph(const StepGraph& step) {
     for (const int x : op.outputs) text += fmt::format(" {} {} -1", x, graph.tensor(x).bytes);
     text += '\n';
   }
-  for (size_t x = 0; x < graph.tensors.size(); ++x) {
+  for (size_t x = 0; x < graph.tensors.size(); ++x)
     if (graph.tensors[x].wanted) text += fmt::format("GET {} 1\n", x);
-  }
   return text;
 }
 

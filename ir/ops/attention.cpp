@@ -135,15 +135,15 @@ void forward_reference(EvalView& view, size_t words) {
     for (int64_t i = 0; i < s.length; ++i) {
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
       for (int64_t j = 0; j < head.keys(i); ++j) {
-        double& score = scores[static_cast<size_t>(j)];
+        double& score = scores[j];
         score = head.score(i, j);
         top = std::isnan(score) || std::isnan(top) ? std::nan("") : std::fmax(top, score);
       }
-      for (int64_t j = 0; j < head.keys(i); ++j) sum += std::exp(scores[static_cast<size_t>(j)] - top);
+      for (int64_t j = 0; j < head.keys(i); ++j) sum += std::exp(scores[j] - top);
       double* out =
           view.result(0).data.data() + (head.sample * s.length + i) * s.width() + head.head * s.channels;
       for (int64_t j = 0; j < head.keys(i); ++j) {
-        const double p = std::exp(scores[static_cast<size_t>(j)] - top) / sum * head.factor(i, j);
+        const double p = std::exp(scores[j] - top) / sum * head.factor(i, j);
         for (int64_t c = 0; c < s.channels; ++c) out[c] += p * head.value(j)[c];
       }
       view.result(1).data[head.statistic(i)] = top;
@@ -161,7 +161,7 @@ void gradient_reference(EvalView& view, size_t words) {
       const double* dy = view.operand(3).data.data() + at * s.width() + head.head * s.channels;
       const double top = view.operand(1).data[head.statistic(i)];
       const double log = view.operand(1).data[head.statistic(i + s.length)];
-      const double delta = view.operand(2).data[static_cast<size_t>(at * s.heads + head.head)];
+      const double delta = view.operand(2).data[at * s.heads + head.head];
       for (int64_t j = 0; j < head.keys(i); ++j) {
         const double p = std::exp(head.score(i, j) - top - log), z = head.factor(i, j);
         const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.scale;

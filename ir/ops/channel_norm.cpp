@@ -130,9 +130,8 @@ Types infer_group_norm(const OpView& op) {
   expect_per_channel(op, 1, 2);
   const Type x = op.operand(0);
   const int64_t groups = op.integer("groups");
-  if (groups < 1 || x.shape[1] % groups != 0) {
+  if (groups < 1 || x.shape[1] % groups != 0)
     refuse(op, Kind::shape_mismatch, "{} channels do not divide into {} groups", x.shape[1], groups);
-  }
   const Type group{DType::f32, {x.shape[0], groups, 1}};
   return {{DType::f32, x.shape}, group, group};
 }
@@ -193,11 +192,11 @@ void group_norm_reference(EvalView& view) {
     const auto [mean, rstd] = row_statistics(row, within, eps);
     for (int64_t i = 0; i < within; ++i) {
       const auto c = static_cast<size_t>((r % groups * within + i) / size);
-      view.result(0).data[static_cast<size_t>(r * within + i)] =
+      view.result(0).data[r * within + i] =
           (row[i] - mean) * rstd * view.operand(1).data[c] + view.operand(2).data[c];
     }
-    view.result(1).data[static_cast<size_t>(r)] = mean;
-    view.result(2).data[static_cast<size_t>(r)] = rstd;
+    view.result(1).data[r] = mean;
+    view.result(2).data[r] = rstd;
   }
 }
 

@@ -50,9 +50,8 @@ void scatter(EvalView& view, size_t tokens) {
   const Tensor& dy = view.operand(tokens + 1);
   const int64_t columns = column_count(dy);
   for (int64_t row = 0; row < row_count(dy); ++row) {
-    const auto to = static_cast<int64_t>(view.operand(tokens).data[static_cast<size_t>(row)]) * columns;
-    for (int64_t c = 0; c < columns; ++c)
-      view.result().data[static_cast<size_t>(to + c)] += dy.data[static_cast<size_t>(row * columns + c)];
+    const auto to = static_cast<int64_t>(view.operand(tokens).data[row]) * columns;
+    for (int64_t c = 0; c < columns; ++c) view.result().data[to + c] += dy.data[row * columns + c];
   }
 }
 

@@ -35,7 +35,7 @@ Types infer_permute(const OpView& op) {
 void permute_gradient(GradBuilder& g) {
   const auto& axes = g.view().integers("axes");
   std::vector<int64_t> back(axes.size());
-  for (size_t i = 0; i < axes.size(); ++i) back[static_cast<size_t>(axes[i])] = static_cast<int64_t>(i);
+  for (size_t i = 0; i < axes.size(); ++i) back[axes[i]] = static_cast<int64_t>(i);
   g.add(0, g.b.make("permute", g.d_name(0), {*g.d_result()}, {{"axes", back}}));
 }
 
@@ -51,8 +51,7 @@ void permute_reference(EvalView& view) {
     strides[i] = i < first ? x_strides[i] : x_strides[first + static_cast<size_t>(axes[i - first])];
   std::vector<int64_t> at(all, 0);
   for (double& value : y.data) {
-    value =
-        x.data[static_cast<size_t>(std::inner_product(at.begin(), at.end(), strides.begin(), int64_t{0}))];
+    value = x.data[std::inner_product(at.begin(), at.end(), strides.begin(), int64_t{0})];
     for (size_t i = all; i-- > 0;) {
       if (++at[i] < y.shape[i]) break;
       at[i] = 0;

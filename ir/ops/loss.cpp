@@ -163,7 +163,7 @@ void cross_entropy_reference(EvalView& view) {
   const Tensor &x = view.operand(0), &target = view.operand(1);
   const int64_t columns = column_count(x);
   const double smoothing = view.op.real("label_smoothing");
-  const auto weight = [&](int64_t c) { return weighted ? view.operand(2).data[static_cast<size_t>(c)] : 1; };
+  const auto weight = [&](int64_t c) { return weighted ? view.operand(2).data[c] : 1; };
   for (int64_t r = 0; r < row_count(x); ++r) {
     const auto i = static_cast<size_t>(r);
     const double* row = x.data.data() + r * columns;
@@ -419,7 +419,7 @@ extern const OpInfo op_row_argmax{
             const double* row = x.data.data() + r * columns;
             const bool ordered = std::none_of(row, row + columns, [](double v) { return std::isnan(v); });
             const int64_t best = ordered ? std::max_element(row, row + columns) - row : columns;
-            view.result().data[static_cast<size_t>(r)] = static_cast<double>(best);
+            view.result().data[r] = static_cast<double>(best);
           }
         },
     .precision = Precision::f32,

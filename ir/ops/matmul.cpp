@@ -76,11 +76,11 @@ void multiply(EvalView& view, size_t first) {
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0;
       for (int64_t p = 0; p < k; ++p) {
-        const double left = a.data[static_cast<size_t>(ta ? p * a_columns + i : i * a_columns + p)];
-        const double right = b.data[static_cast<size_t>(tb ? j * b_columns + p : p * b_columns + j)];
+        const double left = a.data[ta ? p * a_columns + i : i * a_columns + p];
+        const double right = b.data[tb ? j * b_columns + p : p * b_columns + j];
         sum += left * right;
       }
-      c[static_cast<size_t>(i * n + j)] += sum;
+      c[i * n + j] += sum;
     }
   }
 }

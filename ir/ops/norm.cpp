@@ -59,11 +59,11 @@ void reference(EvalView& view) {
     const auto [mean, rstd] = row_statistics(row, columns, eps);
     for (int64_t c = 0; c < columns; ++c) {
       const auto i = static_cast<size_t>(c);
-      view.result(0).data[static_cast<size_t>(r * columns + c)] =
+      view.result(0).data[r * columns + c] =
           (row[c] - mean) * rstd * view.operand(1).data[i] + bias[bias.size() == 1 ? 0 : i];
     }
-    view.result(1).data[static_cast<size_t>(r)] = mean;
-    view.result(2).data[static_cast<size_t>(r)] = rstd;
+    view.result(1).data[r] = mean;
+    view.result(2).data[r] = rstd;
   }
 }
 
@@ -142,11 +142,9 @@ void rms_reference(EvalView& view) {
     double mean = 0;
     for (int64_t c = 0; c < columns; ++c) mean += row[c] * row[c] / static_cast<double>(columns);
     const double rstd = 1.0 / std::sqrt(mean + view.op.real("eps"));
-    for (int64_t c = 0; c < columns; ++c) {
-      view.result(0).data[static_cast<size_t>(r * columns + c)] =
-          row[c] * rstd * view.operand(1).data[static_cast<size_t>(c)];
-    }
-    view.result(1).data[static_cast<size_t>(r)] = rstd;
+    for (int64_t c = 0; c < columns; ++c)
+      view.result(0).data[r * columns + c] = row[c] * rstd * view.operand(1).data[c];
+    view.result(1).data[r] = rstd;
   }
 }
 

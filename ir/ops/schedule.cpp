@@ -35,8 +35,8 @@ Power power(double base, Scalar n) {
   std::vector<Scalar> bits(kBits, Scalar(0));
   for (int b = kBits - 1; b >= 0; --b) {
     const int weight = 1 << b;
-    bits[static_cast<size_t>(b)] = Scalar(weight) <= n;
-    n = n - to_integer(bits[static_cast<size_t>(b)]) * Scalar(weight);
+    bits[b] = Scalar(weight) <= n;
+    n = n - to_integer(bits[b]) * Scalar(weight);
   }
   Power result;
   for (int first = 0; first < kBits; first += kDigit) {

@@ -49,7 +49,7 @@ class Blocks {
       block.to = i == chain_.points.size() ? chain_.backward_begin : chain_.points[i] + 1;
       if (i < chain_.points.size()) {
         block.after = chain_.tensors[i];
-        separator_[static_cast<size_t>(block.after)] = static_cast<int>(i);
+        separator_[block.after] = static_cast<int>(i);
       }
       blocks_.push_back(std::move(block));
     }
@@ -85,7 +85,7 @@ class Blocks {
     for (const int x : graph_.operation(o).inputs) {
       const int producer = graph_.tensor(x).producer;
       if (producer < 0 || producer >= chain_.backward_begin || graph_.once(x)) continue;
-      const int number = separator_[static_cast<size_t>(x)];
+      const int number = separator_[x];
       const auto next = std::ranges::lower_bound(chain_.points, producer);
       if (number < 0)
         inside = std::max(inside, static_cast<int>(next - chain_.points.begin()));
@@ -98,10 +98,9 @@ class Blocks {
   // Bytes of the backward pass that are made before operation o and read there or later.
   int64_t crossing(int o) const {
     int64_t bytes = 0;
-    for (const Tensor& x : graph_.tensors) {
+    for (const Tensor& x : graph_.tensors)
       if (x.producer >= chain_.backward_begin && x.producer < o && !x.uses.empty() && x.uses.back() >= o)
         bytes += x.bytes;
-    }
     return bytes;
   }
 
@@ -120,16 +119,15 @@ class Blocks {
           if (bytes < least) least = bytes, cut = other;
         }
         while (current > block) {
-          blocks_[static_cast<size_t>(current)].back_to = cut;
-          blocks_[static_cast<size_t>(--current)].back_from = cut;
+          blocks_[current].back_to = cut;
+          blocks_[--current].back_from = cut;
         }
       }
       last = o;
     }
     // Nobody reads the forward pass any more: that is the first block's.
     for (int rest = current; rest > 0; --rest)
-      blocks_[static_cast<size_t>(rest)].back_to = blocks_[static_cast<size_t>(rest) - 1].back_from =
-          last + 1;
+      blocks_[rest].back_to = blocks_[static_cast<size_t>(rest) - 1].back_from = last + 1;
     blocks_.front().back_to = graph_.end();
   }
 
@@ -150,12 +148,12 @@ class Blocks {
       tensor.storage = at->second;
       tensor.bytes = bytes;
       graph.tensors.push_back(std::move(tensor));
-      if (producer >= 0) graph.operations[static_cast<size_t>(producer)].outputs.push_back(at->second);
+      if (producer >= 0) graph.operations[producer].outputs.push_back(at->second);
       return at->second;
     }
     void read(int x, int by) {
-      graph.operations[static_cast<size_t>(by)].inputs.push_back(x);
-      graph.tensors[static_cast<size_t>(x)].uses.push_back(by);
+      graph.operations[by].inputs.push_back(x);
+      graph.tensors[x].uses.push_back(by);
     }
   };
 
@@ -217,8 +215,7 @@ class Blocks {
     for (const Operation& op : graph.operations) {
       text += fmt::format("{} {} {}:", op.cost, op.again, op.once);
       for (const int x : op.inputs) text += fmt::format(" {}", x);
-      for (const int x : op.outputs)
-        text += fmt::format(" ={} {}", x, graph.tensors[static_cast<size_t>(x)].bytes);
+      for (const int x : op.outputs) text += fmt::format(" ={} {}", x, graph.tensors[x].bytes);
       for (const auto& [from, to] : op.in_place) text += fmt::format(" {}/{}", from, to);
       text += '\n';
     }
@@ -236,10 +233,9 @@ class Blocks {
     const Alone alone = cut_out(block);
     std::vector<int> all;
     for (int o = block.from; o < block.to; ++o) {
-      for (const int x : graph_.operation(o).outputs) {
+      for (const int x : graph_.operation(o).outputs)
         if (x != block.after && !graph_.once(x) && between(graph_, nothing_, x, chain_.backward_begin) >= 0)
           all.push_back(x);
-      }
     }
     const auto bytes = [&](int x) { return graph_.tensor(x).bytes; };
     std::ranges::stable_sort(all, [&](int a, int b) { return bytes(a) > bytes(b); });
@@ -271,7 +267,7 @@ class Blocks {
     const auto set = [&](int x, Gap gap) {
       if (const auto at = alone.local.find(x); at != alone.local.end()) {
         if (const int number = between(alone.graph, plan, at->second, alone.backward_begin); number >= 0)
-          plan.gaps[static_cast<size_t>(number)] = gap;
+          plan.gaps[number] = gap;
       }
     };
     // Of all ways to treat the larger tensors those that no other betters.
@@ -322,9 +318,9 @@ class Blocks {
   // x goes the first `times` times it is there, and stays then.
   void keep_from(Plan& plan, int x, int times) const {
     if (const int gap = between(graph_, plan, x, chain_.backward_begin); gap >= 0)
-      plan.gaps[static_cast<size_t>(gap)] = times == kEachTime ? Gap::drop_again : dropped(times);
+      plan.gaps[gap] = times == kEachTime ? Gap::drop_again : dropped(times);
     else if (times != kEachTime)
-      plan.held[static_cast<size_t>(x)] = static_cast<uint16_t>(times + 1);
+      plan.held[x] = static_cast<uint16_t>(times + 1);
   }
 
   void decide(Plan& plan, const Decision& decision) const {
@@ -337,21 +333,20 @@ class Blocks {
       case Decision::Kind::free: {
         const int gap = between(graph_, plan, block.after, block.back_from);
         if (gap != between(graph_, plan, block.after, chain_.backward_begin))
-          plan.gaps[static_cast<size_t>(gap)] = Gap::drop;
+          plan.gaps[gap] = Gap::drop;
         else if (!stages_[i + 1].backward)
           keep_from(plan, block.after, pass);  // nobody read it since it was stored: it need not have been
         return;
       }
       case Decision::Kind::remake: {
-        const unsigned kept =
-            stages_[i].again[decision.held ? 1 : 0][static_cast<size_t>(decision.option)].kept;
+        const unsigned kept = stages_[i].again[decision.held ? 1 : 0][decision.option].kept;
         for (const int x : block.rest) keep_from(plan, x, pass);
         for (size_t c = 0; c < block.choices.size(); ++c)
           keep_from(plan, block.choices[c], (kept >> c & 1U) != 0 ? pass : kEachTime);
         return;
       }
       case Decision::Kind::keep: {
-        const unsigned kept = stages_[i].passed[static_cast<size_t>(decision.option)].kept;
+        const unsigned kept = stages_[i].passed[decision.option].kept;
         for (const int x : block.rest) keep_from(plan, x, pass);
         for (size_t c = 0; c < block.choices.size(); ++c)
           keep_from(plan, block.choices[c], (kept >> c & 1U) != 0 ? pass : pass + 1);

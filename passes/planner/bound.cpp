@@ -25,13 +25,13 @@ class Flow {
     return static_cast<int>(head_.size()) - 1;
   }
   int edge(int from, int to, double capacity) {
-    edges_.push_back({to, head_[static_cast<size_t>(from)], capacity, capacity});
-    head_[static_cast<size_t>(from)] = static_cast<int>(edges_.size()) - 1;
-    edges_.push_back({from, head_[static_cast<size_t>(to)], 0, 0});
-    head_[static_cast<size_t>(to)] = static_cast<int>(edges_.size()) - 1;
+    edges_.push_back({to, head_[from], capacity, capacity});
+    head_[from] = static_cast<int>(edges_.size()) - 1;
+    edges_.push_back({from, head_[to], 0, 0});
+    head_[to] = static_cast<int>(edges_.size()) - 1;
     return static_cast<int>(edges_.size()) - 2;
   }
-  void set_capacity(int edge, double capacity) { edges_[static_cast<size_t>(edge)].capacity = capacity; }
+  void set_capacity(int edge, double capacity) { edges_[edge].capacity = capacity; }
 
   double maximum(int source, int sink, double scale, int64_t& work) {
     tiny_ = scale * 1e-12;
@@ -48,7 +48,7 @@ class Flow {
     return total;
   }
   // After maximum: whether the node is on the source's side.
-  bool with_source(int node) const { return level_[static_cast<size_t>(node)] >= 0; }
+  bool with_source(int node) const { return level_[node] >= 0; }
 
  private:
   struct Edge {
@@ -58,19 +58,19 @@ class Flow {
 
   bool layers(int source, int sink, int64_t& work) {
     level_.assign(head_.size(), -1);
-    level_[static_cast<size_t>(source)] = 0;
+    level_[source] = 0;
     queue_.assign(1, source);
     for (size_t i = 0; i < queue_.size(); ++i) {
       const int from = queue_[i];
-      for (int e = head_[static_cast<size_t>(from)]; e >= 0; e = edges_[static_cast<size_t>(e)].next) {
+      for (int e = head_[from]; e >= 0; e = edges_[e].next) {
         ++work;
-        const Edge& edge = edges_[static_cast<size_t>(e)];
-        if (edge.left <= tiny_ || level_[static_cast<size_t>(edge.to)] >= 0) continue;
-        level_[static_cast<size_t>(edge.to)] = level_[static_cast<size_t>(from)] + 1;
+        const Edge& edge = edges_[e];
+        if (edge.left <= tiny_ || level_[edge.to] >= 0) continue;
+        level_[edge.to] = level_[from] + 1;
         queue_.push_back(edge.to);
       }
     }
-    return level_[static_cast<size_t>(sink)] >= 0;
+    return level_[sink] >= 0;
   }
 
   // One path with an explicit stack: graphs are deeper than the machine's.
@@ -78,29 +78,28 @@ class Flow {
     path_.clear();
     int at = source;
     while (at != sink) {
-      int& e = next_[static_cast<size_t>(at)];
+      int& e = next_[at];
       while (e >= 0) {
         ++work;
-        const Edge& edge = edges_[static_cast<size_t>(e)];
-        if (edge.left > tiny_ && level_[static_cast<size_t>(edge.to)] == level_[static_cast<size_t>(at)] + 1)
-          break;
+        const Edge& edge = edges_[e];
+        if (edge.left > tiny_ && level_[edge.to] == level_[at] + 1) break;
         e = edge.next;
       }
       if (e >= 0) {
         path_.push_back(e);
-        at = edges_[static_cast<size_t>(e)].to;
+        at = edges_[e].to;
         continue;
       }
       if (path_.empty()) return 0;
-      level_[static_cast<size_t>(at)] = -1;
-      at = edges_[static_cast<size_t>(path_.back() ^ 1)].to;
+      level_[at] = -1;
+      at = edges_[path_.back() ^ 1].to;
       path_.pop_back();
     }
     double least = kInfinite;
-    for (const int e : path_) least = std::min(least, edges_[static_cast<size_t>(e)].left);
+    for (const int e : path_) least = std::min(least, edges_[e].left);
     for (const int e : path_) {
-      edges_[static_cast<size_t>(e)].left -= least;
-      edges_[static_cast<size_t>(e ^ 1)].left += least;
+      edges_[e].left -= least;
+      edges_[e ^ 1].left += least;
     }
     return least;
   }
@@ -117,9 +116,8 @@ class Model {
     available_.assign(graph.tensors.size(), -1);
     again_.assign(graph.operations.size(), -1);
     free_.assign(graph.tensors.size(), 0);
-    for (const auto* list : {&graph.operation(point).inputs, &graph.operation(point).outputs}) {
-      for (const int x : *list) free_[static_cast<size_t>(graph.tensor(x).storage)] = 1;
-    }
+    for (const auto* list : {&graph.operation(point).inputs, &graph.operation(point).outputs})
+      for (const int x : *list) free_[graph.tensor(x).storage] = 1;
     for (size_t x = 0; x < graph.tensors.size(); ++x) {
       const Tensor& tensor = graph.tensors[x];
       if (tensor.producer < 0 || tensor.producer > point || tensor.uses.empty() ||
@@ -130,7 +128,7 @@ class Model {
     }
     for (size_t next = 0; next < todo_.size(); ++next) {  // makers of what may be wanted, backwards
       const int o = todo_[next];
-      const int node = again_[static_cast<size_t>(o)];
+      const int node = again_[o];
       for (const int x : graph.operation(o).inputs) {
         const int input = available(graph.tensor(x).storage);
         if (input >= 0) flow_.edge(node, input, kInfinite);
@@ -146,15 +144,12 @@ class Model {
     Cut cut;
     cut.price = price;
     cut.kept.assign(graph_.tensors.size(), 0);
-    for (const int o : todo_) {
-      if (flow_.with_source(again_[static_cast<size_t>(o)])) cut.cost += graph_.operation(o).again_cost();
-    }
+    for (const int o : todo_)
+      if (flow_.with_source(again_[o])) cut.cost += graph_.operation(o).again_cost();
     for (const auto& [x, edge] : keep_) {
       const int maker = graph_.tensor(x).producer;
-      if (!flow_.with_source(available_[static_cast<size_t>(x)]) ||
-          flow_.with_source(again_[static_cast<size_t>(maker)]))
-        continue;
-      cut.kept[static_cast<size_t>(x)] = 1;
+      if (!flow_.with_source(available_[x]) || flow_.with_source(again_[maker])) continue;
+      cut.kept[x] = 1;
       cut.bytes += graph_.tensor(x).bytes;
     }
     for (size_t x = 0; x < free_.size(); ++x) cut.kept[x] = cut.kept[x] != 0 || free_[x] != 0;
@@ -170,7 +165,7 @@ class Model {
     if (free_[at] != 0 || maker < 0 || maker > point_) return -1;
     if (available_[at] < 0) {
       available_[at] = flow_.node();
-      int& again = again_[static_cast<size_t>(maker)];
+      int& again = again_[maker];
       if (again < 0) {
         again = flow_.node();
         flow_.edge(again, sink_,
@@ -218,11 +213,10 @@ PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoin
   for (int attempt = 0; attempt < 24 + breakpoints; ++attempt) {
     size_t pair = done.size();
     if (at_budget) {
-      for (size_t i = 0; i < done.size(); ++i) {
+      for (size_t i = 0; i < done.size(); ++i)
         if (static_cast<double>(out.cuts[i].bytes) + excess > 0 &&
             static_cast<double>(out.cuts[i + 1].bytes) + excess <= 0)
           pair = i;
-      }
       if (pair == done.size() || done[pair] != 0) {
         at_budget = false;
         attempt = std::max(attempt, 24);
@@ -268,14 +262,14 @@ std::vector<int> bound_points(const Graph& graph) {
   std::vector<int> from(graph.tensors.size(), -1), to(graph.tensors.size(), -1);
   for (const Tensor& x : graph.tensors) {
     if (x.producer < 0) continue;
-    int& first = from[static_cast<size_t>(x.storage)];
-    int& last = to[static_cast<size_t>(x.storage)];
+    int& first = from[x.storage];
+    int& last = to[x.storage];
     if (first < 0 || x.producer < first) first = x.producer;
     last = std::max(last, x.uses.empty() ? x.producer : x.uses.back());
   }
   for (size_t s = 0; s < graph.tensors.size(); ++s) {
     if (from[s] < 0) continue;
-    change[static_cast<size_t>(from[s])] += graph.tensors[s].bytes;
+    change[from[s]] += graph.tensors[s].bytes;
     change[static_cast<size_t>(to[s]) + 1] -= graph.tensors[s].bytes;
   }
   int fullest = 0, backward = -1;

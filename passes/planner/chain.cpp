@@ -49,14 +49,13 @@ Chain find_chain(const Graph& graph) {
     for (const int use : tensor.uses)
       if (use <= chain.backward_begin) last = std::max(last, use);
     for (int o = tensor.producer; o < last; ++o) {
-      ++crossing[static_cast<size_t>(o)];
-      separator[static_cast<size_t>(o)] = static_cast<int>(x);
+      ++crossing[o];
+      separator[o] = static_cast<int>(x);
     }
   }
   for (int o = 0; o < chain.backward_begin; ++o) {
-    const int x = separator[static_cast<size_t>(o)];
-    if (crossing[static_cast<size_t>(o)] != 1 || (!chain.tensors.empty() && chain.tensors.back() == x))
-      continue;
+    const int x = separator[o];
+    if (crossing[o] != 1 || (!chain.tensors.empty() && chain.tensors.back() == x)) continue;
     chain.tensors.push_back(x);
     chain.points.push_back(o);
   }

@@ -52,7 +52,7 @@ class Astar {
       size_t at = 0;
       while (at < storages_.size() && storages_[at] != s) ++at;
       if (at == storages_.size()) storages_.push_back(s), groups_.push_back(0);
-      groups_[at] |= bit_[static_cast<size_t>(x)];
+      groups_[at] |= bit_[x];
     }
     needed_after_.assign(graph.operations.size() + 1, 0);
     for (size_t t = graph.operations.size(); t-- > 0;) needed_after_[t] = needed_after_[t + 1] | inputs_[t];
@@ -67,14 +67,14 @@ class Astar {
     while (!open_.empty()) {
       const auto [estimate, unused, index] = open_.top();
       open_.pop();
-      const Node node = nodes_[static_cast<size_t>(index)];
+      const Node node = nodes_[index];
       if (!closed_.emplace(node.state, index).second) continue;
       if (node.state.next > end) return finish(index);
       if (static_cast<int64_t>(closed_.size()) > most_states) return out;
       for (int o = 0; o <= node.state.next; ++o) {
-        if ((inputs_[static_cast<size_t>(o)] & ~node.state.live) != 0) continue;
+        if ((inputs_[o] & ~node.state.live) != 0) continue;
         // Again only where something is missing that it makes.
-        if (o < node.state.next && (outputs_[static_cast<size_t>(o)] & ~node.state.live) == 0) continue;
+        if (o < node.state.next && (outputs_[o] & ~node.state.live) == 0) continue;
         move(index, node, o);
       }
     }
@@ -85,20 +85,19 @@ class Astar {
  private:
   Set set_of(const std::vector<int>& tensors) const {
     Set set = 0;
-    for (const int x : tensors) set |= bit_[static_cast<size_t>(x)];
+    for (const int x : tensors) set |= bit_[x];
     return set;
   }
 
   int64_t bytes(Set set) const {
     int64_t sum = 0;
-    for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t g = 0; g < groups_.size(); ++g)
       if ((groups_[g] & set) != 0) sum += graph_.tensor(storages_[g]).bytes;
-    }
     return sum;
   }
 
   void move(int parent, const Node& node, int o) {
-    const Set busy = inputs_[static_cast<size_t>(o)] | outputs_[static_cast<size_t>(o)];
+    const Set busy = inputs_[o] | outputs_[o];
     const int64_t own = bytes(busy);
     if (own > budget_) return;
     // Tensors in the storages of the operation stay for nothing; the others by storage.
@@ -125,9 +124,8 @@ class Astar {
     if (all <= budget_) {
       for (; at < choice.size(); ++at) stay |= groups_[choice[at]] & node.state.live;
       // Largest: nothing that was freed would still fit.
-      for (const size_t g : choice) {
+      for (const size_t g : choice)
         if ((groups_[g] & stay) == 0 && all + graph_.tensor(storages_[g]).bytes <= budget_) return;
-      }
       arrive(parent, node, o, stay);
       return;
     }
@@ -142,7 +140,7 @@ class Astar {
   void arrive(int parent, const Node& node, int o, Set kept) {
     Node next;
     next.state.next = node.state.next + (o == node.state.next ? 1 : 0);
-    next.state.live = kept | outputs_[static_cast<size_t>(o)];
+    next.state.live = kept | outputs_[o];
     next.cost = node.cost + graph_.operation(o).cost;
     next.parent = parent;
     next.operation = o;
@@ -152,13 +150,12 @@ class Astar {
 
   // Costs of first executions to come, and of what must run again.
   double estimate(const State& state) const {
-    Set missing = needed_after_[static_cast<size_t>(state.next)] &
-                  made_before_[static_cast<size_t>(state.next)] & ~state.live;
+    Set missing = needed_after_[state.next] & made_before_[state.next] & ~state.live;
     Set seen = missing;
     double sum = 0;
     std::vector<char> again(static_cast<size_t>(state.next), 0);
     while (missing != 0) {
-      const int x = made_[static_cast<size_t>(__builtin_ctz(missing))];
+      const int x = made_[__builtin_ctz(missing)];
       missing &= missing - 1;
       const size_t o = static_cast<size_t>(graph_.tensor(x).producer);
       if (again[o] != 0) continue;
@@ -187,17 +184,15 @@ class Astar {
   Exact finish(int index) const {
     Exact out;
     out.outcome = Exact::Outcome::optimal;
-    out.cost = nodes_[static_cast<size_t>(index)].cost;
+    out.cost = nodes_[index].cost;
     std::vector<int> path;
-    for (int i = index; nodes_[static_cast<size_t>(i)].parent >= 0; i = nodes_[static_cast<size_t>(i)].parent)
-      path.push_back(i);
+    for (int i = index; nodes_[i].parent >= 0; i = nodes_[i].parent) path.push_back(i);
     std::ranges::reverse(path);
     Set live = 0;
     for (const int i : path) {
-      const Node& node = nodes_[static_cast<size_t>(i)];
-      for (const int x : made_) {
-        if (((live & ~node.kept) & bit_[static_cast<size_t>(x)]) != 0) out.schedule.back().drops.push_back(x);
-      }
+      const Node& node = nodes_[i];
+      for (const int x : made_)
+        if (((live & ~node.kept) & bit_[x]) != 0) out.schedule.back().drops.push_back(x);
       live = node.state.live;
       out.peak = std::max(out.peak, bytes(live));
       if (node.operation != graph_.end()) out.schedule.push_back({node.operation, {}});

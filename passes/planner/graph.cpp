@@ -99,7 +99,7 @@ class Parser {
       return fmt::format("the cost is {}; it must be finite, below 1e250 and not negative", op.cost);
     if (backward != 0 && backward != 1) return fmt::format("is_backward is {}, not 0 or 1", backward);
     op.backward = backward == 1;
-    for (const int x : op.inputs) add_once(graph_.tensors[static_cast<size_t>(x)].uses, index);
+    for (const int x : op.inputs) add_once(graph_.tensors[x].uses, index);
     graph_.operations.push_back(std::move(op));
     return {};
   }
@@ -112,7 +112,7 @@ class Parser {
     if (one != 1) return fmt::format("GET ends in {}, not 1", one);
     const auto found = number_.find(id);
     if (found == number_.end()) return fmt::format("GET names tensor {}, which no operation has", id);
-    graph_.tensors[static_cast<size_t>(found->second)].wanted = true;
+    graph_.tensors[found->second].wanted = true;
     return {};
   }
 
@@ -145,7 +145,7 @@ class Parser {
         return fmt::format("tensor {} is an alias of {}, which is not known here", id, alias);
       storage = graph_.tensor(owner->second).storage;
     }
-    Tensor& made = graph_.tensors[static_cast<size_t>(x)];
+    Tensor& made = graph_.tensors[x];
     made.producer = index;
     made.storage = storage;
     made.bytes = alias == -1 ? bytes : 0;
@@ -186,15 +186,14 @@ std::vector<int64_t> Graph::least_bytes() const {
     // Across the operations strictly between its maker and its last reader; those that read it count it
     // themselves.
     change[static_cast<size_t>(tensor.producer) + 1] += tensor.bytes;
-    change[static_cast<size_t>(tensor.uses.back())] -= tensor.bytes;
+    change[tensor.uses.back()] -= tensor.bytes;
   }
   int64_t across = 0;
   for (size_t o = 0; o < operations.size(); ++o) {
     across += change[o];
     int64_t own = 0;  // of those across, what the operation counts as its input
-    for (const int x : operations[o].inputs) {
+    for (const int x : operations[o].inputs)
       if (once(x) && tensor(x).uses.back() > static_cast<int>(o)) own += tensor(x).bytes;
-    }
     out[o] = own_bytes(static_cast<int>(o)) + across - own;
   }
   return out;

@@ -39,8 +39,8 @@ struct Graph {
   std::vector<Tensor> tensors;
 
   int end() const { return static_cast<int>(operations.size()) - 1; }
-  const Operation& operation(int o) const { return operations[static_cast<size_t>(o)]; }
-  const Tensor& tensor(int x) const { return tensors[static_cast<size_t>(x)]; }
+  const Operation& operation(int o) const { return operations[o]; }
+  const Tensor& tensor(int x) const { return tensors[x]; }
   double base_cost() const;
   // Bytes of the inputs and outputs of an operation, those that can be shared in place once: nothing runs it
   // in less.

@@ -41,7 +41,7 @@ Incremental::Incremental(const Graph& graph)
     const Tensor& tensor = graph.tensors[i];
     const auto x = static_cast<int>(i);
     first_slot_.push_back(static_cast<int>(slots_.size()));
-    members_[static_cast<size_t>(tensor.storage)].push_back(x);
+    members_[tensor.storage].push_back(x);
     int begin = tensor.producer;
     for (const int use : tensor.uses) {
       slot_of_.push_back(static_cast<int>(slots_.size()));
@@ -80,14 +80,14 @@ void Incremental::set_held(int x, int to) {
 }
 
 void Incremental::put_gap(int gap, Gap to) {
-  Gap& now = plan_.gaps[static_cast<size_t>(gap)];
+  Gap& now = plan_.gaps[gap];
   if (now == to) return;
   old_gaps_.emplace_back(gap, std::exchange(now, to));
-  set_goes(slot_of_[static_cast<size_t>(gap)], goes_of(to));
+  set_goes(slot_of_[gap], goes_of(to));
 }
 
 void Incremental::put_held(int x, int to) {
-  auto& now = plan_.held[static_cast<size_t>(x)];
+  auto& now = plan_.held[x];
   if (now == to) return;
   old_held_.emplace_back(x, now);
   now = static_cast<std::remove_reference_t<decltype(now)>>(to);
@@ -104,15 +104,15 @@ void Incremental::commit() {
 
 void Incremental::undo() {
   for (auto& [s, old] : old_slots_) {
-    Slot& slot = slots_[static_cast<size_t>(s)];
+    Slot& slot = slots_[s];
     cover(slot, old.from, old.to);
     slot = std::move(old);
   }
   for (auto& [t, old] : old_bursts_) set_burst(t, std::move(old));
   for (auto change = old_gaps_.rbegin(); change != old_gaps_.rend(); ++change)
-    plan_.gaps[static_cast<size_t>(change->first)] = change->second;
+    plan_.gaps[change->first] = change->second;
   for (auto change = old_held_.rbegin(); change != old_held_.rend(); ++change) {
-    auto& held = plan_.held[static_cast<size_t>(change->first)];
+    auto& held = plan_.held[change->first];
     held = static_cast<std::remove_reference_t<decltype(held)>>(change->second);
   }
   commit();
@@ -121,8 +121,7 @@ void Incremental::undo() {
 // The slot that operation t stands in or ends.
 int Incremental::slot_at(int x, int t) const {
   const std::vector<int>& uses = graph_.tensor(x).uses;
-  return first_slot_[static_cast<size_t>(x)] +
-         static_cast<int>(std::ranges::lower_bound(uses, t) - uses.begin());
+  return first_slot_[x] + static_cast<int>(std::ranges::lower_bound(uses, t) - uses.begin());
 }
 
 // Whether the slot's tensor lives when the burst at t starts, if that reads it; `made`: how often it was made
@@ -141,7 +140,7 @@ bool Incremental::lives(const Slot& slot, int t, int& made) {
 
 // The tensor in the burst at t: as it is at its start, when it is met first.
 Incremental::Local& Incremental::enter(int x, int t) {
-  Local& local = local_[static_cast<size_t>(x)];
+  Local& local = local_[x];
   if (local.stamp == stamp_) return local;
   local = {.stamp = stamp_};
   const int producer = graph_.tensor(x).producer;
@@ -152,7 +151,7 @@ Incremental::Local& Incremental::enter(int x, int t) {
   local.slot = slot_at(x, t);
   local.touch.at = t;
   if (producer >= t) return local;
-  const Slot& slot = slots_[static_cast<size_t>(local.slot)];
+  const Slot& slot = slots_[local.slot];
   local.live = local.touch.live = lives(slot, t, local.made_before);
   work_ += static_cast<int64_t>(slot.touches.size());
   entered_.push_back(x);
@@ -165,19 +164,19 @@ void Incremental::want(int x, int t) {
   local.touch.read = true;
   if (local.live) return;
   const int producer = graph_.tensor(x).producer;
-  if (in_list_[static_cast<size_t>(producer)] == stamp_) return;
-  in_list_[static_cast<size_t>(producer)] = stamp_;
+  if (in_list_[producer] == stamp_) return;
+  in_list_[producer] = stamp_;
   list_.push_back(producer);
 }
 
 // The tensor in the burst, once it is known what that reads: held tensors that nothing reads any more are
 // gone.
 Incremental::Local& Incremental::meet(int x, int t) {
-  Local& local = local_[static_cast<size_t>(x)];
+  Local& local = local_[x];
   if (local.stamp == stamp_) return local;
   enter(x, t);
   if (local.live && local.slot >= 0) {
-    const Slot& slot = slots_[static_cast<size_t>(local.slot)];
+    const Slot& slot = slots_[local.slot];
     local.live = slot.end >= 0 || slot.until > t;
   }
   return local;
@@ -203,7 +202,7 @@ void Incremental::allocate(int x, int t) {
 }
 
 void Incremental::release(int x, int t) {
-  Local& local = local_[static_cast<size_t>(x)];
+  Local& local = local_[x];
   if (!local.live || graph_.tensor(x).producer < 0) return;
   const auto s = static_cast<size_t>(graph_.tensor(x).storage);
   if (members_[s].size() == 1 || --sharing(s, t) == 0) bytes_ -= graph_.tensor(static_cast<int>(s)).bytes;
@@ -214,7 +213,7 @@ void Incremental::release(int x, int t) {
 // only kept by those that want it.
 bool Incremental::stays(const Local& x, int t) const {
   if (x.slot < 0) return true;
-  const Slot& slot = slots_[static_cast<size_t>(x.slot)];
+  const Slot& slot = slots_[x.slot];
   if (x.made_before + (x.touch.made ? 1 : 0) < slot.goes) return false;
   return slot.end >= 0 || (x.touch.read && slot.until > t);
 }
@@ -232,7 +231,7 @@ void Incremental::execute(int o, int t) {
 void Incremental::settle(int o) {
   const int step = step_ - 1;
   for (const auto& [input, output] : graph_.operation(o).in_place) {
-    Local &from = local_[static_cast<size_t>(input)], &to = local_[static_cast<size_t>(output)];
+    Local &from = local_[input], &to = local_[output];
     if (from.live || to.fresh != step || to.taken == step || from.taken == step) continue;
     from.taken = to.taken = step;
     full_ -= graph_.tensor(output).bytes;
@@ -252,7 +251,7 @@ void Incremental::snapshot(int o, int t) {
     const Local& local = local_[i];
     const bool met = local.stamp == stamp_;
     const int number = met ? local.slot : slot_at(x, t);
-    const Slot& slot = slots_[static_cast<size_t>(number)];
+    const Slot& slot = slots_[number];
     if (met ? !local.live : t < slot.from || t > slot.to) continue;
     if (met && (local.pending > 0 || has(operation.inputs, x) || has(operation.outputs, x)))
       residents_.push_back({x, -2, t});
@@ -276,12 +275,12 @@ void Incremental::run(int t, int stop) {
   const Operation& operation = graph_.operation(t);
   for (const int x : operation.inputs) {
     want(x, t);
-    local_[static_cast<size_t>(x)].pending = 1;  // never freed by the burst
+    local_[x].pending = 1;  // never freed by the burst
   }
   for (size_t next = 0; next < list_.size(); ++next) {
     for (const int x : graph_.operation(list_[next]).inputs) {
       want(x, t);
-      ++local_[static_cast<size_t>(x)].pending;
+      ++local_[x].pending;
     }
   }
   std::ranges::sort(list_);
@@ -290,22 +289,21 @@ void Incremental::run(int t, int stop) {
     burst_.cost += graph_.operation(o).again_cost();
     execute(o, t);
     for (const int x : graph_.operation(o).outputs) {
-      Local& local = local_[static_cast<size_t>(x)];
+      Local& local = local_[x];
       if (local.fresh != step_ - 1) continue;
       local.touch.made = !local.touch.live;  // or it was held, but nothing read it any more
-      local.touch.stays = local.made_before + 1 >= slots_[static_cast<size_t>(local.slot)].goes;
-      if (local.pending == 0 && (!stays(local, t) || slots_[static_cast<size_t>(local.slot)].end < 0))
-        release(x, t);
+      local.touch.stays = local.made_before + 1 >= slots_[local.slot].goes;
+      if (local.pending == 0 && (!stays(local, t) || slots_[local.slot].end < 0)) release(x, t);
     }
     for (const int x : graph_.operation(o).inputs) {
-      Local& local = local_[static_cast<size_t>(x)];
+      Local& local = local_[x];
       if (--local.pending == 0 && !stays(local, t)) release(x, t);
     }
     settle(o);
   }
   execute(t, t);
   for (const int x : operation.inputs) {
-    Local& local = local_[static_cast<size_t>(x)];
+    Local& local = local_[x];
     if (local.slot < 0) continue;
     const Slot& next = slots_[static_cast<size_t>(local.slot) + 1];
     local.live = next.goes == 0 && (next.end >= 0 || next.until > t);
@@ -317,31 +315,31 @@ void Incremental::follow(int t) {
   run(t);
   std::vector<int>& changed = changed_;
   changed.clear();
-  for (const int x : entered_) burst_.touched.push_back(local_[static_cast<size_t>(x)].slot);
-  for (const int s : bursts_[static_cast<size_t>(t)].touched) {
-    const Local& local = local_[static_cast<size_t>(slots_[static_cast<size_t>(s)].tensor)];
+  for (const int x : entered_) burst_.touched.push_back(local_[x].slot);
+  for (const int s : bursts_[t].touched) {
+    const Local& local = local_[slots_[s].tensor];
     if (local.stamp == stamp_) continue;
     std::vector<Touch>& touches = changing(s).touches;
     touches.erase(std::ranges::find_if(touches, [&](const Touch& a) { return a.at == t; }));
     changed.push_back(s);
   }
   for (const int x : entered_) {
-    const Local& local = local_[static_cast<size_t>(x)];
-    const std::vector<Touch>& touches = slots_[static_cast<size_t>(local.slot)].touches;
+    const Local& local = local_[x];
+    const std::vector<Touch>& touches = slots_[local.slot].touches;
     const auto place = std::ranges::lower_bound(touches, t, {}, &Touch::at);
     const bool there = place != touches.end() && place->at == t;
     if (there && *place == local.touch) continue;
     const auto index = place - touches.begin();
     std::vector<Touch>& to = changing(local.slot).touches;
     if (there)
-      to[static_cast<size_t>(index)] = local.touch;
+      to[index] = local.touch;
     else
       to.insert(to.begin() + index, local.touch);
     changed.push_back(local.slot);
   }
-  if (burst_saved_[static_cast<size_t>(t)] != trial_) {
-    burst_saved_[static_cast<size_t>(t)] = trial_;
-    old_bursts_.emplace_back(t, bursts_[static_cast<size_t>(t)]);
+  if (burst_saved_[t] != trial_) {
+    burst_saved_[t] = trial_;
+    old_bursts_.emplace_back(t, bursts_[t]);
   }
   set_burst(t, std::move(burst_));
   for (const int s : changed) review(s);
@@ -396,7 +394,7 @@ void Incremental::cover(Slot& slot, int from, int to) {
     if (graph_.tensor(slot.tensor).producer < 0 || a > b || bytes == 0) return;
     if (members_[s].size() == 1) return add_bytes(1, 0, leaves_ - 1, a, b, sign * bytes);
     for (int t = a; t <= b; ++t) {
-      int& alive = alive_[s][static_cast<size_t>(t)];
+      int& alive = alive_[s][t];
       if (sign > 0 ? alive++ == 0 : --alive == 0) add_bytes(1, 0, leaves_ - 1, t, t, sign * bytes);
     }
   };
@@ -414,9 +412,9 @@ void Incremental::cover(Slot& slot, int from, int to) {
 }
 
 Incremental::Slot& Incremental::changing(int s) {
-  Slot& slot = slots_[static_cast<size_t>(s)];
-  if (slot_saved_[static_cast<size_t>(s)] != trial_) {
-    slot_saved_[static_cast<size_t>(s)] = trial_;
+  Slot& slot = slots_[s];
+  if (slot_saved_[s] != trial_) {
+    slot_saved_[s] = trial_;
     old_slots_.emplace_back(s, slot);
   }
   return slot;
@@ -451,11 +449,11 @@ void Incremental::set_burst(int t, Burst burst) {
     memory_[node].most = std::max(memory_[2 * node].most, memory_[2 * node + 1].most) + memory_[node].added;
     costs_[node] = costs_[2 * node] + costs_[2 * node + 1];
   }
-  bursts_[static_cast<size_t>(t)] = std::move(burst);
+  bursts_[t] = std::move(burst);
 }
 
 int Incremental::made_late(int x) const {
-  const std::vector<Touch>& touches = slots_[static_cast<size_t>(slot_at(x, graph_.end() + 1))].touches;
+  const std::vector<Touch>& touches = slots_[slot_at(x, graph_.end() + 1)].touches;
   return static_cast<int>(std::ranges::count_if(touches, [](const Touch& a) { return a.made; }));
 }
 
@@ -465,7 +463,7 @@ std::vector<Resident> Incremental::residents() {
     node = 2 * node + (memory_[2 * node].most >= memory_[2 * node + 1].most ? 0 : 1);
   const int t = static_cast<int>(node) - leaves_;
   residents_.clear();
-  run(t, bursts_[static_cast<size_t>(t)].fullest);
+  run(t, bursts_[t].fullest);
   return std::move(residents_);
 }
 

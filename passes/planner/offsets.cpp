@@ -19,9 +19,8 @@ std::vector<int64_t> bytes_by_instant(const std::vector<Block>& blocks) {
   int instants = 0;
   for (const Block& block : blocks) instants = std::max(instants, block.last + 1);
   std::vector<int64_t> bytes(static_cast<size_t>(instants), 0);
-  for (const Block& block : blocks) {
-    for (int t = block.first; t <= block.last; ++t) bytes[static_cast<size_t>(t)] += block.bytes;
-  }
+  for (const Block& block : blocks)
+    for (int t = block.first; t <= block.last; ++t) bytes[t] += block.bytes;
   return bytes;
 }
 
@@ -34,9 +33,8 @@ Placement greedy(const std::vector<Block>& blocks, const std::vector<size_t>& or
   for (const size_t i : order) {
     // The placed blocks that this one meets in time, from the bottom up; between them are the gaps.
     std::vector<size_t> around;
-    for (const size_t other : placed) {
+    for (const size_t other : placed)
       if (meet(blocks[i], blocks[other])) around.push_back(other);
-    }
     std::ranges::sort(around, [&](size_t a, size_t b) {
       return std::pair(out.offsets[a], a) < std::pair(out.offsets[b], b);
     });
@@ -64,10 +62,8 @@ int64_t liveness_bound(const std::vector<Block>& blocks) {
 Placement place_greedily(const std::vector<Block>& blocks, int64_t enough, const std::vector<size_t>& first) {
   const std::vector<int64_t> bytes = bytes_by_instant(blocks);
   std::vector<int64_t> crowd(blocks.size(), 0);  // the most bytes needed at one instant of a block's life
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    for (int t = blocks[i].first; t <= blocks[i].last; ++t)
-      crowd[i] = std::max(crowd[i], bytes[static_cast<size_t>(t)]);
-  }
+  for (size_t i = 0; i < blocks.size(); ++i)
+    for (int t = blocks[i].first; t <= blocks[i].last; ++t) crowd[i] = std::max(crowd[i], bytes[t]);
   const auto length = [&](size_t i) { return length_of(blocks[i]); };
   using Key = std::array<int64_t, 3>;  // the smallest goes first
   const auto keys = [&](size_t i) {

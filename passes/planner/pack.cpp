@@ -73,8 +73,8 @@ class Search {
         failed_(std::min(size_t{1} << 18, std::bit_ceil(items_.size() + 1) * 256)) {
     for (size_t i = 0; i < items_.size(); ++i) {
       for (int s = items_[i].begin; s < items_[i].end; ++s) {
-        members_[static_cast<size_t>(s)].push_back(static_cast<int>(i));
-        rest_[static_cast<size_t>(s)] += items_[i].bytes;
+        members_[s].push_back(static_cast<int>(i));
+        rest_[s] += items_[i].bytes;
       }
     }
   }
@@ -102,10 +102,10 @@ class Search {
     int64_t before;
   };
 
-  const Item& item(int i) const { return items_[static_cast<size_t>(i)]; }
+  const Item& item(int i) const { return items_[i]; }
 
   void set(std::vector<int64_t>& values, int index, int64_t value) {
-    int64_t& what = values[static_cast<size_t>(index)];
+    int64_t& what = values[index];
     trail_.push_back({&what, what});
     what = value;
   }
@@ -115,8 +115,8 @@ class Search {
   }
 
   void touch(int section) {
-    if (queued_[static_cast<size_t>(section)]) return;
-    queued_[static_cast<size_t>(section)] = true;
+    if (queued_[section]) return;
+    queued_[section] = true;
     queue_.push_back(section);
   }
 
@@ -136,16 +136,15 @@ class Search {
         if (lowest_[at] < floor_[s]) {
           set(lowest_, i, floor_[s]);
           if (floor_[s] + items_[at].bytes > capacity_) good = false;
-          for (int other = items_[at].begin; other < items_[at].end; ++other) {
+          for (int other = items_[at].begin; other < items_[at].end; ++other)
             if (other != section) touch(other);
-          }
         }
         lowest = std::min(lowest, lowest_[at]);
       }
       if (lowest > floor_[s]) set(floor_, section, lowest);
       if (floor_[s] + rest_[s] > capacity_) good = false;
     }
-    for (const int section : queue_) queued_[static_cast<size_t>(section)] = false;
+    for (const int section : queue_) queued_[section] = false;
     queue_.clear();
     return good;
   }
@@ -153,15 +152,15 @@ class Search {
   bool put(int i, int64_t offset, const std::vector<int>& part) {
     set(placed_, i, offset);
     for (int s = item(i).begin; s < item(i).end; ++s) {
-      set(rest_, s, rest_[static_cast<size_t>(s)] - item(i).bytes);
+      set(rest_, s, rest_[s] - item(i).bytes);
       set(floor_, s, offset + item(i).bytes);
       set(top_, s, offset + item(i).bytes);
       touch(s);
     }
     for (const int other : part) {  // offsets only grow
-      if (placed_[static_cast<size_t>(other)] >= 0 || lowest_[static_cast<size_t>(other)] >= offset) continue;
+      if (placed_[other] >= 0 || lowest_[other] >= offset) continue;
       for (int s = item(other).begin; s < item(other).end; ++s) {
-        if (floor_[static_cast<size_t>(s)] >= offset) continue;
+        if (floor_[s] >= offset) continue;
         set(floor_, s, offset);
         touch(s);
       }
@@ -171,14 +170,13 @@ class Search {
 
   bool carried(int i, int64_t offset) const {
     if (offset == 0) return true;
-    for (int s = item(i).begin; s < item(i).end; ++s) {
-      if (top_[static_cast<size_t>(s)] == offset) return true;
-    }
+    for (int s = item(i).begin; s < item(i).end; ++s)
+      if (top_[s] == offset) return true;
     return false;
   }
 
   double value(Fact fact, int i) const {
-    const double noise = noise_[static_cast<size_t>(i)];
+    const double noise = noise_[i];
     const auto sections = [&] { return static_cast<double>(item(i).end - item(i).begin) * noise; };
     const auto length = [&] { return static_cast<double>(item(i).length) * noise; };
     switch (fact) {
@@ -208,7 +206,7 @@ class Search {
     std::ranges::sort(keys);
     ranks_key_ = 0;
     for (size_t place = 0; place < keys.size(); ++place) {
-      rank_[static_cast<size_t>(keys[place].second)] = static_cast<int>(place);
+      rank_[keys[place].second] = static_cast<int>(place);
       ranks_key_ = mix(ranks_key_ ^ static_cast<uint64_t>(keys[place].second));
     }
   }
@@ -218,7 +216,7 @@ class Search {
     std::vector<std::vector<int>> pieces;
     int end = 0;
     for (const int i : part) {
-      if (placed_[static_cast<size_t>(i)] >= 0) continue;
+      if (placed_[i] >= 0) continue;
       if (pieces.empty() || item(i).begin >= end) pieces.emplace_back();
       pieces.back().push_back(i);
       end = std::max(end, item(i).end);
@@ -227,10 +225,10 @@ class Search {
     const uint64_t key_before = ranks_key_;
     for (const std::vector<int>& piece : pieces) {
       std::vector<int> ranks_before;
-      for (const int i : piece) ranks_before.push_back(rank_[static_cast<size_t>(i)]);
+      for (const int i : piece) ranks_before.push_back(rank_[i]);
       rank(piece);
       const Outcome outcome = solve(piece, offset, -1);
-      for (size_t k = 0; k < piece.size(); ++k) rank_[static_cast<size_t>(piece[k])] = ranks_before[k];
+      for (size_t k = 0; k < piece.size(); ++k) rank_[piece[k]] = ranks_before[k];
       ranks_key_ = key_before;
       if (outcome != Outcome::found) return outcome;
     }
@@ -244,25 +242,21 @@ class Search {
     Failed& failed = failed_[key & (failed_.size() - 1)];
     if (failed.key == key && failed.rank <= rank_before) return Outcome::none;
     int64_t fits_below = std::numeric_limits<int64_t>::max();
-    for (const int i : part)
-      fits_below = std::min(fits_below, lowest_[static_cast<size_t>(i)] + item(i).bytes);
+    for (const int i : part) fits_below = std::min(fits_below, lowest_[i] + item(i).bytes);
     std::vector<int> candidates;
     for (const int i : part) {
-      const int64_t at = lowest_[static_cast<size_t>(i)];
-      if (at >= fits_below || (at == offset && rank_[static_cast<size_t>(i)] < rank_before) ||
-          !carried(i, at))
-        continue;
+      const int64_t at = lowest_[i];
+      if (at >= fits_below || (at == offset && rank_[i] < rank_before) || !carried(i, at)) continue;
       candidates.push_back(i);
     }
     std::ranges::sort(candidates, [&](int a, int b) {
-      return std::pair(lowest_[static_cast<size_t>(a)], rank_[static_cast<size_t>(a)]) <
-             std::pair(lowest_[static_cast<size_t>(b)], rank_[static_cast<size_t>(b)]);
+      return std::pair(lowest_[a], rank_[a]) < std::pair(lowest_[b], rank_[b]);
     });
     for (const int i : candidates) {
       const size_t mark = trail_.size();
-      const int64_t at = lowest_[static_cast<size_t>(i)];
+      const int64_t at = lowest_[i];
       if (put(i, at, part)) {
-        const Outcome outcome = solve_parts(part, at, rank_[static_cast<size_t>(i)]);
+        const Outcome outcome = solve_parts(part, at, rank_[i]);
         if (outcome != Outcome::none) return outcome;
       }
       undo(mark);
@@ -279,10 +273,9 @@ class Search {
     uint64_t key = mix(run_ ^ mix(static_cast<uint64_t>(offset) ^ ranks_key_));
     int section = 0;
     for (const int i : part) {
-      key = mix(key ^ (static_cast<uint64_t>(lowest_[static_cast<size_t>(i)]) * 0x9e3779b97f4a7c15u +
-                       static_cast<uint64_t>(i)));
+      key = mix(key ^ (static_cast<uint64_t>(lowest_[i]) * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(i)));
       for (section = std::max(section, item(i).begin); section < item(i).end; ++section) {
-        const int64_t top = top_[static_cast<size_t>(section)];
+        const int64_t top = top_[section];
         key = mix(key ^ static_cast<uint64_t>(top >= offset ? top : -1));
       }
     }
@@ -325,24 +318,24 @@ int cut_sections(const std::vector<Block>& blocks, std::vector<Item>& items) {
   std::vector<char> begins(static_cast<size_t>(instants), 0), ends(static_cast<size_t>(instants), 0);
   for (const Block& block : blocks) {
     if (block.bytes == 0) continue;
-    begins[static_cast<size_t>(block.first)] = 1;
+    begins[block.first] = 1;
     ends[static_cast<size_t>(block.last) + 1] = 1;
   }
   std::vector<int> section_at(static_cast<size_t>(instants), -1);  // the last section begun at or before t
   int sections = 0;
   bool open = false;  // blocks began since the last end: the set is still growing
   for (int t = 0; t < instants; ++t) {
-    if (ends[static_cast<size_t>(t)] != 0) open = false;
-    if (begins[static_cast<size_t>(t)] != 0 && !open) {
+    if (ends[t] != 0) open = false;
+    if (begins[t] != 0 && !open) {
       ++sections;
       open = true;
     }
-    section_at[static_cast<size_t>(t)] = sections - 1;
+    section_at[t] = sections - 1;
   }
   items.assign(blocks.size(), {});
   for (size_t i = 0; i < blocks.size(); ++i) {
-    items[i] = {blocks[i].bytes, section_at[static_cast<size_t>(blocks[i].first)],
-                section_at[static_cast<size_t>(blocks[i].last)] + 1, length_of(blocks[i])};
+    items[i] = {blocks[i].bytes, section_at[blocks[i].first], section_at[blocks[i].last] + 1,
+                length_of(blocks[i])};
   }
   return sections;
 }
@@ -353,9 +346,8 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
   if (liveness_bound(blocks) > capacity) return {std::nullopt, true};
   std::vector<Block> real;  // blocks of no bytes have no influence: they stand at 0
   std::vector<size_t> origin;
-  for (size_t i = 0; i < blocks.size(); ++i) {
+  for (size_t i = 0; i < blocks.size(); ++i)
     if (blocks[i].bytes > 0) real.push_back(blocks[i]), origin.push_back(i);
-  }
   constexpr size_t kMostItems = 8000;  // the search recurses once per block: the stack holds this many
   if (real.size() > kMostItems) return {};
   std::vector<Item> items;
@@ -369,9 +361,8 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
     const int64_t length = first_run << std::min<size_t>(attempt / kRound, 20);
     const int64_t now = std::min(work, plain ? length : length / 4 + 1);
     std::vector<double> noise(items.size(), 1);
-    if (!plain) {
+    if (!plain)
       for (double& factor : noise) factor = 256 + random() % 256;
-    }
     const Outcome outcome = search.run(kOrders[attempt % kOrders.size()], std::move(noise), now);
     if (outcome == Outcome::none) return {std::nullopt, true};
     if (outcome == Outcome::found) {

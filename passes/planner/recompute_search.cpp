@@ -183,11 +183,10 @@ class Planner {
       const int x = static_cast<int>(i);
       const Tensor& tensor = graph_.tensors[i];
       if (tensor.producer < 0 || tensor.producer > point || graph_.once(x)) continue;
-      const bool kept =
-          (tensor.producer < from ? below : above).kept[static_cast<size_t>(tensor.storage)] != 0;
+      const bool kept = (tensor.producer < from ? below : above).kept[tensor.storage] != 0;
       const int gap = spanning(x, point);
       if (gap >= 0)
-        plan.gaps[static_cast<size_t>(gap)] = kept ? Gap::keep : Gap::drop;
+        plan.gaps[gap] = kept ? Gap::keep : Gap::drop;
       else if (kept && tensor.storage == x)
         plan.held[i] = 1;
     }
@@ -260,18 +259,17 @@ class Planner {
     todo_.assign(1, x);
     for (size_t next = 0; next < todo_.size(); ++next) {
       const int o = graph_.tensor(todo_[next]).producer;
-      if (seen_[static_cast<size_t>(o)] == stamp_) continue;
-      seen_[static_cast<size_t>(o)] = stamp_;
+      if (seen_[o] == stamp_) continue;
+      seen_[o] = stamp_;
       sum += graph_.operation(o).again_cost();
       for (const int y : graph_.operation(o).inputs) {
         const Tensor& tensor = graph_.tensor(y);
         if (tensor.producer < 0) continue;
         const auto use = std::ranges::lower_bound(tensor.uses, n);
         if (use == tensor.uses.end()) {
-          if (plan.held[static_cast<size_t>(y)] != 0) continue;
+          if (plan.held[y] != 0) continue;
         } else if (*use == n ||
-                   plan.gaps[static_cast<size_t>(plan.first(y) +
-                                                 static_cast<int>(use - tensor.uses.begin()))] == Gap::keep) {
+                   plan.gaps[plan.first(y) + static_cast<int>(use - tensor.uses.begin())] == Gap::keep) {
           continue;
         }
         todo_.push_back(y);
@@ -285,8 +283,7 @@ class Planner {
     if (r.gap < 0)
       now_.set_held(r.tensor, 0);
     else
-      now_.set_gap(r.gap,
-                   now_.plan().gaps[static_cast<size_t>(r.gap)] == Gap::keep ? Gap::drop : Gap::drop_again);
+      now_.set_gap(r.gap, now_.plan().gaps[r.gap] == Gap::keep ? Gap::drop : Gap::drop_again);
   }
 
   // Drops at the fullest step until the plan fits, or nothing can go. Noise in [0, 1) blurs the choice.
@@ -327,7 +324,7 @@ class Planner {
         if (busy) continue;
         const int64_t bytes = graph_.tensor(storage).bytes;
         double score = cost / static_cast<double>(std::min(bytes, excess));
-        score *= manner.by_kind ? blurs[static_cast<size_t>(kind_[static_cast<size_t>(storage)])] : blur();
+        score *= manner.by_kind ? blurs[kind_[storage]] : blur();
         choices.push_back({score, far, storage, bytes});
       }
       if (choices.empty()) return false;
@@ -338,9 +335,8 @@ class Planner {
       // Several at a time where much is to go, but only the cheaper ones: choices change each other's costs.
       const size_t most = std::max<size_t>(1, choices.size() / 64);
       for (size_t k = 0; k < std::min(most, choices.size()) && excess > 0; ++k) {
-        for (const auto& [storage, i] : by_storage) {
+        for (const auto& [storage, i] : by_storage)
           if (storage == choices[k].storage) drop(residents[i]);
-        }
         excess -= choices[k].bytes;
       }
     }
@@ -359,11 +355,10 @@ class Planner {
         const Gap gap = now_.plan().gaps[at];
         if (gap != Gap::keep && (known == nullptr || known->gaps[at] != gap)) dropped.push_back(g);
       }
-      for (size_t x = 0; x < now_.plan().held.size(); ++x) {
+      for (size_t x = 0; x < now_.plan().held.size(); ++x)
         if (now_.plan().held[x] != 0 && !graph_.once(static_cast<int>(x)) &&
             (known == nullptr || known->held[x] == 0))
           dropped.push_back(gaps + static_cast<int>(x));
-      }
       for (size_t i = dropped.size(); i > 1; --i) std::swap(dropped[i - 1], dropped[random_() % i]);
       bool better = false;
       for (const int choice : dropped) {
@@ -380,7 +375,7 @@ class Planner {
           fits();
           continue;
         }
-        const bool twice = now_.plan().gaps[static_cast<size_t>(choice)] > Gap::drop;
+        const bool twice = now_.plan().gaps[choice] > Gap::drop;
         now_.set_gap(choice, Gap::keep);
         if (fits() || !twice) continue;
         now_.set_gap(choice, Gap::drop);
@@ -447,9 +442,8 @@ class Planner {
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const Tensor& tensor = graph_.tensors[i];
       const auto first = static_cast<size_t>(plan.first(static_cast<int>(i)));
-      for (size_t k = 0; k < tensor.uses.size(); ++k) {
+      for (size_t k = 0; k < tensor.uses.size(); ++k)
         if (inside(tensor.producer) || inside(tensor.uses[k])) plan.gaps[first + k] = Gap::keep;
-      }
     }
   }
 

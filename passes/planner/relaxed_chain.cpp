@@ -16,7 +16,7 @@ class Backward {
       const Tensor& tensor = graph.tensors[x];
       if (tensor.producer < backward_begin || tensor.uses.empty()) continue;
       for (int q = tensor.producer; q < tensor.uses.back(); ++q) {
-        std::vector<int>& list = crossing_[static_cast<size_t>(q)];
+        std::vector<int>& list = crossing_[q];
         if (list.size() < 2) list.push_back(static_cast<int>(x));
       }
     }
@@ -81,9 +81,9 @@ class Backward {
   struct Range {
     int from = std::numeric_limits<int>::max(), to = -1;
   };
-  const Range& read(int q) const { return read_[static_cast<size_t>(q)]; }
+  const Range& read(int q) const { return read_[q]; }
   // The gradients made up to q that later operations read, two of them at most.
-  const std::vector<int>& after(int q) const { return crossing_[static_cast<size_t>(q)]; }
+  const std::vector<int>& after(int q) const { return crossing_[q]; }
   int64_t bytes(int q) const {
     int64_t sum = 0;
     for (const int x : after(q)) sum += graph_.tensor(x).bytes;
@@ -111,7 +111,7 @@ Graph relaxed_chain(const Graph& graph, const Chain& chain) {
       return {};
   }
   Graph out = graph;
-  const auto made = [&](int x) -> Tensor& { return out.tensors[static_cast<size_t>(x)]; };
+  const auto made = [&](int x) -> Tensor& { return out.tensors[x]; };
   out.operations.back().inputs.clear();  // nothing need live at the end
   for (Tensor& x : out.tensors) {
     if (x.wanted) x.uses.pop_back();
@@ -136,7 +136,7 @@ Graph relaxed_chain(const Graph& graph, const Chain& chain) {
   for (Tensor& x : out.tensors)
     if (x.producer >= backward_begin) x.bytes = 0;
   for (int o = 0; o < out.end(); ++o) {
-    Operation& op = out.operations[static_cast<size_t>(o)];
+    Operation& op = out.operations[o];
     if (o >= backward_begin && backward.apart(o)) continue;
     Tensor own;  // what the operation takes beyond that, and nothing reads
     own.producer = o;

@@ -181,9 +181,8 @@ void Reversal::walk(size_t s, size_t t, bool held, size_t slot, int pass, std::v
     case Choice::keep_on:
       decide(Kind::keep, s, cell.index);
       decide(Kind::store, s);
-      return walk(s + 1, t, held,
-                  slot + slots(stages_[s].passed[static_cast<size_t>(cell.index)].saved + stages_[s].after),
-                  pass, out);
+      return walk(s + 1, t, held, slot + slots(stages_[s].passed[cell.index].saved + stages_[s].after), pass,
+                  out);
     case Choice::split: {
       const size_t j = s + static_cast<size_t>(cell.index);
       const Stage& before = stages_[j - 1];

@@ -67,12 +67,12 @@ void Simulator::settle(int operation) {
 bool Simulator::stays(const Plan& plan, int x) const {
   const State& now = state(x);
   if (now.passed < static_cast<int>(graph_.tensor(x).uses.size()))
-    return now.made >= static_cast<int>(plan.gaps[static_cast<size_t>(plan.first(x) + now.passed)]);
+    return now.made >= static_cast<int>(plan.gaps[plan.first(x) + now.passed]);
   return false;
 }
 
 bool Simulator::held(const Plan& plan, int x) const {
-  const uint16_t times = plan.held[static_cast<size_t>(x)];
+  const uint16_t times = plan.held[x];
   return times != 0 && state(x).made + 1 >= times;
 }
 
@@ -82,12 +82,12 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
   const auto want = [&](int x) {
     if (!state(x).live) {
       const int producer = graph_.tensor(x).producer;
-      if (in_burst_[static_cast<size_t>(producer)] != operation) {
-        in_burst_[static_cast<size_t>(producer)] = operation;
+      if (in_burst_[producer] != operation) {
+        in_burst_[producer] = operation;
         list_.push_back(producer);
       }
     } else if (measure_holds) {
-      held_until_[static_cast<size_t>(x)] = operation;
+      held_until_[x] = operation;
     }
   };
   for (const int x : graph_.operation(operation).inputs) {
@@ -124,8 +124,7 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
       now.needed_at = -1;
       if (stays(plan, x)) continue;
       const bool over = now.passed == static_cast<int>(graph_.tensor(x).uses.size());
-      if (over && held(plan, x) && (measure_holds || held_until_[static_cast<size_t>(x)] > operation))
-        continue;
+      if (over && held(plan, x) && (measure_holds || held_until_[x] > operation)) continue;
       release(x);
     }
     settle(o);
@@ -139,14 +138,13 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
   bytes_ = step_ = 0;
   measure_ = {};
   schedule_ = schedule;
-  for (size_t x = 0; x < graph_.tensors.size(); ++x) {
+  for (size_t x = 0; x < graph_.tensors.size(); ++x)
     now_[x].live = graph_.tensors[x].producer < 0;  // costs no bytes: its storage has none
-  }
   const auto after = [&](int x, int t) {
     const int uses = static_cast<int>(graph_.tensor(x).uses.size());
     if (state(x).passed < uses) {
-      if (plan.gaps[static_cast<size_t>(plan.first(x) + state(x).passed)] != Gap::keep) release(x);
-    } else if (!held(plan, x) || (!measure_holds && held_until_[static_cast<size_t>(x)] <= t)) {
+      if (plan.gaps[plan.first(x) + state(x).passed] != Gap::keep) release(x);
+    } else if (!held(plan, x) || (!measure_holds && held_until_[x] <= t)) {
       release(x);
     }
   };

@@ -25,7 +25,7 @@ constexpr Gap dropped(int times) { return static_cast<Gap>(std::min(times, 65534
 class Plan {
  public:
   explicit Plan(const Graph& graph);
-  int first(int x) const { return first_[static_cast<size_t>(x)]; }
+  int first(int x) const { return first_[x]; }
   std::vector<Gap> gaps;
   std::vector<uint16_t> held;  // by tensor; n + 1: from the n-th time on that a burst makes it
 
@@ -61,8 +61,8 @@ class Simulator {
     int needed_at = -1;                    // the operation that reads it or whose burst does
     int64_t fresh_at = -1, taken_at = -1;  // the step that made it, that shared its bytes
   };
-  State& state(int x) { return now_[static_cast<size_t>(x)]; }
-  const State& state(int x) const { return now_[static_cast<size_t>(x)]; }
+  State& state(int x) { return now_[x]; }
+  const State& state(int x) const { return now_[x]; }
   Measure pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule);
   void burst(const Plan& plan, int operation, bool measure_holds);
   void execute(int operation, int at);

@@ -30,10 +30,9 @@ LaunchMode launch_mode(const ir::Module& module) {
   for (const ir::Kernel& kernel : ir::kernels(module, module.step)) {
     if (kernel.form == ir::KernelForm::alias) continue;
     ++kernels;
-    for (const auto* operands : {&kernel.reads, &kernel.writes}) {
+    for (const auto* operands : {&kernel.reads, &kernel.writes})
       for (const ir::Operand& operand : *operands)
         bytes += ir::type_bytes(ir::operand_type(module, module.step, operand), module.micro_batch());
-    }
   }
   const bool small =
       bytes <= kSmallStepBytes && cost.flops <= kSmallStepFlops && kernels <= kSmallStepKernels;
