@@ -300,7 +300,7 @@ class ScheduleVerifier {
     const std::vector<Touched> touched = launch_touched(module_, region_, kernels_);
     for (size_t b = 0; b < launches.size(); ++b) {
       for (size_t a = 0; a < b; ++a)
-        if (order.beside(a, b) && conflict(touched[a], touched[b]))
+        if (order.concurrent(a, b) && conflict(touched[a], touched[b]))
           return broken("R27", place(launches[b]),
                         "kernel {} may run beside kernel {}, and they touch the same bytes",
                         calls(launches[b]).front()->kernel, calls(launches[a]).front()->kernel);

@@ -196,14 +196,14 @@ std::vector<planner::Block> by_levels(const Module& module, const Transients& t,
 }
 
 // Four: a layer's gradient of a weight then ends before the next layer but one needs its bytes.
-constexpr size_t kKernelsBeside = 4;
+constexpr size_t kKernelsKeptApart = 4;
 constexpr int64_t kStreamsWork = int64_t{1} << 22;  // of the search for such places
 
-// The blocks of a step that is a graph of two streams (pass `streams`): what a kernel beside the others touches
+// The blocks of a step that is a graph of two streams (pass `streams`): what a kernel of the second stream touches
 // stays for the next few kernels, so that these need not wait for it because of memory alone. Not where more
 // than `height` bytes would be live then.
 std::vector<planner::Block> by_streams(const Module& module, const Transients& t, int64_t height) {
-  const std::vector<bool> beside = may_run_beside(module.step, t.kernels);
+  const std::vector<bool> second = fit_second_stream(module.step, t.kernels);
   const std::vector<std::vector<size_t>> touched = touched_blocks(module.step, t);
   std::vector<planner::Block> blocks = t.blocks;
   std::vector<int64_t> live(t.kernels.size());
@@ -217,8 +217,8 @@ std::vector<planner::Block> by_streams(const Module& module, const Transients& t
     }
   };
   for (size_t k = 0; k < t.kernels.size(); ++k) {
-    if (!beside[k]) continue;
-    for (const size_t block : touched[k]) stay(blocks[block], k + kKernelsBeside);
+    if (!second[k]) continue;
+    for (const size_t block : touched[k]) stay(blocks[block], k + kKernelsKeptApart);
   }
   return blocks;
 }

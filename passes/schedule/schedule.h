@@ -20,7 +20,7 @@ ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& reg
                                  const std::vector<ir::Kernel>& kernels);
 
 // Of a step's kernels, those that a graph may have on its second stream: what they make no other ones need.
-std::vector<bool> may_run_beside(const ir::Region& region, const std::vector<ir::Kernel>& kernels);
+std::vector<bool> fit_second_stream(const ir::Region& region, const std::vector<ir::Kernel>& kernels);
 
 // Why calls cannot share a kernel; "" when they can. `levels` as ir::by_level gives them.
 std::string cannot_share(const std::vector<std::vector<const ir::Call*>>& levels, int64_t micro_batch);

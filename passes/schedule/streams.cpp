@@ -17,7 +17,7 @@
 
 namespace gacc::passes {
 
-std::vector<bool> may_run_beside(const ir::Region& region, const std::vector<ir::Kernel>& kernels) {
+std::vector<bool> fit_second_stream(const ir::Region& region, const std::vector<ir::Kernel>& kernels) {
   const auto are_buffers = [](const ir::Kernel& kernel) {
     return std::ranges::all_of(kernel.writes,
                                [](const ir::Operand& written) { return ir::as_buffer(written) != nullptr; });
@@ -51,10 +51,10 @@ bool bring_back(std::vector<ir::Launch>& launches, const ir::LaunchOrder& order)
   std::vector<size_t> alone;
   for (size_t a = 0; a < launches.size(); ++a) {
     if (ir::branch(launches[a]).stream == 0) continue;
-    bool beside = false;
-    for (size_t b = 0; b < launches.size() && !beside; ++b)
-      beside = ir::branch(launches[b]).stream == 0 && order.beside(a, b);
-    if (!beside) alone.push_back(a);
+    bool concurrent = false;
+    for (size_t b = 0; b < launches.size() && !concurrent; ++b)
+      concurrent = ir::branch(launches[b]).stream == 0 && order.concurrent(a, b);
+    if (!concurrent) alone.push_back(a);
   }
   for (const size_t launch : alone) ir::branch(launches[launch]).stream = 0;
   return !alone.empty();
@@ -68,12 +68,11 @@ bool streams(ir::Module& module, const Options&, Diag&) {
   ir::Schedule& schedule = *step.schedule;
   const std::vector<ir::Kernel> kernels = ir::kernels(module, step);
   const ir::KernelNumbers numbers(kernels);
-  const std::vector<bool> beside = may_run_beside(step, kernels);
+  const std::vector<bool> fit = fit_second_stream(step, kernels);
   for (ir::Launch& launch : schedule.launches) {
     // What a product may do has no level, and stays with its product.
-    const bool aside = std::ranges::all_of(ir::calls(launch), [&](const ir::Call* call) {
-      return call->level && beside[numbers[call->kernel]];
-    });
+    const bool aside = std::ranges::all_of(
+        ir::calls(launch), [&](const ir::Call* call) { return call->level && fit[numbers[call->kernel]]; });
     ir::branch(launch) = {aside ? 1 : 0, {}};
   }
   const std::vector<ir::Touched> touched = ir::launch_touched(module, step, kernels);

@@ -38,7 +38,7 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
     }
     const size_t launch = order.launch_of(call->kernel).value();
     for (size_t other = 0; other < touched.size(); ++other) {
-      if (!order.beside(launch, other)) continue;
+      if (!order.concurrent(launch, other)) continue;
       for (const auto* bytes : {&touched[other].reads, &touched[other].writes})
         for (const ir::Bytes& one : *bytes) taken.push_back({one.offset, one.offset + one.size});
     }

@@ -224,7 +224,7 @@ TEST(Streams, AWorkspaceOnBytesOfALaunchBesideIsFound) {
       const size_t launch = order.launch_of(call.kernel).value();
       const Bytes good = workspace;
       for (size_t other = 0; other < touched.size(); ++other) {
-        if (!order.beside(launch, other)) continue;
+        if (!order.concurrent(launch, other)) continue;
         for (const Bytes& bytes : touched[other].writes) {
           workspace = {bytes.offset, kWorkspaceAlignment};
           EXPECT_FALSE(verifies(module));
