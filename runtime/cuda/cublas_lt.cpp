@@ -48,7 +48,7 @@ class CublasLt final : public GemmEngine {
   CublasLt(const LtLibrary& library, cublasLtContext* handle, int capability)
       : library_(library), handle_(handle), most_workspace_(capability >= 90 ? kMostWorkspace : 4 * kMiB) {}
   ~CublasLt() override {
-    for (Choice& choice : choices_) destroy(choice);
+    choices_.clear();
     library_.destroy(handle_);
   }
   std::string name() const override {
@@ -72,39 +72,47 @@ class CublasLt final : public GemmEngine {
 
   // With and without the bias: the one without is there should the other not run.
   int64_t workspace_bytes(const Product& product) const override {
-    const Choice* choice = find(product);
+    Choice* choice = find(product);
     if (!choice) return 0;
     const Variant* biased = with_bias(*choice, product);
     return std::max(choice->plain.workspace_bytes, biased ? biased->workspace_bytes : 0);
   }
 
   bool adds_bias(const Product& product) const override {
-    const Choice* choice = find(product);
+    Choice* choice = find(product);
     return choice != nullptr && with_bias(*choice, product) != nullptr;
   }
 
   Status warm_up(const Product& product, Stream stream) override {
-    const size_t at = position(product);
-    if (at == choices_.size()) return {};  // without elements
-    Variant* biased = with_bias(choices_[at], product);
-    Variant& variant = biased ? *biased : choices_[at].plain;
+    Choice* choice = find(product);
+    if (!choice) return {};  // without elements
+    Variant* biased = with_bias(*choice, product);
+    Variant& variant = biased ? *biased : choice->plain;
     if (std::exchange(variant.warm, true)) return {};
     Status status = launch(product, stream);
     if (status || !biased) return status;
-    forget(*biased);  // the bias stays a launch of its own
+    choice->forget(*biased);  // the bias stays a launch of its own
     return warm_up(product, stream);
   }
 
   Status launch(const Product& product, Stream stream) override {
     if (product.m == 0 || product.n == 0 || product.k == 0)
       return Status::error("a matrix product without elements");
-    const Choice* choice = find(product);
+    Choice* choice = find(product);
     if (!choice) return Status::error("internal error: a matrix product was not prepared");
     const Variant* biased = with_bias(*choice, product);
     const Variant& variant = biased ? *biased : choice->plain;
     if (variant.workspace_bytes > 0 && product.workspace == 0)
       return Status::error("internal error: a matrix product has no workspace");
-    return check(multiply(*choice, variant, product, stream), "cannot launch a matrix product");
+    // The library hears of just the workspace that the algorithm asked for, however large the place is.
+    const float alpha = 1, beta = product.accumulate ? 1 : 0;
+    const auto bytes = static_cast<size_t>(variant.workspace_bytes);
+    const auto& layouts = choice->layouts;
+    const int error = library_.matmul(handle_, variant.operation, &alpha, address(product.b), layouts[0],
+                                      address(product.a), layouts[1], &beta, address(product.c), layouts[2],
+                                      address(product.c), layouts[2], &choice->algorithm,
+                                      bytes > 0 ? address(product.workspace) : nullptr, bytes, stream);
+    return check(error, "cannot launch a matrix product");
   }
 
  private:
@@ -117,8 +125,24 @@ class CublasLt final : public GemmEngine {
     bool warm = false;  // has run
   };
   struct Choice {
-    Key key{};
-    bool ragged = false;
+    Choice(const LtLibrary& of, const Product& product)
+        : library(of), key(key_of(product)), ragged(product.ragged) {}
+    ~Choice() {
+      forget(plain);
+      for (Variant& variant : biased) forget(variant);
+      for (void* layout : layouts)
+        if (layout) library.layout_destroy(layout);
+    }
+    Choice(const Choice&) = delete;
+    Choice& operator=(const Choice&) = delete;
+    void forget(Variant& variant) const {
+      if (variant.operation) library.operation_destroy(variant.operation);
+      variant.operation = nullptr;
+    }
+
+    const LtLibrary& library;
+    const Key key;
+    const bool ragged;
     void* layouts[3] = {};  // of B, A and C, as cuBLAS sees them
     LtAlgorithm algorithm{};
     Variant plain{};
@@ -131,81 +155,48 @@ class CublasLt final : public GemmEngine {
   // asked for without a workspace, always, so that what happens to be free plays no part there either.
   Status choose_algorithm(const Product& product, Stream stream) {
     GemmTuning* tuning = product.ragged ? nullptr : tuning_;
-    const ChosenAlgorithm* chosen = tuning ? tuning->choices.find(key(product)) : nullptr;
+    const ChosenAlgorithm* chosen = tuning ? tuning->choices.find(key_of(product)) : nullptr;
     const bool measures = tuning && tuning->measure && !chosen;
-    Choice choice;
-    choice.key = key(product);
-    choice.ragged = product.ragged;
-    Status status = describe(product, choice);
+    auto choice = std::make_unique<Choice>(library_, product);
+    GACC_TRY(describe(product, *choice));
     std::vector<LtHeuristic> proposals(measures ? kCandidates : 1);
-    if (status) status = chosen ? take(*chosen, product, choice) : propose(product, choice, proposals);
-    if (!status) {
-      destroy(choice);
-      return status;
-    }
-    if (!chosen) use(proposals.front(), choice);
-    choices_.push_back(choice);
-    return measures ? choose_fastest(product, choices_.back(), proposals, stream) : Status();
+    GACC_TRY(chosen ? take(*chosen, product, *choice) : propose(product, *choice, proposals));
+    if (!chosen) use(proposals.front(), *choice);
+    choices_.push_back(std::move(choice));
+    return measures ? choose_fastest(product, *choices_.back(), proposals, stream) : Status();
   }
 
   static void* address(Pointer pointer) { return reinterpret_cast<void*>(pointer); }
-  static Key key(const Product& product) {
-    return {product.m,
-            product.n,
-            product.k,
-            product.transpose_a,
-            product.transpose_b,
-            product.accumulate,
-            static_cast<int64_t>(product.type),
-            static_cast<int64_t>(product.result),
-            alignment(product.a),
-            alignment(product.b),
-            alignment(product.c),
-            product.a_row(),
-            product.b_row(),
-            product.c_row()};
+  static Key key_of(const Product& p) {
+    return {p.m,
+            p.n,
+            p.k,
+            p.transpose_a,
+            p.transpose_b,
+            p.accumulate,
+            static_cast<int64_t>(p.type),
+            static_cast<int64_t>(p.result),
+            alignment(p.a),
+            alignment(p.b),
+            alignment(p.c),
+            p.a_row(),
+            p.b_row(),
+            p.c_row()};
   }
-  size_t position(const Product& product) const {  // in choices_, or their number
-    const Key wanted = key(product);
-    size_t at = 0;
-    while (at < choices_.size() && (choices_[at].key != wanted || choices_[at].ragged != product.ragged))
-      ++at;
-    return at;
-  }
-  const Choice* find(const Product& product) const {
-    const size_t at = position(product);
-    return at < choices_.size() ? &choices_[at] : nullptr;
+  Choice* find(const Product& product) const {
+    const Key wanted = key_of(product);
+    for (const auto& choice : choices_)
+      if (choice->key == wanted && choice->ragged == product.ragged) return choice.get();
+    return nullptr;
   }
   Status check(int error, std::string_view what) const {
     if (error == 0) return {};
     return Status::error("{}: cuBLASLt says {}", what, library_.status_string(error));
   }
-  void destroy(Choice& choice) const {
-    forget(choice.plain);
-    for (Variant& biased : choice.biased) forget(biased);
-    for (void* layout : choice.layouts)
-      if (layout) library_.layout_destroy(layout);
-  }
-  void forget(Variant& variant) const {
-    if (variant.operation) library_.operation_destroy(variant.operation);
-    variant.operation = nullptr;
-  }
-
-  // The library hears of just the workspace that the algorithm asked for, however large the place is.
-  int multiply(const Choice& choice, const Variant& variant, const Product& product, Stream stream) const {
-    const float alpha = 1, beta = product.accumulate ? 1 : 0;
-    const auto bytes = static_cast<size_t>(variant.workspace_bytes);
-    return library_.matmul(handle_, variant.operation, &alpha, address(product.b), choice.layouts[0],
-                           address(product.a), choice.layouts[1], &beta, address(product.c),
-                           choice.layouts[2], address(product.c), choice.layouts[2], &choice.algorithm,
-                           bytes > 0 ? address(product.workspace) : nullptr, bytes, stream);
-  }
 
   // Null where the product has no bias, or its algorithm cannot add it.
-  template <class AnyChoice>
-  static auto with_bias(AnyChoice& choice, const Product& product) -> decltype(choice.biased.data()) {
-    if (product.bias == 0) return nullptr;
-    for (auto& biased : choice.biased)
+  static Variant* with_bias(Choice& choice, const Product& product) {
+    for (Variant& biased : choice.biased)  // none is of 0
       if (biased.bias == product.bias) return biased.operation ? &biased : nullptr;
     return nullptr;
   }
@@ -241,7 +232,7 @@ class CublasLt final : public GemmEngine {
   // product has one result wherever it is computed. Where that algorithm cannot, the bias stays a launch of
   // its own.
   void prepare_bias(const Product& product) {
-    Choice& choice = choices_[position(product)];
+    Choice& choice = *find(product);
     for (const Variant& biased : choice.biased)
       if (biased.bias == product.bias) return;
     Variant& biased = choice.biased.emplace_back(Variant{.bias = product.bias});
@@ -251,7 +242,7 @@ class CublasLt final : public GemmEngine {
       error = library_.operation_set(biased.operation, kEpilogue, &kEpilogueBias, sizeof kEpilogueBias);
     if (!error) error = library_.operation_set(biased.operation, kBiasPointer, &vector, sizeof vector);
     if (!error) error = check_algorithm(choice, choice.algorithm, biased.operation, biased.workspace_bytes);
-    if (error) forget(biased);
+    if (error) choice.forget(biased);
   }
 
   // The fastest of the proposals that run, each by the better of its rounds; of equals the first.
@@ -350,7 +341,7 @@ class CublasLt final : public GemmEngine {
   cublasLtContext* handle_;
   int64_t most_workspace_;
   GemmTuning* tuning_ = nullptr;
-  std::vector<Choice> choices_;
+  std::vector<std::unique_ptr<Choice>> choices_;
 };
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include "runtime/cuda/nccl.h"
 #include "runtime/cuda/profiler.h"
 #include "runtime/cuda/programs.h"
-#include "runtime/cuda/read_window.h"
 #include "runtime/cuda/staging.h"
 
 namespace gacc::cuda {
@@ -48,16 +47,8 @@ class CudaDevice final : public Device {
 
   Status open(const Artifact& artifact);
 
-  std::string name() const override {
-    if (options_.emulated) return "emulator of an NVIDIA GPU";
-    return fmt::format("{} ({}, sm_{}, CUDA {}{})", gpu_.name, kind(), gpu_.capability,
-                       version_text(gpu_.driver_version), gemm_ ? ", " + gemm_->name() : "");
-  }
-  std::string alike() const override {
-    if (options_.emulated) return name();
-    return fmt::format("{} (sm_{}, CUDA {}{})", gpu_.name, gpu_.capability, version_text(gpu_.driver_version),
-                       gemm_ ? ", " + gemm_->name() : "");
-  }
+  std::string name() const override { return described(kind() + ", "); }
+  std::string alike() const override { return described(""); }
   std::string kind() const override {
     return options_.emulated ? "emulate" : fmt::format("cuda:{}", gpu_.ordinal);
   }
@@ -86,6 +77,11 @@ class CudaDevice final : public Device {
   Status open_link(DeviceLink*& link) override;
 
  private:
+  std::string described(const std::string& kind) const {
+    if (options_.emulated) return "emulator of an NVIDIA GPU";
+    return fmt::format("{} ({}sm_{}, CUDA {}{})", gpu_.name, kind, gpu_.capability,
+                       version_text(gpu_.driver_version), gemm_ ? ", " + gemm_->name() : "");
+  }
   void close();
   Status enter();
   Status choose_launches(const Artifact& artifact);
@@ -321,22 +317,23 @@ Status CudaDevice::run(Program program, int64_t batch) {
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
   GACC_TRY(enter());
   window_.forget();
+  Fork one_stream(driver_, stream_);
   if (profiler_.is_open() && !profiler_.full()) {
     GACC_TRY(programs_.prepare(program, batch, stream_));
     GACC_TRY(profiler_.mark(stream_));
-    return programs_.launch(program, batch, stream_, [&](int64_t launch, const std::string& name) {
+    return programs_.launch(program, batch, one_stream, [&](int64_t launch, const std::string& name) {
       return profiler_.queued(program, launch, name, batch, stream_);
     });
   }
   // Once, or one launch: not worth a graph.
   if (program == Program::init || programs_.persistent(program))
-    return programs_.launch(program, batch, stream_);
+    return programs_.launch(program, batch, one_stream);
   GraphExec graph = nullptr;
   bool captured = false;
   GACC_TRY(graphs_.find(program, batch, graph, captured));
   if (!graph) {
     GACC_TRY(programs_.prepare(program, batch, stream_));
-    GACC_TRY(programs_.launch(program, batch, stream_));
+    GACC_TRY(programs_.launch(program, batch, one_stream));
     return measure();  // a library may have loaded code
   }
   if (captured) GACC_TRY(measure());

@@ -3,7 +3,8 @@
 
 #include <dlfcn.h>
 
-#include <charconv>
+#include <algorithm>
+#include <utility>
 
 namespace gacc::cuda {
 
@@ -48,30 +49,19 @@ std::string version_text(int version) { return fmt::format("{}.{}", version / 10
 
 int driver_for_ptx(std::string_view ptx, std::string& shown) {
   // The ISA versions and the CUDA release that brought each, from the release notes of the PTX ISA.
-  struct Release {
-    int major, minor, driver;
-  };
-  constexpr Release kReleases[] = {{6, 0, 9000},  {6, 1, 9010},  {6, 2, 9020},  {6, 3, 10000}, {6, 4, 10010},
-                                   {6, 5, 10020}, {7, 0, 11000}, {7, 1, 11010}, {7, 2, 11020}, {7, 3, 11030},
-                                   {7, 4, 11040}, {7, 5, 11050}, {7, 6, 11060}, {7, 7, 11070}, {7, 8, 11080},
-                                   {8, 0, 12000}, {8, 1, 12010}, {8, 2, 12020}, {8, 3, 12030}, {8, 4, 12040},
-                                   {8, 5, 12050}, {8, 6, 12070}, {8, 7, 12080}, {8, 8, 12090}, {9, 0, 13000}};
-  size_t at = ptx.find("\n.version");
-  if (at == std::string_view::npos) {
-    if (ptx.substr(0, 8) != ".version") return 0;
-    at = 0;
-  }
-  at = ptx.find_first_of("0123456789", at);
-  if (at == std::string_view::npos) return 0;
-  const char *first = ptx.data() + at, *end = ptx.data() + ptx.size();
-  int major = 0, minor = 0;
-  const auto [point, bad] = std::from_chars(first, end, major);
-  if (bad != std::errc() || point == end || *point != '.') return 0;
-  if (std::from_chars(point + 1, end, minor).ec != std::errc()) return 0;
-  shown = fmt::format("{}.{}", major, minor);
-  for (const Release& release : kReleases)
-    if (release.major == major && release.minor == minor) return release.driver;
-  return 0;
+  using Release = std::pair<std::string_view, int>;
+  static constexpr Release kReleases[] = {
+      {"6.0", 9000},  {"6.1", 9010},  {"6.2", 9020},  {"6.3", 10000}, {"6.4", 10010},
+      {"6.5", 10020}, {"7.0", 11000}, {"7.1", 11010}, {"7.2", 11020}, {"7.3", 11030},
+      {"7.4", 11040}, {"7.5", 11050}, {"7.6", 11060}, {"7.7", 11070}, {"7.8", 11080},
+      {"8.0", 12000}, {"8.1", 12010}, {"8.2", 12020}, {"8.3", 12030}, {"8.4", 12040},
+      {"8.5", 12050}, {"8.6", 12070}, {"8.7", 12080}, {"8.8", 12090}, {"9.0", 13000}};
+  const size_t line = ptx.starts_with(".version") ? 0 : ptx.find("\n.version");
+  if (line == std::string_view::npos) return 0;
+  ptx.remove_prefix(std::min(ptx.find_first_of("0123456789", line), ptx.size()));
+  shown = ptx.substr(0, ptx.find_first_not_of("0123456789."));
+  const auto* const release = std::ranges::find(kReleases, shown, &Release::first);
+  return release == std::end(kReleases) ? 0 : release->second;
 }
 
 }  // namespace gacc::cuda

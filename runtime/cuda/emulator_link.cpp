@@ -48,8 +48,7 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
   std::vector<LiveRange> ranges, gaps;
   for (const PlanBuffer& buffer : plan.buffers)
     if (buffer.bytes > 0 && buffer.in.empty()) ranges.push_back({buffer.offset, buffer.bytes, buffer.name});
-  const auto by_offset = [](const LiveRange& a, const LiveRange& b) { return a.offset < b.offset; };
-  std::sort(ranges.begin(), ranges.end(), by_offset);
+  std::ranges::sort(ranges, {}, &LiveRange::offset);
   int64_t end = 0;
   for (const LiveRange& range : ranges) {
     if (range.offset > end) gaps.push_back({end, range.offset - end, "values"});
@@ -68,15 +67,15 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
       for (const PlanArgument& argument : launch.arguments)
         if (argument.kind == PlanArgument::Kind::address) used.push_back(argument.offset);
     }
-  std::sort(used.begin(), used.end());
+  std::ranges::sort(used);
   for (LiveRange& gap : gaps) {
-    const auto first = std::lower_bound(used.begin(), used.end(), gap.offset);
+    const auto first = std::ranges::lower_bound(used, gap.offset);
     if (first == used.end() || *first >= gap.offset + gap.bytes) continue;
     gap.bytes -= *first - gap.offset;
     gap.offset = *first;
     ranges.push_back(gap);
   }
-  std::sort(ranges.begin(), ranges.end(), by_offset);
+  std::ranges::sort(ranges, {}, &LiveRange::offset);
   return ranges;
 }
 

@@ -14,20 +14,17 @@ const ChosenAlgorithm* GemmChoices::find(const ChosenAlgorithm::Key& product) co
 }
 
 std::string gemm_choices_text(const GemmChoices& choices) {
-  // One product a line, so that two files can be compared.
-  std::string text = fmt::format("{{\"gpu\": {},\n \"library\": {},\n \"products\": [",
-                                 json(choices.gpu).dump(), json(choices.library).dump());
-  const char* separator = "\n  ";
-  for (const ChosenAlgorithm& p : choices.products) {
-    std::string words;  // as text: JSON's numbers need not hold 64 bits
-    for (const uint64_t word : p.algorithm.data) words += fmt::format("{:016x}", word);
-    text += fmt::format(
-        "{}{{\"product\": [{}], \"algorithm\": \"{}\", \"workspace_bytes\": {}, \"candidates\": {}, "
+  // One product a line, so that two files can be compared. The algorithm is text: JSON's numbers need not
+  // hold 64 bits.
+  std::vector<std::string> lines;
+  for (const ChosenAlgorithm& p : choices.products)
+    lines.push_back(fmt::format(
+        "\n  {{\"product\": [{}], \"algorithm\": \"{:016x}\", \"workspace_bytes\": {}, \"candidates\": {}, "
         "\"microseconds\": {:.3f}}}",
-        separator, fmt::join(p.product, ", "), words, p.workspace_bytes, p.candidates, p.microseconds);
-    separator = ",\n  ";
-  }
-  return text + "]}\n";
+        fmt::join(p.product, ", "), fmt::join(p.algorithm.data, ""), p.workspace_bytes, p.candidates,
+        p.microseconds));
+  return fmt::format("{{\"gpu\": {},\n \"library\": {},\n \"products\": [{}]}}\n", json(choices.gpu).dump(),
+                     json(choices.library).dump(), fmt::join(lines, ","));
 }
 
 Status parse_gemm_choices(std::string_view text, GemmChoices& choices) {

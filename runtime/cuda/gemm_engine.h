@@ -80,7 +80,4 @@ class GemmEngine {
 
 inline constexpr const char* kBuiltinProducts = "built-in matrix products";
 
-// The kernels in the artifact. `driver` must outlive the engine.
-std::unique_ptr<GemmEngine> make_builtin_gemm(const Driver& driver);
-
 }  // namespace gacc::cuda

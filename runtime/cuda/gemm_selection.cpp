@@ -2,11 +2,50 @@
 #include "runtime/cuda/gemm_selection.h"
 
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "runtime/cuda/cublas_lt.h"
 
 namespace gacc::cuda {
+namespace {
+
+int64_t ceil_divide(int64_t value, int64_t by) { return value / by + (value % by != 0); }
+
+// The built-in matrix products: launches of `gacc_gemm_*` entries of the artifact, as PlanBuiltin describes
+// them.
+class BuiltinGemmEngine final : public GemmEngine {
+ public:
+  explicit BuiltinGemmEngine(const Driver& driver) : driver_(driver) {}
+  std::string name() const override { return kBuiltinProducts; }
+  bool builtin() const override { return true; }
+
+  Status prepare(const Product& product, Stream) override {
+    const int64_t rows = ceil_divide(product.m, product.builtin.tile_m);
+    const int64_t columns = ceil_divide(product.n, product.builtin.tile_n);
+    if (columns == 0 || rows <= std::numeric_limits<int32_t>::max() / columns) return {};
+    return Status::error("a matrix product of {} x {} x {} is too large for one launch", product.m, product.n,
+                         product.k);
+  }
+
+  Status launch(const Product& product, Stream stream) override {
+    const BuiltinGemm& kernel = product.builtin;
+    const int64_t blocks = ceil_divide(product.m, kernel.tile_m) * ceil_divide(product.n, kernel.tile_n);
+    if (blocks == 0) return {};
+    std::vector<uint64_t> values = kernel.parameters;
+    std::vector<void*> parameters;
+    for (uint64_t& value : values) parameters.push_back(&value);
+    return driver_.check(
+        driver_.launch(kernel.function, static_cast<unsigned>(blocks), 1, 1,
+                       static_cast<unsigned>(kernel.block), 1, 1, 0, stream, parameters.data(), nullptr),
+        "cannot launch a built-in matrix product");
+  }
+
+ private:
+  const Driver& driver_;
+};
+
+}  // namespace
 
 Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
                    std::unique_ptr<GemmEngine>& gemm) {
@@ -36,7 +75,7 @@ Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu,
     return Status::error(
         "no matrix products for the GPU: {}, and the artifact has no built-in ones; compile it again",
         reason);
-  gemm = make_builtin_gemm(driver);
+  gemm = std::make_unique<BuiltinGemmEngine>(driver);
   return {};
 }
 
@@ -83,17 +122,19 @@ Status time_launch(const Driver& driver, Stream stream, const std::function<Stat
                    double& microseconds) {
   constexpr int kRuns = 5;
   Event events[2] = {};
-  Status status = launch();
-  for (Event& event : events)
-    if (status) status = driver.check(driver.event_create(&event, 0), "cannot create an event");
-  if (status) status = driver.check(driver.event_record(events[0], stream), "cannot record an event");
-  for (int i = 0; i < kRuns && status; ++i) status = launch();
-  if (status) status = driver.check(driver.event_record(events[1], stream), "cannot record an event");
-  if (status) status = driver.check(driver.event_wait(events[1]), "the GPU failed");
   float milliseconds = 0;
-  if (status)
-    status = driver.check(driver.event_elapsed(&milliseconds, events[0], events[1]),
-                          "cannot read an event's time");
+  const auto measure = [&]() -> Status {
+    GACC_TRY(launch());
+    for (Event& event : events)
+      GACC_TRY(driver.check(driver.event_create(&event, 0), "cannot create an event"));
+    GACC_TRY(driver.check(driver.event_record(events[0], stream), "cannot record an event"));
+    for (int i = 0; i < kRuns; ++i) GACC_TRY(launch());
+    GACC_TRY(driver.check(driver.event_record(events[1], stream), "cannot record an event"));
+    GACC_TRY(driver.check(driver.event_wait(events[1]), "the GPU failed"));
+    return driver.check(driver.event_elapsed(&milliseconds, events[0], events[1]),
+                        "cannot read an event's time");
+  };
+  Status status = measure();
   for (Event event : events)
     if (event) driver.event_destroy(event);
   microseconds = static_cast<double>(milliseconds) * 1000 / kRuns;

@@ -8,8 +8,6 @@
 namespace gacc::cuda {
 namespace {
 
-std::string capability_text(int capability) { return fmt::format("{}.{}", capability / 10, capability % 10); }
-
 Status describe(const Driver& driver, int ordinal, Gpu& gpu) {
   gpu.ordinal = ordinal;
   std::array<char, 256> name{};
@@ -72,8 +70,8 @@ Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulat
       continue;
     }
     if (!below.empty()) below += "; ";
-    below +=
-        fmt::format("GPU {} ({}) has compute capability {}", i, gpu.name, capability_text(gpu.capability));
+    below += fmt::format("GPU {} ({}) has compute capability {}.{}", i, gpu.name, gpu.capability / 10,
+                         gpu.capability % 10);
   }
   if (!able.empty()) return describe(driver, able[static_cast<size_t>(local_rank) % able.size()], gpu);
   return Status::error("{}, which cannot run an artifact for {}; compile it with --target for this GPU",

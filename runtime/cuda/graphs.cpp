@@ -4,9 +4,7 @@
 
 namespace gacc::cuda {
 
-namespace {
 constexpr size_t kMostRagged = 16;
-}
 
 void Graphs::open(const Driver& driver, const Programs& programs, Stream stream) {
   driver_ = &driver;
@@ -15,28 +13,26 @@ void Graphs::open(const Driver& driver, const Programs& programs, Stream stream)
 }
 
 void Graphs::close() {
-  for (std::vector<Variant>* list : {&full_, &ragged_}) {
-    for (const Variant& variant : *list)
-      if (variant.graph) driver_->graph_exec_destroy(variant.graph);
-    list->clear();
-  }
+  for (const Variant& variant : graphs_)
+    if (variant.graph) driver_->graph_exec_destroy(variant.graph);
+  graphs_.clear();
   if (second_) driver_->stream_destroy(second_);
   second_ = nullptr;
 }
 
 Status Graphs::add_full(Program program, int64_t micro_batch) {
-  return capture(full_.emplace_back(Variant{program, micro_batch, nullptr}));
+  ++full_;
+  return capture(graphs_.emplace_back(Variant{program, micro_batch, nullptr}));
 }
 
 Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& captured) {
   captured = false;
   graph = nullptr;
-  for (const std::vector<Variant>* list : {&full_, &ragged_})
-    for (const Variant& candidate : *list)
-      if (candidate.program == program && candidate.batch == batch) {
-        graph = candidate.graph;
-        return {};
-      }
+  for (const Variant& candidate : graphs_)
+    if (candidate.program == program && candidate.batch == batch) {
+      graph = candidate.graph;
+      return {};
+    }
   const std::pair asked{program, batch};
   if (std::find(seen_.begin(), seen_.end(), asked) == seen_.end()) {
     seen_.push_back(asked);
@@ -46,13 +42,12 @@ Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& capt
   GACC_TRY(capture(fresh));
   captured = true;
   graph = fresh.graph;
-  if (ragged_.size() < kMostRagged) {
-    ragged_.push_back(fresh);
-    return {};
+  if (graphs_.size() == full_ + kMostRagged) {
+    const auto oldest = graphs_.begin() + static_cast<std::ptrdiff_t>(full_);
+    driver_->graph_exec_destroy(oldest->graph);  // one still running is freed when it is done
+    graphs_.erase(oldest);
   }
-  driver_->graph_exec_destroy(ragged_[next_ragged_].graph);  // one still running is freed when it is done
-  ragged_[next_ragged_] = fresh;
-  next_ragged_ = (next_ragged_ + 1) % kMostRagged;
+  graphs_.push_back(fresh);
   return {};
 }
 
@@ -62,11 +57,10 @@ Status Graphs::capture(Variant& variant) {
   if (forks && !second_)
     GACC_TRY(driver_->check(driver_->stream_create(&second_, kStreamNonBlocking),
                             "cannot create a stream on the GPU"));
-  Fork fork(*driver_, stream_, second_);
+  Fork fork(*driver_, stream_, forks ? second_ : nullptr);
   // Relaxed: only this thread works with the context, and a library may still have to load code.
   GACC_TRY(driver_->check(driver_->capture_begin(stream_, kCaptureRelaxed), "cannot capture a graph"));
-  Status status = forks ? programs_->launch(variant.program, variant.batch, fork)
-                        : programs_->launch(variant.program, variant.batch, stream_);
+  Status status = programs_->launch(variant.program, variant.batch, fork);
   const auto check = [&](int error, const char* what) {
     if (status && error != 0) status = driver_->check(error, what);
   };

@@ -33,9 +33,9 @@ class Graphs {
   const Driver* driver_ = nullptr;
   const Programs* programs_ = nullptr;
   Stream stream_ = nullptr, second_ = nullptr;  // the second for programs that fork, ours
-  std::vector<Variant> full_, ragged_;
+  std::vector<Variant> graphs_;                 // first the full ones, then the others from the oldest on
+  size_t full_ = 0;
   std::vector<std::pair<Program, int64_t>> seen_;  // batches that are not full
-  size_t next_ragged_ = 0;                         // the one to give up when there are too many
 };
 
 }  // namespace gacc::cuda

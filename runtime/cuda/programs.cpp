@@ -7,11 +7,8 @@
 #include <tuple>
 
 namespace gacc::cuda {
-namespace {
 
 constexpr size_t kMostArguments = 512;  // 4 KiB of parameters, the oldest limit of the hardware
-
-}  // namespace
 
 int entry_parameters(std::string_view ptx, std::string_view name) {
   const std::string head = fmt::format(".entry {}(", name);
@@ -112,32 +109,25 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
   micro_batch_ = artifact.plan.micro_batch;
   for (size_t i = 0; i < programs_.size(); ++i) {
     const auto& programs = artifact.plan.programs;
-    auto found = std::find_if(programs.begin(), programs.end(),
-                              [&](const PlanProgram& program) { return program.name == kProgramNames[i]; });
+    const auto found = std::ranges::find(programs, kProgramNames[i], &PlanProgram::name);
     const bool missing = found == programs.end();
     if (missing && !artifact.plan.needs(kPrograms[i])) continue;
     if (missing) return Status::error("the artifact's plan has no program {}", kProgramNames[i]);
     values_[i] = found->values;
-    programs_[i].clear();
-    programs_[i].reserve(found->launches.size());
-    for (const PlanLaunch& planned : found->launches)
-      GACC_TRY(add(module, artifact, planned, programs_[i].emplace_back()));
-    for (Launch& launch : programs_[i]) {
-      launch.on_demand = predicts(kPrograms[i]);
-      const int64_t after = launch.planned.after;
-      if (after >= 0) programs_[i][static_cast<size_t>(after)].awaited = true;
-    }
-    for (size_t j = 0; j < found->launches.size(); ++j) {
-      const PlanLaunch& planned = found->launches[j];
-      const auto number = static_cast<int64_t>(j);
-      if (planned.bias) {
-        programs_[i][j].then = planned.bias->launch;
-        programs_[i][static_cast<size_t>(planned.bias->launch)].bias_of = number;
-      }
-      if (!planned.builtin.arguments.empty()) {
-        programs_[i][j].then = planned.builtin.does;
-        programs_[i][static_cast<size_t>(planned.builtin.does)].epilogue_of = number;
-      }
+    std::vector<Launch>& launches = programs_[i];
+    launches.resize(found->launches.size());
+    for (size_t j = 0; j < launches.size(); ++j)
+      GACC_TRY(add(module, artifact, found->launches[j], launches[j]));
+    for (size_t j = 0; j < launches.size(); ++j) {
+      const auto& [after, bias, builtin] =
+          std::tie(found->launches[j].after, found->launches[j].bias, found->launches[j].builtin);
+      launches[j].on_demand = predicts(kPrograms[i]);
+      if (after >= 0) launches[static_cast<size_t>(after)].awaited = true;
+      if (bias) launches[j].then = bias->launch;
+      if (bias) launches[static_cast<size_t>(bias->launch)].bias_of = static_cast<int64_t>(j);
+      if (builtin.arguments.empty()) continue;
+      launches[j].then = builtin.does;
+      launches[static_cast<size_t>(builtin.does)].epilogue_of = static_cast<int64_t>(j);
     }
   }
   return {};
@@ -220,24 +210,13 @@ Status Programs::warm_up(Program program, Stream stream) const {
   return {};
 }
 
-Status Programs::launch(Program program, int64_t batch, Stream stream, const Queued& queued) const {
-  const std::vector<Launch>& launches = programs_[index(program)];
-  const auto end = static_cast<int64_t>(launches.size());
-  for (int64_t number = 0; number < end; ++number) {
-    if (!done_before(launches, launches[static_cast<size_t>(number)], batch))
-      GACC_TRY(tell_values(program, launches, number, batch, stream));
-    GACC_TRY(launch_one(launches, number, batch, stream, queued));
-  }
-  return tell_values(program, launches, end, batch, stream);
-}
-
 bool Programs::forks(Program program) const {
   return std::ranges::any_of(programs_[index(program)],
                              [](const Launch& launch) { return launch.planned.stream != 0; });
 }
 
 // What waits for a launch that a product has done waits for its place in the stream.
-Status Programs::launch(Program program, int64_t batch, Fork& fork) const {
+Status Programs::launch(Program program, int64_t batch, Fork& fork, const Queued& queued) const {
   const std::vector<Launch>& launches = programs_[index(program)];
   const auto end = static_cast<int64_t>(launches.size());
   GACC_TRY(fork.begin());
@@ -248,7 +227,7 @@ Status Programs::launch(Program program, int64_t batch, Fork& fork) const {
     if (after >= 0) GACC_TRY(fork.wait(after, at));
     if (!done_before(launches, launch, batch))
       GACC_TRY(tell_values(program, launches, number, batch, stream));
-    GACC_TRY(launch_one(launches, number, batch, stream, {}));
+    GACC_TRY(launch_one(launches, number, batch, stream, queued));
     if (launch.awaited) GACC_TRY(fork.mark(number, at));
   }
   GACC_TRY(fork.end());

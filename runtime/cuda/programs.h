@@ -3,16 +3,64 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <map>
 #include <string_view>
 #include <vector>
 
 #include "runtime/artifact.h"
 #include "runtime/cuda/emulator_link.h"
-#include "runtime/cuda/fork.h"
 #include "runtime/cuda/gemm_engine.h"
 #include "runtime/device.h"
 
 namespace gacc::cuda {
+
+// The streams of a launch. A graph may be captured on two: the second joins the capture of the first, each
+// waits for launches of the other by events, and at the end the first goes on when the second has ended.
+class Fork {
+ public:
+  // The driver must outlive this, and this the capture. `first` is under capture from `begin` to `end`.
+  // Without a second stream all is queued on the first, and nothing waits.
+  Fork(const Driver& driver, Stream first, Stream second = nullptr)
+      : driver_(driver), streams_{first, second ? second : first}, forks_(second != nullptr) {}
+  Fork(const Fork&) = delete;
+  Fork& operator=(const Fork&) = delete;
+  ~Fork() {
+    for (const Event event : events_) driver_.event_destroy(event);
+  }
+
+  Status begin() { return hand_over(0, 1); }
+  Stream stream(int64_t number) const { return streams_[static_cast<size_t>(number)]; }
+  // The launch with that number has been queued on its stream: what waits for it may be, too.
+  Status mark(int64_t launch, int64_t stream) {
+    if (!forks_) return {};
+    Event event = nullptr;
+    GACC_TRY(driver_.check(driver_.event_create(&event, kEventDisableTiming), "cannot create an event"));
+    events_.push_back(event);
+    marks_[launch] = event;
+    return driver_.check(driver_.event_record(event, this->stream(stream)), "cannot record an event");
+  }
+  // What `stream` is given next begins when that launch, which was marked, has ended.
+  Status wait(int64_t launch, int64_t stream) {
+    if (!forks_) return {};
+    return driver_.check(driver_.stream_wait_event(this->stream(stream), marks_.at(launch), 0),
+                         "cannot let a stream wait for the other");
+  }
+  Status end() { return hand_over(1, 0); }
+
+ private:
+  static constexpr int64_t kWhole = -1;  // instead of a launch: all that a stream was given so far
+
+  Status hand_over(int64_t from, int64_t to) {
+    GACC_TRY(mark(kWhole, from));
+    return wait(kWhole, to);
+  }
+
+  const Driver& driver_;
+  const std::array<Stream, 2> streams_;
+  const bool forks_;
+  std::vector<Event> events_;
+  std::map<int64_t, Event> marks_;  // the latest event of a launch
+};
 
 class Programs {
  public:
@@ -38,10 +86,9 @@ class Programs {
   Status warm_up(Program program, Stream stream) const;
   // Queues all launches of a program, in order. `queued`, if given, hears of each: its number and name.
   using Queued = std::function<Status(int64_t launch, const std::string& name)>;
-  Status launch(Program program, int64_t batch, Stream stream, const Queued& queued = {}) const;
-  // Whether the plan has launches of it on a second stream, and all of them on both.
+  Status launch(Program program, int64_t batch, Fork& fork, const Queued& queued = {}) const;
+  // Whether the plan has launches of it on a second stream.
   bool forks(Program program) const;
-  Status launch(Program program, int64_t batch, Fork& fork) const;
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
 
  private:

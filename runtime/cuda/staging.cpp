@@ -6,22 +6,20 @@
 
 namespace gacc::cuda {
 
-namespace {
 constexpr size_t kAlignment = 256;  // of every piece: whole cache lines and bursts
-}
+constexpr int64_t kWindowBytes = 16384;
+constexpr int64_t kSmallRead = kWindowBytes / 4;  // larger ones copy what they want and nothing else
 
 Status Staging::open(const Driver& driver, size_t half_bytes) {
   driver_ = &driver;
   half_bytes_ = (half_bytes + kAlignment - 1) / kAlignment * kAlignment;
   void* memory = nullptr;
-  Status status =
-      driver.check(driver.host_allocate(&memory, 2 * half_bytes_, 0),
-                   fmt::format("cannot allocate {} bytes of page-locked memory", 2 * half_bytes_));
+  GACC_TRY(driver.check(driver.host_allocate(&memory, 2 * half_bytes_, 0),
+                        fmt::format("cannot allocate {} bytes of page-locked memory", 2 * half_bytes_)));
   memory_ = static_cast<std::byte*>(memory);
   for (Event& event : done_)
-    if (status)
-      status = driver.check(driver.event_create(&event, kEventDisableTiming), "cannot create an event");
-  return status;
+    GACC_TRY(driver.check(driver.event_create(&event, kEventDisableTiming), "cannot create an event"));
+  return {};
 }
 
 void Staging::close() {
@@ -75,6 +73,42 @@ Status Staging::write(std::span<const Copy> copies, Stream stream) {
     }
   }
   return queue();
+}
+
+Status ReadWindow::open(const Driver& driver) {
+  driver_ = &driver;
+  void* memory = nullptr;
+  const Status status =
+      driver.check(driver.host_allocate(&memory, kWindowBytes, 0), "cannot allocate page-locked memory");
+  memory_ = static_cast<std::byte*>(memory);
+  return status;
+}
+
+void ReadWindow::close() {
+  if (memory_) driver_->host_release(memory_);
+  memory_ = nullptr;
+}
+
+Status ReadWindow::copy(void* to, Pointer from, size_t bytes, Stream stream) const {
+  GACC_TRY(driver_->check(driver_->copy_out(to, from, bytes, stream), "cannot copy from the GPU"));
+  return driver_->check(driver_->stream_wait(stream), "the GPU failed");
+}
+
+Status ReadWindow::read(Pointer arena, int64_t arena_bytes, int64_t offset, std::span<std::byte> bytes,
+                        Stream stream) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (size > kSmallRead)
+    return copy(bytes.data(), arena + static_cast<Pointer>(offset), bytes.size(), stream);
+  if (offset < offset_ || offset + size > offset_ + valid_bytes_) {
+    const int64_t from = std::max<int64_t>(0, offset - kWindowBytes / 2);
+    const int64_t copied = std::min(kWindowBytes, arena_bytes - from);
+    valid_bytes_ = 0;
+    GACC_TRY(copy(memory_, arena + static_cast<Pointer>(from), static_cast<size_t>(copied), stream));
+    offset_ = from;
+    valid_bytes_ = copied;
+  }
+  std::memcpy(bytes.data(), memory_ + (offset - offset_), bytes.size());
+  return {};
 }
 
 }  // namespace gacc::cuda

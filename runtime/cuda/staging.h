@@ -1,6 +1,4 @@
-// Page-locked memory through which the host writes to the GPU without waiting for it: two halves, filled in
-// turn. A half is used again once the copies out of it are done; only then, and only when the host is a whole
-// half ahead of the GPU, does a write wait.
+// Page-locked memory through which the host writes to the GPU and reads from it.
 #pragma once
 #include <array>
 #include <span>
@@ -9,6 +7,8 @@
 
 namespace gacc::cuda {
 
+// Writes through two halves, filled in turn. A half is used again once the copies out of it are done; only
+// then, and only when the host is a whole half ahead of the GPU, does a write wait.
 class Staging {
  public:
   Staging() = default;
@@ -40,6 +40,26 @@ class Staging {
   std::array<Event, 2> done_{};    // recorded after the last copy out of a half ...
   std::array<bool, 2> pending_{};  // ... since it was last waited for
   size_t half_ = 0, filled_ = 0;   // the one being filled, and its bytes in use
+};
+
+// Reads of the arena. State lies close together and is read in a row, so a small read copies what lies around
+// it as well, and the next ones may find theirs there.
+class ReadWindow {
+ public:
+  // Takes page-locked memory. `driver` must outlive this, the context must be current.
+  Status open(const Driver& driver);
+  void close();
+  // What was copied is no longer what the arena holds: after every write and every run.
+  void forget() { valid_bytes_ = 0; }
+  // [offset, offset + bytes.size()) of an arena, which lies inside its `arena_bytes`. Waits for the stream.
+  Status read(Pointer arena, int64_t arena_bytes, int64_t offset, std::span<std::byte> bytes, Stream stream);
+
+ private:
+  Status copy(void* to, Pointer from, size_t bytes, Stream stream) const;
+
+  const Driver* driver_ = nullptr;
+  std::byte* memory_ = nullptr;
+  int64_t offset_ = 0, valid_bytes_ = 0;  // of the arena; 0 bytes: nothing valid
 };
 
 }  // namespace gacc::cuda

@@ -29,13 +29,32 @@ struct NamedArray {
   Array array;
 };
 
-// The array's bytes, wherever they are.
-std::span<const std::byte> elements_of(const Array& array);
+// Calls `visit` with the bytes as elements of `dtype`; not for an unknown one.
+template <class Visit>
+void visit_elements(std::string_view dtype, std::span<const std::byte> bytes, Visit visit) {
+  const auto as = [&]<class T>(T) {
+    visit(std::span<const T>(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)));
+  };
+  if (dtype == "u8") as(uint8_t{});
+  if (dtype == "u16") as(uint16_t{});
+  if (dtype == "i8") as(int8_t{});
+  if (dtype == "i16") as(int16_t{});
+  if (dtype == "i32") as(int32_t{});
+  if (dtype == "i64") as(int64_t{});
+  if (dtype == "f32") as(float{});
+  if (dtype == "f64") as(double{});
+}
 
 // Bytes of one element; 0 for an unknown dtype.
 int64_t element_bytes(std::string_view dtype);
-// The product of extents in 0..limit, or -1 when an extent is negative or the product exceeds the limit.
-int64_t checked_product(std::span<const int64_t> extents, int64_t limit = int64_t{1} << 46);
+// The product of extents, or -1 when an extent is negative or the product exceeds 2^46.
+int64_t checked_product(std::span<const int64_t> extents);
+
+// Gives the array, whose shape is known, the elements behind the first `header` bytes of a file. They must be
+// all of the rest, of `each` bytes; `type` is the file's name of them. With `in` they stay there, else they
+// are a copy.
+Status take_elements(std::string_view bytes, size_t header, std::string_view name, std::string_view type,
+                     int64_t each, const SharedFile& in, Array& array);
 
 // IDX, the format of MNIST: big-endian, types u8 i8 i16 i32 f32 f64.
 Status parse_idx(std::string_view bytes, std::string_view name, Array& array, const SharedFile& in = {});

@@ -18,13 +18,6 @@ T read_little(const char* from) {
   return value;
 }
 
-template <class T>
-T read_big(const char* from) {
-  char turned[sizeof(T)];
-  std::reverse_copy(from, from + sizeof(T), turned);
-  return read_little<T>(turned);
-}
-
 // Turns the byte order of every element.
 inline void swap_elements(std::span<std::byte> bytes, int64_t element) {
   if (element <= 1) return;

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <iterator>
 #include <limits>
-#include <tuple>
 
 #include "runtime/data/text.h"
 
@@ -16,7 +15,7 @@ namespace {
 // The words for a missing number; pandas has the same.
 bool is_missing(std::string_view text) {
   constexpr std::string_view kWords[] = {"", "NA", "N/A", "NaN", "nan", "-nan", "null", "NULL", "None"};
-  return std::find(std::begin(kWords), std::end(kWords), text) != std::end(kWords);
+  return std::ranges::find(kWords, text) != std::end(kWords);
 }
 
 bool parse_number(std::string_view text, double& value) {
@@ -47,14 +46,12 @@ class Records {
       if (count == fields.size()) fields.emplace_back();
       GACC_TRY(field(fields[count], count + 1));
       ++count;
-      if (!text_.empty() && text_[0] == separator_) {
-        text_.remove_prefix(1);
-        continue;
-      }
-      if (!text_.empty()) newline();
-      fields.resize(count);
-      return {};
+      if (text_.empty() || text_[0] != separator_) break;
+      text_.remove_prefix(1);
     }
+    fields.resize(count);
+    if (!text_.empty()) newline();
+    return {};
   }
 
  private:
@@ -135,14 +132,12 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
   if (looks_like_data(table.columns))
     return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name,
                          header_line);
-  size_t columns = table.columns.size();
-  for (const auto& [other, others, option] :
-       {std::tuple(';', "semicolons", "';'"), std::tuple('\t', "tabs", "tab"),
-        std::tuple(',', "commas", ",")})
+  const size_t columns = table.columns.size();
+  for (const auto& [other, advice] :
+       {std::pair(';', "semicolons; say sep=';' (numbers have points)"),
+        std::pair('\t', "tabs; say sep=tab (numbers have points)"), std::pair(',', "commas; leave sep= out")})
     if (columns == 1 && other != separator && table.columns[0].find(other) != std::string::npos)
-      return Status::error("{}:{}: its fields are separated by {}; {}", name, header_line, others,
-                           other == ',' ? std::string("leave sep= out")
-                                        : fmt::format("say sep={} (numbers have points)", option));
+      return Status::error("{}:{}: its fields are separated by {}", name, header_line, advice);
   for (size_t i = 0; i < columns; ++i)
     for (size_t j = 0; j < i; ++j)
       if (table.columns[i] == table.columns[j])
@@ -171,22 +166,17 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
   return {};
 }
 
-Status find_column(const Table& table, std::string_view column, std::string_view name, size_t& index) {
-  auto found = std::find(table.columns.begin(), table.columns.end(), column);
-  if (found != table.columns.end()) {
-    index = static_cast<size_t>(found - table.columns.begin());
-    return {};
-  }
+Result<size_t> find_column(const Table& table, std::string_view column, std::string_view name) {
+  const auto found = std::ranges::find(table.columns, column);
+  if (found != table.columns.end()) return static_cast<size_t>(found - table.columns.begin());
   int64_t number = 0;
-  if (parse_count(column, number)) {
-    if (number >= static_cast<int64_t>(table.columns.size()))
-      return Status::error("{}: has no column {}: its {} columns count from 0", name, number,
-                           table.columns.size());
-    index = static_cast<size_t>(number);
-    return {};
-  }
-  return Status::error("{}: has no column {}{} (it has {})", name, quoted(column),
-                       hint(column, table.columns), listed(table.columns));
+  if (!parse_count(column, number))
+    return Status::error("{}: has no column {}{} (it has {})", name, quoted(column),
+                         hint(column, table.columns), listed(table.columns));
+  if (number >= static_cast<int64_t>(table.columns.size()))
+    return Status::error("{}: has no column {}: its {} columns count from 0", name, number,
+                         table.columns.size());
+  return static_cast<size_t>(number);
 }
 
 }  // namespace gacc

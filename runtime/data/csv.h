@@ -17,7 +17,6 @@ struct Table {
   std::vector<int64_t> lines;        // [rows]: where in the file each begins, from 1
   double& at(size_t row, size_t column) { return values[row * columns.size() + column]; }
   double at(size_t row, size_t column) const { return values[row * columns.size() + column]; }
-  int64_t rows() const { return static_cast<int64_t>(lines.size()); }
 };
 
 // Errors name the line and the column, and how it is called. With `gaps` a missing field (empty, NA, nan and
@@ -26,6 +25,6 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
                  bool gaps = false);
 
 // The index of the column that is called `column`, else the one of that number, from 0.
-Status find_column(const Table& table, std::string_view column, std::string_view name, size_t& index);
+Result<size_t> find_column(const Table& table, std::string_view column, std::string_view name);
 
 }  // namespace gacc

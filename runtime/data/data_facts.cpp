@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/data/array.h"
-#include "runtime/data/element_types.h"
 #include "runtime/data/text.h"
 #include "runtime/json_text.h"
 
@@ -64,11 +63,9 @@ Status read_facts(const Metadata& metadata, std::string_view source, const Plan&
   for (const PlanInput& input : plan.inputs) {
     InputFacts known;
     std::string_view wrong;
-    bool any = false;
     each_fact(known, [&]<class T>(std::string_view what, T& value) {
       const auto found = metadata.find(key_of(input.name, what));
       if (found == metadata.end()) return;
-      any = true;
       if constexpr (std::is_same_v<T, std::string>) {
         value = found->second;
       } else {
@@ -86,7 +83,7 @@ Status read_facts(const Metadata& metadata, std::string_view source, const Plan&
       return Status::error("{}: its metadata {} does not fit the input {} {}", source,
                            gacc::quoted(key_of(input.name, wrong)), gacc::quoted(input.name),
                            shape_text(input.shape));
-    if (any) facts[input.name] = std::move(known);
+    if (known != InputFacts()) facts[input.name] = std::move(known);
   }
   return {};
 }
@@ -117,10 +114,10 @@ void learn_statistics(std::string_view dtype, std::span<const std::byte> values,
     const auto shifts = sums(facts.mean, [](double difference) { return difference; });
     for (size_t channel = 0; channel < axis; ++channel) facts.mean[channel] += shifts[channel] / count;
     facts.std = sums(facts.mean, [](double difference) { return difference * difference; });
-    for (double& square : facts.std) square = square > 0 ? std::sqrt(square / count) : 1;
-    // What no f32 can divide by is no deviation.
-    for (double& deviation : facts.std)
-      if (static_cast<float>(deviation) == 0) deviation = 1;
+    for (double& each : facts.std) {
+      each = each > 0 ? std::sqrt(each / count) : 1;
+      if (static_cast<float>(each) == 0) each = 1;  // what no f32 can divide by is no deviation
+    }
   });
 }
 

@@ -20,6 +20,7 @@ struct InputFacts {
   std::vector<std::string> columns;  // csv: their names, one an element of the input
   std::vector<double> fill;          // csv: the columns' means, for missing=mean
   std::vector<double> mean, std;     // normalize = "data": one along the first axis of the input
+  bool operator==(const InputFacts&) const = default;
 };
 
 using DataFacts = std::map<std::string, InputFacts, std::less<>>;  // by the input's name

@@ -3,13 +3,13 @@
 #include "runtime/data/dataset.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "runtime/atomic_file.h"
-#include "runtime/data/element_types.h"
 #include "runtime/data/gzip.h"
 #include "runtime/data/source.h"
 #include "runtime/data/text.h"
-#include "runtime/data/tokens.h"
 
 namespace gacc {
 
@@ -25,7 +25,19 @@ size_t DataReader::first_input(std::string_view dtype, size_t from) const {
 }
 
 void DataReader::give(size_t input, std::string where, Array array, Place place) {
-  given_[input] = {std::move(where), std::move(array), std::move(place)};
+  const std::vector<int64_t> shape(array.shape.begin() + 1, array.shape.end());
+  const auto sample_and_index = [where, each = checked_product(shape), shape](int64_t i) {
+    const std::string at = each > 1 ? " at " + index_text(shape, i % each) : "";
+    return fmt::format("{}: sample {}{}", where, i / each, at);
+  };
+  dataset_.columns[input] = {names[input],
+                             std::move(array.dtype),
+                             shape,
+                             std::move(array.bytes),
+                             std::move(array.file),
+                             array.first,
+                             place ? std::move(place) : sample_and_index};
+  given_[input] = {std::move(where), array.shape[0]};
 }
 
 Status DataReader::give_images(std::string image_file, Array images, std::string label_file, Array labels) {
@@ -37,11 +49,10 @@ Status DataReader::give_images(std::string image_file, Array images, std::string
   return {};
 }
 
-Status DataReader::token_inputs(size_t& first, size_t& second) const {
+Result<std::array<size_t, 2>> DataReader::token_inputs() const {
   const std::string_view kind = spec.source->name;
   const size_t none = plan.inputs.size();
-  first = first_input("i32");
-  second = first_input("i32", std::min(first + 1, none));
+  const size_t first = first_input("i32"), second = first_input("i32", std::min(first + 1, none));
   if (second == none)
     return Status::error("{}: needs an i32 input for the tokens and a second one for the targets", kind);
   for (size_t i = 0; i < none; ++i) {
@@ -56,12 +67,12 @@ Status DataReader::token_inputs(size_t& first, size_t& second) const {
           kind, quoted(names[first]), quoted(names[second]), shape_text(plan.inputs[first].shape),
           shape_text(plan.inputs[second].shape));
   }
-  return {};
+  return std::array{first, second};
 }
 
 Result<SharedFile> DataReader::read_unzipped(const std::string& path) {
   std::string bytes = GACC_TRY(read_file(path));
-  GACC_TRY(gunzip_in_place(path, bytes));
+  if (is_gzip(bytes)) bytes = GACC_TRY(gunzip(bytes, path));
   return SharedFile(std::make_shared<FileBytes>(std::move(bytes)));
 }
 
@@ -80,122 +91,120 @@ Status DataReader::read_named(Parse parse) {
   return {};
 }
 
-// No sniffing for gzip here: any two bytes may be a token.
-Status DataReader::read_windows(std::string_view dtype) {
-  size_t first = 0, second = 0;
-  GACC_TRY(token_inputs(first, second));
-  const int64_t length = plan.inputs[first].shape[0];
-  const std::string_view split = spec.option("split");
-  const StreamPart part = split.empty()     ? StreamPart::all
-                          : split == "test" ? StreamPart::test
-                                            : StreamPart::train;
-  TokenWindows windows;
-  const bool zipped = spec.path.ends_with(".gz");
-  const SharedFile file = GACC_TRY(zipped ? read_unzipped(spec.path) : FileBytes::open(spec.path));
-  const auto size = static_cast<int64_t>(file->text().size());
-  GACC_TRY(cut_tokens(size, spec.path, dtype, part, length, spec.limit, windows));
-  for (const size_t i : {first, second}) {
-    const int64_t later = i == second ? 1 : 0;
-    const size_t begin = windows.first + static_cast<size_t>(later * element_bytes(dtype));
-    give(i, spec.path, {std::string(dtype), {windows.windows, length}, {}, file, begin},
-         [path = spec.path, part, later](int64_t element) {
-           return fmt::format("{}: token {}{}", path, element + later,
-                              part == StreamPart::test ? " of the last 10 %" : "");
-         });
-  }
-  return {};
-}
-
 // ---- checking
 
 namespace {
 
-// The shape without its axes of extent 1, which say nothing of the order of elements.
-std::vector<int64_t> squeezed(std::span<const int64_t> shape) {
-  std::vector<int64_t> rest;
-  std::copy_if(shape.begin(), shape.end(), std::back_inserter(rest), [](int64_t n) { return n != 1; });
-  return rest;
-}
-
-// Equal shapes, up to axes of extent 1, or either of them flat: nothing else has its elements in that
-// order.
-Status check_shape(const PlanInput& input, const SourceArray& source) {
-  const std::span<const int64_t> stored = std::span(source.array.shape).subspan(1);
-  const int64_t needed = checked_product(input.shape), present = checked_product(stored);
-  if (needed != present)
-    return Status::error("{}: a sample is {}, {}, but the input {} takes {}, {}", source.where,
-                         shape_text(stored), counted(present, "element"), quoted(input.name),
-                         shape_text(input.shape), counted(needed, "element"));
-  const std::vector<int64_t> have = squeezed(stored), want = squeezed(input.shape);
-  if (have != want && have.size() > 1 && want.size() > 1) {
-    const bool channels_last = stored.size() == 3 && input.shape.size() == 3 &&
-                               input.shape == std::vector{stored[2], stored[0], stored[1]};
-    return Status::error("{}: a sample is {}, but the input {} takes {}{}", source.where, shape_text(stored),
-                         quoted(input.name), shape_text(input.shape),
-                         channels_last ? ": HWC? permute to CHW (in numpy: x.transpose(0, 3, 1, 2))"
-                                       : "; only axes of extent 1 may differ, or one of them be flat");
+template <class T>
+Status check(const PlanInput& input, std::span<const T> values, const Place& place) {
+  using I32 = std::numeric_limits<int32_t>;
+  if (input.dtype == "f32") {
+    for (size_t i = 0; std::is_floating_point_v<T> && i < values.size(); ++i)
+      if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
+        return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
+                             values[i], why, quoted(input.name));
+    return {};
+  }
+  const int64_t low = input.range ? 0 : I32::min(), high = input.range ? *input.range - 1 : I32::max();
+  for (size_t i = 0; i < values.size(); ++i) {
+    T value = values[i];
+    auto at = [&] { return place(static_cast<int64_t>(i)); };
+    if constexpr (std::is_floating_point_v<T>)
+      if (!(std::trunc(value) == value) || std::isinf(value))
+        return Status::error("{}: {} is no whole number, which the input {} needs", at(), value,
+                             quoted(input.name));
+    // Compared as double, floats keep every value of 32 bits; as i64, integers keep all of theirs.
+    using Wide = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
+    auto wide = static_cast<Wide>(value);
+    const bool in_range = wide >= static_cast<Wide>(low) && wide <= static_cast<Wide>(high);
+    const bool ignored = input.ignore_index && wide == static_cast<Wide>(*input.ignore_index);
+    if (in_range || ignored) continue;
+    if (!input.range)
+      return Status::error("{}: {} does not fit into 32 bits, which the input {} has", at(), value,
+                           quoted(input.name));
+    return Status::error(
+        "{}: the value {} is not valid for the input {}: it takes 0 to {}{}", at(), value, quoted(input.name),
+        high, input.ignore_index ? fmt::format(", and {} to be ignored", *input.ignore_index) : "");
   }
   return {};
 }
 
-// "F: sample 3", "F: sample 3 at [0, 14]"
-Place sample_place(const std::string& where, std::span<const int64_t> shape) {
-  return [where, each = checked_product(shape), shape = std::vector(shape.begin(), shape.end())](int64_t i) {
-    const std::string at = each > 1 ? " at " + index_text(shape, i % each) : "";
-    return fmt::format("{}: sample {}{}", where, i / each, at);
-  };
+}  // namespace
+
+std::string_view unfit_for_f32(double value) {
+  if (!std::isfinite(value)) return "is not finite";
+  return std::isfinite(static_cast<float>(value)) ? "" : "is beyond the largest f32";
 }
 
-}  // namespace
+Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
+                    const Place& place) {
+  Status status;
+  visit_elements(dtype, bytes, [&](const auto& values) { status = check(input, values, place); });
+  return status;
+}
+
+// Equal shapes, up to axes of extent 1, or either of them flat: nothing else has its elements in that
+// order.
+Status DataReader::check_shape(size_t i) const {
+  const PlanInput& input = plan.inputs[i];
+  const std::string& where = given_[i].where;
+  const std::vector<int64_t>& stored = dataset_.columns[i].shape;
+  const int64_t needed = checked_product(input.shape), present = checked_product(stored);
+  if (needed != present)
+    return Status::error("{}: a sample is {}, {}, but the input {} takes {}, {}", where, shape_text(stored),
+                         counted(present, "element"), quoted(input.name), shape_text(input.shape),
+                         counted(needed, "element"));
+  std::vector<int64_t> have = stored, want = input.shape;
+  std::erase(have, 1);
+  std::erase(want, 1);
+  if (have == want || have.size() <= 1 || want.size() <= 1) return {};
+  const bool channels_last =
+      stored.size() == 3 && input.shape == std::vector{stored[2], stored[0], stored[1]};
+  return Status::error("{}: a sample is {}, but the input {} takes {}{}", where, shape_text(stored),
+                       quoted(input.name), shape_text(input.shape),
+                       channels_last ? ": HWC? permute to CHW (in numpy: x.transpose(0, 3, 1, 2))"
+                                     : "; only axes of extent 1 may differ, or one of them be flat");
+}
 
 Status DataReader::check_counts(std::string_view text) {
   std::vector<std::string> given;
-  for (size_t i = 0; i < given_.size(); ++i)
-    if (given_[i]) given.push_back(names[i]);
-  const SourceArray* first = nullptr;
+  for (const Column& column : dataset_.columns)
+    if (column.present()) given.push_back(column.name);
+  const Given* first = nullptr;
   for (size_t i = 0; i < given_.size(); ++i) {
     if (!needed(i)) continue;
-    if (!given_[i])
+    if (!dataset_.columns[i].present())
       return Status::error("data {}: nothing is given for the input {}{}", quoted(text), quoted(names[i]),
                            given.empty() ? "" : ", only for " + listed(given));
-    const SourceArray& source = *given_[i];
-    if (!first) first = &source;
-    if (source.array.samples() == 0) return Status::error("{}: holds no samples", source.where);
-    if (source.array.samples() != first->array.samples())
-      return Status::error("{} has {}, but {} has {}", source.where,
-                           counted(source.array.samples(), "sample"), first->where, first->array.samples());
+    const auto& [where, samples] = given_[i];
+    if (!first) first = &given_[i];
+    if (samples == 0) return Status::error("{}: holds no samples", where);
+    if (samples != first->samples)
+      return Status::error("{} has {}, but {} has {}", where, counted(samples, "sample"), first->where,
+                           first->samples);
   }
-  dataset_.samples = first->array.samples();
-  if (spec.limit) dataset_.samples = std::min(dataset_.samples, *spec.limit);
+  dataset_.samples = std::min(first->samples, spec.limit.value_or(first->samples));
   return {};
 }
 
 Status DataReader::finish(std::string_view text) {
   GACC_TRY(check_counts(text));
   for (size_t i = 0; i < given_.size(); ++i) {
-    const PlanInput& input = plan.inputs[i];
-    Column& column = dataset_.columns.emplace_back();
-    column.name = input.name;
-    if (!needed(i)) continue;
-    SourceArray& source = *given_[i];
-    Array& array = source.array;
-    GACC_TRY(check_shape(input, source));
-    if (!array.file && array.samples() > dataset_.samples) {  // the limit
-      const size_t each = array.bytes.size() / static_cast<size_t>(array.samples());
-      array.bytes.resize(each * static_cast<size_t>(dataset_.samples));
-      array.bytes.shrink_to_fit();
+    Column& column = dataset_.columns[i];
+    if (!needed(i)) {
+      column = {};
+      column.name = names[i];
+      continue;
     }
-    array.shape[0] = dataset_.samples;
-    column.dtype = array.dtype;
-    column.shape.assign(array.shape.begin() + 1, array.shape.end());
-    column.bytes = std::move(array.bytes);
-    column.file = std::move(array.file);
-    column.first = array.first;
-    if (!source.place) source.place = sample_place(source.where, column.shape);
-    const std::span<const std::byte> values = dataset_.bytes(i);
-    GACC_TRY(column.on_disk() ? Status() : check_values(input, column.dtype, values, source.place));
-    column.place = std::move(source.place);
-    GACC_TRY(settle(input, source.where, column, values));
+    GACC_TRY(check_shape(i));
+    if (!column.file && given_[i].samples > dataset_.samples) {  // the limit
+      const size_t each = column.bytes.size() / static_cast<size_t>(given_[i].samples);
+      column.bytes.resize(each * static_cast<size_t>(dataset_.samples));
+      column.bytes.shrink_to_fit();
+    }
+    if (!column.on_disk())
+      GACC_TRY(check_values(plan.inputs[i], column.dtype, dataset_.bytes(i), column.place));
+    GACC_TRY(settle(i));
   }
   return {};
 }
@@ -203,11 +212,12 @@ Status DataReader::finish(std::string_view text) {
 // ---- facts
 
 // Applies what is known of the input's data, and learns what is not.
-Status DataReader::settle(const PlanInput& input, const std::string& where, Column& column,
-                          std::span<const std::byte> values) {
+Status DataReader::settle(size_t i) {
+  const PlanInput& input = plan.inputs[i];
+  Column& column = dataset_.columns[i];
   if (input.dtype != "f32") return {};
   InputFacts& known = facts[input.name];
-  warn_of_scale(input, where, column, values, known.dtype);
+  warn_of_scale(i, known.dtype);
   if (learns) known.dtype = column.dtype;
   if (!input.normalize_data) return {};
   if (known.mean.empty()) {
@@ -215,8 +225,8 @@ Status DataReader::settle(const PlanInput& input, const std::string& where, Colu
       return Status::error(
           "{}: the input {} is normalised by its training data, and nothing says how: give --data, or --load "
           "a file that gacc-exec has saved after training",
-          where, quoted(input.name));
-    learn_statistics(column.dtype, values, input.shape, known);
+          given_[i].where, quoted(input.name));
+    learn_statistics(column.dtype, dataset_.bytes(i), input.shape, known);
   }
   column.mean = known.mean;
   column.std = known.std;
@@ -225,8 +235,10 @@ Status DataReader::settle(const PlanInput& input, const std::string& where, Colu
 
 // u8 is scaled by 1/255 and no other type is: whoever has one in training and another one later, or images
 // of another integer type, may not have meant it.
-void DataReader::warn_of_scale(const PlanInput& input, const std::string& where, const Column& column,
-                               std::span<const std::byte> values, std::string_view before) {
+void DataReader::warn_of_scale(size_t i, std::string_view before) {
+  const PlanInput& input = plan.inputs[i];
+  const Column& column = dataset_.columns[i];
+  const std::string& where = given_[i].where;
   const auto is_integer = [](std::string_view dtype) { return !dtype.starts_with('f'); };
   if (column.dtype == "u8") {
     if (!before.empty() && before != "u8" && is_integer(before))
@@ -239,9 +251,10 @@ void DataReader::warn_of_scale(const PlanInput& input, const std::string& where,
   const bool fixed = input.normalize_data || !input.mean.empty() || !input.std.empty();
   if (before != "u8" && (!is_integer(column.dtype) || !before.empty() || !image || fixed)) return;
   double low = 0, high = 0;
-  constexpr size_t kMost = 16 << 20;  // bytes of a column on disk that are looked at
-  const size_t seen = column.on_disk() ? std::min(values.size(), kMost) : values.size();
-  visit_elements(column.dtype, values.first(seen), [&](const auto& all) {
+  std::span<const std::byte> values = dataset_.bytes(i);
+  if (column.on_disk())
+    values = values.first(std::min<size_t>(values.size(), 16 << 20));  // or it takes too long
+  visit_elements(column.dtype, values, [&](const auto& all) {
     for (const auto value : all) {
       low = std::min(low, static_cast<double>(value));
       high = std::max(high, static_cast<double>(value));
@@ -257,8 +270,7 @@ Status load_dataset(std::string_view text, const Plan& plan, DataUse use, DataFa
                     Dataset& dataset) {
   dataset = {};
   if (plan.inputs.empty()) return Status::error("the model has no inputs to read data for");
-  Spec spec;
-  GACC_TRY(parse_spec(text, spec));
+  const Spec spec = GACC_TRY(parse_spec(text));
   DataReader reader(plan, use, facts, dataset, spec);
   GACC_TRY(spec.source->read(reader));
   return reader.finish(text);

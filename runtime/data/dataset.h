@@ -14,6 +14,9 @@
 
 namespace gacc {
 
+// Where an element stands, for messages.
+using Place = std::function<std::string(int64_t element)>;
+
 // One input's data, kept in the file's own element type until a batch is made.
 struct Column {
   std::string name;            // of the plan's input
@@ -22,8 +25,8 @@ struct Column {
   std::vector<std::byte> bytes;  // samples * product(shape) elements; or none, and
   SharedFile file{};             // the file that holds them (targets are tokens one later) ...
   size_t first = 0;              // ... from this byte on
-  std::function<std::string(int64_t element)> place{};  // where an element stands, for messages
-  std::vector<double> mean{}, std{};                    // normalize = "data": as in InputFacts
+  Place place{};
+  std::vector<double> mean{}, std{};  // normalize = "data": as in InputFacts
 
   // Whether the file is too large to be read as a whole: values are checked as samples are taken from it.
   bool on_disk() const { return file && file->mapped(); }
@@ -45,6 +48,13 @@ struct Dataset {
   Status gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
                 std::span<std::byte> destination) const;
 };
+
+// Whether data fit an input. For i32: whole numbers within its range, or the one that its loss ignores. For
+// f32: finite numbers. `bytes` are elements of `dtype`.
+Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
+                    const Place& place);
+// Why no f32 input takes `value`: it is not finite, or would not be as f32. "" when one does.
+std::string_view unfit_for_f32(double value);
 
 // What data are for: to learn from, then `facts` that are not known yet are learnt from them; or not, then an
 // input that needs them is an error. Predictions need those inputs alone that the program predict reads.

@@ -3,114 +3,59 @@
 // each time.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <numeric>
 
 #include "runtime/data/array.h"
-#include "runtime/data/check_values.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/element_types.h"
 #include "runtime/data/philox.h"
 
 namespace gacc {
 namespace {
 
-// The normalisation of one channel (an index along the first axis of a sample).
-struct Affine {
-  float mean = 0, std = 1;
-  bool active = false;
-  float apply(float value) const { return active ? (value - mean) / std : value; }
-};
-
-// The means and deviations of an input: the model file's, or its training data's.
-struct Statistics {
-  const std::vector<double>&mean, &std;
-};
-
-// An empty list is no normalisation, a single number holds for all channels.
-Affine channel_affine(const Statistics& of, int64_t channel) {
-  auto pick = [&](const std::vector<double>& list, double otherwise) {
-    return list.empty() ? otherwise : list.size() == 1 ? list[0] : list[static_cast<size_t>(channel)];
-  };
-  return {static_cast<float>(pick(of.mean, 0)), static_cast<float>(pick(of.std, 1)),
-          !of.mean.empty() || !of.std.empty()};
-}
-
-template <class From>
+template <class From, class To>
 struct Block {
   const From* samples;  // of the column
-  float* out;           // of the batch
+  To* out;              // of the batch
   int64_t elements;     // of a sample
   int64_t first, size;  // the channel's part of a sample
 };
 
-template <class From>
-void convert(const Block<From>& block, std::span<const int64_t> order, const Affine& affine) {
+template <class From, class To, class Convert>
+void gather_block(const Block<From, To>& block, std::span<const int64_t> order, Convert convert) {
   for (size_t i = 0; i < order.size(); ++i) {
     const From* from = block.samples + order[i] * block.elements + block.first;
-    float* to = block.out + static_cast<int64_t>(i) * block.elements + block.first;
-    if constexpr (std::is_same_v<From, float>) {
-      if (!affine.active) {
-        std::memcpy(to, from, static_cast<size_t>(block.size) * sizeof(float));
-        continue;
-      }
-    }
-    for (int64_t j = 0; j < block.size; ++j) {
-      auto value = static_cast<float>(from[j]);
-      if constexpr (std::is_same_v<From, uint8_t>) value = value / 255.0f;
-      to[j] = affine.apply(value);
-    }
-  }
-}
-
-// u8 has 256 values only: a table is as exact, and saves two divisions a pixel.
-void convert_by_table(const Block<uint8_t>& block, std::span<const int64_t> order, const Affine& affine) {
-  std::array<float, 256> table;
-  for (size_t v = 0; v < table.size(); ++v) table[v] = affine.apply(static_cast<float>(v) / 255.0f);
-  for (size_t i = 0; i < order.size(); ++i) {
-    const uint8_t* from = block.samples + order[i] * block.elements + block.first;
-    float* to = block.out + static_cast<int64_t>(i) * block.elements + block.first;
-    for (int64_t j = 0; j < block.size; ++j) to[j] = table[from[j]];
+    To* __restrict to = block.out + static_cast<int64_t>(i) * block.elements + block.first;
+    for (int64_t j = 0; j < block.size; ++j) to[j] = convert(from[j]);
   }
 }
 
 template <class From>
-void gather_floats(const std::byte* bytes, const Statistics& of, int64_t elements,
-                   std::span<const int64_t> order, std::byte* destination) {
-  auto channels = static_cast<int64_t>(std::max<size_t>({1, of.mean.size(), of.std.size()}));
-  Block<From> block{reinterpret_cast<const From*>(bytes), reinterpret_cast<float*>(destination), elements, 0,
-                    elements / channels};
+void gather_floats(Block<From, float> block, const std::vector<double>& means,
+                   const std::vector<double>& deviations, std::span<const int64_t> order) {
+  constexpr bool kBytes = std::is_same_v<From, uint8_t>;
+  // Of a channel, an index along the first axis of a sample. A list of a single number holds for all of them.
+  const auto pick = [](const std::vector<double>& list, int64_t channel, double otherwise) {
+    const size_t at = list.size() == 1 ? 0 : static_cast<size_t>(channel);
+    return static_cast<float>(list.empty() ? otherwise : list[at]);
+  };
+  const auto channels = static_cast<int64_t>(std::max<size_t>({1, means.size(), deviations.size()}));
+  block.size = block.elements / channels;
   for (int64_t channel = 0; channel < channels; ++channel, block.first += block.size) {
-    const Affine affine = channel_affine(of, channel);
-    if constexpr (std::is_same_v<From, uint8_t>) {
-      if (block.size * static_cast<int64_t>(order.size()) >= 512) {
-        convert_by_table(block, order, affine);
-        continue;
-      }
+    const float mean = pick(means, channel, 0), deviation = pick(deviations, channel, 1);
+    const auto scaled = [](From value) { return static_cast<float>(value) / (kBytes ? 255.0f : 1); };
+    const auto normal = [=](From value) { return (scaled(value) - mean) / deviation; };
+    if (kBytes && block.size * static_cast<int64_t>(order.size()) >= 512) {
+      // u8 has 256 values only: a table is as exact, and saves two divisions a pixel.
+      std::array<float, 256> table;
+      for (size_t v = 0; v < table.size(); ++v) table[v] = normal(static_cast<From>(v));
+      gather_block(block, order, [&](From value) { return table[static_cast<uint8_t>(value)]; });
+    } else if (means.empty() && deviations.empty()) {
+      gather_block(block, order, scaled);
+    } else {
+      gather_block(block, order, normal);
     }
-    convert(block, order, affine);
   }
 }
-
-template <class From>
-void gather_integers(const std::byte* bytes, int64_t elements, std::span<const int64_t> order,
-                     std::byte* destination) {
-  const auto* samples = reinterpret_cast<const From*>(bytes);
-  auto* out = reinterpret_cast<int32_t*>(destination);
-  for (const int64_t sample : order)
-    for (int64_t j = 0; j < elements; ++j) *out++ = static_cast<int32_t>(samples[sample * elements + j]);
-}
-
-}  // namespace
-
-std::span<const std::byte> Dataset::bytes(size_t column) const {
-  const Column& own = columns[column];
-  if (!own.file) return own.bytes;
-  const auto size = static_cast<size_t>(samples * checked_product(own.shape) * element_bytes(own.dtype));
-  return own.file->bytes().subspan(own.first, size);
-}
-
-namespace {
 
 // The samples `order` of a column on disk, one after the other, checked.
 Status read_samples(const Column& column, const PlanInput& plan, std::span<const int64_t> order,
@@ -132,6 +77,13 @@ Status read_samples(const Column& column, const PlanInput& plan, std::span<const
 
 }  // namespace
 
+std::span<const std::byte> Dataset::bytes(size_t column) const {
+  const Column& own = columns[column];
+  if (!own.file) return own.bytes;
+  const auto size = static_cast<size_t>(samples * checked_product(own.shape) * element_bytes(own.dtype));
+  return own.file->bytes().subspan(own.first, size);
+}
+
 Status Dataset::gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
                        std::span<std::byte> destination) const {
   const Column& column = columns[input];
@@ -141,26 +93,29 @@ Status Dataset::gather(size_t input, const PlanInput& plan, std::span<const int6
   if (column.on_disk()) {
     GACC_TRY(read_samples(column, plan, order, read));
     samples = read;
-    in_order.resize(order.size());
-    std::iota(in_order.begin(), in_order.end(), 0);
+    in_order = epoch_order(static_cast<int64_t>(order.size()), 0, 0, /*shuffle=*/false);
     order = in_order;
   }
-  const std::byte* const bytes = samples.data();
-  int64_t elements = checked_product(plan.shape);
+  const int64_t elements = checked_product(plan.shape);
   const bool of_data = plan.normalize_data;
-  const Statistics statistics{of_data ? column.mean : plan.mean, of_data ? column.std : plan.std};
-  visit_elements(column.dtype, samples, [&]<class From>(std::span<const From>) {
+  const std::vector<double>& means = of_data ? column.mean : plan.mean;
+  const std::vector<double>& deviations = of_data ? column.std : plan.std;
+  visit_elements(column.dtype, samples, [&]<class From>(std::span<const From> from) {
+    const auto block = [&]<class To>(To* out) {
+      return Block<From, To>{from.data(), out, elements, 0, elements};
+    };
     if (plan.dtype == "f32")
-      gather_floats<From>(bytes, statistics, elements, order, destination.data());
+      gather_floats(block(reinterpret_cast<float*>(destination.data())), means, deviations, order);
     else
-      gather_integers<From>(bytes, elements, order, destination.data());
+      gather_block(block(reinterpret_cast<int32_t*>(destination.data())), order,
+                   [](From value) { return static_cast<int32_t>(value); });
   });
   return {};
 }
 
 std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, bool shuffle) {
   std::vector<int64_t> order(static_cast<size_t>(samples));
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+  std::iota(order.begin(), order.end(), 0);
   if (!shuffle) return order;
   // Fisher-Yates. A 64-bit random number times the range, high half, picks without noticeable bias (range /
   // 2^64).

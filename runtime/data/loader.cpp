@@ -9,31 +9,20 @@
 #include "runtime/data/array.h"
 
 namespace gacc {
-namespace {
 
-int64_t bytes_per_sample(const PlanInput& input) { return checked_product(input.shape) * 4; }  // f32 and i32
-
-}  // namespace
+constexpr int64_t kElementBytes = 4;  // f32 and i32
 
 Loader::Loader(const Dataset& dataset, const Plan& plan) : dataset_(dataset), plan_(plan) {
   for (size_t slot = 0; slot < 2; ++slot) {
     for (const PlanInput& input : plan.inputs)
-      buffers_[slot].emplace_back(static_cast<size_t>(plan.micro_batch * bytes_per_sample(input)));
+      buffers_[slot].emplace_back(
+          static_cast<size_t>(plan.micro_batch * checked_product(input.shape) * kElementBytes));
     batches_[slot].inputs.resize(plan.inputs.size());
   }
   try {
-    thread_ = std::thread([this] { work(); });
+    thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   } catch (const std::system_error&) {  // next() does the work then
   }
-}
-
-Loader::~Loader() {
-  {
-    const std::lock_guard lock(mutex_);
-    quit_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
 }
 
 void Loader::start(std::vector<int64_t> order, int64_t batch_size) {
@@ -51,17 +40,9 @@ void Loader::start(std::vector<int64_t> order, int64_t batch_size) {
 
 const Batch* Loader::next() {
   std::unique_lock lock(mutex_);
-  if (delivered_ == total_) return nullptr;
-  if (!thread_.joinable()) {
-    if (status_ = fill(delivered_); !status_) {
-      total_ = delivered_;
-      return nullptr;
-    }
-    made_ = ++delivered_;
-    return &batches_[static_cast<size_t>((delivered_ - 1) % 2)];
-  }
+  if (!thread_.joinable() && delivered_ < total_) make(lock);
   changed_.wait(lock, [this] { return made_ > delivered_ || delivered_ == total_; });
-  if (delivered_ == total_) return nullptr;  // the batch cannot be made
+  if (delivered_ == total_) return nullptr;  // all were, or the next one cannot be made
   const Batch* batch = &batches_[static_cast<size_t>(delivered_ % 2)];
   ++delivered_;  // this frees the other slot
   lock.unlock();
@@ -69,24 +50,28 @@ const Batch* Loader::next() {
   return batch;
 }
 
-void Loader::work() noexcept {
+void Loader::work(const std::stop_token& stop) noexcept {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return quit_ || (made_ < total_ && made_ <= delivered_); });
-    if (quit_) return;
-    const int64_t index = made_;
-    filling_ = true;
-    lock.unlock();
-    Status filled = fill(index);
-    lock.lock();
-    filling_ = false;
-    if (total_ > 0 && filled) ++made_;  // unless start() has dropped this order meanwhile
-    if (total_ > 0 && !filled) {
-      status_ = std::move(filled);
-      total_ = made_;
-    }
-    changed_.notify_all();
+    changed_.wait(lock, stop, [this] { return made_ < total_ && made_ <= delivered_; });
+    if (stop.stop_requested()) return;
+    make(lock);
   }
+}
+
+void Loader::make(std::unique_lock<std::mutex>& lock) {
+  const int64_t index = made_;
+  filling_ = true;
+  lock.unlock();
+  Status filled = fill(index);
+  lock.lock();
+  filling_ = false;
+  if (total_ > 0 && filled) ++made_;  // unless start() has dropped this order meanwhile
+  if (total_ > 0 && !filled) {
+    status_ = std::move(filled);
+    total_ = made_;
+  }
+  changed_.notify_all();
 }
 
 Status Loader::status() const {
@@ -103,7 +88,7 @@ Status Loader::fill(int64_t index) noexcept try {
   batch.samples = samples;
   for (size_t i = 0; i < plan_.inputs.size(); ++i) {
     if (!dataset_.columns[i].present()) continue;
-    auto bytes = static_cast<size_t>(samples * bytes_per_sample(plan_.inputs[i]));
+    auto bytes = static_cast<size_t>(samples * checked_product(plan_.inputs[i].shape) * kElementBytes);
     const std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
     GACC_TRY(dataset_.gather(i, plan_.inputs[i], order, destination));
     batch.inputs[i] = destination;

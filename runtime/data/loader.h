@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -27,10 +28,9 @@ struct Batch {
 
 class Loader {
  public:
-  // Both must outlive the loader. Allocates the buffers for plan.micro_batch samples.
+  // Both must outlive the loader. Allocates the buffers for plan.micro_batch samples. May be destroyed at any
+  // moment, also in the middle of an epoch.
   Loader(const Dataset& dataset, const Plan& plan);
-  // May be destroyed at any moment, also in the middle of an epoch.
-  ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
@@ -44,8 +44,9 @@ class Loader {
   Status status() const;
 
  private:
-  void work() noexcept;
-  Status fill(int64_t index) noexcept;  // batch `index` of the order, into its slot
+  void work(const std::stop_token& stop) noexcept;
+  void make(std::unique_lock<std::mutex>& lock);  // the next batch
+  Status fill(int64_t index) noexcept;            // batch `index` of the order, into its slot
 
   const Dataset& dataset_;
   const Plan& plan_;
@@ -54,16 +55,15 @@ class Loader {
   std::array<Batch, 2> batches_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::vector<int64_t> order_;
   int64_t batch_size_ = 1;
   int64_t total_ = 0;      // batches of this epoch
   int64_t made_ = 0;       // batches filled
   int64_t delivered_ = 0;  // batches that next() has handed out
   bool filling_ = false;   // the thread writes a buffer just now
-  bool quit_ = false;
-  Status status_{};     // of the batch that could not be filled
-  std::thread thread_;  // not running when the system has no thread to give: then next() fills by itself
+  Status status_{};        // of the batch that could not be filled
+  std::jthread thread_;    // not running when the system has no thread to give: then next() fills by itself
 };
 
 }  // namespace gacc

@@ -65,17 +65,16 @@ constexpr Elements kElements[] = {
 };
 
 // Converts the element kinds that no Column has; false when a u64 is beyond i64.
-bool widen(std::string_view descr, std::vector<std::byte>& bytes, int64_t elements) {
+bool widen(std::string_view descr, std::vector<std::byte>& bytes, int64_t each) {
   const char* from = reinterpret_cast<const char*>(bytes.data());
-  auto count = static_cast<size_t>(elements);
+  const size_t count = bytes.size() / static_cast<size_t>(each);
+  std::vector<std::byte> wide(descr == "f2" || descr == "u4" ? bytes.size() * 2 : 0);
   if (descr == "f2") {
-    std::vector<std::byte> wide(count * 4);
-    widen(HalfType::f16, from, reinterpret_cast<float*>(wide.data()), elements);
+    widen(HalfType::f16, from, reinterpret_cast<float*>(wide.data()), static_cast<int64_t>(count));
     bytes = std::move(wide);
   } else if (descr == "u4") {
-    std::vector<std::byte> wide(count * 8);
     for (size_t i = 0; i < count; ++i) {
-      int64_t value = read_little<uint32_t>(from + 4 * i);
+      const int64_t value = read_little<uint32_t>(from + 4 * i);
       std::memcpy(wide.data() + 8 * i, &value, 8);
     }
     bytes = std::move(wide);
@@ -115,8 +114,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   if (bytes.substr(0, 6) != "\x93NUMPY")
     return Status::error("{}: is no npy file: it does not begin with \\x93NUMPY", name);
   // 1. Version and header.
-  if (bytes.size() < 10) return Status::error("{}: is cut off in its header", name);
-  int version = static_cast<unsigned char>(bytes[6]);
+  const int version = bytes.size() < 10 ? 1 : static_cast<unsigned char>(bytes[6]);
   if (version < 1 || version > 3)
     return Status::error("{}: has npy version {}; known are 1, 2 and 3", name, version);
   const size_t start = version == 1 ? 10 : 12;
@@ -135,39 +133,26 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   const bool big = !descr.empty() && descr[0] == '>';
   if (!descr.empty() && std::string_view("<>|=").find(descr[0]) != std::string_view::npos)
     descr.remove_prefix(1);
-  const Elements* elements = nullptr;
-  for (const Elements& candidate : kElements)
-    if (candidate.descr == descr) elements = &candidate;
-  if (!elements)
+  const auto* const elements = std::ranges::find(kElements, descr, &Elements::descr);
+  if (elements == std::end(kElements))
     return Status::error(
         "{}: holds elements of type {}; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8 and b1", name,
         gacc::quoted(header.descr));
   if (header.shape.empty()) return Status::error("{}: holds a single number, not samples", name);
 
-  // 3. The elements.
-  const int64_t count = checked_product(header.shape);
-  const std::string_view data = bytes.substr(start + length);
-  if (count < 0 || count * elements->stored != static_cast<int64_t>(data.size()))
-    return Status::error("{}: its header says {} of {}, which is {}, but there are {}", name,
-                         shape_text(header.shape), gacc::quoted(header.descr),
-                         count < 0 ? "too many bytes" : counted(count * elements->stored, "byte"),
-                         data.size());
+  // 3. The elements: as they lie in the file, if that is how an Array has them.
+  const int64_t each = elements->stored;
   array.dtype = elements->dtype;
   array.shape = std::move(header.shape);
-  // As they lie in the file, if that is how an Array has them.
-  const bool kept = element_bytes(elements->dtype) == elements->stored && descr != "u8" && descr != "b1";
-  const bool aligned = (start + length) % static_cast<size_t>(elements->stored) == 0;
-  if (in && kept && aligned && (!header.fortran || array.shape.size() <= 1) &&
-      (!big || elements->stored == 1)) {
-    array.file = in;
-    array.first = start + length;
-    return {};
-  }
-  array.bytes.resize(data.size());
-  if (!data.empty()) std::memcpy(array.bytes.data(), data.data(), data.size());
-  if (header.fortran) to_row_major(array.bytes, array.shape, static_cast<size_t>(elements->stored));
-  if (big) swap_elements(array.bytes, elements->stored);
-  if (!widen(descr, array.bytes, count))
+  const bool kept = element_bytes(elements->dtype) == each && descr != "u8" && descr != "b1";
+  const bool aligned = (start + length) % static_cast<size_t>(each) == 0;
+  const bool in_order = (!header.fortran || array.shape.size() <= 1) && (!big || each == 1);
+  GACC_TRY(take_elements(bytes, start + length, name, gacc::quoted(header.descr), each,
+                         kept && aligned && in_order ? in : SharedFile(), array));
+  if (array.file) return {};
+  if (header.fortran) to_row_major(array.bytes, array.shape, static_cast<size_t>(each));
+  if (big) swap_elements(array.bytes, each);
+  if (!widen(descr, array.bytes, each))
     return Status::error("{}: holds unsigned numbers beyond 2^63 - 1", name);
   return {};
 }

@@ -18,7 +18,7 @@ struct Entry {
   uint16_t flags = 0, method = 0;
   uint32_t crc = 0;
   uint64_t packed = 0, unpacked = 0, local = 0;  // local: offset of the local header
-  std::string_view data;                         // once located
+  uint64_t start = 0;                            // of the data, once located
 };
 
 constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50;
@@ -33,7 +33,7 @@ struct Directory {
   uint64_t entries = 0, size = 0, offset = 0;
 };
 
-Status find_directory(std::string_view file, std::string_view name, Directory& directory) {
+Result<Directory> find_directory(std::string_view file, std::string_view name) {
   constexpr size_t kEndSize = 22, kLocatorSize = 20, kEnd64Size = 56;
   if (file.size() < kEndSize || file.substr(0, 2) != "PK")
     return Status::error("{}: is no npz file (a zip made by numpy.savez)", name);
@@ -42,7 +42,7 @@ Status find_directory(std::string_view file, std::string_view name, Directory& d
     if (u32(file, at) != kEnd || at + kEndSize + u16(file, at + 20) != file.size()) continue;
     if (u16(file, at + 4) != 0 || u16(file, at + 6) != 0)
       return Status::error("{}: is one part of a split zip file", name);
-    directory = {u16(file, at + 10), u32(file, at + 12), u32(file, at + 16)};
+    Directory directory = {u16(file, at + 10), u32(file, at + 12), u32(file, at + 16)};
     if (at >= kLocatorSize && u32(file, at - kLocatorSize) == kEnd64Locator) {  // zip64
       const uint64_t end64 = u64(file, at - kLocatorSize + 8);
       const size_t locator = at - kLocatorSize;
@@ -52,7 +52,7 @@ Status find_directory(std::string_view file, std::string_view name, Directory& d
     }
     if (directory.offset > at || directory.size > at - directory.offset)
       return Status::error("{}: its zip directory lies outside the file", name);
-    return {};
+    return directory;
   }
   return Status::error("{}: is cut off: the zip directory at its end is missing", name);
 }
@@ -77,9 +77,10 @@ bool read_zip64(std::string_view extra, Entry& entry) {
   return true;  // no such field: the sizes are what they are
 }
 
-Status read_directory(std::string_view file, std::string_view name, const Directory& directory,
-                      std::vector<Entry>& entries) {
+Result<std::vector<Entry>> read_directory(std::string_view file, std::string_view name,
+                                          const Directory& directory) {
   constexpr size_t kHeader = 46;
+  std::vector<Entry> entries;
   std::string_view rest = file.substr(directory.offset, directory.size);
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const auto damaged = [&] {
@@ -88,21 +89,19 @@ Status read_directory(std::string_view file, std::string_view name, const Direct
     if (rest.size() < kHeader || u32(rest, 0) != kCentral) return damaged();
     const size_t name_size = u16(rest, 28), extra = u16(rest, 30), comment = u16(rest, 32);
     if (rest.size() - kHeader < name_size + extra + comment) return damaged();
-    Entry entry;
-    entry.flags = u16(rest, 8);
-    entry.method = u16(rest, 10);
-    entry.crc = u32(rest, 16);
-    entry.packed = u32(rest, 20);
-    entry.unpacked = u32(rest, 24);
-    entry.local = u32(rest, 42);
-    entry.name = rest.substr(kHeader, name_size);
+    Entry& entry = entries.emplace_back(Entry{.name = rest.substr(kHeader, name_size),
+                                              .flags = u16(rest, 8),
+                                              .method = u16(rest, 10),
+                                              .crc = u32(rest, 16),
+                                              .packed = u32(rest, 20),
+                                              .unpacked = u32(rest, 24),
+                                              .local = u32(rest, 42)});
     if (!read_zip64(rest.substr(kHeader + name_size, extra), entry)) return damaged();
-    entries.push_back(entry);
     rest.remove_prefix(kHeader + name_size + extra + comment);
   }
   if (!rest.empty())
     return Status::error("{}: its zip directory has {} too many", name, counted(rest.size(), "byte"));
-  return {};
+  return entries;
 }
 
 // Finds the data of every entry; they must lie before the directory and must not overlap.
@@ -110,11 +109,6 @@ Status locate(std::string_view file, std::string_view name, const Directory& dir
               std::vector<Entry>& entries) {
   constexpr size_t kHeader = 30;
   const std::string_view body = file.substr(0, directory.offset);
-  struct Extent {
-    uint64_t begin, end;
-    std::string_view name;
-  };
-  std::vector<Extent> extents;
   for (Entry& entry : entries) {
     auto damaged = [&] {
       return Status::error("{}: entry {} is damaged or lies outside the file", name, quoted(entry.name));
@@ -122,32 +116,32 @@ Status locate(std::string_view file, std::string_view name, const Directory& dir
     if (entry.local > body.size() || body.size() - entry.local < kHeader || u32(body, entry.local) != kLocal)
       return damaged();
     const uint64_t name_size = u16(body, entry.local + 26), extra = u16(body, entry.local + 28);
-    const uint64_t start = entry.local + kHeader + name_size + extra;
-    if (start > body.size() || body.size() - start < entry.packed) return damaged();
+    entry.start = entry.local + kHeader + name_size + extra;
+    if (entry.start > body.size() || body.size() - entry.start < entry.packed) return damaged();
     if (body.substr(entry.local + kHeader, name_size) != entry.name) return damaged();
-    entry.data = body.substr(start, entry.packed);
-    extents.push_back({entry.local, start + entry.packed, entry.name});
   }
-  std::sort(extents.begin(), extents.end(),
-            [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < extents.size(); ++i)
-    if (extents[i].begin < extents[i - 1].end)
-      return Status::error("{}: entries {} and {} overlap", name, quoted(extents[i - 1].name),
-                           quoted(extents[i].name));
+  std::vector<Entry> by_place = entries;
+  std::ranges::sort(by_place, {}, &Entry::local);
+  for (size_t i = 1; i < by_place.size(); ++i)
+    if (by_place[i].local < by_place[i - 1].start + by_place[i - 1].packed)
+      return Status::error("{}: entries {} and {} overlap", name, quoted(by_place[i - 1].name),
+                           quoted(by_place[i].name));
   return {};
 }
 
-Status unpack(const Entry& entry, std::string_view name, std::string& storage, std::string_view& bytes) {
+// The entry's bytes; `storage` keeps them where they were deflated.
+Result<std::string_view> unpack(std::string_view file, const Entry& entry, std::string_view name,
+                                std::string& storage) {
+  std::string_view bytes = file.substr(entry.start, entry.packed);
   if (entry.flags & 1) return Status::error("{}: is encrypted", name);
   if (entry.method == 0) {
     if (entry.packed != entry.unpacked)
       return Status::error("{}: is stored, but its two sizes differ: {} and {}", name, entry.packed,
                            entry.unpacked);
-    bytes = entry.data;
   } else if (entry.method == 8) {
     if (entry.unpacked > static_cast<uint64_t>(kMostUnzipped))
       return Status::error("{}: unpacks to {} bytes; the limit is {}", name, entry.unpacked, kMostUnzipped);
-    GACC_TRY(inflate_exactly(entry.data, static_cast<int64_t>(entry.unpacked), name, storage));
+    storage = GACC_TRY(inflate_exactly(bytes, static_cast<int64_t>(entry.unpacked), name));
     bytes = storage;
   } else {
     return Status::error("{}: is compressed with method {}; known are 0 (stored) and 8 (deflated)", name,
@@ -155,7 +149,7 @@ Status unpack(const Entry& entry, std::string_view name, std::string& storage, s
   }
   if (crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != entry.crc)
     return Status::error("{}: its checksum is wrong: the file is damaged", name);
-  return {};
+  return bytes;
 }
 
 }  // namespace
@@ -164,10 +158,8 @@ Status parse_npz(std::string_view bytes, std::string_view name, const std::vecto
                  std::vector<NamedArray>& arrays, std::vector<std::string>& names) {
   arrays.clear();
   names.clear();
-  Directory directory;
-  std::vector<Entry> entries;
-  GACC_TRY(find_directory(bytes, name, directory));
-  GACC_TRY(read_directory(bytes, name, directory, entries));
+  const Directory directory = GACC_TRY(find_directory(bytes, name));
+  std::vector<Entry> entries = GACC_TRY(read_directory(bytes, name, directory));
   GACC_TRY(locate(bytes, name, directory, entries));
   std::set<std::string_view> seen;
   for (const Entry& entry : entries) {
@@ -177,13 +169,11 @@ Status parse_npz(std::string_view bytes, std::string_view name, const std::vecto
       return Status::error("{}: has two entries {}", name, quoted(array_name));
     names.emplace_back(array_name);
     if (wanted && std::find(wanted->begin(), wanted->end(), array_name) == wanted->end()) continue;
-    std::string storage, full = fmt::format("{}:{}", name, quoted(array_name));
-    std::string_view data;
-    NamedArray array;
-    array.name = array_name;
-    GACC_TRY(unpack(entry, full, storage, data));
+    std::string storage;
+    const std::string full = fmt::format("{}:{}", name, quoted(array_name));
+    const std::string_view data = GACC_TRY(unpack(bytes, entry, full, storage));
+    NamedArray& array = arrays.emplace_back(NamedArray{names.back(), {}});
     GACC_TRY(parse_npy(data, full, array.array));
-    arrays.push_back(std::move(array));
   }
   return {};
 }

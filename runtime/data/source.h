@@ -1,16 +1,14 @@
-// The table of data sources: sources.def names them, runtime/data/sources/ has a file for each. A source says
-// what its SPEC looks like, and reads arrays and gives them to the plan's inputs; checks of counts, shapes
-// and values follow for all alike (dataset.cpp).
+// The table of data sources: sources.def names them, they are in runtime/data/sources/. A source says what
+// its SPEC looks like, and reads arrays and gives them to the plan's inputs; checks of counts, shapes and
+// values follow for all alike (dataset.cpp).
 #pragma once
-#include <functional>
-#include <memory>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/data/array.h"
-#include "runtime/data/check_values.h"
 #include "runtime/data/data_facts.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/spec.h"
@@ -50,12 +48,19 @@ namespace sources {
 
 const std::vector<const DataSource*>& all_sources();  // in the order of sources.def
 
-// What gives an input its data.
-struct SourceArray {
-  std::string where;  // the file, for messages
-  Array array;
-  Place place{};  // where an element stands; without it: sample and index
+// A stream of tokens is cut into windows: the first input of a sample is one window of the stream, the second
+// the same window one token later. Samples follow each other without a gap: the window after a window starts
+// where it ended, so sample i begins at token i * length, and its last target is the first token of the next.
+struct TokenWindows {
+  int64_t windows = 0;  // at least 1
+  size_t first = 0;     // byte of the stream at which they begin: windows * length + 1 tokens
 };
+
+// Cuts a stream of `bytes` bytes, little-endian tokens of `dtype`, into windows of `length` >= 1 tokens, at
+// most `limit` of them; tokens left over at the end are not used. Of the split "train" are the first 90 % of
+// the tokens (rounded down), of "test" what these leave, of "" all. Errors call the stream `name`.
+Result<TokenWindows> cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype,
+                                std::string_view split, int64_t length, std::optional<int64_t> limit);
 
 // What a source reads with, and gives its arrays to.
 class DataReader {
@@ -68,7 +73,10 @@ class DataReader {
         use_(use),
         dataset_(dataset),
         given_(plan.inputs.size()) {
-    for (const PlanInput& input : plan.inputs) names.push_back(input.name);
+    for (const PlanInput& input : plan.inputs) {
+      names.push_back(input.name);
+      dataset_.columns.emplace_back().name = input.name;
+    }
   }
 
   const Plan& plan;
@@ -81,11 +89,12 @@ class DataReader {
   // The first input of that dtype, from index `from` on; the number of inputs when there is none.
   size_t first_input(std::string_view dtype, size_t from = 0) const;
 
+  // `where`: the file, for messages; `place`: where an element stands, if this is not a sample and an index.
   void give(size_t input, std::string where, Array array, Place place = {});
   // Images to the first f32 input, labels to the first i32 one. A model may do without the labels.
   Status give_images(std::string image_file, Array images, std::string label_file, Array labels);
   // The first i32 input and the second one, of equal length: tokens, and tokens one later.
-  Status token_inputs(size_t& first, size_t& second) const;
+  Result<std::array<size_t, 2>> token_inputs() const;
   void remark(std::string text) { dataset_.remarks.push_back(std::move(text)); }
 
   // Every NAME=FILE part, by a parser of `array.h`.
@@ -99,15 +108,18 @@ class DataReader {
   Status finish(std::string_view text);  // the columns, of all that has been given
 
  private:
+  struct Given {
+    std::string where;
+    int64_t samples = 0;
+  };
   Status check_counts(std::string_view text);
-  Status settle(const PlanInput& input, const std::string& where, Column& column,
-                std::span<const std::byte> values);
-  void warn_of_scale(const PlanInput& input, const std::string& where, const Column& column,
-                     std::span<const std::byte> values, std::string_view before);
+  Status check_shape(size_t input) const;
+  Status settle(size_t input);
+  void warn_of_scale(size_t input, std::string_view before);
 
   const DataUse use_;
   Dataset& dataset_;
-  std::vector<std::optional<SourceArray>> given_;  // in the plan's order
+  std::vector<Given> given_;  // in the plan's order, of the columns that are present
 };
 
 }  // namespace gacc

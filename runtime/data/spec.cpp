@@ -21,43 +21,33 @@ std::vector<std::string> cut(std::string_view text, char at) {
   }
 }
 
-// The words of a form such as "train|test"; none of another.
-std::vector<std::string> words_of(std::string_view form) {
-  std::vector<std::string> words = cut(form, '|');
-  if (words.size() == 1) words.clear();
-  return words;
-}
-
-// "a, b or c"
-std::string one_of(const std::vector<std::string>& words) {
-  const std::vector<std::string> first(words.begin(), words.end() - 1);
-  return fmt::format("{} or {}", fmt::join(first, ", "), words.back());
-}
-
 // The reader of one SPEC; `problem` begins every message with it.
 class Reader {
  public:
-  Reader(std::string_view text, Spec& spec) : text_(text), spec_(spec) {}
+  explicit Reader(std::string_view text) : text_(text) {}
 
-  Status read() {
-    spec_ = {};
+  Result<Spec> read() {
     const size_t colon = text_.find(':');
     const std::string_view name = text_.substr(0, colon);
     for (const DataSource* source : all_sources())
-      if (source->name == name) source_ = source;
-    if (!source_) return unknown_kind(name);
-    const std::string form = spec_form(*source_);
+      if (source->name == name) spec_.source = source;
+    if (!spec_.source) return unknown_kind(name);
+    const std::string form = spec_form(*spec_.source);
     if (colon == std::string_view::npos || colon + 1 == text_.size())
       return problem("{}: needs more; its form is {}", name, form);
     const std::vector<std::string> parts = cut(text_.substr(colon + 1), ',');
     for (size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].empty()) return problem("part {} is empty; the form is {}", i + 1, form);
-      const bool is_path = i == 0 && !source_->path.empty();
-      GACC_TRY(is_path ? path(parts[i]) : assignment(parts[i]));
+      if (i > 0 || spec_.source->path.empty()) {
+        GACC_TRY(assignment(parts[i]));
+      } else {
+        GACC_TRY(check_words(spec_.source->name, spec_.source->path, parts[i]));
+        spec_.path = parts[i];
+      }
     }
-    if (source_->path.empty() && spec_.files.empty()) return problem("names no file; the form is {}", form);
-    spec_.source = source_;
-    return {};
+    if (spec_.source->path.empty() && spec_.files.empty())
+      return problem("names no file; the form is {}", form);
+    return spec_;
   }
 
  private:
@@ -76,16 +66,12 @@ class Reader {
                    fmt::join(forms, ", "));
   }
 
-  // A value that its form's words do not have.
+  // A value that a form such as "train|test" does not have; another takes any text.
   Status check_words(std::string_view what, std::string_view form, std::string_view value) {
-    const std::vector<std::string> words = words_of(form);
-    if (words.empty() || std::ranges::find(words, value) != words.end()) return {};
-    return problem("{} is {}, not {}{}", what, one_of(words), quoted(value), hint(value, words));
-  }
-
-  Status path(const std::string& part) {
-    spec_.path = part;
-    return check_words(source_->name, source_->path, part);
+    const std::vector<std::string> words = cut(form, '|');
+    if (words.size() == 1 || std::ranges::find(words, value) != words.end()) return {};
+    return problem("{} is {} or {}, not {}{}", what, fmt::join(words.begin(), words.end() - 1, ", "),
+                   words.back(), quoted(value), hint(value, words));
   }
 
   Status assignment(const std::string& part) {
@@ -93,14 +79,22 @@ class Reader {
     const std::string name = part.substr(0, equals);
     if (equals == std::string::npos || name.empty() || equals + 1 == part.size())
       return problem("{} is not of the form {} (a path cannot hold a comma)", quoted(part),
-                     source_->path.empty() ? "NAME=FILE" : "OPTION=VALUE");
+                     spec_.source->path.empty() ? "NAME=FILE" : "OPTION=VALUE");
     std::string value = part.substr(equals + 1);
     const auto is_file = [&](const auto& file) { return file.first == name; };
     if ((name == "limit" && spec_.limit) || spec_.has(name) || std::ranges::any_of(spec_.files, is_file))
       return problem("{} is given twice", quoted(name));
-    if (name == "limit") return limit(value);
-    const auto key = std::ranges::find(source_->keys, name, &SpecKey::name);
-    if (key == source_->keys.end()) return file_of(name, value);
+    if (name == "limit") {
+      const bool whole = parse_count(value, spec_.limit.emplace());
+      if (whole && *spec_.limit > 0) return {};
+      return problem("limit must be a whole number from 1 on, not {}", quoted(value));
+    }
+    const auto key = std::ranges::find(spec_.source->keys, name, &SpecKey::name);
+    if (key == spec_.source->keys.end() && !spec_.source->path.empty()) return unknown_option(name);
+    if (key == spec_.source->keys.end()) {
+      spec_.files.emplace_back(name, std::move(value));
+      return {};
+    }
     GACC_TRY(check_words(key->name, key->form, value));
     if (key->check)
       if (const std::string wrong = key->check(value); !wrong.empty())
@@ -109,29 +103,16 @@ class Reader {
     return {};
   }
 
-  Status limit(const std::string& value) {
-    int64_t limit = 0;
-    if (!parse_count(value, limit) || limit == 0)
-      return problem("limit must be a whole number from 1 on, not {}", quoted(value));
-    spec_.limit = limit;
-    return {};
-  }
-
-  Status file_of(const std::string& name, std::string& value) {
-    if (source_->path.empty()) {
-      spec_.files.emplace_back(name, std::move(value));
-      return {};
-    }
+  Status unknown_option(const std::string& name) {
     std::vector<std::string> known;
-    for (const SpecKey& key : source_->keys) known.emplace_back(key.name);
+    for (const SpecKey& key : spec_.source->keys) known.emplace_back(key.name);
     known.emplace_back("limit");
-    return problem("unknown option {}{} ({} takes {})", quoted(name), hint(name, known), source_->name,
+    return problem("unknown option {}{} ({} takes {})", quoted(name), hint(name, known), spec_.source->name,
                    listed(known));
   }
 
-  std::string_view text_;
-  Spec& spec_;
-  const DataSource* source_ = nullptr;
+  const std::string_view text_;
+  Spec spec_;
 };
 
 }  // namespace
@@ -151,15 +132,15 @@ const std::vector<const DataSource*>& all_sources() {
   return all;
 }
 
-Status parse_spec(std::string_view text, Spec& spec) { return Reader(text, spec).read(); }
+Result<Spec> parse_spec(std::string_view text) { return Reader(text).read(); }
 
 std::vector<std::string> data_files(std::string_view text) {
-  Spec spec;
   std::vector<std::string> files;
-  if (!parse_spec(text, spec)) return files;
-  if (spec.source->files) return spec.source->files(spec);
-  for (const auto& [name, path] : spec.files) files.push_back(path);
-  if (!spec.path.empty()) files.push_back(spec.path);
+  const Result<Spec> spec = parse_spec(text);
+  if (!spec) return files;
+  if (spec->source->files) return spec->source->files(*spec);
+  for (const auto& [name, path] : spec->files) files.push_back(path);
+  if (!spec->path.empty()) files.push_back(spec->path);
   return files;
 }
 

@@ -28,7 +28,7 @@ struct Spec {
   std::string_view option(std::string_view name) const;
 };
 
-Status parse_spec(std::string_view text, Spec& spec);
+Result<Spec> parse_spec(std::string_view text);
 
 // Every file that the data source may read, for training and for testing. None of a text that is no SPEC.
 std::vector<std::string> data_files(std::string_view text);

@@ -8,7 +8,6 @@
 #include <charconv>
 
 namespace gacc {
-
 namespace {
 
 // Bytes of the UTF-8 character that `text` begins with; 0 where it begins with none.
@@ -24,6 +23,24 @@ size_t character_bytes(std::string_view text) {
   const bool whole =
       std::all_of(text.begin() + 1, text.begin() + length, [](char c) { return (c & 0xc0) == 0x80; });
   return whole ? length : 0;
+}
+
+// Levenshtein distance with neighbouring letters swapped counting as one.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t cost = a[i - 1] == b[j - 1] ? 0 : 1;
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + cost});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
 }
 
 }  // namespace
@@ -58,28 +75,6 @@ std::string listed(std::span<const std::string> words) {
   if (shown < words.size()) result += fmt::format(" and {} more", words.size() - shown);
   return result;
 }
-
-namespace {
-
-// Levenshtein distance with neighbouring letters swapped counting as one.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t cost = a[i - 1] == b[j - 1] ? 0 : 1;
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + cost});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-    std::swap(before, last);
-    std::swap(last, row);
-  }
-  return last[b.size()];
-}
-
-}  // namespace
 
 std::string hint(std::string_view word, std::span<const std::string> known) {
   if (word.size() > 64) return "";

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "runtime/data/array.h"
-#include "runtime/data/check_values.h"
 #include "runtime/data/text.h"
 
 namespace gacc {
@@ -17,18 +16,15 @@ Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const
   std::vector<std::string> names;
   for (const PlanInput& input : plan_.inputs) names.push_back(input.name);
   for (const UserArray& array : arrays) {
-    const std::string name(array.name);
-    const auto of_name = [&](const UserArray& each) { return each.name == array.name; };
-    if (std::find(names.begin(), names.end(), name) == names.end())
-      return Status::error("the model has no input {}{} (it has {})", quoted(name), hint(name, names),
-                           listed(names));
-    if (std::count_if(arrays.begin(), arrays.end(), of_name) > 1)
-      return Status::error("the input {} is given twice", quoted(name));
+    if (std::ranges::find(names, array.name) == names.end())
+      return Status::error("the model has no input {}{} (it has {})", quoted(array.name),
+                           hint(array.name, names), listed(names));
+    if (std::ranges::count(arrays, array.name, &UserArray::name) > 1)
+      return Status::error("the input {} is given twice", quoted(array.name));
   }
   for (size_t i = 0; i < names.size(); ++i) {
     if (!plan_.inputs[i].offset(program)) continue;
-    const auto array = std::find_if(arrays.begin(), arrays.end(),
-                                    [&](const UserArray& each) { return each.name == names[i]; });
+    const auto array = std::ranges::find(arrays, names[i], &UserArray::name);
     if (array == arrays.end()) return Status::error("there is no array for the input {}", quoted(names[i]));
     GACC_TRY(take(i, *array, samples, facts));
   }
@@ -58,9 +54,7 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
     return {};
   }
   // As one column of a data set, whose samples are taken in order.
-  Dataset data{samples, std::vector<Column>(plan_.inputs.size())};
-  Column& column = data.columns[input];
-  column = {plan.name, std::string(array.dtype), plan.shape, {array.bytes.begin(), array.bytes.end()}};
+  Column column{plan.name, std::string(array.dtype), plan.shape, {array.bytes.begin(), array.bytes.end()}};
   if (plan.normalize_data) {
     const auto known = facts.find(plan.name);
     if (known == facts.end() || known->second.mean.empty())
@@ -73,7 +67,8 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
   }
   converted_[input].resize(static_cast<size_t>(samples * elements * 4));  // f32 and i32 are 4 bytes
   inputs_[input] = converted_[input];
-  return data.gather(input, plan, epoch_order(samples, 0, 0, /*shuffle=*/false), converted_[input]);
+  const Dataset data{samples, {std::move(column)}};
+  return data.gather(0, plan, epoch_order(samples, 0, 0, /*shuffle=*/false), converted_[input]);
 }
 
 }  // namespace gacc

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "runtime/collective.h"
@@ -43,7 +44,6 @@ double seconds_since(Clock::time_point then) {
 class MpiCollective final : public Collective {
  public:
   explicit MpiCollective(const CollectiveOptions& options) : timeout_(options.timeout) {}
-  ~MpiCollective() override { quit(); }
 
   Status open();
   int rank() const override { return rank_; }
@@ -65,21 +65,18 @@ class MpiCollective final : public Collective {
     std::string text;
     MPI_Request request = MPI_REQUEST_NULL;
     int to = 0;
-    bool life = false;
   };
 
   std::string named(int rank) const { return fmt::format("rank {} ({})", rank, peers_[size_t(rank)].host); }
-  void attend();
+  void attend(const std::stop_token& quit);
   void listen();
   void look_for_silence();
   void cannot_go_on(const std::string& why);
   void send(Word word, std::string_view text, int to);
   void send_to_all(Word word, std::string_view text);
-  bool all_failed() const;
   bool leads() const;
   void end_failed(int status);
   Status failure();
-  void quit();
   [[noreturn]] void abort_job(int status);
 
   const int64_t timeout_;
@@ -89,15 +86,15 @@ class MpiCollective final : public Collective {
 
   // Under `mutex_`: the library, and all below.
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   MPI_Comm data_ = MPI_COMM_NULL, control_ = MPI_COMM_NULL;
   std::vector<Peer> peers_;
   std::list<Letter> letters_;
   std::string failure_;  // of a peer: why this rank cannot go on
   std::optional<Clock::time_point> failed_since_;
   bool waits_ = false;  // an exchange was given up
-  bool over_ = false, quit_ = false, ending_ = false;
-  std::thread thread_;
+  bool over_ = false, ending_ = false;
+  std::jthread thread_;
 };
 
 Status MpiCollective::open() {
@@ -115,7 +112,7 @@ Status MpiCollective::open() {
   std::vector<char> hosts(sizeof host * size_t(size_));
   MPI_Allgather(host, sizeof host, MPI_CHAR, hosts.data(), sizeof host, MPI_CHAR, data_);
   for (int r = 0; r < size_; ++r) peers_.push_back({&hosts[sizeof host * size_t(r)], Clock::now()});
-  thread_ = std::thread([this] { attend(); });
+  thread_ = std::jthread([this](const std::stop_token& quit) { attend(quit); });
   return {};
 }
 
@@ -132,15 +129,14 @@ Status MpiCollective::exchange(std::span<const Outgoing> sends, std::span<const 
       if (from == rank_) {
         std::ranges::copy(own[next++], bytes.begin());
       } else if (!bytes.empty()) {
-        requests.push_back(MPI_REQUEST_NULL);
         MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, from, kData, data_,
-                  &requests.back());
+                  &requests.emplace_back());
       }
     }
     for (const auto& [to, bytes] : sends) {
       if (to == rank_ || bytes.empty()) continue;
-      requests.push_back(MPI_REQUEST_NULL);
-      MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, kData, data_, &requests.back());
+      MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, kData, data_,
+                &requests.emplace_back());
       bytes_sent_ += static_cast<int64_t>(bytes.size());
     }
   }
@@ -173,23 +169,23 @@ void MpiCollective::ask_to_stop() {
 
 // ---- the thread
 
-void MpiCollective::attend() {
+void MpiCollective::attend(const std::stop_token& quit) {
   const auto period = std::min<Clock::duration>(seconds(5), milliseconds(250 * timeout_));
   Clock::time_point sent = Clock::now() - period, awake = Clock::now();
   std::unique_lock lock(mutex_);
-  while (!quit_) {
+  while (!quit.stop_requested()) {
     const Clock::time_point now = Clock::now();
     if (now - sent >= period) {
       sent = now;
       send_to_all(Word::lives, "");
     }
     listen();
-    if (now - awake >
-        period)  // this process itself was stopped, and its peers' words may still be on their way
+    // Where this process itself was stopped, its peers' words may still be on their way.
+    if (now - awake > period)
       for (Peer& peer : peers_) peer.heard = now;
     awake = now;
     look_for_silence();
-    changed_.wait_for(lock, kListens);
+    changed_.wait_for(lock, quit, kListens, [] { return false; });
   }
 }
 
@@ -210,20 +206,13 @@ void MpiCollective::listen() {
     MPI_Recv(text.data(), bytes, MPI_BYTE, from, kControl, control_, MPI_STATUS_IGNORE);
     Peer& peer = peers_[size_t(from)];
     peer.heard = Clock::now();
-    switch (static_cast<Word>(text.at(0))) {
-      case Word::lives:
-        break;
-      case Word::stop:
-        stop_ = true;
-        break;
-      case Word::over:
-        over_ = true;
-        break;
-      case Word::failed:
-        peer.failed = true;
-        peer.waits = text.at(1) == 'w';
-        cannot_go_on(fmt::format("{}: {}", named(from), text.substr(2)));
-        break;
+    const auto word = static_cast<Word>(text.at(0));
+    if (word == Word::stop) stop_ = true;
+    if (word == Word::over) over_ = true;
+    if (word == Word::failed) {
+      peer.failed = true;
+      peer.waits = text.at(1) == 'w';
+      cannot_go_on(fmt::format("{}: {}", named(from), text.substr(2)));
     }
     changed_.notify_all();
   }
@@ -253,14 +242,13 @@ void MpiCollective::cannot_go_on(const std::string& why) {
 }
 
 void MpiCollective::send(Word word, std::string_view text, int to) {
-  const bool life = word == Word::lives;
-  if (life)  // one on its way is enough
-    for (const Letter& letter : letters_)
-      if (letter.to == to && letter.life) return;
+  const auto same = [&](const Letter& each) {
+    return each.to == to && each.text[0] == static_cast<char>(word);
+  };
+  if (word == Word::lives && std::ranges::any_of(letters_, same)) return;  // one on its way is enough
   Letter& letter = letters_.emplace_back();
   letter.text = static_cast<char>(word) + std::string(text.substr(0, kMostText));
   letter.to = to;
-  letter.life = life;
   MPI_Isend(letter.text.data(), static_cast<int>(letter.text.size()), MPI_BYTE, to, kControl, control_,
             &letter.request);
 }
@@ -271,12 +259,6 @@ void MpiCollective::send_to_all(Word word, std::string_view text) {
 }
 
 // ---- the end
-
-bool MpiCollective::all_failed() const {
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_ && !peers_[size_t(r)].failed) return false;
-  return true;
-}
 
 // The lowest rank that is heard of.
 bool MpiCollective::leads() const {
@@ -300,7 +282,7 @@ int MpiCollective::end(int status) {
     }
   }
   if (ending_) end_failed(status);
-  quit();
+  thread_ = {};  // which ends it
   MPI_Finalize();
   return status;
 }
@@ -310,7 +292,8 @@ int MpiCollective::end(int status) {
 void MpiCollective::end_failed(int status) {
   std::unique_lock lock(mutex_);
   if (leads()) {
-    bool in_order = changed_.wait_for(lock, kGrace, [this] { return all_failed(); }) && !waits_;
+    const auto all_failed = [this] { return std::ranges::count(peers_, true, &Peer::failed) == size_ - 1; };
+    bool in_order = changed_.wait_for(lock, kGrace, all_failed) && !waits_;
     for (const Peer& peer : peers_) in_order &= !peer.waits;
     if (!in_order) abort_job(status);
     send_to_all(Word::over, "");
@@ -319,15 +302,6 @@ void MpiCollective::end_failed(int status) {
   }
   for (Letter& letter : letters_) MPI_Wait(&letter.request, MPI_STATUS_IGNORE);
   letters_.clear();
-}
-
-void MpiCollective::quit() {
-  {
-    const std::lock_guard lock(mutex_);
-    quit_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
 }
 
 // Where the launcher cannot be reached either, this process ends all the same.

@@ -12,7 +12,6 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/text.h"
-#include "runtime/weights/weights.h"
 
 namespace gacc {
 namespace {
@@ -23,13 +22,7 @@ constexpr std::string_view kTensors = "adapter_model.safetensors", kConfiguratio
 constexpr std::string_view kRoot = "base_model.model.";  // PEFT puts it before a module's path
 constexpr int64_t kMostConfiguration = 1'000'000;        // bytes
 
-const PlanBuffer& a_of(const Plan& plan, const PlanAdapter& adapter) {
-  return *plan.find(adapter.name + ".lora_A.weight");
-}
-const PlanBuffer& b_of(const Plan& plan, const PlanAdapter& adapter) {
-  return *plan.find(adapter.name + ".lora_B.weight");
-}
-int64_t rank_of(const Plan& plan, const PlanAdapter& adapter) { return a_of(plan, adapter).shape[0]; }
+constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";  // of an adapter's name
 
 bool is_folder(const std::string& path) { return !path.ends_with(".safetensors"); }
 
@@ -40,7 +33,7 @@ std::string_view without_weight(std::string_view name) {
 // The path of the module that an adapter belongs to: of the published weight that its rows are.
 Result<std::string> module_of(const Plan& plan, const PlanAdapter& adapter) {
   const PublishedName as = published_name(plan, adapter.weight);
-  const int64_t all = plan.find(adapter.weight)->shape[0], rows = b_of(plan, adapter).shape[0];
+  const int64_t all = plan.find(adapter.weight)->shape[0], rows = plan.find(adapter.name + kB)->shape[0];
   if (!plan.load) return adapter.name;
   const std::vector<int64_t> parts = as.tensors.size() == 1 ? std::vector{all} : as.parts;
   int64_t begin = 0;
@@ -96,7 +89,7 @@ std::string configuration_of(const Plan& plan, const std::vector<std::string>& m
   std::vector<double> alphas;
   bool transposed = false;
   for (const PlanAdapter& adapter : plan.adapters) {
-    ranks.push_back(rank_of(plan, adapter));
+    ranks.push_back(plan.find(adapter.name + kA)->shape[0]);
     alphas.push_back(adapter.alpha);
     transposed |= published_name(plan, adapter.weight).transpose;
   }
@@ -178,7 +171,7 @@ Status save_adapter(const std::string& path, const Plan& plan, const std::vector
   const std::vector<std::string> modules = GACC_TRY(modules_of(plan));
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < modules.size(); ++i) {
-    for (const char* suffix : {".lora_A.weight", ".lora_B.weight"}) {
+    for (const char* suffix : {kA, kB}) {
       const auto found = std::ranges::find(parameters, plan.adapters[i].name + suffix, &NamedTensor::name);
       NamedTensor& tensor = tensors.emplace_back(*found);
       tensor.name = std::string(kRoot) + modules[i] + suffix;
@@ -206,10 +199,9 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
   }
   std::set<const StoredTensor*> taken;
   for (size_t i = 0; i < modules.size(); ++i) {
-    const PlanBuffer* const wanted[] = {&a_of(plan, plan.adapters[i]), &b_of(plan, plan.adapters[i])};
-    for (const PlanBuffer* buffer : wanted) {
-      const bool first = buffer == wanted[0];
-      const std::string name = fmt::format("{}{}.lora_{}.weight", kRoot, modules[i], first ? "A" : "B");
+    for (const char* suffix : {kA, kB}) {
+      const PlanBuffer* buffer = plan.find(plan.adapters[i].name + suffix);
+      const std::string name = fmt::format("{}{}{}", kRoot, modules[i], suffix);
       const StoredTensor* tensor = file_.find(name);
       if (tensor == nullptr) {
         problems.push_back(fmt::format("{} {} is missing", name, shape_text(buffer->shape)));
@@ -250,8 +242,7 @@ void merge_adapters(const Plan& plan, std::vector<NamedTensor>& parameters) {
     return std::ranges::find(parameters, name, &NamedTensor::name);
   };
   for (const PlanAdapter& adapter : plan.adapters) {
-    const auto weight = find(adapter.weight), a = find(adapter.name + ".lora_A.weight"),
-               b = find(adapter.name + ".lora_B.weight");
+    const auto weight = find(adapter.weight), a = find(adapter.name + kA), b = find(adapter.name + kB);
     const auto rank = static_cast<size_t>(a->shape[0]), in = static_cast<size_t>(a->shape[1]),
                out = static_cast<size_t>(b->shape[0]);
     const double scale = adapter.alpha / static_cast<double>(rank);
@@ -266,7 +257,7 @@ void merge_adapters(const Plan& plan, std::vector<NamedTensor>& parameters) {
       for (size_t j = 0; j < in; ++j) to[j] = static_cast<float>(to[j] + scale * row[j]);
     }
     std::erase_if(parameters, [&](const NamedTensor& each) {
-      return each.name == adapter.name + ".lora_A.weight" || each.name == adapter.name + ".lora_B.weight";
+      return each.name == adapter.name + kA || each.name == adapter.name + kB;
     });
   }
 }

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/session.h"
-#include "runtime/weights/weight_file.h"
+#include "runtime/weights/weights.h"
 
 namespace gacc {
 

@@ -1,9 +1,4 @@
-// See weight_file.h.
-#include "runtime/weights/weight_file.h"
-
-#include <sys/stat.h>
-#include <unistd.h>
-
+// The files of weights: see WeightFile.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -11,9 +6,9 @@
 #include <set>
 
 #include "runtime/atomic_file.h"
+#include "runtime/weights/weights.h"
 
 namespace gacc {
-
 namespace {
 
 constexpr int64_t kMostIndex = 100'000'000;  // bytes
@@ -21,11 +16,6 @@ constexpr int64_t kMostIndex = 100'000'000;  // bytes
 bool is_plain_name(std::string_view file) {
   return !file.empty() && file != "." && file != ".." && file.find('/') == std::string_view::npos &&
          file.find('\0') == std::string_view::npos;
-}
-
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
 // What a folder has that was perhaps meant: files of parameters, and the checkpoint of a run.
@@ -104,35 +94,33 @@ Status WeightFile::add(const std::string& path, std::vector<StoredTensor>& tenso
 
 Status WeightFile::open_shards(std::string_view index) {
   const std::vector<ShardOf> shards = GACC_TRY(parse_index(index, path_));
-  std::map<std::string_view, std::map<std::string_view, bool>> named;  // by file: the tensors, found or not
+  std::map<std::string_view, std::set<std::string_view>>
+      named;  // by file: the tensors that are not found yet
   std::map<std::string_view, std::string_view> file_of;
   for (const ShardOf& each : shards) {
-    named[each.file].emplace(each.tensor, false);
+    named[each.file].insert(each.tensor);
     file_of.emplace(each.tensor, each.file);
   }
+  const std::string folder = path_.substr(0, path_.rfind('/') + 1);
   std::vector<std::string> problems;
   for (auto& [file, wanted] : named) {
     std::vector<StoredTensor> tensors;
-    if (const Status status = add(folder_of(path_) + std::string(file), tensors); !status) {
+    if (const Status status = add(folder + std::string(file), tensors); !status) {
       problems.push_back(status.text());
       continue;
     }
     for (StoredTensor& tensor : tensors) {
-      const auto found = wanted.find(tensor.name);
-      const auto other = file_of.find(tensor.name);
-      if (found != wanted.end()) {
-        found->second = true;
+      if (wanted.erase(tensor.name) > 0) {
         tensors_.push_back(std::move(tensor));
-      } else if (other != file_of.end()) {
+      } else if (const auto other = file_of.find(tensor.name); other != file_of.end()) {
         problems.push_back(fmt::format("{} is in {}, and the index says in {}", shown_name(tensor.name), file,
                                        other->second));
       } else {
         problems.push_back(fmt::format("{} is in {} and not in the index", shown_name(tensor.name), file));
       }
     }
-    for (const auto& [name, found] : wanted)
-      if (!found)
-        problems.push_back(fmt::format("{} is not in {}, where the index says", shown_name(name), file));
+    for (const std::string_view name : wanted)
+      problems.push_back(fmt::format("{} is not in {}, where the index says", shown_name(name), file));
   }
   if (!problems.empty()) return Status::error(problem_list(path_, problems));
   std::ranges::sort(tensors_, {}, &StoredTensor::name);
@@ -142,12 +130,12 @@ Status WeightFile::open_shards(std::string_view index) {
 Status WeightFile::open(const std::string& path) {
   *this = WeightFile();
   path_ = path;
-  struct stat about = {};
-  if (stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode)) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
     const std::string folder = path + (path.ends_with('/') ? "" : "/");
     path_.clear();
     for (const char* name : {"model.safetensors.index.json", "model.safetensors"})
-      if (path_.empty() && access((folder + name).c_str(), F_OK) == 0) path_ = folder + name;
+      if (path_.empty() && std::filesystem::exists(folder + name, ignored)) path_ = folder + name;
     if (path_.empty())
       return Status::error("{}: has neither model.safetensors nor model.safetensors.index.json{}", path,
                            others_in(path));

@@ -92,14 +92,10 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-PublishedName Weights::name_of(const Plan& plan, const std::string& parameter) const {
-  return own_names_ ? PublishedName{{parameter}} : published_name(plan, parameter, has_prefix_);
-}
-
 // 1. Every parameter's tensors, of shapes that fit.
 std::vector<std::string> Weights::find_sources(const Plan& plan) {
   const auto own = metadata().find(std::string(kNames));
-  own_names_ = own != metadata().end() && own->second == kOwn;
+  const bool own_names = own != metadata().end() && own->second == kOwn;
   // Of one model there are files with the prefix and without it: transformers writes it for a model with a
   // head, and takes both.
   const auto is_prefixed = [&](const StoredTensor& tensor) {
@@ -111,7 +107,8 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   bool has_adapters = false;
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer)) continue;
-    all.emplace_back(&buffer, name_of(plan, buffer.name));
+    all.emplace_back(
+        &buffer, own_names ? PublishedName{{buffer.name}} : published_name(plan, buffer.name, has_prefix_));
     has_adapters |= is_of_adapter(plan, buffer.name) && file_.find(buffer.name) != nullptr;
   }
   for (const auto& [_, as] : all) wanted.insert(as.tensors.begin(), as.tensors.end());

@@ -1,13 +1,47 @@
-// Weights for --load, by the plan's table: which tensors of a file make which parameter, checked before
-// anything runs and written into a session block by block. The same table backwards names what --save writes.
+// Weights on the disk, and for --load, by the plan's table: which tensors of a file make which parameter,
+// checked before anything runs and written into a session block by block. The same table backwards names what
+// --save writes.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "runtime/data/file_bytes.h"
+#include "runtime/safetensors.h"
 #include "runtime/session.h"
-#include "runtime/weights/weight_file.h"
 
 namespace gacc {
+
+// One safetensors file, or `model.safetensors.index.json` with the shards that it names, or the folder that
+// holds either. The files are mapped, not read: a tensor's bytes come into memory where they are looked at.
+class WeightFile {
+ public:
+  // An error names everything that is wrong with the index and its shards.
+  Status open(const std::string& path);
+  const std::string& path() const { return path_; }                      // of the file or the index
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // sorted by name
+  const StoredTensor* find(std::string_view name) const;
+  const Metadata& metadata() const { return metadata_; }
+
+ private:
+  Status add(const std::string& path, std::vector<StoredTensor>& tensors);
+  Status open_shards(std::string_view index);
+
+  std::string path_;
+  std::vector<SharedFile> files_;
+  std::vector<StoredTensor> tensors_;
+  Metadata metadata_;
+};
+
+// Which shard has which tensor: {"weight_map": {"NAME": "FILE", ...}}, sorted by name. A shard is a file in
+// the index's folder.
+struct ShardOf {
+  std::string tensor, file;
+};
+Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view name);
+
+// "NAME has N faults:" and a line for each one.
+std::string problem_list(std::string_view what, const std::vector<std::string>& problems);
 
 // How a parameter is called in the file: its tensors, with the prefix.
 struct PublishedName {
@@ -41,13 +75,11 @@ class Weights {
     std::vector<const StoredTensor*> tensors{};
     bool transpose = false;
   };
-  PublishedName name_of(const Plan& plan, const std::string& parameter) const;
   std::vector<std::string> find_sources(const Plan& plan);
   std::vector<std::string> left_over(const Plan& plan) const;
 
   WeightFile file_;
-  bool own_names_ = false;  // the file has ours
-  bool has_prefix_ = true;  // and else a name in it begins with [load] prefix
+  bool has_prefix_ = true;  // where the names are not ours, one in the file begins with [load] prefix
   std::vector<Source> sources_;
   std::vector<std::string> missing_;
 };

@@ -86,15 +86,16 @@ TEST(Csv, NumbersThatCountTheColumnsAreNames) { EXPECT_EQ(csv_error("0,1,2\n5,6,
 TEST(Csv, FindsColumnsByNameThenByNumber) {
   Table table;
   ASSERT_TRUE(parse_csv("width,2,depth,height\n", "f", table));
-  size_t index = 0;
-  ASSERT_TRUE(find_column(table, "height", "f", index));
-  EXPECT_EQ(index, 3u);
-  ASSERT_TRUE(find_column(table, "2", "f", index));  // it is called so
-  EXPECT_EQ(index, 1u);
-  ASSERT_TRUE(find_column(table, "3", "f", index));
-  EXPECT_EQ(index, 3u);
-  EXPECT_EQ(find_column(table, "4", "f", index).text(), "f: has no column 4: its 4 columns count from 0");
-  EXPECT_EQ(find_column(table, "hieght", "f", index).text(),
+  const auto index = [&](const char* column) {
+    Result<size_t> found = find_column(table, column, "f");
+    EXPECT_EQ(found.status().text(), "");
+    return found ? found.take() : table.columns.size();
+  };
+  EXPECT_EQ(index("height"), 3u);
+  EXPECT_EQ(index("2"), 1u);  // it is called so
+  EXPECT_EQ(index("3"), 3u);
+  EXPECT_EQ(find_column(table, "4", "f").status().text(), "f: has no column 4: its 4 columns count from 0");
+  EXPECT_EQ(find_column(table, "hieght", "f").status().text(),
             "f: has no column \"hieght\"; did you mean \"height\"? (it has \"width\", \"2\", \"depth\" and "
             "\"height\")");
 }

@@ -31,10 +31,7 @@ std::vector<Format> formats() {
     Array array;
     return parse_npy(bytes, "f", array);
   };
-  auto gz = [](const std::string& bytes) {
-    std::string out;
-    return gunzip(bytes, "f", out, 1 << 20);
-  };
+  auto gz = [](const std::string& bytes) { return gunzip(bytes, "f", 1 << 20).status(); };
   auto tensors = [](const std::string& bytes) {
     std::vector<NamedTensor> result;
     return parse_safetensors(bytes, "f", result);

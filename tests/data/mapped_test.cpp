@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "runtime/data/loader.h"
-#include "runtime/data/tokens.h"
 #include "tests/data/make_files.h"
 
 namespace gacc::test {

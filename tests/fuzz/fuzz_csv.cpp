@@ -15,9 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!status) return 0;
   if (table.columns.empty() || table.values.size() != table.lines.size() * table.columns.size())
     __builtin_trap();
-  size_t column = 0;
-  gacc::Status found = gacc::find_column(table, "1", "f", column);
-  gacc::fuzz::check_status(found);
-  if (found && column >= table.columns.size()) __builtin_trap();
+  const gacc::Result<size_t> found = gacc::find_column(table, "1", "f");
+  gacc::fuzz::check_status(found.status());
+  if (found && *found >= table.columns.size()) __builtin_trap();
   return 0;
 }
