@@ -1,14 +1,15 @@
 """The command: what is asked for, in which order, and how long."""
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
 import signal
 import time
 
-from . import machine, packing
-from .benchmarks import CONTESTS, Benchmarks
+from . import machine, packing, peers
+from .benchmarks import CONTESTS, PEERS, Benchmarks
 from .results import Results
 from .stages import Check
 
@@ -36,17 +37,9 @@ def carry_out(step, check):
 
 def carry_all_out(steps, check):
     """In order; neighbours that measure no time run side by side."""
-    at = 0
-    while at < len(steps):
-        side_by_side = []
-        while at < len(steps) and steps[at].parallel:
-            side_by_side.append(steps[at])
-            at += 1
-        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            list(pool.map(lambda step: carry_out(step, check), side_by_side))
-        if at < len(steps):
-            carry_out(steps[at], check)
-            at += 1
+    for parallel, group in itertools.groupby(steps, key=lambda step: step.parallel):
+        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1) if parallel else 1) as pool:
+            list(pool.map(lambda step: carry_out(step, check), group))
 
 
 def stages_of(words):
@@ -69,7 +62,10 @@ def main(doc):
     parser.add_argument("--scratch", metavar="DIR", help="keep what is unpacked and written there, bin/gaccc with it")
     parser.add_argument("--sanitizer", metavar="PROGRAM", help="instead of the compute-sanitizer that is found")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--peer", choices=PEERS, metavar="NAME", help="one contender of PyTorch's or JAX: a line of JSON")
     arguments = parser.parse_args()
+    if arguments.peer:
+        return peers.command(arguments.peer)
     if arguments.pack:
         return packing.Packer(HERE.parent, arguments.pack.resolve(), arguments.small).pack()
     stages = stages_of(arguments.only)

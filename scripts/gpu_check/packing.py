@@ -16,7 +16,6 @@ from . import cases, files, launch_costs
 LIMIT = 60 << 20  # bytes of a pack
 PROGRAMS = ("bin/gacc-exec", "bin/gacc-probe", "tests/cuda_gpu_test")
 LIBRARIES = ("libfmt", "libstdc++", "libgcc_s", "libz.so", "libzstd")
-SCRIPTS = ("gpu-check", "bench/gpu_mlp.py", "bench/gpu_gpt2.py")
 # Bounds on relative distances, norm by norm. f32: as tests/cuda/commands.py has them.
 F32 = {"log": 1e-5, "gradients": 1e-4, "weights": 1e-4}
 # Half types: what rounding does on the CPU, its distance to f32 there, or one unit roundoff where that is less; times
@@ -85,8 +84,7 @@ class Packer:
         (self.folder / "gaccc.xz").write_bytes(packed)
         compiler.unlink()
         shutil.copy2(counting, self.folder / "count")
-        for script in SCRIPTS:
-            shutil.copy2(self.root / "scripts" / script, self.folder)
+        shutil.copy2(self.root / "scripts/gpu-check", self.folder)
         shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(self.root / "examples", self.folder / "examples", dirs_exist_ok=True)
