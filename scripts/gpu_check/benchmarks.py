@@ -82,16 +82,16 @@ class Benchmarks:
     def steps(self, stage):
         for contest in CONTESTS[stage]:
             title = contest.title.split(":")[0]
-            yield Step(stage, f"{title}: ours", lambda c=contest: self.turns(stage, c, c.ours, self.ours))
-            yield Step(stage, f"{title}: peers", lambda c=contest: self.turns(stage, c, c.peers, self.peer), peer=True)
+            yield Step(stage, f"{title}: ours", self.turns, (stage, contest, contest.ours, self.ours))
+            yield Step(stage, f"{title}: peers", self.turns, (stage, contest, contest.peers, self.peer), peer=True)
 
     def turns(self, stage, contest, contenders, measure):
         begin = time.time()
         named = [(one if isinstance(one, str) else one.name, one) for one in contenders]
         for _ in range(2):
             for name, one in named:
-                if machine.ending or time.time() > self.check.end:
-                    self.results.row(stage, name, "SKIPPED", "interrupted" if machine.ending else "out of time")
+                if why := self.check.stopped():
+                    self.results.row(stage, name, "SKIPPED", why)
                     continue
                 result = measure(contest, one)
                 verdict = "FAILED" if "failed" in result else "SKIPPED" if "skipped" in result else "done"
@@ -143,7 +143,7 @@ class Benchmarks:
 
     def peer(self, contest, name):
         """In an environment without anything of ours; torch keeps what it compiled for the rest of the call."""
-        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self.machine.scratch / "inductor")}
+        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self.machine.work / "inductor")}
         command = [sys.executable, self.machine.folder / "gpu-check", "--peer", name]
         code, text = machine.run(command, self.check.left(200), env)
         self.results.keep(f"{name}.log".replace(" ", "_"), text)

@@ -11,7 +11,7 @@ import time
 from . import machine, packing, peers
 from .benchmarks import CONTESTS, PEERS, Benchmarks
 from .results import Results
-from .stages import Check
+from .stages import SIDE_BY_SIDE, Check
 
 HERE = pathlib.Path(__file__).resolve().parents[1]  # the pack, or scripts/
 STAGES = ("machine", "probes", "parity", "sanitize", "profile", *CONTESTS)
@@ -25,10 +25,10 @@ def steps_of(check, stages):
 
 
 def carry_out(step, check):
-    if machine.ending or time.time() > check.end:
-        return check.results.row(step.stage, step.what, "SKIPPED", "interrupted" if machine.ending else "out of time")
+    if why := check.stopped():
+        return check.results.row(step.stage, step.what, "SKIPPED", why)
     try:
-        outcome = step.run()
+        outcome = step.run(*step.arguments)
     except Exception as error:  # a row that says so, and the next step
         outcome = "FAILED", f"{type(error).__name__}: {error}"
     if outcome:
@@ -37,8 +37,8 @@ def carry_out(step, check):
 
 def carry_all_out(steps, check):
     """In order; neighbours that measure no time run side by side."""
-    for parallel, group in itertools.groupby(steps, key=lambda step: step.parallel):
-        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1) if parallel else 1) as pool:
+    for beside, group in itertools.groupby(steps, key=lambda step: step.stage in SIDE_BY_SIDE):
+        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1) if beside else 1) as pool:
             list(pool.map(lambda step: carry_out(step, check), group))
 
 
@@ -62,7 +62,7 @@ def main(doc):
     parser.add_argument("--scratch", metavar="DIR", help="keep what is unpacked and written there, bin/gaccc with it")
     parser.add_argument("--sanitizer", metavar="PROGRAM", help="instead of the compute-sanitizer that is found")
     parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--peer", choices=PEERS, metavar="NAME", help="one contender of PyTorch's or JAX: a line of JSON")
+    parser.add_argument("--peer", choices=PEERS, metavar="NAME", help="what the benchmarks run: a line of JSON")
     arguments = parser.parse_args()
     if arguments.peer:
         return peers.command(arguments.peer)
@@ -75,8 +75,6 @@ def main(doc):
     manifest = json.loads((HERE / "manifest.json").read_text())
     end = time.time() + arguments.seconds
     here = machine.Machine(HERE, arguments.driver, arguments.scratch)
-    if arguments.scratch:
-        here.compiler()
     try:
         results = Results(arguments.out.resolve(), [f"stages: {', '.join(stages)}"])
         check = Check(here, manifest, results, arguments, end)

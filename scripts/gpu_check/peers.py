@@ -1,5 +1,5 @@
-"""What gacc is compared with on a GPU: updates of the MNIST network, of a large model and of GPTs by PyTorch, and of the
-MNIST network by JAX. `gpu-check --peer NAME` prints a contender's JSON line; one that is not installed says so.
+"""What gacc is compared with on a GPU: updates of the MNIST network, of a large model and of GPTs by PyTorch, and of
+the MNIST network by JAX. `gpu-check --peer NAME` prints a contender's JSON line; one that is not installed says so.
 
 T is the time of a whole window: K micro-batches, fresh data copied from pinned memory for each, then unscaling, the
 finite test, clipping (of GPTs) and Adam; first windows that warm up, then the median over the rest. The GPTs are in f16
@@ -67,7 +67,7 @@ def torch_graph(torch, work):
 
 
 def torch_step(torch, optimizer, scaler, clipped, keep):
-    """An update, with the gradients of the parameters `clipped` clipped; `keep`: gradients are zeroed where they are."""
+    """An update that clips the gradients of `clipped`; with `keep` gradients are zeroed where they are."""
     def update():
         if clipped:
             scaler.unscale_(optimizer)
@@ -80,7 +80,7 @@ def torch_step(torch, optimizer, scaler, clipped, keep):
 
 def torch_windows(torch, kind, model, loss_of, optimizer, batches, accumulate, half=True, clipped=(),
                   attention=contextlib.nullcontext, **how):
-    """Windows over `batches`, pairs in pinned memory. kind: compile, graph or eager; loss_of(model, x, y), where the model
+    """Windows over `batches`, pairs in pinned memory. kind: compile, graph or eager. loss_of(model, x, y): the model
     may be compiled."""
     captured = kind == "graph"
     scaler = torch.amp.GradScaler("cuda", init_scale=65536, growth_interval=2000, enabled=half)
@@ -95,8 +95,8 @@ def torch_windows(torch, kind, model, loss_of, optimizer, batches, accumulate, h
         scaler.scale(loss).backward()
 
     if captured:
-        # After some updates on a stream of their own, as PyTorch asks, and with gradients that stay where they are, so that
-        # the graph adds to them.
+        # After some updates on a stream of their own, as PyTorch asks, and with gradients that stay where they are, so
+        # that the graph adds to them.
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(3):
                 micro()
