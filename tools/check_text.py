@@ -10,6 +10,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 COLUMNS, WORDS = 120, 40
 WRAP_AT = 110
@@ -50,25 +51,18 @@ def blocks(text):
     return found
 
 
-def words_of(prose):
-    """The tokens of a paragraph that a line may be broken between: a `code span` or a [link](x) is one."""
-    return re.findall(r"(?:`[^`]*`|!?\[[^\]]*\]\([^)]*\)|[^\s`\[]|\[)+", prose)
-
-
 def wrapped(lines):
+    """A paragraph, broken between words, of which a `code span` or a [link](x) is one."""
     match = ITEM.match(lines[0])
     first = match[0] if match else re.match(r"\s*", lines[0])[0]
     rest = " " * len(first)
     if len(lines) > 1 and match:
         rest = re.match(r"\s*", lines[1])[0]
-    out, line = [], first
-    for word in words_of(" ".join(part.strip() for part in lines)[len(first.strip()):].strip()):
-        fits = len(line.rstrip()) + 1 + len(word) <= WRAP_AT
-        if line.strip() and not fits and line != first:
-            out.append(line.rstrip())
-            line = rest
-        line += word if not line.strip() or line in (first, rest) else " " + word
-    return out + [line]
+    prose = " ".join(part.strip() for part in lines)[len(first.strip()):]
+    prose = re.sub(r"`[^`]*`|!?\[[^\]]*\]\([^)]*\)", lambda span: span[0].replace(" ", "\0"), prose)
+    out = textwrap.wrap(" ".join(prose.split()), WRAP_AT, initial_indent=first, subsequent_indent=rest,
+                        break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in out]
 
 
 def wrap(text):
@@ -87,22 +81,18 @@ def sentences(lines):
 
 def faults(name, text):
     """(line, what is wrong) of one file."""
-    suffix = pathlib.Path(name).suffix
-    for number, line in enumerate(text.split("\n"), 1):
-        if not name.startswith("tests/") and name != "tools/check_text.py" and ABSENT.search(line):
+    all_lines, of_tests = text.split("\n"), name.startswith("tests/")
+    for number, line in enumerate(all_lines, 1):
+        if not of_tests and name != "tools/check_text.py" and ABSENT.search(line):
             yield number, f"cites a document that is not in the repository: {line.strip()}"
-    if suffix == ".md":
-        for start, kind, lines in blocks(text):
-            for number, line in enumerate(lines, start):
-                if len(line) > COLUMNS and kind != "table":
-                    yield number, f"has {len(line)} columns, more than {COLUMNS}"
-            for sentence in sentences(lines) if kind == "prose" else []:
-                if (words := len(sentence.split())) > WORDS:
-                    yield start, f"has a sentence of {words} words, more than {WORDS}: {sentence[:60]}..."
-    elif suffix in CODE and not name.startswith("tests/"):
-        for number, line in enumerate(text.split("\n"), 1):
-            if len(line) > COLUMNS:
+    is_page = name.endswith(".md")
+    for start, kind, lines in blocks(text) if is_page else [] if of_tests else [(1, "code", all_lines)]:
+        for number, line in enumerate(lines, start):
+            if len(line) > COLUMNS and kind != "table":
                 yield number, f"has {len(line)} columns, more than {COLUMNS}"
+        for sentence in sentences(lines) if kind == "prose" else []:
+            if (words := len(sentence.split())) > WORDS:
+                yield start, f"has a sentence of {words} words, more than {WORDS}: {sentence[:60]}..."
 
 
 def self_test():
@@ -125,13 +115,10 @@ def main():
     if listed.returncode != 0:
         print("SKIPPED: no git repository here", file=sys.stderr)
         return 77
-    names = listed.stdout.split("\n")
     count = 0
-    for name in names:
+    for name in listed.stdout.splitlines():
         path = root / name
-        if not name or name.startswith(GENERATED + DATA) or not path.is_file():
-            continue
-        if path.suffix not in CODE | {".md"}:
+        if name.startswith(GENERATED + DATA) or path.suffix not in CODE | {".md"} or not path.is_file():
             continue
         try:
             text = path.read_text()
