@@ -8,8 +8,8 @@ jobs=$(nproc 2>/dev/null || echo 2)
 say() { printf '== %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# bare_roots RELEASE: the least of a Debian release, from where this machine gets its packages, as $where/ready and, with
-# the last commit in /src, as $where/build; they go at the end. As root.
+# bare_roots RELEASE: the least of a Debian release, from where this machine gets its packages, as $where/ready and,
+# with the last commit in /src, as $where/build; they go at the end. As root.
 bare_roots() {
   [ "$(id -u)" -eq 0 ] || die "debootstrap and chroot need root"
   command -v debootstrap >/dev/null || die "debootstrap is missing: install the Debian package debootstrap"

@@ -20,8 +20,8 @@ import harness  # noqa: E402
 
 
 def parser(doc, **defaults):
-    """Takes --bin, the folder of the programs that harness.run starts, and an option for each default, of its type: a list
-    takes words, or, where it is empty, is an option to repeat; a type stands for no default."""
+    """Takes --bin, the folder of the programs that harness.run starts, and an option for each default, of its type. A
+    list takes words or, where it is empty, is an option to repeat. A type stands for no default."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--bin", type=lambda folder: setattr(harness, "BIN", pathlib.Path(folder).resolve()))
     for name, default in defaults.items():
@@ -71,7 +71,7 @@ def timed(call, *arguments, **options):
 
 
 def by_turns(rounds, contenders, warm_up=0):
-    """What each contender's calls return, by name; they take turns, so that whatever else the machine does meets all."""
+    """What each contender's calls return, by name. They take turns: whatever else the machine does meets all."""
     found = {name: [] for name in contenders}
     for _ in range(warm_up + rounds):
         for name, measure in contenders.items():
@@ -201,8 +201,8 @@ def build_probe(folder):
 
 
 def main(doc, goal, turns, torch_code, prepare):
-    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder) gives the artifact, gacc's --data and the
-    arguments of torch_code."""
+    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder) gives the artifact, gacc's --data and
+    the arguments of torch_code."""
     options = parser(doc, rounds=5, python="/usr/bin/python3").parse_args()  # a Python with numpy and PyTorch
     load = os.getloadavg()[0]
     if subprocess.run([options.python, "-c", "import torch, numpy"], capture_output=True).returncode != 0:
