@@ -4,7 +4,6 @@ sentences of at most 40 words, and no citation of a document that is not here. N
 
     check_text.py            check what git tracks
     check_text.py --wrap     wrap the long paragraphs of Markdown files first; nothing else is touched
-    check_text.py --self-test
 """
 import pathlib
 import re
@@ -95,21 +94,7 @@ def faults(name, text):
                 yield start, f"has a sentence of {words} words, more than {WORDS}: {sentence[:60]}..."
 
 
-def self_test():
-    long = "word " * 30
-    planted = {"a.md": long + "\n", "b.md": "\n".join(["one two three"] * 14) + ".\n", "c.cpp": "// " + "x" * 120,
-               "d.py": "# see the contract, section 2"}
-    missed = [name for name, text in planted.items() if not list(faults(name, text))]
-    twice = wrap("- " + long + "`a b c`\n  next.\n\n    code " + long + "\n")
-    if wrap(twice) != twice or "`a b c`" not in twice or list(faults("e.md", "Short.\nShort.\n" * 30 + "\n| " + long)):
-        missed.append("wrap")
-    print("self test:", "missed " + ", ".join(missed) if missed else "every planted fault was found")
-    return 1 if missed else 0
-
-
 def main():
-    if sys.argv[1:] == ["--self-test"]:
-        return self_test()
     root = pathlib.Path(__file__).resolve().parent.parent
     listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True)
     if listed.returncode != 0:
