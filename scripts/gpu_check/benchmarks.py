@@ -157,8 +157,8 @@ class Benchmarks:
         for (title, name), results in self.found.items():
             if title == contest.title:
                 best[name] = min(result["median_us"] for result in results)
-        peers = {name: us for name, us in best.items() if name in contest.peers}
-        fastest = min(peers, key=peers.get) if peers else None
+        others = {name: us for name, us in best.items() if name in contest.peers}
+        fastest = min(others, key=others.get, default=None)
         for name in sorted(best, key=best.get):
             results = self.found[contest.title, name]
             line = f"{name:<36} T {best[name]:>11.1f} us"
@@ -172,7 +172,7 @@ class Benchmarks:
                 line += f", A/A {100 * (max(r['median_us'] for r in results) / best[name] - 1):.1f} %"
             if "peak_bytes" in results[0]:
                 line += f", {results[0]['peak_bytes'] / (1 << 30):.2f} GiB"
-            if fastest and name not in peers:
-                line += f", {peers[fastest] / best[name]:.2f} x {fastest.split(',')[0]}"
+            if fastest and name not in others:
+                line += f", {others[fastest] / best[name]:.2f} x {fastest.split(',')[0]}"
             lines.append(line)
         return lines
