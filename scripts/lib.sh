@@ -8,17 +8,18 @@ jobs=$(nproc 2>/dev/null || echo 2)
 say() { printf '== %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# bare_roots RELEASE: the least of a Debian release, from where this machine gets its packages, as $where/ready and,
-# with the last commit in /src, as $where/build; they go at the end. As root.
+# bare_roots [RELEASE]: the least of a Debian release (this one), from where this machine gets its packages, as
+# $where/ready and, with the last commit in /src, as $where/build; they go at the end. As root.
 bare_roots() {
   [ "$(id -u)" -eq 0 ] || die "debootstrap and chroot need root"
   command -v debootstrap >/dev/null || die "debootstrap is missing: install the Debian package debootstrap"
   where=$(mktemp -d)
   trap remove_roots EXIT
-  local mirror
+  local mirror release
+  release=${1:-$(. /etc/os-release && printf '%s' "$VERSION_CODENAME")}
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -1)
-  say "a bare root of $1"
-  debootstrap --variant=minbase "$1" "$where/ready" "$mirror" >"$where/log" 2>&1 ||
+  say "a bare root of $release"
+  debootstrap --variant=minbase "$release" "$where/ready" "$mirror" >"$where/log" 2>&1 ||
     { tail -5 "$where/log" >&2; die "debootstrap failed"; }
   cp /etc/resolv.conf "$where/ready/etc/"
   cp -a "$where/ready" "$where/build"
@@ -38,7 +39,6 @@ inside() {  # inside ROOT [NAME=VALUE...] COMMAND...: in an environment of its o
   env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive \
     chroot "$where/$1" env "${@:2}"
 }
-this_release() { (. /etc/os-release && printf '%s' "$VERSION_CODENAME"); }
 
 # Debian's names; "a|b" means that either will do, the first that the distribution has is installed.
 packages=(

@@ -70,13 +70,10 @@ def timed(call, *arguments, **options):
     return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def by_turns(rounds, contenders, warm_up=0):
-    """What each contender's calls return, by name. They take turns: whatever else the machine does meets all."""
-    found = {name: [] for name in contenders}
-    for _ in range(warm_up + rounds):
-        for name, measure in contenders.items():
-            found[name].append(measure())
-    return {name: results[warm_up:] for name, results in found.items()}
+def by_turns(rounds, measure, contenders, warm_up=0):
+    """What measure(one) gives in each round, by contender. They take turns: what else the machine does meets all."""
+    turns = [[measure(one) for one in contenders] for _ in range(warm_up + rounds)]
+    return dict(zip(contenders, map(list, zip(*turns[warm_up:]))))
 
 
 # ---- against PyTorch
@@ -218,14 +215,15 @@ def main(doc, goal, turns, torch_code, prepare):
         contenders = [Gacc(threads, artifact, data, turns) for threads in (1, 2)]
         contenders += [peer("PyTorch, 1 thread", 1, quiet), peer("PyTorch, 2 threads", 2, quiet),
                        peer("PyTorch, 2 threads, spinning", 2, forced)]
-        taken = by_turns(options.rounds, {one.name: lambda one=one: (probe(), one.turn()) for one in contenders})
+        taken = by_turns(options.rounds, lambda one: (probe(), one.turn()), contenders)
     best = max(speed for results in taken.values() for speed, _ in results)
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, AVX-512 {'forced' if wide else 'absent'}, "
           f"load {load:.2f} at the start, PyTorch {contenders[-1].version}, "
           f"probe {best:.0f} GFLOP/s on one core at best")
     print(f"{'one update, ms':<30} {'min':>7} {'median':>7}  turns kept of {options.rounds}")
     figures = {}
-    for name, results in taken.items():
+    for contender, results in taken.items():
+        name = contender.name
         kept = [seconds for speed, seconds in results if speed >= 0.9 * best]
         if kept:
             every = [t for seconds in kept for t in seconds]

@@ -56,6 +56,9 @@ class Check:
     def artifact(self, entry, mode):
         return self.machine.work / entry["artifacts"][self.target][mode]["file"]
 
+    def data(self, entry):
+        return files.spec(entry["data"], self.machine.work)
+
     def exec(self, name, artifact, *options, seconds=RUN_LIMIT, prefix=(), **environment):
         command = [*prefix, self.machine.program("gacc-exec"), artifact, "--device", "cuda", *options]
         return self.run(name, command, seconds, **environment)
@@ -171,7 +174,7 @@ class Check:
     def train(self, label, entry, mode, products):
         """A run's outcome, a digest of all its bits, and what is wrong with it."""
         out = self.machine.out / label
-        options = packing.run_options(files.spec(entry["data"], self.machine.work), entry["samples"], out)
+        options = packing.run_options(self.data(entry), entry["samples"], out)
         code, text = self.exec(label, self.artifact(entry, mode), *options, "--gemm", products)
         if code:
             return None, None, machine.last_line(text)
@@ -237,8 +240,8 @@ class Check:
         """What more updates cost at the driver: launches alone."""
         one, calls = entry["artifacts"][self.target][mode], []
         full = entry["samples"] // one["window"] * one["window"]  # or a ragged micro-batch is launched kernel by kernel
-        options = ["--data", files.spec(entry["data"], self.machine.work) + f",limit={full}", "--no-shuffle", "--quiet",
-                   "--gemm", "builtin", "--epochs", 9]
+        options = ["--data", f"{self.data(entry)},limit={full}", "--no-shuffle", "--quiet", "--gemm", "builtin",
+                   "--epochs", 9]
         for updates in (1, 3):
             counts = self.machine.out / f"{name}.{mode}.{updates}.counts"
             code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--updates", updates,
@@ -272,8 +275,7 @@ class Check:
         if self.machine.emulated and not self.sanitizer:
             return "SKIPPED", "not a GPU"
         entry = self.manifest["cases"][name]
-        data = files.spec(entry["data"], self.machine.work)
-        options = ["--data", data, "--no-shuffle", "--gemm", "builtin", "--updates", 1]
+        options = ["--data", self.data(entry), "--no-shuffle", "--gemm", "builtin", "--updates", 1]
         code, text = self.exec(f"sanitize.{tool}.{name}.{mode}", self.artifact(entry, mode), *options,
                                seconds=SANITIZER_LIMIT, prefix=(found, "--tool", tool, "--error-exitcode", "9"))
         if "Device not supported" in text:
