@@ -185,10 +185,9 @@ def images(doc, example, shape, micro_batch, accumulate, torch_code, **more):
         pixels = array.array("f", map(bright.__getitem__, chance.randbytes(samples * 784)))
         harness.write_npy(image, pixels, [samples, *shape])
         harness.write_npy(label, array.array("i", [v % 10 for v in chance.randbytes(samples)]), [samples])
-        settings = {"train__micro_batch": micro_batch, "train__accumulate": accumulate}
-        artifact = harness.compile_model(harness.example(example), folder / "step.ptx", **settings)
-        return artifact, f"npy:image={image},label={label}", [samples, micro_batch, accumulate, image, label]
-    main(doc, torch_code=IMAGES_HEAD + torch_code + IMAGES_TAIL, prepare=prepare, **more)
+        return f"npy:image={image},label={label}", [samples, micro_batch, accumulate, image, label]
+    main(doc, example, {"train__micro_batch": micro_batch, "train__accumulate": accumulate},
+         torch_code=IMAGES_HEAD + torch_code + IMAGES_TAIL, prepare=prepare, **more)
 
 
 def build_probe(folder):
@@ -197,9 +196,9 @@ def build_probe(folder):
     return lambda: float(subprocess.check_output([folder / "probe"], text=True).split()[0])
 
 
-def main(doc, goal, turns, torch_code, prepare):
-    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder) gives the artifact, gacc's --data and
-    the arguments of torch_code."""
+def main(doc, example, settings, goal, turns, torch_code, prepare):
+    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder) gives gacc's --data and the arguments of
+    torch_code."""
     options = parser(doc, rounds=5, python="/usr/bin/python3").parse_args()  # a Python with numpy and PyTorch
     load = os.getloadavg()[0]
     if subprocess.run([options.python, "-c", "import torch, numpy"], capture_output=True).returncode != 0:
@@ -207,7 +206,8 @@ def main(doc, goal, turns, torch_code, prepare):
     wide = "avx512f" in pathlib.Path("/proc/cpuinfo").read_text().split()
     forced = {"ATEN_CPU_CAPABILITY": "avx512"} if wide else {}
     with scratch() as folder:
-        artifact, data, arguments = prepare(folder)
+        artifact = harness.compile_model(harness.example(example), folder / "step.ptx", **settings)
+        data, arguments = prepare(folder)
         probe = build_probe(folder)
         quiet = {**forced, "GOMP_SPINCOUNT": "0"}
         peer = lambda name, threads, environment: Torch(name, threads, torch_code, arguments, turns, options.python,

@@ -153,12 +153,11 @@ class Benchmarks:
     # ---- tables
 
     def table(self, contest):
-        best, lines = {}, []
-        for (title, name), results in self.found.items():
-            if title == contest.title:
-                best[name] = min(result["median_us"] for result in results)
+        best = {name: min(result["median_us"] for result in results)
+                for (title, name), results in self.found.items() if title == contest.title}
         others = {name: us for name, us in best.items() if name in contest.peers}
         fastest = min(others, key=others.get, default=None)
+        lines = []
         for name in sorted(best, key=best.get):
             results = self.found[contest.title, name]
             line = f"{name:<36} T {best[name]:>11.1f} us"
