@@ -8,18 +8,37 @@ jobs=$(nproc 2>/dev/null || echo 2)
 say() { printf '== %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# bare_root RELEASE FOLDER: the least of a Debian release, from where this machine gets its packages. As root.
-bare_root() {
+# bare_roots [RELEASE]: the least of a Debian release (this one), from where this machine gets its packages, as
+# $where/ready and, with the last commit in /src, as $where/build; they go at the end. As root.
+bare_roots() {
   [ "$(id -u)" -eq 0 ] || die "debootstrap and chroot need root"
   command -v debootstrap >/dev/null || die "debootstrap is missing: install the Debian package debootstrap"
-  local mirror
+  where=$(mktemp -d)
+  trap remove_roots EXIT
+  local mirror release
+  release=${1:-$(. /etc/os-release && printf '%s' "$VERSION_CODENAME")}
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -1)
-  say "a bare root of $1"
-  debootstrap --variant=minbase "$1" "$2" "$mirror" >"$2.log" 2>&1 ||
-    { tail -5 "$2.log" >&2; die "debootstrap failed"; }
-  cp /etc/resolv.conf "$2/etc/"
+  say "a bare root of $release"
+  debootstrap --variant=minbase "$release" "$where/ready" "$mirror" >"$where/log" 2>&1 ||
+    { tail -5 "$where/log" >&2; die "debootstrap failed"; }
+  cp /etc/resolv.conf "$where/ready/etc/"
+  cp -a "$where/ready" "$where/build"
+  mkdir "$where/build/src"
+  git -C "$root" archive HEAD | tar -x -C "$where/build/src"
+  mount -t proc proc "$where/ready/proc"
+  mount -t proc proc "$where/build/proc"
 }
-this_release() { (. /etc/os-release && printf '%s' "$VERSION_CODENAME"); }
+remove_roots() {
+  local at
+  for at in "$where"/*/{ccache,proc}; do
+    ! mountpoint -q "$at" || umount "$at"
+  done
+  rm -rf --one-file-system "$where"
+}
+inside() {  # inside ROOT [NAME=VALUE...] COMMAND...: in an environment of its own
+  env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive \
+    chroot "$where/$1" env "${@:2}"
+}
 
 # Debian's names; "a|b" means that either will do, the first that the distribution has is installed.
 packages=(
@@ -29,28 +48,18 @@ packages=(
 )
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+is_known() { [ -n "$(apt-cache show --no-all-versions "$1" 2>/dev/null)" ]; }
 
-# Prints the entries of `packages` of which no alternative is installed.
-missing_packages() {
-  local entry name
-  for entry in "${packages[@]}"; do
-    for name in ${entry//|/ }; do
-      if is_installed "$name"; then continue 2; fi
-    done
-    printf '%s\n' "$entry"
-  done
-}
-
-# The first alternative of an entry that apt knows; without one the first name, so that apt-get names it.
-choose_package() {
+# first_that TEST ENTRY: the first alternative of the entry that passes the test.
+first_that() {
   local name
-  for name in ${1//|/ }; do
-    if [ -n "$(apt-cache show --no-all-versions "$name" 2>/dev/null)" ]; then
+  for name in ${2//|/ }; do
+    if "$1" "$name"; then
       printf '%s\n' "$name"
       return
     fi
   done
-  printf '%s\n' "${1%%|*}"
+  return 1
 }
 
 # Installs what is missing from the distribution's packages, and says what.
@@ -58,7 +67,7 @@ install_packages() {
   command -v dpkg-query >/dev/null ||
     die "this is no Debian or Ubuntu: install by hand ${packages[*]}, then use cmake --preset release"
   local missing=() chosen=() as_root=() entry
-  mapfile -t missing < <(missing_packages)
+  for entry in "${packages[@]}"; do first_that is_installed "$entry" >/dev/null || missing+=("$entry"); done
   if [ ${#missing[@]} -eq 0 ]; then return 0; fi
   if [ "${GACC_NO_INSTALL:-0}" = 1 ]; then
     die "missing packages: ${missing[*]} (GACC_NO_INSTALL=1 forbids installing them)"
@@ -70,7 +79,8 @@ install_packages() {
   say "installing: ${missing[*]}"
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
   "${apt[@]}" update -q >&2 </dev/null || die "apt-get update failed; missing packages: ${missing[*]}"
-  for entry in "${missing[@]}"; do chosen+=("$(choose_package "$entry")"); done
+  # Where apt knows none, the first name, so that apt-get says so.
+  for entry in "${missing[@]}"; do chosen+=("$(first_that is_known "$entry" || printf '%s' "${entry%%|*}")"); done
   "${apt[@]}" install -q -y --no-install-recommends "${chosen[@]}" >&2 </dev/null ||
     die "apt-get could not install: ${chosen[*]}"
 }

@@ -52,10 +52,6 @@ class Program:
         return " ".join([*required, "[OPTIONS]", *places])
 
 
-def read_programs(folder):
-    return [Program(json.loads(subprocess.check_output([folder / name, "--dump-options"]))) for name in PROGRAMS]
-
-
 def one_line(text):
     return text.replace("\n", " ")
 
@@ -211,11 +207,13 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="the folder to write to")
     parser.add_argument("--markdown", action="store_true", help="print docs/commands.md")
     given = parser.parse_args()
-    programs = read_programs(given.bin.resolve())
+    folder = given.bin.resolve()
+    tables = [json.loads(subprocess.check_output([folder / name, "--dump-options"])) for name in PROGRAMS]
+    programs = [Program(table) for table in tables]
     if given.markdown:
         print("\n".join(markdown(programs)))
     if given.out:
-        listed = subprocess.check_output([given.bin.resolve() / "gacc-opt", "--list-passes"], text=True)
+        listed = subprocess.check_output([folder / "gacc-opt", "--list-passes"], text=True)
         passes = [line.split()[0] for line in listed.splitlines() if line.strip()]
         for program in programs:
             for path, lines in ((f"man/{program.name}.1.gz", man(program, programs)),

@@ -35,5 +35,4 @@ def main():
     print(f"{picture[:begin]}\n<style>{style}svg {{ background: var(--page); margin: 0; }}\n</style>{picture[begin:]}")
 
 
-
 main()

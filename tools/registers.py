@@ -20,7 +20,7 @@ F16 = "precision.compute=f16"
 ALSO_IN_F16 = ("mixer", "shakespeare_gpt", "gpt2_124m", "llama_hf", "mnist_cnn", "mnist_resnet")
 EXAMPLES = ("mnist_mlp", "mnist_mlp_f16", "small_gradients_f16", "mnist_mlp_plain", "regression", "residual_mlp",
             "adam_micro", "schedules", "llama_lora", *ALSO_IN_F16)
-MODELS = [(name, ()) for name in EXAMPLES] + [(name, (F16,)) for name in ALSO_IN_F16]
+MODELS = {name: (name, ()) for name in EXAMPLES} | {f"{name}_f16": (name, (F16,)) for name in ALSO_IN_F16}
 
 COLD = re.compile(r"^((fill|random_uniform|random_normal)_)+\d+$")  # initial values
 KERNEL = re.compile(r"Compiling entry function '(\S+)' for .*?\n.*?Function properties.*?\n\s*"
@@ -35,10 +35,6 @@ def find_ptxas():
 def version(ptxas):
     found = re.search(r"release \S+, (V\S+)", subprocess.check_output([ptxas, "--version"], text=True))
     return f"ptxas {found[1] if found else 'unknown'}"
-
-
-def label(model, settings):
-    return model + ("_f16" if F16 in settings else "")
 
 
 def read(log):
@@ -76,7 +72,8 @@ def differences(model, target, cells):
             for kernel in sorted(golden.keys() | cells.keys()) if golden.get(kernel) != cells.get(kernel)]
 
 
-def measure(bin, ptxas, model, settings):
+def measure(bin, ptxas, name):
+    model, settings = MODELS[name]
     rows, spills = {}, []
     with tempfile.TemporaryDirectory() as folder:
         artifact = pathlib.Path(folder, "step.ptx")
@@ -89,7 +86,7 @@ def measure(bin, ptxas, model, settings):
             cells, found = read(log)
             if not cells:
                 raise SystemExit(f"registers.py: ptxas -v has another form:\n{log[:500]}")
-            spills += [f"{label(model, settings)} {target} {line}" for line in found]
+            spills += [f"{name} {target} {line}" for line in found]
             for kernel, cell in cells.items():
                 rows.setdefault(kernel, ["-"] * len(TARGETS))[at] = cell
     return rows, spills
@@ -106,18 +103,15 @@ def main():
         print("skipped: no ptxas on PATH, in /usr/local/cuda/bin or in GACC_PTXAS")
         return 77
     table, spills = load()[1] if arguments.models else {}, []
-    for model, settings in MODELS:
-        name = label(model, settings)
-        if arguments.models and name not in arguments.models:
-            continue
-        table[name], found = measure(arguments.bin, ptxas, model, settings)
-        spills += found
+    for name in MODELS:
+        if not arguments.models or name in arguments.models:
+            table[name], found = measure(arguments.bin, ptxas, name)
+            spills += found
     width = max(len(kernel) for rows in table.values() for kernel in rows)
     line = "{:<20} {:<" + str(width) + "} {:>12} {:>12} {:>12}"
-    order = {label(*model): at for at, model in enumerate(MODELS)}
     lines = [version(ptxas), "registers/bytes of shared memory+bytes spilled and read back",
              line.format("model", "kernel", *TARGETS)]
-    for model in sorted(table, key=order.get):
+    for model in sorted(table, key=list(MODELS).index):
         lines += [line.format(model, kernel, *table[model][kernel]) for kernel in sorted(table[model])]
     text = "\n".join(lines) + "\n"
     print(text)

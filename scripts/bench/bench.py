@@ -1,7 +1,8 @@
-"""What the benchmarks of gacc against PyTorch share: contenders that are timed in turns, an FMA probe before each turn,
-and the verdict. cpu_mlp says what makes it fair."""
+"""What the benchmarks share. Those of gacc against PyTorch on the CPU are a call of `main` or `images`: contenders that
+are timed in turns, an FMA probe before each turn, and the verdict. cpu_mlp says what makes it fair."""
 import argparse
 import array
+import contextlib
 import json
 import os
 import pathlib
@@ -16,6 +17,66 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/run"))
 import harness  # noqa: E402
+
+
+def parser(doc, **defaults):
+    """Takes --bin, the folder of the programs that harness.run starts, and an option for each default, of its type. A
+    list takes words or, where it is empty, is an option to repeat. A type stands for no default."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--bin", type=lambda folder: setattr(harness, "BIN", pathlib.Path(folder).resolve()))
+    for name, default in defaults.items():
+        how = {"type": type(default), "default": default}
+        if isinstance(default, type):
+            how = {"type": default}
+        elif isinstance(default, bool):
+            how = {"action": "store_true"}
+        elif isinstance(default, list):
+            how |= {"type": type(default[0]), "nargs": "*"} if default else {"type": str, "action": "append"}
+        made.add_argument(f"--{name.replace('_', '-')}", **how)
+    return made
+
+
+@contextlib.contextmanager
+def scratch():
+    with tempfile.TemporaryDirectory(prefix="gacc-bench-") as name:
+        yield pathlib.Path(name)
+
+
+def sets(*settings):
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def plan(model, *options):
+    """What gaccc plans, as --plan --json prints it."""
+    return json.loads(harness.run("gaccc", model, "--plan", "--json", *options).stdout)
+
+
+def logged(artifact, data, *options, **more):
+    """The log of a run of gacc-exec on the CPU."""
+    log = artifact.with_suffix(".jsonl")
+    harness.run("gacc-exec", artifact, "--data", data, "--device", "cpu", "--log", log, "--quiet", *options, **more)
+    return harness.read_log(log)
+
+
+def update_seconds(events):
+    return [event["seconds"] for event in events if event["event"] == "update"]
+
+
+def timed(call, *arguments, **options):
+    """What the call returns, and the processor's seconds of the processes that ended in it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = call(*arguments, **options)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def by_turns(rounds, measure, contenders, warm_up=0):
+    """What measure(one) gives in each round, by contender. They take turns: what else the machine does meets all."""
+    turns = [[measure(one) for one in contenders] for _ in range(warm_up + rounds)]
+    return dict(zip(contenders, map(list, zip(*turns[warm_up:]))))
+
+
+# ---- against PyTorch
 
 PROBE = r"""
 #include <chrono>
@@ -63,19 +124,6 @@ for line in sys.stdin:
 """
 
 
-def timed(command, **options):
-    """The finished command, and the processor's seconds that it took."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, **options)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def cpu_flags():
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    return next((line.split(":")[1].split() for line in text.splitlines() if line.startswith("flags")), [])
-
-
 class Torch:
     """A worker process that stays; `turn` trains `updates` updates and returns their seconds."""
 
@@ -94,28 +142,18 @@ class Torch:
         self.child.stdin.flush()
         return json.loads(self.child.stdout.readline())
 
-    def close(self):
-        self.child.stdin.close()
-        self.child.wait()
-
 
 class Gacc:
-    def __init__(self, threads, artifact, data, turns, binaries, folder):
-        self.name, self.log = f"gacc, {threads} thread{'s' * (threads > 1)}", folder / f"log{threads}.jsonl"
-        self.warm_up = turns[0]
-        self.command = [binaries / "gacc-exec", artifact, "--data", data, "--threads", str(threads), "--device", "cpu",
-                        "--epochs", "100000", "--updates", str(sum(turns)), "--log", self.log, "--quiet"]
+    def __init__(self, threads, artifact, data, turns):
+        self.name, self.warm_up = f"gacc, {threads} thread{'s' * (threads > 1)}", turns[0]
+        self.run = (artifact, data, "--threads", threads, "--epochs", 100000, "--updates", sum(turns))
 
     def turn(self):
-        subprocess.run(self.command, check=True, stdout=subprocess.DEVNULL)
-        events = [json.loads(line) for line in self.log.read_text().splitlines()]
-        seconds = [e["seconds"] for e in events if e["event"] == "update"]
+        events = logged(*self.run)
+        seconds = update_seconds(events)
         total = next(e["seconds"] for e in events if e["event"] == "end")
         share = max(1.0, total / sum(seconds))  # what passes between two windows is work too
         return [t * share for t in seconds[self.warm_up:]]
-
-    def close(self):
-        pass
 
 
 # Around a network `net` and its `adam` on images: data, and the window of k micro-batches; x and y as the net has them.
@@ -140,17 +178,16 @@ def update(number):
 
 def images(doc, example, shape, micro_batch, accumulate, torch_code, **more):
     """`main` for a network on random f32 images of 784 elements in 0..1, with that shape, and labels of 0..9: 25 MB."""
-    def prepare(folder, binaries):
+    def prepare(folder):
         samples, chance = 8192, random.Random(1)
         bright = [v / 255 for v in range(256)]
         image, label = folder / "image.npy", folder / "label.npy"
         pixels = array.array("f", map(bright.__getitem__, chance.randbytes(samples * 784)))
         harness.write_npy(image, pixels, [samples, *shape])
         harness.write_npy(label, array.array("i", [v % 10 for v in chance.randbytes(samples)]), [samples])
-        artifact = compile_step(folder, binaries, example, train__micro_batch=micro_batch,
-                                train__accumulate=accumulate)
-        return artifact, f"npy:image={image},label={label}", [samples, micro_batch, accumulate, image, label]
-    main(doc, torch_code=IMAGES_HEAD + torch_code + IMAGES_TAIL, prepare=prepare, **more)
+        return f"npy:image={image},label={label}", [samples, micro_batch, accumulate, image, label]
+    main(doc, example, {"train__micro_batch": micro_batch, "train__accumulate": accumulate},
+         torch_code=IMAGES_HEAD + torch_code + IMAGES_TAIL, prepare=prepare, **more)
 
 
 def build_probe(folder):
@@ -159,58 +196,41 @@ def build_probe(folder):
     return lambda: float(subprocess.check_output([folder / "probe"], text=True).split()[0])
 
 
-def compile_step(folder, binaries, model, **settings):
-    """The artifact of an example; a setting like train.accumulate is given as train__accumulate."""
-    artifact = folder / "step.ptx"
-    sets = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
-    subprocess.run([binaries / "gaccc", ROOT / f"examples/{model}.toml", "-o", artifact, *sets], check=True)
-    return artifact
-
-
-def main(doc, goal, turns, torch_code, prepare):
-    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder, binaries) gives the artifact, gacc's
-    --data and the arguments of torch_code."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
-    parser.add_argument("--python", default="/usr/bin/python3", help="one with numpy and PyTorch")
-    options = parser.parse_args()
+def main(doc, example, settings, goal, turns, torch_code, prepare):
+    """turns: (updates of warm-up, timed updates) of each turn. prepare(folder) gives gacc's --data and the arguments of
+    torch_code."""
+    options = parser(doc, rounds=5, python="/usr/bin/python3").parse_args()  # a Python with numpy and PyTorch
     load = os.getloadavg()[0]
     if subprocess.run([options.python, "-c", "import torch, numpy"], capture_output=True).returncode != 0:
         sys.exit(f"error: {options.python} has no PyTorch: nothing to compare with")
-    wide = "avx512f" in cpu_flags()
+    wide = "avx512f" in pathlib.Path("/proc/cpuinfo").read_text().split()
     forced = {"ATEN_CPU_CAPABILITY": "avx512"} if wide else {}
-    with tempfile.TemporaryDirectory(prefix="gacc-bench-") as name:
-        folder = pathlib.Path(name)
-        artifact, data, arguments = prepare(folder, options.bin)
+    with scratch() as folder:
+        artifact = harness.compile_model(harness.example(example), folder / "step.ptx", **settings)
+        data, arguments = prepare(folder)
         probe = build_probe(folder)
         quiet = {**forced, "GOMP_SPINCOUNT": "0"}
         peer = lambda name, threads, environment: Torch(name, threads, torch_code, arguments, turns, options.python,
                                                         environment)
-        contenders = [Gacc(threads, artifact, data, turns, options.bin, folder) for threads in (1, 2)]
+        contenders = [Gacc(threads, artifact, data, turns) for threads in (1, 2)]
         contenders += [peer("PyTorch, 1 thread", 1, quiet), peer("PyTorch, 2 threads", 2, quiet),
                        peer("PyTorch, 2 threads, spinning", 2, forced)]
-        taken = []  # (probe, contender, seconds of its updates)
-        for _ in range(options.rounds):
-            for contender in contenders:
-                speed = probe()
-                taken.append((speed, contender, contender.turn()))
-        for contender in contenders:
-            contender.close()
-    best = max(speed for speed, _, _ in taken)
+        taken = by_turns(options.rounds, lambda one: (probe(), one.turn()), contenders)
+    best = max(speed for results in taken.values() for speed, _ in results)
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, AVX-512 {'forced' if wide else 'absent'}, "
           f"load {load:.2f} at the start, PyTorch {contenders[-1].version}, "
           f"probe {best:.0f} GFLOP/s on one core at best")
     print(f"{'one update, ms':<30} {'min':>7} {'median':>7}  turns kept of {options.rounds}")
     figures = {}
-    for contender in contenders:
-        kept = [seconds for speed, who, seconds in taken if who is contender and speed >= 0.9 * best]
+    for contender, results in taken.items():
+        name = contender.name
+        kept = [seconds for speed, seconds in results if speed >= 0.9 * best]
         if kept:
             every = [t for seconds in kept for t in seconds]
-            least, median = figures[contender.name] = (1000 * min(every), 1000 * statistics.median(every))
-            print(f"{contender.name:<30} {least:7.2f} {median:7.2f}  {len(kept)}")
+            least, median = figures[name] = (1000 * min(every), 1000 * statistics.median(every))
+            print(f"{name:<30} {least:7.2f} {median:7.2f}  {len(kept)}")
         else:
-            print(f"{contender.name:<30} {'-':>7} {'-':>7}  0: the machine was never quiet")
+            print(f"{name:<30} {'-':>7} {'-':>7}  0: the machine was never quiet")
     if not contenders[-1].fast_blas:
         print("no verdict: PyTorch runs on the reference BLAS here; install libopenblas0-openmp and run again")
         return

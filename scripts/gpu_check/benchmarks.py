@@ -1,4 +1,4 @@
-"""Benchmarks: gacc's contenders here, those of PyTorch and JAX in gpu_mlp.py and gpu_gpt2.py, a process for each.
+"""Benchmarks: gacc's contenders here, those of PyTorch and JAX in peers.py, a process for each.
 
 T is the time of a whole window: K micro-batches of fresh data, then the update. A contender's figure is the median over
 its windows; where there is time a second turn runs them in reverse, and the better median counts (A/A: how far the two
@@ -6,11 +6,10 @@ are apart)."""
 import dataclasses
 import json
 import os
-import statistics
 import sys
 import time
 
-from . import files, launch_costs, machine
+from . import files, launch_costs, machine, peers
 from .stages import Step
 
 WARM_MLP, WINDOWS_MLP = 15, 2000
@@ -31,47 +30,48 @@ class Ours:
 
 @dataclasses.dataclass
 class Contest:
-    """Contenders for one figure. `script` and the names of `peers` are of gpu_mlp.py or gpu_gpt2.py."""
+    """Contenders for one figure. The names of `peers` are those of peers.py."""
     title: str
     ours: tuple
-    script: str
     peers: tuple
     tokens: int = 0           # of a window; 0: none
     flops_per_token: int = 0
     update_bytes: int = 0     # that an update of all parameters must move
 
 
-def language(name, shape, layers, width, positions, vocabulary, tokens):
+def language(name, shape):
+    layers, width, _, positions, vocabulary, micro_batch, accumulate = peers.SHAPES[shape]
     parameters = vocabulary * width + positions * width + layers * (12 * width * width + 13 * width) + 2 * width
     ours = (Ours("gacc", name), Ours("gacc, tuned", name, tuned=True),
             Ours("gacc, built-in products", name, products="builtin"),
             Ours("gacc, uniform tokens", name, tokens="uniform"))
-    peers = ("torch.compile AMP", "torch graph AMP", "torch eager AMP", "torch.compile AMP uniform")
-    return Contest(f"{shape}: tokens as frequent as a text's (1 / (rank + 2.7)) but for `uniform`", ours, "gpu_gpt2.py",
-                   tuple(f"{peer}, {shape}" for peer in peers), tokens, 6 * parameters + 6 * layers * width * positions)
+    others = ("torch.compile AMP", "torch graph AMP", "torch eager AMP", "torch.compile AMP uniform")
+    return Contest(f"{shape}: tokens as frequent as a text's (1 / (rank + 2.7)) but for `uniform`", ours,
+                   tuple(f"{other}, {shape}" for other in others), micro_batch * accumulate * positions,
+                   6 * parameters + 6 * layers * width * positions)
 
 
-GPT2 = (12, 768, 1024, 50257)
 CONTESTS = {
     "mlp": (
         Contest("mlp f16, a window of 4 x 32", (
             Ours("gacc one kernel f16", "mlp_f16", "persistent", "auto"), Ours("gacc graph f16", "mlp_f16"),
             Ours("gacc graph f16, tuned", "mlp_f16", tuned=True),
             Ours("gacc graph f16, built-in products", "mlp_f16", products="builtin")),
-            "gpu_mlp.py", ("torch graph AMP", "torch.compile AMP", "torch eager AMP")),
+            ("torch graph AMP", "torch.compile AMP", "torch eager AMP")),
         Contest("mlp f32, a window of 4 x 32", (
             Ours("gacc one kernel f32", "mlp_f32", "persistent", "auto"), Ours("gacc graph f32", "mlp_f32"),
             Ours("gacc graph f32, tuned", "mlp_f32", tuned=True)),
-            "gpu_mlp.py", ("torch graph f32", "torch eager f32", "jax f32")),
+            ("torch graph f32", "torch eager f32", "jax f32")),
         # Each element: the gradient twice (norm; update), weight, m and v once; written: weight, m, v and the zeroed
         # gradient.
-        Contest("update of 100 million parameters, AdamW with clipping", (Ours("gacc update", "update"),), "gpu_mlp.py",
+        Contest("update of 100 million parameters, AdamW with clipping", (Ours("gacc update", "update"),),
                 ("torch update",), update_bytes=36)),
-    "char": (language("char", "char-GPT", 6, 384, 256, 256, 64 * 4 * 256),),
-    "gpt2:b4": (language("gpt2_b4", "gpt2 B=4", *GPT2, 4 * 16 * 1024),),
-    "gpt2:b16": (language("gpt2_b16", "gpt2 B=16", *GPT2, 16 * 4 * 1024),),
-    "gpt2:b64": (language("gpt2_b64", "gpt2 B=64", *GPT2, 64 * 4 * 1024),),
+    "char": (language("char", "char-GPT"),),
+    "gpt2:b4": (language("gpt2_b4", "gpt2 B=4"),),
+    "gpt2:b16": (language("gpt2_b16", "gpt2 B=16"),),
+    "gpt2:b64": (language("gpt2_b64", "gpt2 B=64"),),
 }
+PEERS = [peer for contests in CONTESTS.values() for contest in contests for peer in contest.peers]
 
 
 class Benchmarks:
@@ -82,16 +82,16 @@ class Benchmarks:
     def steps(self, stage):
         for contest in CONTESTS[stage]:
             title = contest.title.split(":")[0]
-            yield Step(stage, f"{title}: ours", lambda c=contest: self.turns(stage, c, c.ours, self.ours))
-            yield Step(stage, f"{title}: peers", lambda c=contest: self.turns(stage, c, c.peers, self.peer), peer=True)
+            yield Step(stage, f"{title}: ours", self.turns, (stage, contest, contest.ours, self.ours))
+            yield Step(stage, f"{title}: peers", self.turns, (stage, contest, contest.peers, self.peer), peer=True)
 
     def turns(self, stage, contest, contenders, measure):
         begin = time.time()
         named = [(one if isinstance(one, str) else one.name, one) for one in contenders]
         for _ in range(2):
             for name, one in named:
-                if machine.ending or time.time() > self.check.end:
-                    self.results.row(stage, name, "SKIPPED", "interrupted" if machine.ending else "out of time")
+                if why := self.check.stopped():
+                    self.results.row(stage, name, "SKIPPED", why)
                     continue
                 result = measure(contest, one)
                 verdict = "FAILED" if "failed" in result else "SKIPPED" if "skipped" in result else "done"
@@ -137,16 +137,14 @@ class Benchmarks:
         times = [e["seconds"] * 1e6 for e in events if e["event"] == "update"][warm:]
         if profile:
             times = launch_costs.programs(json.loads(trace.read_text()), "update")[warm:]
-        quarters = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
-        return {"median_us": statistics.median(times), "iqr_us": quarters[2] - quarters[0], "windows": len(times),
-                "library": engine, "peak_bytes": events[-1]["peak_bytes"], "parameters": plan["parameters"]}
+        return peers.summary(times, library=engine, peak_bytes=events[-1]["peak_bytes"], parameters=plan["parameters"])
 
     # ---- peers
 
     def peer(self, contest, name):
         """In an environment without anything of ours; torch keeps what it compiled for the rest of the call."""
-        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self.machine.scratch / "inductor")}
-        command = [sys.executable, self.machine.folder / contest.script, "--contender", name]
+        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(self.machine.work / "inductor")}
+        command = [sys.executable, self.machine.folder / "gpu-check", "--peer", name]
         code, text = machine.run(command, self.check.left(200), env)
         self.results.keep(f"{name}.log".replace(" ", "_"), text)
         line = next((line for line in reversed(text.splitlines()) if line.startswith("{")), "")
@@ -155,12 +153,11 @@ class Benchmarks:
     # ---- tables
 
     def table(self, contest):
-        best, lines = {}, []
-        for (title, name), results in self.found.items():
-            if title == contest.title:
-                best[name] = min(result["median_us"] for result in results)
-        peers = {name: us for name, us in best.items() if name in contest.peers}
-        fastest = min(peers, key=peers.get) if peers else None
+        best = {name: min(result["median_us"] for result in results)
+                for (title, name), results in self.found.items() if title == contest.title}
+        others = {name: us for name, us in best.items() if name in contest.peers}
+        fastest = min(others, key=others.get, default=None)
+        lines = []
         for name in sorted(best, key=best.get):
             results = self.found[contest.title, name]
             line = f"{name:<36} T {best[name]:>11.1f} us"
@@ -174,7 +171,7 @@ class Benchmarks:
                 line += f", A/A {100 * (max(r['median_us'] for r in results) / best[name] - 1):.1f} %"
             if "peak_bytes" in results[0]:
                 line += f", {results[0]['peak_bytes'] / (1 << 30):.2f} GiB"
-            if fastest and name not in peers:
-                line += f", {peers[fastest] / best[name]:.2f} x {fastest.split(',')[0]}"
+            if fastest and name not in others:
+                line += f", {others[fastest] / best[name]:.2f} x {fastest.split(',')[0]}"
             lines.append(line)
         return lines

@@ -12,7 +12,6 @@ class Case:
     model: str
     settings: dict
     samples: int
-    options: tuple = ("--epochs", "1")
     precisions: tuple = ("f32", "f16", "bf16")
     modes: tuple = MODES
     emulated: bool = True  # the emulator bears it

@@ -33,8 +33,8 @@ def tokens(count, vocabulary, kind, seed=1):
 
 
 def make_data(name, inputs, samples, folder, kind="uniform"):
-    """Numbers that vary for each input of a plan, the same ones wherever this runs; the SPEC of gacc-exec."""
-    parts = []
+    """Numbers that vary for each input of a plan, the same ones wherever this runs; the file of each input."""
+    parts = {}
     for number, one in enumerate(inputs):
         shape = [samples, *one["shape"]]
         if one["dtype"] == "i32":
@@ -44,14 +44,13 @@ def make_data(name, inputs, samples, folder, kind="uniform"):
             values = array.array("f", (2 * chance.random() - 1 for _ in range(math.prod(shape))))
         file = f"{name}.{one['name']}.npy"
         npy(pathlib.Path(folder) / file, values, shape)
-        parts.append(f"{one['name']}={file}")
+        parts[one["name"]] = file
     return parts
 
 
 def spec(parts, folder):
     """What --data takes for make_data's files, which lie in a folder now."""
-    return "npy:" + ",".join("{}={}".format(name, pathlib.Path(folder) / file) for name, file in
-                             (part.split("=", 1) for part in parts))
+    return "npy:" + ",".join(f"{name}={pathlib.Path(folder) / file}" for name, file in parts.items())
 
 
 # ---- artifacts

@@ -1,7 +1,6 @@
 """The machine that a pack runs on: its driver and cuBLAS, the environment of our programs, and running them."""
 import contextlib
 import glob
-import lzma
 import os
 import pathlib
 import re
@@ -38,17 +37,19 @@ class Machine:
     def __init__(self, folder, driver, scratch):
         self.folder = folder
         self.kept = scratch is not None
-        self.scratch = pathlib.Path(scratch or tempfile.mkdtemp(prefix="gpu-check-")).resolve()
-        self.work, self.out = self.scratch / "work", self.scratch / "out"
-        for path in (self.work, self.out, self.scratch / "bin"):
-            path.mkdir(parents=True, exist_ok=True)
+        self.work = pathlib.Path(scratch or tempfile.mkdtemp(prefix="gpu-check-")).resolve()
+        self.out = self.work / "out"
+        self.out.mkdir(parents=True, exist_ok=True)
         with tarfile.open(folder / "work.tar.xz") as archive:
             archive.extractall(self.work, filter="data")
+        self.compiler = self.work / "bin/gaccc"
+        if not (self.work / "lib").exists():  # the compiler's libraries are beside it, as the pack has them
+            (self.work / "lib").symlink_to(folder / "lib")
         self.emulated = driver is not None and "libgacc-emu" in str(driver)
         self.driver = str(driver.resolve()) if driver else None  # else what the loader finds; gacc-probe says where
         self.driver_folder = None
         if driver:
-            self.driver_folder = self.scratch / "driver"
+            self.driver_folder = self.work / "driver"
             self.driver_folder.mkdir(exist_ok=True)
             names = ("libcuda.so.1", CUBLAS[0]) if self.emulated else ("libcuda.so.1",)
             for name in names:
@@ -58,18 +59,7 @@ class Machine:
 
     def close(self):
         if not self.kept:
-            shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def compiler(self):
-        """The packed gaccc, unpacked; its libraries lie beside it as the pack has them."""
-        program = self.scratch / "bin/gaccc"
-        if not program.exists():
-            program.write_bytes(lzma.decompress((self.folder / "gaccc.xz").read_bytes()))
-            program.chmod(0o755)
-        libraries = self.scratch / "lib"
-        if not libraries.exists():
-            libraries.symlink_to(self.folder / "lib")
-        return program
+            shutil.rmtree(self.work, ignore_errors=True)
 
     def environment(self, counts=None):
         """Of our own programs. NVIDIA's libraries must find the real driver, so the counting one stands before it only

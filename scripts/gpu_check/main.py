@@ -1,16 +1,17 @@
 """The command: what is asked for, in which order, and how long."""
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
 import signal
 import time
 
-from . import machine, packing
-from .benchmarks import CONTESTS, Benchmarks
+from . import machine, packing, peers
+from .benchmarks import CONTESTS, PEERS, Benchmarks
 from .results import Results
-from .stages import Check
+from .stages import SIDE_BY_SIDE, Check
 
 HERE = pathlib.Path(__file__).resolve().parents[1]  # the pack, or scripts/
 STAGES = ("machine", "probes", "parity", "sanitize", "profile", *CONTESTS)
@@ -24,10 +25,10 @@ def steps_of(check, stages):
 
 
 def carry_out(step, check):
-    if machine.ending or time.time() > check.end:
-        return check.results.row(step.stage, step.what, "SKIPPED", "interrupted" if machine.ending else "out of time")
+    if why := check.stopped():
+        return check.results.row(step.stage, step.what, "SKIPPED", why)
     try:
-        outcome = step.run()
+        outcome = step.run(*step.arguments)
     except Exception as error:  # a row that says so, and the next step
         outcome = "FAILED", f"{type(error).__name__}: {error}"
     if outcome:
@@ -36,17 +37,9 @@ def carry_out(step, check):
 
 def carry_all_out(steps, check):
     """In order; neighbours that measure no time run side by side."""
-    at = 0
-    while at < len(steps):
-        side_by_side = []
-        while at < len(steps) and steps[at].parallel:
-            side_by_side.append(steps[at])
-            at += 1
-        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            list(pool.map(lambda step: carry_out(step, check), side_by_side))
-        if at < len(steps):
-            carry_out(steps[at], check)
-            at += 1
+    for beside, group in itertools.groupby(steps, key=lambda step: step.stage in SIDE_BY_SIDE):
+        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1) if beside else 1) as pool:
+            list(pool.map(lambda step: carry_out(step, check), group))
 
 
 def stages_of(words):
@@ -69,7 +62,10 @@ def main(doc):
     parser.add_argument("--scratch", metavar="DIR", help="keep what is unpacked and written there, bin/gaccc with it")
     parser.add_argument("--sanitizer", metavar="PROGRAM", help="instead of the compute-sanitizer that is found")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--peer", choices=PEERS, metavar="NAME", help="what the benchmarks run: a line of JSON")
     arguments = parser.parse_args()
+    if arguments.peer:
+        return peers.command(arguments.peer)
     if arguments.pack:
         return packing.Packer(HERE.parent, arguments.pack.resolve(), arguments.small).pack()
     stages = stages_of(arguments.only)
@@ -79,8 +75,6 @@ def main(doc):
     manifest = json.loads((HERE / "manifest.json").read_text())
     end = time.time() + arguments.seconds
     here = machine.Machine(HERE, arguments.driver, arguments.scratch)
-    if arguments.scratch:
-        here.compiler()
     try:
         results = Results(arguments.out.resolve(), [f"stages: {', '.join(stages)}"])
         check = Check(here, manifest, results, arguments, end)

@@ -1,9 +1,8 @@
 """scripts/gpu-check --pack: programs, artifacts for several targets, data and the CPU's results in one folder.
 
-What is large travels compressed: work.tar.xz (artifacts, data, references) and gaccc.xz."""
+What is large travels compressed: work.tar.xz has artifacts, data, references and gaccc."""
 import concurrent.futures
 import json
-import lzma
 import os
 import pathlib
 import shutil
@@ -16,14 +15,13 @@ from . import cases, files, launch_costs
 LIMIT = 60 << 20  # bytes of a pack
 PROGRAMS = ("bin/gacc-exec", "bin/gacc-probe", "tests/cuda_gpu_test")
 LIBRARIES = ("libfmt", "libstdc++", "libgcc_s", "libz.so", "libzstd")
-SCRIPTS = ("gpu-check", "bench/gpu_mlp.py", "bench/gpu_gpt2.py")
 # Bounds on relative distances, norm by norm. f32: as tests/cuda/commands.py has them.
 F32 = {"log": 1e-5, "gradients": 1e-4, "weights": 1e-4}
 # Half types: what rounding does on the CPU, its distance to f32 there, or one unit roundoff where that is less; times
 # this, because sums are rounded from another order (the emulator, whose orders are a GPU's, comes to 1.3).
 HALF_FACTOR = 3
 ROUNDOFF = {"f16": 2.0 ** -11, "bf16": 2.0 ** -8}
-TABLES = ("weights", "gradients", "log")
+TABLES = ("weights", "gradients")  # files of a run
 
 
 class Packer:
@@ -60,8 +58,7 @@ class Packer:
                 job.result()
         with tarfile.open(self.folder / "work.tar.xz", "w:xz", preset=0 if self.small else 6) as archive:
             for path in sorted(self.work.iterdir()):
-                if not path.name.endswith(".toml"):
-                    archive.add(path, path.name)
+                archive.add(path, path.name)
         self.manifest["cases"] = dict(sorted(self.manifest["cases"].items()))
         (self.folder / "manifest.json").write_text(json.dumps(self.manifest, indent=1))
 
@@ -79,14 +76,10 @@ class Packer:
         for program in programs:
             subprocess.run(["strip", "-o", self.folder / "bin" / program.name, program], check=True)
         # The compiler, so that other variants can be made there.
-        subprocess.run(["strip", "-o", self.work / "gaccc", self.bin / "gaccc"], check=True)
-        compiler = self.work / "gaccc"
-        packed = lzma.compress(compiler.read_bytes(), preset=0 if self.small else 6)
-        (self.folder / "gaccc.xz").write_bytes(packed)
-        compiler.unlink()
+        (self.work / "bin").mkdir()
+        subprocess.run(["strip", "-o", self.work / "bin/gaccc", self.bin / "gaccc"], check=True)
         shutil.copy2(counting, self.folder / "count")
-        for script in SCRIPTS:
-            shutil.copy2(self.root / "scripts" / script, self.folder)
+        shutil.copy2(self.root / "scripts/gpu-check", self.folder)
         shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(self.root / "examples", self.folder / "examples", dirs_exist_ok=True)
@@ -109,67 +102,66 @@ class Packer:
         return json.loads(done.stdout)
 
     def artifacts(self, name, source, settings, modes):
-        """By target and mode: the file and its peak; and the CPU's choice, the first one's path."""
-        found, first = {}, None
+        """By target and mode: the file and its peak; and what launches of the graph cost."""
+        found, costs = {}, None
         for target in self.targets:
             for mode in modes:
                 out = self.work / f"{name}.{mode}.{target}.ptx"
                 plan = self.compile(source, out, {**settings, "launch.mode": mode}, target)
                 found.setdefault(target, {})[mode] = {
-                    "file": out.name, "peak": plan["bytes"]["peak"], "parameters": plan["parameters"],
-                    "accumulate": plan["accumulate"], "window": plan["effective_batch"]}
+                    "file": out.name, "peak": plan["bytes"]["peak"], "accumulate": plan["accumulate"],
+                    "window": plan["effective_batch"]}
                 if target == self.targets[-1] and mode == "graph":
-                    found["costs"] = launch_costs.of_artifact(out, plan)
-                first = first or out
-        return found, first
+                    costs = launch_costs.of_artifact(out, plan)
+        return found, costs
 
     def case(self, case, precision):
         name, source = f"{case.name}.{precision}", self.source(f"{case.name}.{precision}", case.model)
         settings = {**case.settings, "precision.compute": precision}
-        found, artifact = self.artifacts(name, source, settings, case.modes)
-        found.pop("costs", None)
+        found, _ = self.artifacts(name, source, settings, case.modes)
+        artifact = self.work / found[self.targets[0]][case.modes[0]]["file"]  # the CPU's choice
         samples = min(case.samples, 32) if self.small else case.samples
         data = files.make_data(name, files.artifact_plan(artifact)["inputs"], samples, self.work)
-        reference = self.train(name, case, artifact, data, samples)
+        reference = self.train(name, artifact, data, samples)
         bounds = {tensor: F32[tensor.split("/")[0]] for tensor in reference}
         if precision != "f32":
             plain = self.work / f"{name}.f32.ptx"
             settings = {**case.settings, "precision.compute": "f32", "launch.mode": "graph"}
             self.compile(source, plain, settings, self.targets[0])
-            apart = files.distances(self.train(f"{name}.f32", case, plain, data, samples), reference)
+            apart = files.distances(self.train(f"{name}.f32", plain, data, samples), reference)
             plain.unlink()
             bounds = {tensor: HALF_FACTOR * max(apart.get(tensor, 0), ROUNDOFF[precision]) for tensor in reference}
         bounds |= {tensor: 0 for tensor in reference if tensor in ("log/skipped", "log/loss_scale")}
         files.write_tensors(self.work / f"{name}.reference", reference)
         self.manifest["cases"][name] = {
             "case": case.name, "precision": precision, "artifacts": found, "data": data, "samples": samples,
-            "options": case.options, "emulated": case.emulated, "bounds": bounds}
+            "emulated": case.emulated, "bounds": bounds}
 
-    def train(self, name, case, artifact, data, samples):
-        """What the CPU comes to, as tensors; see stages.outcome."""
+    def train(self, name, artifact, data, samples):
+        """What the CPU comes to, as tensors; see `outcome`."""
         out = self.work / name
-        options = run_options(case.options, files.spec(data, self.work), samples, out)
+        options = run_options(files.spec(data, self.work), samples, out)
         command = [self.bin / "gacc-exec", artifact, *options, "--device", "cpu", "--threads", "1", "--quiet"]
         subprocess.run(list(map(str, command)), check=True)
         return outcome(out)
 
     def benchmark(self, one):
         source = self.source(one.name, one.model)
-        found, _ = self.artifacts(one.name, source, one.small if self.small else one.settings, one.modes)
-        self.manifest["benchmarks"][one.name] = {"artifacts": found, "costs": found.pop("costs"),
+        found, costs = self.artifacts(one.name, source, one.small if self.small else one.settings, one.modes)
+        self.manifest["benchmarks"][one.name] = {"artifacts": found, "costs": costs,
                                                  "emulated": one.emulated or self.small}
 
 
-def run_options(options, spec, samples, out):
+def run_options(spec, samples, out):
     """A run that leaves OUT.jsonl, OUT.weights and OUT.gradients."""
-    return ["--data", spec, "--eval", f"{spec},limit={max(1, samples // 2)}", *options, "--no-shuffle", "--log",
+    return ["--data", spec, "--eval", f"{spec},limit={max(1, samples // 2)}", "--epochs", 1, "--no-shuffle", "--log",
             f"{out}.jsonl", "--save", f"{out}.weights", "--dump-grads", f"{out}.gradients"]
 
 
 def outcome(out):
     """All that such a run came to, as tensors: weights/NAME, gradients/NAME, and figures of the log as log/NAME."""
     found = {}
-    for table in TABLES[:2]:
+    for table in TABLES:
         path = pathlib.Path(f"{out}.{table}")
         found |= {f"{table}/{name}": values for name, values in files.read_tensors(path).items()}
         path.unlink()

@@ -24,19 +24,6 @@ def members(entries):
     return out.getvalue()[:tar.offset]
 
 
-class Archive:
-    """A .tar.xz that grows. Every addition is an xz stream of its own; the last one, which the next addition replaces,
-    holds the report and the archive's end."""
-
-    def __init__(self, path):
-        self.path, self.body = path, b""
-
-    def add(self, entries, last):
-        if entries:
-            self.body += lzma.compress(members(entries), preset=1)
-        replace(self.path, self.body + lzma.compress(members(last) + bytes(1024), preset=1))
-
-
 def replace(path, data):
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(data)
@@ -48,7 +35,7 @@ class Results:
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.head = out, head  # head: lines about the machine
         self.rows, self.sections, self.files = [], [], []
-        self.archive = Archive(out / "results.tar.xz")
+        self.archived = b""  # a .tar.xz of all files so far, without its end
         self.lock = threading.Lock()
         self.save()
 
@@ -77,11 +64,16 @@ class Results:
             self.save()
 
     def save(self):
-        report = self.report()
-        replace(self.out / "report.md", report.encode())
-        self.archive.add(self.files, [("report.md", report.encode()), ("results.json", json.dumps(
-            {"head": self.head, "rows": self.rows, "sections": self.sections}, indent=1).encode())])
-        self.files = []
+        """Every addition to the archive is an xz stream of its own; the last one, which the next call replaces, holds
+        the report and the archive's end."""
+        report = self.report().encode()
+        results = json.dumps({"head": self.head, "rows": self.rows, "sections": self.sections}, indent=1).encode()
+        replace(self.out / "report.md", report)
+        if self.files:
+            self.archived += lzma.compress(members(self.files), preset=1)
+            self.files = []
+        last = members([("report.md", report), ("results.json", results)]) + bytes(1024)
+        replace(self.out / "results.tar.xz", self.archived + lzma.compress(last, preset=1))
 
     def report(self):
         lines = ["# gpu-check", "", *self.head, "", f"{self.failed} failed", "", "| stage | what | verdict | |",

@@ -7,13 +7,14 @@ import math
 import pathlib
 import re
 import shutil
+import statistics
 import threading
 import time
-import typing
 
 from . import cases, files, launch_costs, machine, packing
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+SIDE_BY_SIDE = ("parity", "sanitize")  # stages that measure no time
 SANITIZER_LIMIT, RUN_LIMIT, PROBE_LIMIT = 120, 120, 150  # seconds
 
 
@@ -21,9 +22,9 @@ SANITIZER_LIMIT, RUN_LIMIT, PROBE_LIMIT = 120, 120, 150  # seconds
 class Step:
     stage: str
     what: str
-    run: typing.Callable    # gives a verdict and a detail for its row, or nothing where it has left rows itself
-    parallel: bool = False  # at the same time as others: it measures no time
-    peer: bool = False      # after everything of ours
+    run: object         # gives a verdict and a detail for its row, or nothing where it has left rows itself
+    arguments: tuple = ()
+    peer: bool = False  # after everything of ours
 
 
 class Check:
@@ -35,10 +36,14 @@ class Check:
         self.small = manifest["small"]
         self.target = None     # of the artifacts that this GPU runs
         self.ceilings = {}     # (probe, what) -> value
-        self.bits = {}         # (case, mode, products) -> digest
+        self.bits = {}         # case -> digest of a run with built-in products that waits for the other mode's
         self.lock = threading.Lock()
 
     # ---- running
+
+    def stopped(self):
+        """Why nothing more is started, or nothing."""
+        return "interrupted" if machine.ending else "out of time" if time.time() > self.end else None
 
     def left(self, wanted):
         return max(1.0, min(wanted, self.end - time.time()))
@@ -50,6 +55,9 @@ class Check:
 
     def artifact(self, entry, mode):
         return self.machine.work / entry["artifacts"][self.target][mode]["file"]
+
+    def data(self, entry):
+        return files.spec(entry["data"], self.machine.work)
 
     def exec(self, name, artifact, *options, seconds=RUN_LIMIT, prefix=(), **environment):
         command = [*prefix, self.machine.program("gacc-exec"), artifact, "--device", "cuda", *options]
@@ -92,7 +100,7 @@ class Check:
         yield Step("machine", "cuda_gpu_test", self.gtest)
         yield Step("machine", "the packed gaccc", self.compiles)
         name = "mlp_f16" if self.machine.emulated else "gpt2_b16"
-        yield Step("machine", f"start of {name}", lambda: self.starts(name))
+        yield Step("machine", f"start of {name}", self.starts, (name,))
 
     def gtest(self):
         code, text = self.run("cuda_gpu_test", [self.machine.program("cuda_gpu_test")], 90)
@@ -107,7 +115,7 @@ class Check:
         settings = case_of(entry).settings | {"precision.compute": entry["precision"], "launch.mode": "graph"}
         words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
         source = self.machine.folder / f"examples/{case_of(entry).model}.toml"
-        command = [self.machine.compiler(), source, "-o", out, "--target", self.target, *words]
+        command = [self.machine.compiler, source, "-o", out, "--target", self.target, *words]
         code, text = self.run("gaccc", command, 60)
         same = not code and code_of(out) == code_of(self.artifact(entry, "graph"))
         return ("passed", f"compiles {name} as it was packed") if same else ("FAILED", machine.last_line(text))
@@ -115,7 +123,7 @@ class Check:
     def starts(self, name):
         """Loading the largest step: with nothing in the driver's cache of compiled PTX, and again."""
         artifact = self.artifact(self.manifest["benchmarks"][name], "graph")
-        cache, seconds = self.machine.scratch / "cache", []
+        cache, seconds = self.machine.work / "cache", []
         for _ in range(2):
             begin = time.time()
             env = self.machine.environment() | {"CUDA_CACHE_PATH": str(cache)}
@@ -153,28 +161,25 @@ class Check:
             modes = entry["artifacts"][self.target]
             for mode, products in [("graph", "builtin"), ("graph", "cublas"), ("persistent", "builtin")]:
                 if mode in modes:
-                    yield Step("parity", f"{name} {mode} {products}",
-                               lambda n=name, e=entry, m=mode, p=products: self.parity(n, e, m, p), parallel=True)
+                    yield Step("parity", f"{name} {mode} {products}", self.parity, (name, entry, mode, products))
         for name in self.manifest["cases"]:
             other = name.replace(*self.manifest["same_batch"], 1)
             if name.startswith(self.manifest["same_batch"][0] + ".") and other in self.manifest["cases"]:
-                yield Step("parity", f"{name} as {other}", lambda n=name, o=other: self.same_batch(n, o), parallel=True)
+                yield Step("parity", f"{name} as {other}", self.same_batch, (name, other))
         for name, entry in self.manifest["cases"].items():
             if entry["case"] in self.manifest["counted"] and entry["precision"] != "bf16":
                 for mode in entry["artifacts"][self.target]:
-                    yield Step("parity", f"{name} {mode}: launches",
-                               lambda n=name, e=entry, m=mode: self.launches(n, e, m), parallel=True)
+                    yield Step("parity", f"{name} {mode}: launches", self.launches, (name, entry, mode))
 
     def train(self, label, entry, mode, products):
         """A run's outcome, a digest of all its bits, and what is wrong with it."""
         out = self.machine.out / label
-        data = files.spec(entry["data"], self.machine.work)
-        options = packing.run_options(entry["options"], data, entry["samples"], out)
+        options = packing.run_options(self.data(entry), entry["samples"], out)
         code, text = self.exec(label, self.artifact(entry, mode), *options, "--gemm", products)
         if code:
             return None, None, machine.last_line(text)
         digest = hashlib.sha256()
-        for table in ("weights", "gradients"):
+        for table in packing.TABLES:
             digest.update(pathlib.Path(f"{out}.{table}").read_bytes())
         log = pathlib.Path(f"{out}.jsonl").read_text()
         self.results.keep(f"{label}.jsonl", log)
@@ -205,20 +210,19 @@ class Check:
             again = self.train(file + ".again", entry, mode, products)[1]
             good = good and again == bits
             details.append("twice the same bits" if again == bits else "OTHER BITS the second time")
-        with self.lock:
-            self.bits[name, mode, products] = bits[0]
-        self.one_kernel(name)
+        if products == "builtin":
+            self.one_kernel(name, bits[0])
         return "passed" if good else "FAILED", "; ".join(details)
 
-    def one_kernel(self, name):
+    def one_kernel(self, name, bits):
         """Graph with built-in products against one kernel, once both have run."""
         with self.lock:
-            pair = [self.bits.get((name, "graph", "builtin")), self.bits.get((name, "persistent", "builtin"))]
-            if None in pair or self.bits.pop((name, "compared"), None):
+            first = self.bits.pop(name, None)
+            if first is None:
+                self.bits[name] = bits
                 return
-            self.bits[name, "compared"] = True
-        self.results.row("parity", f"{name}: graph and one kernel", "passed" if pair[0] == pair[1] else "FAILED",
-                         "the same bits" if pair[0] == pair[1] else "OTHER BITS")
+        verdict = ("passed", "the same bits") if first == bits else ("FAILED", "OTHER BITS")
+        self.results.row("parity", f"{name}: graph and one kernel", *verdict)
 
     def same_batch(self, name, other):
         """The same batches of 32, each as one micro-batch and as four."""
@@ -236,8 +240,8 @@ class Check:
         """What more updates cost at the driver: launches alone."""
         one, calls = entry["artifacts"][self.target][mode], []
         full = entry["samples"] // one["window"] * one["window"]  # or a ragged micro-batch is launched kernel by kernel
-        options = ["--data", files.spec(entry["data"], self.machine.work) + f",limit={full}", "--no-shuffle", "--quiet",
-                   "--gemm", "builtin", "--epochs", 9]
+        options = ["--data", f"{self.data(entry)},limit={full}", "--no-shuffle", "--quiet", "--gemm", "builtin",
+                   "--epochs", 9]
         for updates in (1, 3):
             counts = self.machine.out / f"{name}.{mode}.{updates}.counts"
             code, text = self.exec(counts.name, self.artifact(entry, mode), *options, "--updates", updates,
@@ -258,21 +262,20 @@ class Check:
     # ---- sanitize
 
     def sanitize_steps(self):
-        for name, precision, mode in self.manifest["sanitized"]:
+        for case, precision, mode in self.manifest["sanitized"]:
+            name = f"{case}.{precision}"
             for tool in SANITIZERS:
-                yield Step("sanitize", f"{tool} {name}.{precision} {mode}",
-                           lambda n=f"{name}.{precision}", m=mode, t=tool: self.sanitize(n, m, t), parallel=True)
+                yield Step("sanitize", f"{tool} {name} {mode}", self.sanitize, (name, mode, tool))
 
     def sanitize(self, name, mode, tool):
-        found = self.sanitizer or shutil.which("compute-sanitizer") or next(
-            iter(sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"))), None)
+        found = self.sanitizer or shutil.which("compute-sanitizer") or min(
+            glob.glob("/usr/local/cuda*/bin/compute-sanitizer"), default=None)
         if not found:
             return "SKIPPED", "there is no compute-sanitizer here"
         if self.machine.emulated and not self.sanitizer:
             return "SKIPPED", "not a GPU"
         entry = self.manifest["cases"][name]
-        data = files.spec(entry["data"], self.machine.work)
-        options = ["--data", data, "--no-shuffle", "--gemm", "builtin", "--updates", 1]
+        options = ["--data", self.data(entry), "--no-shuffle", "--gemm", "builtin", "--updates", 1]
         code, text = self.exec(f"sanitize.{tool}.{name}.{mode}", self.artifact(entry, mode), *options,
                                seconds=SANITIZER_LIMIT, prefix=(found, "--tool", tool, "--error-exitcode", "9"))
         if "Device not supported" in text:
@@ -286,7 +289,7 @@ class Check:
     def profile_steps(self):
         for name in self.manifest["profiled"]:
             for products in ("cublas", "builtin"):
-                yield Step("profile", f"{name} {products}", lambda n=name, p=products: self.profile(n, p))
+                yield Step("profile", f"{name} {products}", self.profile, (name, products))
 
     def profile(self, name, products):
         """Each launch of a step, next to what it must do."""
@@ -316,6 +319,7 @@ class Check:
         first, further = steps[::accumulate], [s for i, s in enumerate(steps) if i % accumulate]
         if missing:
             return "FAILED", missing
+        mean = lambda values: statistics.fmean(values or [math.nan])
         return "done", (f"{total:.1f} us a micro-batch launch by launch, {lost:.1f} of them above the ceilings; "
                         f"a first one {mean(first):.1f}, a further one {mean(further):.1f}; "
                         f"the update {mean(update):.1f} us")
@@ -333,10 +337,6 @@ class Check:
         with self.lock:
             data = files.make_data(name, plan["inputs"], samples, self.machine.work, kind)
             return files.spec(data, self.machine.work)
-
-
-def mean(values):
-    return sum(values) / len(values) if values else math.nan
 
 
 def compare(found, expected, bounds):
