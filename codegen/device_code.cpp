@@ -33,7 +33,7 @@ namespace {
 
 constexpr const char* kTriple = "nvptx64-nvidia-cuda";
 
-std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std::string& problem) {
+std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target) {
   static std::once_flag once;
   std::call_once(once, [] {
     LLVMInitializeNVPTXTargetInfo();
@@ -51,8 +51,9 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
 #else
   const std::string triple = kTriple;
 #endif
+  std::string problem;
   const llvm::Target* found = llvm::TargetRegistry::lookupTarget(triple, problem);
-  if (found == nullptr) return nullptr;
+  if (found == nullptr) throw Unfit(problem);
   llvm::TargetOptions options;
   options.AllowFPOpFusion =
       llvm::FPOpFusion::Strict;  // add.rn, mul.rn, fma.rn as written: ptxas does not fuse them again
@@ -62,10 +63,10 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target, std
       std::nullopt, std::nullopt, llvm::CodeGenOptLevel::Default));
 }
 
-// The distinct built-in products, in the order of first use. False and a sentence in `problem` when one is
-// too large.
-bool choose_products(const ir::Module& module, const Program& program, const GpuTarget& gpu,
-                     std::vector<GemmKernel>& products, std::string& problem) {
+// The distinct built-in products, in the order of first use.
+std::vector<GemmKernel> choose_products(const ir::Module& module, const Program& program,
+                                        const GpuTarget& gpu) {
+  std::vector<GemmKernel> products;
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
     std::map<int32_t, const ir::Call*> scheduled;
@@ -73,13 +74,13 @@ bool choose_products(const ir::Module& module, const Program& program, const Gpu
       for (const ir::Call* call : ir::calls(*region.schedule)) scheduled[call->kernel] = call;
     for (const Call& call : program.calls(kind)) {
       if (call.kernel.form != ir::KernelForm::gemm) continue;
-      std::optional<GemmKernel> kernel = choose_gemm(module, region, call.kernel, gpu, problem);
-      if (!kernel) return false;
-      if (region.schedule) kernel = built_in(module, region, *scheduled.at(call.kernel.number), program, gpu);
-      if (std::find(products.begin(), products.end(), *kernel) == products.end()) products.push_back(*kernel);
+      const GemmKernel kernel =
+          region.schedule ? built_in(module, region, *scheduled.at(call.kernel.number), program, gpu)
+                          : choose_gemm(module, region, call.kernel, gpu);
+      if (std::ranges::find(products, kernel) == products.end()) products.push_back(kernel);
     }
   }
-  return true;
+  return products;
 }
 
 // LLVM breaks a load of more than 8 halves that are then widened into loads of 16 bits into f32 registers,
@@ -119,22 +120,23 @@ bool check_target(std::string_view target, Diag& diag) {
   return false;
 }
 
-std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag) {
+std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag) try {
   if (!check_target(target, diag)) return std::nullopt;
+  const GpuTarget gpu(target);
   std::string problem;
-  const auto failed = [&]() -> std::optional<DeviceCode> {
-    diag.error(Kind::invalid_ir, {}, "internal error: {}", problem);
-    return std::nullopt;
+  const auto must = [&](bool good) {
+    if (!good) throw Unfit(problem);
   };
-  std::optional<Program> program = make_program(module, Purpose::device, problem, GpuTarget(target));
-  if (!program) return failed();
-  const std::unique_ptr<llvm::TargetMachine> machine = device_machine(target, problem);
-  if (machine == nullptr) return failed();
+  std::optional<Program> program = make_program(module, Purpose::device, problem, gpu);
+  must(program.has_value());
+  const std::unique_ptr<llvm::TargetMachine> machine = device_machine(target);
 
   DeviceCode code;
   code.program = std::move(*program);
-  if (!choose_products(module, code.program, GpuTarget(target), code.products, problem)) {
-    diag.error(Kind::unsupported, {}, "{}", problem);
+  try {
+    code.products = choose_products(module, code.program, gpu);
+  } catch (const Unfit& unfit) {
+    diag.error(Kind::unsupported, {}, "{}", unfit.what());
     return std::nullopt;
   }
   llvm::LLVMContext context;
@@ -146,24 +148,22 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
 #endif
   device.setDataLayout(machine->createDataLayout());
   for (const Body& body : code.program.functions) {
-    const std::unique_ptr<Target> emitter = make_nvptx_target(device, body, GpuTarget(target));
-    if (!emit_kernel(*emitter, body.name, problem)) return failed();
+    const std::unique_ptr<Target> emitter = make_nvptx_target(device, body, gpu);
+    must(emit_kernel(*emitter, body.name, problem));
     set_block(*emitter->function, body.block, body.resident);
   }
   for (const GemmKernel& kernel : code.products) {
     const std::optional<GemmEpilogue>& epilogue = kernel.epilogue;
     const Body* then = epilogue ? &code.program.functions[static_cast<size_t>(epilogue->function)] : nullptr;
-    set_block(*emit_gemm(device, kernel, GpuTarget(target), then), kernel.tile->threads());
+    set_block(*emit_gemm(device, kernel, gpu, then), kernel.tile->threads());
   }
-  if (!optimize(device, machine.get(), problem)) return failed();
+  must(optimize(device, machine.get(), problem));
   if (module.phase == ir::Phase::scheduled) {
-    for (const PlanMerged& merged : plan_merged(module, code.program))
-      if (!emit_merged(device, merged, problem)) return failed();
+    for (const PlanMerged& merged : plan_merged(module, code.program)) emit_merged(device, merged);
     code.programs = plan_programs(module, code.program);
     drop_unused(device, code.programs);
     llvm::raw_string_ostream why(problem);
-    problem.clear();
-    if (llvm::verifyModule(device, &why)) return failed();
+    must(!llvm::verifyModule(device, &why));
   }
   llvm::raw_string_ostream ir(code.llvm_ir);
   device.print(ir, nullptr);
@@ -171,17 +171,16 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
   llvm::SmallVector<char, 0> text;
   llvm::raw_svector_ostream out(text);
   llvm::legacy::PassManager passes;
-  if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile)) {
-    problem = "LLVM cannot write PTX";
-    return failed();
-  }
+  if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile))
+    throw Unfit("LLVM cannot write PTX");
   passes.run(device);
   code.ptx.assign(text.data(), text.size());
-  if (const std::string_view load = unconverted_load(code.ptx); !load.empty()) {
-    problem = fmt::format("halves are not converted to f32:{}", load);
-    return failed();
-  }
+  if (const std::string_view load = unconverted_load(code.ptx); !load.empty())
+    throw Unfit(fmt::format("halves are not converted to f32:{}", load));
   return code;
+} catch (const Unfit& unfit) {
+  diag.error(Kind::invalid_ir, {}, "internal error: {}", unfit.what());
+  return std::nullopt;
 }
 
 }  // namespace gacc::codegen

@@ -84,31 +84,26 @@ GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool t
   return kernel;
 }
 
-std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
-                                      const ir::Kernel& kernel, const GpuTarget& gpu, std::string& problem) {
+GemmKernel choose_gemm(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                       const GpuTarget& gpu) {
   const ir::Op& op = region.ops[kernel.members.front().op];
   const ir::OpView view{module, region, op};
-  const bool accumulate = (op.info->writes & 1U) != 0;  // then C is the first operand
+  const size_t first = op.info->writes & 1U;  // accumulate: C comes before A
   const auto matrix = [&](size_t operand) {
-    return ir::matrix_extents(ir::operand_type(module, region, op.operands[operand]).shape,
-                              module.micro_batch());
+    return ir::matrix_extents(view.operand(operand).shape, module.micro_batch());
   };
-  const ir::MatrixExtents a = matrix(accumulate ? 1 : 0), b = matrix(accumulate ? 2 : 1);
-  const bool ta = view.flag("ta"), tb = view.flag("tb");
+  const ir::MatrixExtents a = matrix(first), b = matrix(first + 1);
+  const bool ta = view.flag("ta"), tb = view.flag("tb"), accumulate = first == 1;
   for (const int64_t extent : {a.rows, a.columns, b.rows, b.columns}) {
-    if (extent <= ir::kMostMatrixExtent) continue;
-    problem = fmt::format("`{}`: an extent of {} is too large for a built-in matrix product (at most {})",
-                          op.info->name, extent, ir::kMostMatrixExtent);
-    return std::nullopt;
+    if (extent > ir::kMostMatrixExtent)
+      throw Unfit(fmt::format("`{}`: an extent of {} is too large for a built-in matrix product (at most {})",
+                              op.info->name, extent, ir::kMostMatrixExtent));
   }
-  const ir::DType type = view.operand(accumulate ? 1 : 0).dtype;
   const ir::DType result = accumulate ? view.operand(0).dtype : view.result().dtype;
-  if (accumulate && result != ir::DType::f32) {
-    problem = fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result));
-    return std::nullopt;
-  }
+  if (accumulate && result != ir::DType::f32)
+    throw Unfit(fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result)));
   GemmKernel chosen = choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta ? a.rows : a.columns,
-                                  ta, tb, accumulate, type, result, gpu);
+                                  ta, tb, accumulate, view.operand(first).dtype, result, gpu);
   chosen.pitch = ir::product_of(module, region, op).pitch.has_value();
   return chosen;
 }

@@ -12,8 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "ir/kernel.h"
-#include "kernels/gpu_target.h"
+#include "kernels/program.h"
 
 namespace gacc::kernels {
 
@@ -84,9 +83,8 @@ struct GemmKernel {
 GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type = ir::DType::f32, ir::DType result = ir::DType::f32,
                        const GpuTarget& gpu = GpuTarget(80));
-// The same for a kernel of form gemm; nothing and a sentence in `problem` when an extent is beyond the
-// kernels' 32-bit coordinates.
-std::optional<GemmKernel> choose_gemm(const ir::Module& module, const ir::Region& region,
-                                      const ir::Kernel& kernel, const GpuTarget& gpu, std::string& problem);
+// The same for a kernel of form gemm; Unfit is one with an extent beyond the kernels' 32-bit coordinates.
+GemmKernel choose_gemm(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                       const GpuTarget& gpu);
 
 }  // namespace gacc::kernels

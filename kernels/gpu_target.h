@@ -1,5 +1,6 @@
 // What the GPUs of a target can do, as far as a choice of kernels or code depends on it.
 #pragma once
+#include <charconv>
 #include <string_view>
 
 namespace gacc::kernels {
@@ -18,7 +19,15 @@ struct GpuTarget {
         f16_products(number >= 75),
         bf16(number >= 80),
         async_copies(number >= 80) {}
-  explicit GpuTarget(std::string_view name);  // "sm_90a"; of other names 0
+  // "sm_90a"; of other names 0.
+  explicit GpuTarget(std::string_view name) : GpuTarget(number_of(name)) {}
+
+ private:
+  static int number_of(std::string_view name) {
+    int number = 0;
+    if (name.starts_with("sm_")) std::from_chars(name.data() + 3, name.data() + name.size(), number);
+    return number;
+  }
 };
 
 }  // namespace gacc::kernels

@@ -34,7 +34,7 @@ class BodyBuilder {
   BodyBuilder(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel, Purpose purpose)
       : module_(module), region_(region), kernel_(kernel), purpose_(purpose) {}
 
-  std::optional<Instance> build(std::string& problem) {
+  Instance build() {
     body_.form = kernel_.form;
     body_.stages = kernel_.stages;
     for (const Operand& operand : kernel_.reads) slot(operand).read = true;
@@ -42,25 +42,12 @@ class BodyBuilder {
     for (const ir::KernelMember& member : kernel_.members) add_member(member);
     set_domain();
     add_samples();
-    const bool parts = body_.form == KernelForm::total_reduce || body_.form == KernelForm::column_reduce;
-    if (parts && !set_parts(problem)) return std::nullopt;
+    if (body_.form == KernelForm::total_reduce || body_.form == KernelForm::column_reduce) set_parts();
     body_.extents = static_cast<int32_t>(call_.extents.size());
-    if (purpose_ == Purpose::host) {
-      schedule_host();
-    } else {
-      schedule_device();
-    }
+    purpose_ == Purpose::host ? schedule_host() : schedule_device();
     body_.block = call_.block;
     call_.kernel = kernel_;
-    Instance instance{std::move(call_), std::move(body_), {}};
-    for (size_t m = 0; m < instance.body.members.size(); ++m) {
-      const auto& nodes = instance.body.members[m].program.nodes;
-      for (size_t n = 0; n < nodes.size(); ++n) {
-        if (nodes[n].op == ScalarOp::constant && nodes[n].kind != ir::ScalarKind::truth)
-          instance.constants.emplace_back(m, n);
-      }
-    }
-    return instance;
+    return std::move(made_);
   }
 
  private:
@@ -73,15 +60,13 @@ class BodyBuilder {
     Slot& made = body_.slots.emplace_back();
     made.dtype = type.dtype;
     const std::optional<Access> access = ir::access(type.shape, kernel_.domain);
-    // None: the result [P] of a sum in parts (see reduced_slot), or [T,1] in [B,T,C], for ops with one result
+    // None: the result [P] of a sum in parts (OfSlot::reduced), or [T,1] in [B,T,C], for ops with one result
     // a row.
     made.access = access.value_or(Access::row);
     // [C,1] in [B,C,S], or [C,1,1] in [B,C,H,W] walked in rows of H W elements
     const bool channel = access == Access::channel;
     if (channel) made.access = Access::row;
-    repeats_rows_.push_back(!access || channel);
-    shapes_.push_back(type.shape);
-    pitches_.push_back(type.pitch);
+    operands_.push_back({type, !access || channel});
     return made;
   }
   int32_t find_slot(const Operand& operand) const {
@@ -92,7 +77,7 @@ class BodyBuilder {
   Source source(const Operand& operand) const {
     if (const double* number = ir::as_number(operand)) return {Source::From::number, 0, 0, *number};
     if (const ir::ValueId* value = ir::as_value(operand)) {
-      if (const auto made = made_.find(*value); made != made_.end()) return made->second;
+      if (const auto made = sources_.find(*value); made != sources_.end()) return made->second;
     }
     return {Source::From::slot, find_slot(operand), 0, 0};
   }
@@ -109,7 +94,10 @@ class BodyBuilder {
       member.program = ir::record(ir::OpView{module_, region_, op});
       for (const Operand& operand : op.operands) member.inputs.push_back(source(operand));
       body_.cost += cost_of(member.program);
-      for (const ir::ScalarNode& node : member.program.nodes) {
+      for (size_t n = 0; n < member.program.nodes.size(); ++n) {
+        const ir::ScalarNode& node = member.program.nodes[n];
+        if (node.op == ScalarOp::constant && node.kind != ir::ScalarKind::truth)
+          made_.constants.emplace_back(body_.members.size(), n);
         uses_samples_ = uses_samples_ || node.op == ScalarOp::samples;
         uses_position_ = uses_position_ || node.op == ScalarOp::sample_uniform;
         uses_column_ = uses_column_ || node.op == ScalarOp::column || node.op == ScalarOp::sample_uniform;
@@ -131,24 +119,16 @@ class BodyBuilder {
     }
     const bool reduces = member.kind == Lowering::column_reduce || member.kind == Lowering::total_reduce;
     for (const ir::ValueId result : op.results) {
-      made_[result] = {Source::From::member, static_cast<int32_t>(body_.members.size()),
-                       static_cast<int32_t>(member.types.size()), 0};
+      sources_[result] = {Source::From::member, static_cast<int32_t>(body_.members.size()),
+                          static_cast<int32_t>(member.types.size()), 0};
       const int32_t index = find_slot(result);
       member.types.push_back(region_[result].type.dtype);
       member.stores.push_back(index >= 0 && body_.slots[static_cast<size_t>(index)].written ? index : -1);
       member.old.push_back(-1);
     }
-    if (reduces) {
-      for (const int32_t index : member.stores) {
-        if (index >= 0) reduced_slots_.push_back(index);
-      }
-    }
+    for (const int32_t index : member.stores)
+      if (reduces && index >= 0) operands_[static_cast<size_t>(index)].reduced = true;
     body_.members.push_back(std::move(member));
-  }
-
-  bool reduced_slot(size_t i) const {
-    return std::find(reduced_slots_.begin(), reduced_slots_.end(), static_cast<int32_t>(i)) !=
-           reduced_slots_.end();
   }
 
   // Rows, columns and periods; kernels that need no row index become one long row, and kernels that repeat an
@@ -164,15 +144,16 @@ class BodyBuilder {
     int64_t period = 0;
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       Slot& slot = body_.slots[i];
-      if (reduced_slot(i)) {
+      const ir::Type& type = operands_[i].type;
+      if (operands_[i].reduced) {
         // Found by its part or column; how its shape compares with the domain's is nobody's business.
         if (!slot.read) slot.access = Access::scalar;
         continue;
       }
-      flat = flat && (slot.access == Access::element || slot.access == Access::scalar) && pitches_[i] == 0;
-      mergeable = mergeable && slot.access != Access::row && pitches_[i] == 0;
+      flat = flat && (slot.access == Access::element || slot.access == Access::scalar) && type.pitch == 0;
+      mergeable = mergeable && slot.access != Access::row && type.pitch == 0;
       if (slot.access != Access::suffix) continue;
-      const int64_t own = ir::suffix_period(shapes_[i]);
+      const int64_t own = ir::suffix_period(type.shape);
       mergeable = mergeable && (period == 0 || own == period);
       period = own;
     }
@@ -187,23 +168,23 @@ class BodyBuilder {
     }
     if (one_pass && whole && mergeable && period > 1) {
       rows /= period, columns *= period;
-      period = 1;
       merged_ = true;
     }
     call_.extents = {{rows, batch}, {columns, false}};
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       Slot& slot = body_.slots[i];
-      if (reduced_slot(i) || merged_) continue;
-      if (slot.access != Access::suffix && !repeats_rows_[i]) continue;
-      const int64_t own = ir::suffix_period(shapes_[i]);
+      if (operands_[i].reduced || merged_) continue;
+      if (slot.access != Access::suffix && !operands_[i].repeats_rows) continue;
+      const int64_t own = ir::suffix_period(operands_[i].type.shape);
       if (own == 1 && slot.access == Access::suffix) continue;
       slot.period = static_cast<int32_t>(call_.extents.size());
       call_.extents.push_back({own, false});
     }
     for (size_t i = 0; i < body_.slots.size(); ++i) {
-      if (pitches_[i] == 0) continue;
-      if (pitch_ == 0) call_.extents.push_back({pitches_[i], false});  // that of all
-      pitch_ = pitches_[i];
+      const int64_t pitch = operands_[i].type.pitch;
+      if (pitch == 0) continue;
+      if (pitch_ == 0) call_.extents.push_back({pitch, false});  // that of all
+      pitch_ = pitch;
       body_.slots[i].pitch = static_cast<int32_t>(call_.extents.size()) - 1;
     }
   }
@@ -221,58 +202,44 @@ class BodyBuilder {
   }
 
   bool has_parts() const {
-    return std::any_of(reduced_slots_.begin(), reduced_slots_.end(),
-                       [&](int32_t i) { return ir::elements(shapes_[static_cast<size_t>(i)], 1) > 1; });
+    return std::ranges::any_of(
+        operands_, [](const OfSlot& o) { return o.reduced && ir::elements(o.type.shape, 1) > 1; });
   }
 
   // Part p sums rows [p * chunk, (p + 1) * chunk) (of a flat body: elements).
-  bool set_parts(std::string& problem) {
-    for (const int32_t i : reduced_slots_) {
-      int64_t own = ir::elements(shapes_[static_cast<size_t>(i)], 1);
+  void set_parts() {
+    for (const OfSlot& operand : operands_) {
+      if (!operand.reduced) continue;
+      int64_t own = ir::elements(operand.type.shape, 1);
       if (body_.form == KernelForm::column_reduce) own /= row_size_;
-      if (parts_ != 0 && parts_ != own) {
-        problem = "reductions with different numbers of parts do not share a kernel";
-        return false;
-      }
+      if (parts_ != 0 && parts_ != own)
+        throw Unfit("reductions with different numbers of parts do not share a kernel");
       parts_ = own;
     }
     parts_ = std::max<int64_t>(parts_, 1);
-    const int64_t all = ir::rows(kernel_.domain, module_.micro_batch());
-    int64_t chunk = (all + parts_ - 1) / parts_;
-    if (body_.flat) chunk *= row_size_;
-    if (merged_) chunk = call_.extents[0].at(module_.micro_batch());
-    chunk_ = chunk;
+    chunk_ = ceil_divide(ir::rows(kernel_.domain, module_.micro_batch()), parts_);
+    if (body_.flat) chunk_ *= row_size_;
+    if (merged_) chunk_ = call_.extents[0].at(module_.micro_batch());
     body_.chunk = static_cast<int32_t>(call_.extents.size());
-    call_.extents.push_back({chunk, false});
+    call_.extents.push_back({chunk_, false});
     if (body_.form == KernelForm::column_reduce && purpose_ == Purpose::host)
-      call_.extents.push_back({std::max<int64_t>(1, host_work() / chunk / 64) * 64, false});
-    return true;
+      call_.extents.push_back({std::max<int64_t>(1, host_work() / chunk_ / 64) * 64, false});
   }
 
   // A task of about this many elements takes some microseconds.
   int64_t host_work() const { return std::max<int64_t>(65536 / std::max(body_.cost, 4) / 256 * 256, 256); }
 
   void schedule_host() {
-    const int64_t micro_batch = module_.micro_batch();
-    const int64_t columns = call_.extents[1].at(micro_batch);
-    const int64_t work = host_work();
-    switch (body_.form) {
-      case KernelForm::pointwise:
-      case KernelForm::rowwise:
-        call_.unit = body_.flat ? Unit::elements : Unit::rows;
-        call_.items = body_.flat ? call_.extents[1] : call_.extents[0];
-        call_.tile = body_.flat ? work : std::max<int64_t>(1, work / columns);
-        break;
-      case KernelForm::column_reduce:
-        call_.unit = Unit::parts;
-        call_.items = {
-            parts_ * in_pieces(columns, call_.extents[static_cast<size_t>(body_.chunk) + 1].factor), false};
-        call_.tile = 1;
-        break;
-      default:
-        call_.unit = Unit::parts;
-        call_.items = {parts_, false};
-        call_.tile = 1;
+    const int64_t columns = call_.extents[1].at(module_.micro_batch());
+    if (body_.chunk >= 0) {
+      call_.unit = Unit::parts;
+      call_.items = {parts_, false};
+      if (body_.form == KernelForm::column_reduce)
+        call_.items.factor *= ceil_divide(columns, call_.extents.back().factor);
+    } else {
+      call_.unit = body_.flat ? Unit::elements : Unit::rows;
+      call_.items = call_.extents[body_.flat ? 1 : 0];
+      call_.tile = body_.flat ? host_work() : std::max<int64_t>(1, host_work() / columns);
     }
   }
 
@@ -282,7 +249,7 @@ class BodyBuilder {
     const int64_t elements = rows.at(micro_batch) * std::max(pitch_, columns.at(micro_batch));
     body_.wide_index = elements >= (int64_t{1} << 31) - (1 << 20);
     // 16-byte accesses: 4 elements at once, of half types 8, where every row starts at a multiple of that.
-    const int64_t walked = walks_gaps() ? in_pieces(columns.factor, 8) * 8 : columns.factor;
+    const int64_t walked = walks_gaps() ? ceil_divide(columns.factor, 8) * 8 : columns.factor;
     const bool fours = walked % 4 == 0;
     const bool eights = walked % 8 == 0 && body_.cost < 100 &&
                         std::any_of(body_.slots.begin(), body_.slots.end(),
@@ -291,7 +258,7 @@ class BodyBuilder {
       case KernelForm::pointwise: {
         body_.vector = eights ? 8 : fours && body_.cost < 200 ? 4 : 1;
         const Extent along = body_.flat ? columns : rows;
-        const int64_t other = body_.flat ? 1 : in_pieces(columns.factor, body_.vector) * body_.vector;
+        const int64_t other = body_.flat ? 1 : ceil_divide(columns.factor, body_.vector) * body_.vector;
         call_.items = {along.factor * other / body_.vector, along.times_batch};
         call_.block = call_.per_block = 256;
         break;
@@ -303,7 +270,7 @@ class BodyBuilder {
         // Stages read their row again. Of long rows fewer are under way, so the second-level cache has them.
         call_.block = columns.factor > kLongRow ? 1024 : columns.factor > kBlockRow ? 256 : 128;
         body_.team =
-            columns.factor > kBlockRow ? call_.block : team_of(in_pieces(columns.factor, body_.vector));
+            columns.factor > kBlockRow ? call_.block : team_of(ceil_divide(columns.factor, body_.vector));
         call_.per_block = call_.block / body_.team;
         if (call_.per_block == 1)
           body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));
@@ -313,11 +280,11 @@ class BodyBuilder {
         // By the shape alone, so not by the vector: a sum that is recomputed in another kernel has the same
         // bits. Where blocks of 8 columns a thread would be few, they take fewer columns.
         body_.side = static_cast<int64_t>(
-            std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(in_pieces(columns.factor, 8), 32))));
+            std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(ceil_divide(columns.factor, 8), 32))));
         while (body_.side > kLeastSide &&
-               parts_ * in_pieces(columns.factor, body_.side * 8) < kBlocksThatFillGpu)
+               parts_ * ceil_divide(columns.factor, body_.side * 8) < kBlocksThatFillGpu)
           body_.side /= 2;
-        call_.items = {parts_ * in_pieces(columns.factor, body_.side * body_.vector), false};
+        call_.items = {parts_ * ceil_divide(columns.factor, body_.side * body_.vector), false};
         // At least as many threads as columns.
         call_.block = std::clamp<int64_t>(
             body_.side * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(chunk_))),
@@ -344,13 +311,11 @@ class BodyBuilder {
     if (pitch_ == 0 || body_.form == KernelForm::column_reduce) return false;
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
-      if (reduced_slot(i) || slot.access == Access::row || slot.access == Access::scalar) continue;
+      if (operands_[i].reduced || slot.access == Access::row || slot.access == Access::scalar) continue;
       if (slot.pitch < 0) return false;
     }
     return true;
   }
-
-  static int64_t in_pieces(int64_t all, int64_t size) { return (all + size - 1) / size; }
 
   int64_t reductions(Lowering kind) const {
     return std::count_if(body_.members.begin(), body_.members.end(),
@@ -361,14 +326,18 @@ class BodyBuilder {
   const ir::Region& region_;
   const ir::Kernel& kernel_;
   Purpose purpose_;
-  Call call_;
-  Body body_;
-  std::vector<ir::Shape> shapes_;       // of each slot
-  std::vector<int64_t> pitches_;        // of each slot
-  int64_t pitch_ = 0;                   // of the slots that have one
-  std::vector<bool> repeats_rows_;      // slots that hold one value a row for a period of rows
-  std::vector<int32_t> reduced_slots_;  // slots that column and total reductions write
-  std::map<ir::ValueId, Source> made_;  // values of the body's own members
+  Instance made_;
+  Call& call_ = made_.call;
+  Body& body_ = made_.body;
+  // What the operand of each slot is.
+  struct OfSlot {
+    ir::Type type;
+    bool repeats_rows;     // it holds one value a row for a period of rows
+    bool reduced = false;  // column and total reductions write it
+  };
+  std::vector<OfSlot> operands_;
+  int64_t pitch_ = 0;                      // of the slots that have one
+  std::map<ir::ValueId, Source> sources_;  // values of the body's own members
   bool uses_column_ = false, uses_position_ = false, uses_samples_ = false, merged_ = false;
   int64_t parts_ = 0, chunk_ = 0, row_size_ = 1;
 };
@@ -401,9 +370,9 @@ int cost_of(const ir::ScalarProgram& program) {
   return cost;
 }
 
-std::optional<Instance> make_instance(const ir::Module& module, const ir::Region& region,
-                                      const ir::Kernel& kernel, Purpose purpose, std::string& problem) {
-  return BodyBuilder(module, region, kernel, purpose).build(problem);
+Instance make_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                       Purpose purpose) {
+  return BodyBuilder(module, region, kernel, purpose).build();
 }
 
 }  // namespace gacc::kernels

@@ -1,7 +1,5 @@
 // One kernel of a region as a body and a call of it, before equal bodies become one function.
 #pragma once
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,9 +27,9 @@ int cost_of(const ir::ScalarProgram& program);
 // code (pass `epilogues`).
 inline constexpr int kMostEpilogueCost = 100;
 
-// Of a kernel of formulas and reductions: any form but gemm, alias and special. Nothing and a sentence in
-// `problem` when its members do not fit together.
-std::optional<Instance> make_instance(const ir::Module& module, const ir::Region& region,
-                                      const ir::Kernel& kernel, Purpose purpose, std::string& problem);
+// Of a kernel of formulas and reductions: any form but gemm, alias and special. Unfit are members whose
+// reductions do not fit together.
+Instance make_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                       Purpose purpose);
 
 }  // namespace gacc::kernels

@@ -54,8 +54,8 @@ struct ProductTime {
 };
 
 ProductTime library_time(const Machine& machine, const ProductWork& p, double memory) {
-  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-  const auto sms = static_cast<double>(machine.sms);
+  const double m = p.m, n = p.n, k = p.k;
+  const double sms = machine.sms;
   const int alignment = p.leading >= 16 ? 0 : p.leading >= 8 ? 1 : p.leading >= 4 ? 2 : 3;
   const double all =
       p.tensor_cores ? machine.library * machine.aligned[alignment] : kLibraryF32 * machine.f32();
@@ -79,16 +79,16 @@ ProductTime library_time(const Machine& machine, const ProductWork& p, double me
 ProductTime own_time(const Machine& machine, const ProductWork& p, double memory) {
   const OwnTile* tile = std::begin(kOwnTiles);
   while (tile + 1 != std::end(kOwnTiles) && tile->n > p.tile_n) ++tile;
-  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-  const auto tm = static_cast<double>(p.tile_m), tn = static_cast<double>(p.tile_n);
-  const double tiles = divided_up(m, tm) * divided_up(n, tn) * static_cast<double>(p.count);
-  const auto sms = static_cast<double>(machine.sms);
-  const double slots = sms * (p.implicit ? static_cast<double>(p.resident) : tile->blocks);
+  const double m = p.m, n = p.n, k = p.k;
+  const double tm = p.tile_m, tn = p.tile_n;
+  const double tiles = divided_up(m, tm) * divided_up(n, tn) * p.count;
+  const double sms = machine.sms;
+  const double slots = sms * (p.implicit ? p.resident : tile->blocks);
   const double full = p.tensor_cores ? machine.half * tile->tensor_share * machine.forward / kHopperForward
                                      : machine.f32() * tile->f32_share;
   // Below one wave the blocks of an SM have it to themselves, but one of them does not reach its rate unless it
   // has slices. Fewer tiles than SMs leave the others idle.
-  const double alone = std::min(1.0, kAlone * static_cast<double>(p.slices));
+  const double alone = std::min(1.0, kAlone * p.slices);
   const double rate = tiles >= slots ? full : full * std::max(alone, tiles / slots);
   const double waves = tiles >= slots ? std::ceil(tiles / slots) : std::max(tiles, sms) / slots;
   double products = waves * slots * 2 * tm * tn * k / rate;
@@ -104,8 +104,8 @@ ProductTime own_time(const Machine& machine, const ProductWork& p, double memory
 
 double product_bytes(const ProductWork& p) {
   if (p.implicit) return p.bytes;
-  const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-  return static_cast<double>(p.type_bytes) * (m * k + k * n) + p.c_bytes * m * n;
+  const double m = p.m, n = p.n, k = p.k;
+  return p.type_bytes * (m * k + k * n) + p.c_bytes * m * n;
 }
 
 double attention_products(const AttentionWork& a) { return a.gradient ? 7 : 2; }
@@ -113,9 +113,27 @@ double attention_products(const AttentionWork& a) { return a.gradient ? 7 : 2; }
 constexpr double kAttentionTileRows = 64;  // of a block
 // Of the score matrices' elements those whose tiles are computed at all.
 double attention_area(const AttentionWork& a) {
-  const auto length = static_cast<double>(a.length);
+  const double length = a.length;
   const double blocks = divided_up(length, kAttentionTileRows);
-  return static_cast<double>(a.heads) * length * length * (a.causal ? (blocks + 1) / (2 * blocks) : 1);
+  return a.heads * length * length * (a.causal ? (blocks + 1) / (2 * blocks) : 1);
+}
+
+ProductTime product_time(const Machine& machine, const ProductWork& product, Engine engine) {
+  const double memory = product_bytes(product) / machine.copy;
+  ProductTime time =
+      engine == Engine::library ? library_time(machine, product, memory) : own_time(machine, product, memory);
+  time.use.memory = memory;
+  return time;
+}
+
+double attention_seconds(const Machine& machine, const AttentionWork& attention) {
+  const double cycles = machine.sms * machine.clock;
+  const double share = attention.gradient ? machine.backward : machine.forward;
+  const double multiplied = attention_products(attention) * attention.channels;
+  const double tensor = 2 * multiplied / (machine.half / cycles * share);
+  const double other = (attention.gradient ? 16.0 : 10.0) / machine.lanes + 1 / Machine::kFunctions;
+  const double shared = attention.fetched / Machine::kSharedBytes;
+  return attention_area(attention) * norm({tensor + 0.6 * other, shared}, 1.5) / cycles;
 }
 
 }  // namespace
@@ -130,7 +148,7 @@ void ByWidth::add(int64_t width, double amount) {
 
 double Work::loops() const {
   if (rounds > 0) return rounds;
-  const auto all = static_cast<double>(std::max<int64_t>(1, blocks * threads));
+  const int64_t all = std::max<int64_t>(1, blocks * threads);
   return std::ceil(loads.sum() / all / flight - 1e-6);
 }
 
@@ -148,14 +166,13 @@ int64_t resident_blocks(const Machine& machine, const Work& work) {
 }
 
 double waves(const Machine& machine, const Work& work) {
-  const auto slots = static_cast<double>(machine.sms * resident_blocks(machine, work));
-  return std::max(1.0, static_cast<double>(work.blocks) / slots);
+  const double slots = machine.sms * resident_blocks(machine, work);
+  return std::max(1.0, work.blocks / slots);
 }
 
 Terms terms(const Machine& machine, const Work& work) {
   const double waves = kernels::waves(machine, work), rounds = whole(waves), tail = rounds / waves;
-  const double sms =
-      static_cast<double>(std::min(machine.sms, work.blocks)) * machine.clock;  // cycles of them
+  const double sms = std::min(machine.sms, work.blocks) * machine.clock;  // cycles of them
   const double in_l2 = work.in_l2(), bytes = work.transferred();
   const double wait = in_l2 * machine.l2_wait + (1 - in_l2) * machine.memory_wait;
   Terms t;
@@ -166,14 +183,14 @@ Terms terms(const Machine& machine, const Work& work) {
   t.access = work.nearby / (Machine::kLoadLanes * 4) / sms;
   for (const ByWidth* all : {&work.loads, &work.stores}) {
     for (size_t i = 0; i < ByWidth::kWidths.size(); ++i) {
-      const auto lane = static_cast<double>(std::min<int64_t>(ByWidth::kWidths[i], 4));
+      const int64_t lane = std::min<int64_t>(ByWidth::kWidths[i], 4);
       t.access += all->bytes[i] / (Machine::kLoadLanes * lane) / sms;
     }
   }
   t.issue = tail * work.instructions / 32 / (Machine::kIssued * sms);
-  t.multiply = tail * work.flops / (2 * static_cast<double>(machine.lanes) * sms);
+  t.multiply = tail * work.flops / (2 * machine.lanes * sms);
   t.function = tail * work.functions / (Machine::kFunctions * sms);
-  t.dispatch = static_cast<double>(work.blocks) / (Machine::kStarted * machine.clock);
+  t.dispatch = work.blocks / (Machine::kStarted * machine.clock);
   return t;
 }
 
@@ -189,8 +206,7 @@ double side_by_side_seconds(const Machine& machine, const std::vector<Work>& wor
   for (const Work& work : works) {
     const Terms t = terms(machine, work);
     // Alone it has fewer SMs than they have together.
-    const double share = static_cast<double>(std::min(machine.sms, work.blocks)) /
-                         static_cast<double>(std::min(machine.sms, blocks));
+    const double own = std::min(machine.sms, work.blocks), share = own / std::min(machine.sms, blocks);
     all.memory += t.memory;
     all.dispatch += t.dispatch;
     all.chain = std::max(all.chain, t.chain);
@@ -203,55 +219,20 @@ double side_by_side_seconds(const Machine& machine, const std::vector<Work>& wor
   return joined(all);
 }
 
-namespace {
-
-ProductTime product_time(const Machine& machine, const ProductWork& product, Engine engine) {
-  const double memory = product_bytes(product) / machine.copy;
-  ProductTime time =
-      engine == Engine::library ? library_time(machine, product, memory) : own_time(machine, product, memory);
-  time.use.memory = memory;
-  return time;
-}
-
-}  // namespace
-
-double product_seconds(const Machine& machine, const ProductWork& product, Engine engine) {
-  return product_time(machine, product, engine).seconds;
-}
-
-double attention_seconds(const Machine& machine, const AttentionWork& attention) {
-  const double cycles = static_cast<double>(machine.sms) * machine.clock;
-  const double share = attention.gradient ? machine.backward : machine.forward;
-  const double multiplied = attention_products(attention) * static_cast<double>(attention.channels);
-  const double tensor = 2 * multiplied / (machine.half / cycles * share);
-  const double other =
-      (attention.gradient ? 16.0 : 10.0) / static_cast<double>(machine.lanes) + 1 / Machine::kFunctions;
-  const double shared = attention.fetched / Machine::kSharedBytes;
-  return attention_area(attention) * norm({tensor + 0.6 * other, shared}, 1.5) / cycles;
-}
-
 Use& Use::operator+=(const Use& other) {
   sms += other.sms, memory += other.memory, l2 += other.l2;
   return *this;
 }
 
-namespace {
-
-// Of the multiprocessors, those that have a block.
-double busy_sms(const Machine& machine, const Work& work) {
-  return static_cast<double>(std::min(machine.sms, work.blocks)) / static_cast<double>(machine.sms);
-}
-
-}  // namespace
-
 Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   Estimate result;
   result.floor = work.moved / machine.copy;
+  // Of the multiprocessors, those that have a block.
+  const double own = std::min(machine.sms, work.blocks), busy = own / machine.sms;
   if (work.product) {
     const ProductWork& p = *work.product;
     if (p.implicit) engine = Engine::own;
-    const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) *
-                         static_cast<double>(p.k) * static_cast<double>(p.count);
+    const double flops = 2.0 * p.m * p.n * p.k * p.count;
     const double rate = !p.tensor_cores             ? machine.f32()
                         : engine == Engine::library ? machine.library_ceiling
                                                     : machine.own_ceiling;
@@ -260,10 +241,8 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     result.use = time.use;
     result.floor = std::max(result.floor, flops / rate);
     // The library has no smaller tiles, and the artifact does not cut k.
-    const double smallest = engine == Engine::own ? static_cast<double>(work.blocks)
-                                                  : divided_up(static_cast<double>(p.m), 64) *
-                                                        divided_up(static_cast<double>(p.n), 64);
-    const bool few = smallest < static_cast<double>(machine.sms);
+    const double smallest = engine == Engine::own ? work.blocks : divided_up(p.m, 64) * divided_up(p.n, 64);
+    const bool few = smallest < machine.sms;
     const bool moves = product_bytes(p) / machine.copy > flops / rate;
     result.bound = few ? Bound::parallelism : moves ? Bound::bandwidth : Bound::compute;
     return result;
@@ -272,22 +251,19 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     const AttentionWork& a = *work.attention;
     // The gradient does with five products what this one does with seven.
     const double products = a.gradient ? 5 : 2;
-    const double area = static_cast<double>(a.heads) * static_cast<double>(a.length) *
-                        static_cast<double>(a.length) / (a.causal ? 2 : 1);
+    const double length = a.length, area = a.heads * length * length / (a.causal ? 2 : 1);
     result.seconds = attention_seconds(machine, a);
-    result.use = {.sms = result.seconds * busy_sms(machine, work), .memory = work.moved / machine.copy};
-    result.floor = std::max(result.floor,
-                            products * 2 * static_cast<double>(a.channels) * area / machine.library_ceiling);
+    result.use = {.sms = result.seconds * busy, .memory = work.moved / machine.copy};
+    result.floor = std::max(result.floor, products * 2 * a.channels * area / machine.library_ceiling);
     result.bound = work.blocks < machine.sms ? Bound::parallelism : Bound::compute;
     return result;
   }
   const Terms t = terms(machine, work);
   result.seconds = joined(t);
   const double waves = kernels::waves(machine, work), tail = whole(waves) / waves;
-  result.use = {
-      .sms = std::max(t.access, std::max({t.issue, t.multiply, t.function}) / tail) * busy_sms(machine, work),
-      .memory = t.memory,
-      .l2 = work.transferred() / machine.l2};
+  result.use = {.sms = std::max(t.access, std::max({t.issue, t.multiply, t.function}) / tail) * busy,
+                .memory = t.memory,
+                .l2 = work.transferred() / machine.l2};
   const double moving = std::max(t.memory, t.l2),
                computing = std::max({t.access, t.issue, t.multiply, t.function});
   const double worst = std::max({moving, computing, t.chain, t.dispatch});

@@ -101,8 +101,6 @@ Terms terms(const Machine& machine, const Work& work);              // of a laun
 double joined(const Terms& terms);
 // Of kernels that share a launch: their blocks run side by side. None of them is a product or attention.
 double side_by_side_seconds(const Machine& machine, const std::vector<Work>& works);
-double product_seconds(const Machine& machine, const ProductWork& product, Engine engine);
-double attention_seconds(const Machine& machine, const AttentionWork& attention);
 Estimate estimate(const Machine& machine, const Work& work, Engine engine);
 
 // A launch of a graph on two streams: what it takes alone, behind the gap, and where it stands.

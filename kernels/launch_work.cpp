@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <iterator>
+#include <numeric>
 #include <set>
 
 #include "ir/cost.h"
@@ -35,95 +36,75 @@ constexpr double kUnrolled = 4;
 struct Stage {
   std::set<int32_t> slots;  // that it loads there
   std::set<int32_t> stored;
+  std::set<int32_t> computed;  // members
   int reductions = 0;
   double instructions = 0, functions = 0;  // of an element
 };
 
-class BodyWalk {
+// Of a kernel of formulas and reductions.
+class FormulaWork {
  public:
-  explicit BodyWalk(const Body& body) : body_(body) {}
+  FormulaWork(const Machine& machine, const Body& body, const ir::KernelCall& call,
+              const std::vector<double>& bytes, int64_t batch, Work& work)
+      : machine_(machine), body_(body), call_(call), bytes_(bytes), batch_(batch), work_(work) {}
 
+  void run() {
+    elements_ = call_.extents[0].at(batch_) * call_.extents[1].at(batch_);
+    // Threads with work: of a grid that is larger than its items the rest ends at once.
+    threads_ = static_cast<double>(call_.items.at(batch_) * call_.block) / call_.per_block;
+    const double iterations = std::max(1.0, divided_up(elements_, threads_ * body_.vector));
+    std::set<int32_t> before;
+    const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
+    for (int number = 0; number < stages; ++number) add(stage(number), iterations, before);
+    // What is stored once a row, a column or a part, and loaded to be added to.
+    for (size_t i = 0; i < body_.slots.size(); ++i) {
+      const Slot& slot = body_.slots[i];
+      if (slot.written && !stored_.contains(static_cast<int32_t>(i)))
+        work_.stores.add(width(slot), bytes_[i]);
+      if (slot.read && !before.contains(static_cast<int32_t>(i))) work_.loads.add(width(slot), bytes_[i]);
+    }
+    work_.instructions += kThread * threads_;
+  }
+
+ private:
   Stage stage(int number) const {
     Stage stage;
-    std::set<int32_t> seen;
-    for (const Member& member : body_.members) {
+    for (size_t m = 0; m < body_.members.size(); ++m) {
+      const Member& member = body_.members[m];
       if (member.per_row || body_.stage_of(member) != number) continue;
       if (member.kind != Lowering::pointwise) {
         ++stage.reductions;
         ++stage.instructions;
-        need(member.inputs[0], stage, seen);
+        need(member.inputs[0], stage);
         continue;
       }
-      const auto keeps = [](int32_t slot) { return slot >= 0; };
-      if (std::none_of(member.stores.begin(), member.stores.end(), keeps)) continue;
-      need_member(static_cast<int32_t>(&member - body_.members.data()), stage, seen);
       for (const int32_t slot : member.stores) {
-        if (slot >= 0) stage.stored.insert(slot);
+        if (slot < 0) continue;
+        need_member(static_cast<int32_t>(m), stage);
+        stage.stored.insert(slot);
       }
     }
     return stage;
   }
-
- private:
-  void need(const Source& source, Stage& stage, std::set<int32_t>& seen) const {
+  void need(const Source& source, Stage& stage) const {
     if (source.from == Source::From::slot && source.index >= 0) stage.slots.insert(source.index);
-    if (source.from == Source::From::member) need_member(source.index, stage, seen);
+    if (source.from == Source::From::member) need_member(source.index, stage);
   }
-  void need_member(int32_t index, Stage& stage, std::set<int32_t>& seen) const {
+  void need_member(int32_t index, Stage& stage) const {
     const Member& member = body_.members[static_cast<size_t>(index)];
-    if (member.kind != Lowering::pointwise || member.per_row || !seen.insert(index).second) return;
+    if (member.kind != Lowering::pointwise || member.per_row || !stage.computed.insert(index).second) return;
     for (size_t n = 0; n < member.program.nodes.size(); ++n) {
       const ScalarCost& cost = scalar_cost(member.program.nodes[n].op);
       const size_t how = member.approximates(n) ? 1 : 0;
       stage.instructions += cost.instructions[how];
       stage.functions += cost.functions[how];
     }
-    for (const Source& input : member.inputs) need(input, stage, seen);
+    for (const Source& input : member.inputs) need(input, stage);
     for (const int32_t slot : member.old) {
       if (slot >= 0) stage.slots.insert(slot);
     }
   }
 
-  const Body& body_;
-};
-
-// Of a kernel of formulas and reductions.
-class FormulaWork {
- public:
-  FormulaWork(const Machine& machine, const ir::Module& module, const ir::Region& region, const Body& body,
-              const ir::KernelCall& call, Work& work)
-      : machine_(machine),
-        module_(module),
-        region_(region),
-        body_(body),
-        call_(call),
-        batch_(module.micro_batch()),
-        work_(work) {}
-
-  void run() {
-    elements_ =
-        static_cast<double>(call_.extents[0].at(batch_)) * static_cast<double>(call_.extents[1].at(batch_));
-    // Threads with work: of a grid that is larger than its items the rest ends at once.
-    threads_ = static_cast<double>(call_.items.at(batch_)) * static_cast<double>(call_.block) /
-               static_cast<double>(call_.per_block);
-    const double iterations = std::max(1.0, divided_up(elements_, threads_ * body_.vector));
-    std::set<int32_t> before;
-    const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
-    for (int number = 0; number < stages; ++number) add(BodyWalk(body_).stage(number), iterations, before);
-    // What is stored once a row, a column or a part, and loaded to be added to.
-    for (size_t i = 0; i < body_.slots.size(); ++i) {
-      const Slot& slot = body_.slots[i];
-      if (slot.written && !stored_.contains(static_cast<int32_t>(i))) work_.stores.add(width(slot), bytes(i));
-      if (slot.read && !before.contains(static_cast<int32_t>(i))) work_.loads.add(width(slot), bytes(i));
-    }
-    work_.instructions += kThread * threads_;
-  }
-
- private:
-  double bytes(size_t slot) const {
-    return static_cast<double>(
-        ir::type_bytes(ir::operand_type(module_, region_, call_.operands[slot]), batch_));
-  }
   bool along(const Slot& slot) const {
     return slot.access == Access::element || slot.access == Access::suffix;
   }
@@ -137,7 +118,7 @@ class FormulaWork {
     double loaded = 0, accesses = 0, again = 0, conversions = 0;  // of an iteration of a thread
     for (const int32_t i : stage.slots) {
       const Slot& slot = body_.slots[static_cast<size_t>(i)];
-      const auto one = static_cast<double>(ir::dtype_bytes(slot.dtype));
+      const int64_t one = ir::dtype_bytes(slot.dtype);
       const double here = along(slot) ? body_.vector * one : one;
       if (along(slot)) {
         loaded += here;
@@ -146,7 +127,7 @@ class FormulaWork {
       // What a row has once is loaded before the loop over its elements.
       if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
       const bool fresh = before.insert(i).second;
-      const double moved = fresh || slot.access == Access::element ? bytes(static_cast<size_t>(i)) : 0;
+      const double moved = fresh || slot.access == Access::element ? bytes_[static_cast<size_t>(i)] : 0;
       work_.loads.add(width(slot), moved);
       if (!fresh) again += moved;
     }
@@ -154,8 +135,8 @@ class FormulaWork {
     for (const int32_t i : stage.stored) {
       const Slot& slot = body_.slots[static_cast<size_t>(i)];
       stored_.insert(i);
-      work_.stores.add(width(slot), bytes(static_cast<size_t>(i)));
-      stores += std::ceil(body_.vector * static_cast<double>(ir::dtype_bytes(slot.dtype)) / 16);
+      work_.stores.add(width(slot), bytes_[static_cast<size_t>(i)]);
+      stores += std::ceil(body_.vector * ir::dtype_bytes(slot.dtype) / 16.0);
       conversions += ir::is_half(slot.dtype) ? 1 : 0;
     }
     if (fits_cache(again)) work_.cached += again;
@@ -180,29 +161,19 @@ class FormulaWork {
 
   // Whether what all blocks that run at once read again is still in the second-level cache.
   bool fits_cache(double again) const {
-    const auto slots = static_cast<double>(machine_.sms * resident_blocks(machine_, work_));
-    return again * std::min(1.0, slots / static_cast<double>(work_.blocks)) <= machine_.l2_bytes;
+    const double slots = machine_.sms * resident_blocks(machine_, work_);
+    return again * std::min(1.0, slots / work_.blocks) <= machine_.l2_bytes;
   }
 
   const Machine& machine_;
-  const ir::Module& module_;
-  const ir::Region& region_;
   const Body& body_;
   const ir::KernelCall& call_;
-  int64_t batch_;
+  const std::vector<double>& bytes_;  // of each slot
+  const int64_t batch_;
   Work& work_;
   std::set<int32_t> stored_;
   double elements_ = 0, threads_ = 0, best_ = 0;
 };
-
-// The largest of 16, 8, 4, 2 that divides all of them.
-int64_t common_alignment(std::initializer_list<int64_t> bytes) {
-  int64_t all = 16;
-  for (const int64_t one : bytes) {
-    while (one % all != 0) all /= 2;
-  }
-  return std::max<int64_t>(all, 2);
-}
 
 ProductWork product_work(const ir::Module& module, const ir::Region& region, const Program& program,
                          const ir::Call& call) {
@@ -214,30 +185,15 @@ ProductWork product_work(const ir::Module& module, const ir::Region& region, con
   p.m = from.m.at(batch), p.n = from.n.at(batch), p.k = from.k.at(batch);
   p.type_bytes = ir::dtype_bytes(kernel.type);
   const int64_t c = ir::dtype_bytes(kernel.result);
-  p.c_bytes = static_cast<double>(kernel.accumulate ? 2 * c : c);
+  p.c_bytes = kernel.accumulate ? 2 * c : c;
   p.tensor_cores = kernel.tile->mma();
   const int64_t a_row = from.pitch ? (*from.pitch)[0].at(batch) : kernel.transpose_a ? p.m : p.k;
   const int64_t b_row = from.pitch ? (*from.pitch)[1].at(batch) : kernel.transpose_b ? p.k : p.n;
   const int64_t c_row = from.pitch ? (*from.pitch)[2].at(batch) : p.n;
-  p.leading = common_alignment({a_row * p.type_bytes, b_row * p.type_bytes, c_row * c});
+  const int64_t common = std::gcd(p.type_bytes * std::gcd(a_row, b_row), c_row * c);
+  p.leading = std::max<int64_t>(std::gcd(16, common), 2);
   p.tile_m = from.tile_m, p.tile_n = from.tile_n, p.slices = from.slices;
   return p;
-}
-
-// Operands that are read, once, and what is written.
-double moved_bytes(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel) {
-  double moved = 0;
-  for (const auto* operands : {&kernel.reads, &kernel.writes}) {
-    for (const ir::Operand& operand : *operands)
-      moved += static_cast<double>(
-          ir::type_bytes(ir::operand_type(module, region, operand), module.micro_batch()));
-  }
-  return moved;
-}
-
-// Registers of which a block's threads have at most so many, where the body asks for so many blocks.
-int64_t registers_of(const Body& body, int64_t threads) {
-  return body.resident > 0 ? Machine::kRegisters / (body.resident * threads) : 32;
 }
 
 int64_t flops_of(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel) {
@@ -257,21 +213,28 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
   work.blocks = ir::blocks(call, batch);
   work.threads = ir::threads(call);
   work.shared = ir::shared_bytes(call);
-  work.moved = moved_bytes(module, region, from.kernel);
+  const auto bytes_of = [&](const ir::Operand& operand) {
+    return static_cast<double>(ir::type_bytes(ir::operand_type(module, region, operand), batch));
+  };
+  for (const auto* operands : {&from.kernel.reads, &from.kernel.writes})
+    for (const ir::Operand& operand : *operands) work.moved += bytes_of(operand);
   if (ir::as_product(call) != nullptr) {
     work.product = product_work(module, region, program, call);
     return work;
   }
   const Body& body = program.functions[static_cast<size_t>(from.function)];
-  work.registers = registers_of(body, work.threads);
+  // Of which a block's threads have at most so many, where the body asks for so many blocks.
+  if (body.resident > 0) work.registers = Machine::kRegisters / (body.resident * work.threads);
   if (body.form == KernelForm::special) {
-    special_work(machine, {module, region, region.ops[from.kernel.members.front().op]}, body, work);
+    special_work({module, region, region.ops[from.kernel.members.front().op]}, body, work);
   } else {
-    FormulaWork(machine, module, region, body, *ir::as_kernel(call), work).run();
+    const ir::KernelCall& kernel = *ir::as_kernel(call);
+    std::vector<double> bytes;
+    std::ranges::transform(kernel.operands, std::back_inserter(bytes), bytes_of);
+    FormulaWork(machine, body, kernel, bytes, batch, work).run();
   }
   // All of the training lies in the cache.
-  if (static_cast<double>(module.arena_bytes.value_or(0)) <= machine.l2_bytes)
-    work.cached = work.transferred();
+  if (module.arena_bytes.value_or(0) <= machine.l2_bytes) work.cached = work.transferred();
   return work;
 }
 
@@ -283,7 +246,6 @@ class RegionCosts {
               const Machine& machine)
       : module_(module), region_(region), program_(program), machine_(machine), batch_(module.micro_batch()) {
     cost_.persistent = region.schedule->persistent.has_value();
-    cost_.engine = cost_.persistent ? Engine::own : Engine::library;
     for (const auto& level : ir::by_level(*region.schedule)) calls_of_level_.push_back(level.size());
     for (const ir::Call* call : ir::calls(*region.schedule)) {
       const ir::ProductCall* product = ir::as_product(*call);
@@ -298,7 +260,7 @@ class RegionCosts {
     if (cost_.persistent) {
       // Calls of a level run side by side; a barrier ends it.
       for (const double level : levels_) cost_.seconds += level;
-      cost_.seconds += machine_.barrier * static_cast<double>(levels_.size()) + machine_.gap;
+      cost_.seconds += machine_.barrier * levels_.size() + machine_.gap;
     } else if (cost_.two_streams) {
       cost_.seconds = on_two_streams();
     } else {
@@ -311,6 +273,7 @@ class RegionCosts {
  private:
   void add(const ir::Launch& launch) {
     LaunchCost cost;
+    longest_ = -1;
     cost.stream = ir::branch(launch).stream;
     cost_.two_streams = cost_.two_streams || cost.stream != 0;
     if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
@@ -327,12 +290,13 @@ class RegionCosts {
       cost.blocks = merged.blocks;
       cost.threads = merged.block;
       for (const ir::Call& part : merged.parts) add_call(part, cost);
-      const bool alike = std::all_of(cost.works.begin(), cost.works.end(),
-                                     [](const Work& work) { return !work.product && !work.attention; });
+      const bool alike =
+          std::ranges::all_of(cost.works, [](const Work& work) { return !work.product && !work.attention; });
       if (alike) cost.seconds = cost.own = side_by_side_seconds(machine_, cost.works);
     }
     // Between launches lies a gap, between levels of one kernel a barrier, which its calls share.
-    const double between = cost_.persistent ? machine_.barrier * part_of_level(launch) : machine_.gap;
+    const double between =
+        cost_.persistent ? machine_.barrier * part_of_level(ir::calls(launch)) : machine_.gap;
     if (cost.seconds > 0) {
       if (cost.seconds < between) cost.bound = Bound::launch;
       cost.seconds += between;
@@ -355,13 +319,9 @@ class RegionCosts {
   }
 
   // Of the calls of a launch's level, those that it has.
-  double part_of_level(const ir::Launch& launch) const {
-    const auto* call = std::get_if<ir::Call>(&launch);
-    const auto* merged = std::get_if<ir::Merged>(&launch);
-    const std::optional<int32_t>& level = call != nullptr ? call->level : merged->parts.front().level;
-    if (!level) return 0;
-    const double own = call != nullptr ? 1 : static_cast<double>(merged->parts.size());
-    return own / static_cast<double>(calls_of_level_[static_cast<size_t>(*level)]);
+  double part_of_level(const std::vector<const ir::Call*>& calls) const {
+    const std::optional<int32_t>& level = calls.front()->level;
+    return level ? static_cast<double>(calls.size()) / calls_of_level_[static_cast<size_t>(*level)] : 0;
   }
 
   void add_call(const ir::Call& call, LaunchCost& cost) {
@@ -369,10 +329,10 @@ class RegionCosts {
     const Work work = work_of(machine_, module_, region_, program_, call);
     const Estimate library = estimate(machine_, work, Engine::library),
                    own = estimate(machine_, work, Engine::own);
-    const Estimate& chosen = cost_.engine == Engine::own ? own : library;
-    const std::set<int32_t>& done = cost_.engine == Engine::own ? done_by_own_ : done_by_library_;
-    if (chosen.seconds > longest_ || cost.works.empty()) cost.bound = chosen.bound;
-    longest_ = cost.works.empty() ? chosen.seconds : std::max(longest_, chosen.seconds);
+    const Estimate& chosen = cost_.persistent ? own : library;
+    const std::set<int32_t>& done = cost_.persistent ? done_by_own_ : done_by_library_;
+    if (chosen.seconds > longest_) cost.bound = chosen.bound;
+    longest_ = std::max(longest_, chosen.seconds);
     if (!done.contains(call.kernel)) {
       cost.seconds += chosen.seconds;
       cost.floor += chosen.floor;
@@ -397,7 +357,7 @@ class RegionCosts {
   std::set<int32_t> done_by_own_, done_by_library_;  // kernels that the product before them does
   std::vector<size_t> calls_of_level_;
   std::vector<double> levels_;  // seconds of the longest call
-  double longest_ = 0;
+  double longest_ = 0;          // seconds of a call of the launch at hand
   RegionCost cost_;
 };
 

@@ -14,7 +14,7 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
              const Program& program, const ir::Call& call);
 // Of a kernel with an emitter of its own: what is not the same for all kernels (special_work.cpp). `work` has
 // the grid and `moved`.
-void special_work(const Machine& machine, const ir::OpView& op, const Body& body, Work& work);
+void special_work(const ir::OpView& op, const Body& body, Work& work);
 
 // A launch of a region with its estimate.
 struct LaunchCost {
@@ -34,7 +34,6 @@ struct LaunchCost {
 struct RegionCost {
   bool persistent = false;
   bool two_streams = false;
-  Engine engine = Engine::library;
   std::vector<LaunchCost> launches{};  // in the schedule's order, one for each ir::Launch
   double seconds = 0, floor = 0;       // of all of it
 };

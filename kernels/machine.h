@@ -14,17 +14,17 @@ struct Machine {
   double clock = 0;                     // Hz that a long kernel runs at
   double copy = 0;                      // bytes of memory, reads and writes together, that a copy reaches
   double l2_bytes = 0, l2 = 0;          // size, and what all SMs together read from it
-  int64_t warps = 64, blocks = 32;      // that an SM holds at once
+  int64_t warps = 0, blocks = 0;        // that an SM holds at once
   int64_t shared = 0;                   // bytes of an SM
-  int64_t lanes = 128;                  // f32 multiply-adds of an SM a clock
+  int64_t lanes = 0;                    // f32 multiply-adds of an SM a clock
   double half = 0;                      // FLOP/s, dense f16 with f32 sums, data sheet
   double library = 0;                   // of it, what cuBLASLt reaches with large aligned products
   double memory_wait = 0, l2_wait = 0;  // of a load that the next one needs the result of
-  double gap = 0;      // between two nodes of a graph, besides what the kernels themselves wait
-  double barrier = 0;  // of the whole grid
-  double forward = 0.9, backward = 0.65;  // share of `half` that attention by mma.sync reaches
+  double gap = 0;                    // between two nodes of a graph, besides what the kernels themselves wait
+  double barrier = 0;                // of the whole grid
+  double forward = 0, backward = 0;  // share of `half` that attention by mma.sync reaches
   // Share of `library` where the least aligned leading dimension is a multiple of 16, 8, 4 or 2 bytes.
-  double aligned[4] = {1, 0.95, 0.9, 0.85};
+  double aligned[4] = {};
   // What a product is measured against: its floor, by the library and by the kernels of the artifact.
   double library_ceiling = 0, own_ceiling = 0;
 

@@ -27,51 +27,31 @@ int64_t constant_bits(const ir::ScalarNode& node) {
 }
 
 // A kernel with an emitter of its own. Slots are the op's operands as they stand, then its results, so that
-// the emitter knows them by number. No function: on this target it is a library call.
-std::optional<Instance> special_instance(const ir::Module& module, const ir::Region& region,
-                                         const ir::Kernel& kernel, Purpose purpose, const GpuTarget& gpu,
-                                         std::string& problem) {
+// the emitter knows them by number.
+Instance special_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                          Purpose purpose, const GpuTarget& gpu) {
   const ir::Op& op = region.ops[kernel.members.front().op];
-  Instance instance;
-  Call& call = instance.call;
-  Body& body = instance.body;
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    if (ir::as_number(op.operands[i]) != nullptr)
+      throw Unfit(fmt::format("`{}`: operand {} must lie in memory", op.info->name, i));
+  }
+  Instance instance = describe_special({module, region, op}, purpose, gpu);
+  auto& [call, body, constants] = instance;
   call.kernel = kernel;
+  call.unit = Unit::rows;
   body.form = KernelForm::special;
+  body.extents = static_cast<int32_t>(call.extents.size());
+  body.block = call.block;
+  body.wide_index = body.wide_index && purpose == Purpose::device;
   const auto add = [&](const Operand& operand, bool read, bool written) {
     call.operands.push_back(operand);
     body.slots.push_back(
         {.dtype = ir::operand_type(module, region, operand).dtype, .read = read, .written = written});
   };
-  for (size_t i = 0; i < op.operands.size(); ++i) {
-    if (ir::as_number(op.operands[i]) != nullptr) {
-      problem = fmt::format("`{}`: operand {} must lie in memory", op.info->name, i);
-      return std::nullopt;
-    }
-    const bool written = (op.info->writes >> i & 1U) != 0, discarded = (op.info->discards >> i & 1U) != 0;
-    add(op.operands[i], !discarded, written);
-  }
+  for (size_t i = 0; i < op.operands.size(); ++i)
+    add(op.operands[i], (op.info->discards >> i & 1U) == 0, (op.info->writes >> i & 1U) != 0);
   for (const ir::ValueId result : op.results) add(result, false, true);
   if (op.when) add(*op.when, true, false);
-  const std::optional<SpecialCall> made = describe_special({module, region, op}, purpose, gpu);
-  if (!made) {
-    problem = fmt::format("`{}` has no kernel", op.info->name);
-    return std::nullopt;
-  }
-  call.extents = made->extents;
-  call.unit = Unit::rows;
-  call.items = made->items;
-  call.tile = made->tile;
-  call.block = made->block;
-  call.per_block = made->per_block;
-  body.special = made->library ? std::string() : std::string(op.info->name) + std::string(made->variant);
-  body.parameters = made->parameters;
-  body.extents = static_cast<int32_t>(made->extents.size());
-  body.block = made->block;
-  body.resident = made->resident;
-  body.shared = made->shared;
-  body.vector = made->vector;
-  body.cost = made->cost;
-  body.wide_index = purpose == Purpose::device && made->wide_index;
   return instance;
 }
 
@@ -134,24 +114,19 @@ Call call_without_body(const ir::Kernel& kernel) {
 // Kernels one after the other; equal bodies become one function.
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ir::Module& module, Purpose purpose, const GpuTarget& gpu, std::string& problem)
-      : module_(module), purpose_(purpose), gpu_(gpu), problem_(problem) {}
+  ProgramBuilder(const ir::Module& module, Purpose purpose, const GpuTarget& gpu)
+      : module_(module), purpose_(purpose), gpu_(gpu) {}
 
-  std::optional<Program> build() {
+  Program build() {
     for (const ir::RegionKind kind : ir::all_regions) {
       const ir::Region& region = module_.region(kind);
       std::string why;
       const std::vector<ir::Kernel> kernels = ir::kernels(module_, region, &why);
-      if (!why.empty()) {
-        problem_ = std::move(why);
-        return std::nullopt;
-      }
+      if (!why.empty()) throw Unfit(why);
       std::vector<Call>& calls = program_.regions[static_cast<size_t>(kind)];
       calls.reserve(kernels.size());  // uses point into it
       if (units()) half_ = half_values(module_, region);
-      for (const ir::Kernel& kernel : kernels) {
-        if (!add(region, kernel, calls)) return std::nullopt;
-      }
+      for (const ir::Kernel& kernel : kernels) add(region, kernel, calls);
     }
     for (size_t f = 0; f < program_.functions.size(); ++f) lift_constants(program_.functions[f], uses_[f]);
     return std::move(program_);
@@ -165,39 +140,31 @@ class ProgramBuilder {
     std::vector<std::vector<int64_t>> bits;  // of each call, of each constant
   };
 
-  bool add(const ir::Region& region, const ir::Kernel& kernel, std::vector<Call>& calls) {
-    if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias) {
-      calls.push_back(call_without_body(kernel));
-      return true;
-    }
-    std::optional<Instance> instance =
-        kernel.form == KernelForm::special
-            ? special_instance(module_, region, kernel, purpose_, gpu_, problem_)
-            : make_instance(module_, region, kernel, purpose_, problem_);
-    if (!instance) return false;
-    if (kernel.form == KernelForm::special && instance->body.special.empty()) {  // a library call
-      calls.push_back(std::move(instance->call));
-      return true;
-    }
-    if (units()) approximate(region, kernel, instance->body);
+  void add(const ir::Region& region, const ir::Kernel& kernel, std::vector<Call>& calls) {
+    if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias)
+      return calls.push_back(call_without_body(kernel));
+    const bool special = kernel.form == KernelForm::special;
+    auto [call, body, constants] = special ? special_instance(module_, region, kernel, purpose_, gpu_)
+                                           : make_instance(module_, region, kernel, purpose_);
+    if (special && body.special.empty()) return calls.push_back(std::move(call));  // a library call
+    if (units()) approximate(region, kernel, body);
     std::vector<int64_t> bits;
-    for (const auto& [m, n] : instance->constants) {
-      bits.push_back(constant_bits(
-          instance->body.members[static_cast<size_t>(m)].program.nodes[static_cast<size_t>(n)]));
+    for (const auto& [m, n] : constants) {
+      const Member& member = body.members[static_cast<size_t>(m)];
+      bits.push_back(constant_bits(member.program.nodes[static_cast<size_t>(n)]));
     }
     const auto [place, fresh] =
-        known_.emplace(body_key(instance->body), static_cast<int32_t>(program_.functions.size()));
-    const auto function = static_cast<size_t>(place->second);
+        known_.emplace(body_key(body), static_cast<int32_t>(program_.functions.size()));
+    call.function = place->second;
+    const auto function = static_cast<size_t>(call.function);
     if (fresh) {
-      instance->body.name = body_name(region, kernel, function);
-      program_.functions.push_back(std::move(instance->body));
-      uses_.emplace_back().constants = std::move(instance->constants);
+      body.name = body_name(region, kernel, function);
+      program_.functions.push_back(std::move(body));
+      uses_.emplace_back().constants = std::move(constants);
     }
-    instance->call.function = place->second;
-    calls.push_back(std::move(instance->call));
+    calls.push_back(std::move(call));
     uses_[function].calls.push_back(&calls.back());
     uses_[function].bits.push_back(std::move(bits));
-    return true;
   }
 
   // Whether the target has the units that approximate functions.
@@ -228,7 +195,6 @@ class ProgramBuilder {
   const ir::Module& module_;
   Purpose purpose_;
   GpuTarget gpu_;
-  std::string& problem_;
   Program program_;
   std::map<std::string, int32_t> known_;  // body key -> function
   std::vector<Uses> uses_;                // of each function
@@ -245,8 +211,11 @@ int Body::stage_of(const Member& member) const {
 }
 
 std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
-                                    const GpuTarget& gpu) {
-  return ProgramBuilder(module, purpose, gpu, problem).build();
+                                    const GpuTarget& gpu) try {
+  return ProgramBuilder(module, purpose, gpu).build();
+} catch (const Unfit& unfit) {
+  problem = unfit.what();
+  return std::nullopt;
 }
 
 }  // namespace gacc::kernels

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -136,6 +137,11 @@ constexpr int64_t reduction_bytes(int64_t threads, int64_t reductions) {
 }
 
 enum class Purpose : uint8_t { host, device };
+
+// Why a group of ops is no kernel, or a kernel has no code.
+struct Unfit : std::runtime_error {
+  using runtime_error::runtime_error;
+};
 
 // The program of a fused (or planned) module; nothing and a sentence in `problem` when a group of ops is no
 // kernel. `gpu`: what kernels may count on.

@@ -9,22 +9,17 @@ namespace gacc::kernels {
 
 namespace {
 
-std::optional<ir::ProductCall> select_product(const ir::Module& module, const ir::Region& region,
-                                              const ir::Kernel& kernel, const GpuTarget& gpu,
-                                              std::string& problem) {
+ir::ProductCall select_product(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                               const GpuTarget& gpu) {
   const ir::Op& op = region.ops[kernel.members.front().op];
-  const std::optional<GemmKernel> gemm = choose_gemm(module, region, kernel, gpu, problem);
-  if (!gemm) return std::nullopt;
-  if (op.when) {
-    problem = fmt::format("`{}` under a condition is not supported", op.info->name);
-    return std::nullopt;
-  }
+  const GemmTile& tile = *choose_gemm(module, region, kernel, gpu).tile;
+  if (op.when) throw Unfit(fmt::format("`{}` under a condition is not supported", op.info->name));
   ir::ProductCall call = ir::product_of(module, region, op);
-  call.tile_m = gemm->tile->m;
-  call.tile_n = gemm->tile->n;
-  call.slices = gemm->tile->slices;
-  call.block = gemm->tile->threads();
-  call.shared = tile_shared_bytes(*gemm->tile, gpu);
+  call.tile_m = tile.m;
+  call.tile_n = tile.n;
+  call.slices = tile.slices;
+  call.block = tile.threads();
+  call.shared = tile_shared_bytes(tile, gpu);
   return call;
 }
 
@@ -32,9 +27,7 @@ std::optional<ir::ProductCall> select_product(const ir::Module& module, const ir
 
 GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::Call& product,
                     const Program& program, const GpuTarget& gpu) {
-  std::string problem;
-  const Call& call = program.call(region.kind, product.kernel);
-  GemmKernel kernel = choose_gemm(module, region, call.kernel, gpu, problem).value_or(GemmKernel{});
+  GemmKernel kernel = choose_gemm(module, region, program.call(region.kind, product.kernel).kernel, gpu);
   if (const std::optional<ir::Then>& then = ir::as_product(product)->then) {
     const int32_t function = program.call(region.kind, then->kernel).function;
     kernel.epilogue = {function, program.functions[static_cast<size_t>(function)].name, then->slot,
@@ -44,7 +37,7 @@ GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir
 }
 
 std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region, const Program& program,
-                                   const GpuTarget& gpu, std::string& problem) {
+                                   const GpuTarget& gpu, std::string& problem) try {
   ir::Schedule schedule;
   for (const Call& from : program.calls(region.kind)) {
     if (from.kernel.form == ir::KernelForm::alias) continue;
@@ -52,9 +45,7 @@ std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& r
     call.kernel = from.kernel.number;
     call.level = static_cast<int32_t>(schedule.launches.size());
     if (from.kernel.form == ir::KernelForm::gemm) {
-      std::optional<ir::ProductCall> product = select_product(module, region, from.kernel, gpu, problem);
-      if (!product) return std::nullopt;
-      call.what = std::move(*product);
+      call.what = select_product(module, region, from.kernel, gpu);
     } else {
       const Body& body = program.functions[static_cast<size_t>(from.function)];
       call.what = ir::KernelCall{body.name,      from.operands, from.extents, from.items,
@@ -63,6 +54,9 @@ std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& r
     schedule.launches.emplace_back(std::move(call));
   }
   return schedule;
+} catch (const Unfit& unfit) {
+  problem = unfit.what();
+  return std::nullopt;
 }
 
 }  // namespace gacc::kernels

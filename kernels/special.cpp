@@ -1,6 +1,8 @@
 // See special.h. The registry: one line for each op that is a kernel of its own.
 #include "kernels/special.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "kernels/special/calls.h"
@@ -8,6 +10,14 @@
 namespace gacc::kernels {
 
 namespace {
+
+// One line of the list. `describe` sees the op in its place; shapes are as planned. `by_products` (of tiles, by
+// tensor cores where there are some) comes first on a GPU, and says nothing where it does not take the op.
+struct Special {
+  std::string_view op;
+  Instance (*describe)(const ir::OpView& op, Purpose purpose);
+  std::optional<Instance> (*by_products)(const ir::OpView& op, const GpuTarget& gpu) = nullptr;
+};
 
 constexpr Special kSpecials[] = {
     {"attention", describe_attention, describe_attention_mma},
@@ -41,44 +51,48 @@ int64_t largest(const ir::OpView& op) {
   return most;
 }
 
-SpecialCall usual(const ir::OpView& op, Extent items, int64_t work) {
-  SpecialCall call;
-  call.extents = {items};
-  call.items = items;
-  call.tile = std::max<int64_t>(1, 65536 / std::max<int64_t>(work, 1));
-  call.wide_index = largest(op) >= (int64_t{1} << 31) - (1 << 20);
-  return call;
-}
-
 }  // namespace
+
+int64_t largest_divisor(int64_t n, int64_t most) {
+  int64_t best = 1;
+  for (int64_t d = 2; d <= most; ++d) best = n % d == 0 ? d : best;
+  return best;
+}
 
 Extent extent_of(const ir::Shape& shape) { return {ir::elements(shape, 1), ir::has_batch(shape)}; }
 
-SpecialCall point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost) {
-  SpecialCall call = usual(op, rows, columns * std::max(cost, 4));
-  call.extents = {rows, {columns, false}};
-  call.cost = cost;
-  if (purpose == Purpose::device) call.items = {rows.factor * columns, rows.times_batch};
-  return call;
+Instance thread_items(const ir::OpView& op, Extent items, int64_t work) {
+  Instance made;
+  made.call.extents = {items};
+  made.call.items = items;
+  made.call.tile = std::max<int64_t>(1, 65536 / std::max<int64_t>(work, 1));
+  made.call.block = made.call.per_block = 256;
+  made.body.special = op.op.info->name;
+  made.body.cost = 10;
+  made.body.wide_index = largest(op) >= (int64_t{1} << 31) - (1 << 20);
+  return made;
 }
 
-SpecialCall thread_items(const ir::OpView& op, Purpose, Extent items, int64_t work) {
-  return usual(op, items, work);
+Instance point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost) {
+  Instance made = thread_items(op, rows, columns * std::max(cost, 4));
+  made.call.extents.push_back({columns, false});
+  made.body.cost = cost;
+  if (purpose == Purpose::device) made.call.items.factor *= columns;
+  return made;
 }
 
-SpecialCall block_items(const ir::OpView& op, Purpose, Extent items, int64_t work, int64_t threads) {
-  SpecialCall call = usual(op, items, work);
-  call.block = threads;
-  call.per_block = 1;
-  return call;
+Instance block_items(const ir::OpView& op, Extent items, int64_t work, int64_t threads) {
+  Instance made = thread_items(op, items, work);
+  made.call.block = threads;
+  made.call.per_block = 1;
+  return made;
 }
 
-std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu) {
-  const auto* found = std::find_if(std::begin(kSpecials), std::end(kSpecials),
-                                   [&](const Special& s) { return s.op == op.op.info->name; });
-  if (found == std::end(kSpecials)) return std::nullopt;
+Instance describe_special(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu) {
+  const auto* found = std::ranges::find(kSpecials, op.op.info->name, &Special::op);
+  if (found == std::end(kSpecials)) throw Unfit(fmt::format("`{}` has no kernel", op.op.info->name));
   if (purpose == Purpose::device && found->by_products != nullptr) {
-    if (std::optional<SpecialCall> call = found->by_products(op, gpu)) return call;
+    if (std::optional<Instance> made = found->by_products(op, gpu)) return std::move(*made);
   }
   return found->describe(op, purpose);
 }

@@ -15,42 +15,36 @@
 // Results must depend neither on how items are cut into tasks nor on the number of threads: an item's stores
 // are its own.
 #pragma once
-#include "kernels/program.h"
+#include <bit>
+
+#include "kernels/instance.h"
 
 namespace gacc::kernels {
 
-struct SpecialCall {
-  std::vector<Extent> extents{};         // the function's, in order
-  std::vector<int64_t> parameters{};     // compiled in; kernels that differ here are different functions
-  Extent items{};                        // as Call::items
-  int64_t tile = 1;                      // host
-  int64_t block = 256, per_block = 256;  // device
-  int64_t vector = 1;                    // device: elements that a thread of t.points or t.reduce has at once
-  int64_t resident = 0;                  // device: as Body::resident
-  int64_t shared = 0;                    // device: as Body::shared
-  bool wide_index = false;               // device: an operand has an element whose index needs 32 bits
-  int cost = 10;                         // rough scalar operations a point
-  bool library = false;                  // host: no code; codegen/host/library.h knows the op
-  std::string_view variant{};            // another emitter of the op: found by its name and this
-};
-
-// One entry of the registry. `describe` sees the op in its place; shapes are as planned.
-// `by_products` (of tiles, by tensor cores where there are some) comes first on a GPU, and says nothing where it
-// does not take the op.
-struct Special {
-  std::string_view op;
-  SpecialCall (*describe)(const ir::OpView& op, Purpose purpose);
-  std::optional<SpecialCall> (*by_products)(const ir::OpView& op, const GpuTarget& gpu) = nullptr;
-};
-
-// How an op with Lowering::special is called; nothing when no entry has its name.
-std::optional<SpecialCall> describe_special(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu);
+// How an op with Lowering::special is called: an instance but for its slots, and operands. body.special is the
+// emitter's name, empty for a library call of the host. Unfit is an op that the list in special.cpp does not have.
+Instance describe_special(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu);
 // The usual calls. `work`: scalar operations of an item (of a point: of one element); host tasks are cut so
-// that they take some microseconds. `largest`: elements of the op's largest operand at the full micro-batch.
-SpecialCall point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost);
-SpecialCall thread_items(const ir::OpView& op, Purpose purpose, Extent items, int64_t work);
-SpecialCall block_items(const ir::OpView& op, Purpose purpose, Extent items, int64_t work, int64_t threads);
+// that they take some microseconds.
+Instance point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost);
+Instance thread_items(const ir::OpView& op, Extent items, int64_t work);
+Instance block_items(const ir::OpView& op, Extent items, int64_t work, int64_t threads);
 
+// A function is compiled for some words: those of a struct that has nothing else, and the struct again.
+template <class Shape>
+std::vector<int64_t> words_of(const Shape& shape) {
+  const auto words = std::bit_cast<std::array<int64_t, sizeof(Shape) / sizeof(int64_t)>>(shape);
+  return {words.begin(), words.end()};
+}
+template <class Shape>
+Shape shape_of(const Body& body) {
+  std::array<int64_t, sizeof(Shape) / sizeof(int64_t)> words;
+  std::copy_n(body.parameters.begin(), words.size(), words.begin());
+  return std::bit_cast<Shape>(words);
+}
+
+// The largest divisor of `n` that is at most `most`: how many of n neighbours one thread, or task, has.
+int64_t largest_divisor(int64_t n, int64_t most);
 // The product of a shape's extents.
 Extent extent_of(const ir::Shape& shape);
 

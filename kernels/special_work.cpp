@@ -9,43 +9,39 @@
 #include "kernels/launch_work.h"
 #include "kernels/special/attention_call.h"
 #include "kernels/special/calls.h"
-#include "kernels/special/rope_call.h"
 
 namespace gacc::kernels {
 
 namespace {
 
 struct Asked {
-  const Machine& machine;
   const ir::OpView& op;
   const Body& body;
   Work& work;
 
-  double elements(const ir::Shape& shape) const {
-    return static_cast<double>(ir::elements(shape, op.module.micro_batch()));
-  }
+  double elements(const ir::Shape& shape) const { return ir::elements(shape, op.module.micro_batch()); }
   int64_t width() const {
     return ir::dtype_bytes(op.op.results.empty() ? op.operand(0).dtype : op.result().dtype);
   }
 };
 
 // A thread has some neighbouring elements at a time, which it reads and writes.
-void moves(const Asked& a, double instructions) {
+void moves(const Asked& a, int64_t vector, double instructions) {
   const double elements = a.elements(a.op.result().shape);
-  const int64_t bytes = a.width() * a.body.vector;
-  a.work.stores.add(bytes, elements * static_cast<double>(a.width()));
+  const int64_t bytes = a.width() * vector;
+  a.work.stores.add(bytes, elements * a.width());
   a.work.loads.add(bytes, std::max(0.0, a.work.moved - a.work.stores.sum()));
-  a.work.flight = static_cast<double>(bytes);
-  a.work.instructions = instructions * elements / static_cast<double>(a.body.vector);
+  a.work.flight = bytes;
+  a.work.instructions = instructions * elements / vector;
 }
 
-void move_work(const Asked& a) { moves(a, 20); }
+void move_work(const Asked& a) { moves(a, a.body.vector, 20); }
 
 // An element's window: what it reads of it lies near what its neighbours read.
 void pool_work(const Asked& a) {
   const WindowShape window = WindowShape::of(a.body);
-  const auto taps = static_cast<double>(window.kernel[0] * window.kernel[1]);
-  moves(a, 20 + 8 * taps);
+  const int64_t taps = window.kernel[0] * window.kernel[1];
+  moves(a, a.body.vector, 20 + 8 * taps);
   a.work.nearby = 4 * taps * a.elements(a.op.result().shape);
   a.work.rounds = 2;
 }
@@ -73,9 +69,8 @@ void conv_product_work(const Asked& a, const ConvShape& shape) {
   p.bytes = a.work.moved;
   const int64_t run = tile.mma() ? ConvProduct::kCopied : 4;
   const auto each = [&](int64_t length) { return length % run == 0 ? kCopied : kGathered; };
-  const double tiles = divided_up(static_cast<double>(p.m), tile.m) *
-                       divided_up(static_cast<double>(p.n), tile.n) * static_cast<double>(p.count);
-  const double depth = divided_up(static_cast<double>(p.k), tile.k) * tile.k;
+  const double tiles = divided_up(p.m, tile.m) * divided_up(p.n, tile.n) * p.count;
+  const double depth = divided_up(p.k, tile.k) * tile.k;
   p.instructions = tiles * depth * (tile.m * each(product.a_run) + tile.n * each(product.b_run));
   a.work.product = p;
 }
@@ -84,13 +79,13 @@ void conv_product_work(const Asked& a, const ConvShape& shape) {
 void conv_work(const Asked& a) {
   const ConvShape shape = ConvShape::of(a.body);
   if (shape.product >= 0) return conv_product_work(a, shape);
-  const double flops = static_cast<double>(ir::cost(a.op).flops), products = flops / 2;
-  const auto tile = static_cast<double>(shape.tile);
+  const double flops = ir::cost(a.op).flops, products = flops / 2;
+  const double tile = shape.tile;
   a.work.flops = flops;
   a.work.nearby = 4 * products * (tile + 1) / tile;
   a.work.instructions = products * (1 + (tile + 16) / tile);
   a.work.loads.add(a.width(), a.work.moved);
-  const double threads = static_cast<double>(a.work.blocks * a.work.threads);
+  const double threads = a.work.blocks * a.work.threads;
   const double iterations = std::ceil(products / threads / tile);
   a.work.rounds = iterations / 2;
   a.work.serial_loads = iterations * (tile + 1);
@@ -103,7 +98,7 @@ void attention_work(const Asked& a) {
   const AttentionShape shape = AttentionShape::of(a.body);
   const bool gradient = a.op.op.info->name.ends_with(".grad");
   const AttentionWork work{
-      shape.heads * a.op.module.micro_batch(),     shape.length, shape.channels, shape.causal, gradient,
+      shape.heads * a.op.module.micro_batch(),     shape.length, shape.channels, shape.causal != 0, gradient,
       shape.tile > 0 ? shape.fetched(gradient) : 0};
   a.work.loads.add(16, a.work.moved);
   if (shape.tile > 0) {
@@ -111,17 +106,16 @@ void attention_work(const Asked& a) {
     return;
   }
   // By multiply-adds; rows pass by in the first-level cache, a load for every four.
-  const auto length = static_cast<double>(shape.length), channels = static_cast<double>(shape.channels);
-  const double pairs = static_cast<double>(work.heads) * length * length / (shape.causal ? 2 : 1);
+  const double length = shape.length, channels = shape.channels;
+  const double pairs = work.heads * length * length / (shape.causal ? 2 : 1);
   const double products = pairs * channels * (gradient ? 7 : 2);
   a.work.flops = 2 * products;
   a.work.nearby = 4 * products / 2;
   a.work.instructions = products * 1.5 + pairs * (gradient ? 60 : 40);
-  const double iterations = length / (shape.causal ? 2 : 1) / static_cast<double>(shape.step());
+  const double iterations = length / (shape.causal ? 2 : 1) / shape.step();
   a.work.rounds = iterations;
-  a.work.serial_loads = iterations * static_cast<double>(shape.step()) * 2 *
-                        static_cast<double>(Team::share(shape.channels, std::max<int64_t>(shape.team, 1))) /
-                        4;
+  a.work.serial_loads =
+      iterations * shape.step() * 2 * Team::share(shape.channels, std::max<int64_t>(shape.team, 1)) / 4;
   a.work.cached = a.work.transferred();
 }
 
@@ -129,15 +123,14 @@ void attention_work(const Asked& a) {
 void rope_work(const Asked& a) {
   const RopeShape shape = RopeShape::of(a.body);
   const double elements = a.elements(a.op.result().shape);
-  const int64_t bytes = shape.vector * a.width(), together = std::min(shape.turned, RopeShape::kTogether);
-  a.work.stores.add(bytes, elements * static_cast<double>(a.width()));
-  a.work.loads.add(bytes, std::max(0.0, a.work.moved - a.work.stores.sum()));
-  a.work.flight = static_cast<double>(2 * together * bytes);
-  a.work.rounds = static_cast<double>((shape.turned + together - 1) / together);
-  a.work.instructions = 6 * elements + 60 * elements / static_cast<double>(shape.row() / shape.pairs());
+  const int64_t together = std::min(shape.turned, RopeShape::kTogether);
+  moves(a, shape.vector, 0);
+  a.work.flight *= 2 * together;
+  a.work.rounds = ceil_divide(shape.turned, together);
+  a.work.instructions = 6 * elements + 60 * elements / (shape.row() / shape.pairs());
 }
 
-void embedding_work(const Asked& a) { moves(a, 25); }
+void embedding_work(const Asked& a) { moves(a, a.body.vector, 25); }
 
 // A block for a range of rows and some columns reads the number of every token, and the gradients of its own.
 void embedding_gradient_work(const Asked& a) {
@@ -146,14 +139,12 @@ void embedding_gradient_work(const Asked& a) {
   const double tokens = a.elements(a.op.operand(at).shape);
   const ir::Type dy = a.op.operand(at + 1);
   const int64_t lanes = a.body.parameters[3];
-  const double gradients = tokens * static_cast<double>(a.body.parameters[0]);
-  const auto blocks = static_cast<double>(a.work.blocks);
+  const double gradients = tokens * a.body.parameters[0];
+  const int64_t blocks = a.work.blocks;
   a.work.loads.add(4, 4 * tokens * blocks);
   a.work.cached = std::max(0.0, 4 * tokens * (blocks - 1));
-  a.work.loads.add(lanes * ir::dtype_bytes(dy.dtype),
-                   gradients * static_cast<double>(ir::dtype_bytes(dy.dtype)));
-  a.work.stores.add(4 * lanes,
-                    std::max(0.0, a.work.moved - gradients * static_cast<double>(ir::dtype_bytes(dy.dtype))));
+  a.work.loads.add(lanes * ir::dtype_bytes(dy.dtype), gradients * ir::dtype_bytes(dy.dtype));
+  a.work.stores.add(4 * lanes, std::max(0.0, a.work.moved - gradients * ir::dtype_bytes(dy.dtype)));
   a.work.instructions = 6 * tokens * blocks + 4 * gradients;
   a.work.flight = 32;
   a.work.rounds = tokens / EmbeddingList::kTokens;
@@ -173,12 +164,12 @@ constexpr Family kFamilies[] = {
 
 }  // namespace
 
-void special_work(const Machine& machine, const ir::OpView& op, const Body& body, Work& work) {
+void special_work(const ir::OpView& op, const Body& body, Work& work) {
   // Only what is taken of the operands is moved: the op table knows.
-  work.moved = static_cast<double>(ir::cost(op).bytes);
-  const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                    [&](const Family& one) { return op.op.info->name.starts_with(one.op); });
-  if (family != std::end(kFamilies)) family->work({machine, op, body, work});
+  work.moved = ir::cost(op).bytes;
+  const auto* family = std::ranges::find_if(
+      kFamilies, [&](const Family& one) { return op.op.info->name.starts_with(one.op); });
+  if (family != std::end(kFamilies)) family->work({op, body, work});
 }
 
 }  // namespace gacc::kernels

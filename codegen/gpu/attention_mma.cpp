@@ -19,8 +19,8 @@
 #include <limits>
 #include <map>
 
-#include "codegen/gpu/attention_mma.h"
 #include "codegen/gpu/attention_tiles.h"
+#include "codegen/gpu/own_kernels.h"
 
 namespace gacc::codegen {
 
@@ -195,7 +195,9 @@ class MmaAttention : AttentionTiles {
 
 }  // namespace
 
-void emit_attention_mma(Target& t) { MmaAttention(t).forward(); }
-void emit_attention_mma_gradient(Target& t) { MmaAttention(t).gradient(); }
+void emit_attention_mma(Target& target) {
+  MmaAttention attention(target);
+  target.body.special.ends_with(".grad.mma") ? attention.gradient() : attention.forward();
+}
 
 }  // namespace gacc::codegen

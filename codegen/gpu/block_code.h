@@ -5,10 +5,10 @@
 
 namespace gacc::codegen {
 
+using Values = std::vector<Value*>;
+
 class BlockCode {
  protected:
-  using Values = std::vector<Value*>;
-
   explicit BlockCode(Target& target) : t_(target), b(target.b) {}
 
   Value* word(int64_t value) { return b.getInt32(static_cast<uint32_t>(value)); }

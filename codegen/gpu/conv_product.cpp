@@ -7,58 +7,30 @@
 //
 // A block computes a tile. Of a micro-batch that is not full there may be a few more tiles than blocks: then a
 // block has another one. Sums run over the inner dimension in order, so an element's bits do not depend on it.
-#include "codegen/gpu/conv_product.h"
-
 #include "codegen/gpu/conv_operands.h"
 #include "codegen/gpu/ffma_tile.h"
 #include "codegen/gpu/mma_tile.h"
+#include "codegen/gpu/own_kernels.h"
 
 namespace gacc::codegen {
 
 namespace {
 
-class ConvEmitter : protected ConvOperands {
- public:
-  explicit ConvEmitter(Target& t) : ConvOperands(t) {}
-  virtual ~ConvEmitter() = default;
-
-  void emit() {
-    t_.parts([&](Value* block) {
-      place(special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x));
-      if (kind_ == ConvKind::weight) return product(block);
-      const auto pieces = [&](Value* all, int64_t size) {
-        return b.CreateUDiv(b.CreateAdd(all, t_.index(size - 1)), t_.index(size));
-      };
-      Value* blocks = pieces(t_.extents[0], s_.per_block);
-      Value* columns = b.CreateMul(t_.extents[1], t_.index(product_.pixels));
-      Value* tiles = b.CreateMul(pieces(columns, tile_.n), t_.index(s_.groups * down()));
-      t_.each(block, tiles, blocks, [&](Value* tile) {
-        product(tile);
-        barrier();  // before shared memory is that of another tile
-      });
-    });
-  }
-
- protected:
-  virtual void place(Value* thread) = 0;
-  // The sums of the tile, and their way into C.
-  virtual void compute() = 0;
-
- private:
-  void product(Value* tile) {
-    begin_product(tile);
-    compute();
-  }
-};
-
 // By tensor cores.
-class MmaConv : ConvEmitter {
+class MmaConv : ConvOperands {
  public:
   MmaConv(Target& t, bool modern)
-      : ConvEmitter(t),
+      : ConvOperands(t),
         mma_(t, tile_, tile_.stages_with(modern), t.body.slots[0].dtype, modern),
         cores_(mma_.cores()) {}
-  using ConvEmitter::emit;
+
+  void emit() {
+    const auto begin = [&](Value* thread) {
+      thread_ = thread;
+      mma_.place(thread, product_.a_inner_last, product_.b_inner_last);
+    };
+    each_tile(begin, [&] { compute(); });
+  }
 
  private:
   // How an operand is staged in shared memory: a thread has the elements `line * place ..` of every `apart`th
@@ -74,12 +46,7 @@ class MmaConv : ConvEmitter {
     bool copied() const { return line == MmaTile::kChunk; }
   };
 
-  void place(Value* thread) override {
-    thread_ = thread;
-    mma_.place(thread, product_.a_inner_last, product_.b_inner_last);
-  }
-
-  void compute() override {
+  void compute() {
     const Staging staged[2] = {staging(left(), mma_.left(), tile_.m, row0_),
                                staging(right(), mma_.right(), tile_.n, column0_)};
     MmaTile::Staging in;
@@ -102,7 +69,7 @@ class MmaConv : ConvEmitter {
           if (!staging.copied()) put(staging, fetched, next, buffer);
       };
     }
-    store(mma_.products(k_, in));
+    store_sums(mma_, mma_.products(k_, in));
     cores_.wait(0);
   }
 
@@ -190,60 +157,39 @@ class MmaConv : ConvEmitter {
     }
   }
 
-  // Two neighbours at a time where C's rows allow it.
-  void store(const Values& sums) {
-    const int count = c_run() % 2 == 0 ? 2 : 1;
-    Values columns, offsets;
-    for (int j = 0; j < mma_.fragments_n(); ++j) {
-      for (int e = 0; e < 2; e += count) {
-        columns.push_back(add(mma_.column(column0_, j), e));
-        offsets.push_back(c_column(columns.back()));
-      }
-    }
-    for (int i = 0; i < mma_.fragments_m(); ++i) {
-      for (int half = 0; half < 2; ++half) {
-        Value* row = mma_.row(row0_, i, half);
-        Value *row_exists = b.CreateICmpULT(row, m_), *row_offset = c_row(row);
-        size_t next = 0;
-        for (int j = 0; j < mma_.fragments_n(); ++j) {
-          for (int e = 0; e < 2; e += count, ++next) {
-            Value* exists = b.CreateAnd(row_exists, b.CreateICmpULT(columns[next], n_));
-            Value* value = side_by_side(&sums[mma_.sum(i, j, half) + static_cast<size_t>(e)], count);
-            t_.branch(exists, [&] { ConvOperands::store(row_offset, offsets[next], value, count); });
-          }
-        }
-      }
-    }
-  }
-
   Value* thread_ = nullptr;
   MmaTile mma_;
   TensorCores& cores_;
 };
 
 // By fused multiply-adds.
-class FfmaConv : ConvEmitter {
+class FfmaConv : ConvOperands {
  public:
   explicit FfmaConv(Target& t)
-      : ConvEmitter(t),
+      : ConvOperands(t),
         type_(t.body.slots[0].dtype),
         bytes_(static_cast<int>(ir::dtype_bytes(type_))),
         ffma_(t, tile_, type_) {}
-  using ConvEmitter::emit;
+
+  void emit() {
+    const auto begin = [&](Value* thread) {
+      ffma_.place(thread, product_.a_inner_last, product_.b_inner_last, product_.a_run % kVector == 0,
+                  product_.b_run % kVector == 0);
+    };
+    each_tile(begin, [&] { compute(); });
+  }
 
  private:
   static constexpr int kVector = FfmaTile::kVector;
 
-  void place(Value* thread) override { ffma_.place(thread, product_.a_inner_last, product_.b_inner_last); }
-
-  void compute() override {
+  void compute() {
     const ConvOperand from[2] = {left(), right()};
     const FfmaTile::Staging* const staged[2] = {&ffma_.left(), &ffma_.right()};
     std::vector<ConvPart> outer[2];  // of each vector (inner_last), or of the elements of every vector
     for (int side = 0; side < 2; ++side) {
       const FfmaTile::Staging& staging = *staged[side];
       Value* first = b.CreateAdd(side == 0 ? row0_ : column0_, staging.outer);
-      const int parts = staging.inner_last ? staging.moves : whole(from[side]) ? 1 : kVector;
+      const int parts = staging.inner_last ? staging.moves : elements(staging);
       for (int i = 0; i < parts; ++i)
         outer[side].push_back(from[side].outer(add(first, staging.inner_last ? i * staging.outer_step : i)));
     }
@@ -254,25 +200,16 @@ class FfmaConv : ConvEmitter {
       vectors.insert(vectors.end(), there.begin(), there.end());
       return vectors;
     };
-    const auto zeroed = [&](const FfmaTile::Staging& staging, int v, Value* vector, Value*,
-                            const Values& fetched) {
-      const bool right = &staging == staged[1];
-      const int each_left = whole(from[0]) ? 1 : kVector, each = whole(from[right ? 1 : 0]) ? 1 : kVector;
-      const int vectors = staged[0]->moves + staged[1]->moves;
-      const auto first = static_cast<size_t>(vectors + (right ? staged[0]->moves * each_left : 0) + v * each);
-      Value* zeros = llvm::Constant::getNullValue(lanes(kVector));
-      if (each == 1) return b.CreateSelect(fetched[first], vector, zeros);
-      for (int j = 0; j < kVector; ++j) {
-        Value* element =
-            b.CreateSelect(fetched[first + static_cast<size_t>(j)], lane(vector, j), lane(zeros, j));
-        vector = b.CreateInsertElement(vector, element, static_cast<uint64_t>(j));
-      }
-      return vector;
+    const auto exists = [&](const FfmaTile::Staging& staging, int v, int j, Value*, const Values& fetched) {
+      int first = staged[0]->moves + staged[1]->moves;  // behind the vectors
+      if (&staging == staged[1]) first += staged[0]->moves * elements(*staged[0]);
+      return fetched[static_cast<size_t>(first + v * elements(staging) + j)];
     };
-    store(ffma_.products(k_, fetch, zeroed));
+    store_sums(ffma_, ffma_.products(k_, fetch, exists));
   }
 
-  static bool whole(const ConvOperand& from) { return from.run % kVector == 0; }
+  // Of a vector, that are looked at one by one.
+  static int elements(const FfmaTile::Staging& staging) { return staging.whole ? 1 : kVector; }
 
   // The thread's vectors, at once or element by element, and whether they, or their elements, exist.
   void fetch_operand(const ConvOperand& from, const FfmaTile::Staging& staging,
@@ -281,14 +218,14 @@ class FfmaConv : ConvEmitter {
     for (int v = 0; v < staging.moves; ++v) {
       ConvPart inner;
       Value* vector = llvm::PoisonValue::get(stored(bytes_, kVector));
-      for (int j = 0; j < (whole(from) ? 1 : kVector); ++j) {
+      for (int j = 0; j < elements(staging); ++j) {
         if (j == 0 || staging.inner_last)
           inner = from.inner(add(first, v * staging.inner_step + (staging.inner_last ? j : 0)));
         const ConvPart& outer = outers[static_cast<size_t>(staging.inner_last ? v : j)];
         there.push_back(exists(from, outer, inner));
         Value* at =
             b.CreateSelect(there.back(), address(from, outer, inner), element(from.slot, t_.index(0)));
-        if (whole(from)) {
+        if (staging.whole) {
           vector = b.CreateAlignedLoad(stored(bytes_, kVector), at, aligned_to(kVector * bytes_));
         } else {
           Value* one = b.CreateAlignedLoad(stored(bytes_), at, aligned_to(bytes_));
@@ -296,28 +233,6 @@ class FfmaConv : ConvEmitter {
         }
       }
       vectors.push_back(vector);
-    }
-  }
-
-  void store(const Values& sums) {
-    const int run = tile_.micro_n, count = c_run() % run == 0 ? run : 1;
-    Values columns, offsets;
-    for (int g = 0; g < tile_.groups; ++g) {
-      for (int i = 0; i < run; i += count) {
-        columns.push_back(ffma_.column(column0_, g, i));
-        offsets.push_back(c_column(columns.back()));
-      }
-    }
-    for (int r = 0; r < ffma_.rows(); ++r) {
-      Value* row = ffma_.row(row0_, r);
-      Value *row_exists = b.CreateICmpULT(row, m_), *row_offset = c_row(row);
-      for (size_t c = 0; c < columns.size(); ++c) {
-        Value* exists = b.CreateAnd(row_exists, b.CreateICmpULT(columns[c], n_));
-        const auto at = static_cast<size_t>(r * ffma_.columns()) + c * static_cast<size_t>(count);
-        t_.branch(exists, [&] {
-          ConvOperands::store(row_offset, offsets[c], side_by_side(&sums[at], count), count);
-        });
-      }
     }
   }
 

@@ -7,7 +7,7 @@
 
 namespace gacc::codegen {
 
-void FfmaTile::place(Value* thread, bool a_inner_last, bool b_inner_last) {
+void FfmaTile::place(Value* thread, bool a_inner_last, bool b_inner_last, bool a_whole, bool b_whole) {
   // A warp has 4 x 8 threads: its reads of shared memory are two short rows.
   const int warps_across = tile_.n / (tile_.micro_n * tile_.groups) / 8;
   Value* inside = thread;
@@ -28,16 +28,15 @@ void FfmaTile::place(Value* thread, bool a_inner_last, bool b_inner_last) {
     own_row_ = b.CreateAdd(row_, down);
     own_column_ = b.CreateAdd(column_, b.CreateSub(slice_, b.CreateMul(down, word(tile_.micro_n))));
   }
-  a_ = staging(thread, a_inner_last, tile_.m);
-  b_ = staging(thread, b_inner_last, tile_.n);
+  a_ = staging(thread, a_inner_last, a_whole, tile_.m);
+  b_ = staging(thread, b_inner_last, b_whole, tile_.n);
   shared_ = make_shared(b.getFloatTy(), 2 * static_cast<uint64_t>(buffer_words()));
 }
 
 // `width`: the tile's extent along the operand.
-FfmaTile::Staging FfmaTile::staging(Value* thread, bool inner_last, int width) {
+FfmaTile::Staging FfmaTile::staging(Value* thread, bool inner_last, bool whole, int width) {
   const int threads = tile_.threads();
-  Staging staging;
-  staging.inner_last = inner_last;
+  Staging staging{.inner_last = inner_last, .whole = whole};
   staging.moves = width * tile_.k / kVector / threads;
   staging.row = width + GemmTile::kPad;
   if (inner_last) {
@@ -79,7 +78,7 @@ void FfmaTile::deposit(const Staging& staging, Value* at, const std::function<Va
 
 // The loop runs once more than there are tiles: the first time nothing is there to multiply, the last time
 // nothing is left to fetch.
-FfmaTile::Values FfmaTile::products(Value* all, const Fetch& fetch, const Zeroed& zeroed) {
+Values FfmaTile::products(Value* all, const Fetch& fetch, const Exists& exists) {
   Value* zero = llvm::ConstantFP::get(b.getFloatTy(), 0.0);
   Values carried = {word(buffer_words()), word(0)};  // the buffers of this tile and of the next
   carried.resize(2 + static_cast<size_t>(sums()), zero);
@@ -93,7 +92,14 @@ FfmaTile::Values FfmaTile::products(Value* all, const Fetch& fetch, const Zeroed
     const auto vector = [&](const Staging& staging, int first, int v) {
       Value* elements = fetched[static_cast<size_t>(first + v)];
       if (ir::is_half(type_)) elements = t_.half.widen(elements, type_);
-      return zeroed(staging, v, elements, left, fetched);
+      Value* zeros = llvm::Constant::getNullValue(lanes(kVector));
+      if (staging.whole) return b.CreateSelect(exists(staging, v, 0, left, fetched), elements, zeros);
+      for (int j = 0; j < kVector; ++j) {
+        Value* element =
+            b.CreateSelect(exists(staging, v, j, left, fetched), lane(elements, j), lane(zeros, j));
+        elements = b.CreateInsertElement(elements, element, static_cast<uint64_t>(j));
+      }
+      return elements;
     };
     deposit(a_, now[1], [&](int v) { return vector(a_, 0, v); });
     deposit(b_, b.CreateAdd(now[1], word(tile_.k * a_.row)), [&](int v) { return vector(b_, a_.moves, v); });
@@ -107,7 +113,7 @@ FfmaTile::Values FfmaTile::products(Value* all, const Fetch& fetch, const Zeroed
 }
 
 // A slice for each of a thread's elements.
-FfmaTile::Values FfmaTile::add_slices(const Values& sums) {
+Values FfmaTile::add_slices(const Values& sums) {
   const int elements = this->sums(), threads = tile_.threads() / tile_.slices;
   const auto at = [&](Value* slice) {
     return b.CreateMul(b.CreateAdd(b.CreateMul(slice, word(threads)), inside_), word(elements));
@@ -125,7 +131,7 @@ FfmaTile::Values FfmaTile::add_slices(const Values& sums) {
 
 // Adds the products of the first `depth` of the tile in `buffer`, in order; rounded up, the rest is zero. Of those
 // a slice has its part.
-FfmaTile::Values FfmaTile::multiply(Value* buffer, Value* depth, const Values& sums) {
+Values FfmaTile::multiply(Value* buffer, Value* depth, const Values& sums) {
   const int step = std::max(2, 64 / this->sums());
   Value* first = word(0);
   if (slice_) {
@@ -153,7 +159,7 @@ FfmaTile::Values FfmaTile::multiply(Value* buffer, Value* depth, const Values& s
 }
 
 // The thread's elements of one row in shared memory: `groups` runs of `width`, spread over `extent`.
-FfmaTile::Values FfmaTile::fragment(Value* from, int row, int width, int extent) {
+Values FfmaTile::fragment(Value* from, int row, int width, int extent) {
   Values elements;
   for (int g = 0; g < tile_.groups; ++g) {
     const int at = row + g * (extent / tile_.groups);

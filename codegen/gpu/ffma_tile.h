@@ -18,13 +18,13 @@ namespace gacc::codegen {
 
 class FfmaTile : BlockCode {
  public:
-  using Values = std::vector<Value*>;
   static constexpr int kVector = 4;  // elements of an access: 16 bytes, of half types 8
 
   // How one operand is staged in shared memory. A thread moves `moves` vectors a tile; vector v lies
   // outer_step * v and inner_step * v after its first one.
   struct Staging {
     bool inner_last = false;  // the inner dimension is the contiguous one
+    bool whole = false;       // all elements of a vector exist, or none does
     int moves = 0, row = 0;   // vectors a thread; words from a row in shared memory to the next
     int outer_step = 0, inner_step = 0;
     Value *outer = nullptr, *inner = nullptr;  // the first vector's place in the tile
@@ -34,7 +34,7 @@ class FfmaTile : BlockCode {
       : BlockCode(target), tile_(tile), type_(type) {}
 
   // Where the thread is in the tile, and what it moves.
-  void place(Value* thread, bool a_inner_last, bool b_inner_last);
+  void place(Value* thread, bool a_inner_last, bool b_inner_last, bool a_whole, bool b_whole);
   const Staging& left() const { return a_; }
   const Staging& right() const { return b_; }
   // Whether element j of vector v exists, in a tile that begins `left` before the end of the inner dimension.
@@ -44,17 +44,20 @@ class FfmaTile : BlockCode {
   }
 
   // What a thread has of the tile that begins at k0, `left` before the end: its vectors of A, then of B, as they
-  // lie in memory, and what else `zeroed` asks for.
+  // lie in memory, and what else `exists` asks for.
   using Fetch = std::function<Values(Value* k0, Value* left)>;
-  // Vector v in f32, with zeros for what does not exist.
-  using Zeroed =
-      std::function<Value*(const Staging& staging, int v, Value* vector, Value* left, const Values& fetched)>;
+  // Whether element j of vector v exists.
+  using Exists =
+      std::function<Value*(const Staging& staging, int v, int j, Value* left, const Values& fetched)>;
   // The thread's elements of the product, row by row.
-  Values products(Value* depth, const Fetch& fetch, const Zeroed& zeroed);
+  Values products(Value* depth, const Fetch& fetch, const Exists& exists);
 
   int rows() const { return slice_ ? 1 : tile_.micro_m * tile_.groups; }
   int columns() const { return slice_ ? 1 : run() * tile_.groups; }
+  int runs() const { return tile_.groups; }
   int run() const { return slice_ ? 1 : tile_.micro_n; }  // neighbouring elements of a row
+  // Where element i of row r's group g is among the sums.
+  size_t sum(int r, int g, int i) const { return static_cast<size_t>(r * columns() + g * run() + i); }
   // Row r, and element i of group g, of the thread's elements, in a C whose tile begins at `first`.
   Value* row(Value* first, int r) {
     const int at = r / tile_.micro_m * (tile_.m / tile_.groups) + r % tile_.micro_m;
@@ -73,7 +76,7 @@ class FfmaTile : BlockCode {
   }
   Value* shared(Value* index) { return b.CreateInBoundsGEP(b.getFloatTy(), shared_, index); }
 
-  Staging staging(Value* thread, bool inner_last, int width);
+  Staging staging(Value* thread, bool inner_last, bool whole, int width);
   void deposit(const Staging& staging, Value* at, const std::function<Value*(int v)>& vector);
   Values multiply(Value* buffer, Value* depth, const Values& sums);
   Values fragment(Value* from, int row, int width, int extent);

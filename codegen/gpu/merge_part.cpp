@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/InstIterator.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/ReplaceConstant.h>
 #include <llvm/Transforms/Utils/Cloning.h>
@@ -17,6 +18,7 @@ namespace gacc::codegen {
 
 namespace {
 
+using kernels::Unfit;
 using llvm::Function;
 using llvm::Value;
 
@@ -38,12 +40,12 @@ void place_barrier(llvm::IRBuilderBase& at, Value* place, int64_t threads) {
 
 class PartMaker {
  public:
-  PartMaker(llvm::Module& module, const std::string& name, Part& part, std::string& problem)
-      : module_(module), name_(name), part_(part), problem_(problem) {}
+  PartMaker(llvm::Module& module, const std::string& name, Part& part)
+      : module_(module), name_(name), part_(part) {}
 
-  bool copy() {
+  void copy() {
     Function* entry = module_.getFunction(name_);
-    if (entry == nullptr) return failed("there is no kernel " + name_);
+    if (entry == nullptr) throw Unfit("there is no kernel " + name_);
     std::vector<llvm::Type*> types;
     for (const llvm::Argument& argument : entry->args()) types.push_back(argument.getType());
     types.resize(types.size() + 3, llvm::Type::getInt32Ty(module_.getContext()));
@@ -57,40 +59,25 @@ class PartMaker {
     llvm::CloneFunctionInto(function, entry, map, llvm::CloneFunctionChangeType::LocalChangesOnly, returns);
     const auto own = static_cast<unsigned>(entry->arg_size());
     thread_ = function->getArg(own), work_ = function->getArg(own + 1), place_ = function->getArg(own + 2);
-    std::vector<llvm::CallInst*> calls;
-    for (llvm::BasicBlock& each : *function) {
-      for (llvm::Instruction& instruction : each) {
-        if (auto* call = llvm::dyn_cast<llvm::CallInst>(&instruction)) calls.push_back(call);
-      }
-    }
-    for (llvm::CallInst* call : calls) {
-      if (!adapt(*call)) return false;
-    }
+    for (llvm::Instruction& instruction : llvm::make_early_inc_range(llvm::instructions(function)))
+      if (auto* call = llvm::dyn_cast<llvm::CallInst>(&instruction)) adapt(*call);
     int64_t bytes = 0;
     // What it has in shared memory; where that will lie is known when all functions are.
     for (llvm::GlobalVariable& variable : module_.globals()) {
       if (variable.getAddressSpace() != kShared || !used_in(variable, *function)) continue;
-      if (variable.isDeclaration()) return failed(name_ + " has shared memory of a size chosen at launch");
+      if (variable.isDeclaration()) throw Unfit(name_ + " has shared memory of a size chosen at launch");
       part_.shared.push_back(&variable);
       bytes += size_of(variable);
     }
     if (bytes != part_.shared_bytes)
-      return failed(
-          fmt::format("{} has {} bytes of shared memory, not {}", name_, bytes, part_.shared_bytes));
-    return true;
+      throw Unfit(fmt::format("{} has {} bytes of shared memory, not {}", name_, bytes, part_.shared_bytes));
   }
 
  private:
-  bool failed(std::string why) {
-    problem_ = std::move(why);
-    return false;
-  }
-
-  bool adapt(llvm::CallInst& call) {
+  void adapt(llvm::CallInst& call) {
     const auto replace = [&](Value* with) {
       call.replaceAllUsesWith(with);
       call.eraseFromParent();
-      return true;
     };
     if (const Function* callee = call.getCalledFunction()) {
       const llvm::StringRef what = callee->getName();
@@ -98,19 +85,18 @@ class PartMaker {
       if (what == "llvm.nvvm.read.ptx.sreg.ctaid.x") return replace(work_);
       const bool harmless = what.starts_with("llvm.nvvm.read.ptx.sreg.laneid");
       if (harmless || !(what.starts_with("llvm.nvvm.read.ptx.sreg") || what.starts_with("llvm.nvvm.barrier")))
-        return true;
-      return failed(fmt::format("{} reads {}", name_, what.str()));
+        return;
+      throw Unfit(fmt::format("{} reads {}", name_, what.str()));
     }
     const auto* assembly = llvm::dyn_cast<llvm::InlineAsm>(call.getCalledOperand());
-    if (assembly == nullptr) return failed(name_ + " calls through a pointer");
+    if (assembly == nullptr) throw Unfit(name_ + " calls through a pointer");
     const std::string text = assembly->getAsmString();
     part_.copies = part_.copies || text.find("cp.async") != std::string::npos;
-    if (text.find("bar.") == std::string::npos && text.find("barrier.") == std::string::npos) return true;
-    if (text != "bar.sync 0;") return failed(name_ + " has `" + text + "`");
+    if (text.find("bar.") == std::string::npos && text.find("barrier.") == std::string::npos) return;
+    if (text != "bar.sync 0;") throw Unfit(name_ + " has `" + text + "`");
     llvm::IRBuilder<> at(&call);
     place_barrier(at, place_, part_.threads);
     call.eraseFromParent();
-    return true;
   }
 
   static bool used_in(const llvm::GlobalVariable& variable, const Function& function) {
@@ -130,14 +116,13 @@ class PartMaker {
   llvm::Module& module_;
   const std::string& name_;
   Part& part_;
-  std::string& problem_;
   Value *thread_ = nullptr, *work_ = nullptr, *place_ = nullptr;
 };
 
 }  // namespace
 
-bool make_part(llvm::Module& module, const std::string& entry, Part& part, std::string& problem) {
-  return PartMaker(module, entry, part, problem).copy();
+void make_part(llvm::Module& module, const std::string& entry, Part& part) {
+  PartMaker(module, entry, part).copy();
 }
 
 void finish_turn(llvm::IRBuilderBase& at, const Part& part, Value* place) {

@@ -24,11 +24,10 @@ struct Part {
   std::vector<llvm::GlobalVariable*> shared{};  // that the entry has
 };
 
-// Copies `entry` into part.function; threads, places and shared_bytes are set. False and a sentence in
-// `problem` when it uses anything but thread and block indices, `bar.sync 0` and so many bytes of shared
-// memory. What it has in shared memory is still the entry's own.
-[[nodiscard]] bool make_part(llvm::Module& module, const std::string& entry, Part& part,
-                             std::string& problem);
+// Copies `entry` into part.function; threads, places and shared_bytes are set. Unfit is one that uses anything
+// but thread and block indices, `bar.sync 0` and so many bytes of shared memory. What it has in shared memory is
+// still the entry's own.
+void make_part(llvm::Module& module, const std::string& entry, Part& part);
 
 // Before a place uses its shared memory for something else: its threads wait for each other, and for what
 // still travels there.

@@ -25,7 +25,6 @@
 #include <map>
 
 #include "codegen/gpu/merge_part.h"
-#include "codegen/gpu/merge_table.h"
 #include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
@@ -35,54 +34,137 @@ namespace {
 using llvm::Function;
 using llvm::Value;
 
-constexpr unsigned kGlobal = 1;  // address space
+constexpr unsigned kGlobal = 1, kConstant = 4;  // address spaces
+constexpr uint64_t kTableBytes = 48 * 1024;     // of the 64 KiB of constant memory of a module
+// Set in a word of the table whose rest is to be multiplied with the samples of the launch.
+constexpr uint64_t kTimesBatch = uint64_t{1} << 63;
+
+// Of a record of the table; arguments that differ from call to call follow kArguments.
+enum Field : int64_t { kPart, kSync, kDown, kDownBy, kAcross, kAcrossBy, kArguments };
+
+// How an argument stands in the table: an offset in the arena, or an extent.
+uint64_t table_word(const PlanArgument& argument) {
+  if (argument.kind == PlanArgument::Kind::address) return static_cast<uint64_t>(argument.offset);
+  return static_cast<uint64_t>(argument.extent) | (argument.times_batch ? kTimesBatch : 0);
+}
+uint64_t table_word(const PlanTask::Count& count) {
+  return static_cast<uint64_t>(count.factor) | (count.batch ? kTimesBatch : 0);
+}
+
+// A part and who calls it.
+struct SharedPart : Part {
+  std::vector<const PlanTask*> tasks{};
+  // Whether an argument is the same in all calls: then it is no entry of the table.
+  bool same(size_t argument) const {
+    return std::ranges::all_of(tasks, [&](const PlanTask* task) {
+      return table_word(task->arguments[argument]) == table_word(tasks.front()->arguments[argument]);
+    });
+  }
+};
+
+// Whether a place of `after` has shared memory that threads of another place may still use for `before`:
+// after its own turn a place has waited for its threads (finish_turn).
+bool shares_across(const Part& before, const Part& after) {
+  const bool same_places = before.threads == after.threads &&
+                           (before.shared_bytes == after.shared_bytes || before.places + after.places == 2);
+  return before.shared_bytes > 0 && after.shared_bytes > 0 && !same_places;
+}
+
+// Of the module's constant memory in use.
+uint64_t constant_bytes(const llvm::Module& module) {
+  uint64_t bytes = 0;
+  for (const llvm::GlobalVariable& variable : module.globals()) {
+    if (variable.getAddressSpace() == kConstant)
+      bytes += module.getDataLayout().getTypeAllocSize(variable.getValueType());
+  }
+  return bytes;
+}
 
 class Merger {
  public:
-  Merger(llvm::Module& module, const PlanMerged& merged, std::string& problem)
-      : module_(module), merged_(merged), problem_(problem), b_(module.getContext()), block_(merged.block) {}
+  Merger(llvm::Module& module, const PlanMerged& merged)
+      : module_(module), merged_(merged), b_(module.getContext()), block_(merged.block) {}
 
-  bool run() {
-    std::vector<size_t> part_of;
-    for (const std::vector<PlanTask>& phase : merged_.phases) {
-      for (const PlanTask& task : phase) {
-        if (!add_task(task)) return false;
-        part_of.push_back(part_of_.at(task.entry));
-      }
-    }
+  void run() {
+    for (const std::vector<PlanTask>& phase : merged_.phases)
+      for (const PlanTask& task : phase) add_task(task);
     std::vector<Part*> parts;
     for (SharedPart& part : parts_) parts.push_back(&part);
     place_shared(module_, merged_.name + "_shared", parts);
-    table_ = make_table(module_, merged_, parts_, part_of);
+    make_table();
     emit();
     for (SharedPart& part : parts_) part.function->eraseFromParent();
-    return true;
   }
 
  private:
-  bool add_task(const PlanTask& task) {
-    auto [found, fresh] = part_of_.emplace(task.entry, parts_.size());
+  void add_task(const PlanTask& task) {
+    const auto [found, fresh] = part_of_.emplace(task.entry, parts_.size());
     if (fresh) {
       SharedPart& part = parts_.emplace_back();
       part.threads = task.threads;
       part.places = task.places;
       part.shared_bytes = task.shared;
-      if (!make_part(module_, task.entry, part, problem_)) return false;
+      make_part(module_, task.entry, part);
     }
     parts_[found->second].tasks.push_back(&task);
-    return true;
+  }
+
+  // Words of 64 bits: where each phase's tasks begin, then a record for every task.
+  void make_table() {
+    size_t most = 0;  // arguments that differ
+    for (const SharedPart& part : parts_) {
+      size_t own = 0;
+      for (size_t i = 0; i < part.tasks.front()->arguments.size(); ++i) own += !part.same(i);
+      most = std::max(most, own);
+    }
+    stride_ = kArguments + static_cast<int64_t>(most);
+    std::vector<uint64_t> words = {0};
+    for (const std::vector<PlanTask>& phase : merged_.phases) {
+      words.push_back(words.back() + phase.size());
+      for (const PlanTask& task : phase) batch_ = batch_ || task.batch();
+    }
+    for (const std::vector<PlanTask>& phase : merged_.phases) {
+      const SharedPart* user = nullptr;  // of the phase's tasks so far the last that uses shared memory
+      for (size_t t = 0; t < phase.size(); ++t) {
+        const PlanTask& task = phase[t];
+        const size_t number = part_of_.at(task.entry);
+        const SharedPart& part = parts_[number];
+        if (user == nullptr || part.shared_bytes > 0) user = &part;
+        const bool sync =
+            t + 1 < phase.size() && shares_across(*user, parts_[part_of_.at(phase[t + 1].entry)]);
+        sync_ = sync_ || sync;
+        std::vector<uint64_t> record = {number, static_cast<uint64_t>(sync)};
+        if (batch_) {
+          record.insert(record.end(), {table_word(task.down), static_cast<uint64_t>(task.down.by),
+                                       table_word(task.across), static_cast<uint64_t>(task.across.by)});
+        } else {
+          record.insert(record.end(), {static_cast<uint64_t>(task.blocks(1)), 0, 0, 0});
+        }
+        for (size_t a = 0; a < task.arguments.size(); ++a) {
+          if (!part.same(a)) record.push_back(table_word(task.arguments[a]));
+        }
+        record.resize(static_cast<size_t>(stride_), 0);
+        words.insert(words.end(), record.begin(), record.end());
+      }
+    }
+    // Constant memory for what fits: its reads are the same for all threads of a warp.
+    const bool small = words.size() * 8 + constant_bytes(module_) <= kTableBytes;
+    llvm::Constant* values = llvm::ConstantDataArray::get(module_.getContext(), words);
+    table_ = new llvm::GlobalVariable(module_, values->getType(), true, llvm::GlobalValue::InternalLinkage,
+                                      values, merged_.name + "_table", nullptr,
+                                      llvm::GlobalValue::NotThreadLocal, small ? kConstant : kGlobal);
+    table_->setAlignment(llvm::Align(16));
   }
 
   llvm::BasicBlock* block(const char* name) {
     return llvm::BasicBlock::Create(module_.getContext(), name, kernel_);
   }
   Value* entry_at(Value* index) {  // of the table, 64 bits
-    return b_.CreateAlignedLoad(b_.getInt64Ty(), b_.CreateInBoundsGEP(b_.getInt64Ty(), table_.words, index),
+    return b_.CreateAlignedLoad(b_.getInt64Ty(), b_.CreateInBoundsGEP(b_.getInt64Ty(), table_, index),
                                 llvm::Align(8));
   }
-  Value* field(Value* record, int64_t which) {
-    return entry_at(b_.CreateAdd(record, b_.getInt32(static_cast<uint32_t>(which))));
-  }
+  Value* field(Value* record, int64_t which) { return entry_at(b_.CreateAdd(record, word(which))); }
+  llvm::ConstantInt* word(int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); }
   Value* low(Value* wide) { return b_.CreateTrunc(wide, b_.getInt32Ty()); }
   // An entry of the table that may be times the samples.
   Value* at_batch(Value* entry) {
@@ -134,23 +216,23 @@ class Merger {
     begun_ = b_.CreateAlloca(b_.getInt32Ty());
     const auto tasks = static_cast<int64_t>(merged_.phases.size()) + 1;
     const auto phase = [&](Value* p) {
-      b_.CreateStore(b_.getInt32(0), begun_);
-      loop(low(entry_at(p)), low(field(p, 1)), b_.getInt32(1), [&](Value* t) {
-        this->task(b_.CreateAdd(b_.CreateMul(t, b_.getInt32(static_cast<uint32_t>(table_.stride))),
-                                b_.getInt32(static_cast<uint32_t>(tasks))));
-      });
+      b_.CreateStore(word(0), begun_);
+      loop(low(entry_at(p)), low(field(p, 1)), word(1),
+           [&](Value* t) { this->task(b_.CreateAdd(b_.CreateMul(t, word(stride_)), word(tasks))); });
     };
     if (!merged_.persistent) {
-      phase(merged_.phases.size() == 1 ? b_.getInt32(0) : low(kernel_->getArg(2)));
+      phase(merged_.phases.size() == 1 ? word(0) : low(kernel_->getArg(2)));
     } else {
-      const auto phases = static_cast<uint32_t>(merged_.phases.size());
-      loop(b_.getInt32(0), b_.getInt32(phases), b_.getInt32(1), [&](Value* p) {
+      const auto phases = static_cast<int64_t>(merged_.phases.size());
+      loop(word(0), word(phases), word(1), [&](Value* p) {
         phase(p);
-        when(b_.CreateICmpNE(p, b_.getInt32(phases - 1)), [&] { grid_barrier(); });
+        when(b_.CreateICmpNE(p, word(phases - 1)), [&] { grid_barrier(); });
       });
     }
     b_.CreateRetVoid();
-    promote();
+    // The one variable of the kernel becomes a value that flows.
+    llvm::DominatorTree tree(*kernel_);
+    llvm::PromoteMemToReg({begun_}, tree);
     for (llvm::CallInst* call : calls_) {
       llvm::InlineFunctionInfo info;
       llvm::InlineFunction(*call, info);
@@ -158,35 +240,32 @@ class Merger {
   }
 
   void task(Value* record) {
-    Value* number = low(field(record, MergeTable::kPart));
+    Value* number = low(field(record, kPart));
     Value* blocks = nullptr;
-    if (table_.batch) {
+    if (batch_) {
       const auto count = [&](int64_t of, int64_t by) {
         Value *all = low(at_batch(field(record, of))), *each = low(field(record, by));
-        return b_.CreateUDiv(b_.CreateSub(b_.CreateAdd(all, each), b_.getInt32(1)), each);
+        return b_.CreateUDiv(b_.CreateSub(b_.CreateAdd(all, each), word(1)), each);
       };
-      blocks = b_.CreateMul(count(MergeTable::kDown, MergeTable::kDownBy),
-                            count(MergeTable::kAcross, MergeTable::kAcrossBy));
+      blocks = b_.CreateMul(count(kDown, kDownBy), count(kAcross, kAcrossBy));
     } else {
-      blocks = low(field(record, MergeTable::kDown));
+      blocks = low(field(record, kDown));
     }
     for (size_t p = 0; p < parts_.size(); ++p) {
       const auto run = [&] { part(parts_[p], record, blocks); };
       if (parts_.size() == 1) {
         run();
       } else {
-        when(b_.CreateICmpEQ(number, b_.getInt32(static_cast<uint32_t>(p))), run);
+        when(b_.CreateICmpEQ(number, word(p)), run);
       }
     }
-    if (table_.sync)
-      when(b_.CreateICmpNE(low(field(record, MergeTable::kSync)), b_.getInt32(0)), [&] { gpu::barrier(b_); });
+    if (sync_) when(b_.CreateICmpNE(low(field(record, kSync)), word(0)), [&] { gpu::barrier(b_); });
   }
 
   void part(const SharedPart& part, Value* record, Value* blocks) {
-    const auto constant = [&](int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); };
-    Value *place = b_.CreateUDiv(thread_, constant(part.threads)),
-          *places = b_.CreateMul(grid_, constant(part.places)),
-          *rank = b_.CreateSub(thread_, b_.CreateMul(place, constant(part.threads)));
+    Value *place = b_.CreateUDiv(thread_, word(part.threads)),
+          *places = b_.CreateMul(grid_, word(part.places)),
+          *rank = b_.CreateSub(thread_, b_.CreateMul(place, word(part.threads)));
     Value* begun = b_.CreateLoad(b_.getInt32Ty(), begun_);
     b_.CreateStore(b_.CreateAdd(begun, blocks), begun_);  // by all threads, or they would disagree later
     const auto take = [&] {
@@ -195,7 +274,7 @@ class Merger {
       first = b_.CreateSelect(b_.CreateICmpUGE(first, places), b_.CreateSub(first, places), first);
       when(b_.CreateICmpULT(first, blocks), [&] {
         std::vector<Value*> arguments;
-        int64_t next = MergeTable::kArguments;
+        int64_t next = kArguments;
         for (size_t a = 0; a < part.tasks.front()->arguments.size(); ++a) {
           Value* value = part.same(a) ? b_.getInt64(table_word(part.tasks.front()->arguments[a]))
                                       : field(record, next++);
@@ -218,7 +297,7 @@ class Merger {
     if (part.places * part.threads == block_) {
       take();
     } else {
-      when(b_.CreateICmpULT(place, constant(part.places)), take);
+      when(b_.CreateICmpULT(place, word(part.places)), take);
     }
   }
 
@@ -226,12 +305,12 @@ class Merger {
     llvm::GlobalVariable* counter = module_.getGlobalVariable("gacc_grid_barrier", /*AllowInternal=*/true);
     if (counter == nullptr) {
       counter = new llvm::GlobalVariable(module_, b_.getInt32Ty(), false, llvm::GlobalValue::InternalLinkage,
-                                         b_.getInt32(0), "gacc_grid_barrier", nullptr,
+                                         word(0), "gacc_grid_barrier", nullptr,
                                          llvm::GlobalValue::NotThreadLocal, kGlobal);
       counter->setAlignment(llvm::Align(4));
     }
-    Value* mine = b_.CreateSelect(b_.CreateICmpEQ(work_, b_.getInt32(0)),
-                                  b_.CreateSub(b_.getInt32(0x80000001U), grid_), b_.getInt32(1));
+    Value* mine = b_.CreateSelect(b_.CreateICmpEQ(work_, word(0)),
+                                  b_.CreateSub(b_.getInt32(0x80000001U), grid_), word(1));
     // One piece, so that nothing is moved between its lines and its threads meet again where it ends.
     const char* text =
         "{\n\t"
@@ -255,21 +334,17 @@ class Merger {
         ->setConvergent();
   }
 
-  // The one variable of the kernel becomes a value that flows.
-  void promote() {
-    llvm::DominatorTree tree(*kernel_);
-    llvm::PromoteMemToReg({begun_}, tree);
-  }
-
   llvm::Module& module_;
   const PlanMerged& merged_;
-  std::string& problem_;
   llvm::IRBuilder<> b_;
   std::vector<SharedPart> parts_;
   std::map<std::string, size_t> part_of_;  // by entry
   std::vector<llvm::CallInst*> calls_;
   const int64_t block_;
-  MergeTable table_;
+  llvm::GlobalVariable* table_ = nullptr;  // in constant memory if it fits there
+  int64_t stride_ = 0;                     // words of a record
+  bool sync_ = false;                      // some task ends with a barrier of the block: its record's kSync
+  bool batch_ = false;  // some task has more blocks of work for more samples; else kDown is their number
   Function* kernel_ = nullptr;
   Value *arena_ = nullptr, *samples_ = nullptr, *thread_ = nullptr, *work_ = nullptr, *grid_ = nullptr;
   llvm::AllocaInst* begun_ = nullptr;
@@ -277,8 +352,6 @@ class Merger {
 
 }  // namespace
 
-bool emit_merged(llvm::Module& module, const PlanMerged& merged, std::string& problem) {
-  return Merger(module, merged, problem).run();
-}
+void emit_merged(llvm::Module& module, const PlanMerged& merged) { Merger(module, merged).run(); }
 
 }  // namespace gacc::codegen

@@ -21,10 +21,9 @@ class Module;
 namespace gacc::codegen {
 
 // Emits the kernel into `module`, which holds the tasks' own entries, optimised. Its parameters are the arena
-// and the number of samples. False and a sentence in `problem`, which is a bug, when an entry cannot be a
-// part of another kernel: it uses more than thread and block indices, `bar.sync 0` and the shared memory that
-// its task says.
-[[nodiscard]] bool emit_merged(llvm::Module& module, const PlanMerged& merged, std::string& problem);
+// and the number of samples. Unfit, which is a bug, is an entry that cannot be a part of another kernel: it uses
+// more than thread and block indices, `bar.sync 0` and the shared memory that its task says.
+void emit_merged(llvm::Module& module, const PlanMerged& merged);
 
 // Removes entries that none of the launches names.
 void drop_unused(llvm::Module& module, const std::vector<PlanProgram>& programs);

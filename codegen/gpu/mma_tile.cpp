@@ -63,7 +63,7 @@ void MmaTile::place_fragments(Layout& layout, Value* first, int width, Value* al
   }
 }
 
-MmaTile::Values MmaTile::products(Value* depth, const Staging& staging) {
+Values MmaTile::products(Value* depth, const Staging& staging) {
   const int last = stages_ - 1;
   for (int stage = 0; stage < last; ++stage) {
     Value *k0 = word(stage * tile_.k), *buffer = word(stage * buffer_bytes());
@@ -97,7 +97,7 @@ MmaTile::Values MmaTile::products(Value* depth, const Staging& staging) {
 
 // The sums of all slices in shared memory: those of a fragment side by side, of a thread four. Slice s has the
 // s-th part of each warp's columns from here on.
-MmaTile::Values MmaTile::add_slices(const Values& sums) {
+Values MmaTile::add_slices(const Values& sums) {
   const int across = warp_n() / 8, fragments = fragments_m() * across;
   const int of_fragment = tile_.threads() / tile_.slices * 16, of_slice = fragments * of_fragment;  // bytes
   const auto at = [&](Value* slice, Value* fragment) {
@@ -129,7 +129,7 @@ MmaTile::Values MmaTile::add_slices(const Values& sums) {
 }
 
 // Four 8 x 8 matrices: fragment i, 16 along the operand's own dimension, of a step of 16 along the inner one.
-MmaTile::Values MmaTile::fragment(const Layout& layout, int i, int step, Value* buffer) {
+Values MmaTile::fragment(const Layout& layout, int i, int step, Value* buffer) {
   Value* from = layout.from[static_cast<size_t>(layout.inner_last ? step : i)];
   from = add(b.CreateAdd(from, buffer), (layout.inner_last ? i : step) * 16 * layout.row_bytes());
   return cores_.load_matrices(from, !layout.inner_last);

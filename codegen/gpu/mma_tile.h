@@ -21,7 +21,6 @@ namespace gacc::codegen {
 
 class MmaTile : BlockCode {
  public:
-  using Values = std::vector<Value*>;
   static constexpr int kChunk = 8;  // elements of 16 bytes
 
   // How tiles of an operand lie in shared memory.
@@ -57,16 +56,19 @@ class MmaTile : BlockCode {
 
   int fragments_m() const { return warp_m() / 16; }
   int fragments_n() const { return warp_n() / 8 / tile_.slices; }
-  // Of fragment (i, j) two neighbouring sums of the upper (0) or lower (1) 8 rows: where they are among the sums,
-  // and in C, of which the tile's first row and column are given.
-  size_t sum(int i, int j, int half) const {
-    return static_cast<size_t>(4 * (i * fragments_n() + j) + 2 * half);
+  // The thread's sums have two rows in each fragment, and two neighbours of a row: where element i of row r's
+  // fragment j is among the sums, and in C, of which the tile's first row and column are given.
+  int rows() const { return 2 * fragments_m(); }
+  int runs() const { return fragments_n(); }
+  int run() const { return 2; }
+  size_t sum(int r, int j, int i) const {
+    return static_cast<size_t>(4 * (r / 2 * fragments_n() + j) + r % 2 * 2 + i);
   }
-  Value* row(Value* first, int i, int half) {
-    return add(b.CreateAdd(b.CreateAdd(first, warp_row_), lane_row_), 16 * i + 8 * half);
+  Value* row(Value* first, int r) {
+    return add(b.CreateAdd(b.CreateAdd(first, warp_row_), lane_row_), 8 * r);
   }
-  Value* column(Value* first, int j) {
-    return add(b.CreateAdd(b.CreateAdd(first, warp_column_), lane_column_), 8 * j);
+  Value* column(Value* first, int j, int i) {
+    return add(add(b.CreateAdd(b.CreateAdd(first, warp_column_), lane_column_), 8 * j), i);
   }
 
  private:

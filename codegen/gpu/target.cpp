@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "codegen/gpu/attention_mma.h"
-#include "codegen/gpu/conv_product.h"
+#include "codegen/gpu/own_kernels.h"
 #include "codegen/gpu/target.h"
 #include "codegen/nvptx/threads.h"
 
@@ -212,14 +211,10 @@ class NvptxTarget final : public Target {
 
   // By tensor cores, or in tiles.
   bool emit_own() override {
-    const std::string_view op = body.special;
-    if (op.ends_with(".product")) {
-      emit_conv_product(*this);
-      return true;
-    }
-    if (!op.starts_with("attention.") || !op.ends_with(".mma")) return false;
-    op.ends_with(".grad.mma") ? emit_attention_mma_gradient(*this) : emit_attention_mma(*this);
-    return true;
+    const bool product = body.special.ends_with(".product"), attention = body.special.ends_with(".mma");
+    if (product) emit_conv_product(*this);
+    if (attention) emit_attention_mma(*this);
+    return product || attention;
   }
 
   llvm::Align alignment(const Point& point, ir::DType dtype) const override {

@@ -2,7 +2,6 @@
 #include "kernels/special/attention_call.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "ir/ops/heads.h"
 #include "kernels/gemm.h"
@@ -23,39 +22,16 @@ int64_t Team::threads(int64_t channels) {
   return team;
 }
 
-std::vector<int64_t> AttentionShape::list() const {
-  return {heads, length, channels,       block, causal ? 1 : 0, words,    std::bit_cast<int64_t>(p),
-          parts, tile,   modern ? 1 : 0, team,  kv_heads,       warp_rows};
-}
-
-AttentionShape AttentionShape::of(const Body& body) {
-  const std::vector<int64_t>& list = body.parameters;
-  return {.heads = list[0],
-          .kv_heads = list[11],
-          .length = list[1],
-          .channels = list[2],
-          .block = list[3],
-          .causal = list[4] != 0,
-          .words = list[5],
-          .p = std::bit_cast<double>(list[6]),
-          .parts = list[7],
-          .tile = list[8],
-          .modern = list[9] != 0,
-          .team = list[10],
-          .warp_rows = list[12]};
-}
-
 double AttentionShape::fetched(bool gradient) const {
   // A product fetches 2 channels bytes of a tile's position for all rows of a warp; two of the gradient's fetch
   // those of a row as well, for all positions of a tile.
   const double products = gradient ? 7 : 2, own = own_bytes(gradient) > 0 ? 2 : 0;
-  return 2 * static_cast<double>(channels) *
-         (products / static_cast<double>(warp_rows) + own / static_cast<double>(tile));
+  return 2 * channels * (products / warp_rows + own / tile);
 }
 
 namespace {
 
-AttentionShape shape_of(const ir::OpView& op) {
+AttentionShape attention_shape(const ir::OpView& op) {
   const bool gradient = op.op.info->name.ends_with(".grad");
   const int64_t own = gradient ? 4 : 1;  // operands without dropout
   const bool dropout = static_cast<int64_t>(op.op.operands.size()) > own;
@@ -72,34 +48,35 @@ AttentionShape shape_of(const ir::OpView& op) {
           .parts = gradient ? 2 : 1};
 }
 
-SpecialCall call_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
+Instance instance_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
   // A position meets up to T others in 2 to 4 products of D terms.
   const int64_t work = std::clamp<int64_t>(shape.length * shape.channels / 4, 200, 10000);
   // A thread for every member of a position's team, and whole warps for a row.
   int64_t columns = shape.block;
   if (shape.team > 0) columns = (shape.block * shape.team + Team::kWarp - 1) / Team::kWarp * Team::kWarp;
-  SpecialCall call = point_items(op, purpose, {shape.kv_heads * shape.blocks() * shape.rows(), true}, columns,
-                                 static_cast<int>(work));
-  call.wide_index =
-      call.wide_index || call.items.at(op.module.micro_batch()) >= (int64_t{1} << 31) - (1 << 20);
-  call.parameters = shape.list();
+  Instance made = point_items(op, purpose, {shape.kv_heads * shape.blocks() * shape.rows(), true}, columns,
+                              static_cast<int>(work));
+  auto& [call, body, constants] = made;
+  body.wide_index =
+      body.wide_index || call.items.at(op.module.micro_batch()) >= (int64_t{1} << 31) - (1 << 20);
+  body.parameters = words_of(shape);
   if (shape.words != 0) call.extents.push_back({op.integer("stream"), false});
   call.block = call.per_block = 128;
-  return call;
+  return made;
 }
 
 }  // namespace
 
-SpecialCall describe_attention(const ir::OpView& op, Purpose purpose) {
-  AttentionShape shape = shape_of(op);
+Instance describe_attention(const ir::OpView& op, Purpose purpose) {
+  AttentionShape shape = attention_shape(op);
   if (purpose == Purpose::device) shape.team = Team::threads(shape.channels);
-  SpecialCall call = call_of(op, purpose, shape);
-  call.resident = 2;
-  return call;
+  Instance made = instance_of(op, purpose, shape);
+  made.body.resident = 2;
+  return made;
 }
 
-std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu) {
-  AttentionShape shape = shape_of(op);
+std::optional<Instance> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu) {
+  AttentionShape shape = attention_shape(op);
   if (!has_tensor_cores(op.operand(0).dtype, gpu)) return std::nullopt;
   if (shape.channels % 16 != 0 || shape.channels > kMostMmaChannels || shape.length > kMostMmaLength)
     return std::nullopt;
@@ -114,13 +91,13 @@ std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, const Gp
     if (shape.parts > 1) shape.tile = 32;
   }
   while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
-  SpecialCall call = call_of(op, Purpose::device, shape);
-  call.items = call.extents[0];
-  call.per_block = 1;
-  call.variant = ".mma";
-  call.shared = shape.shared_bytes(shape.parts > 1);
-  call.block = shape.threads();
-  return call;
+  Instance made = instance_of(op, Purpose::device, shape);
+  made.call.items = made.call.extents[0];
+  made.call.per_block = 1;
+  made.call.block = shape.threads();
+  made.body.special += ".mma";
+  made.body.shared = shape.shared_bytes(shape.parts > 1);
+  return made;
 }
 
 }  // namespace gacc::kernels

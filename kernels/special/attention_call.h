@@ -1,6 +1,6 @@
 // What the attention kernels are compiled for, as the parameters of their functions.
 #pragma once
-#include "kernels/program.h"
+#include "kernels/special.h"
 
 namespace gacc::kernels {
 
@@ -27,13 +27,13 @@ struct Team {
 struct AttentionShape {
   int64_t heads, kv_heads, length, channels;  // H, K, T, D
   int64_t block;                              // positions of a row: kAttentionBlock, or T where that is less
-  bool causal;
-  int64_t words;        // the slot where dropout's four words begin; 0: no dropout
-  double p;             // dropout's
-  int64_t parts;        // forward 1; 2 or 3 are what a gradient is made of: d_q, and d_k with d_v or each
-  int64_t tile = 0;     // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
-  bool modern = false;  // they are those of sm_80 and later
-  int64_t team = 0;     // GPU, not by tensor cores: threads that share a position; 0 on the host
+  int64_t causal;                             // 0 or 1
+  int64_t words;                              // the slot where dropout's four words begin; 0: no dropout
+  double p;                                   // dropout's
+  int64_t parts;       // forward 1; 2 or 3 are what a gradient is made of: d_q, and d_k with d_v or each
+  int64_t tile = 0;    // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
+  int64_t modern = 0;  // they are those of sm_80 and later
+  int64_t team = 0;    // GPU, not by tensor cores: threads that share a position; 0 on the host
   // By tensor cores: positions of a warp, 16 or 32. A tile's rows in shared memory serve so many at once.
   int64_t warp_rows = 16;
   int64_t threads() const { return block / warp_rows * 32; }
@@ -58,8 +58,7 @@ struct AttentionShape {
   int64_t shared_bytes(bool gradient) const { return own_bytes(gradient) + 2 * stage_bytes(gradient); }
   // Bytes of shared memory that are fetched for each element of the scores.
   double fetched(bool gradient) const;
-  std::vector<int64_t> list() const;
-  static AttentionShape of(const Body& body);  // from body.parameters
+  static AttentionShape of(const Body& body) { return shape_of<AttentionShape>(body); }
 };
 // The random stream is an argument rather than compiled in, so that all layers share one function.
 inline constexpr size_t kAttentionStream = 2;  // its index among the extents

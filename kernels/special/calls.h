@@ -6,28 +6,41 @@
 namespace gacc::kernels {
 
 // attention: parameters are those of AttentionShape (attention_call.h).
-SpecialCall describe_attention(const ir::OpView& op, Purpose purpose);
+Instance describe_attention(const ir::OpView& op, Purpose purpose);
 // The same by tensor cores: of half types (bf16 from capability 80 on), heads of 16, 32, ... 128 channels.
-std::optional<SpecialCall> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu);
+std::optional<Instance> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu);
 
-// rope: parameters are those of RopeShape (rope_call.h).
-SpecialCall describe_rope(const ir::OpView& op, Purpose purpose);
+// rope: parameters are those of RopeShape.
+Instance describe_rope(const ir::OpView& op, Purpose purpose);
+struct RopeShape {
+  int64_t length, turned, copied, channels;  // T; heads of queries and keys; of values; D
+  bool interleaved, inverse;
+  int64_t vector;  // GPU: neighbouring pairs of a thread; 1 on the host
+  // Of each pair of channels the turn from one position to the next, theta^(-2 i / R) / (2 pi) turns, in units
+  // of 2^-64: a position times this, in 64 bits, is the exact part of a turn.
+  std::vector<uint64_t> turns;
+  static constexpr int64_t kTogether = 4;  // heads that are read before the first is stored
+  int64_t pairs() const { return static_cast<int64_t>(turns.size()); }
+  int64_t row() const { return (turned + copied) * channels; }  // of a position
+  std::vector<int64_t> list() const;
+  static RopeShape of(const Body& body);  // from body.parameters
+};
 
 // pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
-SpecialCall describe_pool(const ir::OpView& op, Purpose purpose);
+Instance describe_pool(const ir::OpView& op, Purpose purpose);
 // conv: parameters are those of ConvShape. A library call on the host; on a GPU a matrix product where it
 // takes the convolution, else a thread for some channels of a pixel.
-SpecialCall describe_conv(const ir::OpView& op, Purpose purpose);
-std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu);
+Instance describe_conv(const ir::OpView& op, Purpose purpose);
+std::optional<Instance> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu);
 
 // layout: elements in another order.
-SpecialCall describe_permute(const ir::OpView& op, Purpose purpose);
-SpecialCall describe_concat(const ir::OpView& op, Purpose purpose);
-SpecialCall describe_slice(const ir::OpView& op, Purpose purpose);
+Instance describe_permute(const ir::OpView& op, Purpose purpose);
+Instance describe_concat(const ir::OpView& op, Purpose purpose);
+Instance describe_slice(const ir::OpView& op, Purpose purpose);
 
 // embedding: rows of a table by number, and the sums of their gradients.
-SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose);
-SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose);
+Instance describe_embedding(const ir::OpView& op, Purpose purpose);
+Instance describe_embedding_gradient(const ir::OpView& op, Purpose purpose);
 // Device, the gradient: how many tokens a warp looks at before it may add up those of its rows, and how many
 // of them it may keep for later.
 struct EmbeddingList {
@@ -40,8 +53,7 @@ struct WindowShape {
   int64_t from[2], to[2], kernel[2], stride[2], dilation[2], before[2];
   // Small windows side by side from the first element on, all inside the image: no element is in two.
   bool tiles() const;
-  std::vector<int64_t> list() const;
-  static WindowShape of(const Body& body);  // from body.parameters
+  static WindowShape of(const Body& body) { return shape_of<WindowShape>(body); }
 };
 // Of an op with a window (ir/ops/image_window.h) over images of this shape, with places of that shape.
 WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places);
@@ -60,8 +72,7 @@ struct ConvShape {
   int64_t taps() const { return window.kernel[0] * window.kernel[1]; }
   int64_t places() const { return window.to[0] * window.to[1]; }
   int64_t pixels() const { return window.from[0] * window.from[1]; }
-  std::vector<int64_t> list() const;
-  static ConvShape of(const Body& body);
+  static ConvShape of(const Body& body) { return shape_of<ConvShape>(body); }
 };
 ConvShape conv_shape(const ir::OpView& op);  // of no tile, and no product
 

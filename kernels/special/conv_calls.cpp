@@ -11,13 +11,6 @@ namespace gacc::kernels {
 
 namespace {
 
-// The largest divisor of `n` that is at most `most`: how many of n neighbours one thread computes.
-int64_t share(int64_t n, int64_t most) {
-  int64_t best = 1;
-  for (int64_t d = 2; d <= most; ++d) best = n % d == 0 ? d : best;
-  return best;
-}
-
 constexpr int64_t kChannelSums = 8, kTapSums = 9;  // sums that a thread holds
 // Of a product: with fewer rows, or less of what has no pixels, most of the smallest tile would be empty.
 constexpr int64_t kLeastRows = 16, kLeastRowsOfTensorCores = 8, kLeastOthers = 16;
@@ -29,28 +22,7 @@ constexpr int64_t kMostKernel = 62;
 constexpr int64_t kResidentThreads = 512;  // of a multiprocessor, so that a thread may have 128 registers
 constexpr int64_t kMostPixels = int64_t{1} << 30;  // of all samples: they are counted in 32 bits
 
-// The samples: those of the micro-batch, or a number.
-Extent samples_of(const ir::OpView& op) {
-  const int64_t first = op.operand(0).shape[0];
-  return first == ir::kBatch ? Extent{1, true} : Extent{first, false};
-}
-
 }  // namespace
-
-std::vector<int64_t> ConvShape::list() const {
-  std::vector<int64_t> all = window.list();
-  all.insert(all.end(), {groups, in, out, tile, part, product, modern, per_block});
-  return all;
-}
-
-ConvShape ConvShape::of(const Body& body) {
-  ConvShape shape{.window = WindowShape::of(body)};
-  auto next = body.parameters.end() - 8;
-  for (int64_t* value : {&shape.groups, &shape.in, &shape.out, &shape.tile, &shape.part, &shape.product,
-                         &shape.modern, &shape.per_block})
-    *value = *next++;
-  return shape;
-}
 
 ConvKind conv_kind(std::string_view op) {
   return op.starts_with("conv2d.weight_grad") ? ConvKind::weight
@@ -90,11 +62,11 @@ ConvProduct ConvProduct::of(const ConvShape& shape, ConvKind kind) {
   }
 }
 
-std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu) {
+std::optional<Instance> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu) {
   const ConvKind kind = conv_kind(op.op.info->name);
   ConvShape shape = conv_shape(op);
   const ConvProduct product = ConvProduct::of(shape, kind);
-  const Extent samples = samples_of(op);
+  const Extent samples = extent_of({op.operand(0).shape[0]});
   const int64_t all_samples = samples.at(op.module.micro_batch());
   const bool weight = kind == ConvKind::weight;
   const bool mma = has_tensor_cores(op.operand(0).dtype, gpu);
@@ -120,38 +92,38 @@ std::optional<SpecialCall> describe_conv_product(const ir::OpView& op, const Gpu
     const int64_t tiles = down * ceil_divide(columns, tile.n), all = columns * down;
     shape.per_block = tiles == 1 ? all : ceil_divide(all, tiles - 1) - 1;
   }
-  SpecialCall call = block_items(op, Purpose::device, items, 1, tile.threads());
-  call.per_block = shape.per_block;
-  call.extents.push_back(samples);
-  call.shared = tile_shared_bytes(tile, gpu);
-  call.resident = kResidentThreads / tile.threads();
-  call.variant = ".product";
-  call.parameters = shape.list();
-  return call;
+  Instance made = block_items(op, items, 1, tile.threads());
+  made.call.per_block = shape.per_block;
+  made.call.extents.push_back(samples);
+  made.body.shared = tile_shared_bytes(tile, gpu);
+  made.body.resident = kResidentThreads / tile.threads();
+  made.body.special += ".product";
+  made.body.parameters = words_of(shape);
+  return made;
 }
 
-SpecialCall describe_conv(const ir::OpView& op, Purpose purpose) {
-  if (purpose == Purpose::host) return {.library = true};
+Instance describe_conv(const ir::OpView& op, Purpose purpose) {
+  if (purpose == Purpose::host) return {};  // a library call
   const ConvKind kind = conv_kind(op.op.info->name);
   ConvShape shape = conv_shape(op);
-  const Extent samples = samples_of(op);
-  SpecialCall call;
+  const Extent samples = extent_of({op.operand(0).shape[0]});
+  Instance made;
   if (kind == ConvKind::weight) {
-    shape.tile = share(shape.taps(), kTapSums);
+    shape.tile = largest_divisor(shape.taps(), kTapSums);
     const int64_t items =
         op.integer("parts") * shape.groups * shape.out * shape.in * (shape.taps() / shape.tile);
-    call = block_items(op, purpose, {items, false}, shape.taps(), 128);
-    call.extents.push_back(samples);
-    call.shared = reduction_bytes(call.block, shape.tile);
+    made = block_items(op, {items, false}, shape.taps(), 128);
+    made.call.extents.push_back(samples);
+    made.body.shared = reduction_bytes(made.call.block, shape.tile);
   } else {
-    shape.tile = share(kind == ConvKind::forward ? shape.out : shape.in, kChannelSums);
+    shape.tile = largest_divisor(kind == ConvKind::forward ? shape.out : shape.in, kChannelSums);
     const ir::Shape& result = op.result().shape;
     const int64_t items = samples.factor * result[1] / shape.tile * result[2] * result[3];
-    call = thread_items(op, purpose, {items, samples.times_batch}, shape.taps());
-    call.block = call.per_block = 128;
+    made = thread_items(op, {items, samples.times_batch}, shape.taps());
+    made.call.block = made.call.per_block = 128;
   }
-  call.parameters = shape.list();
-  return call;
+  made.body.parameters = words_of(shape);
+  return made;
 }
 
 }  // namespace gacc::kernels

@@ -33,16 +33,16 @@ int64_t vector_of(const ir::OpView& op, Purpose purpose, int64_t begins) {
 }
 
 // A thread for each `vector` of a call by points.
-SpecialCall by_vectors(SpecialCall call, int64_t vector) {
-  call.vector = vector;
-  call.items.factor /= vector;
-  return call;
+Instance by_vectors(Instance made, int64_t vector) {
+  made.body.vector = static_cast<int>(vector);
+  made.call.items.factor /= vector;
+  return made;
 }
 
 }  // namespace
 
 // Parameters: the step of the first axis, then (extent, step) of each other one; the last is the columns.
-SpecialCall describe_permute(const ir::OpView& op, Purpose purpose) {
+Instance describe_permute(const ir::OpView& op, Purpose purpose) {
   const ir::Shape from = op.operand(0).shape, to = op.result().shape;
   const auto& axes = op.integers("axes");
   const size_t first = ir::has_batch(from) ? 1 : 0;
@@ -71,18 +71,18 @@ SpecialCall describe_permute(const ir::OpView& op, Purpose purpose) {
   const Extent all = extent_of(to);
   int64_t begins = nest.back().step == 1 ? std::gcd(columns, nest.front().step) : 1;
   for (size_t i = 1; i + 1 < nest.size(); ++i) begins = std::gcd(begins, nest[i].step);
-  SpecialCall call = by_vectors(point_items(op, purpose, {all.factor / columns, all.times_batch}, columns,
-                                            nest.back().step == 1 ? 4 : 16),
-                                vector_of(op, purpose, begins));
-  call.parameters = {nest.front().step};
+  Instance made = by_vectors(point_items(op, purpose, {all.factor / columns, all.times_batch}, columns,
+                                         nest.back().step == 1 ? 4 : 16),
+                             vector_of(op, purpose, begins));
+  std::vector<int64_t>& parameters = made.body.parameters = {nest.front().step};
   for (size_t i = 1; i < nest.size(); ++i)
-    call.parameters.insert(call.parameters.end(), {nest[i].extent, nest[i].step});
-  return call;
+    parameters.insert(parameters.end(), {nest[i].extent, nest[i].step});
+  return made;
 }
 
 // Parameters: into how many pieces a row is cut, and how long each operand's rows are. Long rows are cut, for
 // there may be few: along its first axis a sample is one row.
-SpecialCall describe_concat(const ir::OpView& op, Purpose purpose) {
+Instance describe_concat(const ir::OpView& op, Purpose purpose) {
   const Cut cut = cut_at(op, op.result().shape);
   std::vector<int64_t> lengths;
   int64_t longest = 0, pieces = 0;
@@ -99,26 +99,26 @@ SpecialCall describe_concat(const ir::OpView& op, Purpose purpose) {
   const int64_t vector = vector_of(op, purpose, begins);
   const int64_t threads = std::clamp<int64_t>((longest / pieces / vector + 31) / 32 * 32, 32, 256);
   const Extent parts{cut.rows.factor * pieces, cut.rows.times_batch};
-  SpecialCall call = block_items(op, purpose, parts, 4 * cut.after * longest / pieces, threads);
-  call.parameters = {pieces};
-  call.parameters.insert(call.parameters.end(), lengths.begin(), lengths.end());
-  call.vector = vector;
-  call.cost = 4;
-  return call;
+  Instance made = block_items(op, parts, 4 * cut.after * longest / pieces, threads);
+  made.body.parameters = std::move(lengths);
+  made.body.parameters.insert(made.body.parameters.begin(), pieces);
+  made.body.vector = static_cast<int>(vector);
+  made.body.cost = 4;
+  return made;
 }
 
 // Parameters: the length of the operand's rows, and where in them the result's begin.
-SpecialCall describe_slice(const ir::OpView& op, Purpose purpose) {
+Instance describe_slice(const ir::OpView& op, Purpose purpose) {
   const Cut cut = cut_at(op, op.operand(0).shape);
   const int64_t from = ir::elements(op.operand(0).shape, 1) / cut.rows.factor,
                 begin = op.integer("from") * cut.after, columns = op.integer("size") * cut.after;
-  SpecialCall call = by_vectors(point_items(op, purpose, cut.rows, columns, 4),
-                                vector_of(op, purpose, std::gcd(columns, std::gcd(from, begin))));
-  call.parameters = {from, begin};
-  return call;
+  Instance made = by_vectors(point_items(op, purpose, cut.rows, columns, 4),
+                             vector_of(op, purpose, std::gcd(columns, std::gcd(from, begin))));
+  made.body.parameters = {from, begin};
+  return made;
 }
 
-SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose) {
+Instance describe_embedding(const ir::OpView& op, Purpose purpose) {
   const int64_t columns = op.result().shape.back();
   return by_vectors(point_items(op, purpose, extent_of(op.operand(0).shape), columns, 4),
                     vector_of(op, purpose, columns));
@@ -127,34 +127,33 @@ SpecialCall describe_embedding(const ir::OpView& op, Purpose purpose) {
 // Parameters: the columns of the table, its rows where the sums are fresh (else 0), whether a task owns
 // columns (else rows). Host: of those how many. Device: how many columns a lane has, how many rows a warp,
 // and the rows of the table. extents: {rows, columns} or {blocks}, then the tokens.
-SpecialCall describe_embedding_gradient(const ir::OpView& op, Purpose purpose) {
+Instance describe_embedding_gradient(const ir::OpView& op, Purpose purpose) {
   const bool fresh = !op.op.results.empty();
   const size_t tokens = fresh ? 0 : 1;
   const Extent count = extent_of(op.operand(tokens).shape);
   const int64_t columns = op.operand(tokens + 1).shape.back(), rows = op.integer("rows");
-  SpecialCall call;
+  Instance made;
   if (purpose == Purpose::host) {
     // About 64 columns a task, and the same number for each.
-    int64_t width = std::min<int64_t>(columns, 64);
-    while (columns % width != 0) --width;
+    int64_t width = largest_divisor(columns, 64);
     if (width < 16) width = columns;
     const int64_t work = 4 * count.at(op.module.micro_batch()) + (fresh ? rows : 0);
-    call = point_items(op, purpose, {columns / width, false}, width,
+    made = point_items(op, purpose, {columns / width, false}, width,
                        static_cast<int>(std::min<int64_t>(work, 1 << 20)));
-    call.cost = 40;  // the loops inside are what is to be kept small
-    call.parameters = {columns, fresh ? rows : 0, 1, width};
+    made.body.cost = 40;  // the loops inside are what is to be kept small
+    made.body.parameters = {columns, fresh ? rows : 0, 1, width};
   } else {
     // As many rows a warp as leave so many ranges: the tokens' numbers are read that many times at most.
     constexpr int64_t kMostTokenRanges = 256;
     const int64_t ranges = std::min({rows, count.at(op.module.micro_batch()), kMostTokenRanges});
     const int64_t span = (rows + ranges - 1) / ranges, lanes = columns % 4 == 0 ? 4 : 1;
     const int64_t blocks = (rows + span - 1) / span * ((columns + 32 * lanes - 1) / (32 * lanes));
-    call = block_items(op, purpose, {blocks, false}, columns, 32);
-    call.shared = 2 * EmbeddingList::kEntries * 4;
-    call.parameters = {columns, fresh ? rows : 0, 0, lanes, span, rows};
+    made = block_items(op, {blocks, false}, columns, 32);
+    made.body.shared = 2 * EmbeddingList::kEntries * 4;
+    made.body.parameters = {columns, fresh ? rows : 0, 0, lanes, span, rows};
   }
-  call.extents.push_back(count);
-  return call;
+  made.call.extents.push_back(count);
+  return made;
 }
 
 }  // namespace gacc::kernels

@@ -1,6 +1,4 @@
 // How the kernel of rotary positions is called. No LLVM here.
-#include "kernels/special/rope_call.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -25,7 +23,7 @@ RopeShape RopeShape::of(const Body& body) {
 }
 
 // A point is a pair of channels of a position (GPU: some neighbours) in all its heads: they have one angle.
-SpecialCall describe_rope(const ir::OpView& op, Purpose purpose) {
+Instance describe_rope(const ir::OpView& op, Purpose purpose) {
   const ir::Heads of = ir::heads_of(op);
   const int64_t rotated = op.integer("rotated");
   RopeShape shape{.length = op.operand(0).shape[1],
@@ -51,11 +49,11 @@ SpecialCall describe_rope(const ir::OpView& op, Purpose purpose) {
   }
   // Not above what the host walks without masks (codegen/host/target.cpp).
   const auto cost = static_cast<int>(std::min<int64_t>(50 + 8 * of.all(), 199));
-  SpecialCall call = point_items(op, purpose, extent_of({op.operand(0).shape[0], shape.length}),
-                                 shape.pairs() / shape.vector, cost);
-  call.block = call.per_block = 32;  // there are few threads, each with much to do
-  call.parameters = shape.list();
-  return call;
+  Instance made = point_items(op, purpose, extent_of({op.operand(0).shape[0], shape.length}),
+                              shape.pairs() / shape.vector, cost);
+  made.call.block = made.call.per_block = 32;  // there are few threads, each with much to do
+  made.body.parameters = shape.list();
+  return made;
 }
 
 }  // namespace gacc::kernels

@@ -7,21 +7,6 @@
 
 namespace gacc::kernels {
 
-std::vector<int64_t> WindowShape::list() const {
-  std::vector<int64_t> all;
-  for (const auto& pair : {from, to, kernel, stride, dilation, before}) all.insert(all.end(), pair, pair + 2);
-  return all;
-}
-
-WindowShape WindowShape::of(const Body& body) {
-  WindowShape shape{};
-  size_t next = 0;
-  for (auto* pair : {shape.from, shape.to, shape.kernel, shape.stride, shape.dilation, shape.before}) {
-    for (int axis = 0; axis < 2; ++axis) pair[axis] = body.parameters[next++];
-  }
-  return shape;
-}
-
 bool WindowShape::tiles() const {
   constexpr int64_t kMostTileSide = 4;  // of a window: a row of it is held as so many vectors
   for (int axis = 0; axis < 2; ++axis) {
@@ -47,7 +32,7 @@ WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir
 
 // Forward: a point is a place; gradient: an element of the images. On the host the windows of max_pool2d that
 // are tiles are read as rows of vectors, and their gradient's points are places as well.
-SpecialCall describe_pool(const ir::OpView& op, Purpose purpose) {
+Instance describe_pool(const ir::OpView& op, Purpose purpose) {
   const bool gradient = op.op.info->name.ends_with(".grad");
   const ir::Shape& result = op.result().shape;
   const ir::Shape other = op.operand(op.op.operands.size() - 1).shape;
@@ -59,11 +44,10 @@ SpecialCall describe_pool(const ir::OpView& op, Purpose purpose) {
   for (int axis = 0; gradient && !by_window && axis < 2; ++axis)
     cost *= (window.kernel[axis] + window.stride[axis] - 1) / window.stride[axis];
   const Extent rows = extent_of({walked[0], walked[1], walked[2]});
-  SpecialCall call =
-      point_items(op, purpose, rows, walked[3], static_cast<int>(std::min<int64_t>(cost, 10000)));
-  call.parameters = window.list();
-  call.parameters.push_back(by_window ? 1 : 0);
-  return call;
+  Instance made = point_items(op, purpose, rows, walked[3], static_cast<int>(std::min<int64_t>(cost, 10000)));
+  made.body.parameters = words_of(window);
+  made.body.parameters.push_back(by_window ? 1 : 0);
+  return made;
 }
 
 }  // namespace gacc::kernels

@@ -57,11 +57,9 @@ class Finder {
   // The one slot that is `result` [.., n], for a kernel that computes from it element by element.
   std::optional<int32_t> slot_of(const ir::Kernel& kernel, const ir::ValueId& result) const {
     if (kernel.form != ir::KernelForm::pointwise || kernel.inner != 0) return std::nullopt;
-    std::string problem;
-    const std::optional<kernels::Instance> instance =
-        kernels::make_instance(module_, region_, kernel, kernels::Purpose::device, problem);
-    if (!instance || instance->body.cost > kernels::kMostEpilogueCost) return std::nullopt;
-    const auto& [call, body, constants] = *instance;
+    const auto [call, body, constants] =
+        kernels::make_instance(module_, region_, kernel, kernels::Purpose::device);
+    if (body.cost > kernels::kMostEpilogueCost) return std::nullopt;
     if (region_[result].type.pitch != 0) return std::nullopt;
     const ir::Shape& shape = region_[result].type.shape;
     const bool same_rows = !shape.empty() && call.extents[1] == ir::Extent{shape.back(), false};

@@ -6,6 +6,8 @@
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Module.h>
 
+#include "kernels/program.h"
+
 namespace gacc::codegen {
 namespace {
 
@@ -21,11 +23,14 @@ TEST(MergePart, HasTheSharedMemoryThatItsTaskSays) {
   Part part;
   part.threads = 64;
   part.places = 4;
-  std::string problem;
-  EXPECT_TRUE(make_part(module, "entry", part, problem)) << problem;
+  make_part(module, "entry", part);
   part.shared_bytes = 16;
-  EXPECT_FALSE(make_part(module, "entry", part, problem));
-  EXPECT_EQ(problem, "entry has 0 bytes of shared memory, not 16");
+  try {
+    make_part(module, "entry", part);
+    ADD_FAILURE() << "it says 16 bytes of a part that has none";
+  } catch (const kernels::Unfit& unfit) {
+    EXPECT_STREQ(unfit.what(), "entry has 0 bytes of shared memory, not 16");
+  }
 }
 
 }  // namespace

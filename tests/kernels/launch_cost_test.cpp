@@ -15,6 +15,13 @@ void expect_close(double seconds, double microseconds, std::string_view what) {
   EXPECT_NEAR(kMicro * seconds, microseconds, kSame * microseconds) << what;
 }
 
+double seconds_of(const Machine& machine, const ProductWork& product, Engine engine) {
+  return estimate(machine, Work{.product = product}, engine).seconds;
+}
+double seconds_of(const Machine& machine, const AttentionWork& attention, Engine engine) {
+  return estimate(machine, Work{.attention = attention}, engine).seconds;
+}
+
 TEST(Machine, ATargetHasItsCardOrTheOneBefore) {
   EXPECT_EQ(machine("sm_90a").card, "H100 SXM");
   EXPECT_EQ(machine("sm_90a").sms, 132);
@@ -43,7 +50,7 @@ TEST(LaunchCost, ProductsOfTheLibrary) {
     const std::pair<const char*, double> expected[] = {
         {"sm_90", row.sm_90}, {"sm_80", row.sm_80}, {"sm_75", row.sm_75}, {"sm_100", row.sm_100}};
     for (const auto& [target, microseconds] : expected)
-      expect_close(product_seconds(machine(target), work, Engine::library), microseconds, target);
+      expect_close(seconds_of(machine(target), work, Engine::library), microseconds, target);
   }
 }
 
@@ -59,8 +66,8 @@ TEST(LaunchCost, ProductsOfTheArtifact) {
   for (const Row& row : kRows) {
     const ProductWork work{
         .m = row.m, .n = row.n, .k = row.k, .c_bytes = row.c_bytes, .tile_m = row.tile, .tile_n = row.tile};
-    expect_close(product_seconds(machine("sm_90"), work, Engine::own), row.sm_90, "sm_90");
-    expect_close(product_seconds(machine("sm_80"), work, Engine::own), row.sm_80, "sm_80");
+    expect_close(seconds_of(machine("sm_90"), work, Engine::own), row.sm_90, "sm_90");
+    expect_close(seconds_of(machine("sm_80"), work, Engine::own), row.sm_80, "sm_80");
   }
 }
 
@@ -68,7 +75,7 @@ TEST(LaunchCost, ProductsOfTheArtifact) {
 TEST(LaunchCost, AFewTilesHaveAFewMultiprocessors) {
   const auto seconds = [](int64_t m, int64_t slices) {
     const ProductWork work{.m = m, .n = 32, .k = 4096, .tile_m = 32, .tile_n = 32, .slices = slices};
-    return product_seconds(machine("sm_90"), work, Engine::own);
+    return seconds_of(machine("sm_90"), work, Engine::own);
   };
   EXPECT_NEAR(seconds(64 * 32, 1) / seconds(32, 1), 1, 0.02);
   EXPECT_NEAR(seconds(256 * 32, 1) / seconds(128 * 32, 1), 1.9, 0.1);
@@ -80,11 +87,11 @@ TEST(LaunchCost, Attention) {
       .heads = 192, .length = 1024, .channels = 64, .causal = true, .fetched = 16};  // a warp of 16 rows
   for (const auto& [target, microseconds] :
        {std::pair("sm_90", 113.32), {"sm_80", 227.67}, {"sm_89", 224.395}, {"sm_100", 96.681}})
-    expect_close(attention_seconds(machine(target), work), microseconds, target);
+    expect_close(seconds_of(machine(target), work, Engine::library), microseconds, target);
   work.gradient = true, work.fetched = 56;
   for (const auto& [target, microseconds] :
        {std::pair("sm_90", 421.087), {"sm_80", 742.67}, {"sm_89", 968.634}, {"sm_100", 347.398}})
-    expect_close(attention_seconds(machine(target), work), microseconds, target);
+    expect_close(seconds_of(machine(target), work, Engine::library), microseconds, target);
 }
 
 // Of 16,384 rows of 3072 halves, a thread for each column.

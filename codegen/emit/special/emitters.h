@@ -9,7 +9,7 @@ namespace gacc::codegen {
 void emit_attention(Target& t);
 void emit_attention_gradient(Target& t);
 
-// rope: parameters are those of RopeShape (rope_call.h).
+// rope: parameters are those of RopeShape.
 void emit_rope(Target& t);
 
 // pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.

@@ -8,7 +8,6 @@
 
 #include "codegen/emit/special/emitters.h"
 #include "codegen/emit/target.h"
-#include "kernels/special/rope_call.h"
 
 namespace gacc::codegen {
 
