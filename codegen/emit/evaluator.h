@@ -18,11 +18,11 @@ class Evaluator {
  public:
   explicit Evaluator(Target& target) : t_(target), body_(target.body), b_(target.b), math_(target.math) {}
 
-  // Reads the scalars. Buffers that a reduction adds to are read where the sum is complete.
+  // Reads the scalars. Buffers that a reduction adds to are read again where the sum is complete: LLVM drops
+  // what nothing uses.
   void begin_function() {
     for (size_t i = 0; i < body_.slots.size(); ++i) {
-      if (used(i) && body_.slots[i].access == Access::scalar)
-        scalars_[static_cast<int32_t>(i)] = t_.load_one(static_cast<int32_t>(i), t_.index(0));
+      if (body_.slots[i].read && body_.slots[i].access == Access::scalar) keep(i, t_.index(0));
     }
   }
 
@@ -32,19 +32,17 @@ class Evaluator {
     row_values_.clear();
     base_.assign(body_.slots.size(), nullptr);
     row_base_ = body_.flat ? nullptr : b_.CreateMul(row, t_.column_count());
+    const auto extent = [&](int32_t i) { return t_.extents[static_cast<size_t>(i)]; };
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
-      if (slot.access == Access::element) {
-        base_[i] =
-            slot.pitch < 0 ? row_base_ : b_.CreateMul(row, t_.extents[static_cast<size_t>(slot.pitch)]);
-      }
-      if (slot.access == Access::suffix && slot.period >= 0) {
-        base_[i] =
-            b_.CreateMul(b_.CreateURem(row, t_.extents[static_cast<size_t>(slot.period)]), t_.column_count());
-      }
+      Value* repeated = slot.period < 0 ? row : b_.CreateURem(row, extent(slot.period));
+      if (slot.access == Access::element)
+        base_[i] = slot.pitch < 0 ? row_base_ : b_.CreateMul(row, extent(slot.pitch));
+      if (slot.access == Access::suffix && slot.period >= 0)
+        base_[i] = b_.CreateMul(repeated, t_.column_count());
       if (slot.access == Access::row) {
-        base_[i] = slot.period < 0 ? row : b_.CreateURem(row, t_.extents[static_cast<size_t>(slot.period)]);
-        if (used(i)) row_slots_[static_cast<int32_t>(i)] = t_.load_one(static_cast<int32_t>(i), base_[i]);
+        base_[i] = repeated;
+        if (slot.read) keep(i, repeated);
       }
     }
   }
@@ -59,15 +57,8 @@ class Evaluator {
   void give(int32_t slot, Value* value) { slots_[slot] = value; }
 
   Value* value(const Source& source) {
-    switch (source.from) {
-      case Source::From::number:
-        return llvm::ConstantFP::get(b_.getFloatTy(), source.number);
-      case Source::From::slot:
-        return slot(source.index);
-      case Source::From::member:
-        return result(source.index, source.result);
-    }
-    return nullptr;
+    if (source.from == Source::From::number) return llvm::ConstantFP::get(b_.getFloatTy(), source.number);
+    return source.from == Source::From::slot ? slot(source.index) : result(source.index, source.result);
   }
 
   Value* result(int32_t member, int32_t r) {
@@ -83,10 +74,7 @@ class Evaluator {
 
   // Whether the op's buffers are to be written; null: always.
   Value* gate(const Member& member) {
-    if (!member.when) return nullptr;
-    Value* flag = value(*member.when);
-    if (flag->getType()->isFloatTy()) return b_.CreateFCmpUNE(flag, math_.real(flag, 0.0));
-    return b_.CreateICmpNE(flag, llvm::Constant::getNullValue(flag->getType()));
+    return member.when ? b_.CreateIsNotNull(value(*member.when)) : nullptr;
   }
 
   // The value to store: what the op gives, or what was there where the gate is shut.
@@ -115,22 +103,8 @@ class Evaluator {
   }
 
  private:
-  // Whether a formula, a reduction or a gate reads the slot at points (rather than a sum's end).
-  bool used(size_t slot) const {
-    const auto reads = [&](const Source& s) {
-      return s.from == Source::From::slot && static_cast<size_t>(s.index) == slot;
-    };
-    for (const Member& member : body_.members) {
-      if (member.when && reads(*member.when)) return true;
-      for (const Source& input : member.inputs) {
-        if (reads(input)) return true;
-      }
-      if (member.kind != Lowering::pointwise) continue;
-      for (const int32_t old : member.old) {
-        if (old >= 0 && static_cast<size_t>(old) == slot) return true;
-      }
-    }
-    return false;
+  void keep(size_t slot, Value* index) {
+    kept_[static_cast<int32_t>(slot)] = t_.load_one(static_cast<int32_t>(slot), index);
   }
 
   Value* index(int32_t s) {
@@ -143,8 +117,7 @@ class Evaluator {
 
   Value* slot(int32_t s) {
     const Access access = body_.slots[static_cast<size_t>(s)].access;
-    if (access == Access::scalar) return scalars_.at(s);
-    if (access == Access::row) return row_slots_.at(s);
+    if (access == Access::scalar || access == Access::row) return kept_.at(s);
     Value*& loaded = slots_[s];
     if (loaded == nullptr) loaded = t_.load(s, index(s), point_);
     return loaded;
@@ -309,7 +282,7 @@ class Evaluator {
   const Body& body_;
   llvm::IRBuilder<>& b_;
   Math& math_;
-  std::map<int32_t, Value*> scalars_, row_slots_, slots_;     // loaded: for the function, the row, the point
+  std::map<int32_t, Value*> kept_, slots_;  // loaded: for the function or row, for the point
   std::map<std::pair<int32_t, int32_t>, Value*> row_values_;  // (member, result) -> a value of the row
   std::map<int32_t, std::vector<Value*>> members_;            // results at the point
   std::vector<Value*> base_;                                  // where the row begins in each slot; null: at 0

@@ -1,4 +1,4 @@
-// See half.h.
+// See half_values.h.
 #include "codegen/emit/half_values.h"
 
 #include <llvm/IR/IntrinsicsNVPTX.h>
@@ -19,7 +19,7 @@ Value* Half::widen(Value* bits, DType dtype) {
   Value* real = nullptr;
   if (dtype == DType::bf16) {
     Value* wide = b_.CreateZExt(bits, like(bits, b_.getInt32Ty()));
-    real = b_.CreateBitCast(b_.CreateShl(wide, word(bits, 16)), like(bits, b_.getFloatTy()));
+    real = b_.CreateBitCast(b_.CreateShl(wide, 16), like(bits, b_.getFloatTy()));
   } else if (has_.f16) {
     Value* half = b_.CreateBitCast(bits, like(bits, b_.getHalfTy()));
     real = b_.CreateFPExt(half, like(bits, b_.getFloatTy()));
@@ -43,43 +43,43 @@ Value* Half::narrow(Value* real, DType dtype) {
 // for inf and NaN and becomes 255.
 Value* Half::widen_f16(Value* bits) {
   Value* wide = b_.CreateZExt(bits, like(bits, b_.getInt32Ty()));
-  Value* magnitude = b_.CreateAnd(wide, word(bits, 0x7fff));
+  Value* magnitude = b_.CreateAnd(wide, 0x7fff);
   llvm::Type* real = like(bits, b_.getFloatTy());
-  Value* scaled = b_.CreateFMul(b_.CreateBitCast(b_.CreateShl(magnitude, word(bits, 13)), real),
+  Value* scaled = b_.CreateFMul(b_.CreateBitCast(b_.CreateShl(magnitude, 13), real),
                                 llvm::ConstantFP::get(real, 0x1p112));
   Value* result = b_.CreateBitCast(scaled, like(bits, b_.getInt32Ty()));
-  Value* special = b_.CreateOr(b_.CreateShl(magnitude, word(bits, 13)), word(bits, 0x7f800000));
+  Value* special = b_.CreateOr(b_.CreateShl(magnitude, 13), 0x7f800000);
   result = b_.CreateSelect(b_.CreateICmpUGE(magnitude, word(bits, 0x7c00)), special, result);
-  Value* sign = b_.CreateShl(b_.CreateAnd(wide, word(bits, 0x8000)), word(bits, 16));
+  Value* sign = b_.CreateShl(b_.CreateAnd(wide, 0x8000), 16);
   return b_.CreateBitCast(b_.CreateOr(result, sign), real);
 }
 
 Value* Half::narrow_f16(Value* real) {
   Value* bits = b_.CreateBitCast(real, like(real, b_.getInt32Ty()));
-  Value* magnitude = b_.CreateAnd(bits, word(real, 0x7fffffff));
-  Value* sign = b_.CreateLShr(b_.CreateAnd(bits, word(real, 0x80000000)), word(real, 16));
+  Value* magnitude = b_.CreateAnd(bits, 0x7fffffff);
+  Value* sign = b_.CreateLShr(b_.CreateAnd(bits, 0x80000000), 16);
   // Normal results: less than half a unit is added, a carry may reach the exponent, and 65520 is inf.
-  Value* odd = b_.CreateAnd(b_.CreateLShr(magnitude, word(real, 13)), word(real, 1));
+  Value* odd = b_.CreateAnd(b_.CreateLShr(magnitude, 13), 1);
   Value* normal = b_.CreateAdd(b_.CreateAdd(magnitude, odd), word(real, 0xc8000fff));
-  normal = b_.CreateLShr(normal, word(real, 13));
+  normal = b_.CreateLShr(normal, 13);
   normal = b_.CreateSelect(b_.CreateICmpUGE(magnitude, word(real, 0x47800000)), word(real, 0x7c00), normal);
   // Denormal ones: a sum with 1/2 has its last bit where an f16 has it.
   llvm::Type* type = real->getType();
   Value* sum = b_.CreateFAdd(b_.CreateBitCast(magnitude, type), llvm::ConstantFP::get(type, 0.5));
   Value* small = b_.CreateSub(b_.CreateBitCast(sum, like(real, b_.getInt32Ty())), word(real, 0x3f000000));
   Value* result = b_.CreateSelect(b_.CreateICmpULT(magnitude, word(real, 0x38800000)), small, normal);
-  Value* payload = b_.CreateAnd(b_.CreateLShr(magnitude, word(real, 13)), word(real, 0x1ff));
-  result = b_.CreateSelect(b_.CreateICmpUGT(magnitude, word(real, 0x7f800000)),
-                           b_.CreateOr(payload, word(real, 0x7e00)), result);
+  Value* payload = b_.CreateAnd(b_.CreateLShr(magnitude, 13), 0x1ff);
+  result = b_.CreateSelect(b_.CreateICmpUGT(magnitude, word(real, 0x7f800000)), b_.CreateOr(payload, 0x7e00),
+                           result);
   return b_.CreateTrunc(b_.CreateOr(result, sign), like(real, b_.getInt16Ty()));
 }
 
 Value* Half::narrow_bf16(Value* real) {
   Value* bits = b_.CreateBitCast(real, like(real, b_.getInt32Ty()));
-  Value* high = b_.CreateLShr(bits, word(real, 16));
-  Value* odd = b_.CreateAnd(high, word(real, 1));
-  Value* rounded = b_.CreateLShr(b_.CreateAdd(b_.CreateAdd(bits, word(real, 0x7fff)), odd), word(real, 16));
-  Value* quiet = b_.CreateOr(high, word(real, 0x40));
+  Value* high = b_.CreateLShr(bits, 16);
+  Value* odd = b_.CreateAnd(high, 1);
+  Value* rounded = b_.CreateLShr(b_.CreateAdd(b_.CreateAdd(bits, word(real, 0x7fff)), odd), 16);
+  Value* quiet = b_.CreateOr(high, 0x40);
   return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(real, real), quiet, rounded),
                         like(real, b_.getInt16Ty()));
 }

@@ -3,13 +3,40 @@
 // Order: at every point all memory is read before anything is written, because a result may lie in the bytes
 // of an operand (ir::may_reuse).
 #include "codegen/emit/evaluator.h"
-#include "codegen/emit/special.h"
+#include "codegen/emit/special/emitters.h"
 
 namespace gacc::codegen {
 
 namespace {
 
 using ir::Lowering;
+
+// Kernels of their own (kernels/special.h): their loop nests, by the op's name.
+struct Emitter {
+  std::string_view op;
+  void (*emit)(Target& target);
+};
+
+constexpr Emitter kEmitters[] = {
+    {"attention", emit_attention},
+    {"attention.dropout", emit_attention},
+    {"attention.grad", emit_attention_gradient},
+    {"attention.dropout.grad", emit_attention_gradient},
+    {"rope", emit_rope},
+    {"max_pool2d", emit_max_pool},
+    {"max_pool2d.grad", emit_max_pool_gradient},
+    {"permute", emit_permute},
+    {"concat", emit_concat},
+    {"slice", emit_slice},
+    {"embedding", emit_embedding},
+    {"embedding.grad", emit_embedding_gradient},
+    {"embedding.grad.acc", emit_embedding_gradient},
+    {"avg_pool2d", emit_mean_pool},
+    {"avg_pool2d.grad", emit_mean_pool_gradient},
+    {"conv2d", emit_conv},
+    {"conv2d.grad", emit_conv_images},
+    {"conv2d.weight_grad", emit_conv_weight},
+};
 
 class KernelEmitter {
  public:
@@ -27,7 +54,7 @@ class KernelEmitter {
         rowwise();
         break;
       case ir::KernelForm::special:
-        known = emit_special(t_);
+        known = special();
         break;
       case ir::KernelForm::column_reduce:
         column_reduce();
@@ -40,6 +67,8 @@ class KernelEmitter {
   }
 
  private:
+  const Member& member(int32_t m) const { return body_.members[static_cast<size_t>(m)]; }
+
   // Members with something to do at every point of a stage.
   struct Stage {
     std::vector<int32_t> stores, reduces;
@@ -73,8 +102,7 @@ class KernelEmitter {
   Target::Terms look(const Stage& s, const Point& point, std::vector<Evaluator::Pending>& pending) {
     e_.begin_point(point);
     Target::Terms terms;
-    for (const int32_t m : s.reduces)
-      terms.push_back(e_.value(body_.members[static_cast<size_t>(m)].inputs[0]));
+    for (const int32_t m : s.reduces) terms.push_back(e_.value(member(m).inputs[0]));
     for (const int32_t m : s.stores) e_.prepare(m, pending);
     return terms;
   }
@@ -94,9 +122,9 @@ class KernelEmitter {
         const Target::Terms sums = t_.reduce(row, t_.index(0), t_.column_count(), s.reductions,
                                              [&](const Point& p) { return visit(s, p); });
         for (size_t i = 0; i < s.reduces.size(); ++i) {
-          const ir::DType dtype = body_.members[static_cast<size_t>(s.reduces[i])].types[0];
-          e_.set_row_value(s.reduces[i], 0, t_.round(sums[i], dtype));
-          store_sum(s.reduces[i], row, sums[i]);
+          const Member& reduction = member(s.reduces[i]);
+          e_.set_row_value(s.reduces[i], 0, t_.round(sums[i], reduction.types[0]));
+          store_sum(reduction, row, sums[i]);
         }
       }
     });
@@ -150,8 +178,7 @@ class KernelEmitter {
           });
         },
         [&](const Point& point, Value* index, const Target::Terms& sums) {
-          for (size_t r = 0; r < each; ++r)
-            store_columns(body_.members[static_cast<size_t>(all.reduces[r])], point, index, sums[r]);
+          for (size_t r = 0; r < each; ++r) store_sum(member(all.reduces[r]), point, index, sums[r]);
         });
   }
 
@@ -178,50 +205,46 @@ class KernelEmitter {
     return sums;
   }
 
-  void store_columns(const Member& member, const Point& point, Value* index, Value* sum) {
-    for (size_t r = 0; r < member.stores.size(); ++r) {
-      if (member.stores[r] < 0) continue;
-      Value* value = sum;
-      if (member.old[r] >= 0) {
-        Value* old = t_.load(member.old[r], index, point);
-        if (member.accumulate) value = t_.math.combine(member.combine, old, sum);
-        if (Value* open = e_.gate(member)) value = t_.b.CreateSelect(open, value, old);
-      }
-      t_.store(member.stores[r], index, value, point);
+  // Stores a reduction's sum, of each lane of the point, where the op's result lies.
+  void store_sum(const Member& member, const Point& point, Value* index, Value* sum) {
+    if (member.stores[0] < 0) return;
+    Value* value = sum;
+    if (member.old[0] >= 0) {
+      Value* old = t_.load(member.old[0], index, point);
+      if (member.accumulate) value = t_.math.combine(member.combine, old, sum);
+      if (Value* open = e_.gate(member)) value = t_.b.CreateSelect(open, value, old);
     }
+    t_.store(member.stores[0], index, value, point);
   }
 
-  void store_sum(int32_t m, Value* index, Value* sum) {
-    const Member& member = body_.members[static_cast<size_t>(m)];
-    for (size_t r = 0; r < member.stores.size(); ++r) {
-      if (member.stores[r] < 0) continue;
-      t_.once([&] {
-        Value* value = sum;
-        if (member.old[r] >= 0) {
-          Value* old = t_.load_one(member.old[r], index);
-          if (member.accumulate) value = t_.math.combine(member.combine, old, sum);
-          if (Value* open = e_.gate(member)) value = t_.b.CreateSelect(open, value, old);
-        }
-        t_.store_one(member.stores[r], index, value);
-      });
-    }
+  // The same of a row or part.
+  void store_sum(const Member& member, Value* index, Value* sum) {
+    if (member.stores[0] >= 0) t_.once([&] { store_sum(member, {}, index, sum); });
+  }
+
+  // False when there is no emitter, which is a bug.
+  bool special() {
+    if (t_.emit_own()) return true;
+    const auto* found = std::ranges::find(kEmitters, body_.special, &Emitter::op);
+    if (found == std::end(kEmitters)) return false;
+    found->emit(t_);
+    return true;
   }
 
   void total_reduce() {
     const Stage all = stage(0);
     t_.parts([&](Value* part) {
       const auto [low, high] = t_.part_rows(part, body_.flat ? t_.column_count() : t_.row_count());
-      Value *first = low, *last = high;
       const auto on_point = [&](const Point& p) { return visit(all, p); };
       Target::Terms sums;
       if (body_.flat) {
         e_.begin_row(t_.index(0));
-        sums = t_.reduce(t_.index(0), first, last, all.reductions, on_point);
+        sums = t_.reduce(t_.index(0), low, high, all.reductions, on_point);
       } else {
         sums = t_.reduce_rows(
-            first, last, all.reductions, [&](Value* row) { e_.begin_row(row); }, on_point);
+            low, high, all.reductions, [&](Value* row) { e_.begin_row(row); }, on_point);
       }
-      for (size_t i = 0; i < sums.size(); ++i) store_sum(all.reduces[i], part, sums[i]);
+      for (size_t i = 0; i < sums.size(); ++i) store_sum(member(all.reduces[i]), part, sums[i]);
     });
   }
 

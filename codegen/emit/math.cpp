@@ -6,6 +6,7 @@
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/PatternMatch.h>
 
 #include <limits>
 
@@ -183,26 +184,15 @@ Value* Math::is_finite(Value* x) {
                           real(x, std::numeric_limits<double>::infinity()));
 }
 
-namespace {
-
-bool known_number(const Value* value) {
-  const auto* constant = llvm::dyn_cast<llvm::Constant>(value);
-  if (constant == nullptr) return false;
-  if (value->getType()->isVectorTy()) constant = constant->getSplatValue();
-  const auto* number = llvm::dyn_cast_or_null<llvm::ConstantFP>(constant);
-  return number != nullptr && !number->isNaN();
-}
-
-}  // namespace
-
 Value* Math::pick(Value* a, Value* b, bool larger) {
+  using namespace llvm::PatternMatch;
   if (!a->getType()->isFPOrFPVectorTy()) {
     return b_.CreateSelect(larger ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);
   }
-  if (known_number(b)) std::swap(a, b);
+  if (match(b, m_NonNaN())) std::swap(a, b);
   Value* first = larger ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
   // A comparison with NaN is false and takes b; only a NaN in a needs a look of its own.
-  if (!known_number(a)) first = b_.CreateOr(first, b_.CreateFCmpUNO(a, a));
+  if (!match(a, m_NonNaN())) first = b_.CreateOr(first, b_.CreateFCmpUNO(a, a));
   return b_.CreateSelect(first, a, b);
 }
 
@@ -216,12 +206,9 @@ Value* Math::combine(ir::Combine how, Value* a, Value* b) {
 }
 
 llvm::Constant* Math::neutral(ir::Combine how, Type* type) {
-  if (type->isFloatTy()) {
-    if (how == ir::Combine::sum) return llvm::ConstantFP::get(type, 0.0);
-    return llvm::ConstantFP::getInfinity(type, how == ir::Combine::max);
-  }
-  if (how == ir::Combine::sum) return llvm::ConstantInt::get(type, 0);
+  if (how == ir::Combine::sum) return llvm::Constant::getNullValue(type);
   const bool max = how == ir::Combine::max;
+  if (type->isFloatTy()) return llvm::ConstantFP::getInfinity(type, /*Negative=*/max);
   return llvm::ConstantInt::getSigned(
       type, max ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int32_t>::max());
 }
@@ -230,13 +217,11 @@ Value* Math::uniform(Value* seed_low, Value* seed_high, Value* stream, Value* or
   Type* word = lanes_of(index, b_.getInt32Ty());
   Type* wide = lanes_of(index, b_.getInt64Ty());
   Value* c0 = b_.CreateTrunc(index, word);
-  Value* c1 = b_.CreateTrunc(b_.CreateLShr(index, llvm::ConstantInt::get(wide, 32)), word);
+  const auto high = [&](Value* p) { return b_.CreateTrunc(b_.CreateLShr(p, 32), word); };
+  Value* c1 = high(index);
   Value *c2 = ordinal, *c3 = stream, *k0 = seed_low, *k1 = seed_high;
   const auto product = [&](uint32_t factor, Value* c) {
     return b_.CreateMul(b_.CreateZExt(c, wide), llvm::ConstantInt::get(wide, factor));
-  };
-  const auto high = [&](Value* p) {
-    return b_.CreateTrunc(b_.CreateLShr(p, llvm::ConstantInt::get(wide, 32)), word);
   };
   for (int round = 0; round < 10; ++round) {
     Value *p0 = product(0xD2511F53, c0), *p1 = product(0xCD9E8D57, c2);

@@ -32,6 +32,7 @@ class Math {
   Value* integer(Value* like, int64_t constant);  // i32 lanes
 
   Value* fma(Value* a, Value* b, Value* c);
+  Value* polynomial(Value* x, std::initializer_list<double> low_to_high);
   // exp: 1 ulp; 0 below -103.98, inf above 88.73. log: 1 ulp; -inf at 0, NaN below. tanh, erf: 2 ulp. NaN
   // gives NaN.
   Value* exp(Value* x, Accuracy accuracy = Accuracy::f32);
@@ -51,7 +52,6 @@ class Math {
   Value* uniform(Value* seed_low, Value* seed_high, Value* stream, Value* ordinal, Value* index);
 
  private:
-  Value* polynomial(Value* x, std::initializer_list<double> low_to_high);
   Value* copy_sign(Value* magnitude, Value* sign);
   Value* pick(Value* a, Value* b, bool larger);
   Value* coarse_tanh(Value* x);

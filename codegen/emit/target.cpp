@@ -2,6 +2,7 @@
 // passes.
 #include "codegen/emit/target.h"
 
+#include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/Module.h>
 
 namespace gacc::codegen {
@@ -50,6 +51,7 @@ Target::Carried Target::loop(Value* low, Value* high, Value* step, Carried carri
 }
 
 void Target::branch(Value* condition, const std::function<void()>& then) {
+  if (condition == nullptr) return then();
   BasicBlock* yes = BasicBlock::Create(module.getContext(), "then", function);
   BasicBlock* after = BasicBlock::Create(module.getContext(), "after", function);
   b.CreateCondBr(condition, yes, after);
@@ -95,22 +97,6 @@ Value* Target::iota(Type* element, unsigned lanes) {
   return llvm::ConstantVector::get(steps);
 }
 
-namespace {
-
-llvm::Align element_alignment(ir::DType dtype) {
-  return llvm::Align(static_cast<uint64_t>(ir::dtype_bytes(dtype)));
-}
-
-}  // namespace
-
-Value* Target::load_one(int32_t slot, Value* index) {
-  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
-  Type* type = memory_type(dtype);
-  Value* address = b.CreateInBoundsGEP(type, operands[static_cast<size_t>(slot)], index);
-  Value* value = b.CreateAlignedLoad(type, address, element_alignment(dtype));
-  return is_half(dtype) ? half.widen(value, dtype) : value;
-}
-
 std::vector<Value*> Target::load_pair(int32_t slot, Value* index, unsigned lanes) {
   Value* address = b.CreateInBoundsGEP(b.getInt16Ty(), operands[static_cast<size_t>(slot)], index);
   Value* words = splat(b.CreateAlignedLoad(b.getInt32Ty(), address, llvm::Align(2)), lanes);
@@ -120,15 +106,7 @@ std::vector<Value*> Target::load_pair(int32_t slot, Value* index, unsigned lanes
   return {b.CreateBitCast(low, real), b.CreateBitCast(high, real)};
 }
 
-void Target::store_one(int32_t slot, Value* index, Value* value) {
-  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
-  if (is_half(dtype)) value = half.narrow(value, dtype);
-  Value* address = b.CreateInBoundsGEP(value->getType(), operands[static_cast<size_t>(slot)], index);
-  b.CreateAlignedStore(value, address, element_alignment(dtype));
-}
-
 Value* Target::load(int32_t slot, Value* index, const Point& point) {
-  if (point.lanes == 1) return load_one(slot, index);
   const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
   Type* type = Math::with_lanes(memory_type(dtype), point.lanes);
   Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
@@ -141,21 +119,16 @@ Value* Target::load(int32_t slot, Value* index, const Point& point) {
 
 Point Target::spread(const Point& point, unsigned count) {
   Point wide{point.row, point.column, nullptr, point.lanes * count};
-  if (point.mask == nullptr) return wide;
-  std::vector<int> from;
-  for (unsigned i = 0; i < wide.lanes; ++i) from.push_back(static_cast<int>(i / count));
-  wide.mask = b.CreateShuffleVector(point.mask, from);
+  if (point.mask != nullptr)
+    wide.mask = b.CreateShuffleVector(point.mask, llvm::createReplicatedMask(count, point.lanes));
   return wide;
 }
 
 std::vector<Value*> Target::load_runs(int32_t slot, Value* index, unsigned count, const Point& point) {
   Value* all = load(slot, index, spread(point, count));
   std::vector<Value*> values;
-  for (unsigned j = 0; j < count; ++j) {
-    std::vector<int> from;
-    for (unsigned lane = 0; lane < point.lanes; ++lane) from.push_back(static_cast<int>(lane * count + j));
-    values.push_back(b.CreateShuffleVector(all, from));
-  }
+  for (unsigned j = 0; j < count; ++j)
+    values.push_back(b.CreateShuffleVector(all, llvm::createStrideMask(j, count, point.lanes)));
   return values;
 }
 
@@ -163,51 +136,32 @@ void Target::store_runs(int32_t slot, Value* index, const std::vector<Value*>& v
   const auto count = static_cast<unsigned>(values.size());
   // One after the other, then lane by lane.
   Value* all = values.front();
-  for (unsigned j = 1; j < count; ++j) {
-    std::vector<int> from;
-    for (unsigned i = 0; i < (j + 1) * point.lanes; ++i) from.push_back(static_cast<int>(i));
-    std::vector<int> same;  // of as many lanes as what stands before it
-    for (unsigned i = 0; i < j * point.lanes; ++i) same.push_back(i < point.lanes ? static_cast<int>(i) : -1);
-    all = b.CreateShuffleVector(all, b.CreateShuffleVector(values[j], same), from);
-  }
-  std::vector<int> from;
-  for (unsigned lane = 0; lane < point.lanes; ++lane) {
-    for (unsigned j = 0; j < count; ++j) from.push_back(static_cast<int>(j * point.lanes + lane));
-  }
-  store(slot, index, b.CreateShuffleVector(all, from), spread(point, count));
+  for (size_t j = 1; j < values.size(); ++j) all = llvm::concatenateVectors(b, {all, values[j]});
+  all = b.CreateShuffleVector(all, llvm::createInterleaveMask(point.lanes, count));
+  store(slot, index, all, spread(point, count));
 }
 
-Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise) {
-  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
-  Type* element = type_of(dtype);
-  llvm::Constant* rest = element->isFloatTy()
-                             ? llvm::ConstantFP::get(element, otherwise)
-                             : llvm::ConstantInt::get(element, static_cast<uint64_t>(otherwise));
+Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask) {
+  const auto zero = [](Type* type) { return llvm::Constant::getNullValue(type); };
   const unsigned lanes = Math::lanes(offset);
   if (lanes == 1) {
-    if (mask != nullptr)
-      offset = b.CreateSelect(mask, offset, llvm::Constant::getNullValue(offset->getType()));
-    Value* at = b.CreateAdd(base, b.CreateZExtOrTrunc(offset, index_type));
-    // Without a mask the base alone must be an element.
-    Value* value = load_one(slot, at);
-    return mask == nullptr ? value : b.CreateSelect(mask, value, rest);
+    // Where nothing is read, the base alone must be an element.
+    if (mask != nullptr) offset = b.CreateSelect(mask, offset, zero(offset->getType()));
+    Value* value = load_one(slot, b.CreateAdd(base, b.CreateZExtOrTrunc(offset, index_type)));
+    return mask == nullptr ? value : b.CreateSelect(mask, value, zero(value->getType()));
   }
   if (mask == nullptr) mask = llvm::Constant::getAllOnesValue(Math::with_lanes(b.getInt1Ty(), lanes));
-  Type* stored = memory_type(dtype);
-  Value* start = b.CreateInBoundsGEP(stored, operands[static_cast<size_t>(slot)], base);
-  Value* places = b.CreateGEP(stored, start, b.CreateSExt(offset, Math::with_lanes(b.getInt64Ty(), lanes)));
-  const auto all = [&](llvm::Constant* one) {
-    return llvm::ConstantVector::getSplat(llvm::ElementCount::getFixed(lanes), one);
-  };
-  llvm::Constant* none = all(is_half(dtype) ? llvm::Constant::getNullValue(stored) : rest);
-  Value* value =
-      b.CreateMaskedGather(Math::with_lanes(stored, lanes), places, element_alignment(dtype), mask, none);
-  if (is_half(dtype)) value = b.CreateSelect(mask, half.widen(value, dtype), all(rest));
-  return value;
+  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  Type *element = memory_type(dtype), *type = Math::with_lanes(element, lanes);
+  Value* start = b.CreateInBoundsGEP(element, operands[static_cast<size_t>(slot)], base);
+  Value* places = b.CreateGEP(element, start, b.CreateSExt(offset, Math::with_lanes(b.getInt64Ty(), lanes)));
+  Value* value = b.CreateMaskedGather(type, places, alignment({}, dtype), mask, zero(type));
+  if (!is_half(dtype)) return value;
+  value = half.widen(value, dtype);
+  return b.CreateSelect(mask, value, zero(value->getType()));
 }
 
 void Target::store(int32_t slot, Value* index, Value* value, const Point& point) {
-  if (point.lanes == 1) return store_one(slot, index, value);
   const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
   value = splat(value, point.lanes);
   if (is_half(dtype)) value = half.narrow(value, dtype);
@@ -237,17 +191,12 @@ void Target::accumulate(const std::vector<Reduction>& reductions, const Terms& t
 }
 
 Value* Target::across_lanes(ir::Combine how, Value* vector) {
-  for (unsigned n = Math::lanes(vector); n > 1; n = Math::lanes(vector)) {
-    std::vector<int> low, high;
-    for (unsigned i = 0; i < n / 2; ++i)
-      low.push_back(static_cast<int>(i)), high.push_back(static_cast<int>(i + n / 2));
-    Value *first = nullptr, *second = nullptr;
-    if (n == 2) {
-      first = b.CreateExtractElement(vector, uint64_t{0}),
-      second = b.CreateExtractElement(vector, uint64_t{1});
-    } else {
-      first = b.CreateShuffleVector(vector, low), second = b.CreateShuffleVector(vector, high);
-    }
+  for (unsigned n = Math::lanes(vector) / 2; n > 0; n /= 2) {
+    const auto half_from = [&](unsigned lane) -> Value* {
+      if (n == 1) return b.CreateExtractElement(vector, uint64_t{lane});
+      return b.CreateShuffleVector(vector, llvm::createSequentialMask(lane, n, 0));
+    };
+    Value *first = half_from(0), *second = half_from(n);
     vector = math.combine(how, first, second);
   }
   return vector;
@@ -269,9 +218,8 @@ Target::Terms Target::finish(const std::vector<Reduction>& reductions, Carried a
 
 std::pair<Value*, Value*> Target::part_rows(Value* part, Value* count) {
   Value* chunk = extents[static_cast<size_t>(body.chunk)];
-  const auto clamp = [&](Value* v) { return b.CreateSelect(b.CreateICmpULT(v, count), v, count); };
-  Value* first = clamp(b.CreateMul(part, chunk));
-  return {first, clamp(b.CreateAdd(first, chunk))};
+  Value* first = smaller(b.CreateMul(part, chunk), count);
+  return {first, smaller(b.CreateAdd(first, chunk), count)};
 }
 
 Target::Terms Target::reduce(Value* row, Value* low, Value* high, const std::vector<Reduction>& reductions,

@@ -86,23 +86,24 @@ class Target {
   void each(Value* low, Value* high, Value* step, const std::function<void(Value*)>& body) {
     loop(low, high, step, {}, [&](Value* i, const Carried&) { return body(i), Carried{}; });
   }
+  // `condition` null: always.
   void branch(Value* condition, const std::function<void()>& then);
   // Both sides give values of the same types.
   Carried either(Value* condition, const std::function<Carried()>& yes, const std::function<Carried()>& no);
 
   // Slots of half type are read as f32, and written rounded to nearest even.
-  Value* load(int32_t slot, Value* index, const Point& point);  // lanes side by side
-  Value* load_one(int32_t slot, Value* index);                  // a scalar
+  Value* load(int32_t slot, Value* index, const Point& point);                   // lanes side by side
+  Value* load_one(int32_t slot, Value* index) { return load(slot, index, {}); }  // a scalar
   // Host, bf16: the neighbours at index and index + 1, each in all lanes.
   std::vector<Value*> load_pair(int32_t slot, Value* index, unsigned lanes);
   // `count` elements of every lane, all side by side: element j of a lane is at index + lane * count + j.
   std::vector<Value*> load_runs(int32_t slot, Value* index, unsigned count, const Point& point);
   void store_runs(int32_t slot, Value* index, const std::vector<Value*>& values, const Point& point);
   // Elements base + offset: `base` one index, `offset` an i32 in every lane (or one), not negative where
-  // `mask` holds. A lane without mask reads nothing and is `otherwise`; mask may be null.
-  Value* gather(int32_t slot, Value* base, Value* offset, Value* mask, double otherwise);
+  // `mask` holds. A lane without mask reads nothing and is 0; mask may be null.
+  Value* gather(int32_t slot, Value* base, Value* offset, Value* mask);
   void store(int32_t slot, Value* index, Value* value, const Point& point);
-  void store_one(int32_t slot, Value* index, Value* value);
+  void store_one(int32_t slot, Value* index, Value* value) { store(slot, index, value, {}); }
 
   Value* index(int64_t value) { return llvm::ConstantInt::get(index_type, static_cast<uint64_t>(value)); }
   // The low 32 bits of an index.

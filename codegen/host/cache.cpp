@@ -20,13 +20,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-uint32_t checksum(std::string_view bytes) {
-  const uLong crc = crc32(0, nullptr, 0);
-  return static_cast<uint32_t>(crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
-
 std::string header(std::string_view object) {
-  return fmt::format("gacc object 1 bytes={} crc32={:08x}\n", object.size(), checksum(object));
+  const uLong crc = crc32_z(0, reinterpret_cast<const Bytef*>(object.data()), object.size());
+  return fmt::format("gacc object 1 bytes={} crc32={:08x}\n", object.size(), crc);
 }
 
 // Code is run from here: the folder must be the user's own.
@@ -37,20 +33,6 @@ bool usable(const std::string& folder) {
 }
 
 }  // namespace
-
-CacheKey& CacheKey::add(std::string_view part) {
-  // FNV-1a twice, over the bytes and then the length; the second runs over rotated bytes.
-  const auto step = [&](uint8_t byte) {
-    hash_[0] = (hash_[0] ^ byte) * 0x100000001b3;
-    hash_[1] = (hash_[1] ^ static_cast<uint8_t>(byte << 3 | byte >> 5)) * 0x9e3779b97f4a7c15;
-    hash_[1] ^= hash_[1] >> 29;
-  };
-  for (const char c : part) step(static_cast<uint8_t>(c));
-  for (size_t length = part.size(), i = 0; i < 8; ++i, length >>= 8) step(static_cast<uint8_t>(length));
-  return *this;
-}
-
-std::string CacheKey::text() const { return fmt::format("{:016x}{:016x}", hash_[0], hash_[1]); }
 
 Cache Cache::open() {
   const char* setting = std::getenv("GACC_CACHE");
@@ -63,10 +45,9 @@ Cache Cache::open() {
   } else if (home != nullptr && *home == '/') {
     folder = std::string(home) + "/.cache/gacc";
   }
-  if (folder.empty()) return Cache("");
   std::error_code error;
   fs::create_directories(fs::path(folder).parent_path(), error);
-  if (mkdir(folder.c_str(), 0700) != 0 && !usable(folder)) return Cache("");
+  mkdir(folder.c_str(), 0700);
   return Cache(usable(folder) ? folder : "");
 }
 

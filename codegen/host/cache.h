@@ -9,16 +9,6 @@
 
 namespace gacc::host {
 
-// 128 bits of everything that a compiled object depends on, as 32 hexadecimal digits.
-class CacheKey {
- public:
-  CacheKey& add(std::string_view part);  // parts are kept apart: ("ab", "c") differs from ("a", "bc")
-  std::string text() const;
-
- private:
-  uint64_t hash_[2] = {0xcbf29ce484222325, 0x9ae16a3b2f90404f};
-};
-
 class Cache {
  public:
   static constexpr int64_t kEntries = 64, kBytes = int64_t{512} << 20;  // the oldest go first

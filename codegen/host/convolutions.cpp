@@ -12,7 +12,6 @@
 // f32, and a half result is rounded once. Columns are scratch memory as well. Where a window is one f32
 // element and nothing is skipped the image itself is the matrix.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "codegen/host/library.h"
@@ -37,15 +36,6 @@ float* scratch(Use use, int64_t elements) {
   std::vector<float>& own = memory[use];
   if (own.size() < static_cast<size_t>(elements)) own.resize(static_cast<size_t>(elements));
   return own.data();
-}
-
-// `count` elements from element `first` on as f32, in `to`.
-void read(Element type, const char* from, int64_t first, int64_t count, float* to) {
-  if (type == Element::f32) {
-    std::memcpy(to, from + first * 4, static_cast<size_t>(count) * 4);
-  } else {
-    widen(half_type(type), reinterpret_cast<const uint16_t*>(from) + first, to, count);
-  }
 }
 
 // Where the windows of images of this size lie: their places are rows and columns as well.
@@ -134,28 +124,17 @@ class Convolution final : public LibraryCall {
   }
 
   int64_t tasks(int64_t batch) const override {
-    switch (kind_) {
-      case ConvKind::forward:
-        return batch * groups_ * tiles();
-      case ConvKind::images:
-        return (batch + samples_ - 1) / samples_ * groups_;
-      case ConvKind::weight:
-        break;
-    }
+    if (kind_ == ConvKind::forward) return batch * groups_ * tiles();
+    if (kind_ == ConvKind::images) return (batch + samples_ - 1) / samples_ * groups_;
     return parts_ * groups_ * blocks();
   }
 
   bool run(char* const* operands, int64_t batch, int64_t task) const override {
-    switch (kind_) {
-      case ConvKind::forward:
-        return forward(operands[0], operands[1], operands[2], task);
-      case ConvKind::images:
-        return turned_ ? images_of_columns(operands[0], operands[1], operands[2], batch, task)
-                       : images(operands[0], operands[1], operands[2], task);
-      case ConvKind::weight:
-        break;
-    }
-    return weight(operands[0], operands[1], reinterpret_cast<float*>(operands[2]), batch, task);
+    const char *x = operands[0], *y = operands[1];
+    char* result = operands[2];
+    if (kind_ == ConvKind::forward) return forward(x, y, result, task);
+    if (kind_ == ConvKind::weight) return weight(x, y, reinterpret_cast<float*>(result), batch, task);
+    return turned_ ? images_of_columns(x, y, result, batch, task) : images(x, y, result, task);
   }
 
  private:
@@ -173,53 +152,33 @@ class Convolution final : public LibraryCall {
   int64_t plane() const { return slide_.plane(); }
   int64_t depth() const { return in_ * taps_; }
 
-  // [rows, columns] of a matrix whose rows lie `step` elements apart, as f32: the matrix itself, or a copy.
-  struct Matrix {
-    const float* data;
-    int64_t step;
-  };
+  // As as_f32, with a copy in the thread's memory.
   Matrix matrix(Use use, const char* from, int64_t first, int64_t rows, int64_t columns, int64_t step) const {
-    if (type_ == Element::f32) return {reinterpret_cast<const float*>(from) + first, step};
-    float* copy = scratch(use, rows * columns);
-    for (int64_t r = 0; r < rows; ++r) read(type_, from, first + r * step, columns, copy + r * columns);
-    return {copy, columns};
+    float* copy = type_ == Element::f32 ? nullptr : scratch(use, rows * columns);
+    return as_f32(type_, from, first, rows, columns, step, copy);
   }
   // The weight of a group: [O, K].
   Matrix weights(const char* weight, int64_t group) const {
     return matrix(kWeight, weight, group * out_ * depth(), out_, depth(), depth());
   }
 
-  // A tile of rows of places as matrix @ its columns, [rows, height] @ [height, count], into what starts at
-  // element `to` of an operand. `height` elements are `channels` times the taps.
-  bool product(const Matrix& rows, int64_t many, const Matrix& columns, int64_t height, int64_t count,
-               char* result, int64_t to) const {
+  // A tile of rows of places, from row `first` on, as matrix [many, channels x taps] @ columns. `at`: the
+  // number of its sample and group.
+  bool product(const Matrix& rows, int64_t many, const char* x, int64_t channels, int64_t at, int64_t first,
+               char* result) const {
     const bool half = type_ != Element::f32;
+    const int64_t places = std::min(rows_, slide_.places[0] - first), count = places * slide_.places[1];
+    const int64_t to = at * many * plane() + first * slide_.places[1];
+    const Matrix columns = unfold(x, at * channels * image(), channels, first, places);
     float* sums = half ? scratch(kPlaces, many * count) : reinterpret_cast<float*>(result) + to;
-    if (!multiply({.m = many,
-                   .n = count,
-                   .k = height,
-                   .a = rows.data,
-                   .lda = rows.step,
-                   .b = columns.data,
-                   .ldb = columns.step,
-                   .c = sums,
-                   .ldc = half ? count : plane()}))
-      return false;
-    for (int64_t r = 0; half && r < many; ++r)
-      narrow(half_type(type_), sums + r * count, reinterpret_cast<uint16_t*>(result) + to + r * plane(),
-             count);
+    if (!multiply({many, count, channels * taps_}, rows, columns, sums, half ? count : plane())) return false;
+    if (half) round_rows(type_, sums, many, count, result, to, plane());
     return true;
   }
 
   bool forward(const char* x, const char* weight, char* y, int64_t task) const {
-    const int64_t tile = task % tiles(), rest = task / tiles();  // rest: sample and group
-    const int64_t first = tile * rows_, rows = std::min(rows_, slide_.places[0] - first);
-    const Matrix w = weights(weight, rest % groups_);
-    Matrix columns{reinterpret_cast<const float*>(x) + rest * in_ * image() + first * slide_.places[1],
-                   image()};
-    if (!whole_) columns = unfold(x, rest * in_ * image(), in_, first, rows);
-    return product(w, out_, columns, depth(), rows * slide_.places[1], y,
-                   rest * out_ * plane() + first * slide_.places[1]);
+    const int64_t at = task / tiles();
+    return product(weights(weight, at % groups_), out_, x, in_, at, task % tiles() * rows_, y);
   }
 
   // The images' gradient as the forward product of the turned window. Here dy are the images.
@@ -234,13 +193,8 @@ class Convolution final : public LibraryCall {
                           turned + i * height + o * taps_);
     }
     for (int64_t sample = begin; sample < std::min(begin + samples_, batch); ++sample) {
-      const int64_t at = sample * groups_ + group;
       for (int64_t first = 0; first < slide_.places[0]; first += rows_) {
-        const int64_t rows = std::min(rows_, slide_.places[0] - first);
-        const Matrix columns = unfold(dy, at * out_ * image(), out_, first, rows);
-        if (!product({turned, height}, in_, columns, height, rows * slide_.places[1], dx,
-                     at * in_ * plane() + first * slide_.places[1]))
-          return false;
+        if (!product({turned, height}, in_, dy, out_, sample * groups_ + group, first, dx)) return false;
       }
     }
     return true;
@@ -249,7 +203,8 @@ class Convolution final : public LibraryCall {
   bool images(const char* dy, const char* weight, char* dx, int64_t task) const {
     const int64_t size = in_ * image();
     const bool half = type_ != Element::f32;
-    const Matrix w = weights(weight, task % groups_);
+    Matrix w = weights(weight, task % groups_);
+    w.transposed = true;
     float* sums = half ? scratch(kImage, size) : reinterpret_cast<float*>(dx) + task * size;
     if (!whole_) std::fill_n(sums, size, 0.0f);
     for (int64_t first = 0; first < slide_.places[0]; first += rows_) {
@@ -257,20 +212,10 @@ class Convolution final : public LibraryCall {
       const Matrix d =
           matrix(kPlaces, dy, task * out_ * plane() + first * slide_.places[1], out_, count, plane());
       float* columns = whole_ ? sums : scratch(kColumns, depth() * count);
-      if (!multiply({.transpose_a = true,
-                     .m = depth(),
-                     .n = count,
-                     .k = out_,
-                     .a = w.data,
-                     .lda = w.step,
-                     .b = d.data,
-                     .ldb = d.step,
-                     .c = columns,
-                     .ldc = count}))
-        return false;
+      if (!multiply({depth(), count, out_}, w, d, columns, count)) return false;
       if (!whole_) fold(columns, first, rows, sums);
     }
-    if (half) narrow(half_type(type_), sums, reinterpret_cast<uint16_t*>(dx) + task * size, size);
+    if (half) round_rows(type_, sums, 1, size, dx, task * size, size);
     return true;
   }
 
@@ -289,20 +234,9 @@ class Convolution final : public LibraryCall {
         const int64_t rows = std::min(rows_, slide_.places[0] - first), count = rows * slide_.places[1];
         const int64_t places = (sample * groups_ + group) * out_ * plane() + first * slide_.places[1];
         const Matrix d = matrix(kPlaces, dy, places, out_, count, plane());
-        Matrix columns{reinterpret_cast<const float*>(x) + from, image()};
-        if (!whole_) columns = unfold(x, from, channels, first, rows);
-        if (!multiply({.transpose_b = true,
-                       .accumulate = more,
-                       .m = out_,
-                       .n = channels * taps_,
-                       .k = count,
-                       .a = d.data,
-                       .lda = d.step,
-                       .b = columns.data,
-                       .ldb = columns.step,
-                       .c = parts,
-                       .ldc = depth()}))
-          return false;
+        Matrix columns = unfold(x, from, channels, first, rows);
+        columns.transposed = true;
+        if (!multiply({out_, channels * taps_, count}, d, columns, parts, depth(), more)) return false;
       }
     }
     return true;
@@ -312,6 +246,7 @@ class Convolution final : public LibraryCall {
   // zero outside of the image.
   Matrix unfold(const char* x, int64_t start, int64_t channels, int64_t first, int64_t rows) const {
     const int64_t stride = slide_.w.stride[1], width = slide_.places[1];
+    if (whole_) return {reinterpret_cast<const float*>(x) + start + first * width, image()};
     const Matrix from = matrix(kImage, x, start, 1, channels * image(), 0);
     float* columns = scratch(kColumns, channels * taps_ * rows * width);
     slide_.walk(channels, first, rows, [&](int64_t to, bool there, int64_t at, const Slide::Run& run) {

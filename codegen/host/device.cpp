@@ -7,11 +7,13 @@
 #include <cstring>
 #include <exception>
 
-#include "codegen/host/build_id.h"
 #include "codegen/host/engine.h"
 
 namespace gacc::host {
 
+namespace {
+
+// Which build of the plug-in this is: version, and size and time of the file this code was loaded from.
 std::string build_id() {
   Dl_info info{};
   struct stat file {};
@@ -20,8 +22,6 @@ std::string build_id() {
     return GACC_VERSION;
   return fmt::format("{} {} {}.{}", GACC_VERSION, file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
 }
-
-namespace {
 
 class HostDevice final : public Device {
  public:
@@ -39,7 +39,7 @@ class HostDevice final : public Device {
 
   Status load(const Artifact& artifact) override {
     try {
-      if (Status status = engine_.load(artifact.ir, Cache::open()); !status) return status;
+      if (Status status = engine_.load(artifact.ir, Cache::open(), build_id()); !status) return status;
     } catch (const std::exception& error) {  // out of memory, threads or file handles: nothing of ours throws
       return Status::error("the host device cannot load the artifact: {}", error.what());
     }

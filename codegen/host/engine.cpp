@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "codegen/artifact_ir.h"
-#include "codegen/host/build_id.h"
 #include "ir/dependence.h"
 #include "ir/product.h"
 
@@ -33,25 +32,21 @@ Status Arena::allocate(int64_t bytes) {
   return {};
 }
 
-namespace {
-
 // Programs are numbered like regions.
 static_assert(std::equal(std::begin(ir::all_regions), std::end(ir::all_regions), std::begin(kProgramNames),
                          std::end(kProgramNames), [](ir::RegionKind kind, std::string_view name) {
                            return ir::region_text(kind) == name;
                          }));
 
-}  // namespace
-
-Status Engine::load(std::string_view text, const Cache& cache) {
+Status Engine::load(std::string_view text, const Cache& cache, std::string_view build) {
   ir::Module module;
-  if (Status status = read_ir(text, module); !status) return status;
+  GACC_TRY(read_ir(text, module));
 
   std::string problem;
   const std::optional<codegen::Program> program =
       codegen::make_program(module, codegen::Purpose::host, problem);
   if (!program) return Status::error("internal error: {}", problem);
-  const std::string key = CacheKey().add(build_id()).add(codegen::host_key()).add(text).text();
+  const std::string key = codegen::host_key({build, text});
   if (const std::optional<std::string> object = cache.load(key))
     code_ = codegen::HostCode::load(*object, *program, problem);
   if (!code_) {
@@ -60,9 +55,8 @@ Status Engine::load(std::string_view text, const Cache& cache) {
     if (!code_) return Status::error("internal error: host code: {}", problem);
     cache.store(key, object);
   }
-  if (Status status = arena_.allocate(*module.arena_bytes); !status) return status;
-  for (const ir::RegionKind kind : ir::all_regions)
-    if (Status status = prepare(module, *program, kind); !status) return status;
+  GACC_TRY(arena_.allocate(*module.arena_bytes));
+  for (const ir::RegionKind kind : ir::all_regions) GACC_TRY(prepare(module, *program, kind));
   return {};
 }
 
@@ -70,82 +64,70 @@ Status Engine::load(std::string_view text, const Cache& cache) {
 // touch each other's results become one wave.
 Status Engine::prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind) {
   Prepared& prepared = programs_[static_cast<size_t>(kind)];
+  const ir::Region& region = module.region(kind);
   const std::vector<codegen::Call>& calls = program.calls(kind);
   std::vector<ir::Kernel> kernels;
   for (const codegen::Call& call : calls) kernels.push_back(call.kernel);
   size_t next = 0;
-  for (const size_t end : ir::Dependence(module, module.region(kind), kernels).wave_ends()) {
+  for (const size_t end : ir::Dependence(module, region, kernels).wave_ends()) {
     Wave wave{prepared.launches.size(), 0, 0};
     for (; next < end; ++next) {
       if (kernels[next].form == ir::KernelForm::alias) continue;
-      const Place place{module, module.region(kind), calls[next]};
-      if (Status status = prepare_launch(place, program, prepared.launches.emplace_back()); !status)
-        return status;
+      const ir::OpView at{module, region, region.ops[kernels[next].members.front().op]};
+      GACC_TRY(prepare_launch(at, calls[next], program, prepared.launches.emplace_back()));
     }
     wave.last = prepared.launches.size();
     if (wave.last > wave.first) prepared.waves.push_back(wave);
   }
   prepared.first_task.resize(prepared.launches.size());
-  prepared.most = module.most_samples(module.region(kind));
+  prepared.most = module.most_samples(region);
   set_batch(prepared, prepared.most);
   return {};
 }
 
-Status Engine::prepare_launch(const Place& at, const codegen::Program& program, Launch& launch) {
-  if (at.call.kernel.form == ir::KernelForm::gemm) return prepare_product(at, launch);
-  if (at.call.function < 0) return prepare_library_call(at, launch);
-  return prepare_function(at, program.functions[static_cast<size_t>(at.call.function)], launch);
+Status Engine::prepare_launch(const ir::OpView& at, const codegen::Call& call,
+                              const codegen::Program& program, Launch& launch) {
+  std::vector<ir::Operand> operands = call.operands;
+  launch.name = at.op.info->name;
+  if (call.kernel.form == ir::KernelForm::gemm) {
+    GACC_TRY(prepare_product(at, launch));
+    operands = {launch.product.a, launch.product.b, launch.product.c};
+  } else if (call.function < 0) {
+    launch.library = make_library_call(at);
+    if (launch.library == nullptr)
+      return Status::error("internal error: `{}` is no library call", launch.name);
+  } else {
+    launch.name = program.functions[static_cast<size_t>(call.function)].name;
+    launch.function = code_->function(call.function);
+    launch.extents = call.extents;
+    launch.values.resize(launch.extents.size());
+    launch.items = call.items;
+    launch.tile = std::max<int64_t>(call.tile, 1);
+  }
+  for (const ir::Operand& operand : operands) GACC_TRY(add_operand(at, operand, launch));
+  return {};
 }
 
-Status Engine::prepare_product(const Place& at, Launch& launch) {
-  const ir::ProductCall call = ir::product_of(at.module, at.region, at.op());
-  if (at.op().when) return Status::error("`{}` under a condition is not supported", at.op().info->name);
+Status Engine::prepare_product(const ir::OpView& at, Launch& launch) {
+  if (at.op.when) return Status::error("`{}` under a condition is not supported", launch.name);
+  const ir::ProductCall& call = launch.product = ir::product_of(at.module, at.region, at.op);
   if (call.n.times_batch) return Status::error("internal error: a matrix product has B columns");
-  launch.gemm_m = call.m;
-  launch.gemm_k = call.k;
   const int64_t most = at.module.most_samples(at.region);
-  const int64_t m = launch.gemm_m.at(most), n = call.n.factor, k = launch.gemm_k.at(most);
-  const ir::OpView view{at.module, at.region, at.op()};
-  launch.gemm = {.m = m,
-                 .n = n,
-                 .k = k,
-                 .transpose_a = view.flag("ta"),
-                 .transpose_b = view.flag("tb"),
-                 .accumulate = ir::accumulates(at.op()),
+  launch.gemm = {.m = call.m.at(most),
+                 .n = call.n.factor,
+                 .k = call.k.at(most),
+                 .transpose_a = at.flag("ta"),
+                 .transpose_b = at.flag("tb"),
+                 .accumulate = ir::accumulates(at.op),
                  .type = operand_type(at.module, at.region, call.a).dtype,
                  .result = operand_type(at.module, at.region, call.c).dtype};
-  launch.gemm_pitch = call.pitch;
   launch.gemm.cut();
-  launch.name = fmt::format("{} {}x{}x{}", at.op().info->name, m, n, k);
-  for (const ir::Operand& operand : {call.a, call.b, call.c})
-    if (Status status = add_operand(at, operand, launch); !status) return status;
+  launch.name += fmt::format(" {}x{}x{}", launch.gemm.m, launch.gemm.n, launch.gemm.k);
   if (!launch.gemm.needs_scratch() || scratch_.data() != nullptr) return {};
   return scratch_.allocate(Gemm::kScratchBytes * pool_.threads());
 }
 
-Status Engine::prepare_library_call(const Place& at, Launch& launch) {
-  launch.name = at.op().info->name;
-  launch.library = make_library_call({at.module, at.region, at.op()});
-  if (launch.library == nullptr) return Status::error("internal error: `{}` is no library call", launch.name);
-  for (const ir::Operand& operand : at.call.operands)
-    if (Status status = add_operand(at, operand, launch); !status) return status;
-  return {};
-}
-
-Status Engine::prepare_function(const Place& at, const codegen::Body& body, Launch& launch) {
-  launch.name = body.name;
-  launch.function = code_->function(at.call.function);
-  if (launch.function == nullptr) return Status::error("internal error: no code for kernel {}", body.name);
-  launch.extents = at.call.extents;
-  launch.values.resize(launch.extents.size());
-  launch.items = at.call.items;
-  launch.tile = std::max<int64_t>(at.call.tile, 1);
-  for (const ir::Operand& operand : at.call.operands)
-    if (Status status = add_operand(at, operand, launch); !status) return status;
-  return {};
-}
-
-Status Engine::add_operand(const Place& at, const ir::Operand& operand, Launch& launch) const {
+Status Engine::add_operand(const ir::OpView& at, const ir::Operand& operand, Launch& launch) const {
   const std::optional<int64_t> offset = ir::arena_offset(at.module, at.region, operand);
   if (!offset)
     return Status::error("internal error: {} of `{}` has no place",
@@ -167,20 +149,19 @@ void Engine::set_batch(Prepared& prepared, int64_t batch) {
       prepared.first_task[i] = wave.tasks;
       if (launch.library != nullptr) {
         wave.tasks += launch.library->tasks(batch);
-        continue;
-      }
-      if (launch.function == nullptr) {
-        launch.gemm.m = launch.gemm_m.at(batch);
-        launch.gemm.k = launch.gemm_k.at(batch);
-        for (size_t i = 0; launch.gemm_pitch && i < launch.gemm.pitch.size(); ++i)
-          launch.gemm.pitch[i] = (*launch.gemm_pitch)[i].at(batch);
+      } else if (launch.function != nullptr) {
+        for (size_t e = 0; e < launch.extents.size(); ++e) launch.values[e] = launch.extents[e].at(batch);
+        launch.item_count = launch.items.at(batch);
+        wave.tasks += (launch.item_count + launch.tile - 1) / launch.tile;
+      } else {
+        const ir::ProductCall& product = launch.product;
+        launch.gemm.m = product.m.at(batch);
+        launch.gemm.k = product.k.at(batch);
+        for (size_t i = 0; product.pitch && i < launch.gemm.pitch.size(); ++i)
+          launch.gemm.pitch[i] = (*product.pitch)[i].at(batch);
         launch.gemm.prepare(pool_.threads());
         wave.tasks += launch.gemm.tasks();
-        continue;
       }
-      for (size_t e = 0; e < launch.extents.size(); ++e) launch.values[e] = launch.extents[e].at(batch);
-      launch.item_count = launch.items.at(batch);
-      wave.tasks += (launch.item_count + launch.tile - 1) / launch.tile;
     }
   }
 }

@@ -38,8 +38,9 @@ class Engine {
  public:
   explicit Engine(int threads) : pool_(threads) {}
 
-  // `text`: a planned module. Its object comes from `cache` where it is there and valid.
-  Status load(std::string_view text, const Cache& cache);
+  // `text`: a planned module. Its object comes from `cache` where it is there and valid. `build`: of the
+  // emitters, whose objects are not another's.
+  Status load(std::string_view text, const Cache& cache, std::string_view build);
   // Runs a program to its end; `batch`, 1 to the most samples that it takes, counts where it takes any.
   Status run(Program program, int64_t batch);
 
@@ -60,12 +61,11 @@ class Engine {
     std::vector<codegen::Extent> extents{};
     codegen::Extent items{};
     int64_t tile = 1;
+    ir::ProductCall product{};
     Gemm gemm{};
-    codegen::Extent gemm_m{}, gemm_k{};  // the extents of a product that may shrink with the batch
-    std::optional<std::array<codegen::Extent, 3>> gemm_pitch{};
     // At the current batch:
     std::vector<int64_t> values{};  // of extents
-    int64_t item_count = 0;
+    int64_t item_count = 0;         // (and `gemm`)
   };
   // Consecutive launches of which none touches what another writes: their tasks are handed out together.
   struct Wave {
@@ -80,21 +80,13 @@ class Engine {
     int64_t most = 0;   // samples
   };
 
-  // A kernel where it stands.
-  struct Place {
-    const ir::Module& module;
-    const ir::Region& region;
-    const codegen::Call& call;
-    const ir::Op& op() const { return region.ops[call.kernel.members.front().op]; }
-  };
-
   Status prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind);
-  Status prepare_launch(const Place& at, const codegen::Program& program, Launch& launch);
-  Status prepare_product(const Place& at, Launch& launch);
-  Status prepare_library_call(const Place& at, Launch& launch);
-  Status prepare_function(const Place& at, const codegen::Body& body, Launch& launch);
+  // `at`: the kernel's first op.
+  Status prepare_launch(const ir::OpView& at, const codegen::Call& call, const codegen::Program& program,
+                        Launch& launch);
+  Status prepare_product(const ir::OpView& at, Launch& launch);
   // Its address, as one more of the launch's operands.
-  Status add_operand(const Place& at, const ir::Operand& operand, Launch& launch) const;
+  Status add_operand(const ir::OpView& at, const ir::Operand& operand, Launch& launch) const;
   void set_batch(Prepared& prepared, int64_t batch);
   void run_profiled(Program program, const Prepared& prepared);
   void run_task(const Prepared& prepared, const Wave& wave, int64_t task);

@@ -3,16 +3,21 @@
 // generation.
 //
 //   auto program = make_program(module, Purpose::host, problem);
-//   std::string object = compile_host(*program, problem);  // or from the cache, when host_key() is the same
+//   std::string object = compile_host(*program, problem);  // or from the cache, when host_key is the same
 //   auto code = HostCode::load(object, *program, problem);
 //   code->function(call.function)(operands, extents, begin, end);
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "kernels/program.h"
+
+namespace llvm::orc {
+class LLJIT;
+}
 
 namespace gacc::codegen {
 
@@ -23,15 +28,14 @@ using kernels::Program;  // not the runtime's
 // Works on items [begin, end) of Call::unit; both are multiples of Call::tile or the end itself.
 using HostFunction = void (*)(char* const* operands, const int64_t* extents, int64_t begin, int64_t end);
 
-// What the object depends on besides the program: the CPU, its features, LLVM, the emitter's version.
-std::string host_key();
+// 32 hexadecimal digits of what an object depends on: the parts given, the CPU, its features, LLVM and the
+// emitter's version. Parts are kept apart: {"ab", "c"} differs from {"a", "bc"}.
+std::string host_key(std::initializer_list<std::string_view> parts);
 // "avx512", "avx2" or "sse": the vectors that kernels use here, for messages.
 std::string_view host_vectors();
 
 // The object file of all functions of `program`; "" and a sentence in `problem` when LLVM fails.
 std::string compile_host(const Program& program, std::string& problem);
-// The same kernels as LLVM IR text, after the passes; for people and tests.
-std::string host_llvm_ir(const Program& program);
 
 class HostCode {
  public:
@@ -41,12 +45,12 @@ class HostCode {
                                         std::string& problem);
   ~HostCode();
   // index: Call::function, not negative. Valid as long as this lives.
-  HostFunction function(int32_t index) const;
+  HostFunction function(int32_t index) const { return functions_[static_cast<size_t>(index)]; }
 
  private:
   HostCode();
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<llvm::orc::LLJIT> jit_;
+  std::vector<HostFunction> functions_;
 };
 
 }  // namespace gacc::codegen

@@ -16,16 +16,14 @@ namespace {
 
 // oneDNN's own threading changes bits with the number of threads, so every thread that calls it asks OpenMP
 // for one thread. The setting is per thread. Where oneDNN was built without OpenMP there is nothing to ask.
-bool forbid_nested_threads() {
-  using Setter = void (*)(int);
-  static const Setter setter = [] {
+void forbid_nested_threads() {
+  [[maybe_unused]] static thread_local const bool asked = [] {
     for (const char* name : {"libgomp.so.1", "libomp.so.5", "libiomp5.so"})
       if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD))
-        if (void* symbol = dlsym(library, "omp_set_num_threads")) return reinterpret_cast<Setter>(symbol);
-    return Setter{nullptr};
+        if (void* setter = dlsym(library, "omp_set_num_threads"))
+          return reinterpret_cast<void (*)(int)>(setter)(1), true;
+    return false;
   }();
-  if (setter != nullptr) setter(1);
-  return true;
 }
 
 // Measured with oneDNN 2.6 on the shapes of the MNIST MLP (AVX-512): a tile of 2-3 MFLOP (20 us) keeps 95 %
@@ -40,13 +38,6 @@ constexpr int64_t kBlockFloats = int64_t{128} << 10, kMostTileSides = 512, kDept
 static_assert(4 * (kBlockFloats + kMostTileSides * kMostTileSides / 4) == Gemm::kScratchBytes);
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-// A block of a matrix whose rows lie `stride` apart, as f32 without gaps.
-void widen_block(Element type, const uint16_t* from, int64_t stride, int64_t rows, int64_t columns,
-                 float* to) {
-  for (int64_t row = 0; row < rows; ++row)
-    widen(half_type(type), from + row * stride, to + row * columns, columns);
-}
 
 const dnnl::engine& cpu() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -89,14 +80,28 @@ struct Gemm::Native {
   static size_t place(bool rest_of_rows, bool rest_of_columns) {
     return (rest_of_rows ? 2U : 0U) + (rest_of_columns ? 1U : 0U);
   }
+
+  // `addresses`: as memories. False when oneDNN refuses.
+  bool run(const Product& product, int thread, const std::array<const void*, 4>& addresses) const {
+    static thread_local const dnnl::stream stream(cpu());
+    constexpr std::array roles{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+    std::array<dnnl_exec_arg_t, 4> arguments{};
+    for (size_t i = 0; i < roles.size(); ++i) {
+      dnnl_memory_t memory = product.memories[static_cast<size_t>(thread)][i].get();
+      if (dnnl_memory_set_data_handle(memory, const_cast<void*>(addresses[i])) != dnnl_success) return false;
+      arguments[i] = {roles[i], memory};
+    }
+    return dnnl_primitive_execute(product.run.get(), stream.get(), static_cast<int>(arguments.size()),
+                                  arguments.data()) == dnnl_success &&
+           dnnl_stream_wait(stream.get()) == dnnl_success;
+  }
 };
 
 // Without them the operands are converted: on another CPU, or where oneDNN has nothing better than loops.
 void Gemm::prepare(int threads) {
   native.reset();
   if (type != Element::bf16 || !multiplies_bf16()) return;
-  static thread_local const bool alone = forbid_nested_threads();
-  (void)alone;
+  forbid_nested_threads();
   using Kind = dnnl::memory::data_type;
   auto made = std::make_shared<Native>();
   try {
@@ -132,26 +137,6 @@ void Gemm::prepare(int threads) {
   native = std::move(made);
 }
 
-bool Gemm::multiply_native(const Tile& tile, const uint16_t* a, const uint16_t* b, void* c,
-                           const ProductThread& thread) const {
-  static thread_local const dnnl::stream stream(cpu());
-  const Native::Product& product =
-      *native->products[Native::place(tile.rows < tile_m, tile.columns < tile_n)];
-  const std::array<const void*, 4> addresses{a + (transpose_a ? tile.i : tile.i * a_row()),
-                                             b + (transpose_b ? tile.j * b_row() : tile.j), c,
-                                             thread.scratch};
-  constexpr std::array roles{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
-  std::array<dnnl_exec_arg_t, 4> arguments{};
-  for (size_t i = 0; i < roles.size(); ++i) {
-    dnnl_memory_t memory = product.memories[static_cast<size_t>(thread.number)][i].get();
-    if (dnnl_memory_set_data_handle(memory, const_cast<void*>(addresses[i])) != dnnl_success) return false;
-    arguments[i] = {roles[i], memory};
-  }
-  return dnnl_primitive_execute(product.run.get(), stream.get(), static_cast<int>(arguments.size()),
-                                arguments.data()) == dnnl_success &&
-         dnnl_stream_wait(stream.get()) == dnnl_success;
-}
-
 void Gemm::cut() {
   tile_m = std::max<int64_t>(m, 1);
   tile_n = std::max<int64_t>(n, 1);
@@ -159,93 +144,79 @@ void Gemm::cut() {
   // of the operands, which every tile repeats, small beside the arithmetic.
   const int64_t all = 2 * tile_m * tile_n * std::max<int64_t>(k, 1);
   const int64_t enough = std::max(kTileFlops, all / kMostTiles);
+  const auto halve = [&](bool rows) {
+    if (rows) {
+      tile_m = (tile_m + 1) / 2;
+    } else {
+      tile_n = round_up((tile_n + 1) / 2, kColumnStep);
+    }
+  };
   for (bool first = true;; first = false) {
     if (2 * tile_m * tile_n * std::max<int64_t>(k, 1) <= (first ? kOneCutFlops : enough)) break;
     const bool rows = tile_m / 2 >= kMinRows, columns = tile_n / 2 >= (first ? kMinColumns / 2 : kMinColumns);
     if (!rows && !columns) break;
-    if (rows && (!columns || 2 * tile_m >= tile_n)) {
-      tile_m = (tile_m + 1) / 2;
-    } else {
-      tile_n = round_up((tile_n + 1) / 2, kColumnStep);
-    }
+    halve(rows && (!columns || 2 * tile_m >= tile_n));
   }
-  while (needs_scratch() && tile_m + tile_n > kMostTileSides) {
-    if (tile_m > tile_n) {
-      tile_m = (tile_m + 1) / 2;
-    } else {
-      tile_n = round_up((tile_n + 1) / 2, kColumnStep);
-    }
-  }
+  while (needs_scratch() && tile_m + tile_n > kMostTileSides) halve(tile_m > tile_n);
 }
 
-bool Gemm::multiply(const Tile& tile, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth,
-                    bool add, float* c, int64_t ldc) const {
-  return dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', tile.rows, tile.columns, depth, 1.0f, a,
-                    lda, b, ldb, add ? 1.0f : 0.0f, c, ldc) == dnnl_success;
+Matrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
+              float* copy) {
+  if (type == Element::f32) return {static_cast<const float*>(from) + first, step};
+  for (int64_t row = 0; row < rows; ++row)
+    widen(half_type(type), static_cast<const uint16_t*>(from) + first + row * step, copy + row * columns,
+          columns);
+  return {copy, columns};
 }
 
-bool Gemm::multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks, float* c,
-                           int64_t ldc) const {
-  const int64_t most = kBlockFloats / (tile_m + tile_n) / kDepthStep * kDepthStep,
-                count = (k + most - 1) / most;
-  const int64_t depth = round_up((k + count - 1) / count, kDepthStep);
-  float *block_a = blocks, *block_b = blocks + tile_m * depth;
-  for (int64_t p = 0; p < k; p += depth) {
-    const int64_t here = std::min(depth, k - p);
-    if (transpose_a) {
-      widen_block(type, a + p * a_row() + tile.i, a_row(), here, tile.rows, block_a);
-    } else {
-      widen_block(type, a + tile.i * a_row() + p, a_row(), tile.rows, here, block_a);
-    }
-    if (transpose_b) {
-      widen_block(type, b + tile.j * b_row() + p, b_row(), tile.columns, here, block_b);
-    } else {
-      widen_block(type, b + p * b_row() + tile.j, b_row(), here, tile.columns, block_b);
-    }
-    if (!multiply(tile, block_a, transpose_a ? tile.rows : here, block_b, transpose_b ? here : tile.columns,
-                  here, accumulate || p > 0, c, ldc))
-      return false;
-  }
-  return true;
+void round_rows(Element type, const float* from, int64_t rows, int64_t columns, void* to, int64_t first,
+                int64_t step) {
+  for (int64_t row = 0; row < rows; ++row)
+    narrow(half_type(type), from + row * columns, static_cast<uint16_t*>(to) + first + row * step, columns);
 }
 
-bool multiply(const Product& p) {
-  static thread_local const bool alone = forbid_nested_threads();
-  (void)alone;
-  return dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, p.a, p.lda,
-                    p.b, p.ldb, p.accumulate ? 1.0f : 0.0f, p.c, p.ldc) == dnnl_success;
+bool multiply(const ProductSize& size, const Matrix& a, const Matrix& b, float* c, int64_t step,
+              bool accumulate) {
+  forbid_nested_threads();
+  return dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', size.m, size.n, size.k, 1.0f, a.data,
+                    a.step, b.data, b.step, accumulate ? 1.0f : 0.0f, c, step) == dnnl_success;
 }
 
 bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const ProductThread& thread) const {
-  static thread_local const bool alone = forbid_nested_threads();
-  (void)alone;
   const int64_t across = (n + tile_n - 1) / tile_n;
-  Tile tile{task / across * tile_m, task % across * tile_n, 0, 0};
-  tile.rows = std::min(tile_m, m - tile.i);
-  tile.columns = std::min(tile_n, n - tile.j);
+  const int64_t i = task / across * tile_m, rows = std::min(tile_m, m - i);
+  const int64_t j = task % across * tile_n, columns = std::min(tile_n, n - j), c_first = i * c_row() + j;
   if (native != nullptr) {
-    char* to = static_cast<char*>(c) + (tile.i * c_row() + tile.j) * (result == Element::f32 ? 4 : 2);
-    return multiply_native(tile, static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), to,
-                           thread);
+    forbid_nested_threads();
+    return native->run(*native->products[Native::place(rows < tile_m, columns < tile_n)], thread.number,
+                       {static_cast<const uint16_t*>(a) + (transpose_a ? i : i * a_row()),
+                        static_cast<const uint16_t*>(b) + (transpose_b ? j * b_row() : j),
+                        static_cast<char*>(c) + c_first * (result == Element::f32 ? 4 : 2), thread.scratch});
   }
   // Sums go to C, or beside it where they are to be rounded.
   const bool rounds = result != Element::f32;
-  float* sums = rounds ? thread.scratch + kBlockFloats : static_cast<float*>(c) + tile.i * c_row() + tile.j;
-  const int64_t ldc = rounds ? tile.columns : c_row();
-  bool good = false;
-  if (type == Element::f32) {
-    const int64_t lda = a_row(), ldb = b_row();
-    good = multiply(tile, static_cast<const float*>(a) + (transpose_a ? tile.i : tile.i * lda), lda,
-                    static_cast<const float*>(b) + (transpose_b ? tile.j * ldb : tile.j), ldb, k, accumulate,
-                    sums, ldc);
-  } else {
-    good = multiply_halves(tile, static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b),
-                           thread.scratch, sums, ldc);
+  float* sums = rounds ? thread.scratch + kBlockFloats : static_cast<float*>(c) + c_first;
+  int64_t depth = k;  // of a block
+  float *copy_a = thread.scratch, *copy_b = nullptr;
+  if (type != Element::f32) {
+    const int64_t most = kBlockFloats / (tile_m + tile_n) / kDepthStep * kDepthStep;
+    const int64_t count = (k + most - 1) / most;
+    depth = round_up((k + count - 1) / count, kDepthStep);
+    copy_b = copy_a + tile_m * depth;
   }
-  for (int64_t row = 0; rounds && good && row < tile.rows; ++row)
-    narrow(half_type(result), sums + row * ldc, static_cast<uint16_t*>(c) + (tile.i + row) * c_row() + tile.j,
-           tile.columns);
-  return good;
+  for (int64_t p = 0; p < k; p += depth) {
+    const int64_t here = std::min(depth, k - p);
+    Matrix block_a = transpose_a ? as_f32(type, a, p * a_row() + i, here, rows, a_row(), copy_a)
+                                 : as_f32(type, a, i * a_row() + p, rows, here, a_row(), copy_a);
+    Matrix block_b = transpose_b ? as_f32(type, b, j * b_row() + p, columns, here, b_row(), copy_b)
+                                 : as_f32(type, b, p * b_row() + j, here, columns, b_row(), copy_b);
+    block_a.transposed = transpose_a, block_b.transposed = transpose_b;
+    if (!multiply({rows, columns, here}, block_a, block_b, sums, rounds ? columns : c_row(),
+                  accumulate || p > 0))
+      return false;
+  }
+  if (rounds) round_rows(result, sums, rows, columns, c, c_first, c_row());
+  return true;
 }
 
 }  // namespace gacc::host

@@ -52,31 +52,28 @@ struct Gemm {
   // Allocates only inside oneDNN, which packs operands into buffers of its own in every call.
   [[nodiscard]] bool run(const void* a, const void* b, void* c, int64_t task,
                          const ProductThread& thread = {}) const;
-
- private:
-  struct Tile {
-    int64_t i, j, rows, columns;  // of C
-  };
-  [[nodiscard]] bool multiply_native(const Tile& tile, const uint16_t* a, const uint16_t* b, void* c,
-                                     const ProductThread& thread) const;
-  [[nodiscard]] bool multiply(const Tile& tile, const float* a, int64_t lda, const float* b, int64_t ldb,
-                              int64_t depth, bool add, float* c, int64_t ldc) const;
-  [[nodiscard]] bool multiply_halves(const Tile& tile, const uint16_t* a, const uint16_t* b, float* blocks,
-                                     float* c, int64_t ldc) const;
 };
 
-// One product on the calling thread, of row-major matrices whose rows lie lda, ldb, ldc elements apart:
-// c[m, n] (+)= op(a)[m, k] @ op(b)[k, n]. False when oneDNN refuses.
-struct Product {
-  bool transpose_a = false, transpose_b = false, accumulate = false;
+// A matrix of f32 whose rows lie `step` elements apart.
+struct Matrix {
+  const float* data;
+  int64_t step;
+  bool transposed = false;  // as a factor
+};
+// [rows, columns] from element `first` on, whose rows lie `step` elements apart, as f32: the matrix itself, or
+// of a half type a copy without gaps, in `copy`.
+Matrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
+              float* copy);
+// The reverse of a half type: rounds a matrix without gaps.
+void round_rows(Element type, const float* from, int64_t rows, int64_t columns, void* to, int64_t first,
+                int64_t step);
+
+struct ProductSize {
   int64_t m = 0, n = 0, k = 0;
-  const float* a = nullptr;
-  int64_t lda = 0;
-  const float* b = nullptr;
-  int64_t ldb = 0;
-  float* c = nullptr;
-  int64_t ldc = 0;
 };
-[[nodiscard]] bool multiply(const Product& product);
+// One product on the calling thread: c[m, n] (+)= a[m, k] @ b[k, n]; rows of c lie `step` elements apart. False
+// when oneDNN refuses.
+[[nodiscard]] bool multiply(const ProductSize& size, const Matrix& a, const Matrix& b, float* c, int64_t step,
+                            bool accumulate = false);
 
 }  // namespace gacc::host

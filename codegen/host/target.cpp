@@ -65,8 +65,7 @@ class HostTarget final : public Target {
     rows([&](Value* item) {
       Value* part = b.CreateUDiv(item, pieces);
       Value* low = b.CreateMul(b.CreateURem(item, pieces), width);
-      Value* high = b.CreateAdd(low, width);
-      high = b.CreateSelect(b.CreateICmpULT(high, column_count()), high, column_count());
+      Value* high = smaller(b.CreateAdd(low, width), column_count());
       const auto [first, last] = part_rows(part, row_count());
       Value* base = b.CreateMul(part, column_count());
       const auto block = [&, first = first, last = last](const std::vector<Point>& points) {
@@ -76,18 +75,17 @@ class HostTarget final : public Target {
           on_sums(points[p], b.CreateAdd(base, points[p].column),
                   Terms(own, own + static_cast<std::ptrdiff_t>(reductions.size())));
         }
-        return Carried{};
       };
       constexpr unsigned blocks = 4;
       Value* middle = whole(low, high, blocks * width_);
-      loop(low, middle, index(blocks * width_), {}, [&](Value* column, const Carried&) {
+      each(low, middle, index(blocks * width_), [&](Value* column) {
         std::vector<Point> points;
         for (unsigned k = 0; k < blocks; ++k)
           points.push_back({nullptr, b.CreateAdd(column, index(k * width_)), nullptr, width_});
-        return block(points);
+        block(points);
       });
-      loop(middle, high, index(width_), {}, [&](Value* column, const Carried&) {
-        return block({{nullptr, column, mask(column, high), width_}});
+      each(middle, high, index(width_), [&](Value* column) {
+        block({{nullptr, column, mask(column, high), width_}});
       });
     });
   }
@@ -131,8 +129,7 @@ class HostTarget final : public Target {
     return b.CreateAdd(low, b.CreateAnd(b.CreateSub(high, low), index(-static_cast<int64_t>(step))));
   }
   Value* mask(Value* column, Value* high) {
-    Value* left = b.CreateSub(high, column);
-    left = b.CreateSelect(b.CreateICmpULT(left, index(width_)), left, index(width_));
+    Value* left = smaller(b.CreateSub(high, column), index(width_));
     return b.CreateICmpULT(iota(b.getInt32Ty(), width_), splat(b.CreateTrunc(left, b.getInt32Ty()), width_));
   }
 

@@ -1,17 +1,15 @@
-// See pool.h. The launch number is a futex word; everything else is plain atomics.
+// See thread_pool.h.
 #include "codegen/host/thread_pool.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 
 namespace gacc::host {
 
 namespace {
+
+thread_local int current_thread = 0;  // of the caller of run as well
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -19,14 +17,6 @@ void pause() {
 #else
   std::atomic_signal_fence(std::memory_order_seq_cst);
 #endif
-}
-
-static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
-void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-void futex_wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // A pause is 40-140 cycles, so 2,000 of them are 50-100 us: longer than the serial gaps inside a step. With
@@ -57,9 +47,6 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-namespace {
-thread_local int current_thread = 0;  // of the caller of run as well
-}
 int Pool::current() { return current_thread; }
 
 Pool::Pool(int threads)
@@ -71,7 +58,7 @@ Pool::Pool(int threads)
 Pool::~Pool() {
   stop_ = true;
   launch_.fetch_add(1);
-  futex_wake_all(launch_);
+  launch_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -91,19 +78,12 @@ void Pool::run(int64_t tasks, Task task, const void* context) {
     slots_[static_cast<size_t>(s)].left.store(uint64_t{number} << 32 | static_cast<uint64_t>(share),
                                               std::memory_order_release);
   }
-  // Store, then look for sleepers; a sleeper counts itself, then looks at launch_: one of the two sees the
-  // other.
   launch_.store(number, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake_all(launch_);
+  launch_.notify_all();  // no system call where nobody sleeps
 
   work(0);
-  for (int attempt = 0; done_.load(std::memory_order_acquire) != tasks; ++attempt) {
-    if (attempt < spins_) {
-      pause();
-    } else {
-      sched_yield();
-    }
-  }
+  for (int attempt = 0; done_.load(std::memory_order_acquire) != tasks; ++attempt)
+    attempt < spins_ ? pause() : std::this_thread::yield();
 }
 
 // Runs what is left of the launch: first the own share, then the others'.
@@ -140,14 +120,10 @@ void Pool::serve(size_t self) {
 // Until launch_ differs from `seen`; false when the pool is being destroyed.
 bool Pool::wait_for_launch(uint32_t seen) {
   for (int attempt = 0; launch_.load(std::memory_order_acquire) == seen; ++attempt) {
-    if (attempt < spins_) {
-      pause();
-    } else if (attempt < spins_ + kYields) {
-      sched_yield();
+    if (attempt < spins_ + kYields) {
+      attempt < spins_ ? pause() : std::this_thread::yield();
     } else {
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      if (launch_.load(std::memory_order_seq_cst) == seen) futex_wait(launch_, seen);
-      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+      launch_.wait(seen);
     }
   }
   return !stop_.load(std::memory_order_acquire);

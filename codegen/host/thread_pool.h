@@ -59,7 +59,6 @@ class Pool {
 
   alignas(64) std::atomic<uint32_t> launch_{0};  // counts launches; what sleepers wait on
   alignas(64) std::atomic<int64_t> done_{0};     // finished tasks of the launch
-  alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
 };
 

@@ -47,8 +47,6 @@ class TensorCores {
   void wait(int pending);                // until at most the last `pending` groups of this thread travel
 
  private:
-  llvm::CallInst* assembly(llvm::Type* result, const std::string& text, const std::string& constraints,
-                           const Values& operands, bool effects);
   void mma(int depth, const Values& x, const Values& y, Value** sum);
   Value* word(uint32_t value) { return b_.getInt32(value); }
 

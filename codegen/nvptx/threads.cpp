@@ -14,11 +14,17 @@ Value* special(llvm::IRBuilder<>& b, llvm::Intrinsic::ID id) {
   return b.CreateIntrinsic(id, llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<Value*>{});
 }
 
-void barrier(llvm::IRBuilder<>& b) {
-  llvm::FunctionType* type = llvm::FunctionType::get(b.getVoidTy(), false);
-  b.CreateCall(type, llvm::InlineAsm::get(type, "bar.sync 0;", "~{memory}", /*hasSideEffects=*/true))
-      ->setConvergent();
+Value* assembly(llvm::IRBuilder<>& b, llvm::Type* result, const std::string& text,
+                const std::string& constraints, const std::vector<Value*>& operands, bool effects) {
+  std::vector<llvm::Type*> types;
+  for (Value* operand : operands) types.push_back(operand->getType());
+  llvm::FunctionType* type = llvm::FunctionType::get(result, types, false);
+  llvm::CallInst* call = b.CreateCall(type, llvm::InlineAsm::get(type, text, constraints, effects), operands);
+  call->setConvergent();
+  return call;
 }
+
+void barrier(llvm::IRBuilder<>& b) { assembly(b, b.getVoidTy(), "bar.sync 0;", "~{memory}", {}); }
 
 namespace {
 
@@ -27,14 +33,10 @@ Value* shuffle(llvm::IRBuilder<>& b, Value* value, const std::string& mode, unsi
                Value* members = nullptr) {
   llvm::Type* word = b.getInt32Ty();
   if (members == nullptr) members = b.getInt32(~0U);
-  llvm::FunctionType* type = llvm::FunctionType::get(word, {word, word}, false);
   const std::string text =
       "shfl.sync." + mode + ".b32 $0, $1, " + std::to_string(lane) + ", " + std::to_string(segment) + ", $2;";
-  llvm::CallInst* call =
-      b.CreateCall(type, llvm::InlineAsm::get(type, text, "=r,r,rn", /*hasSideEffects=*/true),
-                   {b.CreateBitCast(value, word), members});
-  call->setConvergent();
-  return b.CreateBitCast(call, value->getType());
+  Value* got = assembly(b, word, text, "=r,r,rn", {b.CreateBitCast(value, word), members});
+  return b.CreateBitCast(got, value->getType());
 }
 
 }  // namespace
@@ -52,27 +54,16 @@ Value* of_member(llvm::IRBuilder<>& b, Value* value, unsigned member, unsigned t
 }
 
 Value* ballot(llvm::IRBuilder<>& b, Value* condition) {
-  llvm::FunctionType* type = llvm::FunctionType::get(b.getInt32Ty(), {b.getInt1Ty()}, false);
-  llvm::CallInst* call = b.CreateCall(
-      type,
-      llvm::InlineAsm::get(type, "vote.sync.ballot.b32 $0, $1, 0xffffffff;", "=r,b", /*hasSideEffects=*/true),
-      {condition});
-  call->setConvergent();
-  return call;
+  return assembly(b, b.getInt32Ty(), "vote.sync.ballot.b32 $0, $1, 0xffffffff;", "=r,b", {condition});
 }
 
-llvm::Value* opaque(llvm::IRBuilder<>& b, llvm::Value* word) {
-  llvm::FunctionType* type = llvm::FunctionType::get(b.getInt32Ty(), {b.getInt32Ty()}, false);
-  return b.CreateCall(type, llvm::InlineAsm::get(type, "mov.b32 $0, $1;", "=r,r", /*hasSideEffects=*/true),
-                      {word});
+Value* opaque(llvm::IRBuilder<>& b, Value* word) {
+  return assembly(b, b.getInt32Ty(), "mov.b32 $0, $1;", "=r,r", {word});
 }
 
-llvm::Value* load_half_where(llvm::IRBuilder<>& b, llvm::Value* address, llvm::Value* condition) {
-  llvm::FunctionType* type = llvm::FunctionType::get(b.getInt16Ty(), {b.getInt64Ty(), b.getInt1Ty()}, false);
-  return b.CreateCall(type,
-                      llvm::InlineAsm::get(type, "mov.b16 $0, 0;\n\t@$2 ld.global.b16 $0, [$1];",
-                                           "=&h,l,b,~{memory}", /*hasSideEffects=*/true),
-                      {b.CreatePtrToInt(address, b.getInt64Ty()), condition});
+Value* load_half_where(llvm::IRBuilder<>& b, Value* address, Value* condition) {
+  return assembly(b, b.getInt16Ty(), "mov.b16 $0, 0;\n\t@$2 ld.global.b16 $0, [$1];", "=&h,l,b,~{memory}",
+                  {b.CreatePtrToInt(address, b.getInt64Ty()), condition});
 }
 
 llvm::GlobalVariable* shared_array(llvm::Module& module, llvm::Type* element, uint64_t count,

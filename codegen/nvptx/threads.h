@@ -2,10 +2,12 @@
 // a warp, shared memory. Everything that threads do together is convergent, or LLVM would duplicate or move
 // it.
 #pragma once
-#include <cstdint>
-
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace llvm {
 class GlobalVariable;
@@ -15,6 +17,10 @@ namespace gacc::codegen::gpu {
 
 // A special register (i32): llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x and its like.
 llvm::Value* special(llvm::IRBuilder<>& b, llvm::Intrinsic::ID id);
+// Inline assembly with a result of this type. Where it has `effects`, LLVM keeps it even unused.
+llvm::Value* assembly(llvm::IRBuilder<>& b, llvm::Type* result, const std::string& text,
+                      const std::string& constraints, const std::vector<llvm::Value*>& operands,
+                      bool effects = true);
 // All threads of the block wait for each other, and see each other's memory.
 void barrier(llvm::IRBuilder<>& b);
 // The value (32 bits) of the lane whose number differs by exactly this bit (1, 2, 4, 8 or 16). All lanes of a

@@ -186,6 +186,20 @@ void make_runnable(llvm::Function& kernel) {
 
 }  // namespace
 
+std::string host_llvm_ir(const Program& program, unsigned lanes) {
+  llvm::LLVMContext context;
+  llvm::Module module("host", context);
+  std::string problem, text;
+  for (const Body& body : program.functions) {
+    if (!emit_kernel(*make_host_target(module, body, lanes, /*fma=*/true, /*f16c=*/true), body.name, problem))
+      return problem;
+  }
+  if (!optimize(module, nullptr, problem)) return problem;
+  llvm::raw_string_ostream out(text);
+  module.print(out, nullptr);
+  return text;
+}
+
 Simulator::Simulator(const Program& program, int capability) : impl_(new Impl{program, nullptr, {}}) {
   llvm::InitializeNativeTarget();
   llvm::InitializeNativeTargetAsmPrinter();

@@ -11,6 +11,9 @@ namespace gacc::codegen {
 using namespace kernels;
 using kernels::Program;  // not the runtime's
 
+// The host's kernels as LLVM IR text, after the passes, in vectors of `lanes`.
+std::string host_llvm_ir(const Program& program, unsigned lanes);
+
 class Simulator {
  public:
   // The kernels as for a GPU of this capability; 0 has not even f16 conversions.

@@ -58,11 +58,11 @@ class Attention {
       });
       Value* total = arrays().over_rows(ir::Combine::sum, one(sum), step());
       const int32_t result = s_.words == 0 ? 1 : static_cast<int32_t>(s_.words) + 4;
-      where_stored([&] {
+      t_.branch(exists_, [&] {
         arrays().store(out, {result, output_base(), s_.width(), s_.length}, first_,
                        b_.CreateFDiv(arrays().real(1), total));
         Value* log = t_.math.log(total);
-        once([&] {
+        t_.branch(leads_, [&] {
           t_.store(result + 1, top_of(first_), one(top), point());
           t_.store(result + 1, log_of(first_), log, point());
         });
@@ -100,7 +100,7 @@ class Attention {
     Value *top = t_.load(kStatistics, top_of(first_), point()),
           *log = t_.load(kStatistics, log_of(first_), point());
     Value* delta = t_.gather(kDelta, delta_base(),
-                             b_.CreateMul(positions_, lane(static_cast<uint32_t>(s_.heads))), valid(), 0.0);
+                             b_.CreateMul(positions_, lane(static_cast<uint32_t>(s_.heads))), valid());
     over_keys([&](const Step& keys) {
       const auto sums = arrays().dots({{query, rows(1, keys)}, {dy, rows(2, keys)}});
       Values weights;
@@ -112,7 +112,7 @@ class Attention {
       }
       arrays().add({{dq, nullptr, weights, rows(1, keys)}});
     });
-    where_stored([&] { arrays().store(dq, part(0, result()), first_, arrays().real(scale())); });
+    t_.branch(exists_, [&] { arrays().store(dq, part(0, result()), first_, arrays().real(scale())); });
   }
 
   // Lanes are keys.
@@ -143,7 +143,7 @@ class Attention {
         arrays().add({{dk, nullptr, s_weights, q}, {dv, nullptr, p_weights, dy}});
       });
     });
-    where_stored([&] {
+    t_.branch(exists_, [&] {
       arrays().store(dk, part(1, result()), first_, arrays().real(scale()));
       arrays().store(dv, part(2, result()), first_, nullptr);
     });
@@ -190,12 +190,6 @@ class Attention {
 
   // Positions whose lanes walk together.
   int64_t together() const { return s_.team > 0 ? Team::kWarp / s_.team : static_cast<int64_t>(lanes_); }
-  // Runs `store` where the lane is a position; stores know that by themselves on the host.
-  void where_stored(const std::function<void()>& store) {
-    exists_ == nullptr ? store() : t_.branch(exists_, store);
-  }
-  // By one of a team's threads.
-  void once(const std::function<void()>& store) { leads_ == nullptr ? store() : t_.branch(leads_, store); }
 
   // Steps of `step()` keys for all lanes that see any; masked where a lane may not see one.
   using OnStep = std::function<void(const Step&)>;
@@ -354,7 +348,8 @@ class Attention {
   Value *head_ = nullptr, *kv_head_ = nullptr;                    // of queries; of the keys that they meet
   Value *first_ = nullptr, *positions_ = nullptr;  // the first lane's position; every lane's, i32
   Value* low_ = nullptr;                           // the first position of those that walk together
-  Value *exists_ = nullptr, *leads_ = nullptr;  // GPU: the lane is a position; the thread is its team's first
+  // GPU: the lane is a position; the thread is its team's first. On the host stores know their positions.
+  Value *exists_ = nullptr, *leads_ = nullptr;
   std::optional<AttentionDropout> dropout_;
 };
 

@@ -20,15 +20,12 @@ class AttentionDropout {
   Value* factor(Value* element) const {
     const unsigned lanes = Math::lanes(element);
     const auto everywhere = [&](Value* scalar) { return t_.splat(scalar, lanes); };
-    const auto real = [&](double value) {
-      return everywhere(llvm::ConstantFP::get(t_.b.getFloatTy(), value));
-    };
     Value* high = t_.b.CreateAnd(ordinal_, ~uint64_t{0xffffffff});
     Value* u = t_.math.uniform(
         everywhere(seed_low_), everywhere(seed_high_), everywhere(t_.constants[kAttentionStream]),
         everywhere(t_.b.CreateTrunc(ordinal_, t_.b.getInt32Ty())), t_.b.CreateAdd(element, everywhere(high)));
-    return t_.b.CreateSelect(t_.b.CreateFCmpOLT(u, real(static_cast<double>(static_cast<float>(p_)))),
-                             real(0), real(1 / (1 - p_)));
+    const auto real = [&](double value) { return t_.math.real(u, value); };
+    return t_.b.CreateSelect(t_.b.CreateFCmpOLT(u, real(p_)), real(0), real(1 / (1 - p_)));
   }
 
  private:

@@ -6,7 +6,6 @@
 // The gradient of the weight: a block computes `tile` neighbouring taps for one pair of channels, its threads
 // share the samples and places of its part.
 #include "codegen/emit/special/emitters.h"
-#include "codegen/emit/target.h"
 
 namespace gacc::codegen {
 
@@ -20,20 +19,11 @@ class Convolving {
     t_.items([&](Value* item) {
       const Place at = place(item, w_.to, s_.out);
       Value *top = shifted(at.y, 0), *left = shifted(at.x, 1);
-      Value* x = times(b_.CreateAdd(times(at.sample, s_.groups), at.group), s_.in * area(w_.from));
-      Value* weight = times(at.channel, s_.in * taps());
-      const Values sums = sweep(s_.in, [&](Value* c, Value* ky, Value* kx, Values sums) {
-        Value* y = b_.CreateAdd(top, b_.CreateMul(ky, word(w_.dilation[0])));
-        Value* column = b_.CreateAdd(left, b_.CreateMul(kx, word(w_.dilation[1])));
-        Value* there = inside(y, column, w_.from);
-        Value* value =
-            t_.gather(0, b_.CreateAdd(x, times(c, area(w_.from))), offset(y, column, w_.from), there, 0.0);
-        Value* tap = b_.CreateAdd(weight, b_.CreateAdd(times(c, taps()), tap_of(ky, kx)));
-        for (size_t j = 0; j < sums.size(); ++j) {
-          Value* w = t_.load_one(1, b_.CreateAdd(tap, t_.index(static_cast<int64_t>(j) * s_.in * taps())));
-          sums[j] = t_.math.fma(value, w, sums[j]);
-        }
-        return sums;
+      Value* x = times(b_.CreateAdd(times(at.sample, s_.groups), at.group), s_.in * s_.pixels());
+      Value* weight = times(at.channel, s_.in * s_.taps());
+      const Values sums = sweep(s_.in, s_.in * s_.taps(), [&](Value* c, Value* ky, Value* kx) {
+        Value* value = element(0, b_.CreateAdd(x, times(c, s_.pixels())), top, left, ky, kx);
+        return Term{value, b_.CreateAdd(weight, b_.CreateAdd(times(c, s_.taps()), tap_of(ky, kx)))};
       });
       store(at, w_.to, s_.out, sums);
     });
@@ -46,20 +36,16 @@ class Convolving {
       const Place at = place(item, w_.from, s_.in);
       Value* py = b_.CreateAdd(at.y, word(w_.before[0]));
       Value* px = b_.CreateAdd(at.x, word(w_.before[1]));
-      Value* dy = times(b_.CreateAdd(times(at.sample, s_.groups), at.group), s_.out * area(w_.to));
-      const Values sums = sweep(s_.out, [&](Value* o, Value* ky, Value* kx, Values sums) {
+      Value* dy = times(b_.CreateAdd(times(at.sample, s_.groups), at.group), s_.out * s_.places());
+      const Values sums = sweep(s_.out, s_.taps(), [&](Value* o, Value* ky, Value* kx) {
         const Step y = back(py, ky, 0), x = back(px, kx, 1);
         Value* there = b_.CreateAnd(b_.CreateAnd(y.whole, x.whole), inside(y.place, x.place, w_.to));
-        Value* value = t_.gather(0, b_.CreateAdd(dy, times(o, area(w_.to))), offset(y.place, x.place, w_.to),
-                                 there, 0.0);
+        Value* value =
+            t_.gather(0, b_.CreateAdd(dy, times(o, s_.places())), offset(y.place, x.place, w_.to), there);
         // weight[group * out + o, channel within the group, ky, kx]
         Value* row = b_.CreateAdd(times(at.group, s_.out), o);
-        Value* tap = b_.CreateAdd(times(b_.CreateAdd(times(row, s_.in), at.within), taps()), tap_of(ky, kx));
-        for (size_t j = 0; j < sums.size(); ++j) {
-          Value* w = t_.load_one(1, b_.CreateAdd(tap, t_.index(static_cast<int64_t>(j) * taps())));
-          sums[j] = t_.math.fma(value, w, sums[j]);
-        }
-        return sums;
+        row = b_.CreateAdd(times(row, s_.in), at.within);
+        return Term{value, b_.CreateAdd(times(row, s_.taps()), tap_of(ky, kx))};
       });
       store(at, w_.from, s_.in, sums);
     });
@@ -67,7 +53,7 @@ class Convolving {
 
   void weight() {
     t_.parts([&](Value* item) {
-      const int64_t tiles = taps() / s_.tile, outs = s_.groups * s_.out, places = area(w_.to);
+      const int64_t tiles = s_.taps() / s_.tile, outs = s_.groups * s_.out, places = s_.places();
       Value *tile = b_.CreateURem(item, t_.index(tiles)), *rest = b_.CreateUDiv(item, t_.index(tiles));
       Value *c = b_.CreateURem(rest, t_.index(s_.in)), *row = b_.CreateUDiv(rest, t_.index(s_.in));
       Value *o = b_.CreateURem(row, t_.index(outs)), *part = b_.CreateUDiv(row, t_.index(outs));
@@ -83,21 +69,18 @@ class Convolving {
         Value* dy = t_.load_one(0, b_.CreateAdd(times(b_.CreateAdd(times(sample, outs), o), places), at));
         Value* top = shifted(t_.word(b_.CreateUDiv(at, t_.index(w_.to[1]))), 0);
         Value* left = shifted(t_.word(b_.CreateURem(at, t_.index(w_.to[1]))), 1);
-        Value* x = times(b_.CreateAdd(times(sample, s_.groups * s_.in), channel), area(w_.from));
+        Value* x = times(b_.CreateAdd(times(sample, s_.groups * s_.in), channel), s_.pixels());
         Values terms;
         for (int64_t j = 0; j < s_.tile; ++j) {
           Value* tap = t_.word(b_.CreateAdd(first, t_.index(j)));
           Value* ky = b_.CreateUDiv(tap, word(w_.kernel[1]));
           Value* kx = b_.CreateURem(tap, word(w_.kernel[1]));
-          Value* y = b_.CreateAdd(top, b_.CreateMul(ky, word(w_.dilation[0])));
-          Value* column = b_.CreateAdd(left, b_.CreateMul(kx, word(w_.dilation[1])));
-          Value* value = t_.gather(1, x, offset(y, column, w_.from), inside(y, column, w_.from), 0.0);
-          terms.push_back(b_.CreateFMul(dy, value));
+          terms.push_back(b_.CreateFMul(dy, element(1, x, top, left, ky, kx)));
         }
         return terms;
       });
       t_.once([&] {
-        Value* to = b_.CreateAdd(times(rest, taps()), first);
+        Value* to = b_.CreateAdd(times(rest, s_.taps()), first);
         for (size_t j = 0; j < totals.size(); ++j)
           t_.store_one(2, b_.CreateAdd(to, t_.index(static_cast<int64_t>(j))), totals[j]);
       });
@@ -115,7 +98,6 @@ class Convolving {
     Value *place, *whole;
   };
 
-  int64_t taps() const { return w_.kernel[0] * w_.kernel[1]; }
   static int64_t area(const int64_t (&size)[2]) { return size[0] * size[1]; }
   Value* word(int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); }
   Value* times(Value* index, int64_t factor) { return b_.CreateMul(index, t_.index(factor)); }
@@ -156,17 +138,33 @@ class Convolving {
     return b_.CreateAdd(b_.CreateMul(y, word(size[1])), x);
   }
   Value* tap_of(Value* ky, Value* kx) {
-    Value* tap = b_.CreateAdd(b_.CreateMul(ky, word(w_.kernel[1])), kx);
-    return b_.CreateZExtOrTrunc(tap, t_.index_type);
+    return b_.CreateZExtOrTrunc(offset(ky, kx, w_.kernel), t_.index_type);
+  }
+  // Of the image at `base`: where tap (ky, kx) of the window lies that begins at (top, left); 0 outside.
+  Value* element(int32_t slot, Value* base, Value* top, Value* left, Value* ky, Value* kx) {
+    Value* y = b_.CreateAdd(top, b_.CreateMul(ky, word(w_.dilation[0])));
+    Value* x = b_.CreateAdd(left, b_.CreateMul(kx, word(w_.dilation[1])));
+    Value* there = inside(y, x, w_.from);
+    return t_.gather(slot, base, offset(y, x, w_.from), there);
   }
 
-  // The sums after f(channel, ky, kx, sums) for all `channels` and taps, in order.
-  Values sweep(int64_t channels, const std::function<Values(Value*, Value*, Value*, Values)>& f) {
+  // The sums of f(channel, ky, kx) for all `channels` and taps, in order.
+  struct Term {
+    Value *value, *weight;  // weight: its place; that of the next sum is `apart` elements on
+  };
+  Values sweep(int64_t channels, int64_t apart, const std::function<Term(Value*, Value*, Value*)>& f) {
+    const auto add = [&](const Term& term, Values sums) {
+      for (size_t j = 0; j < sums.size(); ++j) {
+        Value* place = b_.CreateAdd(term.weight, t_.index(static_cast<int64_t>(j) * apart));
+        sums[j] = t_.math.fma(term.value, t_.load_one(1, place), sums[j]);
+      }
+      return sums;
+    };
     const Values zeros(static_cast<size_t>(s_.tile), llvm::ConstantFP::get(b_.getFloatTy(), 0.0));
     return t_.loop(t_.index(0), t_.index(channels), t_.index(1), zeros, [&](Value* c, const Values& outer) {
       return t_.loop(word(0), word(w_.kernel[0]), word(1), outer, [&](Value* ky, const Values& middle) {
         return t_.loop(word(0), word(w_.kernel[1]), word(1), middle,
-                       [&](Value* kx, const Values& inner) { return f(c, ky, kx, inner); });
+                       [&](Value* kx, const Values& inner) { return add(f(c, ky, kx), inner); });
       });
     });
   }

@@ -1,7 +1,6 @@
-// Rows of a table by number, and the sums of their gradients. No atomics: a sum has one owner, which adds in
-// the order of the tokens, so the bits are the same on every device and for any number of threads.
+// The sums of the gradients of a table's rows (layout.cpp reads them). No atomics: a sum has one owner, which
+// adds in the order of the tokens, so the bits are the same on every device and for any number of threads.
 #include "codegen/emit/special/emitters.h"
-#include "codegen/emit/target.h"
 #include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
@@ -174,21 +173,6 @@ class EmbeddingGradient {
 };
 
 }  // namespace
-
-void emit_embedding(Target& t) {
-  llvm::IRBuilder<>& b = t.b;
-  Value *from = nullptr, *to = nullptr;
-  t.points(
-      [&](Value* row) {
-        Value* token = b.CreateZExtOrTrunc(t.load_one(0, row), t.index_type);
-        from = b.CreateMul(token, t.column_count());
-        to = b.CreateMul(row, t.column_count());
-      },
-      [&](const Point& point) {
-        Value* value = t.load(1, b.CreateAdd(from, point.column), point);
-        t.store(2, b.CreateAdd(to, point.column), value, point);
-      });
-}
 
 void emit_embedding_gradient(Target& t) { EmbeddingGradient(t).emit(); }
 

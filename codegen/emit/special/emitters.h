@@ -1,6 +1,6 @@
-// The loop nests of the kernels of their own. The list in special.cpp gives them their op names.
+// The loop nests of the kernels of their own. The list in kernels.cpp gives them their op names.
 #pragma once
-#include "codegen/emit/special.h"
+#include "codegen/emit/target.h"
 #include "kernels/special/calls.h"
 
 namespace gacc::codegen {
@@ -22,13 +22,13 @@ void emit_conv(Target& t);
 void emit_conv_images(Target& t);
 void emit_conv_weight(Target& t);
 
-// layout: elements in another order.
+// layout: elements in another order, and rows of a table by number.
 void emit_permute(Target& t);
 void emit_concat(Target& t);
 void emit_slice(Target& t);
-
-// embedding: rows of a table by number, and the sums of their gradients.
 void emit_embedding(Target& t);
+
+// embedding: the sums of their gradients.
 void emit_embedding_gradient(Target& t);
 
 }  // namespace gacc::codegen

@@ -228,24 +228,23 @@ LaneArrays::Vectors LaneArrays::transposed(Vectors rows) {
 }
 
 void LaneArrays::tiles(const Positions& p, Value* first,
-                       const std::function<void(Value*, const std::function<Point(unsigned)>&)>& f) {
-  const auto tile = [&](Value* channel) {
+                       const std::function<void(Value*, const RowPlace&)>& f) {
+  t_.each(t_.index(0), t_.index(channels_), t_.index(lanes_), [&](Value* channel) {
     Value* inside = nullptr;  // channels that exist
     if (channels_ % lanes_ != 0) {
       Value* left = b_.CreateTrunc(b_.CreateSub(t_.index(channels_), channel), b_.getInt32Ty());
       inside = b_.CreateICmpSLT(t_.iota(b_.getInt32Ty(), lanes_), t_.splat(left, lanes_));
     }
     f(channel, [&](unsigned row) {
-      Value* mask = inside;
+      Value *position = b_.CreateAdd(first, t_.index(row)), *mask = inside;
       if (p.length % lanes_ != 0) {
-        Value* there = b_.CreateICmpULT(b_.CreateAdd(first, t_.index(row)), t_.index(p.length));
-        there = t_.splat(there, lanes_);
+        Value* there = t_.splat(b_.CreateICmpULT(position, t_.index(p.length)), lanes_);
         mask = mask == nullptr ? there : b_.CreateAnd(mask, there);
       }
-      return Point{nullptr, nullptr, mask, lanes_};
+      Value* start = b_.CreateAdd(p.base, b_.CreateMul(position, t_.index(p.stride)));
+      return std::pair(b_.CreateAdd(start, channel), Point{nullptr, nullptr, mask, lanes_});
     });
-  };
-  t_.each(t_.index(0), t_.index(channels_), t_.index(lanes_), tile);
+  });
 }
 
 void LaneArrays::load(Array to, const Positions& from, Value* first, Value* scale) {
@@ -259,11 +258,11 @@ void LaneArrays::load(Array to, const Positions& from, Value* first, Value* scal
       for (unsigned i = 0; i < chunk(); ++i) put(element(at, i), values[i]);
     });
   }
-  tiles(from, first, [&](Value* channel, const std::function<Point(unsigned)>& point) {
+  tiles(from, first, [&](Value* channel, const RowPlace& place) {
     Vectors rows;
     for (unsigned r = 0; r < lanes_; ++r) {
-      Value* position = b_.CreateAdd(first, t_.index(r));
-      rows.push_back(t_.load(from.slot, element(from, position, channel), point(r)));
+      const auto [at, point] = place(r);
+      rows.push_back(t_.load(from.slot, at, point));
     }
     rows = transposed(std::move(rows));
     for (unsigned i = 0; i < lanes_; ++i) put(b_.CreateAdd(channel, t_.index(i)), rows[i]);
@@ -279,23 +278,22 @@ void LaneArrays::store(Array from, const Positions& to, Value* first, Value* sca
     const Row row = rows(to, first, 1, 1)[0];
     return each([&](const Chunk& at) {
       const unsigned count = chunk();
-      const auto put = [&] {
+      t_.branch(at.there, [&] {
         if (count == 1) return t_.store_one(to.slot, place(row, at), value(at.own));
         Value* all = llvm::PoisonValue::get(Math::with_lanes(type_, count));
         for (unsigned i = 0; i < count; ++i)
           all = b_.CreateInsertElement(all, value(element(at, i)), uint64_t{i});
         t_.store(to.slot, place(row, at), all, Point{nullptr, nullptr, nullptr, count});
-      };
-      at.there == nullptr ? put() : t_.branch(at.there, put);
+      });
     });
   }
-  tiles(to, first, [&](Value* channel, const std::function<Point(unsigned)>& point) {
+  tiles(to, first, [&](Value* channel, const RowPlace& place) {
     Vectors rows;
     for (unsigned i = 0; i < lanes_; ++i) rows.push_back(value(b_.CreateAdd(channel, t_.index(i))));
     rows = transposed(std::move(rows));
     for (unsigned r = 0; r < lanes_; ++r) {
-      Value* position = b_.CreateAdd(first, t_.index(r));
-      t_.store(to.slot, element(to, position, channel), rows[r], point(r));
+      const auto [at, point] = place(r);
+      t_.store(to.slot, at, rows[r], point);
     }
   });
 }

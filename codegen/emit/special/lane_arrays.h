@@ -102,12 +102,9 @@ class LaneArrays {
   // The weights of all rows.
   Vectors gathered(const Vectors& weights, size_t count);
   Vectors transposed(Vectors rows);
-  // Calls f(first channel, masks of the rows) for each block of `lanes` channels; host only.
-  void tiles(const Positions& p, Value* first,
-             const std::function<void(Value* channel, const std::function<Point(unsigned row)>&)>& f);
-  Value* element(const Positions& p, Value* position, Value* channel) {
-    return b_.CreateAdd(b_.CreateAdd(p.base, b_.CreateMul(position, t_.index(p.stride))), channel);
-  }
+  // Calls f(first channel, where the rows lie) for each block of `lanes` channels; host only.
+  using RowPlace = std::function<std::pair<Value*, Point>(unsigned row)>;
+  void tiles(const Positions& p, Value* first, const std::function<void(Value* channel, const RowPlace&)>& f);
 
   Target& t_;
   llvm::IRBuilder<>& b_;

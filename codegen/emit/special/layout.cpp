@@ -1,39 +1,50 @@
-// Elements in another order: whole rows where they stay together, single elements where they do not.
+// Elements in another order: whole rows where they stay together, single elements where they do not. An
+// embedding is rows of a table by number.
 #include "codegen/emit/special/emitters.h"
-#include "codegen/emit/target.h"
 
 namespace gacc::codegen {
+
+namespace {
+
+// Each row of the result from slot `source`, where its first element lies at from(row) and the others `step`
+// elements apart.
+void copy_rows(Target& t, int32_t source, int64_t step, const std::function<Value*(Value* row)>& from) {
+  llvm::IRBuilder<>& b = t.b;
+  Value *base = nullptr, *to = nullptr;
+  t.points(
+      [&](Value* row) {
+        base = from(row);
+        to = b.CreateMul(row, t.column_count());
+      },
+      [&](const Point& point) {
+        Value* value = nullptr;
+        if (step == 1) {
+          value = t.load(source, b.CreateAdd(base, point.column), point);
+        } else {
+          Value* stride = t.splat(b.getInt32(static_cast<uint32_t>(step)), point.lanes);
+          Value* lane = t.iota(b.getInt32Ty(), point.lanes);
+          Value* first = b.CreateAdd(base, b.CreateMul(point.column, t.index(step)));
+          value = t.gather(source, first, b.CreateMul(lane, stride), point.mask);
+        }
+        t.store(source + 1, b.CreateAdd(to, point.column), value, point);
+      });
+}
+
+}  // namespace
 
 // A row of the result is one position along all axes but the last.
 void emit_permute(Target& t) {
   llvm::IRBuilder<>& b = t.b;
   const std::vector<int64_t>& nest = t.body.parameters;
-  const int64_t step = nest.back();
-  Value *base = nullptr, *start = nullptr;
-  t.points(
-      [&](Value* row) {
-        start = b.CreateMul(row, t.column_count());
-        base = t.index(0);
-        Value* rest = row;
-        for (size_t i = nest.size() - 2; i > 1; i -= 2) {  // the axes before the last, from the inside
-          Value* extent = t.index(nest[i - 2]);
-          base = b.CreateAdd(base, b.CreateMul(b.CreateURem(rest, extent), t.index(nest[i - 1])));
-          rest = b.CreateUDiv(rest, extent);
-        }
-        base = b.CreateAdd(base, b.CreateMul(rest, t.index(nest[0])));
-      },
-      [&](const Point& point) {
-        Value* value = nullptr;
-        if (step == 1) {
-          value = t.load(0, b.CreateAdd(base, point.column), point);
-        } else {
-          Value* stride = t.splat(b.getInt32(static_cast<uint32_t>(step)), point.lanes);
-          Value* lane = t.iota(b.getInt32Ty(), point.lanes);
-          Value* first = b.CreateAdd(base, b.CreateMul(point.column, t.index(step)));
-          value = t.gather(0, first, b.CreateMul(lane, stride), point.mask, 0.0);
-        }
-        t.store(1, b.CreateAdd(start, point.column), value, point);
-      });
+  copy_rows(t, 0, nest.back(), [&](Value* row) {
+    Value *base = t.index(0), *rest = row;
+    for (size_t i = nest.size() - 2; i > 1; i -= 2) {  // the axes before the last, from the inside
+      Value* extent = t.index(nest[i - 2]);
+      base = b.CreateAdd(base, b.CreateMul(b.CreateURem(rest, extent), t.index(nest[i - 1])));
+      rest = b.CreateUDiv(rest, extent);
+    }
+    return b.CreateAdd(base, b.CreateMul(rest, t.index(nest[0])));
+  });
 }
 
 // A part is a piece of a row of the result: the same piece of each operand's row, all side by side.
@@ -64,17 +75,16 @@ void emit_concat(Target& t) {
 }
 
 void emit_slice(Target& t) {
-  llvm::IRBuilder<>& b = t.b;
-  Value *from = nullptr, *to = nullptr;
-  t.points(
-      [&](Value* row) {
-        from = b.CreateAdd(b.CreateMul(row, t.index(t.body.parameters[0])), t.index(t.body.parameters[1]));
-        to = b.CreateMul(row, t.column_count());
-      },
-      [&](const Point& point) {
-        Value* value = t.load(0, b.CreateAdd(from, point.column), point);
-        t.store(1, b.CreateAdd(to, point.column), value, point);
-      });
+  const std::vector<int64_t>& parameters = t.body.parameters;
+  copy_rows(t, 0, 1, [&](Value* row) {
+    return t.b.CreateAdd(t.b.CreateMul(row, t.index(parameters[0])), t.index(parameters[1]));
+  });
+}
+
+void emit_embedding(Target& t) {
+  copy_rows(t, 1, 1, [&](Value* row) {
+    return t.b.CreateMul(t.b.CreateZExtOrTrunc(t.load_one(0, row), t.index_type), t.column_count());
+  });
 }
 
 }  // namespace gacc::codegen

@@ -7,10 +7,9 @@
 // neighbouring places is one run of the image, whose elements are dealt out to as many vectors as a window
 // has columns. No element is in two windows, so there the gradient's points are places: each stores all
 // elements of its window.
-#include <cmath>
+#include <limits>
 
 #include "codegen/emit/special/emitters.h"
-#include "codegen/emit/target.h"
 
 namespace gacc::codegen {
 
@@ -23,26 +22,77 @@ class Pooling {
   explicit Pooling(Target& t) : t_(t), b_(t.b), w_(WindowShape::of(t.body)) {}
 
   void forward() {
-    t_.points([&](Value* row) { begin_row(row, w_.to[0]); },
-              [&](const Point& point) {
-                begin_point(point);
-                const Best best = by_window() ? largest_of(tile(point)) : largest(window_at(y_, x_));
-                t_.store(1, output(point, w_.to[1]), best.value, point);
-              });
+    places([&](const Point& point) {
+      return (by_window() ? largest_of(tile(point)) : largest(window_at(y_, x_))).value;
+    });
   }
 
   void mean() {
+    places([&](const Point&) {
+      const Window window = window_at(y_, x_);
+      Value* sum =
+          each(w_.kernel[0], w_.kernel[1], {real(0)}, [&](Value* ky, Value* kx, const Values& carried) {
+            return Values{b_.CreateFAdd(carried[0], element(window, ky, kx).value)};
+          })[0];
+      return b_.CreateFDiv(sum, elements());
+    });
+  }
+
+  // The element (y, x) lies in the windows of places (y + before) / stride - j for j = 0, 1, ...; of each
+  // (largest: of each whose largest element it is) it gets the gradient.
+  void gradient(bool of_largest) {
+    if (of_largest && by_window()) return tiles_gradient();
+    t_.points([&](Value* row) { begin_row(row, w_.from[0]); },
+              [&](const Point& point) {
+                begin_point(point);
+                Value* py = b_.CreateAdd(y_, lane(w_.before[0]));
+                Value* px = b_.CreateAdd(x_, lane(w_.before[1]));
+                Value* last_y = b_.CreateUDiv(py, lane(w_.stride[0]));
+                Value* last_x = b_.CreateUDiv(px, lane(w_.stride[1]));
+                Value* sum =
+                    each(overlap(0), overlap(1), {real(0)}, [&](Value* j, Value* i, const Values& carried) {
+                      Value *oy = b_.CreateSub(last_y, j), *ox = b_.CreateSub(last_x, i);
+                      Value* there = inside(oy, ox, w_.to);
+                      Value* ky = b_.CreateSub(py, b_.CreateMul(oy, lane(w_.stride[0])));
+                      Value* kx = b_.CreateSub(px, b_.CreateMul(ox, lane(w_.stride[1])));
+                      there = both(both(there, inside(ky, kx, w_.kernel)), point.mask);
+                      Value* mine = there;
+                      if (of_largest) {
+                        const Best best = largest(window_at(oy, ox), there);
+                        mine = both(there, b_.CreateICmpEQ(best.step, number(ky, kx, w_.kernel)));
+                      }
+                      Value* dy = t_.gather(of_largest ? 1 : 0, plane(w_.to), number(oy, ox, w_.to), mine);
+                      return Values{b_.CreateFAdd(carried[0], dy)};
+                    })[0];
+                Value* result = of_largest ? sum : b_.CreateFDiv(sum, elements());
+                t_.store(of_largest ? 2 : 1, output(point, w_.from[1]), result, point);
+              });
+  }
+
+ private:
+  using Values = std::vector<Value*>;
+  struct Window {
+    Value *top, *left;  // of its first element; may be negative
+  };
+  struct Element {
+    Value *value, *there;  // there: whether it lies in the image
+  };
+  struct Best {
+    Value *value, *step;  // step: row * kernel width + column within the window
+  };
+
+  bool by_window() const { return t_.body.parameters.back() != 0; }
+  int64_t overlap(int axis) const { return (w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]; }
+  Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
+  Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
+
+  // The result at each place.
+  void places(const std::function<Value*(const Point&)>& result) {
     t_.points([&](Value* row) { begin_row(row, w_.to[0]); },
               [&](const Point& point) {
                 begin_point(point);
-                const Window window = window_at(y_, x_);
-                Value* sum = each(static_cast<int>(w_.kernel[0]), static_cast<int>(w_.kernel[1]), {zero()},
-                                  [&](Value* ky, Value* kx, const Values& carried) {
-                                    const Element e = element(window, ky, kx);
-                                    Value* x = t_.gather(0, plane(w_.from), e.at, both(e.there, mask_), 0.0);
-                                    return Values{b_.CreateFAdd(carried[0], x)};
-                                  })[0];
-                t_.store(1, output(point, w_.to[1]), b_.CreateFDiv(sum, elements()), point);
+                Value* value = result(point);
+                t_.store(1, output(point, w_.to[1]), value, point);
               });
   }
 
@@ -65,73 +115,17 @@ class Pooling {
           begin_point(point);
           const Best best = largest_of(tile(point));
           // Added to 0, as every sum of gradients is.
-          Value* dy = b_.CreateFAdd(zero(), t_.load(1, output(point, w_.to[1]), point));
+          Value* dy = b_.CreateFAdd(real(0), t_.load(1, output(point, w_.to[1]), point));
           for (int64_t ky = 0; ky < rows; ++ky) {
             Values shares;
             for (int64_t kx = 0; kx < columns; ++kx) {
               Value* mine = b_.CreateICmpEQ(best.step, lane(ky * columns + kx));
-              shares.push_back(b_.CreateSelect(mine, dy, zero()));
+              shares.push_back(b_.CreateSelect(mine, dy, real(0)));
             }
             t_.store_runs(2, first_of_run(point, ky), shares, point);
           }
         });
   }
-
-  bool by_window() const { return t_.body.parameters.back() != 0; }
-
-  // The element (y, x) lies in the windows of places (y + before) / stride - j for j = 0, 1, ...; of each
-  // (largest: of each whose largest element it is) it gets the gradient.
-  void gradient(bool of_largest) {
-    t_.points(
-        [&](Value* row) { begin_row(row, w_.from[0]); },
-        [&](const Point& point) {
-          begin_point(point);
-          const int steps[2] = {overlap(0), overlap(1)};
-          Value* py = b_.CreateAdd(y_, lane(w_.before[0]));
-          Value* px = b_.CreateAdd(x_, lane(w_.before[1]));
-          Value* last_y = b_.CreateUDiv(py, lane(w_.stride[0]));
-          Value* last_x = b_.CreateUDiv(px, lane(w_.stride[1]));
-          Value* sum = each(steps[0], steps[1], {zero()}, [&](Value* j, Value* i, const Values& carried) {
-            Value *oy = b_.CreateSub(last_y, j), *ox = b_.CreateSub(last_x, i);
-            // Of unsigned numbers those before the first place are large as well.
-            Value* there = both(b_.CreateICmpULT(oy, lane(w_.to[0])), b_.CreateICmpULT(ox, lane(w_.to[1])));
-            Value* ky = b_.CreateSub(py, b_.CreateMul(oy, lane(w_.stride[0])));
-            Value* kx = b_.CreateSub(px, b_.CreateMul(ox, lane(w_.stride[1])));
-            there = both(there, both(b_.CreateICmpULT(ky, lane(w_.kernel[0])),
-                                     b_.CreateICmpULT(kx, lane(w_.kernel[1]))));
-            there = both(there, point.mask);
-            Value* mine = there;
-            if (of_largest) {
-              const Best best = largest(window_at(oy, ox), there);
-              Value* own = b_.CreateAdd(b_.CreateMul(ky, lane(w_.kernel[1])), kx);
-              mine = both(there, b_.CreateICmpEQ(best.step, own));
-            }
-            Value* place = b_.CreateAdd(b_.CreateMul(oy, lane(w_.to[1])), ox);
-            Value* dy = t_.gather(of_largest ? 1 : 0, plane(w_.to), place, mine, 0.0);
-            return Values{b_.CreateFAdd(carried[0], dy)};
-          })[0];
-          Value* result = of_largest ? sum : b_.CreateFDiv(sum, elements());
-          t_.store(of_largest ? 2 : 1, output(point, w_.from[1]), result, point);
-        });
-  }
-
- private:
-  using Values = std::vector<Value*>;
-  struct Window {
-    Value *top, *left;  // of its first element; may be negative
-  };
-  struct Element {
-    Value *at, *there;  // its index in the plane; whether it lies in the image
-  };
-  struct Best {
-    Value *value, *step;  // step: row * kernel width + column within the window
-  };
-
-  int overlap(int axis) const {
-    return static_cast<int>((w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]);
-  }
-  Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
-  Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
 
   // A row is (plane, y) of [planes, height].
   void begin_row(Value* row, int64_t height) {
@@ -177,30 +171,35 @@ class Pooling {
   // Zeros in a row of the result from column `first` on.
   void clear(Value* row, int64_t first) {
     if (first == w_.from[1]) return;
-    t_.each(t_.index(first), t_.index(w_.from[1]), t_.index(1), [&](Value* column) {
-      t_.store_one(2, b_.CreateAdd(row, column), llvm::ConstantFP::get(b_.getFloatTy(), 0.0));
-    });
+    t_.each(t_.index(first), t_.index(w_.from[1]), t_.index(1),
+            [&](Value* column) { t_.store_one(2, b_.CreateAdd(row, column), t_.math.real(column, 0)); });
   }
 
-  Value* zero() { return t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), lanes_); }
-  Value* elements() {
-    const auto count = static_cast<double>(w_.kernel[0] * w_.kernel[1]);
-    return t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), count), lanes_);
+  Value* real(double value) { return t_.math.real(y_, value); }
+  Value* elements() { return real(static_cast<double>(w_.kernel[0] * w_.kernel[1])); }
+  // Of unsigned numbers those before the first are large as well.
+  Value* inside(Value* y, Value* x, const int64_t (&size)[2]) {
+    return both(b_.CreateICmpULT(y, lane(size[0])), b_.CreateICmpULT(x, lane(size[1])));
   }
-  Element element(const Window& window, Value* ky, Value* kx) {
+  // Counted row by row.
+  Value* number(Value* y, Value* x, const int64_t (&size)[2]) {
+    return b_.CreateAdd(b_.CreateMul(y, lane(size[1])), x);
+  }
+  Element element(const Window& window, Value* ky, Value* kx, Value* wanted = nullptr) {
     Value *y = b_.CreateAdd(window.top, ky), *x = b_.CreateAdd(window.left, kx);
-    // Of unsigned numbers those before the first are large as well.
-    Value* there = both(b_.CreateICmpULT(y, lane(w_.from[0])), b_.CreateICmpULT(x, lane(w_.from[1])));
-    return {b_.CreateAdd(b_.CreateMul(y, lane(w_.from[1])), x), there};
+    Value* there = inside(y, x, w_.from);
+    Value* at = number(y, x, w_.from);
+    there = both(both(there, mask_), wanted);
+    return {t_.gather(0, plane(w_.from), at, there), there};
   }
 
   // carried = f(row, column, carried) for row and column (i32, in every lane) of a small rectangle, row by
   // row.
-  Values each(int rows, int columns, Values carried,
+  Values each(int64_t rows, int64_t columns, Values carried,
               const std::function<Values(Value*, Value*, const Values&)>& f) {
     if (rows * columns <= kUnrolled) {
-      for (int r = 0; r < rows; ++r) {
-        for (int c = 0; c < columns; ++c) carried = f(lane(r), lane(c), carried);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) carried = f(lane(r), lane(c), carried);
       }
       return carried;
     }
@@ -225,17 +224,14 @@ class Pooling {
   }
   // The window's largest element: the first of equals, and a NaN over everything, as PyTorch has it.
   Best largest(const Window& window, Value* wanted = nullptr) {
-    Value* lowest = t_.splat(llvm::ConstantFP::getInfinity(b_.getFloatTy(), /*Negative=*/true), lanes_);
-    const Values found = each(
-        static_cast<int>(w_.kernel[0]), static_cast<int>(w_.kernel[1]), {lowest, lane(-1)},
-        [&](Value* ky, Value* kx, const Values& best) {
-          const Element e = element(window, ky, kx);
-          Value* there = both(both(e.there, mask_), wanted);
-          Value* value = t_.gather(0, plane(w_.from), e.at, there, 0.0);
+    const Values none = {real(-std::numeric_limits<double>::infinity()), lane(-1)};
+    const Values found =
+        each(w_.kernel[0], w_.kernel[1], none, [&](Value* ky, Value* kx, const Values& best) {
+          const auto [value, there] = element(window, ky, kx, wanted);
           Value* better = is_better(value, best[0]);
           better = b_.CreateOr(better, b_.CreateICmpEQ(best[1], lane(-1)));  // -inf alone is found as well
           better = b_.CreateAnd(better, there);
-          Value* step = b_.CreateAdd(b_.CreateMul(ky, lane(w_.kernel[1])), kx);
+          Value* step = number(ky, kx, w_.kernel);
           return Values{b_.CreateSelect(better, value, best[0]), b_.CreateSelect(better, step, best[1])};
         });
     return {found[0], found[1]};
@@ -252,14 +248,7 @@ class Pooling {
 }  // namespace
 
 void emit_max_pool(Target& t) { Pooling(t).forward(); }
-void emit_max_pool_gradient(Target& t) {
-  Pooling pooling(t);
-  if (pooling.by_window()) {
-    pooling.tiles_gradient();
-  } else {
-    pooling.gradient(true);
-  }
-}
+void emit_max_pool_gradient(Target& t) { Pooling(t).gradient(true); }
 void emit_mean_pool(Target& t) { Pooling(t).mean(); }
 void emit_mean_pool_gradient(Target& t) { Pooling(t).gradient(false); }
 

@@ -7,7 +7,6 @@
 #include <llvm/IR/Module.h>
 
 #include "codegen/emit/special/emitters.h"
-#include "codegen/emit/target.h"
 
 namespace gacc::codegen {
 
@@ -66,27 +65,24 @@ class Rope {
   //   sin(2 pi u) = u s(u^2), error 3e-9    cos(2 pi u) = 1 + u^2 c(u^2), error 6e-11 (our own minimax fits)
   // are exchanged and negated by the quarter. 2 pi stands in two parts.
   void make_angle(Value* part) {
-    llvm::Type* wide = part->getType();
     llvm::Type* word = Math::lanes_of(part, b_.getInt32Ty());
     llvm::Type* single = Math::lanes_of(part, b_.getFloatTy());
-    const auto constant = [&](uint64_t value) { return llvm::ConstantInt::get(wide, value); };
-    Value* quarter = b_.CreateLShr(b_.CreateAdd(part, constant(uint64_t{1} << 61)), constant(62));
-    Value* rest = b_.CreateSub(part, b_.CreateShl(quarter, constant(62)));
-    Value* high = b_.CreateSIToFP(b_.CreateTrunc(b_.CreateAShr(rest, constant(32)), word), single);
-    Value* low = b_.CreateTrunc(b_.CreateAnd(b_.CreateLShr(rest, constant(1)), constant(0x7fffffff)), word);
+    Value* eighth = llvm::ConstantInt::get(part->getType(), uint64_t{1} << 61);
+    Value* quarter = b_.CreateLShr(b_.CreateAdd(part, eighth), 62);
+    Value* rest = b_.CreateSub(part, b_.CreateShl(quarter, 62));
+    Value* high = b_.CreateSIToFP(b_.CreateTrunc(b_.CreateAShr(rest, 32), word), single);
+    Value* low = b_.CreateTrunc(b_.CreateAnd(b_.CreateLShr(rest, 1), 0x7fffffff), word);
     const auto real = [&](double value) { return t_.math.real(high, value); };
     Value* u = t_.math.fma(b_.CreateSIToFP(low, single), real(0x1p-63), b_.CreateFMul(high, real(0x1p-32)));
     Value* square = b_.CreateFMul(u, u);
-    Value* s = real(-75.39356282382505);
-    for (const double c : {81.59235356463046, -41.3416614550777, -1.9519132411681884e-07})
-      s = t_.math.fma(s, square, real(c));
+    Value* s = t_.math.polynomial(
+        square, {-1.9519132411681884e-07, -41.3416614550777, 81.59235356463046, -75.39356282382505});
     Value* sine = t_.math.fma(u, real(6.2831854820251465), b_.CreateFMul(u, s));
-    Value* c = real(59.229243128647795);
-    for (const double k : {-85.4432362680459, 64.93932184693821, -19.739208681562154, 1.0})
-      c = t_.math.fma(c, square, real(k));
+    Value* c = t_.math.polynomial(
+        square, {1.0, -19.739208681562154, 64.93932184693821, -85.4432362680459, 59.229243128647795});
     Value* which = b_.CreateTrunc(quarter, word);
-    const auto bit = [&](Value* value, int64_t mask) {
-      return b_.CreateICmpNE(b_.CreateAnd(value, t_.math.integer(value, mask)), t_.math.integer(value, 0));
+    const auto bit = [&](Value* value, uint64_t mask) {
+      return b_.CreateIsNotNull(b_.CreateAnd(value, mask));
     };
     const auto negated = [&](Value* where, Value* value) {
       return b_.CreateSelect(where, b_.CreateFNeg(value), value);
@@ -97,9 +93,7 @@ class Rope {
     if (s_.inverse) sine_ = b_.CreateFNeg(sine_);
   }
 
-  struct Pair {
-    Value *a, *b;
-  };
+  using Pair = std::vector<Value*>;
 
   void turn_heads(Value* row) {
     constexpr int64_t kTogether = RopeShape::kTogether;
@@ -111,7 +105,7 @@ class Rope {
         pairs.push_back(load(places.back()));
       }
       for (size_t i = 0; i < places.size(); ++i) {
-        const auto [a, b] = pairs[i];
+        Value *a = pairs[i][0], *b = pairs[i][1];
         store(places[i], {t_.math.fma(b_.CreateFNeg(b), sine_, b_.CreateFMul(a, cosine_)),
                           t_.math.fma(a, sine_, b_.CreateFMul(b, cosine_))});
       }
@@ -126,15 +120,13 @@ class Rope {
 
   // The point's pairs in the head that begins at `head`.
   Pair load(Value* head) {
-    if (!s_.interleaved) return {t_.load(0, first(head), *point_), t_.load(0, second(head), *point_)};
-    if (point_->lanes == 1) return {t_.load_one(0, first(head)), t_.load_one(0, second(head))};
-    const std::vector<Value*> both = t_.load_runs(0, first(head), 2, *point_);
-    return {both[0], both[1]};
+    if (s_.interleaved && point_->lanes > 1) return t_.load_runs(0, first(head), 2, *point_);
+    return {t_.load(0, first(head), *point_), t_.load(0, second(head), *point_)};
   }
   void store(Value* head, const Pair& pair) {
-    if (s_.interleaved && point_->lanes > 1) return t_.store_runs(1, first(head), {pair.a, pair.b}, *point_);
-    t_.store(1, first(head), pair.a, *point_);
-    t_.store(1, second(head), pair.b, *point_);
+    if (s_.interleaved && point_->lanes > 1) return t_.store_runs(1, first(head), pair, *point_);
+    t_.store(1, first(head), pair[0], *point_);
+    t_.store(1, second(head), pair[1], *point_);
   }
   Value* first(Value* head) {
     return b_.CreateAdd(head, s_.interleaved ? b_.CreateMul(point_->column, t_.index(2)) : point_->column);
