@@ -59,23 +59,20 @@ struct Place {
 // No region and a reason in the device's last error when it may not be touched.
 Place place(const void* address, const Layout& layout) {
   const auto first = reinterpret_cast<uint64_t>(address);
-  Region* region = device().emulator.memory().find(first);
-  if (region && region->covers(first, layout.bytes())) {
-    const auto at = static_cast<int64_t>(first - region->base());
-    if (region->all(at, layout.bytes(), kLive)) {
-      Place found{region, at, true};
-      const auto column_bytes = static_cast<int64_t>(layout.rows) * layout.element();
-      for (uint64_t column = 0; column < layout.columns && found.written;
-           ++column) {  // gaps may hold nothing
-        const int64_t begin = at + static_cast<int64_t>(column * layout.leading) * layout.element();
-        found.written = region->all(begin, column_bytes, kLive | kWritten);
-      }
-      return found;
-    }
+  Region* region = device().emulator.memory().find(first, layout.bytes());
+  const int64_t at = region ? region->offset(first) : 0;
+  if (!region || !region->all(at, layout.bytes(), kLive)) {
+    device().last_error = fmt::format("cublasLtMatmul: {} bytes at 0x{:x} are no live memory of the device",
+                                      layout.bytes(), first);
+    return {};
   }
-  device().last_error = fmt::format("cublasLtMatmul: {} bytes at 0x{:x} are no live memory of the device",
-                                    layout.bytes(), first);
-  return {};
+  Place found{region, at, true};
+  const auto column_bytes = static_cast<int64_t>(layout.rows) * layout.element();
+  for (uint64_t column = 0; column < layout.columns && found.written; ++column) {  // gaps may hold nothing
+    const int64_t begin = at + static_cast<int64_t>(column * layout.leading) * layout.element();
+    found.written = region->all(begin, column_bytes, kLive | kWritten);
+  }
+  return found;
 }
 
 float element(const uint8_t* data, const Layout& layout, uint64_t index) {
@@ -106,10 +103,10 @@ size_t workspace_of(uint64_t algorithm, const Layout& d) {
 struct Product {
   Matmul op;
   Layout a_layout, b_layout, d_layout;
-  const void *a, *b;
-  void *d, *workspace;
-  float alpha, beta;
-  uint64_t algorithm;
+  const void *a = nullptr, *b = nullptr;
+  void *d = nullptr, *workspace = nullptr;
+  float alpha = 0, beta = 0;
+  uint64_t algorithm = kInOrder;
 
   uint64_t m() const { return d_layout.rows; }
   uint64_t n() const { return d_layout.columns; }
@@ -191,16 +188,10 @@ bool known(int type) { return type == kReal32F || type == kReal16F || type == kR
 
 GACC_DRIVER_EXPORT size_t cublasLtGetVersion() { return 0; }
 GACC_DRIVER_EXPORT const char* cublasLtGetStatusString(int status) {
-  switch (status) {
-    case kDone:
-      return "CUBLAS_STATUS_SUCCESS";
-    case kInvalid:
-      return "CUBLAS_STATUS_INVALID_VALUE";
-    case kFailed:
-      return "CUBLAS_STATUS_EXECUTION_FAILED";
-    default:
-      return "CUBLAS_STATUS_NOT_SUPPORTED";
-  }
+  return status == kDone      ? "CUBLAS_STATUS_SUCCESS"
+         : status == kInvalid ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == kFailed  ? "CUBLAS_STATUS_EXECUTION_FAILED"
+                              : "CUBLAS_STATUS_NOT_SUPPORTED";
 }
 GACC_DRIVER_EXPORT int cublasLtCreate(cublasLtContext** handle) {
   if (!handle) return kInvalid;
@@ -302,20 +293,12 @@ GACC_DRIVER_EXPORT int cublasLtMatmul(cublasLtContext* handle, void* operation, 
   if (!handle || !operation || !algorithm || c != d) return kInvalid;
   const uint64_t number = algorithm->algorithm[0];
   if (number != kInOrder && number != kInHalves) return kInvalid;
-  if (workspace_bytes < workspace_of(number, *static_cast<Layout*>(d_layout))) return kInvalid;
+  const auto of = [](void* layout) { return *static_cast<Layout*>(layout); };
+  if (workspace_bytes < workspace_of(number, of(d_layout))) return kInvalid;
   // Descriptors may be gone when a captured product runs.
-  Product product{*static_cast<Matmul*>(operation),
-                  *static_cast<Layout*>(a_layout),
-                  *static_cast<Layout*>(b_layout),
-                  *static_cast<Layout*>(d_layout),
-                  a,
-                  b,
-                  d,
-                  workspace,
-                  0,
-                  0,
-                  number};
+  Product product{*static_cast<Matmul*>(operation), of(a_layout), of(b_layout), of(d_layout)};
+  product.a = a, product.b = b, product.d = d, product.workspace = workspace, product.algorithm = number;
   std::memcpy(&product.alpha, alpha, 4), std::memcpy(&product.beta, beta, 4);
-  if (!product.valid() || static_cast<Layout*>(c_layout)->type != product.d_layout.type) return kInvalid;
+  if (!product.valid() || of(c_layout).type != product.d_layout.type) return kInvalid;
   return submit(stream, [product] { return product.run(); }) == kSuccess ? kDone : kFailed;
 }

@@ -6,29 +6,35 @@
 
 namespace gacc::emulator {
 
-template <class Choose>
-void Lifetimes::each(const Choose& choose, void (Region::*act)(int64_t at, int64_t count)) {
+namespace {
+
+constexpr auto mark_stale = [](uint8_t& shadow) { shadow |= kStale; };
+constexpr auto unmark_stale = [](uint8_t& shadow) { shadow &= ~kStale; };
+constexpr auto forget_stale = [](uint8_t& shadow) { shadow &= shadow & kStale ? ~(kStale | kWritten) : ~0; };
+constexpr auto begin_value = [](uint8_t& shadow) { shadow &= shadow & kStale ? ~0 : ~kWritten; };
+
+}  // namespace
+
+template <class Choose, class Change>
+void Lifetimes::each(const Choose& choose, const Change& change) {
   for (const ValueLife& value : values_) {
-    if (!choose(value)) continue;
-    Region* region = memory_.find(value.address);
-    if (region && region->covers(value.address, value.bytes))
-      (region->*act)(static_cast<int64_t>(value.address - region->base()), value.bytes);
+    Region* region = choose(value) ? memory_.find(value.address, value.bytes) : nullptr;
+    if (!region) continue;
+    for (uint8_t& shadow : region->shadow(region->offset(value.address), value.bytes)) change(shadow);
   }
 }
 
 void Lifetimes::enter() {
-  each([&](const ValueLife& v) { return v.last == phase_ && v.first < phase_; }, &Region::mark_stale);
-  each([&](const ValueLife& v) { return v.first == phase_; }, &Region::begin_value);
+  each([&](const ValueLife& v) { return v.last == phase_ && v.first < phase_; }, mark_stale);
+  each([&](const ValueLife& v) { return v.first == phase_; }, begin_value);
 }
 
 void Lifetimes::leave() {
-  const auto begins = [&](const ValueLife& v) { return v.first == phase_; };
-  const auto stays = [&](const ValueLife& v) { return v.first == phase_ && v.last > phase_; };
   const auto ends = [&](const ValueLife& v) { return v.last == phase_; };
-  each(begins, &Region::forget_stale);  // nothing wrote these
-  each(ends, &Region::mark_stale);
-  each(stays, &Region::unmark_stale);
-  each(ends, &Region::forget_stale);
+  each([&](const ValueLife& v) { return v.first == phase_; }, forget_stale);  // nothing wrote these
+  each(ends, mark_stale);
+  each([&](const ValueLife& v) { return v.first == phase_ && v.last > phase_; }, unmark_stale);
+  each(ends, forget_stale);
 }
 
 void Lifetimes::begin(std::vector<ValueLife> values) {

@@ -35,8 +35,9 @@ class Lifetimes {
   };
   void enter();
   void leave();
-  template <class Choose>
-  void each(const Choose& choose, void (Region::*act)(int64_t at, int64_t count));
+  // Changes the shadow of each byte of the values that are chosen.
+  template <class Choose, class Change>
+  void each(const Choose& choose, const Change& change);
 
   GlobalMemory& memory_;
   std::vector<ValueLife> values_;

@@ -34,19 +34,6 @@ void Region::mark_written(int64_t at, int64_t count) {
 void Region::forget_written(int64_t at, int64_t count) {
   for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(~kWritten);
 }
-void Region::mark_stale(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s |= kStale;
-}
-void Region::unmark_stale(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(~kStale);
-}
-void Region::forget_stale(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(s & kStale ? ~(kStale | kWritten) : ~0);
-}
-void Region::begin_value(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(s & kStale ? ~0 : ~kWritten);
-}
-void Region::reset_written() { forget_written(0, bytes_); }
 
 void Region::declare_live(int64_t at, int64_t count, std::string name) {
   if (ranges_.empty())
@@ -78,43 +65,30 @@ void Region::prepare(int64_t at, int64_t count) {
   shift_ = 0;
 }
 
-void Region::clear_accesses() { words_.reset(); }
-
-Conflict Region::note_read(int64_t at, int64_t count, const Toucher& by, bool atomic) {
+template <bool write>
+Conflict Region::note(int64_t at, int64_t count, const Toucher& by, bool atomic) {
   prepare(at, count);
   Clocks& clocks = *by.clocks;
   const Stamp mine = clocks.mine(by.actor);
+  const auto races = [&](Stamp with) {
+    return with >= by.base && with != mine && !clocks.ordered(with, by.actor);
+  };
   Conflict conflict;
   for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
     Word& word = words_[static_cast<size_t>(i)];
+    if (write && races(word.reader)) conflict = {true, false, clocks.warp_of(word.reader)};
     const Stamp writer = word.writer & ~kAtomic;
-    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
-        !clocks.ordered(writer, by.actor))
-      conflict = {true, true, clocks.warp_of(writer)};
-    if (atomic || word.reader == mine)
-      continue;  // an atomic read conflicts with plain writes only: seen there
-    word.reader = word.reader < by.base ? mine : clocks.add_reader(word.reader, by.actor);
+    if (!(atomic && word.writer & kAtomic) && races(writer)) conflict = {true, true, clocks.warp_of(writer)};
+    // An atomic read conflicts with plain writes only: seen there.
+    if (write)
+      word.writer = atomic ? mine | kAtomic : mine;
+    else if (!atomic && word.reader != mine)
+      word.reader = word.reader < by.base ? mine : clocks.add_reader(word.reader, by.actor);
   }
   return conflict;
 }
-
-Conflict Region::note_write(int64_t at, int64_t count, const Toucher& by, bool atomic) {
-  prepare(at, count);
-  Clocks& clocks = *by.clocks;
-  const Stamp mine = clocks.mine(by.actor);
-  Conflict conflict;
-  for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
-    Word& word = words_[static_cast<size_t>(i)];
-    if (word.reader >= by.base && word.reader != mine && !clocks.ordered(word.reader, by.actor))
-      conflict = {true, false, clocks.warp_of(word.reader)};
-    const Stamp writer = word.writer & ~kAtomic;
-    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
-        !clocks.ordered(writer, by.actor))
-      conflict = {true, true, clocks.warp_of(writer)};
-    word.writer = atomic ? mine | kAtomic : mine;
-  }
-  return conflict;
-}
+template Conflict Region::note<false>(int64_t, int64_t, const Toucher&, bool);
+template Conflict Region::note<true>(int64_t, int64_t, const Toucher&, bool);
 
 Region* GlobalMemory::allocate(int64_t bytes, std::string name) {
   if (bytes <= 0 || bytes > int64_t{1} << 38) return nullptr;
@@ -141,10 +115,10 @@ Region* GlobalMemory::nearest(uint64_t address) {
   return after == regions_.begin() ? nullptr : std::prev(after)->get();
 }
 
-Region* GlobalMemory::find(uint64_t address) {
-  if (last_ && last_->covers(address, 1)) return last_;
+Region* GlobalMemory::find(uint64_t address, int64_t bytes) {
+  if (last_ && last_->covers(address, bytes)) return last_;
   Region* region = nearest(address);
-  if (!region || !region->covers(address, 1)) return nullptr;
+  if (!region || !region->covers(address, bytes)) return nullptr;
   return last_ = region;
 }
 

@@ -56,6 +56,7 @@ class Region {
   uint8_t* shadow() { return shadow_.get(); }
   std::span<uint8_t> shadow(int64_t at, int64_t count) { return {shadow() + at, static_cast<size_t>(count)}; }
   bool ok() const { return data_ && shadow_; }
+  int64_t offset(uint64_t address) const { return static_cast<int64_t>(address - base_); }
   bool covers(uint64_t address, int64_t count) const {
     return address >= base_ && address - base_ <= static_cast<uint64_t>(bytes_) &&
            static_cast<uint64_t>(count) <= static_cast<uint64_t>(bytes_) - (address - base_);
@@ -65,22 +66,14 @@ class Region {
   void mark_written(int64_t at, int64_t count);
   void forget_written(int64_t at, int64_t count);  // a pending asynchronous copy owns these bytes
 
-  // What bytes hold belongs to a value that ends, until something writes them; and no longer.
-  void mark_stale(int64_t at, int64_t count);
-  void unmark_stale(int64_t at, int64_t count);
-  void forget_stale(int64_t at, int64_t count);  // those among the bytes that are stale are unwritten
-  void begin_value(int64_t at, int64_t count);   // those that are not
-
   // From now on only declared ranges may be touched.
   void declare_live(int64_t at, int64_t count, std::string name);
   std::string range_before(int64_t at) const;  // the declared range that starts last at or before `at`, or ""
 
   // Notes an access and tells whether it races with an earlier one.
-  Conflict note_read(int64_t at, int64_t count, const Toucher& by, bool atomic);
-  Conflict note_write(int64_t at, int64_t count, const Toucher& by, bool atomic);
-  void clear_accesses();
-  // Start of a block: shared memory is unwritten again.
-  void reset_written();
+  template <bool write>
+  Conflict note(int64_t at, int64_t count, const Toucher& by, bool atomic);
+  void clear_accesses() { words_.reset(); }
 
  private:
   struct Word {
@@ -106,7 +99,7 @@ class GlobalMemory {
  public:
   Region* allocate(int64_t bytes, std::string name);  // null when out of memory
   bool release(uint64_t address);                     // false when nothing starts there
-  Region* find(uint64_t address);                     // the allocation that holds it, or null
+  Region* find(uint64_t address, int64_t bytes = 1);  // the allocation that holds them, or null
   Region* nearest(uint64_t address);                  // the one that starts last before it, or null
   int64_t allocated() const { return allocated_; }
   std::vector<std::unique_ptr<Region>>& regions() { return regions_; }

@@ -55,8 +55,7 @@ struct Variable {
   int64_t align = 1;
   int64_t bytes = 0;
   bool external = false;  // .extern .shared x[]: the launch gives the size
-  bool initialised = false;
-  std::string initial;  // the first bytes; the rest is zero
+  std::string initial;    // the first bytes; the rest is zero
   int line = 0;
 };
 
@@ -71,12 +70,11 @@ struct Function {
 };
 
 struct PtxFile {
-  std::string version, target;
   std::vector<Variable> variables;
   std::vector<Function> functions;
 };
 
 // Reads any bytes; an error names the line and what was found there.
-Status parse_ptx(std::string_view text, PtxFile& file);
+Result<PtxFile> parse_ptx(std::string_view text);
 
 }  // namespace gacc::emulator

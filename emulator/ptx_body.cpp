@@ -108,8 +108,7 @@ class BodyReader {
       in_.expect(";");
     } else if (token.text == ".local" || token.text == ".shared" || token.text == ".global" ||
                token.text == ".const") {
-      for (Variable& variable : read_variables(in_, space_of(token.text), false))
-        add_variable(std::move(variable));
+      for (Variable& variable : read_variables(in_, token.text, false)) add_variable(std::move(variable));
     } else if (token.text == ".loc" || token.text == ".file" || token.text == ".pragma") {
       in_.skip_line(token.line);
     } else {

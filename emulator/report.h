@@ -12,6 +12,7 @@ namespace gacc::emulator {
 struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
   uint64_t count() const { return uint64_t{x} * y * z; }
+  Dim3 at(uint32_t i) const { return {i % x, i / x % y, i / x / y}; }  // the i-th of them
 };
 
 // What a launch has done: of its warps the instructions (of all, and of the one that executed most) and barriers,

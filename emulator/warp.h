@@ -1,5 +1,6 @@
 // A running warp, its block and its launch: the state that handlers work on.
 #pragma once
+#include <array>
 #include <deque>
 #include <memory>
 #include <unordered_map>
@@ -16,7 +17,7 @@ struct Block;
 constexpr int kStarving = 20000;  // backward branches of a group before the lanes ahead get a turn
 
 struct Launch {
-  const Program& program;
+  const Kernel& kernel;
   GlobalMemory& memory;
   Lifetimes& lifetimes;
   Reports& reports;
@@ -48,11 +49,13 @@ struct Warp {
   Launch* launch = nullptr;
   Block* block = nullptr;
   int index = 0;
-  State state = State::ready;
   uint8_t* file = nullptr;
   uint32_t* defined = nullptr;  // per register: lanes that were written
-  uint32_t live = 0;            // lanes that have not exited
-  uint32_t waiting = 0;         // lanes at a barrier
+  std::unique_ptr<Region> local{};
+  // Of the block that it is in.
+  State state = State::ready;
+  uint32_t live = 0;      // lanes that have not exited
+  uint32_t waiting = 0;   // lanes at a barrier
   uint32_t held = 0;      // lanes before what they do with others of the warp, which are on their way to it
   bool all_came = false;  // nobody is on the way any more: who was held goes on
   uint32_t group = 0;     // lanes at `pc`
@@ -63,11 +66,10 @@ struct Warp {
   int backward = 0;            // backward branches while others were parked
   int polls = 0;               // acquiring loads in this slice
   uint64_t executed = 0;
-  bool fenced = false;  // a fence was executed: relaxed writes publish
-  Clocks::Known seen;   // read by relaxed loads, known after a fence
-  std::unique_ptr<Region> local;
-  std::vector<PendingCopy> copies;  // not yet committed
-  std::deque<std::vector<PendingCopy>> copy_groups;
+  bool fenced = false;                // a fence was executed: relaxed writes publish
+  Clocks::Known seen{};               // read by relaxed loads, known after a fence
+  std::vector<PendingCopy> copies{};  // not yet committed
+  std::deque<std::vector<PendingCopy>> copy_groups{};
   int barrier = 0;  // the barrier that `waiting` lanes are in
   const Instr* waits_at = nullptr;
 
@@ -87,10 +89,17 @@ struct Warp {
   }
   int actor() const;  // of the launch's clocks
   uint32_t thread_of(int lane) const { return static_cast<uint32_t>(index * kLanes + lane); }
-  Report* report(Defect defect, const Instr& in, int lane);  // null when it is known already
+  // Reports a defect of the lane, unless it is known already.
+  template <class... A>
+  void report(Defect defect, const Instr& in, int lane, fmt::format_string<A...> text, A&&... values) {
+    if (Report* r = new_report(defect, in, lane)) r->text = fmt::format(text, std::forward<A>(values)...);
+  }
   // Reports sources not yet written by the active lanes.
   void check_defined(int reg, const Instr& in);
   void fill_specials();
+
+ private:
+  Report* new_report(Defect defect, const Instr& in, int lane);  // null when it is known already
 };
 
 struct Barrier {
@@ -114,7 +123,7 @@ struct Block {
   int threads = 0;
 
   void prepare(Launch& launch, int place);  // once, allocates
-  void start(int index, const Dim3& id);    // for each block it runs
+  void start(int index);                    // for each block it runs
   bool done() const;
   void release_barriers();  // those that are complete
 };
@@ -131,6 +140,7 @@ void learn(Warp& warp, uint64_t address, bool acquire);
 struct Place {
   Region* region = nullptr;
   int64_t at = 0;
+  uint64_t address = 0;  // in its space, for messages
   Toucher by;
   Space space = Space::global;
 };
@@ -138,8 +148,9 @@ struct Place {
 // happen.
 bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int bytes, int lane, Place& place);
 void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, bool write, bool atomic);
-bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane);
-void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out);
+void check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane);
+// Of all lanes.
+std::array<uint64_t, kLanes> addresses_of(Warp& warp, const Instr& in, const Address& address);
 
 // Runs a launch to its end.
 void run_launch(Launch& launch);

@@ -57,8 +57,6 @@ struct ModelFile {
 ModelFile read_model(const Node& root, Diag& diag);
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
 void read_training(ModelFile& model, Diag& diag);  // [train] ... [memory]
-// [[optimizer.groups]] of the table [optimizer].
-void read_groups(const Values& optimizer, ModelFile& model, Diag& diag);
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
 void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag);
 // Whether a layer among these, or inside of them, has adapters of its own.

@@ -1,11 +1,12 @@
-// Walks dotted keys through tables and, by name, through lists of layers.
-#include "frontend/overrides.h"
-
+// `--set KEY=VALUE`: walks dotted keys through tables and, by name, through lists of layers.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
 #include <map>
+
+#include "frontend/frontend.h"
+#include "frontend/toml_tree.h"
 
 namespace gacc::frontend {
 
