@@ -39,47 +39,39 @@ void Decoder::lay_out() {
     add_slot(bytes, reg.name);
     info.registers += reg.type.bits == 1 ? 0 : std::max(1, reg.type.bits / 32);
   }
-  auto align = [](int64_t at, int64_t to) { return (at + to - 1) / to * to; };
+  // Puts a variable behind the others of its space; gives its place.
+  const auto put = [&](const Variable& v, Space space, int64_t align, int64_t& end) {
+    const int64_t at = (end + align - 1) / align * align;
+    places_[v.name] = {space, static_cast<uint64_t>(at)};
+    end = v.external ? at : at + v.bytes;
+    return at;
+  };
   for (const Variable& param : function_.params) {
-    info.param_bytes = align(info.param_bytes, param.align);
-    places_[param.name] = {Space::param, static_cast<uint64_t>(info.param_bytes)};
-    info.params.push_back({param.name, param.type.name, info.param_bytes, param.bytes});
-    info.param_bytes += param.bytes;
+    const int64_t at = put(param, Space::param, param.align, info.param_bytes);
+    info.params.push_back({param.name, param.type.name, at, param.bytes});
   }
   // Only the shared variables that this kernel names take room.
-  auto named = [&](const std::string& name) {
-    for (const Statement& s : function_.statements)
-      for (const Operand& operand : s.operands) {
-        if (operand.name == name) return true;
-        for (const Operand& e : operand.elements)
-          if (e.name == name) return true;
-      }
-    return false;
-  };
-  std::vector<const Variable*> external;
-  auto shared = [&](const Variable& v) {
-    if (v.space != Space::shared || !named(v.name)) return;
-    if (v.external || v.bytes == 0) return external.push_back(&v);
-    info.shared_bytes = align(info.shared_bytes, v.align);
-    places_[v.name] = {Space::shared, static_cast<uint64_t>(info.shared_bytes)};
-    info.shared_bytes += v.bytes;
-  };
-  for (const Variable& v : module_.variables) shared(v);
-  for (const Variable& v : function_.variables) {
-    shared(v);
-    if (v.space == Space::local) {
-      info.local_bytes = align(info.local_bytes, v.align);
-      places_[v.name] = {Space::local, static_cast<uint64_t>(info.local_bytes)};
-      info.local_bytes += v.bytes;
+  std::set<std::string_view> named;
+  for (const Statement& s : function_.statements)
+    for (const Operand& operand : s.operands) {
+      named.insert(operand.name);
+      for (const Operand& element : operand.elements) named.insert(element.name);
     }
-  }
-  info.local_bytes = align(info.local_bytes, 16);
+  std::vector<const Variable*> external;
+  for (const std::vector<Variable>* variables : {&module_.variables, &function_.variables})
+    for (const Variable& v : *variables) {
+      if (v.space == Space::local) put(v, Space::local, v.align, info.local_bytes);
+      if (v.space != Space::shared || !named.contains(v.name)) continue;
+      if (v.external || v.bytes == 0)
+        external.push_back(&v);
+      else
+        put(v, Space::shared, v.align, info.shared_bytes);
+    }
+  info.local_bytes = (info.local_bytes + 15) / 16 * 16;
   if (info.local_bytes > 1 << 20)
     status_ = Status::error("line {}: more than 1 MiB of local memory", function_.line);
-  for (const Variable* v : external) {  // the launch's bytes begin after the static ones
-    info.shared_bytes = align(info.shared_bytes, std::max<int64_t>(16, v->align));
-    places_[v->name] = {Space::shared, static_cast<uint64_t>(info.shared_bytes)};
-  }
+  for (const Variable* v : external)  // the launch's bytes begin after the static ones
+    put(*v, Space::shared, std::max<int64_t>(16, v->align), info.shared_bytes);
   if (info.shared_bytes > 1 << 20)
     status_ = Status::error("line {}: more than 1 MiB of shared memory", function_.line);
 }

@@ -11,10 +11,7 @@ void Decoder::lanes(const LaneOp& op, bool convert) {
   const int d = destination(list[0], op.result, convert);
   emit_lanes(op, d, sources);
   // cvt.s8.s32 into a wider register extends the sign of its destination type.
-  if (convert)
-    finish(list[0], d,
-           op.name.find(".s8.") != std::string::npos || op.name.find(".s16.") != std::string::npos ||
-               op.name.find(".s32.") != std::string::npos);
+  if (convert) finish(list[0], d, split_opcode(op.name).rbegin()[1][0] == 's');
 }
 
 // setp.CMP.type p[|q], a, b: p = a CMP b, q = !p. Of a pair of halves p is for the low ones and q for the

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <set>
 
-#include "emulator/exec.h"
 #include "emulator/opcodes.h"
 #include "emulator/program.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 

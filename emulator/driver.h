@@ -74,6 +74,8 @@ struct Device {
 };
 Device& device();
 
+// Writes as much of a text as fits with a final zero.
+void copy_text(const std::string& text, char* to, size_t bytes);
 // Runs an operation on a stream now, or records it while the stream captures.
 int submit(CUstream_st* stream, Operation operation);
 // A stream of ours: null is the legacy stream; anything unknown gives null.

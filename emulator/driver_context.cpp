@@ -1,8 +1,7 @@
-// Initialisation, device properties, contexts, error texts, memory, and the emulator's own exports: reports and
-// live ranges.
+// Initialisation, device properties, contexts, error texts, memory, and the emulator's own exports: reports
+// and live ranges.
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 
 #include "emulator/driver.h"
 
@@ -11,6 +10,10 @@ namespace gacc::emulator {
 Device& device() {
   static Device* only = new Device;  // never destroyed: handles may be used by other static destructors
   return *only;
+}
+
+void copy_text(const std::string& text, char* to, size_t bytes) {
+  if (to && bytes > 0) to[text.copy(to, bytes - 1)] = 0;
 }
 
 namespace {
@@ -25,15 +28,8 @@ constexpr ErrorText kErrors[] = {
 #include "emulator/driver_errors.def"
 };
 
-// CUdevice_attribute and its value; others are 0.
-struct Attribute {
-  int number, value;
-};
-constexpr Attribute kAttributes[] = {
-    {16, 132},  // multiprocessors
-    {75, 9},    // compute capability
-    {95, 1},    // cooperative launch
-};
+// Of CUdevice_attribute; others are 0.
+constexpr int kMultiprocessors = 16, kCapability = 75, kCooperative = 95;
 
 int error_text(int error, const char** to, const char* ErrorText::*which) {
   if (!to) return kInvalidValue;
@@ -77,15 +73,13 @@ GACC_DRIVER_EXPORT int cuDeviceGet(int* handle, int ordinal) {
 GACC_DRIVER_EXPORT int cuDeviceGetName(char* name, int length, int handle) {
   if (handle != 0) return kInvalidDevice;
   if (!name || length <= 0) return kInvalidValue;
-  std::strncpy(name, "gacc emulator", static_cast<size_t>(length));
-  name[length - 1] = 0;
+  copy_text("gacc emulator", name, static_cast<size_t>(length));
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int handle) {
   if (handle != 0) return kInvalidDevice;
   if (!value) return kInvalidValue;
-  const auto known = std::ranges::find(kAttributes, attribute, &Attribute::number);
-  *value = known == std::end(kAttributes) ? 0 : known->value;
+  *value = attribute == kMultiprocessors ? 132 : attribute == kCapability ? 9 : attribute == kCooperative;
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRetain(CUctx_st** context, int handle) {
@@ -170,11 +164,7 @@ GACC_DRIVER_EXPORT size_t gacc_emu_reports(char* to, size_t bytes) {
   std::string text;
   for (const Report& report : device().emulator.reports()) text += report.render() + "\n";
   if (!device().last_error.empty()) text += device().last_error + "\n";
-  if (to && bytes > 0) {
-    const size_t count = std::min(bytes - 1, text.size());
-    std::memcpy(to, text.data(), count);
-    to[count] = 0;
-  }
+  copy_text(text, to, bytes);
   return text.size();
 }
 GACC_DRIVER_EXPORT void gacc_emu_declare_live(uint64_t allocation, uint64_t offset, uint64_t bytes,

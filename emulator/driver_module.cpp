@@ -21,25 +21,13 @@ void write_log(const std::string& text, unsigned count, const int* options, void
     if (options[i] == kErrorLog) log = static_cast<char*>(values[i]);
     if (options[i] == kErrorLogBytes) bytes = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffffu;
   }
-  if (!log || bytes == 0) return;
-  const size_t n = std::min(bytes - 1, text.size());
-  std::memcpy(log, text.data(), n);
-  log[n] = 0;
+  copy_text(text, log, bytes);
 }
 
 const KernelInfo& info_of(CUfunc_st* function) { return reinterpret_cast<const Kernel*>(function)->info; }
 
 // Of a launch, beside what the kernel declares; a kernel could ask for more, and none of ours does.
 constexpr unsigned kDynamicShared = 48 * 1024;
-
-int gather(const KernelInfo& info, void** params, std::vector<uint8_t>& block) {
-  block.assign(static_cast<size_t>(info.param_bytes), 0);
-  for (size_t i = 0; i < info.params.size(); ++i) {
-    if (!params || !params[i]) return kInvalidValue;
-    std::memcpy(block.data() + info.params[i].offset, params[i], static_cast<size_t>(info.params[i].bytes));
-  }
-  return kSuccess;
-}
 
 // GACC_EMU_COUNTS=FILE: a line for every launch.
 void write_counts(const std::string& kernel, const Dim3& grid, const Dim3& block, const LaunchCounts& of) {
@@ -56,8 +44,12 @@ int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream
            bool cooperative) {
   if (!function) return kInvalidHandle;
   const Kernel* kernel = reinterpret_cast<const Kernel*>(function);
-  std::vector<uint8_t> values;
-  if (const int error = gather(kernel->info, params, values)) return error;
+  std::vector<uint8_t> values(static_cast<size_t>(kernel->info.param_bytes));
+  for (size_t i = 0; i < kernel->info.params.size(); ++i) {
+    const KernelParam& param = kernel->info.params[i];
+    if (!params || !params[i]) return kInvalidValue;
+    std::memcpy(values.data() + param.offset, params[i], static_cast<size_t>(param.bytes));
+  }
   if (shared > kDynamicShared) return kInvalidValue;
   return submit(stream, [=] {
     Emulator& emulator = device().emulator;

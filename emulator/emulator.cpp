@@ -1,4 +1,4 @@
-// Modules, memory and launches behind emulator.h.
+// Modules, memory, launches and reports behind emulator.h.
 #include "emulator/emulator.h"
 
 #include <algorithm>
@@ -29,7 +29,32 @@ std::vector<const Variable*> module_variables(const PtxFile& file) {
   return list;
 }
 
+constexpr const char* kDefectNames[] = {
+#define GACC_DEFECT(name, text) text,
+#include "emulator/defects.def"
+};
+
 }  // namespace
+
+std::string Report::render() const {
+  std::string times = count == 1 ? "" : fmt::format(", {} times", count);
+  return fmt::format("{}: line {}: {}: {}, block ({},{},{}) thread ({},{},{}){}", kernel, line,
+                     kDefectNames[static_cast<size_t>(defect)], text, block.x, block.y, block.z, thread.x,
+                     thread.y, thread.z, times);
+}
+
+Report* Reports::add(Defect defect, const std::string& kernel, int line) {
+  auto [place, fresh] = index_.try_emplace({defect, kernel, line}, reports_.size());
+  if (!fresh) {
+    ++reports_[place->second].count;
+    return nullptr;
+  }
+  Report& report = reports_.emplace_back();
+  report.defect = defect;
+  report.kernel = kernel;
+  report.line = line;
+  return &report;
+}
 
 const Kernel* LoadedModule::find(std::string_view name) const {
   for (const Kernel& kernel : kernels)

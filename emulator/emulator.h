@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "emulator/lifetimes.h"
 #include "emulator/memory.h"
 #include "emulator/program.h"
 #include "emulator/report.h"

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "emulator/exec.h"
 #include "emulator/numbers.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 namespace {

@@ -2,7 +2,7 @@
 #include <bit>
 #include <cstring>
 
-#include "emulator/exec.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 namespace {
@@ -35,10 +35,11 @@ void run_shuffle(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
   for (int i = 1; i < 3; ++i) warp.check_defined(in.s[i], in);
   if (!check_mask(warp, in, in.s[3])) return;
-  uint32_t value[kLanes], result[kLanes], inside = 0;
+  uint32_t value[kLanes], inside = 0;
   std::memcpy(value, warp.file + in.s_at[0], sizeof value);
   const uint32_t* b = warp.lanes<uint32_t>(in.s_at[1]);
   const uint32_t* c = warp.lanes<uint32_t>(in.s_at[2]);
+  uint32_t* d = warp.lanes<uint32_t>(in.d_at);
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
     const auto clamp = static_cast<int>(c[l] & 31), segment = static_cast<int>(c[l] >> 8 & 31),
@@ -55,10 +56,8 @@ void run_shuffle(Warp& warp, const Instr& in) {
       warp.report(Defect::bad_shuffle, in, l, "lane {} reads lane {}, which does not execute this", l, from);
     else if (!(warp.defined[in.s[0]] >> from & 1))
       warp.check_defined(in.s[0], in);
-    result[l] = value[from];
+    d[l] = value[from];
   }
-  uint32_t* d = warp.lanes<uint32_t>(in.d_at);
-  for (uint32_t m = warp.active; m; m &= m - 1) d[first_lane(m)] = result[first_lane(m)];
   warp.defined[in.d] |= warp.active;
   if (x.registers.empty()) return;
   set_mask(*words_of(warp, x.registers[0]), inside, warp.active);
@@ -70,11 +69,9 @@ void run_ballot(Warp& warp, const Instr& in) {
   warp.check_defined(in.s[0], in);
   if (!check_mask(warp, in, in.s[1])) return;
   const uint32_t yes = *warp.lanes<uint32_t>(in.s_at[0]) & warp.active;
-  const uint32_t* masks = warp.lanes<uint32_t>(in.s_at[1]);
-  uint32_t result[kLanes];
-  std::memcpy(result, masks, sizeof result);  // d may be the mask
-  for (uint32_t m = warp.active; m; m &= m - 1)
-    warp.lanes<uint32_t>(in.d_at)[first_lane(m)] = yes & result[first_lane(m)];
+  const uint32_t* mask = warp.lanes<uint32_t>(in.s_at[1]);
+  uint32_t* d = warp.lanes<uint32_t>(in.d_at);
+  for (uint32_t m = warp.active; m; m &= m - 1) d[first_lane(m)] = yes & mask[first_lane(m)];
   warp.defined[in.d] |= warp.active;
 }
 

@@ -3,8 +3,8 @@
 // ISA allows.
 #include <cstring>
 
-#include "emulator/exec.h"
 #include "emulator/numbers.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 namespace {

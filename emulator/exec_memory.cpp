@@ -1,6 +1,6 @@
 // ld, st, ld.param and cp.async, with all checks of an access: bounds, declared ranges, alignment,
 // initialisation, races.
-#include "emulator/exec.h"
+#include "emulator/warp.h"
 
 #include <cstring>
 
@@ -48,24 +48,23 @@ std::string who(const Warp& warp, uint32_t other) {
   return fmt::format("block {}", other / warps);
 }
 
-Defect race_of(const Place& place) {
-  return place.space == Space::shared ? Defect::shared_race : Defect::global_race;
-}
-
 }  // namespace
 
 std::array<uint64_t, kLanes> addresses_of(Warp& warp, const Instr& in, const Address& address) {
   std::array<uint64_t, kLanes> all;
-  all.fill(static_cast<uint64_t>(address.offset));
-  if (address.base < 0) return all;
+  const auto offset = static_cast<uint64_t>(address.offset);
+  if (address.base < 0) {
+    all.fill(offset);
+    return all;
+  }
   warp.check_defined(address.base, in);
   const Slot& slot = slot_of(warp, address.base);
   if (slot.bytes == 8) {
     const uint64_t* base = warp.lanes<uint64_t>(slot.at);
-    for (size_t l = 0; l < kLanes; ++l) all[l] += base[l];
+    for (size_t l = 0; l < kLanes; ++l) all[l] = base[l] + offset;
   } else {  // 32-bit addresses of shared and local memory wrap
     const uint32_t* base = warp.lanes<uint32_t>(slot.at);
-    for (size_t l = 0; l < kLanes; ++l) all[l] = static_cast<uint32_t>(all[l] + base[l]);
+    for (size_t l = 0; l < kLanes; ++l) all[l] = base[l] + static_cast<uint32_t>(offset);
   }
   return all;
 }
@@ -109,9 +108,9 @@ void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, 
   const Conflict conflict = write ? place.region->note<true>(place.at, bytes, place.by, atomic)
                                   : place.region->note<false>(place.at, bytes, place.by, atomic);
   if (!conflict.race) return;
-  warp.report(race_of(place), in, lane, "{} at {} after a {} by {} without a barrier between",
-              write ? "write" : "read", describe(warp, place), conflict.with_write ? "write" : "read",
-              who(warp, conflict.warp));
+  const Defect race = place.space == Space::shared ? Defect::shared_race : Defect::global_race;
+  warp.report(race, in, lane, "{} at {} after a {} by {} without a barrier between", write ? "write" : "read",
+              describe(warp, place), conflict.with_write ? "write" : "read", who(warp, conflict.warp));
 }
 
 void publish(Warp& warp, uint64_t address) {

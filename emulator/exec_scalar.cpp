@@ -1,7 +1,7 @@
 // Arithmetic through lane functions, moves, packing and control flow.
 #include <cstring>
 
-#include "emulator/exec.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 

@@ -1,5 +1,5 @@
 // Runs blocks one after another, or interleaves all of them for a cooperative launch; detects deadlocks.
-#include "emulator/exec.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 namespace {
@@ -22,9 +22,9 @@ bool endless(Launch& launch, Warp& warp) {
 }
 
 // Ends a launch whose warps spin or wait for ever.
-void stuck(Launch& launch, std::vector<std::unique_ptr<Block>>& resident, bool spinning) {
-  for (auto& block : resident)
-    for (Warp& warp : block->warps) {
+void stuck(Launch& launch, std::vector<Block>& resident, bool spinning) {
+  for (Block& block : resident)
+    for (Warp& warp : block.warps) {
       const bool waits = warp.state == Warp::State::blocked;
       if (warp.state == Warp::State::done || waits == spinning) continue;
       if (waits)
@@ -47,7 +47,7 @@ void Block::prepare(Launch& of, int at) {
   threads = static_cast<int>(of.block.count());
   const auto count = static_cast<size_t>(of.warps());
   const Kernel& kernel = of.kernel;
-  shared = std::make_unique<Region>(0, of.shared_bytes, "shared", true);
+  shared = std::make_unique<Region>(0, of.shared_bytes, "shared");
   const size_t each = (kernel.file_bytes + 63) & ~size_t{63};
   files.assign(count * each + 64, 0);
   defined.assign(count * kernel.slots.size(), 0);
@@ -61,7 +61,7 @@ void Block::prepare(Launch& of, int at) {
     warp.file = base + w * each;
     warp.defined = defined.data() + w * kernel.slots.size();
     if (kernel.info.local_bytes > 0)
-      warp.local = std::make_unique<Region>(0, kernel.info.local_bytes * kLanes, "local", true);
+      warp.local = std::make_unique<Region>(0, kernel.info.local_bytes * kLanes, "local");
     for (const auto& [reg, value] : kernel.constants) {
       const Slot& slot = slot_of(warp, reg);
       if (slot.bytes == kPredicate) *words_of(warp, reg) = static_cast<uint32_t>(value);
@@ -79,7 +79,7 @@ void Block::start(int number) {
   for (Barrier& barrier : barriers) barrier = {};
   std::fill(defined.begin(), defined.end(), 0u);
   for (Warp& warp : warps) {
-    for (const auto& constant : launch->kernel.constants) warp.defined[constant.reg] = ~0u;
+    for (const auto& [reg, _] : launch->kernel.constants) warp.defined[reg] = ~0u;
     warp.fill_specials();
     if (warp.local) warp.local->forget_written(0, warp.local->bytes());
     const int here = threads - warp.index * kLanes;
@@ -93,44 +93,43 @@ bool Block::done() const {
 
 void run_launch(Launch& launch) {
   auto blocks = static_cast<int64_t>(launch.grid.count());
-  std::vector<std::unique_ptr<Block>> resident(static_cast<size_t>(launch.cooperative ? blocks : 1));
+  std::vector<Block> resident(static_cast<size_t>(launch.cooperative ? blocks : 1));
   if (!launch.clocks.restart(static_cast<int>(resident.size()), launch.warps()))
     for (auto& region : launch.memory.regions()) region->clear_accesses();
   int64_t next = 0;
   uint64_t warps = 0;
-  for (auto& block : resident) {
-    block = std::make_unique<Block>();
-    block->prepare(launch, static_cast<int>(next));
-    block->start(static_cast<int>(next++));
-    warps += block->warps.size();
+  for (Block& block : resident) {
+    block.prepare(launch, static_cast<int>(next));
+    block.start(static_cast<int>(next++));
+    warps += block.warps.size();
   }
   size_t finished = 0;
   uint64_t polling_rounds = 0;  // in which every warp that ran only looked at memory, and nothing changed
   while (finished < resident.size() && !launch.stopped) {
     bool ran = false, polling = true;
     const uint64_t progress_before = launch.progress_at;
-    for (auto& block : resident) {
-      if (block->done()) continue;
-      for (Warp& warp : block->warps) {
+    for (Block& block : resident) {
+      if (block.done()) continue;
+      for (Warp& warp : block.warps) {
         if (warp.state != Warp::State::ready) continue;
         ran = true;
         warp.run(kSliceInstructions);
         polling = polling && warp.state == Warp::State::ready && warp.polls >= 8;
         if (launch.stopped || endless(launch, warp)) return;
       }
-      block->release_barriers();
-      if (!block->done()) continue;
-      for (const Warp& warp : block->warps)
+      block.release_barriers();
+      if (!block.done()) continue;
+      for (const Warp& warp : block.warps)
         launch.counts.longest_warp = std::max(launch.counts.longest_warp, warp.executed);
       if (next < blocks)
-        block->start(static_cast<int>(next++));
+        block.start(static_cast<int>(next++));
       else
         ++finished;
     }
     if (finished == resident.size()) return;
     if (!ran) {
       const auto ready = [](const Warp& warp) { return warp.state == Warp::State::ready; };
-      if (std::ranges::none_of(resident, [&](const auto& b) { return std::ranges::any_of(b->warps, ready); }))
+      if (std::ranges::none_of(resident, [&](const Block& b) { return std::ranges::any_of(b.warps, ready); }))
         stuck(launch, resident, false);
       continue;
     }

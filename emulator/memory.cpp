@@ -6,13 +6,13 @@
 
 namespace gacc::emulator {
 
-Region::Region(uint64_t base, int64_t bytes, std::string name, bool live)
+Region::Region(uint64_t base, int64_t bytes, std::string name)
     : base_(base),
       bytes_(bytes),
       name_(std::move(name)),
       data_(make_zeroed<uint8_t>(bytes + 16)),
       shadow_(make_zeroed<uint8_t>(bytes + 16)) {
-  if (live && shadow_) std::memset(shadow_.get(), kLive, static_cast<size_t>(bytes));
+  if (shadow_) std::memset(shadow_.get(), kLive, static_cast<size_t>(bytes));
 }
 
 bool Region::all(int64_t at, int64_t count, uint8_t want) const {
@@ -37,10 +37,8 @@ void Region::forget_written(int64_t at, int64_t count) {
 
 void Region::declare_live(int64_t at, int64_t count, std::string name) {
   if (ranges_.empty())
-    for (int64_t i = 0; i < bytes_; ++i) shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kLive);
-  at = std::clamp<int64_t>(at, 0, bytes_);
-  count = std::clamp<int64_t>(count, 0, bytes_ - at);
-  for (int64_t i = at; i < at + count; ++i) shadow_[static_cast<size_t>(i)] |= kLive;
+    for (uint8_t& s : shadow(0, bytes_)) s &= static_cast<uint8_t>(~kLive);
+  for (uint8_t& s : shadow(at, count)) s |= kLive;
   ranges_.push_back({at, count, std::move(name)});
 }
 
@@ -92,7 +90,7 @@ template Conflict Region::note<true>(int64_t, int64_t, const Toucher&, bool);
 
 Region* GlobalMemory::allocate(int64_t bytes, std::string name) {
   if (bytes <= 0 || bytes > int64_t{1} << 38) return nullptr;
-  auto region = std::make_unique<Region>(next_, bytes, std::move(name), true);
+  auto region = std::make_unique<Region>(next_, bytes, std::move(name));
   if (!region->ok()) return nullptr;
   next_ += (static_cast<uint64_t>(bytes) + 0x20000) & ~uint64_t{0xffff};  // a gap of 64 KiB at least
   allocated_ += bytes;
@@ -120,6 +118,62 @@ Region* GlobalMemory::find(uint64_t address, int64_t bytes) {
   Region* region = nearest(address);
   if (!region || !region->covers(address, bytes)) return nullptr;
   return last_ = region;
+}
+
+// In the phase in which one value ends and another begins in the same bytes, these are marked as stale: they
+// hold the old value, which may be read, until something writes them.
+namespace {
+
+constexpr auto mark_stale = [](uint8_t& shadow) { shadow |= kStale; };
+constexpr auto unmark_stale = [](uint8_t& shadow) { shadow &= ~kStale; };
+constexpr auto forget_stale = [](uint8_t& shadow) { shadow &= shadow & kStale ? ~(kStale | kWritten) : ~0; };
+constexpr auto begin_value = [](uint8_t& shadow) { shadow &= shadow & kStale ? ~0 : ~kWritten; };
+
+}  // namespace
+
+template <class Choose, class Change>
+void Lifetimes::each(const Choose& choose, const Change& change) {
+  for (const ValueLife& value : values_) {
+    Region* region = choose(value) ? memory_.find(value.address, value.bytes) : nullptr;
+    if (!region) continue;
+    for (uint8_t& shadow : region->shadow(region->offset(value.address), value.bytes)) change(shadow);
+  }
+}
+
+void Lifetimes::enter() {
+  each([&](const ValueLife& v) { return v.last == phase_ && v.first < phase_; }, mark_stale);
+  each([&](const ValueLife& v) { return v.first == phase_; }, begin_value);
+}
+
+void Lifetimes::leave() {
+  const auto ends = [&](const ValueLife& v) { return v.last == phase_; };
+  each([&](const ValueLife& v) { return v.first == phase_; }, forget_stale);  // nothing wrote these
+  each(ends, mark_stale);
+  each([&](const ValueLife& v) { return v.first == phase_ && v.last > phase_; }, unmark_stale);
+  each(ends, forget_stale);
+}
+
+void Lifetimes::begin(std::vector<ValueLife> values) {
+  leave();
+  values_ = std::move(values);
+  meetings_.clear();
+  phase_ = 0;
+  enter();
+}
+
+void Lifetimes::arrive(uint64_t address, int block, int64_t blocks) {
+  if (values_.empty()) return;
+  Meeting& meeting = meetings_[address];
+  if (meeting.missing == 0) {
+    meeting.arrived.assign(static_cast<size_t>(blocks), false);
+    meeting.missing = blocks;
+  }
+  if (meeting.arrived[static_cast<size_t>(block)]) return;
+  meeting.arrived[static_cast<size_t>(block)] = true;
+  if (--meeting.missing > 0) return;
+  leave();
+  ++phase_;
+  enter();
 }
 
 }  // namespace gacc::emulator

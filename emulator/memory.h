@@ -1,5 +1,5 @@
 // Memory with a shadow: beside each byte whether it may be touched, whether it was written and whether what
-// it holds is an older value's (lifetimes.h), and beside each word who wrote and who read it last. Device
+// it holds is an older value's, and beside each word who wrote and who read it last. Device
 // addresses are made up; nothing here is a host pointer.
 #pragma once
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "emulator/clocks.h"
@@ -46,8 +47,8 @@ struct Toucher {
 
 class Region {
  public:
-  // `live`: whether all bytes may be touched from the start. Null data when the host has no memory left.
-  Region(uint64_t base, int64_t bytes, std::string name, bool live);
+  // All bytes may be touched. Null data when the host has no memory left.
+  Region(uint64_t base, int64_t bytes, std::string name);
 
   uint64_t base() const { return base_; }
   int64_t bytes() const { return bytes_; }
@@ -109,6 +110,44 @@ class GlobalMemory {
   Region* last_ = nullptr;
   uint64_t next_ = kGlobalBase;
   int64_t allocated_ = 0;
+};
+
+// The values that share bytes of global memory one after another. Bytes of a value count as unwritten from
+// the beginning of its life until something writes them, and after its end. Time is counted in phases: a
+// launch, or in a cooperative launch what lies between two barriers of the grid. A value is written in phase
+// `first` and read until phase `last`. One that is there before the first phase has -1; what is still there
+// behind the last one a later number than any.
+struct ValueLife {
+  uint64_t address = 0;
+  int64_t bytes = 0;
+  int64_t first = 0, last = 0;
+};
+
+class Lifetimes {
+ public:
+  explicit Lifetimes(GlobalMemory& memory) : memory_(memory) {}
+
+  // Ends the phase that is running, and with it what was told before; phase 0 of these values begins.
+  void begin(std::vector<ValueLife> values);
+  // A block of a launch of `blocks` has released what it did at this address. Once all have, the next phase
+  // begins: they met at a barrier of the grid.
+  void arrive(uint64_t address, int block, int64_t blocks);
+
+ private:
+  struct Meeting {
+    std::vector<bool> arrived;
+    int64_t missing = 0;
+  };
+  void enter();
+  void leave();
+  // Changes the shadow of each byte of the values that are chosen.
+  template <class Choose, class Change>
+  void each(const Choose& choose, const Change& change);
+
+  GlobalMemory& memory_;
+  std::vector<ValueLife> values_;
+  int64_t phase_ = 0;
+  std::unordered_map<uint64_t, Meeting> meetings_;  // by address
 };
 
 }  // namespace gacc::emulator

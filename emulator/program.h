@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulator/lane_ops.h"
@@ -59,7 +60,7 @@ struct Instr {
   uint32_t d_at = 0;  // their slots
   uint32_t s_at[4] = {};
   uint32_t target = 0;  // branches
-  int extra = -1;       // into Program::extras
+  int extra = -1;       // into Kernel::extras
   uint64_t value = 0;
 };
 
@@ -87,18 +88,10 @@ struct Kernel {
   KernelInfo info;
   std::vector<Instr> code;         // ends with an exit
   std::vector<Slot> slots;         // by register id
-  std::vector<std::string> names;  // of registers, for reports; "" for constants
+  std::vector<std::string> names;  // of registers, for reports
   uint32_t file_bytes = 0;
-  struct Constant {
-    int reg;
-    uint64_t value;
-  };
-  std::vector<Constant> constants;
-  struct SpecialUse {
-    int reg;
-    SpecialValue value;
-  };
-  std::vector<SpecialUse> specials;
+  std::vector<std::pair<int, uint64_t>> constants;  // registers and what they hold
+  std::vector<std::pair<int, SpecialValue>> specials;
   std::vector<Extra> extras;
 };
 

@@ -10,18 +10,16 @@ constexpr int64_t kMaxVariable = int64_t{1} << 28;
 constexpr size_t kMaxInitial = size_t{1} << 26;
 
 Variable declarator(PtxReader& in, Space space, bool external, const Type& type, int64_t align) {
-  Variable variable;
-  variable.line = in.peek().line;
-  variable.space = space;
-  variable.type = type;
-  variable.external = external;
   const int64_t element = std::max(1, type.bytes());
-  if (align == 0) align = element;
-  if (align < 1 || align > 4096 || (align & (align - 1)))
+  Variable variable{.space = space,
+                    .type = type,
+                    .align = align == 0 ? element : align,
+                    .bytes = element,
+                    .external = external,
+                    .line = in.peek().line};
+  if (variable.align < 1 || variable.align > 4096 || (variable.align & (variable.align - 1)))
     in.fail(in.peek(), "an alignment is a power of two up to 4096");
-  variable.align = align;
   variable.name = in.word();
-  variable.bytes = element;
   while (in.go() && in.accept("[")) {
     const int64_t count = in.is("]") ? 0 : in.integer();
     in.expect("]");
@@ -40,16 +38,13 @@ void initial(PtxReader& in, Variable& variable) {
   do {
     if (in.accept("{")) {
       ++depth;
-      continue;
-    }
-    if (in.accept("}")) {
+    } else if (in.accept("}")) {
       --depth;
-      continue;
+    } else if (!in.accept(",")) {
+      const uint64_t bits = in.number(in.accept("-")).bits;
+      for (int i = 0; i < size; ++i) variable.initial.push_back(static_cast<char>(bits >> (8 * i)));
+      if (variable.initial.size() > kMaxInitial) in.fail(in.peek(), "an initialiser is too long");
     }
-    if (in.accept(",")) continue;
-    const uint64_t bits = in.number(in.accept("-")).bits;
-    for (int i = 0; i < size; ++i) variable.initial.push_back(static_cast<char>(bits >> (8 * i)));
-    if (variable.initial.size() > kMaxInitial) in.fail(in.peek(), "an initialiser is too long");
   } while (in.go() && depth > 0);
   if (static_cast<int64_t>(variable.initial.size()) > variable.bytes)
     in.fail(in.peek(), fmt::format("`{}` has more initial values than elements", variable.name));
@@ -64,17 +59,16 @@ std::vector<Variable> read_parameters(PtxReader& in) {
       in.fail(in.peek(), fmt::format("expected `.param`, found `{}`", in.peek().text));
       break;
     }
-    int64_t align = 0;
+    int64_t align = 0, pointed = 0;
     Type type;
     bool pointer = false;
     while (in.go()) {  // .param .align 8 .b8 x[16] and .param .u64 .ptr .global .align 16 x
       if (in.accept(".ptr"))
         pointer = true;
-      else if (in.accept(".align")) {
-        const int64_t n = in.integer();
-        if (!pointer) align = n;
-      } else if (pointer && (in.accept(".global") || in.accept(".shared") || in.accept(".local") ||
-                             in.accept(".const"))) {
+      else if (in.accept(".align"))
+        (pointer ? pointed : align) = in.integer();
+      else if (pointer &&
+               (in.accept(".global") || in.accept(".shared") || in.accept(".local") || in.accept(".const"))) {
       } else if (type.bits == 0 && in.peek().kind == Token::Kind::directive)
         type = in.type_directive();
       else

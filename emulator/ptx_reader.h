@@ -58,7 +58,7 @@ class PtxReader {
   Status status_;
 };
 
-// ptx_parser.cpp. After .global, .const, .shared or .local: [.align N] .type name[[n]..] [= init] {, name…} ;
+// ptx_parser.cpp. After .global, .const, .shared, .local: [.align N] .type name[[n]..] [= init] {, name…} ;
 // `external` after `.extern`: the sizes come from elsewhere.
 std::vector<Variable> read_variables(PtxReader& in, std::string_view directive, bool external);
 

@@ -23,20 +23,9 @@ struct LaunchCounts {
 };
 
 enum class Defect : uint8_t {
-  out_of_bounds,
-  misaligned,
-  uninitialised_memory,
-  uninitialised_register,
-  shared_race,
-  global_race,
-  divergent_barrier,
-  bad_shuffle,
-  division_by_zero,
-  deadlock,
-  endless,
-  trap
+#define GACC_DEFECT(name, text) name,
+#include "emulator/defects.def"
 };
-const char* defect_name(Defect defect);  // "out-of-bounds access"
 
 struct Report {
   Defect defect = Defect::out_of_bounds;

@@ -2,8 +2,7 @@
 // resolved and shapes not computed here; that is layers.cpp. Values point into the tree that they were read
 // from.
 #pragma once
-#include "frontend/layer_type.h"
-#include "frontend/loss_type.h"
+#include "frontend/families.h"
 
 namespace gacc::frontend {
 

@@ -43,7 +43,7 @@ std::vector<std::string> split(std::string_view key) {
 Node* layer_named(Node& layers, std::string_view name) {
   const std::vector<std::string> names = layer_names(layers);
   for (size_t i = 0; i < names.size(); ++i)
-    if (!names[i].empty() && names[i] == name) return &layers.items[i];
+    if (names[i] == name) return &layers.items[i];
   return nullptr;
 }
 
