@@ -23,7 +23,9 @@ StepCompiler::Ended StepCompiler::read() {
 }
 
 std::vector<LayerSummary> StepCompiler::summary() {
-  return *summarize_model(text_, file_, overrides_, diag_);
+  std::vector<LayerSummary> layers;
+  compile_model(text_, file_, overrides_, diag_, &layers);
+  return layers;
 }
 
 StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipeline) {

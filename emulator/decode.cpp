@@ -5,94 +5,74 @@
 
 namespace gacc::emulator {
 
-Status decode(const Function& function, const PtxFile& module, const Symbols& symbols, Program& program) {
-  return Decoder(function, module, symbols, program).run();
+Result<Kernel> decode(const Function& function, const PtxFile& module, const Symbols& symbols) {
+  return Decoder(function, module, symbols).run();
 }
 
-Status Decoder::run() {
-  program_.name = function_.name;
-  program_.max_threads = function_.max_threads;
+Result<Kernel> Decoder::run() {
+  kernel_.info.name = function_.name;
+  kernel_.info.max_threads = function_.max_threads;
   lay_out();
-  std::vector<uint32_t> position;
-  std::vector<std::pair<size_t, size_t>> branches;  // instruction, statement
+  std::vector<uint32_t> position;  // of each statement's first instruction
   for (const Statement& s : function_.statements) {
     if (!status_) return status_;
-    position.push_back(static_cast<uint32_t>(program_.code.size()));
+    position.push_back(static_cast<uint32_t>(kernel_.code.size()));
     s_ = &s;
-    const size_t first = program_.code.size();
-    statement(s);
-    for (size_t i = first; i < program_.code.size(); ++i) {
-      program_.code[i].guard = s.guard;
-      program_.code[i].guard_negated = s.guard_negated;
-      if (program_.code[i].run == run_branch)
-        branches.emplace_back(i, static_cast<size_t>(s.operands[0].target));
-    }
+    statement();
   }
-  position.push_back(static_cast<uint32_t>(program_.code.size()));
-  Instr end;
+  if (!status_) return status_;
+  position.push_back(static_cast<uint32_t>(kernel_.code.size()));
+  Instr& end = kernel_.code.emplace_back();
   end.run = run_exit;
   end.line = function_.statements.empty() ? function_.line : function_.statements.back().line;
-  program_.code.push_back(end);
-  for (auto [instruction, statement] : branches) program_.code[instruction].target = position[statement];
-  // The slots are final only now.
-  for (Instr& in : program_.code) {
-    if (in.d >= 0) in.d_at = program_.slots[static_cast<size_t>(in.d)].at;
-    for (int i = 0; i < 4; ++i)
-      if (in.s[i] >= 0) in.s_at[i] = program_.slots[static_cast<size_t>(in.s[i])].at;
-  }
-  return status_;
+  for (Instr& in : kernel_.code)
+    if (in.run == run_branch) in.target = position[in.target];
+  return std::move(kernel_);
 }
 
 void Decoder::lay_out() {
+  KernelInfo& info = kernel_.info;
+  for (const auto& [name, address] : symbols_) places_[name] = {Space::global, address};
   for (const Register& reg : function_.registers) {
     const uint8_t bytes =
         reg.type.bits == 1 ? kPredicate : static_cast<uint8_t>(std::max(2, reg.type.bytes()));
     add_slot(bytes, reg.name);
-    program_.registers += reg.type.bits == 1 ? 0 : std::max(1, reg.type.bits / 32);
+    info.registers += reg.type.bits == 1 ? 0 : std::max(1, reg.type.bits / 32);
   }
-  auto align = [](int64_t at, int64_t to) { return (at + to - 1) / to * to; };
+  // Puts a variable behind the others of its space; gives its place.
+  const auto put = [&](const Variable& v, Space space, int64_t align, int64_t& end) {
+    const int64_t at = (end + align - 1) / align * align;
+    places_[v.name] = {space, static_cast<uint64_t>(at)};
+    end = v.external ? at : at + v.bytes;
+    return at;
+  };
   for (const Variable& param : function_.params) {
-    program_.param_bytes = align(program_.param_bytes, param.align);
-    places_[param.name] = {Space::param, static_cast<uint64_t>(program_.param_bytes)};
-    program_.params.push_back(param);
-    program_.param_at.push_back(program_.param_bytes);
-    program_.param_bytes += param.bytes;
+    const int64_t at = put(param, Space::param, param.align, info.param_bytes);
+    info.params.push_back({param.name, param.type.name, at, param.bytes});
   }
   // Only the shared variables that this kernel names take room.
-  auto named = [&](const std::string& name) {
-    for (const Statement& s : function_.statements)
-      for (const Operand& operand : s.operands) {
-        if (operand.name == name) return true;
-        for (const Operand& e : operand.elements)
-          if (e.name == name) return true;
-      }
-    return false;
-  };
-  std::vector<const Variable*> external;
-  auto shared = [&](const Variable& v) {
-    if (v.space != Space::shared || !named(v.name)) return;
-    if (v.external || v.bytes == 0) return external.push_back(&v);
-    program_.shared_bytes = align(program_.shared_bytes, v.align);
-    places_[v.name] = {Space::shared, static_cast<uint64_t>(program_.shared_bytes)};
-    program_.shared_bytes += v.bytes;
-  };
-  for (const Variable& v : module_.variables) shared(v);
-  for (const Variable& v : function_.variables) {
-    shared(v);
-    if (v.space == Space::local) {
-      program_.local_bytes = align(program_.local_bytes, v.align);
-      places_[v.name] = {Space::local, static_cast<uint64_t>(program_.local_bytes)};
-      program_.local_bytes += v.bytes;
+  std::set<std::string_view> named;
+  for (const Statement& s : function_.statements)
+    for (const Operand& operand : s.operands) {
+      named.insert(operand.name);
+      for (const Operand& element : operand.elements) named.insert(element.name);
     }
-  }
-  program_.local_bytes = align(program_.local_bytes, 16);
-  if (program_.local_bytes > 1 << 20)
+  std::vector<const Variable*> external;
+  for (const std::vector<Variable>* variables : {&module_.variables, &function_.variables})
+    for (const Variable& v : *variables) {
+      if (v.space == Space::local) put(v, Space::local, v.align, info.local_bytes);
+      if (v.space != Space::shared || !named.contains(v.name)) continue;
+      if (v.external || v.bytes == 0)
+        external.push_back(&v);
+      else
+        put(v, Space::shared, v.align, info.shared_bytes);
+    }
+  info.local_bytes = (info.local_bytes + 15) / 16 * 16;
+  if (info.local_bytes > 1 << 20)
     status_ = Status::error("line {}: more than 1 MiB of local memory", function_.line);
-  for (const Variable* v : external) {  // the launch's bytes begin after the static ones
-    program_.shared_bytes = align(program_.shared_bytes, std::max<int64_t>(16, v->align));
-    places_[v->name] = {Space::shared, static_cast<uint64_t>(program_.shared_bytes)};
-  }
-  if (program_.shared_bytes > 1 << 20)
+  for (const Variable* v : external)  // the launch's bytes begin after the static ones
+    put(*v, Space::shared, std::max<int64_t>(16, v->align), info.shared_bytes);
+  if (info.shared_bytes > 1 << 20)
     status_ = Status::error("line {}: more than 1 MiB of shared memory", function_.line);
 }
 
@@ -100,9 +80,9 @@ void Decoder::fail(std::string text) {
   if (status_) status_ = Status::error("line {}: {}", s_->line, text);
 }
 bool Decoder::accepted(const Parts& parts) {
-  if (known_.contains(s_->opcode)) return true;
+  if (!known_.insert(s_->opcode).second) return true;
   const std::string what = unknown_part(parts);
-  if (what.empty()) return known_.insert(s_->opcode), true;
+  if (what.empty()) return true;
   fail(what == s_->opcode ? fmt::format("unknown opcode or modifier `{}`", what)
                           : fmt::format("unknown opcode or modifier `{}` in `{}`", what, s_->opcode));
   return false;
@@ -113,21 +93,30 @@ bool Decoder::operands(size_t least, size_t most) {
   return false;
 }
 
-void Decoder::statement(const Statement& s) {
-  if (const LaneOp* op = find_lane_op(s.opcode); op && !s.opcode.starts_with("setp."))
-    return lanes(*op, s.opcode.starts_with("cvt."));
-  const Parts parts = split_opcode(s.opcode);
-  if (parts[0] == "setp") return set_predicate();
-  if (accepted(parts) && !scalar(parts) && !memory(parts)) collective(parts);
+void Decoder::statement() {
+  using Family = void (Decoder::*)(const Parts&);
+  static const std::map<std::string_view, Family> families = {
+      {"setp", &Decoder::set_predicate},   {"mov", &Decoder::move},      {"cvta", &Decoder::cvta},
+      {"bra", &Decoder::control},          {"ret", &Decoder::control},   {"exit", &Decoder::control},
+      {"trap", &Decoder::control},         {"ld", &Decoder::access},     {"st", &Decoder::access},
+      {"atom", &Decoder::atomic},          {"red", &Decoder::atomic},    {"membar", &Decoder::fence},
+      {"fence", &Decoder::fence},          {"cp", &Decoder::copy_async}, {"shfl", &Decoder::shuffle},
+      {"vote", &Decoder::ballot},          {"bar", &Decoder::barrier},   {"barrier", &Decoder::barrier},
+      {"ldmatrix", &Decoder::matrix_load}, {"mma", &Decoder::mma}};
+  const std::string& opcode = s_->opcode;
+  if (const LaneOp* op = find_lane_op(opcode); op && !opcode.starts_with("setp."))
+    return lanes(*op, opcode.starts_with("cvt."));
+  const Parts parts = split_opcode(opcode);
+  if (parts[0] == "setp" || accepted(parts)) (this->*families.at(parts[0]))(parts);
 }
 
 int Decoder::add_slot(uint8_t bytes, std::string name) {
-  const Slot slot{program_.file_bytes, bytes};
+  const Slot slot{kernel_.file_bytes, bytes};
   const uint32_t size = bytes == kPredicate ? 4 : bytes * kLanes;
-  program_.file_bytes += (size + 31) & ~31u;
-  program_.slots.push_back(slot);
-  program_.names.push_back(std::move(name));
-  return static_cast<int>(program_.slots.size()) - 1;
+  kernel_.file_bytes += (size + 31) & ~31u;
+  kernel_.slots.push_back(slot);
+  kernel_.names.push_back(std::move(name));
+  return static_cast<int>(kernel_.slots.size()) - 1;
 }
 
 int Decoder::constant(uint8_t bytes, uint64_t value) {
@@ -136,7 +125,7 @@ int Decoder::constant(uint8_t bytes, uint64_t value) {
   auto [place, fresh] = constants_.try_emplace({bytes, value}, 0);
   if (fresh) {
     place->second = add_slot(bytes, "a constant");
-    program_.constants.push_back({place->second, value});
+    kernel_.constants.push_back({place->second, value});
   }
   return place->second;
 }
@@ -145,73 +134,55 @@ int Decoder::special(const std::string& name) {
   if (auto found = specials_.find(name); found != specials_.end()) return found->second;
   for (const SpecialRegister& k : special_registers())
     if (name == k.name) {
-      const int reg = add_slot(k.bytes, name);
-      program_.specials.push_back({reg, k.which});
+      const int reg = add_slot(4, name);
+      kernel_.specials.push_back({reg, k.value});
       return specials_[name] = reg;
     }
   fail(fmt::format("unknown register `{}`", name));
   return constant(4, 0);
 }
 
-// Shared, local and param variables in their own space's addresses, module variables in global memory.
-bool Decoder::address_of(const std::string& name, Space& space, uint64_t& address) const {
-  if (auto found = places_.find(name); found != places_.end()) {
-    space = found->second.space;
-    address = found->second.address;
-    return true;
-  }
-  if (auto found = symbols_.find(name); found != symbols_.end()) {
-    space = Space::global;
-    address = found->second;
-    return true;
-  }
-  return false;
+const Decoder::Place* Decoder::place_of(const std::string& name) {
+  const auto found = places_.find(name);
+  if (found != places_.end()) return &found->second;
+  fail(fmt::format("`{}` is not defined", name));
+  return nullptr;
 }
 
 int Decoder::source(const Operand& operand, uint8_t bytes, bool narrow) {
   switch (operand.kind) {
-    case Kind::reg: {
-      const uint8_t have = width(operand.reg);
+    case Kind::reg:
+    case Kind::special: {
+      const bool own = operand.kind == Kind::reg;
+      const int reg = own ? operand.reg : special(operand.name);
+      const uint8_t have = width(reg);
       if (operand.negated) {
         if (have != kPredicate || bytes != kPredicate) break;
-        const int reg = temporary(kPredicate);
-        emit_lanes(*find_lane_op("not.pred"), reg, {operand.reg});
-        return reg;
+        const int negated = temporary(kPredicate);
+        emit_lanes(*find_lane_op("not.pred"), negated, {reg});
+        return negated;
       }
-      if (have == bytes) return operand.reg;
-      if (have == kPredicate || bytes == kPredicate || have < bytes || !narrow) break;
-      const int reg = temporary(bytes);
-      emit(run_resize, reg, {operand.reg});
-      return reg;
+      if (have == bytes) return reg;
+      if (have == kPredicate || bytes == kPredicate || (own && (have < bytes || !narrow))) break;
+      const int resized = temporary(bytes);
+      emit(run_resize, resized, {reg});
+      return resized;
     }
     case Kind::integer:
-      return constant(bytes, operand.bits);
     case Kind::f32:
       return constant(bytes, operand.bits);
-    case Kind::special: {
-      const int reg = special(operand.name);
-      if (width(reg) == bytes) return reg;
-      if (bytes == kPredicate) break;
-      const int wide = temporary(bytes);
-      emit(run_resize, wide, {reg});
-      return wide;
-    }
     case Kind::symbol: {
-      Space space;
-      uint64_t address;
-      if (!address_of(operand.name, space, address)) {
-        fail(fmt::format("`{}` is not defined", operand.name));
-        return constant(4, 0);
-      }
+      const Place* place = place_of(operand.name);
+      if (place == nullptr) return constant(4, 0);
       if (bytes == kPredicate || bytes < 4) break;
-      return constant(bytes, address + static_cast<uint64_t>(operand.offset));
+      return constant(bytes, place->address + static_cast<uint64_t>(operand.offset));
     }
     default:
       break;
   }
   fail(fmt::format("an operand of `{}` has the wrong kind or width{}", s_->opcode,
                    operand.kind == Kind::reg
-                       ? fmt::format(" (`{}`)", program_.names[static_cast<size_t>(operand.reg)])
+                       ? fmt::format(" (`{}`)", kernel_.names[static_cast<size_t>(operand.reg)])
                        : ""));
   return constant(bytes, 0);
 }
@@ -232,40 +203,45 @@ void Decoder::finish(const Operand& operand, int reg, bool sign) {
 }
 
 Instr& Decoder::emit(Handler handler, int d, const std::vector<int>& sources) {
-  Instr in;
+  const auto at = [&](int reg) { return reg < 0 ? 0 : kernel_.slots[static_cast<size_t>(reg)].at; };
+  Instr& in = kernel_.code.emplace_back();
   in.run = handler;
   in.line = s_->line;
+  in.guard = s_->guard;
+  in.guard_negated = s_->guard_negated;
   in.d = d;
-  for (const int reg : sources) in.s[in.sources++] = reg;
-  program_.code.push_back(in);
-  return program_.code.back();
+  in.d_at = at(d);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    in.s[i] = sources[i];
+    in.s_at[i] = at(sources[i]);
+  }
+  return in;
 }
 Instr& Decoder::emit(Handler handler, int d, const std::vector<int>& sources, Extra extra) {
   Instr& in = emit(handler, d, sources);
-  in.extra = static_cast<int>(program_.extras.size());
-  program_.extras.push_back(std::move(extra));
+  in.extra = static_cast<int>(kernel_.extras.size());
+  kernel_.extras.push_back(std::move(extra));
   return in;
 }
 void Decoder::emit_lanes(const LaneOp& op, int d, const std::vector<int>& sources) {
-  static constexpr Handler by_count[] = {nullptr, run_lanes1, run_lanes2, run_lanes3, run_lanes4};
+  static constexpr Handler by_count[] = {nullptr, run_lanes<1>, run_lanes<2>, run_lanes<3>, run_lanes<4>};
   emit(op.divides ? run_divide : by_count[op.sources], d, sources).lane = op.fn;
 }
 
-void Decoder::set_address(const Operand& operand, Extra& x, bool second) {
-  if (operand.kind != Kind::memory) return fail(fmt::format("`{}` needs an address", s_->opcode));
-  uint64_t base = 0;
-  if (!operand.name.empty()) {
-    Space space;
-    if (!address_of(operand.name, space, base)) return fail(fmt::format("`{}` is not defined", operand.name));
-    if (!second && x.space == Space::generic) {
-      if (space == Space::shared) base += kSharedWindow;
-      if (space == Space::local) base += kLocalWindow;
-    }
+Address Decoder::address(const Operand& operand, Space space) {
+  Address address{operand.reg, operand.offset};
+  if (operand.kind != Kind::memory) {
+    fail(fmt::format("`{}` needs an address", s_->opcode));
+  } else if (!operand.name.empty()) {
+    const Place* place = place_of(operand.name);
+    if (place == nullptr) return address;
+    address.offset += static_cast<int64_t>(place->address);
+    if (space == Space::generic && place->space == Space::shared) address.offset += kSharedWindow;
+    if (space == Space::generic && place->space == Space::local) address.offset += kLocalWindow;
   } else if (operand.reg >= 0 && width(operand.reg) != 8 && width(operand.reg) != 4) {
-    return fail("an address register has 32 or 64 bits");
+    fail("an address register has 32 or 64 bits");
   }
-  (second ? x.base2 : x.base) = operand.reg;
-  (second ? x.offset2 : x.offset) = static_cast<int64_t>(base + static_cast<uint64_t>(operand.offset));
+  return address;
 }
 
 uint64_t Decoder::immediate(const Operand& operand) {

@@ -3,15 +3,6 @@
 
 namespace gacc::emulator {
 
-void Decoder::collective(const Parts& parts) {
-  const std::string_view root = parts[0];
-  if (root == "shfl") shuffle(parts);
-  if (root == "vote") ballot();
-  if (root == "bar" || root == "barrier") barrier(parts);
-  if (root == "ldmatrix") matrix_load(parts);
-  if (root == "mma") mma();
-}
-
 // shfl.sync.MODE.b32 d[|p], a, b, c, mask
 void Decoder::shuffle(const Parts& parts) {
   Extra x;
@@ -27,7 +18,7 @@ void Decoder::shuffle(const Parts& parts) {
 }
 
 // vote.sync.ballot.b32 d, {!}q, mask
-void Decoder::ballot() {
+void Decoder::ballot(const Parts&) {
   if (!operands(3, 3)) return;
   const int p = source(s_->operands[1], kPredicate), mask = source(s_->operands[2], 4);
   emit(run_ballot, destination(s_->operands[0], 4), {p, mask});
@@ -54,7 +45,6 @@ void Decoder::barrier(const Parts& parts) {
 // ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 {…}, [a]
 void Decoder::matrix_load(const Parts& parts) {
   Extra x;
-  x.space = Space::generic;
   for (const std::string_view part : parts) {
     if (part == "x1") x.count = 1;
     if (part == "x2") x.count = 2;
@@ -68,33 +58,19 @@ void Decoder::matrix_load(const Parts& parts) {
   if (elements.size() != x.count)
     return fail(fmt::format("`{}` with {} registers", s_->opcode, elements.size()));
   for (const Operand& element : elements) x.registers.push_back(destination(element, 4));
-  set_address(s_->operands[1], x);
+  x.at = address(s_->operands[1], x.space);
   emit(run_load_matrix, -1, {}, x);
 }
 
 // mma.sync.aligned.m16n8kK.row.col.f32.T.T.f32 d, a, b, c
-void Decoder::mma() {
-  struct Known {
-    const char* name;
-    MatrixKind kind;
-    size_t a, b;
-  };
-  static constexpr Known known[] = {
-      {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", mma_f16_k8, 2, 1},
-      {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", mma_f16_k16, 4, 2},
-      {"mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32", mma_bf16_k8, 2, 1},
-      {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", mma_bf16_k16, 4, 2}};
-  const Known* found = nullptr;
-  for (const Known& k : known)
-    if (s_->opcode == k.name) found = &k;
-  if (!found) return fail(fmt::format("internal error: no fragments of `{}`", s_->opcode));
+void Decoder::mma(const Parts& parts) {
   if (!operands(4, 4)) return;
+  const size_t a = parts[3] == "m16n8k16" ? 4 : 2;
+  const size_t sizes[] = {4, a, a / 2, 4};
   Extra x;
-  x.mode = found->kind;
-  const size_t sizes[] = {4, found->a, found->b, 4};
+  x.brain = parts[7] == "bf16";
   for (size_t i = 0; i < 4; ++i) {
-    const Operand& operand = s_->operands[i];
-    const std::vector<Operand> elements = elements_of(operand);
+    const std::vector<Operand> elements = elements_of(s_->operands[i]);
     if (elements.size() != sizes[i])
       return fail(fmt::format("`{}` with fragments of another size", s_->opcode));
     for (const Operand& element : elements)

@@ -29,22 +29,8 @@ bool parse_order(std::string_view part, Order& order) {
 }
 }  // namespace
 
-bool Decoder::memory(const Parts& parts) {
-  const std::string_view root = parts[0];
-  if (root == "ld" || root == "st")
-    access(parts, root != "st");
-  else if (root == "atom" || root == "red")
-    atomic(parts, root == "atom");
-  else if (root == "membar" || root == "fence")
-    emit(run_fence, -1, {});
-  else if (root == "cp")
-    copy_async(parts);
-  else
-    return false;
-  return true;
-}
-
-void Decoder::access(const Parts& parts, bool load) {
+void Decoder::access(const Parts& parts) {
+  const bool load = parts[0] == "ld";
   Extra x;
   Type type;
   size_t count = 1;
@@ -60,7 +46,6 @@ void Decoder::access(const Parts& parts, bool load) {
   x.count = static_cast<uint8_t>(count);
   x.sign = type.is_signed();
   const Operand& value = s_->operands[load ? 0 : 1];
-  const Operand& address = s_->operands[load ? 1 : 0];
   const std::vector<Operand> elements = elements_of(value);
   if (elements.size() != count)
     return fail(fmt::format("`{}` with {} registers", s_->opcode, elements.size()));
@@ -76,18 +61,16 @@ void Decoder::access(const Parts& parts, bool load) {
     else
       return fail(fmt::format("an operand of `{}` has the wrong kind or width", s_->opcode));
   }
-  set_address(address, x);
+  x.at = address(s_->operands[load ? 1 : 0], x.space);
   if (!status_) return;
-  if (x.space == Space::param) {
-    if (x.base >= 0 || x.offset < 0 || x.offset + x.bytes * x.count > program_.param_bytes)
-      return fail("a load past the parameters, or at a computed place");
-    emit(run_load_param, -1, {}, x);
-    return;
-  }
+  if (x.space == Space::param &&
+      (x.at.base >= 0 || x.at.offset < 0 || x.at.offset + x.bytes * x.count > kernel_.info.param_bytes))
+    return fail("a load past the parameters, or at a computed place");
   emit(load ? run_load : run_store, -1, {}, x);
 }
 
-void Decoder::atomic(const Parts& parts, bool returns) {
+void Decoder::atomic(const Parts& parts) {
+  const bool returns = parts[0] == "atom";
   static const std::map<std::string_view, AtomicOp> ops = {
       {"add", AtomicOp::add},   {"min", AtomicOp::min},     {"max", AtomicOp::max},
       {"exch", AtomicOp::exch}, {"cas", AtomicOp::cas},     {"and", AtomicOp::bit_and},
@@ -98,15 +81,15 @@ void Decoder::atomic(const Parts& parts, bool returns) {
   for (const std::string_view part : parts)
     if (!parse_word(ops, part, x.atomic) && !parse_order(part, x.order) && !parse_space(part, x.space))
       parse_type(part, type);
-  x.type_bits = static_cast<uint8_t>(type.bits);
-  x.type_class = type.name[0];
-  auto bytes = static_cast<uint8_t>(type.bytes());
+  x.bytes = static_cast<uint8_t>(type.bytes());
+  x.sign = type.is_signed();
+  x.real = type.name[0] == 'f';
   const size_t values = x.atomic == AtomicOp::cas ? 2 : 1, first = returns ? 1 : 0;
   if (!operands(first + 1 + values, first + 1 + values)) return;
-  set_address(s_->operands[first], x);
-  const int d = returns ? destination(s_->operands[0], bytes) : -1;
-  const int b = source(s_->operands[first + 1], bytes);
-  const int c = values == 2 ? source(s_->operands[first + 2], bytes) : -1;
+  x.at = address(s_->operands[first], x.space);
+  const int d = returns ? destination(s_->operands[0], x.bytes) : -1;
+  const int b = source(s_->operands[first + 1], x.bytes);
+  const int c = values == 2 ? source(s_->operands[first + 2], x.bytes) : -1;
   emit(run_atomic, d, {b, c}, x);
 }
 
@@ -124,10 +107,9 @@ void Decoder::copy_async(const Parts& parts) {
   const uint64_t bytes = immediate(s_->operands[2]);
   if (parts[2] == "cg" && bytes != 16) return fail("cp.async.cg copies 16 bytes");
   if (bytes != 4 && bytes != 8 && bytes != 16) return fail("cp.async copies 4, 8 or 16 bytes");
-  x.space = Space::shared;
   x.bytes = static_cast<uint8_t>(bytes);
-  set_address(s_->operands[0], x);
-  set_address(s_->operands[1], x, true);
+  x.at = address(s_->operands[0], Space::shared);
+  x.from = address(s_->operands[1], Space::global);
   if (s_->operands.size() == 4) x.size = source(s_->operands[3], 4);
   emit(run_copy_async, -1, {}, x);
 }

@@ -3,17 +3,6 @@
 
 namespace gacc::emulator {
 
-bool Decoder::scalar(const Parts& parts) {
-  const std::string_view root = parts[0];
-  if (root == "mov")
-    move(parts);
-  else if (root == "cvta")
-    address_conversion(parts);
-  else
-    return control(parts);
-  return true;
-}
-
 void Decoder::lanes(const LaneOp& op, bool convert) {
   const auto& list = s_->operands;
   if (!operands(op.sources + 1u, op.sources + 1u)) return;
@@ -22,15 +11,12 @@ void Decoder::lanes(const LaneOp& op, bool convert) {
   const int d = destination(list[0], op.result, convert);
   emit_lanes(op, d, sources);
   // cvt.s8.s32 into a wider register extends the sign of its destination type.
-  if (convert)
-    finish(list[0], d,
-           op.name.find(".s8.") != std::string::npos || op.name.find(".s16.") != std::string::npos ||
-               op.name.find(".s32.") != std::string::npos);
+  if (convert) finish(list[0], d, split_opcode(op.name).rbegin()[1][0] == 's');
 }
 
 // setp.CMP.type p[|q], a, b: p = a CMP b, q = !p. Of a pair of halves p is for the low ones and q for the
 // high.
-void Decoder::set_predicate() {
+void Decoder::set_predicate(const Parts&) {
   const bool pairs = s_->opcode.ends_with("f16x2");
   const LaneOp* op = find_lane_op(pairs ? s_->opcode.substr(0, s_->opcode.size() - 2) : s_->opcode);
   if (!op) return fail(fmt::format("unknown opcode or modifier `{}`", s_->opcode));
@@ -90,7 +76,7 @@ void Decoder::move(const Parts& parts) {
 }
 
 // cvta.SPACE and cvta.to.SPACE: shared and local windows lie at fixed generic addresses.
-void Decoder::address_conversion(const Parts& parts) {
+void Decoder::cvta(const Parts& parts) {
   const bool to = parts[1] == "to";
   const std::string_view space = parts[to ? 2 : 1];
   uint64_t window = 0;  // of global and constant memory
@@ -104,18 +90,11 @@ void Decoder::address_conversion(const Parts& parts) {
              {source(from, 8), constant(8, window)});
 }
 
-bool Decoder::control(const Parts& parts) {
-  const std::string_view root = parts[0];
-  if (root == "bra") {
-    if (operands(1, 1)) emit(run_branch, -1, {});
-  } else if (root == "ret" || root == "exit") {
-    if (operands(0, 0)) emit(run_exit, -1, {});
-  } else if (root == "trap") {
-    emit(run_trap, -1, {});
-  } else {
-    return false;
-  }
-  return true;
+void Decoder::control(const Parts& parts) {
+  const bool branch = parts[0] == "bra";
+  if (!operands(branch, branch)) return;
+  Instr& in = emit(branch ? run_branch : parts[0] == "trap" ? run_trap : run_exit, -1, {});
+  if (branch) in.target = static_cast<uint32_t>(s_->operands[0].target);
 }
 
 }  // namespace gacc::emulator

@@ -22,24 +22,8 @@ namespace gacc::emulator {
 
 // Result codes of the driver.
 enum Result : int {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kOutOfMemory = 2,
-  kNotInitialized = 3,
-  kInvalidPtx = 218,
-  kInvalidDevice = 101,
-  kInvalidContext = 201,
-  kInvalidHandle = 400,
-  kNotFound = 500,
-  kNotReady = 600,
-  kIllegalAddress = 700,
-  kOutOfResources = 701,
-  kLaunchFailed = 719,
-  kCooperativeTooLarge = 720,
-  kCaptureUnsupported = 900,
-  kCaptureInvalidated = 901,
-  kCaptureUnmatched = 903,
-  kCaptureUnjoined = 904
+#define GACC_DRIVER_ERROR(name, code, symbol, text) name = code,
+#include "emulator/driver_errors.def"
 };
 
 using Operation = std::function<int()>;
@@ -55,12 +39,9 @@ struct Capture {
 struct CUctx_st {
   int unused = 0;
 };
+struct CUfunc_st;  // a Kernel
 struct CUmod_st {
   std::unique_ptr<gacc::emulator::LoadedModule> module;
-  std::vector<std::unique_ptr<struct CUfunc_st>> functions;
-};
-struct CUfunc_st {
-  const gacc::emulator::Kernel* kernel = nullptr;
 };
 struct CUstream_st {
   std::shared_ptr<gacc::emulator::Capture> capture;
@@ -76,9 +57,7 @@ struct CUevent_st {
 struct CUgraph_st {
   std::vector<gacc::emulator::Operation> operations;
 };
-struct CUgraphExec_st {
-  std::vector<gacc::emulator::Operation> operations;
-};
+struct CUgraphExec_st : CUgraph_st {};
 
 namespace gacc::emulator {
 
@@ -95,6 +74,8 @@ struct Device {
 };
 Device& device();
 
+// Writes as much of a text as fits with a final zero.
+void copy_text(const std::string& text, char* to, size_t bytes);
 // Runs an operation on a stream now, or records it while the stream captures.
 int submit(CUstream_st* stream, Operation operation);
 // A stream of ours: null is the legacy stream; anything unknown gives null.

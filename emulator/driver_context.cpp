@@ -1,7 +1,7 @@
-// Initialisation, device properties, contexts, error texts, and the emulator's own exports: reports and live
-// ranges.
+// Initialisation, device properties, contexts, error texts, memory, and the emulator's own exports: reports
+// and live ranges.
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
 
 #include "emulator/driver.h"
 
@@ -12,6 +12,10 @@ Device& device() {
   return *only;
 }
 
+void copy_text(const std::string& text, char* to, size_t bytes) {
+  if (to && bytes > 0) to[text.copy(to, bytes - 1)] = 0;
+}
+
 namespace {
 
 struct ErrorText {
@@ -20,76 +24,28 @@ struct ErrorText {
   const char* text;
 };
 constexpr ErrorText kErrors[] = {
-    {kSuccess, "CUDA_SUCCESS", "no error"},
-    {kInvalidValue, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {kNotInitialized, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {kInvalidPtx, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
-    {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {kOutOfResources, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
-    {kLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {kCooperativeTooLarge, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
-     "too many blocks in cooperative launch"},
-    {kCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-     "operation not permitted when stream is capturing"},
-    {kCaptureInvalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-     "operation failed due to a previous error during capture"},
-    {kCaptureUnmatched, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"},
-    {kCaptureUnjoined, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "another stream of the capture was not joined"}};
-
-// CUdevice_attribute and its value; others are 0.
-struct Attribute {
-  int number, value;
-};
-constexpr Attribute kAttributes[] = {
-    {1, 1024},         // threads of a block
-    {2, 1024},         // block x
-    {3, 1024},         // block y
-    {4, 64},           // block z
-    {5, 0x7fffffff},   // grid x
-    {6, 65535},        // grid y
-    {7, 65535},        // grid z
-    {8, 48 * 1024},    // shared memory of a block
-    {9, 64 * 1024},    // constant memory
-    {10, kLanes},      // warp size
-    {12, 65536},       // registers of a block
-    {13, 1'000'000},   // clock, kHz
-    {16, 132},         // multiprocessors
-    {31, 1},           // concurrent kernels
-    {36, 1'000'000},   // memory clock, kHz
-    {37, 1024},        // memory bus, bits
-    {38, 50 << 20},    // second-level cache
-    {39, 2048},        // threads of a multiprocessor
-    {40, 1},           // asynchronous copies
-    {41, 1},           // unified addressing
-    {75, 9},           // compute capability
-    {81, 228 * 1024},  // shared memory of a multiprocessor
-    {82, 65536},       // registers of a multiprocessor
-    {95, 1},           // cooperative launch
-    {97, 227 * 1024},  // shared memory of a block that asks for it
-    {106, 32},         // blocks of a multiprocessor
+#define GACC_DRIVER_ERROR(name, code, symbol, text) {code, symbol, text},
+#include "emulator/driver_errors.def"
 };
 
-int error_text(int error, const char** text, bool name) {
-  if (!text) return kInvalidValue;
-  for (const ErrorText& known : kErrors)
-    if (known.code == error) {
-      *text = name ? known.name : known.text;
-      return kSuccess;
-    }
-  *text = nullptr;
-  return kInvalidValue;
+// Of CUdevice_attribute; others are 0.
+constexpr int kMultiprocessors = 16, kCapability = 75, kCooperative = 95;
+
+int error_text(int error, const char** to, const char* ErrorText::*which) {
+  if (!to) return kInvalidValue;
+  const auto known = std::ranges::find(kErrors, error, &ErrorText::code);
+  *to = known == std::end(kErrors) ? nullptr : known->*which;
+  return *to ? kSuccess : kInvalidValue;
 }
+
+int checked(bool good) { return good ? kSuccess : kInvalidValue; }
+int64_t size_of(size_t bytes) { return static_cast<int64_t>(bytes); }
 
 }  // namespace
 }  // namespace gacc::emulator
 
 using namespace gacc::emulator;
+using Pointer = unsigned long long;
 
 GACC_DRIVER_EXPORT int cuInit(unsigned flags) {
   if (flags) return kInvalidValue;
@@ -117,15 +73,13 @@ GACC_DRIVER_EXPORT int cuDeviceGet(int* handle, int ordinal) {
 GACC_DRIVER_EXPORT int cuDeviceGetName(char* name, int length, int handle) {
   if (handle != 0) return kInvalidDevice;
   if (!name || length <= 0) return kInvalidValue;
-  std::strncpy(name, "gacc emulator", static_cast<size_t>(length));
-  name[length - 1] = 0;
+  copy_text("gacc emulator", name, static_cast<size_t>(length));
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int handle) {
   if (handle != 0) return kInvalidDevice;
   if (!value) return kInvalidValue;
-  const auto known = std::ranges::find(kAttributes, attribute, &Attribute::number);
-  *value = known == std::end(kAttributes) ? 0 : known->value;
+  *value = attribute == kMultiprocessors ? 132 : attribute == kCapability ? 9 : attribute == kCooperative;
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRetain(CUctx_st** context, int handle) {
@@ -141,9 +95,57 @@ GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRelease_v2(int handle) {
 GACC_DRIVER_EXPORT int cuCtxSetCurrent(CUctx_st* context) {
   return !context || context == &device().context ? kSuccess : kInvalidContext;
 }
-GACC_DRIVER_EXPORT int cuGetErrorName(int error, const char** text) { return error_text(error, text, true); }
+GACC_DRIVER_EXPORT int cuGetErrorName(int error, const char** text) {
+  return error_text(error, text, &ErrorText::name);
+}
 GACC_DRIVER_EXPORT int cuGetErrorString(int error, const char** text) {
-  return error_text(error, text, false);
+  return error_text(error, text, &ErrorText::text);
+}
+
+// Memory of the device and of the host; the asynchronous calls go through the stream, which may be capturing.
+GACC_DRIVER_EXPORT int cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
+  const std::lock_guard lock(device().mutex);
+  if (!pointer || bytes == 0) return kInvalidValue;
+  if (bytes > static_cast<size_t>(kDeviceBytes - device().emulator.memory().allocated())) return kOutOfMemory;
+  *pointer = device().emulator.allocate(size_of(bytes));
+  return *pointer ? kSuccess : kOutOfMemory;
+}
+GACC_DRIVER_EXPORT int cuMemFree_v2(Pointer pointer) {
+  const std::lock_guard lock(device().mutex);
+  return pointer == 0 ? kSuccess : checked(device().emulator.release(pointer));
+}
+GACC_DRIVER_EXPORT int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  const std::lock_guard lock(device().mutex);
+  if (!free || !total) return kInvalidValue;
+  *total = kDeviceBytes;
+  *free = static_cast<size_t>(kDeviceBytes - device().emulator.memory().allocated());
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
+  if (!pointer) return kInvalidValue;
+  *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return *pointer ? kSuccess : kOutOfMemory;
+}
+GACC_DRIVER_EXPORT int cuMemFreeHost(void* pointer) {
+  std::free(pointer);
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuMemcpyDtoH_v2(void* to, Pointer from, size_t bytes) {
+  const std::lock_guard lock(device().mutex);
+  return checked(device().emulator.read(from, to, size_of(bytes)));
+}
+GACC_DRIVER_EXPORT int cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, CUstream_st* stream) {
+  return submit(stream, [=] { return checked(device().emulator.write(to, from, size_of(bytes))); });
+}
+GACC_DRIVER_EXPORT int cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, CUstream_st* stream) {
+  return submit(stream, [=] { return checked(device().emulator.read(from, to, size_of(bytes))); });
+}
+GACC_DRIVER_EXPORT int cuMemsetD8Async(Pointer to, unsigned char value, size_t count, CUstream_st* stream) {
+  return submit(stream, [=] { return checked(device().emulator.fill(to, value, 1, size_of(count))); });
+}
+GACC_DRIVER_EXPORT int cuMemsetD32Async(Pointer to, unsigned value, size_t count, CUstream_st* stream) {
+  if (to % 4) return kInvalidValue;
+  return submit(stream, [=] { return checked(device().emulator.fill(to, value, 4, size_of(count) * 4)); });
 }
 
 // Warp instructions executed so far, by all kernels: the emulator's measure of time.
@@ -162,11 +164,7 @@ GACC_DRIVER_EXPORT size_t gacc_emu_reports(char* to, size_t bytes) {
   std::string text;
   for (const Report& report : device().emulator.reports()) text += report.render() + "\n";
   if (!device().last_error.empty()) text += device().last_error + "\n";
-  if (to && bytes > 0) {
-    const size_t count = std::min(bytes - 1, text.size());
-    std::memcpy(to, text.data(), count);
-    to[count] = 0;
-  }
+  copy_text(text, to, bytes);
   return text.size();
 }
 GACC_DRIVER_EXPORT void gacc_emu_declare_live(uint64_t allocation, uint64_t offset, uint64_t bytes,

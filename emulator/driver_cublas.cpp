@@ -28,7 +28,7 @@ constexpr int kPreferWorkspace = 1, kPreferences = 8;  // attributes up to this 
 constexpr uint64_t kInOrder = 0x67616363, kInHalves = kInOrder + 1;  // our two algorithms; "gacc" in ASCII
 
 struct Matmul {
-  int32_t transpose_a = 0, transpose_b = 0;
+  uint32_t transpose_a = 0, transpose_b = 0;
   uint32_t epilogue = kEpilogueNone;
   const void* bias = nullptr;  // one f32 for each row of D, in the epilogue's place
 };
@@ -37,9 +37,6 @@ struct Layout {
   uint64_t rows = 0, columns = 0, leading = 0;
   int64_t element() const { return type == kReal32F ? 4 : 2; }
   int64_t bytes() const { return static_cast<int64_t>((columns - 1) * leading + rows) * element(); }
-};
-struct Preference {
-  uint64_t workspace_bytes = 0;
 };
 struct Heuristic {
   uint64_t algorithm[8];
@@ -59,23 +56,20 @@ struct Place {
 // No region and a reason in the device's last error when it may not be touched.
 Place place(const void* address, const Layout& layout) {
   const auto first = reinterpret_cast<uint64_t>(address);
-  Region* region = device().emulator.memory().find(first);
-  if (region && region->covers(first, layout.bytes())) {
-    const auto at = static_cast<int64_t>(first - region->base());
-    if (region->all(at, layout.bytes(), kLive)) {
-      Place found{region, at, true};
-      const auto column_bytes = static_cast<int64_t>(layout.rows) * layout.element();
-      for (uint64_t column = 0; column < layout.columns && found.written;
-           ++column) {  // gaps may hold nothing
-        const int64_t begin = at + static_cast<int64_t>(column * layout.leading) * layout.element();
-        found.written = region->all(begin, column_bytes, kLive | kWritten);
-      }
-      return found;
-    }
+  Region* region = device().emulator.memory().find(first, layout.bytes());
+  const int64_t at = region ? region->offset(first) : 0;
+  if (!region || !region->all(at, layout.bytes(), kLive)) {
+    device().last_error = fmt::format("cublasLtMatmul: {} bytes at 0x{:x} are no live memory of the device",
+                                      layout.bytes(), first);
+    return {};
   }
-  device().last_error = fmt::format("cublasLtMatmul: {} bytes at 0x{:x} are no live memory of the device",
-                                    layout.bytes(), first);
-  return {};
+  Place found{region, at, true};
+  const auto column_bytes = static_cast<int64_t>(layout.rows) * layout.element();
+  for (uint64_t column = 0; column < layout.columns && found.written; ++column) {  // gaps may hold nothing
+    const int64_t begin = at + static_cast<int64_t>(column * layout.leading) * layout.element();
+    found.written = region->all(begin, column_bytes, kLive | kWritten);
+  }
+  return found;
 }
 
 float element(const uint8_t* data, const Layout& layout, uint64_t index) {
@@ -106,10 +100,10 @@ size_t workspace_of(uint64_t algorithm, const Layout& d) {
 struct Product {
   Matmul op;
   Layout a_layout, b_layout, d_layout;
-  const void *a, *b;
-  void *d, *workspace;
-  float alpha, beta;
-  uint64_t algorithm;
+  const void *a = nullptr, *b = nullptr;
+  void *d = nullptr, *workspace = nullptr;
+  float alpha = 0, beta = 0;
+  uint64_t algorithm = kInOrder;
 
   uint64_t m() const { return d_layout.rows; }
   uint64_t n() const { return d_layout.columns; }
@@ -185,22 +179,22 @@ struct Product {
   }
 };
 
+template <class T>
+int destroy(void* descriptor) {
+  delete static_cast<T*>(descriptor);
+  return kDone;
+}
+
 bool known(int type) { return type == kReal32F || type == kReal16F || type == kReal16BF; }
 
 }  // namespace
 
 GACC_DRIVER_EXPORT size_t cublasLtGetVersion() { return 0; }
 GACC_DRIVER_EXPORT const char* cublasLtGetStatusString(int status) {
-  switch (status) {
-    case kDone:
-      return "CUBLAS_STATUS_SUCCESS";
-    case kInvalid:
-      return "CUBLAS_STATUS_INVALID_VALUE";
-    case kFailed:
-      return "CUBLAS_STATUS_EXECUTION_FAILED";
-    default:
-      return "CUBLAS_STATUS_NOT_SUPPORTED";
-  }
+  return status == kDone      ? "CUBLAS_STATUS_SUCCESS"
+         : status == kInvalid ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == kFailed  ? "CUBLAS_STATUS_EXECUTION_FAILED"
+                              : "CUBLAS_STATUS_NOT_SUPPORTED";
 }
 GACC_DRIVER_EXPORT int cublasLtCreate(cublasLtContext** handle) {
   if (!handle) return kInvalid;
@@ -216,27 +210,19 @@ GACC_DRIVER_EXPORT int cublasLtMatmulDescCreate(void** operation, int compute, i
   *operation = new Matmul;
   return kDone;
 }
-GACC_DRIVER_EXPORT int cublasLtMatmulDescDestroy(void* operation) {
-  delete static_cast<Matmul*>(operation);
-  return kDone;
-}
+GACC_DRIVER_EXPORT int cublasLtMatmulDescDestroy(void* operation) { return destroy<Matmul>(operation); }
 GACC_DRIVER_EXPORT int cublasLtMatmulDescSetAttribute(void* operation, int attribute, const void* value,
                                                       size_t bytes) {
   auto* to = static_cast<Matmul*>(operation);
-  if (attribute == kBiasPointer && bytes == sizeof to->bias) {
-    std::memcpy(&to->bias, value, bytes);
-    return kDone;
-  }
-  if (attribute == kEpilogue && bytes == 4) {
-    std::memcpy(&to->epilogue, value, 4);
-    return to->epilogue == kEpilogueNone || to->epilogue == kEpilogueBias ? kDone : kUnsupported;
-  }
-  if (bytes != 4 || (attribute != kTransposeA && attribute != kTransposeB)) return kUnsupported;
-  int32_t transpose = 0;
-  std::memcpy(&transpose, value, 4);
-  if (transpose != 0 && transpose != 1) return kUnsupported;
-  (attribute == kTransposeA ? to->transpose_a : to->transpose_b) = transpose;
-  return kDone;
+  void* field = attribute == kBiasPointer  ? static_cast<void*>(&to->bias)
+                : attribute == kEpilogue   ? static_cast<void*>(&to->epilogue)
+                : attribute == kTransposeA ? &to->transpose_a
+                : attribute == kTransposeB ? &to->transpose_b
+                                           : nullptr;
+  if (!field || bytes != (attribute == kBiasPointer ? sizeof to->bias : 4)) return kUnsupported;
+  std::memcpy(field, value, bytes);
+  const bool known = to->epilogue == kEpilogueNone || to->epilogue == kEpilogueBias;
+  return known && to->transpose_a <= 1 && to->transpose_b <= 1 ? kDone : kUnsupported;
 }
 GACC_DRIVER_EXPORT int cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t columns,
                                                   int64_t leading) {
@@ -245,22 +231,17 @@ GACC_DRIVER_EXPORT int cublasLtMatrixLayoutCreate(void** layout, int type, uint6
   *layout = new Layout{type, rows, columns, static_cast<uint64_t>(leading)};
   return kDone;
 }
-GACC_DRIVER_EXPORT int cublasLtMatrixLayoutDestroy(void* layout) {
-  delete static_cast<Layout*>(layout);
-  return kDone;
-}
+GACC_DRIVER_EXPORT int cublasLtMatrixLayoutDestroy(void* layout) { return destroy<Layout>(layout); }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceCreate(void** preference) {
-  *preference = new Preference;
+  *preference = new uint64_t{0};  // bytes of workspace
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceDestroy(void* preference) {
-  delete static_cast<Preference*>(preference);
-  return kDone;
+  return destroy<uint64_t>(preference);
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute,
                                                             const void* value, size_t bytes) {
-  if (attribute == kPreferWorkspace && bytes == 8)
-    std::memcpy(&static_cast<Preference*>(preference)->workspace_bytes, value, bytes);
+  if (attribute == kPreferWorkspace && bytes == 8) std::memcpy(preference, value, bytes);
   return attribute > 0 && attribute <= kPreferences && (bytes == 4 || bytes == 8) ? kDone : kInvalid;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void* a, void* b, void* c,
@@ -274,7 +255,7 @@ GACC_DRIVER_EXPORT int cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, v
   if (!types || wanted < 1) return kUnsupported;
   for (const uint64_t algorithm : {kInHalves, kInOrder}) {
     const size_t bytes = workspace_of(algorithm, result);
-    if (*found == wanted || bytes > static_cast<Preference*>(preference)->workspace_bytes) continue;
+    if (*found == wanted || bytes > *static_cast<uint64_t*>(preference)) continue;
     Heuristic& proposal = results[(*found)++] = {};
     proposal.algorithm[0] = algorithm;
     proposal.workspace_bytes = bytes;
@@ -302,20 +283,12 @@ GACC_DRIVER_EXPORT int cublasLtMatmul(cublasLtContext* handle, void* operation, 
   if (!handle || !operation || !algorithm || c != d) return kInvalid;
   const uint64_t number = algorithm->algorithm[0];
   if (number != kInOrder && number != kInHalves) return kInvalid;
-  if (workspace_bytes < workspace_of(number, *static_cast<Layout*>(d_layout))) return kInvalid;
+  const auto of = [](void* layout) { return *static_cast<Layout*>(layout); };
+  if (workspace_bytes < workspace_of(number, of(d_layout))) return kInvalid;
   // Descriptors may be gone when a captured product runs.
-  Product product{*static_cast<Matmul*>(operation),
-                  *static_cast<Layout*>(a_layout),
-                  *static_cast<Layout*>(b_layout),
-                  *static_cast<Layout*>(d_layout),
-                  a,
-                  b,
-                  d,
-                  workspace,
-                  0,
-                  0,
-                  number};
+  Product product{*static_cast<Matmul*>(operation), of(a_layout), of(b_layout), of(d_layout)};
+  product.a = a, product.b = b, product.d = d, product.workspace = workspace, product.algorithm = number;
   std::memcpy(&product.alpha, alpha, 4), std::memcpy(&product.beta, beta, 4);
-  if (!product.valid() || static_cast<Layout*>(c_layout)->type != product.d_layout.type) return kInvalid;
+  if (!product.valid() || of(c_layout).type != product.d_layout.type) return kInvalid;
   return submit(stream, [product] { return product.run(); }) == kSuccess ? kDone : kFailed;
 }

@@ -1,6 +1,9 @@
-// Modules and functions: PTX text in, kernels out; a refused text leaves its reason in the caller's JIT log.
+// Modules, functions and launches: PTX text in, kernels out; a refused text leaves its reason in the caller's
+// JIT log. Parameter values are copied when a launch is issued, also while capturing, as the driver does.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "emulator/driver.h"
 
@@ -9,6 +12,7 @@ using namespace gacc::emulator;
 namespace {
 
 constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // CU_JIT_ERROR_LOG_BUFFER and its size
+constexpr int kMaxThreads = 0;                    // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 
 void write_log(const std::string& text, unsigned count, const int* options, void** values) {
   char* log = nullptr;
@@ -17,10 +21,50 @@ void write_log(const std::string& text, unsigned count, const int* options, void
     if (options[i] == kErrorLog) log = static_cast<char*>(values[i]);
     if (options[i] == kErrorLogBytes) bytes = reinterpret_cast<uintptr_t>(values[i]) & 0xffffffffu;
   }
-  if (!log || bytes == 0) return;
-  const size_t n = std::min(bytes - 1, text.size());
-  std::memcpy(log, text.data(), n);
-  log[n] = 0;
+  copy_text(text, log, bytes);
+}
+
+const KernelInfo& info_of(CUfunc_st* function) { return reinterpret_cast<const Kernel*>(function)->info; }
+
+// Of a launch, beside what the kernel declares; a kernel could ask for more, and none of ours does.
+constexpr unsigned kDynamicShared = 48 * 1024;
+
+// GACC_EMU_COUNTS=FILE: a line for every launch.
+void write_counts(const std::string& kernel, const Dim3& grid, const Dim3& block, const LaunchCounts& of) {
+  static const char* path = std::getenv("GACC_EMU_COUNTS");
+  if (path == nullptr) return;
+  std::ofstream(path, std::ios::app) << fmt::format(
+      "{} blocks={} threads={} instructions={} longest={} barriers={} loads={} loaded={} copies={} copied={} "
+      "stores={} stored={}\n",
+      kernel, grid.count(), block.count(), of.instructions, of.longest_warp, of.barriers, of.loads,
+      of.loaded_bytes, of.copies, of.copied_bytes, of.stores, of.stored_bytes);
+}
+
+int launch(CUfunc_st* function, Dim3 grid, Dim3 block, unsigned shared, CUstream_st* stream, void** params,
+           bool cooperative) {
+  if (!function) return kInvalidHandle;
+  const Kernel* kernel = reinterpret_cast<const Kernel*>(function);
+  std::vector<uint8_t> values(static_cast<size_t>(kernel->info.param_bytes));
+  for (size_t i = 0; i < kernel->info.params.size(); ++i) {
+    const KernelParam& param = kernel->info.params[i];
+    if (!params || !params[i]) return kInvalidValue;
+    std::memcpy(values.data() + param.offset, params[i], static_cast<size_t>(param.bytes));
+  }
+  if (shared > kDynamicShared) return kInvalidValue;
+  return submit(stream, [=] {
+    Emulator& emulator = device().emulator;
+    const gacc::Status status = emulator.launch(*kernel, grid, block, shared, values, cooperative);
+    if (!status) {
+      device().last_error = status.text();
+      return static_cast<int>(cooperative ? kCooperativeTooLarge : kInvalidValue);
+    }
+    write_counts(kernel->info.name, grid, block, emulator.last());
+    for (const Report& report : emulator.reports())  // these end a kernel; it left its work half done
+      if (report.defect == Defect::deadlock || report.defect == Defect::endless ||
+          report.defect == Defect::trap)
+        return static_cast<int>(kLaunchFailed);
+    return static_cast<int>(kSuccess);
+  });
 }
 
 }  // namespace
@@ -51,28 +95,41 @@ GACC_DRIVER_EXPORT int cuModuleGetFunction(CUfunc_st** function, CUmod_st* modul
   if (!module) return kInvalidHandle;
   const Kernel* kernel = module->module->find(name);
   if (!kernel) return kNotFound;
-  for (const auto& known : module->functions)
-    if (known->kernel == kernel) {
-      *function = known.get();
-      return kSuccess;
-    }
-  module->functions.push_back(std::make_unique<CUfunc_st>());
-  module->functions.back()->kernel = kernel;
-  *function = module->functions.back().get();
+  *function = reinterpret_cast<CUfunc_st*>(const_cast<Kernel*>(kernel));
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuFuncGetAttribute(int* value, int attribute, CUfunc_st* function) {
-  if (!value) return kInvalidValue;
+  if (!value || attribute != kMaxThreads) return kInvalidValue;
   if (!function) return kInvalidHandle;
-  const KernelInfo& info = function->kernel->info;
-  const int values[] = {info.max_threads > 0 ? info.max_threads : 1024,
-                        static_cast<int>(info.shared_bytes),
-                        0,  // constant memory
-                        static_cast<int>(info.local_bytes),
-                        std::min(info.registers, 255),
-                        90,  // PTX and binary version
-                        90};
-  if (attribute < 0 || attribute >= static_cast<int>(std::size(values))) return kInvalidValue;
-  *value = values[attribute];
+  const int most = info_of(function).max_threads;
+  *value = most > 0 ? most : 1024;
+  return kSuccess;
+}
+GACC_DRIVER_EXPORT int cuLaunchKernel(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                      unsigned block_x, unsigned block_y, unsigned block_z,
+                                      unsigned shared_bytes, CUstream_st* stream, void** params,
+                                      void** extra) {
+  if (extra) return kInvalidValue;  // the other way to give parameters
+  return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params,
+                false);
+}
+GACC_DRIVER_EXPORT int cuLaunchCooperativeKernel(CUfunc_st* function, unsigned grid_x, unsigned grid_y,
+                                                 unsigned grid_z, unsigned block_x, unsigned block_y,
+                                                 unsigned block_z, unsigned shared_bytes, CUstream_st* stream,
+                                                 void** params) {
+  return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, params,
+                true);
+}
+GACC_DRIVER_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc_st* function,
+                                                                   int threads, size_t shared) {
+  if (!blocks || threads <= 0 || threads > 1024) return kInvalidValue;
+  if (!function) return kInvalidHandle;
+  const KernelInfo& info = info_of(function);
+  const int64_t warps = (threads + kLanes - 1) / kLanes;
+  const int64_t by_shared =
+      (228 * 1024) / std::max<int64_t>(1, info.shared_bytes + static_cast<int64_t>(shared) + 1024);
+  const int64_t by_registers = 65536 / (warps * kLanes * std::clamp(info.registers, 16, 128));
+  *blocks =
+      static_cast<int>(std::max<int64_t>(0, std::min({int64_t{32}, 64 / warps, by_shared, by_registers})));
   return kSuccess;
 }

@@ -73,7 +73,7 @@ GACC_DRIVER_EXPORT int cuGraphInstantiateWithFlags(CUgraphExec_st** executable, 
                                                    unsigned long long) {
   if (!executable) return kInvalidValue;
   if (!graph) return kInvalidHandle;
-  *executable = new CUgraphExec_st{graph->operations};
+  *executable = new CUgraphExec_st{*graph};
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuGraphUpload(CUgraphExec_st* executable, CUstream_st*) {
@@ -131,7 +131,4 @@ GACC_DRIVER_EXPORT int cuEventElapsedTime(float* milliseconds, CUevent_st* from,
   if (!from || !to || !from->recorded || !to->recorded) return kInvalidHandle;
   *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
   return kSuccess;
-}
-GACC_DRIVER_EXPORT int cuEventElapsedTime_v2(float* milliseconds, CUevent_st* from, CUevent_st* to) {
-  return cuEventElapsedTime(milliseconds, from, to);
 }

@@ -1,4 +1,4 @@
-// Modules, memory and launches behind emulator.h.
+// Modules, memory, launches and reports behind emulator.h.
 #include "emulator/emulator.h"
 
 #include <algorithm>
@@ -9,29 +9,11 @@
 namespace gacc::emulator {
 namespace {
 
-KernelInfo describe(const Program& program) {
-  KernelInfo info;
-  info.name = program.name;
-  for (size_t i = 0; i < program.params.size(); ++i)
-    info.params.push_back(
-        {program.params[i].name, program.params[i].type.name, program.param_at[i], program.params[i].bytes});
-  info.param_bytes = program.param_bytes;
-  info.registers = program.registers;
-  info.shared_bytes = program.shared_bytes;
-  info.local_bytes = program.local_bytes;
-  info.max_threads = program.max_threads;
-  return info;
-}
-
-Status decode_entries(PtxFile& file, const Symbols& symbols, std::vector<std::unique_ptr<Kernel>>& kernels) {
-  for (Function& function : file.functions) {
-    for (const auto& other : kernels)
-      if (other->info.name == function.name)
-        return Status::error("line {}: kernel `{}` is defined twice", function.line, function.name);
-    auto kernel = std::make_unique<Kernel>();
-    GACC_TRY(decode(function, file, symbols, kernel->program));
-    kernel->info = describe(kernel->program);
-    kernels.push_back(std::move(kernel));
+Status decode_entries(const PtxFile& file, const Symbols& symbols, LoadedModule& module) {
+  for (const Function& function : file.functions) {
+    if (module.find(function.name))
+      return Status::error("line {}: kernel `{}` is defined twice", function.line, function.name);
+    module.kernels.push_back(GACC_TRY(decode(function, file, symbols)));
   }
   return {};
 }
@@ -47,31 +29,53 @@ std::vector<const Variable*> module_variables(const PtxFile& file) {
   return list;
 }
 
+constexpr const char* kDefectNames[] = {
+#define GACC_DEFECT(name, text) text,
+#include "emulator/defects.def"
+};
+
 }  // namespace
 
+std::string Report::render() const {
+  std::string times = count == 1 ? "" : fmt::format(", {} times", count);
+  return fmt::format("{}: line {}: {}: {}, block ({},{},{}) thread ({},{},{}){}", kernel, line,
+                     kDefectNames[static_cast<size_t>(defect)], text, block.x, block.y, block.z, thread.x,
+                     thread.y, thread.z, times);
+}
+
+Report* Reports::add(Defect defect, const std::string& kernel, int line) {
+  auto [place, fresh] = index_.try_emplace({defect, kernel, line}, reports_.size());
+  if (!fresh) {
+    ++reports_[place->second].count;
+    return nullptr;
+  }
+  Report& report = reports_.emplace_back();
+  report.defect = defect;
+  report.kernel = kernel;
+  report.line = line;
+  return &report;
+}
+
 const Kernel* LoadedModule::find(std::string_view name) const {
-  for (const auto& kernel : kernels)
-    if (kernel->info.name == name) return kernel.get();
+  for (const Kernel& kernel : kernels)
+    if (kernel.info.name == name) return &kernel;
   return nullptr;
 }
 
 Status list_kernels(std::string_view text, std::vector<KernelInfo>& kernels) {
-  PtxFile file;
-  GACC_TRY(parse_ptx(text, file));
+  const PtxFile file = GACC_TRY(parse_ptx(text));
   Symbols symbols;
   uint64_t next = kGlobalBase;
   for (const Variable* v : module_variables(file)) symbols[v->name] = next += 1 << 29;
-  std::vector<std::unique_ptr<Kernel>> decoded;
+  LoadedModule decoded;
   GACC_TRY(decode_entries(file, symbols, decoded));
-  for (const auto& kernel : decoded) kernels.push_back(kernel->info);
+  for (const Kernel& kernel : decoded.kernels) kernels.push_back(kernel.info);
   return {};
 }
 
 Status Emulator::load(std::string_view text, std::unique_ptr<LoadedModule>& module) {
-  PtxFile file;
-  GACC_TRY(parse_ptx(text, file));
+  const PtxFile file = GACC_TRY(parse_ptx(text));
   auto loaded = std::make_unique<LoadedModule>();
-  loaded->target = file.target;
   Symbols symbols;
   for (const Variable* v : module_variables(file)) {
     if (v->external) return Status::error("line {}: `{}` is external and not defined here", v->line, v->name);
@@ -82,7 +86,7 @@ Status Emulator::load(std::string_view text, std::unique_ptr<LoadedModule>& modu
     loaded->variables.push_back(address);
     symbols[v->name] = address;
   }
-  if (Status status = decode_entries(file, symbols, loaded->kernels); !status) {
+  if (Status status = decode_entries(file, symbols, *loaded); !status) {
     unload(*loaded);
     return status;
   }
@@ -100,29 +104,25 @@ uint64_t Emulator::allocate(int64_t bytes, std::string name) {
 }
 
 bool Emulator::write(uint64_t address, const void* from, int64_t bytes) {
-  if (bytes == 0) return true;
-  Region* region = memory_.find(address);
-  if (!region || !region->covers(address, bytes)) return false;
-  auto at = static_cast<int64_t>(address - region->base());
-  std::memcpy(region->data() + at, from, static_cast<size_t>(bytes));
-  region->mark_written(at, bytes);
+  Region* region = memory_.find(address, bytes);
+  if (!region || bytes == 0) return bytes == 0;
+  std::memcpy(region->data() + region->offset(address), from, static_cast<size_t>(bytes));
+  region->mark_written(region->offset(address), bytes);
   return true;
 }
 
 bool Emulator::read(uint64_t address, void* to, int64_t bytes) {
-  if (bytes == 0) return true;
-  Region* region = memory_.find(address);
-  if (!region || !region->covers(address, bytes)) return false;
-  std::memcpy(to, region->data() + (address - region->base()), static_cast<size_t>(bytes));
+  Region* region = memory_.find(address, bytes);
+  if (!region || bytes == 0) return bytes == 0;
+  std::memcpy(to, region->data() + region->offset(address), static_cast<size_t>(bytes));
   return true;
 }
 
 bool Emulator::fill(uint64_t address, uint32_t pattern, int pattern_bytes, int64_t bytes) {
-  if (bytes == 0) return true;
-  Region* region = memory_.find(address);
-  if (!region || !region->covers(address, bytes)) return false;
-  auto at = static_cast<int64_t>(address - region->base());
-  for (int64_t i = 0; i + pattern_bytes <= bytes; i += pattern_bytes)
+  Region* region = memory_.find(address, bytes);
+  if (!region || bytes == 0) return bytes == 0;
+  const int64_t at = region->offset(address);
+  for (int64_t i = 0; i < bytes; i += pattern_bytes)
     std::memcpy(region->data() + at + i, &pattern, static_cast<size_t>(pattern_bytes));
   region->mark_written(at, bytes);
   return true;
@@ -131,7 +131,7 @@ bool Emulator::fill(uint64_t address, uint32_t pattern, int pattern_bytes, int64
 bool Emulator::declare_live(uint64_t allocation, int64_t offset, int64_t bytes, std::string name) {
   Region* region = memory_.find(allocation);
   if (!region || bytes < 0) return false;
-  offset += static_cast<int64_t>(allocation - region->base());
+  offset += region->offset(allocation);
   if (offset < 0 || offset > region->bytes() || bytes > region->bytes() - offset) return false;
   region->declare_live(offset, bytes, std::move(name));
   return true;
@@ -139,25 +139,24 @@ bool Emulator::declare_live(uint64_t allocation, int64_t offset, int64_t bytes, 
 
 Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dynamic_shared,
                         const std::vector<uint8_t>& params, bool cooperative) {
-  const Program& program = kernel.program;
+  const KernelInfo& info = kernel.info;
   auto threads = block.count();
   if (threads == 0 || threads > 1024 || block.z > 64)
-    return Status::error("`{}`: a block of {} threads", program.name, threads);
-  if (program.max_threads > 0 && threads > static_cast<uint64_t>(program.max_threads))
-    return Status::error("`{}`: a block of {} threads, .maxntid allows {}", program.name, threads,
-                         program.max_threads);
+    return Status::error("`{}`: a block of {} threads", info.name, threads);
+  if (info.max_threads > 0 && threads > static_cast<uint64_t>(info.max_threads))
+    return Status::error("`{}`: a block of {} threads, .maxntid allows {}", info.name, threads,
+                         info.max_threads);
   if (grid.count() == 0 || grid.count() > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
-    return Status::error("`{}`: a grid of {} blocks", program.name, grid.count());
-  if (dynamic_shared < 0 || program.shared_bytes + dynamic_shared > 227 * 1024)
-    return Status::error("`{}`: {} bytes of shared memory", program.name,
-                         program.shared_bytes + dynamic_shared);
-  if (static_cast<int64_t>(params.size()) != program.param_bytes)
-    return Status::error("`{}`: {} bytes of parameters, it takes {}", program.name, params.size(),
-                         program.param_bytes);
+    return Status::error("`{}`: a grid of {} blocks", info.name, grid.count());
+  if (dynamic_shared < 0 || info.shared_bytes + dynamic_shared > 227 * 1024)
+    return Status::error("`{}`: {} bytes of shared memory", info.name, info.shared_bytes + dynamic_shared);
+  if (static_cast<int64_t>(params.size()) != info.param_bytes)
+    return Status::error("`{}`: {} bytes of parameters, it takes {}", info.name, params.size(),
+                         info.param_bytes);
   if (cooperative && grid.count() * ((threads + 31) / 32) > 132 * 64)
-    return Status::error("`{}`: {} blocks do not fit on the device together", program.name, grid.count());
-  Launch launch{program, memory_, lifetimes_, reports_, clocks_, grid, block, cooperative};
-  launch.shared_bytes = program.shared_bytes + dynamic_shared;
+    return Status::error("`{}`: {} blocks do not fit on the device together", info.name, grid.count());
+  Launch launch{kernel, memory_, lifetimes_, reports_, clocks_, grid, block, cooperative};
+  launch.shared_bytes = info.shared_bytes + dynamic_shared;
   launch.params = params;
   launch.limit = limit_ + kPerByte * static_cast<uint64_t>(memory_.allocated());
   run_launch(launch);

@@ -1,12 +1,12 @@
 // The emulator: loads PTX, owns device memory, runs kernels and collects reports. Not thread safe; one launch
 // at a time, each finished on return.
 #pragma once
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "emulator/lifetimes.h"
 #include "emulator/memory.h"
 #include "emulator/program.h"
 #include "emulator/report.h"
@@ -14,29 +14,9 @@
 
 namespace gacc::emulator {
 
-struct KernelParam {
-  std::string name, type;
-  int64_t offset = 0, bytes = 0;
-};
-struct KernelInfo {
-  std::string name;
-  std::vector<KernelParam> params;
-  int64_t param_bytes = 0;
-  int registers = 0;         // 32-bit registers that the PTX names; what ptxas will need is its own affair
-  int64_t shared_bytes = 0;  // static
-  int64_t local_bytes = 0;   // per thread
-  int max_threads = 0;       // 0: no .maxntid
-};
-
-struct Kernel {
-  Program program;
-  KernelInfo info;
-};
-
 struct LoadedModule {
-  std::string target;
-  std::vector<std::unique_ptr<Kernel>> kernels;  // in the file's order
-  std::vector<uint64_t> variables;               // allocations of .global and .const
+  std::deque<Kernel> kernels;       // in the file's order
+  std::vector<uint64_t> variables;  // allocations of .global and .const
   const Kernel* find(std::string_view name) const;
 };
 

@@ -1,53 +1,51 @@
 // atom, red and fences. Lanes go one after another. A release publishes what the block did so far at the
 // address; an acquire learns what was published there; a fence does both for the relaxed accesses around it.
 #include <cstring>
+#include <type_traits>
 
-#include "emulator/exec.h"
 #include "emulator/numbers.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 namespace {
 
 template <class T>
-T apply_integer(AtomicOp op, T old, T b, T c) {
-  switch (op) {
-    case AtomicOp::add:
-      return static_cast<T>(static_cast<uint64_t>(old) + static_cast<uint64_t>(b));
-    case AtomicOp::min:
-      return old < b ? old : b;
-    case AtomicOp::max:
-      return old > b ? old : b;
-    case AtomicOp::exch:
-      return b;
-    case AtomicOp::cas:
-      return old == b ? c : old;
-    case AtomicOp::bit_and:
-      return old & b;
-    case AtomicOp::bit_or:
-      return old | b;
-    case AtomicOp::bit_xor:
-      return old ^ b;
-    case AtomicOp::inc:
-      return old >= b ? 0 : old + 1;
-  }
-  return old;
+uint64_t apply_integer(AtomicOp op, uint64_t from, uint64_t with, uint64_t instead) {
+  const T old = static_cast<T>(from), b = static_cast<T>(with);
+  const auto result = [&]() -> T {
+    switch (op) {
+      case AtomicOp::add:
+        return static_cast<T>(from + with);
+      case AtomicOp::min:
+        return std::min(old, b);
+      case AtomicOp::max:
+        return std::max(old, b);
+      case AtomicOp::exch:
+        return b;
+      case AtomicOp::cas:
+        return old == b ? static_cast<T>(instead) : old;
+      case AtomicOp::bit_and:
+        return old & b;
+      case AtomicOp::bit_or:
+        return old | b;
+      case AtomicOp::bit_xor:
+        return old ^ b;
+      case AtomicOp::inc:
+        return old >= b ? 0 : old + 1;
+    }
+    return old;
+  };
+  return static_cast<std::make_unsigned_t<T>>(result());
 }
 
 // add.f32 takes and leaves subnormal numbers as zeros in global memory, and keeps them in shared memory.
 uint64_t apply(const Extra& x, Space space, uint64_t old, uint64_t b, uint64_t c) {
-  if (x.type_class == 'f') {
+  if (x.real) {
     const auto p = bits_as<float>(static_cast<uint32_t>(old)), q = bits_as<float>(static_cast<uint32_t>(b));
     return bits_as<uint32_t>(space == Space::shared ? p + q : flush(flush(p) + flush(q)));
   }
-  if (x.type_class == 's')
-    return x.type_bits == 64
-               ? static_cast<uint64_t>(apply_integer<int64_t>(
-                     x.atomic, static_cast<int64_t>(old), static_cast<int64_t>(b), static_cast<int64_t>(c)))
-               : static_cast<uint32_t>(apply_integer<int32_t>(
-                     x.atomic, static_cast<int32_t>(old), static_cast<int32_t>(b), static_cast<int32_t>(c)));
-  return x.type_bits == 64 ? apply_integer<uint64_t>(x.atomic, old, b, c)
-                           : apply_integer<uint32_t>(x.atomic, static_cast<uint32_t>(old),
-                                                     static_cast<uint32_t>(b), static_cast<uint32_t>(c));
+  if (x.bytes == 8) return (x.sign ? apply_integer<int64_t> : apply_integer<uint64_t>)(x.atomic, old, b, c);
+  return (x.sign ? apply_integer<int32_t> : apply_integer<uint32_t>)(x.atomic, old, b, c);
 }
 
 uint64_t read_lane(const Warp& warp, int reg, int l) {
@@ -58,11 +56,10 @@ uint64_t read_lane(const Warp& warp, int reg, int l) {
 
 void run_atomic(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  for (const int reg : {x.base, in.s[0], in.s[1]})
+  const auto address = addresses_of(warp, in, x.at);
+  for (const int reg : {in.s[0], in.s[1]})
     if (reg >= 0) warp.check_defined(reg, in);
-  uint64_t address[kLanes];
-  addresses_of(warp, x.base, x.offset, address);
-  const int bytes = x.type_bits / 8;
+  const int bytes = x.bytes;
   for (uint32_t m = warp.active; m; m &= m - 1) {
     const int l = first_lane(m);
     Place place;

@@ -2,7 +2,7 @@
 #include <bit>
 #include <cstring>
 
-#include "emulator/exec.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 namespace {
@@ -18,16 +18,12 @@ bool check_mask(Warp& warp, const Instr& in, int reg) {
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
     const uint32_t absent = mask[l] & ~warp.active;
-    const bool self = mask[l] >> l & 1;
-    if (self && !absent) continue;
-    Report* r = warp.report(Defect::bad_shuffle, in, l);
-    if (!r) continue;
-    if (!self)
-      r->text = fmt::format("the mask 0x{:08x} does not name lane {} itself", mask[l], l);
-    else
-      r->text = fmt::format(
-          "the mask 0x{:08x} names lane {}, which {}", mask[l], first_lane(absent),
-          warp.live >> first_lane(absent) & 1 ? "does not execute this" : "has exited or never was");
+    if (!(mask[l] >> l & 1))
+      warp.report(Defect::bad_shuffle, in, l, "the mask 0x{:08x} does not name lane {} itself", mask[l], l);
+    else if (absent)
+      warp.report(Defect::bad_shuffle, in, l, "the mask 0x{:08x} names lane {}, which {}", mask[l],
+                  first_lane(absent),
+                  warp.live >> first_lane(absent) & 1 ? "does not execute this" : "has exited or never was");
   }
   return true;
 }
@@ -39,50 +35,32 @@ void run_shuffle(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
   for (int i = 1; i < 3; ++i) warp.check_defined(in.s[i], in);
   if (!check_mask(warp, in, in.s[3])) return;
-  uint32_t value[kLanes], result[kLanes], inside = 0;
+  uint32_t value[kLanes], inside = 0;
   std::memcpy(value, warp.file + in.s_at[0], sizeof value);
   const uint32_t* b = warp.lanes<uint32_t>(in.s_at[1]);
   const uint32_t* c = warp.lanes<uint32_t>(in.s_at[2]);
+  uint32_t* d = warp.lanes<uint32_t>(in.d_at);
   for (uint32_t m = warp.active; m; m &= m - 1) {
     int l = first_lane(m);
-    const uint32_t clamp = c[l] & 31, segment = c[l] >> 8 & 31, distance = b[l] & 31,
-                   lane = static_cast<uint32_t>(l);
-    const uint32_t top = (lane & segment) | (clamp & ~segment & 31), bottom = lane & segment;
-    int from = 0;
-    bool in_range = false;
-    switch (x.mode) {
-      case up:
-        from = l - static_cast<int>(distance);
-        in_range = from >= static_cast<int>(top);
-        break;
-      case down:
-        from = l + static_cast<int>(distance);
-        in_range = from <= static_cast<int>(top);
-        break;
-      case bfly:
-        from = static_cast<int>(lane ^ distance);
-        in_range = from <= static_cast<int>(top);
-        break;
-      default:
-        from = static_cast<int>(bottom | (distance & ~segment & 31));
-        in_range = from <= static_cast<int>(top);
-    }
+    const auto clamp = static_cast<int>(c[l] & 31), segment = static_cast<int>(c[l] >> 8 & 31),
+               distance = static_cast<int>(b[l] & 31);
+    const int bound = (l & segment) | (clamp & ~segment);
+    int from = x.mode == up     ? l - distance
+               : x.mode == down ? l + distance
+               : x.mode == bfly ? l ^ distance
+                                : (l & segment) | (distance & ~segment);
+    const bool in_range = x.mode == up ? from >= bound : from <= bound;
     if (!in_range) from = l;
     inside |= static_cast<uint32_t>(in_range) << l;
-    if (!(warp.active >> from & 1)) {
-      if (Report* r = warp.report(Defect::bad_shuffle, in, l))
-        r->text = fmt::format("lane {} reads lane {}, which does not execute this", l, from);
-    } else if (!(warp.defined[in.s[0]] >> from & 1)) {
+    if (!(warp.active >> from & 1))
+      warp.report(Defect::bad_shuffle, in, l, "lane {} reads lane {}, which does not execute this", l, from);
+    else if (!(warp.defined[in.s[0]] >> from & 1))
       warp.check_defined(in.s[0], in);
-    }
-    result[l] = value[from];
+    d[l] = value[from];
   }
-  uint32_t* d = warp.lanes<uint32_t>(in.d_at);
-  for (uint32_t m = warp.active; m; m &= m - 1) d[first_lane(m)] = result[first_lane(m)];
   warp.defined[in.d] |= warp.active;
   if (x.registers.empty()) return;
-  uint32_t& p = *words_of(warp, x.registers[0]);
-  p = (p & ~warp.active) | (inside & warp.active);
+  set_mask(*words_of(warp, x.registers[0]), inside, warp.active);
   warp.defined[x.registers[0]] |= warp.active;
 }
 
@@ -91,11 +69,9 @@ void run_ballot(Warp& warp, const Instr& in) {
   warp.check_defined(in.s[0], in);
   if (!check_mask(warp, in, in.s[1])) return;
   const uint32_t yes = *warp.lanes<uint32_t>(in.s_at[0]) & warp.active;
-  const uint32_t* masks = warp.lanes<uint32_t>(in.s_at[1]);
-  uint32_t result[kLanes];
-  std::memcpy(result, masks, sizeof result);  // d may be the mask
-  for (uint32_t m = warp.active; m; m &= m - 1)
-    warp.lanes<uint32_t>(in.d_at)[first_lane(m)] = yes & result[first_lane(m)];
+  const uint32_t* mask = warp.lanes<uint32_t>(in.s_at[1]);
+  uint32_t* d = warp.lanes<uint32_t>(in.d_at);
+  for (uint32_t m = warp.active; m; m &= m - 1) d[first_lane(m)] = yes & mask[first_lane(m)];
   warp.defined[in.d] |= warp.active;
 }
 
@@ -111,9 +87,9 @@ void run_barrier(Warp& warp, const Instr& in) {
   uint32_t together = warp.live & ~warp.waiting;
   if (x.aligned && warp.hold(together)) return;
   if (x.aligned && warp.active != together)
-    if (Report* r = warp.report(Defect::divergent_barrier, in, l))
-      r->text = fmt::format("lanes 0x{:08x} of 0x{:08x} reach barrier {}; lane {} does not", warp.active,
-                            together, which, first_lane(together & ~warp.active));
+    warp.report(Defect::divergent_barrier, in, l,
+                "lanes 0x{:08x} of 0x{:08x} reach barrier {}; lane {} does not", warp.active, together, which,
+                first_lane(together & ~warp.active));
   if (in.s[1] >= 0) barrier.expected = static_cast<int>(warp.lanes<uint32_t>(in.s_at[1])[l]);
   barrier.lanes += std::popcount(warp.active);
   barrier.arrived += std::popcount(warp.active);

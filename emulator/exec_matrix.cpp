@@ -3,18 +3,24 @@
 // ISA allows.
 #include <cstring>
 
-#include "emulator/exec.h"
 #include "emulator/numbers.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
 namespace {
 
-// 32-bit registers of a fragment, each of two elements; b has half as many as a.
-int registers_of_a(int kind) { return kind == mma_f16_k16 || kind == mma_bf16_k16 ? 4 : 2; }
+float element(bool brain, uint32_t word, int half) {
+  const auto bits = static_cast<uint16_t>(word >> (16 * half));
+  return brain ? float_of_bf16(bits) : float_of_half(bits);
+}
 
-float element(int kind, uint32_t word, int half) {
-  auto bits = static_cast<uint16_t>(word >> (16 * half));
-  return kind == mma_f16_k8 || kind == mma_f16_k16 ? float_of_half(bits) : float_of_bf16(bits);
+// What all lanes do together. False: not now.
+bool all_lanes(Warp& warp, const Instr& in, const char* what) {
+  if (warp.hold(~0u)) return false;
+  if (warp.active != ~0u)
+    warp.report(Defect::bad_shuffle, in, first_lane(warp.active), "{} by lanes 0x{:08x} only", what,
+                warp.active);
+  return true;
 }
 
 }  // namespace
@@ -22,11 +28,9 @@ float element(int kind, uint32_t word, int half) {
 // All lanes: 4 d, a, b registers, 4 c registers in extra.registers.
 void run_mma(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  if (warp.hold(~0u)) return;
-  if (warp.active != ~0u)
-    if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
-      r->text = fmt::format("mma.sync by lanes 0x{:08x} only", warp.active);
-  const int in_a = registers_of_a(x.mode), in_b = in_a / 2;
+  if (!all_lanes(warp, in, "mma.sync")) return;
+  // 32-bit registers of a fragment, each of two elements; d and c have four.
+  const int in_b = static_cast<int>(x.registers.size() - 8) / 3, in_a = 2 * in_b;
   auto word = [&](size_t i, int l) { return words_of(warp, x.registers[i])[l]; };
   for (size_t i = 4; i < x.registers.size(); ++i) warp.check_defined(x.registers[i], in);
   float a[16][16], b[16][8], d[16][8];
@@ -36,11 +40,11 @@ void run_mma(Warp& warp, const Instr& in) {
     for (int r = 0; r < in_a; ++r)
       for (int h = 0; h < 2; ++h)
         a[row + 8 * (r & 1)][2 * quad + h + 8 * (r >> 1)] =
-            element(x.mode, word(static_cast<size_t>(4 + r), l), h);
+            element(x.brain, word(static_cast<size_t>(4 + r), l), h);
     // Register r of b: rows 2 * quad (+8 for r = 1), column row.
     for (int r = 0; r < in_b; ++r)
       for (int h = 0; h < 2; ++h)
-        b[2 * quad + h + 8 * r][row] = element(x.mode, word(static_cast<size_t>(4 + in_a + r), l), h);
+        b[2 * quad + h + 8 * r][row] = element(x.brain, word(static_cast<size_t>(4 + in_a + r), l), h);
     for (int r = 0; r < 4; ++r)
       d[row + 8 * (r >> 1)][quad * 2 + (r & 1)] =
           bits_as<float>(word(static_cast<size_t>(4 + in_a + in_b + r), l));
@@ -59,13 +63,8 @@ void run_mma(Warp& warp, const Instr& in) {
 // Lane 8i + j gives the address of row j of the i-th 8x8 matrix; lane l gets elements 2(l%4), +1 of row l/4.
 void run_load_matrix(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  if (warp.hold(~0u)) return;
-  if (warp.active != ~0u)
-    if (Report* r = warp.report(Defect::bad_shuffle, in, first_lane(warp.active)))
-      r->text = fmt::format("ldmatrix by lanes 0x{:08x} only", warp.active);
-  if (x.base >= 0) warp.check_defined(x.base, in);
-  uint64_t address[kLanes];
-  addresses_of(warp, x.base, x.offset, address);
+  if (!all_lanes(warp, in, "ldmatrix")) return;
+  const auto address = addresses_of(warp, in, x.at);
   for (int i = 0; i < x.count; ++i) {
     uint16_t matrix[8][8] = {};
     for (int j = 0; j < 8; ++j) {

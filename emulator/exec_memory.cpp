@@ -1,26 +1,11 @@
 // ld, st, ld.param and cp.async, with all checks of an access: bounds, declared ranges, alignment,
 // initialisation, races.
-#include "emulator/exec.h"
+#include "emulator/warp.h"
 
 #include <cstring>
 
 namespace gacc::emulator {
 namespace {
-
-const char* space_name(Space space) {
-  switch (space) {
-    case Space::shared:
-      return "shared memory";
-    case Space::local:
-      return "local memory";
-    case Space::constant:
-      return "constant memory";
-    case Space::param:
-      return "the parameters";
-    default:
-      return "global memory";
-  }
-}
 
 Space resolve(Space space, uint64_t& address) {
   if (space != Space::generic) return space;
@@ -32,21 +17,28 @@ Space resolve(Space space, uint64_t& address) {
   return Space::global;
 }
 
-// Where a wrong address lies, for the message.
-std::string describe(Warp& warp, Space space, uint64_t address) {
-  if (space == Space::shared)
-    return fmt::format("offset {} of {}", static_cast<int64_t>(address),
-                       counted(warp.launch->shared_bytes, "byte"));
-  if (space == Space::local)
-    return fmt::format("offset {} of {}", static_cast<int64_t>(address),
-                       counted(warp.launch->program.local_bytes, "byte"));
-  if (space == Space::param) return fmt::format("offset {}", static_cast<int64_t>(address));
-  Region* region = warp.launch->memory.nearest(address);
-  if (!region) return fmt::format("address 0x{:x} in no allocation", address);
-  int64_t at = static_cast<int64_t>(address - region->base());
-  std::string range = at < region->bytes() ? region->range_before(at) : "";
+// Where an access goes, for the message.
+std::string describe(const Warp& warp, const Place& place) {
+  const auto offset = static_cast<int64_t>(place.address);
+  if (place.space == Space::shared || place.space == Space::local)
+    return fmt::format("offset {} of {}", offset,
+                       counted(place.space == Space::shared ? warp.launch->shared_bytes
+                                                            : warp.launch->kernel.info.local_bytes,
+                               "byte"));
+  Region* region = warp.launch->memory.nearest(place.address);
+  if (!region) return fmt::format("address 0x{:x} in no allocation", place.address);
+  const int64_t at = region->offset(place.address);
+  const std::string range = at < region->bytes() ? region->range_before(at) : "";
   return fmt::format("offset {} of `{}` ({}){}{}", at, region->name(), counted(region->bytes(), "byte"),
                      range.empty() ? "" : ", after ", range);
+}
+std::string describe(const Warp& warp, const Place& place, int bytes) {
+  return fmt::format("{} of {} memory at {}", counted(bytes, "byte"),
+                     place.space == Space::shared     ? "shared"
+                     : place.space == Space::local    ? "local"
+                     : place.space == Space::constant ? "constant"
+                                                      : "global",
+                     describe(warp, place));
 }
 
 // The warp that made the other access of a race.
@@ -58,84 +50,67 @@ std::string who(const Warp& warp, uint32_t other) {
 
 }  // namespace
 
-void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out) {
-  if (base < 0) {
-    for (int l = 0; l < kLanes; ++l) out[l] = static_cast<uint64_t>(offset);
-    return;
+std::array<uint64_t, kLanes> addresses_of(Warp& warp, const Instr& in, const Address& address) {
+  std::array<uint64_t, kLanes> all;
+  const auto offset = static_cast<uint64_t>(address.offset);
+  if (address.base < 0) {
+    all.fill(offset);
+    return all;
   }
-  const Slot& slot = slot_of(warp, base);
+  warp.check_defined(address.base, in);
+  const Slot& slot = slot_of(warp, address.base);
   if (slot.bytes == 8) {
-    const uint64_t* a = warp.lanes<uint64_t>(slot.at);
-    for (int l = 0; l < kLanes; ++l) out[l] = a[l] + static_cast<uint64_t>(offset);
+    const uint64_t* base = warp.lanes<uint64_t>(slot.at);
+    for (size_t l = 0; l < kLanes; ++l) all[l] = base[l] + offset;
   } else {  // 32-bit addresses of shared and local memory wrap
-    const uint32_t* a = warp.lanes<uint32_t>(slot.at);
-    for (int l = 0; l < kLanes; ++l) out[l] = static_cast<uint32_t>(a[l] + static_cast<uint32_t>(offset));
+    const uint32_t* base = warp.lanes<uint32_t>(slot.at);
+    for (size_t l = 0; l < kLanes; ++l) all[l] = base[l] + static_cast<uint32_t>(offset);
   }
+  return all;
 }
 
 bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int bytes, int lane, Place& place) {
-  space = resolve(space, address);
-  place.space = space;
+  place.space = resolve(space, address);
+  place.address = address;
   place.by = {&warp.launch->clocks, warp.actor(), warp.launch->clocks.base()};
+  bool good = true;
   if (address % static_cast<uint64_t>(bytes)) {
-    if (Report* r = warp.report(Defect::misaligned, in, lane))
-      r->text = fmt::format("{} of {} at {}", counted(bytes, "byte"), space_name(space),
-                            describe(warp, space, address));
+    warp.report(Defect::misaligned, in, lane, "{}", describe(warp, place, bytes));
     return false;
   }
-  bool good = true;
-  switch (space) {
-    case Space::shared:
-      place.region = warp.block->shared.get();
-      place.by.base = warp.block->begun;
-      place.at = static_cast<int64_t>(address);
-      good = place.region->covers(address, bytes);
-      break;
-    case Space::local: {
-      const int64_t size = warp.launch->program.local_bytes;
-      place.region = warp.local.get();
-      place.by.clocks = nullptr;
-      good = address < static_cast<uint64_t>(size) && size - static_cast<int64_t>(address) >= bytes;
-      place.at = static_cast<int64_t>(address) + lane * size;
-      break;
-    }
-    case Space::param:
-      good = false;
-      break;
-    default:
-      place.region = warp.launch->memory.find(address);
-      good = place.region && place.region->covers(address, bytes);
-      if (good) place.at = static_cast<int64_t>(address - place.region->base());
-      good = good && place.region->all(place.at, bytes, kLive);
+  if (place.space == Space::shared) {
+    place.region = warp.block->shared.get();
+    place.by.base = warp.block->begun;
+    place.at = static_cast<int64_t>(address);
+    good = place.region->covers(address, bytes);
+  } else if (place.space == Space::local) {
+    const int64_t size = warp.launch->kernel.info.local_bytes;
+    place.region = warp.local.get();
+    place.by.clocks = nullptr;
+    good = address < static_cast<uint64_t>(size) && size - static_cast<int64_t>(address) >= bytes;
+    place.at = static_cast<int64_t>(address) + lane * size;
+  } else {
+    place.region = warp.launch->memory.find(address, bytes);
+    if (place.region) place.at = place.region->offset(address);
+    good = place.region && place.region->all(place.at, bytes, kLive);
   }
-  if (good) return true;
-  if (Report* r = warp.report(Defect::out_of_bounds, in, lane))
-    r->text = fmt::format("{} of {} at {}", counted(bytes, "byte"), space_name(space),
-                          describe(warp, space, address));
-  return false;
+  if (!good) warp.report(Defect::out_of_bounds, in, lane, "{}", describe(warp, place, bytes));
+  return good;
 }
 
-bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane) {
-  if (place.region->all(place.at, bytes, kWritten)) return true;
-  if (Report* r = warp.report(Defect::uninitialised_memory, in, lane))
-    r->text = fmt::format("{} of {} at {}", counted(bytes, "byte"), space_name(place.space),
-                          describe(warp, place.space,
-                                   place.space == Space::local
-                                       ? static_cast<uint64_t>(place.at % warp.launch->program.local_bytes)
-                                       : place.region->base() + static_cast<uint64_t>(place.at)));
-  return false;
+void check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane) {
+  if (!place.region->all(place.at, bytes, kWritten))
+    warp.report(Defect::uninitialised_memory, in, lane, "{}", describe(warp, place, bytes));
 }
 
 void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, bool write, bool atomic) {
   if (!place.by.clocks) return;
-  const Conflict conflict = write ? place.region->note_write(place.at, bytes, place.by, atomic)
-                                  : place.region->note_read(place.at, bytes, place.by, atomic);
+  const Conflict conflict = write ? place.region->note<true>(place.at, bytes, place.by, atomic)
+                                  : place.region->note<false>(place.at, bytes, place.by, atomic);
   if (!conflict.race) return;
-  const bool shared = place.space == Space::shared;
-  if (Report* r = warp.report(shared ? Defect::shared_race : Defect::global_race, in, lane))
-    r->text = fmt::format("{} at {} after a {} by {} without a barrier between", write ? "write" : "read",
-                          describe(warp, place.space, place.region->base() + static_cast<uint64_t>(place.at)),
-                          conflict.with_write ? "write" : "read", who(warp, conflict.warp));
+  const Defect race = place.space == Space::shared ? Defect::shared_race : Defect::global_race;
+  warp.report(race, in, lane, "{} at {} after a {} by {} without a barrier between", write ? "write" : "read",
+              describe(warp, place), conflict.with_write ? "write" : "read", who(warp, conflict.warp));
 }
 
 void publish(Warp& warp, uint64_t address) {
@@ -150,14 +125,16 @@ void learn(Warp& warp, uint64_t address, bool acquire) {
 
 void run_load(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  if (x.base >= 0) warp.check_defined(x.base, in);
-  uint64_t address[kLanes];
-  addresses_of(warp, x.base, x.offset, address);
+  const auto address = addresses_of(warp, in, x.at);
   const int total = x.bytes * x.count;
   const bool atomic = x.order != Order::plain;
   uint8_t staged[kLanes][16] = {};
   for (uint32_t m = warp.active; m; m &= m - 1) {
     const int l = first_lane(m);
+    if (x.space == Space::param) {
+      std::memcpy(staged[l], warp.launch->params.data() + x.at.offset, static_cast<size_t>(total));
+      continue;
+    }
     Place place;
     if (!locate(warp, in, x.space, address[l], total, l, place)) continue;
     check_written(warp, in, place, total, l);
@@ -184,10 +161,8 @@ void run_load(Warp& warp, const Instr& in) {
 
 void run_store(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  if (x.base >= 0) warp.check_defined(x.base, in);
-  for (int e = 0; e < x.count; ++e) warp.check_defined(x.registers[static_cast<size_t>(e)], in);
-  uint64_t address[kLanes];
-  addresses_of(warp, x.base, x.offset, address);
+  const auto address = addresses_of(warp, in, x.at);
+  for (const int reg : x.registers) warp.check_defined(reg, in);
   const int total = x.bytes * x.count;
   const bool atomic = x.order != Order::plain;
   for (uint32_t m = warp.active; m; m &= m - 1) {
@@ -207,17 +182,11 @@ void run_store(Warp& warp, const Instr& in) {
     uint8_t* to = place.region->data() + place.at;
     if (std::memcmp(to, staged, static_cast<size_t>(total)) != 0) {
       // Two lanes of one instruction with different values for one place: the winner is not defined.
-      if (place.by.clocks)
-        for (uint32_t other = warp.active & ((1u << l) - 1); other; other &= other - 1)
-          if (address[first_lane(other)] == address[l] && !atomic) {
-            const bool shared = place.space == Space::shared;
-            if (!shared) break;
-            if (Report* r = warp.report(Defect::shared_race, in, l))
-              r->text = fmt::format(
-                  "lanes {} and {} write different values to {}", first_lane(other), l,
-                  describe(warp, place.space, place.region->base() + static_cast<uint64_t>(place.at)));
-            break;
-          }
+      uint32_t other = place.space == Space::shared && !atomic ? warp.active & ((1u << l) - 1) : 0;
+      while (other && address[first_lane(other)] != address[l]) other &= other - 1;
+      if (other)
+        warp.report(Defect::shared_race, in, l, "lanes {} and {} write different values to {}",
+                    first_lane(other), l, describe(warp, place));
       std::memcpy(to, staged, static_cast<size_t>(total));
       if (place.by.clocks) warp.launch->progress_at = warp.launch->executed;
     }
@@ -225,34 +194,15 @@ void run_store(Warp& warp, const Instr& in) {
   }
 }
 
-void run_load_param(Warp& warp, const Instr& in) {
-  const Extra& x = extra_of(warp, in);
-  for (int e = 0; e < x.count; ++e) {
-    const int reg = x.registers[static_cast<size_t>(e)];
-    if (reg < 0) continue;
-    uint64_t v = 0;
-    std::memcpy(&v, warp.launch->params.data() + x.offset + e * x.bytes, x.bytes);
-    if (x.sign) v = extended(v, x.bytes);
-    for (uint32_t m = warp.active; m; m &= m - 1) store_lane(warp, slot_of(warp, reg), first_lane(m), v);
-    warp.defined[reg] |= warp.active;
-  }
-}
-
 // cp.async reads its source at once but writes when it is waited for; until then its bytes count as
 // unwritten.
 void run_copy_async(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
-  if (x.base >= 0) warp.check_defined(x.base, in);
-  if (x.base2 >= 0) warp.check_defined(x.base2, in);
-  uint64_t to[kLanes], from[kLanes];
-  addresses_of(warp, x.base, x.offset, to);
-  addresses_of(warp, x.base2, x.offset2, from);
+  const auto to = addresses_of(warp, in, x.at), from = addresses_of(warp, in, x.from);
   for (uint32_t m = warp.active; m; m &= m - 1) {
     const int l = first_lane(m);
     int take = x.bytes;
-    if (x.size >= 0) {
-      take = static_cast<int>(std::min<uint32_t>(words_of(warp, x.size)[l], x.bytes));
-    }
+    if (x.size >= 0) take = static_cast<int>(std::min<uint32_t>(words_of(warp, x.size)[l], x.bytes));
     PendingCopy copy;
     copy.count = x.bytes;
     copy.lane = static_cast<uint8_t>(l);
@@ -284,7 +234,7 @@ void run_copy_wait(Warp& warp, const Instr& in) {
       std::memcpy(warp.block->shared->data() + copy.to, copy.bytes, copy.count);
       warp.block->shared->mark_written(copy.to, copy.count);
       const Toucher by{&warp.launch->clocks, warp.actor(), warp.block->begun};
-      const Place place{warp.block->shared.get(), copy.to, by, Space::shared};
+      const Place place{warp.block->shared.get(), copy.to, static_cast<uint64_t>(copy.to), by, Space::shared};
       note(warp, in, place, copy.count, copy.lane, true, false);
     }
     warp.copy_groups.pop_front();

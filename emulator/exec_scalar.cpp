@@ -1,13 +1,12 @@
 // Arithmetic through lane functions, moves, packing and control flow.
 #include <cstring>
 
-#include "emulator/exec.h"
+#include "emulator/warp.h"
 
 namespace gacc::emulator {
-namespace {
 
 template <int n>
-inline void lanes(Warp& warp, const Instr& in) {
+void run_lanes(Warp& warp, const Instr& in) {
   const void* sources[4];
   for (int i = 0; i < n; ++i) {
     if (warp.active & ~warp.defined[in.s[i]]) warp.check_defined(in.s[i], in);
@@ -16,22 +15,18 @@ inline void lanes(Warp& warp, const Instr& in) {
   in.lane(warp.file + in.d_at, sources, warp.active);
   warp.defined[in.d] |= warp.active;
 }
-
-}  // namespace
-
-void run_lanes1(Warp& warp, const Instr& in) { lanes<1>(warp, in); }
-void run_lanes2(Warp& warp, const Instr& in) { lanes<2>(warp, in); }
-void run_lanes3(Warp& warp, const Instr& in) { lanes<3>(warp, in); }
-void run_lanes4(Warp& warp, const Instr& in) { lanes<4>(warp, in); }
+template void run_lanes<1>(Warp&, const Instr&);
+template void run_lanes<2>(Warp&, const Instr&);
+template void run_lanes<3>(Warp&, const Instr&);
+template void run_lanes<4>(Warp&, const Instr&);
 
 void run_divide(Warp& warp, const Instr& in) {
   const Slot& slot = slot_of(warp, in.s[1]);
   for (uint32_t m = warp.active & warp.defined[in.s[1]]; m; m &= m - 1) {
     const int l = first_lane(m);
-    if (load_lane(warp, slot, l) == 0)
-      if (Report* r = warp.report(Defect::division_by_zero, in, l)) r->text = "the divisor is 0";
+    if (load_lane(warp, slot, l) == 0) warp.report(Defect::division_by_zero, in, l, "the divisor is 0");
   }
-  lanes<2>(warp, in);
+  run_lanes<2>(warp, in);
 }
 
 void run_move(Warp& warp, const Instr& in) {
@@ -39,11 +34,7 @@ void run_move(Warp& warp, const Instr& in) {
   uint8_t* to = warp.file + in.d_at;
   const uint8_t* from = warp.file + in.s_at[0];
   if (slot.bytes == kPredicate) {
-    uint32_t v, old;
-    std::memcpy(&v, from, 4);
-    std::memcpy(&old, to, 4);
-    v = (old & ~warp.active) | (v & warp.active);
-    std::memcpy(to, &v, 4);
+    set_mask(*words_of(warp, in.d), *words_of(warp, in.s[0]), warp.active);
   } else if (warp.active == ~0u) {
     std::memmove(to, from, static_cast<size_t>(slot.bytes) * kLanes);
   } else {
@@ -52,7 +43,7 @@ void run_move(Warp& warp, const Instr& in) {
       std::memmove(to + at, from + at, slot.bytes);
     }
   }
-  warp.defined[in.d] = (warp.defined[in.d] & ~warp.active) | (warp.defined[in.s[0]] & warp.active);
+  set_mask(warp.defined[in.d], warp.defined[in.s[0]], warp.active);
 }
 
 void run_resize(Warp& warp, const Instr& in) {
@@ -68,42 +59,33 @@ void run_resize(Warp& warp, const Instr& in) {
 }
 
 void run_pack(Warp& warp, const Instr& in) {
-  const Extra& x = extra_of(warp, in);
-  const Slot& to = slot_of(warp, in.d);
-  uint8_t staged[kLanes][16];
-  size_t at = 0;
+  uint64_t packed[kLanes] = {};
+  int shift = 0;
   uint32_t known = ~0u;
-  for (const int reg : x.registers) {
+  for (const int reg : extra_of(warp, in).registers) {
     const Slot& from = slot_of(warp, reg);
-    for (size_t l = 0; l < kLanes; ++l)
-      std::memcpy(staged[l] + at, warp.file + from.at + l * from.bytes, from.bytes);
-    at += from.bytes;
+    for (int l = 0; l < kLanes; ++l) packed[l] |= load_lane(warp, from, l) << shift;
+    shift += 8 * from.bytes;
     known &= warp.defined[reg];
   }
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    auto l = static_cast<size_t>(first_lane(m));
-    std::memcpy(warp.file + to.at + l * to.bytes, staged[l], to.bytes);
-  }
-  warp.defined[in.d] = (warp.defined[in.d] & ~warp.active) | (known & warp.active);
+  const Slot& to = slot_of(warp, in.d);
+  for (uint32_t m = warp.active; m; m &= m - 1) store_lane(warp, to, first_lane(m), packed[first_lane(m)]);
+  set_mask(warp.defined[in.d], known, warp.active);
 }
 
 void run_unpack(Warp& warp, const Instr& in) {
-  const Extra& x = extra_of(warp, in);
+  const std::vector<int>& registers = extra_of(warp, in).registers;
   const Slot& from = slot_of(warp, in.s[0]);
   const uint32_t known = warp.defined[in.s[0]];
-  uint8_t staged[kLanes * 16];
-  std::memcpy(staged, warp.file + from.at, static_cast<size_t>(from.bytes) * kLanes);
-  size_t at = 0, each = from.bytes / x.registers.size();
-  for (const int reg : x.registers) {
-    if (reg >= 0) {
-      const Slot& to = slot_of(warp, reg);
-      for (uint32_t m = warp.active; m; m &= m - 1) {
-        auto l = static_cast<size_t>(first_lane(m));
-        std::memcpy(warp.file + to.at + l * to.bytes, staged + l * from.bytes + at, to.bytes);
-      }
-      warp.defined[reg] = (warp.defined[reg] & ~warp.active) | (known & warp.active);
-    }
-    at += each;
+  uint64_t packed[kLanes];
+  for (int l = 0; l < kLanes; ++l) packed[l] = load_lane(warp, from, l);
+  const size_t each = 8 * from.bytes / registers.size();
+  for (size_t i = 0; i < registers.size(); ++i) {
+    if (registers[i] < 0) continue;
+    const Slot& to = slot_of(warp, registers[i]);
+    for (uint32_t m = warp.active; m; m &= m - 1)
+      store_lane(warp, to, first_lane(m), packed[first_lane(m)] >> (i * each));
+    set_mask(warp.defined[registers[i]], known, warp.active);
   }
 }
 
@@ -128,8 +110,7 @@ void run_exit(Warp& warp, const Instr&) {
 }
 
 void run_trap(Warp& warp, const Instr& in) {
-  if (Report* r = warp.report(Defect::trap, in, first_lane(warp.active)))
-    r->text = "the kernel executed trap";
+  warp.report(Defect::trap, in, first_lane(warp.active), "the kernel executed trap");
   warp.launch->stopped = true;
 }
 

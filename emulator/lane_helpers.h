@@ -1,6 +1,7 @@
 // How a scalar function becomes a lane function and a table entry. Included inside the namespace of a lane
 // file, so that every file has its own copies (they are compiled for different instruction sets).
 #include <cstring>
+#include <utility>
 
 #include "emulator/lane_ops.h"
 #include "emulator/numbers.h"
@@ -28,39 +29,16 @@ inline void put_mask(void* d, uint32_t bits, uint32_t mask) {
   out = (out & ~mask) | (bits & mask);
 }
 
-template <class F, class D, class A>
-void lanes1(void* d, const void* const* s, uint32_t mask) {
-  const A* a = static_cast<const A*>(s[0]);
+template <class F, class D, class... S>
+inline void apply(void* d, uint32_t mask, const S*... s) {
   D r[kLanes];
-  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l]);
+  for (int l = 0; l < kLanes; ++l) r[l] = F{}(s[l]...);
   put(d, r, mask);
 }
-template <class F, class D, class A, class B>
-void lanes2(void* d, const void* const* s, uint32_t mask) {
-  const A* a = static_cast<const A*>(s[0]);
-  const B* b = static_cast<const B*>(s[1]);
-  D r[kLanes];
-  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l], b[l]);
-  put(d, r, mask);
-}
-template <class F, class D, class A, class B, class C>
-void lanes3(void* d, const void* const* s, uint32_t mask) {
-  const A* a = static_cast<const A*>(s[0]);
-  const B* b = static_cast<const B*>(s[1]);
-  const C* c = static_cast<const C*>(s[2]);
-  D r[kLanes];
-  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l], b[l], c[l]);
-  put(d, r, mask);
-}
-template <class F, class D, class A, class B, class C, class E>
-void lanes4(void* d, const void* const* s, uint32_t mask) {
-  const A* a = static_cast<const A*>(s[0]);
-  const B* b = static_cast<const B*>(s[1]);
-  const C* c = static_cast<const C*>(s[2]);
-  const E* e = static_cast<const E*>(s[3]);
-  D r[kLanes];
-  for (int l = 0; l < kLanes; ++l) r[l] = F{}(a[l], b[l], c[l], e[l]);
-  put(d, r, mask);
+template <class F, class D, class... S>
+void over_lanes(void* d, const void* const* s, uint32_t mask) {
+  [&]<size_t... i>(std::index_sequence<i...>) { apply<F, D>(d, mask, static_cast<const S*>(s[i])...); }
+  (std::index_sequence_for<S...>());
 }
 template <class F, class A>
 void compare2(void* d, const void* const* s, uint32_t mask) {
@@ -71,25 +49,15 @@ void compare2(void* d, const void* const* s, uint32_t mask) {
   put_mask(d, bits, mask);
 }
 
-// Table entries from a lambda without captures: D(A), D(A, B), D(A, B, C).
-template <class D, class A, class F>
-void one(LaneSink& sink, const char* name, F) {
-  uint8_t source[] = {sizeof(A)};
-  sink.add(name, &lanes1<F, D, A>, sizeof(D), source, 1);
-}
-template <class D, class A, class B, class F>
-void two(LaneSink& sink, const char* name, F) {
-  uint8_t source[] = {sizeof(A), sizeof(B)};
-  sink.add(name, &lanes2<F, D, A, B>, sizeof(D), source, 2);
-}
-template <class D, class A, class B, class C, class F>
-void three(LaneSink& sink, const char* name, F) {
-  uint8_t source[] = {sizeof(A), sizeof(B), sizeof(C)};
-  sink.add(name, &lanes3<F, D, A, B, C>, sizeof(D), source, 3);
+// Table entries from a lambda without captures: D(S...), or whether two of A compare.
+template <class D, class... S, class F>
+void entry(LaneSink& sink, const char* name, F, bool divides = false) {
+  const uint8_t source[] = {sizeof(S)...};
+  sink.add(name, &over_lanes<F, D, S...>, sizeof(D), source, sizeof...(S), divides);
 }
 template <class A, class F>
 void compare(LaneSink& sink, const char* name, F) {
-  uint8_t source[] = {sizeof(A), sizeof(A)};
+  const uint8_t source[] = {sizeof(A), sizeof(A)};
   sink.add(name, &compare2<F, A>, kPredicate, source, 2);
 }
 
@@ -106,16 +74,20 @@ struct Name {
   operator const char*() const { return text; }
 };
 
-// Calls add(name, comparison) for all of floats: the ordered ones, those that unordered numbers fulfil as well (..u),
-// and whether two are ordered.
+// Calls add(name, comparison) for all of integers.
 template <class F>
-void each_comparison(F add) {
+void each_order(F add) {
   add("eq", [](auto a, auto b) { return a == b; });
   add("ne", [](auto a, auto b) { return a < b || a > b; });
   add("lt", [](auto a, auto b) { return a < b; });
   add("le", [](auto a, auto b) { return a <= b; });
   add("gt", [](auto a, auto b) { return a > b; });
   add("ge", [](auto a, auto b) { return a >= b; });
+}
+// The same for all of floats: those that unordered numbers fulfil as well (..u), and whether two are ordered.
+template <class F>
+void each_comparison(F add) {
+  each_order(add);
   add("equ", [](auto a, auto b) { return !(a < b || a > b); });
   add("neu", [](auto a, auto b) { return a != b; });
   add("ltu", [](auto a, auto b) { return !(a >= b); });

@@ -49,6 +49,5 @@ void add_float_lanes(LaneSink& sink);
 }  // namespace avx2
 void add_half_lanes(LaneSink& sink);
 void add_convert_lanes(LaneSink& sink);
-void add_math_lanes(LaneSink& sink);
 
 }  // namespace gacc::emulator

@@ -23,7 +23,6 @@ struct Table final : LaneSink {
     }
     add_half_lanes(*this);
     add_convert_lanes(*this);
-    add_math_lanes(*this);
   }
   void add(const char* name, LaneFn fn, uint8_t result, const uint8_t* source, int sources,
            bool divides) override {

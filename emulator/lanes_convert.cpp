@@ -41,19 +41,19 @@ template <class S, class W>
 void float_to_integers(LaneSink& sink, const char* from, W) {
   each_mode([&]<double (*integral)(double)>(const char* round) {
     each_integer([&]<class T>(T, const char* to) {
-      one<T, S>(sink, Name("cvt.", round, ".", to, ".", from),
-                [](S a) { return saturated<T>(integral(W{}(a))); });
+      entry<T, S>(sink, Name("cvt.", round, ".", to, ".", from),
+                  [](S a) { return saturated<T>(integral(W{}(a))); });
     });
   });
 }
 
 template <class S>
 void from_integer(LaneSink& sink, const char* from) {
-  one<float, S>(sink, Name("cvt.rn.f32.", from), [](S a) { return static_cast<float>(a); });
+  entry<float, S>(sink, Name("cvt.rn.f32.", from), [](S a) { return static_cast<float>(a); });
   // Integers above 2^53 lose bits in the double, but all of those are beyond f16's range; to odd not needed.
-  one<uint16_t, S>(sink, Name("cvt.rn.f16.", from), [](S a) { return half_from(static_cast<double>(a)); });
+  entry<uint16_t, S>(sink, Name("cvt.rn.f16.", from), [](S a) { return half_from(static_cast<double>(a)); });
   each_integer([&]<class D>(D, const char* to) {
-    one<D, S>(sink, Name("cvt.", to, ".", from), [](S a) { return static_cast<D>(a); });
+    entry<D, S>(sink, Name("cvt.", to, ".", from), [](S a) { return static_cast<D>(a); });
   });
 }
 
@@ -64,21 +64,21 @@ void add_convert_lanes(LaneSink& sink) {
   float_to_integers<uint16_t>(sink, "f16", [](uint16_t a) { return static_cast<double>(float_of_half(a)); });
   each_integer([&]<class S>(S, const char* from) { from_integer<S>(sink, from); });
   each_mode([&]<double (*integral)(double)>(const char* round) {
-    one<float, float>(sink, Name("cvt.", round, ".f32.f32"),
-                      [](float a) { return canonical(static_cast<float>(integral(a))); });
-    one<uint16_t, uint16_t>(sink, Name("cvt.", round, ".f16.f16"),
-                            [](uint16_t a) { return half_from(integral(float_of_half(a))); });
+    entry<float, float>(sink, Name("cvt.", round, ".f32.f32"),
+                        [](float a) { return canonical(static_cast<float>(integral(a))); });
+    entry<uint16_t, uint16_t>(sink, Name("cvt.", round, ".f16.f16"),
+                              [](uint16_t a) { return half_from(integral(float_of_half(a))); });
   });
-  one<float, uint16_t>(sink, "cvt.f32.f16", [](uint16_t a) { return canonical(float_of_half(a)); });
-  one<float, uint16_t>(sink, "cvt.f32.bf16", [](uint16_t a) { return float_of_bf16(a); });
-  one<uint16_t, float>(sink, "cvt.rn.f16.f32", [](float a) { return half_from(a); });
-  one<uint16_t, float>(sink, "cvt.rn.bf16.f32", [](float a) { return bf16_from(a); });
+  entry<float, uint16_t>(sink, "cvt.f32.f16", [](uint16_t a) { return canonical(float_of_half(a)); });
+  entry<float, uint16_t>(sink, "cvt.f32.bf16", [](uint16_t a) { return float_of_bf16(a); });
+  entry<uint16_t, float>(sink, "cvt.rn.f16.f32", [](float a) { return half_from(a); });
+  entry<uint16_t, float>(sink, "cvt.rn.bf16.f32", [](float a) { return bf16_from(a); });
   // The first source goes to the upper half.
   using U = uint32_t;
-  two<U, float, float>(sink, "cvt.rn.f16x2.f32",
-                       [](float a, float b) { return U{half_from(a)} << 16 | half_from(b); });
-  two<U, float, float>(sink, "cvt.rn.bf16x2.f32",
-                       [](float a, float b) { return U{bf16_from(a)} << 16 | bf16_from(b); });
+  entry<U, float, float>(sink, "cvt.rn.f16x2.f32",
+                         [](float a, float b) { return U{half_from(a)} << 16 | half_from(b); });
+  entry<U, float, float>(sink, "cvt.rn.bf16x2.f32",
+                         [](float a, float b) { return U{bf16_from(a)} << 16 | bf16_from(b); });
 }
 
 }  // namespace gacc::emulator

@@ -45,12 +45,12 @@ using U32 = uint32_t;
 template <class H>
 void add_format(LaneSink& sink, const char* type) {
   const auto unary = [&]<class F>(const char* root, F f) {
-    one<U16, U16>(sink, Name(root, ".", type), f);
-    one<U32, U32>(sink, Name(root, ".", type, "x2"), Pair<F>{});
+    entry<U16, U16>(sink, Name(root, ".", type), f);
+    entry<U32, U32>(sink, Name(root, ".", type, "x2"), Pair<F>{});
   };
   const auto binary = [&]<class F>(const char* root, F f) {
-    two<U16, U16, U16>(sink, Name(root, ".", type), f);
-    two<U32, U32, U32>(sink, Name(root, ".", type, "x2"), Pair<F>{});
+    entry<U16, U16, U16>(sink, Name(root, ".", type), f);
+    entry<U32, U32, U32>(sink, Name(root, ".", type, "x2"), Pair<F>{});
   };
   for (const char* rounding : {"", ".rn"}) {
     binary(Name("add", rounding), [](U16 a, U16 b) { return H::narrow(add_to_odd(H::wide(a), H::wide(b))); });
@@ -61,8 +61,8 @@ void add_format(LaneSink& sink, const char* type) {
   const auto fma = [](U16 a, U16 b, U16 c) {
     return H::narrow(add_to_odd(H::wide(a) * H::wide(b), H::wide(c)));
   };
-  three<U16, U16, U16, U16>(sink, Name("fma.rn.", type), fma);
-  three<U32, U32, U32, U32>(sink, Name("fma.rn.", type, "x2"), Pair<decltype(fma)>{});
+  entry<U16, U16, U16, U16>(sink, Name("fma.rn.", type), fma);
+  entry<U32, U32, U32, U32>(sink, Name("fma.rn.", type, "x2"), Pair<decltype(fma)>{});
   binary("min", [](U16 a, U16 b) { return extreme<H>(a, b, false, false); });
   binary("max", [](U16 a, U16 b) { return extreme<H>(a, b, true, false); });
   binary("min.NaN", [](U16 a, U16 b) { return extreme<H>(a, b, false, true); });

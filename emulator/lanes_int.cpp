@@ -23,53 +23,48 @@ using Raw = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 template <class T>
 constexpr int bits_of = 8 * sizeof(T);
 
-// Two of the same type: entry "root.type".
-template <class T, class F>
-void plain(LaneSink& sink, const char* root, const char* type, F f) {
-  two<T, T, T>(sink, Name(root, ".", type), f);
-}
-
 template <class T>
 void arithmetic(LaneSink& sink, const char* type) {
   using R = Raw<T>;
   using W = Wide<T>;
-  plain<T>(sink, "add", type, [](T a, T b) { return static_cast<T>(static_cast<R>(a) + static_cast<R>(b)); });
-  plain<T>(sink, "sub", type, [](T a, T b) { return static_cast<T>(static_cast<R>(a) - static_cast<R>(b)); });
-  plain<T>(sink, "mul.lo", type,
-           [](T a, T b) { return static_cast<T>(static_cast<R>(a) * static_cast<R>(b)); });
-  plain<T>(sink, "mul.hi", type,
-           [](T a, T b) { return static_cast<T>(static_cast<W>(a) * static_cast<W>(b) >> bits_of<T>); });
-  plain<T>(sink, "min", type, [](T a, T b) { return a < b ? a : b; });
-  plain<T>(sink, "max", type, [](T a, T b) { return a > b ? a : b; });
-  three<T, T, T, T>(sink, Name("mad.lo.", type), [](T a, T b, T c) {
+  entry<T, T, T>(sink, Name("add.", type),
+                 [](T a, T b) { return static_cast<T>(static_cast<R>(a) + static_cast<R>(b)); });
+  entry<T, T, T>(sink, Name("sub.", type),
+                 [](T a, T b) { return static_cast<T>(static_cast<R>(a) - static_cast<R>(b)); });
+  entry<T, T, T>(sink, Name("mul.lo.", type),
+                 [](T a, T b) { return static_cast<T>(static_cast<R>(a) * static_cast<R>(b)); });
+  entry<T, T, T>(sink, Name("mul.hi.", type), [](T a, T b) {
+    return static_cast<T>(static_cast<W>(a) * static_cast<W>(b) >> bits_of<T>);
+  });
+  entry<T, T, T>(sink, Name("min.", type), [](T a, T b) { return a < b ? a : b; });
+  entry<T, T, T>(sink, Name("max.", type), [](T a, T b) { return a > b ? a : b; });
+  entry<T, T, T, T>(sink, Name("mad.lo.", type), [](T a, T b, T c) {
     return static_cast<T>(static_cast<R>(a) * static_cast<R>(b) + static_cast<R>(c));
   });
   // The machine's answer to a division by zero is all ones; the warp reports it. INT_MIN / -1 wraps.
-  uint8_t source[] = {sizeof(T), sizeof(T)};
-  auto quotient = [](T a, T b) {
-    if (b == 0) return static_cast<T>(-1);
-    if (is_signed<T> && b == static_cast<T>(-1)) return static_cast<T>(R{0} - static_cast<R>(a));
-    return static_cast<T>(a / b);
-  };
-  auto remainder = [](T a, T b) {
-    if (b == 0) return a;
-    if (is_signed<T> && b == static_cast<T>(-1)) return T{0};
-    return static_cast<T>(a % b);
-  };
-  sink.add(Name("div.", type), &lanes2<decltype(quotient), T, T, T>, sizeof(T), source, 2, true);
-  sink.add(Name("rem.", type), &lanes2<decltype(remainder), T, T, T>, sizeof(T), source, 2, true);
-  compare<T>(sink, Name("setp.eq.", type), [](T a, T b) { return a == b; });
-  compare<T>(sink, Name("setp.ne.", type), [](T a, T b) { return a != b; });
-  compare<T>(sink, Name("setp.lt.", type), [](T a, T b) { return a < b; });
-  compare<T>(sink, Name("setp.le.", type), [](T a, T b) { return a <= b; });
-  compare<T>(sink, Name("setp.gt.", type), [](T a, T b) { return a > b; });
-  compare<T>(sink, Name("setp.ge.", type), [](T a, T b) { return a >= b; });
+  entry<T, T, T>(
+      sink, Name("div.", type),
+      [](T a, T b) {
+        if (b == 0) return static_cast<T>(-1);
+        if (is_signed<T> && b == static_cast<T>(-1)) return static_cast<T>(R{0} - static_cast<R>(a));
+        return static_cast<T>(a / b);
+      },
+      true);
+  entry<T, T, T>(
+      sink, Name("rem.", type),
+      [](T a, T b) {
+        if (b == 0) return a;
+        if (is_signed<T> && b == static_cast<T>(-1)) return T{0};
+        return static_cast<T>(a % b);
+      },
+      true);
+  each_order([&]<class F>(const char* which, F f) { compare<T>(sink, Name("setp.", which, ".", type), f); });
   if constexpr (is_signed<T>) {
-    one<T, T>(sink, Name("neg.", type), [](T a) { return static_cast<T>(R{0} - static_cast<R>(a)); });
-    one<T, T>(sink, Name("abs.", type),
-              [](T a) { return a < 0 ? static_cast<T>(R{0} - static_cast<R>(a)) : a; });
+    entry<T, T>(sink, Name("neg.", type), [](T a) { return static_cast<T>(R{0} - static_cast<R>(a)); });
+    entry<T, T>(sink, Name("abs.", type),
+                [](T a) { return a < 0 ? static_cast<T>(R{0} - static_cast<R>(a)) : a; });
   }
-  two<T, T, uint32_t>(sink, Name("shr.", type), [](T a, uint32_t b) {
+  entry<T, T, uint32_t>(sink, Name("shr.", type), [](T a, uint32_t b) {
     if (b >= bits_of<T>) return static_cast<T>(is_signed<T> && a < 0 ? -1 : 0);
     return static_cast<T>(a >> b);
   });
@@ -79,35 +74,35 @@ template <class T>
 void widening(LaneSink& sink, const char* type) {
   using W = Wide<T>;
   using R = Raw<W>;
-  two<W, T, T>(sink, Name("mul.wide.", type),
-               [](T a, T b) { return static_cast<W>(static_cast<W>(a) * static_cast<W>(b)); });
-  three<W, T, T, W>(sink, Name("mad.wide.", type), [](T a, T b, W c) {
+  entry<W, T, T>(sink, Name("mul.wide.", type),
+                 [](T a, T b) { return static_cast<W>(static_cast<W>(a) * static_cast<W>(b)); });
+  entry<W, T, T, W>(sink, Name("mad.wide.", type), [](T a, T b, W c) {
     return static_cast<W>(static_cast<R>(static_cast<W>(a) * static_cast<W>(b)) + static_cast<R>(c));
   });
 }
 
 template <class T>
 void bitwise(LaneSink& sink, const char* type) {
-  plain<T>(sink, "and", type, [](T a, T b) { return static_cast<T>(a & b); });
-  plain<T>(sink, "or", type, [](T a, T b) { return static_cast<T>(a | b); });
-  plain<T>(sink, "xor", type, [](T a, T b) { return static_cast<T>(a ^ b); });
-  one<T, T>(sink, Name("not.", type), [](T a) { return static_cast<T>(~a); });
-  two<T, T, uint32_t>(sink, Name("shl.", type),
-                      [](T a, uint32_t b) { return b >= bits_of<T> ? T{0} : static_cast<T>(a << b); });
-  two<T, T, uint32_t>(sink, Name("shr.", type),
-                      [](T a, uint32_t b) { return b >= bits_of<T> ? T{0} : static_cast<T>(a >> b); });
+  entry<T, T, T>(sink, Name("and.", type), [](T a, T b) { return static_cast<T>(a & b); });
+  entry<T, T, T>(sink, Name("or.", type), [](T a, T b) { return static_cast<T>(a | b); });
+  entry<T, T, T>(sink, Name("xor.", type), [](T a, T b) { return static_cast<T>(a ^ b); });
+  entry<T, T>(sink, Name("not.", type), [](T a) { return static_cast<T>(~a); });
+  entry<T, T, uint32_t>(sink, Name("shl.", type),
+                        [](T a, uint32_t b) { return b >= bits_of<T> ? T{0} : static_cast<T>(a << b); });
+  entry<T, T, uint32_t>(sink, Name("shr.", type),
+                        [](T a, uint32_t b) { return b >= bits_of<T> ? T{0} : static_cast<T>(a >> b); });
   compare<T>(sink, Name("setp.eq.", type), [](T a, T b) { return a == b; });
   compare<T>(sink, Name("setp.ne.", type), [](T a, T b) { return a != b; });
 }
 
 template <class T>
 void counting(LaneSink& sink, const char* type) {
-  one<uint32_t, T>(sink, Name("popc.", type),
-                   [](T a) { return static_cast<uint32_t>(__builtin_popcountll(a)); });
-  one<uint32_t, T>(sink, Name("clz.", type), [](T a) {
+  entry<uint32_t, T>(sink, Name("popc.", type),
+                     [](T a) { return static_cast<uint32_t>(__builtin_popcountll(a)); });
+  entry<uint32_t, T>(sink, Name("clz.", type), [](T a) {
     return static_cast<uint32_t>(a == 0 ? bits_of<T> : __builtin_clzll(a) - (64 - bits_of<T>));
   });
-  one<T, T>(sink, Name("brev.", type), [](T a) {
+  entry<T, T>(sink, Name("brev.", type), [](T a) {
     T r = 0;
     for (int i = 0; i < bits_of<T>; ++i) r |= (a >> i & T{1}) << (bits_of<T> - 1 - i);
     return r;
@@ -117,7 +112,7 @@ void counting(LaneSink& sink, const char* type) {
 template <class T>
 void fields(LaneSink& sink, const char* type) {
   // Bits [position, position + length) of a; beyond the top a signed field repeats its sign bit.
-  three<T, T, uint32_t, uint32_t>(sink, Name("bfe.", type), [](T a, uint32_t position, uint32_t length) {
+  entry<T, T, uint32_t, uint32_t>(sink, Name("bfe.", type), [](T a, uint32_t position, uint32_t length) {
     position &= 0xff, length &= 0xff;
     T r = 0;
     const uint32_t top = position + length - 1 < bits_of<T> - 1u ? position + length - 1 : bits_of<T> - 1u;
@@ -132,21 +127,20 @@ void fields(LaneSink& sink, const char* type) {
 
 template <class T>
 void insertion(LaneSink& sink, const char* type) {
-  uint8_t source[] = {sizeof(T), sizeof(T), 4, 4};
-  const auto insert = [](T a, T b, uint32_t position, uint32_t length) {
-    position &= 0xff, length &= 0xff;
-    T r = b;
-    for (uint32_t i = 0; i < length && position + i < bits_of<T>; ++i) {
-      T bit = T{1} << (position + i);
-      r = (a >> i & 1) ? static_cast<T>(r | bit) : static_cast<T>(r & ~bit);
-    }
-    return r;
-  };
-  sink.add(Name("bfi.", type), &lanes4<decltype(insert), T, T, T, uint32_t, uint32_t>, sizeof(T), source, 4);
+  entry<T, T, T, uint32_t, uint32_t>(
+      sink, Name("bfi.", type), [](T a, T b, uint32_t position, uint32_t length) {
+        position &= 0xff, length &= 0xff;
+        T r = b;
+        for (uint32_t i = 0; i < length && position + i < bits_of<T>; ++i) {
+          T bit = T{1} << (position + i);
+          r = (a >> i & 1) ? static_cast<T>(r | bit) : static_cast<T>(r & ~bit);
+        }
+        return r;
+      });
 }
 
 void permutations(LaneSink& sink) {
-  three<uint32_t, uint32_t, uint32_t, uint32_t>(sink, "prmt.b32", [](uint32_t a, uint32_t b, uint32_t c) {
+  entry<uint32_t, uint32_t, uint32_t, uint32_t>(sink, "prmt.b32", [](uint32_t a, uint32_t b, uint32_t c) {
     const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
     uint32_t r = 0;
     for (int i = 0; i < 4; ++i) {
@@ -158,14 +152,14 @@ void permutations(LaneSink& sink) {
     return r;
   });
   using U = uint32_t;
-  three<U, U, U, U>(sink, "shf.l.wrap.b32",
+  entry<U, U, U, U>(sink, "shf.l.wrap.b32",
                     [](U a, U b, U c) { return c & 31 ? b << (c & 31) | a >> (32 - (c & 31)) : b; });
-  three<U, U, U, U>(sink, "shf.r.wrap.b32",
+  entry<U, U, U, U>(sink, "shf.r.wrap.b32",
                     [](U a, U b, U c) { return c & 31 ? a >> (c & 31) | b << (32 - (c & 31)) : a; });
-  three<U, U, U, U>(sink, "shf.l.clamp.b32", [](U a, U b, U c) {
+  entry<U, U, U, U>(sink, "shf.l.clamp.b32", [](U a, U b, U c) {
     return c >= 32 ? a : c ? b << c | a >> (32 - c) : b;
   });
-  three<U, U, U, U>(sink, "shf.r.clamp.b32", [](U a, U b, U c) {
+  entry<U, U, U, U>(sink, "shf.r.clamp.b32", [](U a, U b, U c) {
     return c >= 32 ? b : c ? a >> c | b << (32 - c) : a;
   });
 }

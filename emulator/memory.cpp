@@ -6,13 +6,13 @@
 
 namespace gacc::emulator {
 
-Region::Region(uint64_t base, int64_t bytes, std::string name, bool live)
+Region::Region(uint64_t base, int64_t bytes, std::string name)
     : base_(base),
       bytes_(bytes),
       name_(std::move(name)),
       data_(make_zeroed<uint8_t>(bytes + 16)),
       shadow_(make_zeroed<uint8_t>(bytes + 16)) {
-  if (live && shadow_) std::memset(shadow_.get(), kLive, static_cast<size_t>(bytes));
+  if (shadow_) std::memset(shadow_.get(), kLive, static_cast<size_t>(bytes));
 }
 
 bool Region::all(int64_t at, int64_t count, uint8_t want) const {
@@ -34,26 +34,11 @@ void Region::mark_written(int64_t at, int64_t count) {
 void Region::forget_written(int64_t at, int64_t count) {
   for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(~kWritten);
 }
-void Region::mark_stale(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s |= kStale;
-}
-void Region::unmark_stale(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(~kStale);
-}
-void Region::forget_stale(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(s & kStale ? ~(kStale | kWritten) : ~0);
-}
-void Region::begin_value(int64_t at, int64_t count) {
-  for (uint8_t& s : shadow(at, count)) s &= static_cast<uint8_t>(s & kStale ? ~0 : ~kWritten);
-}
-void Region::reset_written() { forget_written(0, bytes_); }
 
 void Region::declare_live(int64_t at, int64_t count, std::string name) {
   if (ranges_.empty())
-    for (int64_t i = 0; i < bytes_; ++i) shadow_[static_cast<size_t>(i)] &= static_cast<uint8_t>(~kLive);
-  at = std::clamp<int64_t>(at, 0, bytes_);
-  count = std::clamp<int64_t>(count, 0, bytes_ - at);
-  for (int64_t i = at; i < at + count; ++i) shadow_[static_cast<size_t>(i)] |= kLive;
+    for (uint8_t& s : shadow(0, bytes_)) s &= static_cast<uint8_t>(~kLive);
+  for (uint8_t& s : shadow(at, count)) s |= kLive;
   ranges_.push_back({at, count, std::move(name)});
 }
 
@@ -78,47 +63,34 @@ void Region::prepare(int64_t at, int64_t count) {
   shift_ = 0;
 }
 
-void Region::clear_accesses() { words_.reset(); }
-
-Conflict Region::note_read(int64_t at, int64_t count, const Toucher& by, bool atomic) {
+template <bool write>
+Conflict Region::note(int64_t at, int64_t count, const Toucher& by, bool atomic) {
   prepare(at, count);
   Clocks& clocks = *by.clocks;
   const Stamp mine = clocks.mine(by.actor);
+  const auto races = [&](Stamp with) {
+    return with >= by.base && with != mine && !clocks.ordered(with, by.actor);
+  };
   Conflict conflict;
   for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
     Word& word = words_[static_cast<size_t>(i)];
+    if (write && races(word.reader)) conflict = {true, false, clocks.warp_of(word.reader)};
     const Stamp writer = word.writer & ~kAtomic;
-    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
-        !clocks.ordered(writer, by.actor))
-      conflict = {true, true, clocks.warp_of(writer)};
-    if (atomic || word.reader == mine)
-      continue;  // an atomic read conflicts with plain writes only: seen there
-    word.reader = word.reader < by.base ? mine : clocks.add_reader(word.reader, by.actor);
+    if (!(atomic && word.writer & kAtomic) && races(writer)) conflict = {true, true, clocks.warp_of(writer)};
+    // An atomic read conflicts with plain writes only: seen there.
+    if (write)
+      word.writer = atomic ? mine | kAtomic : mine;
+    else if (!atomic && word.reader != mine)
+      word.reader = word.reader < by.base ? mine : clocks.add_reader(word.reader, by.actor);
   }
   return conflict;
 }
-
-Conflict Region::note_write(int64_t at, int64_t count, const Toucher& by, bool atomic) {
-  prepare(at, count);
-  Clocks& clocks = *by.clocks;
-  const Stamp mine = clocks.mine(by.actor);
-  Conflict conflict;
-  for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
-    Word& word = words_[static_cast<size_t>(i)];
-    if (word.reader >= by.base && word.reader != mine && !clocks.ordered(word.reader, by.actor))
-      conflict = {true, false, clocks.warp_of(word.reader)};
-    const Stamp writer = word.writer & ~kAtomic;
-    if (writer >= by.base && writer != mine && !(atomic && word.writer & kAtomic) &&
-        !clocks.ordered(writer, by.actor))
-      conflict = {true, true, clocks.warp_of(writer)};
-    word.writer = atomic ? mine | kAtomic : mine;
-  }
-  return conflict;
-}
+template Conflict Region::note<false>(int64_t, int64_t, const Toucher&, bool);
+template Conflict Region::note<true>(int64_t, int64_t, const Toucher&, bool);
 
 Region* GlobalMemory::allocate(int64_t bytes, std::string name) {
   if (bytes <= 0 || bytes > int64_t{1} << 38) return nullptr;
-  auto region = std::make_unique<Region>(next_, bytes, std::move(name), true);
+  auto region = std::make_unique<Region>(next_, bytes, std::move(name));
   if (!region->ok()) return nullptr;
   next_ += (static_cast<uint64_t>(bytes) + 0x20000) & ~uint64_t{0xffff};  // a gap of 64 KiB at least
   allocated_ += bytes;
@@ -141,11 +113,67 @@ Region* GlobalMemory::nearest(uint64_t address) {
   return after == regions_.begin() ? nullptr : std::prev(after)->get();
 }
 
-Region* GlobalMemory::find(uint64_t address) {
-  if (last_ && last_->covers(address, 1)) return last_;
+Region* GlobalMemory::find(uint64_t address, int64_t bytes) {
+  if (last_ && last_->covers(address, bytes)) return last_;
   Region* region = nearest(address);
-  if (!region || !region->covers(address, 1)) return nullptr;
+  if (!region || !region->covers(address, bytes)) return nullptr;
   return last_ = region;
+}
+
+// In the phase in which one value ends and another begins in the same bytes, these are marked as stale: they
+// hold the old value, which may be read, until something writes them.
+namespace {
+
+constexpr auto mark_stale = [](uint8_t& shadow) { shadow |= kStale; };
+constexpr auto unmark_stale = [](uint8_t& shadow) { shadow &= ~kStale; };
+constexpr auto forget_stale = [](uint8_t& shadow) { shadow &= shadow & kStale ? ~(kStale | kWritten) : ~0; };
+constexpr auto begin_value = [](uint8_t& shadow) { shadow &= shadow & kStale ? ~0 : ~kWritten; };
+
+}  // namespace
+
+template <class Choose, class Change>
+void Lifetimes::each(const Choose& choose, const Change& change) {
+  for (const ValueLife& value : values_) {
+    Region* region = choose(value) ? memory_.find(value.address, value.bytes) : nullptr;
+    if (!region) continue;
+    for (uint8_t& shadow : region->shadow(region->offset(value.address), value.bytes)) change(shadow);
+  }
+}
+
+void Lifetimes::enter() {
+  each([&](const ValueLife& v) { return v.last == phase_ && v.first < phase_; }, mark_stale);
+  each([&](const ValueLife& v) { return v.first == phase_; }, begin_value);
+}
+
+void Lifetimes::leave() {
+  const auto ends = [&](const ValueLife& v) { return v.last == phase_; };
+  each([&](const ValueLife& v) { return v.first == phase_; }, forget_stale);  // nothing wrote these
+  each(ends, mark_stale);
+  each([&](const ValueLife& v) { return v.first == phase_ && v.last > phase_; }, unmark_stale);
+  each(ends, forget_stale);
+}
+
+void Lifetimes::begin(std::vector<ValueLife> values) {
+  leave();
+  values_ = std::move(values);
+  meetings_.clear();
+  phase_ = 0;
+  enter();
+}
+
+void Lifetimes::arrive(uint64_t address, int block, int64_t blocks) {
+  if (values_.empty()) return;
+  Meeting& meeting = meetings_[address];
+  if (meeting.missing == 0) {
+    meeting.arrived.assign(static_cast<size_t>(blocks), false);
+    meeting.missing = blocks;
+  }
+  if (meeting.arrived[static_cast<size_t>(block)]) return;
+  meeting.arrived[static_cast<size_t>(block)] = true;
+  if (--meeting.missing > 0) return;
+  leave();
+  ++phase_;
+  enter();
 }
 
 }  // namespace gacc::emulator

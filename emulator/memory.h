@@ -1,5 +1,5 @@
 // Memory with a shadow: beside each byte whether it may be touched, whether it was written and whether what
-// it holds is an older value's (lifetimes.h), and beside each word who wrote and who read it last. Device
+// it holds is an older value's, and beside each word who wrote and who read it last. Device
 // addresses are made up; nothing here is a host pointer.
 #pragma once
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "emulator/clocks.h"
@@ -46,8 +47,8 @@ struct Toucher {
 
 class Region {
  public:
-  // `live`: whether all bytes may be touched from the start. Null data when the host has no memory left.
-  Region(uint64_t base, int64_t bytes, std::string name, bool live);
+  // All bytes may be touched. Null data when the host has no memory left.
+  Region(uint64_t base, int64_t bytes, std::string name);
 
   uint64_t base() const { return base_; }
   int64_t bytes() const { return bytes_; }
@@ -56,6 +57,7 @@ class Region {
   uint8_t* shadow() { return shadow_.get(); }
   std::span<uint8_t> shadow(int64_t at, int64_t count) { return {shadow() + at, static_cast<size_t>(count)}; }
   bool ok() const { return data_ && shadow_; }
+  int64_t offset(uint64_t address) const { return static_cast<int64_t>(address - base_); }
   bool covers(uint64_t address, int64_t count) const {
     return address >= base_ && address - base_ <= static_cast<uint64_t>(bytes_) &&
            static_cast<uint64_t>(count) <= static_cast<uint64_t>(bytes_) - (address - base_);
@@ -65,22 +67,14 @@ class Region {
   void mark_written(int64_t at, int64_t count);
   void forget_written(int64_t at, int64_t count);  // a pending asynchronous copy owns these bytes
 
-  // What bytes hold belongs to a value that ends, until something writes them; and no longer.
-  void mark_stale(int64_t at, int64_t count);
-  void unmark_stale(int64_t at, int64_t count);
-  void forget_stale(int64_t at, int64_t count);  // those among the bytes that are stale are unwritten
-  void begin_value(int64_t at, int64_t count);   // those that are not
-
   // From now on only declared ranges may be touched.
   void declare_live(int64_t at, int64_t count, std::string name);
   std::string range_before(int64_t at) const;  // the declared range that starts last at or before `at`, or ""
 
   // Notes an access and tells whether it races with an earlier one.
-  Conflict note_read(int64_t at, int64_t count, const Toucher& by, bool atomic);
-  Conflict note_write(int64_t at, int64_t count, const Toucher& by, bool atomic);
-  void clear_accesses();
-  // Start of a block: shared memory is unwritten again.
-  void reset_written();
+  template <bool write>
+  Conflict note(int64_t at, int64_t count, const Toucher& by, bool atomic);
+  void clear_accesses() { words_.reset(); }
 
  private:
   struct Word {
@@ -106,7 +100,7 @@ class GlobalMemory {
  public:
   Region* allocate(int64_t bytes, std::string name);  // null when out of memory
   bool release(uint64_t address);                     // false when nothing starts there
-  Region* find(uint64_t address);                     // the allocation that holds it, or null
+  Region* find(uint64_t address, int64_t bytes = 1);  // the allocation that holds them, or null
   Region* nearest(uint64_t address);                  // the one that starts last before it, or null
   int64_t allocated() const { return allocated_; }
   std::vector<std::unique_ptr<Region>>& regions() { return regions_; }
@@ -116,6 +110,44 @@ class GlobalMemory {
   Region* last_ = nullptr;
   uint64_t next_ = kGlobalBase;
   int64_t allocated_ = 0;
+};
+
+// The values that share bytes of global memory one after another. Bytes of a value count as unwritten from
+// the beginning of its life until something writes them, and after its end. Time is counted in phases: a
+// launch, or in a cooperative launch what lies between two barriers of the grid. A value is written in phase
+// `first` and read until phase `last`. One that is there before the first phase has -1; what is still there
+// behind the last one a later number than any.
+struct ValueLife {
+  uint64_t address = 0;
+  int64_t bytes = 0;
+  int64_t first = 0, last = 0;
+};
+
+class Lifetimes {
+ public:
+  explicit Lifetimes(GlobalMemory& memory) : memory_(memory) {}
+
+  // Ends the phase that is running, and with it what was told before; phase 0 of these values begins.
+  void begin(std::vector<ValueLife> values);
+  // A block of a launch of `blocks` has released what it did at this address. Once all have, the next phase
+  // begins: they met at a barrier of the grid.
+  void arrive(uint64_t address, int block, int64_t blocks);
+
+ private:
+  struct Meeting {
+    std::vector<bool> arrived;
+    int64_t missing = 0;
+  };
+  void enter();
+  void leave();
+  // Changes the shadow of each byte of the values that are chosen.
+  template <class Choose, class Change>
+  void each(const Choose& choose, const Change& change);
+
+  GlobalMemory& memory_;
+  std::vector<ValueLife> values_;
+  int64_t phase_ = 0;
+  std::unordered_map<uint64_t, Meeting> meetings_;  // by address
 };
 
 }  // namespace gacc::emulator

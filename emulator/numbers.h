@@ -3,16 +3,12 @@
 // instruction sets.
 #pragma once
 #include <cstdint>
-#include <cstring>
 
 namespace gacc::emulator {
 
 template <class To, class From>
 static inline To bits_as(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof to);
-  return to;
+  return __builtin_bit_cast(To, from);
 }
 
 // A value rounded to a format with `mantissa` stored bits and `exponent` exponent bits, as its bit pattern.

@@ -140,9 +140,19 @@ std::string unknown_part(const Parts& parts) {
 
 const std::vector<SpecialRegister>& special_registers() {
   static const std::vector<SpecialRegister> made = {
-#define GACC_SPECIAL(name, text, bytes, value) {text, Special::name, bytes},
-#include "emulator/special_registers.def"
-  };
+      {"%tid.x", [](const Geometry& of, uint32_t t) { return of.block.at(t).x; }},
+      {"%tid.y", [](const Geometry& of, uint32_t t) { return of.block.at(t).y; }},
+      {"%tid.z", [](const Geometry& of, uint32_t t) { return of.block.at(t).z; }},
+      {"%ntid.x", [](const Geometry& of, uint32_t) { return of.block.x; }},
+      {"%ntid.y", [](const Geometry& of, uint32_t) { return of.block.y; }},
+      {"%ntid.z", [](const Geometry& of, uint32_t) { return of.block.z; }},
+      {"%ctaid.x", [](const Geometry& of, uint32_t) { return of.at.x; }},
+      {"%ctaid.y", [](const Geometry& of, uint32_t) { return of.at.y; }},
+      {"%ctaid.z", [](const Geometry& of, uint32_t) { return of.at.z; }},
+      {"%nctaid.x", [](const Geometry& of, uint32_t) { return of.grid.x; }},
+      {"%nctaid.y", [](const Geometry& of, uint32_t) { return of.grid.y; }},
+      {"%nctaid.z", [](const Geometry& of, uint32_t) { return of.grid.z; }},
+      {"%laneid", [](const Geometry&, uint32_t t) { return t % kLanes; }}};
   return made;
 }
 

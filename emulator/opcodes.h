@@ -27,10 +27,9 @@ const std::vector<OpcodeForm>& opcode_forms();
 // Empty when a form has this spelling; else what of it is unknown: a modifier, or the whole opcode.
 std::string unknown_part(const Parts& parts);
 
-struct SpecialRegister {
+struct SpecialRegister {  // of 32 bits
   std::string_view name;  // "%tid.x"
-  Special which;
-  uint8_t bytes;
+  SpecialValue value;
 };
 const std::vector<SpecialRegister>& special_registers();
 

@@ -31,13 +31,13 @@ struct Register {
 struct Operand {
   enum class Kind : uint8_t { reg, integer, f32, symbol, special, memory, vector, label, discard };
   Kind kind = Kind::discard;
-  int reg = -1;                   // reg; memory: the base, or -1
-  bool negated = false;           // !%p
-  uint64_t bits = 0;              // integer, f32: the pattern
-  int64_t offset = 0;             // memory, symbol
-  std::string name;               // symbol, special ("%tid.x"), memory with a symbol base, label
-  int target = -1;                // label: the statement's index
-  std::vector<Operand> elements;  // vector
+  int reg = -1;                     // reg; memory: the base, or -1
+  bool negated = false;             // !%p
+  uint64_t bits = 0;                // integer, f32: the pattern
+  int64_t offset = 0;               // memory, symbol
+  std::string name{};               // symbol, special ("%tid.x"), memory with a symbol base, label
+  int target = -1;                  // label: the statement's index
+  std::vector<Operand> elements{};  // vector
 };
 
 struct Statement {
@@ -49,14 +49,13 @@ struct Statement {
 };
 
 struct Variable {
-  std::string name;
+  std::string name{};
   Space space = Space::global;
   Type type;
   int64_t align = 1;
   int64_t bytes = 0;
   bool external = false;  // .extern .shared x[]: the launch gives the size
-  bool initialised = false;
-  std::string initial;  // the first bytes; the rest is zero
+  std::string initial{};  // the first bytes; the rest is zero
   int line = 0;
 };
 
@@ -71,12 +70,11 @@ struct Function {
 };
 
 struct PtxFile {
-  std::string version, target;
   std::vector<Variable> variables;
   std::vector<Function> functions;
 };
 
 // Reads any bytes; an error names the line and what was found there.
-Status parse_ptx(std::string_view text, PtxFile& file);
+Result<PtxFile> parse_ptx(std::string_view text);
 
 }  // namespace gacc::emulator

@@ -13,10 +13,9 @@ struct Range {  // .reg .b32 %r<1000>: prefix and count
   Type type;
 };
 struct Scope {
-  std::unordered_map<std::string, int> registers;
+  std::unordered_map<std::string, Operand> names;  // registers, and variables by their unique names
   std::vector<Range> ranges;
   std::unordered_map<std::string, int> labels;
-  std::unordered_map<std::string, std::string> variables;  // name here -> unique name in the function
   struct Use {
     size_t statement, operand;
   };
@@ -73,17 +72,17 @@ class BodyReader {
     statement.line = token.line;
     if (in_.accept("@")) {
       statement.guard_negated = in_.accept("!");
-      statement.guard = register_of(in_.word());
+      statement.guard = named(in_.word()).reg;
       if (in_.status().ok() && (statement.guard < 0 || function_.registers[statement.guard].type.bits != 1))
         return in_.fail(token, "a guard must be a predicate register");
     }
     statement.opcode = in_.word();
     statement.line = token.line;
-    const bool label = statement.opcode.starts_with("bra");
+    const bool branch = statement.opcode.starts_with("bra");
     while (in_.go() && !in_.is(";")) {
-      statement.operands.push_back(operand(label));
-      if (label)
-        scopes_.back().branches.push_back({function_.statements.size(), statement.operands.size() - 1});
+      if (branch) scopes_.back().branches.push_back({function_.statements.size(), statement.operands.size()});
+      statement.operands.push_back(branch ? Operand{.kind = Operand::Kind::label, .name = in_.word()}
+                                          : operand());
       if (!in_.accept(",") && !in_.accept("|")) break;
     }
     in_.expect(";");
@@ -102,80 +101,53 @@ class BodyReader {
           in_.expect(">");
           scopes_.back().ranges.push_back({name, static_cast<uint64_t>(std::max<int64_t>(count, 0)), type});
         } else {
-          scopes_.back().registers[name] = add_register(name, type);
+          add_register(scopes_.back(), name, type);
         }
       } while (in_.go() && in_.accept(","));
       in_.expect(";");
     } else if (token.text == ".local" || token.text == ".shared" || token.text == ".global" ||
                token.text == ".const") {
-      for (Variable& variable : read_variables(in_, space_of(token.text), false))
-        add_variable(std::move(variable));
+      for (Variable& variable : read_variables(in_, token.text, false)) {
+        const std::string unique = fmt::format("{}#{}", variable.name, function_.variables.size());
+        scopes_.back().names[variable.name] = {.kind = Operand::Kind::symbol, .name = unique};
+        variable.name = unique;
+        function_.variables.push_back(std::move(variable));
+      }
     } else if (token.text == ".loc" || token.text == ".file" || token.text == ".pragma") {
       in_.skip_line(token.line);
     } else {
       in_.fail(token, fmt::format("`{}` is not supported in a function", token.text));
     }
   }
-  void add_variable(Variable variable) {
-    std::string unique = fmt::format("{}#{}", variable.name, function_.variables.size());
-    scopes_.back().variables[variable.name] = unique;
-    variable.name = std::move(unique);
-    function_.variables.push_back(std::move(variable));
-  }
-  int add_register(std::string name, const Type& type) {
+  const Operand& add_register(Scope& scope, const std::string& name, const Type& type) {
     if (function_.registers.size() > 200000)
       in_.fail(in_.peek(), "a function has more than 200000 registers");
-    function_.registers.push_back({std::move(name), type});
-    return static_cast<int>(function_.registers.size()) - 1;
-  }
-  // -1 when no register has this name.
-  int register_of(const std::string& name) {
-    size_t digits = name.size();
-    while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
-    const std::string_view prefix = std::string_view(name).substr(0, digits),
-                           index = std::string_view(name).substr(digits);
-    for (size_t s = scopes_.size(); s-- > 0;) {
-      Scope& scope = scopes_[s];
-      if (auto found = scope.registers.find(name); found != scope.registers.end()) return found->second;
-      if (index.empty()) continue;
-      uint64_t number = 0;
-      if (std::from_chars(index.data(), index.data() + index.size(), number).ec != std::errc{}) continue;
-      for (const Range& range : scope.ranges)
-        if (range.prefix == prefix && number < range.count)
-          return scope.registers[name] = add_register(name, range.type);
-    }
-    return -1;
+    const auto number = static_cast<int>(function_.registers.size());
+    function_.registers.push_back({name, type});
+    return scope.names[name] = {.kind = Operand::Kind::reg, .reg = number};
   }
 
   Operand named(const std::string& name) {
-    Operand value;
-    if (name == "_") return value;
-    if (const int reg = register_of(name); reg >= 0) {
-      value.kind = Operand::Kind::reg;
-      value.reg = reg;
-      return value;
+    if (name == "_") return {};
+    const size_t digits = name.find_last_not_of("0123456789") + 1;
+    const std::string_view prefix = std::string_view(name).substr(0, digits);
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+      if (auto found = scope->names.find(name); found != scope->names.end()) return found->second;
+      uint64_t number = 0;  // in a range
+      if (std::from_chars(name.data() + digits, name.data() + name.size(), number).ec != std::errc{})
+        continue;
+      for (const Range& range : scope->ranges)
+        if (range.prefix == prefix && number < range.count) return add_register(*scope, name, range.type);
     }
-    value.kind = name[0] == '%' ? Operand::Kind::special : Operand::Kind::symbol;
-    value.name = name;
-    for (size_t s = scopes_.size(); s-- > 0;)
-      if (auto found = scopes_[s].variables.find(name); found != scopes_[s].variables.end()) {
-        value.name = found->second;
-        break;
-      }
-    return value;
+    return {.kind = name[0] == '%' ? Operand::Kind::special : Operand::Kind::symbol, .name = name};
   }
-  Operand operand(bool label) {
+  Operand operand() {
     Operand value;
     const Token& token = in_.peek();
-    if (label) {
-      value.kind = Operand::Kind::label;
-      value.name = in_.word();
-      return value;
-    }
     if (in_.accept("{")) {
       value.kind = Operand::Kind::vector;
       while (in_.go() && !in_.is("}")) {
-        value.elements.push_back(operand(false));
+        value.elements.push_back(operand());
         if (value.elements.size() > 64) in_.fail(token, "a vector has more than 64 elements");
         if (in_.status().ok() && value.elements.back().kind == Operand::Kind::vector)
           in_.fail(token, "a vector inside a vector");
@@ -199,15 +171,11 @@ class BodyReader {
     return in_.number(in_.accept("-"));
   }
   Operand address() {
-    Operand value, base;
+    Operand value;
     if (in_.peek().kind == Token::Kind::word) {
-      base = named(in_.word());
-      if (base.kind == Operand::Kind::reg)
-        value.reg = base.reg;
-      else if (base.kind == Operand::Kind::symbol)
-        value.name = base.name;
-      else
-        in_.fail(in_.peek(), fmt::format("`{}` is not an address", base.name));
+      value = named(in_.word());
+      if (value.kind != Operand::Kind::reg && value.kind != Operand::Kind::symbol)
+        in_.fail(in_.peek(), fmt::format("`{}` is not an address", value.name));
       if (in_.accept("+") || in_.is("-")) value.offset = in_.integer();
     } else {
       value.offset = in_.integer();

@@ -20,7 +20,7 @@ struct Token {
   int line = 0;
 };
 // The last token is `end`.
-Status tokenize(std::string_view text, std::vector<Token>& tokens);
+Result<std::vector<Token>> tokenize(std::string_view text);
 
 class PtxReader {
  public:
@@ -53,19 +53,14 @@ class PtxReader {
   void fail(const Token& token, std::string text) { fail(token.line, std::move(text)); }
 
  private:
-  uint64_t hexadecimal(const Token& token, std::string_view digits, size_t wanted);
-
   const std::vector<Token>& tokens_;
   size_t at_ = 0;
   Status status_;
 };
 
-// ptx_declarations.cpp. Of `.const`, `.shared`, `.local`, `.param`; anything else is global.
-Space space_of(std::string_view directive);
-// After the space: [.align N] .type name[[n]..] [= init] {, name…} ;
+// ptx_parser.cpp. After .global, .const, .shared, .local: [.align N] .type name[[n]..] [= init] {, name…} ;
 // `external` after `.extern`: the sizes come from elsewhere.
-std::vector<Variable> read_variables(PtxReader& in, Space space, bool external);
-std::vector<Variable> read_parameters(PtxReader& in);  // ( .param .type name, … )
+std::vector<Variable> read_variables(PtxReader& in, std::string_view directive, bool external);
 
 // ptx_body.cpp. From `{` to its `}`: adds registers, variables (under names that are unique in the function)
 // and statements. Registers are made at their first use, so `.reg .b32 %r<1000>` costs nothing. Names of

@@ -12,6 +12,7 @@ namespace gacc::emulator {
 struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
   uint64_t count() const { return uint64_t{x} * y * z; }
+  Dim3 at(uint32_t i) const { return {i % x, i / x % y, i / x / y}; }  // the i-th of them
 };
 
 // What a launch has done: of its warps the instructions (of all, and of the one that executed most) and barriers,
@@ -22,20 +23,9 @@ struct LaunchCounts {
 };
 
 enum class Defect : uint8_t {
-  out_of_bounds,
-  misaligned,
-  uninitialised_memory,
-  uninitialised_register,
-  shared_race,
-  global_race,
-  divergent_barrier,
-  bad_shuffle,
-  division_by_zero,
-  deadlock,
-  endless,
-  trap
+#define GACC_DEFECT(name, text) name,
+#include "emulator/defects.def"
 };
-const char* defect_name(Defect defect);  // "out-of-bounds access"
 
 struct Report {
   Defect defect = Defect::out_of_bounds;

@@ -8,20 +8,8 @@
 namespace gacc::emulator {
 
 void Warp::start(uint32_t lanes_mask) {
+  *this = {launch, block, index, file, defined, std::move(local)};
   live = lanes_mask;
-  waiting = group = 0;
-  pc = 0;
-  std::fill(std::begin(pcs), std::end(pcs), 0u);
-  held = 0;
-  all_came = false;
-  backward = polls = 0;
-  executed = 0;
-  fenced = false;
-  seen.reset();
-  copies.clear();
-  copy_groups.clear();
-  waits_at = nullptr;
-  state = State::ready;
   reconverge();
 }
 
@@ -66,7 +54,7 @@ bool Warp::hold(uint32_t others) {
 }
 
 void Warp::run(int64_t budget) {
-  const Instr* code = launch->program.code.data();
+  const Instr* code = launch->kernel.code.data();
   const uint64_t before = launch->executed;
   polls = 0;
   if (state == State::ready) reconverge();
@@ -76,7 +64,7 @@ void Warp::run(int64_t budget) {
     ++launch->executed;
     active = group;
     if (in.guard >= 0) {
-      const uint32_t p = *lanes<uint32_t>(launch->program.slots[static_cast<size_t>(in.guard)].at);
+      const uint32_t p = *lanes<uint32_t>(launch->kernel.slots[static_cast<size_t>(in.guard)].at);
       check_defined(in.guard, in);
       active &= in.guard_negated ? ~p : p;
       if (!active) continue;
@@ -87,13 +75,11 @@ void Warp::run(int64_t budget) {
   executed += launch->executed - before;
 }
 
-Report* Warp::report(Defect defect, const Instr& in, int lane) {
-  Report* report = launch->reports.add(defect, launch->program.name, in.line);
+Report* Warp::new_report(Defect defect, const Instr& in, int lane) {
+  Report* report = launch->reports.add(defect, launch->kernel.info.name, in.line);
   if (!report) return nullptr;
   report->block = block->id;
-  const uint32_t t = thread_of(lane);
-  const Dim3& n = launch->block;
-  report->thread = {t % n.x, t / n.x % n.y, t / n.x / n.y};
+  report->thread = launch->block.at(thread_of(lane));
   return report;
 }
 
@@ -101,28 +87,17 @@ void Warp::check_defined(int reg, const Instr& in) {
   uint32_t& known = defined[reg];
   const uint32_t missing = active & ~known;
   if (!missing) return;
-  if (Report* r = report(Defect::uninitialised_register, in, first_lane(missing)))
-    r->text = fmt::format("{} was not written", launch->program.names[static_cast<size_t>(reg)]);
+  report(Defect::uninitialised_register, in, first_lane(missing), "{} was not written",
+         launch->kernel.names[static_cast<size_t>(reg)]);
   known |= missing;  // once is enough
 }
 
 void Warp::fill_specials() {
-  const Dim3& n = launch->block;
-  const Dim3& g = launch->grid;
-  for (const Program::SpecialUse& use : launch->program.specials) {
-    const Slot& slot = launch->program.slots[static_cast<size_t>(use.reg)];
-    for (int l = 0; l < kLanes; ++l) {
-      const uint32_t t = thread_of(l);
-      uint64_t v = 0;
-      switch (use.which) {
-#define GACC_SPECIAL(name, text, bytes, value) \
-  case Special::name:                          \
-    v = static_cast<uint64_t>(value);          \
-    break;
-#include "emulator/special_registers.def"
-      }
-      std::memcpy(file + slot.at + static_cast<size_t>(l) * slot.bytes, &v, slot.bytes);
-    }
+  const Geometry geometry{launch->grid, launch->block, block->id};
+  for (const auto& [reg, value] : launch->kernel.specials) {
+    uint32_t* const to = lanes<uint32_t>(launch->kernel.slots[static_cast<size_t>(reg)].at);
+    for (int l = 0; l < kLanes; ++l) to[l] = value(geometry, thread_of(l));
+    defined[reg] = ~0u;
   }
 }
 

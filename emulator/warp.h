@@ -1,10 +1,12 @@
-// A running warp, its block and its launch: the state that handlers work on.
+// A running warp, its block and its launch: the state that handlers work on, and the handlers.
 #pragma once
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <unordered_map>
 
-#include "emulator/lifetimes.h"
 #include "emulator/memory.h"
 #include "emulator/program.h"
 #include "emulator/report.h"
@@ -16,7 +18,7 @@ struct Block;
 constexpr int kStarving = 20000;  // backward branches of a group before the lanes ahead get a turn
 
 struct Launch {
-  const Program& program;
+  const Kernel& kernel;
   GlobalMemory& memory;
   Lifetimes& lifetimes;
   Reports& reports;
@@ -48,11 +50,13 @@ struct Warp {
   Launch* launch = nullptr;
   Block* block = nullptr;
   int index = 0;
-  State state = State::ready;
   uint8_t* file = nullptr;
   uint32_t* defined = nullptr;  // per register: lanes that were written
-  uint32_t live = 0;            // lanes that have not exited
-  uint32_t waiting = 0;         // lanes at a barrier
+  std::unique_ptr<Region> local{};
+  // Of the block that it is in.
+  State state = State::ready;
+  uint32_t live = 0;      // lanes that have not exited
+  uint32_t waiting = 0;   // lanes at a barrier
   uint32_t held = 0;      // lanes before what they do with others of the warp, which are on their way to it
   bool all_came = false;  // nobody is on the way any more: who was held goes on
   uint32_t group = 0;     // lanes at `pc`
@@ -63,11 +67,10 @@ struct Warp {
   int backward = 0;            // backward branches while others were parked
   int polls = 0;               // acquiring loads in this slice
   uint64_t executed = 0;
-  bool fenced = false;  // a fence was executed: relaxed writes publish
-  Clocks::Known seen;   // read by relaxed loads, known after a fence
-  std::unique_ptr<Region> local;
-  std::vector<PendingCopy> copies;  // not yet committed
-  std::deque<std::vector<PendingCopy>> copy_groups;
+  bool fenced = false;                // a fence was executed: relaxed writes publish
+  Clocks::Known seen{};               // read by relaxed loads, known after a fence
+  std::vector<PendingCopy> copies{};  // not yet committed
+  std::deque<std::vector<PendingCopy>> copy_groups{};
   int barrier = 0;  // the barrier that `waiting` lanes are in
   const Instr* waits_at = nullptr;
 
@@ -87,10 +90,17 @@ struct Warp {
   }
   int actor() const;  // of the launch's clocks
   uint32_t thread_of(int lane) const { return static_cast<uint32_t>(index * kLanes + lane); }
-  Report* report(Defect defect, const Instr& in, int lane);  // null when it is known already
+  // Reports a defect of the lane, unless it is known already.
+  template <class... A>
+  void report(Defect defect, const Instr& in, int lane, fmt::format_string<A...> text, A&&... values) {
+    if (Report* r = new_report(defect, in, lane)) r->text = fmt::format(text, std::forward<A>(values)...);
+  }
   // Reports sources not yet written by the active lanes.
   void check_defined(int reg, const Instr& in);
   void fill_specials();
+
+ private:
+  Report* new_report(Defect defect, const Instr& in, int lane);  // null when it is known already
 };
 
 struct Barrier {
@@ -114,7 +124,7 @@ struct Block {
   int threads = 0;
 
   void prepare(Launch& launch, int place);  // once, allocates
-  void start(int index, const Dim3& id);    // for each block it runs
+  void start(int index);                    // for each block it runs
   bool done() const;
   void release_barriers();  // those that are complete
 };
@@ -122,8 +132,30 @@ struct Block {
 inline int Warp::actor() const { return block->place * static_cast<int>(block->warps.size()) + index; }
 
 inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
-// Handlers in exec_*.cpp that others need.
-void run_exit(Warp& warp, const Instr& in);
+inline const Extra& extra_of(const Warp& warp, const Instr& in) {
+  return warp.launch->kernel.extras[static_cast<size_t>(in.extra)];
+}
+inline const Slot& slot_of(const Warp& warp, int reg) {
+  return warp.launch->kernel.slots[static_cast<size_t>(reg)];
+}
+// The lanes of a register of 32 bits, or the mask of a predicate.
+inline uint32_t* words_of(Warp& warp, int reg) { return warp.lanes<uint32_t>(slot_of(warp, reg).at); }
+// The bits of a lane, 8 bytes at most.
+inline uint64_t load_lane(const Warp& warp, const Slot& slot, int l) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, slot.bytes);
+  return bits;
+}
+inline void store_lane(Warp& warp, const Slot& slot, int l, uint64_t bits) {
+  std::memcpy(warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, &bits, slot.bytes);
+}
+// Takes the bits that `lanes` name.
+inline void set_mask(uint32_t& to, uint32_t from, uint32_t lanes) { to = (to & ~lanes) | (from & lanes); }
+// An integer of so many bytes with its sign in all upper bits.
+inline uint64_t extended(uint64_t bits, int bytes) {
+  return bytes < 8 && bits >> (8 * bytes - 1) & 1 ? bits | ~uint64_t{0} << (8 * bytes) : bits;
+}
+
 // An access of global memory that orders: releases before, acquires after.
 void publish(Warp& warp, uint64_t address);
 void learn(Warp& warp, uint64_t address, bool acquire);
@@ -131,6 +163,7 @@ void learn(Warp& warp, uint64_t address, bool acquire);
 struct Place {
   Region* region = nullptr;
   int64_t at = 0;
+  uint64_t address = 0;  // in its space, for messages
   Toucher by;
   Space space = Space::global;
 };
@@ -138,8 +171,40 @@ struct Place {
 // happen.
 bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int bytes, int lane, Place& place);
 void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, bool write, bool atomic);
-bool check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane);
-void addresses_of(Warp& warp, int base, int64_t offset, uint64_t* out);
+void check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane);
+// Of all lanes.
+std::array<uint64_t, kLanes> addresses_of(Warp& warp, const Instr& in, const Address& address);
+
+// The handlers that the decoder picks from, by family.
+// exec_memory.cpp
+void run_load(Warp&, const Instr&);
+void run_store(Warp&, const Instr&);
+void run_copy_async(Warp&, const Instr&);
+void run_copy_commit(Warp&, const Instr&);
+void run_copy_wait(Warp&, const Instr&);
+// exec_atomic.cpp
+void run_atomic(Warp&, const Instr&);
+void run_fence(Warp&, const Instr&);
+// exec_scalar.cpp
+template <int sources>
+void run_lanes(Warp&, const Instr&);  // of 1 to 4
+void run_divide(Warp&, const Instr&);
+void run_move(Warp&, const Instr&);    // copies whether a lane was written, too
+void run_resize(Warp&, const Instr&);  // value: 1 extends the sign
+void run_pack(Warp&, const Instr&);
+void run_unpack(Warp&, const Instr&);
+void run_branch(Warp&, const Instr&);
+void run_exit(Warp&, const Instr&);
+void run_trap(Warp&, const Instr&);
+// exec_collective.cpp; Extra::mode is one of these
+enum Mode { up, down, bfly, idx, bar_sync, bar_arrive };
+void run_shuffle(Warp&, const Instr&);
+void run_ballot(Warp&, const Instr&);
+void run_warp_barrier(Warp&, const Instr&);
+void run_barrier(Warp&, const Instr&);
+// exec_matrix.cpp
+void run_load_matrix(Warp&, const Instr&);
+void run_mma(Warp&, const Instr&);
 
 // Runs a launch to its end.
 void run_launch(Launch& launch);

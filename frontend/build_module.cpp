@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "frontend/loss.h"
-#include "frontend/overrides.h"
 #include "ir/positions.h"
 
 namespace gacc {
@@ -47,20 +46,17 @@ void warn_of_unread(const ir::Module& module, const ModelFile& model, Diag& diag
   }
 }
 
-struct Compiled {
-  ir::Module module{};
-  std::vector<LayerSummary> layers{};
-};
+}  // namespace
 
-std::optional<Compiled> compile(std::string_view text, std::string_view file_name,
-                                const std::vector<Override>& overrides, Diag& diag) {
+std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
+                                        const std::vector<Override>& overrides, Diag& diag,
+                                        std::vector<LayerSummary>* layers) {
   std::optional<Node> root = parse_toml(text, diag);
   if (!root) return std::nullopt;
   apply_overrides(*root, overrides, diag);
   const ModelFile model = read_model(*root, diag);
 
-  Compiled result;
-  ir::Module& module = result.module;
+  ir::Module module;
   module.name = model.file.table("model").text("name");
   module.source = file_name;
   module.settings = model.settings;
@@ -70,7 +66,7 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
   const Flow output = step.run();
   lower_loss(step, output, /*metrics=*/false);
   if (!model.predicted().empty()) predicted(step, output, diag);  // reported with all other errors
-  result.layers = step.summary();
+  if (layers != nullptr) *layers = step.summary();
   assign_groups(model, module, diag);
   assign_loads(model, parameters, module, diag);
   judge_equivalence(model, step.inexact(), module.results, diag);
@@ -80,21 +76,7 @@ std::optional<Compiled> compile(std::string_view text, std::string_view file_nam
   build_predict(module, model, parameters, diag);
   if (diag.failed()) return std::nullopt;
   warn_of_unread(module, model, diag);
-  return result;
-}
-
-}  // namespace
-
-std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
-                                        const std::vector<Override>& overrides, Diag& diag) {
-  std::optional<Compiled> result = compile(text, file_name, overrides, diag);
-  return result ? std::optional(std::move(result->module)) : std::nullopt;
-}
-
-std::optional<std::vector<LayerSummary>> summarize_model(std::string_view text, std::string_view file_name,
-                                                         const std::vector<Override>& overrides, Diag& diag) {
-  std::optional<Compiled> result = compile(text, file_name, overrides, diag);
-  return result ? std::optional(std::move(result->layers)) : std::nullopt;
+  return module;
 }
 
 }  // namespace gacc

@@ -24,15 +24,13 @@ struct LayerSummary {
   ir::Shape output{};  // per sample
   int64_t parameters = 0, trained = 0;
 };
-// The layers of the model file `text` in the order in which they run, copies of repeated blocks included; or
-// nothing and the reasons in `diag`.
-std::optional<std::vector<LayerSummary>> summarize_model(std::string_view text, std::string_view file_name,
-                                                         const std::vector<Override>& overrides, Diag& diag);
 
 // The module of the model file `text`, or nothing and the reasons in `diag`, which must have been made from
 // the same text (it prints the lines). The module's `step` yields the loss sum and the count of its elements,
-// `eval` also the metrics, and `init` fills the parameters. `file_name` becomes Module::source.
+// `eval` also the metrics, and `init` fills the parameters. `file_name` becomes Module::source. `layers`
+// receives the layers in the order in which they run, copies of repeated blocks included.
 std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
-                                        const std::vector<Override>& overrides, Diag& diag);
+                                        const std::vector<Override>& overrides, Diag& diag,
+                                        std::vector<LayerSummary>* layers = nullptr);
 
 }  // namespace gacc

@@ -267,17 +267,10 @@ void LayerContext::need_last_axis() {
            input.label);
 }
 
-void LayerContext::need_image() {
-  if (shape().size() != 4)
-    refuse(Kind::shape_mismatch, spec.keys.type_at, "layer `{}` takes images [C,H,W], {} gives {}", spec.name,
+void LayerContext::need_axes(size_t axes, std::string_view what) {
+  if (shape().size() != axes)
+    refuse(Kind::shape_mismatch, spec.keys.type_at, "layer `{}` takes {} {} gives {}", spec.name, what,
            input.label, shape_text());
-}
-
-void LayerContext::need_positions() {
-  if (shape().size() != 3)
-    refuse(Kind::shape_mismatch, spec.keys.type_at,
-           "layer `{}` takes positions and features, two axes; {} gives {}", spec.name, input.label,
-           shape_text());
 }
 
 void LayerContext::need_groups(int64_t channels, int64_t groups) {

@@ -138,8 +138,8 @@ class LayerContext : public Lowering {
   // Refuses an input whose samples are not f32, have no axis, are no image, or are not [positions, features].
   void need_floats() { layers.take(spec, input, ir::DType::f32); }
   void need_last_axis();
-  void need_image();
-  void need_positions();
+  void need_image() { need_axes(4, "images [C,H,W],"); }
+  void need_positions() { need_axes(3, "positions and features, two axes;"); }
   // Refuses channels that do not divide into that many groups.
   void need_groups(int64_t channels, int64_t groups);
 
@@ -176,6 +176,8 @@ class LayerContext : public Lowering {
   void open_segment() { b.segment = layers.segment_for(spec); }
 
  private:
+  void need_axes(size_t axes, std::string_view what);  // [B, ..]
+
   const LayerLowering::Scope& scope_;
 };
 

@@ -61,10 +61,8 @@ void LossContext::need_weights(std::string_view key, int64_t columns) {
 }
 
 void LossContext::sum(ir::ValueId each, ir::ValueId counted) {
-  const ir::ValueId loss = b.make("total_sum", "loss", {each}),
-                    count = b.make("total_sum", "count", {counted});
-  b.yield({.role = "loss", .metric = {}, .of = {}, .what = loss});
-  b.yield({.role = "count", .metric = {}, .of = {}, .what = count});
+  b.yield({.role = "loss", .metric = {}, .of = {}, .what = b.make("total_sum", "loss", {each})});
+  b.yield({.role = "count", .metric = {}, .of = {}, .what = b.make("total_sum", "count", {counted})});
 }
 
 ir::Operand LossContext::reshaped(std::string_view suffix, const ir::Shape& shape) {

@@ -2,8 +2,7 @@
 // resolved and shapes not computed here; that is layers.cpp. Values point into the tree that they were read
 // from.
 #pragma once
-#include "frontend/layer_type.h"
-#include "frontend/loss_type.h"
+#include "frontend/families.h"
 
 namespace gacc::frontend {
 
@@ -57,8 +56,6 @@ struct ModelFile {
 ModelFile read_model(const Node& root, Diag& diag);
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
 void read_training(ModelFile& model, Diag& diag);  // [train] ... [memory]
-// [[optimizer.groups]] of the table [optimizer].
-void read_groups(const Values& optimizer, ModelFile& model, Diag& diag);
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
 void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag);
 // Whether a layer among these, or inside of them, has adapters of its own.

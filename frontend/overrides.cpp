@@ -1,11 +1,12 @@
-// Walks dotted keys through tables and, by name, through lists of layers.
-#include "frontend/overrides.h"
-
+// `--set KEY=VALUE`: walks dotted keys through tables and, by name, through lists of layers.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
 #include <map>
+
+#include "frontend/frontend.h"
+#include "frontend/toml_tree.h"
 
 namespace gacc::frontend {
 
@@ -42,7 +43,7 @@ std::vector<std::string> split(std::string_view key) {
 Node* layer_named(Node& layers, std::string_view name) {
   const std::vector<std::string> names = layer_names(layers);
   for (size_t i = 0; i < names.size(); ++i)
-    if (!names[i].empty() && names[i] == name) return &layers.items[i];
+    if (names[i] == name) return &layers.items[i];
   return nullptr;
 }
 

@@ -2,7 +2,6 @@
 #include <map>
 
 #include "frontend/model_file.h"
-#include "frontend/overrides.h"
 #include "ir/size_text.h"
 
 namespace gacc::frontend {

@@ -5,7 +5,7 @@
 
 #include <fmt/ranges.h>
 
-#include "frontend/loss_type.h"
+#include "frontend/families.h"
 #include "frontend/schema.h"
 #include "ir/op_info.h"
 #include "ir/size_text.h"

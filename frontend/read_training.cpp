@@ -1,5 +1,7 @@
 // Reads [train], [optimizer], [schedule], [precision], [recompute], [launch] and [memory], and hands on [load]:
 // what they say becomes settings of the module.
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -77,6 +79,30 @@ void read_train(const Values& keys, bool budget, ModelFile& model, Diag& diag) {
     diag.error(Kind::conflict, keys.at("effective_batch"),
                "`train.effective_batch` is {}, but micro_batch {} x accumulate {} is {}", effective,
                model.micro_batch, model.accumulate, model.micro_batch * model.accumulate);
+  }
+}
+
+// `lr_factor`, or `lr`, which is a factor of what optimizer.lr says.
+double factor_of(const Values& group, double rate, Diag& diag) {
+  const bool both = group.given("lr") && group.given("lr_factor");
+  if (both)
+    diag.error(Kind::conflict, group.at("lr"), "a group has `lr` or `lr_factor`, not both");
+  else if (group.has("lr") && rate == 0)
+    diag.error(Kind::conflict, group.at("lr"),
+               "`{}` is a multiple of `optimizer.lr`, which is 0; use `lr_factor`", group.name("lr"));
+  return group.has("lr") && rate != 0 ? group.real("lr") / rate : group.real("lr_factor");
+}
+
+// What is said of some parameters only, by their names.
+void read_groups(const Values& optimizer, ModelFile& model, Diag& diag) {
+  for (const Values& group : optimizer["groups"].tables) {
+    if (group["match"].good && group.nodes("match").empty())
+      diag.error(Kind::out_of_range, group.at("match"), "`{}` is empty", group.name("match"));
+    ir::GroupSettings& settings = model.settings.groups.emplace_back();
+    settings.match = group.get<ir::Texts>("match");
+    if (group.has("weight_decay")) settings.weight_decay = group.real("weight_decay");
+    const double factor = factor_of(group, optimizer.real("lr"), diag);
+    if (factor != 1) settings.lr_factor = factor;
   }
 }
 
@@ -213,6 +239,31 @@ void read_training(ModelFile& model, Diag& diag) {
   file.table("launch").store(model.settings);
   read_recompute(file.table("recompute"), budget, model, diag);
   if (const Values* keys = file.find("load")) read_load(*keys, model.settings, diag);
+}
+
+bool matches_glob(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+}
+
+void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag) {
+  if (diag.failed()) return;  // parameters may be missing
+  Words names;
+  for (const ir::Buffer& buffer : module.buffers)
+    if (buffer.kind == ir::BufferKind::param) names.push_back(buffer.name);
+  const std::vector<Values>& groups = (*model.file.find("optimizer"))["groups"].tables;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const Node& pattern : groups[g].nodes("match")) {
+      bool found = false;
+      for (ir::Buffer& buffer : module.buffers) {
+        if (buffer.kind != ir::BufferKind::param || !matches_glob(pattern.text, buffer.name)) continue;
+        found = true;
+        if (buffer.group < 0) buffer.group = static_cast<int32_t>(g);
+      }
+      if (!found)
+        diag.error(Kind::unknown_name, pattern.at, "no parameter is named `{}`{}", pattern.text,
+                   did_you_mean(pattern.text, names));
+    }
+  }
 }
 
 }  // namespace gacc::frontend

@@ -2,8 +2,7 @@
 // defined.
 #include "frontend/schema.h"
 
-#include "frontend/layer_type.h"
-#include "frontend/loss_type.h"
+#include "frontend/families.h"
 #include "ir/optimizer.h"
 #include "ir/rate_schedule.h"
 

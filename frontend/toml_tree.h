@@ -8,6 +8,10 @@
 
 #include "ir/diag.h"
 
+namespace gacc {
+struct Override;
+}
+
 namespace gacc::frontend {
 
 struct Entry;
@@ -45,5 +49,13 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag);
 
 // The right side of an override: TOML, or a bare word taken as a string. Every node gets the place `at`.
 std::optional<Node> parse_value(std::string_view text, const Location& at);
+
+// overrides.cpp. Applies overrides in order, before the tree is read, so that they are checked like the file;
+// the last one of a key wins. What they write carries the place `--set KEY=VALUE`.
+void apply_overrides(Node& root, const std::vector<Override>& overrides, Diag& diag);
+
+// The names of a list of layer tables, defaults (TYPE_N, N counting the unnamed layers of a type) included;
+// "" for what is no layer.
+std::vector<std::string> layer_names(const Node& layers);
 
 }  // namespace gacc::frontend

@@ -189,9 +189,9 @@ TEST(Opcodes, SpecialRegisters) {
         "3, %tid.z; mad.lo.u32 %r1, %r1, 3, %tid.y; mad.lo.u32 %r1, %r1, 5, %tid.x; mad.wide.u32 %rd2, %r1, "
         "16, %rd1;\n" +
         fmt::format(
-            "mov.u{0} %{1}4, {2}; mov.u{0} %{1}5, {2}; st.global.b{0} [%rd2], %{1}4; st.global.b{0} "
-            "[%rd2+8], %{1}5;\nret;\n}}\n",
-            8 * reg.bytes, reg.bytes == 4 ? "r" : "rd", name);
+            "mov.u32 %r4, {0}; mov.u32 %r5, {0}; st.global.b32 [%rd2], %r4; st.global.b32 [%rd2+8], %r5;\n"
+            "ret;\n}}\n",
+            name);
     Machine machine(text);
     const size_t threads = 12 * 45;
     const uint64_t out = machine.put(std::vector<uint64_t>(threads * 2));

@@ -6,8 +6,8 @@
 #include <map>
 #include <sstream>
 
+#include "frontend/families.h"
 #include "frontend/frontend.h"
-#include "frontend/layer_type.h"
 #include "ir/text.h"
 
 namespace gacc::frontend {

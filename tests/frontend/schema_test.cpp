@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "frontend/overrides.h"
+#include "frontend/frontend.h"
 #include "ir/size_text.h"
 
 namespace gacc::frontend {

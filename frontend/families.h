@@ -1,11 +1,12 @@
-// The table of layer types: layers.def names them, frontend/layers/ has a file for each family. A layer says
-// its keys, what must hold among them, and the ops of its forward pass.
+// The types of layers and of losses: layers.def and losses.def name them, layers/ and losses/ have a file
+// for each family. A type says its keys, what must hold among them, and the ops of its forward pass.
 #pragma once
 #include "frontend/schema.h"
 
 namespace gacc::frontend {
 
 class LayerContext;
+struct LossContext;
 struct Layer;
 
 struct LayerType {
@@ -27,6 +28,22 @@ namespace layers {
 }  // namespace layers
 
 const std::vector<const LayerType*>& all_layers();  // in the order of layers.def
+
+struct LossType {
+  TypeSchema schema;
+  Words metrics{};  // those that can be measured beside it
+  void (*check)(const Values& keys, Diag& diag) = nullptr;
+  void (*lower)(LossContext& loss) = nullptr;
+};
+
+namespace losses {
+#define X(name) extern const LossType name;
+#include "frontend/losses.def"
+#undef X
+}  // namespace losses
+
+const std::vector<const LossType*>& all_losses();  // in the order of losses.def
+Words metric_names();                              // of all losses
 
 // Keys that several layers have.
 inline const Key bias_key{"bias", Form::flag, true, "false: no bias"};
