@@ -23,7 +23,7 @@ bool is_plain_name(std::string_view file) {
          file.find('\0') == std::string_view::npos;
 }
 
-std::string folder_of(const std::string& path) {
+std::string prefix_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
@@ -113,7 +113,7 @@ Status WeightFile::open_shards(std::string_view index) {
   std::vector<std::string> problems;
   for (auto& [file, wanted] : named) {
     std::vector<StoredTensor> tensors;
-    if (const Status status = add(folder_of(path_) + std::string(file), tensors); !status) {
+    if (const Status status = add(prefix_of(path_) + std::string(file), tensors); !status) {
       problems.push_back(status.text());
       continue;
     }
