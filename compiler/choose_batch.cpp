@@ -55,27 +55,24 @@ class Chooser {
     const std::vector<int64_t> batches = micro_batches(out.problem);
     if (!out.problem.empty()) return out;
     std::vector<Candidate> all;
-    for (const int64_t micro : batches) {
-      Candidate candidate;
-      if (prepare(micro, effective_ / micro, candidate)) all.push_back(std::move(candidate));
-    }
+    for (const int64_t micro : batches)
+      if (std::optional<Candidate> candidate = prepare(micro, effective_ / micro))
+        all.push_back(std::move(*candidate));
     if (all.empty()) return out;  // reported by the compiler
-    std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
-      return a.bound != b.bound ? a.bound < b.bound : a.launches < b.launches;
-    });
+    std::ranges::reverse(all);    // the largest micro-batch first
+    std::vector<Candidate*> by_bound;
+    for (Candidate& candidate : all) by_bound.push_back(&candidate);
+    std::ranges::sort(by_bound, {}, [](const Candidate* c) { return std::pair(c->bound, c->launches); });
     const Candidate* best = nullptr;
-    for (Candidate& candidate : all) {
-      if (refused || (best != nullptr && candidate.bound > best->seconds)) continue;
-      solve(candidate, options_.plan_effort);
-      const bool better = candidate.seconds >= 0 &&
-                          (best == nullptr || candidate.seconds < best->seconds ||
-                           (candidate.seconds == best->seconds && candidate.launches < best->launches));
-      if (better) best = &candidate;
+    for (Candidate* const candidate : by_bound) {
+      if (refused || (best != nullptr && candidate->bound > best->seconds)) continue;
+      solve(*candidate, options_.plan_effort);
+      const bool better = candidate->seconds >= 0 &&
+                          (best == nullptr || candidate->seconds < best->seconds ||
+                           (candidate->seconds == best->seconds && candidate->launches < best->launches));
+      if (better) best = candidate;
     }
-    const int64_t chosen = best != nullptr ? best->micro : 0;  // sorting moves what `best` points to
-    std::stable_sort(all.begin(), all.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.micro > b.micro; });
-    if (chosen == 0) {
+    if (best == nullptr) {
       out.problem = failure(all.back(), hint);
       if (*model_.settings.train.choose_micro_batch && !*model_.settings.train.choose_accumulate)
         out.problem += fmt::format(
@@ -86,9 +83,9 @@ class Chooser {
     }
     out.done = true;
     if (open_) {
-      out.overrides = {{"train.micro_batch", fmt::to_string(chosen)},
-                       {"train.accumulate", fmt::to_string(effective_ / chosen)}};
-      out.why = explain(all, chosen);
+      out.overrides = {{"train.micro_batch", fmt::to_string(best->micro)},
+                       {"train.accumulate", fmt::to_string(best->launches)}};
+      out.why = explain(all, *best);
     }
     return out;
   }
@@ -111,20 +108,19 @@ class Chooser {
       if (i != effective_ / i) divisors.push_back(effective_ / i);
     }
     std::erase_if(divisors, [&](int64_t micro) { return effective_ / micro < lanes; });
-    std::sort(divisors.begin(), divisors.end());
+    std::ranges::sort(divisors);
     if (divisors.empty())
       problem = fmt::format("train.effective_batch {} is too small for train.lanes {}", effective_, lanes);
     return divisors;
   }
 
-  bool prepare(int64_t micro, int64_t launches, Candidate& out) {
+  // Nothing where it does not compile.
+  std::optional<Candidate> prepare(int64_t micro, int64_t launches) {
     std::optional<ir::Module> fused = compile_({{"train.micro_batch", fmt::to_string(micro)},
                                                 {"train.accumulate", fmt::to_string(launches)},
                                                 {"train.effective_batch", fmt::to_string(micro * launches)}});
-    if (!fused) return false;
-    out.micro = micro;
-    out.launches = launches;
-    out.fused = std::move(*fused);
+    if (!fused) return {};
+    Candidate out{micro, launches, std::move(*fused)};
     out.step = passes::step_graph(out.fused, options_.costs);
     out.least = passes::least_arena(out.step);
     const auto seconds = [&](const ir::Region& region) {
@@ -138,7 +134,7 @@ class Chooser {
       launch =
           std::max(launch, passes::planner::lower_bound(out.step.graph, step_budget_ - out.step.fixed_bytes));
     out.bound = static_cast<double>(launches) * launch + out.update;
-    return true;
+    return out;
   }
 
   // The fastest plan of this micro-batch, if one is found.
@@ -174,7 +170,7 @@ class Chooser {
                .feasible;
   }
 
-  std::string explain(const std::vector<Candidate>& all, int64_t chosen) const {
+  std::string explain(const std::vector<Candidate>& all, const Candidate& chosen) const {
     std::string text = fmt::format("effective batch {}", effective_);
     if (budget_ != kNoBudget) text += fmt::format(" in {}", ir::size_text(budget_));
     text += ", times by the cost model of " + options_.costs.name + ":\n";
@@ -190,7 +186,7 @@ class Chooser {
       } else {
         what = fmt::format("takes at least {} (proven)", time_text(c.bound));
       }
-      text += fmt::format("  {} {} x {}: {}\n", c.micro == chosen ? "->" : "  ", c.micro, c.launches, what);
+      text += fmt::format("  {} {} x {}: {}\n", &c == &chosen ? "->" : "  ", c.micro, c.launches, what);
     }
     return text;
   }
@@ -213,32 +209,33 @@ class Chooser {
     int64_t most = 0;
     for (int64_t low = 1, high = smallest.micro - 1; low <= high;) {
       const int64_t middle = low + (high - low) / 2;
-      Candidate candidate;
-      if (!prepare(middle, smallest.launches, candidate)) break;
-      (may_fit(candidate) ? low = (most = middle) + 1 : high = middle - 1);
+      std::optional<Candidate> candidate = prepare(middle, smallest.launches);
+      if (!candidate) break;
+      (may_fit(*candidate) ? low = (most = middle) + 1 : high = middle - 1);
     }
     Candidate fits;
     for (; most > 0 && fits.seconds < 0; most -= 1 + most / 8) {
-      fits = {};
-      if (!prepare(most, smallest.launches, fits)) break;
-      solve(fits, 0);
+      std::optional<Candidate> candidate = prepare(most, smallest.launches);
+      if (!candidate) break;
+      solve(*candidate, 0);
+      fits = std::move(*candidate);
     }
     // Whole searches find more, and are short where the step is small.
     const bool quick = smallest.step.graph.operations.size() <= kOperationsOfQuickSearch;
     for (int64_t high = smallest.micro; quick && fits.seconds >= 0 && high - fits.micro > 1;) {
-      Candidate more;
-      if (!prepare(fits.micro + (high - fits.micro) / 2, smallest.launches, more)) break;
-      solve(more, options_.plan_effort);
-      if (more.seconds < 0)
-        high = more.micro;
+      std::optional<Candidate> more = prepare(fits.micro + (high - fits.micro) / 2, smallest.launches);
+      if (!more) break;
+      solve(*more, options_.plan_effort);
+      if (more->seconds < 0)
+        high = more->micro;
       else
-        fits = std::move(more);
+        fits = std::move(*more);
     }
     if (fits.seconds < 0) {
-      Candidate one;
-      if (smallest.micro == 1 || !prepare(1, smallest.launches, one)) return text;
-      if (one.least > limit)
-        return text + fmt::format("; micro_batch 1 needs at least {} (proven)", ir::size_text(one.least));
+      const std::optional<Candidate> one = smallest.micro == 1 ? std::nullopt : prepare(1, smallest.launches);
+      if (!one) return text;
+      if (one->least > limit)
+        return text + fmt::format("; micro_batch 1 needs at least {} (proven)", ir::size_text(one->least));
       return text + "; no smaller micro_batch fits";
     }
     solve(fits, options_.plan_effort);

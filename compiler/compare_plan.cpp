@@ -89,22 +89,21 @@ void adopt(const PlanProgram& program, ir::Schedule& schedule) {
 }
 
 // The programs that the module needs, with all that `plan` may leave out and does.
-bool write_programs(ir::Module module, const Plan& plan, Plan& wanted, std::string& problem) {
+Result<Plan> write_programs(ir::Module module, const Plan& plan) {
   Diag diag;
+  std::string problem;
   const std::optional<kernels::Program> program =
       kernels::make_program(module, kernels::Purpose::device, problem, kernels::GpuTarget(plan.target));
-  if (!program) return false;
-  if (!passes::schedule(module, plan.target, diag)) {
-    problem = diag.render();
-    return false;
-  }
+  if (!program) return Status::error(problem);
+  if (!passes::schedule(module, plan.target, diag)) return Status::error(diag.render());
   for (const ir::RegionKind kind : ir::all_regions) {
     std::optional<ir::Schedule>& schedule = module.region(kind).schedule;
     const auto of_kind = std::ranges::find(plan.programs, ir::region_text(kind), &PlanProgram::name);
     if (schedule && of_kind != plan.programs.end()) adopt(*of_kind, *schedule);
   }
+  Plan wanted;
   wanted.programs = plan_programs(module, *program);
-  return true;
+  return wanted;
 }
 
 // What the PTX's `.target` names: the GPU that its kernels were chosen for.
@@ -137,11 +136,10 @@ Status compare_plan(const ir::Module& module, const Artifact& artifact, std::str
 }
 
 Status compare_programs(const ir::Module& module, const Artifact& artifact, std::string_view name) {
-  Plan wanted;
-  std::string found;
-  wanted.target = artifact.plan.target;
-  if (write_programs(module, artifact.plan, wanted, found))
-    found = difference(to_json(artifact.plan)["programs"], to_json(wanted)["programs"], "programs", "");
+  const Result<Plan> wanted = write_programs(module, artifact.plan);
+  if (!wanted) return wrong(name, wanted.status().text());
+  const std::string found =
+      difference(to_json(artifact.plan)["programs"], to_json(*wanted)["programs"], "programs", "");
   return found.empty() ? Status() : wrong(name, found);
 }
 

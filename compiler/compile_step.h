@@ -11,11 +11,22 @@
 #include <string_view>
 #include <vector>
 
-#include "compiler/make_artifact.h"
+#include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
 #include "passes/pipeline.h"
 
 namespace gacc {
+
+// What the plan says that the module does not: target, passes and bytes by category.
+PlanFacts plan_facts(const ir::Module& module, const std::string& target);
+
+struct Compiled {
+  std::string artifact, llvm_ir;
+};
+// Machine code for the schedules of `module`, with its plan. `model` and `overrides`: the record of the model that
+// an artifact carries (Artifact::model). Nothing and a diagnostic when code generation fails, which is a bug.
+std::optional<Compiled> make_artifact(const ir::Module& module, const Plan& plan, const std::string& model,
+                                      const std::vector<Override>& overrides, Diag& diag);
 
 struct CompileTrouble {
   bool bug = false;  // of gacc; else the model, or what was asked for, is wrong

@@ -63,9 +63,8 @@ struct gacc_session {
   DataFacts facts;
   std::unique_ptr<Device> device;
   std::optional<Session> session;
-  bool ready = false;        // initialised
-  int64_t eval_samples = 0;  // of the evaluation under way
-  Status broken;             // the error after which nothing goes on
+  bool ready = false;  // initialised
+  Status broken;       // the error after which nothing goes on
 };
 
 namespace {
@@ -110,8 +109,7 @@ Answer guarded(std::initializer_list<const void*> given, const char* without, F&
 
 // The place of the first line "FILE:LINE:COLUMN: ..." of what the compiler says.
 void find_place(std::string_view text, const std::string& file, gacc_error& error) {
-  for (size_t at = 0; at < text.size();
-       at = text.find('\n', at) == std::string_view::npos ? text.size() : text.find('\n', at) + 1) {
+  for (size_t at = 0; at < text.size(); at = std::min(text.find('\n', at), text.size() - 1) + 1) {
     if (!text.substr(at).starts_with(file + ":")) continue;
     const char *begin = text.data() + at + file.size() + 1, *const end = text.data() + text.size();
     const auto line = std::from_chars(begin, end, error.line);
@@ -182,9 +180,9 @@ Answer compile(const std::string& text, const std::string& name, const gacc_comp
   return error;
 }
 
-void describe(const std::string& name, const std::string& kind, const std::string& dtype,
-              const std::vector<int64_t>& shape, int64_t bytes, gacc_tensor& to) {
-  to = {name.c_str(), kind.c_str(), dtype.c_str(), {}, std::min<size_t>(shape.size(), GACC_MOST_AXES), bytes};
+void describe(const char* name, const char* kind, const char* dtype, const std::vector<int64_t>& shape,
+              int64_t bytes, gacc_tensor& to) {
+  to = {name, kind, dtype, {}, std::min<size_t>(shape.size(), GACC_MOST_AXES), bytes};
   std::copy_n(shape.begin(), to.axes, to.shape);
 }
 
@@ -205,9 +203,11 @@ Answer with_session(gacc_session* session, const char* call, bool needs_init, F&
   });
 }
 
-Answer after(gacc_session& session, const Status& status) {
-  if (!status) session.broken = status;
-  return status;
+// A Status or a Result of the device.
+template <class T>
+T after(gacc_session& session, T result) {
+  if (!result) session.broken = result.status();
+  return result;
 }
 
 Answer take_arrays(const char* call, const gacc_array* arrays, size_t count, std::vector<UserArray>& given) {
@@ -295,9 +295,8 @@ gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
              plan.inputs.size(),
              plan.buffers.size(),
              {}};
-    static const std::string kName = "output", kType = "f32";
     if (plan.predict.batch > 0)
-      describe(kName, kName, kType, plan.predict.shape, elements_of(plan.predict.shape) * kFloatBytes,
+      describe("output", "output", "f32", plan.predict.shape, elements_of(plan.predict.shape) * kFloatBytes,
                info->output);
     return {};
   });
@@ -309,10 +308,9 @@ gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* ten
     if (index >= inputs.size())
       return wrong_call("gacc_step_input: there {} {}", inputs.size() == 1 ? "is" : "are",
                         counted(inputs.size(), "input"));
-    static const std::string kKind = "input";
     const PlanInput& input = inputs[index];
-    describe(input.name, kKind, input.dtype, input.shape, elements_of(input.shape) * 4,
-             *tensor);  // f32 and i32
+    const int64_t bytes = elements_of(input.shape) * 4;  // f32 and i32
+    describe(input.name.c_str(), "input", input.dtype.c_str(), input.shape, bytes, *tensor);
     return {};
   });
 }
@@ -322,7 +320,8 @@ gacc_error gacc_step_buffer(const gacc_step* step, size_t index, gacc_tensor* te
     const auto& buffers = step->checked->artifact.plan.buffers;
     if (index >= buffers.size()) return wrong_call("gacc_step_buffer: there are {} buffers", buffers.size());
     const PlanBuffer& buffer = buffers[index];
-    describe(buffer.name, buffer.kind, buffer.dtype, buffer.shape, buffer.bytes, *tensor);
+    describe(buffer.name.c_str(), buffer.kind.c_str(), buffer.dtype.c_str(), buffer.shape, buffer.bytes,
+             *tensor);
     return {};
   });
 }
@@ -360,10 +359,7 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
     if (epochs && epoch_samples == 0)
       return wrong_call("gacc_session_init: the schedule counts epochs: say of how many samples");
     Status status = run.session->init(static_cast<uint64_t>(seed), static_cast<float>(run.plan.lr));
-    const WindowRules rules = {epoch_samples, run.plan.micro_batch, run.plan.accumulate,
-                               parse_tail(run.plan.tail)};
-    if (status && epochs) status = begin_rates(*run.session, run.plan, rules);
-    run.eval_samples = 0;
+    if (status) status = begin_rates(*run.session, run.plan, rules_of(run.plan, epoch_samples));
     run.ready = status.ok();
     return after(run, status);
   });
@@ -402,13 +398,12 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
   return with_session(session, "gacc_session_update", true, [&](gacc_session& run) -> Answer {
     if (run.session->launches() == 0)
       return wrong_call("gacc_session_update: the window has no launch: gacc_session_step makes one");
-    const Result<WindowReport> report = run.session->update();
-    if (!report) return after(run, report.status());
-    if (ends_training(run.plan, *report))
-      return after(run, Status::error("{}", why_training_ends(run.plan, *report)));
+    const WindowReport report = GACC_TRY(after(run, run.session->update()));
+    if (ends_training(run.plan, report))
+      return after(run, Status::error(why_training_ends(run.plan, report)));
     if (window != nullptr)
-      *window = {report->launches, report->samples, report->applied, !report->finite,
-                 report->loss,     report->norm,    report->lr};
+      *window = {report.launches, report.samples, report.applied, !report.finite,
+                 report.loss,     report.norm,    report.lr};
     return {};
   });
 }
@@ -416,26 +411,22 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
 gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
   return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) -> Answer {
     GACC_TRY(fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval));
-    Status status = run.eval_samples == 0 ? run.session->begin_eval() : Status();
-    if (status) status = run.session->eval(run.batch.inputs(), samples);
-    run.eval_samples += samples;
-    return after(run, status);
+    if (run.session->eval_samples() == 0) GACC_TRY(after(run, run.session->begin_eval()));
+    return after(run, run.session->eval(run.batch.inputs(), samples));
   });
 }
 
 gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation) {
   return with_session(session, "gacc_session_eval_end", true, [&](gacc_session& run) -> Answer {
     if (evaluation == nullptr) return wrong_call("gacc_session_eval_end: the evaluation is null");
-    if (run.eval_samples == 0)
+    if (run.session->eval_samples() == 0)
       return wrong_call("gacc_session_eval_end: nothing is evaluated: gacc_session_eval adds samples");
-    const Result<EvalReport> report = run.session->end_eval();
-    if (!report) return after(run, report.status());
-    run.eval_samples = 0;
-    const size_t metrics = std::min<size_t>(report->metrics.size(), GACC_MOST_METRICS);
-    *evaluation = {report->samples, report->count, report->loss, metrics, {}};
+    const EvalReport report = GACC_TRY(after(run, run.session->end_eval()));
+    const size_t metrics = std::min<size_t>(report.metrics.size(), GACC_MOST_METRICS);
+    *evaluation = {report.samples, report.count, report.loss, metrics, {}};
     const std::vector<std::string>& names = run.step->artifact.plan.metrics;
     for (size_t i = 0; i < evaluation->metrics; ++i)
-      evaluation->metric[i] = {names[i].c_str(), report->metrics[i]};
+      evaluation->metric[i] = {names[i].c_str(), report.metrics[i]};
     return {};
   });
 }
@@ -467,7 +458,8 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
       }
       GACC_TRY(run.batch.fill(part, some, run.facts, Program::predict));
       const std::span to(outputs + first * each, static_cast<size_t>(some * each));
-      GACC_TRY(after(run, run.session->predict(run.batch.inputs(), some, to)));
+      GACC_TRY(after(run, run.session->run_predict(run.batch.inputs(), some)));
+      GACC_TRY(after(run, run.session->read_outputs(0, to)));
     }
     return {};
   });
@@ -495,11 +487,10 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
 gacc_error gacc_session_save(gacc_session* session, const char* path) {
   return with_session(session, "gacc_session_save", true, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_save: the path is null");
-    const Result<std::vector<NamedTensor>> tensors = run.session->parameters();
-    if (!tensors) return after(run, tensors.status());
+    const std::vector<NamedTensor> tensors = GACC_TRY(after(run, run.session->parameters()));
     Metadata metadata = to_metadata(run.facts);
     mark_own_names(run.plan, metadata);
-    return save_safetensors(path, *tensors, metadata);
+    return save_safetensors(path, tensors, metadata);
   });
 }
 
@@ -537,7 +528,6 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
     if (status) status = reader.restore(run.plan, *run.session);
     run.session->resume_window(reader.content().train.window_launches, reader.content().train.window_samples);
     run.facts = std::move(facts);
-    run.eval_samples = 0;
     run.ready = status.ok();
     return after(run, status);
   });

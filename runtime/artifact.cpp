@@ -1,10 +1,6 @@
 // Writes and reads the artifact text. The checksum line covers everything after it, and must read exactly as
-// this file would write it, so any change of any byte is refused. Names, comments and paths may hold any
-// byte, and ptxas takes printable ASCII alone, in comments as well: the lines of the IR and of the model are
-// escaped.
+// this file would write it, so any change of any byte is refused.
 #include "runtime/artifact.h"
-
-#include <zlib.h>
 
 #include <algorithm>
 #include <charconv>
@@ -23,8 +19,7 @@ constexpr std::string_view kSetsLine = "//sets ";
 constexpr std::string_view kModelLine = "//model ";
 
 std::string header(std::string_view body) {
-  auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(body.data()), body.size());
-  return fmt::format("{}{} bytes={} crc32={:08x}\n", kMagic, kArtifactVersion, body.size(), crc);
+  return fmt::format("{}{} bytes={} crc32={:08x}\n", kMagic, kArtifactVersion, body.size(), crc32_of(body));
 }
 
 // Takes the next line off `text`, without its end; false when none is left.
@@ -45,28 +40,24 @@ bool take_number(std::string_view& text, int64_t& number) {
 
 // What a text that is no artifact seems to be, for the error.
 std::string_view guess(std::string_view text) {
-  auto begins = [&](std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; };
-  auto holds = [&](std::string_view part) {
-    return text.substr(0, 4096).find(part) != std::string_view::npos;
-  };
+  const std::string_view head = text.substr(0, 4096);
+  const auto holds = [&](std::string_view part) { return head.find(part) != head.npos; };
   if (text.empty()) return "it is empty";
-  if (begins("\x1f\x8b")) return "it is compressed with gzip";
-  if (begins("PK\x03\x04")) return "it is a zip file";
-  if (begins("\x7f"
-             "ELF"))
-    return "it is a binary (ELF)";
+  if (text.starts_with("\x1f\x8b")) return "it is compressed with gzip";
+  if (text.starts_with("PK\x03\x04")) return "it is a zip file";
+  if (text.starts_with("\177ELF")) return "it is a binary (ELF)";
   // Eight bytes of a length, the last of them 0: a model file may well begin with `model = {`.
   if (text.size() > 8 && text[7] == '\0' && text[8] == '{') return "it looks like a safetensors file";
-  if (holds("[model]") || holds("[[layers]]") || begins("model"))
+  if (holds("[model]") || holds("[[layers]]") || text.starts_with("model"))
     return "it looks like a model file; compile it with gaccc first";
   if (holds(".version") && holds(".target")) return "it is PTX without gacc's plan";
-  if (begins("module @")) return "it looks like gacc's textual IR";
-  if (text.substr(0, 4096).find('\0') != std::string_view::npos) return "it is a binary file";
+  if (text.starts_with("module @")) return "it looks like gacc's textual IR";
+  if (head.find('\0') != head.npos) return "it is a binary file";
   return "its first line does not begin with \"// gacc artifact\"";
 }
 
-// The first line: magic, version, byte count, checksum; `body` is what follows.
-Status check_header(std::string_view text, std::string_view name, std::string_view& body) {
+// The first line: magic, version, byte count, checksum. What follows it.
+Result<std::string_view> check_header(std::string_view text, std::string_view name) {
   if (text.substr(0, kMagic.size()) != kMagic)
     return Status::error("{}: not a gacc artifact: {}", name, guess(text));
   std::string_view rest = text, line;
@@ -91,8 +82,7 @@ Status check_header(std::string_view text, std::string_view name, std::string_vi
   const std::string expected = header(rest);
   if (line != std::string_view(expected).substr(0, expected.size() - 1))
     return Status::error("{}: the artifact was altered: its checksum does not match", name);
-  body = rest;
-  return {};
+  return rest;
 }
 
 constexpr std::string_view kHexDigits = "0123456789abcdef";
@@ -188,8 +178,7 @@ std::string write_artifact(const Artifact& artifact) {
 }
 
 Result<Artifact> read_artifact(std::string_view text, std::string_view name) {
-  std::string_view body, line;
-  GACC_TRY(check_header(text, name, body));
+  std::string_view body = GACC_TRY(check_header(text, name)), line;
   Artifact artifact;
   if (!take_line(body, line) || line.substr(0, kPlanLine.size()) != kPlanLine)
     return Status::error("{}: the artifact has no plan", name);

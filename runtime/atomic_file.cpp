@@ -6,14 +6,16 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <system_error>
-
-#include "runtime/file_identity.h"
 
 namespace gacc {
 namespace {
@@ -56,6 +58,45 @@ Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit
 
 }  // namespace
 
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+bool follow_links(std::string& path) {
+  for (int i = 0; i < 40; ++i) {
+    char folder[PATH_MAX];
+    if (realpath(folder_of(path).c_str(), folder) && std::string_view(folder).starts_with("/proc/"))
+      return true;
+    char target[PATH_MAX];
+    const ssize_t length = readlink(path.c_str(), target, sizeof target);
+    if (length < 0) return false;
+    const std::string next(target, static_cast<size_t>(length));
+    path = next.starts_with('/') ? next : folder_of(path) + "/" + next;
+  }
+  return false;
+}
+
+std::optional<FileIdentity> identity_of(std::string path) {
+  struct stat info {};
+  std::filesystem::path missing;  // what is not there of the path, from the first folder that is
+  while (stat(path.c_str(), &info) != 0) {
+    follow_links(path);
+    if (stat(path.c_str(), &info) == 0) break;
+    const std::string folder = folder_of(path);
+    if (folder == path) return std::nullopt;
+    const std::filesystem::path name = path.substr(path.rfind('/') + 1);
+    missing = missing.empty() ? name : name / missing;
+    path = folder;
+  }
+  // A folder that is not there yet may be made before the file is written: its ".." leads back.
+  if (const auto direct = missing.lexically_normal(); direct != missing)
+    return identity_of(path + "/" + direct.string());
+  if (S_ISCHR(info.st_mode) || S_ISSOCK(info.st_mode)) return std::nullopt;
+  return FileIdentity{info.st_dev, info.st_ino, missing.string(), S_ISFIFO(info.st_mode)};
+}
+
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), std::min<size_t>(bytes.size(), size_t{1} << 30));
@@ -67,13 +108,16 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
+uint32_t crc32_of(std::string_view bytes, uint32_t before) {
+  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) close(fd_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
 Status AtomicFile::open(const std::string& path) {
-  if (fd_ >= 0) return Status::error("cannot write {}: {} is still open", path, path_);
   if (path.empty()) return Status::error("cannot write a file without a name");
   path_ = path;
   const bool in_place = follow_links(path_);
@@ -107,7 +151,6 @@ Status AtomicFile::open(const std::string& path) {
 }
 
 Status AtomicFile::write(std::string_view bytes) {
-  if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
   return write_all(fd_, bytes) ? Status() : cannot_write(path_, errno);
 }
 
@@ -127,7 +170,6 @@ Status AtomicFile::keep_old(const std::string& name) const {
 }
 
 Status AtomicFile::commit(const std::string& keep) {
-  if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
   int error = 0;
   if (!temporary_.empty() && fsync(fd_) != 0 && errno != EINVAL && errno != ENOTSUP) error = errno;
   if (close(fd_) != 0 && error == 0 && errno != EINTR) error = errno;

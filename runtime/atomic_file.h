@@ -2,6 +2,7 @@
 // flushed to disk, then renamed over it. A full disk or a crash leaves the old file untouched.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,8 +38,28 @@ void sync_folder_of(const std::string& path);
 // All of `bytes`, also where it takes several calls; false with errno where they cannot be written.
 bool write_all(int fd, std::string_view bytes);
 
+// The CRC-32 of zlib, of what comes behind bytes with the one given.
+uint32_t crc32_of(std::string_view bytes, uint32_t before = 0);
+
 // The first of `name`, `name`.2, `name`.3 ... that no file has.
 std::string free_name(const std::string& name);
+
+// "a/b" -> "a", "b" -> ".", "/b" -> "/"
+std::string folder_of(const std::string& path);
+// Follows links until a name that is none. True when the path leads through /proc (as /dev/stdout and
+// /dev/fd/1 do): such names stand for open files, which must not be replaced.
+bool follow_links(std::string& path);
+
+// Which file a path names, however it is spelled.
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;
+  std::string missing;  // of a file that is not there: its path from the folder of that device and inode
+  bool pipe = false;    // what one reader has taken, another does not get
+  bool operator==(const FileIdentity&) const = default;
+};
+// Equal for two paths when what is written to one is read from the other, now or as soon as the file is
+// there. None where nothing could be lost: terminals, /dev/null and other character devices, and sockets.
+std::optional<FileIdentity> identity_of(std::string path);
 
 Status write_file_atomically(const std::string& path, std::string_view bytes);
 // The same; "-" is standard output.

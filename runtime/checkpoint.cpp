@@ -6,7 +6,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,7 +17,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/byte_order.h"
-#include "runtime/file_identity.h"
+#include "runtime/data/text.h"
 
 namespace gacc {
 
@@ -28,10 +27,6 @@ using Json = nlohmann::json;
 
 constexpr int64_t kHeadBytes = 24, kFootBytes = 24;
 constexpr int64_t kMostTable = int64_t{1} << 30;
-
-uint32_t crc_of(std::string_view bytes, uint32_t before = 0) {
-  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
 
 template <class T>
 void append(std::string& to, T value) {
@@ -43,11 +38,11 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 }
 
 std::string tensor_text(std::string_view dtype, const std::vector<int64_t>& shape) {
-  return fmt::format("{}[{}]", dtype, fmt::join(shape, ", "));
+  return std::string(dtype) + shape_text(shape);
 }
 
-// The loop's state as JSON, in one list for both directions. Real numbers are written as text that reads back
-// exactly, since JSON has no NaN and no infinity.
+// The loop's state as JSON, in one list of fields for both directions. Real numbers are written as text that reads
+// back exactly, since JSON has no NaN and no infinity.
 class Writer {
  public:
   explicit Writer(Json& to) : to_(to) {}
@@ -144,6 +139,9 @@ std::string old_of(std::string checkpoint) {
 
 }  // namespace
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckpointEntry, name, kind, dtype, shape, bytes, crc32)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LogPosition, bytes, crc32)
+
 bool is_kept(const PlanBuffer& buffer) {
   return buffer_roles[static_cast<size_t>(buffer.role)].combine != "apart";
 }
@@ -192,7 +190,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   GACC_TRY(file.open(path));
   std::string head(kCheckpointMagic);
   append(head, kCheckpointVersion);
-  append(head, crc_of(head));
+  append(head, crc32_of(head));
   GACC_TRY(file.write(head));
 
   Json tensors = Json::array();
@@ -201,12 +199,8 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
     if (!is_kept(buffer)) continue;
     const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
     GACC_TRY(file.write(text_of(bytes)));
-    tensors.push_back({{"name", buffer.name},
-                       {"kind", buffer.kind},
-                       {"dtype", buffer.dtype},
-                       {"shape", whole_shape(buffer)},
-                       {"bytes", whole_bytes(buffer)},
-                       {"crc32", crc_of(text_of(bytes))}});
+    tensors.push_back(CheckpointEntry{buffer.name, buffer.kind, buffer.dtype, whole_shape(buffer),
+                                      whole_bytes(buffer), crc32_of(text_of(bytes))});
     size += whole_bytes(buffer);
   }
 
@@ -222,16 +216,16 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
       {"settings", checkpoint.settings},
       {"rate", rate},
       {"train", train},
-      {"log", {{"bytes", checkpoint.log.bytes}, {"crc32", checkpoint.log.crc}}},
+      {"log", checkpoint.log},
       {"gemm_choices", checkpoint.gemm_choices},
       {"data", checkpoint.data},
-      {"best", {{"bytes", checkpoint.best.size()}, {"crc32", crc_of(checkpoint.best)}}},
+      {"best", {{"bytes", checkpoint.best.size()}, {"crc32", crc32_of(checkpoint.best)}}},
       {"tensors", tensors}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string foot;
   append(foot, static_cast<uint64_t>(table.size()));
   append(foot, static_cast<uint64_t>(size + static_cast<int64_t>(table.size()) + kFootBytes));
-  append(foot, crc_of(table));
-  append(foot, crc_of(foot));
+  append(foot, crc32_of(table));
+  append(foot, crc32_of(foot));
   GACC_TRY(file.write(table));
   GACC_TRY(file.write(foot));
   return file.commit(keep);
@@ -249,48 +243,37 @@ Status CheckpointReader::damaged(std::string_view what) const {
       what);
 }
 
-Status read_table(CheckpointReader& reader, std::string_view text) {
+Result<int64_t> CheckpointReader::read_table(std::string_view text) {
   Json table = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (table.is_discarded()) return reader.damaged("its table is no JSON");
-  Checkpoint& content = reader.content_;
+  if (table.is_discarded()) return damaged("its table is no JSON");
   try {
-    content.settings = table.at("settings").get<Settings>();
+    content_.settings = table.at("settings").get<Settings>();
     Reader rate(table.at("rate"));
-    rate("of_model", content.rate.of_model);
-    rate("used", content.rate.used);
-    each_field(content.train, Reader(table.at("train")));
+    rate("of_model", content_.rate.of_model);
+    rate("used", content_.rate.used);
+    each_field(content_.train, Reader(table.at("train")));
     if (table.contains("best")) {
-      each_later_field(content.train, Reader(table.at("train")));
-      reader.best_bytes_ = table.at("best").at("bytes").get<int64_t>();
-      reader.best_crc_ = table.at("best").at("crc32").get<uint32_t>();
+      each_later_field(content_.train, Reader(table.at("train")));
+      best_bytes_ = table.at("best").at("bytes").get<int64_t>();
+      best_crc_ = table.at("best").at("crc32").get<uint32_t>();
     }
-    content.log.bytes = table.at("log").at("bytes").get<int64_t>();
-    content.log.crc = table.at("log").at("crc32").get<uint32_t>();
-    content.gemm_choices = table.value("gemm_choices", "");  // files of older versions have none of these
-    content.data = table.value("data", Metadata());
-    int64_t offset = kHeadBytes;
-    for (const Json& json : table.at("tensors")) {
-      CheckpointReader::Entry& entry = reader.entries_.emplace_back();
-      entry.name = json.at("name").get<std::string>();
-      entry.kind = json.at("kind").get<std::string>();
-      entry.dtype = json.at("dtype").get<std::string>();
-      entry.shape = json.at("shape").get<std::vector<int64_t>>();
-      entry.bytes = json.at("bytes").get<int64_t>();
-      entry.crc = json.at("crc32").get<uint32_t>();
-      entry.offset = offset;
-      if (entry.bytes < 0 || __builtin_add_overflow(offset, entry.bytes, &offset))
-        return reader.damaged(fmt::format("the size of {}", entry.name));
-    }
+    content_.log = table.at("log").get<LogPosition>();
+    content_.gemm_choices = table.value("gemm_choices", "");  // files of older versions have none of these
+    content_.data = table.value("data", Metadata());
+    entries_ = table.at("tensors").get<std::vector<CheckpointEntry>>();
+    int64_t end = kHeadBytes;
+    for (const CheckpointEntry& entry : entries_)
+      if (entry.bytes < 0 || __builtin_add_overflow(end, entry.bytes, &end))
+        return damaged(fmt::format("the size of {}", entry.name));
+    return end;
   } catch (const std::exception& error) {
-    return reader.damaged(fmt::format("its table lacks a field, or has a wrong one ({})", error.what()));
+    return damaged(fmt::format("its table lacks a field, or has a wrong one ({})", error.what()));
   }
-  return {};
 }
 
 Status CheckpointReader::open(const std::string& path) {
   path_ = path;
   content_ = {};
-  entries_.clear();
   best_bytes_ = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return Status::error("cannot read {}: {}", path, std::generic_category().message(errno));
@@ -309,13 +292,14 @@ Status CheckpointReader::open(const std::string& path) {
     return size < kHeadBytes
                ? damaged(fmt::format("it has only {}", counted(std::max<int64_t>(size, 0), "byte")))
                : Status::error("{} is no checkpoint of gacc", path);
-  if (read_little<uint32_t>(head.data() + 20) != crc_of(std::string_view(head).substr(0, 20)))
+  if (read_little<uint32_t>(head.data() + 20) != crc32_of(std::string_view(head).substr(0, 20)))
     return damaged("its first bytes");
   if (auto version = read_little<uint32_t>(head.data() + 16); version != kCheckpointVersion)
     return Status::error("{} has format version {}; this gacc-exec reads {}", path, version,
                          kCheckpointVersion);
   std::string foot = size >= kHeadBytes + kFootBytes ? read(size - kFootBytes, kFootBytes) : "";
-  if (foot.empty() || read_little<uint32_t>(foot.data() + 20) != crc_of(std::string_view(foot).substr(0, 20)))
+  if (foot.empty() ||
+      read_little<uint32_t>(foot.data() + 20) != crc32_of(std::string_view(foot).substr(0, 20)))
     return damaged(fmt::format("it is cut off after {} bytes, or its end was altered", size));
   auto table_bytes = static_cast<int64_t>(read_little<uint64_t>(foot.data()));
   if (static_cast<int64_t>(read_little<uint64_t>(foot.data() + 8)) != size)
@@ -323,24 +307,25 @@ Status CheckpointReader::open(const std::string& path) {
   if (table_bytes < 0 || table_bytes > std::min(size - kHeadBytes - kFootBytes, kMostTable))
     return damaged("the size of its table");
   const std::string table = read(size - kFootBytes - table_bytes, table_bytes);
-  if (read_little<uint32_t>(foot.data() + 16) != crc_of(table)) return damaged("the checksum of its table");
-  GACC_TRY(read_table(*this, table));
+  if (read_little<uint32_t>(foot.data() + 16) != crc32_of(table)) return damaged("the checksum of its table");
+  const int64_t end = GACC_TRY(read_table(table));
 
   // 2. The buffers.
-  const int64_t end = entries_.empty() ? kHeadBytes : entries_.back().offset + entries_.back().bytes;
   const int64_t best_bytes = size - kFootBytes - table_bytes - end;
   if (best_bytes < 0 || best_bytes != best_bytes_) return damaged("its tensors do not fill it");
   constexpr int64_t kBlock = int64_t{1} << 20;
-  for (const Entry& entry : entries_) {
+  int64_t begin = kHeadBytes;
+  for (const CheckpointEntry& entry : entries_) {
     uint32_t crc = 0;
     for (int64_t done = 0; done < entry.bytes; done += kBlock)
-      crc = crc_of(read(entry.offset + done, std::min(kBlock, entry.bytes - done)), crc);
-    if (crc != entry.crc) return damaged(fmt::format("the checksum of tensor {}", entry.name));
+      crc = crc32_of(read(begin + done, std::min(kBlock, entry.bytes - done)), crc);
+    begin += entry.bytes;
+    if (crc != entry.crc32) return damaged(fmt::format("the checksum of tensor {}", entry.name));
   }
 
   // 3. The best parameters.
   content_.best = read(end, best_bytes);
-  if (best_bytes > 0 && crc_of(content_.best) != best_crc_)
+  if (best_bytes > 0 && crc32_of(content_.best) != best_crc_)
     return damaged("the checksum of the best parameters");
   return {};
 }
@@ -351,7 +336,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     return Status::error("cannot resume from {}: {} was {}, and is {} now{}", path_, name, saved, now, hint);
   };
   auto value_of = [](const Settings& list, std::string_view name) {
-    auto it = std::find_if(list.begin(), list.end(), [&](const auto& item) { return item.first == name; });
+    const auto it = std::ranges::find(list, name, &Settings::value_type::first);
     return it == list.end() ? std::string("not set") : it->second;
   };
   // 1. The model's name first, so that another model is called that, and the optimizer and the precision,
@@ -364,11 +349,10 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
   // 2. The tensors, which tell of a changed layer more clearly than the operations do.
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
-    auto it = std::find_if(entries_.begin(), entries_.end(),
-                           [&](const Entry& entry) { return entry.name == buffer.name; });
+    const auto it = std::ranges::find(entries_, buffer.name, &CheckpointEntry::name);
     const std::string now = tensor_text(buffer.dtype, whole_shape(buffer));
     if (it == entries_.end()) {
-      const auto renamed = std::ranges::find_if(entries_, [&](const Entry& entry) {
+      const auto renamed = std::ranges::find_if(entries_, [&](const CheckpointEntry& entry) {
         return entry.kind == buffer.kind && tensor_text(entry.dtype, entry.shape) == now &&
                plan.find(entry.name) == nullptr;
       });
@@ -384,7 +368,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
       return differs("the size of tensor " + buffer.name, fmt::format("{} bytes", it->bytes),
                      fmt::format("{} bytes", whole_bytes(buffer)));
   }
-  for (const Entry& entry : entries_)
+  for (const CheckpointEntry& entry : entries_)
     if (!plan.find(entry.name))
       return differs("tensor " + entry.name, tensor_text(entry.dtype, entry.shape), "not there");
   const auto kept = std::ranges::count_if(plan.buffers, is_kept);
@@ -399,14 +383,14 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
 
 Status CheckpointReader::restore(const Plan& plan, Session& session) const {
   std::ifstream file(path_, std::ios::binary);
+  file.seekg(kHeadBytes);
   std::vector<std::byte> bytes;
-  for (const Entry& entry : entries_) {
+  for (const CheckpointEntry& entry : entries_) {
     const PlanBuffer* buffer = plan.find(entry.name);
     if (!buffer || whole_bytes(*buffer) != entry.bytes) return damaged(entry.name);
     bytes.resize(static_cast<size_t>(entry.bytes));
-    file.seekg(entry.offset);
     file.read(reinterpret_cast<char*>(bytes.data()), entry.bytes);
-    if (!file || crc_of(text_of(bytes)) != entry.crc)
+    if (!file || crc32_of(text_of(bytes)) != entry.crc32)
       return damaged(fmt::format("tensor {} has changed since it was checked", entry.name));
     GACC_TRY(session.write_buffer(*buffer, bytes));
   }

@@ -87,6 +87,14 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
 // What the other ranks do meanwhile, where all have a part of the state.
 Status share_for_checkpoint(const Plan& plan, Session& session);
 
+// A buffer, as the table has it.
+struct CheckpointEntry {
+  std::string name, kind, dtype;
+  std::vector<int64_t> shape;
+  int64_t bytes = 0;
+  uint32_t crc32 = 0;
+};
+
 class CheckpointReader {
  public:
   // Reads and checks all of it; an error says what is wrong with the file.
@@ -98,21 +106,15 @@ class CheckpointReader {
   Status restore(const Plan& plan, Session& session) const;
 
  private:
-  struct Entry {
-    std::string name, kind, dtype;
-    std::vector<int64_t> shape;
-    int64_t offset = 0, bytes = 0;  // in the file
-    uint32_t crc = 0;
-  };
   Status damaged(std::string_view what) const;
+  // Also where the buffers end in the file.
+  Result<int64_t> read_table(std::string_view text);
 
   std::string path_;
   Checkpoint content_;
-  std::vector<Entry> entries_;
+  std::vector<CheckpointEntry> entries_;
   int64_t best_bytes_ = 0;
   uint32_t best_crc_ = 0;
-
-  friend Status read_table(CheckpointReader& reader, std::string_view text);
 };
 
 }  // namespace gacc

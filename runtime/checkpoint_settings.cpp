@@ -1,13 +1,12 @@
 // What must agree between a checkpoint and the run that goes on from it. The compiled model's settings are
 // read off the artifact's IR, whose text has a line `set KEY = VALUE` for each; what they do not tell
 // (another layer with the same shapes) the digest of its operations does.
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <sstream>
 
+#include "runtime/atomic_file.h"
 #include "runtime/checkpoint.h"
 
 namespace gacc {
@@ -24,26 +23,18 @@ bool may_differ(std::string_view key) {
   return false;
 }
 
-uint32_t add_crc(uint32_t crc, const void* bytes, size_t size) {
-  return static_cast<uint32_t>(crc32_z(crc, static_cast<const Bytef*>(bytes), size));
-}
-
 // Removes what the memory plan decides: " at 123" from a line.
-std::string without_offsets(std::string_view line) {
+std::string without_offsets(std::string line) {
   constexpr std::string_view kAt = " at ";
-  std::string out;
-  while (!line.empty()) {
-    if (line.starts_with(kAt)) {
-      const size_t end = std::min(line.find_first_not_of("0123456789", kAt.size()), line.size());
-      if (end > kAt.size()) {
-        line.remove_prefix(end);
-        continue;
-      }
-    }
-    out += line.front();
-    line.remove_prefix(1);
+  for (size_t at = 0; (at = line.find(kAt, at)) != line.npos;) {
+    const size_t digits = at + kAt.size(),
+                 end = std::min(line.find_first_not_of("0123456789", digits), line.size());
+    if (end > digits)
+      line.erase(at, end - at);
+    else
+      ++at;
   }
-  return out;
+  return line;
 }
 
 // The text without the regions that change no bit of a run that goes on: `predict`, which the memory plan may
@@ -76,8 +67,7 @@ void add_model(std::string_view text, Settings& settings) {
     }
     // Buffers are compared one by one.
     if (rest.starts_with("param ") || rest.starts_with("accum ") || rest.starts_with("state ")) continue;
-    std::string plain = without_offsets(rest) + "\n";
-    digest = add_crc(digest, plain.data(), plain.size());
+    digest = crc32_of(without_offsets(std::string(rest)) + "\n", digest);
   }
   settings.emplace_back("the model's operations (digest)", fmt::format("{:08x}", digest));
 }
@@ -100,7 +90,7 @@ uint32_t fingerprint(const Dataset& data, size_t index) {
       if (!column.file->read(column.first + first, to)) return 0;  // reading samples says why
       some = to;
     }
-    crc = add_crc(crc, some.data(), some.size());
+    crc = crc32_of({reinterpret_cast<const char*>(some.data()), some.size()}, crc);
   }
   return crc;
 }

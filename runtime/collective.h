@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/status.h"
@@ -74,6 +75,12 @@ Result<std::vector<std::string>> all_gather(Collective& ranks, std::string_view 
 Result<int64_t> maximum(Collective& ranks, int64_t value);
 // Rank 0's text on every rank.
 Result<std::string> broadcast(Collective& ranks, const std::string& text);
+
+// What ranks must agree on before the first launch, as name and value.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+// The same answer on all ranks: an error where one has failed (`mine`), or where one's facts are not those of
+// rank 0; it names that rank, unless all say the same.
+Status agree(Collective& ranks, const Status& mine, const Facts& facts);
 
 // The plug-in exports this symbol; null when the ABI differs. Where MPI cannot start, `error` says why.
 constexpr int kCollectiveAbi = 2;

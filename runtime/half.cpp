@@ -1,6 +1,5 @@
-// See half.h. Each conversion is written for one number, which is also the tail of the vectors, and for
-// vectors of AVX2; whether the CPU has those is asked once. (Wider ones gain nothing: this is memory
-// traffic.)
+// See half.h. Each conversion is written for one number, of which the compiler makes vectors; those of f16 also for
+// vectors with F16C. Whether the CPU has AVX2 is asked once. (Wider vectors gain nothing: this is memory traffic.)
 #include "runtime/half.h"
 
 #include <bit>
@@ -51,7 +50,7 @@ uint16_t bf16_of_float(float value) {
 }
 
 template <auto one, class From, class To>
-void each(const void* from, To* to, int64_t count) {
+inline void each(const void* from, To* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     From value;
     std::memcpy(&value, static_cast<const char*>(from) + i * static_cast<int64_t>(sizeof value),
@@ -80,16 +79,6 @@ GACC_AVX2 void widen_f16(const void* halves, float* to, int64_t count) {
   _mm256_zeroupper();
   each<float_of_f16, uint16_t, float>(from + i, to + i, count - i);
 }
-GACC_AVX2 void widen_bf16(const void* halves, float* to, int64_t count) {
-  const auto* from = static_cast<const uint16_t*>(halves);
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_slli_epi32(wide, 16));
-  }
-  _mm256_zeroupper();
-  each<float_of_bf16, uint16_t, float>(from + i, to + i, count - i);
-}
 GACC_AVX2 void narrow_f16(const void* floats, uint16_t* to, int64_t count) {
   const auto* from = static_cast<const float*>(floats);
   int64_t i = 0;
@@ -99,22 +88,9 @@ GACC_AVX2 void narrow_f16(const void* floats, uint16_t* to, int64_t count) {
   _mm256_zeroupper();
   each<f16_of_float, float, uint16_t>(from + i, to + i, count - i);
 }
-GACC_AVX2 void narrow_bf16(const void* floats, uint16_t* to, int64_t count) {
-  const auto* from = static_cast<const float*>(floats);
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m256 value = _mm256_loadu_ps(from + i);
-    const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
-    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    const __m256i rounded =
-        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    const __m256i result = _mm256_blendv_epi8(rounded, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1)));
-  }
-  _mm256_zeroupper();
-  each<bf16_of_float, float, uint16_t>(from + i, to + i, count - i);
+template <auto one, class From, class To>
+GACC_AVX2 void each_avx2(const void* from, To* to, int64_t count) {
+  each<one, From>(from, to, count);
 }
 
 #endif
@@ -123,7 +99,9 @@ Functions choose() {
   Functions functions;
 #if defined(__x86_64__)
   // Every CPU with AVX2 has F16C; not every compiler knows how to ask for that.
-  if (__builtin_cpu_supports("avx2")) return {widen_f16, widen_bf16, narrow_f16, narrow_bf16};
+  if (__builtin_cpu_supports("avx2"))
+    return {widen_f16, each_avx2<float_of_bf16, uint16_t, float>, narrow_f16,
+            each_avx2<bf16_of_float, float, uint16_t>};
 #endif
   return functions;
 }

@@ -10,8 +10,6 @@ int64_t lane_of(int64_t position, int64_t launches, int64_t lanes) {
   return static_cast<int64_t>(wide / launches);
 }
 
-int64_t rank_of(int64_t lane, int64_t lanes, int64_t ranks) { return lane * ranks / lanes; }
-
 LaneRange lanes_of_rank(int64_t rank, int64_t lanes, int64_t ranks) {
   // The first lane with lane * ranks / lanes >= rank.
   const auto first = [&](int64_t r) { return (r * lanes + ranks - 1) / ranks; };

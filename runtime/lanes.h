@@ -22,7 +22,6 @@ struct LaneRange {  // lanes low..high-1: a node of the tree, or the lanes of a 
 
 // The lane of a launch, by its position among `launches`; the last one for what comes after them.
 int64_t lane_of(int64_t position, int64_t launches, int64_t lanes);
-int64_t rank_of(int64_t lane, int64_t lanes, int64_t ranks);
 LaneRange lanes_of_rank(int64_t rank, int64_t lanes, int64_t ranks);
 // The largest node with the lane that lies in `mine`.
 LaneRange node_in(LaneRange mine, int64_t lane, int64_t lanes);
@@ -64,7 +63,8 @@ class LaneStack {
   std::vector<LaneRange> nodes_;
 };
 
-// Adds the values of nodes, which lie side by side in any order of sizes, by the tree: add(left, right).
+// Adds the values of nodes, which lie side by side in any order of sizes, by the tree: add(left, right, lanes of the
+// right one).
 template <class Value, class Add>
 std::optional<Value> tree_sum(LaneRange of, std::span<const LaneRange> nodes, std::span<Value> values,
                               const Add& add) {
@@ -78,7 +78,7 @@ std::optional<Value> tree_sum(LaneRange of, std::span<const LaneRange> nodes, st
   std::optional<Value> left = tree_sum({of.low, middle}, nodes, values, add),
                        right = tree_sum({middle, of.high}, nodes, values, add);
   if (!left || !right) return left ? std::move(left) : std::move(right);
-  return add(std::move(*left), std::move(*right));
+  return add(std::move(*left), std::move(*right), LaneRange{middle, of.high});
 }
 
 }  // namespace gacc

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -131,8 +130,7 @@ bool LogFile::open_earlier(const std::string& path) {
   const bool long_enough = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= position_.bytes;
   const Result<std::string> text = long_enough ? read_file(path) : Status::error("it is another one");
   const auto bytes = static_cast<size_t>(position_.bytes);
-  if (!text || text->size() < bytes ||
-      crc32_z(0, reinterpret_cast<const Bytef*>(text->data()), bytes) != position_.crc ||
+  if (!text || text->size() < bytes || crc32_of({text->data(), bytes}) != position_.crc32 ||
       lseek(fd, position_.bytes, SEEK_SET) < 0) {
     ::close(fd);
     return false;
@@ -187,8 +185,7 @@ Status LogFile::write(std::string_view line) {
   text += '\n';
   if (!write_all(fd_, text)) return fail("write");
   position_.bytes += static_cast<int64_t>(text.size());
-  position_.crc =
-      static_cast<uint32_t>(crc32_z(position_.crc, reinterpret_cast<const Bytef*>(text.data()), text.size()));
+  position_.crc32 = crc32_of(text, position_.crc32);
   return {};
 }
 

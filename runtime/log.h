@@ -33,7 +33,7 @@ std::string end_line(const TrainResult& result, int64_t peak_bytes);
 // How far a log is written: its size in bytes, and their CRC-32.
 struct LogPosition {
   int64_t bytes = 0;
-  uint32_t crc = 0;
+  uint32_t crc32 = 0;
 };
 
 // The file. A new one is written in place, so it can be followed while the run goes on. Where a log already

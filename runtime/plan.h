@@ -162,6 +162,7 @@ struct PlanValue {
   int64_t offset = 0, bytes = 0;
   // first is -1 for an input, which is there before; last the number of launches for what the next run reads.
   int64_t first = 0, last = 0;
+  bool operator==(const PlanValue&) const = default;
 };
 
 struct PlanProgram {
@@ -184,7 +185,7 @@ struct PlanBytes {  // of the arena, by category; they add up to peak together w
 
 // schedule.type = "plateau": when the evaluations cut the rate (runtime/plateau.h).
 struct PlateauRules {
-  std::string metric = "loss";  // or one of runtime/metrics.h
+  std::string metric = "loss";  // or one of Plan::metrics
   int64_t patience = 10;        // evaluations in a row without progress, beyond which the rate is cut
   double threshold = 1e-4;      // relative: what counts as progress
 };
@@ -218,6 +219,7 @@ struct PlanAdapter {
   std::string name, weight;
   int64_t begin = 0;
   double alpha = 1;
+  bool operator==(const PlanAdapter&) const = default;
 };
 
 // What predictions are: f32 [samples, shape]. The program `predict` leaves them at `offset`; or, in parts,
@@ -252,8 +254,7 @@ struct Plan {
   double lr = 1e-3;       // optimizer.lr
   std::string optimizer;  // "adam"
   std::string precision = "f32";
-  // What an evaluation measures (runtime/metrics.h), of sums that eval accumulates in state `eval.NAME`
-  // (f32).
+  // What an evaluation measures besides the loss, of sums that eval accumulates in state `eval.NAME` (f32).
   std::vector<std::string> metrics;
   int64_t arena_bytes = 0;
   PlanBytes bytes;

@@ -246,10 +246,6 @@ class Writer {
   void maybe(const char* key, const std::optional<T>& value, Range...) {
     if (value) (*this)(key, *value);
   }
-  template <class T>
-  void maybe(const char* key, const std::vector<T>& list) {
-    if (!list.empty()) (*this)(key, list);
-  }
   void word(const char* key, const char* word, bool given) {
     if (given) object_[key] = word;
   }

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/metrics.h"
-
 namespace gacc {
+
+bool larger_is_better(std::string_view metric) { return metric == "accuracy" || metric == "r2"; }
 
 double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric) {
   for (size_t i = 0; i < report.metrics.size(); ++i)

@@ -17,6 +17,8 @@ struct PlateauState {
 };
 PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value);
 
+// Whether a larger value of the metric or the loss is the better one.
+bool larger_is_better(std::string_view metric);
 // The value of a metric, or of "loss", in an evaluation.
 double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric);
 

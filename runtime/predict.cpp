@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/loader.h"
@@ -41,17 +42,16 @@ Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& op
     return Status::error("token {} of the text: the model's logits are not finite", position + 1);
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-  });
+  const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
+  std::ranges::stable_sort(order, std::greater(), logit_of);
   if (options.temperature == 0) return order.front();
   if (options.top_k && *options.top_k < static_cast<int64_t>(order.size()))
     order.resize(static_cast<size_t>(*options.top_k));
-  const double top = logits[static_cast<size_t>(order.front())];
+  const double top = logit_of(order.front());
   std::vector<double> sums;  // of the probabilities so far, not yet divided by all of them
   double sum = 0;
   for (const int32_t each : order) {
-    sum += std::exp((double{logits[static_cast<size_t>(each)]} - top) / options.temperature);
+    sum += std::exp((double{logit_of(each)} - top) / options.temperature);
     sums.push_back(sum);
   }
   const PhiloxCounter words = philox({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
@@ -78,17 +78,16 @@ Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view pro
     }
     return tokens;
   }
-  for (size_t begin = 0; begin < prompt.size();) {
-    const size_t end = std::min(prompt.find(' ', begin), prompt.size());
-    if (end > begin) {
-      int32_t token = 0;
-      const auto [rest, error] = std::from_chars(prompt.data() + begin, prompt.data() + end, token);
-      if (error != std::errc{} || rest != prompt.data() + end || token < 0 || token >= most)
-        return Status::error("--prompt: {} is no token: the model has the numbers 0 to {}",
-                             quoted(std::string(prompt.substr(begin, end - begin))), most - 1);
-      tokens.push_back(token);
-    }
-    begin = end + 1;
+  for (const auto part : std::views::split(prompt, ' ')) {
+    const std::string_view word(part.begin(), part.end());
+    if (word.empty()) continue;
+    const char* const end = word.data() + word.size();
+    int32_t token = 0;
+    const auto [rest, error] = std::from_chars(word.data(), end, token);
+    if (error != std::errc{} || rest != end || token < 0 || token >= most)
+      return Status::error("--prompt: {} is no token: the model has the numbers 0 to {}", quoted(word),
+                           most - 1);
+    tokens.push_back(token);
   }
   if (tokens.empty())
     return Status::error(

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <vector>
 
 #include "runtime/standard_streams.h"
@@ -98,6 +99,19 @@ std::string evaluation_text(const EvaluationReport& report, const Plan& plan) {
   return text;
 }
 
+std::string process_memory_text(int64_t arena) {
+  std::ifstream file("/proc/self/status");
+  std::string word;
+  while (file >> word && word != "VmHWM:") continue;  // the most that was ever resident at once
+  double kibibytes = 0;
+  if (!(file >> kibibytes)) return "";
+  const double process = kibibytes / 1024, planned = static_cast<double>(arena) / (1 << 20);
+  return fmt::format(
+      "memory: {:.1f} MiB at most: the arena's {:.1f} MiB as planned, and {:.1f} MiB for the program, its "
+      "code and the data",
+      process, planned, process - planned);
+}
+
 Progress::Progress(const Plan& plan, bool quiet)
     : plan_(plan), quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
 
@@ -116,15 +130,6 @@ void Progress::launched(const LaunchReport& report) {
   const auto now = Clock::now();
   const double passed = std::chrono::duration<double>(now - last_).count();
   if (passed < (terminal_ ? kRedrawSeconds : kLineSeconds)) return;
-  measure(report, now);
-  if (!terminal_) return say(progress_text(state_));
-  print_stderr("\r\x1b[K{}", progress_line(state_, plan_, terminal_columns()));
-  std::fflush(stderr);
-  drawn_ = true;
-}
-
-void Progress::measure(const LaunchReport& report, Clock::time_point now) {
-  const double passed = std::chrono::duration<double>(now - last_).count();
   const double total = std::chrono::duration<double>(now - begin_).count();
   const double rate = static_cast<double>(report.samples - last_samples_) / passed;
   const double shown = state_.samples_per_second;
@@ -137,6 +142,10 @@ void Progress::measure(const LaunchReport& report, Clock::time_point now) {
   state_.epoch = report.epoch;
   last_ = now;
   last_samples_ = report.samples;
+  if (!terminal_) return say(progress_text(state_));
+  print_stderr("\r\x1b[K{}", progress_line(state_, plan_, terminal_columns()));
+  std::fflush(stderr);
+  drawn_ = true;
 }
 
 void Progress::updated(const UpdateReport& report) {

@@ -31,6 +31,9 @@ std::string progress_text(const ProgressState& state);
 std::string epoch_text(const EpochReport& report);
 std::string evaluation_text(const EvaluationReport& report, const Plan& plan);
 std::string duration_text(double seconds);  // "0:07", "12:05", "3:04:05"
+// "memory: 131.2 MiB at most: the arena's 98.4 MiB as planned, and 32.8 MiB for the program, its code and the
+// data", of this process. Empty where the system does not say.
+std::string process_memory_text(int64_t arena);
 
 class Progress {
  public:
@@ -47,7 +50,6 @@ class Progress {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void measure(const LaunchReport& report, Clock::time_point now);
 
   const Plan& plan_;
   bool quiet_, terminal_, drawn_ = false;

@@ -49,38 +49,23 @@ class Row {
   int64_t size_ = 0;
 };
 
-// By vectors, which GCC does not make of a plain loop at -O2.
+// left = left * kept + right: rounded twice, as `close` does it on the device.
 template <class T>
-void add(std::byte* left, const std::byte* right, int64_t count) {
-  constexpr int64_t kVector = 16;  // bytes
-  using Vector [[gnu::vector_size(kVector)]] = T;
-  const auto add_one = [&]<class Sum>(int64_t at, Sum sum) {
-    Sum more = sum;
-    std::memcpy(&sum, left + at, sizeof sum);
-    std::memcpy(&more, right + at, sizeof more);
-    sum += more;
-    std::memcpy(left + at, &sum, sizeof sum);
-  };
-  int64_t at = 0;
-  for (; at + kVector <= count * kNumber; at += kVector) add_one(at, Vector{});
-  for (; at < count * kNumber; at += kNumber) add_one(at, T{});
-}
-
-// Rounded twice, as `close` does it on the device.
-void add_kept(std::byte* left, const std::byte* right, int64_t count, float kept) {
-  auto* sums = reinterpret_cast<float*>(left);
-  const auto* numbers = reinterpret_cast<const float*>(right);
-  for (int64_t i = 0; i < count; ++i) sums[i] = sums[i] * kept + numbers[i];
+void add(std::byte* left, const std::byte* right, int64_t count, T kept) {
+  auto* sums = reinterpret_cast<T*>(left);
+  const auto* numbers = reinterpret_cast<const T*>(right);
+  if (kept == 1)
+    for (int64_t i = 0; i < count; ++i) sums[i] += numbers[i];
+  else
+    for (int64_t i = 0; i < count; ++i) sums[i] = sums[i] * kept + numbers[i];
 }
 
 // How two rows of numbers at `left` and `right` are added, in place of the left one.
 Status add_rows(const LaneSum& part, std::byte* left, std::byte* right, int64_t count, float kept) {
-  if (part.kept != 1)
-    add_kept(left, right, count, kept);
-  else if (part.integer)
-    add<uint32_t>(left, right, count);
+  if (part.integer)
+    add<uint32_t>(left, right, count, 1);
   else
-    add<float>(left, right, count);
+    add<float>(left, right, count, kept);
   return {};
 }
 
@@ -113,16 +98,6 @@ class Slices {
   int64_t target(const LaneSum& sum, int64_t element, int64_t rank) const {
     return sum.target + (element - (shared_ ? rank * sum.elements : 0)) * kNumber;
   }
-  // The ends of slices that have fewer numbers than others: calls visit(offset, bytes) for what is zero there.
-  template <class Visit>
-  Status walk_zeros(int64_t begin, int64_t count, int64_t rank, Visit visit) const {
-    if (!shared_) return {};
-    return row_.walk(begin, count, [&](const LaneSum& sum, int64_t first, int64_t elements, int64_t) {
-      const int64_t there = std::clamp<int64_t>(sum.whole - rank * sum.elements - first, 0, elements);
-      return there == elements ? Status()
-                               : visit(sum.target + (first + there) * kNumber, (elements - there) * kNumber);
-    });
-  }
 
  private:
   Row<LaneSum> row_;
@@ -130,42 +105,29 @@ class Slices {
   bool shared_;
 };
 
-// Adds the nodes in the tree's order, each in place of its left half's. `walk(visit)` visits what is added, as
-// Slices::walk; `find(node, sum, element, elements before it)` is the address of a node's element, and `add` is as
-// add_rows.
+// Adds the nodes in the tree's order, each in place of its left half's: the node in whose place the sum is.
+// `walk(visit)` visits what is added, as Slices::walk; `find(node, sum, element, elements before it)` is the address
+// of a node's element, and `add` is as add_rows.
 template <class Walk, class Find, class Add>
-struct Tree {
-  const LaneWindow& window;
-  std::span<const LaneRange> nodes;
-  Walk walk;
-  Find find;
-  Add add;
-  size_t next = 0;
-
-  // `to`: the node in whose place the sum is; nothing where no lane of `node` has a micro-batch.
-  Status sum(LaneRange node, std::optional<size_t>& to) {
-    to.reset();
-    if (next == nodes.size() || nodes[next].low >= node.high) return {};
-    if (nodes[next] == node) {
-      to = next++;
-      return {};
-    }
-    const int64_t middle = (node.low + node.high) / 2;
-    std::optional<size_t> right;
-    GACC_TRY(sum({node.low, middle}, to));
-    GACC_TRY(sum({middle, node.high}, right));
-    if (!to || !right) {
-      if (!to) to = right;
-      return {};
-    }
-    return walk([&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-      const float kept = part.kept == 1 ? 1 : kept_after(part.kept, window.launches_of({middle, node.high}));
-      return add(part, find(*to, part, from, before), find(*right, part, from, before), elements, kept);
-    });
-  }
-};
-template <class... T>
-Tree(const LaneWindow&, const std::vector<LaneRange>&, T...) -> Tree<T...>;
+Result<size_t> sum_nodes(const LaneWindow& window, std::span<const LaneRange> nodes, Walk walk, Find find,
+                         Add add) {
+  std::vector<size_t> numbers(nodes.size());
+  std::iota(numbers.begin(), numbers.end(), size_t{0});
+  Status status;
+  const auto add_node = [&](size_t to, size_t from, LaneRange right) {
+    const int64_t later = window.launches_of(right);
+    const auto add_part = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
+      const float kept = part.kept == 1 ? 1 : kept_after(part.kept, later);
+      return add(part, find(to, part, first, before), find(from, part, first, before), elements, kept);
+    };
+    if (status) status = walk(add_part);
+    return to;
+  };
+  const std::optional<size_t> sum =
+      tree_sum<size_t>({0, window.lanes}, nodes, std::span<size_t>(numbers), add_node);
+  GACC_TRY(status);
+  return *sum;
+}
 
 // The nodes of one rank among all: those from first on.
 struct OwnNodes {
@@ -190,17 +152,101 @@ constexpr int64_t kLeastOfNode = 256;  // on a link
 constexpr int64_t kStaging = 8 << 20;  // where the arena is not the host's
 
 // The largest part of the arena that holds nothing between programs.
-std::pair<int64_t, int64_t> largest_gap(const Plan& plan) {
+struct Gap {
+  int64_t offset = 0, bytes = 0;
+};
+Gap largest_gap(const Plan& plan) {
   std::vector<std::pair<int64_t, int64_t>> taken = {{plan.arena_bytes, 0}};
   for (const PlanBuffer& buffer : plan.buffers) taken.emplace_back(buffer.offset, buffer.bytes);
   std::ranges::sort(taken);
-  std::pair<int64_t, int64_t> largest = {0, 0};
+  Gap largest;
   int64_t end = 0;
   for (const auto& [offset, bytes] : taken) {
-    if (offset - end > largest.second) largest = {end, offset - end};
+    if (offset - end > largest.bytes) largest = {end, offset - end};
     end = std::max(end, (offset + bytes + 63) / 64 * 64);
   }
   return largest;
+}
+
+// Numbers of a slice, so that a rank has room for it of the nodes of all others, and for so many copies of it of each
+// node of its own.
+Result<int64_t> numbers_of_slice(const LaneNodes& nodes, int64_t bytes, int64_t copies) {
+  int64_t most = bytes / kNumber;
+  for (const int64_t own : nodes.held) {
+    const int64_t slices = std::ssize(nodes.all) - own + std::max<int64_t>(own, 1) * copies;
+    most = std::min(most, bytes / kNumber / std::max<int64_t>(slices, 1));
+  }
+  if (most > 0) return most;
+  return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", bytes,
+                       nodes.held.size());
+}
+
+// sum_over_ranks from device to device: nothing passes through the hosts. `sent` grows by the bytes that this rank
+// sends.
+Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow& window,
+                     const LaneNodes& known, std::span<const LaneSum> sums, Gap scratch, int64_t& sent) {
+  const int size = ranks.size(), me = ranks.rank();
+  const auto& [nodes, held] = known;
+  const OwnNodes own(known, me);
+  const Slices slices(sums, size);
+  const int64_t most = GACC_TRY(numbers_of_slice(known, scratch.bytes, 0));
+  const int64_t piece = slices.piece(most);
+  for (int64_t begin = 0; begin < slices.size(); begin += piece) {
+    const int64_t count = std::min(piece, slices.size() - begin);
+    const auto walk = [&](int r, auto visit) { return slices.walk(begin, count, r, visit); };
+    const auto find = [&](size_t node, const LaneSum& part, int64_t from, int64_t before) {
+      if (const auto mine = own.among(node)) return part.nodes[*mine] + from * kNumber;
+      return scratch.offset + (own.among_others(node) * most + before) * kNumber;
+    };
+    const auto send = [&](int64_t from, int64_t elements, int to) {
+      sent += elements * kNumber;
+      return link.send(from, elements, to);
+    };
+    // 1. All-to-all of slices.
+    GACC_TRY(link.begin());
+    size_t node = 0;
+    for (int r = 0; r < size; ++r) {
+      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node) {
+        const auto receive = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+          return link.receive(find(node, part, from, before), elements, r);
+        };
+        if (r != me) GACC_TRY(walk(me, receive));
+      }
+      for (int64_t i = 0; i < own.count && r != me; ++i) {
+        const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+          return send(part.nodes[static_cast<size_t>(i)] + from * kNumber, elements, r);
+        };
+        GACC_TRY(walk(r, give));
+      }
+    }
+    GACC_TRY(link.end());
+    // 2. The sum in the tree's order, and to its place.
+    const auto add = [&](const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
+      return link.add(left, right, elements, part.integer, kept);
+    };
+    const auto walk_own = [&](auto visit) { return walk(me, visit); };
+    const size_t sum = GACC_TRY(sum_nodes(window, nodes, walk_own, find, add));
+    const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+      const int64_t target = slices.target(part, from, me), at = find(sum, part, from, before);
+      return at == target ? Status() : link.copy(target, at, elements);
+    };
+    GACC_TRY(walk_own(put));
+    // 3. All-gather of the sums.
+    GACC_TRY(link.begin());
+    for (int r = 0; r < size; ++r) {
+      const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+        return send(part.target + from * kNumber, elements, r);
+      };
+      const auto get = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
+        return link.receive(part.target + from * kNumber, elements, r);
+      };
+      if (r == me) continue;
+      GACC_TRY(walk(me, give));
+      GACC_TRY(walk(r, get));
+    }
+    GACC_TRY(link.end());
+  }
+  return {};
 }
 
 }  // namespace
@@ -229,15 +275,8 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
   // 1. The pieces. A rank holds the others' nodes of its slice. Where the arena is not in the host's memory, it also
   // holds its own nodes of all slices (room for one, where it has none): messages cannot go from and to the arena.
   const bool direct = !device.host_memory(0, kNumber).empty();
-  const int64_t room = std::min(std::ssize(scratch), kMostPiece) / kNumber;
-  int64_t most = room;  // numbers of a slice
-  for (const int64_t theirs : held) {
-    const int64_t areas = direct ? all - theirs : all + std::max<int64_t>(theirs, 1) * (size - 1);
-    if (areas > 0) most = std::min(most, room / areas);
-  }
-  if (most == 0)
-    return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.size(),
-                         size);
+  const int64_t most =
+      GACC_TRY(numbers_of_slice(known, std::min(std::ssize(scratch), kMostPiece), direct ? 0 : size));
 
   std::vector<Outgoing> sends;
   std::vector<Incoming> receives;
@@ -292,12 +331,11 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
     }
     GACC_TRY(exchange());
     // 3. This rank's slice, in the tree's order, and to its place.
-    std::optional<size_t> sum;
-    Tree tree{window, nodes, [&](auto visit) { return walk(me, visit); }, find, add_rows};
-    GACC_TRY(tree.sum({0, window.lanes}, sum));
+    const auto walk_own = [&](auto visit) { return walk(me, visit); };
+    const size_t sum = GACC_TRY(sum_nodes(window, nodes, walk_own, find, add_rows));
     const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
       const int64_t target = slices.target(part, from, me), bytes = elements * kNumber;
-      std::span<std::byte> at(find(*sum, part, from, before), static_cast<size_t>(bytes));
+      std::span<std::byte> at(find(sum, part, from, before), static_cast<size_t>(bytes));
       if (const std::span<std::byte> there = device.host_memory(target, bytes); direct) {
         if (there.data() != at.data()) std::memmove(there.data(), at.data(), at.size());
         at = there;
@@ -308,11 +346,7 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
         if (r != me) sends.push_back({r, at});
       return Status();
     };
-    GACC_TRY(walk(me, put));
-    const auto clear = [&](int64_t offset, int64_t bytes) {
-      return device.write(offset, std::vector<std::byte>(static_cast<size_t>(bytes)));
-    };
-    GACC_TRY(slices.walk_zeros(begin, count, me, clear));
+    GACC_TRY(walk_own(put));
     // 4. All-gather of the sums; where they lie in the arena already, together with the next piece's all-to-all.
     next = scratch.data() + all * most * kNumber;
     for (int r = 0; r < size && !slices.shared(); ++r) {
@@ -327,116 +361,12 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
     if (direct) continue;
     GACC_TRY(exchange());
   }
-  return exchange();
-}
-
-// A rank's slice lies where the first rank's belongs: each piece is sent before others come there.
-Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBytes> shared,
-                     std::span<std::byte> scratch) {
-  const auto size = static_cast<size_t>(ranks.size()), me = static_cast<size_t>(ranks.rank());
-  const int64_t piece = std::min(std::ssize(scratch), kMostPiece) / static_cast<int64_t>(size);
-  const Row<SharedBytes> row(shared);
-  std::vector<std::span<const std::byte>> sends(size);
-  std::vector<std::span<std::byte>> receives(size);
-  for (int64_t begin = 0; begin < row.size(); begin += piece) {
-    const int64_t count = std::min(piece, row.size() - begin);
-    const auto area = [&](size_t r) {
-      return scratch.subspan(r * static_cast<size_t>(count), static_cast<size_t>(count));
-    };
-    const auto read = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
-      return device.read(part.offset + first,
-                         area(me).subspan(static_cast<size_t>(before), static_cast<size_t>(bytes)));
-    };
-    GACC_TRY(row.walk(begin, count, read));
-    for (size_t r = 0; r < size; ++r) {
-      sends[r] = r == me ? std::span<std::byte>() : area(me);
-      receives[r] = r == me ? std::span<std::byte>() : area(r);
-    }
-    GACC_TRY(all_to_all(ranks, sends, receives));
-    for (size_t r = 0; r < size; ++r) {
-      const auto write = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
-        const int64_t to = static_cast<int64_t>(r) * part.slice + first;
-        const int64_t there = std::clamp<int64_t>(part.bytes - to, 0, bytes);
-        if (there == 0) return Status();
-        return device.write(part.offset + to,
-                            area(r).subspan(static_cast<size_t>(before), static_cast<size_t>(there)));
-      };
-      GACC_TRY(row.walk(begin, count, write));
-    }
-  }
-  return {};
-}
-
-Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow& window,
-                     const LaneNodes& known, std::span<const LaneSum> sums, LinkScratch scratch,
-                     int64_t& sent) {
-  const int size = ranks.size(), me = ranks.rank();
-  const auto& [nodes, held] = known;
-  const OwnNodes own(known, me);
-  const Slices slices(sums, size);
-  // Pieces: a rank holds the slice that it adds, of the others' nodes.
-  int64_t most = scratch.bytes / kNumber;
-  for (const int64_t theirs : held)
-    most = std::min(most, scratch.bytes / kNumber / std::max<int64_t>(std::ssize(nodes) - theirs, 1));
-  if (most == 0)
-    return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", scratch.bytes,
-                         size);
-  const int64_t piece = slices.piece(most);
-  for (int64_t begin = 0; begin < slices.size(); begin += piece) {
-    const int64_t count = std::min(piece, slices.size() - begin);
-    const auto walk = [&](int r, auto visit) { return slices.walk(begin, count, r, visit); };
-    const auto find = [&](size_t node, const LaneSum& part, int64_t from, int64_t before) {
-      if (const auto mine = own.among(node)) return part.nodes[*mine] + from * kNumber;
-      return scratch.offset + (own.among_others(node) * most + before) * kNumber;
-    };
-    const auto send = [&](int64_t from, int64_t elements, int to) {
-      sent += elements * kNumber;
-      return link.send(from, elements, to);
-    };
-    // 1. All-to-all of slices.
-    GACC_TRY(link.begin());
-    size_t node = 0;
-    for (int r = 0; r < size; ++r) {
-      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node) {
-        const auto receive = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-          return link.receive(find(node, part, from, before), elements, r);
-        };
-        if (r != me) GACC_TRY(walk(me, receive));
-      }
-      for (int64_t i = 0; i < own.count && r != me; ++i) {
-        const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-          return send(part.nodes[static_cast<size_t>(i)] + from * kNumber, elements, r);
-        };
-        GACC_TRY(walk(r, give));
-      }
-    }
-    GACC_TRY(link.end());
-    // 2. The sum in the tree's order, and to its place.
-    const auto add = [&](const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
-      return link.add(left, right, elements, part.integer, kept);
-    };
-    Tree tree{window, nodes, [&](auto visit) { return walk(me, visit); }, find, add};
-    std::optional<size_t> sum;
-    GACC_TRY(tree.sum({0, window.lanes}, sum));
-    const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-      const int64_t target = slices.target(part, from, me), at = find(*sum, part, from, before);
-      return at == target ? Status() : link.copy(target, at, elements);
-    };
-    GACC_TRY(walk(me, put));
-    // 3. All-gather of the sums.
-    GACC_TRY(link.begin());
-    for (int r = 0; r < size; ++r) {
-      const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-        return send(part.target + from * kNumber, elements, r);
-      };
-      const auto get = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-        return link.receive(part.target + from * kNumber, elements, r);
-      };
-      if (r == me) continue;
-      GACC_TRY(walk(me, give));
-      GACC_TRY(walk(r, get));
-    }
-    GACC_TRY(link.end());
+  GACC_TRY(exchange());
+  if (!slices.shared()) return {};
+  for (const LaneSum& sum : sums) {  // the end of a slice that has fewer numbers than others
+    const int64_t there = std::clamp<int64_t>(sum.whole - me * sum.elements, 0, sum.elements);
+    const std::vector<std::byte> zeros(static_cast<size_t>((sum.elements - there) * kNumber));
+    GACC_TRY(device.write(sum.target + there * kNumber, zeros));
   }
   return {};
 }
@@ -467,10 +397,8 @@ Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> no
   // Here ranks wait for the slowest one, and its time is no part of the sum.
   const LaneNodes known = GACC_TRY(measured(waited_, [&] { return gather_nodes(ranks_, nodes); }));
   return measured(seconds_, [&] {
-    if (link_ != nullptr) {
-      const auto [offset, gap] = largest_gap(plan_);
-      return sum_over_link(ranks_, *link_, window, known, sums, {offset, gap}, bytes_);
-    }
+    if (link_ != nullptr)
+      return sum_over_link(ranks_, *link_, window, known, sums, largest_gap(plan_), bytes_);
     std::vector<LaneSum> whole, shared;
     for (const LaneSum& sum : sums) (sum.whole > 0 ? shared : whole).push_back(sum);
     GACC_TRY(sum_over_ranks(ranks_, device_, window, known, whole, scratch()));
@@ -478,8 +406,43 @@ Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> no
   });
 }
 
+// A rank's slice lies where the first rank's belongs: each piece is sent before others come there.
 Status RankExchange::gather_slices(std::span<const SharedBytes> shared) {
-  return measured(seconds_, [&] { return gacc::gather_slices(ranks_, device_, shared, scratch()); });
+  return measured(seconds_, [&]() -> Status {
+    const std::span<std::byte> scratch = this->scratch();
+    const auto size = static_cast<size_t>(ranks_.size()), me = static_cast<size_t>(ranks_.rank());
+    const int64_t piece = std::min(std::ssize(scratch), kMostPiece) / static_cast<int64_t>(size);
+    const Row<SharedBytes> row(shared);
+    std::vector<std::span<const std::byte>> sends(size);
+    std::vector<std::span<std::byte>> receives(size);
+    for (int64_t begin = 0; begin < row.size(); begin += piece) {
+      const int64_t count = std::min(piece, row.size() - begin);
+      const auto area = [&](size_t r) {
+        return scratch.subspan(r * static_cast<size_t>(count), static_cast<size_t>(count));
+      };
+      const auto read = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
+        return device_.read(part.offset + first,
+                            area(me).subspan(static_cast<size_t>(before), static_cast<size_t>(bytes)));
+      };
+      GACC_TRY(row.walk(begin, count, read));
+      for (size_t r = 0; r < size; ++r) {
+        sends[r] = r == me ? std::span<std::byte>() : area(me);
+        receives[r] = r == me ? std::span<std::byte>() : area(r);
+      }
+      GACC_TRY(all_to_all(ranks_, sends, receives));
+      for (size_t r = 0; r < size; ++r) {
+        const auto write = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
+          const int64_t to = static_cast<int64_t>(r) * part.slice + first;
+          const int64_t there = std::clamp<int64_t>(part.bytes - to, 0, bytes);
+          if (there == 0) return Status();
+          return device_.write(part.offset + to,
+                               area(r).subspan(static_cast<size_t>(before), static_cast<size_t>(there)));
+        };
+        GACC_TRY(row.walk(begin, count, write));
+      }
+    }
+    return {};
+  });
 }
 
 Result<std::vector<std::byte>> RankExchange::gather_bytes(std::span<const std::byte> mine) {
@@ -498,7 +461,8 @@ Result<std::string> RankExchange::open_link() {
   Status mine = device_.open_link(link);
   if (mine && bytes < kLeastOfNode * plan_.lanes)
     mine = Status::error("the arena has too little room for other ranks' sums");
-  const std::vector<std::string> all = GACC_TRY(all_gather(ranks_, mine ? "+" + link->gpu() : ""));
+  const std::vector<std::string> all =
+      GACC_TRY(all_gather(ranks_, mine ? fmt::format("+{}", link->gpu()) : ""));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty())
       return static_cast<int>(r) == ranks_.rank() ? mine.text() : fmt::format("rank {} has no link", r);

@@ -27,19 +27,6 @@ Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> min
 Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window, const LaneNodes& nodes,
                       std::span<const LaneSum> sums, std::span<std::byte> scratch);
 
-// An all-gather in the arena's own bytes.
-Status gather_slices(Collective& ranks, Device& device, std::span<const SharedBytes> shared,
-                     std::span<std::byte> scratch);
-
-// sum_over_ranks from device to device: nothing passes through the hosts. `scratch`:
-// a part of the arena that nothing else uses; `sent` grows by the bytes that this rank sends.
-struct LinkScratch {
-  int64_t offset = 0, bytes = 0;
-};
-Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow& window,
-                     const LaneNodes& nodes, std::span<const LaneSum> sums, LinkScratch scratch,
-                     int64_t& sent);
-
 // What several ranks do where one alone has all lanes: what a session with a part of them asks of the others.
 class RankExchange {
  public:

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/byte_order.h"
@@ -23,7 +24,7 @@ constexpr size_t kMaxRank = 16;
 struct Entry {
   std::string name, dtype;
   std::vector<uint64_t> shape, offsets;
-  bool has_dtype = false, has_shape = false, has_offsets = false;
+  std::set<std::string> keys{};
 };
 
 // Takes {"NAME": {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}, ...}; "__metadata__" may hold
@@ -45,7 +46,7 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
     --depth_;
     if (depth_ == 1 && !in_metadata_) {
       const Entry& entry = entries.back();
-      if (!entry.has_dtype || !entry.has_shape || !entry.has_offsets)
+      if (entry.keys.size() < 3)
         return fail(
             fmt::format("lacks dtype, shape or data_offsets for the tensor {}", shown_name(entry.name)));
     }
@@ -56,16 +57,12 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
     key_ = name;
     if (depth_ != 2 || in_metadata_) return true;
     Entry& entry = entries.back();
-    bool* seen = name == "dtype"          ? &entry.has_dtype
-                 : name == "shape"        ? &entry.has_shape
-                 : name == "data_offsets" ? &entry.has_offsets
-                                          : nullptr;
-    if (!seen)
+    if (name != "dtype" && name != "shape" && name != "data_offsets")
       return fail(
           fmt::format("has an unknown key {} at the tensor {}", shown_name(name), shown_name(entry.name)));
-    if (*seen)
+    if (!entry.keys.insert(name).second)
       return fail(fmt::format("has {} twice at the tensor {}", shown_name(name), shown_name(entry.name)));
-    return *seen = true;
+    return true;
   }
   bool start_array(size_t) override {
     if (depth_ != 2 || in_array_ || in_metadata_ || (key_ != "shape" && key_ != "data_offsets"))
@@ -119,12 +116,9 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
 
 // What people give for parameters that is none, by its first bytes. As a length of a header, each would be
 // beyond the format's limit.
-struct Other {
-  std::string_view begins, what;
-};
 constexpr std::string_view kTorch =
     "a torch.save file; write it as safetensors: safetensors.torch.save_file(model.state_dict(), FILE)";
-constexpr Other kOthers[] = {
+constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"PK\x03\x04", kTorch},
     {"\x80\x02\x8a\x0a", kTorch},
     {kCheckpointMagic, "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"},
@@ -135,15 +129,11 @@ constexpr Other kOthers[] = {
 };
 
 int64_t stored_bytes(std::string_view dtype) {
-  struct Type {
-    std::string_view name;
-    int64_t bytes;
-  };
-  constexpr Type kTypes[] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8},     {"I64", 8},
-                             {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U64", 8},     {"U32", 4},
-                             {"U16", 2}, {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
-  for (const Type& type : kTypes)
-    if (type.name == dtype) return type.bytes;
+  constexpr std::pair<std::string_view, int64_t> kTypes[] = {
+      {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8}, {"I64", 8},  {"I32", 4},     {"I16", 2},    {"I8", 1},
+      {"U64", 8}, {"U32", 4}, {"U16", 2},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  for (const auto& [name, bytes] : kTypes)
+    if (name == dtype) return bytes;
   return 0;
 }
 
@@ -164,8 +154,7 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
                          const Metadata& metadata, const std::function<Status(std::string_view)>& write) {
   std::vector<const NamedTensor*> sorted;
   for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
+  std::ranges::sort(sorted, {}, [](const NamedTensor* tensor) -> std::string_view { return tensor->name; });
   Metadata notes = metadata;
   notes["format"] = "pt";
   std::string header = "{\"__metadata__\":" + json_text(nlohmann::json(notes));
@@ -187,8 +176,7 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   uint64_t length = header.size();
-  const std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof length);
-  GACC_TRY(write(length_bytes));
+  header.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
   GACC_TRY(write(header));
   for (const NamedTensor* tensor : sorted) {
     const std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
@@ -239,8 +227,8 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
                     Metadata* metadata) {
   tensors.clear();
   // 1. The header.
-  for (const Other& other : kOthers)
-    if (bytes.starts_with(other.begins)) return Status::error("{}: is {}", name, other.what);
+  for (const auto& [begin, what] : kOthers)
+    if (bytes.starts_with(begin)) return Status::error("{}: is {}", name, what);
   if (bytes.size() < 8)
     return Status::error("{}: is no safetensors file: it has {}, the length of its header alone takes 8",
                          name, counted(bytes.size(), "byte"));
@@ -275,8 +263,7 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
   }
 
   // 3. All together: no two share a byte or a name, and no byte is left over.
-  auto by_place = [](const Entry& a, const Entry& b) { return a.offsets < b.offsets; };
-  std::sort(entries.begin(), entries.end(), by_place);
+  std::ranges::sort(entries, {}, &Entry::offsets);
   uint64_t end = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i].offsets[0] < end)
@@ -290,7 +277,7 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
   }
   if (end != data.size())
     return Status::error("{}: has {} after its last tensor", name, counted(data.size() - end, "byte"));
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
+  std::ranges::sort(entries, {}, &Entry::name);
   for (size_t i = 1; i < entries.size(); ++i)
     if (entries[i].name == entries[i - 1].name)
       return Status::error("{}: has two tensors {}", name, shown_name(entries[i].name));

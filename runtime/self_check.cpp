@@ -2,19 +2,97 @@
 // that cannot be made says why.
 #include "runtime/self_check.h"
 
-#include <algorithm>
-#include <cstring>
-#include <limits>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <sstream>
+
+#include "runtime/atomic_file.h"
 #include "runtime/checkpoint.h"
-#include "runtime/rebuild.h"
+#include "runtime/plugin.h"
 #include "runtime/train.h"
-#include "runtime/verify_run.h"
+
+extern char** environ;
 
 namespace gacc {
 namespace {
 
 constexpr int64_t kEmulatedSamples = 6;  // a launch takes seconds there
+constexpr int kMostTries = 64;           // halvings of a loss scale: from 2^24 down to 2^-40
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The share of the norm of all gradients from which a gradient's own norm counts; below, it is taken to be
+// that. The bias before a norm that takes it away again has a gradient that is nothing but rounding.
+double share_floor(std::string_view precision) { return precision == "f32" ? 1e-2 : 1e-1; }
+
+// How far two results of one computation may be apart that add their terms in another order: of the norm of
+// the tensor, or of that share of the norm of all where this is more. By precision.compute.
+double order_bound(std::string_view precision) {
+  return precision == "f32" ? 1e-4 : precision == "f16" ? 1e-2 : 5e-2;
+}
+
+// The same for a computation in half precision against f32.
+// Four times the root of the unit roundoff: rounding turns over that share of relu and max_pool2d choices,
+// and a gradient moves by the root of it (mnist_cnn: 4.3e-2 in f16, 1.2e-1 in bf16, a factor of sqrt(8)).
+double half_bound(std::string_view precision) { return precision == "f16" ? 9e-2 : 2.5e-1; }
+
+// What came of one window.
+struct WindowOutcome {
+  WindowReport report;
+  std::vector<NamedTensor> gradients, parameters;  // mean gradients before, parameters after the update
+};
+
+// The farthest that one tensor is from the reference, by its norm-wise relative difference.
+struct Deviation {
+  std::string name;
+  double value = 0;  // infinite when one is not finite
+};
+
+double norm_of(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum);
+}
+
+// By tensor, in their order; `floor` is the share of the norm of all tensors below which a tensor's own norm
+// counts no more.
+std::vector<Deviation> deviations(const std::vector<NamedTensor>& got,
+                                  const std::vector<NamedTensor>& reference, double floor) {
+  double all = 0;
+  for (const NamedTensor& tensor : reference) all += std::pow(norm_of(tensor.data), 2);
+  all = std::sqrt(all);
+  std::vector<Deviation> result;
+  for (size_t t = 0; t < reference.size(); ++t) {
+    const std::vector<float>&a = got[t].data, &b = reference[t].data;
+    double difference = a.size() == b.size() ? 0 : kInfinity;
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+      const double apart = static_cast<double>(a[i]) - b[i];
+      difference += apart * apart;
+    }
+    difference = std::sqrt(difference);
+    const double size = std::max(norm_of(b), floor * all);
+    const double relative = difference == 0 ? 0 : difference / size;
+    result.push_back({reference[t].name, std::isfinite(relative) ? relative : kInfinity});
+  }
+  return result;
+}
+
+// Keeps the larger one of each tensor.
+void keep_largest(std::vector<Deviation>& so_far, const std::vector<Deviation>& more) {
+  if (so_far.empty()) so_far = more;
+  for (size_t i = 0; i < std::min(so_far.size(), more.size()); ++i)
+    so_far[i].value = std::max(so_far[i].value, more[i].value);
+}
 
 // Launches of at most `size` samples.
 std::vector<int64_t> even(int64_t samples, int64_t size) {
@@ -43,17 +121,57 @@ std::string setting(const Artifact& artifact, std::string_view key) {
   return value;
 }
 
+constexpr int kCompilerFault = 3;  // gaccc's exit status for an internal error; lower ones refuse the input
+
+// Runs a command with its output in a file, and with the signals that this process has blocked let through. The exit
+// status, or 128 + N after a signal.
+Result<int> run_command(std::vector<std::string> words, const std::string& output) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&files, 1, 2);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  pid_t child = 0;
+  const int failure =
+      posix_spawn(&child, words.front().c_str(), &files, &attributes, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  if (failure != 0) return Status::error("cannot run {}: {}", words.front(), std::strerror(failure));
+  int ended = 0;
+  while (waitpid(child, &ended, 0) < 0)
+    if (errno != EINTR) return Status::error("cannot wait for {}: {}", words.front(), std::strerror(errno));
+  return WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
+}
+
+// The line that says what is wrong.
+std::string reason(const std::string& output) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("error") != std::string::npos || line.starts_with("gaccc: ")) return line;
+  return "no reason given";
+}
+
 class Verifier {
  public:
-  Verifier(const Artifact& artifact, const Dataset& data, const VerifyOptions& options, VerifyResult& result)
-      : artifact_(artifact),
-        plan_(artifact.plan),
-        data_(data),
-        options_(options),
-        result_(result),
-        rebuilder_(artifact, options.compiler_folder) {}
+  Verifier(const Artifact& artifact, const Dataset& data, const VerifyOptions& options)
+      : artifact_(artifact), data_(data), options_(options) {}
+  ~Verifier() {
+    std::error_code none;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, none);
+  }
+  Verifier(const Verifier&) = delete;
+  Verifier& operator=(const Verifier&) = delete;
 
-  Status run();
+  Result<VerifyResult> run();
 
  private:
   Status split();
@@ -61,14 +179,24 @@ class Verifier {
   Status resume();
   Status half();
 
-  using Settings = std::vector<std::pair<std::string, std::string>>;
+  // A temporary folder, removed at the end.
+  Result<std::string> folder();
+  // The model of the artifact's record (Artifact::model), compiled with settings on top of those the artifact was
+  // compiled with. `faulty`: it fails by a fault of gaccc itself, an internal error or a signal.
+  Result<Artifact> compile(const Settings& settings, bool& faulty);
   // The model with other settings, at the same micro-batch and accumulation whatever memory that takes. Nothing
   // when there is none, which is said: the check is left out, or has failed where the compiler did.
   std::optional<Artifact> compile_variant(const std::string& what, Settings settings);
   Result<WindowOutcome> one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale);
-  Result<std::vector<std::vector<std::byte>>> all_buffers(Session& session) const;
-  Status train_until(int64_t launches, const TrainState* from, CheckpointReader* reader,
-                     const std::string& file, Session& session);
+  // Calls work(session) with the artifact loaded and initialised on a device of its own, and ends that: what a
+  // checking device found is an error. `scale`: the loss scale; 0: the artifact's.
+  template <class Work>
+  Status with_session(const Artifact& artifact, float scale, Work work);
+  // The window of order_, in launches of these sizes (they add up to its samples).
+  Result<WindowOutcome> window(Session& session, const Plan& plan, std::span<const int64_t> sizes);
+  Status settle(Session& session);
+  using Buffers = std::vector<std::vector<std::byte>>;
+  Result<Buffers> train_until(int64_t launches, const CheckpointReader* reader, const std::string& file);
   bool emulated() const { return options_.device == "emulate"; }
 
   void say(const std::string& text) { options_.print(text + "\n"); }
@@ -80,26 +208,23 @@ class Verifier {
   void judge(const std::vector<Deviation>& table, double bound);
 
   const Artifact& artifact_;
-  const Plan& plan_;
+  const Plan& plan_ = artifact_.plan;
   const Dataset& data_;
   const VerifyOptions& options_;
-  VerifyResult& result_;
-  Rebuilder rebuilder_;
+  VerifyResult result_;
+  std::string folder_;
   std::vector<int64_t> order_, sizes_;  // of the window that is compared
   float scale_ = 0;                     // the loss scale with which its gradient is finite
 };
 
 void Verifier::judge(const std::vector<Deviation>& table, double bound) {
-  Deviation worst{"nothing", 0};
-  const bool all_equal =
-      std::all_of(table.begin(), table.end(), [](const Deviation& row) { return row.value == 0; });
-  if (all_equal) say(fmt::format("  all {}: 0", counted(table.size(), "tensor")));
-  for (const Deviation& row : table) {
-    if (all_equal) break;
-    say(fmt::format("  {:<48} {:.2e}{}", row.name, row.value,
-                    bound >= 0 && row.value > bound ? "  <-- past the bound" : ""));
-    if (row.value > worst.value) worst = row;
-  }
+  const auto largest = std::ranges::max_element(table, {}, &Deviation::value);
+  const Deviation worst = largest == table.end() ? Deviation{} : *largest;
+  if (worst.value == 0) say(fmt::format("  all {}: 0", counted(std::ssize(table), "tensor")));
+  for (const Deviation& row : table)
+    if (worst.value > 0)
+      say(fmt::format("  {:<48} {:.2e}{}", row.name, row.value,
+                      bound >= 0 && row.value > bound ? "  <-- past the bound" : ""));
   if (bound < 0) return;
   const bool good = worst.value <= bound;
   ++(good ? result_.passed : result_.failed);
@@ -108,14 +233,50 @@ void Verifier::judge(const std::vector<Deviation>& table, double bound) {
                   bound == 0 ? "0, the same bits" : fmt::format("{:.0e}", bound)));
 }
 
+Result<std::string> Verifier::folder() {
+  if (!folder_.empty()) return folder_;
+  const char* place = getenv("TMPDIR");
+  std::string name = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
+  if (!mkdtemp(name.data())) return Status::error("cannot make a folder {}: {}", name, std::strerror(errno));
+  return folder_ = name;
+}
+
+// Runs gaccc, since the runtime has no compiler of its own.
+Result<Artifact> Verifier::compile(const Settings& settings, bool& faulty) {
+  const std::string compiler = options_.compiler_folder + "/gaccc";
+  if (artifact_.model.empty()) return Status::error("the artifact has no record of its model");
+  if (access(compiler.c_str(), X_OK) != 0)
+    return Status::error("{} is not there (Debian package gacc-compiler)", compiler);
+  GACC_TRY(write_file_atomically(GACC_TRY(folder()) + "/model.toml", artifact_.model));
+  const std::string product = folder_ + "/step.ptx", output = folder_ + "/output";
+  std::vector<std::string> words = {compiler,   folder_ + "/model.toml", "-o", product,
+                                    "--target", artifact_.plan.target};
+  // A later --set of a key replaces an earlier one, but is an error where both are given; so only the last.
+  std::vector<std::string> all = artifact_.overrides;
+  for (const auto& [key, value] : settings) {
+    std::erase_if(all, [&](const std::string& earlier) { return earlier.starts_with(key + "="); });
+    all.push_back(key + "=" + value);
+  }
+  for (const std::string& set : all) words.insert(words.end(), {"--set", set});
+  const int code = GACC_TRY(run_command(words, output));
+  faulty = code >= kCompilerFault;
+  if (code != 0) {
+    std::string why = reason(GACC_TRY(read_file(output)));
+    if (const size_t at = why.find(folder_); at != std::string::npos) why.erase(at, folder_.size() + 1);
+    return Status::error("gaccc gives up with exit {}: {}", code, why);
+  }
+  return load_artifact(product);
+}
+
 std::optional<Artifact> Verifier::compile_variant(const std::string& what, Settings settings) {
   settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
   settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
   for (const char* budget : {"memory.budget", "recompute.budget"})
     if (!setting(artifact_, budget).empty()) settings.emplace_back(budget, "1048576GiB");
-  Result<Artifact> variant = rebuilder_.compile(settings);
+  bool faulty = false;
+  Result<Artifact> variant = compile(settings, faulty);
   if (variant) return variant.take();
-  if (!rebuilder_.faulty()) {
+  if (!faulty) {
     leave_out(what, variant.status().text());
   } else {
     say(fmt::format("{}\n  FAILED: {}", what, variant.status().text()));
@@ -124,13 +285,63 @@ std::optional<Artifact> Verifier::compile_variant(const std::string& what, Setti
   return {};
 }
 
+template <class Work>
+Status Verifier::with_session(const Artifact& artifact, float scale, Work work) {
+  const std::unique_ptr<Device> device =
+      GACC_TRY(open_device(options_.device, options_.device_options, artifact));
+  Session session(*device, artifact.plan);
+  GACC_TRY(session.open(artifact));
+  GACC_TRY(session.init(options_.seed, static_cast<float>(options_.lr)));
+  if (options_.loaded) GACC_TRY(options_.loaded->write(session));
+  if (scale != 0) GACC_TRY(session.write_state(state::loss_scale, scale));
+  GACC_TRY(work(session));
+  std::string reports;
+  const Status status = device->finish(reports);
+  return status || reports.empty() ? status : Status::error("{}\n{}", status.text(), reports);
+}
+
+Result<WindowOutcome> Verifier::window(Session& session, const Plan& plan, std::span<const int64_t> sizes) {
+  std::vector<std::vector<std::byte>> bytes(plan.inputs.size());
+  size_t done = 0;
+  for (const int64_t size : sizes) {
+    if (options_.interrupted && options_.interrupted()) return Status::error("interrupted");
+    const auto samples = std::span(order_).subspan(done, static_cast<size_t>(size));
+    std::vector<std::span<const std::byte>> inputs;
+    for (size_t i = 0; i < plan.inputs.size(); ++i) {
+      bytes[i].resize(static_cast<size_t>(size * elements_of(plan.inputs[i].shape)) * 4);  // f32 and i32
+      GACC_TRY(data_.gather(i, plan.inputs[i], samples, bytes[i]));
+      inputs.emplace_back(bytes[i]);
+    }
+    GACC_TRY(session.step(inputs, size));
+    done += static_cast<size_t>(size);
+  }
+  WindowOutcome outcome;
+  outcome.gradients = GACC_TRY(session.mean_gradients());
+  outcome.report = GACC_TRY(session.update());
+  outcome.parameters = GACC_TRY(session.parameters());
+  return outcome;
+}
+
+// With a dynamic loss scale the first windows overflow until the scale fits: repeats the window until one
+// is applied.
+Status Verifier::settle(Session& session) {
+  if (!plan_.find(state::loss_scale)) return {};
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    scale_ = GACC_TRY(session.read_state<float>(state::loss_scale));
+    GACC_TRY(session.set_ordinal(0));  // with the same masks each time
+    const WindowReport report = GACC_TRY(window(session, plan_, sizes_)).report;
+    if (report.applied || report.sums.count == 0) return {};  // without a count, at any scale
+  }
+  return Status::error("no loss scale was found with which the gradient is finite");
+}
+
 Result<WindowOutcome> Verifier::one_window(const Artifact& artifact, std::span<const int64_t> sizes,
                                            float scale) {
-  Bench bench(artifact, options_);
-  GACC_TRY(bench.open());
-  GACC_TRY(bench.set_scale(scale));
-  WindowOutcome outcome = GACC_TRY(bench.window(data_, order_, sizes));
-  GACC_TRY(bench.close());
+  WindowOutcome outcome;
+  GACC_TRY(with_session(artifact, scale, [&](Session& session) -> Status {
+    outcome = GACC_TRY(window(session, artifact.plan, sizes));
+    return {};
+  }));
   if (!outcome.report.finite)
     return Status::error("--verify: the gradient of the first window is not finite{}{}",
                          outcome.report.bad_parameter.empty() ? "" : ", first of ",
@@ -168,17 +379,11 @@ Status Verifier::split() {
   table.insert(table.begin(), loss.begin(), loss.end());
   // With one launch a window the plan is exact whatever its layers are; a part of that launch is not.
   const bool per_launch = plan_.exact && artifact_.ir.find("moving_mean.acc") != std::string::npos;
-  if (plan_.exact && !per_launch) {
-    judge(table, order_bound(plan_.precision));
-    return {};
-  }
-  judge(table, -1);
-  if (per_launch) {
-    say("  not judged: batch_norm takes its statistics per launch");
-  } else {
+  judge(table, plan_.exact && !per_launch ? order_bound(plan_.precision) : -1);
+  if (per_launch) say("  not judged: batch_norm takes its statistics per launch");
+  if (!plan_.exact)
     say(fmt::format("  not judged: the plan says that an update is not that of the one big batch: {}",
                     fmt::join(plan_.because, "; ")));
-  }
   return {};
 }
 
@@ -196,11 +401,11 @@ Status Verifier::recompute() {
   std::vector<Deviation> table;
   WindowOutcome outcomes[2][2];  // [artifact][window]
   for (int i = 0; i < 2; ++i) {
-    Bench bench(i == 0 ? artifact_ : *variant, options_);
-    GACC_TRY(bench.open());
-    GACC_TRY(bench.set_scale(scale_));
-    for (WindowOutcome& outcome : outcomes[i]) outcome = GACC_TRY(bench.window(data_, order_, sizes_));
-    GACC_TRY(bench.close());
+    const Artifact& artifact = i == 0 ? artifact_ : *variant;
+    GACC_TRY(with_session(artifact, scale_, [&](Session& session) -> Status {
+      for (WindowOutcome& outcome : outcomes[i]) outcome = GACC_TRY(window(session, artifact.plan, sizes_));
+      return {};
+    }));
   }
   const auto same = [&](const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
                         const char* of) {
@@ -211,8 +416,7 @@ Status Verifier::recompute() {
           a[i].name == b[i].name && a[i].data.size() == b[i].data.size() &&
           std::memcmp(a[i].data.data(), b[i].data.data(), a[i].data.size() * sizeof(float)) == 0;
       if (equal) apart[i].value = 0;
-      if (!equal && apart[i].value == 0)
-        apart[i].value = std::numeric_limits<double>::infinity();  // names, -0
+      if (!equal && apart[i].value == 0) apart[i].value = kInfinity;  // names, -0
       apart[i].name += of;
     }
     table.insert(table.end(), apart.begin(), apart.end());
@@ -222,21 +426,15 @@ Status Verifier::recompute() {
   for (int w = 0; w < 2; ++w) alike = alike && same(figures(outcomes[1][w]), figures(outcomes[0][w]), "");
   alike = alike && same(outcomes[1][0].gradients, outcomes[0][0].gradients, " (gradient)");
   alike = alike && same(outcomes[1][1].parameters, outcomes[0][1].parameters, "");
-  if (!alike) table.push_back({"the list of tensors", std::numeric_limits<double>::infinity()});
+  if (!alike) table.push_back({"the list of tensors", kInfinity});
   judge(table, 0);
   return {};
 }
 
-Result<std::vector<std::vector<std::byte>>> Verifier::all_buffers(Session& session) const {
-  std::vector<std::vector<std::byte>> buffers;
-  for (const PlanBuffer& buffer : plan_.buffers)
-    buffers.push_back(GACC_TRY(session.read_for_checkpoint(buffer)));
-  return buffers;
-}
-
-// A run of the training loop up to so many launches; with a file, its checkpoint goes there.
-Status Verifier::train_until(int64_t launches, const TrainState* from, CheckpointReader* reader,
-                             const std::string& file, Session& session) {
+// The buffers after a run of the training loop up to so many launches in a session of its own, from a checkpoint
+// where there is one; with a file, its own goes there.
+Result<Verifier::Buffers> Verifier::train_until(int64_t launches, const CheckpointReader* reader,
+                                                const std::string& file) {
   Dataset few;  // shares nothing with data_, but is small where it matters
   const Dataset* data = &data_;
   TrainOptions options;
@@ -244,61 +442,52 @@ Status Verifier::train_until(int64_t launches, const TrainState* from, Checkpoin
   options.shuffle = options_.shuffle;
   options.seed = options_.seed;
   options.interrupted = options_.interrupted;
-  options.resume = from;
   if (emulated()) {
     few = data_;
     few.samples = std::min(few.samples, kEmulatedSamples);
     if (check_can_update(plan_, few.samples, options)) data = &few;
   }
-  if (reader != nullptr) {
-    GACC_TRY(reader->check(plan_, settings_of(artifact_, data_, options)));
-    GACC_TRY(reader->restore(plan_, session));
-  }
-  if (!file.empty()) {
-    options.checkpoint_every = std::numeric_limits<int64_t>::max();
-    options.checkpoint = [&](const TrainState& state) {
-      const Checkpoint checkpoint{
-          settings_of(artifact_, data_, options), {options_.lr, options_.lr}, state, {}};
-      return write_checkpoint(file, checkpoint, plan_, session);
-    };
-  }
-  TrainObserver silent;
-  TrainResult result;
-  const Status status = train(session, plan_, *data, nullptr, options, silent, result);
-  return status && result.interrupted ? Status::error("interrupted") : status;
+  Buffers buffers;
+  GACC_TRY(with_session(artifact_, 0, [&](Session& session) -> Status {
+    if (reader != nullptr) {
+      options.resume = &reader->content().train;
+      GACC_TRY(reader->check(plan_, settings_of(artifact_, data_, options)));
+      GACC_TRY(reader->restore(plan_, session));
+    }
+    if (!file.empty()) {
+      options.checkpoint_every = std::numeric_limits<int64_t>::max();
+      options.checkpoint = [&](const TrainState& state) {
+        const Checkpoint checkpoint{
+            settings_of(artifact_, data_, options), {options_.lr, options_.lr}, state, {}};
+        return write_checkpoint(file, checkpoint, plan_, session);
+      };
+    }
+    TrainObserver silent;
+    TrainResult result;
+    GACC_TRY(train(session, plan_, *data, nullptr, options, silent, result));
+    if (result.interrupted) return Status::error("interrupted");
+    for (const PlanBuffer& buffer : plan_.buffers)
+      buffers.push_back(GACC_TRY(session.read_for_checkpoint(buffer)));
+    return {};
+  }));
+  return buffers;
 }
 
 Status Verifier::resume() {
   const int64_t launches = 2 * plan_.accumulate, part = plan_.accumulate + plan_.accumulate / 2;
   say(fmt::format("3. resume: {} launches against {}, a checkpoint, and the rest in a new session", launches,
                   part));
-  const std::string file = GACC_TRY(rebuilder_.folder()) + "/checkpoint";
-  std::vector<std::vector<std::byte>> straight;
-  {
-    Bench bench(artifact_, options_);
-    GACC_TRY(bench.open());
-    GACC_TRY(train_until(launches, nullptr, nullptr, "", bench.session()));
-    straight = GACC_TRY(all_buffers(bench.session()));
-    GACC_TRY(bench.close());
-  }
-  {
-    Bench bench(artifact_, options_);
-    GACC_TRY(bench.open());
-    GACC_TRY(train_until(part, nullptr, nullptr, file, bench.session()));
-    GACC_TRY(bench.close());
-  }
+  const std::string file = GACC_TRY(folder()) + "/checkpoint";
+  const Buffers straight = GACC_TRY(train_until(launches, nullptr, ""));
+  GACC_TRY(train_until(part, nullptr, file));
   CheckpointReader reader;
   GACC_TRY(reader.open(file));
-  Bench bench(artifact_, options_);
-  GACC_TRY(bench.open());
-  GACC_TRY(train_until(launches, &reader.content().train, &reader, "", bench.session()));
-  const std::vector<std::vector<std::byte>> resumed = GACC_TRY(all_buffers(bench.session()));
-  GACC_TRY(bench.close());
+  const Buffers resumed = GACC_TRY(train_until(launches, &reader, ""));
   std::vector<Deviation> table;
   for (size_t i = 0; i < straight.size(); ++i) {
     if (!is_kept(plan_.buffers[i])) continue;
     const bool same = straight[i] == resumed[i];
-    table.push_back({plan_.buffers[i].name, same ? 0 : std::numeric_limits<double>::infinity()});
+    table.push_back({plan_.buffers[i].name, same ? 0 : kInfinity});
   }
   judge(table, 0);
   return {};
@@ -326,7 +515,7 @@ Status Verifier::half() {
   return {};
 }
 
-Status Verifier::run() {
+Result<VerifyResult> Verifier::run() {
   int64_t samples = std::min(data_.samples, plan_.micro_batch * plan_.accumulate);
   if (emulated()) samples = std::min(samples, kEmulatedSamples);
   if (samples == 0) return Status::error("--verify: the data has no samples");
@@ -335,35 +524,19 @@ Status Verifier::run() {
   sizes_ = even(samples, std::min(plan_.micro_batch, samples));
   say(fmt::format("verifying {} on {} with {} of {}; deviations are relative to a tensor's norm", plan_.model,
                   options_.device, samples, counted(data_.samples, "sample")));
-  {
-    Bench bench(artifact_, options_);
-    GACC_TRY(bench.open());
-    scale_ = GACC_TRY(bench.settle(data_, order_, sizes_));
-    GACC_TRY(bench.close());
-  }
+  GACC_TRY(with_session(artifact_, 0, [&](Session& session) { return settle(session); }));
   for (Status (Verifier::*const check)() :
        {&Verifier::split, &Verifier::recompute, &Verifier::resume, &Verifier::half})
     GACC_TRY((this->*check)());
   say(fmt::format("{} passed, {} failed, {} left out", counted(result_.passed, "check"), result_.failed,
                   result_.left_out));
-  return {};
+  return result_;
 }
 
 }  // namespace
 
-double share_floor(std::string_view precision) { return precision == "f32" ? 1e-2 : 1e-1; }
-
-double order_bound(std::string_view precision) {
-  return precision == "f32" ? 1e-4 : precision == "f16" ? 1e-2 : 5e-2;
-}
-
-// Four times the root of the unit roundoff: rounding turns over that share of relu and max_pool2d choices,
-// and a gradient moves by the root of it (mnist_cnn: 4.3e-2 in f16, 1.2e-1 in bf16, a factor of sqrt(8)).
-double half_bound(std::string_view precision) { return precision == "f16" ? 9e-2 : 2.5e-1; }
-
-Status verify(const Artifact& artifact, const Dataset& data, const VerifyOptions& options,
-              VerifyResult& result) {
-  return Verifier(artifact, data, options, result).run();
+Result<VerifyResult> verify(const Artifact& artifact, const Dataset& data, const VerifyOptions& options) {
+  return Verifier(artifact, data, options).run();
 }
 
 }  // namespace gacc

@@ -5,7 +5,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "runtime/data/dataset.h"
 #include "runtime/device.h"
@@ -33,16 +32,6 @@ struct VerifyResult {
 };
 
 // An error when a check could not be made that should have been; a check that fails is none.
-Status verify(const Artifact& artifact, const Dataset& data, const VerifyOptions& options,
-              VerifyResult& result);
-
-// The share of the norm of all gradients from which a gradient's own norm counts; below, it is taken to be
-// that. The bias before a norm that takes it away again has a gradient that is nothing but rounding.
-double share_floor(std::string_view precision);
-// How far two results of one computation may be apart that add their terms in another order: of the norm of
-// the tensor, or of that share of the norm of all where this is more. By precision.compute.
-double order_bound(std::string_view precision);
-// The same for a computation in half precision against f32.
-double half_bound(std::string_view precision);
+Result<VerifyResult> verify(const Artifact& artifact, const Dataset& data, const VerifyOptions& options);
 
 }  // namespace gacc

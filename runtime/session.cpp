@@ -8,22 +8,37 @@
 #include <numeric>
 
 #include "runtime/half.h"
-#include "runtime/metrics.h"
 #include "runtime/rank_sums.h"
 
 namespace gacc {
 namespace {
 
-constexpr size_t kZeroBlock = size_t{1} << 20;  // bytes of zeros written at once
+constexpr int64_t kBlock = int64_t{1} << 20;  // bytes copied or written at once
 
 // What a window adds up, and ranks would.
 bool is_window_sum(const PlanBuffer& buffer) {
-  return buffer.role == BufferRole::gradient || buffer.role == BufferRole::squares ||
-         buffer.role == BufferRole::total || buffer.role == BufferRole::change;
+  return buffer.kind == "accum" && buffer.role != BufferRole::node;
 }
 
 bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+// What eval has summed: over `count` elements, the metric's own sum, and of r2 also the targets (less a
+// number that is the same for all) and their squares.
+struct MetricSums {
+  double count = 0, sum = 0, targets = 0, squares = 0;
+};
+
+// `loss`: the evaluation's mean. Not finite where there is no such number, as r2 of targets that are all the
+// same.
+double metric_value(std::string_view name, const MetricSums& sums, double loss) {
+  const double mean = sums.sum / sums.count;
+  if (name == "perplexity") return std::exp(loss);
+  if (name == "rmse") return std::sqrt(mean);
+  // 1 - sum((x - y)^2) / sum((y - mean(y))^2)
+  if (name == "r2") return 1 - sums.sum / (sums.squares - sums.targets * sums.targets / sums.count);
+  return mean;
 }
 
 bool scale_too_small(const Plan& plan, const WindowReport& report) {
@@ -42,13 +57,6 @@ Status Session::write_scalar(const PlanBuffer* buffer, T value) {
 }
 
 template <class T>
-Result<T> Session::read_scalar(const PlanBuffer* buffer) {
-  T value{};
-  GACC_TRY(device_.read(buffer->offset, std::as_writable_bytes(std::span(&value, 1))));
-  return value;
-}
-
-template <class T>
 Result<std::vector<T>> Session::read_all(int64_t offset, int64_t count) {
   std::vector<T> values(static_cast<size_t>(count));
   GACC_TRY(device_.read(offset, std::as_writable_bytes(std::span(values))));
@@ -57,7 +65,8 @@ Result<std::vector<T>> Session::read_all(int64_t offset, int64_t count) {
 
 template <class T>
 Result<T> Session::read_state(std::string_view name) {
-  return read_scalar<T>(GACC_TRY(find_state(name)));
+  const PlanBuffer* buffer = GACC_TRY(find_state(name));
+  return GACC_TRY(read_all<T>(buffer->offset, 1)).front();
 }
 
 template <class T>
@@ -72,44 +81,31 @@ template Status Session::write_state(std::string_view, int32_t);
 
 // What it must be the IR's verifier knows (R11).
 Result<const PlanBuffer*> Session::find_state(std::string_view name) const {
-  const PlanBuffer* buffer = plan_.find(name);
-  return buffer ? Result(buffer) : Status::error("the artifact has no state {}", name);
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return Status::error("the artifact has no state {}", name);
+  return found->second;
 }
 
-// The buffers of lanes.h's nodes, and the flags of `close`.
+// The buffers of lanes.h's nodes.
 Status Session::find_nodes() {
-  nodes_.clear();
-  kept_.clear();
-  join_.clear();
-  keep_.clear();
   if (plan_.lanes == 1) return {};
   for (const PlanBuffer& buffer : plan_.buffers)
     if (buffer.role == BufferRole::node) nodes_[plan_.find(buffer.of)].push_back(&buffer);
-  const size_t places = nodes_.empty() ? 0 : nodes_.begin()->second.size();
-  for (const auto& [sum, nodes] : nodes_)
-    if (nodes.size() != places)
-      return Status::error("the artifact has {} nodes for {} and {} for {}", nodes.size(), sum->name, places,
-                           nodes_.begin()->first->name);
-  for (size_t d = 0; d < places; ++d) {
-    for (const auto& [name, flags] : {std::pair{"join", &join_}, std::pair{"keep", &keep_}})
-      flags->push_back(GACC_TRY(find_state(fmt::format("lane.{}.{}", name, d))));
-  }
   for (const auto& [sum, nodes] : nodes_) {
-    if (sum->role != BufferRole::change) continue;
-    for (size_t d = 0; d < places; ++d)
-      kept_[sum].push_back(GACC_TRY(find_state(fmt::format("{}.kept{}", sum->name, d))));
+    const auto& [first, places] = *nodes_.begin();
+    places_ = std::ssize(places);
+    if (nodes.size() != places.size())
+      return Status::error("the artifact has {} nodes for {} and {} for {}", nodes.size(), sum->name, places_,
+                           first->name);
   }
-  if (places > 0) rest_ = GACC_TRY(find_state("lane.rest"));
-  if (LaneStack::places(plan_.lanes, mine_) <= static_cast<int64_t>(places)) return {};
+  const auto fit = [&](LaneRange mine) { return LaneStack::places(plan_.lanes, mine) <= places_; };
+  if (fit(mine_)) return {};
   int64_t ranks = 2;  // the fewest that will do
-  const auto fit = [&] {
-    for (int64_t rank = 0; rank < ranks; ++rank)
-      if (LaneStack::places(plan_.lanes, lanes_of_rank(rank, plan_.lanes, ranks)) >
-          static_cast<int64_t>(places))
-        return false;
-    return true;
-  };
-  while (!fit()) ++ranks;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    if (!fit(lanes_of_rank(rank, plan_.lanes, ranks))) {
+      ++ranks;
+      rank = -1;
+    }
   return Status::error(
       "the artifact has room for the lanes of one of {} ranks or more, and this process has {} of its {} "
       "lanes: run it "
@@ -118,41 +114,19 @@ Status Session::find_nodes() {
 }
 
 Status Session::open(const Artifact& artifact) {
-  using Need = std::pair<std::string_view, const PlanBuffer*&>;
-  for (const auto& [name, buffer] :
-       {Need{state::lr, lr_}, Need{state::seed_low, seed_low_}, Need{state::seed_high, seed_high_},
-        Need{state::loss_sum, loss_sum_}, Need{state::loss_count, loss_count_},
-        Need{state::window_sum, window_sum_}, Need{state::window_count, window_count_},
-        Need{state::window_loss, window_loss_}, Need{state::window_norm, window_norm_},
-        Need{state::window_lr, window_lr_}, Need{state::window_ok, window_ok_},
-        Need{state::eval_loss, eval_loss_}, Need{state::eval_count, eval_count_}})
-    buffer = GACC_TRY(find_state(name));
-  for (const auto& [name, buffer] :
-       {Need{state::loss_weight, loss_weight_}, Need{state::window_weight, window_weight_},
-        Need{state::eval_weight, eval_weight_}, Need{state::r2_shift, r2_shift_},
-        Need{state::r2_targets, r2_targets_}, Need{state::r2_squares, r2_squares_}})
-    buffer = plan_.find(name);
-  eval_metrics_.clear();
-  for (const std::string& metric : plan_.metrics) {
-    const PlanBuffer*& buffer = eval_metrics_.emplace_back(nullptr);
-    const std::string name = "eval." + metric;
-    if (metric == "perplexity" && !plan_.find(name)) continue;  // exp(mean loss)
-    buffer = GACC_TRY(find_state(name));
-  }
-  parameters_.clear();
   for (const PlanBuffer& buffer : plan_.buffers) {
-    const bool trained = buffer.trainable && buffer.role == BufferRole::weight;
-    if (is_saved(buffer))
-      parameters_.push_back({&buffer, trained ? plan_.find(BufferRole::gradient, buffer.name) : nullptr});
+    by_name_.emplace(buffer.name, &buffer);
+    if (buffer.role == BufferRole::evaluation) eval_sums_.push_back(&buffer);
   }
-  zeros_.assign(kZeroBlock, std::byte{0});
-  eval_sums_ = {eval_loss_, eval_count_};
-  for (const PlanBuffer* buffer : eval_metrics_)
-    if (buffer) eval_sums_.push_back(buffer);
-  for (const PlanBuffer* buffer : {eval_weight_, r2_targets_, r2_squares_})
-    if (buffer) eval_sums_.push_back(buffer);
-  window_sums_ = {loss_sum_, loss_count_};
-  if (loss_weight_) window_sums_.push_back(loss_weight_);
+  for (const std::string_view name :
+       {state::lr, state::seed_low, state::seed_high, state::loss_sum, state::loss_count, state::window_sum,
+        state::window_count, state::window_loss, state::window_norm, state::window_lr, state::window_ok,
+        state::eval_loss, state::eval_count})
+    GACC_TRY(find_state(name));
+  for (const std::string& metric : plan_.metrics)
+    if (metric != "perplexity") GACC_TRY(find_state("eval." + metric));  // that follows from the loss
+  window_sums_ = {by_name_[state::loss_sum], by_name_[state::loss_count]};
+  if (by_name_.contains(state::loss_weight)) window_sums_.push_back(by_name_[state::loss_weight]);
   GACC_TRY(find_shared());
   GACC_TRY(find_nodes());
   return device_.load(artifact);
@@ -182,8 +156,6 @@ std::string why_training_ends(const Plan& plan, const WindowReport& report, std:
 
 // What ranks share (passes/shard.cpp).
 Status Session::find_shared() {
-  shared_.clear();
-  slices_.clear();
   if (plan_.shard == 0) return {};
   if (exchange_ == nullptr || exchange_->ranks() != plan_.shard)
     return Status::error(
@@ -214,23 +186,12 @@ Status Session::copy_own(const SharedBytes& from, int64_t to) {
   if (to == from.offset && rank() == 0) return {};
   const int64_t begin = rank() * from.slice;
   const int64_t there = std::clamp<int64_t>(from.bytes - begin, 0, from.slice);
-  std::vector<std::byte> block;
-  for (int64_t done = 0; done < from.slice;) {
-    const bool is_there = done < there;
-    const int64_t count = std::min<int64_t>((is_there ? there : from.slice) - done, kZeroBlock);
-    block.assign(static_cast<size_t>(count), std::byte{0});
-    if (is_there) GACC_TRY(device_.read(from.offset + begin + done, block));
+  for (int64_t done = 0; done < there; done += kBlock) {
+    const int64_t count = std::min(there - done, kBlock);
+    const std::vector<std::byte> block = GACC_TRY(read_all<std::byte>(from.offset + begin + done, count));
     GACC_TRY(device_.write(to + done, block));
-    done += count;
   }
-  return {};
-}
-
-Result<std::vector<std::byte>> Session::read_shared(const PlanBuffer& slice, const PlanBuffer& whole) {
-  const std::vector<std::byte> mine = GACC_TRY(read_all<std::byte>(slice.offset, slice.bytes));
-  std::vector<std::byte> bytes = GACC_TRY(exchange_->gather_bytes(mine));
-  bytes.resize(static_cast<size_t>(whole_bytes(whole)));
-  return bytes;
+  return zero(to + there, from.slice - there);
 }
 
 // The update, cut where ranks have to know of each other's part of a sum.
@@ -248,7 +209,7 @@ Status Session::run_update() {
   }
   GACC_TRY(device_.run(Program::update, 0));
   GACC_TRY(exchange_->gather_slices(parameters));
-  const int32_t ok = GACC_TRY(read_scalar<int32_t>(window_ok_));
+  const int32_t ok = GACC_TRY(read_state<int32_t>(state::window_ok));
   if (ok == 0 && !plan_.skip_nonfinite) return {};  // the sums tell why
   scattered_ = false;
   return device_.run(Program::clear, 0);
@@ -256,9 +217,10 @@ Status Session::run_update() {
 
 Status Session::init(uint64_t seed, float lr) {
   forget_window();
-  GACC_TRY(write_scalar(lr_, lr));
-  GACC_TRY(write_scalar(seed_low_, static_cast<uint32_t>(seed)));
-  GACC_TRY(write_scalar(seed_high_, static_cast<uint32_t>(seed >> 32)));
+  eval_samples_ = 0;
+  GACC_TRY(write_state(state::lr, lr));
+  GACC_TRY(write_state(state::seed_low, static_cast<int32_t>(seed)));
+  GACC_TRY(write_state(state::seed_high, static_cast<int32_t>(seed >> 32)));
   for (const PlanBuffer& buffer : plan_.buffers) {
     if (buffer.values.empty()) continue;
     const std::vector<float> values(buffer.values.begin(), buffer.values.end());
@@ -272,7 +234,7 @@ Status Session::init(uint64_t seed, float lr) {
 }
 
 Status Session::set_ordinal(int64_t ordinal) {
-  if (!plan_.find(state::samples_low)) return {};
+  if (!by_name_.contains(state::samples_low)) return {};
   const auto bits = static_cast<uint64_t>(ordinal);
   GACC_TRY(write_state(state::samples_low, static_cast<int32_t>(bits)));
   return write_state(state::samples_high, static_cast<int32_t>(bits >> 32));
@@ -322,39 +284,34 @@ void Session::forget_window() {
 // `nodes`: as they were before.
 Status Session::close_lane(const LaneStack::Close& close, std::span<const LaneRange> nodes) {
   const LaneWindow window{plan_.lanes, plan_.accumulate, launches_};
-  for (const auto& [sum, kept] : kept_)
-    for (int64_t d = close.first; d < close.last; ++d) {
-      const auto place = static_cast<size_t>(d);
-      const int64_t later = window.launches_of({nodes[place].high, nodes.back().high});
-      GACC_TRY(write_scalar(kept[place], kept_after(sum->kept, later)));
+  for (const auto& [sum, buffers] : nodes_)
+    for (int64_t d = close.first; sum->role == BufferRole::change && d < close.last; ++d) {
+      const int64_t later = window.launches_of({nodes[static_cast<size_t>(d)].high, nodes.back().high});
+      GACC_TRY(write_state(fmt::format("{}.kept{}", sum->name, d), kept_after(sum->kept, later)));
     }
   const auto flag = [](bool set) { return int32_t{set}; };
-  for (size_t d = 0; d < join_.size(); ++d) {
-    const auto place = static_cast<int64_t>(d);
-    GACC_TRY(write_scalar(join_[d], flag(close.first <= place && place < close.last)));
-    GACC_TRY(write_scalar(keep_[d], flag(close.keep && place == close.first)));
+  for (int64_t d = 0; d < places_; ++d) {
+    GACC_TRY(write_state(fmt::format("lane.join.{}", d), flag(close.first <= d && d < close.last)));
+    GACC_TRY(write_state(fmt::format("lane.keep.{}", d), flag(close.keep && d == close.first)));
   }
-  GACC_TRY(write_scalar(rest_, flag(!close.keep)));
+  GACC_TRY(write_state("lane.rest", flag(!close.keep)));
   return device_.run(Program::close, 0);
 }
 
 // What a checkpoint within the window will need; and the lane before is closed, if the launch opens another.
-Status Session::begin_launch() {
+Status Session::begin_launch(int64_t samples) {
+  const int64_t position = launches_++;
+  samples_ += samples;
   if (plan_.lanes == 1) return {};
-  if (launches_ == 0) GACC_TRY(remember_opening());
-  if (!has_launch(launches_)) return {};
+  // Scalars alone: what is larger moves in updates only, but for the window's sums, which begin at zero.
+  if (position == 0)
+    for (const PlanBuffer& buffer : plan_.buffers)
+      if (buffer.role == BufferRole::control && elements_of(buffer.shape) == 1)
+        opening_[&buffer] = GACC_TRY(read_buffer(buffer));
+  if (!has_launch(position)) return {};
   const std::vector<LaneRange> nodes = stack_.nodes();
-  const auto close = stack_.open(lane_of(launches_, plan_.accumulate, plan_.lanes));
+  const auto close = stack_.open(lane_of(position, plan_.accumulate, plan_.lanes));
   return close ? close_lane(*close, nodes) : Status();
-}
-
-// Scalars alone: what is larger moves in updates only, but for the window's sums, which begin at zero.
-Status Session::remember_opening() {
-  for (const PlanBuffer& buffer : plan_.buffers) {
-    if (buffer.role != BufferRole::control || elements_of(buffer.shape) != 1) continue;
-    opening_[&buffer] = GACC_TRY(read_buffer(buffer));
-  }
-  return {};
 }
 
 Result<std::vector<std::byte>> Session::read_for_checkpoint(const PlanBuffer& buffer) {
@@ -410,7 +367,7 @@ Result<std::vector<double>> Session::add_nodes(std::span<const PlanBuffer* const
     const auto sum = [&]<class T>(T) {
       std::vector<T> terms;
       for (const LaneScalars& node : nodes) terms.push_back(std::bit_cast<T>(node.words[i]));
-      const auto add = [](T left, T right) { return static_cast<T>(left + right); };
+      const auto add = [](T left, T right, LaneRange) { return static_cast<T>(left + right); };
       return tree_sum<T>({0, plan_.lanes}, lanes, std::span<T>(terms), add).value_or(T{});
     };
     values.push_back(buffers[i]->dtype == "i32" ? static_cast<int32_t>(sum(uint32_t{})) : sum(float{}));
@@ -419,17 +376,13 @@ Result<std::vector<double>> Session::add_nodes(std::span<const PlanBuffer* const
 }
 
 Status Session::skip(int64_t samples, int64_t next_ordinal) {
-  GACC_TRY(begin_launch());
-  ++launches_;
-  samples_ += samples;
+  GACC_TRY(begin_launch(samples));
   return set_ordinal(next_ordinal);
 }
 
 Status Session::step(InputBytes inputs, int64_t samples) {
-  GACC_TRY(begin_launch());
+  GACC_TRY(begin_launch(samples));
   GACC_TRY(write_inputs(inputs, samples, Program::step));
-  ++launches_;
-  samples_ += samples;
   return device_.run(Program::step, samples);
 }
 
@@ -453,15 +406,19 @@ Result<WindowReport> Session::update() {
   GACC_TRY(finish_lanes());
   GACC_TRY(run_update());
   // From here on one wait: what is read lies together (passes/plan_memory.cpp).
-  const int32_t ok = GACC_TRY(read_scalar<int32_t>(window_ok_));
-  report.sums = GACC_TRY(read_window_sums());
+  const int32_t ok = GACC_TRY(read_state<int32_t>(state::window_ok));
+  // What the window's sums were: the update has cleared them.
+  report.sums.loss = GACC_TRY(read_state<float>(state::window_sum));
+  report.sums.count = GACC_TRY(read_state<int32_t>(state::window_count));
+  if (by_name_.contains(state::window_weight))
+    report.sums.count = GACC_TRY(read_state<float>(state::window_weight));
   if (report.sums.count == 0) {  // a mean over nothing: the update moved statistics alone
     GACC_TRY(drop_window());
     return report;
   }
-  report.loss = GACC_TRY(read_scalar<float>(window_loss_));
-  report.norm = GACC_TRY(read_scalar<float>(window_norm_));
-  report.lr = GACC_TRY(read_scalar<float>(window_lr_));
+  report.loss = GACC_TRY(read_state<float>(state::window_loss));
+  report.norm = GACC_TRY(read_state<float>(state::window_norm));
+  report.lr = GACC_TRY(read_state<float>(state::window_lr));
   report.scale = GACC_TRY(read_scale(state::window_scale));
   report.next_scale = GACC_TRY(read_scale(state::loss_scale));
   forget_window();
@@ -473,44 +430,33 @@ Result<WindowReport> Session::update() {
   return report;
 }
 
-// What the window's sums were, once the update has cleared them.
-Result<WindowSums> Session::read_window_sums() {
-  const float sum = GACC_TRY(read_scalar<float>(window_sum_));
-  const int32_t count = GACC_TRY(read_scalar<int32_t>(window_count_));
-  return WindowSums{
-      sum, window_weight_ ? GACC_TRY(read_scalar<float>(window_weight_)) : static_cast<double>(count)};
-}
-
 // 1 where the loss is not scaled.
 Result<float> Session::read_scale(std::string_view name) {
-  return plan_.find(name) ? read_state<float>(name) : 1;
+  return by_name_.contains(name) ? read_state<float>(name) : 1;
 }
 
 Result<std::string> Session::first_bad_parameter() {
-  for (const Parameter& parameter : parameters_)
-    if (parameter.gradient && !all_finite(GACC_TRY(read_sum(*parameter.gradient))))
-      return parameter.buffer->name;
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    const PlanBuffer* gradient = plan_.find(BufferRole::gradient, buffer.name);
+    if (gradient && !all_finite(GACC_TRY(read_sum(*gradient)))) return buffer.name;
+  }
   return std::string();
 }
 
-Status Session::zero(const PlanBuffer& buffer) {
-  for (int64_t done = 0; done < buffer.bytes;) {
-    auto block = std::min(buffer.bytes - done, static_cast<int64_t>(zeros_.size()));
-    GACC_TRY(device_.write(buffer.offset + done, std::span(zeros_).first(static_cast<size_t>(block))));
-    done += block;
-  }
+Status Session::zero(int64_t offset, int64_t bytes) {
+  static const std::vector<std::byte> zeros(kBlock);
+  for (int64_t done = 0; done < bytes; done += kBlock)
+    GACC_TRY(device_.write(offset + done,
+                           std::span(zeros).first(static_cast<size_t>(std::min(bytes - done, kBlock)))));
   return {};
 }
 
 Status Session::drop_window() {
   forget_window();
   scattered_ = false;
-  // Every accumulator, the loss's sum and count among them. The moments and counters belong to updates and
-  // stay. Nodes count for nothing until `close` has written them.
+  // The moments and counters belong to updates and stay. Nodes count for nothing until `close` has written them.
   for (const PlanBuffer& buffer : plan_.buffers)
-    if ((buffer.kind == "accum" && buffer.role != BufferRole::node) || &buffer == loss_sum_ ||
-        &buffer == loss_count_)
-      GACC_TRY(zero(buffer));
+    if (is_window_sum(buffer)) GACC_TRY(zero(buffer.offset, buffer.bytes));
   return {};
 }
 
@@ -522,7 +468,7 @@ Status Session::begin_eval(int64_t launches) {
 }
 
 Status Session::clear_eval() {
-  for (const PlanBuffer* buffer : eval_sums_) GACC_TRY(zero(*buffer));
+  for (const PlanBuffer* buffer : eval_sums_) GACC_TRY(zero(buffer->offset, buffer->bytes));
   return {};
 }
 
@@ -544,43 +490,27 @@ bool Session::has_eval(int64_t position) const {
   return plan_.lanes == 1 || mine_.contains(eval_lane(position));
 }
 
-// Before the next launch, whose ever it is: ends the open lane, unless the launch is one of it.
-Status Session::next_eval() {
+// Before the next launch, whose ever it is: ends the open lane, unless the launch is one of it. `inputs`: nothing,
+// where it is another rank's.
+Status Session::next_eval(InputBytes inputs, int64_t samples) {
   const int64_t next = eval_launches_;
   if (next > 0 && has_eval(next - 1) && eval_lane(next) != eval_lane(next - 1)) {
     GACC_TRY(end_eval_lane());
     GACC_TRY(clear_eval());
   }
+  if (next == 0 && by_name_.contains(state::r2_shift)) GACC_TRY(set_shift(inputs));
   ++eval_launches_;
+  eval_samples_ += samples;
   return {};
 }
 
 Status Session::eval(InputBytes inputs, int64_t samples) {
-  GACC_TRY(next_eval());
   GACC_TRY(write_inputs(inputs, samples, Program::eval));
-  if (r2_shift_ && eval_samples_ == 0) {
-    GACC_TRY(shift_targets(inputs));
-    GACC_TRY(share_shift());
-  }
-  eval_samples_ += samples;
+  GACC_TRY(next_eval(inputs, samples));
   return device_.run(Program::eval, samples);
 }
 
-Status Session::skip_eval(int64_t samples) {
-  GACC_TRY(next_eval());
-  if (r2_shift_ && eval_samples_ == 0) GACC_TRY(share_shift());
-  eval_samples_ += samples;
-  return {};
-}
-
-// All ranks take that of the one with the first launch.
-Status Session::share_shift() {
-  if (exchange_ == nullptr) return {};
-  std::vector<LaneScalars> mine;
-  if (has_eval(0)) mine.push_back({{0, 1}, {GACC_TRY(read_scalar<uint32_t>(r2_shift_))}});
-  const std::vector<LaneScalars> nodes = GACC_TRY(exchange_->gather(mine, 1));
-  return write_scalar(r2_shift_, nodes.at(0).words.at(0));
-}
+Status Session::skip_eval(int64_t samples) { return next_eval({}, samples); }
 
 Status Session::run_predict(InputBytes inputs, int64_t samples) {
   GACC_TRY(write_inputs(inputs, samples, Program::predict));
@@ -606,13 +536,8 @@ Status Session::read_outputs(int64_t first, std::span<float> outputs) {
   return {};
 }
 
-Status Session::predict(InputBytes inputs, int64_t samples, std::span<float> outputs) {
-  GACC_TRY(run_predict(inputs, samples));
-  return read_outputs(0, outputs);
-}
-
-// The mean of the first targets.
-Status Session::shift_targets(InputBytes inputs) {
+// The mean of the first targets: all ranks take that of the one with the first launch.
+Status Session::set_shift(InputBytes inputs) {
   double sum = 0, count = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!plan_.inputs[i].target) continue;
@@ -626,7 +551,13 @@ Status Session::shift_targets(InputBytes inputs) {
     }
   }
   const double mean = count > 0 ? sum / count : 0;
-  return write_scalar(r2_shift_, std::isfinite(mean) ? static_cast<float>(mean) : 0.0F);
+  auto shift = std::bit_cast<uint32_t>(std::isfinite(mean) ? static_cast<float>(mean) : 0.0F);
+  if (exchange_ != nullptr) {
+    std::vector<LaneScalars> mine;
+    if (has_eval(0)) mine.push_back({{0, 1}, {shift}});
+    shift = GACC_TRY(exchange_->gather(mine, 1)).at(0).words.at(0);
+  }
+  return write_state(state::r2_shift, shift);
 }
 
 Result<EvalReport> Session::end_eval() {
@@ -639,56 +570,60 @@ Result<EvalReport> Session::end_eval() {
     GACC_TRY(sum->dtype == "i32" ? write_scalar(sum, static_cast<int32_t>(values[i]))
                                  : write_scalar(sum, static_cast<float>(values[i])));
   }
-  const auto value_of = [&](const PlanBuffer* buffer) {
-    const auto found = std::ranges::find(eval_sums_, buffer);
+  const auto value_of = [&](std::string_view name) {
+    const auto found = std::ranges::find(eval_sums_, name, &PlanBuffer::name);
     return found == eval_sums_.end() ? 0 : values[static_cast<size_t>(found - eval_sums_.begin())];
   };
-  const double loss = value_of(eval_loss_), count = value_of(eval_count_);
-  EvalReport report{
-      eval_samples_, static_cast<int64_t>(count), loss / (eval_weight_ ? value_of(eval_weight_) : count), {}};
-  MetricSums sums{.count = count, .targets = value_of(r2_targets_), .squares = value_of(r2_squares_)};
-  for (size_t i = 0; i < eval_metrics_.size(); ++i) {
-    if (eval_metrics_[i]) sums.sum = value_of(eval_metrics_[i]);
-    report.metrics.push_back(metric_value(plan_.metrics[i], sums, report.loss));
+  MetricSums sums{.count = value_of(state::eval_count),
+                  .targets = value_of(state::r2_targets),
+                  .squares = value_of(state::r2_squares)};
+  const double weight = by_name_.contains(state::eval_weight) ? value_of(state::eval_weight) : sums.count;
+  EvalReport report{std::exchange(eval_samples_, 0),
+                    static_cast<int64_t>(sums.count),
+                    value_of(state::eval_loss) / weight,
+                    {}};
+  for (const std::string& metric : plan_.metrics) {
+    sums.sum = value_of("eval." + metric);
+    report.metrics.push_back(metric_value(metric, sums, report.loss));
   }
   return report;
 }
 
-Status Session::set_lr(float lr) { return write_scalar(lr_, lr); }
-
 Result<std::vector<std::byte>> Session::read_buffer(const PlanBuffer& buffer) {
-  if (const PlanBuffer* slice = slice_of(buffer)) return read_shared(*slice, buffer);
-  return read_all<std::byte>(buffer.offset, buffer.bytes);
+  const PlanBuffer* slice = slice_of(buffer);
+  if (slice == nullptr) return read_all<std::byte>(buffer.offset, buffer.bytes);
+  const std::vector<std::byte> mine = GACC_TRY(read_all<std::byte>(slice->offset, slice->bytes));
+  std::vector<std::byte> bytes = GACC_TRY(exchange_->gather_bytes(mine));
+  bytes.resize(static_cast<size_t>(whole_bytes(buffer)));
+  return bytes;
 }
 
 Status Session::write_buffer(const PlanBuffer& buffer, std::span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) != whole_bytes(buffer))
     return Status::error("{} takes {} bytes, {} were given", buffer.name, whole_bytes(buffer), bytes.size());
-  const PlanBuffer* slice = slice_of(buffer);
-  if (slice == nullptr) return device_.write(buffer.offset, bytes);
-  return write_own(*slice, 0, bytes);
+  return write_part(buffer, 0, bytes);
 }
 
 // What this rank has of `bytes`, which begin at byte `first` of the whole.
-Status Session::write_own(const PlanBuffer& slice, int64_t first, std::span<const std::byte> bytes) {
-  const int64_t begin = rank() * slice.bytes, low = std::max(begin, first);
-  const int64_t high = std::min(begin + slice.bytes, first + std::ssize(bytes));
+Status Session::write_part(const PlanBuffer& buffer, int64_t first, std::span<const std::byte> bytes) {
+  const PlanBuffer* slice = slice_of(buffer);
+  if (slice == nullptr) return device_.write(buffer.offset + first, bytes);
+  const int64_t begin = rank() * slice->bytes, low = std::max(begin, first);
+  const int64_t high = std::min(begin + slice->bytes, first + std::ssize(bytes));
   if (low >= high) return {};
-  return device_.write(slice.offset + low - begin,
+  return device_.write(slice->offset + low - begin,
                        bytes.subspan(static_cast<size_t>(low - first), static_cast<size_t>(high - low)));
 }
 
 Result<std::vector<float>> Session::read_floats(const PlanBuffer& buffer) {
   const int64_t elements = elements_of(buffer.shape);
   if (slice_of(buffer) == nullptr && buffer.dtype == "f32") return read_all<float>(buffer.offset, elements);
+  const std::vector<std::byte> bytes = GACC_TRY(read_buffer(buffer));
   std::vector<float> values(static_cast<size_t>(elements));
-  if (const PlanBuffer* slice = slice_of(buffer)) {
-    const std::vector<std::byte> bytes = GACC_TRY(read_shared(*slice, buffer));
+  if (buffer.dtype == "f32")
     std::memcpy(values.data(), bytes.data(), bytes.size());
-  } else {  // a frozen parameter
-    const std::vector<uint16_t> halves = GACC_TRY(read_all<uint16_t>(buffer.offset, elements));
-    widen(half_type(buffer.dtype), halves.data(), values.data(), elements);
-  }
+  else  // a frozen parameter
+    widen(half_type(buffer.dtype), bytes.data(), values.data(), elements);
   return values;
 }
 
@@ -698,7 +633,7 @@ Result<std::vector<float>> Session::read_sum(const PlanBuffer& buffer) {
   std::vector<std::vector<float>> parts;
   for (const int64_t offset : node_offsets(buffer))
     parts.push_back(GACC_TRY(read_all<float>(offset, elements_of(buffer.shape))));
-  const auto add = [](std::vector<float> left, const std::vector<float>& right) {
+  const auto add = [](std::vector<float> left, const std::vector<float>& right, LaneRange) {
     for (size_t i = 0; i < left.size(); ++i) left[i] += right[i];
     return left;
   };
@@ -710,12 +645,13 @@ Result<std::vector<NamedTensor>> Session::mean_gradients() {
   const float scale = GACC_TRY(read_scale(state::loss_scale));
   const double unscale = plan_.seed_rules ? static_cast<double>(plan_.seed_rules->elements) / scale : 1;
   std::vector<NamedTensor> tensors;
-  for (const auto& [buffer, gradient] : parameters_) {
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    const PlanBuffer* gradient = plan_.find(BufferRole::gradient, buffer.name);
     if (!gradient) continue;
     std::vector<float> values = GACC_TRY(read_sum(*gradient));
     for (float& value : values)
       value = window.count ? static_cast<float>(value * unscale / static_cast<double>(window.count)) : 0.0f;
-    tensors.push_back({buffer->name, buffer->shape, std::move(values)});
+    tensors.push_back({buffer.name, buffer.shape, std::move(values)});
   }
   std::ranges::sort(tensors, {}, &NamedTensor::name);
   return tensors;
@@ -723,9 +659,8 @@ Result<std::vector<NamedTensor>> Session::mean_gradients() {
 
 Result<std::vector<NamedTensor>> Session::parameters() {
   std::vector<NamedTensor> tensors;
-  for (const Parameter& parameter : parameters_)
-    tensors.push_back(
-        {parameter.buffer->name, parameter.buffer->shape, GACC_TRY(read_floats(*parameter.buffer))});
+  for (const PlanBuffer& buffer : plan_.buffers)
+    if (is_saved(buffer)) tensors.push_back({buffer.name, buffer.shape, GACC_TRY(read_floats(buffer))});
   std::ranges::sort(tensors, {}, &NamedTensor::name);
   return tensors;
 }
@@ -740,11 +675,7 @@ Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std:
       bytes = std::as_bytes(std::span(halves));
     }
     const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));
-    if (const PlanBuffer* slice = slice_of(*buffer)) {
-      GACC_TRY(write_own(*slice, first * each, bytes));
-      continue;
-    }
-    GACC_TRY(device_.write(buffer->offset + first * each, bytes));
+    GACC_TRY(write_part(*buffer, first * each, bytes));
   }
   return {};
 }

@@ -105,7 +105,7 @@ class Session {
     set_lanes({0, plan.lanes}, nullptr);
   }
 
-  // Checks that the plan has the buffers a session needs, and loads the artifact on the device. Waits.
+  // Once: checks that the plan has the buffers a session needs, and loads the artifact on the device. Waits.
   Status open(const Artifact& artifact);
   // The lanes that this session runs; all, unless it is told. Before `open`, which says whether the artifact
   // has room for their nodes. `exchange` must outlive the session.
@@ -134,11 +134,10 @@ class Session {
   bool has_eval(int64_t position) const;
   Status skip_eval(int64_t samples);
   Result<EvalReport> end_eval();
-  // The outputs of 1 to predict.batch samples; only those inputs are looked at that predict reads. Waits.
-  Status predict(InputBytes inputs, int64_t samples, std::span<float> outputs);
-  // The same in two steps: the run, which does not wait, and some of the outputs, from number `first` on.
-  // Where predictions come in parts, this runs the parts that have them.
+  int64_t eval_samples() const { return eval_samples_; }  // of an evaluation that has not ended
+  // Predicts 1 to predict.batch samples; only those inputs are looked at that predict reads. Does not wait.
   Status run_predict(InputBytes inputs, int64_t samples);
+  // Some of the outputs, from number `first` on; where they come in parts, this runs those parts. Waits.
   Status read_outputs(int64_t first, std::span<float> outputs);
 
   // The window so far. All wait.
@@ -155,8 +154,6 @@ class Session {
 
   // The first parameter (plan order) whose accumulated gradient is not finite; empty when all are.
   Result<std::string> first_bad_parameter();
-  // Replaces the rate that init was given.
-  Status set_lr(float lr);
 
   // For checkpoints: a buffer of the plan as it is (waits), and put back, as a whole where ranks share it
   // (then all must call this); and, once all are put back, how far the window was. The buffers are what a
@@ -183,82 +180,56 @@ class Session {
   Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
 
  private:
-  // A parameter; and when it is trained and the loss reaches it, the sum of its gradients over the window.
-  struct Parameter {
-    const PlanBuffer* buffer = nullptr;
-    const PlanBuffer* gradient = nullptr;
-  };
-
   Result<const PlanBuffer*> find_state(std::string_view name) const;
-  Status shift_targets(InputBytes inputs);
+  Status set_shift(InputBytes inputs);
   Status write_inputs(InputBytes inputs, int64_t samples, Program program);
-  Result<WindowSums> read_window_sums();
   Result<float> read_scale(std::string_view name);
   Result<std::vector<float>> read_floats(const PlanBuffer& buffer);
   Result<std::vector<float>> read_sum(const PlanBuffer& buffer);
   Status find_nodes();
-  Status begin_launch();
+  Status begin_launch(int64_t samples);
   Status close_lane(const LaneStack::Close& close, std::span<const LaneRange> nodes);
   void forget_window();
-  Status remember_opening();
   std::vector<int64_t> node_offsets(const PlanBuffer& sum) const;
   Result<std::vector<double>> add_nodes(std::span<const PlanBuffer* const> buffers,
                                         std::vector<LaneScalars> nodes, RankExchange* exchange);
   Status clear_eval();
   int64_t eval_lane(int64_t position) const;
   Status end_eval_lane();
-  Status next_eval();
-  Status share_shift();
+  Status next_eval(InputBytes inputs, int64_t samples);
   bool is_whole() const;
   // Of what ranks share.
   Status find_shared();
   const PlanBuffer* slice_of(const PlanBuffer& buffer) const;
   int64_t rank() const;
   Status copy_own(const SharedBytes& from, int64_t to);
-  Status write_own(const PlanBuffer& slice, int64_t first, std::span<const std::byte> bytes);
-  Result<std::vector<std::byte>> read_shared(const PlanBuffer& slice, const PlanBuffer& whole);
+  Status write_part(const PlanBuffer& buffer, int64_t first, std::span<const std::byte> bytes);
   Status run_update();
-  Status zero(const PlanBuffer& buffer);
+  Status zero(int64_t offset, int64_t bytes);
   template <class T>
   Status write_scalar(const PlanBuffer* buffer, T value);
-  template <class T>
-  Result<T> read_scalar(const PlanBuffer* buffer);
   template <class T>
   Result<std::vector<T>> read_all(int64_t offset, int64_t count);
 
   Device& device_;
   const Plan& plan_;
-  std::vector<Parameter> parameters_;  // in plan order
-  const PlanBuffer *lr_ = nullptr, *seed_low_ = nullptr, *seed_high_ = nullptr, *loss_sum_ = nullptr,
-                   *loss_count_ = nullptr, *window_sum_ = nullptr, *window_count_ = nullptr,
-                   *window_loss_ = nullptr, *window_norm_ = nullptr, *window_lr_ = nullptr,
-                   *window_ok_ = nullptr, *eval_loss_ = nullptr, *eval_count_ = nullptr;
-  const PlanBuffer *loss_weight_ = nullptr, *window_weight_ = nullptr,
-                   *eval_weight_ = nullptr;  // null: counted elements weigh the same
-  const PlanBuffer *r2_shift_ = nullptr, *r2_targets_ = nullptr,
-                   *r2_squares_ = nullptr;       // null: no such metric
-  std::vector<const PlanBuffer*> eval_metrics_;  // null: perplexity, which follows from the loss
-  std::vector<std::byte> zeros_;
+  std::map<std::string_view, const PlanBuffer*> by_name_;
   std::vector<std::vector<uint16_t>> halves_;  // by input: what is written of it, where that is half
   int64_t launches_ = 0, samples_ = 0;         // of the window
   // With several lanes.
   LaneRange mine_;
   RankExchange* exchange_ = nullptr;
   LaneStack stack_;
-  std::vector<const PlanBuffer*> join_, keep_;  // the flags of `close`, by place
-  // Of the sums that a launch keeps a part of: what the later lanes keep of a node, by place.
-  std::map<const PlanBuffer*, std::vector<const PlanBuffer*>> kept_;
-  const PlanBuffer* rest_ = nullptr;
   std::map<const PlanBuffer*, std::vector<const PlanBuffer*>> nodes_;  // of a sum, by place
+  int64_t places_ = 0;                                                 // of each
   std::map<const PlanBuffer*, std::vector<std::byte>> opening_;        // scalars as the window found them
   // Where ranks share the optimizer's state: by role of the whole, and parameters with masters.
   std::map<BufferRole, std::vector<SharedBytes>> shared_;
   std::map<const PlanBuffer*, const PlanBuffer*> slices_;  // by the whole: its slice or master
   bool scattered_ = false;                                 // those of gradients have the sum of the window
   int64_t eval_samples_ = 0, eval_launches_ = 0, eval_expected_ = 0;
-  std::vector<const PlanBuffer*> eval_sums_,
-      window_sums_;                      // what is read; the latter: loss and count, weights
-  std::vector<LaneScalars> eval_nodes_;  // of the lanes that are done
+  std::vector<const PlanBuffer*> eval_sums_, window_sums_;  // the latter: loss, count, weights if there are
+  std::vector<LaneScalars> eval_nodes_;                     // of the lanes that are done
 };
 
 }  // namespace gacc

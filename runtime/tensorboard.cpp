@@ -4,10 +4,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <system_error>
 
@@ -17,46 +18,38 @@ namespace gacc {
 namespace {
 
 // Field numbers of the messages.
-constexpr int kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
-              kEventSessionLog = 7, kSummaryValue = 1, kValueTag = 1, kValueSimple = 2, kSessionStatus = 1;
+constexpr uint64_t kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
+                   kEventSessionLog = 7, kSummaryValue = 1, kValueTag = 1, kValueSimple = 2,
+                   kSessionStatus = 1;
 constexpr uint64_t kSessionStart = 1;  // SessionLog.START
 
 // Wire types.
-constexpr int kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;
+constexpr uint64_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;
 
-void put_varint(std::string& to, uint64_t value) {
-  for (; value >= 128; value >>= 7) to += static_cast<char>(value | 128);
-  to += static_cast<char>(value);
+std::string varint(uint64_t value) {
+  std::string bytes;
+  for (; value >= 128; value >>= 7) bytes += static_cast<char>(value | 128);
+  return bytes + static_cast<char>(value);
 }
 
-void put_key(std::string& to, int field, int wire) {
-  put_varint(to, static_cast<uint64_t>(field << 3 | wire));
-}
-
+// The bytes of a number, on a little-endian machine.
 template <class T>
-void put_little(std::string& to, T value) {
-  for (size_t i = 0; i < sizeof value; ++i) to += static_cast<char>(value >> (8 * i));
+std::string little(T value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-void put_bytes(std::string& to, int field, std::string_view bytes) {
-  put_key(to, field, kBytes);
-  put_varint(to, bytes.size());
-  to += bytes;
-}
-
-void put_number(std::string& to, int field, uint64_t value) {
-  put_key(to, field, kVarint);
-  put_varint(to, value);
+// A field of a message: its number and wire type, then the value.
+std::string field(uint64_t number, uint64_t value) { return varint(number << 3 | kVarint) + varint(value); }
+std::string field(uint64_t number, double value) { return varint(number << 3 | kFixed64) + little(value); }
+std::string field(uint64_t number, float value) { return varint(number << 3 | kFixed32) + little(value); }
+std::string field(uint64_t number, std::string_view bytes) {
+  return (varint(number << 3 | kBytes) + varint(bytes.size())).append(bytes);
 }
 
 std::string begin_event(int64_t step) {
-  std::string event;
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  put_key(event, kEventWallTime, kFixed64);
-  put_little(event, std::bit_cast<uint64_t>(now));
-  if (step != 0) put_number(event, kEventStep, static_cast<uint64_t>(step));
-  return event;
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  const std::string event = field(kEventWallTime, now.count());
+  return step == 0 ? event : event + field(kEventStep, static_cast<uint64_t>(step));
 }
 
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
@@ -89,64 +82,47 @@ EventFile::~EventFile() {
 Status EventFile::open(const std::string& folder, std::optional<int64_t> resume) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  char host[256] = "localhost";
-  if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
-  auto seconds =
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count();
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const std::time_t seconds = std::time(nullptr);
   // TensorBoard reads a folder's files in the order of their names, so a resumed run's must come last. Two
   // runs within a second are told apart by the number at the end.
-  for (int number = 0;; ++number) {
-    path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds + number, host, getpid(),
-                        number);
-    const std::string prefix = fmt::format("events.out.tfevents.{:010}", seconds + number);
-    bool later_exists = false;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with("events.out.tfevents.") && name.substr(0, prefix.size()) >= prefix)
-        later_exists = true;
-    }
-    if (later_exists && number < 1000) continue;
+  constexpr std::string_view kName = "events.out.tfevents.";
+  std::string last;  // of the folder's files
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (const std::string name = entry.path().filename().string(); name.starts_with(kName))
+      last = std::max(last, name);
+  for (int number = 0; fd_ < 0; ++number) {
+    const std::string begin = fmt::format("{}{:010}", kName, seconds + number);
+    if (last.substr(0, begin.size()) >= begin && number < 1000) continue;
+    path_ = fmt::format("{}/{}.{}.{}.{}", folder, begin, host, getpid(), number);
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    if (fd_ >= 0) break;
-    if (errno != EEXIST || number >= 1000)
+    if (fd_ < 0 && (errno != EEXIST || number >= 1000))
       return Status::error("cannot write TensorBoard events to {}: {}", folder,
                            error ? error.message() : std::generic_category().message(errno));
   }
-  std::string event = begin_event(0);
-  put_bytes(event, kEventFileVersion, "brain.Event:2");
-  if (Status status = write_event(event); !status || !resume) return status;
+  const std::string version = field(kEventFileVersion, std::string_view("brain.Event:2"));
+  if (Status status = write_event(begin_event(0) + version); !status || !resume) return status;
   // A session that starts at a step makes TensorBoard drop what it has read of this step and later ones.
-  event = begin_event(*resume + 1);
-  std::string session;
-  put_number(session, kSessionStatus, kSessionStart);
-  put_bytes(event, kEventSessionLog, session);
-  return write_event(event);
+  return write_event(begin_event(*resume + 1) +
+                     field(kEventSessionLog, field(kSessionStatus, kSessionStart)));
 }
 
 Status EventFile::write(int64_t step, std::span<const Scalar> scalars) {
   if (fd_ < 0 || scalars.empty()) return {};
   std::string summary;
-  for (const Scalar& scalar : scalars) {
-    std::string value;
-    put_bytes(value, kValueTag, scalar.tag);
-    put_key(value, kValueSimple, kFixed32);
-    put_little(value, std::bit_cast<uint32_t>(static_cast<float>(scalar.value)));
-    put_bytes(summary, kSummaryValue, value);
-  }
-  std::string event = begin_event(step);
-  put_bytes(event, kEventSummary, summary);
-  Status status = write_event(event);
+  for (const Scalar& scalar : scalars)
+    summary += field(kSummaryValue,
+                     field(kValueTag, scalar.tag) + field(kValueSimple, static_cast<float>(scalar.value)));
+  Status status = write_event(begin_event(step) + field(kEventSummary, summary));
   shows_ = shows_ || status.ok();
   return status;
 }
 
 Status EventFile::write_event(std::string_view event) {
-  std::string record;
-  put_little(record, static_cast<uint64_t>(event.size()));
-  put_little(record, masked(crc32c(record)));
-  record += event;
-  put_little(record, masked(crc32c(event)));
+  std::string record = little(static_cast<uint64_t>(event.size()));
+  record += little(masked(crc32c(record)));
+  record.append(event) += little(masked(crc32c(event)));
   if (!write_all(fd_, record)) {
     const int error = errno;
     (void)!ftruncate(fd_, bytes_);

@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "runtime/data/loader.h"
-#include "runtime/metrics.h"
 #include "runtime/plateau.h"
 #include "runtime/window.h"
 
@@ -29,10 +28,6 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-WindowRules rules_of(const Plan& plan, int64_t samples) {
-  return {samples, plan.micro_batch, plan.accumulate, parse_tail(plan.tail)};
-}
-
 // Whether the run is to end. Alone this is known at once; several ranks have to agree.
 class Interruption {
  public:
@@ -48,10 +43,7 @@ class Interruption {
     return heard_ || (several() && options_.ranks->stop_asked());
   }
   // What is true of all.
-  bool agreed() {
-    if (!several()) agreed_ = agreed_ || heard();
-    return agreed_;
-  }
+  bool agreed() { return several() ? agreed_ : heard(); }
   // Ranks meet here.
   Status agree() {
     if (!several() || agreed_) return {};
@@ -64,9 +56,9 @@ class Interruption {
   bool heard_ = false, agreed_ = false;
 };
 
-// One pass over `data` in file order, of which this rank takes its lanes'; not complete when it is interrupted.
-Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& loader,
-               Interruption& interruption, EvalReport& report, bool& complete) {
+// One pass over `data` in file order, of which this rank takes its lanes'; nothing when it is interrupted.
+Result<std::optional<EvalReport>> measure(Session& session, const Plan& plan, const Dataset& data,
+                                          Loader& loader, Interruption& interruption) {
   const int64_t size = plan.micro_batch, launches = (data.samples + size - 1) / size;
   GACC_TRY(session.begin_eval(launches));
   std::vector<int64_t> order;
@@ -86,9 +78,8 @@ Status measure(Session& session, const Plan& plan, const Dataset& data, Loader& 
     GACC_TRY(session.eval(batch->inputs, batch->samples));
   }
   GACC_TRY(interruption.agree());
-  complete = !interruption.agreed();
-  if (complete) report = GACC_TRY(session.end_eval());
-  return {};
+  if (interruption.agreed()) return std::optional<EvalReport>();
+  return std::optional(GACC_TRY(session.end_eval()));
 }
 
 std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options) {
@@ -106,22 +97,25 @@ class Trainer {
         eval_(eval),
         options_(options),
         observer_(observer),
-        result_(result),
-        rules_(rules_of(plan, data.samples)),
-        epochs_(epoch_limit(plan, options)),
-        interruption_(options),
-        loader_(data, plan) {
+        result_(result) {
     if (eval) eval_loader_.emplace(*eval, plan);
   }
 
-  Status run();
+  Status run() {
+    const Status status = run_to_end();
+    static_cast<TrainCounts&>(result_) = at_;
+    result_.open_launches = session_.launches();
+    result_.best = at_.best;
+    result_.seconds = clock_.seconds();
+    return status;
+  }
 
  private:
+  Status run_to_end();
   Status resume(const TrainState& state);
   Status checkpoint();
   void complete_state();
   Status run_epoch();
-  void begin_epoch();
   std::vector<int64_t> samples_to_come() const;
   Status run_launch();
   Status close_window(bool apply);
@@ -129,13 +123,12 @@ class Trainer {
     int64_t launch = 0;  // from 1; 0: none was found
     std::string parameter;
   };
-  Status first_of_all(Culprit& culprit);
-  Status find_culprit(const WindowReport& window, Culprit& culprit);
+  Result<Culprit> first_of_all(const Culprit& mine);
+  Result<Culprit> find_culprit(const WindowReport& window);
   Status not_finite(const UpdateReport& report);
   Status finish_epoch();
   Status evaluate_due();
   Status evaluate(bool at_end);
-  Status measure(EvaluationReport& report, bool& complete);
   Status compare_with_best();
   void look_at(int64_t epoch, double loss);
   void count_sums(const WindowSums& sums);
@@ -147,9 +140,8 @@ class Trainer {
   // Of several ranks: they have agreed to leave the open window.
   bool left_window() { return interruption_.several() && interrupted(); }
   bool limit_reached() const {
-    return (epochs_ && result_.epochs >= *epochs_) ||
-           (options_.updates && result_.updates >= *options_.updates) ||
-           (options_.launches && result_.launches >= *options_.launches) ||
+    return (epochs_ && at_.epochs >= *epochs_) || (options_.updates && at_.updates >= *options_.updates) ||
+           (options_.launches && at_.launches >= *options_.launches) ||
            (options_.patience && at_.best.worse >= *options_.patience);
   }
   double training_seconds() const { return clock_.seconds() - at_.evaluation_seconds; }
@@ -161,14 +153,14 @@ class Trainer {
   const TrainOptions& options_;
   TrainObserver& observer_;
   TrainResult& result_;
-  WindowRules rules_;
-  std::optional<int64_t> epochs_;
-  Interruption interruption_;
-  Loader loader_;
+  const WindowRules rules_ = rules_of(plan_, data_.samples);
+  const std::optional<int64_t> epochs_ = epoch_limit(plan_, options_);
+  Interruption interruption_{options_};
+  Loader loader_{data_, plan_};
   std::optional<Loader> eval_loader_;
 
   Stopwatch clock_;
-  TrainState at_;       // its counts that result_ has too, and what the session knows, only at checkpoints
+  TrainState at_;       // what the session and the clock know, only at checkpoints
   TrainState opening_;  // at_ when the window was opened, with several lanes
   bool diverged_ = false;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();  // of a good update of this process
@@ -176,26 +168,23 @@ class Trainer {
   std::tuple<int64_t, int64_t, bool> saved_{-1, 0, false};
 };
 
-Status Trainer::run() {
-  Status status = check_can_update(plan_, data_.samples, options_);
-  if (status) status = begin_rates(session_, plan_, rules_);
-  if (status && options_.resume) status = resume(*options_.resume);
-  if (status) status = evaluate_due();
+Status Trainer::run_to_end() {
+  GACC_TRY(check_can_update(plan_, data_.samples, options_));
+  GACC_TRY(begin_rates(session_, plan_, rules_));
+  if (options_.resume) GACC_TRY(resume(*options_.resume));
+  GACC_TRY(evaluate_due());
   // An epoch whose launches are all made is ended, whatever the limits.
   auto epoch_to_end = [&] { return at_.position > 0 && at_.position == rules_.launches_per_epoch(); };
-  while (status && (epoch_to_end() || !limit_reached()) && !interrupted()) status = run_epoch();
-  if (status) status = interruption_.agree();  // of a window that a limit has left open
-  if (status) status = checkpoint();
-  result_.open_launches = session_.launches();
-  if (status && options_.keep_gradients && session_.launches() > 0 && !left_window()) {
-    status = session_.finish_lanes();
-    if (status) result_.gradients = GACC_TRY(session_.mean_gradients());
+  while ((epoch_to_end() || !limit_reached()) && !interrupted()) GACC_TRY(run_epoch());
+  GACC_TRY(interruption_.agree());  // of a window that a limit has left open
+  GACC_TRY(checkpoint());
+  if (options_.keep_gradients && session_.launches() > 0 && !left_window()) {
+    GACC_TRY(session_.finish_lanes());
+    result_.gradients = GACC_TRY(session_.mean_gradients());
   }
-  if (status && eval_ && !interrupted()) status = evaluate(/*at_end=*/true);
-  if (status) look_at(at_.epoch.epoch, last_loss_);
-  result_.best = at_.best;
-  result_.seconds = clock_.seconds();
-  return status;
+  if (eval_ && !interrupted()) GACC_TRY(evaluate(/*at_end=*/true));
+  look_at(at_.epoch.epoch, last_loss_);
+  return {};
 }
 
 Status Trainer::resume(const TrainState& state) {
@@ -207,7 +196,6 @@ Status Trainer::resume(const TrainState& state) {
     return Status::error("cannot resume: --best was {}, and is {} now", state.best.metric, options_.best);
   at_ = state;
   at_.evaluation.better = false;
-  static_cast<TrainCounts&>(result_) = state;
   session_.resume_window(state.window_launches, state.window_samples);
   clock_.add(state.seconds);
   saved_ = {state.launches, state.epochs, state.evaluation_due};
@@ -227,22 +215,14 @@ Status Trainer::checkpoint() {
 }
 
 void Trainer::complete_state() {
-  static_cast<TrainCounts&>(at_) = result_;
   at_.window_launches = session_.launches();
   at_.window_samples = session_.samples();
   at_.seconds = clock_.seconds();
 }
 
-void Trainer::begin_epoch() {
-  at_.epoch = {};
-  at_.epoch.epoch = result_.epochs + 1;
-  at_.epoch_sums = {};
-  at_.epoch_start = training_seconds();
-}
-
 // The samples of those launches, from at_.position on, that this rank has.
 std::vector<int64_t> Trainer::samples_to_come() const {
-  const auto order = epoch_order(data_.samples, options_.seed, result_.epochs, options_.shuffle);
+  const auto order = epoch_order(data_.samples, options_.seed, at_.epochs, options_.shuffle);
   const int64_t launches = rules_.launches_per_epoch();
   std::vector<int64_t> mine;
   for (int64_t launch = at_.position, in_window = session_.launches(); launch < launches; ++launch) {
@@ -255,7 +235,12 @@ std::vector<int64_t> Trainer::samples_to_come() const {
 
 // One epoch, or the rest of one that was begun, as far as the limits allow.
 Status Trainer::run_epoch() {
-  if (at_.position == 0) begin_epoch();
+  if (at_.position == 0) {
+    at_.epoch = {};
+    at_.epoch.epoch = at_.epochs + 1;
+    at_.epoch_sums = {};
+    at_.epoch_start = training_seconds();
+  }
   const int64_t launches = rules_.launches_per_epoch();
   loader_.start(samples_to_come(), plan_.micro_batch);
   while (at_.position < launches) {
@@ -280,17 +265,17 @@ Status Trainer::run_launch() {
   if (!session_.has_launch(session_.launches()) || (interruption_.several() && interruption_.heard())) {
     // Another rank's; or of a window that all will leave, so it does not matter that this one is not whole.
     const int64_t next = std::min((at_.position + 1) * plan_.micro_batch, data_.samples);
-    GACC_TRY(session_.skip(samples, result_.epochs * data_.samples + next));
+    GACC_TRY(session_.skip(samples, at_.epochs * data_.samples + next));
   } else {
     const Batch* const batch = loader_.next();
     if (batch == nullptr) return loader_.status();
     GACC_TRY(session_.step(batch->inputs, samples));
   }
   const int64_t launch = at_.position++;
-  ++result_.launches;
-  result_.samples += samples;
+  ++at_.launches;
+  at_.samples += samples;
   at_.epoch.samples += samples;
-  GACC_TRY(observer_.launched({at_.epoch.epoch, result_.launches, result_.samples}));
+  GACC_TRY(observer_.launched({at_.epoch.epoch, at_.launches, at_.samples}));
   const WindowRules::Next next = rules_.after(launch, session_.launches());
   return next == WindowRules::Next::launch ? Status() : close_window(next == WindowRules::Next::update);
 }
@@ -323,14 +308,14 @@ Status Trainer::close_window(bool apply) {
   bool good = report.window.applied;
   if (good) last_loss_ = static_cast<double>(report.window.loss);
   if (good && std::isnan(at_.first_loss)) at_.first_loss = last_loss_;
-  ++(good ? result_.updates : result_.skipped);
+  ++(good ? at_.updates : at_.skipped);
   ++(good ? at_.epoch.updates : at_.epoch.skipped);
   report.epoch = at_.epoch.epoch;
-  report.update = result_.updates + result_.skipped;
+  report.update = at_.updates + at_.skipped;
   report.seconds = training_seconds() - at_.window_start;
   GACC_TRY(observer_.updated(report));
   if (ends_training(plan_, report.window)) return not_finite(report);
-  auto due = [&](int64_t every) { return good && every > 0 && result_.updates % every == 0; };
+  auto due = [&](int64_t every) { return good && every > 0 && at_.updates % every == 0; };
   at_.evaluation_due = eval_ && due(options_.eval_every);
   if (due(options_.checkpoint_every)) GACC_TRY(checkpoint());
   return evaluate_due();
@@ -339,11 +324,12 @@ Status Trainer::close_window(bool apply) {
 // Runs the launches of the window that just failed again, one after the other, from the state it began with:
 // parameters and everything else that a failed window must not change are still there. No run pays for
 // finding out but the one that ends here.
-Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
+Result<Trainer::Culprit> Trainer::find_culprit(const WindowReport& window) {
+  Culprit culprit;
   GACC_TRY(session_.drop_window());
   if (plan_.find(state::loss_scale)) GACC_TRY(session_.write_state(state::loss_scale, window.scale));
   const int64_t launches = rules_.launches_per_epoch();
-  const int64_t end = result_.epochs * launches + at_.position;  // in launches of the whole run
+  const int64_t end = at_.epochs * launches + at_.position;  // in launches of the whole run
   for (int64_t number = 1; number <= window.launches; ++number) {
     const int64_t at = end - window.launches + number - 1;
     const auto order = epoch_order(data_.samples, options_.seed, at / launches, options_.shuffle);
@@ -364,14 +350,14 @@ Status Trainer::find_culprit(const WindowReport& window, Culprit& culprit) {
     culprit.launch = number;
     break;
   }
-  return interruption_.several() ? first_of_all(culprit) : Status();
+  return interruption_.several() ? first_of_all(culprit) : culprit;
 }
 
 // The least launch that any rank has found.
-Status Trainer::first_of_all(Culprit& culprit) {
-  const std::string mine = culprit.launch == 0 ? "" : fmt::format("{} {}", culprit.launch, culprit.parameter);
-  const std::vector<std::string> all = GACC_TRY(all_gather(*options_.ranks, mine));
-  culprit = {};
+Result<Trainer::Culprit> Trainer::first_of_all(const Culprit& mine) {
+  const std::vector<std::string> all = GACC_TRY(
+      all_gather(*options_.ranks, mine.launch == 0 ? "" : fmt::format("{} {}", mine.launch, mine.parameter)));
+  Culprit culprit;
   for (const std::string& text : all) {
     const size_t space = std::min(text.find(' '), text.size());
     int64_t launch = 0;
@@ -379,13 +365,12 @@ Status Trainer::first_of_all(Culprit& culprit) {
     if (launch == 0 || (culprit.launch > 0 && culprit.launch < launch)) continue;
     culprit = {launch, text.substr(space + 1)};
   }
-  return {};
+  return culprit;
 }
 
 Status Trainer::not_finite(const UpdateReport& report) {
   const WindowReport& window = report.window;
-  Culprit culprit;
-  GACC_TRY(find_culprit(window, culprit));
+  const Culprit culprit = GACC_TRY(find_culprit(window));
   std::string what;
   if (culprit.launch > 0)
     what = fmt::format("the gradient of {} is not finite since launch {} of {}", culprit.parameter,
@@ -401,11 +386,11 @@ Status Trainer::finish_epoch() {
     count_sums(sums);
     at_.counted = sums;
   }
-  ++result_.epochs;
+  ++at_.epochs;
   at_.position = 0;
   // Samples that tail = "drop" leaves out have their ordinals all the same: how many there are depends on the
   // micro-batch, and random numbers of later samples must not.
-  if (rules_.tail == Tail::drop) GACC_TRY(session_.set_ordinal(result_.epochs * data_.samples));
+  if (rules_.tail == Tail::drop) GACC_TRY(session_.set_ordinal(at_.epochs * data_.samples));
   at_.epoch.loss = at_.epoch_sums.loss / at_.epoch_sums.count;
   at_.epoch.seconds = training_seconds() - at_.epoch_start;
   GACC_TRY(observer_.epoch_done(at_.epoch));
@@ -429,7 +414,7 @@ Status Trainer::evaluate_due() {
 // Evaluates the parameters as they are. The same parameters are never measured twice: a new epoch gets the
 // old result, the end of the run gets none.
 Status Trainer::evaluate(bool at_end) {
-  const bool same = at_.evaluation.updates == result_.updates;
+  const bool same = at_.evaluation.updates == at_.updates;
   if (same && (at_end || at_.evaluation.epoch == at_.epoch.epoch)) {
     at_.evaluation_due = false;
     return {};
@@ -437,16 +422,19 @@ Status Trainer::evaluate(bool at_end) {
   at_.evaluation.epoch = at_.epoch.epoch;
   at_.evaluation.seconds = 0;
   at_.evaluation.better = false;
-  bool complete = true;
   if (!same) {
     const double start = clock_.seconds();
-    GACC_TRY(measure(at_.evaluation, complete));
+    const std::optional<EvalReport> result =
+        GACC_TRY(measure(session_, plan_, *eval_, *eval_loader_, interruption_));
+    interrupted();  // takes it over
+    if (result) GACC_TRY(evaluated(session_, plan_, *result));
     at_.evaluation.seconds = clock_.seconds() - start;
     at_.evaluation_seconds += at_.evaluation.seconds;
+    if (!result) return {};
+    at_.evaluation.result = *result;
   }
-  if (!complete) return {};
   at_.evaluation_due = false;
-  at_.evaluation.updates = result_.updates;
+  at_.evaluation.updates = at_.updates;
   if (!same && options_.keeps_best()) GACC_TRY(compare_with_best());
   return observer_.evaluated(at_.evaluation);
 }
@@ -463,7 +451,7 @@ Status Trainer::compare_with_best() {
     ++best.worse;
     return {};
   }
-  best = {options_.best, value, result_.updates, 0};
+  best = {options_.best, value, at_.updates, 0};
   return options_.save_best ? options_.save_best() : Status();
 }
 
@@ -473,13 +461,6 @@ void Trainer::look_at(int64_t epoch, double loss) {
   if (diverged_ || !(loss > kFar * at_.first_loss)) return;
   diverged_ = true;
   observer_.diverged(epoch, loss, at_.first_loss);
-}
-
-Status Trainer::measure(EvaluationReport& report, bool& complete) {
-  const Status status =
-      gacc::measure(session_, plan_, *eval_, *eval_loader_, interruption_, report.result, complete);
-  interrupted();  // takes it over
-  return status && complete ? evaluated(session_, plan_, report.result) : status;
 }
 
 }  // namespace
@@ -493,13 +474,13 @@ Status train(Session& session, const Plan& plan, const Dataset& data, const Data
 Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, const TrainOptions& options,
                      EvaluationReport& report, bool& interrupted) {
   Loader loader(eval, plan);
-  bool complete = true;
   const Stopwatch clock;
   Interruption interruption(options);
-  const Status status = measure(session, plan, eval, loader, interruption, report.result, complete);
+  const std::optional<EvalReport> result = GACC_TRY(measure(session, plan, eval, loader, interruption));
+  if (result) report.result = *result;
   report.seconds = clock.seconds();
-  interrupted = !complete;
-  return status;
+  interrupted = !result;
+  return {};
 }
 
 Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options) {

@@ -5,8 +5,9 @@
 
 namespace gacc {
 
-Tail parse_tail(std::string_view word) {
-  return word == "drop" ? Tail::drop : word == "carry" ? Tail::carry : Tail::flush;
+WindowRules rules_of(const Plan& plan, int64_t samples) {
+  const Tail tail = plan.tail == "drop" ? Tail::drop : plan.tail == "carry" ? Tail::carry : Tail::flush;
+  return {samples, plan.micro_batch, plan.accumulate, tail};
 }
 
 int64_t WindowRules::launches_per_epoch() const {

@@ -3,14 +3,12 @@
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
-#include "runtime/status.h"
+#include "runtime/plan.h"
 
 namespace gacc {
 
 enum class Tail : uint8_t { flush, drop, carry };
-Tail parse_tail(std::string_view word);  // as Plan::tail spells it; anything else is flush
 
 struct WindowRules {
   int64_t samples = 0;      // of the dataset
@@ -32,5 +30,7 @@ struct WindowRules {
   // no limit.
   Status check_can_update(std::optional<int64_t> epochs) const;
 };
+// Of a plan, over so many samples.
+WindowRules rules_of(const Plan& plan, int64_t samples);
 
 }  // namespace gacc

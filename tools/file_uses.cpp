@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "runtime/file_identity.h"
+#include "runtime/atomic_file.h"
 
 namespace gacc {
 namespace {

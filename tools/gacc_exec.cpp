@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "compiler/compare_plan.h"
-#include "runtime/agreement.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/checkpoint.h"
@@ -29,7 +28,6 @@
 #include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/predict.h"
-#include "runtime/process_memory.h"
 #include "runtime/profile.h"
 #include "runtime/progress.h"
 #include "runtime/rank_sums.h"
@@ -468,7 +466,8 @@ class Run {
     if (!arguments_.load_adapter.empty() && !resumes_) GACC_TRY(adapter_.write(session));
     if (resumes_) {
       GACC_TRY(earlier_.restore(plan, session));
-      if (plan.lr != earlier_.content().rate.used) GACC_TRY(session.set_lr(static_cast<float>(plan.lr)));
+      if (plan.lr != earlier_.content().rate.used)
+        GACC_TRY(session.write_state(state::lr, static_cast<float>(plan.lr)));
     }
 
     if (!arguments_.predict.empty()) return predict_and_write(session);
@@ -587,9 +586,8 @@ class Run {
     options.interrupted = options_.interrupted;
     options.print = print_text;
     device_.reset();  // one at a time: the arena may fill the machine
-    VerifyResult result;
-    Status status = verify(artifact_, data_, options, result);
-    if (!status || result.failed == 0) return status;
+    const VerifyResult result = GACC_TRY(verify(artifact_, data_, options));
+    if (result.failed == 0) return {};
     return Status::error("--verify: {} of {} checks failed", result.failed, result.failed + result.passed);
   }
 
@@ -648,8 +646,7 @@ class Run {
                                counted(exchange_->sums(), "sum"), exchange_->bytes_sent() / exchange_->sums(),
                                sums_text()));
     if (device_->kind() == "cpu")
-      if (const std::string text = process_memory_text(plan.arena_bytes, process_peak_bytes());
-          !text.empty() && !arguments_.quiet)
+      if (const std::string text = process_memory_text(plan.arena_bytes); !text.empty() && !arguments_.quiet)
         progress.say(text);
     GACC_TRY(events_.close());
     return log_.write(end_line(result_, device_->peak_bytes()));

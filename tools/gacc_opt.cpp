@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "codegen/device_code.h"
-#include "compiler/make_artifact.h"
+#include "compiler/compile_step.h"
 #include "ir/op_info.h"
 #include "ir/ops_markdown.h"
 #include "ir/text.h"
@@ -101,7 +101,7 @@ int run(const Arguments& arguments) {
                 fmt::format("--emit {} needs a module in phase `scheduled`, this one is in phase `{}`",
                             arguments.emit, ir::phase_text(module->phase)));
   const Plan plan = write_plan(*module, plan_facts(*module, module->target));
-  const std::optional<Compiled> compiled = make_artifact(*module, plan, {}, diag);
+  const std::optional<Compiled> compiled = make_artifact(*module, plan, "", {}, diag);
   if (compiled) return output(arguments, arguments.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
   to_stderr(diag.render());
   return kFailed;

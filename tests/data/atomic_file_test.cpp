@@ -9,7 +9,6 @@
 
 #include <thread>
 
-#include "runtime/file_identity.h"
 #include "tests/data/make_files.h"
 
 namespace gacc::test {

@@ -267,7 +267,7 @@ TEST_F(File, keeps_everything) {
   EXPECT_EQ(read.train.evaluation.updates, -1);
   EXPECT_EQ(read.train.samples, (int64_t{1} << 40) + 1);
   EXPECT_EQ(read.log.bytes, 123);
-  EXPECT_EQ(read.log.crc, 0xfedcba98);
+  EXPECT_EQ(read.log.crc32, 0xfedcba98);
   ASSERT_TRUE(reader.restore(plan, session));
   EXPECT_EQ(device.at("w", 0), 8);
   EXPECT_EQ(device.at("w.grad", 1), 0);

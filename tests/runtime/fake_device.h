@@ -32,9 +32,10 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string tail)
   auto buffer = [&](std::string name, std::string kind, std::string dtype, std::vector<int64_t> shape = {}) {
     int64_t elements = 1;
     for (int64_t extent : shape) elements *= extent;
-    const BufferRole role = kind == "param"   ? BufferRole::weight
-                            : kind == "accum" ? BufferRole::total
-                                              : BufferRole::control;
+    const BufferRole role = kind == "param"             ? BufferRole::weight
+                            : kind == "accum"           ? BufferRole::total
+                            : name.starts_with("eval.") ? BufferRole::evaluation
+                                                        : BufferRole::control;
     plan.buffers.push_back({std::move(name),
                             std::move(kind),
                             std::move(dtype),

@@ -68,7 +68,7 @@ TEST(Lanes, EveryNumberOfRanksHasTheSumOfTheDefinition) {
                       std::vector<float>(static_cast<size_t>(passes::most_nodes(lanes, ranks) - 1))};
             for (size_t p = 0; p < terms.size(); ++p) {
               const int64_t lane = lane_of(static_cast<int64_t>(p), launches, lanes);
-              EXPECT_EQ(rank_of(lane, lanes, ranks) == r, mine.contains(lane));
+              EXPECT_EQ(lane * ranks / lanes == r, mine.contains(lane));
               if (!mine.contains(lane)) continue;
               rank.close(rank.stack.open(lane));
               rank.open += terms[p];
@@ -79,7 +79,7 @@ TEST(Lanes, EveryNumberOfRanksHasTheSumOfTheDefinition) {
             std::vector<float> parts(rank.places.begin(),
                                      rank.places.begin() + static_cast<int64_t>(held.size()) - 1);
             parts.push_back(rank.open);
-            const auto add = [](float left, float right) { return left + right; };
+            const auto add = [](float left, float right, LaneRange) { return left + right; };
             if (ranks == 1) {
               EXPECT_EQ(*tree_sum<float>({0, lanes}, held, std::span<float>(parts), add), wanted);
             }
@@ -91,7 +91,7 @@ TEST(Lanes, EveryNumberOfRanksHasTheSumOfTheDefinition) {
               sums.push_back(d + 1 < rank.stack.nodes().size() ? rank.places[d] : rank.open);
             }
           }
-          const auto add = [](float left, float right) { return left + right; };
+          const auto add = [](float left, float right, LaneRange) { return left + right; };
           EXPECT_EQ(*tree_sum<float>({0, lanes}, nodes, std::span<float>(sums), add), wanted)
               << launches << " launches, " << there << " there, " << lanes << " lanes, " << ranks << " ranks";
         }
@@ -122,7 +122,7 @@ TEST(Lanes, AnEvaluationMayLeaveLanesOut) {
   EXPECT_EQ(lane_of(1, 2, 4), 2);
   const std::vector<LaneRange> lanes = {{0, 1}, {2, 3}};
   std::vector<float> sums = {-0.0F, -0.0F};
-  const auto add = [](float left, float right) { return left + right; };
+  const auto add = [](float left, float right, LaneRange) { return left + right; };
   EXPECT_TRUE(std::signbit(*tree_sum<float>({0, 4}, lanes, std::span<float>(sums), add)));
   EXPECT_EQ(tree_sum<float>({0, 4}, std::span<const LaneRange>(), std::span<float>(), add), std::nullopt);
 }

@@ -9,7 +9,6 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/agreement.h"
 #include "runtime/rank_sums.h"
 
 namespace gacc {

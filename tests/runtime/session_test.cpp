@@ -181,7 +181,7 @@ TEST_F(SessionTest, an_artifact_without_its_state_is_refused) {
   EXPECT_EQ(session.open(artifact).text(), "the artifact has no state window.ok");
   plan = test::tiny_plan(4, 2, "flush");
   plan.metrics = {"accuracy", "perplexity", "other"};
-  EXPECT_EQ(session.open(artifact).text(), "the artifact has no state eval.other");
+  EXPECT_EQ(Session(device, plan).open(artifact).text(), "the artifact has no state eval.other");
 }
 
 // Gives numbers in parts: 10 times the row, and the column.
@@ -231,7 +231,8 @@ TEST(SessionParts, outputs_are_put_together) {
   Session session(device, plan);
   const std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
   std::vector<float> outputs(18);
-  ASSERT_TRUE(session.predict(inputs, 1, outputs));
+  ASSERT_TRUE(session.run_predict(inputs, 1));
+  ASSERT_TRUE(session.read_outputs(0, outputs));
   for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i], static_cast<float>(10 * (i / 3) + i % 3));
   EXPECT_EQ(device.runs, (std::vector<std::string>{"predict", "answer", "answer", "answer"}));
   device.runs.clear();
