@@ -1,8 +1,6 @@
 // Two panels: at the left the whole arena, where buffers have a place for ever; at the right its transient
 // part, enlarged, over the kernels. Only so many rectangles have a name to show; the smaller ones are drawn
 // together, a path for each category.
-#include "tools/report/sections.h"
-
 #include <algorithm>
 #include <array>
 #include <set>
@@ -10,7 +8,7 @@
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/markup.h"
-#include "tools/report/timeline.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 

@@ -1,6 +1,3 @@
-// See kernels_section.h.
-#include "tools/report/kernels_section.h"
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,6 +6,7 @@
 #include "codegen/plan_writer.h"
 #include "kernels/gemm.h"
 #include "tools/report/markup.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 

@@ -1,16 +1,11 @@
 // The page: a header with the figures that matter, then one section a question. Every picture has one plain
 // sentence above it. No scripts; hints are <title> elements, which browsers show on hover.
-#include "tools/report/page.h"
-
 #include <algorithm>
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
-#include "tools/report/kernels_section.h"
 #include "tools/report/markup.h"
-#include "tools/report/memory_map.h"
 #include "tools/report/sections.h"
-#include "tools/report/timeline.h"
 
 namespace gacc::report {
 

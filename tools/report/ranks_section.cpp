@@ -1,6 +1,3 @@
-// See ranks_section.h.
-#include "tools/report/ranks_section.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +6,7 @@
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "runtime/lanes.h"
+#include "tools/report/report.h"
 
 namespace gacc::report {
 

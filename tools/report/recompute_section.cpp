@@ -1,11 +1,9 @@
-// See recompute_section.h.
-#include "tools/report/sections.h"
-
 #include <algorithm>
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/markup.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 

@@ -1,7 +1,5 @@
 // Stacked areas with one column a kernel. Long programs are thinned out to a column for several kernels,
 // which shows the fullest of them, so that no peak is lost.
-#include "tools/report/timeline.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,6 +7,7 @@
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/markup.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 
@@ -26,10 +25,8 @@ constexpr Category kStack[] = {Category::weights,    Category::half_weights, Cat
 bool persistent(Category category) { return category < Category::inputs; }
 
 int64_t sum(const ByCategory& bytes, bool everything) {
-  int64_t total = 0;
-  for (size_t c = 0; c < kCategories; ++c)
-    if (everything || !persistent(static_cast<Category>(c))) total += bytes[c];
-  return total;
+  const size_t first = everything ? 0 : static_cast<size_t>(Category::inputs);
+  return std::accumulate(bytes.begin() + first, bytes.end(), int64_t{0});
 }
 
 // Kernels first..last of a region, shown as the fullest one.
@@ -240,7 +237,8 @@ std::string peak_html(const MemoryMap& map) {
   return out + "</table>\n";
 }
 
-std::string timeline_text(const MemoryMap& map) {
+std::string timeline_text(const ir::Module& module) {
+  const MemoryMap map = memory_map(module);
   constexpr std::string_view kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   constexpr size_t kShown = 5;
   if (map.empty()) return {};
