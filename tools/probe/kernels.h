@@ -5,8 +5,12 @@
 
 namespace gacc::probe {
 
-// The thread's number in the grid, %d4, and the number of threads, %d5.
-inline const std::string kPlace = R"ptx(
+// Of the kernels that go through all vectors of %d1: the thread's place in it, and the way to its next vector.
+inline constexpr const char* kEachVector = R"ptx({
+	.reg .pred %p<2>; .reg .b32 %r<24>; .reg .b64 %d<16>;
+	ld.param.u64 %d1, [from];
+	ld.param.u64 %d2, [to];
+	ld.param.u64 %d3, [vectors];
 	mov.u32 %r1, %tid.x;
 	mov.u32 %r2, %ctaid.x;
 	mov.u32 %r3, %ntid.x;
@@ -15,15 +19,6 @@ inline const std::string kPlace = R"ptx(
 	mul.lo.u32 %r6, %r3, %r4;
 	cvt.u64.u32 %d4, %r5;
 	cvt.u64.u32 %d5, %r6;
-)ptx";
-
-// Of the kernels that go through all vectors of %d1: the thread's place in it, and the way to its next vector.
-inline const std::string kEachVector = R"ptx({
-	.reg .pred %p<2>; .reg .b32 %r<24>; .reg .b64 %d<16>;
-	ld.param.u64 %d1, [from];
-	ld.param.u64 %d2, [to];
-	ld.param.u64 %d3, [vectors];
-)ptx" + kPlace + R"ptx(
 	shl.b64 %d6, %d5, 4;          // from one vector of a thread to its next, in bytes
 	shl.b64 %d7, %d4, 4;
 	add.u64 %d1, %d1, %d7;
@@ -47,48 +42,13 @@ FOUR:
 	ld.global.v4.u32 {%r19, %r20, %r21, %r22}, [%d14];
 )ptx";
 
-inline const std::string kKernels = R"ptx(
+inline const std::string kKernels = std::string(R"ptx(
 .version 6.5
 .target sm_75
 .address_size 64
 
-// Random bits where `mask` has ones, and `base` added to each word: with the right two, numbers of a type.
-.visible .entry probe_fill(.param .u64 to, .param .u64 words, .param .u64 seed, .param .u64 mask, .param .u64 base)
-{
-	.reg .pred %p<2>; .reg .b32 %r<13>; .reg .b64 %d<7>;
-	ld.param.u64 %d1, [to];
-	ld.param.u64 %d2, [words];
-	ld.param.u32 %r10, [seed];
-	ld.param.u32 %r11, [mask];
-	ld.param.u32 %r12, [base];
-)ptx" + kPlace + R"ptx(
-TURN:
-	setp.ge.u64 %p1, %d4, %d2;
-	@%p1 bra DONE;
-	cvt.u32.u64 %r7, %d4;
-	xor.b32 %r7, %r7, %r10;
-	mul.lo.u32 %r7, %r7, 0x9E3779B1;
-	shr.u32 %r8, %r7, 15;
-	xor.b32 %r7, %r7, %r8;
-	mul.lo.u32 %r7, %r7, 0x85EBCA77;
-	shr.u32 %r8, %r7, 13;
-	xor.b32 %r7, %r7, %r8;
-	mul.lo.u32 %r7, %r7, 0xC2B2AE3D;
-	shr.u32 %r8, %r7, 16;
-	xor.b32 %r7, %r7, %r8;
-	and.b32 %r7, %r7, %r11;
-	add.u32 %r7, %r7, %r12;
-	shl.b64 %d6, %d4, 2;
-	add.u64 %d6, %d1, %d6;
-	st.global.u32 [%d6], %r7;
-	add.u64 %d4, %d4, %d5;
-	bra TURN;
-DONE:
-	ret;
-}
-
 .visible .entry probe_copy(.param .u64 from, .param .u64 to, .param .u64 vectors)
-)ptx" + kEachVector + R"ptx(
+)ptx") + kEachVector + R"ptx(
 	add.u64 %d2, %d2, %d7;
 )ptx" + kLoadFour + R"ptx(
 	add.u64 %d12, %d2, %d6;
@@ -189,20 +149,24 @@ DONE:
 .visible .entry probe_links(.param .u64 table, .param .u64 count, .param .u64 stride, .param .u64 times,
                             .param .u64 plus)
 {
-	.reg .pred %p<2>; .reg .b32 %r<7>; .reg .b64 %d<11>;
+	.reg .pred %p<2>; .reg .b32 %r<6>; .reg .b64 %d<12>;
 	ld.param.u64 %d1, [table];
 	ld.param.u64 %d2, [count];
 	ld.param.u64 %d3, [stride];
-	ld.param.u64 %d6, [times];
-	ld.param.u64 %d7, [plus];
-)ptx" + kPlace + R"ptx(
-	setp.ge.u64 %p1, %d4, %d2;
+	ld.param.u64 %d4, [times];
+	ld.param.u64 %d5, [plus];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, %ctaid.x;
+	mov.u32 %r3, %ntid.x;
+	mad.lo.u32 %r4, %r2, %r3, %r1;
+	cvt.u64.u32 %d6, %r4;
+	setp.ge.u64 %p1, %d6, %d2;
 	@%p1 bra DONE;
-	mad.lo.u64 %d8, %d4, %d6, %d7;
-	sub.u64 %d9, %d2, 1;
-	and.b64 %d8, %d8, %d9;
-	mad.lo.u64 %d9, %d8, %d3, %d1;
-	mad.lo.u64 %d10, %d4, %d3, %d1;
+	mad.lo.u64 %d7, %d6, %d4, %d5;
+	sub.u64 %d8, %d2, 1;
+	and.b64 %d7, %d7, %d8;
+	mad.lo.u64 %d9, %d7, %d3, %d1;
+	mad.lo.u64 %d10, %d6, %d3, %d1;
 	st.global.u64 [%d10], %d9;
 DONE:
 	ret;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -32,24 +33,23 @@ class Machine {
  public:
   explicit Machine(const std::string& driver) {
     need(driver_.open(driver));
-    int count = 0;
-    check(driver_.device_count(&count), "cannot ask for the number of GPUs");
-    if (count == 0) throw Failed{"the NVIDIA driver finds no GPU"};
+    if (get("cannot ask for the number of GPUs", driver_.device_count) == 0)
+      throw Failed{"the NVIDIA driver finds no GPU"};
     std::array<char, 256> name{};
-    check(driver_.device_get(&device_, 0), "cannot ask about GPU 0");
+    device_ = get("cannot ask about GPU 0", driver_.device_get, 0);
     check(driver_.device_name(name.data(), static_cast<int>(name.size()) - 1, device_),
           "cannot ask about GPU 0");
     name_ = name.data();
-    check(driver_.context_retain(&context_, device_), "cannot use GPU 0");
+    context_ = get("cannot use GPU 0", driver_.context_retain, device_);
     check(driver_.context_set(context_), "cannot use the GPU's context");
-    check(driver_.stream_create(&stream_, cuda::kStreamNonBlocking), "cannot create a stream");
-    check(driver_.module_load(&module_, kKernels.c_str(), 0, nullptr, nullptr),
-          "the driver does not take the kernels");
-    for (const char* kernel : {"probe_fill", "probe_copy", "probe_read", "probe_barrier", "probe_empty",
-                               "probe_links", "probe_chain"})
-      check(driver_.module_function(&functions_[kernel], module_, kernel),
-            fmt::format("cannot find kernel {}", kernel));
-    for (cuda::Event& event : events_) check(driver_.event_create(&event, 0), "cannot create an event");
+    stream_ = get("cannot create a stream", driver_.stream_create, cuda::kStreamNonBlocking);
+    module_ = get("the driver does not take the kernels", driver_.module_load, kKernels.c_str(), 0, nullptr,
+                  nullptr);
+    for (const char* kernel :
+         {"probe_copy", "probe_read", "probe_barrier", "probe_empty", "probe_links", "probe_chain"})
+      functions_[kernel] =
+          get(fmt::format("cannot find kernel {}", kernel), driver_.module_function, module_, kernel);
+    for (cuda::Event& event : events_) event = get("cannot create an event", driver_.event_create, 0);
   }
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
@@ -70,11 +70,7 @@ class Machine {
   const std::string& name() const { return name_; }
   int capability() const { return 10 * attribute(cuda::kAttributeMajor) + attribute(cuda::kAttributeMinor); }
   int multiprocessors() const { return attribute(cuda::kAttributeMultiprocessors); }
-  int cuda_version() const {
-    int version = 0;
-    check(driver_.driver_version(&version), "cannot ask for the driver's version");
-    return version;
-  }
+  int cuda_version() const { return get("cannot ask for the driver's version", driver_.driver_version); }
   std::string library() const {  // the driver's, as a path
     const link_map* map = nullptr;
     return dlinfo(driver_.library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr ? map->l_name : "";
@@ -86,34 +82,32 @@ class Machine {
   }
   // Blocks of a kernel that run at once on a multiprocessor.
   int blocks_at_once(const char* kernel, int threads) const {
-    int blocks = 0;
-    check(driver_.occupancy(&blocks, function(kernel), threads, 0), "cannot ask about a kernel");
-    return blocks;
+    return get("cannot ask about a kernel", driver_.occupancy, function(kernel), threads, 0);
   }
 
   Pointer allocate(size_t bytes) {
-    Pointer memory = 0;
-    check(driver_.allocate(&memory, bytes), fmt::format("cannot allocate {} bytes on the GPU", bytes));
-    memory_.push_back(memory);
-    return memory;
+    const std::string what = fmt::format("cannot allocate {} bytes on the GPU", bytes);
+    return memory_.emplace_back(get(what, driver_.allocate, bytes));
   }
   void* allocate_on_host(size_t bytes) {  // page-locked
-    void* memory = nullptr;
-    check(driver_.host_allocate(&memory, bytes, 0), "cannot allocate page-locked memory");
-    host_memory_.push_back(memory);
-    return memory;
+    return host_memory_.emplace_back(
+        get("cannot allocate page-locked memory", driver_.host_allocate, bytes, 0));
   }
   void release_all() {  // what was allocated on the device
     for (const Pointer memory : memory_) driver_.release(memory);
     memory_.clear();
   }
-  // Random numbers of a type, of either sign, from 1/4 to 1.
-  void fill(Pointer to, size_t bytes, cuda::Element type, uint64_t seed) const {
-    constexpr uint64_t kMask[] = {0x80ffffff, 0x87ff87ff, 0x80ff80ff};  // in the order of Element
-    constexpr uint64_t kBase[] = {0x3e800000, 0x34003400, 0x3e803e80};
+  // Random numbers of a type, of either sign, from 1/4 to 1; the same ones again after 4 MiB.
+  void fill(Pointer to, size_t bytes, cuda::Element type, unsigned seed) const {
+    constexpr uint32_t kMask[] = {0x80ffffff, 0x87ff87ff, 0x80ff80ff};  // in the order of Element
+    constexpr uint32_t kBase[] = {0x3e800000, 0x34003400, 0x3e803e80};
     const auto at = static_cast<size_t>(type);
-    launch("probe_fill", std::clamp<int64_t>(static_cast<int64_t>(bytes) / 4096, 1, 8L * multiprocessors()),
-           256, {to, bytes / 4, seed, kMask[at], kBase[at]});
+    std::mt19937 random(seed);
+    std::vector<uint32_t> words(std::min(bytes, size_t{4} << 20) / 4);
+    for (uint32_t& word : words) word = (static_cast<uint32_t>(random()) & kMask[at]) + kBase[at];
+    for (size_t begin = 0; begin < bytes; begin += 4 * words.size())
+      copy_in(to + begin, words.data(), std::min(4 * words.size(), bytes - begin));
+    wait();
   }
   void clear(Pointer to, size_t bytes) const {
     check(driver_.fill_bytes(to, 0, bytes, stream_), "cannot clear memory");
@@ -167,8 +161,8 @@ class Machine {
       for (int i = 0; i < times; ++i) work();
       check(driver_.event_record(events_[1], stream_), "cannot record an event");
       check(driver_.event_wait(events_[1]), "the GPU failed");
-      float milliseconds = 0;
-      check(driver_.event_elapsed(&milliseconds, events_[0], events_[1]), "cannot read an event's time");
+      const float milliseconds =
+          get("cannot read an event's time", driver_.event_elapsed, events_[0], events_[1]);
       found.push_back(static_cast<double>(milliseconds) * 1e-3 / times);
     }
     std::sort(found.begin(), found.end());
@@ -181,10 +175,15 @@ class Machine {
 
  private:
   void check(int error, std::string_view what) const { need(driver_.check(error, what)); }
-  int attribute(int which) const {
-    int value = 0;
-    check(driver_.device_attribute(&value, which, device_), "cannot ask about the GPU");
+  // What a function of the driver gives by its first parameter.
+  template <class Value, class... Parameters, class... Arguments>
+  Value get(std::string_view what, int (*function)(Value*, Parameters...), Arguments... arguments) const {
+    Value value{};
+    check(function(&value, arguments...), what);
     return value;
+  }
+  int attribute(int which) const {
+    return get("cannot ask about the GPU", driver_.device_attribute, which, device_);
   }
   cuda::Function function(const char* kernel) const { return functions_.at(kernel); }
 

@@ -91,7 +91,7 @@ class Products {
   cuda::Product prepare(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
     machine_.wait();
     machine_.release_all();
-    uint64_t seed = 1;
+    unsigned seed = 1;
     const auto filled = [&](const Matrix& matrix) {
       const Pointer memory = machine_.allocate(matrix.bytes());
       machine_.fill(memory, matrix.bytes(), matrix.type, seed++);
