@@ -3,6 +3,7 @@
 // together, a path for each category.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <set>
 
 #include "codegen/plan_writer.h"
@@ -26,8 +27,7 @@ struct Box {
 };
 
 void draw(Svg& svg, std::vector<Box> boxes) {
-  std::stable_sort(boxes.begin(), boxes.end(),
-                   [](const Box& a, const Box& b) { return a.width * a.height > b.width * b.height; });
+  std::ranges::stable_sort(boxes, std::greater{}, [](const Box& box) { return box.width * box.height; });
   std::array<std::string, kCategories> rest;
   for (size_t i = 0; i < boxes.size(); ++i) {
     const Box& box = boxes[i];

@@ -35,21 +35,18 @@ std::string shape_text(const Type& type) {
   return fmt::format("{}[{}]", dtype_text(type.dtype), text);
 }
 
-// By value: the op that makes it, or -1.
-std::vector<int> makers(const Region& region) {
-  std::vector<int> made_by(region.values.size(), -1);
-  for (size_t i = 0; i < region.ops.size(); ++i)
-    for (const ValueId result : region.ops[i].results)
-      made_by[static_cast<size_t>(result.index)] = static_cast<int>(i);
+// By value: the op that makes it, or null.
+std::vector<const Op*> makers(const Region& region) {
+  std::vector<const Op*> made_by(region.values.size());
+  for (const Op& op : region.ops)
+    for (const ValueId result : op.results) made_by[static_cast<size_t>(result.index)] = &op;
   return made_by;
 }
 
-Category category_of(const Region& region, const std::vector<int>& made_by, ValueId value) {
-  const int op = made_by[static_cast<size_t>(value.index)];
-  if (op < 0) return Category::inputs;
-  const Op& made = region.ops[static_cast<size_t>(op)];
-  if (made.remat) return Category::recomputed;
-  return made.origin == Origin::forward ? Category::activations : Category::workspace;
+Category category_of(const Op* maker) {
+  if (maker == nullptr) return Category::inputs;
+  if (maker->remat) return Category::recomputed;
+  return maker->origin == Origin::forward ? Category::activations : Category::workspace;
 }
 
 // "add, relu -> fc1"; long lists are cut.
@@ -127,7 +124,7 @@ class LayerNames {
 RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& always) {
   const Region& region = module.region(kind);
   const std::vector<Kernel> all = kernels(module, region);
-  const std::vector<int> made_by = makers(region);
+  const std::vector<const Op*> made_by = makers(region);
   const LayerNames layers(module, region);
   RegionMap map{kind, {}, {}, {}};
   std::set<std::string> seen;
@@ -140,11 +137,10 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
   for (const Kernel& kernel : all) times.push_back(kernel.form == KernelForm::alias ? -1 : launched++);
   for (const LiveRange& range : live_ranges(module, region, all, times)) {
     const Value& value = region[range.value];
-    const int maker = made_by[static_cast<size_t>(range.value.index)];
-    const std::string layer = maker < 0 ? "" : layers.of(region.ops[static_cast<size_t>(maker)]);
-    map.values.push_back({value.name, shape_text(value.type), layer,
-                          category_of(region, made_by, range.value), value.offset.value_or(0), range.bytes,
-                          range.first, range.last});
+    const Op* maker = made_by[static_cast<size_t>(range.value.index)];
+    map.values.push_back({value.name, shape_text(value.type), maker ? layers.of(*maker) : "",
+                          category_of(maker), value.offset.value_or(0), range.bytes, range.first,
+                          range.last});
   }
   bool backward = false;
   for (const Kernel& kernel : all) {
@@ -196,8 +192,7 @@ MemoryMap memory_map(const Module& module) {
     map.always[static_cast<size_t>(map.buffers.back().category)] += bytes;
     map.buffers_end = std::max(map.buffers_end, aligned(buffer.offset.value_or(0) + bytes));
   }
-  std::stable_sort(map.buffers.begin(), map.buffers.end(),
-                   [](const Holding& a, const Holding& b) { return a.offset < b.offset; });
+  std::ranges::stable_sort(map.buffers, {}, &Holding::offset);
   int64_t most = -1;
   for (const RegionKind kind :
        {RegionKind::step, RegionKind::update, RegionKind::eval, RegionKind::init, RegionKind::close,
