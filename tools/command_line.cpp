@@ -136,6 +136,7 @@ int fail(Exit status, std::string_view text) {
 int exit_status(const Status& status) { return status ? kDone : fail(kFailed, status.text()); }
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere) {
+  hold_standard_streams();
   program = app.get_name();
   app.allow_extras();
   app.get_formatter()->column_width(28);

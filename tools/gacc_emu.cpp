@@ -30,7 +30,6 @@ std::string kernel_text(const emulator::KernelInfo& kernel) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   std::string word;
   CLI::App app("Lists the kernels of a PTX file: parameters, registers and shared memory.", "gacc-emu");
   app.add_option("FILE", word, "the PTX, an artifact for instance")->type_name("")->required();

@@ -14,6 +14,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "compiler/compare_plan.h"
@@ -545,32 +546,27 @@ class Run {
     const int64_t worse = result_.best.worse;
     std::optional<int64_t> epochs = options.epochs;
     if (!epochs && !options.updates && !options.launches) epochs = artifact_.plan.epochs;
-    struct Limit {
-      const char *noun, *option;
-      int64_t done;
-      std::optional<int64_t> most;
-    };
-    for (const Limit& limit : {Limit{"epoch", "--epochs", result_.epochs, epochs},
-                               {"update", "--updates", result_.updates, options.updates},
-                               {"launch", "--launches", result_.launches, options.launches}})
-      if (limit.most && limit.done >= *limit.most)
-        return say("gacc-exec: nothing to do: {} of {} {} done; a larger {} goes on\n", limit.done,
-                   counted(*limit.most, limit.noun), *limit.most == 1 ? "is" : "are", limit.option);
+    for (const auto& [noun, option, done, most] :
+         {std::tuple("epoch", "--epochs", result_.epochs, epochs),
+          {"update", "--updates", result_.updates, options.updates},
+          {"launch", "--launches", result_.launches, options.launches}})
+      if (most && done >= *most)
+        return say("gacc-exec: nothing to do: {} of {} {} done; a larger {} goes on\n", done,
+                   counted(*most, noun), *most == 1 ? "is" : "are", option);
     say("gacc-exec: nothing to do: {} in a row {} not better than the best; a larger --patience goes on\n",
         counted(worse, "evaluation"), worse == 1 ? "was" : "were");
   }
 
   Status verify_artifact() {
-    VerifyOptions options;
-    options.device = device_->kind();
-    options.device_options = device_options_;
-    options.seed = options_.seed;
-    options.lr = artifact_.plan.lr;
-    options.shuffle = options_.shuffle;
-    options.loaded = arguments_.load.empty() ? nullptr : &loaded_;
-    options.compiler_folder = executable_folder();
-    options.interrupted = options_.interrupted;
-    options.print = print_text;
+    const VerifyOptions options{.device = std::string(device_->kind()),
+                                .device_options = device_options_,
+                                .seed = options_.seed,
+                                .lr = artifact_.plan.lr,
+                                .shuffle = options_.shuffle,
+                                .loaded = arguments_.load.empty() ? nullptr : &loaded_,
+                                .compiler_folder = executable_folder(),
+                                .interrupted = options_.interrupted,
+                                .print = print_text};
     device_.reset();  // one at a time: the arena may fill the machine
     VerifyResult result;
     Status status = verify(artifact_, data_, options, result);
@@ -694,7 +690,6 @@ class Run {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   Arguments arguments;
   auto ranks = std::make_unique<Collective>();  // until it is known that there are others
   const auto give_up = [&](Exit status, const std::string& text) {

@@ -102,7 +102,6 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   Arguments arguments;
   CLI::App app("Runs passes over textual IR (.gir) and prints the result.", "gacc-opt");
   app.add_option("FILE", arguments.file, "the IR; '-' is standard input")->type_name("");

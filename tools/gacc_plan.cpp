@@ -10,7 +10,6 @@
 #include "passes/planner/offsets_csv.h"
 #include "passes/planner/recompute_search.h"
 #include "runtime/atomic_file.h"
-#include "runtime/standard_streams.h"
 #include "tools/command_line.h"
 
 namespace {
@@ -78,7 +77,6 @@ int run(const Arguments& arguments, int (*plan)(const Arguments&, const std::str
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   CLI::App app("Plans offsets and recompute for graphs given as files.", "gacc-plan");
   app.set_version_flag("--version", "gacc-plan " GACC_VERSION);
   app.require_subcommand(1);

@@ -141,21 +141,20 @@ Exit status:
 // What the option parser cannot see and no model file can make right; "" when the command line is valid.
 // `overrides` receives those of the model file: --set, and the options that are short for one.
 std::string wrong_command(const Arguments& given, std::vector<Override>& overrides) {
+  const bool stops = !given.stop_after.empty(), graph = given.emit == "graph";
   if (given.json && !given.plan) return "--json goes with --plan or --schema";
   if (given.markdown) return "--markdown goes with --schema";
   if (given.kernels && !given.plan) return "--kernels goes with --plan";
   if (!given.link.empty() && !given.plan) return "--link goes with --plan";
   if (!given.link.empty() && !given.link_speed())
     return fmt::format("--link {}: expected a size a second, as in 25GB/s", given.link);
-  if (!given.stop_after.empty() && given.emit != "ir") return "--stop-after goes with --emit ir";
-  if (!given.stop_after.empty() && given.plan) return "--plan needs all passes: it excludes --stop-after";
-  if (!given.report.empty() && !given.stop_after.empty())
-    return "--report needs all passes: it excludes --stop-after";
-  if (!given.report.empty() && given.emit == "graph")
-    return "--report needs all passes: it excludes --emit graph";
+  if (stops && given.emit != "ir") return "--stop-after goes with --emit ir";
+  if (stops && given.plan) return "--plan needs all passes: it excludes --stop-after";
+  if (stops && !given.report.empty()) return "--report needs all passes: it excludes --stop-after";
+  if (graph && !given.report.empty()) return "--report needs all passes: it excludes --emit graph";
   if (given.report == "-" && (given.plan || given.output == "-"))
     return "--report - would share standard output";
-  if (given.plan && given.emit == "graph") return "--plan needs all passes: it excludes --emit graph";
+  if (given.plan && graph) return "--plan needs all passes: it excludes --emit graph";
   if (given.plan && given.output == "-") return "--plan and -o - would share standard output";
   if (given.summary && given.json) return "--summary is a table: it excludes --json";
   if (given.summary && (given.output == "-" || given.report == "-"))
@@ -422,10 +421,9 @@ int run(int argc, char** argv) {
                       !arguments.report.empty() || !arguments.sets.empty();
     if (more || (arguments.json && arguments.markdown))
       return fail(kWrongCommand, "--schema goes with --json or --markdown, and nothing else");
-    const Output page{"-", arguments.json       ? schema_json()
-                           : arguments.markdown ? schema_markdown()
-                                                : schema_text()};
-    return exit_status(write_outputs({page}));
+    return exit_status(write_output("-", arguments.json       ? schema_json()
+                                         : arguments.markdown ? schema_markdown()
+                                                              : schema_text()));
   }
   return Compilation(arguments).run();
 }
@@ -433,7 +431,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
