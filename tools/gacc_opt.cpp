@@ -1,8 +1,5 @@
-// gacc-opt: reads textual IR, runs passes, prints textual IR. The door that golden tests and curious people
-// use.
-//
-//   gacc-opt FILE.gir --passes "expand,fold"      '-' reads standard input; --passes "" only checks and
-//   prints
+// gacc-opt: reads textual IR, runs passes (perhaps none, which only checks it), prints textual IR. The door that
+// golden tests and curious people use.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 

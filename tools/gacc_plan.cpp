@@ -1,7 +1,4 @@
 // gacc-plan: the planners on their own input, for those who research them and for tests.
-//
-//   gacc-plan offsets FILE.csv --capacity N [-o OUT.csv]
-//   gacc-plan recompute GRAPH.txt --budget BYTES [--effort N] [-o SCHEDULE]
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 

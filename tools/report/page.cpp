@@ -152,8 +152,7 @@ std::string report_page(const ir::Module& module, const Plan& plan, const passes
       "<meta name=\"viewport\" content=\"width=device-width\"/>\n<link rel=\"icon\" href=\"data:,\"/>\n"
       "<title>{}: memory plan</title>\n<style>{}</style>\n</head>\n<body>\n",
       escaped(plan.model), kStyle);
-  out += header(plan);
-  out += categories(plan);
+  out += header(plan) + categories(plan);
   if (!map.empty()) {
     out += "<h2>Memory over time</h2>\n" + timeline_html(map);
     out += fmt::format(

@@ -167,19 +167,17 @@ std::string step_graph_html(const MemoryMap& map) {
     const KernelRow& kernel = step.kernels[k];
     rows[number_of[group_of[kernel.layer]]].kernels[static_cast<size_t>(kernel.role)].push_back(k);
   }
-  bool any_again = false;
   for (const Holding& value : step.values) {
     if (value.category == Category::inputs) continue;
     const auto first = static_cast<size_t>(value.first), last = static_cast<size_t>(value.last);
     if (step.kernels[last].role == Role::forward) continue;
     Row& row = rows[number_of[group_of[value.layer]]];
-    if (value.category == Category::recomputed) {
+    if (value.category == Category::recomputed)
       row.again += value.bytes;
-      any_again = true;
-    } else if (step.kernels[first].role == Role::forward && value.category == Category::activations) {
+    else if (step.kernels[first].role == Role::forward && value.category == Category::activations)
       row.kept += value.bytes;
-    }
   }
+  const bool any_again = std::ranges::any_of(rows, [](const Row& row) { return row.again > 0; });
   std::erase_if(rows, [](const Row& row) {
     const auto none = [](const auto& kernels) { return kernels.empty(); };
     return row.kept + row.again == 0 && std::all_of(row.kernels.begin(), row.kernels.end(), none);
