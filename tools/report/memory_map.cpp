@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 #include <set>
 #include <tuple>
 
@@ -101,13 +100,12 @@ class LayerNames {
     }
     if (name.starts_with("d.")) name = name.substr(2);
     const std::vector<std::string> parts = prefixes(name);
-    for (const std::string& layer :
-         parts | std::views::reverse)  // a parameter belongs to the innermost layer
+    for (const std::string& layer : parts)  // a parameter belongs to the innermost layer
       if (layers_.contains(layer)) return layer;
     if (name.starts_with("loss.") || loss_.contains({op.at.line, op.at.column})) return "loss";
+    for (auto value = parts.rbegin(); value != parts.rend(); ++value)
+      if (made_.contains({op.at.line, op.at.column, *value})) return *value;
     for (const std::string& value : parts)
-      if (made_.contains({op.at.line, op.at.column, value})) return value;
-    for (const std::string& value : parts | std::views::reverse)
       if (forward_.contains(value)) return value;
     return name;
   }
@@ -172,10 +170,9 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
 }  // namespace
 
 std::vector<std::string> prefixes(const std::string& name) {
-  std::vector<std::string> result;
-  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
-    result.push_back(name.substr(0, dot));
-  result.push_back(name);
+  std::vector<std::string> result = {name};
+  while (result.back().find('.') != std::string::npos)
+    result.push_back(result.back().substr(0, result.back().rfind('.')));
   return result;
 }
 

@@ -69,7 +69,7 @@ struct MemoryMap {
 // The module must be planned.
 MemoryMap memory_map(const ir::Module& module);
 
-// Of a name with dotted parts, the shortest first: "a", "a.b" and "a.b.c".
+// Of a name with dotted parts, the longest first: "a.b.c", "a.b" and "a".
 std::vector<std::string> prefixes(const std::string& name);
 
 std::string_view category_text(Category category);  // "half weights"

@@ -130,7 +130,7 @@ std::vector<std::string> group_layers(const std::vector<std::string>& names, siz
   const auto cut_all = [&](size_t parts) {
     for (size_t i = 0; i < names.size(); ++i) {
       const std::vector<std::string> cuts = prefixes(names[i]);
-      groups[i] = cuts[std::min(parts, cuts.size()) - 1];
+      groups[i] = cuts[cuts.size() - std::min(parts, cuts.size())];
     }
     return std::set<std::string>(groups.begin(), groups.end()).size();
   };
