@@ -12,8 +12,7 @@ namespace gacc {
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
   std::string save_as, save_best, save_adapter, load_adapter, predict, checkpoint, tensorboard, profile;
-  TrainOptions
-      train;  // the limits, when to evaluate and to write a checkpoint, and which evaluation is the best
+  TrainOptions train;    // limits, evaluations, how often a checkpoint is written, and what is the best
   GenerateOptions text;  // of --generate, but for the number of tokens
   std::optional<int64_t> generate, seed;
   std::optional<double> lr;
